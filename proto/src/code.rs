@@ -1,0 +1,141 @@
+//! What the raw integers of the protocol mean.
+//!
+//! Everything here is a plain constant: a peer may send a value that this version does not know,
+//! and it must survive being read, stored and shown.
+
+/// Message types. Requests lie below `0x4000`, a recording file's own messages below `0x8000`,
+/// answers from there on.
+pub mod message_type {
+    /// [`Hello`](crate::message::Hello): who are you?
+    pub const HELLO: u16 = 0x0001;
+    /// [`Start`](crate::message::Start) a recording.
+    pub const START: u16 = 0x0002;
+    /// [`Stop`](crate::message::Stop) a recording.
+    pub const STOP: u16 = 0x0003;
+    /// [`Check`](crate::message::Check): what runs, and how full is it?
+    pub const CHECK: u16 = 0x0004;
+    /// [`Dump`](crate::message::Dump) a recording that goes on.
+    pub const DUMP: u16 = 0x0005;
+    /// [`Fetch`](crate::message::Fetch) an epoch, or the rest of one.
+    pub const FETCH: u16 = 0x0006;
+    /// [`Acknowledge`](crate::message::Acknowledge) an epoch: it is safe, forget it.
+    pub const ACKNOWLEDGE: u16 = 0x0007;
+
+    /// The first type that only recording files hold.
+    pub const FILE_FIRST: u16 = 0x4000;
+
+    /// [`Refusal`](crate::message::Refusal): no, and why. The same in all versions.
+    pub const REFUSAL: u16 = 0x8000;
+    /// [`Welcome`](crate::message::Welcome): the answer to a hello.
+    pub const WELCOME: u16 = 0x8001;
+    /// [`Mapping`](crate::message::Mapping): one stretch of code; they follow a welcome.
+    pub const MAPPING: u16 = 0x8002;
+    /// [`Status`](crate::message::Status): the answer to a check.
+    pub const STATUS: u16 = 0x8003;
+    /// [`Started`](crate::message::Started): the answer to a start.
+    pub const STARTED: u16 = 0x8004;
+    /// [`Pending`](crate::message::Pending): the epochs to fetch, after a stop or a dump.
+    pub const PENDING: u16 = 0x8005;
+    /// [`Epoch`](crate::message::Epoch): the head of an epoch.
+    pub const EPOCH: u16 = 0x8006;
+    /// [`VcpuEpoch`](crate::message::VcpuEpoch): one vCPU's share of an epoch.
+    pub const VCPU_EPOCH: u16 = 0x8007;
+    /// [`Histogram`](crate::message::Histogram): a distribution of one vCPU.
+    pub const HISTOGRAM: u16 = 0x8008;
+    /// [`Nodes`](crate::message::Nodes): a run of stack nodes with their counts.
+    pub const NODES: u16 = 0x8009;
+    /// [`EpochEnd`](crate::message::EpochEnd): all of the epoch was sent.
+    pub const EPOCH_END: u16 = 0x800a;
+    /// [`Acknowledged`](crate::message::Acknowledged): the epoch is gone.
+    pub const ACKNOWLEDGED: u16 = 0x800b;
+}
+
+/// Why a request was refused: [`Refusal::code`](crate::message::Refusal::code).
+pub mod refusal {
+    /// No protocol version that both sides speak.
+    pub const NO_COMMON_VERSION: u32 = 1;
+    /// The frame or its body is malformed; the agent closes after it.
+    pub const MALFORMED: u32 = 2;
+    /// The agent does not know this request.
+    pub const UNKNOWN_REQUEST: u32 = 3;
+    /// The sampling period is outside the agent's limits.
+    pub const BAD_PERIOD: u32 = 4;
+    /// The depth is outside the agent's limits.
+    pub const BAD_DEPTH: u32 = 5;
+    /// The recording's name is empty, too long or not printable.
+    pub const BAD_NAME: u32 = 6;
+    /// The agent does not sample in this mode.
+    pub const UNSUPPORTED_MODE: u32 = 7;
+    /// A recording runs already; the text names it.
+    pub const ALREADY_RECORDING: u32 = 8;
+    /// A finished recording has not been fetched; the text names it.
+    pub const UNFETCHED: u32 = 9;
+    /// No such recording.
+    pub const NO_RECORDING: u32 = 10;
+    /// No such epoch: never made, or acknowledged already.
+    pub const NO_EPOCH: u32 = 11;
+    /// All sessions are taken.
+    pub const BUSY: u32 = 12;
+}
+
+/// What is sampled: [`Start::mode`](crate::message::Start::mode).
+pub mod mode {
+    /// Running time: where the CPU is spent.
+    pub const CPU: u32 = 0;
+}
+
+/// [`Start::flags`](crate::message::Start::flags).
+pub mod start_flag {
+    /// Throw away a finished recording that nobody fetched.
+    pub const DISCARD: u32 = 1;
+    /// Sample at fixed intervals: for comparison only, a load in step with them fools it.
+    pub const FIXED_INTERVAL: u32 = 2;
+}
+
+/// The state of the recorder: [`Status::state`](crate::message::Status::state).
+pub mod state {
+    /// No recording since the agent started, or all of them were fetched.
+    pub const IDLE: u32 = 0;
+    /// A recording waits for its delay to pass.
+    pub const DELAYED: u32 = 1;
+    /// A recording runs.
+    pub const RECORDING: u32 = 2;
+    /// A recording has ended and waits to be fetched.
+    pub const FINISHED: u32 = 3;
+}
+
+/// What an agent can do: bits of [`Welcome::capabilities`](crate::message::Welcome::capabilities).
+pub mod capability {
+    /// Running, runnable, blocked and offline time are told apart.
+    pub const RUNSTATE: u64 = 1;
+    /// The agent answers even while the guest is stuck in a loop.
+    pub const REACHABLE_WHEN_BUSY: u64 = 2;
+}
+
+/// Which distribution a [`Histogram`](crate::message::Histogram) is.
+pub mod histogram {
+    /// Cycles per sample, from the entry of `on_tick` to its return.
+    pub const SAMPLE_CYCLES: u32 = 0;
+    /// Nanoseconds of running time between a target and its delivery.
+    pub const LATENESS_NS: u32 = 1;
+}
+
+/// Frame codes: how a frame of a stack travels in 32 bits.
+///
+/// A code at or above [`frame_code::FIRST_ADDRESS`] is an address: the mapping with the greatest
+/// [`code_base`](crate::message::Mapping::code_base) not above it holds the address
+/// `start + (code - code_base)`. Smaller codes stand for what is not an address.
+pub mod frame_code {
+    /// No frame. Never sent.
+    pub const NONE: u32 = 0;
+    /// The stack goes on towards its root, beyond the depth limit.
+    pub const TRUNCATED: u32 = 1;
+    /// The chain of frame pointers ended badly: the root-most callers are missing.
+    pub const BROKEN: u32 = 2;
+    /// The interrupted pc lies in no mapping.
+    pub const UNKNOWN_CODE: u32 = 3;
+    /// The interrupted code was the agent's own.
+    pub const AGENT: u32 = 4;
+    /// The first code that is an address.
+    pub const FIRST_ADDRESS: u32 = 16;
+}

@@ -1,0 +1,253 @@
+//! Frames: how messages are told apart on a byte stream.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 2 | message type, little endian |
+//! | 2 | 4 | length of the body, little endian, at most [`MAX_BODY`] |
+//! | 6 | 4 | CRC-32C over the type, the length and the body, little endian |
+//! | 10 | length | the body |
+//!
+//! A reader passes over a type it does not know by its length. The checksum is there because
+//! TCP's 16 bits let one damaged segment in 65,536 through, and because the same frames lie on
+//! disk in recording files.
+
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The length of a frame's header in bytes.
+pub const HEADER: usize = 10;
+
+/// The longest body in bytes, in both directions. A longer one ends the conversation.
+pub const MAX_BODY: usize = 16 * 1024;
+
+/// A message: what a frame's body means.
+pub trait Message<'a>: Serialize + Deserialize<'a> {
+    /// The type that its frames carry; see [`code::message_type`](crate::code::message_type).
+    const TYPE: u16;
+}
+
+/// One whole frame, borrowed from the stream; its checksum has been verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// The message type, known or not.
+    pub kind: u16,
+    /// The body, still encoded.
+    pub body: &'a [u8],
+}
+
+impl Frame<'_> {
+    /// Header and body, in bytes: how far the next frame is.
+    pub fn length(&self) -> usize {
+        HEADER + self.body.len()
+    }
+}
+
+/// Why bytes are not a frame, or a frame not the message wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameError {
+    /// The header announces a body longer than [`MAX_BODY`]: its type and the length in bytes.
+    TooLong(u16, u32),
+    /// The checksum does not fit the bytes: the frame's type.
+    Checksum(u16),
+    /// Another message was expected: the type wanted and the type found.
+    Type(u16, u16),
+    /// The body is not an encoding of the message: the frame's type.
+    Body(u16),
+    /// The message does not fit into the buffer given.
+    Buffer,
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong(kind, length) => write!(
+                f,
+                "a frame of type {kind:#06x} announces {length} bytes, the limit is {MAX_BODY}"
+            ),
+            Self::Checksum(kind) => {
+                write!(f, "the checksum of a frame of type {kind:#06x} is wrong")
+            }
+            Self::Type(want, found) => {
+                write!(
+                    f,
+                    "expected a message of type {want:#06x}, found {found:#06x}"
+                )
+            }
+            Self::Body(kind) => write!(f, "the body of a message of type {kind:#06x} is malformed"),
+            Self::Buffer => f.write_str("the message does not fit the buffer"),
+        }
+    }
+}
+
+impl core::error::Error for FrameError {}
+
+/// Writes `message` as one frame at the start of `buffer`; answers its length in bytes.
+///
+/// # Errors
+/// [`FrameError::Buffer`] where it does not fit `buffer` or [`MAX_BODY`].
+pub fn encode<'a, M: Message<'a>>(message: &M, buffer: &mut [u8]) -> Result<usize, FrameError> {
+    let (header, rest) = buffer
+        .split_at_mut_checked(HEADER)
+        .ok_or(FrameError::Buffer)?;
+    let room = rest.len().min(MAX_BODY);
+    let body = postcard::to_slice(message, &mut rest[..room]).map_err(|_| FrameError::Buffer)?;
+    header[..2].copy_from_slice(&M::TYPE.to_le_bytes());
+    header[2..6].copy_from_slice(&(body.len() as u32).to_le_bytes());
+    let checksum = crc32c(crc32c(0, &header[..6]), body);
+    header[6..10].copy_from_slice(&checksum.to_le_bytes());
+    Ok(HEADER + body.len())
+}
+
+/// The first frame in `bytes`, or `None` while more bytes must come.
+///
+/// A frame over the limit is refused as soon as its header is there, before its body.
+///
+/// # Errors
+/// [`FrameError::TooLong`] and [`FrameError::Checksum`]; the stream cannot go on after either.
+pub fn split(bytes: &[u8]) -> Result<Option<Frame<'_>>, FrameError> {
+    let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
+        return Ok(None);
+    };
+    let kind = u16::from_le_bytes([header[0], header[1]]);
+    let length = u32::from_le_bytes([header[2], header[3], header[4], header[5]]);
+    let checksum = u32::from_le_bytes([header[6], header[7], header[8], header[9]]);
+    if length as usize > MAX_BODY {
+        return Err(FrameError::TooLong(kind, length));
+    }
+    let Some(body) = rest.get(..length as usize) else {
+        return Ok(None);
+    };
+    if crc32c(crc32c(0, &header[..6]), body) != checksum {
+        return Err(FrameError::Checksum(kind));
+    }
+    Ok(Some(Frame { kind, body }))
+}
+
+/// The message in `frame`.
+///
+/// # Errors
+/// [`FrameError::Type`] where the frame holds another message, [`FrameError::Body`] where the body
+/// is cut, has bytes left over or breaks the encoding.
+pub fn decode<'a, M: Message<'a>>(frame: &Frame<'a>) -> Result<M, FrameError> {
+    if frame.kind != M::TYPE {
+        return Err(FrameError::Type(M::TYPE, frame.kind));
+    }
+    match postcard::take_from_bytes(frame.body) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(FrameError::Body(frame.kind)),
+    }
+}
+
+/// CRC-32C (Castagnoli, reflected polynomial 0x82f63b78), continued from `crc`.
+fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
+    let mut crc = !crc;
+    for byte in bytes {
+        crc = CRC_TABLE[usize::from(crc as u8 ^ byte)] ^ (crc >> 8);
+    }
+    !crc
+}
+
+const CRC_TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut index = 0;
+    while index < table.len() {
+        let mut crc = index as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 1 {
+                (crc >> 1) ^ 0x82f6_3b78
+            } else {
+                crc >> 1
+            };
+            bit += 1;
+        }
+        table[index] = crc;
+        index += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::message::{Acknowledge, Check};
+
+    /// The check value of RFC 3720's CRC-32C.
+    #[test]
+    fn checksum_is_castagnoli() {
+        assert_eq!(crc32c(0, b"123456789"), 0xe306_9283);
+        assert_eq!(crc32c(crc32c(0, b"1234"), b"56789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn a_frame_comes_back_byte_by_byte() {
+        let mut buffer = [0; 64];
+        let length = encode(&Acknowledge { epoch: 300 }, &mut buffer).unwrap();
+        for cut in 0..length {
+            assert_eq!(
+                split(&buffer[..cut]),
+                Ok(None),
+                "{cut} bytes are not a frame yet"
+            );
+        }
+        let frame = split(&buffer).unwrap().unwrap();
+        assert_eq!(frame.length(), length);
+        assert_eq!(
+            decode::<Acknowledge>(&frame),
+            Ok(Acknowledge { epoch: 300 })
+        );
+    }
+
+    #[test]
+    fn every_single_bit_error_is_seen() {
+        let mut buffer = [0; 64];
+        let length = encode(&Acknowledge { epoch: 300 }, &mut buffer).unwrap();
+        for bit in 0..length * 8 {
+            let mut damaged = buffer;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let read = split(&damaged[..length]);
+            assert!(!matches!(read, Ok(Some(_))), "bit {bit}: {read:?}");
+        }
+    }
+
+    #[test]
+    fn a_body_over_the_limit_is_refused_by_its_header() {
+        let mut header = [0; HEADER];
+        header[2..6].copy_from_slice(&(MAX_BODY as u32 + 1).to_le_bytes());
+        assert_eq!(
+            split(&header),
+            Err(FrameError::TooLong(0, MAX_BODY as u32 + 1))
+        );
+    }
+
+    #[test]
+    fn bytes_left_over_are_an_error() {
+        let body = [5, 0];
+        assert_eq!(
+            decode::<Acknowledge>(&Frame {
+                kind: Acknowledge::TYPE,
+                body: &body
+            }),
+            Err(FrameError::Body(Acknowledge::TYPE))
+        );
+        assert_eq!(
+            decode::<Acknowledge>(&Frame {
+                kind: Check::TYPE,
+                body: &body
+            }),
+            Err(FrameError::Type(Acknowledge::TYPE, Check::TYPE))
+        );
+    }
+
+    #[test]
+    fn a_small_buffer_is_an_error() {
+        for room in 0..HEADER + 1 {
+            assert_eq!(
+                encode(&Acknowledge { epoch: 1 }, &mut [0; 32][..room]),
+                Err(FrameError::Buffer)
+            );
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The wire protocol between a unikprof agent (inside a guest) and its clients.
+//!
+//! Read it bottom to top:
+//!
+//! 1. [`preamble`]: the fixed 16 bytes each side sends first, with its range of protocol versions.
+//! 2. [`frame`]: typed, length-prefixed, checksummed frames with a hard limit.
+//! 3. [`message`]: the bodies, in [postcard] encoding, borrowed from the frame.
+//! 4. [`nodes`]: the compact encoding of stacks inside a [`message::Nodes`] body.
+//! 5. [`code`]: what the raw integers mean, and how a frame code names an address.
+//!
+//! A conversation: both sides send their preamble; the client asks, the agent answers every
+//! request in order. A message's structure never changes once released; a new field is a new
+//! message type. Codes are raw integers, so that unknown ones survive a round trip.
+//!
+//! The same frames, behind a different magic, make a recording file.
+//!
+//! ```
+//! use unikprof_proto::{frame, message};
+//!
+//! let mut buffer = [0; 64];
+//! let length = frame::encode(&message::Acknowledge { epoch: 7 }, &mut buffer).unwrap();
+//! let parsed = frame::split(&buffer[..length]).unwrap().unwrap();
+//! let back: message::Acknowledge = frame::decode(&parsed).unwrap();
+//! assert_eq!(back.epoch, 7);
+//! ```
+//!
+//! [postcard]: https://postcard.jamesmunns.com/wire-format
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod code;
+pub mod frame;
+pub mod message;
+pub mod nodes;
+pub mod preamble;

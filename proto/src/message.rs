@@ -1,0 +1,486 @@
+//! The bodies of the frames. Requests first, then the answers.
+//!
+//! Times are nanoseconds of the guest's monotonic clock unless a name says otherwise; their origin
+//! is the guest's own (its boot, as a rule) and they are comparable only within one guest's life.
+//! Text is UTF-8; limits are in bytes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::code::message_type as types;
+use crate::frame::Message;
+
+/// The longest name of a recording.
+pub const MAX_NAME: usize = 64;
+/// The longest text of a refusal.
+pub const MAX_TEXT: usize = 256;
+/// The longest path of a mapping, guest name or guest id; longer ones lose their beginning.
+pub const MAX_PATH: usize = 256;
+/// The longest build-id.
+pub const MAX_BUILD_ID: usize = 64;
+
+macro_rules! messages {
+    ($($(#[$meta:meta])* $name:ident $(<$life:lifetime>)? = $kind:ident {
+        $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
+    })*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct $name $(<$life>)? {
+            $($(#[$field_meta])* pub $field: $type,)*
+        }
+        messages!(@impl $name $(<$life>)?, types::$kind);
+    )*};
+    (@impl $name:ident<$life:lifetime>, $kind:expr) => {
+        impl<$life> Message<$life> for $name<$life> {
+            const TYPE: u16 = $kind;
+        }
+    };
+    (@impl $name:ident, $kind:expr) => {
+        impl Message<'_> for $name {
+            const TYPE: u16 = $kind;
+        }
+    };
+}
+
+messages! {
+    /// Asks who the agent is. Answered by [`Welcome`] and its [`Mapping`]s.
+    Hello<'a> = HELLO {
+        /// The client's name and version, for the guest's log.
+        #[serde(borrow)]
+        client: &'a str,
+    }
+
+    /// Starts a recording. Answered by [`Started`].
+    Start<'a> = START {
+        /// The recording's name, 1 to [`MAX_NAME`] bytes, printable.
+        #[serde(borrow)]
+        name: &'a str,
+        /// The mean sampling period in ns of running time.
+        period_ns: u64,
+        /// What is sampled; see [`code::mode`](crate::code::mode).
+        mode: u32,
+        /// The most frames kept of one stack.
+        depth: u32,
+        /// How long to record, in ns; 0 = until stopped.
+        duration_ns: u64,
+        /// How long to wait before recording, in ns.
+        delay_ns: u64,
+        /// See [`code::start_flag`](crate::code::start_flag).
+        flags: u32,
+    }
+
+    /// Ends a recording; one that has ended already is told again. Answered by [`Pending`].
+    Stop = STOP {
+        /// The recording's id, or 0 for whichever there is.
+        recording: u64,
+    }
+
+    /// Asks for the recorder's state. Answered by [`Status`].
+    Check = CHECK {}
+
+    /// Turns the counts so far into an epoch, if none waits to be fetched; the recording goes on.
+    /// Answered by [`Pending`].
+    Dump = DUMP {
+        /// The recording's id, or 0 for whichever there is.
+        recording: u64,
+    }
+
+    /// Asks for an epoch. Answered by [`Epoch`], then for each vCPU [`VcpuEpoch`], its
+    /// [`Histogram`]s and [`Nodes`], and at last [`EpochEnd`]; from the vCPU and node given on.
+    Fetch = FETCH {
+        /// Which epoch.
+        epoch: u64,
+        /// The first vCPU wanted.
+        vcpu: u32,
+        /// The first node wanted of that vCPU; the first there is has the id 1.
+        node: u32,
+    }
+
+    /// Says that an epoch is safe with the client. Answered by [`Acknowledged`].
+    Acknowledge = ACKNOWLEDGE {
+        /// Which epoch.
+        epoch: u64,
+    }
+
+    /// A request was refused. Its structure is the same in all versions.
+    Refusal<'a> = REFUSAL {
+        /// Why; see [`code::refusal`](crate::code::refusal).
+        code: u32,
+        /// The type of the refused request; 0 where it was none.
+        request: u16,
+        /// For people: what was expected, what was found, what to do.
+        #[serde(borrow)]
+        text: &'a str,
+    }
+
+    /// Who the agent is. As many [`Mapping`]s follow as it says.
+    Welcome<'a> = WELCOME {
+        /// The agent's version.
+        #[serde(borrow)]
+        agent_version: &'a str,
+        /// The instruction set, as ELF names it in lower case: `x86_64`.
+        architecture: &'a str,
+        /// What the agent runs on: `xen` or `hosted`.
+        platform: &'a str,
+        /// The guest's name, where known.
+        guest_name: Option<&'a str>,
+        /// The guest's id (on Xen its UUID), where known.
+        guest_id: Option<&'a str>,
+        /// How many vCPUs have a slot.
+        vcpus: u32,
+        /// How many mappings follow.
+        mappings: u32,
+        /// The monotonic clock now.
+        monotonic_ns: u64,
+        /// Nanoseconds since 1970-01-01 UTC now, where the guest knows.
+        wall_clock_ns: Option<u64>,
+        /// See [`code::capability`](crate::code::capability).
+        capabilities: u64,
+        /// The shortest period accepted, in ns.
+        min_period_ns: u64,
+        /// The longest period accepted, in ns.
+        max_period_ns: u64,
+        /// The greatest depth accepted.
+        max_depth: u32,
+        /// The longest request body accepted, in bytes.
+        max_request: u32,
+        /// The memory given to the agent, in bytes.
+        memory_bytes: u64,
+        /// How many stack nodes each vCPU has room for.
+        nodes_per_vcpu: u32,
+    }
+
+    /// One executable mapping of the guest. A recording's codes refer to the mappings in force when
+    /// it was started.
+    Mapping<'a> = MAPPING {
+        /// The first address.
+        start: u64,
+        /// The address after the last.
+        end: u64,
+        /// Where `start` lies in the file.
+        file_offset: u64,
+        /// The code of `start`; see [`code::frame_code`](crate::code::frame_code).
+        code_base: u32,
+        /// The build-id of the image; empty where it has none.
+        #[serde(borrow)]
+        build_id: &'a [u8],
+        /// The image's path in the guest; may be empty.
+        path: &'a str,
+    }
+
+    /// What the recorder does.
+    Status<'a> = STATUS {
+        /// See [`code::state`](crate::code::state).
+        state: u32,
+        /// The recording's id; 0 where there is none.
+        recording: u64,
+        /// Its name.
+        #[serde(borrow)]
+        name: &'a str,
+        /// Its mode; see [`code::mode`](crate::code::mode).
+        mode: u32,
+        /// Its mean sampling period in ns.
+        period_ns: u64,
+        /// Its depth limit in frames.
+        depth: u32,
+        /// Its flags; see [`code::start_flag`](crate::code::start_flag).
+        flags: u32,
+        /// The monotonic clock now.
+        now_ns: u64,
+        /// When sampling began, or will begin.
+        started_ns: u64,
+        /// Asked duration in ns; 0 = until stopped.
+        duration_ns: u64,
+        /// The counters of all vCPUs since the recording began.
+        counters: Counters,
+        /// Stack nodes in use, all vCPUs.
+        nodes_used: u64,
+        /// Stack nodes there is room for, all vCPUs.
+        nodes_capacity: u64,
+        /// The first epoch that waits to be fetched.
+        first_epoch: u64,
+        /// How many epochs wait.
+        epochs: u32,
+        /// Open sessions, this one included.
+        sessions: u32,
+        /// Connections refused or cut since the agent started: malformed, silent or too many.
+        rejected: u64,
+        /// Time the agent spent on its own network work since it started, in ns.
+        server_ns: u64,
+    }
+
+    /// A recording was started.
+    Started = STARTED {
+        /// Its id, unique in this guest's life.
+        recording: u64,
+        /// When sampling begins.
+        started_ns: u64,
+    }
+
+    /// Which epochs wait to be fetched.
+    Pending = PENDING {
+        /// The recording they belong to.
+        recording: u64,
+        /// The first epoch.
+        first_epoch: u64,
+        /// How many, with consecutive ids.
+        epochs: u32,
+        /// Whether the counts up to this request are in them. If not, an older epoch was still
+        /// waiting: fetch and acknowledge it, then ask again.
+        complete: bool,
+    }
+
+    /// The head of an epoch.
+    Epoch<'a> = EPOCH {
+        /// Its id, unique in this guest's life.
+        epoch: u64,
+        /// Its recording.
+        recording: u64,
+        /// The recording's name.
+        #[serde(borrow)]
+        name: &'a str,
+        /// See [`code::mode`](crate::code::mode).
+        mode: u32,
+        /// See [`code::start_flag`](crate::code::start_flag).
+        flags: u32,
+        /// The mean sampling period in ns of running time.
+        period_ns: u64,
+        /// The most frames kept of one stack.
+        depth: u32,
+        /// Running time past a target from which a sample counts as late, in ns.
+        late_threshold_ns: u64,
+        /// When the recording began.
+        recording_started_ns: u64,
+        /// When this epoch began.
+        started_ns: u64,
+        /// When this epoch ended.
+        ended_ns: u64,
+        /// Nanoseconds since 1970-01-01 UTC at its end, where the guest knows.
+        ended_wall_clock_ns: Option<u64>,
+        /// How often the guest was suspended and resumed during the recording so far.
+        gaps: u32,
+        /// Time of the agent's own network work within the epoch, in ns.
+        server_ns: u64,
+        /// How many vCPUs follow.
+        vcpus: u32,
+    }
+
+    /// One vCPU's share of an epoch: what was so at its start and at its end.
+    VcpuEpoch = VCPU_EPOCH {
+        /// Its epoch.
+        epoch: u64,
+        /// The vCPU.
+        vcpu: u32,
+        /// At the start.
+        start: Snapshot,
+        /// At the end.
+        end: Snapshot,
+        /// How many nodes follow; their ids begin at 1.
+        nodes: u32,
+    }
+
+    /// A distribution over one vCPU's recording so far, as pairs of varints (bucket, count).
+    Histogram<'a> = HISTOGRAM {
+        /// Its epoch.
+        epoch: u64,
+        /// The vCPU.
+        vcpu: u32,
+        /// See [`code::histogram`](crate::code::histogram).
+        kind: u32,
+        /// The greatest value seen.
+        max: u64,
+        /// The pairs; bucket limits are those of [`bucket_floor`].
+        #[serde(borrow)]
+        buckets: &'a [u8],
+    }
+
+    /// A run of stack nodes; see [`nodes`](crate::nodes) for the encoding.
+    Nodes<'a> = NODES {
+        /// Their epoch.
+        epoch: u64,
+        /// Their vCPU.
+        vcpu: u32,
+        /// The id of the first.
+        first: u32,
+        /// How many.
+        count: u32,
+        /// The nodes.
+        #[serde(borrow)]
+        payload: &'a [u8],
+    }
+
+    /// Everything asked for was sent.
+    EpochEnd = EPOCH_END {
+        /// The epoch.
+        epoch: u64,
+        /// The sum of the counts of all its nodes, also of those not asked for. It equals the
+        /// `recorded` of its counters.
+        samples: u64,
+    }
+
+    /// An epoch was cleared.
+    Acknowledged = ACKNOWLEDGED {
+        /// Which.
+        epoch: u64,
+    }
+}
+
+/// What became of every tick, since the recording began.
+///
+/// A *tick* is a delivery whose target was reached, and
+/// `ticks = recorded + overflow + lost + masked + idle`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Deliveries whose target was reached.
+    pub ticks: u64,
+    /// Walked and counted.
+    pub recorded: u64,
+    /// Walked, but the table was full.
+    pub overflow: u64,
+    /// The slot was busy.
+    pub lost: u64,
+    /// Delivered without registers.
+    pub masked: u64,
+    /// Delivered inside the block call.
+    pub idle: u64,
+    /// Delivered before their target and armed again; not ticks.
+    pub early: u64,
+    /// Recorded, but delivered late.
+    pub late: u64,
+    /// Recorded, deeper than the limit.
+    pub truncated: u64,
+    /// Recorded, with a chain of frame pointers that ended badly.
+    pub broken: u64,
+}
+
+impl Counters {
+    /// Whether every tick is accounted for.
+    pub fn add_up(&self) -> bool {
+        let parts = [
+            self.recorded,
+            self.overflow,
+            self.lost,
+            self.masked,
+            self.idle,
+        ];
+        parts
+            .iter()
+            .try_fold(0_u64, |sum, part| sum.checked_add(*part))
+            == Some(self.ticks)
+    }
+
+    /// Combines two sets of counters field by field.
+    #[must_use]
+    pub fn zip(&self, other: &Self, combine: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            ticks: combine(self.ticks, other.ticks),
+            recorded: combine(self.recorded, other.recorded),
+            overflow: combine(self.overflow, other.overflow),
+            lost: combine(self.lost, other.lost),
+            masked: combine(self.masked, other.masked),
+            idle: combine(self.idle, other.idle),
+            early: combine(self.early, other.early),
+            late: combine(self.late, other.late),
+            truncated: combine(self.truncated, other.truncated),
+            broken: combine(self.broken, other.broken),
+        }
+    }
+}
+
+/// One vCPU at one moment of a recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// The monotonic clock.
+    pub at_ns: u64,
+    /// The cycle counter; 0 where the platform has none.
+    pub cycles: u64,
+    /// The vCPU's running time, as the sampler judges it, in ns.
+    pub running_ns: u64,
+    /// The kinds of time, where the platform tells them.
+    pub runstate: Option<Runstate>,
+    /// The counters since the recording began.
+    pub counters: Counters,
+    /// Cycles spent in `on_tick` since the recording began.
+    pub tick_cycles: u64,
+}
+
+/// How a vCPU has spent its time, in ns since a fixed moment of the platform's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Runstate {
+    /// On a physical CPU.
+    pub running_ns: u64,
+    /// Ready to run while others ran: stolen.
+    pub runnable_ns: u64,
+    /// Waiting for an event.
+    pub blocked_ns: u64,
+    /// Neither: paused, or not yet brought up.
+    pub offline_ns: u64,
+}
+
+/// How many buckets a histogram has.
+pub const BUCKETS: usize = 128;
+
+/// The bucket of `value`: exact below 8, then four buckets for each power of two.
+///
+/// ```
+/// use unikprof_proto::message::{bucket, bucket_floor};
+/// assert_eq!(bucket(5), 5);
+/// assert!(bucket_floor(bucket(1000)) <= 1000 && bucket_floor(bucket(1000) + 1) > 1000);
+/// ```
+pub fn bucket(value: u64) -> usize {
+    if value < 8 {
+        return value as usize;
+    }
+    let exponent = value.ilog2();
+    let quarter = (value >> (exponent - 2)) & 3;
+    (8 + (exponent as usize - 3) * 4 + quarter as usize).min(BUCKETS - 1)
+}
+
+/// The least value that falls into a bucket.
+pub fn bucket_floor(bucket: usize) -> u64 {
+    if bucket < 8 {
+        return bucket as u64;
+    }
+    let exponent = (bucket - 8) / 4 + 3;
+    let quarter = (bucket - 8) % 4;
+    (4 + quarter as u64) << (exponent - 2)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_contiguous() {
+        for index in 0..BUCKETS {
+            let floor = bucket_floor(index);
+            assert_eq!(bucket(floor), index, "floor {floor}");
+            if index > 0 {
+                assert_eq!(bucket(floor - 1), index - 1);
+            }
+        }
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn counters_that_do_not_add_up_are_seen() {
+        let whole = Counters {
+            ticks: 15,
+            recorded: 1,
+            overflow: 2,
+            lost: 3,
+            masked: 4,
+            idle: 5,
+            ..Counters::default()
+        };
+        assert!(whole.add_up());
+        assert!(!Counters { ticks: 16, ..whole }.add_up());
+        assert!(
+            !Counters {
+                lost: u64::MAX,
+                ..whole
+            }
+            .add_up()
+        );
+    }
+}

@@ -1,0 +1,409 @@
+//! Stack nodes: the compact encoding of call stacks.
+//!
+//! A guest keeps its stacks as a tree. A node holds a run of frames and names its parent, the run
+//! towards the root; a stack is a node with all its ancestors. Node ids begin at 1 and a parent's
+//! id is smaller than its children's; parent 0 means that the node holds the root.
+//!
+//! A run of nodes is encoded so, each from the state that the nodes before it left:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 1 | bits 0 to 3: the number of frames; bit 4: same parent as the node before; bit 5: a count follows; bits 6 and 7: zero |
+//! | varint | id − parent, unless bit 4 is set |
+//! | varint each | the frames, root-most first: 0 = as predicted, else 1 + zigzag(code − the caller's code) |
+//! | varint | the count, if bit 5 is set |
+//!
+//! The prediction: the frame that followed the same caller last, in a table of 256 entries indexed
+//! by a hash of the caller. A program calls the same functions again and again, so most frames take
+//! one byte. For the root-most frame of a node the caller is the parent's id, negated. Every run
+//! begins with an empty table, so that a run can be decoded alone.
+//!
+//! Varints are LEB128, as in postcard.
+
+use core::fmt;
+
+/// The most frames in one node.
+pub const MAX_FRAMES: usize = 15;
+
+/// The most bytes that one node takes.
+pub const MAX_NODE_BYTES: usize = 1 + 5 + MAX_FRAMES * 5 + 10;
+
+/// A node, borrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node<'a> {
+    /// The node towards the root; 0 where this one holds the root.
+    pub parent: u32,
+    /// The frame codes, leaf first; 1 to [`MAX_FRAMES`] of them, none is zero.
+    pub frames: &'a [u32],
+    /// How often the stack that ends in this node was sampled.
+    pub count: u64,
+}
+
+/// Why bytes are not a run of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodesError {
+    /// The bytes end within a node, or a varint does not end: the node's id.
+    Cut(u32),
+    /// A node that cannot be: no frames, reserved bits, a parent that is not before it, a code out
+    /// of range: the node's id.
+    Impossible(u32),
+    /// The run is whole, but bytes are left over: how many.
+    LeftOver(usize),
+}
+
+impl fmt::Display for NodesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cut(id) => write!(f, "the run of stack nodes is cut in node {id}"),
+            Self::Impossible(id) => write!(f, "stack node {id} is impossible"),
+            Self::LeftOver(bytes) => write!(f, "{bytes} bytes are left over after the stack nodes"),
+        }
+    }
+}
+
+impl core::error::Error for NodesError {}
+
+/// What encoder and decoder both remember of a run.
+struct Memory {
+    id: u32,
+    parent: u32,
+    /// The root-most frame of the node before.
+    root: u32,
+    followed: [u32; 256],
+}
+
+impl Memory {
+    fn new(first: u32) -> Self {
+        Self {
+            id: first,
+            parent: 0,
+            root: 0,
+            followed: [0; 256],
+        }
+    }
+
+    fn prediction(&mut self, caller: u32) -> &mut u32 {
+        &mut self.followed[(caller.wrapping_mul(0x9e37_79b1) >> 24) as usize]
+    }
+}
+
+/// Encodes a run of nodes into a buffer.
+pub struct Encoder<'a> {
+    memory: Memory,
+    output: Output<'a>,
+}
+
+impl<'a> Encoder<'a> {
+    /// Begins a run whose first node has the id `first`.
+    pub fn new(first: u32, buffer: &'a mut [u8]) -> Self {
+        Self {
+            memory: Memory::new(first),
+            output: Output { buffer, length: 0 },
+        }
+    }
+
+    /// Whether another node fits for certain.
+    pub fn has_room(&self) -> bool {
+        self.output.buffer.len() - self.output.length >= MAX_NODE_BYTES
+    }
+
+    /// Adds the next node. Call it only while there [is room](Self::has_room), and with 1 to
+    /// [`MAX_FRAMES`] frames: what does not fit is cut, and the decoder will say so.
+    pub fn push(&mut self, node: Node<'_>) {
+        let Self { memory, output } = self;
+        let same_parent = node.parent == memory.parent;
+        output.byte(
+            node.frames.len() as u8 | u8::from(same_parent) << 4 | u8::from(node.count > 0) << 5,
+        );
+        if !same_parent {
+            output.varint(u64::from(memory.id.wrapping_sub(node.parent)));
+            memory.parent = node.parent;
+        }
+        let (mut caller, mut base) = (node.parent.wrapping_neg(), memory.root);
+        memory.root = node.frames.last().copied().unwrap_or(0);
+        for &frame in node.frames.iter().rev() {
+            let predicted = memory.prediction(caller);
+            if *predicted == frame {
+                output.byte(0);
+            } else {
+                *predicted = frame;
+                output.varint(1 + zigzag(i64::from(frame) - i64::from(base)));
+            }
+            (caller, base) = (frame, frame);
+        }
+        if node.count > 0 {
+            output.varint(node.count);
+        }
+        memory.id = memory.id.wrapping_add(1);
+    }
+
+    /// The encoded run: the bytes of the buffer that it took.
+    pub fn finish(self) -> usize {
+        self.output.length
+    }
+}
+
+/// Decodes a run of `count` nodes whose first has the id `first`, handing each with its id to
+/// `visit`.
+///
+/// # Errors
+/// [`NodesError`] at the first node that cannot be; `visit` has then seen those before it.
+pub fn decode(
+    first: u32,
+    count: u32,
+    payload: &[u8],
+    mut visit: impl FnMut(u32, Node<'_>),
+) -> Result<(), NodesError> {
+    let mut memory = Memory::new(first);
+    let mut input = Input { bytes: payload };
+    for _ in 0..count {
+        let id = memory.id;
+        let cut = NodesError::Cut(id);
+        let impossible = NodesError::Impossible(id);
+        let head = input.byte().ok_or(cut)?;
+        let length = usize::from(head & 0x0f);
+        if length == 0 || head & 0xc0 != 0 {
+            return Err(impossible);
+        }
+        if head & 0x10 == 0 {
+            let back = u32::try_from(input.varint().ok_or(cut)?).map_err(|_| impossible)?;
+            memory.parent = id.checked_sub(back).ok_or(impossible)?;
+        }
+        if memory.parent >= id {
+            return Err(impossible);
+        }
+        let mut frames = [0; MAX_FRAMES];
+        let (mut caller, mut base) = (memory.parent.wrapping_neg(), memory.root);
+        for frame in frames[..length].iter_mut().rev() {
+            let token = input.varint().ok_or(cut)?;
+            let predicted = memory.prediction(caller);
+            if token > 0 {
+                let code = i64::from(base)
+                    .checked_add(unzigzag(token - 1))
+                    .ok_or(impossible)?;
+                *predicted = u32::try_from(code).map_err(|_| impossible)?;
+            }
+            if *predicted == 0 {
+                return Err(impossible);
+            }
+            *frame = *predicted;
+            (caller, base) = (*predicted, *predicted);
+        }
+        memory.root = frames[length - 1];
+        let count = if head & 0x20 == 0 {
+            0
+        } else {
+            input.varint().ok_or(cut)?
+        };
+        visit(
+            id,
+            Node {
+                parent: memory.parent,
+                frames: &frames[..length],
+                count,
+            },
+        );
+        memory.id = id.checked_add(1).ok_or(impossible)?;
+    }
+    match input.bytes.len() {
+        0 => Ok(()),
+        left => Err(NodesError::LeftOver(left)),
+    }
+}
+
+/// Appends `value` as a varint; answers the bytes written, 0 where it does not fit.
+pub fn put_varint(value: u64, buffer: &mut [u8]) -> usize {
+    let mut output = Output { buffer, length: 0 };
+    output.varint(value);
+    if output.length <= output.buffer.len() {
+        output.length
+    } else {
+        0
+    }
+}
+
+/// Takes a varint from the front of `bytes`; `None` where it is cut or over 64 bits.
+pub fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut input = Input { bytes };
+    let value = input.varint()?;
+    *bytes = input.bytes;
+    Some(value)
+}
+
+fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+struct Output<'a> {
+    buffer: &'a mut [u8],
+    length: usize,
+}
+
+impl Output<'_> {
+    fn byte(&mut self, byte: u8) {
+        if let Some(place) = self.buffer.get_mut(self.length) {
+            *place = byte;
+        }
+        self.length += 1;
+    }
+
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.byte(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.byte(value as u8);
+    }
+}
+
+struct Input<'a> {
+    bytes: &'a [u8],
+}
+
+impl Input<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.bytes.split_first()?;
+        self.bytes = rest;
+        Some(*first)
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return None;
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
+    use super::*;
+
+    type Owned = (u32, Vec<u32>, u64);
+
+    fn round_trip(first: u32, nodes: &[Owned]) -> (usize, Vec<Owned>) {
+        let mut buffer = [0; 4096];
+        let mut encoder = Encoder::new(first, &mut buffer);
+        for (parent, frames, count) in nodes {
+            assert!(encoder.has_room());
+            encoder.push(Node {
+                parent: *parent,
+                frames,
+                count: *count,
+            });
+        }
+        let length = encoder.finish();
+        let mut back = Vec::new();
+        decode(first, nodes.len() as u32, &buffer[..length], |_, node| {
+            back.push((node.parent, node.frames.to_vec(), node.count));
+        })
+        .unwrap();
+        (length, back)
+    }
+
+    #[test]
+    fn extremes_come_back() {
+        let nodes = [
+            (0, std::vec![1], 0),
+            (9, std::vec![u32::MAX, 1, u32::MAX], u64::MAX),
+            (9, (1..=15).collect(), 1),
+            (11, std::vec![16; 15], 3),
+        ];
+        assert_eq!(round_trip(10, &nodes).1, nodes);
+        let last = [(u32::MAX - 2, std::vec![u32::MAX], 1)];
+        assert_eq!(round_trip(u32::MAX - 1, &last).1, last);
+    }
+
+    /// The point of the prediction: the second stack through the same callers costs a byte a frame.
+    #[test]
+    fn repeated_frames_take_one_byte() {
+        let frames = std::vec![0x1010, 0x9020, 0x3030, 0x8888];
+        let (once, _) = round_trip(1, &[(0, frames.clone(), 1)]);
+        let mut other = frames.clone();
+        other[0] = 0x1099;
+        let (twice, back) = round_trip(1, &[(0, frames.clone(), 1), (0, other.clone(), 1)]);
+        assert_eq!(back, [(0, frames, 1), (0, other, 1)]);
+        assert_eq!(
+            twice - once,
+            1 + 3 + 3 + 1,
+            "head, three predicted, one new, count"
+        );
+    }
+
+    #[test]
+    fn hostile_runs_are_errors() {
+        let decode = |bytes: &[u8]| decode(1, 1, bytes, |_, _| ());
+        assert_eq!(decode(&[]), Err(NodesError::Cut(1)));
+        assert_eq!(decode(&[0x10]), Err(NodesError::Impossible(1)), "no frames");
+        assert_eq!(
+            decode(&[0x51, 3]),
+            Err(NodesError::Impossible(1)),
+            "reserved bits"
+        );
+        assert_eq!(
+            decode(&[0x01, 2, 3]),
+            Err(NodesError::Impossible(1)),
+            "parent before 0"
+        );
+        assert_eq!(
+            decode(&[0x01, 0, 3]),
+            Err(NodesError::Impossible(1)),
+            "its own parent"
+        );
+        assert_eq!(
+            decode(&[0x11, 0]),
+            Err(NodesError::Impossible(1)),
+            "nothing predicted yet"
+        );
+        assert_eq!(
+            decode(&[0x11, 2]),
+            Err(NodesError::Impossible(1)),
+            "a code below zero"
+        );
+        assert_eq!(decode(&[0x11, 0xff]), Err(NodesError::Cut(1)));
+        assert_eq!(decode(&[0x11, 3, 9]), Err(NodesError::LeftOver(1)));
+        let mut endless: &[u8] = &[0xff; 11];
+        assert_eq!(take_varint(&mut endless), None);
+    }
+
+    /// The format on the wire and on disk: change it only under new message types.
+    #[test]
+    fn golden() {
+        let mut buffer = [0; 256];
+        let mut encoder = Encoder::new(1, &mut buffer);
+        encoder.push(Node {
+            parent: 0,
+            frames: &[300, 20, 16],
+            count: 2,
+        });
+        encoder.push(Node {
+            parent: 1,
+            frames: &[21, 300],
+            count: 0,
+        });
+        let length = encoder.finish();
+        let expected = [
+            0x33, 33, 9, 0xb1, 0x04, 2, // three frames, the root's parent, a count
+            0x02, 1, 0xb9, 0x04, 0xae, 0x04, // two frames, one node back
+        ];
+        assert_eq!(buffer[..length], expected, "{:#04x?}", &buffer[..length]);
+    }
+}

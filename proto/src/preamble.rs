@@ -1,0 +1,164 @@
+//! The first 16 bytes of a connection, in each direction; fixed for all versions.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 8 | magic, `unikprof` |
+//! | 8 | 2 | lowest protocol version spoken, little endian |
+//! | 10 | 2 | highest protocol version spoken, little endian |
+//! | 12 | 4 | reserved: sent as zero, ignored when read |
+//!
+//! The version in use is the highest that both sides speak. Where there is none, the agent sends
+//! its own preamble, a [`Refusal`](crate::message::Refusal) that names both ranges, and closes.
+
+use core::fmt;
+
+/// The magic of a connection.
+pub const MAGIC: [u8; 8] = *b"unikprof";
+
+/// The length of a preamble in bytes.
+pub const LENGTH: usize = 16;
+
+/// The versions this crate speaks.
+pub const VERSIONS: VersionRange = VersionRange {
+    lowest: 1,
+    highest: 1,
+};
+
+/// An inclusive range of protocol versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VersionRange {
+    /// The lowest version spoken.
+    pub lowest: u16,
+    /// The highest version spoken.
+    pub highest: u16,
+}
+
+impl VersionRange {
+    /// The highest version both ranges hold, if any.
+    ///
+    /// ```
+    /// use unikprof_proto::preamble::VersionRange;
+    /// let old = VersionRange { lowest: 1, highest: 3 };
+    /// let new = VersionRange { lowest: 2, highest: 9 };
+    /// assert_eq!(old.common(new), Some(3));
+    /// assert_eq!(old.common(VersionRange { lowest: 4, highest: 9 }), None);
+    /// ```
+    pub fn common(self, other: Self) -> Option<u16> {
+        let highest = self.highest.min(other.highest);
+        let lowest = self.lowest.max(other.lowest);
+        (lowest <= highest).then_some(highest)
+    }
+}
+
+impl fmt::Display for VersionRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.lowest == self.highest {
+            write!(f, "{}", self.lowest)
+        } else {
+            write!(f, "{} to {}", self.lowest, self.highest)
+        }
+    }
+}
+
+/// Why 16 bytes are not a preamble.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreambleError {
+    /// The magic differs: something else speaks on this port.
+    Magic,
+    /// The lowest version is above the highest.
+    EmptyRange(VersionRange),
+}
+
+impl fmt::Display for PreambleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Magic => f.write_str("the magic is not `unikprof`"),
+            Self::EmptyRange(range) => {
+                write!(
+                    f,
+                    "the version range is empty ({} to {})",
+                    range.lowest, range.highest
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for PreambleError {}
+
+/// The preamble that offers `versions`.
+pub fn encode(versions: VersionRange) -> [u8; LENGTH] {
+    let mut bytes = [0; LENGTH];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..10].copy_from_slice(&versions.lowest.to_le_bytes());
+    bytes[10..12].copy_from_slice(&versions.highest.to_le_bytes());
+    bytes
+}
+
+/// The versions a peer's preamble offers.
+///
+/// # Errors
+/// [`PreambleError`] where the bytes are not a preamble.
+pub fn decode(bytes: &[u8; LENGTH]) -> Result<VersionRange, PreambleError> {
+    if bytes[..8] != MAGIC {
+        return Err(PreambleError::Magic);
+    }
+    let range = VersionRange {
+        lowest: u16::from_le_bytes([bytes[8], bytes[9]]),
+        highest: u16::from_le_bytes([bytes[10], bytes[11]]),
+    };
+    if range.lowest > range.highest {
+        return Err(PreambleError::EmptyRange(range));
+    }
+    Ok(range)
+}
+
+/// Whether `bytes`, fewer than a whole preamble, may still become one.
+pub fn is_prefix(bytes: &[u8]) -> bool {
+    let shared = bytes.len().min(MAGIC.len());
+    bytes[..shared] == MAGIC[..shared]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The preamble is outside all versions: its bytes may never change.
+    #[test]
+    fn golden() {
+        let bytes = encode(VersionRange {
+            lowest: 1,
+            highest: 0x0203,
+        });
+        assert_eq!(&bytes, b"unikprof\x01\x00\x03\x02\0\0\0\0");
+        assert_eq!(
+            decode(&bytes),
+            Ok(VersionRange {
+                lowest: 1,
+                highest: 0x0203
+            })
+        );
+    }
+
+    #[test]
+    fn foreign_bytes_are_refused() {
+        assert_eq!(decode(b"HTTP/1.1 400 Bad"), Err(PreambleError::Magic));
+        assert!(!is_prefix(b"HTTP"));
+        assert!(is_prefix(b"unik") && is_prefix(b""));
+        let inverted = encode(VersionRange {
+            lowest: 2,
+            highest: 1,
+        });
+        assert!(matches!(
+            decode(&inverted),
+            Err(PreambleError::EmptyRange(_))
+        ));
+    }
+
+    #[test]
+    fn reserved_bytes_are_ignored() {
+        let mut bytes = encode(VERSIONS);
+        bytes[12..].fill(0xff);
+        assert_eq!(decode(&bytes), Ok(VERSIONS));
+    }
+}

@@ -1,0 +1,165 @@
+//! The bytes of every message are pinned: a released structure may never change.
+#![allow(clippy::unwrap_used)]
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use unikprof_proto::frame::{self, Message};
+use unikprof_proto::message::*;
+use unikprof_proto::preamble;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// One line a message: its name and its frame. The frame must also decode to the same message.
+fn line<'a, M>(name: &str, message: &M, buffer: &'a mut [u8; 1024]) -> String
+where
+    M: Message<'a> + PartialEq + std::fmt::Debug,
+{
+    let length = frame::encode(message, buffer).unwrap();
+    let bytes = &buffer[..length];
+    let back = frame::split(bytes).unwrap().unwrap();
+    assert_eq!(frame::decode::<M>(&back).as_ref(), Ok(message));
+    format!("{name} {}\n", hex(bytes))
+}
+
+#[test]
+fn every_message_has_its_bytes() {
+    let counters = Counters {
+        ticks: 1000,
+        recorded: 900,
+        overflow: 50,
+        lost: 30,
+        masked: 15,
+        idle: 5,
+        early: 77,
+        late: 3,
+        truncated: 2,
+        broken: 1,
+    };
+    let snapshot = Snapshot {
+        at_ns: 1_000_000_000,
+        cycles: 2_300_000_000,
+        running_ns: 900_000_000,
+        runstate: Some(Runstate {
+            running_ns: 900_000_000,
+            runnable_ns: 60_000_000,
+            blocked_ns: 40_000_000,
+            offline_ns: 0,
+        }),
+        counters,
+        tick_cycles: 123_456,
+    };
+    let mut text = format!("preamble {}\n", hex(&preamble::encode(preamble::VERSIONS)));
+    let mut push = |line: String| text.push_str(&line);
+    macro_rules! golden {
+        ($($message:expr,)*) => {$({
+            let name = stringify!($message).split([' ', '\n', '{']).next().unwrap();
+            push(line(name, &$message, &mut [0; 1024]));
+        })*};
+    }
+    golden! {
+        Hello { client: "unikprof-client 0.1.0" },
+        Start {
+            name: "default",
+            period_ns: 1_003_009,
+            mode: 0,
+            depth: 128,
+            duration_ns: 30_000_000_000,
+            delay_ns: 0,
+            flags: 1,
+        },
+        Stop { recording: 1 },
+        Check {},
+        Dump { recording: 2 },
+        Fetch { epoch: 3, vcpu: 1, node: 512 },
+        Acknowledge { epoch: 3 },
+        Refusal { code: 8, request: 2, text: "`nightly` is being recorded" },
+        Welcome {
+            agent_version: "0.1.0",
+            architecture: "x86_64",
+            platform: "xen",
+            guest_name: Some("web-1"),
+            guest_id: Some("6ecdf4f5-6a1b-4d2c-9d0c-0123456789ab"),
+            vcpus: 2,
+            mappings: 1,
+            monotonic_ns: 5_000_000_000,
+            wall_clock_ns: None,
+            capabilities: 3,
+            min_period_ns: 10_000,
+            max_period_ns: 10_000_000_000,
+            max_depth: 128,
+            max_request: 1024,
+            memory_bytes: 1 << 20,
+            nodes_per_vcpu: 7500,
+        },
+        Mapping {
+            start: 0x10_0000,
+            end: 0x18_0000,
+            file_offset: 0x1000,
+            code_base: 16,
+            build_id: &[0xab; 20],
+            path: "web.elf",
+        },
+        Status {
+            state: 2,
+            recording: 1,
+            name: "default",
+            mode: 0,
+            period_ns: 1_003_009,
+            depth: 128,
+            flags: 0,
+            now_ns: 6_000_000_000,
+            started_ns: 5_500_000_000,
+            duration_ns: 0,
+            counters,
+            nodes_used: 321,
+            nodes_capacity: 15_000,
+            first_epoch: 4,
+            epochs: 1,
+            sessions: 2,
+            rejected: 9,
+            server_ns: 4_321,
+        },
+        Started { recording: 1, started_ns: 5_500_000_000 },
+        Pending { recording: 1, first_epoch: 4, epochs: 2, complete: true },
+        Epoch {
+            epoch: 4,
+            recording: 1,
+            name: "default",
+            mode: 0,
+            flags: 0,
+            period_ns: 1_003_009,
+            depth: 128,
+            late_threshold_ns: 1_003_009,
+            recording_started_ns: 5_500_000_000,
+            started_ns: 5_500_000_000,
+            ended_ns: 6_500_000_000,
+            ended_wall_clock_ns: Some(1_800_000_000_000_000_000),
+            gaps: 1,
+            server_ns: 4_000,
+            vcpus: 2,
+        },
+        VcpuEpoch { epoch: 4, vcpu: 1, start: Snapshot::default(), end: snapshot, nodes: 42 },
+        Histogram { epoch: 4, vcpu: 1, kind: 0, max: 4096, buckets: &[20, 7, 21, 1] },
+        Nodes { epoch: 4, vcpu: 1, first: 1, count: 1, payload: &[0x31, 33, 5] },
+        EpochEnd { epoch: 4, samples: 900 },
+        Acknowledged { epoch: 4 },
+    }
+
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/messages.txt");
+    if std::env::var_os("UNIKPROF_BLESS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert!(
+        golden == text,
+        "the wire has changed; a released message needs a new type. For an unreleased one: \
+         UNIKPROF_BLESS=1 cargo test -p unikprof-proto\n--- expected\n{golden}--- found\n{text}"
+    );
+}
