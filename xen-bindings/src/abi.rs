@@ -1,0 +1,41 @@
+//! Layouts and numbers of the Xen ABI, one module for each public header or topic.
+//!
+//! Nothing here behaves: structures are `repr(C)` and carry const size and offset assertions, and each
+//! module names the header its facts come from (paths are relative to `xen/include/public`). Structures
+//! that Xen or a backend writes while the guest looks hold atomics. Codes are raw integers; the modules
+//! above convert them, and a code they do not know survives the conversion.
+
+pub mod console;
+pub mod cpuid;
+pub mod elfnote;
+pub mod event_channel;
+pub mod grant_table;
+pub mod hvm;
+pub mod hvm_vcpu;
+pub mod memory;
+pub mod netif;
+pub mod ring;
+pub mod sched;
+pub mod start_info;
+pub mod vcpu;
+pub mod version;
+pub mod xen;
+pub mod xenbus;
+pub mod xs_wire;
+
+/// Bytes in a page of the Xen ABI, whatever the guest's own page size.
+pub const PAGE_SIZE: usize = 4096;
+
+/// Binary logarithm of [`PAGE_SIZE`].
+pub const PAGE_SHIFT: u32 = 12;
+
+/// Asserts the size of a structure and the offsets of its fields at compile time.
+macro_rules! layout {
+    ($name:ty, size $size:literal $(, $field:ident @ $offset:literal)* $(,)?) => {
+        const _: () = {
+            assert!(core::mem::size_of::<$name>() == $size);
+            $(assert!(core::mem::offset_of!($name, $field) == $offset);)*
+        };
+    };
+}
+pub(crate) use layout;

@@ -1,0 +1,176 @@
+//! Parameters of a PVH or HVM guest, and how upcalls reach it.
+
+use crate::abi::hvm::{self as abi, CALLBACK_TYPE_SHIFT, CALLBACK_TYPE_VECTOR, param};
+use crate::abi::xen::DOMID_SELF;
+use crate::errno::Errno;
+use crate::events::Port;
+use crate::hypercall::Hypercall;
+use crate::hypercall::operations::{HvmGetParam, HvmSetParam, HvmSetUpcallVector, issue};
+use crate::page::Frame;
+use crate::vcpu::VcpuId;
+
+/// Number of a parameter (`HVM_PARAM_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Param(pub u32);
+
+impl Param {
+    /// How upcalls are delivered; see [`set_callback_vector`].
+    pub const CALLBACK_IRQ: Self = Self(param::CALLBACK_IRQ);
+    /// Frame of the xenstore ring.
+    pub const STORE_FRAME: Self = Self(param::STORE_PFN);
+    /// Port of the xenstore ring.
+    pub const STORE_PORT: Self = Self(param::STORE_EVTCHN);
+    /// Frame of the console ring.
+    pub const CONSOLE_FRAME: Self = Self(param::CONSOLE_PFN);
+    /// Port of the console ring.
+    pub const CONSOLE_PORT: Self = Self(param::CONSOLE_EVTCHN);
+}
+
+/// A ring that the tools have made before the guest began: its page and its port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToolRing {
+    /// Where the ring's page lies.
+    pub frame: Frame,
+    /// The port of the guest's end.
+    pub port: Port,
+}
+
+/// Reads a parameter of this domain.
+///
+/// # Errors
+/// `EINVAL` for a number Xen does not know, `EPERM` for one the guest may not read.
+pub fn param(hypercall: &impl Hypercall, index: Param) -> Result<u64, Errno> {
+    let mut argument = abi::Param {
+        domain: DOMID_SELF,
+        pad: 0,
+        index: index.0,
+        value: 0,
+    };
+    issue::<HvmGetParam>(hypercall, &mut argument)?;
+    Ok(argument.value)
+}
+
+/// Sets a parameter of this domain.
+///
+/// # Errors
+/// `EINVAL` for a number or value Xen does not know, `EPERM` for one the guest may not set.
+pub fn set_param(hypercall: &impl Hypercall, index: Param, value: u64) -> Result<(), Errno> {
+    let mut argument = abi::Param {
+        domain: DOMID_SELF,
+        pad: 0,
+        index: index.0,
+        value,
+    };
+    issue::<HvmSetParam>(hypercall, &mut argument).map(drop)
+}
+
+/// Has upcalls delivered to every vCPU as interrupt `vector`, which needs no end-of-interrupt.
+///
+/// # Errors
+/// `EINVAL` from a Xen without this way of delivery.
+pub fn set_callback_vector(hypercall: &impl Hypercall, vector: u8) -> Result<(), Errno> {
+    let value = CALLBACK_TYPE_VECTOR << CALLBACK_TYPE_SHIFT | u64::from(vector);
+    set_param(hypercall, Param::CALLBACK_IRQ, value)
+}
+
+/// Has `vcpu`'s upcalls delivered as interrupt `vector` through its local APIC.
+///
+/// The APIC must be enabled, and the handler ends each interrupt there. This way wins over
+/// [`set_callback_vector`].
+///
+/// # Errors
+/// `EINVAL` for a vector below 0x10, `ENOENT` for a vCPU that does not exist.
+pub fn set_upcall_vector(
+    hypercall: &impl Hypercall,
+    vcpu: VcpuId,
+    vector: u8,
+) -> Result<(), Errno> {
+    let mut argument = abi::EvtchnUpcallVector {
+        vcpu: vcpu.0,
+        vector,
+        pad: [0; 3],
+    };
+    issue::<HvmSetUpcallVector>(hypercall, &mut argument).map(drop)
+}
+
+/// Where the xenstore ring is.
+///
+/// # Errors
+/// `ENODEV` where the tools made none, or the hypercall's.
+pub fn store_ring(hypercall: &impl Hypercall) -> Result<ToolRing, Errno> {
+    tool_ring(hypercall, Param::STORE_FRAME, Param::STORE_PORT)
+}
+
+/// Where the console ring is.
+///
+/// # Errors
+/// `ENODEV` where the tools made none, or the hypercall's.
+pub fn console_ring(hypercall: &impl Hypercall) -> Result<ToolRing, Errno> {
+    tool_ring(hypercall, Param::CONSOLE_FRAME, Param::CONSOLE_PORT)
+}
+
+fn tool_ring(hypercall: &impl Hypercall, frame: Param, port: Param) -> Result<ToolRing, Errno> {
+    let frame = param(hypercall, frame)?;
+    let port = u32::try_from(param(hypercall, port)?).map_err(|_| Errno::ENODEV)?;
+    // Neither can be zero, and a frame of all ones means "not yet".
+    if frame == 0 || frame == u64::MAX || port == 0 {
+        return Err(Errno::ENODEV);
+    }
+    Ok(ToolRing {
+        frame: Frame(frame),
+        port: Port(port),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::fake::FakeXen;
+
+    #[test]
+    fn the_callback_is_a_vector_of_the_abis_form() {
+        let xen = FakeXen::new();
+        set_callback_vector(&xen, 0xf3).unwrap();
+        assert_eq!(
+            xen.tool_param(Param::CALLBACK_IRQ),
+            Some(0x0200_0000_0000_00f3)
+        );
+    }
+
+    #[test]
+    fn a_vcpu_has_a_vector_of_its_own() {
+        let xen = FakeXen::new();
+        set_upcall_vector(&xen, VcpuId(0), 0x40).unwrap();
+        assert_eq!(xen.upcall_vector(VcpuId(0)), Some(0x40));
+        assert_eq!(set_upcall_vector(&xen, VcpuId(0), 0xf), Err(Errno::EINVAL));
+        assert_eq!(set_upcall_vector(&xen, VcpuId(1), 0x40), Err(Errno::ENOENT));
+    }
+
+    /// Guards against using frame zero, or a frame of all ones, as a ring: the tools made none then.
+    #[test]
+    fn a_ring_that_was_not_made_is_no_device() {
+        let xen = FakeXen::new();
+        for (frame, port) in [(0, 2), (u64::MAX, 2), (5, 0), (5, 1 << 32)] {
+            xen.set_tool_param(Param::STORE_FRAME, frame);
+            xen.set_tool_param(Param::STORE_PORT, port);
+            assert_eq!(store_ring(&xen), Err(Errno::ENODEV), "{frame} {port}");
+        }
+        xen.set_tool_param(Param::CONSOLE_FRAME, 5);
+        xen.set_tool_param(Param::CONSOLE_PORT, 3);
+        assert_eq!(
+            console_ring(&xen),
+            Ok(ToolRing {
+                frame: Frame(5),
+                port: Port(3)
+            })
+        );
+    }
+
+    #[test]
+    fn what_the_guest_may_not_set_is_refused() {
+        let xen = FakeXen::new();
+        assert_eq!(set_param(&xen, Param::STORE_FRAME, 1), Err(Errno::EPERM));
+        assert_eq!(param(&xen, Param(4_000)), Err(Errno::EINVAL));
+    }
+}

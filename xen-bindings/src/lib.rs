@@ -1,0 +1,122 @@
+#![cfg_attr(not(test), no_std)]
+//! The guest side of the Xen ABI, without `std` and without allocation, for x86_64 PVH and HVM guests.
+//!
+//! The crate reads from bottom to top; each layer uses only those before it.
+//!
+//! 1. [`abi`]: layouts and numbers, with the header each comes from. No behaviour.
+//! 2. [`Hypercall`]: the one road to Xen. [`HypercallPage`] is the real one, [`cpuid`] finds it; under the
+//!    same calls `fake::FakeXen` (feature `fake`) serves tests. [`Errno`] is what may come back.
+//! 3. [`SharedPage`]: memory that others write too. Values are copied in and out, checked.
+//! 4. One vCPU's world, all usable through shared references inside an upcall, without lock, allocation or
+//!    panic: [`events`], [`clock`], [`timer`], [`runstate`], [`sched`], [`vcpu`].
+//! 5. What the domain is given: [`version`], [`start_info`], [`hvm`], [`memory`].
+//! 6. Sharing with other domains: [`grant`], [`ring`], and [`Channel`] to wait for them.
+//! 7. Talking to them: [`xenstore`], [`console`], [`xenbus`], [`net`].
+//!
+//! # What is trusted
+//!
+//! Xen is. Backends, consoles and xenstore are not: indices that jump, answers never asked for, lengths past
+//! the page and codes nobody knows are typed errors or survive as themselves (`Unsupported`). They cause no
+//! access out of bounds and no panic. After such an error the ring concerned is not used again.
+//!
+//! `unsafe` is in few files: the hypercall and its table of operations, pages, the places where memory is
+//! given to Xen by address (`memory`, `vcpu`, `grant`), the start information, and one instruction (`clock`).
+//! A constructor over raw memory is one `unsafe fn` with a stated contract; what it makes is safe to use.
+//!
+//! # The order of a boot
+//!
+//! ```no_run
+//! use xen_sys_lite::clock::Clock;
+//! use xen_sys_lite::events::{EventChannels, Upcall, Virq};
+//! use xen_sys_lite::memory::SharedInfoPage;
+//! use xen_sys_lite::timer::{self, Deadline};
+//! use xen_sys_lite::vcpu::VcpuId;
+//! use xen_sys_lite::{HypercallPage, PageMemory, SharedPage, hvm};
+//!
+//! static HYPERCALLS: PageMemory = PageMemory::new();
+//! static SHARED: PageMemory = PageMemory::new();
+//! const BOOT: VcpuId = VcpuId(0);
+//!
+//! // SAFETY: an identity-mapped guest at ring 0; each page is used for this alone.
+//! let (xen, page) = unsafe {
+//!     let address = HYPERCALLS.base().addr().get() as u64;
+//!     (HypercallPage::install(HYPERCALLS.base(), address)?, SharedPage::identity(SHARED.base()))
+//! };
+//! let shared = SharedInfoPage::map(&xen, page)?.get();
+//! let events = EventChannels::new(xen, shared);
+//! events.mask_all();
+//! hvm::set_callback_vector(&xen, 0x40)?;
+//!
+//! let upcall = Upcall::for_legacy_vcpu(shared, BOOT).ok_or("more than 32 vCPUs")?;
+//! let clock = Clock::new(shared, BOOT).ok_or("more than 32 vCPUs")?;
+//! let tick = events.bind_virq(Virq::TIMER, BOOT)?;
+//! upcall.own(tick);
+//! events.unmask(tick)?;
+//! timer::set_singleshot(&xen, BOOT, Deadline::at(clock.now_ns() + 1_000_000))?;
+//!
+//! // In the handler of interrupt 0x40, with `upcall` in a static:
+//! upcall.demux(|port| {
+//!     if port == tick {
+//!         let next = Deadline::at(clock.now_ns() + 1_000_000);
+//!         let _ = timer::set_singleshot(&xen, BOOT, next);
+//!     }
+//! });
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # After a restore or migration
+//!
+//! [`sched::suspend`] returning [`Woken::InNewDomain`](sched::Woken::InNewDomain) means that what Xen knew of
+//! the guest is gone. In this order: [`HypercallPage::install`] again,
+//! [`SharedInfoPage::map_again`](memory::SharedInfoPage::map_again), mask all ports and set the callback,
+//! [`runstate::register`] and [`vcpu::register_vcpu_info`] for each vCPU, bind the virtual interrupts,
+//! [`GrantTable::resume`](grant::GrantTable::resume), a new [`Store`](xenstore::Store) and
+//! [`Console`](console::Console) from the HVM parameters, and [`Netfront::resume`](net::Netfront::resume).
+//! System time has another origin.
+//!
+//! # Limits
+//!
+//! Two-level event channels (4,096 ports), grant table version 1 (frames below 2³²), one queue for each
+//! network device, frames in one piece (no scatter-gather, no segmentation offload).
+//!
+//! # Features
+//!
+//! - `smoltcp`: [`net::Netfront`] is a `smoltcp::phy::Device`.
+//! - `fake`: the hypervisor, xenstore and network backend of the tests, for other crates' tests too (`std`).
+
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!("this crate knows the Xen ABI of x86_64 only");
+
+#[cfg(all(feature = "fake", not(test)))]
+extern crate std;
+
+pub mod abi;
+mod byte_ring;
+mod channel;
+pub mod clock;
+pub mod console;
+pub mod cpuid;
+mod errno;
+pub mod events;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
+pub mod grant;
+pub mod hvm;
+mod hypercall;
+pub mod memory;
+pub mod net;
+mod page;
+pub mod ring;
+pub mod runstate;
+pub mod sched;
+pub mod start_info;
+pub mod timer;
+pub mod vcpu;
+pub mod version;
+pub mod xenbus;
+pub mod xenstore;
+
+pub use channel::{Channel, PolledChannel};
+pub use errno::Errno;
+pub use hypercall::{Hypercall, HypercallPage, NotXen};
+pub use page::{Frame, OutOfPage, PageMemory, Plain, SharedPage};

@@ -1,0 +1,87 @@
+//! Placing Xen's own pages into the guest's physical memory.
+
+#![allow(unsafe_code, reason = "Xen replaces a page of the guest's memory")]
+
+use crate::abi::memory::{ADD_TO_PHYSMAP, AddToPhysmap, space};
+use crate::abi::xen::{DOMID_SELF, SharedInfo, hypercall as number};
+use crate::errno::Errno;
+use crate::hypercall::Hypercall;
+use crate::page::{Frame, SharedPage};
+
+/// The shared information page in its place.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedInfoPage {
+    shared: &'static SharedInfo,
+    frame: Frame,
+}
+
+impl SharedInfoPage {
+    /// Puts Xen's page in place of `page`, which is used for nothing else from now on.
+    ///
+    /// ```no_run
+    /// use xen_sys_lite::{PageMemory, SharedPage, memory::SharedInfoPage};
+    /// # let xen = xen_sys_lite::fake::FakeXen::new();
+    /// static SHARED: PageMemory = PageMemory::new();
+    /// // SAFETY: the guest is identity-mapped, nothing else uses the page.
+    /// let page = unsafe { SharedPage::identity(SHARED.base()) };
+    /// let shared = SharedInfoPage::map(&xen, page)?.get();
+    /// # Ok::<(), xen_sys_lite::Errno>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `EINVAL` or `ENOMEM` where Xen cannot place it there.
+    pub fn map(hypercall: &impl Hypercall, page: SharedPage) -> Result<Self, Errno> {
+        let frame = page.frame();
+        add_to_physmap(hypercall, space::SHARED_INFO, 0, frame)?;
+        // SAFETY: `SharedPage` promises a page that is mapped for ever, aligned and reached by nobody else,
+        // and it has just been consumed. All fields of the structure are atomics.
+        let shared = unsafe { page.base().cast::<SharedInfo>().as_ref() };
+        Ok(Self { shared, frame })
+    }
+
+    /// Puts the page in its place once more: after a restore or migration it is plain memory.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    pub fn map_again(&self, hypercall: &impl Hypercall) -> Result<(), Errno> {
+        add_to_physmap(hypercall, space::SHARED_INFO, 0, self.frame)
+    }
+
+    /// The page.
+    #[must_use]
+    pub const fn get(&self) -> &'static SharedInfo {
+        self.shared
+    }
+}
+
+/// Puts frame `index` of the grant table in place of the page at `frame`, which the caller owns.
+///
+/// # Errors
+/// `EINVAL` beyond the table's largest size.
+pub(crate) fn map_grant_frame(
+    hypercall: &impl Hypercall,
+    index: u32,
+    frame: Frame,
+) -> Result<(), Errno> {
+    add_to_physmap(hypercall, space::GRANT_TABLE, index, frame)
+}
+
+fn add_to_physmap(
+    hypercall: &impl Hypercall,
+    space: u32,
+    index: u32,
+    frame: Frame,
+) -> Result<(), Errno> {
+    let mut argument = AddToPhysmap {
+        domain: DOMID_SELF,
+        size: 0,
+        space,
+        index: u64::from(index),
+        frame: frame.0,
+    };
+    let address = core::ptr::from_mut(&mut argument).expose_provenance() as u64;
+    let arguments = [u64::from(ADD_TO_PHYSMAP), address, 0, 0, 0];
+    // SAFETY: Xen reads the argument. It replaces the page at `frame`, which the callers take from a
+    // `SharedPage`: memory that nobody holds a reference into, but for the atomics of `SharedInfo`.
+    Errno::from_result(unsafe { hypercall.call(number::MEMORY_OP, arguments) }).map(drop)
+}

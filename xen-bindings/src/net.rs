@@ -1,0 +1,287 @@
+//! The network device of a guest: netfront.
+//!
+//! [`Netfront`] keeps several frames in flight each way, in pages that are lent to the backend once and
+//! copied from and to: the backend can change a page at any time, but never what the guest parses. Every
+//! index, id, offset and length the backend writes is checked; a backend that lies is cut off with a
+//! [`NetError`], and [`reconnect`](Netfront::reconnect) starts afresh.
+//!
+//! ```
+//! use xen_sys_lite::fake::{FakeXen, leak_page, netback::FakeNetback, store::FakeStore};
+//! use xen_sys_lite::events::EventChannels;
+//! use xen_sys_lite::grant::GrantTable;
+//! use xen_sys_lite::net::{NetPages, Netfront};
+//!
+//! let xen = FakeXen::new();
+//! let daemon = FakeStore::new(&xen);
+//! let backend = FakeNetback::new(&xen, &daemon);
+//! let mut store = daemon.connect(&xen);
+//! let events = EventChannels::new(&xen, xen.map_shared_info());
+//! let grants = GrantTable::map(&xen, [leak_page()])?;
+//!
+//! let pages = NetPages::<4, 8>::new(leak_page);
+//! let mut net = Netfront::new(0, events, &grants, pages);
+//! net.connect(&mut store)?;
+//!
+//! net.send(&[0xaa; 60])?;
+//! assert_eq!(backend.sent(), [vec![0xaa; 60]]);
+//! backend.deliver(&xen, &[0xbb; 90]);
+//! let mut frame = [0; 1518];
+//! let received = net.receive(&mut frame)?.expect("a frame is there");
+//! assert_eq!(frame[..received.len], [0xbb; 90]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod buffer;
+mod checksum;
+#[cfg(feature = "smoltcp")]
+mod device;
+mod error;
+mod handshake;
+mod receive;
+mod transmit;
+
+#[cfg(feature = "smoltcp")]
+pub use device::{NetRxToken, NetTxToken};
+pub use error::NetError;
+pub use handshake::Options;
+pub use receive::{Checksum, Received};
+
+use crate::channel::Channel;
+use crate::events::{EventChannels, Port};
+use crate::grant::GrantTable;
+use crate::hypercall::Hypercall;
+use crate::page::SharedPage;
+use crate::xenstore::Store;
+use buffer::Buffer;
+use handshake::Connection;
+use receive::Receiver;
+use transmit::Transmitter;
+
+/// Longest Ethernet frame, with a VLAN tag and without its check sequence.
+pub const MAX_FRAME: usize = 1518;
+
+/// The pages of a network device: two rings, `TX` and `RX` buffers.
+#[derive(Debug)]
+pub struct NetPages<const TX: usize, const RX: usize> {
+    tx_ring: Buffer,
+    rx_ring: Buffer,
+    tx: [Buffer; TX],
+    rx: [Buffer; RX],
+}
+
+impl<const TX: usize, const RX: usize> NetPages<TX, RX> {
+    /// Pages that a device of this size needs.
+    pub const COUNT: usize = TX + RX + 2;
+
+    /// Takes [`COUNT`](Self::COUNT) pages from `page`.
+    pub fn new(mut page: impl FnMut() -> SharedPage) -> Self {
+        let mut buffer = || Buffer::new(page());
+        Self {
+            tx_ring: buffer(),
+            rx_ring: buffer(),
+            tx: core::array::from_fn(|_| buffer()),
+            rx: core::array::from_fn(|_| buffer()),
+        }
+    }
+}
+
+/// What a device has done since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Frames given to the backend.
+    pub sent: u64,
+    /// Of these, frames the backend dropped or failed to send.
+    pub send_failed: u64,
+    /// Frames received.
+    pub received: u64,
+    /// Frames the backend marked as failed.
+    pub receive_failed: u64,
+    /// Frames dropped because they are longer than [`MAX_FRAME`], or in several pieces.
+    pub oversized: u64,
+    /// Frames dropped because their TCP checksum is wrong.
+    pub bad_checksum: u64,
+}
+
+/// The guest's end of network device `vif`, with `TX` and `RX` frames in flight (256 at most each).
+#[derive(Debug)]
+pub struct Netfront<'t, H, const FRAMES: usize, const TX: usize, const RX: usize> {
+    vif: u32,
+    options: Options,
+    events: EventChannels<H>,
+    grants: &'t GrantTable<FRAMES>,
+    transmitter: Transmitter<TX>,
+    receiver: Receiver<RX>,
+    connection: Option<Connection>,
+    statistics: Statistics,
+    #[cfg(feature = "smoltcp")]
+    scratch: device::Scratch,
+}
+
+impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
+    Netfront<'t, H, FRAMES, TX, RX>
+{
+    /// A device that is not connected.
+    #[must_use]
+    pub fn new(
+        vif: u32,
+        events: EventChannels<H>,
+        grants: &'t GrantTable<FRAMES>,
+        pages: NetPages<TX, RX>,
+    ) -> Self {
+        const {
+            assert!(TX > 0 && TX <= 256, "1 to 256 transmit buffers");
+            assert!(RX > 0 && RX <= 256, "1 to 256 receive buffers");
+        }
+        Self {
+            vif,
+            options: Options::default(),
+            events,
+            grants,
+            transmitter: Transmitter::new(pages.tx_ring, pages.tx),
+            receiver: Receiver::new(pages.rx_ring, pages.rx),
+            connection: None,
+            statistics: Statistics::default(),
+            #[cfg(feature = "smoltcp")]
+            scratch: device::Scratch::new(),
+        }
+    }
+
+    /// Chooses options for the next connection.
+    #[must_use]
+    pub const fn with_options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Connects to the backend, and waits until it is connected too. Connected already, this does nothing.
+    ///
+    /// # Errors
+    /// See [`NetError`]; the device is not connected then, and this may be tried again.
+    pub fn connect<C: Channel>(&mut self, store: &mut Store<C>) -> Result<(), NetError> {
+        if self.connection.is_some() {
+            return Ok(());
+        }
+        let result = self.connect_new(store);
+        if result.is_err() {
+            self.release(true);
+        }
+        result
+    }
+
+    /// Closes the connection, if there is one, waits for the backend to do the same, and takes the pages back. Pages the
+    /// backend keeps mapped stay lent, to be used again when it connects.
+    ///
+    /// # Errors
+    /// See [`NetError`]; the device counts as closed anyway.
+    pub fn close<C: Channel>(&mut self, store: &mut Store<C>) -> Result<(), NetError> {
+        if self.connection.is_none() {
+            return Ok(());
+        }
+        let result = self.announce_close(store);
+        self.release(true);
+        result
+    }
+
+    /// Closes and connects again: after an error, or after the backend closed.
+    ///
+    /// # Errors
+    /// See [`NetError`].
+    pub fn reconnect<C: Channel>(&mut self, store: &mut Store<C>) -> Result<(), NetError> {
+        self.close(store)?;
+        self.connect(store)
+    }
+
+    /// Connects after a restore or migration: the old port and grants do not exist any more, and are not
+    /// touched. Before: [`GrantTable::resume`], and a new `store`.
+    ///
+    /// # Errors
+    /// See [`NetError`].
+    pub fn resume<C: Channel>(&mut self, store: &mut Store<C>) -> Result<(), NetError> {
+        self.release(false);
+        self.connect(store)
+    }
+
+    /// Sends a frame (Ethernet header first, complete checksums) without waiting.
+    ///
+    /// # Errors
+    /// [`NetError::Full`] where all buffers are in flight: the backend's next notification may free some.
+    pub fn send(&mut self, frame: &[u8]) -> Result<(), NetError> {
+        self.send_with_flags(frame, 0)
+    }
+
+    /// Copies the next frame into `into`, without waiting. Frames longer than it are dropped and counted.
+    ///
+    /// # Errors
+    /// [`NetError::NotConnected`], and those of a backend that lies.
+    pub fn receive(&mut self, into: &mut [u8]) -> Result<Option<Received>, NetError> {
+        let connection = self.connection.as_ref().ok_or(NetError::NotConnected)?;
+        let (received, notify) = self.receiver.receive(into, &mut self.statistics)?;
+        if notify {
+            self.events
+                .send(connection.port)
+                .map_err(NetError::Hypercall)?;
+        }
+        Ok(received)
+    }
+
+    /// Could a frame be sent now?
+    ///
+    /// # Errors
+    /// [`NetError::NotConnected`], and those of a backend that lies.
+    pub fn can_send(&mut self) -> Result<bool, NetError> {
+        if self.connection.is_none() {
+            return Err(NetError::NotConnected);
+        }
+        self.transmitter.has_room(&mut self.statistics)
+    }
+
+    /// The port over which the backend notifies: own it in an [`Upcall`](crate::events::Upcall) and unmask
+    /// it, to be woken. Another one after each connection.
+    #[must_use]
+    pub fn port(&self) -> Option<Port> {
+        self.connection.as_ref().map(|connection| connection.port)
+    }
+
+    /// Hardware address, as the tools chose it.
+    #[must_use]
+    pub fn mac(&self) -> Option<[u8; 6]> {
+        self.connection.as_ref().map(|connection| connection.mac)
+    }
+
+    /// Is the device connected, and the backend honest so far?
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.connection.is_some() && !self.transmitter.is_broken() && !self.receiver.is_broken()
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub const fn statistics(&self) -> Statistics {
+        self.statistics
+    }
+
+    fn send_with_flags(&mut self, frame: &[u8], flags: u16) -> Result<(), NetError> {
+        let connection = self.connection.as_ref().ok_or(NetError::NotConnected)?;
+        if self.transmitter.send(frame, flags, &mut self.statistics)? {
+            self.events
+                .send(connection.port)
+                .map_err(NetError::Hypercall)?;
+        }
+        Ok(())
+    }
+
+    /// Ends port and grants. After a migration the port's number may be another's: it is left alone then.
+    fn release(&mut self, port_is_ours: bool) {
+        if let Some(connection) = self.connection.take()
+            && port_is_ours
+        {
+            // A port that cannot be closed is closed with the domain.
+            let _ = self.events.close(connection.port);
+        }
+        self.transmitter.take_back(self.grants);
+        self.receiver.take_back(self.grants);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! Agreeing with the backend through xenstore.
+//!
+//! The order is that of `io/netif.h` and `io/xenbus.h`: the frontend initialises, the backend waits; the
+//! frontend publishes rings and port and is connected; the backend connects. Closing goes the same way back.
+
+use core::fmt::{self, Write};
+
+use super::{NetError, Netfront};
+use crate::channel::Channel;
+use crate::events::Port;
+use crate::hypercall::Hypercall;
+use crate::xenbus::{self, XenbusState};
+use crate::xenstore::{Path, Store, Tree, WatchId};
+
+/// Choices for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long to wait for each step of the backend, ns.
+    pub timeout_ns: u64,
+    /// Leave checksums to the backend where it offers that, and take frames without one from it.
+    pub checksum_offload: bool,
+    /// The watch used while waiting.
+    pub watch: WatchId,
+}
+
+impl Default for Options {
+    /// Ten seconds, checksum offload, watch 63.
+    fn default() -> Self {
+        const LAST: WatchId = WatchId::new(63).unwrap();
+        Self {
+            timeout_ns: 10_000_000_000,
+            checksum_offload: true,
+            watch: LAST,
+        }
+    }
+}
+
+/// What was agreed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Connection {
+    pub(super) port: Port,
+    pub(super) mac: [u8; 6],
+    /// Which frames the backend completes.
+    #[cfg_attr(
+        not(feature = "smoltcp"),
+        allow(dead_code, reason = "read by the smoltcp device")
+    )]
+    pub(super) offload: Offload,
+}
+
+/// Which checksums the backend completes for us.
+#[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(
+    not(feature = "smoltcp"),
+    allow(dead_code, reason = "read by the smoltcp device")
+)]
+pub(super) struct Offload {
+    pub(super) ipv4: bool,
+    pub(super) ipv6: bool,
+}
+
+impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
+    Netfront<'_, H, FRAMES, TX, RX>
+{
+    pub(super) fn connect_new<C: Channel>(&mut self, store: &mut Store<C>) -> Result<(), NetError> {
+        let frontend = FixedText::<32>::format(format_args!("device/vif/{}", self.vif))?;
+        let frontend = frontend.as_str();
+        let mut buffer = [0; 128];
+        let backend = store.read_text(Path::join(frontend, "backend"), &mut buffer)?;
+        let domain = store.read_number(Path::join(frontend, "backend-id"))?;
+        let domain = u16::try_from(domain).map_err(|_| NetError::Configuration("backend-id"))?;
+        let mac = read_mac(store, frontend)?;
+
+        // A connection of an earlier life of the guest (another boot loader, a crash) is closed first.
+        let before = xenbus::state(store, backend)?;
+        if matches!(before, XenbusState::Connected | XenbusState::Closing) {
+            self.announce_close(store)?;
+        }
+        xenbus::set_state(store, frontend, XenbusState::Initialising)?;
+        self.expect_backend(store, backend, &[XenbusState::InitWait])?;
+        if store.read_number_or(Path::join(backend, "feature-rx-copy"), 0)? == 0 {
+            return Err(NetError::NoReceiveCopy);
+        }
+        let offload = self.negotiate_offload(store, backend)?;
+
+        let tx_ring = self.transmitter.start(self.grants, domain)?;
+        let rx_ring = self.receiver.start(self.grants, domain)?;
+        let port = self
+            .events
+            .alloc_unbound(domain)
+            .map_err(NetError::Hypercall)?;
+        self.connection = Some(Connection { port, mac, offload });
+        let no_checksum = u64::from(!self.options.checksum_offload);
+        store.in_transaction(|tree| {
+            for (node, value) in [
+                ("tx-ring-ref", u64::from(tx_ring.0)),
+                ("rx-ring-ref", u64::from(rx_ring.0)),
+                ("event-channel", u64::from(port.0)),
+                ("request-rx-copy", 1),
+                ("feature-rx-notify", 1),
+                ("feature-sg", 0),
+                ("feature-no-csum-offload", no_checksum),
+                ("feature-ipv6-csum-offload", 1 - no_checksum),
+            ] {
+                tree.write_number(Path::join(frontend, node), value)?;
+            }
+            Ok(())
+        })?;
+        xenbus::set_state(store, frontend, XenbusState::Connected)?;
+        self.expect_backend(store, backend, &[XenbusState::Connected])?;
+        // The backend may have connected before it could be notified of the buffers posted.
+        self.events.send(port).map_err(NetError::Hypercall)
+    }
+
+    /// Tells the backend that we close, step by step, each of which it confirms.
+    pub(super) fn announce_close<C: Channel>(
+        &mut self,
+        store: &mut Store<C>,
+    ) -> Result<(), NetError> {
+        let frontend = FixedText::<32>::format(format_args!("device/vif/{}", self.vif))?;
+        let frontend = frontend.as_str();
+        let mut buffer = [0; 128];
+        let backend = store.read_text(Path::join(frontend, "backend"), &mut buffer)?;
+        let gone = [XenbusState::Closed, XenbusState::Absent];
+        xenbus::set_state(store, frontend, XenbusState::Closing)?;
+        let closing = [
+            XenbusState::Closing,
+            XenbusState::Closed,
+            XenbusState::Absent,
+        ];
+        // A backend that was never connected may not confirm this step: the next one decides.
+        match self.expect_backend(store, backend, &closing) {
+            Ok(()) | Err(NetError::Backend { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        xenbus::set_state(store, frontend, XenbusState::Closed)?;
+        self.expect_backend(store, backend, &gone)
+    }
+
+    fn negotiate_offload<C: Channel>(
+        &self,
+        store: &mut Store<C>,
+        backend: &str,
+    ) -> Result<Offload, NetError> {
+        if !self.options.checksum_offload {
+            return Ok(Offload::default());
+        }
+        // A missing node means yes for IPv4 and no for IPv6.
+        let no_ipv4 = store.read_number_or(Path::join(backend, "feature-no-csum-offload"), 0)?;
+        let ipv6 = store.read_number_or(Path::join(backend, "feature-ipv6-csum-offload"), 0)?;
+        Ok(Offload {
+            ipv4: no_ipv4 == 0,
+            ipv6: ipv6 != 0,
+        })
+    }
+
+    fn expect_backend<C: Channel>(
+        &self,
+        store: &mut Store<C>,
+        backend: &str,
+        expected: &[XenbusState],
+    ) -> Result<(), NetError> {
+        let deadline = store
+            .channel()
+            .now_ns()
+            .saturating_add(self.options.timeout_ns);
+        let found = xenbus::wait_state(store, backend, self.options.watch, deadline, |state| {
+            expected.contains(&state)
+        })?;
+        match expected {
+            _ if expected.contains(&found) => Ok(()),
+            [first, ..] => Err(NetError::Backend {
+                expected: *first,
+                found,
+            }),
+            [] => Ok(()),
+        }
+    }
+}
+
+fn read_mac<C: Channel>(store: &mut Store<C>, frontend: &str) -> Result<[u8; 6], NetError> {
+    let mut buffer = [0; 32];
+    let text = store.read_text(Path::join(frontend, "mac"), &mut buffer)?;
+    parse_mac(text).ok_or(NetError::Configuration("mac"))
+}
+
+fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        let part = parts.next().filter(|part| part.len() == 2)?;
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    parts.next().is_none().then_some(mac)
+}
+
+/// A short text without allocation.
+struct FixedText<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> FixedText<N> {
+    fn format(arguments: fmt::Arguments<'_>) -> Result<Self, NetError> {
+        let mut text = Self {
+            bytes: [0; N],
+            len: 0,
+        };
+        text.write_fmt(arguments)
+            .map_err(|_| NetError::Configuration("device/vif"))?;
+        Ok(text)
+    }
+
+    fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.bytes[..self.len]).unwrap_or_default()
+    }
+}
+
+impl<const N: usize> Write for FixedText<N> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.len + text.len();
+        self.bytes
+            .get_mut(self.len..end)
+            .ok_or(fmt::Error)?
+            .copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hardware_addresses_are_read_strictly() {
+        assert_eq!(
+            parse_mac("00:16:3e:0a:FF:7f"),
+            Some([0, 0x16, 0x3e, 0x0a, 0xff, 0x7f])
+        );
+        for wrong in [
+            "",
+            "00:16:3e:0a:ff",
+            "00:16:3e:0a:ff:7f:00",
+            "0:16:3e:0a:ff:7f",
+            "zz:16:3e:0a:ff:7f",
+        ] {
+            assert_eq!(parse_mac(wrong), None, "{wrong}");
+        }
+    }
+}
