@@ -1,0 +1,140 @@
+//! Timing of single calls, serialised, by the cycle counter.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::{__cpuid, _mm_lfence, _rdtsc};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// The cycle counter, and how long the shortest call seems to take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    cycles_per_ns: f64,
+    empty_cycles: u64,
+}
+
+/// The durations of many calls, in ns, without what an empty call takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Timing {
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) max: f64,
+    /// How far apart the medians of the repetitions lie.
+    pub(crate) noise: f64,
+}
+
+/// How often a series is repeated; the median of the repetitions' medians is told.
+pub(crate) const REPETITIONS: usize = 9;
+
+impl Clock {
+    /// Measures the counter's rate against the system's clock, and the empty call.
+    pub(crate) fn calibrate() -> Self {
+        let (started, first) = (Instant::now(), cycles());
+        while started.elapsed() < Duration::from_millis(200) {}
+        let elapsed_cycles = cycles() - first;
+        let mut clock = Self {
+            cycles_per_ns: elapsed_cycles as f64 / started.elapsed().as_nanos() as f64,
+            empty_cycles: 0,
+        };
+        let mut empty: Vec<u64> = (0..100_000).map(|_| clock.time(|| ())).collect();
+        empty.sort_unstable();
+        clock.empty_cycles = empty[empty.len() / 2];
+        clock
+    }
+
+    /// One line about the processor and the clock.
+    pub(crate) fn describe(&self) -> String {
+        let leaf = __cpuid(1);
+        let (family, model) = (
+            leaf.eax >> 8 & 15,
+            leaf.eax >> 4 & 15 | leaf.eax >> 12 & 0xf0,
+        );
+        let virtualised = if leaf.ecx >> 31 == 1 {
+            ", virtualised"
+        } else {
+            ""
+        };
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        format!(
+            "x86-64 family {family} model {model}, {processors} processors{virtualised}; cycle counter {:.3} GHz; \
+             the empty call ({:.1} ns) is taken off",
+            self.cycles_per_ns,
+            self.empty_cycles as f64 / self.cycles_per_ns
+        )
+    }
+
+    /// Times each of `calls` calls of `work`, with `prepare` before it untimed; `works` are told
+    /// apart by their index and take turns, so that all see the same neighbours on the machine.
+    pub(crate) fn series<const N: usize>(
+        &self,
+        calls: usize,
+        mut prepare: impl FnMut(usize),
+        mut works: [&mut dyn FnMut(usize); N],
+    ) -> [Timing; N] {
+        let mut medians = [const { Vec::new() }; N];
+        let mut all = [const { Vec::new() }; N];
+        for _ in 0..REPETITIONS {
+            for (index, work) in works.iter_mut().enumerate() {
+                let first = all[index].len();
+                for call in 0..calls {
+                    prepare(call);
+                    let taken = self.time(|| work(call));
+                    all[index].push(taken.saturating_sub(self.empty_cycles));
+                }
+                let repetition: &mut [u64] = &mut all[index][first..];
+                repetition.sort_unstable();
+                medians[index].push(repetition[repetition.len() / 2]);
+            }
+        }
+        std::array::from_fn(|index| {
+            let (all, medians) = (&mut all[index], &mut medians[index]);
+            all.sort_unstable();
+            medians.sort_unstable();
+            let ns = |cycles: u64| cycles as f64 / self.cycles_per_ns;
+            Timing {
+                p50: ns(medians[medians.len() / 2]),
+                p99: ns(all[all.len() * 99 / 100]),
+                max: ns(all[all.len() - 1]),
+                noise: ns(medians[medians.len() - 1] - medians[0]),
+            }
+        })
+    }
+
+    /// One call: nothing before it is still under way when the clock is read, and nothing of it
+    /// when it is read again.
+    #[inline(always)]
+    fn time<T>(&self, work: impl FnOnce() -> T) -> u64 {
+        // SAFETY: every x86-64 has both instructions, and they touch no memory.
+        unsafe { _mm_lfence() };
+        let start = cycles();
+        // SAFETY: as above.
+        unsafe { _mm_lfence() };
+        black_box(work());
+        // SAFETY: as above.
+        unsafe { _mm_lfence() };
+        let end = cycles();
+        // SAFETY: as above.
+        unsafe { _mm_lfence() };
+        end.wrapping_sub(start)
+    }
+}
+
+impl std::fmt::Display for Timing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            p50,
+            p99,
+            max,
+            noise,
+        } = self;
+        write!(f, "{p50:9.1} {p99:9.1} {max:11.1} {noise:7.1}")
+    }
+}
+
+/// The heading above lines of a name and a [`Timing`].
+pub(crate) const HEADING: &str =
+    "                                              p50       p99         max  spread   (ns)";
+
+fn cycles() -> u64 {
+    // SAFETY: every x86-64 has the instruction, and Linux lets processes use it.
+    unsafe { _rdtsc() }
+}

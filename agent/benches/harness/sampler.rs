@@ -1,0 +1,66 @@
+//! What a tick does with the interrupted registers, without an agent around it.
+#![allow(dead_code, reason = "each bench that includes this uses a part of it")]
+
+use std::hint::black_box;
+use std::sync::atomic::AtomicU32;
+
+use unikprof_agent::path::PathCells;
+use unikprof_agent::stack::StackMemory;
+use unikprof_agent::table::{Column, Node, Table};
+use unikprof_agent::walk::walk;
+use unikprof_agent::{CodeMap, MAX_DEPTH, Registers};
+
+use super::fake::stacks::{MAPPING, StackImage};
+
+/// As many nodes as an agent with 1 MiB for one vCPU has.
+pub(crate) const NODES: usize = 14_000;
+
+/// An agent's table, path and code map, without an agent.
+pub(crate) struct Sampler {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) index: Vec<AtomicU32>,
+    used: AtomicU32,
+    pub(crate) cells: PathCells,
+    pub(crate) code: CodeMap,
+}
+
+impl Sampler {
+    pub(crate) fn new() -> Self {
+        Self {
+            nodes: (0..NODES).map(|_| Node::default()).collect(),
+            index: (0..Table::index_length(NODES))
+                .map(|_| AtomicU32::new(0))
+                .collect(),
+            used: AtomicU32::new(0),
+            cells: PathCells::default(),
+            code: CodeMap::new(&[MAPPING]).unwrap(),
+        }
+    }
+
+    pub(crate) fn table(&self) -> Table<'_> {
+        Table::new(&self.nodes, &self.index, &self.used)
+    }
+
+    /// What a tick does with the interrupted registers once it has taken the slot.
+    pub(crate) fn sample(&self, registers: &Registers, image: &StackImage) {
+        // SAFETY: the image's own memory.
+        let stack = unsafe { StackMemory::new(image.bounds()) };
+        let (path, end) = walk(registers, Some(&stack), &self.code, MAX_DEPTH, &self.cells);
+        black_box(end);
+        black_box(self.table().count(&path, Column::of(0)).is_ok());
+    }
+}
+
+/// The least any walker must do: each record's address comes out of the record before it.
+pub(crate) fn chase(registers: &Registers) -> u64 {
+    let (mut fp, mut seen) = (registers.fp, 0);
+    while fp != 0 {
+        let record = std::ptr::with_exposed_provenance::<u64>(fp as usize);
+        // SAFETY: the chains below were laid whole by `StackImage::lay`, and end with 0.
+        unsafe {
+            seen ^= record.add(1).read_volatile();
+            fp = record.read_volatile();
+        }
+    }
+    seen
+}

@@ -1,0 +1,126 @@
+//! How much of the agent's memory a distinct stack takes, and how many bytes on the wire.
+//!
+//! ```text
+//! cargo bench -p unikprof-agent --features hosted --bench memory
+//! ```
+//!
+//! Everything is counted: nodes with the counts of both epochs, their share of the index, and the
+//! slot with its path, snapshots and histograms.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../tests/fake/mod.rs"]
+mod fake;
+#[path = "harness/run.rs"]
+mod run;
+
+use std::collections::HashSet;
+use std::mem::MaybeUninit;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use fake::conversation::{Conversation, Fetched, InProcess};
+use fake::platform::FakePlatform;
+use fake::stacks::{MAPPING, Random, any_stack};
+use unikprof_agent::hosted;
+use unikprof_agent::table::{Node, Table};
+use unikprof_agent::{Agent, Config, MAX_DEPTH};
+use unikprof_demo_service::{RequestGenerator, Service};
+
+const MEMORY_BYTES: usize = 4 << 20;
+const NODE_BYTES: u64 = (size_of::<Node>() + Table::index_length(1) * size_of::<u32>()) as u64;
+
+fn main() {
+    if !run::asked_to_measure() {
+        return;
+    }
+    println!("one vCPU; a node with its share of the index takes {NODE_BYTES} bytes");
+    println!(
+        "                                 stacks  frames a stack  nodes a stack  memory a stack  wire a stack"
+    );
+    let (fetched, capacity) = generated(20_000);
+    report("20,000 generated stacks", &fetched, capacity);
+    let (fetched, capacity) = demo_service(2000, Duration::from_secs(10));
+    report("demo service, 2 kHz for 10 s", &fetched, capacity);
+    let counters = fetched.counters;
+    println!(
+        "of its {} samples {} are of a broken chain: in code without frame pointers, as the C library's",
+        counters.recorded, counters.broken
+    );
+}
+
+fn report(name: &str, fetched: &Fetched, capacity: u64) {
+    let slot_bytes = MEMORY_BYTES as u64 - capacity * NODE_BYTES;
+    let memory_bytes = slot_bytes + fetched.nodes * NODE_BYTES;
+    let a_stack = |whole: u64| whole as f64 / fetched.stacks as f64;
+    println!(
+        "{name:<32} {:6} {:15.1} {:14.2} {:9.1} bytes {:7.1} bytes",
+        fetched.stacks,
+        a_stack(fetched.frames),
+        a_stack(fetched.nodes),
+        a_stack(memory_bytes),
+        a_stack(fetched.wire_bytes),
+    );
+}
+
+/// Distinct stacks of a made-up program, once each.
+fn generated(count: usize) -> (Fetched, u64) {
+    const PERIOD_NS: u64 = 1_000_000;
+    let mut random = Random::new(7);
+    let mut stacks = HashSet::new();
+    while stacks.len() < count {
+        stacks.insert(any_stack(&mut random));
+    }
+    let config = Config {
+        vcpus: 1,
+        mappings: &[MAPPING],
+        guest_name: None,
+        guest_id: None,
+        platform_name: "fake",
+        reachable_when_busy: false,
+    };
+    let mut memory = vec![MaybeUninit::uninit(); MEMORY_BYTES];
+    let agent = Agent::new(FakePlatform::new(MAX_DEPTH), config, &mut memory).unwrap();
+    let mut client = InProcess::connect(&agent).unwrap();
+    client.start(PERIOD_NS).unwrap();
+    for stack in &stacks {
+        agent.platform().advance(2 * PERIOD_NS);
+        agent.on_tick(Some(&agent.platform().stack().lay(stack)));
+    }
+    let capacity = client.check().unwrap().1;
+    let fetched = client.stop().unwrap();
+    assert_eq!(fetched.stacks, count as u64);
+    (fetched, capacity)
+}
+
+/// What a recording of the demo service holds: real stacks, sampled as they come.
+fn demo_service(rate_hz: u64, duration: Duration) -> (Fetched, u64) {
+    let config = hosted::Config {
+        memory_bytes: MEMORY_BYTES,
+        ..hosted::Config::default()
+    };
+    let guest = hosted::start(config).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _vcpu = guest.register_thread().unwrap();
+            let mut service = Service::new(1, 256);
+            let mut response = Vec::new();
+            for request in RequestGenerator::new(1, 256) {
+                service.handle(&request, &mut response);
+                if done.load(Ordering::Acquire) {
+                    break;
+                }
+            }
+        });
+        let mut client = Conversation::new(TcpStream::connect(guest.address()).unwrap()).unwrap();
+        client.start(1_000_000_000 / rate_hz).unwrap();
+        thread::sleep(duration);
+        let capacity = client.check().unwrap().1;
+        let fetched = client.stop().unwrap();
+        done.store(true, Ordering::Release);
+        assert_eq!(fetched.counters.overflow, 0);
+        (fetched, capacity)
+    })
+}

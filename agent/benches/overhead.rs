@@ -1,0 +1,390 @@
+//! What recording takes from a hosted guest: time per tick, and requests of the demo service.
+//!
+//! ```text
+//! cargo bench -p unikprof-agent --features hosted --bench overhead
+//! ```
+//!
+//! *Time per tick.* A thread spins on the cycle counter, 32 calls deep; a gap between two looks in
+//! which a tick came, and no other thread, is what the tick took. The recording's gaps are compared with those of a handler
+//! that does nothing, driven by a periodic timer on the same clock at the same rate. The difference
+//! is ours: two clock reads (thread CPU time, a system call; and monotonic), the sample, and the
+//! system call that arms the timer again, which a periodic timer does without.
+//!
+//! *Requests.* The demo service handles the same batch again and again; batches with a recording,
+//! with the empty handler and with neither take turns in random order. Told is how much more CPU
+//! time of its thread a batch takes, with the 95 % interval of the mean over the rounds. The
+//! recording's column includes what any signal costs on this machine; the last column does not.
+#![allow(unsafe_code, clippy::unwrap_used)]
+
+#[path = "harness/cycles.rs"]
+mod cycles;
+#[path = "../tests/fake/mod.rs"]
+mod fake;
+#[path = "harness/run.rs"]
+mod run;
+
+use std::arch::x86_64::_rdtsc;
+use std::hint::black_box;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use cycles::{Clock, HEADING};
+use fake::conversation::{Conversation, Fetched};
+use fake::stacks::Random;
+use unikprof_agent::hosted::{self, Config, Guest};
+use unikprof_demo_service::{RequestGenerator, Service};
+use unikprof_proto::message::bucket_floor;
+
+const RATES_HZ: [u64; 3] = [99, 997, 9973];
+/// The agent's ticks come by SIGPROF.
+const EMPTY_SIGNAL: i32 = libc::SIGUSR2;
+
+fn main() {
+    if !run::asked_to_measure() {
+        return;
+    }
+    let guest = hosted::start(Config::default()).unwrap();
+    let _vcpu = guest.register_thread().unwrap();
+    let client = Conversation::new(TcpStream::connect(guest.address()).unwrap()).unwrap();
+    let mut loads = Loads {
+        client,
+        empty: EmptyTimer::new(),
+        fetched: None,
+    };
+    let cycles_per_ns = cycles_per_ns();
+    system_calls();
+    time_per_tick(&guest, &mut loads, cycles_per_ns);
+    requests(&mut loads, cycles_per_ns);
+}
+
+/// What runs beside the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    Nothing,
+    EmptyHandler,
+    Recording,
+}
+
+struct Loads {
+    client: Conversation<TcpStream>,
+    empty: EmptyTimer,
+    fetched: Option<Fetched>,
+}
+
+impl Loads {
+    /// Does `work` under `load` at `rate_hz`.
+    fn with<T>(&mut self, load: Load, rate_hz: u64, work: impl FnOnce() -> T) -> T {
+        let period_ns = 1_000_000_000 / rate_hz;
+        match load {
+            Load::Nothing => {}
+            Load::EmptyHandler => self.empty.set(period_ns),
+            Load::Recording => self.client.start(period_ns).unwrap(),
+        }
+        let result = work();
+        match load {
+            Load::Nothing => {}
+            Load::EmptyHandler => self.empty.set(0),
+            Load::Recording => self.fetched = Some(self.client.stop().unwrap()),
+        }
+        result
+    }
+}
+
+/// What the platform's own calls take, to see how much of a tick is theirs.
+fn system_calls() {
+    let clock = Clock::calibrate();
+    let timer = EmptyTimer::new();
+    let mut monotonic = |_| {
+        black_box(clock_ns(libc::CLOCK_MONOTONIC));
+    };
+    let mut thread_cpu = |_| {
+        black_box(thread_cpu_ns());
+    };
+    // An hour ahead: what is armed is never the processor's next timer interrupt.
+    let mut arm = |_| timer.set(3_600_000_000_000);
+    println!("{}\n{HEADING}", clock.describe());
+    let timings = clock.series(2000, |_| (), [&mut monotonic, &mut thread_cpu, &mut arm]);
+    let names = [
+        "read the monotonic clock",
+        "read thread CPU time",
+        "arm a timer",
+    ];
+    for (name, timing) in names.iter().zip(timings) {
+        println!("{name:<38} {timing}");
+    }
+    timer.set(0);
+}
+
+/// Gaps in a spinning loop, per rate and load.
+fn time_per_tick(guest: &Guest, loads: &mut Loads, cycles_per_ns: f64) {
+    println!("\ntime per tick, 32 frames, in ns: medians; net also of the lower quartiles");
+    println!("   rate  empty handler  recording  net (p25)     net   net × rate");
+    for rate_hz in RATES_HZ {
+        let mut gaps = [Vec::new(), Vec::new()];
+        // Turns, so that both see the same neighbours on the machine.
+        for _ in 0..10 {
+            let until = Duration::from_millis(if rate_hz < 500 { 2000 } else { 400 });
+            let mut seen = EMPTY_TICKS.load(Ordering::Relaxed);
+            let mut ticked = || {
+                let before = std::mem::replace(&mut seen, EMPTY_TICKS.load(Ordering::Relaxed));
+                seen != before
+            };
+            loads.with(Load::EmptyHandler, rate_hz, || {
+                deep_spin(32, until, &mut ticked, &mut gaps[0])
+            });
+            // A tick moves the target on the thread's CPU time by half a period at least; else it
+            // stays, but for the time between the clocks' readings.
+            let quarter_ns = 250_000_000 / rate_hz;
+            let mut target_ns = 0;
+            let mut ticked = || {
+                let deadline_ns = guest.agent().deadline().unwrap_or(0);
+                let left_ns = deadline_ns.saturating_sub(clock_ns(libc::CLOCK_MONOTONIC));
+                let now_ns = thread_cpu_ns() + left_ns;
+                let before_ns = std::mem::replace(&mut target_ns, now_ns);
+                now_ns > before_ns + quarter_ns
+            };
+            loads.with(Load::Recording, rate_hz, || {
+                deep_spin(32, until, &mut ticked, &mut gaps[1])
+            });
+        }
+        let quartiles = gaps.map(|mut gaps| {
+            gaps.sort_unstable();
+            let ns = |part: usize| gaps[gaps.len() * part / 4] as f64 / cycles_per_ns;
+            (ns(1), ns(2), gaps.len())
+        });
+        let [empty, recording] = quartiles;
+        let share = |net_ns: f64| net_ns * rate_hz as f64 / 1e9 * 100.0;
+        let (quarter, net) = (recording.0 - empty.0, recording.1 - empty.1);
+        println!(
+            "{rate_hz:5} Hz {:13.0} {:10.0} {quarter:10.0} {net:7.0} {:10.4} %   ({} and {} ticks)",
+            empty.1,
+            recording.1,
+            share(net),
+            empty.2,
+            recording.2,
+        );
+    }
+}
+
+/// Spins `depth` calls deep until the time is over, noting every gap that a tick came in.
+#[inline(never)]
+fn deep_spin(
+    depth: u32,
+    duration: Duration,
+    ticked: &mut dyn FnMut() -> bool,
+    gaps: &mut Vec<u64>,
+) -> u32 {
+    if depth > 0 {
+        return black_box(deep_spin(depth - 1, duration, ticked, gaps)) + black_box(1);
+    }
+    /// Shorter gaps are none; the shortest signal takes several times as long.
+    const GAP_CYCLES: u64 = 700;
+    gaps.reserve(100_000);
+    let end = Instant::now() + duration;
+    let mut switches_before = switches();
+    while Instant::now() < end {
+        // The clock is read between rounds only: it would be a gap.
+        let mut last = cycle_counter();
+        for _ in 0..100_000 {
+            let now = cycle_counter();
+            if now - last > GAP_CYCLES {
+                let switched = switches();
+                // What other threads ran in the gap is not the tick's.
+                if ticked() && switched == switches_before {
+                    gaps.push(now - last);
+                }
+                switches_before = switched;
+                last = cycle_counter();
+            } else {
+                last = now;
+            }
+        }
+    }
+    0
+}
+
+/// Batches of requests, per rate, under each load in turn.
+fn requests(loads: &mut Loads, cycles_per_ns: f64) {
+    const BATCH: usize = 600;
+    const ROUNDS: usize = 120;
+    let mut service = Service::new(1, 256);
+    let batch: Vec<Vec<u8>> = RequestGenerator::new(1, 256).take(BATCH).collect();
+    let mut response = Vec::new();
+    let mut handle = || {
+        let start_ns = thread_cpu_ns();
+        for request in &batch {
+            service.handle(request, &mut response);
+        }
+        (thread_cpu_ns() - start_ns) as f64
+    };
+    for _ in 0..20 {
+        handle();
+    }
+    println!(
+        "\nrequests of the demo service, {BATCH} a batch, {ROUNDS} rounds; CPU time of a batch"
+    );
+    println!(
+        "   rate   recording against nothing   empty handler against nothing   recording against empty handler"
+    );
+    let mut random = Random::new(1);
+    for rate_hz in RATES_HZ {
+        let mut against = [const { Vec::new() }; 3];
+        let (mut ticks, mut tick_cycles, mut histogram) = (0, 0, Vec::new());
+        for _ in 0..ROUNDS {
+            let mut order = [Load::Nothing, Load::EmptyHandler, Load::Recording];
+            order.swap(0, random.below(3) as usize);
+            order.swap(1, 1 + random.below(2) as usize);
+            let mut taken = [0.0; 3];
+            for load in order {
+                taken[load as usize] = loads.with(load, rate_hz, &mut handle).ln();
+            }
+            let [nothing, empty, recording] = taken;
+            for (series, difference) in
+                against
+                    .iter_mut()
+                    .zip([recording - nothing, empty - nothing, recording - empty])
+            {
+                series.push(difference);
+            }
+            if let Some(fetched) = loads.fetched.take() {
+                ticks += fetched.counters.ticks;
+                tick_cycles += fetched.tick_cycles;
+                histogram.extend(fetched.sample_cycles);
+            }
+        }
+        let [nothing, empty, net] = against.map(|differences| Interval::of(&differences));
+        println!("{rate_hz:5} Hz   {nothing}          {empty}              {net}");
+        let quantile = |part: f64| quantile(&mut histogram.clone(), part) as f64 / cycles_per_ns;
+        println!(
+            "           the agent's own account: {ticks} ticks, at least {:.0} ns (p50), {:.0} ns (p99), \
+             {:.0} ns (mean) each, without arming",
+            quantile(0.5),
+            quantile(0.99),
+            tick_cycles as f64 / ticks.max(1) as f64 / cycles_per_ns
+        );
+    }
+}
+
+/// The floor of the bucket that holds the quantile.
+fn quantile(pairs: &mut [(usize, u64)], part: f64) -> u64 {
+    pairs.sort_unstable();
+    let total: u64 = pairs.iter().map(|(_, count)| count).sum();
+    let wanted = (total as f64 * part) as u64;
+    let mut seen = 0;
+    for (bucket, count) in pairs.iter() {
+        seen += count;
+        if seen > wanted {
+            return bucket_floor(*bucket);
+        }
+    }
+    0
+}
+
+/// A mean of logarithms of ratios, as a percentage, with its 95 % interval.
+struct Interval {
+    mean: f64,
+    half: f64,
+}
+
+impl Interval {
+    fn of(differences: &[f64]) -> Self {
+        let count = differences.len() as f64;
+        let mean = differences.iter().sum::<f64>() / count;
+        let squares = differences.iter().map(|value| (value - mean).powi(2));
+        let deviation = (squares.sum::<f64>() / (count - 1.0)).sqrt();
+        Self {
+            mean: mean.exp_m1() * 100.0,
+            half: 1.98 * deviation / count.sqrt() * 100.0,
+        }
+    }
+}
+
+impl std::fmt::Display for Interval {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:+7.2} % ± {:4.2}", self.mean, self.half)
+    }
+}
+
+/// How often the empty handler was called.
+static EMPTY_TICKS: AtomicU64 = AtomicU64::new(0);
+
+/// A periodic timer on the monotonic clock that signals this thread, and a handler that does nothing
+/// but count.
+struct EmptyTimer(libc::timer_t);
+
+impl EmptyTimer {
+    fn new() -> Self {
+        extern "C" fn nothing(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+            EMPTY_TICKS.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut timer = std::ptr::null_mut();
+        // SAFETY: zeros are valid for both structures, which are then the ones asked for; the
+        // handler has the type that SA_SIGINFO asks for and counts.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = nothing as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+            assert_eq!(
+                libc::sigaction(EMPTY_SIGNAL, &raw const action, std::ptr::null_mut()),
+                0
+            );
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = EMPTY_SIGNAL;
+            event.sigev_notify_thread_id = libc::gettid();
+            let failed = libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer);
+            assert_eq!(failed, 0);
+        }
+        Self(timer)
+    }
+
+    /// Makes it signal at this period; 0 = no longer.
+    fn set(&self, period_ns: u64) {
+        let time = libc::timespec {
+            tv_sec: (period_ns / 1_000_000_000) as i64,
+            tv_nsec: (period_ns % 1_000_000_000) as i64,
+        };
+        let setting = libc::itimerspec {
+            it_interval: time,
+            it_value: time,
+        };
+        // SAFETY: the timer is this value's own, the structure the one asked for.
+        unsafe { libc::timer_settime(self.0, 0, &raw const setting, std::ptr::null_mut()) };
+    }
+}
+
+fn cycle_counter() -> u64 {
+    // SAFETY: every x86-64 has the instruction, and Linux lets processes use it.
+    unsafe { _rdtsc() }
+}
+
+fn cycles_per_ns() -> f64 {
+    let (started, first) = (Instant::now(), cycle_counter());
+    while started.elapsed() < Duration::from_millis(200) {}
+    (cycle_counter() - first) as f64 / started.elapsed().as_nanos() as f64
+}
+
+/// How often this thread was put off its processor for another.
+fn switches() -> i64 {
+    // SAFETY: zeros are a valid structure, which is the one asked for.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+        usage.ru_nivcsw
+    }
+}
+
+fn thread_cpu_ns() -> u64 {
+    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the structure is the one asked for.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,267 @@
+//! The cost of one sample: walk, bounds, find with full comparison, count; beside a bare chase of
+//! the same frame pointers.
+//!
+//! ```text
+//! cargo bench -p unikprof-agent --bench sample
+//! ```
+//!
+//! Each call is serialised and timed alone. Two layouts: *live*, where each stack is laid into one
+//! memory before its call, as a thread's stack is one memory and warm; and *spread*, where every
+//! stack has memory of its own, so that the chase itself waits for the second-level cache.
+#![allow(unsafe_code, clippy::unwrap_used)]
+
+#[path = "harness/cycles.rs"]
+mod cycles;
+#[path = "../tests/fake/mod.rs"]
+mod fake;
+#[path = "harness/run.rs"]
+mod run;
+#[path = "harness/sampler.rs"]
+mod sampler;
+
+use std::arch::x86_64::{_mm_clflush, _mm_mfence};
+use std::hint::black_box;
+use std::mem::MaybeUninit;
+
+use cycles::{Clock, HEADING, Timing};
+use fake::conversation::InProcess;
+use fake::platform::FakePlatform;
+use fake::stacks::{MAPPING, Random, Stack, StackImage, stack};
+use sampler::{NODES, Sampler, chase};
+use unikprof_agent::stack::FRAME_RECORD;
+use unikprof_agent::{Agent, Config, Registers};
+
+const CALLS: usize = 20_000;
+
+fn main() {
+    if !run::asked_to_measure() {
+        return;
+    }
+    let clock = Clock::calibrate();
+    println!("{}", clock.describe());
+    println!("{HEADING}");
+    for (count, frames) in [(1, 32), (256, 8), (256, 32), (256, 128)] {
+        known_stacks(&clock, count, frames);
+    }
+    whole_ticks(&clock);
+    new_stacks(&clock);
+    cold_caches(&clock);
+}
+
+/// Stacks that the table holds already, in random order.
+fn known_stacks(clock: &Clock, count: usize, frames: usize) {
+    let mut random = Random::new(11);
+    let stacks: Vec<Stack> = (0..count).map(|_| stack(&mut random, frames)).collect();
+    let order: Vec<usize> = (0..CALLS)
+        .map(|_| random.below(count as u64) as usize)
+        .collect();
+
+    let sampler = Sampler::new();
+    let live = StackImage::new(frames);
+    let registers: Vec<Registers> = stacks.iter().map(|stack| live.lay(stack)).collect();
+    let lay = |call: usize| {
+        live.lay(&stacks[order[call]]);
+        // SAFETY: a fence touches nothing. The words have left the store buffer when it is over.
+        unsafe { _mm_mfence() };
+    };
+    for (stack, registers) in stacks.iter().zip(&registers) {
+        live.lay(stack);
+        sampler.sample(registers, &live);
+    }
+    let timings = clock.series(
+        CALLS,
+        lay,
+        [
+            &mut |call| {
+                black_box(chase(&registers[order[call]]));
+            },
+            &mut |call| sampler.sample(&registers[order[call]], &live),
+        ],
+    );
+    report(&format!("live, {count} stacks of {frames}"), timings);
+
+    let sampler = Sampler::new();
+    let spread: Vec<(StackImage, Registers)> = stacks
+        .iter()
+        .map(|stack| {
+            let image = StackImage::new(frames);
+            let registers = image.lay(stack);
+            sampler.sample(&registers, &image);
+            (image, registers)
+        })
+        .collect();
+    let timings = clock.series(
+        CALLS,
+        |_| (),
+        [
+            &mut |call| {
+                black_box(chase(&spread[order[call]].1));
+            },
+            &mut |call| {
+                let (image, registers) = &spread[order[call]];
+                sampler.sample(registers, image);
+            },
+        ],
+    );
+    report(&format!("spread, {count} stacks of {frames}"), timings);
+}
+
+/// All of `on_tick`, with clocks that take no time.
+fn whole_ticks(clock: &Clock) {
+    const PERIOD_NS: u64 = 1_000_000;
+    let mut random = Random::new(11);
+    let stacks: Vec<Stack> = (0..256).map(|_| stack(&mut random, 32)).collect();
+    let order: Vec<usize> = (0..CALLS).map(|_| random.below(256) as usize).collect();
+    let config = Config {
+        vcpus: 1,
+        mappings: &[MAPPING],
+        guest_name: None,
+        guest_id: None,
+        platform_name: "fake",
+        reachable_when_busy: false,
+    };
+    let mut memory = vec![MaybeUninit::uninit(); 1 << 20];
+    let agent = Agent::new(FakePlatform::new(32), config, &mut memory).unwrap();
+    let mut client = InProcess::connect(&agent).unwrap();
+    client.start(PERIOD_NS).unwrap();
+    let platform = agent.platform();
+    let registers: Vec<Registers> = stacks
+        .iter()
+        .map(|stack| platform.stack().lay(stack))
+        .collect();
+    let [timing] = clock.series(
+        CALLS,
+        |call| {
+            platform.advance(2 * PERIOD_NS);
+            platform.stack().lay(&stacks[order[call]]);
+            // SAFETY: a fence touches nothing.
+            unsafe { _mm_mfence() };
+        },
+        [&mut |call| {
+            black_box(agent.on_tick(Some(&registers[order[call]])));
+        }],
+    );
+    println!("{:<38} {timing}", "live, on_tick, 256 stacks of 32");
+    let counters = client.stop().unwrap().counters;
+    assert_eq!(counters.recorded, (CALLS * cycles::REPETITIONS) as u64);
+}
+
+/// Every sample inserts: one node for a new leaf, three for a stack that is new from the root.
+fn new_stacks(clock: &Clock) {
+    const NEW: usize = NODES / 4;
+    let base = stack(&mut Random::new(11), 32);
+    let live = StackImage::new(32);
+    for (name, changed, nodes) in [("a new leaf", 0, 1), ("new from the root", 31, 3)] {
+        let stacks: Vec<Stack> = (0..NEW as u64)
+            .map(|call| {
+                let mut stack = base.clone();
+                stack.0[changed] = MAPPING.end - 1 - call;
+                stack
+            })
+            .collect();
+        let registers: Vec<Registers> = stacks.iter().map(|stack| live.lay(stack)).collect();
+        let sampler = Sampler::new();
+        let [timing] = clock.series(
+            NEW,
+            |call| {
+                if call == 0 {
+                    sampler.table().clear();
+                    sampler.sample(&live.lay(&base), &live);
+                }
+                live.lay(&stacks[call]);
+                // SAFETY: a fence touches nothing.
+                unsafe { _mm_mfence() };
+            },
+            [&mut |call| sampler.sample(&registers[call], &live)],
+        );
+        assert_eq!(sampler.table().used() as usize, 3 + nodes * NEW);
+        println!("{:<38} {timing}", format!("live, {name}, 32 frames"));
+    }
+}
+
+/// Nothing of what a sample touches is near: the guest has used the caches for itself.
+fn cold_caches(clock: &Clock) {
+    const COLD_CALLS: usize = 300;
+    let mut random = Random::new(11);
+    let stacks: Vec<Stack> = (0..256).map(|_| stack(&mut random, 32)).collect();
+    let sampler = Sampler::new();
+    let live = StackImage::new(32);
+    let registers: Vec<Registers> = stacks
+        .iter()
+        .map(|stack| {
+            let registers = live.lay(stack);
+            sampler.sample(&registers, &live);
+            registers
+        })
+        .collect();
+    let order: Vec<usize> = (0..COLD_CALLS)
+        .map(|_| random.below(256) as usize)
+        .collect();
+    let chased = &mut |call: usize| {
+        black_box(chase(&registers[order[call]]));
+    };
+    let sampled = &mut |call: usize| sampler.sample(&registers[order[call]], &live);
+
+    // Twice the second-level cache of the machine that the figures are from.
+    let other = vec![1_u8; 4 << 20];
+    let evict = |call: usize| {
+        live.lay(&stacks[order[call]]);
+        black_box(
+            other
+                .iter()
+                .step_by(64)
+                .map(|byte| u64::from(*byte))
+                .sum::<u64>(),
+        );
+    };
+    let timings = clock.series(COLD_CALLS, evict, [chased, sampled]);
+    report("out of the second level, 256 of 32", timings);
+
+    let chased = &mut |call: usize| {
+        black_box(chase(&registers[order[call]]));
+    };
+    let sampled = &mut |call: usize| sampler.sample(&registers[order[call]], &live);
+    let flush_all = |call: usize| {
+        live.lay(&stacks[order[call]]);
+        flush_all_of(&sampler);
+        let bounds = live.bounds();
+        let mut record = bounds.start;
+        while record < bounds.end {
+            flush_line(std::ptr::with_exposed_provenance(record as usize));
+            record += FRAME_RECORD;
+        }
+        // SAFETY: a fence touches nothing.
+        unsafe { _mm_mfence() };
+    };
+    let timings = clock.series(COLD_CALLS, flush_all, [chased, sampled]);
+    report("flushed to memory, 256 of 32", timings);
+}
+
+fn report(name: &str, [chase, sample]: [Timing; 2]) {
+    println!("{:<38} {chase}", format!("{name}: chase"));
+    println!(
+        "{:<38} {sample}  {:.2} × the chase",
+        format!("{name}: sample"),
+        sample.p50 / chase.p50
+    );
+}
+
+/// Writes all that a sample may touch back to memory, out of every cache.
+fn flush_all_of(sampler: &Sampler) {
+    flush(&sampler.nodes[..sampler.table().used() as usize]);
+    flush(&sampler.index);
+    flush(std::slice::from_ref(&sampler.cells));
+    flush(std::slice::from_ref(&sampler.code));
+}
+
+fn flush<T>(values: &[T]) {
+    let bytes = std::mem::size_of_val(values);
+    for offset in (0..bytes).step_by(64) {
+        flush_line(values.as_ptr().cast::<u8>().wrapping_add(offset));
+    }
+}
+
+fn flush_line(place: *const u8) {
+    // SAFETY: the place lies in memory of this program, and flushing changes nothing in it.
+    unsafe { _mm_clflush(place) };
+}

@@ -1,0 +1,208 @@
+//! The guest's executable mappings, and addresses as 32-bit codes.
+//!
+//! All mappings are laid end to end behind [`frame_code::FIRST_ADDRESS`]; a code is a place in that
+//! row. A stack takes half the memory so, and finding the code is at the same time the check that
+//! an address lies in code at all.
+
+use unikprof_proto::code::frame_code;
+
+/// The most mappings an agent knows.
+pub const MAX_MAPPINGS: usize = 64;
+
+/// One executable mapping of the guest, as the loader or linker placed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping<'a> {
+    /// The first address.
+    pub start: u64,
+    /// The address after the last.
+    pub end: u64,
+    /// Where `start` lies in the image's file.
+    pub file_offset: u64,
+    /// The image's build-id; empty where it has none.
+    pub build_id: &'a [u8],
+    /// The image's path; may be empty.
+    pub path: &'a str,
+}
+
+/// Why mappings cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MappingsError {
+    /// There are none: no address could be told from garbage.
+    None,
+    /// There are more than [`MAX_MAPPINGS`]: how many.
+    TooMany(usize),
+    /// A mapping is empty or overlaps the one before it: its index. They must be sorted by start.
+    Order(usize),
+    /// Together they take more than 4 GiB, the reach of a code.
+    TooLarge,
+}
+
+impl core::fmt::Display for MappingsError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::None => f.write_str("there are no executable mappings"),
+            Self::TooMany(count) => {
+                write!(f, "{count} executable mappings; {MAX_MAPPINGS} is the most")
+            }
+            Self::Order(index) => {
+                write!(
+                    f,
+                    "mapping {index} is empty or overlaps the one before it; sort them"
+                )
+            }
+            Self::TooLarge => f.write_str("the mappings take more than 4 GiB together"),
+        }
+    }
+}
+
+impl core::error::Error for MappingsError {}
+
+/// Mappings as the tick uses them.
+#[derive(Debug)]
+pub struct CodeMap {
+    stretches: [Stretch; MAX_MAPPINGS],
+    count: usize,
+}
+
+/// A stretch of code: addresses `start..start + length` have the codes from `base` on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stretch {
+    start: u64,
+    length: u64,
+    base: u32,
+}
+
+impl CodeMap {
+    /// Lays out `mappings`, which must be sorted by address.
+    ///
+    /// # Errors
+    /// [`MappingsError`].
+    pub fn new(mappings: &[Mapping<'_>]) -> Result<Self, MappingsError> {
+        if mappings.is_empty() {
+            return Err(MappingsError::None);
+        }
+        if mappings.len() > MAX_MAPPINGS {
+            return Err(MappingsError::TooMany(mappings.len()));
+        }
+        let mut stretches = [Stretch {
+            start: 0,
+            length: 0,
+            base: 0,
+        }; MAX_MAPPINGS];
+        let mut base = frame_code::FIRST_ADDRESS;
+        let mut floor = 0;
+        for (index, mapping) in mappings.iter().enumerate() {
+            if mapping.start < floor || mapping.end <= mapping.start {
+                return Err(MappingsError::Order(index));
+            }
+            let length = mapping.end - mapping.start;
+            stretches[index] = Stretch {
+                start: mapping.start,
+                length,
+                base,
+            };
+            base = u32::try_from(length)
+                .ok()
+                .and_then(|length| base.checked_add(length))
+                .ok_or(MappingsError::TooLarge)?;
+            floor = mapping.end;
+        }
+        Ok(Self {
+            stretches,
+            count: mappings.len(),
+        })
+    }
+
+    /// The code of the first address of mapping `index`, for the wire.
+    pub fn code_base(&self, index: usize) -> Option<u32> {
+        Some(self.stretches().get(index)?.base)
+    }
+
+    /// The code of `address`, if it lies in a mapping.
+    pub fn code(&self, address: u64) -> Option<u32> {
+        self.find(address)?.code(address)
+    }
+
+    /// The stretch that holds `address`. Kept by the walk: the next address mostly lies in the same.
+    #[inline(never)]
+    pub(crate) fn find(&self, address: u64) -> Option<Stretch> {
+        let stretches = self.stretches();
+        let after = stretches.partition_point(|stretch| stretch.start <= address);
+        let stretch = *stretches.get(after.checked_sub(1)?)?;
+        stretch.code(address).map(|_| stretch)
+    }
+
+    /// Any stretch, to begin a walk with.
+    pub(crate) fn first(&self) -> Stretch {
+        self.stretches[0]
+    }
+
+    fn stretches(&self) -> &[Stretch] {
+        &self.stretches[..self.count.min(MAX_MAPPINGS)]
+    }
+}
+
+impl Stretch {
+    #[inline]
+    pub(crate) fn code(&self, address: u64) -> Option<u32> {
+        let offset = address.wrapping_sub(self.start);
+        // The layout has checked that base + length fits.
+        (offset < self.length).then(|| self.base.wrapping_add(offset as u32))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn mapping(start: u64, end: u64) -> Mapping<'static> {
+        Mapping {
+            start,
+            end,
+            file_offset: 0,
+            build_id: &[],
+            path: "",
+        }
+    }
+
+    #[test]
+    fn codes_are_laid_end_to_end() {
+        let map = CodeMap::new(&[
+            mapping(0x1000, 0x3000),
+            mapping(0x7f00_0000_0000, 0x7f00_0000_1000),
+        ])
+        .unwrap();
+        assert_eq!(map.code(0x1000), Some(16));
+        assert_eq!(map.code(0x2fff), Some(16 + 0x1fff));
+        assert_eq!(map.code(0x7f00_0000_0001), Some(16 + 0x2000 + 1));
+        assert_eq!(map.code_base(1), Some(16 + 0x2000));
+        for outside in [
+            0,
+            0xfff,
+            0x3000,
+            0x7eff_ffff_ffff,
+            0x7f00_0000_1000,
+            u64::MAX,
+        ] {
+            assert_eq!(map.code(outside), None, "{outside:#x}");
+        }
+    }
+
+    #[test]
+    fn unusable_mappings_are_refused() {
+        let refused = |mappings: &[Mapping<'_>]| CodeMap::new(mappings).map(|_| ()).unwrap_err();
+        assert_eq!(refused(&[]), MappingsError::None);
+        assert_eq!(refused(&[mapping(0, 1); 65]), MappingsError::TooMany(65));
+        assert_eq!(refused(&[mapping(8, 8)]), MappingsError::Order(0));
+        assert_eq!(
+            refused(&[mapping(0, 16), mapping(8, 24)]),
+            MappingsError::Order(1)
+        );
+        assert_eq!(refused(&[mapping(0, 1 << 32)]), MappingsError::TooLarge);
+        assert_eq!(
+            refused(&[mapping(0, 1 << 31), mapping(1 << 31, 1 << 32)]),
+            MappingsError::TooLarge
+        );
+    }
+}

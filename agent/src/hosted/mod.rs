@@ -1,0 +1,193 @@
+//! Guests that are Linux processes: the "Unix build" of a unikernel.
+//!
+//! Each registered thread is a vCPU. Its ticks come from a timer on `CLOCK_MONOTONIC` that signals
+//! the thread; the sampler judges them by the thread's CPU time. A thread of the agent's own serves
+//! clients, on loopback unless another address is asked for.
+//!
+//! ```no_run
+//! use unikprof_agent::hosted::{self, Config, Listen};
+//!
+//! let agent = hosted::start(Config { listen: Listen::Loopback(7777), ..Config::default() })?;
+//! let vcpu = agent.register_thread()?;
+//! println!("unikprof-client connect {} record 30s", agent.address());
+//! loop {
+//!     // the guest's work; around what blocks:
+//!     vcpu.block(|| std::thread::sleep(std::time::Duration::from_millis(1)));
+//! }
+//! # #[allow(unreachable_code)]
+//! # Ok::<(), hosted::Error>(())
+//! ```
+//!
+//! Not seen: code in libraries loaded after the start (shown as unknown code), and threads that were
+//! not registered.
+
+mod mappings;
+mod network;
+mod platform;
+#[cfg(feature = "tap")]
+mod tap;
+mod thread;
+
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::string::String;
+use std::sync::OnceLock;
+use std::vec::Vec;
+
+use crate::{Agent, StartError};
+
+use network::Network;
+
+pub use platform::Hosted;
+#[cfg(feature = "tap")]
+pub use tap::Tap;
+pub use thread::Vcpu;
+
+/// How a hosted guest is profiled.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How many threads can be registered at a time. The memory is divided evenly between them.
+    pub vcpus: u32,
+    /// All the memory that the agent keeps stacks in, in bytes.
+    pub memory_bytes: usize,
+    /// Where clients connect.
+    pub listen: Listen,
+    /// The guest's name, shown in recordings.
+    pub guest_name: Option<String>,
+    /// The guest's id, shown in recordings.
+    pub guest_id: Option<String>,
+    /// The signal that ticks come by.
+    pub signal: i32,
+}
+
+impl Default for Config {
+    /// One vCPU, 1 MiB, any free port on loopback, SIGPROF.
+    fn default() -> Self {
+        Self {
+            vcpus: 1,
+            memory_bytes: 1 << 20,
+            listen: Listen::Loopback(0),
+            guest_name: None,
+            guest_id: None,
+            signal: libc::SIGPROF,
+        }
+    }
+}
+
+/// Where clients connect. There is no authentication: whoever reaches the port reads the profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// On 127.0.0.1, at this port; 0 = any that is free.
+    Loopback(u16),
+    /// At this address, open to everyone who can reach it.
+    OpenToNetwork(SocketAddr),
+    /// On a TAP device, with the agent's own TCP, as in a unikernel.
+    #[cfg(feature = "tap")]
+    Tap(Tap),
+}
+
+/// Why a hosted guest cannot be profiled.
+#[derive(Debug)]
+pub enum Error {
+    /// There is an agent in this process already.
+    Started,
+    /// The configuration cannot be used.
+    Start(StartError),
+    /// The address cannot be listened on.
+    Listen(SocketAddr, io::Error),
+    /// A system call failed: which, and how.
+    System(&'static str, io::Error),
+    /// This thread is registered already.
+    Registered,
+    /// As many threads are registered as [`Config::vcpus`] says.
+    NoFreeVcpu(u32),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started => f.write_str("this process has an agent already"),
+            Self::Start(error) => write!(f, "the agent's configuration cannot be used: {error}"),
+            Self::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
+            Self::System(call, error) => write!(f, "{call} failed: {error}"),
+            Self::Registered => f.write_str("this thread is registered already"),
+            Self::NoFreeVcpu(vcpus) => write!(
+                f,
+                "all {vcpus} vCPUs are taken; raise Config::vcpus or end a registered thread"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Start(error) => Some(error),
+            Self::Listen(_, error) | Self::System(_, error) => Some(error),
+            Self::Started | Self::Registered | Self::NoFreeVcpu(_) => None,
+        }
+    }
+}
+
+/// The running agent of this process. It lives as long as the process does.
+#[derive(Clone, Copy, Debug)]
+pub struct Guest {
+    agent: &'static HostedAgent,
+    address: SocketAddr,
+}
+
+/// The agent of a hosted guest.
+pub type HostedAgent = Agent<'static, Hosted>;
+
+/// The one agent of this process: its signal handler has no other way to it.
+static AGENT: OnceLock<HostedAgent> = OnceLock::new();
+
+/// Starts the agent and its service thread. Threads are sampled once they are
+/// [registered](Guest::register_thread).
+///
+/// # Errors
+/// [`Error`]; a process can have one agent.
+pub fn start(config: Config) -> Result<Guest, Error> {
+    let network = Network::open(&config.listen)?;
+    let address = network.address();
+    let platform = Hosted::new(config.vcpus, config.signal);
+    let memory: &'static mut [MaybeUninit<u8>] =
+        Vec::leak(std::vec![MaybeUninit::uninit(); config.memory_bytes]);
+    let leak = |text: String| -> &'static str { text.leak() };
+    let agent_config = crate::Config {
+        vcpus: config.vcpus,
+        mappings: mappings::of_this_process().leak(),
+        guest_name: config.guest_name.map(leak),
+        guest_id: config.guest_id.map(leak),
+        platform_name: "hosted",
+        reachable_when_busy: true,
+    };
+    let agent = Agent::new(platform, agent_config, memory).map_err(Error::Start)?;
+    AGENT.set(agent).map_err(|_| Error::Started)?;
+    let agent = AGENT.get().ok_or(Error::Started)?;
+    thread::install_handler(config.signal)?;
+    network.spawn(agent)?;
+    Ok(Guest { agent, address })
+}
+
+impl Guest {
+    /// Makes the calling thread a vCPU until the value is dropped.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn register_thread(&self) -> Result<Vcpu, Error> {
+        Vcpu::register(self.agent)
+    }
+
+    /// Where clients connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The agent.
+    pub fn agent(&self) -> &'static HostedAgent {
+        self.agent
+    }
+}

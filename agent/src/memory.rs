@@ -1,0 +1,114 @@
+//! The memory block: given once at the start, divided once, never grown.
+#![allow(unsafe_code)]
+
+use core::mem::MaybeUninit;
+
+use crate::slot::SlotCells;
+use crate::sync::AtomicU32;
+use crate::table::{Node, Table};
+
+/// The block's parts, for all vCPUs in their order.
+#[derive(Debug)]
+pub(crate) struct Parts<'m> {
+    pub(crate) slots: &'m [SlotCells],
+    pub(crate) nodes: &'m [Node],
+    pub(crate) index: &'m [AtomicU32],
+}
+
+/// Types for which zeroed memory is a value. All of them are made of atomics alone.
+///
+/// # Safety
+/// Every bit pattern of zeros is a value, and the value has no destructor to run.
+unsafe trait Zeroed {}
+
+// SAFETY: structures and arrays of atomic integers only.
+unsafe impl Zeroed for SlotCells {}
+// SAFETY: as above.
+unsafe impl Zeroed for Node {}
+// SAFETY: an atomic integer.
+unsafe impl Zeroed for AtomicU32 {}
+
+/// The least block that holds `vcpus` slots with a few stacks each, wherever it is aligned.
+pub const fn minimum_bytes(vcpus: usize) -> usize {
+    let per_vcpu = size_of::<SlotCells>() + 64 * BYTES_PER_NODE;
+    vcpus
+        .saturating_mul(per_vcpu)
+        .saturating_add(3 * align_of::<Node>())
+}
+
+/// A node and its share of the index.
+const BYTES_PER_NODE: usize = size_of::<Node>() + Table::index_length(1) * size_of::<AtomicU32>();
+
+/// Divides `block` evenly between `vcpus`; `None` where it is too small.
+pub(crate) fn divide(block: &mut [MaybeUninit<u8>], vcpus: usize) -> Option<Parts<'_>> {
+    if block.len() < minimum_bytes(vcpus) {
+        return None;
+    }
+    let slots_bytes = vcpus * size_of::<SlotCells>();
+    // Room to align three slices.
+    let for_nodes = block.len() - slots_bytes - 3 * align_of::<Node>();
+    // An id and its tag share 32 bits; the tag should keep eight of them.
+    let nodes = (for_nodes / BYTES_PER_NODE / vcpus.max(1)).min((1 << 24) - 1);
+    let mut rest = block;
+    Some(Parts {
+        slots: take(&mut rest, vcpus)?,
+        nodes: take(&mut rest, vcpus * nodes)?,
+        index: take(&mut rest, vcpus * Table::index_length(nodes))?,
+    })
+}
+
+/// Takes `count` zeroed values from the front of `block`.
+fn take<'m, T: Zeroed>(block: &mut &'m mut [MaybeUninit<u8>], count: usize) -> Option<&'m [T]> {
+    let padding = block.as_ptr().align_offset(align_of::<T>());
+    let bytes = count.checked_mul(size_of::<T>())?;
+    let whole = core::mem::take(block);
+    let (_, aligned) = whole.split_at_mut_checked(padding)?;
+    let (values, rest) = aligned.split_at_mut_checked(bytes)?;
+    *block = rest;
+    values.fill(MaybeUninit::new(0));
+    // SAFETY: the bytes are aligned for T, as many as `count` values take, all zero, which T says
+    // is a value, and borrowed exclusively for 'm.
+    Some(unsafe { core::slice::from_raw_parts(values.as_ptr().cast::<T>(), count) })
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
+    use super::*;
+
+    fn block(bytes: usize) -> Vec<MaybeUninit<u8>> {
+        std::vec![MaybeUninit::new(0xff); bytes]
+    }
+
+    #[test]
+    fn any_alignment_will_do_and_everything_is_zero() {
+        for offset in 0..65 {
+            let mut block = block(minimum_bytes(2) + 65);
+            let parts = divide(&mut block[offset..minimum_bytes(2) + offset], 2).unwrap();
+            assert_eq!(parts.slots.len(), 2);
+            assert!(parts.nodes.len() >= 2 * 60);
+            assert_eq!(parts.index.len(), parts.nodes.len() * 2);
+            let mut zero = parts
+                .index
+                .iter()
+                .map(|cell| cell.load(crate::sync::Ordering::Relaxed));
+            assert!(zero.all(|entry| entry == 0));
+        }
+    }
+
+    #[test]
+    fn a_block_too_small_is_refused() {
+        assert!(divide(&mut block(minimum_bytes(1) - 1), 1).is_none());
+        assert!(divide(&mut [], 1).is_none());
+        assert!(divide(&mut block(1 << 16), usize::MAX).is_none());
+    }
+
+    #[test]
+    fn a_mebibyte_holds_over_fourteen_thousand_nodes() {
+        assert!(divide(&mut block(1 << 20), 1).unwrap().nodes.len() > 14_000);
+    }
+}

@@ -1,0 +1,226 @@
+//! When to sample: random targets on the vCPU's running time.
+//!
+//! Each target lies a random step behind the one before, drawn evenly from half to one and a half
+//! times the period: never behind *now*, so nothing drifts. A step's spread is a whole period, so
+//! after one step every phase of a load in step with the period is equally likely. Time stolen or
+//! spent blocked does not advance the clock, so each sample stands for one period of running time.
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// A late delivery skips whole periods beyond this many at once, instead of drawing them singly.
+const DRAWS: u64 = 8;
+
+/// The sampler's state. Its vCPU alone writes it while it is active; who starts a recording writes
+/// it before.
+#[derive(Debug, Default)]
+pub(crate) struct Sampler {
+    period_ns: AtomicU64,
+    fixed: AtomicU32,
+    target_ns: AtomicU64,
+    random: AtomicU64,
+    late_threshold_ns: AtomicU64,
+}
+
+/// What a delivery was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// Before the target: how much running time is left, in ns.
+    Early(u64),
+    /// A tick.
+    Due {
+        /// Running time past the target, in ns.
+        lateness_ns: u64,
+        /// Running time left to the next target, in ns.
+        next_ns: u64,
+    },
+}
+
+impl Sampler {
+    /// Begins: the first target is drawn from `running_ns`.
+    pub(crate) fn begin(&self, period_ns: u64, fixed: bool, running_ns: u64, seed: u64) {
+        self.period_ns.store(period_ns.max(1), Ordering::Relaxed);
+        self.fixed.store(u32::from(fixed), Ordering::Relaxed);
+        self.random.store(seed | 1, Ordering::Relaxed);
+        self.late_threshold_ns
+            .store(late_threshold_ns(period_ns), Ordering::Relaxed);
+        let first = running_ns.saturating_add(self.draw());
+        self.target_ns.store(first, Ordering::Relaxed);
+    }
+
+    /// Running time left to the target; 0 where it has passed.
+    pub(crate) fn left_ns(&self, running_ns: u64) -> u64 {
+        self.target_ns
+            .load(Ordering::Relaxed)
+            .saturating_sub(running_ns)
+    }
+
+    /// Judges a delivery at `running_ns` and, if it is due, moves the target on.
+    pub(crate) fn deliver(&self, running_ns: u64) -> Delivery {
+        let mut target = self.target_ns.load(Ordering::Relaxed);
+        let Some(lateness_ns) = running_ns.checked_sub(target) else {
+            return Delivery::Early(target - running_ns);
+        };
+        let period = self.period_ns.load(Ordering::Relaxed).max(1);
+        let passed = lateness_ns / period;
+        if passed > DRAWS {
+            target = target.saturating_add((passed - DRAWS) * period);
+        }
+        // A draw is at least half a period, so this many reach beyond now.
+        for _ in 0..=2 * (DRAWS + 1) {
+            if target > running_ns {
+                break;
+            }
+            target = target.saturating_add(self.draw());
+        }
+        self.target_ns.store(target, Ordering::Relaxed);
+        Delivery::Due {
+            lateness_ns,
+            next_ns: target.saturating_sub(running_ns),
+        }
+    }
+
+    /// Whether a delivery this late is counted as late.
+    pub(crate) fn is_late(&self, lateness_ns: u64) -> bool {
+        lateness_ns > self.late_threshold_ns.load(Ordering::Relaxed)
+    }
+
+    fn draw(&self) -> u64 {
+        let period = self.period_ns.load(Ordering::Relaxed);
+        if self.fixed.load(Ordering::Relaxed) != 0 {
+            return period.max(1);
+        }
+        // xorshift64*: Marsaglia's generator with Vigna's multiplier.
+        let mut random = self.random.load(Ordering::Relaxed);
+        random ^= random >> 12;
+        random ^= random << 25;
+        random ^= random >> 27;
+        self.random.store(random, Ordering::Relaxed);
+        let bits = random.wrapping_mul(0x2545_f491_4f6c_dd1d);
+        let part = ((u128::from(bits) * u128::from(period)) >> 64) as u64;
+        (period - period / 2 + part).max(1)
+    }
+}
+
+/// Running time past its target from which a sample counts as late: a whole period, so that another
+/// sample was due in between; at least 100 µs, which an upcall may take by itself.
+pub(crate) fn late_threshold_ns(period_ns: u64) -> u64 {
+    period_ns.max(100_000)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const PERIOD: u64 = 1_000_000;
+
+    fn sampler(fixed: bool) -> Sampler {
+        let sampler = Sampler::default();
+        sampler.begin(PERIOD, fixed, 0, 42);
+        sampler
+    }
+
+    /// Delivers at each target exactly and answers the number of ticks up to `end`.
+    fn ticks_until(sampler: &Sampler, end: u64) -> u64 {
+        let (mut now, mut ticks) = (0, 0);
+        loop {
+            now += sampler.left_ns(now);
+            if now > end {
+                return ticks;
+            }
+            assert!(matches!(
+                sampler.deliver(now),
+                Delivery::Due { lateness_ns: 0, .. }
+            ));
+            ticks += 1;
+        }
+    }
+
+    /// The mean of the targets is the period asked for: nothing drifts.
+    #[test]
+    fn the_mean_is_the_period() {
+        let ticks = ticks_until(&sampler(false), 100_000 * PERIOD);
+        // Steps are uniform with variance P²/12: six sigmas of 100,000 of them are 548 periods.
+        assert!(ticks.abs_diff(100_000) < 548, "{ticks}");
+        assert_eq!(ticks_until(&sampler(true), 1000 * PERIOD), 1000);
+    }
+
+    #[test]
+    fn an_early_delivery_keeps_the_target() {
+        let sampler = sampler(false);
+        let target = sampler.left_ns(0);
+        assert!((PERIOD / 2..=PERIOD * 3 / 2).contains(&target));
+        assert_eq!(sampler.deliver(target - 3), Delivery::Early(3));
+        assert_eq!(sampler.deliver(target - 1), Delivery::Early(1));
+        assert!(matches!(
+            sampler.deliver(target),
+            Delivery::Due { lateness_ns: 0, .. }
+        ));
+    }
+
+    /// Bursts shorter than the period are seen in proportion: the remainder is never redrawn.
+    #[test]
+    fn short_bursts_are_seen() {
+        let sampler = sampler(false);
+        let (burst, mut running, mut ticks) = (300_000, 0, 0);
+        for _ in 0..100_000 {
+            let end = running + burst;
+            while running + sampler.left_ns(running) <= end {
+                running += sampler.left_ns(running);
+                assert!(matches!(sampler.deliver(running), Delivery::Due { .. }));
+                ticks += 1;
+            }
+            running = end;
+        }
+        assert!(u64::abs_diff(ticks, 30_000) < 300, "{ticks} of 30,000");
+    }
+
+    /// A load that is in step with the period: half its time in each of two phases.
+    #[test]
+    fn a_load_in_step_does_not_fool_the_sampler() {
+        let in_first_phase = |fixed| {
+            let sampler = sampler(fixed);
+            let (mut now, mut hits) = (PERIOD / 4, 0);
+            for _ in 0..10_000 {
+                now += sampler.left_ns(now);
+                let _ = sampler.deliver(now);
+                hits += u64::from(now % PERIOD < PERIOD / 2);
+            }
+            hits
+        };
+        assert!(
+            in_first_phase(false).abs_diff(5_000) < 250,
+            "{}",
+            in_first_phase(false)
+        );
+        assert_eq!(
+            in_first_phase(true),
+            10_000,
+            "the fixed interval sees one phase only"
+        );
+    }
+
+    /// After a long time without delivery there is one tick, and the next is not at once.
+    #[test]
+    fn lateness_is_one_tick_and_bounded_work() {
+        let sampler = sampler(false);
+        let Delivery::Due {
+            lateness_ns,
+            next_ns,
+        } = sampler.deliver(1_000_000 * PERIOD)
+        else {
+            unreachable!("long past the target");
+        };
+        assert!(lateness_ns > 999_990 * PERIOD && next_ns > 0 && next_ns <= PERIOD * 3 / 2);
+        assert!(sampler.is_late(lateness_ns) && !sampler.is_late(PERIOD));
+        assert_eq!(late_threshold_ns(10_000), 100_000);
+    }
+
+    #[test]
+    fn the_ends_of_the_range_do_not_overflow() {
+        for period in [0, 1, u64::MAX / 4] {
+            let sampler = Sampler::default();
+            sampler.begin(period, false, u64::MAX - 10, 7);
+            let _ = sampler.deliver(u64::MAX);
+        }
+    }
+}

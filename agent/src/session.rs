@@ -1,0 +1,460 @@
+//! One client's conversation, as a state machine without I/O.
+//!
+//! Bytes go in through [`Session::receive`], bytes come out through [`Session::transmit`]; what lies
+//! between is bounded: one request, one frame of an answer. A client that does not read stops its
+//! own conversation and nobody else's.
+
+mod answers;
+
+use unikprof_proto::code::{message_type, refusal};
+use unikprof_proto::frame::{self, FrameError, HEADER, MAX_BODY, Message};
+use unikprof_proto::message::{
+    Acknowledge, Acknowledged, Check, Dump, Fetch, Hello, Pending, Refusal, Start, Started, Stop,
+};
+use unikprof_proto::preamble::{self, VERSIONS};
+
+use crate::agent::Agent;
+use crate::platform::Platform;
+use crate::recorder::{Outcome, Recorder, Refused, Waiting};
+use crate::text::Text;
+
+/// The longest request body.
+pub const MAX_REQUEST: usize = 1024;
+
+/// Room for one frame of an answer. Nodes fill it; everything else is smaller.
+const OUTPUT: usize = 4096;
+
+/// A connection that has not sent its preamble is closed after 2 s.
+const PREAMBLE_NS: u64 = 2_000_000_000;
+/// A client that does not take its answer is closed after 10 s.
+const STALLED_NS: u64 = 10_000_000_000;
+/// A client that asks nothing is closed after 60 s.
+const SILENT_NS: u64 = 60_000_000_000;
+
+/// What a session works on beside its own state.
+pub(crate) struct Context<'c, 'm, P> {
+    pub(crate) agent: &'c Agent<'m, P>,
+    pub(crate) recorder: &'c mut Recorder,
+    pub(crate) now_ns: u64,
+    pub(crate) sessions: u32,
+    pub(crate) rejected: u64,
+    pub(crate) server_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Free,
+    /// Waits for the client's preamble.
+    Preamble,
+    Open,
+    /// Sends what is left, then closes.
+    Closing,
+    /// Nothing more is sent: the connection is to be closed at once.
+    GivenUp,
+}
+
+/// An answer of several frames: what comes next.
+#[derive(Clone, Copy, Debug, Default)]
+enum Series {
+    #[default]
+    None,
+    Mapping(usize),
+    /// The head of an epoch, then the vCPU and node given.
+    Head(u64, u32, u32),
+    Vcpu(u64, u32, u32),
+    Histogram(u64, u32, u32),
+    Nodes(u64, u32, u32),
+}
+
+/// One client's conversation.
+#[derive(Debug)]
+pub(crate) struct Session {
+    phase: Phase,
+    series: Series,
+    /// The request at the front of the input was answered with [`Outcome::NotYet`].
+    again: bool,
+    /// It broke the rules.
+    rejected: bool,
+    /// Bytes of an unknown request that are still to be passed over.
+    skip: usize,
+    progress_ns: u64,
+    input_length: usize,
+    output_start: usize,
+    output_end: usize,
+    input: [u8; HEADER + MAX_REQUEST],
+    output: [u8; OUTPUT],
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self {
+            phase: Phase::Free,
+            series: Series::None,
+            again: false,
+            rejected: false,
+            skip: 0,
+            progress_ns: 0,
+            input_length: 0,
+            output_start: 0,
+            output_end: 0,
+            input: [0; HEADER + MAX_REQUEST],
+            output: [0; OUTPUT],
+        }
+    }
+}
+
+impl Session {
+    pub(crate) fn is_free(&self) -> bool {
+        self.phase == Phase::Free
+    }
+
+    /// Begins a conversation: the agent's preamble is ready to be sent.
+    pub(crate) fn open(&mut self, now_ns: u64) {
+        self.close();
+        self.phase = Phase::Preamble;
+        self.progress_ns = now_ns;
+        self.output[..preamble::LENGTH].copy_from_slice(&preamble::encode(VERSIONS));
+        self.output_end = preamble::LENGTH;
+    }
+
+    /// Forgets the conversation.
+    pub(crate) fn close(&mut self) {
+        self.phase = Phase::Free;
+        self.series = Series::None;
+        self.again = false;
+        self.rejected = false;
+        self.skip = 0;
+        self.input_length = 0;
+        self.output_start = 0;
+        self.output_end = 0;
+    }
+
+    /// Whether everything was sent and the connection should be closed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_given_up() || self.phase == Phase::Closing && self.output_start == self.output_end
+    }
+
+    /// Whether the connection should be closed whatever is still on its way.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.phase == Phase::GivenUp
+    }
+
+    /// Whether it broke the rules of the protocol or of politeness.
+    pub(crate) fn was_rejected(&self) -> bool {
+        self.rejected
+    }
+
+    /// When to give up on this client, on the monotonic clock in ns.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        let patience = match self.phase {
+            Phase::Free | Phase::GivenUp => return None,
+            Phase::Preamble => PREAMBLE_NS,
+            Phase::Closing => STALLED_NS,
+            Phase::Open if self.output_start < self.output_end => STALLED_NS,
+            Phase::Open => SILENT_NS,
+        };
+        Some(self.progress_ns.saturating_add(patience))
+    }
+
+    /// Gives up on this client: nothing more is sent.
+    pub(crate) fn give_up(&mut self) {
+        self.rejected = true;
+        self.phase = Phase::GivenUp;
+        self.series = Series::None;
+        self.output_start = self.output_end;
+    }
+
+    /// Whether a request waits for something that time will bring.
+    pub(crate) fn wants_retry(&self) -> bool {
+        self.again
+    }
+
+    /// Takes bytes from the client; answers how many. Those not taken must be offered again.
+    pub(crate) fn receive(&mut self, bytes: &[u8], now_ns: u64) -> usize {
+        if matches!(self.phase, Phase::Free | Phase::Closing | Phase::GivenUp) {
+            // Nobody listens any more; the bytes may go.
+            return bytes.len();
+        }
+        let skipped = self.skip.min(bytes.len());
+        self.skip -= skipped;
+        let bytes = &bytes[skipped..];
+        let room = &mut self.input[self.input_length..];
+        let taken = room.len().min(bytes.len());
+        room[..taken].copy_from_slice(&bytes[..taken]);
+        self.input_length += taken;
+        // A preamble in single bytes is not progress: it must be there in time.
+        if skipped + taken > 0 && self.phase != Phase::Preamble {
+            self.progress_ns = now_ns;
+        }
+        skipped + taken
+    }
+
+    /// Fills `buffer` with what the client is to be sent; answers how many bytes.
+    pub(crate) fn transmit<P: Platform>(
+        &mut self,
+        context: &mut Context<'_, '_, P>,
+        buffer: &mut [u8],
+    ) -> usize {
+        let mut written = 0;
+        loop {
+            let pending = &self.output[self.output_start..self.output_end];
+            let room = &mut buffer[written..];
+            let length = pending.len().min(room.len());
+            room[..length].copy_from_slice(&pending[..length]);
+            written += length;
+            self.output_start += length;
+            if self.output_start < self.output_end || !self.produce(context) {
+                break;
+            }
+        }
+        if written > 0 && self.phase != Phase::Preamble {
+            self.progress_ns = context.now_ns;
+        }
+        written
+    }
+
+    /// Puts the next frame into the output, which is empty; answers whether there is one.
+    fn produce<P: Platform>(&mut self, context: &mut Context<'_, '_, P>) -> bool {
+        self.output_start = 0;
+        self.output_end = 0;
+        if !matches!(self.series, Series::None) {
+            self.continue_series(context);
+            return true;
+        }
+        match self.phase {
+            Phase::Free | Phase::Closing | Phase::GivenUp => false,
+            Phase::Preamble => {
+                self.read_preamble(context.now_ns)
+                    || (self.phase == Phase::Open && self.read_request(context))
+            }
+            Phase::Open => self.read_request(context),
+        }
+    }
+
+    fn read_preamble(&mut self, now_ns: u64) -> bool {
+        let Some(bytes) = self.input[..self.input_length].first_chunk() else {
+            if !preamble::is_prefix(&self.input[..self.input_length]) {
+                self.give_up();
+            }
+            return false;
+        };
+        let offered = preamble::decode(bytes);
+        self.consume(preamble::LENGTH);
+        self.progress_ns = now_ns;
+        match offered {
+            Ok(offered) if offered.common(VERSIONS).is_some() => {
+                self.phase = Phase::Open;
+                false
+            }
+            Ok(offered) => {
+                let text = Text::format(format_args!(
+                    "this agent speaks protocol versions {VERSIONS}, the client {offered}; use a \
+                     client of the agent's version"
+                ));
+                self.refuse(refusal::NO_COMMON_VERSION, 0, text.as_str());
+                self.phase = Phase::Closing;
+                self.rejected = true;
+                true
+            }
+            // Something else speaks: it would not understand an answer.
+            Err(_) => {
+                self.give_up();
+                false
+            }
+        }
+    }
+
+    /// Answers the request at the front of the input; answers whether there was a whole one.
+    fn read_request<P: Platform>(&mut self, context: &mut Context<'_, '_, P>) -> bool {
+        if self.input_length < HEADER {
+            return false;
+        }
+        let input = self.input;
+        let split = match frame::split(&input[..self.input_length]) {
+            Ok(None) => return self.pass_over_long(&input),
+            split => split,
+        };
+        let (kind, answered) = match split {
+            Ok(Some(request)) => {
+                let answered = self.answer(&request, context);
+                if matches!(answered, Ok(false)) {
+                    self.again = true;
+                    return false;
+                }
+                self.consume(request.length());
+                (request.kind, answered)
+            }
+            Ok(None) => return false,
+            Err(FrameError::TooLong(kind, length)) => {
+                (kind, Err(FrameError::TooLong(kind, length)))
+            }
+            Err(error) => (0, Err(error)),
+        };
+        self.again = false;
+        if let Err(error) = answered {
+            let text = Text::format(format_args!("{error}"));
+            self.refuse(refusal::MALFORMED, kind, text.as_str());
+            self.phase = Phase::Closing;
+            self.rejected = true;
+        }
+        true
+    }
+
+    /// A request longer than any that is known is passed over by its length.
+    fn pass_over_long(&mut self, input: &[u8; HEADER + MAX_REQUEST]) -> bool {
+        let length = u32::from_le_bytes([input[2], input[3], input[4], input[5]]) as usize;
+        if length <= MAX_REQUEST || length > MAX_BODY {
+            return false;
+        }
+        let kind = u16::from_le_bytes([input[0], input[1]]);
+        self.skip = HEADER + length - self.input_length;
+        self.input_length = 0;
+        let text = Text::format(format_args!(
+            "a request of {length} bytes; this agent takes {MAX_REQUEST} at the most"
+        ));
+        self.refuse(refusal::UNKNOWN_REQUEST, kind, text.as_str());
+        true
+    }
+
+    /// Answers a request; `Ok(false)` where it must be asked again later.
+    fn answer<P: Platform>(
+        &mut self,
+        request: &frame::Frame<'_>,
+        context: &mut Context<'_, '_, P>,
+    ) -> Result<bool, FrameError> {
+        let Context {
+            agent,
+            recorder,
+            server_ns,
+            ..
+        } = context;
+        let pending = |Waiting {
+                           recording,
+                           first_epoch,
+                           epochs,
+                           complete,
+                       }| Pending {
+            recording,
+            first_epoch,
+            epochs,
+            complete,
+        };
+        match request.kind {
+            message_type::HELLO => {
+                frame::decode::<Hello<'_>>(request)?;
+                self.welcome(context);
+                Ok(true)
+            }
+            message_type::CHECK => {
+                frame::decode::<Check>(request)?;
+                self.status(context);
+                Ok(true)
+            }
+            message_type::START => {
+                let start: Start<'_> = frame::decode(request)?;
+                let started = recorder
+                    .start(agent, &start, *server_ns)
+                    .map(|recording| Started {
+                        recording,
+                        started_ns: recorder.settings().started_ns,
+                    });
+                Ok(self.finish(
+                    request.kind,
+                    started.map_or_else(Outcome::Refused, Outcome::Done),
+                ))
+            }
+            message_type::STOP => {
+                let stop: Stop = frame::decode(request)?;
+                let outcome = recorder.stop(agent, stop.recording, *server_ns);
+                Ok(self.finish(request.kind, outcome.map(pending)))
+            }
+            message_type::DUMP => {
+                let dump: Dump = frame::decode(request)?;
+                let outcome = recorder.dump(agent, dump.recording, *server_ns, self.again);
+                Ok(self.finish(request.kind, outcome.map(pending)))
+            }
+            message_type::ACKNOWLEDGE => {
+                let Acknowledge { epoch } = frame::decode(request)?;
+                let outcome = recorder.acknowledge(agent, epoch);
+                Ok(self.finish(request.kind, outcome.map(|()| Acknowledged { epoch })))
+            }
+            message_type::FETCH => {
+                let fetch: Fetch = frame::decode(request)?;
+                if recorder.has(fetch.epoch) {
+                    self.series = Series::Head(fetch.epoch, fetch.vcpu, fetch.node.max(1));
+                    self.continue_series(context);
+                } else {
+                    self.refuse_with(request.kind, &recorder.no_epoch(fetch.epoch));
+                }
+                Ok(true)
+            }
+            kind => {
+                let text = Text::format(format_args!("this agent knows no request {kind:#06x}"));
+                self.refuse(refusal::UNKNOWN_REQUEST, kind, text.as_str());
+                Ok(true)
+            }
+        }
+    }
+
+    /// Sends an outcome; `false` where there is none yet.
+    fn finish<'f, M: Message<'f>>(&mut self, request: u16, outcome: Outcome<M>) -> bool {
+        match outcome {
+            Outcome::Done(message) => self.send(&message),
+            Outcome::Refused(refused) => self.refuse_with(request, &refused),
+            Outcome::NotYet => return false,
+        }
+        true
+    }
+
+    fn refuse_with(&mut self, request: u16, refused: &Refused) {
+        self.refuse(refused.code, request, refused.text.as_str());
+    }
+
+    fn refuse(&mut self, code: u32, request: u16, text: &str) {
+        self.send(&Refusal {
+            code,
+            request,
+            text,
+        });
+    }
+
+    /// Adds a frame to the output. Every message fits the empty output, by its limits.
+    fn send<'f, M: Message<'f>>(&mut self, message: &M) {
+        match frame::encode(message, &mut self.output[self.output_end..]) {
+            Ok(length) => self.output_end += length,
+            Err(_) => self.phase = Phase::Closing,
+        }
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.input.copy_within(bytes..self.input_length, 0);
+        self.input_length -= bytes;
+    }
+}
+
+/// What to send on a connection for which there is no session: the preamble and a refusal. Answers
+/// its length in bytes; a buffer of 128 bytes is large enough.
+pub fn busy_answer(buffer: &mut [u8]) -> usize {
+    let Some((head, rest)) = buffer.split_at_mut_checked(preamble::LENGTH) else {
+        return 0;
+    };
+    head.copy_from_slice(&preamble::encode(VERSIONS));
+    let text = "all sessions are taken; try again later";
+    let refusal = Refusal {
+        code: refusal::BUSY,
+        request: 0,
+        text,
+    };
+    frame::encode(&refusal, rest).map_or(0, |length| preamble::LENGTH + length)
+}
+
+impl<T> Outcome<T> {
+    fn map<U>(self, map: impl FnOnce(T) -> U) -> Outcome<U> {
+        match self {
+            Self::Done(value) => Outcome::Done(map(value)),
+            Self::Refused(refused) => Outcome::Refused(refused),
+            Self::NotYet => Outcome::NotYet,
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What a session answers: who the agent is, what the recorder does, and epochs, frame by frame.
+
+use unikprof_proto::code::{capability, histogram, message_type};
+use unikprof_proto::frame::HEADER;
+use unikprof_proto::message::{
+    Epoch, EpochEnd, Histogram, MAX_BUILD_ID, MAX_PATH, Mapping, Nodes, Status, VcpuEpoch, Welcome,
+};
+
+use super::{Context, MAX_REQUEST, OUTPUT, Series, Session};
+use crate::agent::Agent;
+use crate::cells::HistogramCells;
+use crate::path::MAX_DEPTH;
+use crate::platform::Platform;
+use crate::recorder::{MAX_PERIOD_NS, MIN_PERIOD_NS, Waiting};
+use crate::sampler::late_threshold_ns;
+use crate::table::Column;
+use crate::text::tail;
+
+/// What a [`Nodes`] frame needs beside its payload.
+const NODES_OVERHEAD: usize = HEADER + 40;
+
+impl Session {
+    pub(super) fn welcome<P: Platform>(&mut self, context: &Context<'_, '_, P>) {
+        let agent = context.agent;
+        let config = agent.config();
+        let platform = agent.platform();
+        let runstate = (0..config.vcpus).any(|vcpu| platform.runstate(vcpu).is_some());
+        let capabilities = if runstate { capability::RUNSTATE } else { 0 }
+            | if config.reachable_when_busy {
+                capability::REACHABLE_WHEN_BUSY
+            } else {
+                0
+            };
+        self.series = Series::Mapping(0);
+        self.send(&Welcome {
+            agent_version: env!("CARGO_PKG_VERSION"),
+            architecture: ARCHITECTURE,
+            platform: tail(config.platform_name, MAX_PATH),
+            guest_name: config.guest_name.map(|name| tail(name, MAX_PATH)),
+            guest_id: config.guest_id.map(|id| tail(id, MAX_PATH)),
+            vcpus: config.vcpus,
+            mappings: config.mappings.len() as u32,
+            monotonic_ns: context.now_ns,
+            wall_clock_ns: platform.wall_clock_ns(),
+            capabilities,
+            min_period_ns: MIN_PERIOD_NS,
+            max_period_ns: MAX_PERIOD_NS,
+            max_depth: MAX_DEPTH as u32,
+            max_request: MAX_REQUEST as u32,
+            memory_bytes: agent.memory_bytes(),
+            nodes_per_vcpu: agent.nodes_per_vcpu() as u32,
+        });
+    }
+
+    pub(super) fn status<P: Platform>(&mut self, context: &Context<'_, '_, P>) {
+        let Context {
+            agent,
+            recorder,
+            now_ns,
+            sessions,
+            rejected,
+            server_ns,
+        } = context;
+        let settings = *recorder.settings();
+        let Waiting {
+            first_epoch,
+            epochs,
+            ..
+        } = recorder.waiting(true);
+        let nodes_used = agent
+            .slots()
+            .map(|(_, slot)| u64::from(slot.table.used()))
+            .sum();
+        self.send(&Status {
+            state: recorder.state(),
+            recording: recorder.recording(),
+            name: settings.name.as_str(),
+            mode: settings.mode,
+            period_ns: settings.period_ns,
+            depth: settings.depth,
+            flags: settings.flags,
+            now_ns: *now_ns,
+            started_ns: settings.started_ns,
+            duration_ns: settings.duration_ns,
+            counters: recorder.counters(agent),
+            nodes_used,
+            nodes_capacity: agent.nodes_per_vcpu() as u64 * u64::from(agent.config().vcpus),
+            first_epoch,
+            epochs,
+            sessions: *sessions,
+            rejected: *rejected,
+            server_ns: *server_ns,
+        });
+    }
+
+    pub(super) fn continue_series<P: Platform>(&mut self, context: &Context<'_, '_, P>) {
+        match self.series {
+            Series::None => {}
+            Series::Mapping(index) => self.mapping(index, context.agent),
+            Series::Head(epoch, ..)
+            | Series::Vcpu(epoch, ..)
+            | Series::Histogram(epoch, ..)
+            | Series::Nodes(epoch, ..)
+                if !context.recorder.has(epoch) =>
+            {
+                // Somebody else acknowledged it in the middle of this download.
+                self.series = Series::None;
+                self.refuse_with(message_type::FETCH, &context.recorder.no_epoch(epoch));
+            }
+            Series::Head(epoch, vcpu, node) => {
+                self.series = Series::Vcpu(epoch, vcpu, node);
+                self.head(epoch, context);
+            }
+            Series::Vcpu(epoch, vcpu, node) => self.vcpu(epoch, vcpu, node, context.agent),
+            Series::Histogram(epoch, vcpu, kind) => {
+                self.histogram(epoch, vcpu, kind, context.agent);
+            }
+            Series::Nodes(epoch, vcpu, first) => self.nodes(epoch, vcpu, first, context.agent),
+        }
+    }
+
+    fn mapping<P: Platform>(&mut self, index: usize, agent: &Agent<'_, P>) {
+        let mappings = agent.config().mappings;
+        self.series = if index + 1 < mappings.len() {
+            Series::Mapping(index + 1)
+        } else {
+            Series::None
+        };
+        if let (Some(mapping), Some(code_base)) =
+            (mappings.get(index), agent.code().code_base(index))
+        {
+            let build_id = mapping.build_id;
+            self.send(&Mapping {
+                start: mapping.start,
+                end: mapping.end,
+                file_offset: mapping.file_offset,
+                code_base,
+                build_id: &build_id[..build_id.len().min(MAX_BUILD_ID)],
+                path: tail(mapping.path, MAX_PATH),
+            });
+        }
+    }
+
+    fn head<P: Platform>(&mut self, epoch: u64, context: &Context<'_, '_, P>) {
+        let settings = *context.recorder.settings();
+        let (start, end) = (
+            context.recorder.mark(epoch),
+            context.recorder.mark(epoch + 1),
+        );
+        self.send(&Epoch {
+            epoch,
+            recording: context.recorder.recording(),
+            name: settings.name.as_str(),
+            mode: settings.mode,
+            flags: settings.flags,
+            period_ns: settings.period_ns,
+            depth: settings.depth,
+            late_threshold_ns: late_threshold_ns(settings.period_ns),
+            recording_started_ns: settings.started_ns,
+            started_ns: start.at_ns,
+            ended_ns: end.at_ns,
+            ended_wall_clock_ns: end.wall_clock_ns,
+            gaps: end.gaps,
+            server_ns: end.server_ns.saturating_sub(start.server_ns),
+            vcpus: context.agent.config().vcpus,
+        });
+    }
+
+    fn vcpu<P: Platform>(&mut self, epoch: u64, vcpu: u32, node: u32, agent: &Agent<'_, P>) {
+        let Some(slot) = agent.slot(vcpu) else {
+            return self.end(epoch, agent);
+        };
+        self.series = Series::Nodes(epoch, vcpu, node);
+        if node == 1 {
+            self.series = Series::Histogram(epoch, vcpu, histogram::SAMPLE_CYCLES);
+        }
+        self.send(&VcpuEpoch {
+            epoch,
+            vcpu,
+            start: slot.cells.boundary(epoch),
+            end: slot.cells.boundary(epoch + 1),
+            nodes: slot.cells.boundary_nodes(epoch + 1),
+        });
+    }
+
+    fn histogram<P: Platform>(&mut self, epoch: u64, vcpu: u32, kind: u32, agent: &Agent<'_, P>) {
+        let Some(slot) = agent.slot(vcpu) else {
+            return self.end(epoch, agent);
+        };
+        let (cells, next) = if kind == histogram::SAMPLE_CYCLES {
+            let next = Series::Histogram(epoch, vcpu, histogram::LATENESS_NS);
+            (&slot.cells.sample_cycles, next)
+        } else {
+            (&slot.cells.lateness_ns, Series::Nodes(epoch, vcpu, 1))
+        };
+        self.series = next;
+        let mut buckets = [0; HistogramCells::ENCODED];
+        let length = cells.encode(&mut buckets);
+        self.send(&Histogram {
+            epoch,
+            vcpu,
+            kind,
+            max: cells.max(),
+            buckets: &buckets[..length],
+        });
+    }
+
+    fn nodes<P: Platform>(&mut self, epoch: u64, vcpu: u32, first: u32, agent: &Agent<'_, P>) {
+        let last = agent
+            .slot(vcpu)
+            .map_or(0, |slot| slot.cells.boundary_nodes(epoch + 1));
+        let Some(slot) = agent.slot(vcpu).filter(|_| first <= last) else {
+            return self.vcpu(epoch, vcpu.saturating_add(1), 1, agent);
+        };
+        let mut payload = [0; OUTPUT - NODES_OVERHEAD];
+        let (count, length) = slot
+            .table
+            .encode(Column::of(epoch), first, last, &mut payload);
+        self.series = Series::Nodes(epoch, vcpu, first.saturating_add(count));
+        self.send(&Nodes {
+            epoch,
+            vcpu,
+            first,
+            count,
+            payload: &payload[..length],
+        });
+    }
+
+    fn end<P: Platform>(&mut self, epoch: u64, agent: &Agent<'_, P>) {
+        self.series = Series::None;
+        let samples = agent.slots().fold(0, |sum: u64, (_, slot)| {
+            let recorded = |epoch| slot.cells.boundary(epoch).counters.recorded;
+            sum.wrapping_add(recorded(epoch + 1))
+                .wrapping_sub(recorded(epoch))
+        });
+        self.send(&EpochEnd { epoch, samples });
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: &str = "x86_64";
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: &str = "aarch64";
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("the agent walks stacks of x86_64 and aarch64");

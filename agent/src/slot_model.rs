@@ -1,0 +1,165 @@
+//! The slot under loom: every interleaving of a ticking vCPU with whoever flips, reads and clears.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p unikprof-agent --lib slot_model`
+
+extern crate std;
+
+use std::vec::Vec;
+
+use loom::sync::Arc;
+use loom::thread;
+use unikprof_proto::message::Snapshot;
+use unikprof_proto::nodes;
+
+use crate::slot::{Begin, Sample, Slot, SlotCells};
+use crate::sync::{AtomicU32, Ordering, add_owned};
+use crate::table::{Column, Node, Table};
+use crate::walk::End;
+
+struct Memory {
+    cells: SlotCells,
+    nodes: Vec<Node>,
+    index: Vec<AtomicU32>,
+}
+
+impl Memory {
+    fn new() -> Self {
+        Self {
+            cells: SlotCells::default(),
+            nodes: (0..2).map(|_| Node::default()).collect(),
+            index: (0..4).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
+
+    fn slot(&self) -> Slot<'_> {
+        Slot {
+            cells: &self.cells,
+            table: Table::new(&self.nodes, &self.index, self.cells.used()),
+        }
+    }
+
+    fn begin(&self, recording: u64, epoch: u64) {
+        let begin = Begin {
+            recording,
+            epoch,
+            depth: 8,
+            period_ns: 1,
+            fixed: true,
+            until_ns: u64::MAX,
+            seed: 1,
+        };
+        self.slot().begin(&begin, &Snapshot::default());
+    }
+}
+
+/// What the tick does once it is due.
+fn tick(slot: Slot<'_>, code: u32) {
+    let recording = slot.cells.active();
+    if recording == 0 {
+        return;
+    }
+    let counters = &slot.cells.counters;
+    let Some(owned) = slot.take() else {
+        counters.lost.fetch_add(1, Ordering::Relaxed);
+        return;
+    };
+    if slot.cells.active() != recording {
+        return;
+    }
+    add_owned(&counters.taken, 1);
+    let mut path = owned.path_cells().begin();
+    path.push(code);
+    owned.record(
+        &path,
+        Sample {
+            end: End::Root,
+            late: false,
+        },
+    );
+}
+
+/// Reads a waiting epoch as a download does: its nodes as they were at its end.
+fn download(slot: Slot<'_>, epoch: u64) -> u64 {
+    let last = slot.cells.boundary_nodes(epoch + 1);
+    let mut buffer = [0; 512];
+    let (count, length) = slot.table.encode(Column::of(epoch), 1, last, &mut buffer);
+    assert_eq!(count, last, "every node fits");
+    let mut sum = 0;
+    nodes::decode(1, count, &buffer[..length], |_, node| {
+        assert!(
+            node.frames == [16] || node.frames == [17],
+            "a node is seen whole"
+        );
+        sum += node.count;
+    })
+    .expect("a node is seen whole");
+    sum
+}
+
+fn flip(slot: Slot<'_>, next: u64, last: bool) {
+    loop {
+        if let Some(owned) = slot.take() {
+            return owned.flip(next, last, Snapshot::default());
+        }
+        thread::yield_now();
+    }
+}
+
+/// A dump in the midst of ticks: what the download reads is what the counters say, the second
+/// download reads the same, and nothing is counted twice or in neither epoch.
+#[test]
+fn a_flip_divides_the_ticks_between_two_epochs() {
+    loom::model(|| {
+        let memory = Arc::new(Memory::new());
+        memory.begin(1, 1);
+        let ticker = thread::spawn({
+            let memory = memory.clone();
+            move || {
+                tick(memory.slot(), 16);
+                tick(memory.slot(), 17);
+            }
+        });
+        let slot = memory.slot();
+        flip(slot, 2, false);
+        let first = download(slot, 1);
+        assert_eq!(first, slot.cells.boundary(2).counters.recorded);
+        assert_eq!(
+            first,
+            download(slot, 1),
+            "a broken download can be repeated"
+        );
+        assert_eq!(slot.table.clear_column(Column::of(1), 0, u32::MAX), None);
+        assert!(ticker.join().is_ok());
+        flip(slot, 3, true);
+        let second = download(slot, 2);
+        let counters = slot.cells.boundary(3).counters;
+        assert!(counters.add_up());
+        assert_eq!(counters.ticks, 2);
+        assert_eq!(first + second, counters.recorded);
+    });
+}
+
+/// A recording ends and the next begins while a tick is under way: it belongs to one or to none, and
+/// never finds a table half cleared.
+#[test]
+fn a_tick_under_way_does_not_cross_into_the_next_recording() {
+    loom::model(|| {
+        let memory = Arc::new(Memory::new());
+        memory.begin(1, 1);
+        let ticker = thread::spawn({
+            let memory = memory.clone();
+            move || tick(memory.slot(), 16)
+        });
+        let slot = memory.slot();
+        flip(slot, 2, true);
+        let first = download(slot, 1);
+        assert_eq!(first, slot.cells.boundary(2).counters.recorded);
+        memory.begin(2, 3);
+        assert!(ticker.join().is_ok());
+        flip(slot, 4, true);
+        let second = download(slot, 3);
+        assert!(first + second <= 1);
+        assert_eq!(second, slot.cells.boundary(4).counters.recorded);
+        assert!(slot.cells.boundary(4).counters.add_up());
+    });
+}

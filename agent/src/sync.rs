@@ -1,0 +1,31 @@
+//! The atomics in use: the processor's, or loom's where the slot is model-checked.
+
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Adds to a cell that only its owner writes; cheaper than a locked addition.
+#[inline]
+pub(crate) fn add_owned(cell: &AtomicU64, amount: u64) {
+    let sum = cell.load(Ordering::Relaxed).saturating_add(amount);
+    cell.store(sum, Ordering::Relaxed);
+}
+
+/// Asks for the cache lines of `value` ahead of their use. A prefetch neither faults nor waits.
+#[allow(unsafe_code, reason = "the instruction is an intrinsic")]
+#[inline]
+pub(crate) fn prefetch<T>(value: &T) {
+    const LINE: usize = 64;
+    let start = core::ptr::from_ref(value).cast::<i8>();
+    for offset in (0..size_of::<T>()).step_by(LINE) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: every x86_64 has SSE; the address is not read, and lies inside `value`.
+        unsafe {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(offset));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = start.wrapping_add(offset);
+    }
+}

@@ -1,0 +1,94 @@
+//! Short texts without allocation: recording names and reasons of refusals.
+
+use core::fmt::{self, Write};
+
+use unikprof_proto::message::MAX_TEXT;
+
+/// At most [`MAX_TEXT`] bytes of text; what does not fit is cut at a character.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Text {
+    bytes: [u8; MAX_TEXT],
+    length: u16,
+}
+
+impl Text {
+    pub(crate) fn format(arguments: fmt::Arguments<'_>) -> Self {
+        let mut text = Self::default();
+        let _ = text.write_fmt(arguments);
+        text
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        let bytes = self
+            .bytes
+            .get(..usize::from(self.length))
+            .unwrap_or_default();
+        core::str::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        Self {
+            bytes: [0; MAX_TEXT],
+            length: 0,
+        }
+    }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        Self::format(format_args!("{text}"))
+    }
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let start = usize::from(self.length);
+        let fits = &text[..text.floor_char_boundary(MAX_TEXT - start)];
+        self.bytes[start..start + fits.len()].copy_from_slice(fits.as_bytes());
+        self.length += fits.len() as u16;
+        if fits.len() == text.len() {
+            Ok(())
+        } else {
+            Err(fmt::Error)
+        }
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+/// The end of `text` in at most `limit` bytes: of a path, the file's name says most.
+pub(crate) fn tail(text: &str, limit: usize) -> &str {
+    let start = text.ceil_char_boundary(text.len().saturating_sub(limit));
+    text.get(start..).unwrap_or_default()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_cut_at_a_character() {
+        let text = Text::format(format_args!("{:255}é", "x"));
+        assert_eq!(text.as_str().len(), 255);
+        assert_eq!(
+            Text::format(format_args!("{:254}é", "x")).as_str().len(),
+            256
+        );
+        assert_eq!(Text::from("über").as_str(), "über");
+        assert_eq!(tail("é/usr/lib", 4), "/lib");
+        assert_eq!(tail("éa", 2), "a");
+        assert_eq!(tail("a", 2), "a");
+    }
+}

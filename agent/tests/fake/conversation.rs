@@ -1,0 +1,254 @@
+//! A client's side of a conversation: enough of it to record and to count what was recorded.
+
+use std::error::Error;
+use std::io::{self, Read, Write};
+
+use unikprof_agent::{Agent, Platform, Service, SessionId};
+use unikprof_proto::frame::{self, Message};
+use unikprof_proto::message::{
+    Acknowledge, Acknowledged, Check, Counters, EpochEnd, Fetch, Histogram, Nodes, Pending,
+    Refusal, Start, Started, Status, Stop, VcpuEpoch,
+};
+use unikprof_proto::{code, nodes, preamble};
+
+/// What can go wrong is shown, not handled.
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// A conversation on a stream of bytes.
+#[derive(Debug)]
+pub(crate) struct Conversation<S> {
+    stream: S,
+    input: Vec<u8>,
+    /// Bytes of `input` that were read as frames.
+    consumed: usize,
+    received: u64,
+}
+
+/// What one epoch holds, all vCPUs together.
+#[derive(Debug, Default)]
+pub(crate) struct Fetched {
+    /// Bytes on the wire, frames and all.
+    pub(crate) wire_bytes: u64,
+    /// Stack nodes, counted in this epoch or not.
+    pub(crate) nodes: u64,
+    /// Distinct stacks that were counted.
+    pub(crate) stacks: u64,
+    /// The sum of their counts.
+    pub(crate) samples: u64,
+    /// Frames of these stacks, each stack once.
+    pub(crate) frames: u64,
+    /// The counters at the epoch's end, since the recording began.
+    pub(crate) counters: Counters,
+    /// Cycles spent in ticks, since the recording began.
+    pub(crate) tick_cycles: u64,
+    /// Cycles of a sample, as pairs of bucket and count.
+    pub(crate) sample_cycles: Vec<(usize, u64)>,
+}
+
+impl<S: Read + Write> Conversation<S> {
+    /// Begins a conversation.
+    pub(crate) fn new(stream: S) -> Result<Self> {
+        let mut conversation = Self {
+            stream,
+            input: Vec::new(),
+            consumed: 0,
+            received: 0,
+        };
+        let versions = preamble::VERSIONS;
+        conversation.stream.write_all(&preamble::encode(versions))?;
+        while conversation.input.len() < preamble::LENGTH {
+            conversation.read_more()?;
+        }
+        conversation.consumed = preamble::LENGTH;
+        Ok(conversation)
+    }
+
+    /// Starts a recording of running time, 128 frames deep, until it is stopped.
+    pub(crate) fn start(&mut self, period_ns: u64) -> Result<()> {
+        self.send(&Start {
+            name: "measured",
+            period_ns,
+            mode: code::mode::CPU,
+            depth: unikprof_agent::MAX_DEPTH as u32,
+            duration_ns: 0,
+            delay_ns: 0,
+            flags: 0,
+        })?;
+        self.answer()?.decode::<Started>().map(|_| ())
+    }
+
+    /// The counters of the recording so far, and how many stack nodes there is room for.
+    pub(crate) fn check(&mut self) -> Result<(Counters, u64)> {
+        self.send(&Check {})?;
+        let answer = self.answer()?;
+        let status: Status<'_> = answer.decode()?;
+        Ok((status.counters, status.nodes_capacity))
+    }
+
+    /// Ends the recording, fetches its one epoch and clears it.
+    pub(crate) fn stop(&mut self) -> Result<Fetched> {
+        self.send(&Stop { recording: 0 })?;
+        let epoch = self.answer()?.decode::<Pending>()?.first_epoch;
+        let fetched = self.fetch(epoch)?;
+        self.send(&Acknowledge { epoch })?;
+        self.answer()?.decode::<Acknowledged>()?;
+        Ok(fetched)
+    }
+
+    fn fetch(&mut self, epoch: u64) -> Result<Fetched> {
+        let before = self.received;
+        let mut fetched = Fetched::default();
+        // How deep the stack is that ends in each node of the vCPU.
+        let mut depths = vec![0_u64];
+        self.send(&Fetch {
+            epoch,
+            vcpu: 0,
+            node: 1,
+        })?;
+        loop {
+            let answer = self.answer()?;
+            match answer.kind {
+                VcpuEpoch::TYPE => {
+                    let vcpu: VcpuEpoch = answer.decode()?;
+                    let end = vcpu.end;
+                    fetched.counters = fetched.counters.zip(&end.counters, u64::wrapping_add);
+                    fetched.tick_cycles += end.tick_cycles;
+                    depths.truncate(1);
+                }
+                Histogram::TYPE => {
+                    let histogram: Histogram<'_> = answer.decode()?;
+                    if histogram.kind == code::histogram::SAMPLE_CYCLES {
+                        fetched.sample_cycles = pairs(histogram.buckets);
+                    }
+                }
+                Nodes::TYPE => {
+                    let run: Nodes<'_> = answer.decode()?;
+                    nodes::decode(run.first, run.count, run.payload, |_, node| {
+                        let below = depths.get(node.parent as usize).copied().unwrap_or(0);
+                        let depth = below + node.frames.len() as u64;
+                        depths.push(depth);
+                        fetched.nodes += 1;
+                        if node.count > 0 {
+                            fetched.stacks += 1;
+                            fetched.samples += node.count;
+                            fetched.frames += depth;
+                        }
+                    })?;
+                }
+                EpochEnd::TYPE => {
+                    let end: EpochEnd = answer.decode()?;
+                    if end.samples != fetched.samples {
+                        return Err("the epoch's samples do not add up".into());
+                    }
+                    fetched.wire_bytes = self.received - before;
+                    return Ok(fetched);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn send<'m>(&mut self, message: &impl Message<'m>) -> Result<()> {
+        let mut buffer = [0; 512];
+        let length = frame::encode(message, &mut buffer)?;
+        Ok(self.stream.write_all(&buffer[..length])?)
+    }
+
+    fn answer(&mut self) -> Result<Answer> {
+        loop {
+            let bytes = &self.input[self.consumed..];
+            if let Some(found) = frame::split(bytes)? {
+                let answer = Answer {
+                    kind: found.kind,
+                    body: found.body.to_vec(),
+                };
+                self.consumed += found.length();
+                if answer.kind == Refusal::TYPE {
+                    return Err(answer.decode::<Refusal<'_>>()?.text.to_owned().into());
+                }
+                return Ok(answer);
+            }
+            self.read_more()?;
+        }
+    }
+
+    fn read_more(&mut self) -> io::Result<()> {
+        self.input.drain(..self.consumed);
+        self.consumed = 0;
+        let mut buffer = [0; 4096];
+        let length = self.stream.read(&mut buffer)?;
+        if length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.received += length as u64;
+        self.input.extend_from_slice(&buffer[..length]);
+        Ok(())
+    }
+}
+
+/// One frame from the agent.
+struct Answer {
+    kind: u16,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn decode<'a, M: Message<'a>>(&'a self) -> Result<M> {
+        let found = frame::Frame {
+            kind: self.kind,
+            body: &self.body,
+        };
+        Ok(frame::decode(&found)?)
+    }
+}
+
+fn pairs(mut buckets: &[u8]) -> Vec<(usize, u64)> {
+    let mut pairs = Vec::new();
+    while let (Some(bucket), Some(count)) = (
+        nodes::take_varint(&mut buckets),
+        nodes::take_varint(&mut buckets),
+    ) {
+        pairs.push((bucket as usize, count));
+    }
+    pairs
+}
+
+/// A conversation within this program, with no network between.
+#[derive(Debug)]
+pub(crate) struct InProcess<'a, 'm, P: Platform> {
+    service: Service<'a, 'm, P>,
+    session: SessionId,
+}
+
+impl<'a, 'm, P: Platform> InProcess<'a, 'm, P> {
+    /// A connection to `agent`, which must have no service yet.
+    pub(crate) fn connect(agent: &'a Agent<'m, P>) -> Result<Conversation<Self>> {
+        let mut service = Service::new(agent).ok_or("the agent has a service already")?;
+        let session = service.open().ok_or("no session is free")?;
+        Conversation::new(Self { service, session })
+    }
+}
+
+impl<P: Platform> Write for InProcess<'_, '_, P> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(self.service.receive(self.session, bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<P: Platform> Read for InProcess<'_, '_, P> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // What takes several calls, as clearing does, makes no bytes in between.
+        for _ in 0..10_000 {
+            let length = self.service.transmit(self.session, buffer);
+            if length > 0 || self.service.is_over(self.session) {
+                return Ok(length);
+            }
+            self.service.advance();
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}

@@ -1,0 +1,10 @@
+//! What the measuring tests and the benches share: made-up stacks, a platform without clocks that
+//! they are walked on, and a client that counts what was recorded.
+#![allow(
+    dead_code,
+    reason = "each program that includes this uses a part of it"
+)]
+
+pub(crate) mod conversation;
+pub(crate) mod platform;
+pub(crate) mod stacks;

@@ -1,0 +1,144 @@
+//! A guest made of numbers: clocks that a test turns by hand, and a stack in memory.
+#![allow(dead_code, unreachable_pub, unsafe_code, clippy::unwrap_used)]
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use unikprof_agent::{Agent, Config, Mapping, Platform, Registers, Runstate};
+
+/// Where the guest's code is said to lie.
+pub const CODE: u64 = 0x40_0000;
+
+pub const MAPPINGS: &[Mapping<'static>] = &[Mapping {
+    start: CODE,
+    end: CODE + 0x10_0000,
+    file_offset: 0x1000,
+    build_id: &[0xab; 20],
+    path: "guest.elf",
+}];
+
+thread_local! {
+    /// The vCPU that this thread plays.
+    pub static VCPU: Cell<Option<u32>> = const { Cell::new(Some(0)) };
+}
+
+/// A platform whose clocks stand still until they are told to move.
+#[derive(Debug, Default)]
+pub struct FakePlatform {
+    pub now_ns: AtomicU64,
+    pub running_ns: AtomicU64,
+    pub kicks: AtomicU64,
+}
+
+impl FakePlatform {
+    /// Lets both clocks advance.
+    pub fn run(&self, ns: u64) {
+        self.now_ns.fetch_add(ns, Ordering::Relaxed);
+        self.running_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Lets time pass in which nothing runs.
+    pub fn idle(&self, ns: u64) {
+        self.now_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: `stack_bounds` answers the bounds that the test has put into `STACK`, an array that lives as
+// long as the tick.
+unsafe impl Platform for FakePlatform {
+    fn now_ns(&self) -> u64 {
+        self.now_ns.load(Ordering::Relaxed)
+    }
+
+    fn wall_clock_ns(&self) -> Option<u64> {
+        Some(1_800_000_000_000_000_000 + self.now_ns())
+    }
+
+    fn vcpu(&self) -> Option<u32> {
+        VCPU.get()
+    }
+
+    fn running_ns(&self, _: u32) -> u64 {
+        self.running_ns.load(Ordering::Relaxed)
+    }
+
+    fn runstate(&self, vcpu: u32) -> Option<Runstate> {
+        Some(Runstate {
+            running_ns: self.running_ns(vcpu),
+            ..Runstate::default()
+        })
+    }
+
+    fn kick(&self, _: u32) {
+        self.kicks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn stack_bounds(&self, sp: u64) -> Option<Range<u64>> {
+        STACK.with(Cell::take).filter(|bounds| bounds.contains(&sp))
+    }
+
+    fn random(&self) -> Option<u64> {
+        Some(42)
+    }
+}
+
+thread_local! {
+    static STACK: Cell<Option<Range<u64>>> = const { Cell::new(None) };
+}
+
+pub type FakeAgent = Agent<'static, FakePlatform>;
+
+/// An agent on a fake platform, with `memory` bytes for stacks.
+pub fn agent(vcpus: u32, memory: usize) -> &'static FakeAgent {
+    let memory: &'static mut [MaybeUninit<u8>] = Vec::leak(vec![MaybeUninit::uninit(); memory]);
+    let config = Config {
+        vcpus,
+        mappings: MAPPINGS,
+        guest_name: Some("fake"),
+        guest_id: None,
+        platform_name: "test",
+        reachable_when_busy: false,
+    };
+    Box::leak(Box::new(
+        Agent::new(FakePlatform::default(), config, memory).unwrap(),
+    ))
+}
+
+/// Runs to the vCPU's next deadline and delivers the tick, interrupting a stack of functions that
+/// are `frames` (leaf first) bytes into the code. `false` where there is no deadline.
+pub fn tick(agent: &FakeAgent, frames: &[u64]) -> bool {
+    let Some(deadline) = agent.deadline() else {
+        return false;
+    };
+    let now = agent.platform().now_ns();
+    agent.platform().run(deadline.saturating_sub(now));
+    deliver(agent, frames);
+    true
+}
+
+/// Delivers a tick now.
+pub fn deliver(agent: &FakeAgent, frames: &[u64]) -> Option<u64> {
+    let mut words = vec![0_u64; 2 * frames.len()];
+    let start = words.as_mut_ptr().expose_provenance() as u64;
+    for (index, frame) in frames.iter().enumerate().skip(1) {
+        let record = 2 * (index - 1);
+        words[record] = if index + 1 < frames.len() {
+            start + 8 * (record as u64 + 2)
+        } else {
+            0
+        };
+        words[record + 1] = CODE + frame;
+    }
+    let fp = if frames.len() > 1 { start } else { 0 };
+    STACK.set(Some(start..start + 8 * words.len() as u64));
+    let registers = Registers {
+        pc: CODE + frames.first().copied().unwrap_or(0),
+        sp: start,
+        fp,
+    };
+    let next = agent.on_tick(Some(&registers));
+    std::hint::black_box(&words);
+    next
+}

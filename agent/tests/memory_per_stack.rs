@@ -1,0 +1,71 @@
+//! How much memory a distinct stack takes, with everything counted: the agent is given so much and
+//! no more, and must hold them all.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+
+use std::collections::HashSet;
+use std::mem::MaybeUninit;
+
+use fake::conversation::{Fetched, InProcess};
+use fake::platform::FakePlatform;
+use fake::stacks::{MAPPING, Random, Stack, any_stack};
+use unikprof_agent::{Agent, Config, MAX_DEPTH};
+
+const STACKS: usize = 20_000;
+const PERIOD_NS: u64 = 1_000_000;
+
+/// Samples each stack once, in an agent with this much memory.
+fn sample(stacks: &HashSet<Stack>, memory_bytes: usize) -> Fetched {
+    let config = Config {
+        vcpus: 1,
+        mappings: &[MAPPING],
+        guest_name: None,
+        guest_id: None,
+        platform_name: "fake",
+        reachable_when_busy: false,
+    };
+    let mut memory = vec![MaybeUninit::uninit(); memory_bytes];
+    let agent = Agent::new(FakePlatform::new(MAX_DEPTH), config, &mut memory).unwrap();
+    let mut client = InProcess::connect(&agent).unwrap();
+    client.start(PERIOD_NS).unwrap();
+    for stack in stacks {
+        // Further than any step of the sampler.
+        agent.platform().advance(2 * PERIOD_NS);
+        let registers = agent.platform().stack().lay(stack);
+        agent.on_tick(Some(&registers));
+    }
+    client.stop().unwrap()
+}
+
+fn stacks() -> HashSet<Stack> {
+    let mut random = Random::new(7);
+    let mut stacks = HashSet::new();
+    while stacks.len() < STACKS {
+        stacks.insert(any_stack(&mut random));
+    }
+    stacks
+}
+
+/// Guards the promise of the memory's size: slot, nodes, index and the counts of both epochs
+/// together take no more than this.
+#[test]
+fn twenty_thousand_stacks_fit_128_bytes_each() {
+    let fetched = sample(&stacks(), 128 * STACKS);
+    assert_eq!(fetched.counters.overflow, 0);
+    assert_eq!(fetched.stacks, STACKS as u64);
+    assert_eq!(fetched.samples, STACKS as u64);
+}
+
+/// The test above can fail: with half the memory not all of them fit, and the rest is told.
+#[test]
+fn what_does_not_fit_is_counted() {
+    let fetched = sample(&stacks(), 64 * STACKS);
+    assert!(fetched.counters.overflow > 0);
+    assert_eq!(
+        fetched.stacks + fetched.counters.overflow,
+        STACKS as u64,
+        "held or refused"
+    );
+}

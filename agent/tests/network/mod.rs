@@ -1,0 +1,363 @@
+//! A guest and its clients on one wire, with a clock that moves only when everybody sleeps.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::type_complexity
+)]
+
+mod download;
+mod faulty;
+mod peer;
+mod wire;
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use unikprof_agent::tcp_server::{
+    Access, SOCKETS, TcpBuffers, TcpConfig, TcpServer, TcpSockets, TcpStorage, smoltcp,
+};
+use unikprof_agent::{Platform, Service};
+
+use smoltcp::iface::{Config, Interface, SocketSet, SocketStorage};
+use smoltcp::phy::{Device, Medium};
+use smoltcp::time::Instant;
+use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
+
+use unikprof_proto::code::{frame_code, message_type};
+use unikprof_proto::frame::{self, Message};
+use unikprof_proto::message::{Acknowledge, Fetch, Pending, Refusal, Start, Stop};
+use unikprof_proto::preamble;
+
+use crate::fake_guest::{FakeAgent, FakePlatform, agent, tick};
+
+pub use download::Download;
+pub use faulty::{Faults, Faulty};
+pub use peer::{End, Peer};
+pub use wire::{Cable, LATENCY_NS, Port, Wire};
+
+pub const PORT: u16 = 7777;
+/// The longest that a test waits for anything, on its own clock.
+const PATIENCE_NS: u64 = 300_000_000_000;
+
+pub type Frame = (u16, Vec<u8>);
+pub type Stacks = HashMap<Vec<u32>, u64>;
+
+/// The two ways to embed the agent's sockets.
+pub enum Server {
+    Own(TcpServer<'static>),
+    /// The guest's own stack, with the agent's sockets among its own.
+    Guests(Interface, SocketSet<'static>, TcpSockets),
+}
+
+pub struct World<D> {
+    pub agent: &'static FakeAgent,
+    pub service: Service<'static, 'static, FakePlatform>,
+    pub server: Server,
+    pub device: D,
+    pub wire: Rc<Wire>,
+    pub peers: Vec<Peer<D>>,
+    wrap: Box<dyn Fn(Port) -> D>,
+    network: fn(u8) -> IpCidr,
+}
+
+pub fn ipv4(number: u8) -> IpCidr {
+    IpCidr::new(IpAddress::v4(10, 0, 0, number), 24)
+}
+
+impl World<Port> {
+    pub fn new() -> Self {
+        Self::with(Medium::Ethernet, ipv4, |port| port)
+    }
+}
+
+impl<D: Device> World<D> {
+    /// A guest that has no stack of its own, behind devices made by `wrap`.
+    pub fn with(
+        medium: Medium,
+        network: fn(u8) -> IpCidr,
+        wrap: impl Fn(Port) -> D + 'static,
+    ) -> Self {
+        let agent = agent(1, 1 << 20);
+        let service = Service::new(agent).unwrap();
+        let wire = Wire::new(agent.platform(), medium);
+        let mut device = wrap(wire.port());
+        let config = TcpConfig {
+            access: Access::Open,
+            port: PORT,
+            hardware_address: hardware(medium, 1),
+            addresses: &[network(1)],
+            gateways: &[],
+        };
+        let storage: &mut TcpStorage<'_> = Box::leak(Box::default());
+        let server = TcpServer::new(&config, &mut device, &service, storage).unwrap();
+        Self {
+            agent,
+            service,
+            server: Server::Own(server),
+            device,
+            wire,
+            peers: Vec::new(),
+            wrap: Box::new(wrap),
+            network,
+        }
+    }
+
+    /// Gives the guest a stack of its own, with the agent's sockets in it.
+    pub fn with_the_guests_stack(mut self) -> Self {
+        let hardware = hardware(self.device.capabilities().medium, 1);
+        let now = self.now();
+        let mut interface = Interface::new(Config::new(hardware), &mut self.device, now);
+        interface.update_ip_addrs(|list| list.push((self.network)(1)).unwrap());
+        let places: Vec<_> = (0..SOCKETS).map(|_| SocketStorage::EMPTY).collect();
+        let mut set = SocketSet::new(places.leak());
+        let buffers: &mut TcpBuffers = Box::leak(Box::default());
+        let sockets = TcpSockets::add_to(&mut set, buffers, PORT, Access::Open);
+        self.server = Server::Guests(interface, set, sockets);
+        self
+    }
+
+    pub fn now_ns(&self) -> u64 {
+        self.agent.platform().now_ns()
+    }
+
+    pub fn now(&self) -> Instant {
+        Instant::from_micros((self.now_ns() / 1000) as i64)
+    }
+
+    /// Polls the guest once; answers its next deadline.
+    pub fn poll_guest(&mut self) -> Option<u64> {
+        let now = self.now();
+        let Self {
+            server,
+            device,
+            service,
+            ..
+        } = self;
+        match server {
+            Server::Own(server) => server.poll(device, service),
+            Server::Guests(interface, set, sockets) => {
+                interface.poll(now, device, set);
+                let agent_ns = sockets.poll(set, service);
+                let stack_ns = interface.poll_at(now, set).map(nanoseconds);
+                [agent_ns, stack_ns].into_iter().flatten().min()
+            }
+        }
+    }
+
+    /// Polls everybody once; answers when something comes next, if ever.
+    pub fn poll(&mut self) -> Option<u64> {
+        let now = self.now();
+        let mut next_ns = [self.poll_guest(), None];
+        for peer in &mut self.peers {
+            let peer_ns = peer.poll(now).map(nanoseconds);
+            next_ns[0] = [next_ns[0], peer_ns].into_iter().flatten().min();
+        }
+        next_ns[1] = self.wire.next_ns();
+        next_ns.into_iter().flatten().min()
+    }
+
+    /// Goes on until `done`; `false` where that did not come true within `limit_ns`, or never will.
+    pub fn run(&mut self, limit_ns: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        let until_ns = self.now_ns() + limit_ns;
+        let mut still = 0;
+        loop {
+            let next_ns = self.poll();
+            if done(self) {
+                return true;
+            }
+            let Some(next_ns) = next_ns.filter(|_| self.now_ns() < until_ns) else {
+                return false;
+            };
+            let ahead = next_ns.min(until_ns).saturating_sub(self.now_ns());
+            still = if ahead == 0 { still + 1 } else { 0 };
+            assert!(still < 1000, "somebody spins without getting anywhere");
+            self.agent.platform().idle(ahead);
+        }
+    }
+
+    /// Lets time pass for everybody.
+    pub fn wait(&mut self, ns: u64) {
+        let until_ns = self.now_ns() + ns;
+        self.run(ns, |_| false);
+        let left = until_ns.saturating_sub(self.now_ns());
+        self.agent.platform().idle(left);
+    }
+
+    /// A new client begins to connect and sends its preamble; answers its number.
+    pub fn connect(&mut self) -> usize {
+        self.connect_with(65_535)
+    }
+
+    /// A new client with so many bytes of receive buffer.
+    pub fn connect_with(&mut self, receive_bytes: usize) -> usize {
+        let client = self.connect_silent(receive_bytes);
+        self.peers[client].send(&preamble::encode(preamble::VERSIONS));
+        client
+    }
+
+    /// A new client that says nothing by itself.
+    pub fn connect_silent(&mut self, receive_bytes: usize) -> usize {
+        let port = self.wire.port();
+        let number = 1 + port.index as u8;
+        let addresses = ((self.network)(number), (self.network)(1).address());
+        let device = (self.wrap)(port);
+        let peer = Peer::connect(device, number, addresses, receive_bytes, self.now());
+        self.peers.push(peer);
+        self.peers.len() - 1
+    }
+
+    /// Takes all clients off the wire.
+    pub fn forget_clients(&mut self) {
+        self.peers.clear();
+        self.wire.keep_ports(1);
+    }
+
+    /// The wire's port of a client.
+    pub fn port_of(&self, client: usize) -> usize {
+        client + 1
+    }
+
+    pub fn send<'a, M: Message<'a>>(&mut self, client: usize, message: &M) {
+        let mut buffer = [0; 2048];
+        let length = frame::encode(message, &mut buffer).unwrap();
+        self.peers[client].send(&buffer[..length]);
+    }
+
+    /// The next frame that a client receives.
+    pub fn frame(&mut self, client: usize) -> Result<Frame, End> {
+        let mut result = Err(End::TimedOut);
+        self.run(PATIENCE_NS, |world| {
+            let peer = &mut world.peers[client];
+            let over = peer.is_over();
+            match peer.take_frame() {
+                Ok(Some(frame)) => result = Ok(frame),
+                Ok(None) if over => result = Err(End::Closed),
+                Ok(None) => return false,
+                Err(end) => result = Err(end),
+            }
+            true
+        });
+        result
+    }
+
+    /// Sends a request and waits for the first frame of its answer.
+    pub fn ask<'a, M: Message<'a>>(&mut self, client: usize, message: &M) -> Result<Frame, End> {
+        self.send(client, message);
+        self.frame(client)
+    }
+
+    pub fn start(&mut self, client: usize) -> Result<(), End> {
+        let start = Start {
+            name: "test",
+            period_ns: 100_000,
+            mode: 0,
+            depth: 128,
+            duration_ns: 0,
+            delay_ns: 0,
+            flags: 0,
+        };
+        expect(self.ask(client, &start)?, message_type::STARTED).map(drop)
+    }
+
+    /// Ends the recording; answers the epoch to fetch.
+    pub fn stop(&mut self, client: usize) -> Result<u64, End> {
+        let frame = self.ask(client, &Stop { recording: 0 })?;
+        let frame = expect(frame, message_type::PENDING)?;
+        let pending: Pending = read(&frame);
+        assert_eq!((pending.epochs, pending.complete), (1, true));
+        Ok(pending.first_epoch)
+    }
+
+    /// Fetches an epoch: its stacks with their counts.
+    pub fn fetch(&mut self, client: usize, epoch: u64) -> Result<Stacks, End> {
+        self.send(
+            client,
+            &Fetch {
+                epoch,
+                vcpu: 0,
+                node: 1,
+            },
+        );
+        self.receive(client)
+    }
+
+    /// Receives an epoch that was asked for.
+    pub fn receive(&mut self, client: usize) -> Result<Stacks, End> {
+        let mut download = Download::default();
+        while download.samples.is_none() {
+            let frame = self.frame(client)?;
+            download.take(&frame)?;
+        }
+        download.check();
+        Ok(download.stacks)
+    }
+
+    pub fn acknowledge(&mut self, client: usize, epoch: u64) -> Result<(), End> {
+        let frame = self.ask(client, &Acknowledge { epoch })?;
+        expect(frame, message_type::ACKNOWLEDGED).map(drop)
+    }
+
+    /// Delivers `count` ticks in stacks of `kinds` kinds; answers what must be counted.
+    pub fn sample(&self, count: u32, kinds: u32) -> Stacks {
+        let mut truth = Stacks::new();
+        for index in 0..count {
+            let frames = stack(index % kinds);
+            assert!(tick(self.agent, &frames), "a recording runs");
+            *truth.entry(codes(&frames)).or_default() += 1;
+        }
+        truth
+    }
+}
+
+pub fn read<'a, M: Message<'a>>(frame: &'a Frame) -> M {
+    frame::decode(&frame::Frame {
+        kind: frame.0,
+        body: &frame.1,
+    })
+    .unwrap_or_else(|error| panic!("{error}: {frame:?}"))
+}
+
+fn expect(frame: Frame, kind: u16) -> Result<Frame, End> {
+    if frame.0 == kind {
+        Ok(frame)
+    } else {
+        Err(unexpected(&frame))
+    }
+}
+
+fn unexpected(frame: &Frame) -> End {
+    if frame.0 == message_type::REFUSAL {
+        End::Refused(read::<Refusal<'_>>(frame).code)
+    } else {
+        End::Unexpected(frame.0)
+    }
+}
+
+/// A stack of functions (bytes into the code, leaf first) that shares callers with others.
+fn stack(kind: u32) -> Vec<u64> {
+    let depth = 3 + kind % 30;
+    let callers =
+        (1..depth).map(|level| u64::from(0x100 + level * 0x40 + (kind >> level.min(8)) % 3));
+    let mut frames: Vec<u64> = callers.collect();
+    frames.insert(0, u64::from(0x8000 + kind * 4));
+    frames
+}
+
+fn codes(frames: &[u64]) -> Vec<u32> {
+    let code = |frame: &u64| frame_code::FIRST_ADDRESS + *frame as u32;
+    frames.iter().map(code).collect()
+}
+
+fn hardware(medium: Medium, number: u8) -> HardwareAddress {
+    match medium {
+        Medium::Ethernet => EthernetAddress([0x02, 0, 0, 0, 1, number]).into(),
+        _ => HardwareAddress::Ip,
+    }
+}
+
+fn nanoseconds(at: Instant) -> u64 {
+    at.total_micros() as u64 * 1000
+}

@@ -1,0 +1,212 @@
+//! A tick never allocates: counted by the global allocator, per thread.
+#![cfg(not(loom))]
+#![allow(unsafe_code, clippy::unwrap_used)]
+
+mod fake;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+
+use fake::conversation::InProcess;
+use fake::platform::FakePlatform;
+use fake::stacks::{MAPPING, Random, Stack, any_stack, stack};
+use unikprof_agent::{Agent, Config, MAX_DEPTH, Registers, minimum_bytes};
+
+/// The system's allocator, counting every call of a thread.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+thread_local! {
+    /// Without a destructor, so that it may be counted at any moment of the thread's life.
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Counting {
+    fn count() {
+        CALLS.set(CALLS.get() + 1);
+    }
+}
+
+// SAFETY: everything is handed to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::count();
+        // SAFETY: the caller's promises are the system's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        Self::count();
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        Self::count();
+        // SAFETY: as above.
+        unsafe { System.realloc(place, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        Self::count();
+        // SAFETY: as above.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+/// How often this thread allocates, grows or frees while `work` runs.
+fn allocator_calls(work: impl FnOnce()) -> u64 {
+    let before = CALLS.get();
+    work();
+    CALLS.get() - before
+}
+
+/// The tests below could not fail if nothing were counted.
+#[test]
+fn the_allocator_counts() {
+    assert_eq!(allocator_calls(|| drop(Box::new(1))), 2);
+    assert_eq!(
+        allocator_calls(|| Vec::<u8>::with_capacity(1).reserve(99)),
+        3
+    );
+    assert_eq!(allocator_calls(|| ()), 0);
+}
+
+const PERIOD_NS: u64 = 1_000_000;
+
+/// Every road through a tick but the one of a busy slot, of which there is no way from outside.
+#[test]
+fn no_road_through_a_tick_allocates() {
+    let mut random = Random::new(3);
+    let mut stacks: Vec<Stack> = (0..2000).map(|_| any_stack(&mut random)).collect();
+    stacks.push(stack(&mut random, MAX_DEPTH + 1));
+    let config = Config {
+        vcpus: 1,
+        mappings: &[MAPPING],
+        guest_name: None,
+        guest_id: None,
+        platform_name: "fake",
+        reachable_when_busy: false,
+    };
+    // Far too small: most stacks are overflow.
+    let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(1) + 10_000];
+    let platform = FakePlatform::new(MAX_DEPTH + 1);
+    let agent = Agent::new(platform, config, &mut memory).unwrap();
+    let mut client = InProcess::connect(&agent).unwrap();
+    client.start(PERIOD_NS).unwrap();
+
+    let tick = |registers: Option<&Registers>, passed_ns: u64| {
+        agent.platform().advance(passed_ns);
+        assert_eq!(allocator_calls(|| _ = agent.on_tick(registers)), 0);
+    };
+    // Truncated first, while there is room.
+    for stack in stacks.iter().rev() {
+        let registers = agent.platform().stack().lay(stack);
+        tick(Some(&registers), 2 * PERIOD_NS);
+        tick(Some(&registers), 0);
+    }
+    let nowhere = Registers {
+        pc: 1,
+        sp: 8,
+        fp: 8,
+    };
+    tick(Some(&nowhere), 200 * PERIOD_NS);
+    // The stack is no more than the leaf: it fits, or was there.
+    let leaf = agent.platform().stack().lay(&Stack(vec![stacks[0].0[0]]));
+    let on_garbage = Registers { fp: 1, ..leaf };
+    tick(Some(&on_garbage), 2 * PERIOD_NS);
+    tick(None, 2 * PERIOD_NS);
+    assert_eq!(allocator_calls(|| agent.on_block()), 0);
+    tick(Some(&leaf), 2 * PERIOD_NS);
+    assert_eq!(allocator_calls(|| _ = agent.on_wake()), 0);
+
+    let counters = client.stop().unwrap().counters;
+    assert!(counters.add_up(), "{counters:?}");
+    for (road, times) in [
+        ("recorded", counters.recorded),
+        ("overflow", counters.overflow),
+        ("early", counters.early),
+        ("truncated", counters.truncated),
+        ("masked", counters.masked),
+        ("idle", counters.idle),
+    ] {
+        assert!(times > 0, "no tick was {road}: {counters:?}");
+    }
+}
+
+#[cfg(feature = "hosted")]
+mod hosted {
+    use std::hint::black_box;
+    use std::net::TcpStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use unikprof_agent::hosted::{self, Config};
+
+    use super::allocator_calls;
+    use super::fake::conversation::Conversation;
+
+    /// What a signal handler allocates is counted where it interrupts.
+    #[test]
+    fn the_allocator_counts_in_a_signal_handler() {
+        extern "C" fn allocate(_: i32) {
+            drop(black_box(Box::new(1)));
+        }
+        // SAFETY: the signal is raised below and nowhere else, while no allocation is under way.
+        let calls = allocator_calls(|| unsafe {
+            libc::signal(libc::SIGUSR1, allocate as *const () as usize);
+            libc::raise(libc::SIGUSR1);
+        });
+        assert_eq!(calls, 2);
+    }
+
+    /// The whole handler, with the platform's clocks and timers, on a thread that does not allocate
+    /// itself.
+    #[test]
+    fn real_ticks_do_not_allocate() {
+        const WANTED: u64 = 500;
+        let guest = hosted::start(Config::default()).unwrap();
+        let vcpu = guest.register_thread().unwrap();
+        let address = guest.address();
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                let mut client = Conversation::new(TcpStream::connect(address).unwrap()).unwrap();
+                client.start(1_000_000).unwrap();
+                let deadline = Instant::now() + Duration::from_secs(60);
+                while client.check().unwrap().0.recorded < WANTED {
+                    assert!(Instant::now() < deadline, "the ticks do not come");
+                    thread::sleep(Duration::from_millis(20));
+                }
+                done.store(true, Ordering::Release);
+                client.stop().unwrap()
+            });
+            let calls = allocator_calls(|| {
+                while !done.load(Ordering::Acquire) && !client.is_finished() {
+                    black_box(work(20));
+                }
+            });
+            let fetched = client.join().unwrap();
+            assert_eq!(calls, 0);
+            assert!(
+                fetched.counters.recorded >= WANTED,
+                "{:?}",
+                fetched.counters
+            );
+        });
+        drop(vcpu);
+    }
+
+    /// Something to interrupt, at different depths.
+    #[inline(never)]
+    fn work(depth: u32) -> u32 {
+        if depth == 0 {
+            return 1;
+        }
+        black_box(work(depth - 1)) + (0..50).map(black_box).sum::<u32>()
+    }
+}

@@ -1,0 +1,756 @@
+//! The conversation, message by message: what a client asks, what the agent answers, what remains.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod fake_guest;
+
+use std::collections::HashMap;
+
+use fake_guest::{FakeAgent, FakePlatform, agent, deliver, tick};
+use unikprof_agent::{Platform, SESSIONS, Service, SessionId, busy_answer};
+use unikprof_proto::code::{refusal, start_flag, state};
+use unikprof_proto::frame::{self, Message};
+use unikprof_proto::message::{
+    Acknowledge, Acknowledged, Check, Counters, Dump, Epoch, EpochEnd, Fetch, Hello, Mapping,
+    Nodes, Pending, Refusal, Start, Started, Status, Stop, VcpuEpoch, Welcome,
+};
+use unikprof_proto::nodes;
+use unikprof_proto::preamble::{self, VersionRange};
+
+type FakeService = Service<'static, 'static, FakePlatform>;
+
+/// A client that talks to a service without a network between.
+struct Client {
+    session: SessionId,
+    received: Vec<u8>,
+}
+
+impl Client {
+    /// Connects and exchanges preambles.
+    fn connect(service: &mut FakeService) -> Self {
+        let mut client = Self {
+            session: service.open().unwrap(),
+            received: Vec::new(),
+        };
+        client.send_bytes(service, &preamble::encode(preamble::VERSIONS));
+        let versions = preamble::decode(client.received.first_chunk().unwrap());
+        assert_eq!(versions, Ok(preamble::VERSIONS));
+        client.received.drain(..preamble::LENGTH);
+        client
+    }
+
+    /// Sends bytes and takes what comes back, until nothing moves.
+    fn send_bytes(&mut self, service: &mut FakeService, mut bytes: &[u8]) {
+        loop {
+            let taken = service.receive(self.session, bytes);
+            bytes = &bytes[taken..];
+            let got = self.take(service, 100_000);
+            if taken + got == 0 {
+                assert!(bytes.is_empty(), "{} bytes are not taken", bytes.len());
+                return;
+            }
+        }
+    }
+
+    /// Takes at most `limit` bytes in small pieces; answers how many.
+    fn take(&mut self, service: &mut FakeService, limit: usize) -> usize {
+        let mut got = 0;
+        while got < limit {
+            let mut buffer = [0; 777];
+            let room = buffer.len().min(limit - got);
+            let length = service.transmit(self.session, &mut buffer[..room]);
+            if length == 0 {
+                break;
+            }
+            self.received.extend_from_slice(&buffer[..length]);
+            got += length;
+        }
+        got
+    }
+
+    fn send<'a, M: Message<'a>>(&mut self, service: &mut FakeService, message: &M) {
+        let mut buffer = [0; 2048];
+        let length = frame::encode(message, &mut buffer).unwrap();
+        self.send_bytes(service, &buffer[..length]);
+    }
+
+    /// All frames received so far.
+    fn frames(&mut self) -> Vec<(u16, Vec<u8>)> {
+        let bytes = std::mem::take(&mut self.received);
+        let mut rest = &bytes[..];
+        let mut frames = Vec::new();
+        while let Some(found) = frame::split(rest).unwrap() {
+            frames.push((found.kind, found.body.to_vec()));
+            rest = &rest[found.length()..];
+        }
+        assert!(rest.is_empty(), "half a frame");
+        frames
+    }
+
+    /// Sends a request and answers the frames that come back.
+    fn ask<'a, M: Message<'a>>(
+        &mut self,
+        service: &mut FakeService,
+        message: &M,
+    ) -> Vec<(u16, Vec<u8>)> {
+        self.send(service, message);
+        self.frames()
+    }
+
+    fn start(&mut self, service: &mut FakeService, start: Start<'_>) -> Vec<(u16, Vec<u8>)> {
+        self.ask(service, &start)
+    }
+
+    fn status(&mut self, service: &mut FakeService) -> (u32, Counters, u32) {
+        let frames = self.ask(service, &Check {});
+        let status: Status<'_> = read(&frames[0]);
+        (status.state, status.counters, status.epochs)
+    }
+}
+
+fn read<'a, M: Message<'a>>(frame: &'a (u16, Vec<u8>)) -> M {
+    frame::decode(&frame::Frame {
+        kind: frame.0,
+        body: &frame.1,
+    })
+    .unwrap_or_else(|error| panic!("{error}: {frame:?}"))
+}
+
+fn refusal_code(frames: &[(u16, Vec<u8>)]) -> (u32, String) {
+    assert_eq!(frames.len(), 1);
+    let refusal: Refusal<'_> = read(&frames[0]);
+    (refusal.code, refusal.text.to_owned())
+}
+
+fn one_ms() -> Start<'static> {
+    Start {
+        name: "test",
+        period_ns: 1_000_000,
+        mode: 0,
+        depth: 128,
+        duration_ns: 0,
+        delay_ns: 0,
+        flags: 0,
+    }
+}
+
+fn service(vcpus: u32) -> (&'static FakeAgent, FakeService) {
+    let agent = agent(vcpus, 1 << 17);
+    (agent, Service::new(agent).unwrap())
+}
+
+/// An epoch as a client sees it: counts by stack (leaf first, offsets into the code), and counters.
+#[derive(Debug, PartialEq)]
+struct Download {
+    stacks: HashMap<Vec<u32>, u64>,
+    counters: Counters,
+    samples: u64,
+    running_ns: u64,
+}
+
+fn download(frames: &[(u16, Vec<u8>)]) -> Download {
+    let mut stacks: HashMap<Vec<u32>, u64> = HashMap::new();
+    let mut counters = Counters::default();
+    let mut running_ns = 0;
+    let mut whole: Vec<Vec<u32>> = vec![Vec::new()];
+    let _: Epoch<'_> = read(&frames[0]);
+    for frame in &frames[1..frames.len() - 1] {
+        match frame.0 {
+            VcpuEpoch::TYPE => {
+                let vcpu: VcpuEpoch = read(frame);
+                let part = vcpu
+                    .end
+                    .counters
+                    .zip(&vcpu.start.counters, |end, start| end - start);
+                counters = counters.zip(&part, |a, b| a + b);
+                running_ns += vcpu.end.running_ns - vcpu.start.running_ns;
+                whole = vec![Vec::new()];
+            }
+            Nodes::TYPE => {
+                let run: Nodes<'_> = read(frame);
+                nodes::decode(run.first, run.count, run.payload, |_, node| {
+                    let own = node.frames.iter().map(|code| code.saturating_sub(16));
+                    let stack: Vec<u32> = own
+                        .chain(whole[node.parent as usize].iter().copied())
+                        .collect();
+                    if node.count > 0 {
+                        *stacks.entry(stack.clone()).or_default() += node.count;
+                    }
+                    whole.push(stack);
+                })
+                .unwrap();
+            }
+            _ => {}
+        }
+    }
+    let end: EpochEnd = read(frames.last().unwrap());
+    Download {
+        stacks,
+        counters,
+        samples: end.samples,
+        running_ns,
+    }
+}
+
+#[test]
+fn a_welcome_says_who_the_agent_is() {
+    let (_, mut service) = service(2);
+    let mut client = Client::connect(&mut service);
+    let frames = client.ask(&mut service, &Hello { client: "test" });
+    let welcome: Welcome<'_> = read(&frames[0]);
+    assert_eq!(
+        (welcome.guest_name, welcome.vcpus, welcome.mappings),
+        (Some("fake"), 2, 1)
+    );
+    let mapping: Mapping<'_> = read(&frames[1]);
+    assert_eq!((mapping.start, mapping.code_base), (fake_guest::CODE, 16));
+    assert_eq!(frames.len(), 2);
+}
+
+#[test]
+fn a_recording_is_counted_exactly() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    let frames = client.start(&mut service, one_ms());
+    let started: Started = read(&frames[0]);
+    for round in 0..1000_u64 {
+        assert!(tick(agent, &[round % 10, 100, 200]));
+    }
+    deliver(agent, &[1]);
+    let frames = client.ask(
+        &mut service,
+        &Stop {
+            recording: started.recording,
+        },
+    );
+    let pending: Pending = read(&frames[0]);
+    assert_eq!((pending.epochs, pending.complete), (1, true));
+    let fetch = Fetch {
+        epoch: pending.first_epoch,
+        vcpu: 0,
+        node: 1,
+    };
+    let got = download(&client.ask(&mut service, &fetch));
+    assert_eq!(got.stacks.len(), 10);
+    assert!((0..10).all(|leaf| got.stacks[&vec![leaf, 100, 200]] == 100));
+    assert!(got.counters.add_up());
+    assert_eq!(
+        (got.counters.ticks, got.counters.recorded, got.samples),
+        (1000, 1000, 1000)
+    );
+    assert_eq!(got.counters.early, 1);
+    assert_eq!(
+        got,
+        download(&client.ask(&mut service, &fetch)),
+        "fetched again, the same"
+    );
+    let ended = client.ask(
+        &mut service,
+        &Acknowledge {
+            epoch: pending.first_epoch,
+        },
+    );
+    assert_eq!(read::<Acknowledged>(&ended[0]).epoch, pending.first_epoch);
+    assert_eq!(client.status(&mut service).0, state::IDLE);
+    let gone = refusal_code(&client.ask(&mut service, &fetch));
+    assert_eq!(gone.0, refusal::NO_EPOCH);
+    assert!(!tick(agent, &[1]), "nothing is armed any more");
+}
+
+/// The rest of an epoch, from any node on, is the rest of the whole.
+#[test]
+fn a_broken_download_goes_on_where_it_broke() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    client.start(&mut service, one_ms());
+    for round in 0..1600 {
+        tick(agent, &[round, round % 100, 77]);
+    }
+    let pending: Pending = read(&client.ask(&mut service, &Stop { recording: 0 })[0]);
+    let epoch = pending.first_epoch;
+    client.send(
+        &mut service,
+        &Fetch {
+            epoch,
+            vcpu: 0,
+            node: 1,
+        },
+    );
+    let whole = client.frames();
+    // The line breaks in the middle of a frame; the next connection asks for the rest.
+    let mut cut = Client::connect(&mut service);
+    let mut buffer = [0; 64];
+    let length = frame::encode(
+        &Fetch {
+            epoch,
+            vcpu: 0,
+            node: 1,
+        },
+        &mut buffer,
+    )
+    .unwrap();
+    assert_eq!(service.receive(cut.session, &buffer[..length]), length);
+    cut.take(&mut service, 6000);
+    service.close(cut.session);
+    let node_runs = |frames: &[(u16, Vec<u8>)]| -> Vec<(u32, u32)> {
+        let runs = frames.iter().filter(|frame| frame.0 == Nodes::TYPE);
+        runs.map(|frame| {
+            let run: Nodes<'_> = read(frame);
+            (run.first, run.count)
+        })
+        .collect()
+    };
+    let runs = node_runs(&whole);
+    assert!(runs.len() > 2, "the epoch takes several frames: {runs:?}");
+    let mut next = Client::connect(&mut service);
+    let rest = next.ask(
+        &mut service,
+        &Fetch {
+            epoch,
+            vcpu: 0,
+            node: runs[1].0,
+        },
+    );
+    assert_eq!(node_runs(&rest), runs[1..]);
+    assert_eq!(rest.last(), whole.last());
+}
+
+#[test]
+fn a_dump_leaves_the_recording_running() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    client.start(&mut service, one_ms());
+    (0..300).for_each(|_| assert!(tick(agent, &[1])));
+    let first: Pending = read(&client.ask(&mut service, &Dump { recording: 0 })[0]);
+    assert_eq!((first.epochs, first.complete), (1, true));
+    (0..50).for_each(|_| assert!(tick(agent, &[2])));
+    // The first epoch still waits: the second dump says so instead of making another.
+    let second: Pending = read(&client.ask(&mut service, &Dump { recording: 0 })[0]);
+    assert_eq!(
+        second,
+        Pending {
+            complete: false,
+            ..first
+        }
+    );
+    let fetch = |epoch| Fetch {
+        epoch,
+        vcpu: 0,
+        node: 1,
+    };
+    let got = download(&client.ask(&mut service, &fetch(first.first_epoch)));
+    assert_eq!(got.stacks, HashMap::from([(vec![1], 300)]));
+    assert_eq!(got.counters.recorded, 300);
+    // Stopped with one epoch waiting: now there are two, and only the older can be acknowledged.
+    let both: Pending = read(&client.ask(&mut service, &Stop { recording: 0 })[0]);
+    assert_eq!((both.first_epoch, both.epochs), (first.first_epoch, 2));
+    let last = both.first_epoch + 1;
+    let early = refusal_code(&client.ask(&mut service, &Acknowledge { epoch: last }));
+    assert_eq!(early.0, refusal::NO_EPOCH);
+    let got = download(&client.ask(&mut service, &fetch(last)));
+    assert_eq!(got.stacks, HashMap::from([(vec![2], 50)]));
+    for epoch in [both.first_epoch, last] {
+        let frames = client.ask(&mut service, &Acknowledge { epoch });
+        assert_eq!(read::<Acknowledged>(&frames[0]).epoch, epoch);
+    }
+}
+
+/// A client that is gone before all of its epoch is cleared: nobody else is served the half, and
+/// what is counted next into the same place begins with nothing.
+#[test]
+fn an_acknowledged_epoch_is_gone_though_its_client_is_too() {
+    // So many stacks that one call does not clear them.
+    const STACKS: u64 = 40_000;
+    let agent = agent(1, 8 << 20);
+    let mut service = Service::new(agent).unwrap();
+    let mut client = Client::connect(&mut service);
+    client.start(&mut service, one_ms());
+    (0..STACKS).for_each(|n| assert!(tick(agent, &[n % 256, n / 256])));
+    let first: Pending = read(&client.ask(&mut service, &Dump { recording: 0 })[0]);
+    let mut buffer = [0; 64];
+    let request = Acknowledge {
+        epoch: first.first_epoch,
+    };
+    let length = frame::encode(&request, &mut buffer).unwrap();
+    service.receive(client.session, &buffer[..length]);
+    service.transmit(client.session, &mut buffer);
+    service.close(client.session);
+
+    let mut next = Client::connect(&mut service);
+    let (_, _, epochs) = next.status(&mut service);
+    assert_eq!(epochs, 0);
+    let fetch = |epoch| Fetch {
+        epoch,
+        vcpu: 0,
+        node: 1,
+    };
+    let gone = refusal_code(&next.ask(&mut service, &fetch(first.first_epoch)));
+    assert_eq!(gone.0, refusal::NO_EPOCH);
+    for count in [7, 5] {
+        (0..count).for_each(|_| assert!(tick(agent, &[0, 0])));
+        // The dump waits until there is a place to count into.
+        next.send(&mut service, &Dump { recording: 0 });
+        while next.received.is_empty() {
+            assert!(service.advance().is_some(), "the agent forgot the dump");
+            next.take(&mut service, 100_000);
+        }
+        let pending: Pending = read(&next.frames()[0]);
+        assert_eq!((pending.epochs, pending.complete), (1, true));
+        let epoch = pending.first_epoch;
+        let got = download(&next.ask(&mut service, &fetch(epoch)));
+        assert_eq!(got.samples, count);
+        assert_eq!(got.counters.recorded, count);
+        assert_eq!(got.stacks, HashMap::from([(vec![0, 0], count)]));
+        next.ask(&mut service, &Acknowledge { epoch });
+    }
+}
+
+/// The recording ends by itself, also where nobody polls: a tick after the end is not counted.
+#[test]
+fn a_duration_ends_a_recording() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    let start = Start {
+        duration_ns: 100_000_000,
+        delay_ns: 5_000_000,
+        ..one_ms()
+    };
+    client.start(&mut service, start);
+    assert_eq!(client.status(&mut service).0, state::DELAYED);
+    assert!(!tick(agent, &[1]), "not before the delay has passed");
+    agent.platform().run(5_000_000);
+    assert_eq!(service.advance(), Some(105_000_000));
+    while tick(agent, &[1]) {}
+    assert_eq!(
+        agent.platform().now_ns(),
+        105_000_000,
+        "the last deadline is the end"
+    );
+    agent.platform().run(50_000_000);
+    deliver(agent, &[9]);
+    service.advance();
+    assert_eq!(client.status(&mut service).0, state::FINISHED);
+    let pending: Pending = read(&client.ask(&mut service, &Stop { recording: 0 })[0]);
+    let fetch = Fetch {
+        epoch: pending.first_epoch,
+        vcpu: 0,
+        node: 1,
+    };
+    let got = download(&client.ask(&mut service, &fetch));
+    assert_eq!(got.stacks.len(), 1);
+    assert!(got.samples.abs_diff(100) < 20, "{}", got.samples);
+    assert_eq!(
+        got.running_ns, 100_000_000,
+        "running time after the end is not the recording's"
+    );
+}
+
+/// What a tick found beside a stack is counted apart, and everything adds up.
+#[test]
+fn every_tick_is_accounted_for() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    client.start(
+        &mut service,
+        Start {
+            depth: 3,
+            ..one_ms()
+        },
+    );
+    let to_deadline = || {
+        let deadline = agent.deadline().unwrap();
+        agent.platform().run(deadline - agent.platform().now_ns());
+    };
+    to_deadline();
+    assert!(agent.on_tick(None).is_some(), "masked");
+    to_deadline();
+    agent.on_block();
+    assert_eq!(
+        deliver(agent, &[1]),
+        None,
+        "idle, and no deadline while the guest blocks"
+    );
+    assert!(agent.on_wake().is_some());
+    tick(agent, &[1, 2, 3, 4]);
+    tick(agent, &[1, 0x20_0000]);
+    let deadline = agent.deadline().unwrap();
+    agent
+        .platform()
+        .run(deadline - agent.platform().now_ns() + 1_500_000);
+    deliver(agent, &[1]);
+    deliver(agent, &[1]);
+    let (_, counters, _) = client.status(&mut service);
+    let expected = Counters {
+        ticks: 5,
+        recorded: 3,
+        masked: 1,
+        idle: 1,
+        early: 1,
+        late: 1,
+        truncated: 1,
+        broken: 1,
+        ..Counters::default()
+    };
+    assert_eq!(counters, expected);
+    assert!(counters.add_up());
+}
+
+#[test]
+fn a_full_table_is_overflow() {
+    let agent = agent(1, unikprof_agent::minimum_bytes(1));
+    let mut service = Service::new(agent).unwrap();
+    let mut client = Client::connect(&mut service);
+    client.start(&mut service, one_ms());
+    (0..1000).for_each(|leaf| assert!(tick(agent, &[leaf])));
+    let (_, counters, _) = client.status(&mut service);
+    assert_eq!(counters.ticks, 1000);
+    assert!(counters.overflow > 900 && counters.add_up(), "{counters:?}");
+}
+
+/// Blocked time moves no target: what is left of the period is armed again at wake.
+#[test]
+fn the_remainder_survives_a_block() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    client.start(&mut service, one_ms());
+    let left = |agent: &FakeAgent| agent.deadline().unwrap() - agent.platform().now_ns();
+    let before = left(agent);
+    agent.platform().run(before / 2);
+    agent.on_block();
+    assert_eq!(agent.deadline(), None);
+    agent.platform().idle(10_000_000_000);
+    let deadline = agent.on_wake().unwrap();
+    assert_eq!(deadline - agent.platform().now_ns(), before - before / 2);
+}
+
+#[test]
+fn refusals_say_what_was_wrong() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    let mut refused = |start: Start<'_>| refusal_code(&client.start(&mut service, start)).0;
+    assert_eq!(
+        refused(Start {
+            name: "",
+            ..one_ms()
+        }),
+        refusal::BAD_NAME
+    );
+    assert_eq!(
+        refused(Start {
+            name: &"x".repeat(65),
+            ..one_ms()
+        }),
+        refusal::BAD_NAME
+    );
+    assert_eq!(
+        refused(Start {
+            name: "a\nb",
+            ..one_ms()
+        }),
+        refusal::BAD_NAME
+    );
+    assert_eq!(
+        refused(Start {
+            period_ns: 0,
+            ..one_ms()
+        }),
+        refusal::BAD_PERIOD
+    );
+    assert_eq!(
+        refused(Start {
+            period_ns: u64::MAX,
+            ..one_ms()
+        }),
+        refusal::BAD_PERIOD
+    );
+    assert_eq!(
+        refused(Start {
+            depth: 0,
+            ..one_ms()
+        }),
+        refusal::BAD_DEPTH
+    );
+    assert_eq!(
+        refused(Start {
+            depth: 129,
+            ..one_ms()
+        }),
+        refusal::BAD_DEPTH
+    );
+    assert_eq!(
+        refused(Start {
+            mode: 9,
+            ..one_ms()
+        }),
+        refusal::UNSUPPORTED_MODE
+    );
+    let none = refusal_code(&client.ask(&mut service, &Stop { recording: 0 }));
+    assert_eq!(none.0, refusal::NO_RECORDING);
+
+    client.start(
+        &mut service,
+        Start {
+            name: "nightly",
+            ..one_ms()
+        },
+    );
+    let mut second = Client::connect(&mut service);
+    let (code, text) = refusal_code(&second.start(&mut service, one_ms()));
+    assert_eq!(code, refusal::ALREADY_RECORDING);
+    assert!(text.contains("nightly"), "{text}");
+    tick(agent, &[1]);
+    second.ask(&mut service, &Stop { recording: 0 });
+    let (code, text) = refusal_code(&second.start(&mut service, one_ms()));
+    assert_eq!(code, refusal::UNFETCHED);
+    assert!(text.contains("nightly"), "{text}");
+    let discard = Start {
+        flags: start_flag::DISCARD,
+        ..one_ms()
+    };
+    let frames = second.start(&mut service, discard);
+    assert_eq!(read::<Started>(&frames[0]).recording, 2);
+    assert_eq!(
+        second.status(&mut service),
+        (state::RECORDING, Counters::default(), 0)
+    );
+}
+
+#[test]
+fn no_common_version_names_both_ranges() {
+    let (_, mut service) = service(1);
+    let mut client = Client {
+        session: service.open().unwrap(),
+        received: Vec::new(),
+    };
+    let newer = VersionRange {
+        lowest: 7,
+        highest: 9,
+    };
+    client.send_bytes(&mut service, &preamble::encode(newer));
+    client.received.drain(..preamble::LENGTH);
+    let (code, text) = refusal_code(&client.frames());
+    assert_eq!(code, refusal::NO_COMMON_VERSION);
+    assert!(
+        text.contains("7 to 9") && text.contains("versions 1,"),
+        "{text}"
+    );
+    assert!(service.is_over(client.session));
+}
+
+/// Nothing a peer sends is worth more than its own connection.
+#[test]
+fn rule_breakers_lose_their_connection_only() {
+    let (agent, mut service) = service(1);
+    let mut honest = Client::connect(&mut service);
+    honest.start(&mut service, one_ms());
+
+    let mut foreign = Client {
+        session: service.open().unwrap(),
+        received: Vec::new(),
+    };
+    foreign.send_bytes(&mut service, b"GET / HTTP/1.1\r\n\r\n");
+    assert!(service.is_over(foreign.session));
+    service.close(foreign.session);
+
+    let mut damaged = Client::connect(&mut service);
+    let mut buffer = [0; 64];
+    let length = frame::encode(&Check {}, &mut buffer).unwrap();
+    buffer[length - 1] ^= 1;
+    damaged.send_bytes(&mut service, &buffer[..length]);
+    assert_eq!(refusal_code(&damaged.frames()).0, refusal::MALFORMED);
+    assert!(service.is_over(damaged.session));
+    service.close(damaged.session);
+
+    let mut endless = Client::connect(&mut service);
+    let mut header = [0xff; frame::HEADER];
+    header[2..6].copy_from_slice(&(frame::MAX_BODY as u32 + 1).to_le_bytes());
+    endless.send_bytes(&mut service, &header);
+    assert_eq!(refusal_code(&endless.frames()).0, refusal::MALFORMED);
+    service.close(endless.session);
+
+    // Unknown and too long, but whole: passed over, and the conversation goes on.
+    let mut newer = Client::connect(&mut service);
+    let mut long = vec![0x55; frame::HEADER + 5000];
+    long[..2].copy_from_slice(&0x1234_u16.to_le_bytes());
+    long[2..6].copy_from_slice(&5000_u32.to_le_bytes());
+    newer.send_bytes(&mut service, &long);
+    assert_eq!(refusal_code(&newer.frames()).0, refusal::UNKNOWN_REQUEST);
+    assert_eq!(newer.status(&mut service).0, state::RECORDING);
+
+    assert!(tick(agent, &[5]));
+    assert_eq!(honest.status(&mut service).1.recorded, 1);
+    let frames = honest.ask(&mut service, &Check {});
+    assert_eq!(read::<Status<'_>>(&frames[0]).rejected, 3);
+}
+
+#[test]
+fn silent_and_stalled_clients_are_given_up() {
+    let (agent, mut service) = service(1);
+    let silent = service.open().unwrap();
+    let mut stalled = Client::connect(&mut service);
+    let mut buffer = [0; 64];
+    let length = frame::encode(&Hello { client: "x" }, &mut buffer).unwrap();
+    service.receive(stalled.session, &buffer[..length]);
+    assert_eq!(stalled.take(&mut service, 10), 10);
+    let mut quiet = Client::connect(&mut service);
+    agent.platform().run(1_999_999_999);
+    assert_eq!(service.advance(), Some(2_000_000_000));
+    assert!(!service.is_over(silent));
+    agent.platform().run(1);
+    service.advance();
+    assert!(service.is_over(silent) && !service.is_over(stalled.session));
+    agent.platform().run(8_000_000_000);
+    service.advance();
+    assert!(service.is_over(stalled.session) && !service.is_over(quiet.session));
+    assert_eq!(quiet.status(&mut service).0, state::IDLE);
+    agent.platform().run(60_000_000_000);
+    service.advance();
+    assert!(service.is_over(quiet.session));
+}
+
+#[test]
+fn one_client_too_many_is_told() {
+    let (_, mut service) = service(1);
+    let sessions: Vec<_> = (0..SESSIONS).map(|_| service.open().unwrap()).collect();
+    assert_eq!(service.open(), None);
+    let mut answer = [0; 128];
+    let length = busy_answer(&mut answer);
+    let frame = frame::split(&answer[preamble::LENGTH..length])
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        frame::decode::<Refusal<'_>>(&frame).unwrap().code,
+        refusal::BUSY
+    );
+    service.close(sessions[2]);
+    assert_eq!(service.open(), Some(sessions[2]));
+}
+
+#[test]
+fn an_agent_has_one_service() {
+    let (agent, service) = service(1);
+    assert!(Service::new(agent).is_none());
+    drop(service);
+    assert!(Service::new(agent).is_some());
+}
+
+/// Requests in one packet, in single bytes, and more of them than fit the buffer.
+#[test]
+fn cuts_in_the_stream_do_not_matter() {
+    let (_, mut service) = service(1);
+    let mut one = [0; 64];
+    let length = frame::encode(&Check {}, &mut one).unwrap();
+    let mut bytes = preamble::encode(preamble::VERSIONS).to_vec();
+    (0..200).for_each(|_| bytes.extend_from_slice(&one[..length]));
+    for piece in [1, 7, 4096] {
+        let mut client = Client {
+            session: service.open().unwrap(),
+            received: Vec::new(),
+        };
+        bytes
+            .chunks(piece)
+            .for_each(|piece| client.send_bytes(&mut service, piece));
+        client.received.drain(..preamble::LENGTH);
+        assert_eq!(client.frames().len(), 200);
+        service.close(client.session);
+    }
+}

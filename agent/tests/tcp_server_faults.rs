@@ -1,0 +1,147 @@
+//! Downloads over bad lines: complete and right, or an error; never wrong.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod fake_guest;
+mod network;
+
+use std::cell::Cell;
+
+use network::{End, Faults, Faulty, Port, Stacks, World, ipv4};
+use smoltcp::phy::{Device, FaultInjector, Medium};
+use unikprof_agent::tcp_server::smoltcp;
+use unikprof_proto::code::refusal;
+use unikprof_proto::frame::FrameError;
+
+const SECOND: u64 = 1_000_000_000;
+/// Stacks of about 60 KiB on the wire: some 45 full segments.
+const STACKS: u32 = 3_000;
+
+/// Samples, stops and downloads with as many connections as it takes; answers how each download
+/// that failed did.
+///
+/// Whatever the line does, the recording goes on, the epoch waits, and one download at last holds
+/// exactly what was sampled.
+fn record<D: Device>(world: &mut World<D>, attempts: u32) -> Vec<End> {
+    let truth = insist(world, |world, client| {
+        // Start is not repeatable: a lost answer leaves a recording that runs already.
+        match world.start(client) {
+            Ok(()) | Err(End::Refused(refusal::ALREADY_RECORDING)) => Ok(()),
+            Err(end) => Err(end),
+        }
+    })
+    .map(|()| world.sample(2 * STACKS, STACKS));
+    let truth: Stacks = truth.expect("a recording starts");
+    let epoch = insist(world, World::stop).expect("a recording ends");
+    let mut failures = Vec::new();
+    for _ in 0..attempts {
+        let client = world.connect();
+        let fetched = world.fetch(client, epoch);
+        world.peers[client].abort();
+        match fetched {
+            Ok(stacks) => {
+                assert_eq!(stacks, truth, "a wrong download");
+                return failures;
+            }
+            Err(end) => failures.push(end),
+        }
+        world.wait(3 * SECOND);
+    }
+    panic!("no download in {attempts} attempts: {failures:?}");
+}
+
+/// Asks on one connection after another until the answer is there.
+fn insist<D: Device, T>(
+    world: &mut World<D>,
+    ask: impl Fn(&mut World<D>, usize) -> Result<T, End>,
+) -> Option<T> {
+    (0..20).find_map(|_| {
+        let client = world.connect();
+        let answer = ask(world, client);
+        world.peers[client].abort();
+        world.wait(3 * SECOND);
+        answer.ok()
+    })
+}
+
+/// Both ends of the line behind the same faults, each with seeds of its own.
+fn bad_line(faults: Faults, seed: u64) -> World<Faulty<Port>> {
+    let next = Cell::new(seed << 8);
+    World::with(Medium::Ethernet, ipv4, move |port| {
+        next.set(next.get() + 1);
+        Faulty::new(port, faults, next.get())
+    })
+}
+
+#[test]
+fn loss_is_repaired() {
+    for (seed, lost) in [(1, 20), (2, 50), (3, 100), (4, 150)] {
+        let faults = Faults {
+            lost,
+            ..Faults::default()
+        };
+        let failures = record(&mut bad_line(faults, seed), 20);
+        assert!(
+            lost > 50 || failures.is_empty(),
+            "{lost} in 1000: {failures:?}"
+        );
+    }
+}
+
+#[test]
+fn duplicates_and_disorder_are_repaired() {
+    for seed in 1..=8 {
+        let faults = Faults {
+            doubled: 200,
+            held: 300,
+            ..Faults::default()
+        };
+        assert_eq!(record(&mut bad_line(faults, seed), 1), []);
+    }
+}
+
+#[test]
+fn everything_at_once_is_repaired() {
+    for seed in 1..=8 {
+        let faults = Faults {
+            lost: 30,
+            doubled: 100,
+            held: 200,
+            swapped: 0,
+        };
+        record(&mut bad_line(faults, seed), 20);
+    }
+}
+
+/// Damage that gets past TCP is seen by the frames' own checksums, on both sides.
+#[test]
+fn damage_that_tcp_cannot_see_is_never_believed() {
+    let mut failures = Vec::new();
+    for seed in 1..=12 {
+        let faults = Faults {
+            swapped: 15,
+            ..Faults::default()
+        };
+        failures.extend(record(&mut bad_line(faults, seed), 60));
+    }
+    let checksum = |end: &End| matches!(end, End::Frame(FrameError::Checksum(_)));
+    assert!(
+        failures.iter().any(checksum),
+        "nothing was damaged: {failures:?}"
+    );
+}
+
+/// smoltcp's own fault injector: single bits flipped anywhere in a frame, and loss.
+#[test]
+fn flipped_bits_are_repaired() {
+    for (seed, corrupt, drop) in [(1, 5, 0), (2, 10, 5), (3, 15, 10)] {
+        let next = Cell::new(seed << 8);
+        let mut world = World::with(Medium::Ethernet, ipv4, move |port| {
+            next.set(next.get() + 1);
+            let mut device = FaultInjector::new(port, next.get());
+            device.set_corrupt_chance(corrupt);
+            device.set_drop_chance(drop);
+            device
+        });
+        record(&mut world, 20);
+    }
+}

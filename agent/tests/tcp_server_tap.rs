@@ -1,0 +1,228 @@
+//! A hosted guest with an address of its own on a TAP device, and Linux's TCP as its client.
+//!
+//! It takes root and `/dev/net/tun`; the device lives in a network namespace of the test's own.
+//! Where that cannot be had, the test says so by name.
+#![allow(clippy::unwrap_used, clippy::panic, unsafe_code)]
+
+mod fake_guest;
+mod network;
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use network::{Download, Frame, read};
+use unikprof_agent::SESSIONS;
+use unikprof_agent::hosted::{self, Config, Guest, Listen, Tap};
+use unikprof_proto::code::{message_type, refusal};
+use unikprof_proto::frame::{self, Message};
+use unikprof_proto::message::{
+    Acknowledge, Acknowledged, Check, Fetch, Hello, Mapping, Pending, Refusal, Start, Status, Stop,
+    Welcome,
+};
+use unikprof_proto::preamble;
+
+const DEVICE: &str = "unikprof0";
+const GUEST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 5);
+const HOST: &str = "10.77.0.1/24";
+/// The longest that anything may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_linux_client_is_served_on_a_tap_device() {
+    if let Err(reason) = enter_a_namespace() {
+        // Not captured, as printed lines are.
+        let line = "SKIPPED a_linux_client_is_served_on_a_tap_device";
+        writeln!(io::stderr(), "{line}: {reason}").unwrap();
+        return;
+    }
+    let guest = hosted::start(Config {
+        listen: Listen::Tap(Tap {
+            device: DEVICE,
+            address: IpAddr::V4(GUEST),
+            prefix: 24,
+            gateway: None,
+            port: 7777,
+        }),
+        ..Config::default()
+    })
+    .unwrap();
+    ip(&["address", "add", HOST, "dev", DEVICE]);
+    ip(&["link", "set", DEVICE, "up"]);
+
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| burn(guest, &done));
+        records(guest.address());
+        crowds(guest.address());
+        done.store(true, Ordering::Relaxed);
+    });
+    ip(&["link", "delete", DEVICE]);
+    sleeps_without_its_device();
+}
+
+/// A recording from start to acknowledge, over a link that goes down in between.
+fn records(address: SocketAddr) {
+    let mut client = Client::connect(address).unwrap();
+    client.send(&Hello { client: "test" });
+    let welcome = client.frame();
+    for _ in 0..read::<Welcome<'_>>(&welcome).mappings {
+        assert_eq!(client.frame().0, <Mapping<'_> as Message<'_>>::TYPE);
+    }
+    let start = Start {
+        name: "tap",
+        period_ns: 1_000_000,
+        mode: 0,
+        depth: 64,
+        duration_ns: 0,
+        delay_ns: 0,
+        flags: 0,
+    };
+    client.send(&start);
+    assert_eq!(client.frame().0, message_type::STARTED);
+
+    ip(&["link", "set", DEVICE, "down"]);
+    ip(&["link", "set", DEVICE, "up"]);
+    let began = Instant::now();
+    loop {
+        client.send(&Check {});
+        let frame = client.frame();
+        let status: Status<'_> = read(&frame);
+        if status.counters.recorded >= 50 {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{:?}", status.counters);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    client.send(&Stop { recording: 0 });
+    let epoch = read::<Pending>(&client.frame()).first_epoch;
+    client.send(&Fetch {
+        epoch,
+        vcpu: 0,
+        node: 1,
+    });
+    let mut download = Download::default();
+    while download.samples.is_none() {
+        download.take(&client.frame()).unwrap();
+    }
+    download.check();
+    assert!(download.recorded >= 50);
+    client.send(&Acknowledge { epoch });
+    assert_eq!(read::<Acknowledged>(&client.frame()).epoch, epoch);
+}
+
+/// One client too many is told so, and those beyond are refused.
+fn crowds(address: SocketAddr) {
+    let mut clients: Vec<Client> = Vec::new();
+    let began = Instant::now();
+    // The session of the client before is free once its end has arrived.
+    while clients.len() < SESSIONS {
+        assert!(began.elapsed() < PATIENCE);
+        let mut client = Client::connect(address).unwrap();
+        client.send(&Check {});
+        if client.frame().0 == message_type::STATUS {
+            clients.push(client);
+        }
+    }
+    let mut busy = Client::connect(address).unwrap();
+    let frame = busy.frame();
+    assert_eq!(read::<Refusal<'_>>(&frame).code, refusal::BUSY);
+    let refused = Client::connect(address).map(|_| ());
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+}
+
+/// A service thread whose device was taken away does not spin.
+fn sleeps_without_its_device() {
+    let began = Instant::now();
+    loop {
+        let before = cpu_time();
+        std::thread::sleep(Duration::from_millis(200));
+        if cpu_time() - before < Duration::from_millis(20) {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "the service thread spins");
+    }
+}
+
+/// The guest's work, until `done`.
+fn burn(guest: Guest, done: &AtomicBool) {
+    let _vcpu = guest.register_thread().unwrap();
+    let mut number = 1_u64;
+    while !done.load(Ordering::Relaxed) {
+        number = std::hint::black_box(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    }
+}
+
+/// A client on this machine's own TCP.
+struct Client {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+impl Client {
+    fn connect(address: SocketAddr) -> io::Result<Self> {
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(&preamble::encode(preamble::VERSIONS))?;
+        let mut bytes = [0; preamble::LENGTH];
+        stream.read_exact(&mut bytes)?;
+        assert_eq!(preamble::decode(&bytes), Ok(preamble::VERSIONS));
+        let received = Vec::new();
+        Ok(Self { stream, received })
+    }
+
+    fn send<'a, M: Message<'a>>(&mut self, message: &M) {
+        let mut buffer = [0; 2048];
+        let length = frame::encode(message, &mut buffer).unwrap();
+        self.stream.write_all(&buffer[..length]).unwrap();
+    }
+
+    fn frame(&mut self) -> Frame {
+        loop {
+            if let Some(found) = frame::split(&self.received).unwrap() {
+                let (length, taken) = (found.length(), (found.kind, found.body.to_vec()));
+                self.received.drain(..length);
+                return taken;
+            }
+            let mut buffer = [0; 4096];
+            let length = self.stream.read(&mut buffer).unwrap();
+            assert!(length > 0, "the agent hung up");
+            self.received.extend_from_slice(&buffer[..length]);
+        }
+    }
+}
+
+/// Moves this thread, and those it starts, to a network namespace of their own.
+fn enter_a_namespace() -> Result<(), String> {
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        return Err("there is no /dev/net/tun".into());
+    }
+    let found = Command::new("ip").arg("-Version").output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        return Err("there is no `ip` command".into());
+    }
+    // SAFETY: it takes no memory; only what this thread's system calls see changes.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        let error = io::Error::last_os_error();
+        return Err(format!("no network namespace can be made: {error}"));
+    }
+    Ok(())
+}
+
+fn ip(arguments: &[&str]) {
+    let output = Command::new("ip").args(arguments).output().unwrap();
+    assert!(output.status.success(), "ip {arguments:?}: {output:?}");
+}
+
+fn cpu_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the structure is the one asked for.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) } != 0;
+    assert!(!failed);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
