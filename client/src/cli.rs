@@ -1,0 +1,75 @@
+//! The command line: what can be said to `unikprof-client`, and what it does then.
+//!
+//! The program's `main` is [`main`] alone. Output for people and programs goes to stdout, errors,
+//! warnings and progress to stderr; [`exit_code`] lists what the exit codes mean.
+
+mod arguments;
+mod connect;
+mod describe;
+mod failure;
+mod json;
+mod names;
+mod outputs;
+mod report;
+mod screen;
+mod values;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+
+use crate::exit_code;
+use arguments::{Arguments, Word};
+pub(crate) use failure::Failure;
+#[cfg(feature = "demo")]
+pub(crate) use outputs::write_report;
+#[cfg(feature = "demo")]
+pub(crate) use screen::columns;
+pub(crate) use screen::print;
+#[cfg(feature = "demo")]
+pub(crate) use values::nanoseconds;
+
+/// Runs the program with the arguments of this process.
+pub fn main() -> ExitCode {
+    ExitCode::from(run(std::env::args_os()))
+}
+
+/// Runs the program with these arguments, its own name first; answers its exit code.
+fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help that nobody reads to its end is no failure.
+            let _ = error.print();
+            return if error.use_stderr() {
+                exit_code::USAGE
+            } else {
+                exit_code::SUCCESS
+            };
+        }
+    };
+    let done = match arguments.word {
+        Word::Connect(arguments) => connect::run(arguments),
+        Word::Report(arguments) => report::run(&arguments),
+        #[cfg(feature = "demo")]
+        Word::Demo(arguments) => crate::demo::run(&arguments),
+        #[cfg(feature = "demo")]
+        Word::DemoGuest => crate::demo::guest(),
+        Word::Completions { shell } => {
+            let mut script = Vec::new();
+            let mut command = Arguments::command();
+            clap_complete::generate(shell, &mut command, "unikprof-client", &mut script);
+            print(&script)
+        }
+    };
+    match done {
+        Ok(()) => exit_code::SUCCESS,
+        Err(failure) => {
+            if let Some(text) = failure.text() {
+                eprintln!("error: {text}");
+            }
+            failure.exit_code()
+        }
+    }
+}

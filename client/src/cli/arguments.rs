@@ -1,0 +1,319 @@
+//! The words of the command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use regex::Regex;
+
+use super::names::NameArguments;
+use super::values;
+use crate::connection::Address;
+use crate::output::{NamePattern, OutputFormat};
+use crate::record::{DEFAULT_NAME, Settings};
+
+/// Profiles a running Xen unikernel over TCP: records it, downloads the counts and shows where
+/// its time goes
+#[derive(Debug, Parser)]
+#[command(
+    name = "unikprof-client",
+    version,
+    after_help = after_help(),
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    pub(super) word: Word,
+}
+
+fn after_help() -> String {
+    let demo = match cfg!(feature = "demo") {
+        true => {
+            "  unikprof-client demo                                        see it work without a guest\n"
+        }
+        false => "",
+    };
+    format!("Examples:\n{demo}{EXAMPLES}")
+}
+
+const EXAMPLES: &str = "\
+\x20 unikprof-client connect 10.0.0.5 info                       who is there?
+  unikprof-client connect 10.0.0.5 record 30s -o run.unikprof record it
+  unikprof-client report run.unikprof --image guest.elf       see what is hot
+  unikprof-client report run.unikprof --image guest.elf -o run.svg
+
+Exit codes:
+    0  done
+    1  anything that has no code of its own
+    2  the command line is wrong
+    3  no connection, or it was lost and nothing could be kept
+    4  what answers is no agent, speaks other versions or breaks the protocol
+    5  the agent refused
+    6  an input file is unreadable, damaged or the wrong one
+    7  an output could not be written
+    8  the recording is incomplete; what arrived was kept
+  130  interrupted; nothing was kept";
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Word {
+    /// Talk to the agent in a guest: info, record, start, check, dump, stop
+    Connect(ConnectArguments),
+    /// Show a recording: tables, flame graph, pprof and others
+    Report(ReportArguments),
+    /// Record a demo guest on this machine and show the result
+    #[cfg(feature = "demo")]
+    Demo(crate::demo::DemoArguments),
+    /// The demo's guest: a process of its own, started by `demo`
+    #[cfg(feature = "demo")]
+    #[command(name = crate::demo::GUEST_WORD, hide = true)]
+    DemoGuest,
+    /// Print a script that completes this program's words in a shell
+    #[command(
+        after_help = "Example:\n  unikprof-client completions bash > ~/.local/share/bash-completion/completions/unikprof-client"
+    )]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = CONNECT_HELP,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub(super) struct ConnectArguments {
+    /// Where the agent listens: HOST, HOST:PORT or [IPV6]:PORT; the port is 7777 if not given
+    #[arg(value_name = "ADDR")]
+    pub(super) address: Address,
+    /// How long the agent may take to accept the connection and for each part of an answer
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::duration, global = true)]
+    pub(super) timeout: Duration,
+    /// How long a lost connection is tried again; 0s: not at all
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration, global = true)]
+    pub(super) retry: Duration,
+    /// Print the result as JSON
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+    #[command(subcommand)]
+    pub(super) word: ConnectWord,
+}
+
+const CONNECT_HELP: &str = "\
+Examples:
+  unikprof-client connect 10.0.0.5 record 30s
+  unikprof-client connect [::1]:7777 record 1m -F 4999 -o %n-%t.unikprof
+  unikprof-client connect web.lan record 10s --image guest.elf -o run.svg
+
+  A recording that goes on by itself, looked at now and then:
+  unikprof-client connect 10.0.0.5 start --name nightly
+  unikprof-client connect 10.0.0.5 check
+  unikprof-client connect 10.0.0.5 dump -o so-far.unikprof
+  unikprof-client connect 10.0.0.5 stop -o all.unikprof";
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ConnectWord {
+    /// Tell who the agent is: versions, vCPUs, limits, mappings and build-ids
+    Info,
+    /// Record for a while, download the result and write it
+    #[command(after_help = RECORD_HELP)]
+    Record(RecordArguments),
+    /// Start a recording and leave it running in the guest
+    Start(StartArguments),
+    /// Tell what the recorder does, and how full it is
+    Check,
+    /// Download what the recording counted since the last dump; it goes on
+    Dump(FetchArguments),
+    /// End the recording, download what it counted and write it
+    Stop(FetchArguments),
+}
+
+const RECORD_HELP: &str = "\
+The guest ends the recording by itself, also if this client is gone; `stop` then fetches it.
+Ctrl-C ends it early and keeps what was sampled so far.
+
+Examples:
+  unikprof-client connect 10.0.0.5 record 30s
+  unikprof-client connect 10.0.0.5 record 10s -o run.unikprof -o run.txt
+  unikprof-client connect 10.0.0.5 record 1m -F 9973 --image guest.elf -o run.svg
+  unikprof-client connect 10.0.0.5 record 10s --image guest.elf -o -";
+
+#[derive(Debug, Args)]
+pub(super) struct RecordArguments {
+    /// How long to record, as in 30s or 5m; without it, until Ctrl-C
+    #[arg(value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
+    pub(super) duration_ns: u64,
+    #[command(flatten)]
+    pub(super) settings: SettingsArguments,
+    #[command(flatten)]
+    pub(super) outputs: OutputArguments,
+    #[command(flatten)]
+    pub(super) names: NameArguments,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct StartArguments {
+    /// How long to record, as in 8h; without it, until `stop`
+    #[arg(long = "duration", value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
+    pub(super) duration_ns: u64,
+    #[command(flatten)]
+    pub(super) settings: SettingsArguments,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct FetchArguments {
+    #[command(flatten)]
+    pub(super) outputs: OutputArguments,
+    #[command(flatten)]
+    pub(super) names: NameArguments,
+}
+
+/// How to sample.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling")]
+pub(super) struct SettingsArguments {
+    /// Samples a second of running time, on each vCPU
+    #[arg(short = 'F', long = "rate", value_name = "HZ", default_value = "997", value_parser = values::rate)]
+    period_ns: u64,
+    /// The mean time between samples instead of a rate, as in 1ms
+    #[arg(long, value_name = "TIME", value_parser = values::interval, conflicts_with = "period_ns")]
+    interval: Option<u64>,
+    /// The recording's name
+    #[arg(long, default_value = DEFAULT_NAME, value_parser = values::name)]
+    name: String,
+    /// How long to wait before sampling begins
+    #[arg(long = "delay", value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
+    delay_ns: u64,
+    /// The most frames kept of a stack; 128 or the agent's limit if not given
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..))]
+    depth: Option<u32>,
+    /// What is sampled
+    #[arg(long, value_enum, default_value_t = ModeArgument::Cpu)]
+    mode: ModeArgument,
+    /// Throw away a finished recording that nobody fetched
+    #[arg(long)]
+    discard: bool,
+    /// Sample at fixed intervals instead of random ones: a load in step with them fools the profile
+    #[arg(long)]
+    fixed_interval: bool,
+}
+
+/// What is sampled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ModeArgument {
+    /// Running time: where the CPU is spent
+    Cpu,
+}
+
+impl SettingsArguments {
+    pub(super) fn settings(&self, duration_ns: u64) -> Settings {
+        // There is one mode as yet, and `Settings` means it.
+        let ModeArgument::Cpu = self.mode;
+        Settings {
+            name: self.name.clone(),
+            period_ns: self.interval.unwrap_or(self.period_ns),
+            depth: self.depth,
+            duration_ns,
+            delay_ns: self.delay_ns,
+            discard: self.discard,
+            fixed_interval: self.fixed_interval,
+        }
+    }
+}
+
+/// Where results go.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub(super) struct OutputArguments {
+    /// Write to this file; its ending tells the format. May be given again
+    ///
+    /// .unikprof is the raw recording, from which `report` makes all others; .svg a flame graph,
+    /// .pb.gz for pprof, .folded for other flame graph tools, .txt and .json tables. %t in the name
+    /// becomes the time (UTC), %n the guest's name, %% a percent sign; - is standard output.
+    /// Without any: %n-%t.unikprof.
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    pub(super) output: Vec<NamePattern>,
+    /// The format, whatever the ending: unikprof, text, folded, svg, pprof or json
+    #[arg(long)]
+    pub(super) format: Option<OutputFormat>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = REPORT_HELP, arg_required_else_help = true)]
+pub(super) struct ReportArguments {
+    /// The recording
+    #[arg(value_name = "FILE")]
+    pub(super) recording: PathBuf,
+    /// Read a damaged or cut file as far as it is whole
+    #[arg(long)]
+    pub(super) salvage: bool,
+    /// Only stacks with a function whose name matches
+    #[arg(long, value_name = "REGEX", help_heading = "Selection")]
+    pub(super) focus: Option<Regex>,
+    /// No stacks with a function whose name matches
+    #[arg(long, value_name = "REGEX", help_heading = "Selection")]
+    pub(super) ignore: Option<Regex>,
+    /// Tell the lines of a function apart
+    #[arg(long, help_heading = "Selection")]
+    pub(super) lines: bool,
+    /// Count inlined functions as the function they were inlined into
+    #[arg(long, help_heading = "Selection")]
+    pub(super) no_inlines: bool,
+    /// How many functions the text lists; 0 for all
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 30,
+        help_heading = "Selection"
+    )]
+    pub(super) top: usize,
+    /// Whole names in the text's tables, however long; else they are shortened to fit the terminal,
+    /// or 120 columns
+    #[arg(long, help_heading = "Output")]
+    pub(super) wide: bool,
+    /// Print the report as JSON: short for --format json
+    #[arg(long, conflicts_with = "format", help_heading = "Output")]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) outputs: ReportOutputArguments,
+    #[command(flatten)]
+    pub(super) names: NameArguments,
+}
+
+/// Where reports go.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub(super) struct ReportOutputArguments {
+    /// Write to this file; its ending tells the format. May be given again
+    ///
+    /// .svg is a flame graph, .pb.gz for pprof, .folded for other flame graph tools, .txt and .json
+    /// tables. %t in the name becomes the time of the recording (UTC), %n the guest's name, %% a
+    /// percent sign; - is standard output, which gets the text if no file is named.
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    pub(super) output: Vec<NamePattern>,
+    /// The format, whatever the ending: text, folded, svg, pprof or json
+    #[arg(long)]
+    pub(super) format: Option<crate::report::Format>,
+}
+
+const REPORT_HELP: &str = "\
+Examples:
+  unikprof-client report run.unikprof --image guest.elf
+  unikprof-client report run.unikprof --image guest.elf -o run.svg -o run.pb.gz
+  unikprof-client report run.unikprof --image guest.elf --focus 'tcp::' --lines
+  unikprof-client report run.unikprof --format folded | grep tcp";
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_words_make_sense() {
+        Arguments::command().debug_assert();
+    }
+}

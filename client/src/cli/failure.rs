@@ -1,0 +1,88 @@
+//! Why the program did not do what it was told.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::connection::ConnectionError;
+use crate::exit_code;
+use crate::output::{OutputError, UnknownOutputFormat};
+use crate::record::RecordError;
+use crate::recording::RecordingError;
+use crate::report::ReportError;
+use crate::symbols::SymbolError;
+
+/// Every way the program fails, with its words and its exit code.
+#[derive(Debug, Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+    #[error(transparent)]
+    Symbols(#[from] SymbolError),
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    #[error("cannot write {}: {source}", path.display())]
+    Report { path: PathBuf, source: ReportError },
+    #[error("cannot write to standard output: {0}")]
+    Stdout(io::Error),
+    #[error(transparent)]
+    Format(#[from] UnknownOutputFormat),
+    /// A combination of arguments that clap does not know to be wrong.
+    #[error("{0}")]
+    Usage(String),
+    #[error(
+        "the recording is incomplete: {reason}\nwhat arrived is kept in {}; `unikprof-client report` reads it",
+        path.display()
+    )]
+    Incomplete { path: PathBuf, reason: String },
+    /// A report failed after the recording was made.
+    #[error("{source}\nthe recording itself is safe in {}; `unikprof-client report` reads it", recording.display())]
+    AfterRecording {
+        recording: PathBuf,
+        source: Box<Failure>,
+    },
+    #[error("cannot wait for signals: {0}")]
+    Signals(io::Error),
+    #[cfg(feature = "demo")]
+    #[error(transparent)]
+    Demo(#[from] crate::demo::DemoError),
+}
+
+impl Failure {
+    /// What to tell the user; nothing where a reader of stdout has just had enough.
+    pub(crate) fn text(&self) -> Option<String> {
+        match self {
+            Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
+            other => Some(other.to_string()),
+        }
+    }
+
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Connection(error) => error.exit_code(),
+            Failure::Record(error) => error.exit_code(),
+            Failure::Recording(error) => error.exit_code(),
+            Failure::Symbols(_) => exit_code::INPUT,
+            Failure::Output(error) => error.exit_code(),
+            Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                exit_code::SUCCESS
+            }
+            Failure::Report { source, .. } => match source {
+                ReportError::NotBuiltIn { .. } => exit_code::USAGE,
+                _ => exit_code::OUTPUT,
+            },
+            Failure::Stdout(_) => exit_code::OUTPUT,
+            Failure::Format(_) | Failure::Usage(_) => exit_code::USAGE,
+            Failure::Incomplete { .. } => exit_code::INCOMPLETE,
+            Failure::AfterRecording { source, .. } => source.exit_code(),
+            Failure::Signals(_) => exit_code::OTHER,
+            #[cfg(feature = "demo")]
+            Failure::Demo(error) => error.exit_code(),
+        }
+    }
+}

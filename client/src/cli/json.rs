@@ -1,0 +1,113 @@
+//! What `connect` prints with `--json`, for programs. Names are stable; more may be added.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use unikprof_proto::code::start_flag;
+
+use super::describe::cost_share;
+use crate::agent_info::AgentInfo;
+use crate::record::{RecorderStatus, Settings};
+use crate::recording::{Completeness, Recording};
+
+/// Who the agent is, for programs.
+pub(super) fn info(agent: &AgentInfo, protocol: u16) -> String {
+    let mappings: Vec<Value> = agent
+        .mappings
+        .iter()
+        .map(|mapping| {
+            json!({
+                "start": mapping.start,
+                "end": mapping.end,
+                "file_offset": mapping.file_offset,
+                "build_id": mapping.build_id.as_ref().map(ToString::to_string),
+                "path": mapping.path,
+            })
+        })
+        .collect();
+    pretty(&json!({
+        "agent_version": agent.agent_version,
+        "protocol": protocol,
+        "architecture": agent.architecture,
+        "platform": agent.platform,
+        "guest_name": agent.guest_name,
+        "guest_id": agent.guest_id,
+        "vcpus": agent.vcpus,
+        "monotonic_ns": agent.monotonic_ns,
+        "wall_clock_ns": agent.wall_clock_ns,
+        "tells_runstate": agent.tells_runstate(),
+        "reachable_when_busy": agent.reachable_when_busy(),
+        "min_period_ns": agent.min_period_ns,
+        "max_period_ns": agent.max_period_ns,
+        "max_depth": agent.max_depth,
+        "memory_bytes": agent.memory_bytes,
+        "nodes_per_vcpu": agent.nodes_per_vcpu,
+        "mappings": mappings,
+    }))
+}
+
+/// What the recorder does, for programs.
+pub(super) fn status(status: &RecorderStatus) -> String {
+    let c = &status.counters;
+    pretty(&json!({
+        "state": status.state_name(),
+        "recording": status.recording,
+        "name": status.name,
+        "mode": status.mode,
+        "period_ns": status.period_ns,
+        "depth": status.depth,
+        "fixed_interval": status.flags & start_flag::FIXED_INTERVAL != 0,
+        "now_ns": status.now_ns,
+        "started_ns": status.started_ns,
+        "duration_ns": status.duration_ns,
+        "counters": {
+            "ticks": c.ticks, "recorded": c.recorded, "overflow": c.overflow, "lost": c.lost,
+            "masked": c.masked, "idle": c.idle, "early": c.early, "late": c.late,
+            "truncated": c.truncated, "broken": c.broken,
+        },
+        "nodes_used": status.nodes_used,
+        "nodes_capacity": status.nodes_capacity,
+        "first_epoch": status.first_epoch,
+        "epochs": status.epochs,
+        "sessions": status.sessions,
+        "rejected": status.rejected,
+        "server_ns": status.server_ns,
+    }))
+}
+
+/// That a recording was started, for programs.
+pub(super) fn started(settings: &Settings, recording: u64) -> String {
+    pretty(&json!({
+        "recording": recording,
+        "name": settings.name,
+        "period_ns": settings.period_ns,
+        "duration_ns": settings.duration_ns,
+        "delay_ns": settings.delay_ns,
+    }))
+}
+
+/// What was recorded and where it is, for programs.
+pub(super) fn recorded(recording: &Recording, files: &[PathBuf]) -> String {
+    let info = recording.profile.recording();
+    let incomplete = match &recording.completeness {
+        Completeness::Complete => None,
+        Completeness::Incomplete(reason) | Completeness::Salvaged(reason) => Some(reason),
+    };
+    pretty(&json!({
+        "name": info.name,
+        "guest_name": recording.agent.guest_name,
+        "period_ns": info.period_ns,
+        "elapsed_ns": info.elapsed_ns,
+        "samples": recording.profile.sample_count(),
+        "counters": recording.profile.counters(),
+        "cost_share": cost_share(recording),
+        "complete": incomplete.is_none(),
+        "incomplete": incomplete,
+        "warnings": info.warnings,
+        "files": files.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
+    }))
+}
+
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}

@@ -1,0 +1,286 @@
+//! Which files are to be written, and writing them.
+
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use super::failure::Failure;
+use super::{print, screen};
+use crate::output::{AtomicFile, NamePattern, OutputFormat};
+use crate::report::{DEFAULT_COLUMNS, Format, Report, ReportError};
+
+/// The name that means standard output.
+const STDOUT: &str = "-";
+
+/// A report that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ReportOutput {
+    pub(super) format: Format,
+    pub(super) target: Target,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Target {
+    Stdout,
+    File(PathBuf),
+}
+
+/// Where a recording and its reports go.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The recording; where the user wants none, a file that lasts until the reports are written.
+    pub(super) recording: PathBuf,
+    pub(super) keeps_recording: bool,
+    pub(super) reports: Vec<ReportOutput>,
+}
+
+impl Plan {
+    /// What the patterns mean for this guest at this time; no pattern: a recording named after both.
+    pub(super) fn new(
+        patterns: &[NamePattern],
+        format: Option<OutputFormat>,
+        guest: Option<&str>,
+        time: Timestamp,
+    ) -> Result<Plan, Failure> {
+        let mut recordings = Vec::new();
+        let mut reports = Vec::new();
+        let default;
+        let patterns = match patterns {
+            [] => {
+                let ending = match format.unwrap_or(OutputFormat::Recording) {
+                    OutputFormat::Recording => "unikprof",
+                    OutputFormat::Report(Format::Text) => "txt",
+                    OutputFormat::Report(Format::Pprof) => "pb.gz",
+                    OutputFormat::Report(format) => format.name(),
+                };
+                default = [pattern(&format!("%n-%t.{ending}"))?];
+                &default[..]
+            }
+            given => given,
+        };
+        for (format, target) in targets(patterns, format, guest, time)? {
+            match (format, target) {
+                (OutputFormat::Recording, Target::File(path)) => recordings.push(path),
+                (OutputFormat::Recording, Target::Stdout) => {
+                    return Err(Failure::Usage(
+                        "the raw recording needs a file; `-o -` is for reports".into(),
+                    ));
+                }
+                (OutputFormat::Report(format), target) => {
+                    reports.push(ReportOutput { format, target });
+                }
+            }
+        }
+        no_name_twice(&recordings, &reports)?;
+        let (recording, keeps_recording) = match recordings.as_slice() {
+            [] => (beside(&reports), false),
+            [only] => (only.clone(), true),
+            [_, more, ..] => {
+                return Err(Failure::Usage(format!(
+                    "one raw recording is enough: leave `-o {}` out",
+                    more.display()
+                )));
+            }
+        };
+        Ok(Plan {
+            recording,
+            keeps_recording,
+            reports,
+        })
+    }
+}
+
+impl ReportOutput {
+    /// How wide the text of these reports may be: as wide as the terminal, if one goes there.
+    pub(super) fn columns(outputs: &[ReportOutput]) -> usize {
+        match outputs.iter().any(|output| output.target == Target::Stdout) {
+            true => screen::columns(),
+            false => DEFAULT_COLUMNS,
+        }
+    }
+
+    /// What the patterns mean; no pattern: standard output.
+    pub(super) fn plan(
+        patterns: &[NamePattern],
+        format: Option<Format>,
+        guest: Option<&str>,
+        time: Timestamp,
+    ) -> Result<Vec<ReportOutput>, Failure> {
+        if patterns.is_empty() {
+            return Ok(vec![ReportOutput {
+                format: format.unwrap_or(Format::Text),
+                target: Target::Stdout,
+            }]);
+        }
+        let format = format.map(OutputFormat::Report);
+        let mut outputs = Vec::new();
+        for (format, target) in targets(patterns, format, guest, time)? {
+            let OutputFormat::Report(format) = format else {
+                return Err(Failure::Usage(
+                    "`report` reads recordings and writes reports; it cannot write a .unikprof"
+                        .into(),
+                ));
+            };
+            outputs.push(ReportOutput { format, target });
+        }
+        no_name_twice(&[], &outputs)?;
+        Ok(outputs)
+    }
+
+    /// Writes the report, whole or not at all.
+    pub(super) fn write(&self, report: &Report<'_>) -> Result<(), Failure> {
+        match &self.target {
+            Target::Stdout => {
+                if self.format == Format::Pprof && std::io::stdout().is_terminal() {
+                    return Err(Failure::Usage(
+                        "pprof's format is not for terminals: name a file with -o, or pipe it on"
+                            .into(),
+                    ));
+                }
+                let mut bytes = Vec::new();
+                let written = report.write(self.format, &mut bytes);
+                written.map_err(|source| failed(STDOUT.as_ref(), source))?;
+                print(bytes)
+            }
+            Target::File(path) => write_report(report, self.format, path),
+        }
+    }
+}
+
+/// Writes a report to a file, whole or not at all.
+pub(crate) fn write_report(
+    report: &Report<'_>,
+    format: Format,
+    path: &Path,
+) -> Result<(), Failure> {
+    let mut file = AtomicFile::create(path)?;
+    match report.write(format, &mut file) {
+        Ok(()) => Ok(file.publish()?),
+        Err(ReportError::Write(source)) => Err(file.failed(source).into()),
+        Err(source) => Err(failed(path, source)),
+    }
+}
+
+fn failed(path: &Path, source: ReportError) -> Failure {
+    Failure::Report {
+        path: path.into(),
+        source,
+    }
+}
+
+fn pattern(text: &str) -> Result<NamePattern, Failure> {
+    text.parse()
+        .map_err(|error| Failure::Usage(format!("{error}")))
+}
+
+/// What each pattern means: the format given, or else the one that the name asks for.
+fn targets(
+    patterns: &[NamePattern],
+    format: Option<OutputFormat>,
+    guest: Option<&str>,
+    time: Timestamp,
+) -> Result<Vec<(OutputFormat, Target)>, Failure> {
+    let one = |pattern: &NamePattern| {
+        if pattern.as_str() == STDOUT {
+            let format = format.unwrap_or(OutputFormat::Report(Format::Text));
+            return Ok((format, Target::Stdout));
+        }
+        let path = pattern.expand(guest, time);
+        let format = match format {
+            Some(format) => format,
+            None => OutputFormat::from_path(&path)?,
+        };
+        Ok((format, Target::File(path)))
+    };
+    patterns.iter().map(one).collect()
+}
+
+/// Two results under one name: the second would replace the first.
+fn no_name_twice(recordings: &[PathBuf], reports: &[ReportOutput]) -> Result<(), Failure> {
+    let mut names: Vec<&Path> = recordings.iter().map(PathBuf::as_path).collect();
+    names.extend(reports.iter().map(|output| match &output.target {
+        Target::Stdout => Path::new(STDOUT),
+        Target::File(path) => path,
+    }));
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        None => Ok(()),
+        Some(pair) => Err(Failure::Usage(format!(
+            "two results cannot both go to {}",
+            pair[0].display()
+        ))),
+    }
+}
+
+/// A place for a recording that nobody asked for: beside the first report.
+fn beside(reports: &[ReportOutput]) -> PathBuf {
+    let ending = format!("{}.unikprof", std::process::id());
+    let file = reports.iter().find_map(|output| match &output.target {
+        Target::File(path) if !is_device(path) => Some(path),
+        _ => None,
+    });
+    match file {
+        Some(path) => {
+            let mut name = path.clone().into_os_string();
+            name.push(format!(".{ending}"));
+            name.into()
+        }
+        None => std::env::temp_dir().join(format!("unikprof-{ending}")),
+    }
+}
+
+fn is_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn plan(names: &[&str], format: Option<OutputFormat>) -> Result<Plan, Failure> {
+        let patterns: Vec<NamePattern> = names.iter().map(|n| n.parse().unwrap()).collect();
+        Plan::new(&patterns, format, Some("web"), Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn without_a_name_there_is_a_recording_named_after_guest_and_time() {
+        let plan = plan(&[], None).unwrap();
+        assert_eq!(plan.recording, Path::new("web-19700101T000000Z.unikprof"));
+        assert!(plan.keeps_recording && plan.reports.is_empty());
+        let patterns = plan_reports(Some(Format::Pprof));
+        assert_eq!(patterns, "web-19700101T000000Z.pb.gz");
+    }
+
+    fn plan_reports(format: Option<Format>) -> String {
+        let plan = plan(&[], format.map(OutputFormat::Report)).unwrap();
+        match &plan.reports[0].target {
+            Target::File(path) => path.display().to_string(),
+            Target::Stdout => STDOUT.into(),
+        }
+    }
+
+    #[test]
+    fn reports_alone_keep_their_recording_until_they_are_written() {
+        let plan = plan(&["d/%n.svg", "-"], None).unwrap();
+        assert!(!plan.keeps_recording);
+        assert!(plan.recording.starts_with("d"), "on the same disk");
+        assert_eq!(plan.reports[1].format, Format::Text);
+        assert_eq!(plan.reports[1].target, Target::Stdout);
+    }
+
+    #[test]
+    fn names_that_cannot_be_are_refused_before_anything_is_recorded() {
+        for names in [
+            &["a.pdf"][..],
+            &["a.svg", "a.svg"],
+            &["a.unikprof", "b.unikprof"],
+        ] {
+            assert_eq!(plan(names, None).unwrap_err().exit_code(), 2, "{names:?}");
+        }
+        assert!(plan(&["-"], Some(OutputFormat::Recording)).is_err());
+        let to_recording = ["a.unikprof".parse().unwrap()];
+        assert!(ReportOutput::plan(&to_recording, None, None, Timestamp::UNIX_EPOCH).is_err());
+    }
+}

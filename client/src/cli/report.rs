@@ -1,0 +1,52 @@
+//! `report`: a recording as something to look at.
+
+use jiff::Timestamp;
+
+use super::arguments::ReportArguments;
+use super::failure::Failure;
+use super::outputs::ReportOutput;
+use crate::recording::{Completeness, Reading, Recording};
+use crate::report::{Format, Report, ReportOptions};
+
+pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
+    let reading = match arguments.salvage {
+        true => Reading::Salvage,
+        false => Reading::Strict,
+    };
+    let symbolizer = arguments.names.symbolizer()?;
+    let recording = Recording::open(&arguments.recording, reading)?;
+    if let Completeness::Incomplete(reason) | Completeness::Salvaged(reason) =
+        &recording.completeness
+    {
+        eprintln!("warning: the recording is incomplete: {reason}");
+    }
+    let time = i128::from(recording.created_unix_ns);
+    let outputs = ReportOutput::plan(
+        &arguments.outputs.output,
+        match arguments.json {
+            true => Some(Format::Json),
+            false => arguments.outputs.format,
+        },
+        recording.agent.guest_name.as_deref(),
+        Timestamp::from_nanosecond(time).unwrap_or(Timestamp::UNIX_EPOCH),
+    )?;
+    let symbolized = symbolizer.resolve(&recording.profile)?;
+    let report = Report::new(
+        &symbolized,
+        ReportOptions {
+            focus: arguments.focus.clone(),
+            ignore: arguments.ignore.clone(),
+            lines: arguments.lines,
+            no_inlines: arguments.no_inlines,
+            top: arguments.top,
+            columns: match arguments.wide {
+                true => None,
+                false => Some(ReportOutput::columns(&outputs)),
+            },
+        },
+    );
+    for output in outputs {
+        output.write(&report)?;
+    }
+    Ok(())
+}

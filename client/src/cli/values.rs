@@ -1,0 +1,88 @@
+//! Values on the command line: rates, times and names.
+
+use std::time::Duration;
+
+use unikprof_proto::message::MAX_NAME;
+
+/// The fastest rate that makes sense to ask for, in samples a second: one a microsecond.
+const FASTEST_HZ: f64 = 1_000_000.0;
+
+/// A rate as the period it means, in ns.
+pub(super) fn rate(text: &str) -> Result<u64, String> {
+    let expected = format!(
+        "a rate is a number of samples a second, above 0 and at most {FASTEST_HZ}, as in `-F 997`"
+    );
+    match text.parse::<f64>() {
+        Ok(hertz) if hertz > 0.0 && hertz <= FASTEST_HZ => {
+            // At most 2⁶⁴ is no matter: `as` stops there, and no agent takes such a period.
+            Ok((1e9 / hertz).round() as u64)
+        }
+        _ => Err(expected),
+    }
+}
+
+/// An interval as the period it is, in ns.
+pub(super) fn interval(text: &str) -> Result<u64, String> {
+    match nanoseconds(text)? {
+        ns if ns >= 1_000 => Ok(ns),
+        _ => Err("an interval is at least 1us".into()),
+    }
+}
+
+/// A length of time, in ns.
+pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
+    duration(text).and_then(|duration| {
+        u64::try_from(duration.as_nanos()).map_err(|_| "that is longer than 584 years".into())
+    })
+}
+
+/// A length of time.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    if text.parse::<f64>().is_ok_and(|number| number != 0.0) {
+        return Err(format!("a time needs its unit: `{text}s` or `{text}ms`?"));
+    }
+    humantime::parse_duration(text)
+        .map_err(|error| format!("{error}; a time is written as in `30s`, `500ms` or `1m 30s`"))
+}
+
+/// The name of a recording.
+pub(super) fn name(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > MAX_NAME || text.chars().any(char::is_control) {
+        return Err(format!(
+            "a name has 1 to {MAX_NAME} bytes and no control characters"
+        ));
+    }
+    Ok(text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absurd_rates_are_refused() {
+        assert_eq!(rate("997"), Ok(1_003_009));
+        assert_eq!(rate("0.5"), Ok(2_000_000_000));
+        for text in ["0", "-1", "nan", "inf", "1e7", "fast", ""] {
+            assert!(rate(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_without_its_unit_is_not_guessed() {
+        assert_eq!(nanoseconds("1m 30s"), Ok(90_000_000_000));
+        assert_eq!(nanoseconds("0"), Ok(0));
+        assert_eq!(interval("1ms"), Ok(1_000_000));
+        assert!(duration("30").is_err_and(|error| error.contains("`30s`")));
+        assert!(duration("soon").is_err());
+        assert!(nanoseconds("1000years").is_err());
+        assert!(interval("0s").is_err() && interval("10ns").is_err());
+    }
+
+    #[test]
+    fn names_are_short_and_printable() {
+        assert!(name("nightly").is_ok());
+        assert!(name("").is_err() && name("a\nb").is_err());
+        assert!(name(&"n".repeat(65)).is_err());
+    }
+}

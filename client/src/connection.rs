@@ -1,0 +1,293 @@
+//! A conversation with an agent: TCP, the preambles, and typed requests with their answers.
+//!
+//! ```no_run
+//! use unikprof_client::connection::{Connection, Timeouts};
+//! use unikprof_client::interrupt::Interrupt;
+//!
+//! let address = "10.0.0.5:7777".parse()?;
+//! let mut connection = Connection::open(&address, Timeouts::default(), &Interrupt::default())?;
+//! println!("{} vCPUs", connection.hello()?.info.vcpus);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod address;
+mod dial;
+mod error;
+mod patient;
+
+use std::io::{self, Write as _};
+use std::time::{Duration, Instant};
+
+use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY, Message};
+use unikprof_proto::message::{Hello, Mapping, Refusal, Welcome};
+use unikprof_proto::preamble;
+
+pub use address::{Address, AddressError, DEFAULT_PORT};
+pub use error::ConnectionError;
+pub(crate) use error::message_name;
+use patient::{PatientStream, WaitEnded};
+
+use crate::agent_info::{AgentInfo, MAX_MAPPINGS, MappingError};
+use crate::frame_reader::{FrameReadError, FrameReader};
+use crate::interrupt::Interrupt;
+
+/// The name and version that the client gives.
+pub const CLIENT: &str = concat!("unikprof-client ", env!("CARGO_PKG_VERSION"));
+
+/// How long the other side may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// To accept the connection and send its preamble.
+    pub connect: Duration,
+    /// To send the next whole frame of an answer.
+    pub answer: Duration,
+}
+
+impl Default for Timeouts {
+    /// Five seconds to connect, ten for each frame.
+    fn default() -> Self {
+        Timeouts {
+            connect: Duration::from_secs(5),
+            answer: Duration::from_secs(10),
+        }
+    }
+}
+
+/// An open conversation in a version that both sides speak.
+#[derive(Debug)]
+pub struct Connection {
+    reader: FrameReader<PatientStream>,
+    timeouts: Timeouts,
+    version: u16,
+}
+
+/// Who answers: as read, and as sent.
+#[derive(Debug, Clone)]
+pub struct Greeting {
+    /// The welcome and the mappings.
+    pub info: AgentInfo,
+    /// Their frames, byte for byte.
+    pub frames: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects and exchanges preambles.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: nothing answers, what answers is no agent, or there is no common
+    /// version.
+    pub fn open(
+        address: &Address,
+        timeouts: Timeouts,
+        interrupt: &Interrupt,
+    ) -> Result<Connection, ConnectionError> {
+        let deadline = Instant::now() + timeouts.connect;
+        let stream = dial::connect(address, timeouts.connect, interrupt)?;
+        let lost = |source| ConnectionError::Connect {
+            address: address.clone(),
+            source,
+        };
+        stream.set_nodelay(true).map_err(lost)?;
+        let mut stream = PatientStream::new(stream, interrupt.clone()).map_err(lost)?;
+        stream.wait_until(deadline);
+        // A peer that is no agent may have closed already; what it sent is the better message.
+        let sent = stream.write_all(&preamble::encode(preamble::VERSIONS));
+        let theirs = read_preamble(&mut stream, address, timeouts.connect)?;
+        sent.map_err(lost)?;
+        let version =
+            preamble::VERSIONS
+                .common(theirs)
+                .ok_or_else(|| ConnectionError::NoCommonVersion {
+                    address: address.clone(),
+                    theirs,
+                })?;
+        Ok(Connection {
+            reader: FrameReader::new(stream),
+            timeouts,
+            version,
+        })
+    }
+
+    /// The protocol version in use.
+    pub fn version(&self) -> u16 {
+        self.version
+    }
+
+    /// Asks who the agent is.
+    ///
+    /// # Errors
+    /// [`ConnectionError`], also for mappings that cannot be.
+    pub fn hello(&mut self) -> Result<Greeting, ConnectionError> {
+        const DOING: &str = "greeting the agent";
+        let welcome: Welcome<'_> = self.ask(&Hello { client: CLIENT }, "a welcome", DOING)?;
+        let count = welcome.mappings;
+        let mut info = AgentInfo::new(&welcome);
+        if count > MAX_MAPPINGS {
+            return Err(MappingError::TooMany(count).into());
+        }
+        let mut frames = self.reader.encoded().to_vec();
+        for _ in 0..count {
+            let mapping: Mapping<'_> = self.answer("a mapping", DOING)?;
+            info.mappings.add(&mapping)?;
+            frames.extend_from_slice(self.reader.encoded());
+        }
+        Ok(Greeting { info, frames })
+    }
+
+    /// Sends a request and reads its answer; `doing` is for people.
+    ///
+    /// # Errors
+    /// [`ConnectionError`].
+    pub fn ask<'a, 'q, Q, A>(
+        &'a mut self,
+        request: &Q,
+        expected: &'static str,
+        doing: &'static str,
+    ) -> Result<A, ConnectionError>
+    where
+        Q: Message<'q>,
+        A: Message<'a>,
+    {
+        self.send(request, doing)?;
+        self.answer(expected, doing)
+    }
+
+    /// Sends a request.
+    pub(crate) fn send<'q, Q: Message<'q>>(
+        &mut self,
+        request: &Q,
+        doing: &'static str,
+    ) -> Result<(), ConnectionError> {
+        let mut buffer = [0; HEADER + MAX_BODY];
+        let length = frame::encode(request, &mut buffer)
+            .map_err(|source| ConnectionError::Frame { doing, source })?;
+        let deadline = Instant::now() + self.timeouts.answer;
+        let stream = self.reader.source_mut();
+        stream.wait_until(deadline);
+        stream
+            .write_all(&buffer[..length])
+            .map_err(|source| self.broken(doing, source))
+    }
+
+    /// Reads the next frame, which is no refusal.
+    pub(crate) fn receive(&mut self, doing: &'static str) -> Result<Frame<'_>, ConnectionError> {
+        let deadline = Instant::now() + self.timeouts.answer;
+        self.reader.source_mut().wait_until(deadline);
+        match self.reader.advance() {
+            Ok(Some(kind)) if kind == Refusal::TYPE => Err(self.refusal(doing)),
+            Ok(Some(_)) => Ok(self.reader.frame()),
+            Ok(None) => Err(ConnectionError::Closed { doing }),
+            Err(FrameReadError::Cut(bytes)) => Err(ConnectionError::Cut { doing, bytes }),
+            Err(FrameReadError::Frame(source)) => Err(ConnectionError::Frame { doing, source }),
+            Err(FrameReadError::Io(source)) => Err(self.broken(doing, source)),
+        }
+    }
+
+    /// The bytes of the frame received last.
+    pub(crate) fn received(&self) -> &[u8] {
+        self.reader.encoded()
+    }
+
+    /// Reads frames up to one of the type wanted; passes over types that this client does not know.
+    fn answer<'a, A: Message<'a>>(
+        &'a mut self,
+        expected: &'static str,
+        doing: &'static str,
+    ) -> Result<A, ConnectionError> {
+        loop {
+            let found = self.receive(doing)?.kind;
+            if found == A::TYPE {
+                break;
+            }
+            if is_known(found) {
+                return Err(ConnectionError::Unexpected {
+                    doing,
+                    expected,
+                    found,
+                });
+            }
+        }
+        frame::decode(&self.reader.frame())
+            .map_err(|source| ConnectionError::Frame { doing, source })
+    }
+
+    fn refusal(&self, doing: &'static str) -> ConnectionError {
+        match frame::decode::<Refusal<'_>>(&self.reader.frame()) {
+            Ok(refusal) => ConnectionError::Refused {
+                code: refusal.code,
+                text: refusal.text.into(),
+            },
+            Err(source) => ConnectionError::Frame { doing, source },
+        }
+    }
+
+    fn broken(&self, doing: &'static str, source: io::Error) -> ConnectionError {
+        match WaitEnded::of(&source) {
+            Some(WaitEnded::Interrupted) => ConnectionError::Interrupted,
+            Some(WaitEnded::Deadline) => ConnectionError::Silent {
+                doing,
+                waited: self.timeouts.answer,
+            },
+            None => ConnectionError::Lost { doing, source },
+        }
+    }
+}
+
+/// Whether this client knows what a message of this type is.
+pub(crate) fn is_known(kind: u16) -> bool {
+    use unikprof_proto::code::message_type::{ACKNOWLEDGE, ACKNOWLEDGED, HELLO, REFUSAL};
+    (HELLO..=ACKNOWLEDGE).contains(&kind) || (REFUSAL..=ACKNOWLEDGED).contains(&kind)
+}
+
+fn read_preamble(
+    stream: &mut PatientStream,
+    address: &Address,
+    waited: Duration,
+) -> Result<preamble::VersionRange, ConnectionError> {
+    use std::io::Read as _;
+    let address = || address.clone();
+    let mut bytes = [0; preamble::LENGTH];
+    let mut length = 0;
+    while length < bytes.len() && preamble::is_prefix(&bytes[..length]) {
+        match stream.read(&mut bytes[length..]) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) => match WaitEnded::of(&error) {
+                Some(WaitEnded::Interrupted) => return Err(ConnectionError::Interrupted),
+                // A reset: it had no use for our preamble.
+                None if error.kind() != io::ErrorKind::ConnectionReset => {
+                    return Err(ConnectionError::Connect {
+                        address: address(),
+                        source: error,
+                    });
+                }
+                Some(WaitEnded::Deadline) if length == 0 => {
+                    return Err(ConnectionError::SilentAtOnce {
+                        address: address(),
+                        waited,
+                    });
+                }
+                _ => break,
+            },
+        }
+    }
+    if length == 0 {
+        return Err(ConnectionError::ClosedAtOnce { address: address() });
+    }
+    if length < bytes.len() {
+        return Err(ConnectionError::NotAnAgent {
+            address: address(),
+            found: bytes[..length].into(),
+        });
+    }
+    preamble::decode(&bytes).map_err(|source| match source {
+        preamble::PreambleError::Magic => ConnectionError::NotAnAgent {
+            address: address(),
+            found: bytes.into(),
+        },
+        preamble::PreambleError::EmptyRange(_) => ConnectionError::Preamble {
+            address: address(),
+            source,
+        },
+    })
+}

@@ -1,0 +1,188 @@
+//! `demo`: everything at work on this machine, without a hypervisor.
+//!
+//! The guest is a process of its own: this same program under a hidden word, with the profiler's
+//! agent and a small request service in it. The client meets it as it meets any guest, over TCP.
+
+mod guest;
+mod process;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use thiserror::Error;
+
+use crate::cli::{self, Failure};
+use crate::exit_code;
+use crate::interrupt::Interrupt;
+use crate::output::OutputError;
+use crate::progress::ProgressLine;
+use crate::record::{self, Patience, Session, Settings};
+use crate::recording::{Reading, Recording};
+use crate::report::{Format, Report, ReportOptions};
+use crate::symbols::{ImageOptions, Images, Symbolizer};
+use process::GuestProcess;
+
+pub(crate) use guest::run as guest;
+
+/// The hidden word that makes this program the guest.
+pub(crate) const GUEST_WORD: &str = "demo-guest";
+
+/// How many functions the table on the screen shows.
+const TOP: usize = 12;
+
+/// What `demo` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The guest is a process on this machine: two vCPUs serve made-up requests, one of them all the time,
+one of them now and then. It ends with the demo.
+
+Example:
+  unikprof-client demo --duration 10s --output /tmp/demo")]
+pub(crate) struct DemoArguments {
+    /// How long to record
+    #[arg(long = "duration", value_name = "TIME", default_value = "5s", value_parser = cli::nanoseconds)]
+    duration_ns: u64,
+    /// The directory for the recording and its reports; made if it is not there
+    #[arg(short = 'o', long, value_name = "DIR", default_value = "unikprof-demo")]
+    output: PathBuf,
+}
+
+/// Why there is no demo.
+#[derive(Debug, Error)]
+pub(crate) enum DemoError {
+    #[error("the demo's guest could not be started: {0}")]
+    Start(io::Error),
+    #[error("the demo's guest ended before it listened, {0}")]
+    EndedEarly(std::process::ExitStatus),
+    #[error("the demo's guest did not begin to listen in {0} s")]
+    Silent(u64),
+    #[error("the demo's guest announced itself as {0:?}, not with its address")]
+    Announcement(String),
+    #[error("a demo that takes no time shows nothing: give --duration a time above 0")]
+    NoTime,
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[error("the demo's guest cannot be profiled: {0}")]
+    Agent(unikprof_agent::hosted::Error),
+    #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+    #[error("the demo's guest runs on Linux on x86_64 only")]
+    Unsupported,
+}
+
+impl DemoError {
+    /// The program's exit code for it.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            DemoError::NoTime => exit_code::USAGE,
+            _ => exit_code::OTHER,
+        }
+    }
+}
+
+/// Runs the demo.
+pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
+    if arguments.duration_ns == 0 {
+        return Err(DemoError::NoTime.into());
+    }
+    let directory = &arguments.output;
+    fs::create_dir_all(directory).map_err(|source| OutputError {
+        path: directory.clone(),
+        source,
+    })?;
+    let interrupt = Interrupt::default();
+    interrupt.listen().map_err(Failure::Signals)?;
+    let guest = GuestProcess::start()?;
+    let path = directory.join("demo.unikprof");
+    let mut session = Session::open(guest.address().clone(), Patience::default(), interrupt)?;
+    eprintln!(
+        "a guest runs at {}; recording it for {}",
+        guest.address(),
+        humantime::format_duration(std::time::Duration::from_nanos(arguments.duration_ns))
+    );
+    let settings = Settings {
+        name: "demo".into(),
+        duration_ns: arguments.duration_ns,
+        ..Settings::default()
+    };
+    let mut progress = ProgressLine::on_stderr();
+    let outcome = record::record(&mut session, &settings, &path, &mut progress)?;
+    progress.finish();
+    drop(guest);
+    if let Some(reason) = outcome.incomplete {
+        return Err(Failure::Incomplete {
+            path: outcome.path,
+            reason: reason.to_string(),
+        });
+    }
+    show(&path, directory)
+}
+
+/// Writes every report and prints the shortest.
+fn show(path: &Path, directory: &Path) -> Result<(), Failure> {
+    let recording = Recording::open(path, Reading::Strict)?;
+    let images = Images::new(ImageOptions::default());
+    let symbolizer = Symbolizer::new(images);
+    let symbolized = symbolizer.resolve(&recording.profile)?;
+    let brief = ReportOptions {
+        top: TOP,
+        columns: Some(cli::columns()),
+        ..ReportOptions::default()
+    };
+    let mut screen = Vec::new();
+    Report::new(&symbolized, brief)
+        .write(Format::Text, &mut screen)
+        .map_err(|source| Failure::Report {
+            path: "-".into(),
+            source,
+        })?;
+    cli::print(screen)?;
+
+    let report = Report::new(&symbolized, ReportOptions::default());
+    let mut written = vec![(
+        path.to_owned(),
+        "the recording itself: all others are made from it",
+    )];
+    for (name, format, what) in [
+        (
+            "demo.svg",
+            Format::Svg,
+            "a flame graph; open it in a browser",
+        ),
+        (
+            "demo.folded",
+            Format::Folded,
+            "folded stacks for other flame graph tools",
+        ),
+        ("demo.pb.gz", Format::Pprof, "for `go tool pprof -http :`"),
+        ("demo.txt", Format::Text, "the tables in full"),
+    ] {
+        if format == Format::Svg && !cfg!(feature = "svg") {
+            continue;
+        }
+        let file = directory.join(name);
+        cli::write_report(&report, format, &file)?;
+        written.push((file, what));
+    }
+    cli::print(next_steps(path, &written))
+}
+
+fn next_steps(recording: &Path, written: &[(PathBuf, &str)]) -> String {
+    let width = written.iter().map(|(path, _)| path.as_os_str().len()).max();
+    let width = width.unwrap_or(0);
+    let mut text = String::from("\nWritten:\n");
+    for (path, what) in written {
+        text.push_str(&format!(
+            "  {:width$}  {what}\n",
+            path.display().to_string()
+        ));
+    }
+    let recording = recording.display();
+    text.push_str(&format!(
+        "\nTry next:\n\
+         \x20 unikprof-client report {recording} --lines --top 20\n\
+         \x20 unikprof-client report {recording} --focus store -o store.svg\n\
+         \x20 unikprof-client connect ADDR record 30s     with the address of your own guest\n"
+    ));
+    text
+}

@@ -1,0 +1,85 @@
+//! The demo's guest: an agent, and a service that has something to do.
+
+use crate::cli::Failure;
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+pub(crate) fn run() -> Result<(), Failure> {
+    Err(super::DemoError::Unsupported.into())
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub(crate) use linux::run;
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod linux {
+    use std::io;
+    use std::thread;
+    use std::time::Duration;
+
+    use unikprof_agent::hosted::{self, Config, Guest};
+    use unikprof_demo_service::{RequestGenerator, Service};
+
+    use super::Failure;
+    use crate::cli;
+    use crate::demo::DemoError;
+    use crate::demo::process::ANNOUNCEMENT;
+
+    /// How many documents each vCPU's service keeps.
+    const DOCUMENTS: usize = 128;
+
+    /// Deep enough for a service that was not optimised.
+    const STACK_BYTES: usize = 2 << 20;
+
+    /// How a vCPU spends its time.
+    #[derive(Clone, Copy)]
+    enum Load {
+        /// Requests wait all the time.
+        Busy,
+        /// A burst of requests comes now and then.
+        Bursts,
+    }
+
+    /// Serves until stdin closes.
+    pub(crate) fn run() -> Result<(), Failure> {
+        let guest = hosted::start(Config {
+            vcpus: 2,
+            memory_bytes: 4 << 20,
+            guest_name: Some("demo".into()),
+            ..Config::default()
+        })
+        .map_err(DemoError::Agent)?;
+        for (seed, load) in [(1, Load::Busy), (2, Load::Bursts)] {
+            thread::Builder::new()
+                .name(format!("vcpu{seed}"))
+                .stack_size(STACK_BYTES)
+                .spawn(move || {
+                    if let Err(error) = serve(guest, seed, load) {
+                        eprintln!("error: {}", DemoError::Agent(error));
+                    }
+                })
+                .map_err(DemoError::Start)?;
+        }
+        cli::print(format!("{ANNOUNCEMENT}{}\n", guest.address()))?;
+        // Nobody writes: this waits for the end of the one who started the guest.
+        io::copy(&mut io::stdin().lock(), &mut io::sink()).map_err(DemoError::Start)?;
+        Ok(())
+    }
+
+    /// One vCPU's work, for ever.
+    fn serve(guest: Guest, seed: u64, load: Load) -> Result<(), hosted::Error> {
+        const BURST: u32 = 400;
+        const PAUSE: Duration = Duration::from_millis(20);
+        let vcpu = guest.register_thread()?;
+        let mut service = Service::new(seed, DOCUMENTS);
+        let mut response = Vec::new();
+        let mut served = 0_u32;
+        for request in RequestGenerator::new(seed, DOCUMENTS) {
+            service.handle(&request, &mut response);
+            served = served.wrapping_add(1);
+            if matches!(load, Load::Bursts) && served.is_multiple_of(BURST) {
+                vcpu.block(|| thread::sleep(PAUSE));
+            }
+        }
+        Ok(())
+    }
+}

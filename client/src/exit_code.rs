@@ -1,0 +1,35 @@
+//! What the program's exit codes mean. They are stable: scripts may rely on them.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | anything else, such as a thread that could not be started |
+//! | 2 | the command line is wrong |
+//! | 3 | no connection to the agent, or it was lost and nothing could be kept |
+//! | 4 | what answers is no agent, speaks other versions or breaks the protocol |
+//! | 5 | the agent refused the request |
+//! | 6 | an input file is unreadable, damaged or the wrong one: recording, image or symbols |
+//! | 7 | an output file could not be written |
+//! | 8 | the recording is incomplete; what arrived was kept |
+//! | 130 | interrupted; nothing was kept |
+
+/// Done.
+pub const SUCCESS: u8 = 0;
+/// Anything that has no code of its own.
+pub const OTHER: u8 = 1;
+/// The command line is wrong.
+pub const USAGE: u8 = 2;
+/// No connection to the agent, or it was lost and nothing could be kept.
+pub const CONNECTION: u8 = 3;
+/// What answers is no agent, speaks other versions or breaks the protocol.
+pub const PROTOCOL: u8 = 4;
+/// The agent refused the request.
+pub const REFUSED: u8 = 5;
+/// An input file is unreadable, damaged or the wrong one: recording, image or symbols.
+pub const INPUT: u8 = 6;
+/// An output file could not be written.
+pub const OUTPUT: u8 = 7;
+/// The recording is incomplete; what arrived was kept.
+pub const INCOMPLETE: u8 = 8;
+/// Interrupted; nothing was kept.
+pub const INTERRUPTED: u8 = 130;

@@ -1,0 +1,79 @@
+//! Ctrl-C, counted.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// How often the user asked to stop; clones share the count.
+///
+/// Once means: end the recording and keep what there is. Twice means: give up now.
+///
+/// ```
+/// let interrupt = unikprof_client::interrupt::Interrupt::default();
+/// interrupt.clone().raise();
+/// assert!(interrupt.stop() && !interrupt.quit());
+/// ```
+#[derive(Debug, Clone)]
+pub struct Interrupt {
+    count: Arc<AtomicU32>,
+    quits_after: u32,
+}
+
+impl Default for Interrupt {
+    /// Nobody asked yet, and the second time gives up.
+    fn default() -> Self {
+        Interrupt {
+            count: Arc::default(),
+            quits_after: 2,
+        }
+    }
+}
+
+impl Interrupt {
+    /// One that gives up the first time: for what cannot be ended early in good order.
+    pub fn quitting_at_once() -> Interrupt {
+        Interrupt {
+            quits_after: 1,
+            ..Interrupt::default()
+        }
+    }
+
+    /// Counts SIGINT and SIGTERM from now on, instead of dying of them; the one after giving up
+    /// ends the process at once with [`exit_code::INTERRUPTED`](crate::exit_code::INTERRUPTED).
+    ///
+    /// # Errors
+    /// The system's, where the signals cannot be had or the thread that waits for them cannot run.
+    pub fn listen(&self) -> io::Result<()> {
+        let counted = self.clone();
+        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || {
+                for _ in signals.forever() {
+                    if counted.raise() > counted.quits_after {
+                        std::process::exit(crate::exit_code::INTERRUPTED.into());
+                    }
+                }
+            })?;
+        Ok(())
+    }
+
+    /// Counts one request to stop; answers how many there were.
+    pub fn raise(&self) -> u32 {
+        self.count.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+    }
+
+    /// Whether to end in good order.
+    pub fn stop(&self) -> bool {
+        self.count.load(Ordering::Relaxed) >= 1
+    }
+
+    /// Whether to give up.
+    pub fn quit(&self) -> bool {
+        self.count.load(Ordering::Relaxed) >= self.quits_after
+    }
+}

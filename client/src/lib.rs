@@ -1,0 +1,18 @@
+//! Reads recordings of running unikernels, names their addresses and shows where time goes.
+
+pub mod agent_info;
+pub mod cli;
+pub mod connection;
+#[cfg(feature = "demo")]
+mod demo;
+pub mod exit_code;
+mod frame_reader;
+pub mod interrupt;
+pub mod output;
+mod printable;
+pub mod profile;
+pub mod progress;
+pub mod record;
+pub mod recording;
+pub mod report;
+pub mod symbols;

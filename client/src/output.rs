@@ -1,0 +1,9 @@
+//! Output files: their names, their formats, and a way to write them that never leaves half a file.
+
+mod atomic;
+mod format;
+mod name;
+
+pub use atomic::{AtomicFile, OutputError};
+pub use format::{OutputFormat, UnknownOutputFormat};
+pub use name::{NamePattern, NamePatternError};

@@ -1,0 +1,273 @@
+//! A file that appears whole or not at all.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::exit_code;
+
+/// A file written under a temporary name beside its own and renamed once it is safe on disk.
+///
+/// What had the name before stays until then. Dropped before that, it leaves nothing behind. A
+/// device, such as `/dev/null`, is written to directly.
+///
+/// ```
+/// use std::io::Write;
+/// use unikprof_client::output::AtomicFile;
+///
+/// let directory = tempfile::tempdir()?;
+/// let path = directory.path().join("out.txt");
+/// let mut file = AtomicFile::create(&path)?;
+/// file.write_all(b"whole")?;
+/// assert!(!path.exists());
+/// file.publish()?;
+/// assert_eq!(std::fs::read(&path)?, b"whole");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct AtomicFile {
+    file: File,
+    path: PathBuf,
+    /// The name it has now, while that is not its own.
+    temporary: Option<PathBuf>,
+    is_device: bool,
+}
+
+/// Why a file could not be written.
+#[derive(Debug, Error)]
+#[error("cannot write {}: {source}{}", path.display(), advice(source))]
+pub struct OutputError {
+    /// The file's own name.
+    pub path: PathBuf,
+    /// The system's word.
+    pub source: io::Error,
+}
+
+impl OutputError {
+    /// The program's exit code for it.
+    pub fn exit_code(&self) -> u8 {
+        exit_code::OUTPUT
+    }
+}
+
+impl AtomicFile {
+    /// Begins a file. Its directory must exist.
+    ///
+    /// # Errors
+    /// [`OutputError`], now rather than when the file is whole, where it cannot be written.
+    pub fn create(path: &Path) -> Result<AtomicFile, OutputError> {
+        let failed = |source| OutputError {
+            path: path.into(),
+            source,
+        };
+        // A link keeps pointing where it points: its target is replaced.
+        let target = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+        match fs::metadata(&target) {
+            Ok(found) if found.is_dir() => {
+                return Err(failed(io::Error::new(
+                    io::ErrorKind::IsADirectory,
+                    "it is a directory",
+                )));
+            }
+            Ok(found) if !found.is_file() => {
+                let file = OpenOptions::new().write(true).open(&target);
+                return Ok(AtomicFile {
+                    file: file.map_err(failed)?,
+                    path: path.into(),
+                    temporary: None,
+                    is_device: true,
+                });
+            }
+            _ => {}
+        }
+        let (file, temporary) = create_beside(&target).map_err(failed)?;
+        Ok(AtomicFile {
+            file,
+            path: target,
+            temporary: Some(temporary),
+            is_device: false,
+        })
+    }
+
+    /// The file's own name.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the file has its own name already.
+    pub fn is_published(&self) -> bool {
+        self.temporary.is_none()
+    }
+
+    /// Sees to it that everything written so far is on disk under the file's own name. More may be
+    /// written afterwards, and published again.
+    ///
+    /// # Errors
+    /// [`OutputError`]; the file still has its temporary name if it had it before.
+    pub fn publish(&mut self) -> Result<(), OutputError> {
+        if self.is_device {
+            return Ok(());
+        }
+        self.file.sync_all().map_err(|e| self.failed(e))?;
+        if let Some(temporary) = &self.temporary {
+            fs::rename(temporary, &self.path).map_err(|e| self.failed(e))?;
+            self.temporary = None;
+            // The new name is safe once its directory is; some file systems cannot say.
+            if let Ok(directory) = File::open(directory_of(&self.path)) {
+                let _ = directory.sync_all();
+            }
+        }
+        Ok(())
+    }
+
+    /// An error of this file's.
+    pub fn failed(&self, source: io::Error) -> OutputError {
+        OutputError {
+            path: self.path.clone(),
+            source,
+        }
+    }
+}
+
+impl Write for AtomicFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for AtomicFile {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            let _ = fs::remove_file(temporary);
+        }
+    }
+}
+
+fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+    let name = path
+        .file_name()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it has no file name"))?;
+    let directory = directory_of(path);
+    for attempt in 0..100 {
+        let mut hidden = std::ffi::OsString::from(".");
+        hidden.push(name);
+        hidden.push(format!(".{}-{attempt}.partial", std::process::id()));
+        let temporary = directory.join(hidden);
+        match OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&temporary)
+        {
+            Ok(file) => return Ok((file, temporary)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn advice(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::NotFound => "; does its directory exist?",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "; name another place with `-o`"
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; make room, or name another place with `-o`"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn an_old_file_stays_until_the_new_one_is_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        fs::write(&path, "old").unwrap();
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.write_all(b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        drop(file);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(names(directory.path()), ["f"], "nothing is left behind");
+
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.write_all(b"new").unwrap();
+        file.publish().unwrap();
+        file.write_all(b"er").unwrap();
+        file.publish().unwrap();
+        drop(file);
+        assert_eq!(fs::read(&path).unwrap(), b"newer");
+        assert_eq!(names(directory.path()), ["f"]);
+    }
+
+    #[test]
+    fn two_writers_of_one_name_do_not_mix() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        let mut first = AtomicFile::create(&path).unwrap();
+        let mut second = AtomicFile::create(&path).unwrap();
+        first.write_all(b"first").unwrap();
+        second.write_all(b"second").unwrap();
+        first.publish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        second.publish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"second");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_told_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let missing = directory.path().join("no/such/f");
+        let error = AtomicFile::create(&missing).unwrap_err();
+        assert!(
+            error.to_string().contains("does its directory exist"),
+            "{error}"
+        );
+        let error = AtomicFile::create(directory.path()).unwrap_err();
+        assert!(error.to_string().contains("it is a directory"), "{error}");
+        assert!(names(directory.path()).is_empty());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (link, target) = (
+            directory.path().join("link"),
+            directory.path().join("target"),
+        );
+        fs::write(&target, "old").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        let mut file = AtomicFile::create(&link).unwrap();
+        file.write_all(b"new").unwrap();
+        file.publish().unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(fs::read(&target).unwrap(), b"new");
+    }
+}

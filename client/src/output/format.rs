@@ -1,0 +1,65 @@
+//! What an output file holds.
+
+use std::path::Path;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::report;
+
+/// A raw recording, or a report in one of its formats.
+///
+/// ```
+/// use unikprof_client::{output::OutputFormat, report::Format};
+///
+/// let of = |name: &str| OutputFormat::from_path(name.as_ref());
+/// assert_eq!(of("run.unikprof")?, OutputFormat::Recording);
+/// assert_eq!(of("run.svg")?, OutputFormat::Report(Format::Svg));
+/// # Ok::<(), unikprof_client::output::UnknownOutputFormat>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OutputFormat {
+    /// The raw recording, `.unikprof`: lossless, and the source of all reports.
+    Recording,
+    /// Something drawn from it.
+    Report(report::Format),
+}
+
+/// Neither a format's name nor a file's ending that stands for one.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0}; the raw recording is called `unikprof` and ends in .unikprof")]
+pub struct UnknownOutputFormat(#[from] report::UnknownFormat);
+
+const RECORDING: &str = "unikprof";
+
+impl OutputFormat {
+    /// The name that [`OutputFormat::from_str`] takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            OutputFormat::Recording => RECORDING,
+            OutputFormat::Report(format) => format.name(),
+        }
+    }
+
+    /// The format that a file's ending stands for.
+    ///
+    /// # Errors
+    /// [`UnknownOutputFormat`] where it stands for none.
+    pub fn from_path(path: &Path) -> Result<OutputFormat, UnknownOutputFormat> {
+        match path.extension() {
+            Some(ending) if ending.eq_ignore_ascii_case(RECORDING) => Ok(OutputFormat::Recording),
+            _ => Ok(OutputFormat::Report(report::Format::from_path(path)?)),
+        }
+    }
+}
+
+impl FromStr for OutputFormat {
+    type Err = UnknownOutputFormat;
+
+    fn from_str(name: &str) -> Result<OutputFormat, UnknownOutputFormat> {
+        match name {
+            RECORDING => Ok(OutputFormat::Recording),
+            name => Ok(OutputFormat::Report(name.parse()?)),
+        }
+    }
+}

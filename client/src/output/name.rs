@@ -1,0 +1,147 @@
+//! `%t` and `%n` in the names of output files.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+use thiserror::Error;
+
+/// The name of an output file, with placeholders: `%t` is the time in UTC, `%n` the guest's name,
+/// `%%` a percent sign.
+///
+/// ```
+/// use unikprof_client::output::NamePattern;
+///
+/// let pattern: NamePattern = "%n-%t.svg".parse()?;
+/// let name = pattern.expand(Some("web-1"), "2026-01-02T03:04:05Z".parse()?);
+/// assert_eq!(name.to_str(), Some("web-1-20260102T030405Z.svg"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamePattern(String);
+
+/// Why text is not the name of an output file.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NamePatternError {
+    /// Nothing.
+    #[error("the name of an output file is empty")]
+    Empty,
+    /// A percent sign that begins no placeholder.
+    #[error(
+        "`%{found}` is no placeholder; there are %t (time), %n (guest name) and %% (a percent sign)"
+    )]
+    Placeholder {
+        /// What follows the percent sign.
+        found: String,
+    },
+}
+
+impl NamePattern {
+    /// The pattern as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The file's name. A guest without a name is called `guest`; what does not belong into a
+    /// file's name becomes `_`.
+    pub fn expand(&self, guest: Option<&str>, time: Timestamp) -> PathBuf {
+        let mut name = String::with_capacity(self.0.len());
+        let mut characters = self.0.chars();
+        while let Some(character) = characters.next() {
+            match character {
+                '%' => match characters.next() {
+                    Some('t') => name.push_str(&time.strftime("%Y%m%dT%H%M%SZ").to_string()),
+                    Some('n') => name.push_str(&file_name(guest.unwrap_or_default())),
+                    // `from_str` lets only `%%` pass besides.
+                    _ => name.push('%'),
+                },
+                other => name.push(other),
+            }
+        }
+        name.into()
+    }
+}
+
+impl FromStr for NamePattern {
+    type Err = NamePatternError;
+
+    fn from_str(text: &str) -> Result<NamePattern, NamePatternError> {
+        if text.is_empty() {
+            return Err(NamePatternError::Empty);
+        }
+        let mut characters = text.chars();
+        while let Some(character) = characters.next() {
+            if character == '%' {
+                match characters.next() {
+                    Some('t' | 'n' | '%') => {}
+                    found => {
+                        return Err(NamePatternError::Placeholder {
+                            found: found.map(String::from).unwrap_or_default(),
+                        });
+                    }
+                }
+            }
+        }
+        Ok(NamePattern(text.into()))
+    }
+}
+
+/// A guest's name comes from the other side: it must not leave the directory.
+fn file_name(guest: &str) -> String {
+    const LONGEST: usize = 64;
+    let name: String = guest
+        .chars()
+        .take(LONGEST)
+        .map(|c| {
+            if c.is_alphanumeric() || "._-".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    match name.trim_start_matches('.') {
+        "" => "guest".into(),
+        name => name.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn expand(pattern: &str, guest: Option<&str>) -> String {
+        let pattern: NamePattern = pattern.parse().unwrap();
+        let path = pattern.expand(guest, Timestamp::UNIX_EPOCH);
+        path.to_str().unwrap().into()
+    }
+
+    #[test]
+    fn a_guest_cannot_choose_the_directory() {
+        assert_eq!(
+            expand("d/%n.svg", Some("../../etc/passwd")),
+            "d/_.._etc_passwd.svg"
+        );
+        assert_eq!(expand("%n.svg", Some("..")), "guest.svg");
+        assert_eq!(expand("%n.svg", None), "guest.svg");
+        assert_eq!(expand("%n.svg", Some(&"x".repeat(500))).len(), 64 + 4);
+    }
+
+    #[test]
+    fn only_the_known_placeholders_pass() {
+        assert_eq!(expand("100%%", None), "100%");
+        let parse = |text: &str| text.parse::<NamePattern>().unwrap_err();
+        assert_eq!(
+            parse("a%p"),
+            NamePatternError::Placeholder { found: "p".into() }
+        );
+        assert_eq!(
+            parse("a%"),
+            NamePatternError::Placeholder {
+                found: String::new()
+            }
+        );
+        assert_eq!(parse(""), NamePatternError::Empty);
+    }
+}

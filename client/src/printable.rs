@@ -1,0 +1,69 @@
+//! Text of the other side, made safe for a terminal and for XML.
+
+use std::fmt::{self, Write as _};
+
+/// Shows text on one line, with what is no character to be seen escaped: a guest's name cannot
+/// move the cursor, turn the direction of a line or break a drawing.
+pub(crate) struct Printable<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.0.chars() {
+            if is_harmless(character) {
+                f.write_char(character)?;
+            } else {
+                write!(f, "{}", character.escape_unicode())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Shows bytes of unknown origin: at most `MAX_SHOWN`, what is not text escaped.
+pub(crate) struct PrintableBytes<'a>(pub(crate) &'a [u8]);
+
+const MAX_SHOWN: usize = 32;
+
+impl fmt::Display for PrintableBytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &self.0[..self.0.len().min(MAX_SHOWN)];
+        write!(f, "`{}`", shown.escape_ascii())?;
+        if shown.len() < self.0.len() {
+            f.write_str("…")?;
+        }
+        Ok(())
+    }
+}
+
+/// Neither a control character, nor one that changes the direction of text, nor one of the two that
+/// XML cannot hold.
+fn is_harmless(character: char) -> bool {
+    !character.is_control()
+        && !matches!(
+            character,
+            '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+                | '\u{fffe}' | '\u{ffff}'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escape_sequences_do_not_reach_the_terminal() {
+        assert_eq!(
+            Printable("web\x1b[2J\n\u{202e}é").to_string(),
+            "web\\u{1b}[2J\\u{a}\\u{202e}é"
+        );
+        assert_eq!(Printable("\u{ffff}").to_string(), "\\u{ffff}");
+        assert_eq!(
+            PrintableBytes(b"HTTP\r\n\x00").to_string(),
+            "`HTTP\\r\\n\\x00`"
+        );
+        assert_eq!(
+            PrintableBytes(&[b'a'; 40]).to_string().matches('a').count(),
+            32
+        );
+    }
+}

@@ -1,0 +1,324 @@
+//! A profile: what a recording holds once it is read, and all that a report needs.
+//!
+//! Addresses are raw here: names come later, from [`crate::symbols`]. Stacks are a tree of
+//! parent-pointer nodes, so a million stacks that share their callers share their memory.
+//!
+//! ```
+//! use unikprof_client::profile::{Frame, ProfileBuilder};
+//!
+//! let mut builder = ProfileBuilder::new();
+//! // Leaf first, as a stack walk finds it.
+//! builder.add_stack(0, 3, &[Frame::leaf(0x1010), Frame::caller(0x2004)])?;
+//! let profile = builder.finish();
+//! assert_eq!(profile.sample_count(), 3);
+//! # Ok::<(), unikprof_client::profile::TooManyStacks>(())
+//! ```
+
+mod build_id;
+mod builder;
+mod recording;
+mod tree;
+
+pub use build_id::{BuildId, BuildIdError};
+pub use builder::ProfileBuilder;
+pub use recording::{
+    Architecture, Cost, Counters, CountersDisagree, Mode, RecordingInfo, Runstate, VcpuStats,
+};
+pub(crate) use tree::ChildLists;
+pub use tree::{NodeId, StackTree, TooManyStacks};
+
+use std::fmt;
+
+/// A whole recording in memory.
+///
+/// Made by [`ProfileBuilder`], which keeps what the readers rely on: every id is in range, a
+/// node comes after its parent, and there is one sample for each node and vCPU.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profile {
+    pub(crate) mappings: Vec<Mapping>,
+    pub(crate) frames: Vec<Frame>,
+    pub(crate) tree: StackTree,
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) vcpus: Vec<VcpuStats>,
+    pub(crate) recording: RecordingInfo,
+}
+
+impl Profile {
+    /// The pieces of files that were mapped in the guest, in the recording's order.
+    pub fn mappings(&self) -> &[Mapping] {
+        &self.mappings
+    }
+
+    /// Every distinct frame; a [`FrameId`] is an index into it.
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// The id of every frame, in order.
+    pub fn frame_ids(&self) -> impl Iterator<Item = FrameId> + use<> {
+        // The builder numbers the frames with a `u32`.
+        (0..self.frames.len() as u32).map(FrameId)
+    }
+
+    /// The frame with this id.
+    ///
+    /// # Panics
+    ///
+    /// If the id comes from another profile and is out of range here.
+    pub fn frame(&self, id: FrameId) -> Frame {
+        self.frames[id.index()]
+    }
+
+    /// The tree of stacks; its items are frame ids.
+    pub fn tree(&self) -> &StackTree {
+        &self.tree
+    }
+
+    /// The counted stacks, ordered by node, then vCPU.
+    pub fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+
+    /// What each vCPU counted.
+    pub fn vcpus(&self) -> &[VcpuStats] {
+        &self.vcpus
+    }
+
+    /// What the recording says of itself.
+    pub fn recording(&self) -> &RecordingInfo {
+        &self.recording
+    }
+
+    /// The frames of a stack, leaf first.
+    pub fn stack(&self, node: NodeId) -> impl Iterator<Item = FrameId> + '_ {
+        self.tree.path(node).map(FrameId)
+    }
+
+    /// How many samples the stacks hold, all vCPUs together.
+    pub fn sample_count(&self) -> u64 {
+        self.samples
+            .iter()
+            .fold(0, |sum: u64, s| sum.saturating_add(s.count))
+    }
+
+    /// The counters of all vCPUs together.
+    pub fn counters(&self) -> Counters {
+        self.vcpus
+            .iter()
+            .fold(Counters::default(), |sum, v| sum.plus(&v.counters))
+    }
+
+    /// The mapping that holds an address.
+    pub fn mapping_of(&self, address: u64) -> Option<(usize, &Mapping)> {
+        self.mappings
+            .iter()
+            .enumerate()
+            .find(|(_, m)| m.contains(address))
+    }
+}
+
+/// A piece of a file that was mapped in the guest: `[start, end)` held the file's bytes from
+/// `file_offset` on.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Mapping {
+    /// The first address.
+    pub start: u64,
+    /// The address after the last.
+    pub end: u64,
+    /// Where in the file the byte at `start` lies.
+    pub file_offset: u64,
+    /// The identity of the file, where the recording knows it.
+    pub build_id: Option<BuildId>,
+    /// The file's path or name on the guest's side; empty where there is none.
+    pub path: String,
+}
+
+impl Mapping {
+    /// Whether the address lies in `[start, end)`.
+    pub fn contains(&self, address: u64) -> bool {
+        (self.start..self.end).contains(&address)
+    }
+
+    /// The part of the path after the last `/`.
+    pub fn file_name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// The file offset of an address, or `None` where the mapping does not hold it.
+    pub fn offset_of(&self, address: u64) -> Option<u64> {
+        self.contains(address)
+            .then(|| (address - self.start).checked_add(self.file_offset))?
+    }
+}
+
+/// An index into [`Profile::frames`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FrameId(pub(crate) u32);
+
+impl FrameId {
+    /// The place in [`Profile::frames`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One step of a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Frame {
+    /// A place in the guest's code.
+    Address {
+        /// As the agent read it: a pc or a return address, `kind` says which.
+        address: u64,
+        /// Where the address comes from.
+        kind: AddressKind,
+    },
+    /// A mark that is no code address.
+    Special(SpecialFrame),
+}
+
+impl Frame {
+    /// The interrupted instruction.
+    pub fn leaf(pc: u64) -> Frame {
+        Frame::Address {
+            address: pc,
+            kind: AddressKind::Leaf,
+        }
+    }
+
+    /// A return address found on the stack.
+    pub fn caller(return_address: u64) -> Frame {
+        Frame::Address {
+            address: return_address,
+            kind: AddressKind::Caller,
+        }
+    }
+
+    /// The address to look up: the pc itself for a leaf, one less for a caller.
+    ///
+    /// A return address points behind its call, which may already be another line or, after a
+    /// call that never returns, another function.
+    pub fn lookup_address(self) -> Option<u64> {
+        match self {
+            Frame::Address {
+                address,
+                kind: AddressKind::Leaf,
+            } => Some(address),
+            Frame::Address {
+                address,
+                kind: AddressKind::Caller,
+            } => Some(address.wrapping_sub(1)),
+            Frame::Special(_) => None,
+        }
+    }
+}
+
+/// Whether an address is where the guest was, or where it would have returned to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AddressKind {
+    /// The interrupted pc.
+    Leaf,
+    /// A return address: it belongs to the call before it.
+    Caller,
+}
+
+/// A mark in a stack that is no code address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SpecialFrame {
+    /// The stack was deeper than the recording's limit: its root side is cut off here.
+    Truncated,
+    /// The chain of frames ended badly here.
+    Broken,
+    /// Code outside every mapping.
+    UnknownCode,
+    /// The agent's own work.
+    AgentWork,
+    /// The guest blocked here.
+    Idle,
+    /// A code this client does not know.
+    Other(u32),
+}
+
+impl fmt::Display for SpecialFrame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SpecialFrame::Truncated => f.write_str("[truncated]"),
+            SpecialFrame::Broken => f.write_str("[broken]"),
+            SpecialFrame::UnknownCode => f.write_str("[unknown code]"),
+            SpecialFrame::AgentWork => f.write_str("[unikprof agent]"),
+            SpecialFrame::Idle => f.write_str("[idle]"),
+            SpecialFrame::Other(code) => write!(f, "[special {code}]"),
+        }
+    }
+}
+
+/// How often one vCPU was found in one stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// The stack's leaf in [`Profile::tree`], never the root.
+    pub node: NodeId,
+    /// The vCPU that was sampled.
+    pub vcpu: u32,
+    /// How many samples.
+    pub count: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_caller_is_looked_up_inside_its_call() {
+        assert_eq!(Frame::leaf(0x10).lookup_address(), Some(0x10));
+        assert_eq!(Frame::caller(0x10).lookup_address(), Some(0x0f));
+        // A hostile recording may hold a return address of zero.
+        assert_eq!(Frame::caller(0).lookup_address(), Some(u64::MAX));
+        assert_eq!(Frame::Special(SpecialFrame::Idle).lookup_address(), None);
+    }
+
+    #[test]
+    fn a_mapping_knows_its_edges() {
+        let mapping = Mapping {
+            start: 0x1000,
+            end: 0x2000,
+            file_offset: u64::MAX - 0x10,
+            path: "/usr/lib/libc.so.6".into(),
+            ..Mapping::default()
+        };
+        assert_eq!(mapping.file_name(), "libc.so.6");
+        assert!(mapping.contains(0x1000) && !mapping.contains(0x2000));
+        assert_eq!(mapping.offset_of(0x1010), Some(u64::MAX));
+        assert_eq!(
+            mapping.offset_of(0x1011),
+            None,
+            "an offset past the end of all files"
+        );
+        assert_eq!(mapping.offset_of(0x2000), None);
+    }
+
+    #[test]
+    fn special_frames_have_the_documented_names() {
+        let shown: Vec<String> = [
+            SpecialFrame::Truncated,
+            SpecialFrame::Broken,
+            SpecialFrame::UnknownCode,
+            SpecialFrame::AgentWork,
+            SpecialFrame::Idle,
+            SpecialFrame::Other(9),
+        ]
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+        assert_eq!(
+            shown,
+            [
+                "[truncated]",
+                "[broken]",
+                "[unknown code]",
+                "[unikprof agent]",
+                "[idle]",
+                "[special 9]"
+            ]
+        );
+    }
+}

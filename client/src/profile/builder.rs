@@ -1,0 +1,249 @@
+//! From counted stacks to a profile.
+
+use std::collections::HashMap;
+
+use super::{
+    Frame, FrameId, Mapping, NodeId, Profile, RecordingInfo, Sample, SpecialFrame, StackTree,
+    TooManyStacks, VcpuStats,
+};
+
+/// Collects stacks and what is known of them.
+///
+/// Adding a stack costs one look-up for each frame that differs from the stack added before it,
+/// so stacks in a sorted order are the cheapest.
+#[derive(Debug, Default)]
+pub struct ProfileBuilder {
+    mappings: Vec<Mapping>,
+    frames: Vec<Frame>,
+    frame_ids: HashMap<Frame, FrameId>,
+    tree: StackTree,
+    samples: Vec<Sample>,
+    vcpus: Vec<VcpuStats>,
+    recording: RecordingInfo,
+    /// The stack added last, root first: the next one often shares its callers.
+    last: Vec<(Frame, NodeId)>,
+}
+
+impl ProfileBuilder {
+    /// A builder that holds nothing yet.
+    pub fn new() -> ProfileBuilder {
+        ProfileBuilder::default()
+    }
+
+    /// Counts a stack, its frames leaf first. The same stack may come again; its counts add up.
+    /// A stack without frames counts as [`SpecialFrame::UnknownCode`], so every sample has a
+    /// place in every report.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyStacks`] where the numbers of frames or stacks run out.
+    pub fn add_stack(
+        &mut self,
+        vcpu: u32,
+        count: u64,
+        leaf_first: &[Frame],
+    ) -> Result<(), TooManyStacks> {
+        let unknown = [Frame::Special(SpecialFrame::UnknownCode)];
+        let leaf_first = if leaf_first.is_empty() {
+            &unknown
+        } else {
+            leaf_first
+        };
+        let root_first = leaf_first.iter().rev();
+        let shared = root_first
+            .clone()
+            .zip(&self.last)
+            .take_while(|(frame, (last, _))| *frame == last)
+            .count();
+        self.last.truncate(shared);
+        let mut node = self.last.last().map_or(NodeId::ROOT, |(_, node)| *node);
+        for &frame in root_first.skip(shared) {
+            let id = self.frame_id(frame)?;
+            node = self.tree.child(node, id.0)?;
+            self.last.push((frame, node));
+        }
+        self.samples.push(Sample { node, vcpu, count });
+        Ok(())
+    }
+
+    /// The stack that is `caller` and one frame deeper, for readers that have a tree themselves;
+    /// [`NodeId::ROOT`] is the empty stack.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyStacks`] where the numbers of frames or stacks run out.
+    pub fn step(&mut self, caller: NodeId, frame: Frame) -> Result<NodeId, TooManyStacks> {
+        let id = self.frame_id(frame)?;
+        self.tree.child(caller, id.0)
+    }
+
+    /// Counts a stack that [`ProfileBuilder::step`] made.
+    pub fn count(&mut self, vcpu: u32, node: NodeId, count: u64) {
+        self.samples.push(Sample { node, vcpu, count });
+    }
+
+    /// The stack that is one `frame` deeper than `parent`, for recordings that hold a tree
+    /// themselves; [`NodeId::ROOT`] is the parent of outermost frames.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyStacks`] where the numbers of frames or stacks run out.
+    ///
+    /// # Panics
+    ///
+    /// If `parent` comes from another builder and is out of range here.
+    pub fn child(&mut self, parent: NodeId, frame: Frame) -> Result<NodeId, TooManyStacks> {
+        assert!(
+            parent.index() < self.tree.len(),
+            "a node of another builder"
+        );
+        let id = self.frame_id(frame)?;
+        self.tree.child(parent, id.0)
+    }
+
+    /// Counts the stack of a node; the same one may come again. The root counts as
+    /// [`SpecialFrame::UnknownCode`].
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyStacks`] where the numbers of frames or stacks run out.
+    ///
+    /// # Panics
+    ///
+    /// If `node` comes from another builder and is out of range here.
+    pub fn add_sample(&mut self, node: NodeId, vcpu: u32, count: u64) -> Result<(), TooManyStacks> {
+        assert!(node.index() < self.tree.len(), "a node of another builder");
+        let node = match node {
+            NodeId::ROOT => self.child(node, Frame::Special(SpecialFrame::UnknownCode))?,
+            node => node,
+        };
+        self.samples.push(Sample { node, vcpu, count });
+        Ok(())
+    }
+
+    /// Adds a mapping; the first is taken to be the program's own.
+    pub fn add_mapping(&mut self, mapping: Mapping) {
+        self.mappings.push(mapping);
+    }
+
+    /// Adds what a vCPU counted.
+    pub fn add_vcpu(&mut self, stats: VcpuStats) {
+        self.vcpus.push(stats);
+    }
+
+    /// Says how the recording was made.
+    pub fn set_recording(&mut self, recording: RecordingInfo) {
+        self.recording = recording;
+    }
+
+    /// The profile, its samples merged and in order.
+    pub fn finish(mut self) -> Profile {
+        self.samples.sort_unstable_by_key(|s| (s.node, s.vcpu));
+        self.samples.dedup_by(|next, kept| {
+            let same = (next.node, next.vcpu) == (kept.node, kept.vcpu);
+            if same {
+                kept.count = kept.count.saturating_add(next.count);
+            }
+            same
+        });
+        self.samples.retain(|s| s.count != 0);
+        self.samples.shrink_to_fit();
+        self.tree.shrink();
+        self.vcpus.sort_by_key(|v| v.vcpu);
+        Profile {
+            mappings: self.mappings,
+            frames: self.frames,
+            tree: self.tree,
+            samples: self.samples,
+            vcpus: self.vcpus,
+            recording: self.recording,
+        }
+    }
+
+    fn frame_id(&mut self, frame: Frame) -> Result<FrameId, TooManyStacks> {
+        if let Some(id) = self.frame_ids.get(&frame) {
+            return Ok(*id);
+        }
+        let id = FrameId(u32::try_from(self.frames.len()).map_err(|_| TooManyStacks)?);
+        self.frames.push(frame);
+        self.frame_ids.insert(frame, id);
+        Ok(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_same_stack_of_one_vcpu_becomes_one_sample() {
+        let mut builder = ProfileBuilder::new();
+        let stack = [Frame::leaf(1), Frame::caller(2)];
+        builder.add_stack(0, 2, &stack).unwrap();
+        builder.add_stack(1, 1, &stack).unwrap();
+        builder.add_stack(0, 0, &[Frame::leaf(9)]).unwrap();
+        builder.add_stack(0, 3, &stack).unwrap();
+        let profile = builder.finish();
+        let found: Vec<_> = profile
+            .samples()
+            .iter()
+            .map(|s| (s.vcpu, s.count))
+            .collect();
+        assert_eq!(found, [(0, 5), (1, 1)]);
+        let frames: Vec<Frame> = profile
+            .stack(profile.samples()[0].node)
+            .map(|id| profile.frame(id))
+            .collect();
+        assert_eq!(frames, stack);
+    }
+
+    #[test]
+    fn a_pc_and_a_return_address_of_equal_value_stay_apart() {
+        let mut builder = ProfileBuilder::new();
+        builder
+            .add_stack(0, 1, &[Frame::leaf(7), Frame::caller(7)])
+            .unwrap();
+        assert_eq!(builder.finish().frames().len(), 2);
+    }
+
+    #[test]
+    fn a_tree_and_whole_stacks_meet_in_the_same_nodes() {
+        let mut builder = ProfileBuilder::new();
+        builder
+            .add_stack(0, 2, &[Frame::leaf(1), Frame::caller(2)])
+            .unwrap();
+        let outer = builder.child(NodeId::ROOT, Frame::caller(2)).unwrap();
+        let inner = builder.child(outer, Frame::leaf(1)).unwrap();
+        builder.add_sample(inner, 0, 3).unwrap();
+        builder.add_sample(NodeId::ROOT, 0, 4).unwrap();
+        builder.add_stack(0, 1, &[]).unwrap();
+        let profile = builder.finish();
+        let counts: Vec<u64> = profile.samples().iter().map(|s| s.count).collect();
+        assert_eq!(counts, [5, 5]);
+        assert_eq!(profile.tree().len(), 4);
+    }
+
+    #[test]
+    fn a_shared_prefix_is_not_mistaken_for_the_whole_stack() {
+        let mut builder = ProfileBuilder::new();
+        builder
+            .add_stack(0, 1, &[Frame::leaf(3), Frame::caller(2), Frame::caller(1)])
+            .unwrap();
+        builder
+            .add_stack(0, 1, &[Frame::caller(2), Frame::caller(1)])
+            .unwrap();
+        builder.add_stack(0, 1, &[]).unwrap();
+        builder
+            .add_stack(0, 1, &[Frame::leaf(4), Frame::caller(2), Frame::caller(1)])
+            .unwrap();
+        let profile = builder.finish();
+        let depths: Vec<usize> = profile
+            .samples()
+            .iter()
+            .map(|s| profile.stack(s.node).count())
+            .collect();
+        assert_eq!(depths, [2, 3, 1, 3]);
+        assert_eq!(profile.tree().len(), 6);
+    }
+}

@@ -1,0 +1,330 @@
+//! A tree of stacks with parent pointers, found or inserted in constant time.
+
+use std::hash::{BuildHasher, RandomState};
+
+use thiserror::Error;
+
+/// A stack, named by its innermost step; [`NodeId::ROOT`] is the empty stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(u32);
+
+impl NodeId {
+    /// The empty stack, in every tree.
+    pub const ROOT: NodeId = NodeId(0);
+
+    /// The place of the node: parents have a smaller one than their children.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// More different stacks than a tree can number (2³² − 1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("more than {} different stacks or frames in one profile", u32::MAX)]
+pub struct TooManyStacks;
+
+/// Stacks that share their callers. An item is a frame's (or a name's) number.
+///
+/// Eight bytes a node. Finding nodes again costs four more, and up to eleven for each node that
+/// is not its parent's first child; most are: below the callers that stacks share, each goes its
+/// own way.
+#[derive(Debug, Clone)]
+pub struct StackTree {
+    /// The root stands for nothing at index 0.
+    nodes: Vec<Node>,
+    /// By node: its first child, or zero. Shorter than `nodes` after [`StackTree::shrink`].
+    first_child: Vec<u32>,
+    /// All other children.
+    others: Index,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Node {
+    parent: u32,
+    item: u32,
+}
+
+impl StackTree {
+    /// A tree with nothing but the empty stack.
+    pub fn new() -> StackTree {
+        let root = Node {
+            parent: 0,
+            item: u32::MAX,
+        };
+        StackTree {
+            nodes: vec![root],
+            first_child: vec![0],
+            others: Index::new(),
+        }
+    }
+
+    /// The stack that is `parent` and one `item` deeper; made if it is new.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyStacks`] where the numbers run out.
+    pub fn child(&mut self, parent: NodeId, item: u32) -> Result<NodeId, TooManyStacks> {
+        if self.first_child.len() != self.nodes.len() {
+            self.index_again()?;
+        }
+        let wanted = Node {
+            parent: parent.0,
+            item,
+        };
+        let first = self.first_child[parent.index()];
+        if first != 0 && self.nodes[first as usize] == wanted {
+            return Ok(NodeId(first));
+        }
+        let next = u32::try_from(self.nodes.len())
+            .ok()
+            .filter(|at| *at != Index::FREE)
+            .ok_or(TooManyStacks)?;
+        let at = self.enter(wanted, next);
+        if at == next {
+            self.nodes.push(wanted);
+            self.first_child.push(0);
+        }
+        Ok(NodeId(at))
+    }
+
+    /// How many nodes there are, the root included.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there is no stack but the empty one.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.len() == 1
+    }
+
+    /// The node's caller, or `None` for the root.
+    pub fn parent(&self, node: NodeId) -> Option<NodeId> {
+        (node != NodeId::ROOT).then(|| NodeId(self.nodes[node.index()].parent))
+    }
+
+    /// The node's item, or `None` for the root.
+    pub fn item(&self, node: NodeId) -> Option<u32> {
+        (node != NodeId::ROOT).then(|| self.nodes[node.index()].item)
+    }
+
+    /// The items from this node to the root's child: innermost first.
+    pub fn path(&self, node: NodeId) -> impl Iterator<Item = u32> + '_ {
+        let mut at = node;
+        std::iter::from_fn(move || {
+            let item = self.item(at)?;
+            at = NodeId(self.nodes[at.index()].parent);
+            Some(item)
+        })
+    }
+
+    /// Every node but the root with its parent and item; parents come before their children.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (NodeId, NodeId, u32)> + '_ {
+        // `child` numbers the nodes with a `u32`.
+        self.nodes
+            .iter()
+            .enumerate()
+            .skip(1)
+            .map(|(at, n)| (NodeId(at as u32), NodeId(n.parent), n.item))
+    }
+
+    /// Gives back the memory that only finding nodes needs; a later [`StackTree::child`] builds
+    /// it again.
+    pub fn shrink(&mut self) {
+        self.nodes.shrink_to_fit();
+        self.first_child = Vec::new();
+        self.others = Index::new();
+    }
+
+    fn index_again(&mut self) -> Result<(), TooManyStacks> {
+        self.first_child = vec![0; self.nodes.len()];
+        for at in 1..self.nodes.len() {
+            let next = u32::try_from(at).map_err(|_| TooManyStacks)?;
+            self.enter(self.nodes[at], next);
+        }
+        Ok(())
+    }
+
+    /// The place of a node below its parent: where it is known, or `next` after it was noted.
+    fn enter(&mut self, node: Node, next: u32) -> u32 {
+        let first = &mut self.first_child[node.parent as usize];
+        if *first == 0 {
+            *first = next;
+            return next;
+        }
+        let nodes = &self.nodes;
+        self.others
+            .find_or_insert(node.key(), next, |at| nodes[at as usize].key())
+    }
+}
+
+impl Default for StackTree {
+    fn default() -> Self {
+        StackTree::new()
+    }
+}
+
+impl PartialEq for StackTree {
+    fn eq(&self, other: &Self) -> bool {
+        self.nodes == other.nodes
+    }
+}
+
+impl Node {
+    fn key(self) -> u64 {
+        u64::from(self.parent) << 32 | u64::from(self.item)
+    }
+}
+
+/// The children of every node, in the order of an array: for walks from the root down.
+#[derive(Debug)]
+pub(crate) struct ChildLists {
+    /// `children[first[n]..first[n + 1]]` are the children of node `n`.
+    first: Vec<u32>,
+    children: Vec<NodeId>,
+}
+
+impl ChildLists {
+    /// Two passes over the tree; eight bytes a node.
+    pub(crate) fn of(tree: &StackTree) -> ChildLists {
+        let mut first = vec![0_u32; tree.len() + 1];
+        for (_, parent, _) in tree.iter() {
+            first[parent.index() + 1] += 1;
+        }
+        for at in 1..first.len() {
+            first[at] += first[at - 1];
+        }
+        let mut children = vec![NodeId::ROOT; tree.len() - 1];
+        for (node, parent, _) in tree.iter().rev() {
+            let end = &mut first[parent.index() + 1];
+            *end -= 1;
+            children[*end as usize] = node;
+        }
+        // Every end has walked back to its list's start: shift them into place.
+        first.remove(0);
+        first.push(children.len() as u32);
+        ChildLists { first, children }
+    }
+
+    /// In the order of their numbers.
+    pub(crate) fn of_node(&self, node: NodeId) -> &[NodeId] {
+        &self.children[self.first[node.index()] as usize..self.first[node.index() + 1] as usize]
+    }
+}
+
+/// An open-addressing table of positions in an array that somebody else keeps.
+#[derive(Debug, Clone)]
+struct Index {
+    /// A position, or [`Index::FREE`].
+    slots: Vec<u32>,
+    used: usize,
+    /// Secret, so a hostile recording cannot choose stacks that collide.
+    seed: u64,
+}
+
+impl Index {
+    const FREE: u32 = u32::MAX;
+    const FEWEST_SLOTS: usize = 64;
+
+    fn new() -> Index {
+        Index {
+            slots: Vec::new(),
+            used: 0,
+            seed: RandomState::new().hash_one(0_u8) | 1,
+        }
+    }
+
+    /// The position with this key, or `next` after it was entered for it.
+    fn find_or_insert(&mut self, key: u64, next: u32, key_at: impl Fn(u32) -> u64) -> u32 {
+        // At most three quarters full, so a search soon meets a free slot.
+        if (self.used + 1) * 4 > self.slots.len() * 3 {
+            self.grow(&key_at);
+        }
+        let mut slot = self.home(key);
+        loop {
+            match self.slots[slot] {
+                Self::FREE => break,
+                at if key_at(at) == key => return at,
+                _ => slot = (slot + 1) & (self.slots.len() - 1),
+            }
+        }
+        self.slots[slot] = next;
+        self.used += 1;
+        next
+    }
+
+    fn grow(&mut self, key_at: &impl Fn(u32) -> u64) {
+        let slots = (self.slots.len() * 2).max(Self::FEWEST_SLOTS);
+        let before = std::mem::replace(&mut self.slots, vec![Self::FREE; slots]);
+        for at in before.into_iter().filter(|at| *at != Self::FREE) {
+            let mut slot = self.home(key_at(at));
+            while self.slots[slot] != Self::FREE {
+                slot = (slot + 1) & (slots - 1);
+            }
+            self.slots[slot] = at;
+        }
+    }
+
+    fn home(&self, key: u64) -> usize {
+        // Fold the full product, so every bit of the key reaches the low bits.
+        let product = u128::from(key ^ self.seed) * u128::from(self.seed | 0x9e37_79b9_7f4a_7c15);
+        ((product >> 64) as u64 ^ product as u64) as usize & (self.slots.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn equal_stacks_are_one_node() {
+        let mut tree = StackTree::new();
+        let a = tree.child(NodeId::ROOT, 1).unwrap();
+        let b = tree.child(a, 2).unwrap();
+        assert_eq!(tree.child(NodeId::ROOT, 1), Ok(a));
+        assert_ne!(
+            tree.child(NodeId::ROOT, 2),
+            Ok(b),
+            "another caller is another stack"
+        );
+        assert_eq!(tree.path(b).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(tree.parent(NodeId::ROOT), None);
+    }
+
+    #[test]
+    fn many_nodes_are_found_again_after_the_index_grew_or_was_dropped() {
+        let mut tree = StackTree::new();
+        let mut last = NodeId::ROOT;
+        let nodes: Vec<NodeId> = (0..10_000)
+            .map(|i| {
+                last = tree
+                    .child(if i % 3 == 0 { NodeId::ROOT } else { last }, i)
+                    .unwrap();
+                last
+            })
+            .collect();
+        tree.shrink();
+        let len = tree.len();
+        let mut last = NodeId::ROOT;
+        for (i, node) in (0..10_000).zip(nodes) {
+            last = tree
+                .child(if i % 3 == 0 { NodeId::ROOT } else { last }, i)
+                .unwrap();
+            assert_eq!(last, node);
+        }
+        assert_eq!(tree.len(), len);
+    }
+
+    #[test]
+    fn child_lists_hold_each_node_once_under_its_parent() {
+        let mut tree = StackTree::new();
+        let a = tree.child(NodeId::ROOT, 1).unwrap();
+        let b = tree.child(NodeId::ROOT, 2).unwrap();
+        let c = tree.child(a, 3).unwrap();
+        let d = tree.child(a, 4).unwrap();
+        let lists = ChildLists::of(&tree);
+        assert_eq!(lists.of_node(NodeId::ROOT), [a, b]);
+        assert_eq!(lists.of_node(a), [c, d]);
+        assert!(lists.of_node(b).is_empty() && lists.of_node(d).is_empty());
+    }
+}

@@ -1,0 +1,150 @@
+//! What a person sees while a recording is made: on a terminal only, and never on stdout.
+
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use unikprof_proto::code::state;
+
+use crate::printable::Printable;
+use crate::record::{Event, Observer, RecorderStatus};
+
+/// A line that follows the recording, with its samples, its rate and what was not recorded.
+///
+/// Where stderr is no terminal there is no line; lost connections are told there all the same.
+#[derive(Debug)]
+pub struct ProgressLine {
+    bar: ProgressBar,
+    is_terminal: bool,
+    /// Whether the user was told that the recording is being stopped.
+    stopping: bool,
+}
+
+/// How often the line moves.
+const TICK: Duration = Duration::from_millis(100);
+
+impl ProgressLine {
+    /// A line on stderr.
+    pub fn on_stderr() -> ProgressLine {
+        let is_terminal = io::stderr().is_terminal();
+        let bar = ProgressBar::with_draw_target(
+            None,
+            if is_terminal {
+                ProgressDrawTarget::stderr()
+            } else {
+                ProgressDrawTarget::hidden()
+            },
+        );
+        bar.set_style(style("{spinner} {msg}"));
+        if is_terminal {
+            bar.enable_steady_tick(TICK);
+        }
+        ProgressLine {
+            bar,
+            is_terminal,
+            stopping: false,
+        }
+    }
+
+    /// Takes the line away.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn running(&self, status: &RecorderStatus) {
+        if status.duration_ns != 0 && self.bar.length().is_none() {
+            self.bar.set_length(status.duration_ns / 1_000_000);
+            self.bar.set_style(style("{spinner} [{bar:24}] {msg}"));
+        }
+        let elapsed = status.elapsed();
+        self.bar
+            .set_position(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
+        self.bar.set_message(message(status));
+    }
+
+    fn say(&self, text: &str) {
+        if self.is_terminal {
+            self.bar.println(text);
+        } else {
+            eprintln!("{text}");
+        }
+    }
+}
+
+impl Observer for ProgressLine {
+    fn event(&mut self, event: Event<'_>) {
+        match event {
+            Event::Running(status) => self.running(status),
+            Event::Stopping if self.stopping => {}
+            Event::Stopping => {
+                self.stopping = true;
+                self.say("stopping: what was sampled so far is kept (Ctrl-C again gives it up)");
+            }
+            Event::Fetching { samples, bytes } => {
+                self.bar.set_message(format!(
+                    "fetching: {samples} samples, {} KiB",
+                    bytes.div_ceil(1024)
+                ));
+            }
+            Event::ConnectionLost(error) => {
+                self.say(&format!("{error}; trying again"));
+                self.bar.set_message("waiting for the connection");
+            }
+            Event::Reconnected => self.say("connected again"),
+        }
+    }
+}
+
+impl Drop for ProgressLine {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+fn message(status: &RecorderStatus) -> String {
+    let RecorderStatus { counters, .. } = status;
+    if status.state == state::DELAYED {
+        let left = status.delay_left().as_secs_f64();
+        return format!("`{}` begins in {left:.0} s", Printable(&status.name));
+    }
+    let elapsed = status.elapsed().as_secs_f64();
+    let time = match status.duration_ns {
+        0 => format!("{elapsed:.0} s, Ctrl-C ends"),
+        total => format!("{:.0}/{:.0} s", elapsed, total as f64 / 1e9),
+    };
+    let rate = match elapsed > 0.0 {
+        true => counters.recorded as f64 / elapsed,
+        false => 0.0,
+    };
+    let mut text = format!("{time}  {} samples, {rate:.0}/s", counters.recorded);
+    for (what, count) in [
+        ("lost", counters.lost),
+        ("overflow", counters.overflow),
+        ("masked", counters.masked),
+    ] {
+        text.push_str(&format!("  {what} {count}"));
+    }
+    if let Some(used) = (status.nodes_used.saturating_mul(100)).checked_div(status.nodes_capacity) {
+        text.push_str(&format!("  table {used} % full"));
+    }
+    text
+}
+
+fn style(template: &str) -> ProgressStyle {
+    // The templates are this file's own and tested; a wrong one would only look plain.
+    ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_spinner())
+        .progress_chars("=> ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_templates_are_templates() {
+        for template in ["{spinner} {msg}", "{spinner} [{bar:24}] {msg}"] {
+            assert!(ProgressStyle::with_template(template).is_ok());
+        }
+    }
+}

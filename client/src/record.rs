@@ -1,0 +1,145 @@
+//! Recording: start it in the guest, watch it, and bring the counts home.
+//!
+//! ```no_run
+//! use unikprof_client::connection::Timeouts;
+//! use unikprof_client::interrupt::Interrupt;
+//! use unikprof_client::record::{self, Patience, Session, Settings};
+//!
+//! let address = "10.0.0.5:7777".parse()?;
+//! let patience = Patience::default();
+//! let mut session = Session::open(address, patience, Interrupt::default())?;
+//! let settings = Settings { duration_ns: 30_000_000_000, ..Settings::default() };
+//! let outcome = record::record(&mut session, &settings, "web.unikprof".as_ref(), &mut ())?;
+//! println!("{}", outcome.path.display());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Nothing is lost on the way: an epoch is fetched again from where the line broke, and cleared in
+//! the guest only when it is safe on the client's disk. Where the line stays broken, what arrived
+//! is kept in a recording that says it is incomplete.
+
+mod collect;
+mod error;
+mod session;
+mod settings;
+mod status;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use unikprof_proto::code::state;
+
+pub use collect::Request;
+use collect::collect;
+pub use error::RecordError;
+pub use session::{Patience, Session};
+pub(crate) use settings::rate_text;
+pub use settings::{DEFAULT_NAME, DEFAULT_RATE_HZ, Settings};
+pub use status::RecorderStatus;
+
+use crate::connection::ConnectionError;
+
+/// How often a running recording is looked at.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+
+/// What happens while a recording is made.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The recording goes on; this is how far it is.
+    Running(&'a RecorderStatus),
+    /// The user asked to stop: what was sampled so far is fetched.
+    Stopping,
+    /// This much of the counts has arrived.
+    Fetching {
+        /// Samples so far.
+        samples: u64,
+        /// Bytes so far.
+        bytes: u64,
+    },
+    /// The connection broke and is being taken up again.
+    ConnectionLost(&'a ConnectionError),
+    /// The connection is back.
+    Reconnected,
+}
+
+/// Who wants to know what happens; `()` does not.
+pub trait Observer {
+    /// Called for each event, on the thread that records.
+    fn event(&mut self, event: Event<'_>);
+}
+
+impl Observer for () {
+    fn event(&mut self, _: Event<'_>) {}
+}
+
+/// How a recording ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The recording file.
+    pub path: PathBuf,
+    /// Why it is incomplete, where it is.
+    pub incomplete: Option<RecordError>,
+    /// The epoch that the agent still holds although the file has it: its next recording may have
+    /// to discard it.
+    pub unacknowledged: Option<u64>,
+}
+
+/// Records as `settings` say and writes the recording to `path`.
+///
+/// The guest ends the recording by itself when its duration has passed. An
+/// [`Interrupt`](crate::interrupt::Interrupt) ends it earlier; a second one gives up.
+///
+/// # Errors
+/// [`RecordError`] where nothing could be kept.
+pub fn record(
+    session: &mut Session,
+    settings: &Settings,
+    path: &Path,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, RecordError> {
+    // Whatever is wrong with the place shows before half a minute is spent.
+    let writer = session.create_recording(path)?;
+    let recording = session.start(settings)?.recording;
+    watch(session, recording, observer).map_err(|error| error.while_running(recording))?;
+    collect(session, Request::Stop { recording }, writer, observer)
+}
+
+/// Ends whichever recording there is, or takes what it has counted so far and leaves it running,
+/// and writes that to `path`.
+///
+/// # Errors
+/// [`RecordError`] where nothing could be kept.
+pub fn fetch(
+    session: &mut Session,
+    request: Request,
+    path: &Path,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, RecordError> {
+    let writer = session.create_recording(path)?;
+    collect(session, request, writer, observer)
+}
+
+/// Waits until a recording has ended or the user wants it to.
+fn watch(
+    session: &mut Session,
+    recording: u64,
+    observer: &mut dyn Observer,
+) -> Result<(), RecordError> {
+    loop {
+        let status = session.check(observer)?;
+        if status.recording != recording || status.state == state::IDLE {
+            return Err(RecordError::Gone { recording });
+        }
+        observer.event(Event::Running(&status));
+        if status.state == state::FINISHED {
+            return Ok(());
+        }
+        // A little longer than the guest needs: its clock and ours are not the same.
+        let left = status.left().map(|left| left + Duration::from_millis(20));
+        let wait = left.map_or(CHECK_EVERY, |left| left.min(CHECK_EVERY));
+        if session.sleep(wait) {
+            observer.event(Event::Stopping);
+            return Ok(());
+        }
+    }
+}

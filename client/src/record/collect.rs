@@ -1,0 +1,204 @@
+//! Bringing epochs home: fetch, make safe, acknowledge.
+
+use unikprof_proto::message::{Dump, Fetch, Pending, Stop};
+
+use super::session::{Attempt, Session};
+use super::{Event, Observer, Outcome, RecordError};
+use crate::connection::Connection;
+use crate::recording::{EpochError, EpochProgress, Part, RecordingWriter};
+
+/// How often an agent may say that older epochs were in the way.
+const MOST_ROUNDS: u32 = 64;
+
+/// What brings counts out of the recorder; a recording 0 is whichever there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    /// End the recording and take what it has counted.
+    Stop {
+        /// The recording's id.
+        recording: u64,
+    },
+    /// Take what it has counted so far and leave it running.
+    Dump {
+        /// The recording's id.
+        recording: u64,
+    },
+}
+
+/// Fetches everything that waits, writes it and acknowledges it.
+///
+/// An error after something arrived becomes an incomplete recording.
+pub(super) fn collect(
+    session: &mut Session,
+    request: Request,
+    writer: RecordingWriter,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, RecordError> {
+    let mut collector = Collector {
+        session,
+        writer,
+        observer,
+        arrived: false,
+        bytes: 0,
+        samples: 0,
+        unacknowledged: None,
+    };
+    match collector.rounds(request) {
+        Ok(()) => Ok(collector.outcome(None)),
+        Err(error) => collector.keep(error),
+    }
+}
+
+struct Collector<'a> {
+    session: &'a mut Session,
+    writer: RecordingWriter,
+    observer: &'a mut dyn Observer,
+    /// Whether any part of an epoch is in the file.
+    arrived: bool,
+    bytes: u64,
+    samples: u64,
+    unacknowledged: Option<u64>,
+}
+
+impl Collector<'_> {
+    fn rounds(&mut self, request: Request) -> Result<(), RecordError> {
+        for _ in 0..MOST_ROUNDS {
+            let pending = self.pending(request)?;
+            let epochs = pending.first_epoch
+                ..pending
+                    .first_epoch
+                    .saturating_add(u64::from(pending.epochs));
+            for epoch in epochs.clone() {
+                self.fetch(epoch)?;
+            }
+            if pending.complete {
+                self.writer.end(None)?;
+            }
+            self.writer.publish()?;
+            for epoch in epochs {
+                self.acknowledge(epoch, pending.complete)?;
+            }
+            if pending.complete {
+                return Ok(());
+            }
+            if pending.epochs == 0 {
+                break;
+            }
+        }
+        Err(RecordError::NothingToFetch)
+    }
+
+    fn pending(&mut self, request: Request) -> Result<Pending, RecordError> {
+        const EXPECTED: &str = "a list of pending epochs";
+        self.session.persist(self.observer, |connection, _| {
+            Ok(match request {
+                Request::Stop { recording } => {
+                    connection.ask(&Stop { recording }, EXPECTED, "stopping the recording")
+                }
+                Request::Dump { recording } => {
+                    connection.ask(&Dump { recording }, EXPECTED, "dumping the recording")
+                }
+            }?)
+        })
+    }
+
+    /// Fetches one epoch; over a new connection, from where the old one broke.
+    fn fetch(&mut self, epoch: u64) -> Result<(), RecordError> {
+        let Collector {
+            session,
+            writer,
+            observer,
+            arrived,
+            bytes,
+            samples,
+            ..
+        } = self;
+        let mut progress = EpochProgress::default();
+        let before = *samples;
+        session.persist(*observer, |connection, observer| {
+            let mut progressed = false;
+            let result = fetch_over(connection, epoch, &mut progress, |frame, so_far| {
+                writer.append(frame)?;
+                progressed = true;
+                *arrived = true;
+                *bytes += frame.len() as u64;
+                *samples = before.saturating_add(so_far);
+                observer.event(Event::Fetching {
+                    samples: *samples,
+                    bytes: *bytes,
+                });
+                Ok(())
+            });
+            match result {
+                Err(Attempt::Broken { error, .. }) => Err(Attempt::Broken { error, progressed }),
+                other => other,
+            }
+        })
+    }
+
+    /// Once everything is in the file, an agent that cannot be told so is no reason to fail.
+    fn acknowledge(&mut self, epoch: u64, complete: bool) -> Result<(), RecordError> {
+        match self.session.acknowledge(epoch, self.observer) {
+            Err(_) if complete => {
+                self.unacknowledged.get_or_insert(epoch);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Ends the file where something went wrong, if anything arrived.
+    fn keep(mut self, error: RecordError) -> Result<Outcome, RecordError> {
+        // Who gives up wants no half file, unless the guest has cleared what is in it.
+        let wanted = self.writer.is_published() || !error.is_interrupt();
+        if !self.arrived || !wanted || matches!(error, RecordError::Output(_)) {
+            return Err(error);
+        }
+        self.writer.end(Some(&error.to_string()))?;
+        self.writer.publish()?;
+        Ok(self.outcome(Some(error)))
+    }
+
+    fn outcome(self, incomplete: Option<RecordError>) -> Outcome {
+        Outcome {
+            path: self.writer.path().into(),
+            incomplete,
+            unacknowledged: self.unacknowledged,
+        }
+    }
+}
+
+/// Asks for the rest of an epoch and hands each new frame, as it came, to `keep`.
+fn fetch_over(
+    connection: &mut Connection,
+    epoch: u64,
+    progress: &mut EpochProgress,
+    mut keep: impl FnMut(&[u8], u64) -> Result<(), RecordError>,
+) -> Result<(), Attempt> {
+    const DOING: &str = "fetching an epoch";
+    let (vcpu, node) = progress.next();
+    progress.expect_repetition();
+    connection.send(&Fetch { epoch, vcpu, node }, DOING)?;
+    loop {
+        let frame = connection.receive(DOING)?;
+        let part = progress
+            .accept(&frame, |_, _| ())
+            .map_err(|error| Attempt::Failed(error.into()))?;
+        if let Part::Epoch(head) = &part
+            && head.epoch != epoch
+        {
+            let other = EpochError::OtherEpoch {
+                expected: epoch,
+                found: head.epoch,
+            };
+            return Err(Attempt::Failed(other.into()));
+        }
+        let (repeated, ended) = (matches!(part, Part::Repeated), matches!(part, Part::End(_)));
+        if !repeated {
+            keep(connection.received(), progress.samples()).map_err(Attempt::Failed)?;
+        }
+        if ended {
+            return Ok(());
+        }
+    }
+}

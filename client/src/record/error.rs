@@ -1,0 +1,107 @@
+//! Why a recording could not be made, or not wholly.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::connection::ConnectionError;
+use crate::exit_code;
+use crate::output::OutputError;
+use crate::recording::EpochError;
+
+/// Why a recording could not be made, or not wholly.
+#[derive(Debug, Error)]
+pub enum RecordError {
+    /// The agent cannot be reached, is none, or refused.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    /// The connection was lost and did not come back.
+    #[error("{source}; it could not be taken up again in {}", humantime::format_duration(*after))]
+    Lost {
+        /// How long it was tried.
+        after: Duration,
+        /// The last attempt's error.
+        source: ConnectionError,
+    },
+    /// The guest at this address is another one now.
+    #[error(
+        "the guest was restarted or replaced while the connection was down: its counts are gone"
+    )]
+    GuestChanged,
+    /// The recording was ended and fetched by somebody else.
+    #[error(
+        "recording {recording} is no longer in the guest: another client stopped and fetched it"
+    )]
+    Gone {
+        /// Its id.
+        recording: u64,
+    },
+    /// The recording could not be followed to its end.
+    #[error(
+        "{source}; recording {recording} may go on in the guest: `check` tells, and `stop` ends and \
+         fetches it"
+    )]
+    StillRunning {
+        /// Its id.
+        recording: u64,
+        /// What happened.
+        source: Box<RecordError>,
+    },
+    /// A setting is outside the agent's limits.
+    #[error("{setting} of {asked} is outside this agent's limits: it takes {lowest} to {highest}")]
+    Limit {
+        /// Which setting.
+        setting: &'static str,
+        /// What was asked for.
+        asked: String,
+        /// The least accepted.
+        lowest: String,
+        /// The most accepted.
+        highest: String,
+    },
+    /// The agent's counts are not in order.
+    #[error("the agent broke the protocol while sending its counts: {0}")]
+    Epoch(#[from] EpochError),
+    /// The agent holds counts that it does not hand out.
+    #[error("the agent broke the protocol: it has counts that it does not let fetch")]
+    NothingToFetch,
+    /// The recording file could not be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+}
+
+impl RecordError {
+    /// The program's exit code for it.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            RecordError::Connection(error) => error.exit_code(),
+            RecordError::Lost { .. } | RecordError::GuestChanged | RecordError::Gone { .. } => {
+                exit_code::CONNECTION
+            }
+            RecordError::StillRunning { source, .. } => source.exit_code(),
+            RecordError::Limit { .. } => exit_code::REFUSED,
+            RecordError::Epoch(_) | RecordError::NothingToFetch => exit_code::PROTOCOL,
+            RecordError::Output(error) => error.exit_code(),
+        }
+    }
+
+    /// Whether the user gave up.
+    pub fn is_interrupt(&self) -> bool {
+        match self {
+            RecordError::Connection(error) => matches!(error, ConnectionError::Interrupted),
+            RecordError::StillRunning { source, .. } => source.is_interrupt(),
+            _ => false,
+        }
+    }
+
+    /// Adds that the recording itself may go on without this client.
+    pub(super) fn while_running(self, recording: u64) -> RecordError {
+        match self {
+            gone @ (RecordError::Gone { .. } | RecordError::GuestChanged) => gone,
+            source => RecordError::StillRunning {
+                recording,
+                source: Box::new(source),
+            },
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! A conversation that outlives its connections.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use unikprof_proto::code::refusal;
+use unikprof_proto::message::{Acknowledge, Acknowledged, Check, Started, Status};
+
+use super::{Event, Observer, RecordError, RecorderStatus, Settings};
+use crate::agent_info::AgentInfo;
+use crate::connection::{Address, Connection, ConnectionError, Greeting, Timeouts};
+use crate::interrupt::Interrupt;
+use crate::output::OutputError;
+use crate::recording::RecordingWriter;
+
+/// The first wait before a lost connection is taken up again; each further one is twice as long.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
+
+/// How often a request may break its connection before that is no accident.
+const MOST_BREAKS: u32 = 8;
+
+/// How long to wait for the other side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// For each step of a conversation.
+    pub timeouts: Timeouts,
+    /// For a lost connection to come back.
+    pub reconnect: Duration,
+}
+
+impl Default for Patience {
+    /// The default timeouts, and half a minute for a connection to come back.
+    fn default() -> Self {
+        Patience {
+            timeouts: Timeouts::default(),
+            reconnect: Duration::from_secs(30),
+        }
+    }
+}
+
+/// An agent, and the connection to it while there is one.
+#[derive(Debug)]
+pub struct Session {
+    address: Address,
+    patience: Patience,
+    interrupt: Interrupt,
+    connection: Option<Connection>,
+    protocol: u16,
+    greeting: Greeting,
+    connected: Timestamp,
+}
+
+/// Why an attempt over one connection failed.
+pub(super) enum Attempt {
+    /// The conversation failed.
+    Broken {
+        error: ConnectionError,
+        /// Whether anything new had arrived: then this is no endless repetition.
+        progressed: bool,
+    },
+    /// Something that another connection does not help.
+    Failed(RecordError),
+}
+
+impl From<ConnectionError> for Attempt {
+    fn from(error: ConnectionError) -> Attempt {
+        Attempt::Broken {
+            error,
+            progressed: false,
+        }
+    }
+}
+
+impl Session {
+    /// Connects and asks who is there. The first connection is tried once.
+    ///
+    /// # Errors
+    /// [`ConnectionError`].
+    pub fn open(
+        address: Address,
+        patience: Patience,
+        interrupt: Interrupt,
+    ) -> Result<Session, ConnectionError> {
+        let mut connection = Connection::open(&address, patience.timeouts, &interrupt)?;
+        let greeting = connection.hello()?;
+        Ok(Session {
+            address,
+            patience,
+            interrupt,
+            protocol: connection.version(),
+            connection: Some(connection),
+            greeting,
+            connected: Timestamp::now(),
+        })
+    }
+
+    /// The agent and its guest, as they were when the session was opened.
+    pub fn agent(&self) -> &AgentInfo {
+        &self.greeting.info
+    }
+
+    /// Where the agent listens.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The protocol version in use.
+    pub fn protocol(&self) -> u16 {
+        self.protocol
+    }
+
+    /// When the session was opened, by the client's clock.
+    pub fn connected(&self) -> Timestamp {
+        self.connected
+    }
+
+    /// Starts a recording. Not repeated over a new connection: nobody could tell whether the
+    /// first request arrived.
+    ///
+    /// # Errors
+    /// [`RecordError::Limit`] before anything is sent, or [`RecordError::Connection`].
+    pub fn start(&mut self, settings: &Settings) -> Result<Started, RecordError> {
+        let request = settings.request(&self.greeting.info)?;
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            None => self.connection.insert(Connection::open(
+                &self.address,
+                self.patience.timeouts,
+                &self.interrupt,
+            )?),
+        };
+        const DOING: &str = "starting the recording";
+        Ok(connection.ask(&request, "the start of a recording", DOING)?)
+    }
+
+    /// Asks what the recorder is at.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn check(&mut self, observer: &mut dyn Observer) -> Result<RecorderStatus, RecordError> {
+        self.persist(observer, |connection, _| {
+            let status: Status<'_> =
+                connection.ask(&Check {}, "a status", "asking for the recorder's state")?;
+            Ok(RecorderStatus::new(&status))
+        })
+    }
+
+    /// Tells the agent that an epoch is safe.
+    pub(super) fn acknowledge(
+        &mut self,
+        epoch: u64,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RecordError> {
+        self.persist(observer, |connection, _| {
+            let request = Acknowledge { epoch };
+            let answer: Result<Acknowledged, _> =
+                connection.ask(&request, "an epoch acknowledged", "acknowledging an epoch");
+            match answer {
+                Ok(_) => Ok(()),
+                // A first attempt arrived, but its answer did not.
+                Err(ConnectionError::Refused {
+                    code: refusal::NO_EPOCH,
+                    ..
+                }) => Ok(()),
+                Err(error) => Err(error.into()),
+            }
+        })
+    }
+
+    /// Begins a recording file of this session.
+    pub(super) fn create_recording(&self, path: &Path) -> Result<RecordingWriter, OutputError> {
+        let Greeting { frames, .. } = &self.greeting;
+        RecordingWriter::create(path, self.protocol, self.connected, frames)
+    }
+
+    /// Waits; answers whether the user asked to stop, and then at once.
+    pub(super) fn sleep(&self, wait: Duration) -> bool {
+        self.sleep_until(Instant::now() + wait, Interrupt::stop)
+    }
+
+    /// Does something over the connection, and again over a new one where the line broke.
+    pub(super) fn persist<T>(
+        &mut self,
+        observer: &mut dyn Observer,
+        mut attempt: impl FnMut(&mut Connection, &mut dyn Observer) -> Result<T, Attempt>,
+    ) -> Result<T, RecordError> {
+        let mut breaks = 0;
+        loop {
+            let connection = match &mut self.connection {
+                Some(connection) => connection,
+                None => self.reconnect(observer)?,
+            };
+            let (error, progressed) = match attempt(connection, observer) {
+                Ok(answer) => return Ok(answer),
+                Err(Attempt::Failed(error)) => return Err(error),
+                Err(Attempt::Broken { error, progressed }) => (error, progressed),
+            };
+            if !error.may_be_taken_up_again() {
+                return Err(error.into());
+            }
+            // A small guest has few sockets: the old one must be closed before the new one opens.
+            self.connection = None;
+            breaks = if progressed { 1 } else { breaks + 1 };
+            if breaks > MOST_BREAKS || self.patience.reconnect.is_zero() {
+                return Err(error.into());
+            }
+            observer.event(Event::ConnectionLost(&error));
+        }
+    }
+
+    /// Connects again, trying for as long as patience lasts.
+    fn reconnect(&mut self, observer: &mut dyn Observer) -> Result<&mut Connection, RecordError> {
+        let began = Instant::now();
+        let end = began + self.patience.reconnect;
+        let mut backoff = FIRST_BACKOFF;
+        let mut told = false;
+        loop {
+            if self.interrupt.stop() && !std::mem::replace(&mut told, true) {
+                observer.event(Event::Stopping);
+            }
+            if self.sleep_until((Instant::now() + backoff).min(end), Interrupt::quit) {
+                return Err(ConnectionError::Interrupted.into());
+            }
+            backoff = (backoff * 2).min(LONGEST_BACKOFF);
+            let opened = Connection::open(&self.address, self.patience.timeouts, &self.interrupt)
+                .and_then(|mut connection| {
+                    let greeting = connection.hello()?;
+                    Ok((connection, greeting))
+                });
+            match opened {
+                Ok((_, greeting)) if !greeting.info.continues(&self.greeting.info) => {
+                    return Err(RecordError::GuestChanged);
+                }
+                Ok((connection, _)) => {
+                    observer.event(Event::Reconnected);
+                    return Ok(self.connection.insert(connection));
+                }
+                Err(error) if !error.may_be_taken_up_again() => return Err(error.into()),
+                Err(source) if Instant::now() >= end => {
+                    return Err(RecordError::Lost {
+                        after: Duration::from_secs(began.elapsed().as_secs()),
+                        source,
+                    });
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Answers whether the sleep was ended early.
+    fn sleep_until(&self, end: Instant, ended: impl Fn(&Interrupt) -> bool) -> bool {
+        const SLICE: Duration = Duration::from_millis(50);
+        loop {
+            if ended(&self.interrupt) {
+                return true;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            thread::sleep(left.min(SLICE));
+        }
+    }
+}

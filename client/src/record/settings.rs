@@ -1,0 +1,123 @@
+//! How a recording is asked for.
+
+use std::time::Duration;
+
+use unikprof_proto::code::{mode, start_flag};
+use unikprof_proto::message::Start;
+
+use super::RecordError;
+use crate::agent_info::AgentInfo;
+
+/// The rate if nobody says otherwise, in samples a second of running time: a prime near a
+/// thousand, in step with nothing.
+pub const DEFAULT_RATE_HZ: f64 = 997.0;
+
+/// The name of a recording if nobody gives one.
+pub const DEFAULT_NAME: &str = "default";
+
+/// The depth asked for where neither user nor agent want less, in frames.
+const DEFAULT_DEPTH: u32 = 128;
+
+/// What to record, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The recording's name.
+    pub name: String,
+    /// The mean time between two samples, in ns of running time.
+    pub period_ns: u64,
+    /// The most frames kept of one stack; `None` for the agent's limit, up to 128.
+    pub depth: Option<u32>,
+    /// How long to record, in ns; 0 = until stopped.
+    pub duration_ns: u64,
+    /// How long to wait before, in ns.
+    pub delay_ns: u64,
+    /// Throw away a finished recording that nobody fetched.
+    pub discard: bool,
+    /// Sample at fixed intervals: for comparison only, a load in step with them fools it.
+    pub fixed_interval: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            name: DEFAULT_NAME.into(),
+            period_ns: (1e9 / DEFAULT_RATE_HZ) as u64,
+            depth: None,
+            duration_ns: 0,
+            delay_ns: 0,
+            discard: false,
+            fixed_interval: false,
+        }
+    }
+}
+
+impl Settings {
+    /// The request, if this agent takes it.
+    ///
+    /// # Errors
+    /// [`RecordError::Limit`], which tells the agent's limits.
+    pub(super) fn request(&self, agent: &AgentInfo) -> Result<Start<'_>, RecordError> {
+        let periods = agent.min_period_ns..=agent.max_period_ns;
+        if !periods.contains(&self.period_ns) {
+            let shown = |ns| {
+                let interval = humantime::format_duration(Duration::from_nanos(ns));
+                format!("{interval} ({} Hz)", rate_text(ns))
+            };
+            return Err(RecordError::Limit {
+                setting: "a sampling interval",
+                asked: shown(self.period_ns),
+                lowest: shown(agent.min_period_ns),
+                highest: shown(agent.max_period_ns),
+            });
+        }
+        let depth = self.depth.unwrap_or(agent.max_depth.min(DEFAULT_DEPTH));
+        if !(1..=agent.max_depth).contains(&depth) {
+            return Err(RecordError::Limit {
+                setting: "a depth",
+                asked: format!("{depth} frames"),
+                lowest: "1".into(),
+                highest: format!("{} frames", agent.max_depth),
+            });
+        }
+        let flag = |set, flag| if set { flag } else { 0 };
+        Ok(Start {
+            name: &self.name,
+            period_ns: self.period_ns,
+            mode: mode::CPU,
+            depth,
+            duration_ns: self.duration_ns,
+            delay_ns: self.delay_ns,
+            flags: flag(self.discard, start_flag::DISCARD)
+                | flag(self.fixed_interval, start_flag::FIXED_INTERVAL),
+        })
+    }
+}
+
+/// The rate of a period, with as many digits as one would say.
+pub(crate) fn rate_text(period_ns: u64) -> String {
+    if period_ns == 0 {
+        return "unknown".into();
+    }
+    let rate = 1e9 / period_ns as f64;
+    if rate >= 100.0 {
+        format!("{rate:.0}")
+    } else {
+        // Three significant digits, without the zeros that say nothing.
+        let shown = format!("{rate:.3}");
+        shown.trim_end_matches('0').trim_end_matches('.').into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn rates_are_said_as_people_do() {
+        assert_eq!(rate_text(1_003_009), "997");
+        assert_eq!(rate_text(10_000_000_000), "0.1");
+        assert_eq!(rate_text(1_000_000_000), "1");
+        assert_eq!(rate_text(0), "unknown");
+    }
+}

@@ -1,0 +1,132 @@
+//! Why a recording file cannot be read.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+use unikprof_proto::frame::FrameError;
+use unikprof_proto::preamble::VERSIONS;
+
+use super::epoch::EpochError;
+use super::format::{MAGIC, VERSION};
+use super::stacks::MAX_DEPTH;
+use crate::agent_info::{MappingError, UnknownCode};
+use crate::connection::message_name;
+use crate::exit_code;
+use crate::printable::PrintableBytes;
+use crate::profile::TooManyStacks;
+
+/// Why a file could not be read.
+#[derive(Debug, Error)]
+pub enum RecordingError {
+    /// It cannot be opened.
+    #[error("cannot read {}: {source}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// It is no recording.
+    #[error(
+        "{} is no unikprof recording: expected it to begin with {}, found {}",
+        path.display(), PrintableBytes(&MAGIC), PrintableBytes(found)
+    )]
+    NotARecording {
+        /// The file.
+        path: PathBuf,
+        /// Its first bytes.
+        found: Vec<u8>,
+    },
+    /// It is of another version.
+    #[error(
+        "{} has file version {file} and protocol version {protocol}; this client reads file version {VERSION} \
+         and protocol version {VERSIONS}; use a newer client", path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its file version.
+        file: u16,
+        /// The protocol version of its frames.
+        protocol: u16,
+    },
+    /// It is damaged or was cut.
+    #[error("{} is damaged at byte {offset}: {source}{}", path.display(), advice(*salvageable))]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the damaged frame begins.
+        offset: u64,
+        /// What is wrong.
+        source: Damage,
+        /// Whether something comes before it.
+        salvageable: bool,
+    },
+}
+
+/// What is wrong inside a file.
+#[derive(Debug, Error)]
+pub enum Damage {
+    /// The disk failed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// It ends within a frame.
+    #[error("the file was cut within a frame")]
+    Cut,
+    /// It ends between frames, without an end.
+    #[error("the file was cut: its end is missing")]
+    NoEnd,
+    /// Something follows its end.
+    #[error("something follows the end of the recording")]
+    AfterEnd,
+    /// A frame is damaged or is not its message.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// Another message belongs here.
+    #[error("expected {expected}, found {}", message_name(*found))]
+    OutOfPlace {
+        /// What belongs here.
+        expected: &'static str,
+        /// The type of the message found.
+        found: u16,
+    },
+    /// A mapping is impossible.
+    #[error(transparent)]
+    Mapping(#[from] MappingError),
+    /// An epoch is impossible.
+    #[error(transparent)]
+    Epoch(#[from] EpochError),
+    /// A stack's frame is impossible.
+    #[error(transparent)]
+    Code(#[from] UnknownCode),
+    /// A stack is too deep.
+    #[error("a stack is deeper than {MAX_DEPTH} frames")]
+    TooDeep,
+    /// Two recordings in one file.
+    #[error("epochs of two recordings, {first} and {second}, or made with other settings")]
+    TwoRecordings {
+        /// The first.
+        first: u64,
+        /// Another.
+        second: u64,
+    },
+    /// More stacks than can be numbered.
+    #[error(transparent)]
+    TooManyStacks(#[from] TooManyStacks),
+}
+
+impl RecordingError {
+    /// The program's exit code for it.
+    pub fn exit_code(&self) -> u8 {
+        exit_code::INPUT
+    }
+}
+
+fn advice(salvageable: bool) -> &'static str {
+    if salvageable {
+        "; `report --salvage` reads what comes before"
+    } else {
+        ""
+    }
+}

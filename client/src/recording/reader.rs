@@ -1,0 +1,381 @@
+//! Reading a recording file.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+use unikprof_proto::code::{mode, start_flag};
+use unikprof_proto::frame::{self, Frame as WireFrame, Message};
+use unikprof_proto::message::{self, Epoch, EpochEnd, Welcome};
+use unikprof_proto::preamble::VERSIONS;
+
+use super::epoch::{EpochProgress, Part};
+use super::error::{Damage, RecordingError};
+use super::format::{self, FileEnd, FileHeader, PREAMBLE, VERSION};
+use super::stacks::Stacks;
+use super::totals::Totals;
+use crate::agent_info::{AgentInfo, MAX_MAPPINGS, MappingError};
+use crate::frame_reader::{FrameReadError, FrameReader};
+use crate::printable::Printable;
+use crate::profile::{Architecture, Mode, Profile, ProfileBuilder, RecordingInfo};
+
+/// What to do with a damaged file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reading {
+    /// Refuse it.
+    #[default]
+    Strict,
+    /// Read what comes before the damage, and say so in the profile's warnings.
+    Salvage,
+}
+
+/// A recording file in memory.
+#[derive(Debug, Clone)]
+pub struct Recording {
+    /// What was sampled.
+    pub profile: Profile,
+    /// The agent and its guest when the client connected.
+    pub agent: AgentInfo,
+    /// The client that wrote the file.
+    pub client: String,
+    /// Nanoseconds since 1970-01-01 UTC when it connected.
+    pub created_unix_ns: u64,
+    /// How many epochs the file holds, a cut one included.
+    pub epochs: u32,
+    /// Whether anything is missing.
+    pub completeness: Completeness,
+}
+
+/// Whether a recording is all there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Completeness {
+    /// It is.
+    Complete,
+    /// The client that wrote the file could not get everything, for this reason.
+    Incomplete(String),
+    /// The file is damaged, and this is what was salvaged.
+    Salvaged(String),
+}
+
+impl Recording {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`RecordingError`]; with [`Reading::Salvage`] only where nothing can be read.
+    pub fn open(path: &Path, reading: Reading) -> Result<Recording, RecordingError> {
+        let open = |source| RecordingError::Open {
+            path: path.into(),
+            source,
+        };
+        let file = File::open(path).map_err(open)?;
+        if file.metadata().map_err(open)?.is_dir() {
+            return Err(open(io::Error::new(
+                io::ErrorKind::IsADirectory,
+                "it is a directory",
+            )));
+        }
+        Recording::read(BufReader::new(file), path, reading)
+    }
+
+    /// Reads a file's bytes; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`Recording::open`].
+    pub fn read(
+        mut source: impl Read,
+        path: &Path,
+        reading: Reading,
+    ) -> Result<Recording, RecordingError> {
+        let mut preamble = Vec::with_capacity(PREAMBLE);
+        let read = source
+            .by_ref()
+            .take(PREAMBLE as u64)
+            .read_to_end(&mut preamble);
+        read.map_err(|source| RecordingError::Open {
+            path: path.into(),
+            source,
+        })?;
+        let versions = preamble.first_chunk().and_then(format::versions);
+        let Some((file, protocol)) = versions else {
+            return Err(RecordingError::NotARecording {
+                path: path.into(),
+                found: preamble,
+            });
+        };
+        if file != VERSION || !(VERSIONS.lowest..=VERSIONS.highest).contains(&protocol) {
+            return Err(RecordingError::Version {
+                path: path.into(),
+                file,
+                protocol,
+            });
+        }
+        let mut frames = FrameReader::new(source);
+        let damaged = |offset: u64, source, salvageable| RecordingError::Damaged {
+            path: path.into(),
+            offset: offset + PREAMBLE as u64,
+            source,
+            salvageable,
+        };
+        let mut contents =
+            Contents::begin(&mut frames).map_err(|e| damaged(frames.offset(), e, false))?;
+        let damage = match contents.read_on(&mut frames) {
+            Ok(()) => None,
+            Err(damage) if reading == Reading::Salvage => Some(format!(
+                "the file is damaged at byte {}: {damage}; this is what comes before",
+                frames.offset() + PREAMBLE as u64
+            )),
+            Err(damage) => return Err(damaged(frames.offset(), damage, true)),
+        };
+        Ok(contents.finish(damage))
+    }
+}
+
+/// What was read so far.
+struct Contents {
+    client: String,
+    created_unix_ns: u64,
+    agent: AgentInfo,
+    builder: ProfileBuilder,
+    totals: Totals,
+    info: RecordingInfo,
+    /// The recording's id and period, once an epoch told them.
+    recording: Option<(u64, u64)>,
+    epochs: u32,
+    gaps: u32,
+    progress: EpochProgress,
+    stacks: Stacks,
+    /// What the counters of the current epoch say was recorded.
+    recorded: u64,
+    end: Option<Completeness>,
+}
+
+impl Contents {
+    /// Reads what comes before the epochs.
+    fn begin<R: Read>(frames: &mut FrameReader<R>) -> Result<Contents, Damage> {
+        let header: FileHeader<'_> = expect(frames, "the file's header")?;
+        let (client, created_unix_ns) = (header.client.to_owned(), header.created_unix_ns);
+        let welcome: Welcome<'_> = expect(frames, "a welcome")?;
+        let mappings = welcome.mappings;
+        let mut agent = AgentInfo::new(&welcome);
+        if mappings > MAX_MAPPINGS {
+            return Err(MappingError::TooMany(mappings).into());
+        }
+        for _ in 0..mappings {
+            let mapping: message::Mapping<'_> = expect(frames, "a mapping")?;
+            agent.mappings.add(&mapping)?;
+        }
+        Ok(Contents {
+            client,
+            created_unix_ns,
+            agent,
+            builder: ProfileBuilder::new(),
+            totals: Totals::default(),
+            info: RecordingInfo::default(),
+            recording: None,
+            epochs: 0,
+            gaps: 0,
+            progress: EpochProgress::default(),
+            stacks: Stacks::default(),
+            recorded: 0,
+            end: None,
+        })
+    }
+
+    /// Reads the epochs and the end.
+    fn read_on<R: Read>(&mut self, frames: &mut FrameReader<R>) -> Result<(), Damage> {
+        while let Some(kind) = next(frames)? {
+            let frame = frames.frame();
+            if self.end.is_some() {
+                return Err(Damage::AfterEnd);
+            }
+            if kind == FileEnd::TYPE {
+                let end: FileEnd<'_> = frame::decode(&frame)?;
+                if end.complete && self.progress.is_open() {
+                    return Err(Damage::OutOfPlace {
+                        expected: "the end of an epoch",
+                        found: kind,
+                    });
+                }
+                self.end = Some(if end.complete {
+                    Completeness::Complete
+                } else {
+                    Completeness::Incomplete(Printable(end.reason).to_string())
+                });
+            } else {
+                self.epoch_frame(&frame)?;
+            }
+        }
+        match self.end {
+            Some(_) => Ok(()),
+            None => Err(Damage::NoEnd),
+        }
+    }
+
+    fn epoch_frame(&mut self, frame: &WireFrame<'_>) -> Result<(), Damage> {
+        let Contents {
+            progress,
+            stacks,
+            agent,
+            builder,
+            ..
+        } = self;
+        let mut wrong = None;
+        let part = progress.accept(frame, |_, node| {
+            if wrong.is_none() {
+                wrong = stacks.add(node, agent, builder).err();
+            }
+        })?;
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
+        match part {
+            Part::Epoch(epoch) => self.epoch(&epoch),
+            Part::Vcpu(share) => {
+                self.stacks.begin(share.vcpu);
+                let recorded = self.totals.add(&share);
+                self.recorded = self.recorded.saturating_add(recorded);
+                Ok(())
+            }
+            Part::Histogram(histogram) => {
+                self.totals.set_histogram(&histogram);
+                Ok(())
+            }
+            Part::End(end) => {
+                self.epoch_end(&end);
+                Ok(())
+            }
+            Part::Nodes | Part::Repeated | Part::Unknown => Ok(()),
+        }
+    }
+
+    fn epoch(&mut self, epoch: &Epoch<'_>) -> Result<(), Damage> {
+        let this = (epoch.recording, epoch.period_ns);
+        match self.recording {
+            Some(first) if first != this => {
+                return Err(Damage::TwoRecordings {
+                    first: first.0,
+                    second: this.0,
+                });
+            }
+            Some(_) => {}
+            None => {
+                self.recording = Some(this);
+                self.info = self.info_of(epoch);
+            }
+        }
+        self.epochs = self.epochs.saturating_add(1);
+        self.gaps = self.gaps.max(epoch.gaps);
+        let info = &mut self.info;
+        let elapsed_ns = epoch.ended_ns.saturating_sub(epoch.started_ns);
+        info.elapsed_ns = info.elapsed_ns.saturating_add(elapsed_ns);
+        info.server_ns = info.server_ns.saturating_add(epoch.server_ns);
+        Ok(())
+    }
+
+    fn info_of(&self, epoch: &Epoch<'_>) -> RecordingInfo {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let length_ns = epoch.ended_ns.saturating_sub(epoch.started_ns);
+        RecordingInfo {
+            name: epoch.name.into(),
+            guest_name: text(&self.agent.guest_name),
+            guest_id: text(&self.agent.guest_id),
+            agent_version: self.agent.agent_version.clone(),
+            architecture: Architecture::from_name(&self.agent.architecture),
+            mode: match epoch.mode {
+                mode::CPU => Mode::Cpu,
+                other => Mode::Other(other),
+            },
+            period_ns: epoch.period_ns,
+            depth: epoch.depth,
+            fixed_interval: epoch.flags & start_flag::FIXED_INTERVAL != 0,
+            started_unix_ns: epoch
+                .ended_wall_clock_ns
+                .and_then(|ended| ended.checked_sub(length_ns)),
+            late_threshold_ns: epoch.late_threshold_ns,
+            ..RecordingInfo::default()
+        }
+    }
+
+    fn epoch_end(&mut self, end: &EpochEnd) {
+        let progress = std::mem::take(&mut self.progress);
+        let recorded = std::mem::take(&mut self.recorded);
+        let found = progress.samples();
+        if found != end.samples || found != recorded {
+            self.info.warnings.push(format!(
+                "the samples of epoch {} do not add up: its stacks hold {found}, its end says {}, \
+                 its counters {recorded}",
+                end.epoch, end.samples
+            ));
+        }
+    }
+
+    fn finish(mut self, damage: Option<String>) -> Recording {
+        let cut_epoch = self.progress.is_open();
+        let completeness = match (damage, self.end) {
+            (Some(damage), _) => Completeness::Salvaged(damage),
+            (None, Some(end)) => end,
+            // `read_on` calls a missing end damage.
+            (None, None) => Completeness::Salvaged(Damage::NoEnd.to_string()),
+        };
+        let mut warnings = Vec::new();
+        if let Completeness::Incomplete(reason) | Completeness::Salvaged(reason) = &completeness {
+            warnings.push(format!("the recording is incomplete: {reason}"));
+        }
+        if cut_epoch {
+            warnings.push(format!(
+                "the last epoch is cut: {} of the at least {} samples that its counters tell of are here",
+                self.progress.samples(),
+                self.recorded
+            ));
+        }
+        if self.epochs == 0 {
+            warnings.push("the file holds no samples at all".into());
+        }
+        if self.gaps > 0 {
+            warnings.push(format!(
+                "the guest was suspended and resumed {} times; what happened in between was not sampled",
+                self.gaps
+            ));
+        }
+        let (vcpus, of_totals) = self.totals.finish(self.info.period_ns);
+        warnings.append(&mut self.info.warnings);
+        warnings.extend(of_totals);
+        self.info.warnings = warnings;
+        for mapping in self.agent.mappings.iter() {
+            self.builder.add_mapping(mapping.clone());
+        }
+        for stats in vcpus {
+            self.builder.add_vcpu(stats);
+        }
+        self.builder.set_recording(self.info);
+        Recording {
+            profile: self.builder.finish(),
+            agent: self.agent,
+            client: self.client,
+            created_unix_ns: self.created_unix_ns,
+            epochs: self.epochs,
+            completeness,
+        }
+    }
+}
+
+/// Goes to the next frame.
+fn next<R: Read>(frames: &mut FrameReader<R>) -> Result<Option<u16>, Damage> {
+    frames.advance().map_err(|error| match error {
+        FrameReadError::Io(error) => Damage::Io(error),
+        FrameReadError::Frame(error) => Damage::Frame(error),
+        FrameReadError::Cut(_) => Damage::Cut,
+    })
+}
+
+/// The next frame, which must be this message.
+fn expect<'a, R: Read, M: Message<'a>>(
+    frames: &'a mut FrameReader<R>,
+    expected: &'static str,
+) -> Result<M, Damage> {
+    match next(frames)? {
+        None => Err(Damage::NoEnd),
+        Some(found) if found == M::TYPE => Ok(frame::decode(&frames.frame())?),
+        Some(found) => Err(Damage::OutOfPlace { expected, found }),
+    }
+}

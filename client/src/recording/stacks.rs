@@ -1,0 +1,86 @@
+//! From the wire's stack nodes to a profile's stacks.
+
+use unikprof_proto::nodes::Node;
+
+use super::error::Damage;
+use crate::agent_info::AgentInfo;
+use crate::profile::{AddressKind, Frame, NodeId, ProfileBuilder};
+
+/// The deepest stack read, in frames: far above what an agent keeps.
+pub(super) const MAX_DEPTH: u32 = 4096;
+
+/// The stacks of one vCPU in one epoch, by the ids of their nodes.
+#[derive(Default)]
+pub(super) struct Stacks {
+    vcpu: u32,
+    /// The node with id `n` is at `n - 1`.
+    nodes: Vec<Stack>,
+}
+
+/// A stack whose innermost frame may be a leaf or, for its children, a caller.
+#[derive(Clone, Copy)]
+struct Stack {
+    callers: NodeId,
+    innermost: Frame,
+    depth: u32,
+}
+
+impl Stacks {
+    /// Goes to the next vCPU.
+    pub(super) fn begin(&mut self, vcpu: u32) {
+        self.vcpu = vcpu;
+        self.nodes.clear();
+    }
+
+    /// Takes the next node, and counts the stack that ends in it.
+    pub(super) fn add(
+        &mut self,
+        node: Node<'_>,
+        agent: &AgentInfo,
+        builder: &mut ProfileBuilder,
+    ) -> Result<(), Damage> {
+        // The decoder keeps parents before their children, and nodes without frames out.
+        let parent = node
+            .parent
+            .checked_sub(1)
+            .and_then(|at| self.nodes.get(at as usize));
+        let (mut callers, mut depth) = match parent {
+            None => (NodeId::ROOT, 0),
+            Some(parent) => (
+                builder.step(parent.callers, as_caller(parent.innermost))?,
+                parent.depth,
+            ),
+        };
+        let [innermost, outer @ ..] = node.frames else {
+            return Ok(());
+        };
+        for &code in outer.iter().rev() {
+            callers = builder.step(callers, agent.mappings.frame(code, false)?)?;
+        }
+        depth += node.frames.len() as u32;
+        if depth > MAX_DEPTH {
+            return Err(Damage::TooDeep);
+        }
+        let innermost = agent.mappings.frame(*innermost, true)?;
+        if node.count > 0 {
+            let leaf = builder.step(callers, innermost)?;
+            builder.count(self.vcpu, leaf, node.count);
+        }
+        self.nodes.push(Stack {
+            callers,
+            innermost,
+            depth,
+        });
+        Ok(())
+    }
+}
+
+fn as_caller(frame: Frame) -> Frame {
+    match frame {
+        Frame::Address { address, .. } => Frame::Address {
+            address,
+            kind: AddressKind::Caller,
+        },
+        special => special,
+    }
+}

@@ -1,0 +1,274 @@
+//! What the vCPUs counted, added up over the epochs of a file.
+
+use std::collections::BTreeMap;
+
+use unikprof_proto::code::histogram;
+use unikprof_proto::message::{self, Histogram, Snapshot, VcpuEpoch};
+
+use super::distribution::Distribution;
+use crate::profile::{Cost, Counters, Runstate, VcpuStats};
+
+/// The sums so far, by vCPU.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    vcpus: BTreeMap<u32, Total>,
+    warnings: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Total {
+    counters: Counters,
+    runstate: Option<message::Runstate>,
+    /// Whether some epoch lacks the kinds of time.
+    runstate_unknown: bool,
+    running_ns: u64,
+    elapsed_ns: u64,
+    cycles: u64,
+    tick_cycles: u64,
+    sample_cycles: Option<Distribution>,
+}
+
+impl Totals {
+    /// Adds one vCPU's share of an epoch; answers how many samples it recorded.
+    pub(super) fn add(&mut self, share: &VcpuEpoch) -> u64 {
+        let VcpuEpoch {
+            vcpu, start, end, ..
+        } = share;
+        if ran_backwards(start, end) {
+            self.warn(format!(
+                "vCPU {vcpu}: a counter or a clock ran backwards within epoch {}; it counts as standing still",
+                share.epoch
+            ));
+        }
+        let delta = end.counters.zip(&start.counters, u64::saturating_sub);
+        if !delta.add_up() {
+            self.warn(format!(
+                "vCPU {vcpu}: {} ticks in epoch {}, but recorded, overflow, lost, masked and idle are not as many",
+                delta.ticks, share.epoch
+            ));
+        }
+        let total = self.vcpus.entry(*vcpu).or_default();
+        total.counters = total.counters.plus(&Counters {
+            ticks: delta.ticks,
+            recorded: delta.recorded,
+            overflow: delta.overflow,
+            lost: delta.lost,
+            masked: delta.masked,
+            idle: delta.idle,
+            early: delta.early,
+            late: delta.late,
+            truncated: delta.truncated,
+            broken: delta.broken,
+            missing: 0,
+        });
+        let add = |sum: &mut u64, start: u64, end: u64| {
+            *sum = sum.saturating_add(end.saturating_sub(start));
+        };
+        match (&start.runstate, &end.runstate) {
+            (Some(start), Some(end)) => {
+                let sum = total.runstate.get_or_insert_default();
+                add(&mut sum.running_ns, start.running_ns, end.running_ns);
+                add(&mut sum.runnable_ns, start.runnable_ns, end.runnable_ns);
+                add(&mut sum.blocked_ns, start.blocked_ns, end.blocked_ns);
+                add(&mut sum.offline_ns, start.offline_ns, end.offline_ns);
+            }
+            _ => total.runstate_unknown = true,
+        }
+        add(&mut total.running_ns, start.running_ns, end.running_ns);
+        add(&mut total.elapsed_ns, start.at_ns, end.at_ns);
+        add(&mut total.cycles, start.cycles, end.cycles);
+        add(&mut total.tick_cycles, start.tick_cycles, end.tick_cycles);
+        delta.recorded
+    }
+
+    /// Takes a distribution; it covers the recording so far, so a later one replaces it.
+    pub(super) fn set_histogram(&mut self, share: &Histogram<'_>) {
+        if share.kind != histogram::SAMPLE_CYCLES {
+            return;
+        }
+        match Distribution::of(share) {
+            Some(found) => {
+                self.vcpus.entry(share.vcpu).or_default().sample_cycles = Some(found);
+            }
+            None => self.warn(format!(
+                "vCPU {}: the distribution of the cost of samples is malformed",
+                share.vcpu
+            )),
+        }
+    }
+
+    /// The sums, and what was wrong with them.
+    pub(super) fn finish(self, period_ns: u64) -> (Vec<VcpuStats>, Vec<String>) {
+        let stats = self
+            .vcpus
+            .into_iter()
+            .map(|(vcpu, total)| total.stats(vcpu, period_ns))
+            .collect();
+        (stats, self.warnings)
+    }
+
+    fn warn(&mut self, warning: String) {
+        // A hostile file must not fill the screen.
+        const MOST: usize = 32;
+        if self.warnings.len() < MOST {
+            self.warnings.push(warning);
+        }
+    }
+}
+
+impl Total {
+    fn stats(self, vcpu: u32, period_ns: u64) -> VcpuStats {
+        let mut counters = self.counters;
+        let due = self.running_ns.checked_div(period_ns);
+        counters.missing = due.map_or(0, |due| {
+            let missing = i128::from(due) - i128::from(counters.ticks);
+            missing.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
+        });
+        let runstate = match self.runstate {
+            Some(sum) if !self.runstate_unknown => Runstate {
+                running_ns: Some(sum.running_ns),
+                runnable_ns: Some(sum.runnable_ns),
+                blocked_ns: Some(sum.blocked_ns),
+                offline_ns: Some(sum.offline_ns),
+            },
+            // The sampler's own clock knows at least this.
+            _ => Runstate {
+                running_ns: Some(self.running_ns),
+                ..Runstate::default()
+            },
+        };
+        VcpuStats {
+            vcpu,
+            counters,
+            runstate,
+            elapsed_ns: self.elapsed_ns,
+            cost: self.cost(),
+        }
+    }
+
+    /// What sampling cost; `None` where the platform counts no cycles.
+    fn cost(&self) -> Option<Cost> {
+        if self.cycles == 0 {
+            return None;
+        }
+        let of_elapsed = |cycles: u64| {
+            let ns = u128::from(cycles) * u128::from(self.elapsed_ns) / u128::from(self.cycles);
+            u64::try_from(ns).unwrap_or(u64::MAX)
+        };
+        let per_second = u128::from(self.cycles) * 1_000_000_000;
+        let distribution = self.sample_cycles.as_ref();
+        let percentile = |percent| distribution.map_or(0, |d| d.percentile(percent));
+        Some(Cost {
+            cycles_p50: percentile(50),
+            cycles_p99: percentile(99),
+            cycles_max: distribution.map_or(0, |d| d.max),
+            cycles_per_second: per_second
+                .checked_div(u128::from(self.elapsed_ns))
+                .map_or(0, |rate| u64::try_from(rate).unwrap_or(u64::MAX)),
+            total_ns: of_elapsed(self.tick_cycles),
+        })
+    }
+}
+
+fn ran_backwards(start: &Snapshot, end: &Snapshot) -> bool {
+    let runstate = match (&start.runstate, &end.runstate) {
+        (Some(start), Some(end)) => {
+            end.running_ns < start.running_ns
+                || end.runnable_ns < start.runnable_ns
+                || end.blocked_ns < start.blocked_ns
+                || end.offline_ns < start.offline_ns
+        }
+        _ => false,
+    };
+    // Field by field 0 where all is well.
+    let counters = start.counters.zip(&end.counters, u64::saturating_sub);
+    runstate
+        || counters != message::Counters::default()
+        || end.at_ns < start.at_ns
+        || end.cycles < start.cycles
+        || end.running_ns < start.running_ns
+        || end.tick_cycles < start.tick_cycles
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(at_ns: u64, ticks: u64) -> Snapshot {
+        Snapshot {
+            at_ns,
+            cycles: at_ns * 3,
+            running_ns: at_ns / 2,
+            runstate: Some(message::Runstate {
+                running_ns: at_ns / 2,
+                runnable_ns: 0,
+                blocked_ns: at_ns / 2,
+                offline_ns: 0,
+            }),
+            counters: message::Counters {
+                ticks,
+                recorded: ticks,
+                ..message::Counters::default()
+            },
+            tick_cycles: ticks * 300,
+        }
+    }
+
+    fn share(start: Snapshot, end: Snapshot) -> VcpuEpoch {
+        VcpuEpoch {
+            epoch: 1,
+            vcpu: 0,
+            start,
+            end,
+            nodes: 0,
+        }
+    }
+
+    #[test]
+    fn epochs_add_up_and_what_is_missing_is_told() {
+        let mut totals = Totals::default();
+        assert_eq!(
+            totals.add(&share(snapshot(1000, 10), snapshot(2000, 15))),
+            5
+        );
+        assert_eq!(
+            totals.add(&share(snapshot(2000, 15), snapshot(4000, 24))),
+            9
+        );
+        let (stats, warnings) = totals.finish(100);
+        assert!(warnings.is_empty(), "{warnings:?}");
+        assert_eq!(stats[0].counters.ticks, 14);
+        // 1,500 ns of running time at a period of 100 ns.
+        assert_eq!(stats[0].counters.missing, 1);
+        assert_eq!(stats[0].runstate.blocked_ns, Some(1500));
+        let cost = stats[0].cost.unwrap_or_default();
+        assert_eq!(
+            (cost.cycles_per_second, cost.total_ns),
+            (3_000_000_000, 1400)
+        );
+    }
+
+    #[test]
+    fn counters_that_do_not_add_up_or_run_backwards_are_told() {
+        let mut totals = Totals::default();
+        let mut end = snapshot(2000, 20);
+        end.counters.ticks += 1;
+        totals.add(&share(snapshot(1000, 10), end));
+        totals.add(&share(snapshot(3000, 10), snapshot(2000, 20)));
+        let (_, warnings) = totals.finish(0);
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(warnings[0].contains("11 ticks") && warnings[1].contains("backwards"));
+    }
+
+    #[test]
+    fn an_epoch_without_runstate_leaves_it_unknown() {
+        let mut totals = Totals::default();
+        totals.add(&share(snapshot(0, 0), snapshot(1000, 1)));
+        let mut end = snapshot(2000, 2);
+        end.runstate = None;
+        totals.add(&share(snapshot(1000, 1), end));
+        let (stats, _) = totals.finish(1);
+        assert_eq!(stats[0].runstate.blocked_ns, None);
+        assert_eq!(stats[0].runstate.running_ns, Some(1000));
+    }
+}

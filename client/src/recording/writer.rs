@@ -1,0 +1,97 @@
+//! Writing a recording file.
+
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use jiff::Timestamp;
+use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
+
+use super::format::{self, FileEnd, FileHeader, MAX_REASON};
+use crate::connection::CLIENT;
+use crate::output::{AtomicFile, OutputError};
+
+/// A recording file in the making: nothing has its name until [`RecordingWriter::publish`].
+#[derive(Debug)]
+pub struct RecordingWriter {
+    file: BufWriter<AtomicFile>,
+}
+
+impl RecordingWriter {
+    /// Begins a file with the frames of an agent's welcome and mappings.
+    ///
+    /// # Errors
+    /// [`OutputError`].
+    pub fn create(
+        path: &Path,
+        protocol: u16,
+        created: Timestamp,
+        welcome: &[u8],
+    ) -> Result<RecordingWriter, OutputError> {
+        let file = AtomicFile::create(path)?;
+        let mut writer = RecordingWriter {
+            file: BufWriter::new(file),
+        };
+        writer.append(&format::preamble(protocol))?;
+        writer.message(&FileHeader {
+            client: CLIENT,
+            created_unix_ns: u64::try_from(created.as_nanosecond()).unwrap_or(0),
+        })?;
+        writer.append(welcome)?;
+        Ok(writer)
+    }
+
+    /// The file's own name.
+    pub fn path(&self) -> &Path {
+        self.file.get_ref().path()
+    }
+
+    /// Whether the file has its own name already.
+    pub fn is_published(&self) -> bool {
+        self.file.get_ref().is_published()
+    }
+
+    /// Adds whole frames as they came from the agent.
+    ///
+    /// # Errors
+    /// [`OutputError`].
+    pub fn append(&mut self, frames: &[u8]) -> Result<(), OutputError> {
+        self.file.write_all(frames).map_err(|e| self.failed(e))
+    }
+
+    /// Adds the end: `incomplete` says why, where something is missing.
+    ///
+    /// # Errors
+    /// [`OutputError`].
+    pub fn end(&mut self, incomplete: Option<&str>) -> Result<(), OutputError> {
+        let reason = incomplete.unwrap_or_default();
+        let mut length = reason.len().min(MAX_REASON);
+        while !reason.is_char_boundary(length) {
+            length -= 1;
+        }
+        self.message(&FileEnd {
+            complete: incomplete.is_none(),
+            reason: &reason[..length],
+        })
+    }
+
+    /// Sees to it that everything written so far is on disk under the file's own name. More may
+    /// follow and be published again; without an end, a reader takes the file for one that was cut.
+    ///
+    /// # Errors
+    /// [`OutputError`].
+    pub fn publish(&mut self) -> Result<(), OutputError> {
+        self.file.flush().map_err(|e| self.failed(e))?;
+        self.file.get_mut().publish()
+    }
+
+    fn message<'m, M: Message<'m>>(&mut self, message: &M) -> Result<(), OutputError> {
+        let mut buffer = [0; HEADER + MAX_BODY];
+        let length = frame::encode(message, &mut buffer)
+            .map_err(|error| self.failed(io::Error::other(error)))?;
+        self.append(&buffer[..length])
+    }
+
+    fn failed(&self, source: io::Error) -> OutputError {
+        self.file.get_ref().failed(source)
+    }
+}

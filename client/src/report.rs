@@ -1,0 +1,175 @@
+//! From a named profile to what people and other tools read.
+//!
+//! [`Report`] holds a profile as it was asked for: which stacks, with or without inlined
+//! functions and lines. [`Report::write`] writes it in one of the [`Format`]s:
+//!
+//! | format | for |
+//! |---|---|
+//! | [`Format::Text`] | reading: the accounting, the price, the top functions with their intervals |
+//! | [`Format::Folded`] | flame graph tools: `root;...;leaf count` |
+//! | [`Format::Svg`] | a flame graph in a browser |
+//! | [`Format::Pprof`] | `go tool pprof` and all that reads its format |
+//! | [`Format::Json`] | programs; the schema is in [`json`] |
+//!
+//! Shares are of all samples that were recorded, also where a filter shows only some. A function
+//! counts once a stack, however often it recurs in it.
+//!
+//! ```no_run
+//! use unikprof_client::report::{Format, Report, ReportOptions};
+//! # fn show(symbolized: &unikprof_client::symbols::Symbolized<'_>)
+//! # -> Result<(), Box<dyn std::error::Error>> {
+//! let options = ReportOptions { focus: Some("Server::poll".parse()?), ..Default::default() };
+//! let report = Report::new(symbolized, options);
+//! let format = Format::from_path("profile.svg".as_ref())?;
+//! report.write(format, &mut std::fs::File::create("profile.svg")?)?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod broken;
+mod filter;
+mod folded;
+mod format;
+mod functions;
+#[cfg(test)]
+mod golden_tests;
+mod interval;
+pub mod json;
+mod labels;
+mod merged;
+#[cfg(feature = "svg")]
+mod palette;
+mod pprof;
+mod pprof_messages;
+mod shorten;
+#[cfg(feature = "svg")]
+mod svg;
+mod text;
+mod units;
+mod warnings;
+
+pub use format::{Format, UnknownFormat};
+pub use functions::{FunctionRow, FunctionTable};
+pub use interval::Interval;
+
+use std::io::{self, BufWriter, Write};
+
+use regex::Regex;
+use thiserror::Error;
+
+use crate::symbols::Symbolized;
+use filter::Weights;
+use labels::Labels;
+
+/// How wide the text is unless told otherwise.
+pub const DEFAULT_COLUMNS: usize = 120;
+
+/// What a report shows of a profile.
+#[derive(Debug, Clone)]
+pub struct ReportOptions {
+    /// Only stacks where some function's name matches.
+    pub focus: Option<Regex>,
+    /// No stacks where some function's name matches.
+    pub ignore: Option<Regex>,
+    /// Whether each source line is a row and a frame of its own.
+    pub lines: bool,
+    /// Whether inlined functions count as the function they were inlined into.
+    pub no_inlines: bool,
+    /// How many functions the text lists; zero for all.
+    pub top: usize,
+    /// How wide the text's tables are, in columns: longer names are shortened to fit. `None`: as
+    /// wide as the names.
+    pub columns: Option<usize>,
+}
+
+impl Default for ReportOptions {
+    /// Everything; the text lists 30 functions in [`DEFAULT_COLUMNS`].
+    fn default() -> Self {
+        ReportOptions {
+            focus: None,
+            ignore: None,
+            lines: false,
+            no_inlines: false,
+            top: 30,
+            columns: Some(DEFAULT_COLUMNS),
+        }
+    }
+}
+
+/// A profile with names, as it was asked for.
+#[derive(Debug)]
+pub struct Report<'a> {
+    symbolized: &'a Symbolized<'a>,
+    options: ReportOptions,
+    labels: Labels,
+    weights: Weights,
+}
+
+impl<'a> Report<'a> {
+    /// Applies the filters; takes time and memory in proportion to the distinct stacks.
+    pub fn new(symbolized: &'a Symbolized<'a>, options: ReportOptions) -> Report<'a> {
+        let labels = Labels::of(symbolized, &options);
+        let weights = Weights::of(symbolized, &options);
+        Report {
+            symbolized,
+            options,
+            labels,
+            weights,
+        }
+    }
+
+    /// Writes the report. The writer is given large pieces and flushed.
+    ///
+    /// # Errors
+    ///
+    /// [`ReportError`]: the writer failed, or the format cannot show this profile.
+    pub fn write(&self, format: Format, out: &mut dyn Write) -> Result<(), ReportError> {
+        let mut out = BufWriter::with_capacity(1 << 16, out);
+        match format {
+            Format::Text => text::write(self, &mut out)?,
+            Format::Folded => folded::write(self, &mut out)?,
+            #[cfg(feature = "svg")]
+            Format::Svg => svg::write(self, &mut out)?,
+            #[cfg(not(feature = "svg"))]
+            Format::Svg => return Err(ReportError::NotBuiltIn { format }),
+            Format::Pprof => pprof::write(self, &mut out)?,
+            Format::Json => json::write(self, &mut out)?,
+        }
+        out.flush()?;
+        Ok(())
+    }
+
+    /// Functions (or lines) by their own samples, most first.
+    pub fn functions(&self) -> FunctionTable {
+        FunctionTable::of(self)
+    }
+
+    /// What the reader should know before trusting the figures; each is one sentence.
+    pub fn warnings(&self) -> Vec<String> {
+        warnings::of(self, &self.functions())
+    }
+}
+
+/// A report could not be written.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReportError {
+    /// The writer failed.
+    #[error("cannot write the report: {0}")]
+    Write(#[from] io::Error),
+    /// There is nothing to draw.
+    #[error(
+        "no samples to draw: the recording has {recorded}, and the filters keep none of them; \
+         try `-o report.txt` to see what was counted"
+    )]
+    Empty {
+        /// The samples in the recording.
+        recorded: u64,
+    },
+    /// The client was built without this format.
+    #[error("this client was built without {format}: build it with `--features {format}`")]
+    NotBuiltIn {
+        /// The format that was asked for.
+        format: Format,
+    },
+}

@@ -1,0 +1,109 @@
+//! Which stacks are shown, and what each node of their tree weighs.
+
+use crate::profile::{NodeId, Sample};
+use crate::symbols::{Function, Symbol, Symbolized};
+
+use super::ReportOptions;
+
+/// The samples below each node, as far as the filters keep them.
+#[derive(Debug)]
+pub(super) struct Weights {
+    /// By node: the samples of stacks that end here or deeper.
+    totals: Vec<u64>,
+    /// By node: whether a stack that ends here is shown; `None` where all are.
+    kept: Option<Vec<bool>>,
+    /// All samples, also those the filters drop.
+    pub(super) recorded: u64,
+}
+
+impl Weights {
+    pub(super) fn of(symbolized: &Symbolized<'_>, options: &ReportOptions) -> Weights {
+        let profile = symbolized.profile();
+        let tree = profile.tree();
+        let kept = kept_nodes(symbolized, options);
+        let mut weights = Weights {
+            totals: vec![0; tree.len()],
+            kept,
+            recorded: profile.sample_count(),
+        };
+        for sample in profile.samples() {
+            if weights.keeps(sample) {
+                let total = &mut weights.totals[sample.node.index()];
+                *total = total.saturating_add(sample.count);
+            }
+        }
+        // Children come after their parents: from the back, each is complete when it is added.
+        for (node, parent, _) in tree.iter().rev() {
+            let below = weights.totals[node.index()];
+            let total = &mut weights.totals[parent.index()];
+            *total = total.saturating_add(below);
+        }
+        weights
+    }
+
+    /// Whether a sample is shown.
+    pub(super) fn keeps(&self, sample: &Sample) -> bool {
+        self.kept
+            .as_ref()
+            .is_none_or(|kept| kept[sample.node.index()])
+    }
+
+    /// The samples of stacks that go through this node or end there.
+    pub(super) fn total(&self, node: NodeId) -> u64 {
+        self.totals[node.index()]
+    }
+
+    /// The samples that are shown.
+    pub(super) fn shown(&self) -> u64 {
+        self.total(NodeId::ROOT)
+    }
+}
+
+/// The symbols of a frame that are shown, innermost first.
+pub(super) fn shown_symbols<'s>(symbols: &'s [Symbol], options: &ReportOptions) -> &'s [Symbol] {
+    if options.no_inlines {
+        &symbols[symbols.len().saturating_sub(1)..]
+    } else {
+        symbols
+    }
+}
+
+fn kept_nodes(symbolized: &Symbolized<'_>, options: &ReportOptions) -> Option<Vec<bool>> {
+    if options.focus.is_none() && options.ignore.is_none() {
+        return None;
+    }
+    const FOCUSED: u8 = 1;
+    const IGNORED: u8 = 2;
+    let marks_of = |function: &Function| {
+        let matches = |regex: &Option<regex::Regex>| {
+            regex
+                .as_ref()
+                .is_some_and(|regex| regex.is_match(&function.name))
+        };
+        u8::from(matches(&options.focus)) * FOCUSED + u8::from(matches(&options.ignore)) * IGNORED
+    };
+    let by_function: Vec<u8> = symbolized.functions().iter().map(marks_of).collect();
+    let profile = symbolized.profile();
+    let by_frame: Vec<u8> = profile
+        .frame_ids()
+        .map(|frame| {
+            shown_symbols(symbolized.frame(frame), options)
+                .iter()
+                .fold(0, |marks, symbol| {
+                    marks | by_function[symbol.function.index()]
+                })
+        })
+        .collect();
+    let tree = profile.tree();
+    let mut by_node = vec![0_u8; tree.len()];
+    for (node, parent, frame) in tree.iter() {
+        by_node[node.index()] = by_node[parent.index()] | by_frame[frame as usize];
+    }
+    let wanted = if options.focus.is_some() { FOCUSED } else { 0 };
+    Some(
+        by_node
+            .iter()
+            .map(|marks| marks & (FOCUSED | IGNORED) == wanted)
+            .collect(),
+    )
+}

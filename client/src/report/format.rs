@@ -1,0 +1,163 @@
+//! Which formats there are, and how they are asked for.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// A format a report is written in.
+///
+/// ```
+/// use unikprof_client::report::Format;
+///
+/// assert_eq!(Format::from_path("run.pb.gz".as_ref()), Ok(Format::Pprof));
+/// assert_eq!("folded".parse(), Ok(Format::Folded));
+/// assert!("pdf".parse::<Format>().is_err());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// Tables for people: `.txt`.
+    Text,
+    /// One stack a line: `.folded`.
+    Folded,
+    /// A flame graph: `.svg`.
+    Svg,
+    /// The pprof protocol buffer, compressed with gzip: `.pb.gz` or `.pprof`.
+    Pprof,
+    /// Counters and functions for programs: `.json`.
+    Json,
+}
+
+/// Name and endings, in the order they are listed.
+const FORMATS: [(Format, &str, &[&str]); 5] = [
+    (Format::Text, "text", &[".txt"]),
+    (Format::Folded, "folded", &[".folded"]),
+    (Format::Svg, "svg", &[".svg"]),
+    (Format::Pprof, "pprof", &[".pb.gz", ".pprof"]),
+    (Format::Json, "json", &[".json"]),
+];
+
+impl Format {
+    /// Every format.
+    pub fn all() -> impl Iterator<Item = Format> {
+        FORMATS.iter().map(|(format, _, _)| *format)
+    }
+
+    /// The name [`Format::from_str`] takes.
+    pub fn name(self) -> &'static str {
+        FORMATS
+            .iter()
+            .find(|(format, _, _)| *format == self)
+            .map_or("", |(_, name, _)| name)
+    }
+
+    /// The format a file's ending asks for, in either case.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownFormat`] with all the endings there are.
+    pub fn from_path(path: &Path) -> Result<Format, UnknownFormat> {
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .to_lowercase();
+        FORMATS
+            .iter()
+            .find(|(_, _, endings)| endings.iter().any(|ending| name.ends_with(ending)))
+            .map(|(format, _, _)| *format)
+            .ok_or_else(|| UnknownFormat::Ending {
+                path: path.display().to_string(),
+            })
+    }
+}
+
+impl FromStr for Format {
+    type Err = UnknownFormat;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        FORMATS
+            .iter()
+            .find(|(_, name, _)| *name == text)
+            .map(|(format, _, _)| *format)
+            .ok_or_else(|| UnknownFormat::Name {
+                name: text.to_owned(),
+            })
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// No format is called so.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum UnknownFormat {
+    /// A name that is none.
+    #[error("no format is called {name:?}: expected {}", names())]
+    Name {
+        /// What was asked for.
+        name: String,
+    },
+    /// A file with another ending.
+    #[error(
+        "the ending of {path:?} names no format: expected {}; or say which with --format ({})",
+        endings(),
+        names()
+    )]
+    Ending {
+        /// The file.
+        path: String,
+    },
+}
+
+fn names() -> String {
+    FORMATS.map(|(_, name, _)| name).join(", ")
+}
+
+fn endings() -> String {
+    FORMATS
+        .iter()
+        .flat_map(|(_, _, endings)| endings.iter().copied())
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_format_is_found_by_its_name_and_its_endings() {
+        for (format, name, endings) in FORMATS {
+            assert_eq!(name.parse(), Ok(format));
+            assert_eq!(format.to_string(), name);
+            for ending in endings {
+                let path = format!("/tmp/a.b{}", ending.to_uppercase());
+                assert_eq!(Format::from_path(Path::new(&path)), Ok(format), "{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_error_lists_what_there_is() {
+        let error = Format::from_path(Path::new("x.pdf"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(".txt, .folded, .svg, .pb.gz, .pprof, .json"),
+            "{error}"
+        );
+        let error = "PDF".parse::<Format>().unwrap_err().to_string();
+        assert!(error.contains("text, folded, svg, pprof, json"), "{error}");
+        assert!(
+            Format::from_path(Path::new("svg")).is_err(),
+            "a name is no ending"
+        );
+        assert!(Format::from_path(Path::new("")).is_err());
+    }
+}

@@ -1,0 +1,167 @@
+//! Functions with their samples, their own and those below them.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use crate::profile::FrameId;
+use crate::symbols::{FileId, FunctionId, Symbolized};
+
+use super::filter::{Weights, shown_symbols};
+use super::interval::Interval;
+use super::labels::LabelId;
+use super::merged::{Visitor, walk};
+use super::{Report, ReportOptions};
+
+/// Functions (or lines, where those are told apart) by their own samples, most first.
+#[derive(Debug, Clone)]
+pub struct FunctionTable {
+    /// Every function of the shown stacks.
+    pub rows: Vec<FunctionRow>,
+    /// The samples of the shown stacks.
+    pub shown: u64,
+    /// All samples that were recorded: what the shares are of.
+    pub recorded: u64,
+}
+
+/// One function, or one line of a function.
+#[derive(Debug, Clone)]
+pub struct FunctionRow {
+    /// The function.
+    pub function: FunctionId,
+    /// Its name, and `file:line` where lines are told apart.
+    pub text: String,
+    /// Samples in the function itself.
+    pub own: u64,
+    /// Samples in it and in what it called; each stack counts once.
+    pub total: u64,
+    /// The share of its own samples.
+    pub own_share: Interval,
+    /// The share of all its samples.
+    pub total_share: Interval,
+    /// The line (where lines are not told apart, the function's line with the most samples).
+    pub line: Option<(FileId, u32)>,
+}
+
+impl FunctionTable {
+    pub(super) fn of(report: &Report<'_>) -> FunctionTable {
+        let mut sums = Sums {
+            by_label: vec![Sum::default(); report.labels.all().len()],
+        };
+        walk(report, 1, &mut sums);
+        let hottest = if report.options.lines {
+            HashMap::new()
+        } else {
+            hottest_lines(report.symbolized, &report.weights, &report.options)
+        };
+        let recorded = report.weights.recorded;
+        let mut rows: Vec<FunctionRow> = sums
+            .by_label
+            .iter()
+            .zip(report.labels.all())
+            .filter(|(sum, _)| sum.total != 0)
+            .map(|(sum, label)| FunctionRow {
+                function: label.function,
+                text: label.text.clone(),
+                own: sum.own,
+                total: sum.total,
+                own_share: Interval::wilson(sum.own, recorded),
+                total_share: Interval::wilson(sum.total, recorded),
+                line: label.line.or_else(|| hottest.get(&label.function).copied()),
+            })
+            .collect();
+        // Stable: equal rows stay in the order of their texts.
+        rows.sort_by_key(|row| (Reverse(row.own), Reverse(row.total)));
+        FunctionTable {
+            rows,
+            shown: report.weights.shown(),
+            recorded,
+        }
+    }
+
+    /// The place of the first row, among the first `within`, that cannot be told from the one
+    /// below it: their intervals overlap.
+    pub fn first_tie(&self, within: usize) -> Option<usize> {
+        self.rows
+            .windows(2)
+            .take(within)
+            .take_while(|pair| pair[0].own != 0)
+            .position(|pair| pair[1].own != 0 && pair[0].own_share.overlaps(&pair[1].own_share))
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct Sum {
+    own: u64,
+    total: u64,
+    /// How often the function is on the way to where the walk is.
+    active: u32,
+}
+
+struct Sums {
+    by_label: Vec<Sum>,
+}
+
+impl Visitor for Sums {
+    fn enter(&mut self, label: LabelId, own: u64, total: u64) {
+        let sum = &mut self.by_label[label as usize];
+        sum.own = sum.own.saturating_add(own);
+        if sum.active == 0 {
+            sum.total = sum.total.saturating_add(total);
+        }
+        sum.active += 1;
+    }
+
+    fn skipped(&mut self, _total: u64) {}
+
+    fn leave(&mut self, label: LabelId) {
+        self.by_label[label as usize].active -= 1;
+    }
+}
+
+/// Of each function, the line with the most samples of its own, or else with the most of all.
+fn hottest_lines(
+    symbolized: &Symbolized<'_>,
+    weights: &Weights,
+    options: &ReportOptions,
+) -> HashMap<FunctionId, (FileId, u32)> {
+    let profile = symbolized.profile();
+    let tree = profile.tree();
+    let mut by_frame = vec![(0_u64, 0_u64); profile.frames().len()];
+    for sample in profile
+        .samples()
+        .iter()
+        .filter(|sample| weights.keeps(sample))
+    {
+        if let Some(frame) = tree.item(sample.node) {
+            let own = &mut by_frame[frame as usize].0;
+            *own = own.saturating_add(sample.count);
+        }
+    }
+    for (node, _, frame) in tree.iter() {
+        let total = &mut by_frame[frame as usize].1;
+        *total = total.saturating_add(weights.total(node));
+    }
+    let mut by_line: HashMap<(FunctionId, FileId, u32), (u64, u64)> = HashMap::new();
+    for (at, (own, total)) in by_frame.into_iter().enumerate() {
+        let symbols = shown_symbols(symbolized.frame(FrameId(at as u32)), options);
+        for (depth, symbol) in symbols.iter().enumerate() {
+            if let Some((file, line)) = symbol.file.zip(symbol.line) {
+                let sum = by_line.entry((symbol.function, file, line)).or_default();
+                sum.0 = sum.0.saturating_add(if depth == 0 { own } else { 0 });
+                sum.1 = sum.1.saturating_add(total);
+            }
+        }
+    }
+    /// The samples of a line, and of equal lines the first.
+    type Candidate = ((u64, u64), Reverse<(FileId, u32)>);
+    let mut hottest: HashMap<FunctionId, Candidate> = HashMap::new();
+    for ((function, file, line), sum) in by_line {
+        let candidate = (sum, Reverse((file, line)));
+        let best = hottest.entry(function).or_insert(candidate);
+        *best = (*best).max(candidate);
+    }
+    hottest
+        .into_iter()
+        .map(|(function, (_, Reverse(line)))| (function, line))
+        .collect()
+}

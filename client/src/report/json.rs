@@ -1,0 +1,239 @@
+//! The report for programs.
+//!
+//! One object; its shape is stable: fields are added, never renamed or removed, and `schema`
+//! counts up if that must ever break. Counts are integers, times are nanoseconds (their names
+//! end in `_ns`), shares lie between 0 and 1, and what the guest's platform cannot tell is
+//! `null`.
+//!
+//! ```json
+//! {
+//!   "schema": 1,
+//!   "recording": {
+//!     "name": "boot", "guest_name": "web", "guest_id": "6f1c...", "agent_version": "0.1.0",
+//!     "architecture": "x86_64", "mode": "cpu", "period_ns": 1003009, "rate_hz": 997.0,
+//!     "fixed_interval": false, "depth": 64, "started_unix_ns": 1700000000000000000,
+//!     "elapsed_ns": 30000000000, "server_ns": 1200000, "late_threshold_ns": 50000
+//!   },
+//!   "counters": {
+//!     "ticks": 100, "recorded": 95, "overflow": 1, "lost": 1, "masked": 1, "idle": 2,
+//!     "early": 3, "late": 0, "truncated": 0, "broken": 0, "missing": -1
+//!   },
+//!   "vcpus": [{
+//!     "vcpu": 0, "counters": {}, "elapsed_ns": 30000000000,
+//!     "runstate": { "running_ns": 1, "runnable_ns": 1, "blocked_ns": 1, "offline_ns": null },
+//!     "cost": {
+//!       "cycles_p50": 900, "cycles_p99": 4000, "cycles_max": 9000,
+//!       "cycles_per_second": 3000000000, "total_ns": 30000, "share_of_running": 0.0003
+//!     }
+//!   }],
+//!   "filter": { "focus": null, "ignore": null, "lines": false, "no_inlines": false },
+//!   "samples": { "recorded": 95, "shown": 95 },
+//!   "functions": [{
+//!     "name": "Server::poll(int)", "raw_name": "_ZN6Server4pollEi", "image": "web.elf",
+//!     "kind": "function", "file": "src/server.cc", "line": 12, "self": 40, "total": 90,
+//!     "self_share": 0.42, "self_interval": [0.32, 0.52],
+//!     "total_share": 0.94, "total_interval": [0.88, 0.97]
+//!   }],
+//!   "warnings": ["..."]
+//! }
+//! ```
+//!
+//! - `counters` are all vCPUs together; `ticks = recorded + overflow + lost + masked + idle`,
+//!   and `missing` may be negative.
+//! - `functions` holds all functions of the shown stacks, most `self` first. With lines told
+//!   apart there is an entry for each line; else `line` is the function's line with the most
+//!   samples. Shares are of `samples.recorded`, intervals hold 95 % (Wilson).
+//! - `kind` is `function`, `address` (no name is known), `agent` (the profiler's own) or
+//!   `special` (a mark such as `[truncated]`).
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::{Report, warnings};
+use crate::profile::{Counters, VcpuStats};
+use crate::symbols::FunctionKind;
+
+/// The value of `schema`.
+pub const SCHEMA: u32 = 1;
+
+pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
+    let symbolized = report.symbolized;
+    let profile = symbolized.profile();
+    let table = report.functions();
+    let recording = profile.recording();
+    let functions = table
+        .rows
+        .iter()
+        .map(|row| {
+            let function = symbolized.function(row.function);
+            Function {
+                name: &function.name,
+                raw_name: &function.raw_name,
+                image: function.image.map(|image| symbolized.image(image)),
+                kind: match function.kind {
+                    FunctionKind::Named => "function",
+                    FunctionKind::Address => "address",
+                    FunctionKind::Agent => "agent",
+                    FunctionKind::Special(_) => "special",
+                },
+                file: row.line.map(|(file, _)| symbolized.file(file)),
+                line: row.line.map(|(_, line)| line),
+                own: row.own,
+                total: row.total,
+                self_share: row.own_share.share,
+                self_interval: [row.own_share.low, row.own_share.high],
+                total_share: row.total_share.share,
+                total_interval: [row.total_share.low, row.total_share.high],
+            }
+        })
+        .collect();
+    let document = Document {
+        schema: SCHEMA,
+        recording: Recording {
+            name: &recording.name,
+            guest_name: &recording.guest_name,
+            guest_id: &recording.guest_id,
+            agent_version: &recording.agent_version,
+            architecture: recording.architecture.to_string(),
+            mode: recording.mode.to_string(),
+            period_ns: recording.period_ns,
+            rate_hz: recording.rate_hz(),
+            fixed_interval: recording.fixed_interval,
+            depth: recording.depth,
+            started_unix_ns: recording.started_unix_ns,
+            elapsed_ns: recording.elapsed_ns,
+            server_ns: recording.server_ns,
+            late_threshold_ns: recording.late_threshold_ns,
+        },
+        counters: profile.counters(),
+        vcpus: profile.vcpus().iter().map(Vcpu::of).collect(),
+        filter: Filter {
+            focus: report.options.focus.as_ref().map(regex::Regex::as_str),
+            ignore: report.options.ignore.as_ref().map(regex::Regex::as_str),
+            lines: report.options.lines,
+            no_inlines: report.options.no_inlines,
+        },
+        samples: Samples {
+            recorded: table.recorded,
+            shown: table.shown,
+        },
+        functions,
+        warnings: warnings::of(report, &table),
+    };
+    serde_json::to_writer_pretty(&mut *out, &document)?;
+    out.write_all(b"\n")
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    recording: Recording<'a>,
+    counters: Counters,
+    vcpus: Vec<Vcpu>,
+    filter: Filter<'a>,
+    samples: Samples,
+    functions: Vec<Function<'a>>,
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Recording<'a> {
+    name: &'a str,
+    guest_name: &'a str,
+    guest_id: &'a str,
+    agent_version: &'a str,
+    architecture: String,
+    mode: String,
+    period_ns: u64,
+    rate_hz: Option<f64>,
+    fixed_interval: bool,
+    depth: u32,
+    started_unix_ns: Option<u64>,
+    elapsed_ns: u64,
+    server_ns: u64,
+    late_threshold_ns: u64,
+}
+
+#[derive(Serialize)]
+struct Vcpu {
+    vcpu: u32,
+    counters: Counters,
+    elapsed_ns: u64,
+    runstate: Runstate,
+    cost: Option<Cost>,
+}
+
+#[derive(Serialize)]
+struct Runstate {
+    running_ns: Option<u64>,
+    runnable_ns: Option<u64>,
+    blocked_ns: Option<u64>,
+    offline_ns: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Cost {
+    cycles_p50: u64,
+    cycles_p99: u64,
+    cycles_max: u64,
+    cycles_per_second: u64,
+    total_ns: u64,
+    share_of_running: Option<f64>,
+}
+
+impl Vcpu {
+    fn of(stats: &VcpuStats) -> Vcpu {
+        let runstate = &stats.runstate;
+        Vcpu {
+            vcpu: stats.vcpu,
+            counters: stats.counters,
+            elapsed_ns: stats.elapsed_ns,
+            runstate: Runstate {
+                running_ns: runstate.running_ns,
+                runnable_ns: runstate.runnable_ns,
+                blocked_ns: runstate.blocked_ns,
+                offline_ns: runstate.offline_ns,
+            },
+            cost: stats.cost.as_ref().map(|cost| Cost {
+                cycles_p50: cost.cycles_p50,
+                cycles_p99: cost.cycles_p99,
+                cycles_max: cost.cycles_max,
+                cycles_per_second: cost.cycles_per_second,
+                total_ns: cost.total_ns,
+                share_of_running: stats.cost_share(),
+            }),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Filter<'a> {
+    focus: Option<&'a str>,
+    ignore: Option<&'a str>,
+    lines: bool,
+    no_inlines: bool,
+}
+
+#[derive(Serialize)]
+struct Samples {
+    recorded: u64,
+    shown: u64,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    name: &'a str,
+    raw_name: &'a str,
+    image: Option<&'a str>,
+    kind: &'static str,
+    file: Option<&'a str>,
+    line: Option<u32>,
+    #[serde(rename = "self")]
+    own: u64,
+    total: u64,
+    self_share: f64,
+    self_interval: [f64; 2],
+    total_share: f64,
+    total_interval: [f64; 2],
+}

@@ -1,0 +1,101 @@
+//! What a frame is called in a report: a function, or a line of one.
+
+use std::collections::HashMap;
+
+use crate::printable::Printable;
+use crate::profile::FrameId;
+use crate::symbols::{FileId, FunctionId, Symbolized};
+
+use super::ReportOptions;
+use super::filter::shown_symbols;
+
+/// A row of the table and a frame of the graph.
+#[derive(Debug, Clone)]
+pub(super) struct Label {
+    pub(super) function: FunctionId,
+    /// Only where lines are told apart.
+    pub(super) line: Option<(FileId, u32)>,
+    /// The function's name, with `file:line` where lines are told apart.
+    pub(super) text: String,
+}
+
+/// An index into [`Labels::all`]; labels are numbered in the order of their texts.
+pub(super) type LabelId = u32;
+
+/// The labels of a report.
+#[derive(Debug)]
+pub(super) struct Labels {
+    all: Vec<Label>,
+    /// `of_frames[ends[f - 1]..ends[f]]` are the labels of frame `f`, innermost first.
+    of_frames: Vec<LabelId>,
+    ends: Vec<u32>,
+}
+
+impl Labels {
+    pub(super) fn of(symbolized: &Symbolized<'_>, options: &ReportOptions) -> Labels {
+        let mut all: Vec<Label> = Vec::new();
+        let mut known = HashMap::new();
+        let mut of_frames = Vec::new();
+        let mut ends = Vec::new();
+        for frame in symbolized.profile().frame_ids() {
+            for symbol in shown_symbols(symbolized.frame(frame), options) {
+                let line = options
+                    .lines
+                    .then(|| symbol.file.zip(symbol.line))
+                    .flatten();
+                let id = *known.entry((symbol.function, line)).or_insert_with(|| {
+                    let name = Printable(&symbolized.function(symbol.function).name);
+                    let text = match line {
+                        Some((file, line)) => {
+                            format!("{name} {}:{line}", Printable(symbolized.file(file)))
+                        }
+                        None => name.to_string(),
+                    };
+                    all.push(Label {
+                        function: symbol.function,
+                        line,
+                        text,
+                    });
+                    all.len() - 1
+                });
+                of_frames.push(id);
+            }
+            ends.push(of_frames.len() as u32);
+        }
+        let mut order: Vec<usize> = (0..all.len()).collect();
+        // Equal names of different images keep an order as well.
+        order.sort_by(|a, b| {
+            (&all[*a].text, all[*a].function).cmp(&(&all[*b].text, all[*b].function))
+        });
+        let mut rank = vec![0; all.len()];
+        for (at, label) in order.iter().enumerate() {
+            rank[*label] = at as LabelId;
+        }
+        let of_frames = of_frames
+            .into_iter()
+            .map(|label: usize| rank[label])
+            .collect();
+        let mut ranked: Vec<(LabelId, Label)> = rank.into_iter().zip(all).collect();
+        ranked.sort_by_key(|(rank, _)| *rank);
+        Labels {
+            all: ranked.into_iter().map(|(_, label)| label).collect(),
+            of_frames,
+            ends,
+        }
+    }
+
+    /// Every label.
+    pub(super) fn all(&self) -> &[Label] {
+        &self.all
+    }
+
+    /// The labels of a frame, innermost first; at least one.
+    pub(super) fn of_frame(&self, frame: FrameId) -> &[LabelId] {
+        let end = self.ends[frame.index()] as usize;
+        let start = frame
+            .index()
+            .checked_sub(1)
+            .map_or(0, |before| self.ends[before] as usize);
+        &self.of_frames[start..end]
+    }
+}

@@ -1,0 +1,301 @@
+//! A flame graph, drawn by `inferno`: the root on top, so that a browser opens on it.
+//!
+//! What would be narrower than half a pixel is left out before anything is drawn, so a million
+//! distinct stacks make a file a browser opens; and the graph ends where hardly a stack reaches, so
+//! a few deep and thin ones do not make it tall. The samples count in the function above, and the
+//! subtitle says how many.
+
+use std::io::Write;
+
+use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
+use inferno::flamegraph::{self, Direction, Options, TextTruncateDirection};
+
+use super::folded::foldable_names;
+use super::labels::LabelId;
+use super::merged::{Visitor, walk};
+use super::palette::Palette;
+use super::units::{duration, grouped, share};
+use super::{Report, ReportError};
+use crate::printable::Printable;
+
+/// Stands for whole stacks that are left out, so that the widths add up.
+const TOO_SMALL: &str = "[too small to draw]";
+
+/// The least that is drawn, as a part of the whole: half a pixel where the graph is 1,200 wide.
+const LEAST_SHARE: f64 = 0.5 / 1_200.0;
+
+/// A row is drawn if at least this part of the samples reaches it.
+const LEAST_ROW_SHARE: f64 = 0.02;
+
+pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), ReportError> {
+    let shown = report.weights.shown();
+    if shown == 0 {
+        return Err(ReportError::Empty {
+            recorded: report.weights.recorded,
+        });
+    }
+    let least = (shown as f64 * LEAST_SHARE).ceil() as u64;
+    let mut rows = Rows::default();
+    walk(report, least, &mut rows);
+    let mut lines = Lines {
+        names: foldable_names(&report.labels),
+        drawn: vec![false; report.labels.all().len()],
+        rows: rows.reached_by((shown as f64 * LEAST_ROW_SHARE) as u64),
+        path: String::new(),
+        steps: Vec::new(),
+        below: 0,
+        small: 0,
+        deeper: 0,
+        lines: Vec::new(),
+    };
+    walk(report, least, &mut lines);
+    if lines.small != 0 {
+        lines.lines.push(format!("{TOO_SMALL} {}", lines.small));
+    }
+    lines.lines.sort_unstable();
+
+    let mut colors = PaletteMap::default();
+    let palette = Palette::new(report.symbolized);
+    let drawn = report
+        .labels
+        .all()
+        .iter()
+        .zip(&lines.names)
+        .zip(&lines.drawn);
+    for ((label, name), _) in drawn.filter(|(_, drawn)| **drawn) {
+        colors.insert(name, rgb(palette.color(label.function)));
+    }
+    // The bar below all others has no name here.
+    colors.insert("", rgb(Palette::ROOT));
+    colors.insert(TOO_SMALL, rgb(Palette::MARK));
+
+    let mut options = Options::default();
+    options.title = title(report);
+    options.subtitle = Some(subtitle(report, lines.deeper));
+    options.direction = Direction::Inverted;
+    // All that is left is to be drawn.
+    options.min_width = 0.0;
+    options.font_type = "sans-serif".to_owned();
+    options.frame_height = 18;
+    options.bgcolors = Some(BackgroundColor::Flat(rgb(Palette::BACKGROUND)));
+    options.uicolor = rgb(Palette::CONTROLS);
+    options.deterministic = true;
+    options.no_sort = true;
+    // The end of a path is the function.
+    options.text_truncate_direction = TextTruncateDirection::Left;
+    options.palette_map = Some(&mut colors);
+    flamegraph::from_lines(&mut options, lines.lines.iter().map(String::as_str), out)?;
+    Ok(())
+}
+
+fn title(report: &Report<'_>) -> String {
+    let recording = report.symbolized.profile().recording();
+    let guest = match recording.guest_name.as_str() {
+        "" => "guest",
+        name => name,
+    };
+    let title = match recording.name.as_str() {
+        "" => guest.to_owned(),
+        name => format!("{guest}: {name}"),
+    };
+    Printable(&title).to_string()
+}
+
+fn subtitle(report: &Report<'_>, deeper: u64) -> String {
+    let profile = report.symbolized.profile();
+    let recording = profile.recording();
+    let counters = profile.counters();
+    let mut parts = vec![match report.weights.shown() {
+        shown if shown == report.weights.recorded => format!("{} samples", grouped(shown)),
+        shown => format!(
+            "{} of {} samples ({})",
+            grouped(shown),
+            grouped(report.weights.recorded),
+            share(shown, report.weights.recorded)
+        ),
+    }];
+    if let Some(rate) = recording.rate_hz() {
+        parts.push(format!("{rate:.0} Hz {}", recording.mode));
+    }
+    if recording.elapsed_ns != 0 {
+        parts.push(duration(recording.elapsed_ns));
+    }
+    for (count, name) in [
+        (counters.lost, "lost"),
+        (counters.overflow, "overflow"),
+        (counters.masked, "masked"),
+        (counters.truncated, "truncated"),
+        (counters.broken, "broken"),
+    ] {
+        if count != 0 {
+            parts.push(format!("{} {name}", grouped(count)));
+        }
+    }
+    if deeper != 0 {
+        let part = share(deeper, report.weights.shown());
+        parts.push(format!("{part} end in what is too small to draw"));
+    }
+    parts.join(" · ")
+}
+
+fn rgb((r, g, b): (u8, u8, u8)) -> Color {
+    Color { r, g, b }
+}
+
+/// How many samples reach each row.
+#[derive(Default)]
+struct Rows {
+    samples: Vec<u64>,
+    row: usize,
+}
+
+impl Rows {
+    /// How many rows from the top have so many samples.
+    fn reached_by(&self, least: u64) -> usize {
+        self.samples.partition_point(|samples| *samples >= least)
+    }
+}
+
+impl Visitor for Rows {
+    fn enter(&mut self, _label: LabelId, _own: u64, total: u64) {
+        if self.row == self.samples.len() {
+            self.samples.push(0);
+        }
+        let samples = &mut self.samples[self.row];
+        *samples = samples.saturating_add(total);
+        self.row += 1;
+    }
+
+    fn skipped(&mut self, _total: u64) {}
+
+    fn leave(&mut self, _label: LabelId) {
+        self.row -= 1;
+    }
+}
+
+/// One function on the way from the root.
+struct Step {
+    /// The length of the path before it.
+    length: usize,
+    /// Its own samples and those of callees that are not drawn.
+    weight: u64,
+}
+
+struct Lines {
+    names: Vec<String>,
+    drawn: Vec<bool>,
+    /// How many rows are drawn.
+    rows: usize,
+    path: String,
+    steps: Vec<Step>,
+    /// How many functions below the last row the walk is in.
+    below: usize,
+    /// Samples of whole stacks that are too small to draw.
+    small: u64,
+    /// Samples whose innermost functions are not drawn.
+    deeper: u64,
+    lines: Vec<String>,
+}
+
+impl Lines {
+    fn count_above(&mut self, samples: u64) {
+        match self.steps.last_mut() {
+            Some(step) => {
+                step.weight = step.weight.saturating_add(samples);
+                self.deeper = self.deeper.saturating_add(samples);
+            }
+            None => self.small = self.small.saturating_add(samples),
+        }
+    }
+}
+
+impl Visitor for Lines {
+    fn enter(&mut self, label: LabelId, own: u64, _total: u64) {
+        if self.steps.len() == self.rows {
+            self.below += 1;
+            return self.count_above(own);
+        }
+        self.steps.push(Step {
+            length: self.path.len(),
+            weight: own,
+        });
+        if !self.path.is_empty() {
+            self.path.push(';');
+        }
+        self.path.push_str(&self.names[label as usize]);
+        self.drawn[label as usize] = true;
+    }
+
+    fn skipped(&mut self, total: u64) {
+        self.count_above(total);
+    }
+
+    fn leave(&mut self, _label: LabelId) {
+        if self.below != 0 {
+            self.below -= 1;
+            return;
+        }
+        let Some(step) = self.steps.pop() else { return };
+        if step.weight != 0 {
+            self.lines.push(format!("{} {}", self.path, step.weight));
+        }
+        self.path.truncate(step.length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::profile::{Frame, Profile, ProfileBuilder};
+    use crate::report::{Format, ReportOptions};
+    use crate::symbols::{Images, Symbolizer};
+
+    /// A stack of so many frames for each pair; all begin alike.
+    fn profile(stacks: &[(u64, u64)]) -> Profile {
+        let mut builder = ProfileBuilder::new();
+        for &(depth, count) in stacks {
+            let frames: Vec<Frame> = (0..depth).rev().map(|at| Frame::leaf(at * 16)).collect();
+            builder.add_stack(0, count, &frames).unwrap();
+        }
+        builder.finish()
+    }
+
+    fn drawn(profile: &Profile) -> String {
+        let symbolized = Symbolizer::new(Images::default()).resolve(profile).unwrap();
+        let report = Report::new(&symbolized, ReportOptions::default());
+        let mut svg = Vec::new();
+        report.write(Format::Svg, &mut svg).unwrap();
+        String::from_utf8(svg).unwrap()
+    }
+
+    /// Rectangles of functions, without that for all.
+    fn rectangles(svg: &str) -> usize {
+        svg.matches("<title>").count() - 1
+    }
+
+    #[test]
+    fn a_thin_tower_does_not_make_the_graph_tall() {
+        let svg = drawn(&profile(&[(10, 990), (140, 10)]));
+        assert_eq!(rectangles(&svg), 10);
+        assert!(svg.contains("1,000 samples · 1.0 % end in what is too small to draw"));
+    }
+
+    #[test]
+    fn what_all_stacks_share_is_drawn_however_deep() {
+        let svg = drawn(&profile(&[(140, 990), (150, 10)]));
+        assert_eq!(rectangles(&svg), 140);
+    }
+
+    #[test]
+    fn all_that_is_wide_enough_is_drawn_and_nothing_is_said() {
+        let svg = drawn(&profile(&[(10, 50), (12, 50)]));
+        assert_eq!(rectangles(&svg), 12);
+        assert!(!svg.contains("deeper"));
+    }
+
+    #[test]
+    fn one_sample_is_drawn_whole() {
+        assert_eq!(rectangles(&drawn(&profile(&[(200, 1)]))), 200);
+    }
+}

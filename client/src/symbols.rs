@@ -1,0 +1,47 @@
+//! From addresses to names, files and lines.
+//!
+//! [`Images`] collects what is known of the guest's programs: ELF files with DWARF or a symbol
+//! table, their separate debug files, and `nm` listings. [`Symbolizer::resolve`] matches them
+//! with a profile's mappings by build-id, and names every distinct address once, inlined
+//! functions included.
+//!
+//! ```no_run
+//! use unikprof_client::symbols::{Force, ImageOptions, Images, Symbolizer};
+//! # let profile = unikprof_client::profile::ProfileBuilder::new().finish();
+//!
+//! let mut images = Images::new(ImageOptions::default());
+//! images.add_image("target/release/service.elf".as_ref(), Force::No)?;
+//! let symbolized = Symbolizer::new(images).resolve(&profile)?;
+//! for warning in symbolized.warnings() {
+//!     eprintln!("warning: {warning}");
+//! }
+//! # Ok::<(), unikprof_client::symbols::SymbolError>(())
+//! ```
+//!
+//! Everything read here is hostile: a damaged file gives an error or a warning and hexadecimal
+//! addresses, never a panic.
+
+mod by_mapping;
+mod debug_file;
+mod debug_info;
+mod demangle;
+mod error;
+mod image;
+mod images;
+mod name_table;
+mod source_paths;
+mod symbol_file;
+mod symbolized;
+mod symbolizer;
+
+pub use demangle::demangle;
+pub use error::{SymbolError, SymbolWarning};
+pub use image::Image;
+pub use images::{Force, ImageOptions, Images};
+pub use symbol_file::SymbolFile;
+#[cfg(test)]
+pub(crate) use symbolized::Names;
+pub use symbolized::{
+    FileId, Function, FunctionId, FunctionKind, ImageId, MappingSymbols, Symbol, Symbolized,
+};
+pub use symbolizer::Symbolizer;

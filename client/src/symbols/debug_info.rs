@@ -1,0 +1,156 @@
+//! Functions, inlined functions and lines from DWARF.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::rc::Rc;
+
+use addr2line::Context;
+use gimli::{DW_LANG_Rust, Dwarf, DwarfSections, EndianSlice, RunTimeEndian, SectionId};
+use object::{Object, ObjectSection};
+
+use super::demangle::is_mangled;
+use super::source_paths::SourcePaths;
+
+type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
+
+/// The sections of one file, decompressed where they need to be.
+pub(super) struct DebugSections<'a> {
+    sections: DwarfSections<Cow<'a, [u8]>>,
+    endian: RunTimeEndian,
+    /// The first section that could not be read, and why.
+    pub(super) damage: Option<object::Error>,
+}
+
+impl<'a> DebugSections<'a> {
+    /// The largest section that is decompressed: its size is whatever the file says.
+    const MAX_DECOMPRESSED: u64 = 2 << 30;
+
+    /// Reads the sections, or `None` where the file has no debug information.
+    pub(super) fn of(file: &object::File<'a>) -> Option<DebugSections<'a>> {
+        let has = |id: SectionId| {
+            // An empty `.debug_info` is what `strip --only-keep-debug` leaves behind.
+            file.section_by_name(id.name())
+                .is_some_and(|s| s.size() != 0)
+        };
+        if !has(SectionId::DebugInfo) {
+            return None;
+        }
+        let mut damage = None;
+        let load = |id: SectionId| -> Result<Cow<'a, [u8]>, gimli::Error> {
+            let Some(section) = file.section_by_name(id.name()) else {
+                return Ok(Cow::default());
+            };
+            let read = section.compressed_data().and_then(|data| {
+                if data.uncompressed_size > Self::MAX_DECOMPRESSED
+                    && data.format != object::CompressionFormat::None
+                {
+                    return Ok(Cow::default());
+                }
+                data.decompress()
+            });
+            Ok(read.unwrap_or_else(|error| {
+                damage.get_or_insert(error);
+                Cow::default()
+            }))
+        };
+        let sections = DwarfSections::load(load).ok()?;
+        let endian = if file.is_little_endian() {
+            RunTimeEndian::Little
+        } else {
+            RunTimeEndian::Big
+        };
+        Some(DebugSections {
+            sections,
+            endian,
+            damage,
+        })
+    }
+
+    /// Reads the table of units.
+    ///
+    /// # Errors
+    ///
+    /// Where that table is damaged; single damaged functions show when they are looked up.
+    pub(super) fn open(&'a self) -> Result<DebugInfo<'a>, gimli::Error> {
+        Ok(DebugInfo {
+            context: Context::from_dwarf(self.dwarf())?,
+            sections: self,
+            source_paths: OnceCell::new(),
+        })
+    }
+
+    fn dwarf(&'a self) -> Dwarf<Reader<'a>> {
+        self.sections
+            .borrow(|section| EndianSlice::new(section, self.endian))
+    }
+}
+
+/// Ready to look addresses up.
+pub(super) struct DebugInfo<'a> {
+    context: Context<Reader<'a>>,
+    sections: &'a DebugSections<'a>,
+    /// Read when the first bare name needs them.
+    source_paths: OnceCell<SourcePaths>,
+}
+
+/// A function at an address, or one inlined there.
+pub(super) struct FoundFrame<'a> {
+    /// Mangled where the language mangles; `None` where DWARF names no function.
+    pub(super) raw_name: Option<Cow<'a, str>>,
+    /// The module it was written in, where the name lacks it and the source's path tells.
+    pub(super) module: Option<Rc<str>>,
+    /// Whether it was inlined into the function that is handed over next.
+    pub(super) inlined: bool,
+    pub(super) file: Option<&'a str>,
+    pub(super) line: Option<u32>,
+}
+
+impl<'a> DebugInfo<'a> {
+    /// More inlined functions at one address than any compiler makes.
+    const MAX_INLINED: usize = 256;
+
+    /// Hands over the functions at an address, innermost first; none where DWARF does not know
+    /// the address.
+    ///
+    /// # Errors
+    ///
+    /// Where the debug information of this place is damaged; what came before it was handed
+    /// over.
+    pub(super) fn find(
+        &self,
+        address: u64,
+        mut each: impl FnMut(FoundFrame<'_>),
+    ) -> Result<(), gimli::Error> {
+        let mut frames = self.context.find_frames(address).skip_all_loads()?;
+        let mut next = frames.next()?;
+        for _ in 0..Self::MAX_INLINED {
+            let Some(frame) = next else { break };
+            let after = frames.next();
+            let file = frame.location.as_ref().and_then(|l| l.file);
+            let (raw_name, is_rust) = match &frame.function {
+                Some(f) => (Some(f.raw_name()?), f.language == Some(DW_LANG_Rust)),
+                None => (None, false),
+            };
+            let is_bare = is_rust && raw_name.as_deref().is_some_and(|raw| !is_mangled(raw));
+            each(FoundFrame {
+                module: file
+                    .filter(|_| is_bare)
+                    .and_then(|file| self.source_paths().module_of(file)),
+                raw_name,
+                inlined: !matches!(after, Ok(None)),
+                file,
+                line: frame
+                    .location
+                    .and_then(|l| l.line)
+                    .filter(|line| *line != 0),
+            });
+            next = after?;
+        }
+        Ok(())
+    }
+
+    fn source_paths(&self) -> &SourcePaths {
+        self.source_paths
+            .get_or_init(|| SourcePaths::of(&self.sections.dwarf()))
+    }
+}

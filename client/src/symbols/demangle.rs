@@ -1,0 +1,129 @@
+//! Names as their programmers wrote them.
+
+use std::fmt::{self, Write};
+
+/// The longest name taken or given, in bytes: a mangled name can stand for one that is
+/// exponentially longer.
+const MAX_NAME: usize = 16 * 1024;
+
+/// The source form of a mangled Rust or C++ name, or `None` where it is neither (or too long).
+///
+/// Rust names lose their hash. OCaml's and C's names are what they are.
+///
+/// ```
+/// use unikprof_client::symbols::demangle;
+///
+/// assert_eq!(demangle("_ZN4core3fmt9Formatter3pad17h1234567890abcdefE").as_deref(),
+///            Some("core::fmt::Formatter::pad"));
+/// assert_eq!(demangle("_ZN6Server4pollEi").as_deref(), Some("Server::poll(int)"));
+/// assert_eq!(demangle("main"), None);
+/// ```
+pub fn demangle(raw: &str) -> Option<String> {
+    if raw.len() > MAX_NAME {
+        return None;
+    }
+    if let Ok(rust) = rustc_demangle::try_demangle(raw) {
+        return bounded(|out| write!(out, "{rust:#}"));
+    }
+    if !raw.starts_with("_Z") && !raw.starts_with("__Z") {
+        return None;
+    }
+    let symbol = cpp_demangle::Symbol::new(raw).ok()?;
+    bounded(|out| symbol.structured_demangle(out, &cpp_demangle::DemangleOptions::default()))
+}
+
+/// Whether a name looks as Rust's and C++'s compilers write it; it may still be no such name.
+pub(super) fn is_mangled(raw: &str) -> bool {
+    raw.starts_with("_Z") || raw.starts_with("_R") || raw.starts_with("__Z")
+}
+
+/// A bare Rust name from DWARF without its generic arguments: `push<u8>` is `push`.
+///
+/// All instances of a function are one, as they are by their mangled names.
+pub(super) fn without_generics(bare: &str) -> &str {
+    match bare.find('<') {
+        Some(at) if at != 0 => &bare[..at],
+        _ => bare,
+    }
+}
+
+fn bounded(write: impl FnOnce(&mut Bounded) -> fmt::Result) -> Option<String> {
+    let mut out = Bounded(String::new());
+    write(&mut out).ok().map(|()| out.0)
+}
+
+struct Bounded(String);
+
+impl Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > MAX_NAME {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn both_rust_manglings_are_read() {
+        assert_eq!(
+            demangle("_RNvNtCs1234_7mycrate3foo3bar").as_deref(),
+            Some("mycrate::foo::bar")
+        );
+        assert_eq!(
+            demangle("_ZN7mycrate3foo17h0123456789abcdefE").as_deref(),
+            Some("mycrate::foo")
+        );
+    }
+
+    #[test]
+    fn clones_of_c_plus_plus_functions_say_so() {
+        assert_eq!(
+            demangle("_Z3foov.cold").as_deref(),
+            Some("foo() [clone .cold]")
+        );
+    }
+
+    #[test]
+    fn instances_of_a_bare_name_are_one() {
+        for (bare, name) in [
+            ("keys<alloc::sync::Arc<str>, u32>", "keys"),
+            ("{closure#0}<u64>", "{closure#0}"),
+            ("main", "main"),
+            ("<impl>", "<impl>"),
+        ] {
+            assert_eq!(without_generics(bare), name);
+        }
+    }
+
+    #[test]
+    fn other_names_stay_raw() {
+        for raw in [
+            "main",
+            "camlStdlib__List__map_123",
+            "",
+            "_Z",
+            "_ZN",
+            "_R",
+            "é",
+        ] {
+            assert_eq!(demangle(raw), None, "{raw}");
+        }
+    }
+
+    /// Substitutions double the text at each step: 40 of them are 2^40 bytes.
+    #[test]
+    fn a_name_that_grows_without_end_stays_raw() {
+        let mut raw = String::from("_Z1fSt4pairIiiE");
+        for last in "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ".chars() {
+            raw.push_str(&format!("St4pairIS{last}_S{last}_E"));
+        }
+        assert!(demangle(&raw).is_none_or(|name| name.len() <= MAX_NAME));
+        assert_eq!(demangle(&format!("_Z{}", "P".repeat(MAX_NAME))), None);
+    }
+}

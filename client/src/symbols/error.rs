@@ -1,0 +1,211 @@
+//! What can be wrong with the files that give names.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::profile::{Architecture, BuildId};
+
+/// A file that was named by the user cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SymbolError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A directory, a device or a pipe.
+    #[error("{} is not a regular file: name the guest's ELF image", path.display())]
+    NotAFile {
+        /// What was named.
+        path: PathBuf,
+    },
+    /// The file is larger than any sensible image.
+    #[error("{} has {found} bytes, more than the {limit} an image may have", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        found: u64,
+        /// The most that is taken.
+        limit: u64,
+    },
+    /// The file does not begin as an ELF file does.
+    #[error(
+        "{} is not an ELF file: expected it to begin with 7f 45 4c 46, found {}; name the image \
+         the guest was linked as, or a symbol list with --symbols",
+        path.display(), hex_bytes(found)
+    )]
+    NotElf {
+        /// The file.
+        path: PathBuf,
+        /// Its first bytes, four at most.
+        found: Vec<u8>,
+    },
+    /// The file begins as an ELF file but its tables make no sense.
+    #[error("{} is a damaged ELF file: {problem}; build or copy it again", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What the parser says.
+        problem: object::Error,
+    },
+    /// The image is not what the guest ran.
+    #[error(
+        "{} is not the image that was recorded: expected build-id {expected}, found {}; name the \
+         image the guest ran, or use it all the same with --force-image",
+        path.display(), id_or_none(found.as_ref())
+    )]
+    WrongBuildId {
+        /// The file.
+        path: PathBuf,
+        /// The recording's.
+        expected: BuildId,
+        /// The file's; `None` where it has none.
+        found: Option<BuildId>,
+    },
+    /// The image is for another processor than the guest's.
+    #[error(
+        "{} is for another processor: expected {expected}, found {found}; name the image the \
+         guest ran",
+        path.display()
+    )]
+    WrongArchitecture {
+        /// The file.
+        path: PathBuf,
+        /// The recording's.
+        expected: Architecture,
+        /// The file's.
+        found: String,
+    },
+    /// A symbol list without a single function.
+    #[error(
+        "{} names no function: expected lines such as `0000000000101000 T main` or \
+         `0000000000101000 0000000000000020 T main` (the output of `nm` or `nm -S`), found {found}",
+        path.display()
+    )]
+    NoFunctions {
+        /// The file.
+        path: PathBuf,
+        /// The first line that is no symbol, or what else there was.
+        found: String,
+    },
+}
+
+/// Something the user should know about the names; the rest of the profile is named all the
+/// same.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SymbolWarning {
+    /// Addresses of this file stay hexadecimal.
+    #[error(
+        "no image for {mapping} (build-id {}): its {addresses} addresses stay hexadecimal; name \
+         it with --image", id_or_none(build_id.as_ref())
+    )]
+    NoImage {
+        /// The file's path in the recording.
+        mapping: String,
+        /// The recording's build-id.
+        build_id: Option<BuildId>,
+        /// How many distinct addresses have no name.
+        addresses: usize,
+    },
+    /// The file at the recorded path is another one.
+    #[error(
+        "{} on this host is not the file that was recorded: expected build-id {expected}, found \
+         {}; name the right one with --image", path.display(), id_or_none(found.as_ref())
+    )]
+    LocalFileDiffers {
+        /// The path that was tried.
+        path: PathBuf,
+        /// The recording's.
+        expected: BuildId,
+        /// The file's.
+        found: Option<BuildId>,
+    },
+    /// Used in spite of its build-id, because the user forced it.
+    #[error(
+        "{} was forced: the recording has build-id {expected}, the image {}; names may be wrong",
+        path.display(), id_or_none(found.as_ref())
+    )]
+    Forced {
+        /// The image.
+        path: PathBuf,
+        /// The recording's.
+        expected: BuildId,
+        /// The image's.
+        found: Option<BuildId>,
+    },
+    /// Nobody can tell whether the image is the one that ran.
+    #[error(
+        "{} could not be checked: the recording holds no build-id for it; link the guest with \
+         --build-id to be sure", path.display()
+    )]
+    NotVerified {
+        /// The image.
+        path: PathBuf,
+    },
+    /// The image belongs to no mapping.
+    #[error("{} was not used: it matches no mapping of the recording", path.display())]
+    NotUsed {
+        /// The image.
+        path: PathBuf,
+    },
+    /// Names from the symbol table only.
+    #[error(
+        "{} has no debug information: functions are named, lines and inlined functions are not; \
+         build it with -g (or debug = \"line-tables-only\")", path.display()
+    )]
+    NoDebugInfo {
+        /// The image.
+        path: PathBuf,
+    },
+    /// No names at all.
+    #[error(
+        "{} is stripped: it has neither symbols nor debug information; name the image as it was \
+         before `strip`, or a list with --symbols", path.display()
+    )]
+    Stripped {
+        /// The image.
+        path: PathBuf,
+    },
+    /// The debug information is damaged at some places.
+    #[error("the debug information of {} is damaged ({problem}): {addresses} addresses affected",
+        path.display())]
+    DamagedDebugInfo {
+        /// The file that holds it.
+        path: PathBuf,
+        /// What the parser says of the first one.
+        problem: String,
+        /// How many distinct addresses met it.
+        addresses: usize,
+    },
+    /// A separate debug file is not the one that belongs to the image.
+    #[error("{} does not belong to {} and was left aside", debug_file.display(), image.display())]
+    DebugFileDiffers {
+        /// The separate debug file.
+        debug_file: PathBuf,
+        /// The image.
+        image: PathBuf,
+    },
+}
+
+fn id_or_none(id: Option<&BuildId>) -> String {
+    id.map_or_else(|| "none".to_owned(), ToString::to_string)
+}
+
+fn hex_bytes(bytes: &[u8]) -> String {
+    if bytes.is_empty() {
+        return "an empty file".to_owned();
+    }
+    bytes
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect::<Vec<_>>()
+        .join(" ")
+}

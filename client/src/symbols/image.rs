@@ -1,0 +1,312 @@
+//! One ELF file: who it is and where its code was linked.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use object::{Object, ObjectKind, ObjectSegment};
+
+use super::error::SymbolError;
+use crate::profile::{Architecture, BuildId, Mapping};
+
+/// An ELF image in memory.
+///
+/// The file is read, not mapped: a build that overwrites it meanwhile cannot kill the client.
+pub struct Image {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    build_id: Option<BuildId>,
+    position_independent: bool,
+    architecture: object::Architecture,
+    segments: Vec<Segment>,
+}
+
+/// A loadable segment: where its bytes are in the file and where they were linked.
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    file_offset: u64,
+    file_size: u64,
+    address: u64,
+}
+
+impl Image {
+    /// The largest image taken, in bytes.
+    pub const MAX_BYTES: u64 = 4 << 30;
+
+    /// Reads a file and checks that it is an ELF image.
+    ///
+    /// # Errors
+    ///
+    /// [`SymbolError::Read`], [`SymbolError::NotAFile`], [`SymbolError::TooLarge`],
+    /// [`SymbolError::NotElf`] or [`SymbolError::Damaged`].
+    pub fn open(path: &Path) -> Result<Image, SymbolError> {
+        Image::parse(path, read_regular_file(path, Self::MAX_BYTES)?)
+    }
+
+    /// Checks bytes that came from `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`SymbolError::NotElf`] or [`SymbolError::Damaged`].
+    pub fn parse(path: &Path, bytes: Vec<u8>) -> Result<Image, SymbolError> {
+        if !bytes.starts_with(&object::elf::ELFMAG) {
+            let found = bytes.iter().take(4).copied().collect();
+            return Err(SymbolError::NotElf {
+                path: path.to_owned(),
+                found,
+            });
+        }
+        let damaged = |problem| SymbolError::Damaged {
+            path: path.to_owned(),
+            problem,
+        };
+        let file = object::File::parse(bytes.as_slice()).map_err(damaged)?;
+        let build_id = file
+            .build_id()
+            .map_err(damaged)?
+            .and_then(|id| BuildId::new(id).ok());
+        let segments = file
+            .segments()
+            .map(|s| {
+                let (file_offset, file_size) = s.file_range();
+                Segment {
+                    file_offset,
+                    file_size,
+                    address: s.address(),
+                }
+            })
+            .collect();
+        let position_independent = file.kind() == ObjectKind::Dynamic;
+        let architecture = file.architecture();
+        Ok(Image {
+            path: path.to_owned(),
+            build_id,
+            position_independent,
+            architecture,
+            segments,
+            bytes,
+        })
+    }
+
+    /// Where it was read.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// From `.note.gnu.build-id`.
+    pub fn build_id(&self) -> Option<&BuildId> {
+        self.build_id.as_ref()
+    }
+
+    /// Whether it may be loaded anywhere: a library or a position-independent program.
+    pub fn is_position_independent(&self) -> bool {
+        self.position_independent
+    }
+
+    /// The address the linker gave to what ran at `address`, or `None` where the mapping does
+    /// not hold it or the image has no such bytes.
+    ///
+    /// A program at a fixed place keeps its addresses. Otherwise the file offset decides; where
+    /// that fits no segment, the mapping is taken to begin with the first segment.
+    pub fn link_address(&self, mapping: &Mapping, address: u64) -> Option<u64> {
+        let offset = mapping.offset_of(address);
+        if !self.position_independent {
+            return mapping.contains(address).then_some(address);
+        }
+        let offset = offset?;
+        let in_segment = self.segments.iter().find_map(|s| {
+            let within = offset
+                .checked_sub(s.file_offset)
+                .filter(|at| *at < s.file_size)?;
+            s.address.checked_add(within)
+        });
+        in_segment.or_else(|| {
+            let first = self.segments.iter().map(|s| s.address).min()?;
+            first.checked_add(address - mapping.start)
+        })
+    }
+
+    pub(super) fn check_architecture(&self, expected: &Architecture) -> Result<(), SymbolError> {
+        let fits = match expected {
+            Architecture::X86_64 => matches!(
+                self.architecture,
+                object::Architecture::X86_64 | object::Architecture::X86_64_X32
+            ),
+            Architecture::Aarch64 => self.architecture == object::Architecture::Aarch64,
+            Architecture::Other(_) => true,
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(SymbolError::WrongArchitecture {
+            path: self.path.clone(),
+            expected: expected.clone(),
+            found: format!("{:?}", self.architecture).to_lowercase(),
+        })
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Reads a whole file, which must be a regular one: a recorded path may name a device that never
+/// ends.
+pub(super) fn read_regular_file(path: &Path, limit: u64) -> Result<Vec<u8>, SymbolError> {
+    let read = |source| SymbolError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    // Asked before opening as well: opening a pipe waits for its writer.
+    if !std::fs::metadata(path).map_err(read)?.is_file() {
+        return Err(SymbolError::NotAFile {
+            path: path.to_owned(),
+        });
+    }
+    let file = File::open(path).map_err(read)?;
+    let metadata = file.metadata().map_err(read)?;
+    if !metadata.is_file() {
+        return Err(SymbolError::NotAFile {
+            path: path.to_owned(),
+        });
+    }
+    let too_large = |found| SymbolError::TooLarge {
+        path: path.to_owned(),
+        found,
+        limit,
+    };
+    if metadata.len() > limit {
+        return Err(too_large(metadata.len()));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
+    // Files in /proc say they are empty, and a file may grow meanwhile.
+    file.take(limit.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(read)?;
+    if bytes.len() as u64 > limit {
+        return Err(too_large(bytes.len() as u64));
+    }
+    Ok(bytes)
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Image")
+            .field("path", &self.path)
+            .field("build_id", &self.build_id)
+            .field("position_independent", &self.position_independent)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn image(position_independent: bool) -> Image {
+        Image {
+            path: "libx.so".into(),
+            bytes: Vec::new(),
+            build_id: None,
+            position_independent,
+            architecture: object::Architecture::X86_64,
+            segments: vec![
+                Segment {
+                    file_offset: 0,
+                    file_size: 0x1000,
+                    address: 0,
+                },
+                Segment {
+                    file_offset: 0x1000,
+                    file_size: 0x800,
+                    address: 0x3000,
+                },
+            ],
+        }
+    }
+
+    fn mapping(file_offset: u64) -> Mapping {
+        Mapping {
+            start: 0x7f00_0000,
+            end: 0x7f00_2000,
+            file_offset,
+            ..Mapping::default()
+        }
+    }
+
+    #[test]
+    fn the_file_offset_finds_the_segment() {
+        let image = image(true);
+        assert_eq!(
+            image.link_address(&mapping(0x1000), 0x7f00_0010),
+            Some(0x3010)
+        );
+        assert_eq!(image.link_address(&mapping(0), 0x7f00_1010), Some(0x3010));
+        assert_eq!(image.link_address(&mapping(0), 0x7f00_0010), Some(0x10));
+        assert_eq!(
+            image.link_address(&mapping(0), 0x6f00_0010),
+            None,
+            "outside the mapping"
+        );
+    }
+
+    #[test]
+    fn an_offset_outside_the_file_falls_back_to_the_first_segment() {
+        assert_eq!(
+            image(true).link_address(&mapping(0x9000), 0x7f00_0010),
+            Some(0x10)
+        );
+    }
+
+    #[test]
+    fn a_program_at_a_fixed_place_keeps_its_addresses() {
+        assert_eq!(
+            image(false).link_address(&mapping(0x9000), 0x7f00_0010),
+            Some(0x7f00_0010)
+        );
+        assert_eq!(image(false).link_address(&mapping(0), 0x10), None);
+    }
+
+    #[test]
+    fn another_processor_is_refused() {
+        let error = image(true)
+            .check_architecture(&Architecture::Aarch64)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("expected aarch64, found x86_64"), "{error}");
+        assert!(
+            image(true)
+                .check_architecture(&Architecture::X86_64)
+                .is_ok()
+        );
+        assert!(
+            image(true)
+                .check_architecture(&Architecture::Other("riscv64".into()))
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn what_is_no_elf_file_says_what_it_is() {
+        let parse = |bytes: &[u8]| {
+            Image::parse(Path::new("x"), bytes.to_vec())
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(parse(b"#!/bin/sh\n").contains("found 23 21 2f 62"));
+        assert!(parse(b"").contains("found an empty file"));
+        assert!(parse(b"\x7fELF").contains("damaged ELF file"));
+    }
+
+    #[test]
+    fn devices_and_directories_are_not_read() {
+        for path in ["/dev/zero", "/"] {
+            let error = Image::open(Path::new(path)).unwrap_err();
+            assert!(
+                matches!(error, SymbolError::NotAFile { .. }),
+                "{path}: {error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Functions by address, from a symbol table or a list.
+
+use std::borrow::Cow;
+
+use object::{Object, ObjectSection, ObjectSymbol, SectionIndex, SymbolKind};
+
+/// Functions in the order of their addresses; each address has at most one name.
+#[derive(Debug, Default)]
+pub(super) struct NameTable<'a> {
+    entries: Vec<Entry<'a>>,
+}
+
+/// One symbol, as a table is made from it.
+#[derive(Debug, Clone)]
+pub(super) struct Entry<'a> {
+    pub(super) start: u64,
+    /// Zero where the symbol does not say: it then ends at the next one.
+    pub(super) size: u64,
+    /// Where a symbol without a size ends at the latest.
+    pub(super) limit: u64,
+    /// Among symbols of one address, the smallest is kept.
+    pub(super) rank: u8,
+    pub(super) name: Cow<'a, str>,
+}
+
+impl<'a> NameTable<'a> {
+    /// How many symbols that overlap each other a look-up steps back over.
+    const MAX_NESTED: usize = 16;
+
+    pub(super) fn new(mut entries: Vec<Entry<'a>>) -> NameTable<'a> {
+        entries.sort_by(|a, b| {
+            let sized = |e: &Entry| e.size == 0;
+            (a.start, sized(a), a.rank, b.size, &a.name).cmp(&(
+                b.start,
+                sized(b),
+                b.rank,
+                a.size,
+                &b.name,
+            ))
+        });
+        entries.dedup_by_key(|e| e.start);
+        // A label inside a function is not a function of its own.
+        let mut covered_to = 0;
+        entries.retain(|e| {
+            covered_to = covered_to.max(e.start.saturating_add(e.size));
+            e.size != 0 || e.start >= covered_to
+        });
+        let starts: Vec<u64> = entries.iter().map(|e| e.start).collect();
+        for (entry, next) in entries.iter_mut().zip(starts.iter().skip(1)) {
+            entry.limit = entry.limit.min(*next);
+        }
+        NameTable { entries }
+    }
+
+    /// From `.symtab`, or `.dynsym` where that is all there is.
+    pub(super) fn from_elf(file: &object::File<'a>) -> NameTable<'a> {
+        let table = NameTable::new(entries_of(file, file.symbols()));
+        if table.is_empty() {
+            NameTable::new(entries_of(file, file.dynamic_symbols()))
+        } else {
+            table
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The function that holds an address.
+    pub(super) fn find(&self, address: u64) -> Option<&str> {
+        let after = self.entries.partition_point(|e| e.start <= address);
+        self.entries[..after]
+            .iter()
+            .rev()
+            .take(Self::MAX_NESTED)
+            .find(|e| match e.size {
+                0 => address < e.limit,
+                size => address - e.start < size,
+            })
+            .map(|e| e.name.as_ref())
+    }
+
+    /// The lowest and the highest start.
+    pub(super) fn span(&self) -> Option<(u64, u64)> {
+        Some((self.entries.first()?.start, self.entries.last()?.start))
+    }
+}
+
+fn entries_of<'a, 'file>(
+    file: &'file object::File<'a>,
+    symbols: impl Iterator<Item = object::Symbol<'a, 'file>>,
+) -> Vec<Entry<'a>> {
+    // Sorted by number; hand-written assembly has functions without a type.
+    let code: Vec<(SectionIndex, u64)> = file
+        .sections()
+        .filter(|s| s.kind() == object::SectionKind::Text)
+        .map(|s| (s.index(), s.address().saturating_add(s.size())))
+        .collect();
+    symbols
+        .filter_map(|symbol| {
+            let rank = match symbol.kind() {
+                SymbolKind::Text => 0,
+                SymbolKind::Unknown | SymbolKind::Label => 2,
+                _ => return None,
+            };
+            let section = symbol.section_index()?;
+            let at = code
+                .binary_search_by_key(&section.0, |(index, _)| index.0)
+                .ok()?;
+            let name = String::from_utf8_lossy(symbol.name_bytes().ok()?);
+            // Mapping symbols ($x) and the assembler's labels name no function.
+            if name.is_empty() || name.starts_with('$') || name.starts_with(".L") {
+                return None;
+            }
+            Some(Entry {
+                start: symbol.address(),
+                size: symbol.size(),
+                limit: code[at].1,
+                rank: rank + u8::from(!symbol.is_global()),
+                name,
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(start: u64, size: u64, name: &str) -> Entry<'_> {
+        Entry {
+            start,
+            size,
+            limit: 0x1000,
+            rank: 0,
+            name: name.into(),
+        }
+    }
+
+    #[test]
+    fn a_gap_behind_a_sized_function_has_no_name() {
+        let table = NameTable::new(vec![entry(0x10, 0x10, "f"), entry(0x40, 0, "g")]);
+        assert_eq!(table.find(0x0f), None);
+        assert_eq!(table.find(0x1f), Some("f"));
+        assert_eq!(table.find(0x20), None);
+        assert_eq!(table.find(0xfff), Some("g"));
+        assert_eq!(table.find(0x1000), None);
+    }
+
+    #[test]
+    fn a_function_without_a_size_ends_at_the_next() {
+        let table = NameTable::new(vec![entry(0x20, 0, "b"), entry(0x10, 0, "a")]);
+        assert_eq!((table.find(0x1f), table.find(0x20)), (Some("a"), Some("b")));
+    }
+
+    #[test]
+    fn a_label_inside_a_function_does_not_take_its_place() {
+        let table = NameTable::new(vec![entry(0x10, 0x20, "f"), entry(0x18, 0, "loop")]);
+        assert_eq!(table.find(0x1c), Some("f"));
+    }
+
+    #[test]
+    fn behind_a_nested_function_the_outer_one_goes_on() {
+        let table = NameTable::new(vec![entry(0x10, 0x20, "outer"), entry(0x18, 4, "inner")]);
+        assert_eq!(
+            (table.find(0x19), table.find(0x1c)),
+            (Some("inner"), Some("outer"))
+        );
+    }
+
+    #[test]
+    fn of_two_names_the_global_one_is_kept_whatever_the_order() {
+        let local = Entry {
+            rank: 1,
+            ..entry(0x10, 4, "aaa")
+        };
+        let global = entry(0x10, 4, "zzz");
+        for entries in [vec![local.clone(), global.clone()], vec![global, local]] {
+            assert_eq!(NameTable::new(entries).find(0x10), Some("zzz"));
+        }
+    }
+
+    #[test]
+    fn hostile_sizes_do_not_overflow() {
+        let table = NameTable::new(vec![
+            entry(u64::MAX, u64::MAX, "f"),
+            entry(1, u64::MAX, "g"),
+        ]);
+        assert_eq!(table.find(u64::MAX), Some("f"));
+        assert_eq!(table.find(0), None);
+    }
+}

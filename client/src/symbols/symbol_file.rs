@@ -1,0 +1,186 @@
+//! Symbol lists as `nm`, `nm -S` and System.map write them.
+
+use std::path::{Path, PathBuf};
+
+use super::error::SymbolError;
+use super::name_table::{Entry, NameTable};
+
+/// Functions from a text file: lines of `address type name` or `address size type name`, numbers
+/// in hexadecimal. Other lines, and symbols that are no code, are skipped.
+///
+/// A type of `t`, `w` or `i` in either case is code.
+#[derive(Debug)]
+pub struct SymbolFile {
+    path: PathBuf,
+    table: NameTable<'static>,
+}
+
+impl SymbolFile {
+    /// The largest list taken, in bytes.
+    pub const MAX_BYTES: u64 = 1 << 30;
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    ///
+    /// [`SymbolError::Read`], [`SymbolError::NotAFile`], [`SymbolError::TooLarge`], or
+    /// [`SymbolError::NoFunctions`] where no line is one.
+    pub fn open(path: &Path) -> Result<SymbolFile, SymbolError> {
+        let bytes = super::image::read_regular_file(path, Self::MAX_BYTES)?;
+        Self::parse(path, &bytes)
+    }
+
+    /// Reads text that came from `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`SymbolError::NoFunctions`] where no line is one.
+    pub fn parse(path: &Path, text: &[u8]) -> Result<SymbolFile, SymbolError> {
+        let mut entries = Vec::new();
+        let mut first_other = None;
+        for line in text.split(|b| *b == b'\n') {
+            let line = String::from_utf8_lossy(line);
+            match symbol_of(&line) {
+                Line::Function(entry) => entries.push(entry),
+                Line::OtherSymbol => {}
+                Line::NotASymbol => {
+                    if first_other.is_none() && !line.trim().is_empty() {
+                        first_other = Some(line.chars().take(60).collect::<String>());
+                    }
+                }
+            }
+        }
+        if entries.is_empty() {
+            let found = first_other
+                .map_or_else(|| "no line of code".to_owned(), |line| format!("{line:?}"));
+            return Err(SymbolError::NoFunctions {
+                path: path.to_owned(),
+                found,
+            });
+        }
+        Ok(SymbolFile {
+            path: path.to_owned(),
+            table: NameTable::new(entries),
+        })
+    }
+
+    /// Where it was read.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The function at an address of the linked program.
+    pub fn find(&self, address: u64) -> Option<&str> {
+        self.table.find(address)
+    }
+
+    /// Whether the address lies between the first and the last function.
+    pub(super) fn spans(&self, address: u64) -> bool {
+        self.table
+            .span()
+            .is_some_and(|(first, last)| (first..=last).contains(&address))
+    }
+}
+
+enum Line {
+    Function(Entry<'static>),
+    /// Data, undefined or absolute.
+    OtherSymbol,
+    NotASymbol,
+}
+
+fn symbol_of(line: &str) -> Line {
+    fn parse(line: &str) -> Option<Line> {
+        // `nm -l` adds the source line behind a tab.
+        let line = line.split('\t').next()?.trim();
+        let (first, rest) = line.split_once(char::is_whitespace)?;
+        let mut kind_and_name = rest.trim_start().split_once(char::is_whitespace)?;
+        if first == "U" || first == "w" {
+            return Some(Line::OtherSymbol);
+        }
+        let start = u64::from_str_radix(first, 16).ok()?;
+        let mut size = 0;
+        if kind_and_name.0.len() > 1 {
+            size = u64::from_str_radix(kind_and_name.0, 16).ok()?;
+            kind_and_name = kind_and_name
+                .1
+                .trim_start()
+                .split_once(char::is_whitespace)?;
+        }
+        let (kind, name) = kind_and_name;
+        let mut letters = kind.chars();
+        let letter = letters.next()?;
+        if letters.next().is_some() {
+            return None;
+        }
+        if !matches!(letter, 't' | 'T' | 'w' | 'W' | 'i' | 'I') {
+            return Some(Line::OtherSymbol);
+        }
+        Some(Line::Function(Entry {
+            start,
+            size,
+            limit: u64::MAX,
+            rank: u8::from(letter.is_lowercase()),
+            name: name.trim().to_owned().into(),
+        }))
+    }
+    parse(line).unwrap_or(Line::NotASymbol)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn parse(text: &str) -> Result<SymbolFile, SymbolError> {
+        SymbolFile::parse(Path::new("list"), text.as_bytes())
+    }
+
+    #[test]
+    fn every_layout_is_read() {
+        let file = parse(
+            "                 U memcpy\n\
+             0000000000101000 T main\n\
+             0000000000101040 0000000000000010 t helper\n\
+             ffffffff81000000 T _stext\n\
+             0000000000101080 T std::vector<int, x>::size() const\tvector.h:12\n\
+             0000000000200000 D data\n",
+        )
+        .unwrap();
+        assert_eq!(file.find(0x101000), Some("main"));
+        assert_eq!(file.find(0x10104f), Some("helper"));
+        assert_eq!(file.find(0x101050), None);
+        assert_eq!(
+            file.find(0x101080),
+            Some("std::vector<int, x>::size() const")
+        );
+        assert_eq!(file.find(0xffff_ffff_8100_0010), Some("_stext"));
+        assert!(file.spans(0x101000) && !file.spans(0x100fff));
+    }
+
+    #[test]
+    fn a_file_without_functions_shows_what_it_holds() {
+        let error = parse("\nhello world and more\n").unwrap_err().to_string();
+        assert!(error.contains("list names no function"), "{error}");
+        assert!(error.contains("found \"hello world and more\""), "{error}");
+        assert!(
+            parse("")
+                .unwrap_err()
+                .to_string()
+                .contains("no line of code")
+        );
+        assert!(
+            parse("0000000000200000 D data\n").is_err(),
+            "data is no function"
+        );
+    }
+
+    #[test]
+    fn hostile_lines_are_skipped() {
+        let file =
+            parse("zzz T a\n1 T\n1 2 3 4 5\n1 TT x\nffffffffffffffffff T b\n10 T ok\n").unwrap();
+        assert_eq!(file.find(0x10), Some("ok"));
+        assert_eq!(file.find(1), None);
+        assert!(SymbolFile::parse(Path::new("x"), &[0xff, 0xfe, b'\n', 0]).is_err());
+    }
+}

@@ -1,0 +1,340 @@
+//! A profile with names.
+
+use std::collections::HashMap;
+
+use super::demangle::{demangle, without_generics};
+use super::error::SymbolWarning;
+use crate::profile::{FrameId, Profile};
+
+/// An index into [`Symbolized::functions`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FunctionId(pub(crate) u32);
+
+/// An index into the source files; [`Symbolized::file`] gives the path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(pub(crate) u32);
+
+/// An index into the image names; [`Symbolized::image`] gives the name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ImageId(pub(crate) u32);
+
+impl FunctionId {
+    /// The place in [`Symbolized::functions`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A function's name. Functions of one name in one image are one: the instances of a generic
+/// function count together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Function {
+    /// Demangled; an address where there is no name.
+    pub name: String,
+    /// As in the image (of the first instance met).
+    pub raw_name: String,
+    /// The program or library, where it is known.
+    pub image: Option<ImageId>,
+    /// What the name stands for.
+    pub kind: FunctionKind,
+}
+
+/// What a function's name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FunctionKind {
+    /// A function of the guest.
+    Named,
+    /// An address without a name.
+    Address,
+    /// A function of the profiler's agent.
+    Agent,
+    /// A mark such as `[truncated]`.
+    Special(crate::profile::SpecialFrame),
+}
+
+/// One function at a frame's address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Symbol {
+    /// The function.
+    pub function: FunctionId,
+    /// The source file.
+    pub file: Option<FileId>,
+    /// The line in `file`, from 1.
+    pub line: Option<u32>,
+    /// Whether it was inlined into the symbol after it.
+    pub inlined: bool,
+}
+
+/// What is known of the code in one mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MappingSymbols {
+    /// Some address has a function's name.
+    pub functions: bool,
+    /// Some address has a source file and a line.
+    pub lines: bool,
+    /// Inlined functions are told.
+    pub inlined: bool,
+}
+
+/// A profile and a name for each of its frames.
+#[derive(Debug)]
+pub struct Symbolized<'p> {
+    profile: &'p Profile,
+    /// `symbols[ends[f - 1]..ends[f]]` belong to frame `f`.
+    ends: Vec<u32>,
+    symbols: Vec<Symbol>,
+    functions: Vec<Function>,
+    files: Vec<String>,
+    images: Vec<String>,
+    mappings: Vec<MappingSymbols>,
+    mapping_of_frame: Vec<Option<u32>>,
+    warnings: Vec<SymbolWarning>,
+}
+
+impl<'p> Symbolized<'p> {
+    /// The profile that was named.
+    pub fn profile(&self) -> &'p Profile {
+        self.profile
+    }
+
+    /// The functions at a frame's address, innermost first; at least one.
+    ///
+    /// # Panics
+    ///
+    /// If the id comes from another profile and is out of range here.
+    pub fn frame(&self, id: FrameId) -> &[Symbol] {
+        let end = self.ends[id.index()] as usize;
+        let start = id
+            .index()
+            .checked_sub(1)
+            .map_or(0, |before| self.ends[before] as usize);
+        &self.symbols[start..end]
+    }
+
+    /// Every function there is.
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// One function.
+    pub fn function(&self, id: FunctionId) -> &Function {
+        &self.functions[id.index()]
+    }
+
+    /// The path of a source file, as the compiler wrote it.
+    pub fn file(&self, id: FileId) -> &str {
+        &self.files[id.0 as usize]
+    }
+
+    /// The name of a program or library.
+    pub fn image(&self, id: ImageId) -> &str {
+        &self.images[id.0 as usize]
+    }
+
+    /// What is known of each of [`Profile::mappings`].
+    pub fn mapping_symbols(&self) -> &[MappingSymbols] {
+        &self.mappings
+    }
+
+    /// The place in [`Profile::mappings`] of the mapping that holds a frame's address.
+    pub fn mapping_of(&self, id: FrameId) -> Option<usize> {
+        self.mapping_of_frame[id.index()].map(|mapping| mapping as usize)
+    }
+
+    /// What the user should know about the names.
+    pub fn warnings(&self) -> &[SymbolWarning] {
+        &self.warnings
+    }
+}
+
+/// Collects the names of frames in any order.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    /// Where the symbols of a frame begin and end in `symbols`.
+    frames: Vec<(u32, u32)>,
+    symbols: Vec<Symbol>,
+    functions: Vec<Function>,
+    function_ids: HashMap<(Option<ImageId>, String), FunctionId>,
+    /// Demangling is dear and names repeat. By image, then module, a NUL and the raw name.
+    by_raw_name: HashMap<Option<ImageId>, HashMap<String, FunctionId>>,
+    /// The key under which a name is looked up.
+    key: String,
+    files: Vec<String>,
+    file_ids: HashMap<String, FileId>,
+    images: Vec<String>,
+    pub(crate) mappings: Vec<MappingSymbols>,
+    pub(crate) warnings: Vec<SymbolWarning>,
+}
+
+impl Names {
+    pub(crate) fn new(frames: usize, mappings: usize) -> Names {
+        Names {
+            frames: vec![(0, 0); frames],
+            mappings: vec![MappingSymbols::default(); mappings],
+            ..Names::default()
+        }
+    }
+
+    pub(crate) fn add_image(&mut self, name: &str) -> ImageId {
+        if let Some(at) = self.images.iter().position(|known| known == name) {
+            return ImageId(at as u32);
+        }
+        self.images.push(name.to_owned());
+        ImageId(self.images.len() as u32 - 1)
+    }
+
+    /// A function by the name in its image.
+    pub(crate) fn function(&mut self, image: Option<ImageId>, raw_name: &str) -> FunctionId {
+        self.function_in(image, None, raw_name)
+    }
+
+    /// A function by its name; the name is bare where its module is told apart from it.
+    pub(crate) fn function_in(
+        &mut self,
+        image: Option<ImageId>,
+        module: Option<&str>,
+        raw_name: &str,
+    ) -> FunctionId {
+        self.key.clear();
+        self.key.push_str(module.unwrap_or_default());
+        self.key.push('\0');
+        self.key.push_str(raw_name);
+        let known = self.by_raw_name.entry(image).or_default();
+        if let Some(id) = known.get(&self.key) {
+            return *id;
+        }
+        let name = match module {
+            Some(module) => format!("{module}::{}", without_generics(raw_name)),
+            None => demangle(raw_name).unwrap_or_else(|| raw_name.to_owned()),
+        };
+        let kind = if is_agent(&name) {
+            FunctionKind::Agent
+        } else {
+            FunctionKind::Named
+        };
+        let key = self.key.clone();
+        let id = self.intern(Function {
+            name,
+            raw_name: raw_name.to_owned(),
+            image,
+            kind,
+        });
+        self.by_raw_name.entry(image).or_default().insert(key, id);
+        id
+    }
+
+    /// A function with a name that needs no reading.
+    pub(crate) fn intern(&mut self, function: Function) -> FunctionId {
+        let next = FunctionId(self.functions.len() as u32);
+        let id = *self
+            .function_ids
+            .entry((function.image, function.name.clone()))
+            .or_insert(next);
+        if id == next {
+            self.functions.push(function);
+        }
+        id
+    }
+
+    pub(crate) fn file(&mut self, path: &str) -> FileId {
+        if let Some(id) = self.file_ids.get(path) {
+            return *id;
+        }
+        let id = FileId(self.files.len() as u32);
+        self.files.push(path.to_owned());
+        self.file_ids.insert(path.to_owned(), id);
+        id
+    }
+
+    /// Begins the symbols of an address; [`Names::push`] adds to them.
+    pub(crate) fn begin(&self) -> u32 {
+        self.symbols.len() as u32
+    }
+
+    pub(crate) fn push(&mut self, symbol: Symbol) {
+        self.symbols.push(symbol);
+    }
+
+    /// The symbols that were pushed since `begin`.
+    pub(crate) fn since(&mut self, begin: u32) -> &mut [Symbol] {
+        &mut self.symbols[begin as usize..]
+    }
+
+    /// Gives the symbols that were pushed since `begin` to a frame; several frames may share
+    /// them.
+    pub(crate) fn assign(&mut self, frame: FrameId, begin: u32) {
+        self.frames[frame.index()] = (begin, self.symbols.len() as u32);
+    }
+
+    /// Gives a frame one function, of which no place in the source is known.
+    pub(crate) fn assign_function(&mut self, frame: FrameId, function: FunctionId) {
+        let begin = self.begin();
+        self.push(Symbol {
+            function,
+            file: None,
+            line: None,
+            inlined: false,
+        });
+        self.assign(frame, begin);
+    }
+
+    /// Whether the frame has symbols.
+    pub(crate) fn has(&self, frame: FrameId) -> bool {
+        let (begin, end) = self.frames[frame.index()];
+        begin != end
+    }
+
+    /// Notes what a frame's symbols say of the mapping it lies in.
+    pub(crate) fn note_mapping(&mut self, mapping: usize, frame: FrameId) {
+        let (begin, end) = self.frames[frame.index()];
+        let symbols = &self.symbols[begin as usize..end as usize];
+        let known = &mut self.mappings[mapping];
+        known.functions |= !symbols.is_empty();
+        known.lines |= symbols.iter().any(|s| s.line.is_some());
+        known.inlined |= symbols.iter().any(|s| s.inlined);
+    }
+
+    pub(crate) fn finish(
+        self,
+        profile: &Profile,
+        mapping_of_frame: Vec<Option<u32>>,
+    ) -> Symbolized<'_> {
+        let mut symbols = Vec::with_capacity(self.symbols.len());
+        let mut ends = Vec::with_capacity(self.frames.len());
+        for (begin, end) in &self.frames {
+            symbols.extend_from_slice(&self.symbols[*begin as usize..*end as usize]);
+            ends.push(symbols.len() as u32);
+        }
+        Symbolized {
+            profile,
+            ends,
+            symbols,
+            functions: self.functions,
+            files: self.files,
+            images: self.images,
+            mappings: self.mappings,
+            mapping_of_frame,
+            warnings: self.warnings,
+        }
+    }
+}
+
+/// Whether a function belongs to the agent's own crate or its C interface.
+fn is_agent(name: &str) -> bool {
+    name.trim_start_matches('<').starts_with("unikprof_agent")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agents_functions_are_told_from_the_guests() {
+        assert!(is_agent("unikprof_agent::walk::walk"));
+        assert!(is_agent(
+            "<unikprof_agent::table::Table as core::fmt::Debug>::fmt"
+        ));
+        assert!(!is_agent("unikprof_demo_service::main"));
+        assert!(!is_agent("core::ptr::drop_in_place<unikprof_agent::Slot>"));
+    }
+}

@@ -1,0 +1,358 @@
+//! Names every frame of a profile.
+
+use super::by_mapping::ByMapping;
+use super::debug_file;
+use super::debug_info::{DebugInfo, DebugSections};
+use super::demangle::is_mangled;
+use super::error::{SymbolError, SymbolWarning};
+use super::image::Image;
+use super::images::{Group, Images};
+use super::name_table::NameTable;
+use super::symbol_file::SymbolFile;
+use super::symbolized::{Function, FunctionKind, ImageId, Names, Symbol, Symbolized};
+use crate::profile::{Frame, FrameId, Mapping, Profile};
+
+/// Names profiles with the images it was given.
+#[derive(Debug, Default)]
+pub struct Symbolizer {
+    images: Images,
+}
+
+impl Symbolizer {
+    /// With no images at all, addresses stay hexadecimal.
+    pub fn new(images: Images) -> Symbolizer {
+        Symbolizer { images }
+    }
+
+    /// Names every distinct address once.
+    ///
+    /// # Errors
+    ///
+    /// Where an image the user named does not belong to the recording; a file found otherwise,
+    /// damaged debug information and missing names are warnings in the result.
+    pub fn resolve<'p>(&self, profile: &'p Profile) -> Result<Symbolized<'p>, SymbolError> {
+        let mappings = profile.mappings();
+        let mut names = Names::new(profile.frames().len(), mappings.len());
+        let assignment = self.images.assign(
+            mappings,
+            &profile.recording().architecture,
+            &mut names.warnings,
+        )?;
+        let mut by_mapping = ByMapping::of(profile);
+
+        for group in &assignment.groups {
+            self.resolve_group(group, mappings, &mut by_mapping, &mut names);
+        }
+        let linked = std::mem::take(&mut by_mapping.outside);
+        for image in assignment.unmapped {
+            let id = names.add_image(&file_name(image));
+            let open: Vec<(u64, FrameId)> = linked
+                .iter()
+                .copied()
+                .filter(|(_, frame)| !names.has(*frame))
+                .collect();
+            self.resolve_image(image, id, open, &mut names);
+        }
+        for (address, frame) in linked {
+            if mappings.is_empty() && !names.has(frame) {
+                from_lists(
+                    &self.images.symbol_files,
+                    None,
+                    &[address],
+                    frame,
+                    &mut names,
+                );
+            }
+        }
+        name_the_rest(profile, &by_mapping.of_frame, &mut names);
+        Ok(names.finish(profile, by_mapping.of_frame))
+    }
+
+    fn resolve_group(
+        &self,
+        group: &Group<'_>,
+        mappings: &[Mapping],
+        by_mapping: &mut ByMapping,
+        names: &mut Names,
+    ) {
+        let is_program = group.mappings.contains(&0);
+        let mut frames: Vec<(usize, u64, FrameId)> = Vec::new();
+        for &at in &group.mappings {
+            let found = std::mem::take(&mut by_mapping.mapped[at]);
+            frames.extend(
+                found
+                    .into_iter()
+                    .map(|(address, frame)| (at, address, frame)),
+            );
+        }
+        if frames.is_empty() {
+            return;
+        }
+        let mut image_id = None;
+        if let Some(assigned) = &group.image {
+            let image = assigned.image();
+            let id = names.add_image(&file_name(image));
+            image_id = Some(id);
+            let linked = frames
+                .iter()
+                .filter_map(|(at, address, frame)| {
+                    Some((image.link_address(&mappings[*at], *address)?, *frame))
+                })
+                .collect();
+            self.resolve_image(image, id, linked, names);
+        }
+        if is_program {
+            for (at, address, frame) in &frames {
+                if !names.has(*frame) {
+                    let mapping = &mappings[*at];
+                    let candidates = match &group.image {
+                        Some(assigned) => vec![assigned.image().link_address(mapping, *address)],
+                        // Where the image is unknown it lies either where it was linked, or as
+                        // far from there as its mapping is from its place in the file.
+                        None => vec![Some(*address), mapping.offset_of(*address)],
+                    };
+                    let candidates: Vec<u64> = candidates.into_iter().flatten().collect();
+                    from_lists(
+                        &self.images.symbol_files,
+                        image_id,
+                        &candidates,
+                        *frame,
+                        names,
+                    );
+                }
+            }
+        }
+        for (at, _, frame) in &frames {
+            names.note_mapping(*at, *frame);
+        }
+        let unnamed = frames
+            .iter()
+            .filter(|(_, _, frame)| !names.has(*frame))
+            .count();
+        if unnamed != 0 && group.image.is_none() {
+            names.warnings.push(SymbolWarning::NoImage {
+                mapping: group.name().to_owned(),
+                build_id: group.build_id().cloned(),
+                addresses: unnamed,
+            });
+        }
+    }
+
+    /// Names the frames at these link addresses, as far as the image and its debug file can.
+    fn resolve_image(
+        &self,
+        image: &Image,
+        id: ImageId,
+        mut linked: Vec<(u64, FrameId)>,
+        names: &mut Names,
+    ) {
+        linked.sort_unstable();
+        // It was parsed when it was opened.
+        let Ok(file) = object::File::parse(image.bytes()) else {
+            return;
+        };
+        let mut sections = DebugSections::of(&file);
+        let mut table = NameTable::from_elf(&file);
+        let mut info_path = image.path();
+
+        let separate = match sections {
+            None => debug_file::find(
+                image,
+                &file,
+                &self.images.options.debug_dirs,
+                &mut names.warnings,
+            ),
+            Some(_) => None,
+        };
+        if let Some(separate) = &separate
+            && let Ok(debug) = object::File::parse(separate.bytes())
+        {
+            sections = DebugSections::of(&debug);
+            info_path = separate.path();
+            let full = NameTable::from_elf(&debug);
+            if !full.is_empty() {
+                table = full;
+            }
+        }
+        let mut damage = Damage::default();
+        let info = sections.as_ref().and_then(|sections| {
+            if let Some(problem) = &sections.damage {
+                damage.note(problem);
+            }
+            sections
+                .open()
+                .inspect_err(|problem| damage.note(problem))
+                .ok()
+        });
+        if sections.is_none() {
+            let path = image.path().to_owned();
+            names
+                .warnings
+                .push(if table.is_empty() && self.images.symbol_files.is_empty() {
+                    SymbolWarning::Stripped { path }
+                } else {
+                    SymbolWarning::NoDebugInfo { path }
+                });
+        }
+        let mut frames = linked.iter().peekable();
+        while let Some((address, frame)) = frames.next() {
+            let begin = names.begin();
+            name_address(*address, id, info.as_ref(), &table, names, &mut damage);
+            names.assign(*frame, begin);
+            while let Some((_, frame)) = frames.next_if(|(next, _)| next == address) {
+                names.assign(*frame, begin);
+            }
+        }
+        if let Some(problem) = damage.first {
+            names.warnings.push(SymbolWarning::DamagedDebugInfo {
+                path: info_path.to_owned(),
+                problem,
+                addresses: damage.addresses,
+            });
+        }
+    }
+}
+
+/// What was wrong with the debug information of one file.
+#[derive(Default)]
+struct Damage {
+    first: Option<String>,
+    addresses: usize,
+}
+
+impl Damage {
+    fn note(&mut self, problem: &impl ToString) {
+        self.first.get_or_insert_with(|| problem.to_string());
+    }
+}
+
+/// Pushes the symbols of one address: from DWARF, with the symbol table for what DWARF leaves
+/// out.
+fn name_address(
+    address: u64,
+    image: ImageId,
+    info: Option<&DebugInfo<'_>>,
+    table: &NameTable<'_>,
+    names: &mut Names,
+    damage: &mut Damage,
+) {
+    let begin = names.begin();
+    let mut nameless = None;
+    if let Some(info) = info {
+        let result = info.find(address, |found| {
+            let file = found.file.map(|path| names.file(path));
+            let Some(raw_name) = found.raw_name else {
+                nameless.get_or_insert((file, found.line));
+                return;
+            };
+            // What was not inlined has a symbol; that tells crate and module where DWARF does not.
+            let symbol = (!found.inlined).then(|| table.find(address)).flatten();
+            let function = match symbol {
+                Some(symbol) if is_mangled(symbol) && !is_mangled(&raw_name) => {
+                    names.function(Some(image), symbol)
+                }
+                // Named as C names functions.
+                Some(_) => names.function(Some(image), &raw_name),
+                None => names.function_in(Some(image), found.module.as_deref(), &raw_name),
+            };
+            names.push(Symbol {
+                function,
+                file,
+                line: found.line,
+                inlined: found.inlined,
+            });
+        });
+        if let Err(problem) = result {
+            damage.note(&problem);
+            damage.addresses += 1;
+        }
+    }
+    if let Some(outermost) = names.since(begin).last_mut() {
+        outermost.inlined = false;
+    } else if let Some(raw_name) = table.find(address) {
+        let function = names.function(Some(image), raw_name);
+        let (file, line) = nameless.unwrap_or_default();
+        names.push(Symbol {
+            function,
+            file,
+            line,
+            inlined: false,
+        });
+    }
+}
+
+/// Names a frame from the first list that knows one of the addresses.
+fn from_lists(
+    lists: &[SymbolFile],
+    image: Option<ImageId>,
+    candidates: &[u64],
+    frame: FrameId,
+    names: &mut Names,
+) {
+    let found = lists.iter().find_map(|list| {
+        candidates
+            .iter()
+            .filter(|a| list.spans(**a))
+            .find_map(|a| list.find(*a))
+            .or_else(|| candidates.iter().find_map(|a| list.find(*a)))
+    });
+    if let Some(raw_name) = found {
+        let function = names.function(image, raw_name);
+        names.assign_function(frame, function);
+    }
+}
+
+/// Marks get their text, and addresses without a name their hexadecimal form.
+fn name_the_rest(profile: &Profile, mapping_of: &[Option<u32>], names: &mut Names) {
+    for (at, frame) in profile.frames().iter().enumerate() {
+        let id = FrameId(at as u32);
+        if names.has(id) {
+            continue;
+        }
+        let function = match frame {
+            Frame::Special(mark) => {
+                let name = mark.to_string();
+                Function {
+                    raw_name: name.clone(),
+                    name,
+                    image: None,
+                    kind: FunctionKind::Special(*mark),
+                }
+            }
+            Frame::Address { address, .. } => {
+                let address = frame.lookup_address().unwrap_or(*address);
+                let name = hexadecimal(
+                    address,
+                    mapping_of[at].map(|mapping| &profile.mappings()[mapping as usize]),
+                );
+                Function {
+                    raw_name: name.clone(),
+                    name,
+                    image: None,
+                    kind: FunctionKind::Address,
+                }
+            }
+        };
+        let function = names.intern(function);
+        names.assign_function(id, function);
+    }
+}
+
+/// `0x7f12a0001234 libc.so.6+0x1234`: the address, and its place in the file.
+fn hexadecimal(address: u64, mapping: Option<&Mapping>) -> String {
+    let place = mapping.and_then(|mapping| {
+        let name = mapping.file_name();
+        (!name.is_empty()).then_some((name, mapping.offset_of(address)?))
+    });
+    match place {
+        Some((name, offset)) => format!("{address:#x} {name}+{offset:#x}"),
+        None => format!("{address:#x}"),
+    }
+}
+
+fn file_name(image: &Image) -> String {
+    image
+        .path()
+        .file_name()
+        .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}

@@ -1,0 +1,619 @@
+//! The program as its users meet it: help, exit codes, bad input, and peers that are no agents.
+#![allow(clippy::unwrap_used)]
+
+mod peer;
+
+use std::fs;
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use peer::{Peer, Script};
+use unikprof_proto::code::{message_type as types, refusal};
+use unikprof_proto::preamble::{self, VersionRange};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_unikprof-client");
+
+fn run(arguments: &[&str], directory: &Path) -> Output {
+    Command::new(PROGRAM)
+        .args(arguments)
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// Runs, demands this exit code, and answers stdout and stderr.
+#[track_caller]
+fn expect(code: i32, arguments: &[&str], directory: &Path) -> (String, String) {
+    let output = run(arguments, directory);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{arguments:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}"
+    );
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    (stdout, stderr)
+}
+
+#[track_caller]
+fn refused(code: i32, arguments: &[&str], words: &[&str]) {
+    let directory = tempfile::tempdir().unwrap();
+    let (stdout, stderr) = expect(code, arguments, directory.path());
+    assert_eq!(stdout, "", "an error belongs to stderr");
+    for word in words {
+        assert!(stderr.contains(word), "no {word:?} in: {stderr}");
+    }
+    let left = fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(left, 0, "a failure leaves no file behind");
+}
+
+/// A peer that is no agent, and the answer to `info` asked of it.
+#[track_caller]
+fn foreign(code: i32, words: &[&str], speak: impl Fn(TcpStream) + Send + 'static) {
+    let peer = Peer::foreign(speak);
+    let address = peer.address.to_string();
+    refused(
+        code,
+        &["connect", &address, "--timeout", "1s", "info"],
+        words,
+    );
+}
+
+fn greeted(mut stream: TcpStream, rest: &[u8]) {
+    let _ = stream.write_all(&preamble::encode(preamble::VERSIONS));
+    let _ = stream.write_all(rest);
+    // Open until the client has had enough, so that it does not see an early end.
+    let _ = std::io::copy(&mut stream, &mut std::io::sink());
+}
+
+#[test]
+fn help_teaches() {
+    let here = tempfile::tempdir().unwrap();
+    let (help, _) = expect(0, &["--help"], here.path());
+    for word in [
+        "connect",
+        "report",
+        "completions",
+        "Examples:",
+        "Exit codes:",
+        "130",
+    ] {
+        assert!(help.contains(word), "no {word:?} in:\n{help}");
+    }
+    let (help, _) = expect(0, &["connect", "--help"], here.path());
+    for word in [
+        "info",
+        "record",
+        "start",
+        "stop",
+        "dump",
+        "check",
+        "[IPV6]:PORT",
+        "7777",
+    ] {
+        assert!(help.contains(word), "no {word:?} in:\n{help}");
+    }
+    for word in ["info", "record", "start", "stop", "dump", "check"] {
+        let (help, _) = expect(0, &["connect", "h", word, "--help"], here.path());
+        assert!(help.contains("Usage:"), "{help}");
+    }
+    let (help, _) = expect(0, &["report", "--help"], here.path());
+    assert!(
+        help.contains("--salvage") && help.contains("Examples:"),
+        "{help}"
+    );
+    let (version, _) = expect(0, &["--version"], here.path());
+    assert_eq!(
+        version,
+        format!("unikprof-client {}\n", env!("CARGO_PKG_VERSION"))
+    );
+    for shell in ["bash", "zsh", "fish"] {
+        let (script, _) = expect(0, &["completions", shell], here.path());
+        assert!(script.contains("unikprof-client"));
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_usage() {
+    for (arguments, words) in [
+        (&["connect"][..], &["Usage"][..]),
+        (&["connect", "h"], &["Usage"]),
+        (&["connect", "h:0", "info"], &["port", "1 to 65535"]),
+        (&["connect", "http://h", "info"], &["without a scheme"]),
+        (&["connect", "h", "record", "-F", "0"], &["above 0"]),
+        (
+            &["connect", "h", "record", "-F", "99999999"],
+            &["at most 1000000"],
+        ),
+        (
+            &["connect", "h", "record", "--interval", "0s"],
+            &["at least 1us"],
+        ),
+        (
+            &["connect", "h", "record", "-F", "9", "--interval", "1ms"],
+            &["cannot be used with"],
+        ),
+        (&["connect", "h", "record", "30"], &["`30s`"]),
+        (
+            &["connect", "h", "record", "--name", ""],
+            &["1 to 64 bytes"],
+        ),
+        (
+            &["connect", "h", "record", "-o", "%x.svg"],
+            &["no placeholder", "%t"],
+        ),
+        (&["connect", "h", "record", "--mode", "wall"], &["cpu"]),
+        (&["connect", "h", "record", "--format", "pdf"], &["pprof"]),
+        (&["connect", "h", "record", "--force-image"], &["--image"]),
+        (&["report", "f", "--focus", "("], &["--focus"]),
+        (&["nonsense"], &["unrecognized subcommand"]),
+    ] {
+        refused(2, arguments, words);
+    }
+}
+
+#[test]
+fn where_nothing_listens_there_is_no_connection() {
+    let address = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().to_string()
+    };
+    refused(
+        3,
+        &["connect", &address, "info"],
+        &["cannot connect", &address, "refused"],
+    );
+    refused(
+        3,
+        &["connect", "no-such-host.invalid", "info"],
+        &["cannot find the host `no-such-host.invalid`"],
+    );
+}
+
+#[test]
+fn other_servers_are_told_from_agents() {
+    foreign(4, &["web server", "HTTP/1.1 400", "7777"], |mut stream| {
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    foreign(4, &["SSH server"], |mut stream| {
+        let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.6\r\n");
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    foreign(4, &["no unikprof agent", "\\x1b"], |mut stream| {
+        let _ = stream.write_all(b"\x1b[2J\x00\xff\xfe\x01random bytes here");
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    foreign(4, &["closed it without a word"], drop);
+    foreign(4, &["sent nothing in 1s", "--timeout"], |mut stream| {
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    foreign(4, &["found `unik`"], |mut stream| {
+        let _ = stream.write_all(b"unik");
+    });
+}
+
+#[test]
+fn agents_that_break_the_protocol_are_told_so() {
+    let theirs = VersionRange {
+        lowest: 7,
+        highest: 9,
+    };
+    foreign(
+        4,
+        &["version 7 to 9", "this client 1", "newer client"],
+        move |mut stream| {
+            let _ = stream.write_all(&preamble::encode(theirs));
+        },
+    );
+    foreign(4, &["1000000 bytes", "the limit is 16384"], |stream| {
+        let mut header = [0x01, 0x80, 0, 0, 0, 0, 0, 0, 0, 0];
+        header[2..6].copy_from_slice(&1_000_000_u32.to_le_bytes());
+        greeted(stream, &header);
+    });
+    foreign(4, &["broke the protocol", "checksum"], |stream| {
+        greeted(stream, &[0x01, 0x80, 1, 0, 0, 0, 9, 9, 9, 9, 9]);
+    });
+    let welcome = peer::welcome(&Script::default(), 1).concat();
+    let half = welcome[..welcome.len() / 2].to_vec();
+    foreign(4, &["within a frame"], move |mut stream| {
+        let _ = stream.write_all(&preamble::encode(preamble::VERSIONS));
+        let _ = stream.write_all(&half);
+        // Reading what the client sent: closing with it unread would reset the connection.
+        let mut request = [0; 64];
+        let _ = std::io::Read::read(&mut stream, &mut request);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    foreign(4, &["expected a welcome", "found a status"], |stream| {
+        greeted(stream, &peer::encode(&peer::status(true)));
+    });
+    // Stops in the middle of its mappings and says nothing more.
+    let only_welcome = peer::welcome(&Script::default(), 1)[0].clone();
+    foreign(
+        3,
+        &["sent nothing whole in 1s", "greeting the agent"],
+        move |stream| {
+            greeted(stream, &only_welcome);
+        },
+    );
+}
+
+#[test]
+fn info_and_check_tell_what_there_is() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script::default());
+    let address = peer.address.to_string();
+    let (info, stderr) = expect(0, &["connect", &address, "info"], here.path());
+    for word in [
+        "web-1",
+        "2 vCPUs",
+        "abababab",
+        "/boot/guest.elf",
+        "100000 Hz",
+    ] {
+        assert!(info.contains(word), "no {word:?} in:\n{info}");
+    }
+    assert_eq!(stderr, "");
+    let (info, _) = expect(0, &["connect", &address, "info", "--json"], here.path());
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    assert_eq!(info["guest_name"], "web-1");
+    assert_eq!(info["mappings"][0]["start"], 0x10_0000);
+    let (status, _) = expect(0, &["connect", "--json", &address, "check"], here.path());
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status["state"], "finished");
+    let (started, _) = expect(
+        0,
+        &["connect", &address, "start", "--name", "n"],
+        here.path(),
+    );
+    assert!(
+        started.contains("started recording 3 `n` at 997 Hz"),
+        "{started}"
+    );
+}
+
+#[test]
+fn a_guests_name_cannot_move_the_cursor() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script {
+        guest_name: "web\x1b[2J/../x",
+        ..Script::default()
+    });
+    let address = peer.address.to_string();
+    let (info, _) = expect(0, &["connect", &address, "info"], here.path());
+    assert!(!info.contains('\x1b'), "{info:?}");
+    let (out, _) = expect(
+        0,
+        &["connect", &address, "record", "1s", "-o", "%n.unikprof"],
+        here.path(),
+    );
+    assert!(!out.contains('\x1b'), "{out:?}");
+    assert!(here.path().join("web__2J_.._x.unikprof").exists(), "{out}");
+}
+
+#[test]
+fn a_recording_becomes_every_format() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script::default());
+    let address = peer.address.to_string();
+    let (out, stderr) = expect(
+        0,
+        &[
+            "connect",
+            &address,
+            "record",
+            "1s",
+            "-o",
+            "r.unikprof",
+            "-o",
+            "r.folded",
+            "-o",
+            "r.pb.gz",
+            "-o",
+            "r.json",
+            "-o",
+            "r.txt",
+        ],
+        here.path(),
+    );
+    assert!(out.contains("18 samples of web-1"), "{out}");
+    assert!(
+        !stderr.contains('\r') && !stderr.contains('\x1b'),
+        "no progress here: {stderr:?}"
+    );
+    for name in ["r.unikprof", "r.folded", "r.pb.gz", "r.json", "r.txt"] {
+        assert!(
+            out.contains(name) && here.path().join(name).exists(),
+            "{name}: {out}"
+        );
+    }
+    let (text, _) = expect(0, &["report", "r.unikprof"], here.path());
+    assert!(text.contains("recorded"), "{text}");
+    let (json, _) = expect(0, &["report", "r.unikprof", "--json"], here.path());
+    let _: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let (folded, _) = expect(
+        0,
+        &["report", "r.unikprof", "--format", "folded"],
+        here.path(),
+    );
+    assert_eq!(
+        folded,
+        fs::read_to_string(here.path().join("r.folded")).unwrap()
+    );
+    refused(
+        2,
+        &[
+            "report",
+            here.path().join("r.unikprof").to_str().unwrap(),
+            "-o",
+            "again.unikprof",
+        ],
+        &["writes reports"],
+    );
+}
+
+#[test]
+fn a_report_alone_leaves_no_recording_behind() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script::default());
+    let address = peer.address.to_string();
+    expect(
+        0,
+        &["connect", &address, "record", "1s", "-o", "%n.folded"],
+        here.path(),
+    );
+    let left: Vec<_> = fs::read_dir(here.path())
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert_eq!(left, ["web-1.folded"]);
+    let (out, _) = expect(
+        0,
+        &["connect", &address, "dump", "-o", "-", "--format", "folded"],
+        here.path(),
+    );
+    assert_eq!(
+        out,
+        fs::read_to_string(here.path().join("web-1.folded")).unwrap()
+    );
+}
+
+#[test]
+fn a_report_that_cannot_be_written_does_not_cost_the_recording() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script::default());
+    let address = peer.address.to_string();
+    let (_, stderr) = expect(
+        7,
+        &[
+            "connect",
+            &address,
+            "record",
+            "1s",
+            "-o",
+            "/dev/full",
+            "--format",
+            "text",
+        ],
+        here.path(),
+    );
+    assert!(
+        stderr.contains("/dev/full") && stderr.contains("is safe in"),
+        "{stderr}"
+    );
+    let kept = stderr
+        .split("is safe in ")
+        .nth(1)
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap();
+    expect(0, &["report", kept], here.path());
+    fs::remove_file(kept).unwrap();
+}
+
+#[test]
+fn outputs_that_cannot_be_written() {
+    let peer = Peer::start(Script::default());
+    let address = peer.address.to_string();
+    refused(
+        7,
+        &[
+            "connect",
+            &address,
+            "record",
+            "1s",
+            "-o",
+            "/no/such/r.unikprof",
+        ],
+        &["/no/such/r.unikprof", "does its directory exist"],
+    );
+    refused(
+        7,
+        &[
+            "connect",
+            &address,
+            "record",
+            "1s",
+            "-o",
+            "/dev/full",
+            "--format",
+            "unikprof",
+        ],
+        &["/dev/full", "make room"],
+    );
+}
+
+#[test]
+fn an_incomplete_recording_has_an_exit_code_of_its_own() {
+    let here = tempfile::tempdir().unwrap();
+    let script = Script::default();
+    let greeting = 16 + peer::welcome(&script, 1_000).concat().len();
+    let half = peer::epoch(&script, 7, 0, 1).concat().len() / 2;
+    let peer = Peer::start(Script {
+        cuts: [vec![greeting + 16 + half], vec![20; 100]].concat(),
+        ..script
+    });
+    let address = peer.address.to_string();
+    let (_, stderr) = expect(
+        8,
+        &[
+            "connect",
+            &address,
+            "--retry",
+            "300ms",
+            "stop",
+            "-o",
+            "r.unikprof",
+        ],
+        here.path(),
+    );
+    assert!(
+        stderr.contains("incomplete") && stderr.contains("r.unikprof"),
+        "{stderr}"
+    );
+    let (_, stderr) = expect(0, &["report", "r.unikprof"], here.path());
+    assert!(stderr.contains("incomplete"), "{stderr}");
+}
+
+#[test]
+fn a_refusal_is_told() {
+    let peer = Peer::start(Script {
+        refuses: Some((
+            types::START,
+            refusal::UNFETCHED,
+            "`nightly` waits to be fetched",
+        )),
+        ..Script::default()
+    });
+    let address = peer.address.to_string();
+    refused(
+        5,
+        &["connect", &address, "start"],
+        &["refused", "`nightly` waits to be fetched"],
+    );
+    refused(
+        5,
+        &["connect", &address, "record", "1s", "--interval", "11s"],
+        &["outside this agent's limits", "0.1 Hz"],
+    );
+}
+
+#[test]
+fn bad_input_files() {
+    let files = tempfile::tempdir().unwrap();
+    let path = |name: &str| files.path().join(name).to_str().unwrap().to_owned();
+    fs::write(path("text"), "not a recording").unwrap();
+    fs::write(path("empty"), "").unwrap();
+    refused(6, &["report", &path("none")], &["cannot read", "none"]);
+    refused(
+        6,
+        &["report", files.path().to_str().unwrap()],
+        &["directory"],
+    );
+    refused(
+        6,
+        &["report", &path("text")],
+        &["no unikprof recording", "not a recording"],
+    );
+    refused(6, &["report", &path("empty")], &["no unikprof recording"]);
+
+    let peer = Peer::start(Script::default());
+    let address = peer.address.to_string();
+    expect(
+        0,
+        &["connect", &address, "record", "1s", "-o", "r.unikprof"],
+        files.path(),
+    );
+    let whole = fs::read(path("r.unikprof")).unwrap();
+    fs::write(path("cut"), &whole[..whole.len() - 20]).unwrap();
+    refused(
+        6,
+        &["report", &path("cut")],
+        &["damaged at byte", "--salvage"],
+    );
+    let (_, stderr) = expect(0, &["report", &path("cut"), "--salvage"], files.path());
+    assert!(stderr.contains("incomplete"), "{stderr}");
+
+    // The program itself is an ELF image, but not the guest's.
+    let recording = path("r.unikprof");
+    refused(
+        6,
+        &["report", &recording, "--image", PROGRAM],
+        &["build-id", "abababab", "--force-image"],
+    );
+    refused(
+        6,
+        &["report", &recording, "--image", &path("text")],
+        &["not an ELF file"],
+    );
+    refused(
+        6,
+        &["report", &recording, "--symbols", &path("text")],
+        &["names no function"],
+    );
+    refused(
+        6,
+        &[
+            "connect", &address, "record", "1s", "-o", "r.svg", "--image", PROGRAM,
+        ],
+        &["build-id", "abababab"],
+    );
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let here = tempfile::tempdir().unwrap();
+    let mut child = Command::new(PROGRAM)
+        .args(["completions", "bash"])
+        .current_dir(here.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_keeps_what_was_sampled() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script {
+        ends_by_itself: false,
+        ..Script::default()
+    });
+    let child = Command::new(PROGRAM)
+        .args([
+            "connect",
+            &peer.address.to_string(),
+            "record",
+            "-o",
+            "r.unikprof",
+        ])
+        .current_dir(here.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    peer.wait_for("check");
+    let kill = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        String::from_utf8(output.stderr)
+            .unwrap()
+            .contains("what was sampled so far")
+    );
+    expect(0, &["report", "r.unikprof"], here.path());
+}

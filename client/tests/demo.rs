@@ -1,0 +1,90 @@
+//! The demo, from its guest process to its files.
+#![cfg(all(feature = "demo", target_os = "linux", target_arch = "x86_64"))]
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use unikprof_client::recording::{Completeness, Reading, Recording};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_unikprof-client");
+
+#[test]
+fn the_demo_records_its_guest_and_writes_every_report() {
+    let here = tempfile::tempdir().unwrap();
+    let output = Command::new(PROGRAM)
+        .args(["demo", "--duration", "1s", "--output", "a/b"])
+        .current_dir(here.path())
+        .output()
+        .unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stdout}{stderr}");
+    assert!(stdout.contains("the agent's own cost"), "{stdout}");
+    let file = |name: &str| here.path().join("a/b").join(name);
+    let mut names = vec!["demo.unikprof", "demo.folded", "demo.pb.gz", "demo.txt"];
+    if cfg!(feature = "svg") {
+        names.push("demo.svg");
+    }
+    for name in names {
+        assert!(fs::metadata(file(name)).unwrap().len() > 100, "{name}");
+        assert!(stdout.contains(name), "{stdout}");
+    }
+    let recording = Recording::open(&file("demo.unikprof"), Reading::Strict).unwrap();
+    assert_eq!(recording.completeness, Completeness::Complete);
+    let profile = &recording.profile;
+    assert_eq!(profile.recording().name, "demo");
+    assert_eq!(profile.vcpus().len(), 2);
+    assert!(profile.sample_count() > 0);
+    assert_eq!(profile.counters().check(), Ok(()));
+    assert_eq!(profile.counters().recorded, profile.sample_count());
+    let folded = fs::read_to_string(file("demo.folded")).unwrap();
+    assert!(
+        folded.contains("unikprof_demo_service::"),
+        "the service's functions have names"
+    );
+}
+
+/// The guest must not outlive who started it, however that ended.
+#[test]
+fn the_guest_ends_when_its_stdin_closes() {
+    let mut guest = Command::new(PROGRAM)
+        .arg("demo-guest")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut stdout = BufReader::new(guest.stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    assert!(line.starts_with("listening on 127.0.0.1:"), "{line:?}");
+    drop(guest.stdin.take());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        match guest.try_wait().unwrap() {
+            Some(status) => break assert!(status.success(), "{status}"),
+            None if Instant::now() > deadline => {
+                guest.kill().unwrap();
+                panic!("the guest goes on");
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+#[test]
+fn a_place_that_cannot_be_made_is_an_output_error() {
+    let output = Command::new(PROGRAM)
+        .args(["demo", "--output", "/dev/null/demo"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    let output = Command::new(PROGRAM)
+        .args(["demo", "--duration", "0s"])
+        .current_dir(tempfile::tempdir().unwrap().path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}

@@ -1,0 +1,447 @@
+//! A scripted agent: follows the protocol, except where a test wants it not to.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use unikprof_proto::code::{message_type as types, refusal, state};
+use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
+use unikprof_proto::message::*;
+use unikprof_proto::nodes::{Encoder, Node};
+use unikprof_proto::preamble;
+
+/// A stack node: its parent, its frame codes leaf first, its count.
+pub type StackNode = (u32, Vec<u32>, u64);
+
+/// What the agent does.
+#[derive(Clone)]
+pub struct Script {
+    /// Connection `n` is closed after `cuts[n]` bytes were sent; later ones are left alone.
+    pub cuts: Vec<usize>,
+    /// The nodes of each vCPU.
+    pub vcpus: Vec<Vec<StackNode>>,
+    /// How many nodes go into a frame.
+    pub nodes_per_frame: usize,
+    /// Refuses the request of this type.
+    pub refuses: Option<(u16, u32, &'static str)>,
+    /// An older epoch waits, so that the first stop or dump is not complete.
+    pub older_epoch: bool,
+    /// Whether the recording ends when it is first looked at.
+    pub ends_by_itself: bool,
+    /// The clock at the welcome of connection `n`: tells a restarted guest.
+    pub clock_ns: fn(usize) -> u64,
+    /// What `EpochEnd` says beyond the truth.
+    pub extra_samples: u64,
+    pub guest_name: &'static str,
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Script {
+            cuts: Vec::new(),
+            vcpus: vec![
+                vec![
+                    (0, vec![0x130, 0x110], 0),
+                    (1, vec![0x150], 5),
+                    (1, vec![0x170, 0x160], 7),
+                    (3, vec![4], 1),
+                    (0, vec![0x110, 1], 2),
+                ],
+                vec![(0, vec![0x190], 3)],
+            ],
+            nodes_per_frame: 2,
+            refuses: None,
+            older_epoch: false,
+            ends_by_itself: true,
+            clock_ns: |connection| 1_000 + connection as u64,
+            extra_samples: 0,
+            guest_name: "web-1",
+        }
+    }
+}
+
+impl Script {
+    pub fn samples(&self) -> u64 {
+        self.vcpus.iter().flatten().map(|(_, _, count)| count).sum()
+    }
+}
+
+/// A running agent and what it was asked.
+pub struct Peer {
+    pub address: SocketAddr,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+impl Peer {
+    pub fn start(script: Script) -> Peer {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let shared = Arc::clone(&log);
+        thread::spawn(move || {
+            let mut guest = Guest {
+                older: script.older_epoch,
+                acknowledged: Vec::new(),
+                script,
+                log: shared,
+            };
+            for (number, stream) in listener.incoming().enumerate() {
+                // A broken conversation is what many tests want.
+                let _ = guest.converse(stream.unwrap(), number);
+            }
+        });
+        Peer { address, log }
+    }
+
+    /// A peer that is no agent: `speak` has the connection to itself.
+    pub fn foreign(speak: impl Fn(TcpStream) + Send + 'static) -> Peer {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                speak(stream.unwrap());
+            }
+        });
+        Peer {
+            address,
+            log: Arc::default(),
+        }
+    }
+
+    /// What the agent was asked so far, a word each.
+    pub fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Waits until the agent was asked this.
+    pub fn wait_for(&self, word: &str) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !self.log().iter().any(|entry| entry == word) {
+            assert!(
+                Instant::now() < deadline,
+                "`{word}` never came: {:?}",
+                self.log()
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+struct Guest {
+    script: Script,
+    older: bool,
+    acknowledged: Vec<u64>,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+const RECORDING: u64 = 3;
+const OLDER: u64 = 6;
+const NEWER: u64 = 7;
+
+impl Guest {
+    fn converse(&mut self, stream: TcpStream, number: usize) -> std::io::Result<()> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        let mut line = Line {
+            budget: self.script.cuts.get(number).copied(),
+            input: Vec::new(),
+            stream,
+        };
+        line.write(&preamble::encode(preamble::VERSIONS))?;
+        let mut theirs = [0; preamble::LENGTH];
+        line.stream.read_exact(&mut theirs)?;
+        assert_eq!(preamble::decode(&theirs), Ok(preamble::VERSIONS));
+        while let Some((kind, body)) = line.request()? {
+            self.answer(&mut line, kind, &body, number)?;
+        }
+        Ok(())
+    }
+
+    fn answer(
+        &mut self,
+        line: &mut Line,
+        kind: u16,
+        body: &[u8],
+        number: usize,
+    ) -> std::io::Result<()> {
+        if let Some((refused, code, text)) = self.script.refuses
+            && refused == kind
+        {
+            self.note("refused");
+            return line.send(&Refusal {
+                code,
+                request: kind,
+                text,
+            });
+        }
+        let frame = frame::Frame { kind, body };
+        match kind {
+            types::HELLO => {
+                self.note("hello");
+                for frame in welcome(&self.script, (self.script.clock_ns)(number)) {
+                    line.write(&frame)?;
+                }
+                Ok(())
+            }
+            types::START => {
+                self.note("start");
+                line.send(&Started {
+                    recording: RECORDING,
+                    started_ns: 1_000,
+                })
+            }
+            types::CHECK => {
+                self.note("check");
+                line.send(&status(self.script.ends_by_itself))
+            }
+            types::STOP | types::DUMP => {
+                self.note(if kind == types::STOP { "stop" } else { "dump" });
+                line.send(&Pending {
+                    recording: RECORDING,
+                    first_epoch: if self.older { OLDER } else { NEWER },
+                    epochs: 1,
+                    complete: !self.older,
+                })
+            }
+            types::FETCH => {
+                let fetch: Fetch = frame::decode(&frame).unwrap();
+                self.note(&format!("fetch {}", fetch.epoch));
+                for frame in epoch(&self.script, fetch.epoch, fetch.vcpu, fetch.node) {
+                    line.write(&frame)?;
+                }
+                Ok(())
+            }
+            types::ACKNOWLEDGE => {
+                let Acknowledge { epoch } = frame::decode(&frame).unwrap();
+                self.note(&format!("acknowledge {epoch}"));
+                if self.acknowledged.contains(&epoch) {
+                    return line.send(&Refusal {
+                        code: refusal::NO_EPOCH,
+                        request: kind,
+                        text: "no such epoch",
+                    });
+                }
+                self.acknowledged.push(epoch);
+                self.older = false;
+                line.send(&Acknowledged { epoch })
+            }
+            other => panic!("the client sent a message of type {other:#06x}"),
+        }
+    }
+
+    fn note(&self, word: &str) {
+        self.log.lock().unwrap().push(word.into());
+    }
+}
+
+struct Line {
+    stream: TcpStream,
+    budget: Option<usize>,
+    input: Vec<u8>,
+}
+
+impl Line {
+    fn request(&mut self) -> std::io::Result<Option<(u16, Vec<u8>)>> {
+        loop {
+            if let Some(frame) = frame::split(&self.input).unwrap() {
+                let (kind, body, length) = (frame.kind, frame.body.to_vec(), frame.length());
+                self.input.drain(..length);
+                return Ok(Some((kind, body)));
+            }
+            let mut buffer = [0; 1024];
+            match self.stream.read(&mut buffer)? {
+                0 => return Ok(None),
+                read => self.input.extend_from_slice(&buffer[..read]),
+            }
+        }
+    }
+
+    fn send<'m, M: Message<'m>>(&mut self, message: &M) -> std::io::Result<()> {
+        self.write(&encode(message))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        let allowed = self.budget.unwrap_or(usize::MAX).min(bytes.len());
+        self.stream.write_all(&bytes[..allowed])?;
+        if let Some(budget) = &mut self.budget {
+            *budget -= allowed;
+        }
+        if allowed < bytes.len() {
+            return Err(std::io::ErrorKind::BrokenPipe.into());
+        }
+        Ok(())
+    }
+}
+
+pub fn encode<'m, M: Message<'m>>(message: &M) -> Vec<u8> {
+    let mut buffer = vec![0; HEADER + MAX_BODY];
+    let length = frame::encode(message, &mut buffer).unwrap();
+    buffer.truncate(length);
+    buffer
+}
+
+/// The welcome and its mappings, a frame each.
+pub fn welcome(script: &Script, monotonic_ns: u64) -> Vec<Vec<u8>> {
+    vec![
+        encode(&Welcome {
+            agent_version: "0.1.0",
+            architecture: "x86_64",
+            platform: "xen",
+            guest_name: Some(script.guest_name),
+            guest_id: Some("6ecdf4f5-6a1b-4d2c-9d0c-0123456789ab"),
+            vcpus: script.vcpus.len() as u32,
+            mappings: 1,
+            monotonic_ns,
+            wall_clock_ns: Some(1_700_000_000_000_000_000),
+            capabilities: 1,
+            min_period_ns: 10_000,
+            max_period_ns: 10_000_000_000,
+            max_depth: 128,
+            max_request: 1024,
+            memory_bytes: 1 << 20,
+            nodes_per_vcpu: 4096,
+        }),
+        encode(&Mapping {
+            start: 0x10_0000,
+            end: 0x10_1000,
+            file_offset: 0x1000,
+            code_base: 0x100,
+            build_id: &[0xab; 20],
+            path: "/boot/guest.elf",
+        }),
+    ]
+}
+
+pub fn status(finished: bool) -> Status<'static> {
+    Status {
+        state: if finished {
+            state::FINISHED
+        } else {
+            state::RECORDING
+        },
+        recording: RECORDING,
+        name: "default",
+        mode: 0,
+        period_ns: 1_003_009,
+        depth: 128,
+        flags: 0,
+        now_ns: 2_000,
+        started_ns: 1_000,
+        duration_ns: if finished { 1_000 } else { 0 },
+        counters: Counters::default(),
+        nodes_used: 1,
+        nodes_capacity: 8192,
+        first_epoch: 0,
+        epochs: 0,
+        sessions: 1,
+        rejected: 0,
+        server_ns: 12,
+    }
+}
+
+/// The frames of an epoch, from this vCPU and node on. An older epoch holds nothing.
+pub fn epoch(script: &Script, number: u64, vcpu: u32, node: u32) -> Vec<Vec<u8>> {
+    let empty: Vec<Vec<StackNode>> = script.vcpus.iter().map(|_| Vec::new()).collect();
+    let vcpus = if number == OLDER {
+        &empty
+    } else {
+        &script.vcpus
+    };
+    let samples = |nodes: &[StackNode]| nodes.iter().map(|(_, _, count)| count).sum::<u64>();
+    let mut frames = vec![encode(&Epoch {
+        epoch: number,
+        recording: RECORDING,
+        name: "default",
+        mode: 0,
+        flags: 0,
+        period_ns: 1_000,
+        depth: 128,
+        late_threshold_ns: 500,
+        recording_started_ns: 1_000,
+        started_ns: 1_000,
+        ended_ns: 51_000,
+        ended_wall_clock_ns: Some(1_700_000_000_000_051_000),
+        gaps: 0,
+        server_ns: 77,
+        vcpus: vcpus.len() as u32,
+    })];
+    for (at, nodes) in vcpus.iter().enumerate().skip(vcpu as usize) {
+        let first = if at as u32 == vcpu { node.max(1) } else { 1 };
+        frames.extend(vcpu_frames(script, number, at as u32, nodes, first));
+    }
+    frames.push(encode(&EpochEnd {
+        epoch: number,
+        samples: vcpus.iter().map(|nodes| samples(nodes)).sum::<u64>() + script.extra_samples,
+    }));
+    frames
+}
+
+fn vcpu_frames(
+    script: &Script,
+    epoch: u64,
+    vcpu: u32,
+    nodes: &[StackNode],
+    first: u32,
+) -> Vec<Vec<u8>> {
+    let recorded: u64 = nodes.iter().map(|(_, _, count)| count).sum();
+    let start = Snapshot {
+        at_ns: 1_000,
+        cycles: 3_000,
+        ..Snapshot::default()
+    };
+    let end = Snapshot {
+        at_ns: 51_000,
+        cycles: 153_000,
+        running_ns: 20_000,
+        runstate: None,
+        counters: Counters {
+            ticks: recorded + 2,
+            recorded,
+            idle: 2,
+            early: 9,
+            ..Counters::default()
+        },
+        tick_cycles: 300,
+    };
+    let mut frames = vec![
+        encode(&VcpuEpoch {
+            epoch,
+            vcpu,
+            start,
+            end,
+            nodes: nodes.len() as u32,
+        }),
+        encode(&Histogram {
+            epoch,
+            vcpu,
+            kind: 0,
+            max: 12,
+            buckets: &[4, 98, 8, 1, 10, 1],
+        }),
+    ];
+    let rest = nodes.iter().enumerate().skip(first as usize - 1);
+    for run in rest.collect::<Vec<_>>().chunks(script.nodes_per_frame) {
+        let first = run[0].0 as u32 + 1;
+        let mut payload = vec![0; MAX_BODY - 64];
+        let mut encoder = Encoder::new(first, &mut payload);
+        for (_, (parent, frames, count)) in run {
+            encoder.push(Node {
+                parent: *parent,
+                frames,
+                count: *count,
+            });
+        }
+        let length = encoder.finish();
+        frames.push(encode(&Nodes {
+            epoch,
+            vcpu,
+            first,
+            count: run.len() as u32,
+            payload: &payload[..length],
+        }));
+    }
+    frames
+}

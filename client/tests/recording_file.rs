@@ -1,0 +1,296 @@
+//! Recording files: what is written comes back; what is cut or damaged is told, and never a panic.
+#![allow(clippy::unwrap_used)]
+
+mod peer;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use peer::Script;
+use unikprof_client::profile::{Frame, SpecialFrame};
+use unikprof_client::recording::{
+    Completeness, Reading, Recording, RecordingError, RecordingWriter,
+};
+
+fn write(directory: &Path, script: &Script, epochs: &[u64], incomplete: Option<&str>) -> PathBuf {
+    let path = directory.join("r.unikprof");
+    let welcome = peer::welcome(script, 1_000).concat();
+    let created = Timestamp::from_second(1_700_000_000).unwrap();
+    let mut writer = RecordingWriter::create(&path, 1, created, &welcome).unwrap();
+    for epoch in epochs {
+        writer
+            .append(&peer::epoch(script, *epoch, 0, 1).concat())
+            .unwrap();
+    }
+    writer.end(incomplete).unwrap();
+    writer.publish().unwrap();
+    path
+}
+
+fn read(bytes: &[u8], reading: Reading) -> Result<Recording, RecordingError> {
+    Recording::read(bytes, Path::new("r.unikprof"), reading)
+}
+
+#[test]
+fn what_is_written_comes_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = Script::default();
+    let path = write(directory.path(), &script, &[7], None);
+    let recording = Recording::open(&path, Reading::Strict).unwrap();
+    assert_eq!(recording.completeness, Completeness::Complete);
+    assert_eq!(recording.epochs, 1);
+    assert_eq!(recording.created_unix_ns, 1_700_000_000_000_000_000);
+    let profile = &recording.profile;
+    assert_eq!(profile.recording().warnings, Vec::<String>::new());
+    assert_eq!(profile.sample_count(), script.samples());
+    assert_eq!(profile.mappings()[0].path, "/boot/guest.elf");
+    assert_eq!(
+        profile.recording().started_unix_ns,
+        Some(1_700_000_000_000_001_000)
+    );
+
+    let stacks: Vec<(u32, u64, Vec<Frame>)> = profile
+        .samples()
+        .iter()
+        .map(|sample| {
+            let frames = profile.stack(sample.node).map(|id| profile.frame(id));
+            (sample.vcpu, sample.count, frames.collect())
+        })
+        .collect();
+    let (leaf, caller) = (
+        |code: u64| Frame::leaf(0x10_0000 + code - 0x100),
+        |code: u64| Frame::caller(0x10_0000 + code - 0x100),
+    );
+    let mut expected = vec![
+        (0, 5, vec![leaf(0x150), caller(0x130), caller(0x110)]),
+        (
+            0,
+            7,
+            vec![leaf(0x170), caller(0x160), caller(0x130), caller(0x110)],
+        ),
+        (
+            0,
+            1,
+            vec![
+                Frame::Special(SpecialFrame::AgentWork),
+                caller(0x170),
+                caller(0x160),
+                caller(0x130),
+                caller(0x110),
+            ],
+        ),
+        (
+            0,
+            2,
+            vec![leaf(0x110), Frame::Special(SpecialFrame::Truncated)],
+        ),
+        (1, 3, vec![leaf(0x190)]),
+    ];
+    let sorted = |stacks: &mut Vec<(u32, u64, Vec<Frame>)>| stacks.sort();
+    let mut found = stacks;
+    sorted(&mut found);
+    sorted(&mut expected);
+    assert_eq!(found, expected);
+
+    let vcpu = &profile.vcpus()[0];
+    assert_eq!(vcpu.counters.ticks, 17);
+    // 20,000 ns of running time at a period of 1,000 ns.
+    assert_eq!(vcpu.counters.missing, 3);
+    assert_eq!(vcpu.cost.unwrap().cycles_per_second, 3_000_000_000);
+    assert_eq!(vcpu.cost.unwrap().total_ns, 100);
+    assert_eq!(vcpu.cost.unwrap().cycles_max, 12);
+}
+
+#[test]
+fn epochs_of_a_file_are_added_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = Script::default();
+    let path = write(directory.path(), &script, &[7, 8], None);
+    let recording = Recording::open(&path, Reading::Strict).unwrap();
+    assert_eq!(recording.epochs, 2);
+    assert_eq!(recording.profile.sample_count(), 2 * script.samples());
+    assert_eq!(recording.profile.vcpus()[0].counters.ticks, 34);
+    assert_eq!(recording.profile.recording().elapsed_ns, 100_000);
+}
+
+#[test]
+fn an_incomplete_recording_says_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = write(
+        directory.path(),
+        &Script::default(),
+        &[7],
+        Some("the line broke"),
+    );
+    let recording = Recording::open(&path, Reading::Strict).unwrap();
+    assert_eq!(
+        recording.completeness,
+        Completeness::Incomplete("the line broke".into())
+    );
+    assert!(recording.profile.recording().warnings[0].contains("the line broke"));
+}
+
+#[test]
+fn samples_that_do_not_add_up_are_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = Script {
+        extra_samples: 1,
+        ..Script::default()
+    };
+    let path = write(directory.path(), &script, &[7], None);
+    let recording = Recording::open(&path, Reading::Strict).unwrap();
+    let warnings = &recording.profile.recording().warnings;
+    assert!(warnings[0].contains("do not add up"), "{warnings:?}");
+    assert!(
+        warnings[0].contains("18") && warnings[0].contains("19"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn a_file_cut_anywhere_is_refused_and_salvaged_as_far_as_it_goes() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = Script::default();
+    let path = write(directory.path(), &script, &[7], None);
+    let bytes = fs::read(path).unwrap();
+    let mut best = 0;
+    for cut in 0..bytes.len() {
+        let strict = read(&bytes[..cut], Reading::Strict).unwrap_err();
+        if cut < 16 {
+            assert!(
+                matches!(strict, RecordingError::NotARecording { .. }),
+                "{cut}: {strict}"
+            );
+        } else {
+            assert!(
+                matches!(strict, RecordingError::Damaged { .. }),
+                "{cut}: {strict}"
+            );
+        }
+        if let Ok(salvaged) = read(&bytes[..cut], Reading::Salvage) {
+            let samples = salvaged.profile.sample_count();
+            assert!(samples >= best, "a longer piece holds no less");
+            best = samples;
+            assert!(matches!(salvaged.completeness, Completeness::Salvaged(_)));
+            assert!(!salvaged.profile.recording().warnings.is_empty());
+        }
+    }
+    assert_eq!(best, script.samples(), "all but the end of the file");
+}
+
+#[test]
+fn every_changed_byte_is_noticed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = write(directory.path(), &Script::default(), &[7], None);
+    let bytes = fs::read(path).unwrap();
+    // The last four bytes of the preamble are reserved.
+    for at in (0..12).chain(16..bytes.len()) {
+        for flip in [1, 0x80, 0xff] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= flip;
+            assert!(
+                read(&damaged, Reading::Strict).is_err(),
+                "byte {at} ^ {flip:#x}"
+            );
+            let _ = read(&damaged, Reading::Salvage);
+        }
+    }
+}
+
+/// Frames with right checksums in any order: what a hostile client could write.
+#[test]
+fn shuffled_repeated_and_missing_frames_never_pass() {
+    let script = Script::default();
+    let directory = tempfile::tempdir().unwrap();
+    let path = write(directory.path(), &script, &[7], None);
+    let bytes = fs::read(path).unwrap();
+    let mut frames = Vec::new();
+    let mut rest = &bytes[16..];
+    while let Some(frame) = unikprof_proto::frame::split(rest).unwrap() {
+        frames.push(&rest[..frame.length()]);
+        rest = &rest[frame.length()..];
+    }
+    let build = |order: &[usize]| {
+        let mut file = bytes[..16].to_vec();
+        for &at in order {
+            file.extend_from_slice(frames[at]);
+        }
+        file
+    };
+    let whole: Vec<usize> = (0..frames.len()).collect();
+    assert!(read(&build(&whole), Reading::Strict).is_ok());
+    for (at, frame) in frames.iter().enumerate() {
+        let mut missing = whole.clone();
+        missing.remove(at);
+        // A histogram is no count: without it, only the price is unknown.
+        let is_histogram = frame[..2] == [0x08, 0x80];
+        let read_without = read(&build(&missing), Reading::Strict);
+        assert_eq!(read_without.is_ok(), is_histogram, "without frame {at}");
+        let mut twice = whole.clone();
+        twice.insert(at, at);
+        assert!(
+            read(&build(&twice), Reading::Strict).is_err(),
+            "frame {at} twice"
+        );
+        for other in 0..at {
+            let mut swapped = whole.clone();
+            swapped.swap(at, other);
+            let _ = read(&build(&swapped), Reading::Salvage);
+            assert!(
+                read(&build(&swapped), Reading::Strict).is_err(),
+                "frames {at} and {other} swapped"
+            );
+        }
+    }
+}
+
+/// A tree so deep that walking its stacks would take for ever.
+#[test]
+fn a_stack_without_end_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let deep = (1..=5_000).map(|id| (id - 1, vec![0x110], 1)).collect();
+    let script = Script {
+        vcpus: vec![deep],
+        nodes_per_frame: 1_000,
+        ..Script::default()
+    };
+    let path = write(directory.path(), &script, &[7], None);
+    let error = Recording::open(&path, Reading::Strict).unwrap_err();
+    assert!(error.to_string().contains("deeper than 4096"), "{error}");
+}
+
+#[test]
+fn a_frame_code_of_no_mapping_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = Script {
+        vcpus: vec![vec![(0, vec![0x5000], 1)]],
+        ..Script::default()
+    };
+    let path = write(directory.path(), &script, &[7], None);
+    let error = Recording::open(&path, Reading::Strict).unwrap_err();
+    assert!(
+        error.to_string().contains("0x5000 lies in no mapping"),
+        "{error}"
+    );
+}
+
+#[test]
+fn foreign_files_are_named_for_what_they_are() {
+    for bytes in [
+        &b""[..],
+        b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0",
+        b"unikprof\x01\0\x01\0\0\0\0\0",
+    ] {
+        let error = read(bytes, Reading::Salvage).unwrap_err();
+        assert!(
+            matches!(error, RecordingError::NotARecording { .. }),
+            "{error}"
+        );
+        assert_eq!(error.exit_code(), 6);
+    }
+    let error = read(b"\x89unikrec\x02\0\x01\0\0\0\0\0", Reading::Strict).unwrap_err();
+    assert!(error.to_string().contains("newer client"), "{error}");
+    let error = Recording::open(Path::new("/"), Reading::Strict).unwrap_err();
+    assert!(error.to_string().contains("directory"), "{error}");
+}

@@ -1,0 +1,383 @@
+//! Recording over a line that breaks: what arrives is whole, in order and acknowledged when safe.
+#![allow(clippy::unwrap_used)]
+
+mod peer;
+
+use std::path::Path;
+use std::time::Duration;
+
+use peer::{Peer, Script};
+use unikprof_client::connection::{Address, ConnectionError, Timeouts};
+use unikprof_client::interrupt::Interrupt;
+use unikprof_client::record::{
+    self, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
+};
+use unikprof_client::recording::{Completeness, Reading, Recording};
+use unikprof_proto::code::{message_type as types, refusal};
+
+fn patience(reconnect: Duration) -> Patience {
+    Patience {
+        timeouts: Timeouts {
+            connect: Duration::from_secs(5),
+            answer: Duration::from_secs(5),
+        },
+        reconnect,
+    }
+}
+
+fn session(peer: &Peer, reconnect: Duration) -> Session {
+    let address = Address::new(peer.address.ip().to_string(), peer.address.port());
+    Session::open(address, patience(reconnect), Interrupt::default()).unwrap()
+}
+
+fn record_to(path: &Path, peer: &Peer, reconnect: Duration) -> Result<Outcome, RecordError> {
+    let mut session = session(peer, reconnect);
+    record::record(&mut session, &Settings::default(), path, &mut ())
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    entries
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect()
+}
+
+const PATIENT: Duration = Duration::from_secs(20);
+
+/// The greeting's length in bytes, preamble and all.
+fn greeting(script: &Script) -> usize {
+    16 + peer::welcome(script, 1_000).concat().len()
+}
+
+#[test]
+fn a_recording_is_made_in_the_order_that_loses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r.unikprof");
+    let script = Script::default();
+    let peer = Peer::start(script.clone());
+    let outcome = record_to(&path, &peer, PATIENT).unwrap();
+    assert!(outcome.incomplete.is_none() && outcome.unacknowledged.is_none());
+    assert_eq!(
+        peer.log(),
+        [
+            "hello",
+            "start",
+            "check",
+            "stop",
+            "fetch 7",
+            "acknowledge 7"
+        ]
+    );
+    let recording = Recording::open(&path, Reading::Strict).unwrap();
+    assert_eq!(recording.completeness, Completeness::Complete);
+    assert_eq!(recording.profile.sample_count(), script.samples());
+    assert_eq!(names(directory.path()), ["r.unikprof"]);
+}
+
+/// The line breaks after every possible number of bytes of the epoch.
+#[test]
+fn a_fetch_broken_anywhere_is_taken_up_where_it_broke() {
+    let script = Script::default();
+    let greeting = greeting(&script);
+    let epoch = peer::epoch(&script, 7, 0, 1).concat().len();
+    let directory = tempfile::tempdir().unwrap();
+    let whole_path = directory.path().join("whole.unikprof");
+    let peer = Peer::start(script.clone());
+    record::fetch(
+        &mut session(&peer, PATIENT),
+        Request::Dump { recording: 0 },
+        &whole_path,
+        &mut (),
+    )
+    .unwrap();
+    let whole = Recording::open(&whole_path, Reading::Strict).unwrap();
+    // Every seventh byte meets each frame, and the pauses before a new connection add up.
+    for cut in (0..epoch).step_by(7) {
+        let peer = Peer::start(Script {
+            cuts: vec![greeting + 16 + cut],
+            ..script.clone()
+        });
+        let path = directory.path().join(format!("{cut}.unikprof"));
+        let request = Request::Dump { recording: 0 };
+        let outcome = record::fetch(&mut session(&peer, PATIENT), request, &path, &mut ()).unwrap();
+        assert!(outcome.incomplete.is_none(), "cut at {cut}");
+        let recording = Recording::open(&path, Reading::Strict).unwrap();
+        assert_eq!(recording.profile, whole.profile, "cut at {cut}");
+    }
+}
+
+#[test]
+fn the_recording_goes_on_while_the_line_is_down() {
+    struct Told(Vec<&'static str>);
+    impl Observer for Told {
+        fn event(&mut self, event: Event<'_>) {
+            match event {
+                Event::ConnectionLost(_) => self.0.push("lost"),
+                Event::Reconnected => self.0.push("again"),
+                _ => {}
+            }
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r.unikprof");
+    let script = Script::default();
+    // The start's answer still arrives; the first check's does not.
+    let started = peer::encode(&unikprof_proto::message::Started {
+        recording: 3,
+        started_ns: 1_000,
+    });
+    let peer = Peer::start(Script {
+        cuts: vec![greeting(&script) + started.len()],
+        ..script.clone()
+    });
+    let mut told = Told(Vec::new());
+    let settings = Settings::default();
+    let outcome =
+        record::record(&mut session(&peer, PATIENT), &settings, &path, &mut told).unwrap();
+    assert!(outcome.incomplete.is_none());
+    assert_eq!(told.0, ["lost", "again"]);
+    assert_eq!(peer.log().iter().filter(|word| *word == "start").count(), 1);
+    let recording = Recording::open(&path, Reading::Strict).unwrap();
+    assert_eq!(recording.profile.sample_count(), script.samples());
+}
+
+#[test]
+fn what_arrived_before_the_line_broke_for_good_is_kept_and_says_so() {
+    let script = Script::default();
+    let cut = greeting(&script) + 16 + peer::epoch(&script, 7, 0, 1).concat().len() / 2;
+    // Every later connection ends within its greeting.
+    let peer = Peer::start(Script {
+        cuts: [vec![cut], vec![20; 1000]].concat(),
+        ..script.clone()
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r.unikprof");
+    let request = Request::Stop { recording: 0 };
+    let mut session = session(&peer, Duration::from_millis(400));
+    let outcome = record::fetch(&mut session, request, &path, &mut ()).unwrap();
+    assert!(
+        matches!(outcome.incomplete, Some(RecordError::Lost { .. })),
+        "{outcome:?}"
+    );
+    assert!(
+        !peer
+            .log()
+            .iter()
+            .any(|word| word.starts_with("acknowledge"))
+    );
+    let recording = Recording::open(&path, Reading::Strict).unwrap();
+    assert!(matches!(
+        recording.completeness,
+        Completeness::Incomplete(_)
+    ));
+    let samples = recording.profile.sample_count();
+    assert!(samples > 0 && samples < script.samples(), "{samples}");
+}
+
+#[test]
+fn nothing_is_written_where_nothing_arrived() {
+    let script = Script::default();
+    let peer = Peer::start(Script {
+        cuts: [vec![greeting(&script)], vec![20; 1000]].concat(),
+        ..script
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r.unikprof");
+    std::fs::write(&path, "an older recording").unwrap();
+    let error = record::fetch(
+        &mut session(&peer, Duration::from_millis(300)),
+        Request::Stop { recording: 0 },
+        &path,
+        &mut (),
+    )
+    .unwrap_err();
+    assert_eq!(error.exit_code(), 3, "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"an older recording");
+    assert_eq!(names(directory.path()), ["r.unikprof"]);
+}
+
+#[test]
+fn an_older_epoch_in_the_way_is_fetched_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r.unikprof");
+    let script = Script {
+        older_epoch: true,
+        ..Script::default()
+    };
+    let peer = Peer::start(script.clone());
+    let request = Request::Stop { recording: 0 };
+    record::fetch(&mut session(&peer, PATIENT), request, &path, &mut ()).unwrap();
+    assert_eq!(
+        peer.log(),
+        [
+            "hello",
+            "stop",
+            "fetch 6",
+            "acknowledge 6",
+            "stop",
+            "fetch 7",
+            "acknowledge 7"
+        ]
+    );
+    let recording = Recording::open(&path, Reading::Strict).unwrap();
+    assert_eq!(recording.epochs, 2);
+    assert_eq!(recording.profile.sample_count(), script.samples());
+}
+
+#[test]
+fn an_acknowledgement_whose_answer_is_lost_is_given_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r.unikprof");
+    let script = Script::default();
+    let pending = peer::encode(&unikprof_proto::message::Pending {
+        recording: 3,
+        first_epoch: 7,
+        epochs: 1,
+        complete: true,
+    });
+    let epoch = peer::epoch(&script, 7, 0, 1).concat().len();
+    let peer = Peer::start(Script {
+        cuts: vec![greeting(&script) + pending.len() + epoch],
+        ..script
+    });
+    let request = Request::Dump { recording: 0 };
+    let outcome = record::fetch(&mut session(&peer, PATIENT), request, &path, &mut ()).unwrap();
+    assert!(outcome.unacknowledged.is_none());
+    let acknowledged = peer.log().iter().filter(|w| *w == "acknowledge 7").count();
+    assert_eq!(acknowledged, 2);
+}
+
+#[test]
+fn a_guest_that_restarted_is_not_taken_for_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r.unikprof");
+    let script = Script::default();
+    let peer = Peer::start(Script {
+        cuts: vec![greeting(&script)],
+        clock_ns: |connection| if connection == 0 { 1_000 } else { 10 },
+        ..script
+    });
+    let request = Request::Stop { recording: 0 };
+    let error = record::fetch(&mut session(&peer, PATIENT), request, &path, &mut ()).unwrap_err();
+    assert!(matches!(error, RecordError::GuestChanged), "{error}");
+}
+
+#[test]
+fn a_place_that_cannot_be_written_shows_before_the_guest_is_asked() {
+    let peer = Peer::start(Script::default());
+    let path = Path::new("/no/such/place/r.unikprof");
+    let error = record_to(path, &peer, PATIENT).unwrap_err();
+    assert_eq!(error.exit_code(), 7, "{error}");
+    assert_eq!(peer.log(), ["hello"]);
+}
+
+#[test]
+fn a_full_disk_leaves_the_counts_in_the_guest() {
+    let peer = Peer::start(Script::default());
+    let error = record_to(Path::new("/dev/full"), &peer, PATIENT).unwrap_err();
+    assert_eq!(error.exit_code(), 7, "{error}");
+    assert!(error.to_string().contains("make room"), "{error}");
+    assert!(
+        !peer
+            .log()
+            .iter()
+            .any(|word| word.starts_with("acknowledge"))
+    );
+}
+
+#[test]
+fn a_refusal_is_told_with_the_agents_reason() {
+    let peer = Peer::start(Script {
+        refuses: Some((
+            types::START,
+            refusal::ALREADY_RECORDING,
+            "`nightly` is being recorded",
+        )),
+        ..Script::default()
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let error = record_to(&directory.path().join("r.unikprof"), &peer, PATIENT).unwrap_err();
+    assert_eq!(error.exit_code(), 5);
+    assert!(
+        error.to_string().contains("`nightly` is being recorded"),
+        "{error}"
+    );
+    assert!(names(directory.path()).is_empty());
+}
+
+#[test]
+fn settings_outside_the_agents_limits_are_not_sent() {
+    let peer = Peer::start(Script::default());
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r.unikprof");
+    for settings in [
+        Settings {
+            period_ns: 9_999,
+            ..Settings::default()
+        },
+        Settings {
+            depth: Some(129),
+            ..Settings::default()
+        },
+    ] {
+        let mut session = session(&peer, PATIENT);
+        let error = record::record(&mut session, &settings, &path, &mut ()).unwrap_err();
+        assert!(matches!(error, RecordError::Limit { .. }), "{error}");
+        assert_eq!(error.exit_code(), 5);
+    }
+    assert!(!peer.log().contains(&"start".into()));
+}
+
+#[test]
+fn one_interrupt_ends_the_recording_and_keeps_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r.unikprof");
+    let peer = Peer::start(Script {
+        ends_by_itself: false,
+        ..Script::default()
+    });
+    let address = Address::new(peer.address.ip().to_string(), peer.address.port());
+    let interrupt = Interrupt::default();
+    let mut session = Session::open(address, patience(PATIENT), interrupt.clone()).unwrap();
+    let recording = std::thread::scope(|scope| {
+        let settings = Settings::default();
+        let (session, path) = (&mut session, &path);
+        let recording =
+            scope.spawn(move || record::record(session, &settings, path, &mut ()).unwrap());
+        peer.wait_for("check");
+        interrupt.raise();
+        recording.join().unwrap()
+    });
+    assert!(recording.incomplete.is_none());
+    assert!(peer.log().contains(&"stop".into()));
+    assert!(Recording::open(&path, Reading::Strict).is_ok());
+}
+
+#[test]
+fn two_interrupts_give_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r.unikprof");
+    let silent = Peer::foreign(|stream| {
+        use std::io::Write as _;
+        let mut stream = stream;
+        let _ = stream.write_all(&unikprof_proto::preamble::encode(
+            unikprof_proto::preamble::VERSIONS,
+        ));
+        let _ = stream.write_all(&peer::welcome(&Script::default(), 1_000).concat());
+        // Never answers the stop.
+        std::thread::sleep(Duration::from_secs(60));
+    });
+    let address = Address::new(silent.address.ip().to_string(), silent.address.port());
+    let interrupt = Interrupt::default();
+    let mut session = Session::open(address, patience(PATIENT), interrupt.clone()).unwrap();
+    interrupt.raise();
+    interrupt.raise();
+    let request = Request::Stop { recording: 0 };
+    let error = record::fetch(&mut session, request, &path, &mut ()).unwrap_err();
+    assert!(matches!(
+        error,
+        RecordError::Connection(ConnectionError::Interrupted)
+    ));
+    assert_eq!(error.exit_code(), 130);
+    assert!(names(directory.path()).is_empty());
+}

@@ -1,0 +1,700 @@
+//! Symbols of real ELF files, built here by the host's compilers, beside what binutils says.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use object::{Object, ObjectSegment, ObjectSymbol};
+use tempfile::TempDir;
+use unikprof_client::profile::{BuildId, Frame, FrameId, Mapping, Profile, ProfileBuilder};
+use unikprof_client::symbols::{
+    Force, Image, ImageOptions, Images, SymbolError, SymbolWarning, Symbolized, Symbolizer,
+};
+
+const C_SOURCE: &str = "
+static inline __attribute__((always_inline)) int innermost(volatile int *p)
+{
+    return *p * 3 + 1;
+}
+static inline __attribute__((always_inline)) int middle(volatile int *p)
+{
+    return innermost(p) ^ *p;
+}
+__attribute__((noinline)) int outer(volatile int *p)
+{
+    int sum = 0;
+    for (int i = 0; i < 10; i++)
+        sum += middle(p);
+    return sum;
+}
+int main(int argc, char **argv)
+{
+    volatile int value = argc;
+    return outer(&value);
+}
+";
+
+const CPP_SOURCE: &str = "
+namespace net {
+struct Server {
+    __attribute__((noinline)) int poll(int count, const char *name);
+};
+int Server::poll(int count, const char *name) { return count * 3 + name[0]; }
+}
+int main(int argc, char **argv) { return net::Server().poll(argc, argv[0]); }
+";
+
+const RUST_SOURCE: &str = "
+mod engine {
+    pub struct Engine(pub u64);
+    impl Engine {
+        #[inline(never)]
+        pub fn turn(&self, by: u64) -> u64 { self.0.wrapping_mul(by) ^ by }
+    }
+}
+fn main() {
+    let engine = engine::Engine(std::env::args().count() as u64);
+    std::process::exit(engine.turn(3) as i32);
+}
+";
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("these tests need `{program}`: {error}"));
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A compiled program in a folder of its own.
+struct Program {
+    dir: TempDir,
+    path: PathBuf,
+}
+
+impl Program {
+    fn build(compiler: &str, extension: &str, source: &str, options: &[&str]) -> Program {
+        let dir = TempDir::new().unwrap();
+        let source_path = dir.path().join("program").with_extension(extension);
+        fs::write(&source_path, source).unwrap();
+        let path = dir.path().join("program.elf");
+        let mut arguments = vec![source_path.to_str().unwrap(), "-o", path.to_str().unwrap()];
+        arguments.extend(options);
+        run(compiler, &arguments);
+        Program { dir, path }
+    }
+
+    fn c(options: &[&str]) -> Program {
+        let mut all = vec!["-O2", "-Wl,--build-id=sha1"];
+        all.extend(options);
+        Program::build("cc", "c", C_SOURCE, &all)
+    }
+
+    fn image(&self) -> Image {
+        Image::open(&self.path).unwrap()
+    }
+
+    fn build_id(&self) -> BuildId {
+        self.image().build_id().unwrap().clone()
+    }
+
+    /// The link addresses of a function, by the start of its raw name.
+    fn function(&self, prefix: &str) -> std::ops::Range<u64> {
+        self.function_where(|name| name.starts_with(prefix))
+    }
+
+    /// The link addresses of the function whose raw name `is_it` knows.
+    fn function_where(&self, is_it: impl Fn(&str) -> bool) -> std::ops::Range<u64> {
+        let bytes = fs::read(&self.path).unwrap();
+        let file = object::File::parse(bytes.as_slice()).unwrap();
+        let symbol = file.symbols().find(|s| is_it(s.name().unwrap())).unwrap();
+        symbol.address()..symbol.address() + symbol.size()
+    }
+
+    /// The program's segments as if they were loaded with `bias` added to their addresses.
+    fn mappings(&self, bias: u64) -> Vec<Mapping> {
+        let bytes = fs::read(&self.path).unwrap();
+        let file = object::File::parse(bytes.as_slice()).unwrap();
+        file.segments()
+            .map(|segment| {
+                let (file_offset, _) = segment.file_range();
+                let page = segment.address() % 4096;
+                Mapping {
+                    start: bias + segment.address() - page,
+                    end: bias + segment.address() + segment.size(),
+                    file_offset: file_offset - page,
+                    build_id: Some(self.build_id()),
+                    path: self.path.to_str().unwrap().to_owned(),
+                }
+            })
+            .collect()
+    }
+}
+
+fn profile(mappings: Vec<Mapping>, frames: impl IntoIterator<Item = Frame>) -> Profile {
+    let mut builder = ProfileBuilder::new();
+    mappings
+        .into_iter()
+        .for_each(|mapping| builder.add_mapping(mapping));
+    for frame in frames {
+        builder.add_stack(0, 1, &[frame]).unwrap();
+    }
+    builder.finish()
+}
+
+/// Nothing but what is named: no debug files and no programs of this host.
+fn nothing_found() -> ImageOptions {
+    ImageOptions {
+        debug_dirs: Vec::new(),
+        open_recorded_paths: false,
+    }
+}
+
+fn resolve<'p>(profile: &'p Profile, image: &Path) -> Result<Symbolized<'p>, SymbolError> {
+    let mut images = Images::new(nothing_found());
+    images.add_image(image, Force::No)?;
+    Symbolizer::new(images).resolve(profile)
+}
+
+/// `function file:line` of a frame, innermost first, `+` where the next one holds it inlined.
+fn shown(symbolized: &Symbolized<'_>, frame: FrameId) -> Vec<String> {
+    symbolized
+        .frame(frame)
+        .iter()
+        .map(|s| {
+            let file = s.file.map_or("?", |file| {
+                symbolized.file(file).rsplit('/').next().unwrap()
+            });
+            let line = s.line.map_or("?".to_owned(), |line| line.to_string());
+            let inlined = if s.inlined { " +" } else { "" };
+            format!(
+                "{} {file}:{line}{inlined}",
+                symbolized.function(s.function).name
+            )
+        })
+        .collect()
+}
+
+/// What `addr2line -f -i -C` says of each address, in the form of [`shown`].
+fn binutils(image: &Path, addresses: &[u64]) -> Vec<Vec<String>> {
+    let hex: Vec<String> = addresses.iter().map(|a| format!("{a:#x}")).collect();
+    let mut arguments = vec!["-a", "-f", "-i", "-C", "-e", image.to_str().unwrap()];
+    arguments.extend(hex.iter().map(String::as_str));
+    let mut all: Vec<Vec<String>> = Vec::new();
+    let output = run("addr2line", &arguments);
+    let mut lines = output.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("0x") {
+            all.push(Vec::new());
+            continue;
+        }
+        let place = lines.next().unwrap().split(" (").next().unwrap();
+        let place = place.rsplit('/').next().unwrap();
+        let frames = all.last_mut().unwrap();
+        if let Some(inner) = frames.last_mut() {
+            inner.push_str(" +");
+        }
+        frames.push(format!("{line} {place}"));
+    }
+    all
+}
+
+/// Every address of a function, beside binutils.
+fn compare_with_binutils(program: &Program, bias: u64, function: &str) -> Vec<Vec<String>> {
+    let linked: Vec<u64> = program.function(function).collect();
+    let profile = profile(
+        program.mappings(bias),
+        linked.iter().map(|a| Frame::leaf(bias + a)),
+    );
+    let symbolized = resolve(&profile, &program.path).unwrap();
+    assert!(
+        symbolized.warnings().is_empty(),
+        "{:?}",
+        symbolized.warnings()
+    );
+    let found: Vec<Vec<String>> = profile
+        .frame_ids()
+        .map(|frame| shown(&symbolized, frame))
+        .collect();
+    for ((address, found), expected) in linked
+        .iter()
+        .zip(&found)
+        .zip(binutils(&program.path, &linked))
+    {
+        assert_eq!(*found, expected, "at {address:#x}");
+    }
+    found
+}
+
+#[test]
+fn inlined_c_functions_at_a_fixed_place_are_as_binutils_says() {
+    let program = Program::c(&["-g", "-no-pie"]);
+    assert!(!program.image().is_position_independent());
+    let found = compare_with_binutils(&program, 0, "outer");
+    let deepest = found.iter().max_by_key(|frames| frames.len()).unwrap();
+    assert_eq!(deepest.len(), 3, "{deepest:?}");
+    assert!(
+        deepest[0].starts_with("innermost program.c:"),
+        "{deepest:?}"
+    );
+    assert!(
+        deepest[1].starts_with("middle program.c:8 +"),
+        "{deepest:?}"
+    );
+    assert!(deepest[2].starts_with("outer program.c:14"), "{deepest:?}");
+}
+
+#[test]
+fn a_position_independent_program_is_found_where_it_was_loaded() {
+    let program = Program::c(&["-g", "-pie", "-fPIE"]);
+    assert!(program.image().is_position_independent());
+    let found = compare_with_binutils(&program, 0x5555_5000_0000, "outer");
+    assert!(found.iter().any(|frames| frames.len() == 3));
+}
+
+#[test]
+fn compressed_debug_sections_and_older_dwarf_are_read() {
+    for options in [["-g", "-gz=zlib"], ["-gdwarf-4", "-no-pie"]] {
+        compare_with_binutils(&Program::c(&options), 0, "outer");
+    }
+}
+
+#[test]
+fn c_plus_plus_names_are_demangled() {
+    let program = Program::build("c++", "cc", CPP_SOURCE, &["-O1", "-g", "-Wl,--build-id"]);
+    let found = compare_with_binutils(&program, 0, "_ZN3net6Server4poll");
+    assert!(found[0][0].starts_with("net::Server::poll(int, char const*) program.cc:6"));
+}
+
+#[test]
+fn rust_names_are_demangled_without_their_hash() {
+    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
+    let options = ["-Copt-level=1", "-g", "-Clink-arg=-Wl,--build-id"];
+    let program = Program::build(&rustc, "rs", RUST_SOURCE, &options);
+    let bytes = fs::read(&program.path).unwrap();
+    let file = object::File::parse(bytes.as_slice()).unwrap();
+    let turn = file
+        .symbols()
+        .find(|s| s.name().unwrap().contains("Engine4turn"))
+        .unwrap();
+    let profile = profile(program.mappings(0), [Frame::leaf(turn.address())]);
+    let symbolized = resolve(&profile, &program.path).unwrap();
+    let frames = shown(&symbolized, profile.frame_ids().next().unwrap());
+    let name = frames.last().unwrap();
+    assert!(
+        name.starts_with("program::engine::Engine::turn program.rs:"),
+        "{name}"
+    );
+    assert!(!name.contains("::h"), "{name}");
+}
+
+const INLINED_RUST_SOURCE: &str = "
+mod engine {
+    pub mod gears {
+        #[inline(always)]
+        pub fn spin<T: Copy + Into<u64>>(by: T) -> u64 { std::hint::black_box(by.into()) ^ 3 }
+    }
+    pub struct Engine(pub u64);
+    impl Engine {
+        #[inline(never)]
+        pub fn turn(&self, by: u64) -> u64 { gears::spin(self.0).wrapping_mul(by) ^ by }
+    }
+}
+fn main() {
+    let engine = engine::Engine(std::env::args().count() as u64);
+    std::process::exit(engine.turn(3) as i32);
+}
+";
+
+/// Line tables alone name inlined functions without their modules, full information with them.
+#[test]
+fn inlined_rust_functions_have_their_paths_whatever_the_debug_information() {
+    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
+    for (level, spin, black_box) in [
+        ("line-tables-only", "program::spin", "core::hint::black_box"),
+        ("1", "program::engine::gears::spin", "core::hint::black_box"),
+        ("2", "program::engine::gears::spin", "core::hint::black_box"),
+    ] {
+        let level = format!("-Cdebuginfo={level}");
+        let options = ["-Copt-level=2", level.as_str(), "-Clink-arg=-Wl,--build-id"];
+        let program = Program::build(&rustc, "rs", INLINED_RUST_SOURCE, &options);
+        let turn = program.function_where(|name| name.contains("Engine4turn"));
+        let profile = profile(program.mappings(0), turn.map(Frame::leaf));
+        let symbolized = resolve(&profile, &program.path).unwrap();
+        let mut names: Vec<Vec<&str>> = profile
+            .frame_ids()
+            .map(|frame| symbolized.frame(frame))
+            .map(|symbols| {
+                symbols
+                    .iter()
+                    .map(|s| symbolized.function(s.function).name.as_str())
+                    .collect()
+            })
+            .collect();
+        names.sort_by_key(Vec::len);
+        let deepest = names.last().unwrap();
+        assert_eq!(
+            *deepest,
+            [black_box, spin, "program::engine::Engine::turn"],
+            "{level}"
+        );
+    }
+}
+
+/// The instruction behind the last call of `main` may be another line, or no part of it.
+#[test]
+fn a_return_address_belongs_to_the_call_before_it() {
+    let program = Program::c(&["-g", "-no-pie"]);
+    let outer = program.function("outer");
+    let ends = [Frame::caller(outer.end), Frame::caller(outer.start)];
+    let profile = profile(program.mappings(0), ends);
+    let symbolized = resolve(&profile, &program.path).unwrap();
+    let names: Vec<String> = profile
+        .frame_ids()
+        .map(|f| {
+            let outermost = symbolized.frame(f).last().unwrap();
+            symbolized.function(outermost.function).name.clone()
+        })
+        .collect();
+    assert_eq!(names[0], "outer");
+    assert_ne!(names[1], "outer");
+}
+
+#[test]
+fn another_build_is_refused_and_can_be_forced() {
+    let program = Program::c(&["-g", "-no-pie"]);
+    let other = Program::c(&["-g", "-no-pie", "-O1"]);
+    let address = program.function("outer").start;
+    let profile = profile(program.mappings(0), [Frame::leaf(address)]);
+    let error = resolve(&profile, &other.path).unwrap_err();
+    let SymbolError::WrongBuildId {
+        expected, found, ..
+    } = &error
+    else {
+        panic!("{error}")
+    };
+    assert_eq!(*expected, program.build_id());
+    assert_eq!(*found, Some(other.build_id()));
+    let text = error.to_string();
+    for part in [
+        expected.to_string(),
+        other.build_id().to_string(),
+        "--force-image".into(),
+    ] {
+        assert!(text.contains(&part), "{text}");
+    }
+
+    let mut images = Images::new(nothing_found());
+    images.add_image(&other.path, Force::Yes).unwrap();
+    let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
+    assert!(matches!(
+        symbolized.warnings()[0],
+        SymbolWarning::Forced { .. }
+    ));
+}
+
+#[test]
+fn an_image_without_a_build_id_is_refused_where_one_was_recorded() {
+    let program = Program::c(&["-g", "-no-pie"]);
+    let anonymous = Program::c(&["-g", "-no-pie", "-Wl,--build-id=none"]);
+    let profile = profile(
+        program.mappings(0),
+        [Frame::leaf(program.function("outer").start)],
+    );
+    let error = resolve(&profile, &anonymous.path).unwrap_err();
+    assert!(error.to_string().contains("found none"), "{error}");
+}
+
+#[test]
+fn a_recording_without_build_ids_is_named_with_a_warning() {
+    let program = Program::c(&["-g", "-no-pie"]);
+    let mut mappings = program.mappings(0);
+    mappings
+        .iter_mut()
+        .for_each(|mapping| mapping.build_id = None);
+    let profile = profile(mappings, [Frame::leaf(program.function("outer").start)]);
+    let symbolized = resolve(&profile, &program.path).unwrap();
+    assert!(matches!(
+        symbolized.warnings(),
+        [SymbolWarning::NotVerified { .. }]
+    ));
+    assert!(shown(&symbolized, profile.frame_ids().next().unwrap())[0].starts_with("outer"));
+}
+
+#[test]
+fn a_recording_without_mappings_is_named_as_it_was_linked() {
+    let program = Program::c(&["-g", "-no-pie"]);
+    let profile = profile(Vec::new(), [Frame::leaf(program.function("outer").start)]);
+    let symbolized = resolve(&profile, &program.path).unwrap();
+    assert!(shown(&symbolized, profile.frame_ids().next().unwrap())[0].starts_with("outer"));
+}
+
+#[test]
+fn without_debug_information_the_symbol_table_names_functions() {
+    let program = Program::c(&["-no-pie"]);
+    let profile = profile(
+        program.mappings(0),
+        [Frame::leaf(program.function("outer").start + 1)],
+    );
+    let symbolized = resolve(&profile, &program.path).unwrap();
+    assert_eq!(
+        shown(&symbolized, profile.frame_ids().next().unwrap()),
+        ["outer ?:?"]
+    );
+    assert!(matches!(
+        symbolized.warnings(),
+        [SymbolWarning::NoDebugInfo { .. }]
+    ));
+}
+
+#[test]
+fn a_stripped_image_leaves_addresses_and_says_so() {
+    let program = Program::c(&["-g", "-no-pie"]);
+    let address = program.function("outer").start;
+    run("strip", &[program.path.to_str().unwrap()]);
+    let mappings = program.mappings(0);
+    let profile = profile(mappings.clone(), [Frame::leaf(address)]);
+    let symbolized = resolve(&profile, &program.path).unwrap();
+    assert!(matches!(
+        symbolized.warnings(),
+        [SymbolWarning::Stripped { .. }]
+    ));
+    let offset = mappings.iter().find_map(|m| m.offset_of(address)).unwrap();
+    assert_eq!(
+        shown(&symbolized, profile.frame_ids().next().unwrap()),
+        [format!("{address:#x} program.elf+{offset:#x} ?:?")]
+    );
+}
+
+#[test]
+fn a_separate_debug_file_is_found_by_link_and_by_build_id() {
+    let program = Program::c(&["-g", "-no-pie"]);
+    let address = program.function("outer").start;
+    let mappings = program.mappings(0);
+    let id = program.build_id().to_string();
+    let path = program.path.to_str().unwrap();
+    let beside = program.dir.path().join("program.debug");
+    run(
+        "objcopy",
+        &["--only-keep-debug", path, beside.to_str().unwrap()],
+    );
+    run("strip", &[path]);
+    run(
+        "objcopy",
+        &[&format!("--add-gnu-debuglink={}", beside.display()), path],
+    );
+    let profile = profile(mappings, [Frame::leaf(address)]);
+    let first = profile.frame_ids().next().unwrap();
+    let symbolized = resolve(&profile, &program.path).unwrap();
+    assert!(shown(&symbolized, first)[0].starts_with("outer program.c:"));
+    assert!(
+        symbolized.warnings().is_empty(),
+        "{:?}",
+        symbolized.warnings()
+    );
+
+    // Damaged, it is left aside.
+    let good = fs::read(&beside).unwrap();
+    let mut bad = good.clone();
+    *bad.last_mut().unwrap() ^= 1;
+    fs::write(&beside, &bad).unwrap();
+    let symbolized = resolve(&profile, &program.path).unwrap();
+    assert!(
+        matches!(
+            symbolized.warnings()[0],
+            SymbolWarning::DebugFileDiffers { .. }
+        ),
+        "{:?}",
+        symbolized.warnings()
+    );
+
+    fs::remove_file(&beside).unwrap();
+    let debug = TempDir::new().unwrap();
+    let folder = debug.path().join(".build-id").join(&id[..2]);
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join(format!("{}.debug", &id[2..])), &good).unwrap();
+    let options = ImageOptions {
+        debug_dirs: vec![debug.path().to_owned()],
+        ..nothing_found()
+    };
+    let mut images = Images::new(options);
+    images.add_image(&program.path, Force::No).unwrap();
+    let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
+    assert!(shown(&symbolized, first)[0].starts_with("outer program.c:"));
+}
+
+#[test]
+fn a_recorded_path_is_opened_only_for_the_same_build() {
+    let program = Program::c(&["-g", "-no-pie"]);
+    let address = program.function("outer").start;
+    let recorded = profile(program.mappings(0), [Frame::leaf(address)]);
+    let first = recorded.frame_ids().next().unwrap();
+    let options = || ImageOptions {
+        debug_dirs: Vec::new(),
+        open_recorded_paths: true,
+    };
+    let symbolized = Symbolizer::new(Images::new(options()))
+        .resolve(&recorded)
+        .unwrap();
+    assert!(shown(&symbolized, first)[0].starts_with("outer program.c:"));
+
+    let mut mappings = program.mappings(0);
+    for mapping in &mut mappings {
+        mapping.build_id = Some("00".repeat(20).parse().unwrap());
+    }
+    let differs = profile(mappings, [Frame::leaf(address)]);
+    let symbolized = Symbolizer::new(Images::new(options()))
+        .resolve(&differs)
+        .unwrap();
+    assert!(shown(&symbolized, first)[0].starts_with("0x"));
+    assert!(matches!(
+        symbolized.warnings()[0],
+        SymbolWarning::LocalFileDiffers { .. }
+    ));
+    assert!(matches!(
+        symbolized.warnings()[1],
+        SymbolWarning::NoImage { addresses: 1, .. }
+    ));
+}
+
+#[test]
+fn programs_and_libraries_are_told_apart_by_build_id() {
+    let program = Program::c(&["-g", "-no-pie"]);
+    let library = Program::build(
+        "cc",
+        "c",
+        "int from_library(int a) { return a * 7; }",
+        &["-shared", "-fPIC", "-g", "-O1", "-Wl,--build-id"],
+    );
+    let bias = 0x7f00_0000_0000;
+    let mut mappings = program.mappings(0);
+    mappings.extend(library.mappings(bias));
+    let frames = [
+        Frame::leaf(program.function("outer").start),
+        Frame::leaf(bias + library.function("from_library").start),
+    ];
+    let profile = profile(mappings, frames);
+    let mut images = Images::new(nothing_found());
+    // The order they are named in does not matter.
+    images.add_image(&library.path, Force::No).unwrap();
+    images.add_image(&program.path, Force::No).unwrap();
+    let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
+    let names: Vec<Vec<String>> = profile
+        .frame_ids()
+        .map(|frame| shown(&symbolized, frame))
+        .collect();
+    assert!(names[0][0].starts_with("outer program.c:"), "{names:?}");
+    assert!(
+        names[1][0].starts_with("from_library program.c:1"),
+        "{names:?}"
+    );
+    assert!(
+        symbolized.warnings().is_empty(),
+        "{:?}",
+        symbolized.warnings()
+    );
+}
+
+#[test]
+fn a_list_from_nm_names_a_stripped_program_wherever_it_was_loaded() {
+    for (options, bias) in [
+        (["-no-pie", "-fno-PIE"], 0),
+        (["-pie", "-fPIE"], 0x5555_5000_0000),
+    ] {
+        let program = Program::c(&options);
+        let list = program.dir.path().join("symbols");
+        fs::write(&list, run("nm", &[program.path.to_str().unwrap()])).unwrap();
+        let address = bias + program.function("outer").start;
+        let profile = profile(program.mappings(bias), [Frame::leaf(address)]);
+        for with_image in [false, true] {
+            let mut images = Images::new(nothing_found());
+            images.add_symbols(&list).unwrap();
+            if with_image {
+                run("strip", &[program.path.to_str().unwrap()]);
+                images.add_image(&program.path, Force::No).unwrap();
+            }
+            let symbolized = Symbolizer::new(images).resolve(&profile).unwrap();
+            let first = profile.frame_ids().next().unwrap();
+            assert_eq!(
+                shown(&symbolized, first),
+                ["outer ?:?"],
+                "{options:?} {with_image}"
+            );
+        }
+    }
+}
+
+#[test]
+fn another_processors_image_is_refused() {
+    let program = Program::c(&["-no-pie"]);
+    let mut bytes = fs::read(&program.path).unwrap();
+    // e_machine: EM_AARCH64.
+    bytes[18..20].copy_from_slice(&183_u16.to_le_bytes());
+    let path = program.dir.path().join("other.elf");
+    fs::write(&path, bytes).unwrap();
+    let error = resolve(&profile(program.mappings(0), []), &path).unwrap_err();
+    assert!(
+        matches!(error, SymbolError::WrongArchitecture { .. }),
+        "{error}"
+    );
+}
+
+/// Changed bytes in every part of the file: whatever comes out, nothing panics or hangs.
+#[test]
+fn damaged_files_never_panic() {
+    for options in [["-g", "-no-pie"], ["-g", "-gz=zlib"]] {
+        let program = Program::c(&options);
+        let good = fs::read(&program.path).unwrap();
+        let addresses: Vec<u64> = program
+            .function("outer")
+            .chain(program.function("main"))
+            .collect();
+        let profile = profile(
+            program.mappings(0),
+            addresses.iter().map(|a| Frame::leaf(*a)),
+        );
+        let path = program.dir.path().join("damaged.elf");
+        let mut state = 0x9e37_79b9_u64;
+        let mut random = move |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        let (mut resolved, mut warned) = (0, 0);
+        for _ in 0..200 {
+            let mut bad = good.clone();
+            for _ in 0..1 + random(40) {
+                let at = random(bad.len());
+                bad[at] = random(256) as u8;
+            }
+            if random(10) == 0 {
+                bad.truncate(random(bad.len()));
+            }
+            fs::write(&path, &bad).unwrap();
+            let mut images = Images::new(nothing_found());
+            if images.add_image(&path, Force::Yes).is_ok()
+                && let Ok(symbolized) = Symbolizer::new(images).resolve(&profile)
+            {
+                resolved += 1;
+                warned += usize::from(!symbolized.warnings().is_empty());
+                assert!(
+                    profile
+                        .frame_ids()
+                        .all(|frame| !symbolized.frame(frame).is_empty())
+                );
+            }
+        }
+        assert!(
+            resolved > 50 && warned > 0,
+            "{resolved} resolved, {warned} warned"
+        );
+    }
+}
