@@ -1,0 +1,255 @@
+//! Clients of the agent: their bytes on the way, and what they make of the answers.
+
+use unikprof_agent::{Service, SessionId};
+use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY, Message};
+use unikprof_proto::message::{
+    Acknowledge, Acknowledged, Check, Dump, EpochEnd, Fetch, Hello, Mapping, Nodes, Pending, Start,
+    Started, Status, Stop, VcpuEpoch, Welcome,
+};
+use unikprof_proto::{nodes, preamble};
+
+use crate::fake::{FakePlatform, VCPUS};
+use crate::frames;
+
+pub(crate) type FakeService<'s, 'a> = Service<'s, 'a, FakePlatform<'a>>;
+
+/// One connection. Whatever the agent sends on it must be whole messages, in order.
+pub(crate) struct Client {
+    pub(crate) session: SessionId,
+    to_agent: Vec<u8>,
+    to_client: Vec<u8>,
+    greeted: bool,
+}
+
+/// What a client has not read yet, the agent does not have to produce: this bounds the test.
+const MOST_UNREAD: usize = 64 << 10;
+
+impl Client {
+    pub(crate) fn connect(service: &mut FakeService<'_, '_>) -> Option<Client> {
+        service.open().map(|session| Client {
+            session,
+            to_agent: Vec::new(),
+            to_client: Vec::new(),
+            greeted: false,
+        })
+    }
+
+    /// Puts bytes on the way to the agent.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        if self.to_agent.len() < MOST_UNREAD {
+            self.to_agent.extend(bytes);
+        }
+    }
+
+    pub(crate) fn send_message<'m>(&mut self, message: &impl Message<'m>) {
+        let mut buffer = [0; HEADER + MAX_BODY];
+        let length = frame::encode(message, &mut buffer).expect("requests are short");
+        self.send(&buffer[..length]);
+    }
+
+    /// Hands at most `most` of those bytes to the agent.
+    pub(crate) fn deliver(&mut self, service: &mut FakeService<'_, '_>, most: usize) {
+        let offered = &self.to_agent[..most.min(self.to_agent.len())];
+        let taken = service.receive(self.session, offered);
+        assert!(taken <= offered.len());
+        self.to_agent.drain(..taken);
+    }
+
+    /// Reads at most `most` bytes from the agent, and judges what is whole; answers how many came.
+    pub(crate) fn read(&mut self, service: &mut FakeService<'_, '_>, most: usize) -> usize {
+        let begin = self.to_client.len();
+        self.to_client.resize(begin + most, 0);
+        let length = service.transmit(self.session, &mut self.to_client[begin..]);
+        assert!(length <= most);
+        self.to_client.truncate(begin + length);
+        while self.take(|frame| assert!(frames::message(frame), "{frame:?} is no message")) {}
+        length
+    }
+
+    /// Hands the next whole frame to `judge`; answers whether there was one.
+    fn take(&mut self, judge: impl FnOnce(&Frame<'_>)) -> bool {
+        if !self.greeted {
+            let Some(head) = self.to_client.first_chunk() else {
+                return false;
+            };
+            assert_eq!(preamble::decode(head), Ok(preamble::VERSIONS));
+            self.to_client.drain(..preamble::LENGTH);
+            self.greeted = true;
+        }
+        let frame = frame::split(&self.to_client).expect("the agent's frames are sound");
+        let Some(frame) = frame else { return false };
+        let length = frame.length();
+        judge(&frame);
+        self.to_client.drain(..length);
+        true
+    }
+}
+
+/// A client that keeps to the protocol, and expects the agent to.
+pub(crate) struct Honest<'c, 's, 'a> {
+    service: &'c mut FakeService<'s, 'a>,
+    client: Client,
+    /// All frames of answers, as they came.
+    pub(crate) received: Vec<u8>,
+}
+
+/// What an epoch held.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fetched {
+    pub(crate) ticks: u64,
+    pub(crate) recorded: u64,
+    pub(crate) overflow: u64,
+}
+
+/// How often an answer is waited for: clearing a table takes some calls.
+const PATIENCE: u32 = 10_000;
+
+impl<'c, 's, 'a> Honest<'c, 's, 'a> {
+    pub(crate) fn connect(service: &'c mut FakeService<'s, 'a>) -> Honest<'c, 's, 'a> {
+        let mut client = Client::connect(service).expect("a session is free");
+        client.send(&preamble::encode(preamble::VERSIONS));
+        Honest {
+            service,
+            client,
+            received: Vec::new(),
+        }
+    }
+
+    /// Asks, and hands the frames of the answer to `visit` until it says that that was all.
+    fn ask<'m, T>(
+        &mut self,
+        request: &impl Message<'m>,
+        mut visit: impl FnMut(&Frame<'_>) -> Option<T>,
+    ) -> T {
+        self.client.send_message(request);
+        for _ in 0..PATIENCE {
+            self.service.advance();
+            self.client.deliver(self.service, usize::MAX);
+            let mut buffer = [0; 4096];
+            let length = self.service.transmit(self.client.session, &mut buffer);
+            self.client.to_client.extend(&buffer[..length]);
+            let (mut answer, received) = (None, &mut self.received);
+            while answer.is_none()
+                && self.client.take(|frame| {
+                    crate::checksum::put_frame(frame.kind, frame.body, received);
+                    answer = visit(frame);
+                })
+            {}
+            if let Some(answer) = answer {
+                return answer;
+            }
+            assert!(!self.service.is_over(self.client.session), "cut off");
+        }
+        panic!("no answer");
+    }
+
+    /// Who is there?
+    pub(crate) fn hello(&mut self) {
+        let mut left = None;
+        self.ask(&Hello { client: "fuzz" }, |frame| {
+            if let Ok(welcome) = frame::decode::<Welcome<'_>>(frame) {
+                assert_eq!(welcome.vcpus, VCPUS);
+                left = Some(welcome.mappings);
+            } else {
+                frame::decode::<Mapping<'_>>(frame).expect("a mapping");
+                left = left.and_then(|left: u32| left.checked_sub(1));
+            }
+            (left.expect("mappings after their welcome") == 0).then_some(())
+        });
+    }
+
+    /// What is the recorder at? Answers its state.
+    pub(crate) fn check(&mut self) -> u32 {
+        self.ask(&Check {}, |frame| {
+            let status: Status<'_> = frame::decode(frame).expect("a status");
+            assert!(status.counters.add_up(), "{status:?}");
+            assert!(status.nodes_used <= status.nodes_capacity, "{status:?}");
+            Some(status.state)
+        })
+    }
+
+    pub(crate) fn start(&mut self, start: &Start<'_>) {
+        self.ask(start, |frame| {
+            let started = frame::decode::<Started>(frame);
+            Some(started.unwrap_or_else(|_| panic!("{frame:?}")))
+        });
+    }
+
+    /// Ends the recording, or takes what it has so far; all of it is fetched and acknowledged.
+    pub(crate) fn collect(&mut self, stop: bool) -> Fetched {
+        let mut all = Fetched::default();
+        // A dump may find an older epoch in its way, once.
+        for _ in 0..2 {
+            let pending =
+                |frame: &Frame<'_>| Some(frame::decode::<Pending>(frame).expect("pending"));
+            let pending = match stop {
+                true => self.ask(&Stop { recording: 0 }, pending),
+                false => self.ask(&Dump { recording: 0 }, pending),
+            };
+            for epoch in pending.first_epoch..pending.first_epoch + u64::from(pending.epochs) {
+                let fetched = self.fetch(epoch);
+                all.ticks += fetched.ticks;
+                all.recorded += fetched.recorded;
+                all.overflow += fetched.overflow;
+                self.ask(&Acknowledge { epoch }, |frame| {
+                    let answer: Acknowledged = frame::decode(frame).expect("acknowledged");
+                    assert_eq!(answer.epoch, epoch);
+                    Some(())
+                });
+            }
+            if pending.complete {
+                return all;
+            }
+        }
+        panic!("the agent keeps older epochs");
+    }
+
+    /// Fetches an epoch, in which everything must add up.
+    fn fetch(&mut self, epoch: u64) -> Fetched {
+        let mut all = Fetched::default();
+        let (mut vcpus, mut of_vcpu, mut counted, mut next) = (0, 0, 0, 1);
+        let request = Fetch {
+            epoch,
+            vcpu: 0,
+            node: 1,
+        };
+        self.ask(&request, |frame| {
+            if let Ok(share) = frame::decode::<VcpuEpoch>(frame) {
+                assert_eq!(counted, of_vcpu, "the vCPU before");
+                assert_eq!(share.vcpu, vcpus);
+                let delta = share.end.counters.zip(&share.start.counters, |end, start| {
+                    end.checked_sub(start)
+                        .expect("counters do not run backwards")
+                });
+                assert!(delta.add_up(), "{share:?}");
+                assert!(share.end.at_ns >= share.start.at_ns, "{share:?}");
+                assert!(share.end.running_ns >= share.start.running_ns, "{share:?}");
+                vcpus += 1;
+                (of_vcpu, counted, next) = (delta.recorded, 0, 1);
+                all.ticks += delta.ticks;
+                all.recorded += delta.recorded;
+                all.overflow += delta.overflow;
+            }
+            if let Ok(run) = frame::decode::<Nodes<'_>>(frame) {
+                assert_eq!((run.epoch, run.vcpu, run.first), (epoch, vcpus - 1, next));
+                next += run.count;
+                let sound = nodes::decode(run.first, run.count, run.payload, |_, node| {
+                    counted += node.count;
+                });
+                assert_eq!(sound, Ok(()));
+            }
+            let end = frame::decode::<EpochEnd>(frame).ok()?;
+            assert_eq!(vcpus, VCPUS);
+            assert_eq!(counted, of_vcpu, "the last vCPU");
+            assert_eq!((end.epoch, end.samples), (epoch, all.recorded));
+            Some(())
+        });
+        all
+    }
+
+    /// Ends the conversation.
+    pub(crate) fn leave(self) -> Vec<u8> {
+        self.service.close(self.client.session);
+        self.received
+    }
+}

@@ -1,0 +1,65 @@
+//! Frames and messages: nothing panics, and what is read can be written and read again.
+
+use unikprof_client::recording::{FileEnd, FileHeader};
+use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY};
+use unikprof_proto::message::{
+    Acknowledge, Acknowledged, Check, Dump, Epoch, EpochEnd, Fetch, Hello, Histogram, Mapping,
+    Nodes, Pending, Refusal, Start, Started, Status, Stop, VcpuEpoch, Welcome,
+};
+use unikprof_proto::preamble;
+
+use crate::checksum::crc32c;
+
+/// Reads the bytes as a stream of frames, as one frame's type and body, and as a preamble.
+pub fn check(bytes: &[u8]) {
+    stream(bytes);
+    if let Some((kind, body)) = bytes.split_first_chunk() {
+        let body = &body[..body.len().min(MAX_BODY)];
+        let kind = u16::from_le_bytes(*kind);
+        message(&Frame { kind, body });
+    }
+    if let Some(head) = bytes.first_chunk()
+        && let Ok(versions) = preamble::decode(head)
+    {
+        assert!((1..=head.len()).all(|length| preamble::is_prefix(&head[..length])));
+        assert_eq!(preamble::decode(&preamble::encode(versions)), Ok(versions));
+    }
+}
+
+fn stream(mut bytes: &[u8]) {
+    while let Ok(Some(frame)) = frame::split(bytes) {
+        let (this, rest) = bytes.split_at(frame.length());
+        let crc = crc32c(this[..6].iter().chain(frame.body).copied());
+        assert_eq!(this[6..HEADER], crc.to_le_bytes());
+        assert_eq!(frame::split(&this[..this.len() - 1]), Ok(None));
+        message(&frame);
+        bytes = rest;
+    }
+}
+
+/// Reads a frame as every message there is; answers whether it is one. What is read must come back
+/// when it is written, in no more bytes.
+pub(crate) fn message(frame: &Frame<'_>) -> bool {
+    let mut buffer = vec![0; HEADER + MAX_BODY];
+    let mut is_message = false;
+    macro_rules! round_trip {
+        ($($message:ident)*) => {$(
+            if let Ok(message) = frame::decode::<$message>(frame) {
+                is_message = true;
+                let length = frame::encode(&message, &mut buffer);
+                let length = length.unwrap_or_else(|error| panic!("{message:?}: {error}"));
+                let written = frame::split(&buffer[..length]);
+                let Ok(Some(written)) = written else {
+                    panic!("{message:?} is written as {written:?}");
+                };
+                assert!(written.length() == length && written.body.len() <= frame.body.len());
+                assert_eq!(frame::decode::<$message>(&written), Ok(message));
+            }
+        )*};
+    }
+    round_trip! {
+        Acknowledge Acknowledged Check Dump Epoch EpochEnd Fetch FileEnd FileHeader Hello Histogram
+        Mapping Nodes Pending Refusal Start Started Status Stop VcpuEpoch Welcome
+    }
+    is_message
+}

@@ -1,0 +1,85 @@
+//! Recording files: whatever is in one, reading it ends with a recording or an error, in memory that
+//! its length bounds; and what could be read can be reported.
+
+use std::path::Path;
+
+use unikprof_client::recording::{MAGIC, Reading, Recording, VERSION};
+use unikprof_client::report::{Format, Report, ReportOptions};
+use unikprof_client::symbols::Symbolizer;
+
+use crate::ALLOCATED;
+use crate::checksum::put_frame;
+use crate::input::Input;
+
+/// The most bytes of memory for a byte of a file: a node of 15 frames can take 17 bytes, and each
+/// frame becomes a node of the profile's tree, in tables that double when they are full.
+const MEMORY_PER_BYTE: usize = 512;
+/// And for any file, however short: buffers.
+const MEMORY: usize = 128 << 10;
+
+/// Reads the bytes as a file, or as the frames of one.
+pub fn check(bytes: &[u8]) {
+    let input = &mut Input::new(bytes);
+    match input.byte() {
+        0 => read(input.bytes(usize::MAX)),
+        _ => read(&file_of(input)),
+    }
+}
+
+/// A file whose frames are these: type, length, body.
+fn file_of(input: &mut Input<'_>) -> Vec<u8> {
+    let mut file = preamble();
+    while !input.is_empty() {
+        let (kind, length) = (input.short(), input.short());
+        put_frame(kind, input.bytes(length.into()), &mut file);
+    }
+    file
+}
+
+/// The beginning of a file.
+pub(crate) fn preamble() -> Vec<u8> {
+    let mut file = MAGIC.to_vec();
+    file.extend(VERSION.to_le_bytes());
+    file.extend(1_u16.to_le_bytes());
+    file.extend([0; 4]);
+    file
+}
+
+fn read(file: &[u8]) {
+    let path = Path::new("fuzz.unikprof");
+    let strict = bounded(file.len(), || Recording::read(file, path, Reading::Strict));
+    let salvaged = bounded(file.len(), || Recording::read(file, path, Reading::Salvage));
+    if let Err(error) = &strict {
+        assert!(!error.to_string().is_empty());
+    }
+    assert!(
+        strict.is_err() || salvaged.is_ok(),
+        "what is sound can be salvaged"
+    );
+    if let Ok(recording) = strict.or(salvaged) {
+        report(&recording);
+    }
+}
+
+/// Reports are bounded by the recording, not by its file: counts may be large, and names repeat.
+fn report(recording: &Recording) {
+    let symbolized = Symbolizer::default()
+        .resolve(&recording.profile)
+        .expect("no image is asked for");
+    let report = Report::new(&symbolized, ReportOptions::default());
+    for format in [Format::Text, Format::Folded, Format::Json, Format::Pprof] {
+        report
+            .write(format, &mut Vec::new())
+            .expect("a vector takes everything");
+    }
+}
+
+fn bounded<T>(length: usize, run: impl FnOnce() -> T) -> T {
+    let before = ALLOCATED.current_usage();
+    ALLOCATED.reset_peak_usage();
+    let result = run();
+    let used = ALLOCATED.peak_usage().saturating_sub(before);
+    let most = MEMORY + MEMORY_PER_BYTE * length;
+    assert!(used <= most, "{used} bytes for a file of {length}");
+    result
+}

@@ -1,0 +1,177 @@
+//! The inputs that fuzzing begins with: small, sound, and made anew each time.
+
+use unikprof_client::recording::{FileEnd, FileHeader};
+use unikprof_proto::code::message_type;
+use unikprof_proto::frame::{self, Message};
+
+use crate::{checksum, recording, sessions};
+
+/// For each target, by its name.
+pub fn all() -> [(&'static str, Vec<Vec<u8>>); 5] {
+    // What an agent sends to a client that makes one recording: every kind of answer.
+    let answers = sessions::play(&[]);
+    [
+        ("frames", frames(&answers)),
+        ("nodes", nodes(&answers)),
+        ("sessions", conversations()),
+        ("recording", recordings(&answers)),
+        ("walk", stacks()),
+    ]
+}
+
+fn split(mut bytes: &[u8]) -> Vec<frame::Frame<'_>> {
+    let mut frames = Vec::new();
+    while let Ok(Some(frame)) = frame::split(bytes) {
+        bytes = &bytes[frame.length()..];
+        frames.push(frame);
+    }
+    frames
+}
+
+/// All frames as a stream, and each kind of message as a type and a body.
+fn frames(answers: &[u8]) -> Vec<Vec<u8>> {
+    let mut seeds = vec![answers.to_vec()];
+    let mut kinds = Vec::new();
+    for frame in split(answers) {
+        if !kinds.contains(&frame.kind) {
+            kinds.push(frame.kind);
+            seeds.push([&frame.kind.to_le_bytes(), frame.body].concat());
+        }
+    }
+    for request in message_type::HELLO..=message_type::ACKNOWLEDGE {
+        seeds.push([&request.to_le_bytes()[..], &[1; 9]].concat());
+    }
+    seeds
+}
+
+/// Runs of nodes, behind the id of the first and their number.
+fn nodes(answers: &[u8]) -> Vec<Vec<u8>> {
+    let runs = split(answers)
+        .into_iter()
+        .filter_map(|frame| frame::decode::<unikprof_proto::message::Nodes<'_>>(&frame).ok())
+        .map(|run| {
+            let [low, high, ..] = run.count.to_le_bytes();
+            [&[1, run.first as u8, low, high], run.payload].concat()
+        });
+    runs.collect()
+}
+
+/// What [`sessions`] understands: connect, greet, then requests that are delivered and read.
+fn conversations() -> Vec<Vec<u8>> {
+    let mut seeds = vec![vec![0, 2, 0, 7, 0, 255, 255]];
+    for request in 0..8 {
+        let mut seed = vec![
+            0, 2, 0, // connect, preamble
+            14, 7, 0, 0, 1, 16, 1, 0, 0, 2, 0, 2, 0, // a stack
+            3, 0, 1, 2, 0, 0, 0, 0, 16, 0, 0, 0, // a start
+            7, 0, 255, 15, // delivered, and its answer read
+            15, 40, // interruptions
+        ];
+        for vcpu in 0..3 {
+            seed.extend([11, vcpu, 0, 12, vcpu, 0]);
+        }
+        seed.extend([3, 0, 1, request, 0, 0, 0, 0, 7, 0, 255, 15, 9]);
+        seed.extend([0, 2, 1, 3, 1, 1, 6, 1, 7, 1, 255, 15, 8, 0]);
+        seeds.push(seed);
+    }
+    seeds
+}
+
+/// A file as it is, and as the list of its frames.
+fn recordings(answers: &[u8]) -> Vec<Vec<u8>> {
+    let mut content = Vec::new();
+    put(
+        &FileHeader {
+            client: "fuzz",
+            created_unix_ns: 1,
+        },
+        &mut content,
+    );
+    for frame in split(answers) {
+        // What of a conversation is kept in a file.
+        if matches!(
+            frame.kind,
+            message_type::WELCOME | message_type::MAPPING | message_type::EPOCH
+                ..=message_type::EPOCH_END
+        ) {
+            checksum::put_frame(frame.kind, frame.body, &mut content);
+        }
+    }
+    put(
+        &FileEnd {
+            complete: true,
+            reason: "",
+        },
+        &mut content,
+    );
+    let mut whole = vec![0];
+    whole.extend(recording::preamble());
+    whole.extend(&content);
+    let mut listed = vec![1];
+    for frame in split(&content) {
+        listed.extend(frame.kind.to_le_bytes());
+        listed.extend((frame.body.len() as u16).to_le_bytes());
+        listed.extend(frame.body);
+    }
+    vec![whole, listed]
+}
+
+fn put<'m>(message: &impl Message<'m>, out: &mut Vec<u8>) {
+    let mut buffer = [0; 256];
+    let length = frame::encode(message, &mut buffer).expect("it is short");
+    out.extend(&buffer[..length]);
+}
+
+/// Chains of frame records of several lengths, as [`walk`](crate::walk) understands them.
+fn stacks() -> Vec<Vec<u8>> {
+    [0_u8, 1, 5, 40]
+        .map(|frames| {
+            // Lengths of code, whole bounds, depth, pc in code, sp and fp at the start.
+            let mut seed = vec![2, 0, 32, 2, 0, 32, 2, 0, 32, 0, 0, 30, 1, 0, 0, 0];
+            seed.extend([0, 0, 0, 0, 0, 0, 0]);
+            for frame in 0..frames {
+                let next = u16::from(frame + 1) * 2;
+                seed.push(0);
+                seed.extend(next.to_le_bytes());
+                seed.extend([1, 0, frame, 0]);
+            }
+            seed
+        })
+        .to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use unikprof_client::recording::{Completeness, Reading, Recording};
+
+    /// Fuzzing begins with what is sound, not with what is refused at its first byte.
+    #[test]
+    fn the_seed_of_a_recording_is_one() {
+        let [whole, _] = &super::recordings(&crate::sessions::play(&[]))[..] else {
+            panic!("a file and its frames");
+        };
+        let recording = Recording::read(&whole[1..], "seed".as_ref(), Reading::Strict);
+        let recording = recording.expect("it is sound");
+        assert_eq!(recording.completeness, Completeness::Complete);
+        assert_eq!(recording.epochs, 2);
+        assert_eq!(recording.profile.recording().warnings, [""; 0]);
+    }
+
+    /// The seeds hold, and are what they are meant to be.
+    #[test]
+    fn every_seed_holds() {
+        for (target, seeds) in super::all() {
+            assert!(!seeds.is_empty(), "{target}");
+            for seed in seeds {
+                match target {
+                    "frames" => crate::frames::check(&seed),
+                    "nodes" => crate::nodes::check(&seed),
+                    "sessions" => crate::sessions::check(&seed),
+                    "recording" => crate::recording::check(&seed),
+                    "walk" => crate::walk::check(&seed),
+                    other => panic!("{other} is no target"),
+                }
+            }
+        }
+    }
+}

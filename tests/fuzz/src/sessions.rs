@@ -1,0 +1,239 @@
+//! Several clients that send what they like, and ticks in the middle: the agent's answers are always
+//! whole messages, and an honest client is served afterwards as if they had never been.
+
+use std::mem::MaybeUninit;
+
+use unikprof_agent::{Agent, Config, minimum_bytes};
+use unikprof_proto::code::{message_type, mode, start_flag, state};
+use unikprof_proto::message::{Acknowledge, Check, Dump, Fetch, Hello, Start, Stop};
+use unikprof_proto::preamble;
+
+use crate::checksum::put_frame;
+use crate::client::{Client, FakeService, Fetched, Honest};
+use crate::fake::{Fake, FakePlatform, MAPPINGS, VCPUS};
+use crate::input::Input;
+
+/// How many ticks each vCPU gets from the honest client's recording.
+const TICKS: u64 = 20;
+
+/// Plays the bytes as what clients, clocks and ticks do.
+pub fn check(bytes: &[u8]) {
+    play(bytes);
+}
+
+/// The same; answers the frames that the honest client was sent at last.
+pub(crate) fn play(bytes: &[u8]) -> Vec<u8> {
+    let fake = Fake::new();
+    // Small, so that it is full after a few stacks.
+    let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(VCPUS as usize) + 4096];
+    let config = Config {
+        vcpus: VCPUS,
+        mappings: &MAPPINGS,
+        guest_name: Some("fuzz"),
+        guest_id: None,
+        platform_name: "fake",
+        reachable_when_busy: true,
+    };
+    let agent = Agent::new(FakePlatform(&fake), config, &mut memory).expect("there is room");
+    fake.attach(&agent);
+    let mut service = FakeService::new(&agent).expect("it is the first");
+    let mut world = World {
+        fake: &fake,
+        clients: Vec::new(),
+    };
+    let mut input = Input::new(bytes);
+    while !input.is_empty() {
+        world.act(&mut input, &mut service);
+    }
+    world.leave(&mut service);
+    fake.set_interrupts(0);
+    serve_honestly(&fake, &mut service)
+}
+
+struct World<'f, 'a> {
+    fake: &'f Fake<'a>,
+    clients: Vec<Client>,
+}
+
+impl<'a> World<'_, 'a> {
+    /// One thing that happens.
+    fn act(&mut self, input: &mut Input<'_>, service: &mut FakeService<'_, 'a>) {
+        let fake = self.fake;
+        let vcpu = |input: &mut Input<'_>| input.below(VCPUS as usize) as u32;
+        match input.below(16) {
+            0 => self.clients.extend(Client::connect(service)),
+            1 => {
+                let length = usize::from(input.byte());
+                let bytes = input.bytes(length);
+                self.with_client(input, |client, _| client.send(bytes));
+            }
+            2 => self.with_client(input, |client, _| {
+                client.send(&preamble::encode(preamble::VERSIONS));
+            }),
+            3 | 4 => self.with_client(input, request),
+            5 => self.with_client(input, |client, input| {
+                let kind = match input.below(16) {
+                    0 => input.short(),
+                    known => known as u16,
+                };
+                let length = input.below(2000);
+                let mut frame = Vec::new();
+                put_frame(kind, input.bytes(length), &mut frame);
+                client.send(&frame);
+            }),
+            6 => self.with_client(input, |client, input| {
+                client.deliver(service, 1 + input.below(2000));
+            }),
+            7 => self.with_client(input, |client, input| {
+                let most = input.below(6000);
+                client.deliver(service, usize::MAX);
+                let work = service.begin_work();
+                client.read(service, most);
+                service.end_work(work);
+            }),
+            8 => {
+                if !self.clients.is_empty() {
+                    let client = self.clients.swap_remove(input.below(self.clients.len()));
+                    service.close(client.session);
+                }
+            }
+            9 => {
+                service.advance();
+                self.close_those_over(service);
+            }
+            10 => fake.pass(input.number() >> 24),
+            11 | 12 => {
+                let vcpu = vcpu(input);
+                let next_ns = fake.tick(vcpu);
+                if let Some(next_ns) = next_ns
+                    && input.byte() & 1 == 0
+                {
+                    fake.pass(next_ns.saturating_sub(fake.now_ns()).min(1 << 40));
+                    fake.tick(vcpu);
+                }
+            }
+            13 => {
+                let vcpu = vcpu(input);
+                let agent = service.agent();
+                fake.on(Some(vcpu), || match input.below(3) {
+                    0 => agent.on_block(),
+                    1 => drop(agent.on_wake()),
+                    _ => drop(agent.deadline()),
+                });
+            }
+            14 => {
+                for _ in 0..input.below(8) {
+                    fake.put(input.below(64), input.byte(), input.number());
+                }
+                let at = (input.number(), input.below(66), input.below(66));
+                fake.interrupt_at((input.byte() & 7 != 0).then_some(at));
+            }
+            _ => fake.set_interrupts(input.byte()),
+        }
+    }
+
+    fn with_client(
+        &mut self,
+        input: &mut Input<'_>,
+        act: impl FnOnce(&mut Client, &mut Input<'_>),
+    ) {
+        if !self.clients.is_empty() {
+            let index = input.below(self.clients.len());
+            act(&mut self.clients[index], input);
+        }
+    }
+
+    fn close_those_over(&mut self, service: &mut FakeService<'_, 'a>) {
+        self.clients.retain(|client| {
+            let is_over = service.is_over(client.session);
+            if is_over {
+                service.close(client.session);
+            }
+            !is_over
+        });
+    }
+
+    fn leave(self, service: &mut FakeService<'_, 'a>) {
+        for client in self.clients {
+            service.close(client.session);
+        }
+    }
+}
+
+/// A request that a client might make, sound but for its numbers.
+fn request(client: &mut Client, input: &mut Input<'_>) {
+    let epoch = u64::from(input.byte() % 16);
+    match input.below(8) as u16 {
+        message_type::HELLO => client.send_message(&Hello { client: "" }),
+        message_type::START => client.send_message(&Start {
+            name: ["a", "", "\n", "recording"][input.below(4)],
+            period_ns: 10_000 + u64::from(input.short()),
+            mode: mode::CPU + u32::from(input.byte() > 250),
+            depth: u32::from(input.byte()) % 140,
+            duration_ns: input.number(),
+            delay_ns: input.number(),
+            flags: u32::from(input.byte()) & (start_flag::DISCARD | start_flag::FIXED_INTERVAL),
+        }),
+        message_type::STOP => client.send_message(&Stop { recording: 0 }),
+        message_type::DUMP => client.send_message(&Dump { recording: 0 }),
+        message_type::FETCH => client.send_message(&Fetch {
+            epoch,
+            vcpu: input.below(5) as u32,
+            node: input.number() as u32,
+        }),
+        message_type::ACKNOWLEDGE => client.send_message(&Acknowledge { epoch }),
+        _ => client.send_message(&Check {}),
+    }
+}
+
+/// Somebody comes who wants a profile. Whatever went on before is ended; a new recording has each of
+/// its ticks accounted for.
+fn serve_honestly<'a>(fake: &Fake<'a>, service: &mut FakeService<'_, 'a>) -> Vec<u8> {
+    let agent = service.agent();
+    for vcpu in 0..VCPUS {
+        fake.on(Some(vcpu), || agent.on_wake());
+    }
+    let mut honest = Honest::connect(service);
+    honest.hello();
+    if honest.check() != state::IDLE {
+        honest.collect(true);
+    }
+    assert_eq!(honest.check(), state::IDLE);
+    honest.received.clear();
+
+    honest.hello();
+    honest.start(&Start {
+        name: "honest",
+        period_ns: 1_000_000,
+        mode: mode::CPU,
+        depth: 16,
+        duration_ns: 0,
+        delay_ns: 0,
+        flags: 0,
+    });
+    fake.interrupt_at(Some((0x10, 2, 2)));
+    let mut fetched = Fetched::default();
+    for is_last in [false, true] {
+        for vcpu in 0..VCPUS {
+            for _ in 0..TICKS {
+                let deadline = fake.on(Some(vcpu), || agent.deadline());
+                let deadline = deadline.expect("a recording runs");
+                fake.pass(deadline - fake.now_ns());
+                assert!(fake.tick(vcpu).is_some());
+            }
+        }
+        let part = honest.collect(is_last);
+        fetched.ticks += part.ticks;
+        fetched.recorded += part.recorded;
+        fetched.overflow += part.overflow;
+    }
+    let ticks = 2 * TICKS * u64::from(VCPUS);
+    let expected = Fetched {
+        ticks,
+        recorded: ticks,
+        overflow: 0,
+    };
+    assert_eq!(fetched, expected);
+    assert_eq!(honest.check(), state::IDLE);
+    honest.leave()
+}

@@ -1,0 +1,153 @@
+//! The walk: whatever is on the stack, it reads inside the bounds, goes upward, ends, and says how.
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use unikprof_agent::path::PathCells;
+use unikprof_agent::stack::{FRAME_RECORD, ReadStack, StackMemory};
+use unikprof_agent::walk::{End, walk};
+use unikprof_agent::{CodeMap, MAX_DEPTH, Mapping, Registers};
+use unikprof_proto::code::frame_code;
+
+use crate::guarded::{Guarded, SIZE};
+use crate::input::Input;
+
+/// Walks a stack made of the bytes.
+pub fn check(bytes: &[u8]) {
+    let input = &mut Input::new(bytes);
+    let mut page = Guarded::new();
+    let addresses = page.addresses();
+    let starts = [0x40_0000, 0x7f00_0000_0000, u64::MAX - 0x2000];
+    let lengths = starts.map(|_| 1 + input.number() % 0x2000);
+    let mappings: Vec<_> = starts
+        .iter()
+        .zip(lengths)
+        .map(|(&start, length)| Mapping {
+            start,
+            end: start + length,
+            file_offset: 0,
+            build_id: &[],
+            path: "",
+        })
+        .collect();
+    let code = CodeMap::new(&mappings).expect("sorted, apart and small");
+    let bounds = bounds(input, &addresses);
+    let depth = 1 + input.below(MAX_DEPTH);
+    let registers = Registers {
+        pc: word(input, &addresses, &starts),
+        sp: word(input, &addresses, &starts),
+        fp: word(input, &addresses, &starts),
+    };
+    let mut offset = input.below(64) * 8;
+    while !input.is_empty() && offset <= SIZE - 8 {
+        page.put(offset, word(input, &addresses, &starts));
+        offset += 8;
+    }
+
+    let watched = Watched {
+        // SAFETY: the bounds lie inside the page, which outlives the value.
+        memory: unsafe { StackMemory::new(bounds.clone()) },
+        bounds,
+        read: RefCell::default(),
+    };
+    let cells = PathCells::default();
+    let (path, end) = walk(&registers, Some(&watched), &code, depth, &cells);
+    let codes: Vec<u32> = path.codes().collect();
+    assert_eq!(codes.len(), path.len());
+    judge(&registers, &watched, &code, depth, &codes, end);
+}
+
+/// Whether the path is what was read.
+fn judge(
+    registers: &Registers,
+    watched: &Watched,
+    code: &CodeMap,
+    depth: usize,
+    codes: &[u32],
+    end: End,
+) {
+    let mark = match end {
+        End::Root => None,
+        End::Truncated => Some(frame_code::TRUNCATED),
+        End::Broken => Some(frame_code::BROKEN),
+    };
+    let frames = match mark {
+        None => codes,
+        Some(mark) => {
+            let (last, frames) = codes.split_last().expect("a path has its leaf");
+            assert_eq!(*last, mark);
+            frames
+        }
+    };
+    assert!((1..=depth).contains(&frames.len()));
+    let leaf = code.code(registers.pc);
+    assert_eq!(frames[0], leaf.unwrap_or(frame_code::UNKNOWN_CODE));
+
+    let read = watched.read.borrow();
+    let mut floor = registers.sp;
+    for (at, _) in read.iter() {
+        assert!(*at >= floor, "strictly upward, from the stack pointer");
+        floor = at + FRAME_RECORD;
+    }
+    let callers = read.iter().map_while(|(_, address)| code.code(*address));
+    let callers: Vec<u32> = callers.take(depth - 1).collect();
+    assert_eq!(frames[1..], callers, "the return addresses, in order");
+    assert!(
+        read.len() <= depth,
+        "one record more than is kept, to see that there is one"
+    );
+    if end == End::Truncated {
+        assert_eq!(frames.len(), depth);
+    }
+}
+
+/// A part of the page, often flush with one of its ends.
+fn bounds(input: &mut Input<'_>, page: &Range<u64>) -> Range<u64> {
+    let (cut_below, cut_above) = (input.number(), input.number());
+    let start = page.start + cut_below % (SIZE as u64 + 1);
+    let end = page.end - cut_above % (SIZE as u64 + 1);
+    // Bounds that are no range hold nothing.
+    start..end
+}
+
+/// A word that may mean something: an address of the stack, an address of code, or any other.
+fn word(input: &mut Input<'_>, stack: &Range<u64>, code: &[u64]) -> u64 {
+    match input.below(4) {
+        0 => stack.start + 8 * input.below(SIZE / 8 + 2) as u64,
+        1 => code[input.below(code.len())] + u64::from(input.short() % 0x2000),
+        2 => 0,
+        _ => input.number(),
+    }
+}
+
+/// The real stack reader, watched.
+struct Watched {
+    memory: StackMemory,
+    bounds: Range<u64>,
+    /// Where records were read, and the return address in each.
+    read: RefCell<Vec<(u64, u64)>>,
+}
+
+impl ReadStack for Watched {
+    fn frame_record(&self, fp: u64) -> Option<[u64; 2]> {
+        let record = self.memory.frame_record(fp);
+        if let Some([_, return_address]) = record {
+            let is_inside = fp >= self.bounds.start
+                && fp
+                    .checked_add(FRAME_RECORD)
+                    .is_some_and(|end| end <= self.bounds.end);
+            assert!(
+                is_inside && fp.is_multiple_of(8),
+                "{fp:#x} is not in {:#x?}",
+                self.bounds
+            );
+            self.read.borrow_mut().push((fp, return_address));
+        }
+        record
+    }
+
+    fn end(&self) -> u64 {
+        self.memory.end()
+    }
+}

@@ -1,0 +1,43 @@
+//! The agent in a program with nothing below it: no C library, no allocator, no start files.
+//!
+//! It records itself once, over both ways to serve, and ends with exit code 0. Any other code is the
+//! step that failed: see [`Step`].
+#![no_std]
+#![no_main]
+
+mod conversation;
+mod device;
+mod memory_functions;
+mod pipe;
+mod platform;
+mod process;
+mod recording;
+
+/// What failed, as an exit code.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Step {
+    /// The agent does not start.
+    Agent = 1,
+    /// The service is taken.
+    Service = 2,
+    /// The TCP server does not start, or wants something without being asked.
+    Tcp = 3,
+    /// A session or its stream does not go on.
+    Session = 4,
+    /// A request was not answered by what answers it.
+    Answer = 5,
+    /// The stacks are not those that were sampled.
+    Stacks = 6,
+    /// Something panicked.
+    Panic = 7,
+}
+
+fn run() -> Result<(), Step> {
+    recording::record_once()
+}
+
+#[panic_handler]
+fn on_panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    process::exit(Step::Panic as u8)
+}

@@ -1,0 +1,33 @@
+//! How the program begins and ends: all it asks of the system it runs on.
+#![allow(unsafe_code)]
+
+use core::arch::{asm, global_asm};
+
+global_asm!(
+    ".globl _start",
+    "_start:",
+    // The outermost frame.
+    "xor ebp, ebp",
+    "and rsp, -16",
+    "call {begin}",
+    "ud2",
+    begin = sym begin,
+);
+
+extern "C" fn begin() -> ! {
+    exit(crate::run().map_or_else(|step| step as u8, |()| 0))
+}
+
+/// Ends the program.
+pub(crate) fn exit(code: u8) -> ! {
+    const EXIT_GROUP: u64 = 231;
+    // SAFETY: the call does not return, and touches no memory of the program's.
+    unsafe {
+        asm!(
+            "syscall",
+            in("rax") EXIT_GROUP,
+            in("rdi") u64::from(code),
+            options(noreturn, nostack),
+        )
+    }
+}

@@ -1,0 +1,53 @@
+//! A guest for the end-to-end cases: a process with an agent and one of several loads.
+//!
+//! ```text
+//! hosted-guest LOAD
+//! ```
+//!
+//! It prints `listening on ADDRESS`, then what the load has to say. It ends when its standard input
+//! does, so that no guest outlives the test that started it.
+
+mod deep;
+mod errno;
+mod idle;
+mod registration;
+mod shares;
+mod stop;
+mod stuck;
+mod threads;
+
+use std::error::Error;
+
+use unikprof_agent::hosted::{self, Config, Guest};
+
+use stop::Stop;
+
+const LOADS: [(&str, u32, Load); 8] = [
+    ("shares", 1, shares::run),
+    ("stuck", 1, stuck::run),
+    ("threads", threads::VCPUS, threads::run),
+    ("errno", 1, errno::run),
+    ("idle", 1, idle::blocked),
+    ("asleep", 1, idle::asleep),
+    ("deep", 1, deep::run),
+    ("registration", 1, registration::run),
+];
+
+type Load = fn(&Guest, &Stop) -> Result<(), Box<dyn Error>>;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let name = std::env::args().nth(1).unwrap_or_default();
+    let Some((_, vcpus, load)) = LOADS.iter().find(|(known, ..)| *known == name) else {
+        let known = LOADS.map(|(name, ..)| name).join(", ");
+        return Err(format!("`{name}` is no load; there are {known}").into());
+    };
+    let stop = Stop::at_end_of_input()?;
+    let guest = hosted::start(Config {
+        vcpus: *vcpus,
+        memory_bytes: 4 << 20,
+        guest_name: Some(name),
+        ..Config::default()
+    })?;
+    println!("listening on {}", guest.address());
+    load(&guest, &stop)
+}

@@ -1,0 +1,36 @@
+//! When the guest is to end.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// How long a load may take to notice.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Whether the load is to end. Clones share the answer.
+#[derive(Clone, Default)]
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Set when standard input ends. A load that does not look, such as an endless loop, is ended
+    /// some seconds later with exit code 3.
+    pub(crate) fn at_end_of_input() -> io::Result<Stop> {
+        let stop = Stop::default();
+        let set = stop.clone();
+        thread::Builder::new().name("stdin".into()).spawn(move || {
+            let mut ignored = [0; 64];
+            while matches!(io::stdin().read(&mut ignored), Ok(length) if length > 0) {}
+            set.0.store(true, Ordering::Relaxed);
+            thread::sleep(PATIENCE);
+            std::process::exit(3);
+        })?;
+        Ok(stop)
+    }
+
+    /// Whether it is time.
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

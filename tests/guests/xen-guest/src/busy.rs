@@ -1,0 +1,63 @@
+//! A loop that does nothing but run, at a known place: what ticks should be found in.
+
+#![allow(
+    unsafe_code,
+    reason = "a section of its own, and one checked look at a stack"
+)]
+
+use core::ops::Range;
+
+use xen_sys_lite::vcpu::VcpuId;
+
+use crate::interrupts::Registers;
+use crate::timer;
+
+/// Runs for `duration_ns`.
+#[inline(never)]
+#[unsafe(link_section = ".text.busy_caller")]
+pub(crate) fn run_for(vcpu: VcpuId, duration_ns: u64) -> u64 {
+    let end = timer::now_ns(vcpu).saturating_add(duration_ns);
+    let mut rounds = 0_u64;
+    while timer::now_ns(vcpu) < end {
+        rounds = rounds.wrapping_add(spin(10_000));
+    }
+    rounds
+}
+
+/// The loop. The assembly keeps it from being computed at once, and needs the frame.
+#[inline(never)]
+#[unsafe(link_section = ".text.busy_loop")]
+fn spin(rounds: u64) -> u64 {
+    let mut value = rounds;
+    for _ in 0..rounds {
+        value = core::hint::black_box(value).rotate_left(7) ^ 0x9e37_79b9;
+    }
+    value
+}
+
+/// Does `pc` lie in the loop?
+pub(crate) fn contains(pc: u64) -> bool {
+    unsafe extern "C" {
+        static busy_loop_start: u8;
+        static busy_loop_end: u8;
+    }
+    (&raw const busy_loop_start as u64..&raw const busy_loop_end as u64).contains(&pc)
+}
+
+/// Does the frame at `registers.fp` return into the loop's caller?
+///
+/// Wrong for the few instructions before the loop's frame is made and after it is gone.
+pub(crate) fn called_from(registers: Registers, stack: &Range<u64>) -> bool {
+    unsafe extern "C" {
+        static busy_caller_start: u8;
+        static busy_caller_end: u8;
+    }
+    let place = registers.fp.wrapping_add(8);
+    if !place.is_multiple_of(8) || place < stack.start || place > stack.end - 8 {
+        return false;
+    }
+    // SAFETY: inside a stack, checked above, and aligned.
+    let return_address = unsafe { (place as *const u64).read_volatile() };
+    (&raw const busy_caller_start as u64..&raw const busy_caller_end as u64)
+        .contains(&return_address)
+}

@@ -1,0 +1,22 @@
+//! The words of the command line: `key=value`.
+
+use core::str::FromStr;
+
+/// The command line.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CommandLine(pub(crate) &'static str);
+
+impl CommandLine {
+    /// The value of `key`; of several, the last.
+    pub(crate) fn value(self, key: &str) -> Option<&'static str> {
+        self.0
+            .split_ascii_whitespace()
+            .filter_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+            .next_back()
+    }
+
+    /// The value of `key` as a number or an address; `None` where it is missing or is none.
+    pub(crate) fn parsed<T: FromStr>(self, key: &str) -> Option<T> {
+        self.value(key)?.parse().ok()
+    }
+}

@@ -1,0 +1,176 @@
+//! The main loop of the first vCPU: poll, then sleep until the next deadline or event.
+
+use xen_sys_lite::clock::read_tsc;
+
+use crate::addressing::Addressing;
+use crate::command_line::CommandLine;
+use crate::echo::Echo;
+use crate::load::{self, Load};
+use crate::network::Network;
+use crate::network_device::{self, NetworkDevice};
+#[cfg(feature = "agent")]
+use crate::profiler::{self, Profiler};
+use crate::served::{self, Served};
+use crate::statistics_service::StatisticsService;
+use crate::store::{self, GuestStore, Identity, Request};
+use crate::vcpus::FIRST;
+use crate::{bare, idle, power, println, random, stuck, suspend, timer, upcall};
+
+/// What the first vCPU does.
+pub(crate) struct Guest {
+    store: GuestStore,
+    /// When to try a broken device again, on the guest's clock.
+    reconnect_at_ns: u64,
+    /// When to get stuck.
+    stuck_at_ns: Option<u64>,
+    load: Option<Load>,
+}
+
+/// A backend that is gone or lies is asked again this often.
+const RECONNECT_PERIOD_NS: u64 = 1_000_000_000;
+
+impl Guest {
+    /// Connects to xenstore and starts what the command line asks for.
+    pub(crate) fn start(command_line: CommandLine) -> Self {
+        let mut store = store::connect().unwrap_or_else(|error| panic!("xenstore: {error}"));
+        let identity = store::identity(&mut store);
+        match &identity {
+            Ok(identity) => println!("xen-guest: {identity}"),
+            Err(error) => println!("xen-guest: no identity: {error}"),
+        }
+        if let Some(network) = Addressing::find(command_line, &mut store)
+            .and_then(|addressing| start_network(&mut store, addressing))
+        {
+            served::publish(start_services(
+                command_line,
+                identity.ok().as_ref(),
+                network,
+            ));
+        }
+        let guest = Self {
+            store,
+            reconnect_at_ns: 0,
+            stuck_at_ns: stuck::from_command_line(command_line),
+            load: load::start(command_line),
+        };
+        bare::start(command_line);
+        guest
+    }
+
+    /// Serves for ever.
+    pub(crate) fn run(mut self) -> ! {
+        loop {
+            let deadline_ns = self.poll();
+            idle::sleep_until(deadline_ns, || upcall::take_woken(FIRST));
+        }
+    }
+
+    /// Does what there is to do now; answers when to do so again though nothing happens, on the guest's clock.
+    fn poll(&mut self) -> Option<u64> {
+        self.follow_tools();
+        let served = served::poll(|served| self.serve(served));
+        stuck::when_due(self.stuck_at_ns);
+        let deadlines = [
+            served,
+            self.stuck_at_ns,
+            self.load.as_mut().map(|load| load.turn(FIRST)),
+        ];
+        deadlines.into_iter().flatten().min()
+    }
+
+    fn serve(&mut self, served: &mut Served) -> Option<u64> {
+        if !served.network.device().is_healthy() {
+            let now = timer::now_ns(FIRST);
+            if now < self.reconnect_at_ns {
+                return Some(self.reconnect_at_ns);
+            }
+            self.reconnect_at_ns = now + RECONNECT_PERIOD_NS;
+            reconnect(served.network.device(), &mut self.store);
+        }
+        let next_ns = served.poll();
+        if let Some(address) = served.network.take_news() {
+            println!("xen-guest: address {address}");
+        }
+        next_ns
+    }
+
+    fn suspend(&mut self) {
+        let mut done = false;
+        served::poll(|served| {
+            suspend::suspend(&mut self.store, Some(served));
+            done = true;
+            Some(timer::now_ns(FIRST))
+        });
+        if !done {
+            // There is no network.
+            suspend::suspend(&mut self.store, None);
+        }
+    }
+
+    fn follow_tools(&mut self) {
+        match store::take_request(&mut self.store) {
+            Ok(Some(Request::PowerOff)) => power::power_off(),
+            Ok(Some(Request::Reboot)) => power::reboot(),
+            Ok(Some(Request::Suspend)) => self.suspend(),
+            Ok(None) => {}
+            Err(error) => panic!("xenstore: {error}"),
+        }
+    }
+}
+
+fn start_services(
+    command_line: CommandLine,
+    identity: Option<&Identity>,
+    mut network: Network<NetworkDevice>,
+) -> Served {
+    #[cfg(feature = "faults")]
+    {
+        network.line = crate::faults::Line::from_command_line(command_line);
+        match &network.line {
+            Some(line) => println!("xen-guest: {line:?}"),
+            None => println!("xen-guest: no faults, or none that are known"),
+        }
+    }
+    let echo = command_line.parsed("echo").map(|port| {
+        println!("xen-guest: echo on port {port}");
+        Echo::new(port, &mut network.sockets)
+    });
+    let statistics = command_line.parsed("stats").map(|port| {
+        println!("xen-guest: statistics on port {port}");
+        StatisticsService::new(port, &mut network.sockets)
+    });
+    #[cfg(feature = "agent")]
+    let profiler = profiler::Request::from_command_line(command_line)
+        .and_then(|request| Profiler::start(request, identity, &mut network.sockets));
+    #[cfg(not(feature = "agent"))]
+    let _ = identity;
+    Served {
+        network,
+        echo,
+        statistics,
+        #[cfg(feature = "agent")]
+        profiler,
+    }
+}
+
+fn start_network(store: &mut GuestStore, addressing: Addressing) -> Option<Network<NetworkDevice>> {
+    let device = network_device::connect(store)?;
+    let mac = device.mac()?;
+    let seed = random::random().unwrap_or_else(read_tsc);
+    Some(Network::new(
+        device,
+        mac,
+        addressing,
+        seed,
+        timer::now_ns(FIRST),
+    ))
+}
+
+fn reconnect(device: &mut NetworkDevice, store: &mut GuestStore) {
+    let result = device
+        .reconnect(store)
+        .and_then(|()| network_device::wake_on_frames(device));
+    if let Err(error) = result {
+        println!("xen-guest: the network is gone: {error}");
+    }
+}

@@ -1,0 +1,124 @@
+//! The heap: blocks of powers of two, one list of free blocks for each size.
+//!
+//! A block is taken from its list, or split from the next larger one; freed blocks go back to their list and
+//! are not joined. That wastes up to half of a block, and takes a bounded number of steps. The lock is held
+//! with interrupts on: the upcall must not allocate.
+
+#![allow(unsafe_code, reason = "an allocator hands out raw memory")]
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::ops::Range;
+use core::ptr::{self, NonNull};
+
+use crate::lock::SpinLock;
+
+/// Binary logarithm of the smallest block.
+const SMALLEST: usize = 4;
+/// Binary logarithm of the largest block, 2 GiB.
+const LARGEST: usize = 31;
+
+#[global_allocator]
+static HEAP: Heap = Heap(SpinLock::new(FreeLists {
+    heads: [None; LARGEST + 1],
+}));
+
+/// Gives memory to the heap.
+///
+/// # Safety
+///
+/// `memory` is mapped, writable, and from now on nobody else's.
+pub(crate) unsafe fn give(memory: Range<u64>) {
+    let align = 1 << SMALLEST;
+    let mut start = memory.start.next_multiple_of(align);
+    let end = memory.end - memory.end % align;
+    while start < end {
+        // The largest power of two that is aligned here and fits.
+        let by_address = start.trailing_zeros().min(LARGEST as u32);
+        let order = by_address.min((end - start).ilog2()) as usize;
+        if let Some(block) = NonNull::new(start as *mut Block) {
+            // SAFETY: the block lies in the caller's memory.
+            unsafe { HEAP.0.lock().put(block, order) };
+        }
+        start += 1 << order;
+    }
+}
+
+struct Heap(SpinLock<FreeLists>);
+
+struct Block {
+    next: Option<NonNull<Block>>,
+}
+
+struct FreeLists {
+    heads: [Option<NonNull<Block>>; LARGEST + 1],
+}
+
+// SAFETY: the blocks are the heap's own, and no vCPU's in particular.
+unsafe impl Send for FreeLists {}
+
+impl FreeLists {
+    /// # Safety
+    ///
+    /// `block` is free memory of `2^order` bytes, aligned to its size, and the caller's.
+    unsafe fn put(&mut self, block: NonNull<Block>, order: usize) {
+        // SAFETY: a block is at least as large as its link, and aligned.
+        unsafe {
+            block.write(Block {
+                next: self.heads[order],
+            })
+        };
+        self.heads[order] = Some(block);
+    }
+
+    fn take(&mut self, order: usize) -> Option<NonNull<Block>> {
+        let found = (order..=LARGEST).find(|&order| self.heads[order].is_some())?;
+        let block = self.heads[found]?;
+        // SAFETY: blocks in the lists hold their link.
+        self.heads[found] = unsafe { block.read() }.next;
+        for half in (order..found).rev() {
+            // SAFETY: the upper half of what is kept, which is aligned to its size.
+            unsafe { self.put(block.byte_add(1 << half), half) };
+        }
+        Some(block)
+    }
+}
+
+/// Binary logarithm of the block for a layout: blocks are aligned to their size.
+fn order(layout: Layout) -> Option<usize> {
+    let size = layout.size().max(layout.align()).max(1 << SMALLEST);
+    let order = size.checked_next_power_of_two()?.ilog2() as usize;
+    (order <= LARGEST).then_some(order)
+}
+
+// SAFETY: `take` gives each block to one caller, as large and as aligned as asked.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        order(layout)
+            .and_then(|order| self.0.lock().take(order))
+            .map_or(ptr::null_mut(), |block| block.as_ptr().cast())
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        if let (Some(block), Some(order)) = (NonNull::new(memory.cast()), order(layout)) {
+            // SAFETY: by the contract of `dealloc` the block came from `alloc` with this layout.
+            unsafe { self.0.lock().put(block, order) };
+        }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: the caller guarantees that the rounded size does not overflow.
+        let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
+        if order(layout) == order(new_layout) {
+            return memory;
+        }
+        // SAFETY: the new block is as large as the smaller of both sizes, and is another one.
+        unsafe {
+            let new = self.alloc(new_layout);
+            if !new.is_null() {
+                ptr::copy_nonoverlapping(memory, new, layout.size().min(new_size));
+                self.dealloc(memory, layout);
+            }
+            new
+        }
+    }
+}

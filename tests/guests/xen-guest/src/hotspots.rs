@@ -1,0 +1,208 @@
+//! Functions with known shares of the work, for tests of a profile's order, callers and lines.
+//!
+//! Of 1,000 parts:
+//!
+//! | caller | functions |
+//! |---|---|
+//! | `winter` | `december` 220, `january` 170, `february` 130 |
+//! | `spring` | `march` 100, `april` 85, `may` 65, `equinox` 45 |
+//! | `summer` | `june` 50, `july` 40, `august` 30 |
+//! | `autumn` | `september` 25, `october` 15, `november` 10, `equinox` 15 |
+//!
+//! `year` calls the four callers. Each function works in a frame of its own, on lines of its own, and calls
+//! nothing; only `equinox` has its work inlined, from [`step`]. What a caller gets back it still changes, so that
+//! no call is made a jump.
+
+use core::hint::black_box;
+
+/// Steps in one part: a year takes some tens of thousands, a fraction of a millisecond.
+const PART: u32 = 20;
+
+/// All 1,000 parts.
+#[inline(never)]
+pub(crate) fn year(state: u64) -> u64 {
+    let state = winter(black_box(state));
+    let state = spring(state);
+    let state = summer(state);
+    autumn(state) | 1
+}
+
+#[inline(never)]
+fn winter(state: u64) -> u64 {
+    let state = december(state);
+    let state = january(state);
+    february(state) ^ 3
+}
+
+#[inline(never)]
+fn spring(state: u64) -> u64 {
+    let state = march(state);
+    let state = april(state);
+    let state = may(state);
+    equinox(state, 45) ^ 5
+}
+
+#[inline(never)]
+fn summer(state: u64) -> u64 {
+    let state = june(state);
+    let state = july(state);
+    august(state) ^ 7
+}
+
+#[inline(never)]
+fn autumn(state: u64) -> u64 {
+    let state = september(state);
+    let state = october(state);
+    let state = november(state);
+    equinox(state, 15) ^ 9
+}
+
+#[inline(never)]
+fn december(mut state: u64) -> u64 {
+    for _ in 0..220 * PART {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state = state.wrapping_add(220);
+    }
+    state
+}
+
+#[inline(never)]
+fn january(mut state: u64) -> u64 {
+    for _ in 0..170 * PART {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state = state.wrapping_add(170);
+    }
+    state
+}
+
+#[inline(never)]
+fn february(mut state: u64) -> u64 {
+    for _ in 0..130 * PART {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state = state.wrapping_add(130);
+    }
+    state
+}
+
+#[inline(never)]
+fn march(mut state: u64) -> u64 {
+    for _ in 0..100 * PART {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state = state.wrapping_add(100);
+    }
+    state
+}
+
+#[inline(never)]
+fn april(mut state: u64) -> u64 {
+    for _ in 0..85 * PART {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state = state.wrapping_add(85);
+    }
+    state
+}
+
+#[inline(never)]
+fn may(mut state: u64) -> u64 {
+    for _ in 0..65 * PART {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state = state.wrapping_add(65);
+    }
+    state
+}
+
+#[inline(never)]
+fn june(mut state: u64) -> u64 {
+    for _ in 0..50 * PART {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state = state.wrapping_add(50);
+    }
+    state
+}
+
+#[inline(never)]
+fn july(mut state: u64) -> u64 {
+    for _ in 0..40 * PART {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state = state.wrapping_add(40);
+    }
+    state
+}
+
+#[inline(never)]
+fn august(mut state: u64) -> u64 {
+    for _ in 0..30 * PART {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state = state.wrapping_add(30);
+    }
+    state
+}
+
+#[inline(never)]
+fn september(mut state: u64) -> u64 {
+    for _ in 0..25 * PART {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state = state.wrapping_add(25);
+    }
+    state
+}
+
+#[inline(never)]
+fn october(mut state: u64) -> u64 {
+    for _ in 0..15 * PART {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state = state.wrapping_add(15);
+    }
+    state
+}
+
+#[inline(never)]
+fn november(mut state: u64) -> u64 {
+    for _ in 0..10 * PART {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state = state.wrapping_add(10);
+    }
+    state
+}
+
+/// Called from two places, three times as long from the first.
+#[inline(never)]
+fn equinox(mut state: u64, parts: u32) -> u64 {
+    for _ in 0..parts * PART {
+        state = step(state);
+    }
+    state
+}
+
+/// A step of Marsaglia's xorshift generator. The constants keep functions of one shape from being made one.
+#[inline(always)]
+fn step(mut state: u64) -> u64 {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    state.wrapping_add(60)
+}

@@ -1,0 +1,32 @@
+//! The road to Xen with a count of what goes over it, so that the guest can say what its ticks and sleeps cost.
+
+#![allow(unsafe_code, reason = "a hypercall is passed on")]
+
+use xen_sys_lite::abi::xen::hypercall::{EVENT_CHANNEL_OP, VCPU_OP};
+use xen_sys_lite::clock::read_tsc;
+use xen_sys_lite::{Hypercall, HypercallPage};
+
+use crate::statistics;
+use crate::vcpus;
+
+/// Xen's hypercall page, each call counted for the vCPU that makes it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CountedCalls(pub(crate) HypercallPage);
+
+impl Hypercall for CountedCalls {
+    #[inline]
+    unsafe fn call(&self, number: u32, arguments: [u64; 5]) -> i64 {
+        let statistics = statistics::of(vcpus::current());
+        let started = read_tsc();
+        // SAFETY: the same contract, passed on.
+        let result = unsafe { self.0.call(number, arguments) };
+        let kind = match number {
+            VCPU_OP => &statistics.timer_calls,
+            EVENT_CHANNEL_OP => &statistics.event_calls,
+            _ => &statistics.other_calls,
+        };
+        kind.add(1);
+        statistics.call_cycles.add(read_tsc().wrapping_sub(started));
+        result
+    }
+}

@@ -1,0 +1,194 @@
+//! What happens between an interrupt and its handler in Rust.
+//!
+//! A stub for each vector pushes what the processor did not, a common path saves all registers and the SSE
+//! state and calls Rust with the saved [`Frame`]. Rust runs with interrupts off, on the vector's own stack.
+//! Upcalls come as page faults: see [`descriptors`](crate::descriptors).
+
+#![allow(
+    unsafe_code,
+    reason = "the entry is assembly, and the frame is what it saved"
+)]
+
+use core::arch::{asm, global_asm};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use crate::descriptors::UPCALL_STACK_TOP;
+use crate::early_println;
+use crate::power;
+
+/// The vector that Xen raises for event channels.
+pub(crate) const UPCALL_VECTOR: u8 = 0x40;
+/// Vectors with a stub; none above the upcall's is used.
+pub(crate) const STUB_COUNT: usize = UPCALL_VECTOR as usize + 1;
+const STUB_SIZE: u64 = 16;
+
+const PAGE_FAULT: u64 = 14;
+/// The error code of a write by the kernel to a page that is not present.
+const WRITE_TO_NO_PAGE: u64 = 2;
+/// Where the upcall's frame would begin.
+const UPCALL_FRAME: u64 = UPCALL_STACK_TOP - 8;
+/// The interrupt flag of rflags.
+const INTERRUPTS_ON: u64 = 1 << 9;
+
+global_asm!(
+    r#"
+    .text
+    .balign 16
+    .globl interrupt_stubs
+interrupt_stubs:
+    .set vector, 0
+    .rept {count}
+    .balign 16
+    /* For these the processor pushes an error code. */
+    .if (vector == 8) || (vector == 10) || (vector == 11) || (vector == 12) || (vector == 13) || (vector == 14) || (vector == 17) || (vector == 21) || (vector == 29) || (vector == 30)
+    .else
+    push 0
+    .endif
+    push vector
+    jmp interrupt_entry
+    .set vector, vector + 1
+    .endr
+
+    .balign 16
+interrupt_entry:
+    push rax
+    push rcx
+    push rdx
+    push rbx
+    push rbp
+    push rsi
+    push rdi
+    push r8
+    push r9
+    push r10
+    push r11
+    push r12
+    push r13
+    push r14
+    push r15
+    rdtsc
+    shl rdx, 32
+    lea rsi, [rax + rdx]            /* when this began */
+    mov rdi, rsp
+    mov rbx, rsp                    /* kept by the callee */
+    sub rsp, 512
+    and rsp, -16
+    fxsave64 [rsp]
+    cld
+    call interrupt_handler
+    fxrstor64 [rsp]
+    mov rsp, rbx
+    pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop r11
+    pop r10
+    pop r9
+    pop r8
+    pop rdi
+    pop rsi
+    pop rbp
+    pop rbx
+    pop rdx
+    pop rcx
+    pop rax
+    add rsp, 16                     /* vector and error code */
+    iretq
+"#,
+    count = const STUB_COUNT,
+);
+
+/// What was interrupted, as the entry saved it.
+#[repr(C)]
+pub(crate) struct Frame {
+    general: [u64; 10],
+    rbp: u64,
+    rbx: u64,
+    rdx: u64,
+    rcx: u64,
+    rax: u64,
+    vector: u64,
+    error_code: u64,
+    rip: u64,
+    code_segment: u64,
+    flags: u64,
+    rsp: u64,
+    stack_segment: u64,
+}
+
+pub(crate) use unikprof_agent::Registers;
+
+impl Frame {
+    pub(crate) fn registers(&self) -> Registers {
+        Registers {
+            pc: self.rip,
+            sp: self.rsp,
+            fp: self.rbp,
+        }
+    }
+}
+
+/// The address of a vector's entry.
+pub(crate) fn stub(vector: usize) -> u64 {
+    unsafe extern "C" {
+        static interrupt_stubs: u8;
+    }
+    &raw const interrupt_stubs as u64 + vector as u64 * STUB_SIZE
+}
+
+/// Lets interrupts come.
+pub(crate) fn enable() {
+    // SAFETY: the interrupt table is loaded before the guest's main code runs.
+    unsafe { asm!("sti", options(nomem, nostack)) };
+}
+
+/// Keeps interrupts away.
+pub(crate) fn disable() {
+    // SAFETY: only delays interrupts.
+    unsafe { asm!("cli", options(nomem, nostack)) };
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn interrupt_handler(frame: &Frame, entered: u64) {
+    let is_upcall = frame.vector == PAGE_FAULT
+        && frame.error_code == WRITE_TO_NO_PAGE
+        && read_cr2() == UPCALL_FRAME;
+    if !is_upcall {
+        fatal("exception", frame);
+    }
+    // An interrupt cannot come with interrupts off, and on this same stack it has overwritten the frame to
+    // return to: to end with a word about it beats running in circles.
+    if frame.flags & INTERRUPTS_ON == 0 {
+        fatal("an upcall was delivered twice: vector", frame);
+    }
+    crate::upcall::on_upcall(frame.registers(), entered);
+}
+
+/// Says what happened where, and ends.
+fn fatal(what: &str, frame: &Frame) -> ! {
+    static REPORTING: AtomicBool = AtomicBool::new(false);
+    if !REPORTING.swap(true, Ordering::Relaxed) {
+        let fault_address = match frame.vector {
+            PAGE_FAULT => read_cr2(),
+            _ => 0,
+        };
+        early_println!(
+            "{what} {} error {:#x} at {:#x}, address {:#x}, rsp {:#x}, rbp {:#x}",
+            frame.vector,
+            frame.error_code,
+            frame.rip,
+            fault_address,
+            frame.rsp,
+            frame.rbp,
+        );
+    }
+    power::crash()
+}
+
+fn read_cr2() -> u64 {
+    let address;
+    // SAFETY: reading the fault address has no effect.
+    unsafe { asm!("mov {}, cr2", out(reg) address, options(nomem, nostack, preserves_flags)) };
+    address
+}

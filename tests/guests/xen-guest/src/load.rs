@@ -1,0 +1,123 @@
+//! Work for the guest at a share of each vCPU's time: requests to the demo service, or the known hot spots.
+
+use alloc::boxed::Box;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use xen_sys_lite::vcpu::VcpuId;
+
+use crate::command_line::CommandLine;
+#[cfg(feature = "demo")]
+use crate::demo::Demo;
+use crate::hotspots;
+use crate::vcpus::{self, FIRST};
+use crate::{idle, meter, timer, upcall};
+
+/// Work and rest alternate this often.
+const WINDOW_NS: u64 = 20_000_000;
+/// A turn is no longer than this, so that the main loop polls in time.
+const TURN_NS: u64 = 1_000_000;
+
+/// Share of time to work, percent; for the vCPUs that run nothing else.
+static SHARE: AtomicU64 = AtomicU64::new(0);
+
+/// One vCPU's work.
+pub(crate) struct Load {
+    /// Does a fraction of a millisecond of it.
+    work: Box<dyn FnMut()>,
+    /// Work until here, then rest until the window ends.
+    work_end_ns: u64,
+    window_end_ns: u64,
+}
+
+/// A kind of work.
+struct Kind {
+    /// Its word on the command line.
+    key: &'static str,
+    first: fn(VcpuId) -> Load,
+    others: extern "C" fn(VcpuId) -> !,
+}
+
+/// Starts the work that the command line asks for with `load=PERCENT` or `hotspots=PERCENT`, on the other vCPUs
+/// too, and with `tick=RATE` the ticks that interrupt it.
+pub(crate) fn start(command_line: CommandLine) -> Option<Load> {
+    let kinds = [
+        #[cfg(feature = "demo")]
+        Kind {
+            key: "load",
+            first: Load::demo,
+            others: serve_for_ever,
+        },
+        Kind {
+            key: "hotspots",
+            first: Load::hotspots,
+            others: be_hot_for_ever,
+        },
+    ];
+    let asked_for = |kind: Kind| Some((command_line.parsed(kind.key)?, kind));
+    let (share, kind) = kinds.into_iter().find_map(asked_for)?;
+    SHARE.store(u64::min(share, 100), Ordering::Relaxed);
+    if let Some(rate_hz) = command_line.parsed::<u64>("tick").filter(|&rate| rate > 0) {
+        meter::set_period(1_000_000_000 / rate_hz);
+    }
+    vcpus::start_others(command_line.parsed("vcpus").unwrap_or(1), kind.others);
+    Some((kind.first)(FIRST))
+}
+
+impl Load {
+    #[cfg(feature = "demo")]
+    fn demo(vcpu: VcpuId) -> Self {
+        let mut demo = Demo::new(vcpu);
+        Self::new(move || demo.serve_one())
+    }
+
+    fn hotspots(_: VcpuId) -> Self {
+        let mut state = 1;
+        Self::new(move || state = hotspots::year(state))
+    }
+
+    fn new(work: impl FnMut() + 'static) -> Self {
+        Self {
+            work: Box::new(work),
+            work_end_ns: 0,
+            window_end_ns: 0,
+        }
+    }
+
+    /// Works for a turn, or not while it rests; answers when the next turn begins, on the guest's clock.
+    pub(crate) fn turn(&mut self, vcpu: VcpuId) -> u64 {
+        let start = timer::now_ns(vcpu);
+        if start >= self.window_end_ns {
+            self.work_end_ns = start + WINDOW_NS * SHARE.load(Ordering::Relaxed) / 100;
+            self.window_end_ns = start + WINDOW_NS;
+        }
+        let turn_end = self.work_end_ns.min(start + TURN_NS);
+        let mut now = start;
+        while now < turn_end {
+            (self.work)();
+            now = timer::now_ns(vcpu);
+        }
+        if now < self.work_end_ns {
+            now
+        } else {
+            self.window_end_ns
+        }
+    }
+}
+
+#[cfg(feature = "demo")]
+extern "C" fn serve_for_ever(vcpu: VcpuId) -> ! {
+    work_for_ever(vcpu, Load::demo(vcpu))
+}
+
+extern "C" fn be_hot_for_ever(vcpu: VcpuId) -> ! {
+    work_for_ever(vcpu, Load::hotspots(vcpu))
+}
+
+fn work_for_ever(vcpu: VcpuId, mut load: Load) -> ! {
+    // The ticks were asked for before this vCPU ran.
+    vcpus::kick(vcpu);
+    loop {
+        let next = load.turn(vcpu);
+        idle::sleep_until(Some(next), || upcall::take_woken(vcpu));
+    }
+}

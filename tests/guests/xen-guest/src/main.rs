@@ -1,0 +1,116 @@
+//! A small PVH unikernel: boots on Xen, serves TCP, and is interrupted by the timer for a sampler.
+//!
+//! Reading order: `boot` (from Xen's entry to Rust), `descriptors` and `interrupts` (every interrupt on a
+//! stack of its own), `start_info` and `heap` (memory), `hypervisor` (the roads to Xen), `vcpus`, `timer`,
+//! `upcall` (events), `idle`, and here the main loop: poll, then sleep until the next deadline or event.
+//!
+//! # The command line
+//!
+//! `xl save`, `restore`, `migrate`, `shutdown` and `reboot` work without any of them.
+//!
+//! | word | what it does | feature |
+//! |---|---|---|
+//! | `ip=10.0.2.50/24` `gateway=10.0.2.2` | the network; without `ip` there is none | |
+//! | `ip=dhcp` | an address from the network | `dhcp` |
+//! | `ip=xenstore` | the address in `vm-data/ip`, or of the `vif` in the domain's configuration | |
+//! | `ip6=fd00::50/64` `gateway6=fd00::1` | IPv6, with or without the others | `ipv6` |
+//! | `faults=loss:5,duplicate:2,reorder:3,corrupt:1,seed:1` | a bad line, in percent of the frames | `faults` |
+//! | `echo=7` | sends back what comes on a TCP port | |
+//! | `stats=7001` | tells each TCP client what the vCPUs have done, `NAME VALUE` a line: see `statistics` | |
+//! | `profiler=open:7777` | serves the profiler to everybody who reaches the port; nobody without it | `agent` |
+//! | `ticks=host`, `ticks=owned` | who has the timer, the guest (as without it) or the profiler | `agent` |
+//! | `vcpus=2` | so many vCPUs run; those behind the first do the load alone | |
+//! | `load=50` | works half the time of each vCPU, for the demo service | `demo` |
+//! | `hotspots=50` | the same in functions of known shares: see `hotspots` | |
+//! | `stuck=loop` `stuck_after=5` | the main loop never polls again, after 5 s (0) | |
+//! | `bare=1000` | ticks at 1 kHz that do nothing, to compare with; not beside the profiler | |
+//! | `parts=yes` | these ticks walk and count, each timed: see `statistics` | `agent` |
+//! | `meter=1000` | a busy second on each vCPU with ticks at 1 kHz, and what they have found | |
+//! | `tick=1000` | such ticks during the load | |
+//! | `misbehave=panic`, `null`, `triple-fault`, `power-off` | ends badly | |
+
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod addressing;
+mod bare;
+mod boot;
+mod busy;
+mod channel;
+mod command_line;
+mod console;
+#[cfg(feature = "demo")]
+mod demo;
+mod descriptors;
+mod early_console;
+mod echo;
+#[cfg(feature = "faults")]
+mod faults;
+mod guest;
+mod heap;
+mod hotspots;
+mod hypercalls;
+mod hypervisor;
+mod idle;
+mod interrupts;
+mod load;
+mod lock;
+mod memory_functions;
+mod meter;
+mod meter_run;
+mod misbehave;
+mod network;
+mod network_device;
+mod panic;
+#[cfg(feature = "agent")]
+mod parts;
+mod power;
+#[cfg(feature = "agent")]
+mod profiler;
+mod random;
+mod sampler;
+mod served;
+mod start_info;
+mod statistics;
+mod statistics_service;
+mod store;
+mod stuck;
+mod suspend;
+mod timer;
+mod upcall;
+mod vcpus;
+
+use crate::command_line::CommandLine;
+use crate::guest::Guest;
+
+/// The first Rust code, on the first vCPU with interrupts off.
+#[unsafe(no_mangle)]
+#[allow(unsafe_code, reason = "called by the assembly of `boot`")]
+extern "C" fn kernel_main(start_info_address: u64) -> ! {
+    early_println!("xen-guest: started");
+    vcpus::attach_first();
+    // SAFETY: the address is Xen's, and the heap is still empty.
+    let start = unsafe { start_info::read(start_info_address) }
+        .unwrap_or_else(|error| panic!("start info at {start_info_address:#x}: {error}"));
+    // SAFETY: behind everything that is in use.
+    unsafe { heap::give(start.free_memory.clone()) };
+    early_println!(
+        "xen-guest: {} KiB of heap, command line {:?}",
+        (start.free_memory.end - start.free_memory.start) / 1024,
+        start.command_line
+    );
+    let (major, minor) = hypervisor::connect().unwrap_or_else(|errno| panic!("Xen: {errno}"));
+    vcpus::connect_current().unwrap_or_else(|errno| panic!("the first vCPU: {errno}"));
+    interrupts::enable();
+    console::connect().unwrap_or_else(|errno| panic!("the console: {errno}"));
+    println!("xen-guest: up on Xen {major}.{minor}");
+
+    let command_line = CommandLine(start.command_line);
+    if let Some(word) = command_line.value("misbehave") {
+        misbehave::misbehave(word);
+    }
+    meter_run::run(command_line);
+    Guest::start(command_line).run()
+}

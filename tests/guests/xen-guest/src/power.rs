@@ -1,0 +1,44 @@
+//! The guest's end.
+
+#![allow(
+    unsafe_code,
+    reason = "without hypercalls only a triple fault ends the guest"
+)]
+
+use core::arch::asm;
+
+use xen_sys_lite::sched::{self, ShutdownReason};
+
+use crate::{console, hypervisor};
+
+/// Ends the domain in good order.
+pub(crate) fn power_off() -> ! {
+    console::drain();
+    end(ShutdownReason::PowerOff)
+}
+
+/// Ends the domain in good order, to be started again.
+pub(crate) fn reboot() -> ! {
+    console::drain();
+    end(ShutdownReason::Reboot)
+}
+
+/// Ends the domain as crashed.
+pub(crate) fn crash() -> ! {
+    end(ShutdownReason::Crash)
+}
+
+fn end(reason: ShutdownReason) -> ! {
+    if hypervisor::is_connected() {
+        // Returns only where Xen refuses; the triple fault follows.
+        sched::shutdown(&hypervisor::xen(), reason);
+    }
+    triple_fault()
+}
+
+/// Faults with an empty interrupt table: the processor gives up, and Xen ends the domain.
+pub(crate) fn triple_fault() -> ! {
+    let empty = [0_u16; 5];
+    // SAFETY: nothing of the guest runs after this.
+    unsafe { asm!("lidt [{}]", "ud2", in(reg) empty.as_ptr(), options(noreturn)) }
+}

@@ -1,0 +1,180 @@
+//! The profiler inside this guest: what it asks of the platform, its memory, and its service over TCP.
+
+#![allow(
+    unsafe_code,
+    reason = "the platform vouches for stacks, and the linker's marks are read"
+)]
+
+use alloc::boxed::Box;
+use core::fmt;
+use core::mem::MaybeUninit;
+use core::slice;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use smoltcp::iface::SocketSet;
+use unikprof_agent::tcp_server::{Access, TcpBuffers, TcpSockets};
+use unikprof_agent::xen::{Hooks, TickSource, Ticks, XenPlatform};
+use unikprof_agent::{Agent, Config, Mapping, Platform, Service};
+use xen_sys_lite::vcpu::VcpuId;
+
+use crate::command_line::CommandLine;
+use crate::hypercalls::CountedCalls;
+use crate::hypervisor::{shared_info, xen};
+use crate::store::Identity;
+use crate::{println, timer, vcpus};
+
+/// Memory for the stacks of all vCPUs.
+const MEMORY: usize = 4 << 20;
+
+type GuestPlatform = XenPlatform<CountedCalls>;
+type GuestTicks = Ticks<'static, 'static, CountedCalls>;
+
+static TICKS: AtomicPtr<GuestTicks> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The profiler at the timer, once it has started. Also from an upcall.
+pub(crate) fn ticks() -> Option<&'static GuestTicks> {
+    // SAFETY: the pointer is null or comes from a box that is never freed.
+    unsafe { TICKS.load(Ordering::Acquire).as_ref() }
+}
+
+/// The same where it arms the timer itself.
+pub(crate) fn timer_owner() -> Option<&'static GuestTicks> {
+    ticks().filter(|ticks| ticks.source() == TickSource::Owned)
+}
+
+/// What the command line asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request {
+    access: Access,
+    port: u16,
+    source: TickSource,
+    vcpus: u32,
+}
+
+impl Request {
+    /// `profiler=open:PORT`, `ticks=host` (as without it) or `ticks=owned`. `None`, with a word about it, where
+    /// nobody is to be served.
+    pub(crate) fn from_command_line(command_line: CommandLine) -> Option<Self> {
+        let service = command_line
+            .value("profiler")
+            .and_then(|value| value.strip_prefix("open:"))
+            .and_then(|port| port.parse().ok())
+            .filter(|&port| port != 0);
+        let Some(port) = service else {
+            println!(
+                "xen-guest: the profiler serves nobody: profiler=open:PORT would serve everybody"
+            );
+            return None;
+        };
+        let source = match command_line.value("ticks") {
+            Some("owned") => TickSource::Owned,
+            _ => TickSource::Host,
+        };
+        Some(Self {
+            access: Access::Open,
+            port,
+            source,
+            vcpus: command_line.parsed("vcpus").unwrap_or(1),
+        })
+    }
+}
+
+/// The agent's service on one TCP port.
+pub(crate) struct Profiler {
+    service: Service<'static, 'static, GuestPlatform>,
+    sockets: TcpSockets,
+}
+
+impl Profiler {
+    /// Starts the agent and adds its sockets. `None`, and a word about why, where it cannot start.
+    pub(crate) fn start(
+        request: Request,
+        identity: Option<&Identity>,
+        sockets: &mut SocketSet<'static>,
+    ) -> Option<Self> {
+        let name = identity.map(|identity| &*Box::leak(identity.name.clone().into_boxed_str()));
+        let uuid = identity.map(|identity| &*Box::leak(identity.uuid.clone().into_boxed_str()));
+        let config = Config {
+            vcpus: request.vcpus,
+            mappings: Box::leak(Box::new([image()])),
+            guest_name: name,
+            guest_id: uuid,
+            platform_name: "xen",
+            reachable_when_busy: true,
+        };
+        let memory = Box::leak(Box::<[u8]>::new_uninit_slice(MEMORY));
+        let memory: &'static mut [MaybeUninit<u8>] = memory;
+        let agent = match Agent::new(platform(), config, memory) {
+            Ok(agent) => &*Box::leak(Box::new(agent)),
+            Err(error) => {
+                println!("xen-guest: no profiler: {error}");
+                return None;
+            }
+        };
+        let service = Service::new(agent)?;
+        let ticks = Box::leak(Box::new(Ticks::new(agent, xen(), request.source)));
+        TICKS.store(ticks, Ordering::Release);
+        let buffers = Box::leak(Box::new(TcpBuffers::<16384>::new()));
+        let Request { port, access, .. } = request;
+        println!("xen-guest: profiler on port {port}");
+        Some(Self {
+            service,
+            sockets: TcpSockets::add_to(sockets, buffers, port, access),
+        })
+    }
+
+    /// Serves the clients; answers when to do so again though no packet comes, on the guest's clock.
+    pub(crate) fn poll(&mut self, sockets: &mut SocketSet<'static>) -> Option<u64> {
+        let next_ns = self.sockets.poll(sockets, &mut self.service)?;
+        let platform = self.service.agent().platform();
+        Some(timer::from_system(platform.timer_deadline(next_ns)))
+    }
+}
+
+impl fmt::Debug for Profiler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Profiler")
+            .field("sockets", &self.sockets)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The guest as the agent sees it.
+fn platform() -> GuestPlatform {
+    let hooks = Hooks {
+        vcpu: || Some(vcpus::current().0),
+        stack_bounds: vcpus::stack_bounds,
+        kick_port: |vcpu| vcpus::kick_port(VcpuId(vcpu)),
+        runstate: |vcpu| vcpus::runstate(VcpuId(vcpu)),
+    };
+    // SAFETY: the bounds named are those of the vCPUs' stacks, mapped for ever.
+    unsafe { XenPlatform::new(xen(), shared_info(), hooks) }
+}
+
+/// The guest's code, as the linker placed it and its file holds it.
+pub(crate) fn image() -> Mapping<'static> {
+    unsafe extern "C" {
+        static image_start: u8;
+        static text_end: u8;
+        static build_id_note: u8;
+        static build_id_note_end: u8;
+    }
+    let note = &raw const build_id_note;
+    let length = &raw const build_id_note_end as usize - note as usize;
+    // SAFETY: the linker's marks enclose the note, which is never written.
+    let note = unsafe { slice::from_raw_parts(note, length) };
+    Mapping {
+        start: &raw const image_start as u64,
+        end: &raw const text_end as u64,
+        // The first segment begins with the file's own headers.
+        file_offset: 0,
+        build_id: build_id(note).unwrap_or(&[]),
+        path: "xen-guest",
+    }
+}
+
+/// The id in a note: sizes of name and description, the type, the name `GNU` with its NUL, the id.
+fn build_id(note: &'static [u8]) -> Option<&'static [u8]> {
+    let size = u32::from_le_bytes(note.get(4..8)?.try_into().ok()?);
+    note.get(16..16 + size as usize)
+}

@@ -1,0 +1,93 @@
+//! The seam where a profiler sits: called at each tick and kick, before and after a sleep.
+//!
+//! The profiler where it was started (feature `agent`), the bare timer handler where that was asked for, the
+//! meter otherwise.
+
+use xen_sys_lite::vcpu::VcpuId;
+
+use crate::interrupts::Registers;
+#[cfg(feature = "agent")]
+use crate::profiler;
+use crate::timer::{self, Who};
+use crate::{bare, meter, vcpus};
+
+/// The vCPU's timer has fired while `registers` were running.
+pub(crate) fn on_timer(vcpu: VcpuId, registers: &Registers) {
+    let now_ns = timer::now_ns(vcpu);
+    let is_due = timer::fired(vcpu, now_ns);
+    #[cfg(feature = "agent")]
+    if let Some(ticks) = profiler::ticks() {
+        return program(
+            vcpu,
+            ticks.on_timer(Some(registers)).map(timer::from_system),
+        );
+    }
+    if is_due {
+        let next_ns = if bare::is_on() {
+            bare::on_tick(vcpu, registers, now_ns)
+        } else {
+            meter::on_tick(vcpu, *registers, now_ns)
+        };
+        program(vcpu, next_ns);
+    }
+}
+
+/// This vCPU is asked to look at its deadline while `registers` were running.
+pub(crate) fn on_kick(vcpu: VcpuId, registers: &Registers) {
+    #[cfg(feature = "agent")]
+    if let Some(ticks) = profiler::ticks() {
+        return program(vcpu, ticks.on_kick(Some(registers)).map(timer::from_system));
+    }
+    let _ = registers;
+    let now_ns = timer::now_ns(vcpu);
+    let next_ns = if bare::is_on() {
+        bare::on_kick(vcpu, now_ns)
+    } else {
+        meter::on_kick(vcpu, now_ns)
+    };
+    program(vcpu, next_ns);
+}
+
+/// This vCPU is about to sleep: until it has woken the sampler has no deadline.
+pub(crate) fn on_block(vcpu: VcpuId) {
+    #[cfg(feature = "agent")]
+    if let Some(ticks) = profiler::ticks() {
+        ticks.on_block();
+        return program(vcpu, None);
+    }
+    if !bare::is_on() {
+        meter::on_block(vcpu, timer::now_ns(vcpu));
+    }
+    program(vcpu, None);
+}
+
+/// This vCPU has woken.
+pub(crate) fn on_wake(vcpu: VcpuId) {
+    #[cfg(feature = "agent")]
+    if let Some(ticks) = profiler::ticks() {
+        return program(vcpu, ticks.on_wake().map(timer::from_system));
+    }
+    let now_ns = timer::now_ns(vcpu);
+    let next_ns = if bare::is_on() {
+        bare::on_kick(vcpu, now_ns)
+    } else {
+        meter::on_wake(vcpu, now_ns)
+    };
+    program(vcpu, next_ns);
+}
+
+/// The domain was restored, and this vCPU's upcalls work again; the others are kicked.
+pub(crate) fn resume(vcpu: VcpuId) {
+    #[cfg(feature = "agent")]
+    if let Some(ticks) = profiler::ticks() {
+        return program(vcpu, ticks.resume().map(timer::from_system));
+    }
+    for number in 0..vcpus::running() {
+        vcpus::kick(VcpuId(number));
+    }
+    program(vcpu, None);
+}
+
+fn program(vcpu: VcpuId, deadline_ns: Option<u64>) {
+    timer::set(vcpu, Who::Sampler, deadline_ns);
+}

@@ -1,0 +1,87 @@
+//! A save and restore, or a migration: what Xen knew of the guest is gone, and the guest goes on.
+//!
+//! The other vCPUs wait inside an upcall meanwhile; Xen saves and restores them there. The first one sets up
+//! again what the domain had, in the order that `xen_sys_lite` names, and then lets them go on. A recording
+//! goes on too, and notes the gap.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use xen_sys_lite::sched::{self, Woken};
+use xen_sys_lite::vcpu::VcpuId;
+
+use crate::hypervisor::xen;
+use crate::served::Served;
+use crate::store::{self, GuestStore};
+use crate::vcpus::{self, FIRST};
+use crate::{console, hypervisor, interrupts, network_device, println, sampler, timer, upcall};
+
+/// The other vCPUs are to wait.
+static STOPPING: AtomicBool = AtomicBool::new(false);
+/// How many do.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+
+/// Suspends the domain; returns when it runs again, with everything as before. On the first vCPU, as part of a
+/// poll, so that no rescue uses the network meanwhile.
+pub(crate) fn suspend(store: &mut GuestStore, served: Option<&mut Served>) {
+    println!("xen-guest: suspending");
+    console::drain();
+    stop_others();
+    interrupts::disable();
+    let stood_ns = timer::now_ns(FIRST);
+    let woken = sched::suspend(&xen());
+    if woken == Ok(Woken::InNewDomain) {
+        connect(stood_ns);
+    }
+    interrupts::enable();
+    STOPPING.store(false, Ordering::Release);
+    if woken == Ok(Woken::InNewDomain) {
+        reconnect(store, served);
+    }
+    match woken {
+        Ok(woken) => println!("xen-guest: resumed, {woken:?}"),
+        Err(errno) => println!("xen-guest: not suspended: {errno}"),
+    }
+}
+
+/// Waits while the first vCPU suspends the domain. At the end of each upcall of the others.
+pub(crate) fn wait_while_stopped() {
+    if STOPPING.load(Ordering::Acquire) {
+        WAITING.fetch_add(1, Ordering::AcqRel);
+        while STOPPING.load(Ordering::Acquire) {
+            core::hint::spin_loop();
+        }
+        WAITING.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn stop_others() {
+    STOPPING.store(true, Ordering::Release);
+    (1..vcpus::running()).for_each(|number| vcpus::kick(VcpuId(number)));
+    while WAITING.load(Ordering::Acquire) + 1 < vcpus::running() {
+        core::hint::spin_loop();
+    }
+}
+
+/// Everything that upcalls need, for all vCPUs. With interrupts off.
+fn connect(stood_ns: u64) {
+    hypervisor::connect().unwrap_or_else(|errno| panic!("Xen: {errno}"));
+    timer::go_on_from(FIRST, stood_ns);
+    upcall::disown_all();
+    for vcpu in (0..vcpus::running()).map(VcpuId) {
+        vcpus::connect(vcpu).unwrap_or_else(|errno| panic!("vCPU {}: {errno}", vcpu.0));
+    }
+    sampler::resume(FIRST);
+    timer::arm(FIRST);
+}
+
+/// Xenstore, the console and the network.
+fn reconnect(store: &mut GuestStore, served: Option<&mut Served>) {
+    *store = store::connect().unwrap_or_else(|error| panic!("xenstore: {error}"));
+    console::connect().unwrap_or_else(|errno| panic!("the console: {errno}"));
+    if let Some(served) = served
+        && let Err(error) = network_device::resume(served.network.device(), store)
+    {
+        // The main loop tries again.
+        println!("xen-guest: no network yet: {error}");
+    }
+}

@@ -1,0 +1,120 @@
+//! The event-channel upcall: the sampler's tick, and waking the main loop.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use xen_sys_lite::Errno;
+use xen_sys_lite::clock::read_tsc;
+use xen_sys_lite::events::{Port, Upcall};
+use xen_sys_lite::vcpu::VcpuId;
+
+use crate::descriptors::MAX_VCPUS;
+use crate::hypervisor::{events, shared_info};
+use crate::interrupts::Registers;
+use crate::statistics::{self, VcpuStatistics};
+use crate::vcpus::{self, FIRST};
+use crate::{sampler, served, suspend, timer};
+
+static UPCALLS: [Upcall<'static>; MAX_VCPUS] = {
+    let shared = shared_info();
+    let vcpus = &shared.vcpu_info;
+    [
+        Upcall::new(shared, &vcpus[0]),
+        Upcall::new(shared, &vcpus[1]),
+        Upcall::new(shared, &vcpus[2]),
+        Upcall::new(shared, &vcpus[3]),
+        Upcall::new(shared, &vcpus[4]),
+        Upcall::new(shared, &vcpus[5]),
+        Upcall::new(shared, &vcpus[6]),
+        Upcall::new(shared, &vcpus[7]),
+    ]
+};
+
+/// Something has happened that the vCPU's main loop should look at; a tick is nothing to it.
+static WOKEN: [AtomicBool; MAX_VCPUS] = [const { AtomicBool::new(false) }; MAX_VCPUS];
+/// A bit for each port that had an event nobody has waited for yet.
+static SIGNALS: [AtomicU64; PORTS / 64] = [const { AtomicU64::new(0) }; PORTS / 64];
+const PORTS: usize = 4096;
+
+/// A vCPU's receiving end.
+pub(crate) fn of(vcpu: VcpuId) -> &'static Upcall<'static> {
+    &UPCALLS[vcpu.0 as usize]
+}
+
+/// Lets an event of `port` wake the first vCPU's main loop.
+///
+/// # Errors
+///
+/// What Xen refused.
+pub(crate) fn wake_on(port: Port) -> Result<(), Errno> {
+    of(FIRST).own(port);
+    events().unmask(port)
+}
+
+/// Forgets which ports are whose: after a restore they are others.
+pub(crate) fn disown_all() {
+    for upcall in &UPCALLS {
+        (0..PORTS as u32).for_each(|port| upcall.disown(Port(port)));
+    }
+}
+
+/// Has something happened since the last call?
+pub(crate) fn take_woken(vcpu: VcpuId) -> bool {
+    WOKEN[vcpu.0 as usize].swap(false, Ordering::Acquire)
+}
+
+/// Has an event of `port` come since the last call?
+pub(crate) fn take_signal(port: Port) -> bool {
+    let (word, bit) = place(port);
+    SIGNALS[word].fetch_and(!bit, Ordering::AcqRel) & bit != 0
+}
+
+fn place(port: Port) -> (usize, u64) {
+    let port = port.0 as usize % PORTS;
+    (port / 64, 1 << (port % 64))
+}
+
+/// Called by the interrupt entry with interrupts off, on the upcall's own stack; `entered` is the cycle counter
+/// at the entry.
+pub(crate) fn on_upcall(registers: Registers, entered: u64) {
+    let vcpu = vcpus::current();
+    let statistics = statistics::of(vcpu);
+    let calls_before = statistics.call_cycles.get();
+    let mut sampler_cycles = None;
+    statistics.upcalls.add(1);
+    of(vcpu).demux(|port| {
+        if timer::is_timer(vcpu, port) {
+            statistics.timer_upcalls.add(1);
+            sampler_cycles = Some(measured(statistics, || sampler::on_timer(vcpu, &registers)));
+        } else if vcpus::is_kick(vcpu, port) {
+            statistics.kicks.add(1);
+            sampler::on_kick(vcpu, &registers);
+        } else {
+            let (word, bit) = place(port);
+            SIGNALS[word].fetch_or(bit, Ordering::AcqRel);
+            WOKEN[vcpu.0 as usize].store(true, Ordering::Release);
+            served::notice();
+        }
+    });
+    if vcpu == FIRST {
+        served::rescue();
+    }
+    if vcpu != FIRST {
+        suspend::wait_while_stopped();
+    }
+    timer::arm(vcpu);
+    if let Some(cycles) = sampler_cycles {
+        statistics.sampler.add(cycles);
+        let calls = statistics.call_cycles.get().wrapping_sub(calls_before);
+        statistics.calls.add(calls);
+        statistics.upcall.add(read_tsc().wrapping_sub(entered));
+    }
+}
+
+/// The cycles that `work` took, without those in hypercalls.
+fn measured(statistics: &VcpuStatistics, work: impl FnOnce()) -> u64 {
+    let calls = statistics.call_cycles.get();
+    let started = read_tsc();
+    work();
+    let cycles = read_tsc().wrapping_sub(started);
+    cycles.wrapping_sub(statistics.call_cycles.get().wrapping_sub(calls))
+}

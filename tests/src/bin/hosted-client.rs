@@ -1,0 +1,7 @@
+//! The client's program, built beside the tests that run it: they find it wherever they are built.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    unikprof_client::cli::main()
+}

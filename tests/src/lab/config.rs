@@ -1,0 +1,220 @@
+//! What a lab is to run.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::error::LabError;
+
+/// A machine with Xen, a dom0 and its guests.
+#[derive(Debug, Clone)]
+pub struct LabConfig {
+    /// The guests, created in this order. Guest `n` has the address 10.0.2.(50+n).
+    pub guests: Vec<GuestConfig>,
+    /// Processors of the emulated machine; dom0 is pinned to the first, the guests share the others.
+    /// `None`: one for dom0 and as many as the largest guest has vCPUs.
+    pub processors: Option<u32>,
+    /// More memory for dom0 in MiB, such as for the images that `xl save` writes to its RAM disk.
+    pub extra_dom0_memory_mb: u64,
+    /// Files of the host to lay into dom0: (absolute path in dom0, path on the host).
+    pub dom0_files: Vec<(String, PathBuf)>,
+    /// How long from QEMU's start until every guest is created.
+    pub boot_deadline: Duration,
+}
+
+impl Default for LabConfig {
+    fn default() -> Self {
+        Self {
+            guests: Vec::new(),
+            processors: None,
+            extra_dom0_memory_mb: 0,
+            dom0_files: Vec::new(),
+            boot_deadline: Duration::from_secs(180),
+        }
+    }
+}
+
+impl LabConfig {
+    /// A lab with one guest and the defaults.
+    #[must_use]
+    pub fn with_guest(guest: GuestConfig) -> Self {
+        Self {
+            guests: vec![guest],
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn processors(&self) -> u32 {
+        let largest = self
+            .guests
+            .iter()
+            .map(|guest| guest.vcpus)
+            .max()
+            .unwrap_or(1);
+        self.processors.unwrap_or(1 + largest).max(2)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), LabError> {
+        let error = |text: String| Err(LabError::Config(text));
+        if self.guests.len() > 64 {
+            return error(format!(
+                "{} guests; at most 64 have an address",
+                self.guests.len()
+            ));
+        }
+        for (i, guest) in self.guests.iter().enumerate() {
+            if guest.name.is_empty()
+                || !guest
+                    .name
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || c == '-')
+            {
+                return error(format!(
+                    "guest name {:?}: letters, digits and dashes only",
+                    guest.name
+                ));
+            }
+            if self.guests[..i]
+                .iter()
+                .any(|other| other.name == guest.name)
+            {
+                return error(format!("two guests are called {}", guest.name));
+            }
+            if guest.command_line.contains(['"', '\\', '\n']) {
+                return error(format!("guest {}: quotes in the command line", guest.name));
+            }
+            if guest.vcpus == 0 {
+                return error(format!("guest {} has no vCPU", guest.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One guest of a lab.
+#[derive(Debug, Clone)]
+pub struct GuestConfig {
+    /// The domain's name; also how the lab's methods name it.
+    pub name: String,
+    /// The kernel: an ELF file with a PVH (or PV) note, or a bzImage.
+    pub kernel: PathBuf,
+    /// `pvh` or `pv`, as in `xl.cfg`.
+    pub domain_type: String,
+    /// Memory in MiB.
+    pub memory_mb: u64,
+    /// Virtual processors.
+    pub vcpus: u32,
+    /// The kernel's command line. The lab adds `ip=ADDRESS/24 gateway=ADDRESS` unless an `ip=` is there.
+    pub command_line: String,
+    /// More lines for the `xl` configuration; a later line wins over the lab's own.
+    pub extra_xl_lines: Vec<String>,
+    /// TCP ports of the guest to forward to free ports of the host's loopback; see `Lab::forwarded`.
+    pub ports: Vec<u16>,
+}
+
+impl GuestConfig {
+    /// A PVH guest with 64 MiB, one vCPU and no forwarded port.
+    #[must_use]
+    pub fn new(name: &str, kernel: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.to_owned(),
+            kernel: kernel.into(),
+            domain_type: "pvh".to_owned(),
+            memory_mb: 64,
+            vcpus: 1,
+            command_line: String::new(),
+            extra_xl_lines: Vec::new(),
+            ports: Vec::new(),
+        }
+    }
+
+    pub(crate) fn xl_config(&self, index: usize, processors: u32) -> String {
+        let Self {
+            name,
+            domain_type,
+            memory_mb,
+            vcpus,
+            ..
+        } = self;
+        let address = guest_address(index);
+        let command_line = self.full_command_line(index);
+        let mac = format!("00:16:3e:00:00:{:02x}", 0x50 + index);
+        let last = processors - 1;
+        let mut text = format!(
+            "name=\"{name}\"\ntype=\"{domain_type}\"\nkernel=\"/guest/{name}/kernel\"\n\
+             extra=\"{command_line}\"\nmemory={memory_mb}\nvcpus={vcpus}\ncpus=\"1-{last}\"\n\
+             vif=['bridge=xenbr0,mac={mac},ip={address},script=vif-bridge']\n"
+        );
+        // By default Xen traps every rdtsc, which costs a PVH guest a thousandfold.
+        text += "tsc_mode=\"native\"\n";
+        // A dead guest stays, so that its console and registers can still be read.
+        for event in ["on_poweroff", "on_reboot", "on_crash", "on_watchdog"] {
+            text += &format!("{event}=\"preserve\"\n");
+        }
+        for line in &self.extra_xl_lines {
+            text += line;
+            text.push('\n');
+        }
+        text
+    }
+
+    fn full_command_line(&self, index: usize) -> String {
+        if self
+            .command_line
+            .split_whitespace()
+            .any(|word| word.starts_with("ip="))
+        {
+            return self.command_line.clone();
+        }
+        let address = guest_address(index);
+        format!("{} ip={address}/24 gateway={GATEWAY}", self.command_line)
+            .trim()
+            .to_owned()
+    }
+}
+
+/// The router of the emulated network.
+pub(crate) const GATEWAY: &str = "10.0.2.2";
+
+/// The address of the guest with this index.
+pub(crate) fn guest_address(index: usize) -> String {
+    format!("10.0.2.{}", 50 + index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lab_gives_an_address_unless_the_case_does() {
+        let mut guest = GuestConfig::new("g", "k");
+        assert_eq!(
+            guest.full_command_line(1),
+            "ip=10.0.2.51/24 gateway=10.0.2.2"
+        );
+        guest.command_line = "work=1 ip=dhcp".to_owned();
+        assert_eq!(guest.full_command_line(1), "work=1 ip=dhcp");
+    }
+
+    #[test]
+    fn extra_lines_come_last_so_they_win() {
+        let mut guest = GuestConfig::new("g", "k");
+        guest.extra_xl_lines.push("tsc_mode=\"default\"".to_owned());
+        let text = guest.xl_config(0, 2);
+        assert!(text.ends_with("tsc_mode=\"default\"\n"), "{text}");
+        assert!(text.contains("cpus=\"1-1\""), "{text}");
+    }
+
+    #[test]
+    fn what_would_break_the_xl_file_is_refused() {
+        let refused = |change: fn(&mut LabConfig)| {
+            let mut config = LabConfig::with_guest(GuestConfig::new("g", "k"));
+            assert!(config.check().is_ok());
+            change(&mut config);
+            assert!(matches!(config.check(), Err(LabError::Config(_))));
+        };
+        refused(|c| c.guests[0].name = "a b".to_owned());
+        refused(|c| c.guests[0].command_line = "a\"".to_owned());
+        refused(|c| c.guests[0].vcpus = 0);
+        refused(|c| c.guests.push(c.guests[0].clone()));
+    }
+}

@@ -1,0 +1,59 @@
+//! Builds the freestanding guests, which are outside the workspace.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::error::LabError;
+use super::packages::create;
+
+/// Builds the PVH unikernel of `tests/guests/xen-guest` and returns its ELF file.
+///
+/// Each set of features has a file of its own, so labs with different guests can run side by side.
+///
+/// # Errors
+///
+/// [`LabError::GuestBuild`] with Cargo's messages.
+pub fn build_xen_guest(features: &[&str]) -> Result<PathBuf, LabError> {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/xen-guest");
+    let target = super::target_folder().join("xen-guest");
+    create(&target)?;
+    let step = "building the guest";
+    // Cargo overwrites one output for every set of features: build and copy are one step.
+    let lock = File::create(target.join("lock")).map_err(|e| LabError::setup(step, e))?;
+    lock.lock().map_err(|e| LabError::setup(step, e))?;
+    let target = target
+        .canonicalize()
+        .map_err(|e| LabError::setup(step, e))?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        // The package's own `.cargo/config.toml` holds its flags; Cargo finds it from here.
+        .current_dir(&package)
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .args([
+            "build",
+            "--release",
+            "--quiet",
+            "--locked",
+            "--features",
+            &features.join(","),
+        ])
+        .arg("--target-dir")
+        .arg(&target)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| LabError::setup(step, e))?;
+    if !output.status.success() {
+        let output = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(LabError::GuestBuild { output });
+    }
+    let built = target.join("x86_64-unknown-linux-gnu/release/xen-guest");
+    let suffix: String = features
+        .iter()
+        .map(|feature| format!("+{feature}"))
+        .collect();
+    let image = target.join(format!("xen-guest{suffix}.elf"));
+    std::fs::copy(&built, &image).map_err(|e| LabError::setup(step, e))?;
+    Ok(image)
+}

@@ -1,0 +1,633 @@
+//! A real Xen in a box: hypervisor, dom0 and guests in an emulated machine, without root.
+//!
+//! A [`Lab`] downloads Debian's packages once into a cache under `target/`, boots Xen with a Linux dom0 in
+//! QEMU's software emulation, creates the guests, forwards ports of the loopback to them, and kills
+//! everything when it is dropped. Several labs run at once, each in its own folder and with its own ports.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use unikprof_tests::lab::{GuestConfig, Lab, LabConfig, LabError, build_xen_guest};
+//!
+//! # fn main() -> Result<(), LabError> {
+//! let mut guest = GuestConfig::new("echo", build_xen_guest(&[])?);
+//! guest.ports = vec![7777];
+//! let lab = Lab::start(LabConfig::with_guest(guest))?;
+//! lab.wait_for_console("echo", "listening", Duration::from_secs(30))?;
+//! let port = lab.forwarded("echo", 7777);
+//! println!("{}", lab.dom0("xl list", Duration::from_secs(10))?.text);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Xen and dom0 take about six seconds. Times measured inside are those of an emulator: compare them with
+//! each other, never with hardware.
+
+mod board;
+mod cache;
+mod config;
+mod cpio;
+mod dom0;
+mod error;
+mod guest_image;
+mod kernel;
+mod machine;
+mod packages;
+mod requirement;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use board::{Board, Facts, Stream};
+pub use cache::CACHE_VARIABLE;
+use cache::Cache;
+pub use config::{GuestConfig, LabConfig};
+use dom0::CommandFailure;
+pub use dom0::Dom0Output;
+pub use error::{LabError, Unavailable, WrongVersion};
+pub use guest_image::build_xen_guest;
+use machine::{Hardware, Machine};
+pub use requirement::{REQUIRED_VARIABLE, run_or_skip};
+
+/// Keeps the logs of a lab that ended well; those of one whose case panics stay always, for a day.
+pub const KEEP_VARIABLE: &str = "UNIKPROF_XEN_KEEP";
+
+const TAIL_LINES: usize = 40;
+/// A dead guest's last words may still be on their way through xenconsoled.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+const START_TRIES: u32 = 5;
+
+/// Is everything here that a lab runs? If not, the first lab downloads it, or [`download`] does.
+#[must_use]
+pub fn is_downloaded() -> bool {
+    Cache::is_filled()
+}
+
+/// Downloads and unpacks what a lab runs, unless it is there: about 170 MB.
+///
+/// # Errors
+///
+/// [`LabError::Unavailable`] where this machine cannot run a lab, or what failed.
+pub fn download() -> Result<(), LabError> {
+    Cache::open().map(drop)
+}
+
+/// A running machine with Xen, dom0 and guests. Dropping it ends them.
+pub struct Lab {
+    machine: Machine,
+    board: Arc<Board>,
+    guests: Vec<Guest>,
+    folder: PathBuf,
+}
+
+struct Guest {
+    config: GuestConfig,
+    /// Index of its first port among the machine's forwards.
+    first_forward: usize,
+}
+
+/// How a guest ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GuestEnd {
+    /// It shut itself down, rebooted or was suspended; with Xen's word.
+    InOrder(String),
+    /// It crashed or was killed; with Xen's word.
+    Crash(String),
+}
+
+impl Lab {
+    /// Boots the machine and creates the guests; returns when `xl` has started each of them.
+    ///
+    /// The first call on a machine downloads about 170 MB.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Unavailable`] where this machine cannot run one; otherwise what failed, with the log.
+    pub fn start(config: LabConfig) -> Result<Self, LabError> {
+        config.check()?;
+        let cache = Cache::open()?;
+        let folder = run_folder(cache.folder())?;
+        let initrd = folder.join("initrd");
+        dom0::write_initramfs(&cache, &config, &initrd)?;
+        let (hardware, first_forwards) = hardware(&config, file_size_mb(&initrd)?)?;
+        let deadline = Instant::now() + config.boot_deadline;
+
+        let guests = config.guests.iter().cloned().zip(first_forwards);
+        let mut lab = Self {
+            board: Arc::new(Board::default()),
+            machine: Machine::none(),
+            guests: guests
+                .map(|(config, first_forward)| Guest {
+                    config,
+                    first_forward,
+                })
+                .collect(),
+            folder,
+        };
+        lab.boot(&cache, &hardware, &config, deadline)?;
+        for index in 0..lab.guests.len() {
+            let name = lab.guests[index].config.name.clone();
+            lab.launch(
+                index,
+                &format!("xl create -F /guest/{name}/xl.cfg"),
+                deadline,
+            )?;
+        }
+        Ok(lab)
+    }
+
+    /// Waits until a guest's console has shown a line containing `pattern`, and returns the line.
+    ///
+    /// What the guest wrote since it was created (or restored) counts, early output included.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::GuestCrashed`], [`LabError::GuestEnded`], [`LabError::MachineEnded`], or
+    /// [`LabError::TimedOut`] where all live but the line did not come.
+    pub fn wait_for_console(
+        &self,
+        guest: &str,
+        pattern: &str,
+        within: Duration,
+    ) -> Result<String, LabError> {
+        let index = self.index(guest)?;
+        let deadline = Instant::now() + within;
+        let waited_for = format!("{pattern:?} on the console of {guest}");
+        let line = |facts: &Facts| line_with(&console_text(facts, index), pattern);
+        let ended =
+            |facts: &Facts| facts.machine_ended().is_some() || guest_end(facts, index).is_some();
+        let outcome = self.board.wait(deadline, |facts| match line(facts) {
+            Some(line) => Some(Some(line)),
+            None => ended(facts).then_some(None),
+        });
+        match outcome {
+            Some(Some(line)) => Ok(line),
+            Some(None) => self
+                .board
+                .wait(deadline.min(Instant::now() + LAST_WORDS), line)
+                .ok_or_else(|| self.explain(Some(index), waited_for, within)),
+            None => Err(self.explain(Some(index), waited_for, within)),
+        }
+    }
+
+    /// Waits until a guest has ended, in whatever way.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::MachineEnded`] or [`LabError::TimedOut`].
+    pub fn wait_for_end(&self, guest: &str, within: Duration) -> Result<GuestEnd, LabError> {
+        let index = self.index(guest)?;
+        self.board
+            .wait(Instant::now() + within, |facts| {
+                match guest_end(facts, index) {
+                    Some(end) => Some(Some(end)),
+                    None => facts.machine_ended().map(|_| None),
+                }
+            })
+            .flatten()
+            .ok_or_else(|| self.explain(None, format!("the end of {guest}"), within))
+    }
+
+    /// Everything a guest has written: early lines first, then its console ring.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Config`] where no guest has this name.
+    pub fn guest_console(&self, guest: &str) -> Result<String, LabError> {
+        let index = self.index(guest)?;
+        Ok(self.board.look(|facts| console_text(facts, index)))
+    }
+
+    /// The domain's number in Xen.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Config`] where no guest has this name or it is not running.
+    pub fn domain_id(&self, guest: &str) -> Result<u16, LabError> {
+        let index = self.index(guest)?;
+        self.board
+            .look(|facts| domain_id(facts, index))
+            .ok_or_else(|| LabError::Config(format!("{guest} has no domain")))
+    }
+
+    /// Everything on the machine's serial line: Xen's messages and dom0's.
+    #[must_use]
+    pub fn serial_log(&self) -> String {
+        self.board
+            .look(|facts| facts.text(Stream::Serial).to_owned())
+    }
+
+    /// Runs a shell script in dom0 and returns its output and status; a status other than 0 is no error.
+    ///
+    /// `xl`, `xenctx`, `xen-hvmctx`, `xenstore-*` and busybox are there.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::TimedOut`], [`LabError::MachineEnded`], or [`LabError::Setup`] where dom0 does not answer.
+    pub fn dom0(&self, script: &str, within: Duration) -> Result<Dom0Output, LabError> {
+        let waited_for = format!("dom0 running {script:?}");
+        dom0::run(self.command_port()?, script, Instant::now() + within).map_err(|failure| {
+            if self.board.look(|facts| facts.machine_ended().is_some()) {
+                return self.explain(None, waited_for.clone(), within);
+            }
+            match failure {
+                CommandFailure::Late(tail) => LabError::TimedOut {
+                    waited_for: waited_for.clone(),
+                    after: within,
+                    tail,
+                },
+                CommandFailure::Broken(text) => LabError::setup(&waited_for, text),
+            }
+        })
+    }
+
+    /// Creates a guest again from the image that `xl save` left in dom0, under the same name.
+    ///
+    /// Its console and its end are followed anew.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::GuestNotCreated`] with the words of `xl`, or a time-out.
+    pub fn restore(&self, guest: &str, image: &str, within: Duration) -> Result<(), LabError> {
+        let index = self.index(guest)?;
+        self.launch(
+            index,
+            &format!("xl restore -F {image}"),
+            Instant::now() + within,
+        )
+    }
+
+    /// The port on 127.0.0.1 that leads to `port` of a guest; `None` if its configuration has no such port.
+    #[must_use]
+    pub fn forwarded(&self, guest: &str, port: u16) -> Option<u16> {
+        let guest = self.guests.iter().find(|g| g.config.name == guest)?;
+        let offset = guest.config.ports.iter().position(|&p| p == port)?;
+        self.machine.port(guest.first_forward + offset)
+    }
+
+    /// The folder with this lab's logs.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn boot(
+        &mut self,
+        cache: &Cache,
+        hardware: &Hardware,
+        config: &LabConfig,
+        deadline: Instant,
+    ) -> Result<(), LabError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            self.board = Arc::new(Board::default());
+            self.machine = Machine::start(cache, hardware, &self.folder, &self.board)?;
+            let outcome = self.board.wait(deadline, boot_outcome);
+            return match outcome {
+                Some(BootOutcome::Ready) => Ok(()),
+                Some(BootOutcome::Failed(reason)) => {
+                    let tail = self
+                        .board
+                        .look(|facts| facts.tail(Stream::Serial, TAIL_LINES));
+                    Err(LabError::BootFailed { reason, tail })
+                }
+                Some(BootOutcome::MachineEnded)
+                    if self.machine.lost_a_port() && tries < START_TRIES =>
+                {
+                    continue;
+                }
+                Some(BootOutcome::MachineEnded) | None => {
+                    Err(self.explain(None, "dom0 to be ready".to_owned(), config.boot_deadline))
+                }
+            };
+        }
+    }
+
+    /// Runs `xl` in the foreground, which tells the guest's end, and attaches to its console.
+    fn launch(&self, index: usize, command: &str, deadline: Instant) -> Result<(), LabError> {
+        let name = &self.guests[index].config.name;
+        let port = self.command_port()?;
+        let (fate, console) = (Stream::Fate(index), Stream::Console(index));
+        self.board.reopen(fate);
+        self.board.reopen(console);
+        let broken = |e| LabError::setup(format!("running {command:?} in dom0"), e);
+        dom0::follow(port, command, &self.board, fate).map_err(broken)?;
+        let start = Instant::now();
+        let created = self.board.wait(deadline, |facts| {
+            if domain_id(facts, index).is_some() {
+                return Some(true);
+            }
+            (facts.closed(fate) || facts.machine_ended().is_some()).then_some(false)
+        });
+        match created {
+            Some(true) => dom0::follow(port, &format!("xl console {name}"), &self.board, console)
+                .map_err(broken),
+            Some(false) if self.board.look(|facts| facts.machine_ended().is_none()) => {
+                let (output, tail) = self.board.look(|facts| {
+                    (
+                        facts.text(fate).to_owned(),
+                        facts.tail(Stream::Serial, TAIL_LINES),
+                    )
+                });
+                Err(LabError::GuestNotCreated {
+                    guest: name.clone(),
+                    output,
+                    tail,
+                })
+            }
+            _ => Err(self.explain(None, format!("xl to create {name}"), start.elapsed())),
+        }
+    }
+
+    /// The error for something that did not come: who ended, or nobody did.
+    fn explain(&self, guest: Option<usize>, waited_for: String, after: Duration) -> LabError {
+        let messages = self.machine.messages();
+        self.board.look(|facts| {
+            if let Some(status) = facts.machine_ended() {
+                let tail = format!("{messages}{}", facts.tail(Stream::Serial, TAIL_LINES));
+                return LabError::MachineEnded {
+                    status: status.to_owned(),
+                    waited_for,
+                    tail,
+                };
+            }
+            let Some(index) = guest else {
+                let tail = facts.tail(Stream::Serial, TAIL_LINES);
+                return LabError::TimedOut {
+                    waited_for,
+                    after,
+                    tail,
+                };
+            };
+            let guest = self.guests[index].config.name.clone();
+            let tail = board::tail(&console_text(facts, index), TAIL_LINES);
+            match guest_end(facts, index) {
+                Some(GuestEnd::Crash(how)) => LabError::GuestCrashed { guest, how, tail },
+                Some(GuestEnd::InOrder(reason)) => LabError::GuestEnded {
+                    guest,
+                    reason,
+                    waited_for,
+                    tail,
+                },
+                None => LabError::TimedOut {
+                    waited_for,
+                    after,
+                    tail,
+                },
+            }
+        })
+    }
+
+    fn index(&self, guest: &str) -> Result<usize, LabError> {
+        self.guests
+            .iter()
+            .position(|g| g.config.name == guest)
+            .ok_or_else(|| LabError::Config(format!("no guest is called {guest:?}")))
+    }
+
+    fn command_port(&self) -> Result<u16, LabError> {
+        self.machine
+            .port(0)
+            .ok_or_else(|| LabError::setup("talking to dom0", "no machine"))
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.machine = Machine::none();
+        if std::thread::panicking() || std::env::var_os(KEEP_VARIABLE).is_some() {
+            // The largest file, and the one that tells nothing.
+            let _ = std::fs::remove_file(self.folder.join("initrd"));
+            eprintln!("the lab's logs are in {}", self.folder.display());
+        } else {
+            // A folder that stays is only clutter.
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+impl fmt::Debug for Lab {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let guests: Vec<&str> = self.guests.iter().map(|g| g.config.name.as_str()).collect();
+        f.debug_struct("Lab")
+            .field("folder", &self.folder)
+            .field("guests", &guests)
+            .finish()
+    }
+}
+
+/// The target folder of this checkout: `CARGO_TARGET_DIR`, or `target/` at its root.
+pub(crate) fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"),
+        PathBuf::from,
+    )
+}
+
+enum BootOutcome {
+    Ready,
+    Failed(String),
+    MachineEnded,
+}
+
+fn boot_outcome(facts: &Facts) -> Option<BootOutcome> {
+    const BAD_SIGNS: [&str; 4] = [
+        "Panic on CPU",
+        "Hardware Dom0 crashed",
+        "Kernel panic",
+        dom0::FAILED,
+    ];
+    let serial = facts.text(Stream::Serial);
+    if serial.contains(dom0::READY) {
+        return Some(BootOutcome::Ready);
+    }
+    if let Some(line) = BAD_SIGNS.iter().find_map(|sign| line_with(serial, sign)) {
+        return Some(BootOutcome::Failed(line));
+    }
+    facts.machine_ended().map(|_| BootOutcome::MachineEnded)
+}
+
+/// The domain's number, from the line with which `xl` begins to watch it.
+fn domain_id(facts: &Facts, guest: usize) -> Option<u16> {
+    let (_, rest) = facts.text(Stream::Fate(guest)).split_once("(domid ")?;
+    rest.split_once(')')?.0.parse().ok()
+}
+
+/// How the guest ended, from `xl`'s line with the reason code of `xen/include/public/sched.h`.
+fn guest_end(facts: &Facts, guest: usize) -> Option<GuestEnd> {
+    let fate = facts.text(Stream::Fate(guest));
+    let Some((_, rest)) = fate.split_once("has shut down, reason code ") else {
+        let gone = facts.closed(Stream::Fate(guest));
+        return gone.then(|| GuestEnd::InOrder("destroyed".to_owned()));
+    };
+    // A triple fault reaches xl as a reboot.
+    let triple_fault = domain_id(facts, guest).is_some_and(|id| {
+        let vcpu = format!("d{id}v");
+        let tripled = |line: &str| line.contains(&vcpu) && line.contains("Triple fault");
+        facts.text(Stream::Serial).lines().any(tripled)
+    });
+    if triple_fault {
+        return Some(GuestEnd::Crash("triple fault".to_owned()));
+    }
+    let code: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    Some(match code.as_str() {
+        "0" => GuestEnd::InOrder("power off".to_owned()),
+        "1" => GuestEnd::InOrder("reboot".to_owned()),
+        "2" => GuestEnd::InOrder("suspend".to_owned()),
+        "3" => GuestEnd::Crash("crash".to_owned()),
+        "4" => GuestEnd::Crash("watchdog".to_owned()),
+        other => GuestEnd::Crash(format!("reason {other}")),
+    })
+}
+
+fn console_text(facts: &Facts, guest: usize) -> String {
+    let early = domain_id(facts, guest).map_or("", |id| facts.text(Stream::Early(id)));
+    format!("{early}{}", facts.text(Stream::Console(guest)))
+}
+
+fn line_with(text: &str, pattern: &str) -> Option<String> {
+    text.lines()
+        .find(|line| line.contains(pattern))
+        .map(str::to_owned)
+}
+
+/// The machine for a configuration, and each guest's first index among the forwards.
+fn hardware(config: &LabConfig, initrd_mb: u64) -> Result<(Hardware, Vec<usize>), LabError> {
+    let mut forwards = vec![(dom0::ADDRESS.to_owned(), dom0::COMMAND_PORT)];
+    let mut first_forwards = Vec::new();
+    let mut kernels_mb = 0;
+    let mut guests_mb = 0;
+    for (index, guest) in config.guests.iter().enumerate() {
+        first_forwards.push(forwards.len());
+        forwards.extend(
+            guest
+                .ports
+                .iter()
+                .map(|&port| (config::guest_address(index), port)),
+        );
+        kernels_mb += file_size_mb(&guest.kernel)?;
+        // What Xen keeps for a domain beside its memory.
+        guests_mb += guest.memory_mb + 24;
+    }
+    // The initramfs holds each kernel, and xl reads it into memory once more.
+    let dom0_memory_mb = 256 + 3 * kernels_mb + config.extra_dom0_memory_mb;
+    let hardware = Hardware {
+        processors: config.processors(),
+        memory_mb: 216 + dom0_memory_mb + guests_mb + initrd_mb,
+        dom0_memory_mb,
+        forwards,
+    };
+    Ok((hardware, first_forwards))
+}
+
+fn file_size_mb(path: &Path) -> Result<u64, LabError> {
+    let size = std::fs::metadata(path)
+        .map_err(|e| LabError::setup(format!("reading {}", path.display()), e))?
+        .len();
+    Ok(size.div_ceil(1 << 20))
+}
+
+/// A new folder for one lab, named after this process.
+fn run_folder(cache: &Path) -> Result<PathBuf, LabError> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    remove_old_folders(&cache.join("run"));
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let folder = cache.join(format!("run/{}-{number}", std::process::id()));
+    if folder.exists() {
+        // Left by a process with the same number, which has ended.
+        std::fs::remove_dir_all(&folder)
+            .map_err(|e| LabError::setup(format!("removing {}", folder.display()), e))?;
+    }
+    packages::create(&folder)?;
+    Ok(folder)
+}
+
+/// Removes the folders of failed or killed labs that nobody has looked at for a day.
+fn remove_old_folders(runs: &Path) {
+    const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+    let Ok(entries) = std::fs::read_dir(runs) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let age = entry
+            .metadata()
+            .and_then(|data| data.modified())
+            .map(|at| at.elapsed());
+        if matches!(age, Ok(Ok(age)) if age > KEPT) {
+            // Another lab may be at it too.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(serial: &str, fate: &str, closed: bool) -> Arc<Board> {
+        let board = Arc::new(Board::default());
+        board.append(Stream::Serial, serial.as_bytes());
+        board.append(Stream::Fate(0), fate.as_bytes());
+        if closed {
+            board.close(Stream::Fate(0));
+        }
+        board
+    }
+
+    fn end(serial: &str, fate: &str, closed: bool) -> Option<GuestEnd> {
+        facts(serial, fate, closed).look(|facts| guest_end(facts, 0))
+    }
+
+    const WAITING: &str = "Waiting for domain g (domid 3) to die [pid 120]\n";
+
+    #[test]
+    fn the_end_of_a_guest_is_told_from_its_life() {
+        assert_eq!(end("", WAITING, false), None);
+        let off = format!("{WAITING}Domain 3 has shut down, reason code 0 0x0\n");
+        assert_eq!(
+            end("", &off, false),
+            Some(GuestEnd::InOrder("power off".to_owned()))
+        );
+        let crash = format!("{WAITING}Domain 3 has shut down, reason code 3 0x3\n");
+        assert_eq!(
+            end("", &crash, true),
+            Some(GuestEnd::Crash("crash".to_owned()))
+        );
+        assert_eq!(
+            end("", WAITING, true),
+            Some(GuestEnd::InOrder("destroyed".to_owned()))
+        );
+    }
+
+    #[test]
+    fn a_triple_fault_is_a_crash_of_its_own_domain_only() {
+        let reboot = format!("{WAITING}Domain 3 has shut down, reason code 1 0x1\n");
+        let fault =
+            |domain| format!("(XEN) d{domain}v0 Triple fault - invoking HVM shutdown action 1\n");
+        assert_eq!(
+            end(&fault(3), &reboot, true),
+            Some(GuestEnd::Crash("triple fault".to_owned()))
+        );
+        assert_eq!(
+            end(&fault(31), &reboot, true),
+            Some(GuestEnd::InOrder("reboot".to_owned()))
+        );
+    }
+
+    #[test]
+    fn a_panic_of_xen_fails_the_boot_and_readiness_wins() {
+        let outcome = |serial: &str| facts(serial, "", false).look(boot_outcome);
+        assert!(matches!(
+            outcome("(XEN) Panic on CPU 0:\n"),
+            Some(BootOutcome::Failed(line)) if line.contains("Panic")
+        ));
+        assert!(matches!(
+            outcome("lab: dom0 ready\n"),
+            Some(BootOutcome::Ready)
+        ));
+        assert!(outcome("(XEN) Xen version 4.17\n").is_none());
+    }
+}

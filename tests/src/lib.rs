@@ -1,0 +1,7 @@
+//! End-to-end cases of unikprof, and what they run on.
+
+pub mod guest_statistics;
+pub mod lab;
+pub mod profiled;
+pub mod xen_bench;
+pub mod xen_demo;

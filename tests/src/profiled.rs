@@ -1,0 +1,81 @@
+//! Guests with the profiler in them, on a real Xen.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::lab::{GuestConfig, Lab, LabConfig, LabError, build_xen_guest};
+
+/// Where the profiler listens inside a guest.
+pub const PROFILER_PORT: u16 = 7777;
+
+/// Where a guest with `stats=7001` on its command line tells its statistics.
+pub const STATISTICS_PORT: u16 = 7001;
+
+/// The features of a guest that is profiled while it serves made-up requests.
+pub const FEATURES: &[&str] = &["agent", "demo"];
+
+/// How long a guest may take from its creation to its profiler.
+const START: Duration = Duration::from_secs(60);
+
+/// A guest of this name with the profiler, and with `command_line` for what else it is to do.
+///
+/// The guest is built first; see [`build_xen_guest`].
+///
+/// # Errors
+///
+/// [`LabError::GuestBuild`].
+pub fn profiled_guest(name: &str, command_line: &str) -> Result<GuestConfig, LabError> {
+    let mut guest = GuestConfig::new(name, build_xen_guest(FEATURES)?);
+    guest.command_line =
+        format!("profiler=open:{PROFILER_PORT} stats={STATISTICS_PORT} {command_line}");
+    guest.ports = vec![PROFILER_PORT, STATISTICS_PORT];
+    Ok(guest)
+}
+
+/// The same with so many vCPUs, all of which work.
+///
+/// # Errors
+///
+/// As [`profiled_guest`].
+pub fn profiled_guest_with_vcpus(
+    name: &str,
+    vcpus: u32,
+    command_line: &str,
+) -> Result<GuestConfig, LabError> {
+    let mut guest = profiled_guest(name, &format!("vcpus={vcpus} {command_line}"))?;
+    guest.vcpus = vcpus;
+    Ok(guest)
+}
+
+/// Starts a lab and waits until the profiler of every guest listens.
+///
+/// # Errors
+///
+/// Those of [`Lab::start`] and [`Lab::wait_for_console`].
+pub fn start_profiled(config: &LabConfig) -> Result<Lab, LabError> {
+    let lab = Lab::start(config.clone())?;
+    for guest in &config.guests {
+        lab.wait_for_console(&guest.name, "profiler on port", START)?;
+    }
+    Ok(lab)
+}
+
+/// Where this machine reaches the profiler of a guest.
+///
+/// # Errors
+///
+/// [`LabError::Config`] where no guest has this name, or its profiler's port is not forwarded.
+pub fn profiler_address(lab: &Lab, guest: &str) -> Result<SocketAddr, LabError> {
+    address_of(lab, guest, PROFILER_PORT)
+}
+
+/// Where this machine reaches a port of a guest.
+///
+/// # Errors
+///
+/// As [`profiler_address`].
+pub fn address_of(lab: &Lab, guest: &str, port: u16) -> Result<SocketAddr, LabError> {
+    lab.forwarded(guest, port)
+        .map(|forwarded| SocketAddr::from((Ipv4Addr::LOCALHOST, forwarded)))
+        .ok_or_else(|| LabError::Config(format!("port {port} of {guest} is not forwarded")))
+}

@@ -1,0 +1,105 @@
+//! `xen-bench`: what sampling costs a guest on a real Xen, beside xenctx in dom0.
+//!
+//! Everything runs in an emulated machine: figures of one run are ratios to each other, not those of hardware.
+
+mod beside_xenctx;
+mod download;
+mod rig;
+mod size;
+mod ticks;
+
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use thiserror::Error;
+use unikprof_client::connection::ConnectionError;
+use unikprof_client::record::RecordError;
+use unikprof_client::recording::RecordingError;
+
+use crate::lab::LabError;
+
+/// Measures what sampling costs a unikernel on a real Xen in an emulated machine, beside xenctx in dom0.
+///
+/// Prints tables in Markdown. Without a section it does all of them, in some five minutes.
+#[derive(Debug, Parser)]
+#[command(name = "xen-bench")]
+struct Arguments {
+    /// What to measure
+    #[arg(value_enum)]
+    sections: Vec<Section>,
+    /// How often each load takes its turn beside xenctx
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..))]
+    rounds: u32,
+    /// How long a turn takes
+    #[arg(long, value_name = "TIME", default_value = "4s", value_parser = humantime::parse_duration)]
+    turn: Duration,
+}
+
+/// A part of the measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Section {
+    /// Cycles of a tick from the upcall's entry to its return
+    Ticks,
+    /// Stall and throughput beside xenctx
+    Xenctx,
+    /// Time from `stop` to the file on disk
+    Download,
+    /// Bytes that the agent adds to a guest
+    Size,
+}
+
+/// Why there are no figures.
+#[derive(Debug, Error)]
+enum BenchError {
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
+    #[error("the guest's statistics: {0}")]
+    Statistics(io::Error),
+    #[error("{what}: {source}")]
+    File { what: String, source: io::Error },
+    #[error("the guest's image cannot be read: {0}")]
+    Image(object::Error),
+    #[error("{0}")]
+    Unexpected(String),
+}
+
+/// Runs the program with the arguments of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), BenchError> {
+    let wanted = |section| arguments.sections.is_empty() || arguments.sections.contains(&section);
+    if wanted(Section::Size) {
+        print!("{}", size::measure()?);
+    }
+    if wanted(Section::Ticks) {
+        print!("{}", ticks::measure(arguments.turn)?);
+    }
+    if wanted(Section::Xenctx) {
+        print!(
+            "{}",
+            beside_xenctx::measure(arguments.rounds, arguments.turn)?
+        );
+    }
+    if wanted(Section::Download) {
+        print!("{}", download::measure()?);
+    }
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! From `stop` to a file on disk, for very many distinct stacks.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use unikprof_client::recording::{Reading, Recording};
+
+use super::BenchError;
+use super::rig::{Rig, fetch};
+
+const STACKS: usize = 10_000;
+/// So many nodes of the demo load's tree hold that many stacks.
+const NODES: u64 = 15_000;
+const RATE_HZ: f64 = 9_973.0;
+const REPETITIONS: usize = 2;
+/// What is sent through the echo service.
+const ECHOED: usize = 4 << 20;
+
+/// The table.
+pub(super) fn measure() -> Result<String, BenchError> {
+    let rig = Rig::start("load=100 echo=7")?;
+    let mut table = String::from(
+        "\n### Download\n\n| distinct stacks | bytes | from `stop` to the file | MB/s |\n|---|---|---|---|\n",
+    );
+    let path = rig.recording_path();
+    for _ in 0..REPETITIONS {
+        record_many(&rig)?;
+        let mut session = rig.session()?;
+        let start = Instant::now();
+        fetch(&mut session, &path)?;
+        let elapsed = start.elapsed().as_secs_f64();
+        let bytes = fs::metadata(&path)
+            .map_err(|source| BenchError::File {
+                what: path.display().to_string(),
+                source,
+            })?
+            .len();
+        let recording = Recording::open(&path, Reading::Strict)?;
+        let stacks = recording.profile.samples().len();
+        if stacks < STACKS {
+            return Err(BenchError::Unexpected(format!("only {stacks} stacks")));
+        }
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            table,
+            "| {stacks} | {bytes} | {elapsed:.2} s | {:.2} |",
+            bytes as f64 / 1e6 / elapsed
+        );
+    }
+    let _ = writeln!(
+        table,
+        "\nThe guest's echo service, over the same network and stack, sends back {:.2} MB/s.",
+        echo_rate(&rig)?
+    );
+    Ok(table)
+}
+
+/// Records until there are enough stacks.
+fn record_many(rig: &Rig) -> Result<(), BenchError> {
+    const PATIENCE: Duration = Duration::from_secs(180);
+    rig.start_recording(RATE_HZ)?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut session = rig.session()?;
+    loop {
+        let nodes = session.check(&mut ())?.nodes_used;
+        if nodes >= NODES {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(BenchError::Unexpected(format!(
+                "{nodes} nodes in {PATIENCE:?}"
+            )));
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// MB a second that come back, while as many go out.
+fn echo_rate(rig: &Rig) -> Result<f64, BenchError> {
+    let address = rig.echo()?;
+    let run = || -> io::Result<f64> {
+        let mut stream = TcpStream::connect(address)?;
+        let mut writer = stream.try_clone()?;
+        let start = Instant::now();
+        let sending = thread::spawn(move || {
+            writer.write_all(&vec![0x5a; ECHOED])?;
+            writer.shutdown(Shutdown::Write)
+        });
+        let mut received = Vec::with_capacity(ECHOED);
+        stream.read_to_end(&mut received)?;
+        let elapsed = start.elapsed().as_secs_f64();
+        sending.join().map_err(|_| io::ErrorKind::Other)??;
+        if received.len() != ECHOED {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(ECHOED as f64 / 1e6 / elapsed)
+    };
+    run().map_err(|source| BenchError::File {
+        what: "the echo service".to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,219 @@
+//! The client's program, run as a user would.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use unikprof_client::recording::{Reading, Recording};
+
+use super::wait_until;
+
+/// Clients of one address, and a folder for what they write.
+pub(crate) struct Client {
+    address: SocketAddr,
+    folder: TempDir,
+}
+
+/// A client under way; it is killed when the value is dropped.
+pub(crate) struct RunningClient {
+    child: Child,
+    words: String,
+    output: Option<[JoinHandle<String>; 2]>,
+}
+
+/// A client that has ended.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    words: String,
+    /// `None` where a signal ended it.
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Client {
+    pub(crate) fn of(address: SocketAddr) -> Client {
+        Client {
+            address,
+            folder: TempDir::with_prefix("unikprof-hosted-").unwrap(),
+        }
+    }
+
+    /// A place in the folder.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The program itself, in the folder.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hosted-client"));
+        command.current_dir(self.folder.path());
+        command
+    }
+
+    /// Begins `unikprof-client connect ADDRESS WORDS`.
+    pub(crate) fn begin(&self, words: &[impl AsRef<OsStr>]) -> RunningClient {
+        let mut command = self.command();
+        command.arg("connect").arg(self.address.to_string());
+        RunningClient::spawn(command.args(words))
+    }
+
+    /// Runs `unikprof-client connect ADDRESS WORDS` to its end.
+    pub(crate) fn connect(&self, words: &[impl AsRef<OsStr>]) -> Finished {
+        self.begin(words).finish()
+    }
+
+    /// Records for a while, and expects that to succeed.
+    pub(crate) fn record(&self, duration: &str, more: &[&str]) -> Recording {
+        let words = [&["record", duration, "-o", "run.unikprof"], more].concat();
+        self.connect(&words).expect_success();
+        self.recording("run.unikprof")
+    }
+
+    /// Records until there are as many samples, however little of a processor the guest gets.
+    pub(crate) fn record_samples(&self, least: u64, settings: &[&str]) -> Recording {
+        let words = [&["start"], settings].concat();
+        self.connect(&words).expect_success();
+        self.wait_for_status(&format!("{least} samples"), |status| {
+            status["counters"]["recorded"].as_u64() >= Some(least)
+        });
+        self.connect(&["stop", "-o", "run.unikprof"])
+            .expect_success();
+        self.recording("run.unikprof")
+    }
+
+    /// Reads a recording in the folder; nothing may be missing.
+    pub(crate) fn recording(&self, name: &str) -> Recording {
+        Recording::open(&self.path(name), Reading::Strict).unwrap()
+    }
+
+    /// `check --json`.
+    pub(crate) fn status(&self) -> Value {
+        self.connect(&["check", "--json"]).expect_json()
+    }
+
+    /// Waits until `check` says so; answers what it said. An agent that has no session left is
+    /// asked again.
+    pub(crate) fn wait_for_status(&self, what: &str, so: impl Fn(&Value) -> bool) -> Value {
+        wait_until(what, || {
+            let finished = self.connect(&["check", "--json"]);
+            if finished.code == Some(unikprof_client::exit_code::REFUSED.into()) {
+                return None;
+            }
+            Some(finished.expect_json()).filter(|status| so(status))
+        })
+    }
+
+    /// Runs `unikprof-client report NAME MORE` with the guests' image.
+    pub(crate) fn report(&self, name: &str, more: &[&str]) -> Finished {
+        let image = super::Guest::program();
+        self.report_with(name, image, more)
+    }
+
+    /// The same with another image.
+    pub(crate) fn report_with(&self, name: &str, image: &Path, more: &[&str]) -> Finished {
+        let mut command = self.command();
+        command
+            .args(["report", name, "--image"])
+            .arg(image)
+            .args(more);
+        RunningClient::spawn(&mut command).finish()
+    }
+}
+
+impl RunningClient {
+    /// Starts the command, which is a client's.
+    pub(crate) fn spawn(command: &mut Command) -> RunningClient {
+        let words = command
+            .get_args()
+            .map(|word| word.to_string_lossy())
+            .collect::<Vec<_>>()
+            .join(" ");
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = [
+            read_all(child.stdout.take().unwrap()),
+            read_all(child.stderr.take().unwrap()),
+        ];
+        RunningClient {
+            child,
+            words,
+            output: Some(output),
+        }
+    }
+
+    /// Sends what Ctrl-C sends.
+    pub(crate) fn interrupt(&self) {
+        let id = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-INT", &id]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// Kills it, leaving it no time for anything.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits for its end.
+    pub(crate) fn finish(mut self) -> Finished {
+        let what = format!("the end of `{}`", self.words);
+        let status = wait_until(&what, || self.child.try_wait().unwrap());
+        let [stdout, stderr] = self.output.take().unwrap();
+        Finished {
+            words: self.words.clone(),
+            code: status.code(),
+            stdout: stdout.join().unwrap(),
+            stderr: stderr.join().unwrap(),
+        }
+    }
+}
+
+impl Drop for RunningClient {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Finished {
+    /// Asserts the exit code; answers itself.
+    pub(crate) fn expect_code(self, code: u8) -> Finished {
+        assert_eq!(
+            self.code,
+            Some(code.into()),
+            "`{}` said:\n{}{}",
+            self.words,
+            self.stdout,
+            self.stderr
+        );
+        self
+    }
+
+    pub(crate) fn expect_success(self) -> Finished {
+        self.expect_code(unikprof_client::exit_code::SUCCESS)
+    }
+
+    /// What it printed, which must be JSON and its exit code 0.
+    pub(crate) fn expect_json(self) -> Value {
+        let finished = self.expect_success();
+        serde_json::from_str(&finished.stdout).unwrap()
+    }
+}
+
+fn read_all(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut text = String::new();
+        from.read_to_string(&mut text).unwrap();
+        text
+    })
+}

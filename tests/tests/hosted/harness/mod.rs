@@ -1,0 +1,11 @@
+//! What the cases run on: guests, the client's program, a line that breaks, and waiting.
+
+mod client;
+mod guest;
+mod proxy;
+mod wait;
+
+pub(crate) use client::{Client, RunningClient};
+pub(crate) use guest::Guest;
+pub(crate) use proxy::{Proxy, Then};
+pub(crate) use wait::{SOON, wait_until};

@@ -1,0 +1,165 @@
+//! A line between client and guest that breaks when it is told to.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+
+use super::SOON;
+
+/// A forwarder on loopback. It ends when the value is dropped.
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+/// What happens to a connection after so many bytes towards the client.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// It is cut, and the next one is forwarded.
+    Cut,
+    /// It is cut, and no other is accepted.
+    CutForGood,
+    /// It stays open, but nothing moves any more.
+    Stall,
+}
+
+struct Shared {
+    guest: SocketAddr,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Of the next connection.
+    limit: Option<(usize, Then)>,
+    /// Whether a limit was reached.
+    reached: bool,
+    connections: Vec<[TcpStream; 2]>,
+    closed: bool,
+}
+
+impl Proxy {
+    /// Forwards connections to `guest`.
+    pub(crate) fn to(guest: SocketAddr) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            guest,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let serving = Arc::clone(&shared);
+        thread::spawn(move || serving.serve(&listener));
+        Proxy { address, shared }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The next connection lasts for `bytes` towards the client.
+    pub(crate) fn limit_next(&self, bytes: usize, then: Then) {
+        self.shared.lock().limit = Some((bytes, then));
+    }
+
+    /// Waits until the limit has been reached.
+    pub(crate) fn wait_for_limit(&self) {
+        let (state, waited) = self
+            .shared
+            .changed
+            .wait_timeout_while(self.shared.lock(), SOON, |state| !state.reached)
+            .unwrap();
+        assert!(!waited.timed_out(), "the limit was not reached in {SOON:?}");
+        drop(state);
+    }
+
+    /// How many connections there have been.
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.lock().connections.len()
+    }
+
+    /// Cuts all connections; new ones are forwarded.
+    pub(crate) fn cut(&self) {
+        self.shared.lock().cut();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.close();
+        // So that `serve` looks.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.cut();
+    }
+
+    fn serve(self: &Arc<Self>, listener: &TcpListener) {
+        for client in listener.incoming() {
+            let Ok(client) = client else { continue };
+            let mut state = self.lock();
+            if state.closed {
+                return;
+            }
+            let Ok(guest) = TcpStream::connect(self.guest) else {
+                continue;
+            };
+            let limit = state.limit.take();
+            state
+                .connections
+                .push([&client, &guest].map(|end| end.try_clone().unwrap()));
+            drop(state);
+            let [from_client, from_guest] = [&client, &guest].map(|end| end.try_clone().unwrap());
+            let upwards = Arc::clone(self);
+            thread::spawn(move || upwards.forward(from_client, guest, None));
+            let downwards = Arc::clone(self);
+            thread::spawn(move || downwards.forward(from_guest, client, limit));
+        }
+    }
+
+    fn forward(&self, mut from: TcpStream, mut to: TcpStream, limit: Option<(usize, Then)>) {
+        let mut left = limit.map_or(usize::MAX, |(bytes, _)| bytes);
+        let mut buffer = [0; 1024];
+        while left > 0 {
+            let room = buffer.len().min(left);
+            match from.read(&mut buffer[..room]) {
+                Ok(length) if length > 0 && to.write_all(&buffer[..length]).is_ok() => {
+                    left -= length;
+                }
+                _ => break,
+            }
+        }
+        if let (0, Some((_, then))) = (left, limit) {
+            if then == Then::CutForGood {
+                self.close();
+            }
+            self.lock().reached = true;
+            self.changed.notify_all();
+            if then == Then::Stall {
+                // The proxy keeps clones of both ends, so they stay open.
+                return;
+            }
+        }
+        let _ = from.shutdown(Shutdown::Both);
+        let _ = to.shutdown(Shutdown::Both);
+    }
+}
+
+impl State {
+    fn cut(&self) {
+        for end in self.connections.iter().flatten() {
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Waiting for something to become so.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time enough for anything that takes no time, on a machine that is busy with other things.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// Looks until there is something to be seen.
+///
+/// # Panics
+/// After [`SOON`], saying what was waited for.
+pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + SOON;
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(Instant::now() < end, "not within {SOON:?}: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}

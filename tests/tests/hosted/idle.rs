@@ -1,0 +1,50 @@
+//! An idle guest stays asleep, whatever the rate.
+
+use std::fs;
+use std::path::Path;
+
+use crate::harness::{Client, Guest};
+
+/// The naps of the guests in a recording of [`DURATION`], with one more for its ends. Each is a
+/// switch away from the thread, and may have one more for a timer that was armed before it.
+const NAPS: u64 = 6;
+const DURATION: &str = "1s";
+
+/// How often the guest's thread gave up its processor while it was recorded.
+fn switches(client: &Client, thread: &str, rate: &str) -> u64 {
+    let before = voluntary_switches(thread);
+    client.record(DURATION, &["-F", rate]);
+    voluntary_switches(thread) - before
+}
+
+fn voluntary_switches(thread: &str) -> u64 {
+    let status = fs::read_to_string(Path::new("/proc").join(thread).join("status")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn blocking_wakes_no_more_often_at_a_hundred_times_the_rate() {
+    let guest = Guest::start("idle");
+    let client = guest.client();
+    let thread = guest.told("thread ");
+    for rate in ["97", "9973"] {
+        let switches = switches(&client, &thread, rate);
+        assert!(
+            switches <= 3 * NAPS,
+            "{switches} wake-ups at {rate} Hz, for {NAPS} naps"
+        );
+    }
+}
+
+/// What the test above would see if blocking did not end the timer.
+#[test]
+fn sleeping_outside_of_block_is_seen_to_wake() {
+    let guest = Guest::start("asleep");
+    let client = guest.client();
+    let thread = guest.told("thread ");
+    let switches = switches(&client, &thread, "9973");
+    assert!(switches > 20 * NAPS, "{switches} wake-ups at 9,973 Hz");
+}

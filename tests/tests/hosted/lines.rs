@@ -1,0 +1,140 @@
+//! Lines that break, and users who do not wait.
+
+use unikprof_client::exit_code;
+use unikprof_client::recording::Completeness;
+
+use crate::harness::{Client, Guest, Proxy, Then, wait_until};
+
+/// In the middle of the stacks: behind the preamble, the welcome and its mappings.
+const IN_THE_MIDDLE: usize = 12_000;
+
+#[test]
+fn ctrl_c_keeps_what_was_sampled() {
+    let guest = Guest::start("shares");
+    let client = guest.client();
+    let running = client.begin(&["record", "1h", "-o", "run.unikprof", "--json"]);
+    let watcher = guest.client();
+    watcher.wait_for_status("some samples", |status| {
+        status["counters"]["recorded"].as_u64() > Some(100)
+    });
+    running.interrupt();
+    let told = running.finish().expect_json();
+    assert_eq!(told["complete"], true);
+    let recording = client.recording("run.unikprof");
+    assert_eq!(recording.completeness, Completeness::Complete);
+    assert!(recording.profile.sample_count() > 100);
+    assert_eq!(
+        watcher.status()["state"],
+        "idle",
+        "the guest is left as it was found"
+    );
+}
+
+#[test]
+fn a_line_cut_while_recording_is_taken_up_again() {
+    let guest = Guest::start("shares");
+    let proxy = Proxy::to(guest.address());
+    let client = Client::of(proxy.address());
+    let running = client.begin(&["record", "2s", "-o", "run.unikprof"]);
+    let watcher = guest.client();
+    watcher.wait_for_status("the recording", |status| status["state"] == "recording");
+    proxy.cut();
+    let finished = running.finish().expect_success();
+    assert!(proxy.connections() >= 2);
+    assert!(
+        finished.stderr.contains("connection"),
+        "the user is told: {}",
+        finished.stderr
+    );
+    let recording = client.recording("run.unikprof");
+    assert_eq!(recording.completeness, Completeness::Complete);
+    let elapsed_ns = recording.profile.recording().elapsed_ns;
+    assert!(
+        elapsed_ns >= 2_000_000_000,
+        "the guest went on: {elapsed_ns}"
+    );
+}
+
+/// Starts a recording of many stacks and answers its guest, once there are enough.
+fn guest_with_many_stacks() -> Guest {
+    let guest = Guest::start("deep");
+    let client = guest.client();
+    client.connect(&["start", "-F", "4999"]).expect_success();
+    client.wait_for_status("a large table", |status| {
+        status["nodes_used"].as_u64() > Some(3_000)
+    });
+    guest
+}
+
+/// Cut again and again: each connection brings some more, and nothing comes twice.
+#[test]
+fn a_download_cut_in_the_middle_goes_on_from_there() {
+    let guest = guest_with_many_stacks();
+    let proxy = Proxy::to(guest.address());
+    proxy.limit_next(IN_THE_MIDDLE, Then::Cut);
+    let client = Client::of(proxy.address());
+    client
+        .connect(&["stop", "-o", "all.unikprof"])
+        .expect_success();
+    proxy.wait_for_limit();
+    assert_eq!(proxy.connections(), 2);
+    let recording = client.recording("all.unikprof");
+    assert_eq!(
+        recording.profile.recording().warnings,
+        Vec::<String>::new(),
+        "samples add up, so none is missing or counted twice"
+    );
+    let counters = recording.profile.counters();
+    assert_eq!(recording.profile.sample_count(), counters.recorded);
+}
+
+#[test]
+fn what_arrived_before_the_line_broke_for_good_is_kept_and_said() {
+    let guest = guest_with_many_stacks();
+    let proxy = Proxy::to(guest.address());
+    proxy.limit_next(IN_THE_MIDDLE, Then::CutForGood);
+    let client = Client::of(proxy.address());
+    let finished = client
+        .connect(&["stop", "-o", "part.unikprof", "--retry", "500ms"])
+        .expect_code(exit_code::INCOMPLETE);
+    assert!(
+        finished.stderr.contains("incomplete"),
+        "{}",
+        finished.stderr
+    );
+    let recording = client.recording("part.unikprof");
+    assert!(
+        matches!(&recording.completeness, Completeness::Incomplete(reason) if !reason.is_empty())
+    );
+    let part = recording.profile.sample_count();
+    let report = client.report("part.unikprof", &[]).expect_success();
+    assert!(report.stderr.contains("incomplete"), "{}", report.stderr);
+
+    // The guest still has all of it.
+    let direct = guest.client();
+    direct
+        .connect(&["stop", "-o", "all.unikprof"])
+        .expect_success();
+    let all = direct.recording("all.unikprof").profile.sample_count();
+    assert!(0 < part && part < all, "{part} of {all}");
+}
+
+/// The guest ends the recording by itself; whoever comes next fetches it.
+#[test]
+fn a_client_killed_while_recording_loses_nothing() {
+    let guest = Guest::start("shares");
+    let client = guest.client();
+    let running = client.begin(&["record", "1s", "-o", "run.unikprof"]);
+    client.wait_for_status("the recording", |status| status["state"] == "recording");
+    running.kill();
+    let status = client.wait_for_status("its end", |status| status["state"] == "finished");
+    client
+        .connect(&["stop", "-o", "all.unikprof"])
+        .expect_success();
+    let samples = client.recording("all.unikprof").profile.sample_count();
+    assert!(samples > 0);
+    assert_eq!(status["counters"]["recorded"], samples);
+    wait_until("the dead client's session to be gone", || {
+        (client.status()["sessions"] == 1).then_some(())
+    });
+}

@@ -1,0 +1,14 @@
+//! The whole way on one machine: guests that are processes, and the client's own program.
+
+#![allow(clippy::unwrap_used)]
+
+mod harness;
+
+mod attribution;
+mod demo;
+mod hostile;
+mod idle;
+mod lines;
+mod pprof;
+mod sharing;
+mod threads;

@@ -1,0 +1,111 @@
+//! Several clients of one guest, one after the other and at once.
+
+use unikprof_client::exit_code;
+
+use crate::harness::{Guest, Proxy, RunningClient, Then};
+
+#[test]
+fn a_second_start_is_refused_by_the_firsts_name() {
+    let guest = Guest::start("shares");
+    let (first, second) = (guest.client(), guest.client());
+    first
+        .connect(&["start", "--name", "nightly"])
+        .expect_success();
+    for words in [&["start"][..], &["record", "1s", "-o", "run.unikprof"]] {
+        let refused = second.connect(words).expect_code(exit_code::REFUSED);
+        assert!(refused.stderr.contains("`nightly`"), "{}", refused.stderr);
+    }
+    let info = second.connect(&["info", "--json"]).expect_json();
+    assert_eq!(info["guest_name"], "shares");
+    let status = second.status();
+    assert_eq!(status["state"], "recording");
+    assert_eq!(status["name"], "nightly");
+    first
+        .connect(&["stop", "-o", "all.unikprof"])
+        .expect_success();
+    assert_eq!(
+        first.recording("all.unikprof").profile.recording().name,
+        "nightly"
+    );
+    assert_eq!(second.status()["state"], "idle");
+}
+
+/// Two that record at once: each of the guest's recordings is one client's, whole.
+#[test]
+fn one_of_two_that_record_at_once_is_told_why_not() {
+    let guest = Guest::start("shares");
+    let (left, right) = (guest.client(), guest.client());
+    let words = ["record", "1s", "-o", "run.unikprof"];
+    let running = [left.begin(&words), right.begin(&words)];
+    let mut codes = running.map(|client| client.finish().code.unwrap());
+    codes.sort_unstable();
+    assert_eq!(
+        codes,
+        [exit_code::SUCCESS, exit_code::REFUSED].map(i32::from)
+    );
+}
+
+#[test]
+fn fifty_recordings_leave_the_guest_as_it_was() {
+    let mut guest = Guest::start("shares");
+    let client = guest.client();
+    for round in 1..=50 {
+        let started = client.connect(&["start", "--json"]).expect_json();
+        assert_eq!(started["recording"], round);
+        // Also an empty recording is one.
+        client
+            .connect(&["stop", "-o", "run.unikprof", "--json"])
+            .expect_success();
+        client.recording("run.unikprof");
+    }
+    let status = client.status();
+    assert_eq!(status["state"], "idle");
+    assert_eq!(status["epochs"], 0);
+    assert_eq!(status["sessions"], 1, "{status:#}");
+    assert_eq!(status["rejected"], 0, "{status:#}");
+    client.record_samples(100, &[]);
+    guest.assert_alive();
+}
+
+/// Far more than a session's buffers and the sockets' first window, so that a client that is killed
+/// was in the middle.
+const ENOUGH_NODES: u64 = 3_000;
+
+/// Behind the preamble, the welcome and its mappings, in the middle of the stacks.
+const IN_THE_MIDDLE: usize = 12_000;
+
+#[test]
+fn a_client_killed_in_a_download_leaves_it_to_the_next() {
+    let guest = Guest::start("deep");
+    let client = guest.client();
+    client.connect(&["start", "-F", "4999"]).expect_success();
+    client.wait_for_status("a large table", |status| {
+        status["nodes_used"].as_u64() > Some(ENOUGH_NODES)
+    });
+
+    let proxy = Proxy::to(guest.address());
+    proxy.limit_next(IN_THE_MIDDLE, Then::Stall);
+    let unlucky = crate::harness::Client::of(proxy.address());
+    let running: RunningClient = unlucky.begin(&["stop", "-o", "never.unikprof"]);
+    proxy.wait_for_limit();
+    running.kill();
+    drop(proxy);
+    assert!(
+        !unlucky.path("never.unikprof").exists(),
+        "half a recording has the name of a whole one"
+    );
+
+    let status = client.status();
+    assert_eq!(status["state"], "finished");
+    assert_eq!(status["epochs"], 1);
+    client
+        .connect(&["stop", "-o", "all.unikprof"])
+        .expect_success();
+    let recording = client.recording("all.unikprof");
+    assert_eq!(
+        status["counters"]["recorded"],
+        recording.profile.sample_count()
+    );
+    assert_eq!(recording.profile.recording().warnings, Vec::<String>::new());
+    assert_eq!(client.status()["epochs"], 0, "it was acknowledged");
+}

@@ -1,0 +1,91 @@
+//! What a recording of a working guest says of the guest, of its ticks and of its time.
+
+use std::fs;
+
+use object::Object as _;
+use unikprof_client::exit_code;
+use unikprof_tests::lab::LabConfig;
+use unikprof_tests::profiled::profiled_guest;
+
+use crate::harness::{Boot, Guest, counters_add_up, on};
+
+/// A guest that works for a part of its time, so that its vCPU runs and blocks.
+pub(crate) const WORKING: Boot = Boot {
+    name: "working",
+    config: || {
+        let mut guest = profiled_guest("working", "load=50 echo=7")?;
+        guest.ports.push(7);
+        Ok(LabConfig::with_guest(guest))
+    },
+};
+
+#[test]
+fn every_tick_is_accounted_for() {
+    on(&WORKING, "every_tick_is_accounted_for", |lab| {
+        let client = Guest::of(lab, "working").client();
+        client.record_samples(1_000, &[]);
+        let report = client.report("run.unikprof", &["--json"]).expect_json();
+        assert!(counters_add_up(&report) >= 1_000);
+        for reason in ["overflow", "masked", "truncated"] {
+            assert_eq!(report["counters"][reason], 0, "{:#}", report["counters"]);
+        }
+        let broken = report["counters"]["broken"].as_u64().unwrap();
+        assert!(broken * 100 <= 1_000, "{:#}", report["counters"]);
+        assert!(report["vcpus"][0]["cost"]["cycles_p50"].as_u64() > Some(0));
+    });
+}
+
+#[test]
+fn time_is_told_apart() {
+    on(&WORKING, "time_is_told_apart", |lab| {
+        let client = Guest::of(lab, "working").client();
+        client.record("3s", &[]);
+        let report = client.report("run.unikprof", &["--json"]).expect_json();
+        let vcpu = &report["vcpus"][0];
+        let time = |state: &str| vcpu["runstate"][state].as_u64().unwrap();
+        let elapsed = vcpu["elapsed_ns"].as_u64().unwrap();
+        let states = ["running_ns", "runnable_ns", "blocked_ns", "offline_ns"];
+        let sum: u64 = states.iter().map(|state| time(state)).sum();
+        assert!(sum.abs_diff(elapsed) < elapsed / 50, "{vcpu:#}");
+        // It works for half of its time; the emulator adds to that.
+        assert!(time("running_ns") > elapsed / 4, "{vcpu:#}");
+        assert!(time("blocked_ns") > elapsed / 20, "{vcpu:#}");
+        assert_eq!(time("offline_ns"), 0, "{vcpu:#}");
+        // A tick stands for a period of running time, so there can be no more than fit into it.
+        let ticks = report["counters"]["ticks"].as_u64().unwrap();
+        let due = time("running_ns") / report["recording"]["period_ns"].as_u64().unwrap();
+        assert!(ticks <= due + due / 10 + 20, "{ticks} of {due}");
+        assert!(ticks >= due / 4, "{ticks} of {due}");
+    });
+}
+
+#[test]
+fn a_recording_names_its_guest_and_its_image() {
+    on(
+        &WORKING,
+        "a_recording_names_its_guest_and_its_image",
+        |lab| {
+            let guest = Guest::of(lab, "working");
+            let client = guest.client();
+            client.record("1s", &[]);
+            let report = client.report("run.unikprof", &["--json"]).expect_json();
+            assert_eq!(report["recording"]["guest_name"], "working");
+            let path = guest.dom0("xenstore-read /local/domain/$ID/vm");
+            let uuid = path.trim().strip_prefix("/vm/").unwrap();
+            assert_eq!(report["recording"]["guest_id"], uuid);
+
+            let image = fs::read(Guest::program()).unwrap();
+            let image = object::File::parse(&*image).unwrap();
+            let id = image.build_id().unwrap().unwrap();
+            let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+            let info = client.connect(&["info", "--json"]).expect_json();
+            assert_eq!(info["mappings"][0]["build_id"], *id);
+
+            let other = client.command();
+            let refused = client
+                .report_with("run.unikprof", other.get_program().as_ref(), &[])
+                .expect_code(exit_code::INPUT);
+            assert!(refused.stderr.contains(&id), "{}", refused.stderr);
+        },
+    );
+}

@@ -1,0 +1,94 @@
+//! A guest of a lab, as the cases see it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use serde_json::Value;
+use unikprof_tests::guest_statistics::GuestStatistics;
+use unikprof_tests::lab::{Lab, build_xen_guest};
+use unikprof_tests::profiled::{FEATURES, STATISTICS_PORT, address_of, profiler_address};
+
+use super::Client;
+
+const DOM0: Duration = Duration::from_secs(30);
+
+/// A guest with a profiler.
+pub(crate) struct Guest<'a> {
+    lab: &'a Lab,
+    name: &'a str,
+}
+
+impl<'a> Guest<'a> {
+    /// The guest of this name, with no recording left over from an earlier case.
+    pub(crate) fn of(lab: &'a Lab, name: &'a str) -> Guest<'a> {
+        let guest = Guest { lab, name };
+        let client = guest.client();
+        let state = client.status()["state"].clone();
+        if state != "idle" {
+            client
+                .connect(&["stop", "-o", "left-over.unikprof"])
+                .expect_success();
+        }
+        guest
+    }
+
+    /// The guest of this name, whatever it records.
+    pub(crate) fn of_recording(lab: &'a Lab, name: &'a str) -> Guest<'a> {
+        Guest { lab, name }
+    }
+
+    /// What the guest says of itself.
+    pub(crate) fn statistics(&self) -> GuestStatistics {
+        GuestStatistics::read(self.port(STATISTICS_PORT)).unwrap()
+    }
+
+    /// The image that all guests of these cases run.
+    pub(crate) fn program() -> &'static Path {
+        static IMAGE: OnceLock<std::path::PathBuf> = OnceLock::new();
+        IMAGE.get_or_init(|| build_xen_guest(FEATURES).unwrap())
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        profiler_address(self.lab, self.name).unwrap()
+    }
+
+    /// Where another port of the guest is reached.
+    pub(crate) fn port(&self, port: u16) -> SocketAddr {
+        address_of(self.lab, self.name, port).unwrap()
+    }
+
+    /// A client of this guest.
+    pub(crate) fn client(&self) -> Client {
+        Client::of(self.address())
+    }
+
+    /// Runs a script in dom0, in which `$ID` is the domain's number; answers what it printed.
+    pub(crate) fn dom0(&self, script: &str) -> String {
+        let id = self.lab.domain_id(self.name).unwrap();
+        let output = self.lab.dom0(&format!("ID={id}; {script}"), DOM0).unwrap();
+        assert_eq!(output.status, 0, "{script}: {}", output.text);
+        output.text
+    }
+}
+
+/// Asserts that a report (`--json`) accounts for every tick; answers how many were recorded.
+pub(crate) fn counters_add_up(report: &Value) -> u64 {
+    let vcpus = report["vcpus"].as_array().unwrap().iter();
+    for counters in vcpus
+        .map(|vcpu| &vcpu["counters"])
+        .chain([&report["counters"]])
+    {
+        let count = |name: &str| counters[name].as_u64().unwrap();
+        let parts = ["recorded", "overflow", "lost", "masked", "idle"];
+        let sum: u64 = parts.iter().map(|part| count(part)).sum();
+        assert_eq!(count("ticks"), sum, "{counters:#}");
+    }
+    let recorded = report["counters"]["recorded"].as_u64().unwrap();
+    assert_eq!(report["samples"]["recorded"], recorded);
+    let functions = report["functions"].as_array().unwrap();
+    let own: u64 = functions.iter().map(|f| f["self"].as_u64().unwrap()).sum();
+    assert_eq!(own, recorded, "every sample has one leaf");
+    recorded
+}

@@ -1,0 +1,172 @@
+//! Whether a profile says what the guest did: a load whose functions have known shares.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+
+use unikprof_tests::lab::LabConfig;
+use unikprof_tests::profiled::profiled_guest;
+
+use crate::harness::{Boot, Client, Guest, counters_add_up, on};
+
+const SOURCE: &str = include_str!("../../guests/xen-guest/src/hotspots.rs");
+
+const HOT: Boot = Boot {
+    name: "hot",
+    config: || Ok(LabConfig::with_guest(profiled_guest("hot", "hotspots=80")?)),
+};
+
+/// Caller, function and parts of a thousand, as the guest's source has them.
+const SPOTS: [(&str, &str, f64); 14] = [
+    ("winter", "december", 220.0),
+    ("winter", "january", 170.0),
+    ("winter", "february", 130.0),
+    ("spring", "march", 100.0),
+    ("spring", "april", 85.0),
+    ("spring", "may", 65.0),
+    ("spring", "equinox", 45.0),
+    ("summer", "june", 50.0),
+    ("summer", "july", 40.0),
+    ("summer", "august", 30.0),
+    ("autumn", "september", 25.0),
+    ("autumn", "october", 15.0),
+    ("autumn", "november", 10.0),
+    ("autumn", "equinox", 15.0),
+];
+
+const SAMPLES: u64 = 4_000;
+/// Standard deviations: with this many the cases fail by chance once in millions of runs.
+const SURE: f64 = 6.0;
+
+fn record(client: &Client) {
+    client.record_samples(SAMPLES, &["-F", "1997"]);
+}
+
+/// The last part of a function's path.
+fn short(name: &str) -> &str {
+    name.rsplit("::").next().unwrap()
+}
+
+/// Samples by (caller, function), the functions of [`SPOTS`] alone.
+fn samples_by_caller(client: &Client) -> HashMap<(String, String), u64> {
+    let folded = client
+        .report("run.unikprof", &["--format", "folded", "--no-inlines"])
+        .expect_success()
+        .stdout;
+    let mut found = HashMap::new();
+    for line in folded.lines() {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        let mut frames = stack.rsplit(';').map(short);
+        let (leaf, caller) = (frames.next().unwrap(), frames.next().unwrap_or("nobody"));
+        if SPOTS.iter().any(|(_, function, _)| *function == leaf) {
+            let pair = (caller.to_owned(), leaf.to_owned());
+            *found.entry(pair).or_default() += count.parse::<u64>().unwrap();
+        }
+    }
+    found
+}
+
+#[test]
+fn hot_functions_have_their_shares_order_and_callers() {
+    on(
+        &HOT,
+        "hot_functions_have_their_shares_order_and_callers",
+        |lab| {
+            let client = Guest::of(lab, "hot").client();
+            record(&client);
+            let found = samples_by_caller(&client);
+            let all: u64 = found.values().sum();
+            // The rest is the guest's own polling, and the hypercalls with which it answers this client.
+            assert!(all * 2 >= SAMPLES, "{all} in the hot spots: {found:#?}");
+            let all = all as f64;
+            let share = |(caller, function, _): &(&str, &str, f64)| {
+                let pair = ((*caller).to_owned(), (*function).to_owned());
+                found.get(&pair).copied().unwrap_or_default() as f64 / all
+            };
+            for spot in &SPOTS {
+                let expected = spot.2 / 1_000.0;
+                let deviation = (expected * (1.0 - expected) / all).sqrt();
+                // A tenth for what the emulator makes of equal instructions.
+                let tolerance = SURE * deviation + expected / 10.0;
+                let measured = share(spot);
+                assert!(
+                    (measured - expected).abs() < tolerance,
+                    "{spot:?}: {measured} of {all}"
+                );
+            }
+            for a in &SPOTS {
+                for b in &SPOTS {
+                    let (pa, pb) = (a.2 / 1_000.0, b.2 / 1_000.0);
+                    if pa - pb > SURE * ((pa + pb) / all).sqrt() + pa / 10.0 {
+                        assert!(share(a) > share(b), "{a:?} before {b:?}: {found:#?}");
+                    }
+                }
+            }
+            // A sample in a prologue skips its caller; these functions have one prologue in a thousand turns.
+            let right: f64 = SPOTS.iter().map(share).sum();
+            assert!(right > 0.98, "{right} have their right callers: {found:#?}");
+        },
+    );
+}
+
+#[test]
+fn names_files_and_lines_are_those_of_the_source() {
+    on(
+        &HOT,
+        "names_files_and_lines_are_those_of_the_source",
+        |lab| {
+            let client = Guest::of(lab, "hot").client();
+            record(&client);
+            let report = client
+                .report("run.unikprof", &["--json", "--no-inlines"])
+                .expect_json();
+            counters_add_up(&report);
+            let functions = report["functions"].as_array().unwrap();
+            let mut hottest = functions
+                .iter()
+                .filter(|f| f["name"].as_str().unwrap().contains("::hotspots::"));
+            for (_, name, _) in &SPOTS[..3] {
+                let found = hottest.next().unwrap();
+                assert_eq!(
+                    found["name"],
+                    *format!("xen_guest::hotspots::{name}"),
+                    "{found:#}"
+                );
+                let file = found["file"].as_str().unwrap();
+                assert!(file.ends_with("src/hotspots.rs"), "{file}");
+                let line = usize::try_from(found["line"].as_u64().unwrap()).unwrap();
+                let lines = lines_of(name);
+                assert!(lines.contains(&line), "{name}: {line} is not in {lines:?}");
+            }
+            // Only `equinox` has its work inlined, from `step`: told apart, that is a frame of its own.
+            let report = client.report("run.unikprof", &["--json"]).expect_json();
+            let functions = report["functions"].as_array().unwrap();
+            let named = |name: &str| {
+                let name = format!("xen_guest::hotspots::{name}");
+                functions.iter().find(|f| f["name"] == *name).unwrap()
+            };
+            let (step, equinox) = (named("step"), named("equinox"));
+            assert!(step["total"].as_u64() > Some(0), "{step:#}");
+            assert!(
+                step["total"].as_u64() <= equinox["total"].as_u64(),
+                "{equinox:#}"
+            );
+            let line = usize::try_from(step["line"].as_u64().unwrap()).unwrap();
+            assert!(lines_of("step").contains(&line), "{step:#}");
+        },
+    );
+}
+
+/// The lines of a function in the guest's source.
+fn lines_of(function: &str) -> RangeInclusive<usize> {
+    let head = format!("fn {function}(");
+    let begins = SOURCE
+        .lines()
+        .position(|line| line.starts_with(&head))
+        .unwrap();
+    let length = SOURCE
+        .lines()
+        .skip(begins)
+        .position(|line| line == "}")
+        .unwrap();
+    begins + 1..=begins + 1 + length
+}

@@ -1,0 +1,18 @@
+//! The profiler in a unikernel on a real Xen, met by the client's own program.
+//!
+//! Skipped by name where a machine cannot run a lab; with `UNIKPROF_XEN_REQUIRED=1` that is a failure.
+
+#![allow(clippy::unwrap_used)]
+
+mod accounting;
+mod bad_line;
+mod clients;
+mod faults;
+mod harness;
+mod hot_spots;
+mod idle;
+mod restore;
+mod sources;
+mod stuck;
+mod traffic;
+mod vcpus;

@@ -1,0 +1,77 @@
+//! Guests of one, two and four vCPUs: each is sampled by its own timer.
+
+use std::collections::HashMap;
+
+use unikprof_tests::lab::LabConfig;
+use unikprof_tests::profiled::profiled_guest_with_vcpus;
+
+use crate::harness::{Boot, Guest, counters_add_up, on};
+
+const COUNTS: [u32; 3] = [1, 2, 4];
+
+/// All their vCPUs share the one emulated processor that dom0 leaves.
+const SEVERAL_VCPUS: Boot = Boot {
+    name: "several vCPUs",
+    config: || {
+        let guest = |count| profiled_guest_with_vcpus(&name(count), count, "load=60");
+        Ok(LabConfig {
+            guests: COUNTS.into_iter().map(guest).collect::<Result<_, _>>()?,
+            processors: Some(2),
+            ..LabConfig::default()
+        })
+    },
+};
+
+fn name(vcpus: u32) -> String {
+    format!("vcpus-{vcpus}")
+}
+
+/// Fewer would not tell a vCPU that is sampled from one that ticked while the recording started.
+const LEAST: u64 = 20;
+
+#[test]
+fn every_vcpu_has_samples_of_its_own() {
+    on(&SEVERAL_VCPUS, "every_vcpu_has_samples_of_its_own", |lab| {
+        for count in COUNTS {
+            let client = Guest::of(lab, &name(count)).client();
+            let recording = client.record("4s", &[]);
+            let mut samples: HashMap<u32, u64> = HashMap::new();
+            for sample in recording.profile.samples() {
+                *samples.entry(sample.vcpu).or_default() += sample.count;
+            }
+            let vcpus = recording.profile.vcpus();
+            assert_eq!(vcpus.len(), count as usize);
+            for (number, vcpu) in (0..).zip(vcpus) {
+                assert_eq!(vcpu.vcpu, number);
+                assert_eq!(samples.get(&number), Some(&vcpu.counters.recorded));
+                assert!(
+                    vcpu.counters.recorded >= LEAST,
+                    "vCPU {number} of {count}: {vcpu:?}"
+                );
+            }
+            let report = client.report("run.unikprof", &["--json"]).expect_json();
+            counters_add_up(&report);
+        }
+    });
+}
+
+/// The vCPUs want more than the processor has: what the others take is theirs, not running time.
+#[test]
+fn time_that_others_take_is_told_as_stolen() {
+    on(
+        &SEVERAL_VCPUS,
+        "time_that_others_take_is_told_as_stolen",
+        |lab| {
+            let client = Guest::of(lab, &name(4)).client();
+            client.record("3s", &[]);
+            let report = client.report("run.unikprof", &["--json"]).expect_json();
+            let sum = |state: &str| -> u64 {
+                let vcpus = report["vcpus"].as_array().unwrap().iter();
+                vcpus.map(|v| v["runstate"][state].as_u64().unwrap()).sum()
+            };
+            let elapsed = report["recording"]["elapsed_ns"].as_u64().unwrap();
+            assert!(sum("runnable_ns") > elapsed / 2, "{report:#}");
+            assert!(sum("running_ns") < elapsed + elapsed / 5, "{report:#}");
+        },
+    );
+}
