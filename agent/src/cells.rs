@@ -22,6 +22,13 @@ pub(crate) struct CounterCells {
     pub(crate) late: AtomicU64,
     pub(crate) truncated: AtomicU64,
     pub(crate) broken: AtomicU64,
+    pub(crate) by_table: AtomicU64,
+    pub(crate) by_bytes: AtomicU64,
+    pub(crate) by_frame_pointer: AtomicU64,
+    pub(crate) mixed: AtomicU64,
+    pub(crate) blocks: AtomicU64,
+    pub(crate) blocked: AtomicU64,
+    pub(crate) blocked_overflow: AtomicU64,
 }
 
 impl CounterCells {
@@ -39,6 +46,13 @@ impl CounterCells {
             late: read(&self.late),
             truncated: read(&self.truncated),
             broken: read(&self.broken),
+            by_table: read(&self.by_table),
+            by_bytes: read(&self.by_bytes),
+            by_frame_pointer: read(&self.by_frame_pointer),
+            mixed: read(&self.mixed),
+            blocks: read(&self.blocks),
+            blocked: read(&self.blocked),
+            blocked_overflow: read(&self.blocked_overflow),
         }
     }
 
@@ -54,16 +68,39 @@ impl CounterCells {
             late,
             truncated,
             broken,
+            by_table,
+            by_bytes,
+            by_frame_pointer,
+            mixed,
+            blocks,
+            blocked,
+            blocked_overflow,
         } = self;
         for cell in [
-            taken, recorded, overflow, lost, masked, idle, early, late, truncated, broken,
+            taken,
+            recorded,
+            overflow,
+            lost,
+            masked,
+            idle,
+            early,
+            late,
+            truncated,
+            broken,
+            by_table,
+            by_bytes,
+            by_frame_pointer,
+            mixed,
+            blocks,
+            blocked,
+            blocked_overflow,
         ] {
             cell.store(0, Ordering::Relaxed);
         }
     }
 }
 
-const SNAPSHOT_WORDS: usize = 19;
+const SNAPSHOT_WORDS: usize = 27;
 
 /// A [`Snapshot`] kept in the slot.
 #[derive(Debug)]
@@ -81,6 +118,7 @@ impl SnapshotCells {
             at_ns,
             cycles,
             running_ns,
+            blocked_ns,
             runstate,
             counters: c,
             tick_cycles,
@@ -107,6 +145,14 @@ impl SnapshotCells {
             c.late,
             c.truncated,
             c.broken,
+            blocked_ns,
+            c.by_table,
+            c.by_bytes,
+            c.by_frame_pointer,
+            c.mixed,
+            c.blocks,
+            c.blocked,
+            c.blocked_overflow,
         ];
         for (cell, word) in self.0.iter().zip(words) {
             cell.store(word, Ordering::Relaxed);
@@ -129,6 +175,7 @@ impl SnapshotCells {
             at_ns: word(0),
             cycles: word(1),
             running_ns: word(2),
+            blocked_ns: word(19),
             tick_cycles: word(3),
             runstate: (word(4) == 1).then_some(runstate),
             counters: Counters {
@@ -142,6 +189,13 @@ impl SnapshotCells {
                 late: word(16),
                 truncated: word(17),
                 broken: word(18),
+                by_table: word(20),
+                by_bytes: word(21),
+                by_frame_pointer: word(22),
+                mixed: word(23),
+                blocks: word(24),
+                blocked: word(25),
+                blocked_overflow: word(26),
             },
         }
     }
@@ -236,8 +290,16 @@ mod tests {
                 late: 15,
                 truncated: 16,
                 broken: 17,
+                by_table: 20,
+                by_bytes: 21,
+                by_frame_pointer: 22,
+                mixed: 23,
+                blocks: 24,
+                blocked: 25,
+                blocked_overflow: 26,
             },
             tick_cycles: 18,
+            blocked_ns: 19,
         };
         let cells = SnapshotCells::default();
         cells.store(&snapshot);

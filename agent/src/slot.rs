@@ -214,6 +214,7 @@ impl<'m> Owned<'m> {
             return add_owned(&counters.overflow, 1);
         }
         add_owned(&counters.recorded, 1);
+        add_owned(&counters.by_frame_pointer, 1);
         match sample.end {
             End::Root => {}
             End::Truncated => add_owned(&counters.truncated, 1),

@@ -130,6 +130,7 @@ fn one_ms() -> Start<'static> {
         duration_ns: 0,
         delay_ns: 0,
         flags: 0,
+        caller_table: None,
     }
 }
 
@@ -488,6 +489,7 @@ fn every_tick_is_accounted_for() {
         late: 1,
         truncated: 1,
         broken: 1,
+        by_frame_pointer: 3,
         ..Counters::default()
     };
     assert_eq!(counters, expected);

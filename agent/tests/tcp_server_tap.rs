@@ -79,6 +79,7 @@ fn records(address: SocketAddr) {
         duration_ns: 0,
         delay_ns: 0,
         flags: 0,
+        caller_table: None,
     };
     client.send(&start);
     assert_eq!(client.frame().0, message_type::STARTED);

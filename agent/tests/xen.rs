@@ -121,6 +121,7 @@ impl Guest {
             duration_ns: 0,
             delay_ns: 0,
             flags: 0,
+            caller_table: None,
         });
         assert!(self.events.take_pending(self.kick), "the vCPU is kicked");
         self.ticks.on_kick(None)

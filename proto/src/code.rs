@@ -20,6 +20,12 @@ pub mod message_type {
     pub const FETCH: u16 = 0x0006;
     /// [`Acknowledge`](crate::message::Acknowledge) an epoch: it is safe, forget it.
     pub const ACKNOWLEDGE: u16 = 0x0007;
+    /// [`TableBegin`](crate::message::TableBegin): a caller table follows.
+    pub const TABLE_BEGIN: u16 = 0x0008;
+    /// [`TableRows`](crate::message::TableRows): a run of its rows. Not answered.
+    pub const TABLE_ROWS: u16 = 0x0009;
+    /// [`TableEnd`](crate::message::TableEnd): that was all of it.
+    pub const TABLE_END: u16 = 0x000a;
 
     /// The first type that only recording files hold.
     pub const FILE_FIRST: u16 = 0x4000;
@@ -48,6 +54,10 @@ pub mod message_type {
     pub const EPOCH_END: u16 = 0x800a;
     /// [`Acknowledged`](crate::message::Acknowledged): the epoch is gone.
     pub const ACKNOWLEDGED: u16 = 0x800b;
+    /// [`TableReady`](crate::message::TableReady): send the rows.
+    pub const TABLE_READY: u16 = 0x800c;
+    /// [`TableInstalled`](crate::message::TableInstalled): the table is in use.
+    pub const TABLE_INSTALLED: u16 = 0x800d;
 }
 
 /// Why a request was refused: [`Refusal::code`](crate::message::Refusal::code).
@@ -76,12 +86,23 @@ pub mod refusal {
     pub const NO_EPOCH: u32 = 11;
     /// All sessions are taken.
     pub const BUSY: u32 = 12;
+    /// The caller table is too large for the memory given to the agent; the text names the limit.
+    pub const TABLE_TOO_LARGE: u32 = 13;
+    /// The caller table is malformed, or another client has begun to send one.
+    pub const BAD_TABLE: u32 = 14;
+    /// The agent does not hold the caller table that the start asks for.
+    pub const NO_TABLE: u32 = 15;
 }
 
 /// What is sampled: [`Start::mode`](crate::message::Start::mode).
 pub mod mode {
     /// Running time: where the CPU is spent.
     pub const CPU: u32 = 0;
+    /// Running and blocked time: as [`CPU`], and blocked time is counted to the stack that blocked,
+    /// with [`frame_code::BLOCKED`](super::frame_code::BLOCKED) as its leaf.
+    pub const WALL: u32 = 1;
+    /// Blocked time alone, measured and not sampled: counts are nanoseconds.
+    pub const OFF_CPU: u32 = 2;
 }
 
 /// [`Start::flags`](crate::message::Start::flags).
@@ -90,6 +111,8 @@ pub mod start_flag {
     pub const DISCARD: u32 = 1;
     /// Sample at fixed intervals: for comparison only, a load in step with them fools it.
     pub const FIXED_INTERVAL: u32 = 2;
+    /// Look every frame up in the caller table, not the interrupted one alone. Needs a table.
+    pub const UNWIND_TABLE: u32 = 4;
 }
 
 /// The state of the recorder: [`Status::state`](crate::message::Status::state).
@@ -136,6 +159,11 @@ pub mod frame_code {
     pub const UNKNOWN_CODE: u32 = 3;
     /// The interrupted code was the agent's own.
     pub const AGENT: u32 = 4;
+    /// The vCPU was blocked: the leaf of blocked time's stacks in a wall-clock recording.
+    pub const BLOCKED: u32 = 5;
+    /// The sample came late, because events were masked: the code below is that which unmasked
+    /// them, not that which ran. The leaf of such samples.
+    pub const LATE: u32 = 6;
     /// The first code that is an address.
     pub const FIRST_ADDRESS: u32 = 16;
 }

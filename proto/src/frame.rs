@@ -140,7 +140,7 @@ pub fn decode<'a, M: Message<'a>>(frame: &Frame<'a>) -> Result<M, FrameError> {
 }
 
 /// CRC-32C (Castagnoli, reflected polynomial 0x82f63b78), continued from `crc`.
-fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
+pub(crate) fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     let mut crc = !crc;
     for byte in bytes {
         crc = CRC_TABLE[usize::from(crc as u8 ^ byte)] ^ (crc >> 8);

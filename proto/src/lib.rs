@@ -6,7 +6,8 @@
 //! 2. [`frame`]: typed, length-prefixed, checksummed frames with a hard limit.
 //! 3. [`message`]: the bodies, in [postcard] encoding, borrowed from the frame.
 //! 4. [`nodes`]: the compact encoding of stacks inside a [`message::Nodes`] body.
-//! 5. [`code`]: what the raw integers mean, and how a frame code names an address.
+//! 5. [`caller_table`]: where callers are found, compiled by the client for the agent.
+//! 6. [`code`]: what the raw integers mean, and how a frame code names an address.
 //!
 //! A conversation: both sides send their preamble; the client asks, the agent answers every
 //! request in order. A message's structure never changes once released; a new field is a new
@@ -28,6 +29,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod caller_table;
 pub mod code;
 pub mod frame;
 pub mod message;

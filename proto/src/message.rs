@@ -66,6 +66,9 @@ messages! {
         delay_ns: u64,
         /// See [`code::start_flag`](crate::code::start_flag).
         flags: u32,
+        /// The [checksum](crate::caller_table::checksum) of the caller table to look callers up in;
+        /// `None`: none.
+        caller_table: Option<u32>,
     }
 
     /// Ends a recording; one that has ended already is told again. Answered by [`Pending`].
@@ -99,6 +102,35 @@ messages! {
     Acknowledge = ACKNOWLEDGE {
         /// Which epoch.
         epoch: u64,
+    }
+
+    /// Announces a caller table; one that was being sent is given up. Refused while anything is
+    /// recorded. Answered by [`TableReady`].
+    TableBegin = TABLE_BEGIN {
+        /// How many rows it has.
+        rows: u32,
+    }
+
+    /// A run of rows; see [`caller_table`](crate::caller_table) for the encoding. Not answered: what
+    /// is wrong with it is told at the end.
+    TableRows<'a> = TABLE_ROWS {
+        /// Which upload, from [`TableReady`].
+        upload: u64,
+        /// The index of the first row.
+        first: u32,
+        /// How many.
+        count: u32,
+        /// The rows.
+        #[serde(borrow)]
+        payload: &'a [u8],
+    }
+
+    /// All rows were sent. Answered by [`TableInstalled`].
+    TableEnd = TABLE_END {
+        /// Which upload.
+        upload: u64,
+        /// The [checksum](crate::caller_table::checksum) of all rows.
+        checksum: u32,
     }
 
     /// A request was refused. Its structure is the same in all versions.
@@ -147,6 +179,10 @@ messages! {
         memory_bytes: u64,
         /// How many stack nodes each vCPU has room for.
         nodes_per_vcpu: u32,
+        /// How many rows of a caller table there is room for; 0: the agent takes none.
+        caller_rows: u32,
+        /// The checksum of the caller table that it holds.
+        caller_table: Option<u32>,
     }
 
     /// One executable mapping of the guest. A recording's codes refer to the mappings in force when
@@ -262,6 +298,8 @@ messages! {
         server_ns: u64,
         /// How many vCPUs follow.
         vcpus: u32,
+        /// The checksum of the caller table that callers were looked up in; `None`: none was used.
+        caller_table: Option<u32>,
     }
 
     /// One vCPU's share of an epoch: what was so at its start and at its end.
@@ -312,8 +350,8 @@ messages! {
     EpochEnd = EPOCH_END {
         /// The epoch.
         epoch: u64,
-        /// The sum of the counts of all its nodes, also of those not asked for. It equals the
-        /// `recorded` of its counters.
+        /// The sum of the counts of all its nodes, also of those not asked for. It equals
+        /// `recorded + blocked` of its counters.
         samples: u64,
     }
 
@@ -321,6 +359,18 @@ messages! {
     Acknowledged = ACKNOWLEDGED {
         /// Which.
         epoch: u64,
+    }
+
+    /// The rows of a caller table may be sent.
+    TableReady = TABLE_READY {
+        /// The upload's id, for what follows.
+        upload: u64,
+    }
+
+    /// A caller table is whole, and the next recording may use it.
+    TableInstalled = TABLE_INSTALLED {
+        /// How many rows it has.
+        rows: u32,
     }
 }
 
@@ -350,10 +400,26 @@ pub struct Counters {
     pub truncated: u64,
     /// Recorded, with a chain of frame pointers that ended badly.
     pub broken: u64,
+    /// Recorded; the interrupted function's caller was found through the caller table.
+    /// `by_table + by_bytes + by_frame_pointer = recorded`.
+    pub by_table: u64,
+    /// Recorded; its caller was found by the instructions around the interrupted one.
+    pub by_bytes: u64,
+    /// Recorded; its caller was taken from the frame pointer, right or not.
+    pub by_frame_pointer: u64,
+    /// Recorded under [`UNWIND_TABLE`](crate::code::start_flag::UNWIND_TABLE), with at least one frame
+    /// that the table does not know, whose frame pointer was followed instead.
+    pub mixed: u64,
+    /// How often the vCPU blocked, where blocked time is recorded.
+    pub blocks: u64,
+    /// Blocked time counted: in samples, or in ns in mode [`OFF_CPU`](crate::code::mode::OFF_CPU).
+    pub blocked: u64,
+    /// Blocked time that was not counted, in the same unit: the table was full.
+    pub blocked_overflow: u64,
 }
 
 impl Counters {
-    /// Whether every tick is accounted for.
+    /// Whether every tick is accounted for, and every recorded one's caller.
     pub fn add_up(&self) -> bool {
         let parts = [
             self.recorded,
@@ -366,6 +432,11 @@ impl Counters {
             .iter()
             .try_fold(0_u64, |sum, part| sum.checked_add(*part))
             == Some(self.ticks)
+            && self
+                .by_table
+                .checked_add(self.by_bytes)
+                .and_then(|sum| sum.checked_add(self.by_frame_pointer))
+                == Some(self.recorded)
     }
 
     /// Combines two sets of counters field by field.
@@ -382,6 +453,13 @@ impl Counters {
             late: combine(self.late, other.late),
             truncated: combine(self.truncated, other.truncated),
             broken: combine(self.broken, other.broken),
+            by_table: combine(self.by_table, other.by_table),
+            by_bytes: combine(self.by_bytes, other.by_bytes),
+            by_frame_pointer: combine(self.by_frame_pointer, other.by_frame_pointer),
+            mixed: combine(self.mixed, other.mixed),
+            blocks: combine(self.blocks, other.blocks),
+            blocked: combine(self.blocked, other.blocked),
+            blocked_overflow: combine(self.blocked_overflow, other.blocked_overflow),
         }
     }
 }
@@ -395,6 +473,8 @@ pub struct Snapshot {
     pub cycles: u64,
     /// The vCPU's running time, as the sampler judges it, in ns.
     pub running_ns: u64,
+    /// Its blocked time, as the sampler judges it, in ns.
+    pub blocked_ns: u64,
     /// The kinds of time, where the platform tells them.
     pub runstate: Option<Runstate>,
     /// The counters since the recording began.
@@ -471,10 +551,16 @@ mod tests {
             lost: 3,
             masked: 4,
             idle: 5,
+            by_bytes: 1,
             ..Counters::default()
         };
         assert!(whole.add_up());
         assert!(!Counters { ticks: 16, ..whole }.add_up());
+        let two_ways = Counters {
+            by_table: 1,
+            ..whole
+        };
+        assert!(!two_ways.add_up(), "one sample has one way");
         assert!(
             !Counters {
                 lost: u64::MAX,

@@ -40,11 +40,19 @@ fn every_message_has_its_bytes() {
         late: 3,
         truncated: 2,
         broken: 1,
+        by_table: 800,
+        by_bytes: 60,
+        by_frame_pointer: 40,
+        mixed: 4,
+        blocks: 70,
+        blocked: 6_000,
+        blocked_overflow: 8,
     };
     let snapshot = Snapshot {
         at_ns: 1_000_000_000,
         cycles: 2_300_000_000,
         running_ns: 900_000_000,
+        blocked_ns: 40_000_000,
         runstate: Some(Runstate {
             running_ns: 900_000_000,
             runnable_ns: 60_000_000,
@@ -72,12 +80,16 @@ fn every_message_has_its_bytes() {
             duration_ns: 30_000_000_000,
             delay_ns: 0,
             flags: 1,
+            caller_table: Some(0x1234_5678),
         },
         Stop { recording: 1 },
         Check {},
         Dump { recording: 2 },
         Fetch { epoch: 3, vcpu: 1, node: 512 },
         Acknowledge { epoch: 3 },
+        TableBegin { rows: 10_000 },
+        TableRows { upload: 1, first: 300, count: 2, payload: &[1, 2, 3, 4] },
+        TableEnd { upload: 1, checksum: 0x1234_5678 },
         Refusal { code: 8, request: 2, text: "`nightly` is being recorded" },
         Welcome {
             agent_version: "0.1.0",
@@ -96,6 +108,8 @@ fn every_message_has_its_bytes() {
             max_request: 1024,
             memory_bytes: 1 << 20,
             nodes_per_vcpu: 7500,
+            caller_rows: 20_000,
+            caller_table: None,
         },
         Mapping {
             start: 0x10_0000,
@@ -143,12 +157,15 @@ fn every_message_has_its_bytes() {
             gaps: 1,
             server_ns: 4_000,
             vcpus: 2,
+            caller_table: Some(0x1234_5678),
         },
         VcpuEpoch { epoch: 4, vcpu: 1, start: Snapshot::default(), end: snapshot, nodes: 42 },
         Histogram { epoch: 4, vcpu: 1, kind: 0, max: 4096, buckets: &[20, 7, 21, 1] },
         Nodes { epoch: 4, vcpu: 1, first: 1, count: 1, payload: &[0x31, 33, 5] },
         EpochEnd { epoch: 4, samples: 900 },
         Acknowledged { epoch: 4 },
+        TableReady { upload: 1 },
+        TableInstalled { rows: 10_000 },
     }
 
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/messages.txt");

@@ -49,6 +49,8 @@ impl Session {
             max_request: MAX_REQUEST as u32,
             memory_bytes: agent.memory_bytes(),
             nodes_per_vcpu: agent.nodes_per_vcpu() as u32,
+            caller_rows: 0,
+            caller_table: None,
         });
     }
 
@@ -163,6 +165,7 @@ impl Session {
             gaps: end.gaps,
             server_ns: end.server_ns.saturating_sub(start.server_ns),
             vcpus: context.agent.config().vcpus,
+            caller_table: None,
         });
     }
 

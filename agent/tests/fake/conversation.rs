@@ -73,6 +73,7 @@ impl<S: Read + Write> Conversation<S> {
             duration_ns: 0,
             delay_ns: 0,
             flags: 0,
+            caller_table: None,
         })?;
         self.answer()?.decode::<Started>().map(|_| ())
     }

@@ -258,6 +258,7 @@ impl<D: Device> World<D> {
             duration_ns: 0,
             delay_ns: 0,
             flags: 0,
+            caller_table: None,
         };
         expect(self.ask(client, &start)?, message_type::STARTED).map(drop)
     }

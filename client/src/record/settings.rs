@@ -89,6 +89,7 @@ impl Settings {
             delay_ns: self.delay_ns,
             flags: flag(self.discard, start_flag::DISCARD)
                 | flag(self.fixed_interval, start_flag::FIXED_INTERVAL),
+            caller_table: None,
         })
     }
 }

@@ -345,6 +345,7 @@ mod tests {
             gaps: 0,
             server_ns: 0,
             vcpus: 2,
+            caller_table: None,
         }
     }
 

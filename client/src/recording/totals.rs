@@ -199,6 +199,7 @@ mod tests {
             at_ns,
             cycles: at_ns * 3,
             running_ns: at_ns / 2,
+            blocked_ns: at_ns / 2,
             runstate: Some(message::Runstate {
                 running_ns: at_ns / 2,
                 runnable_ns: 0,
@@ -208,6 +209,7 @@ mod tests {
             counters: message::Counters {
                 ticks,
                 recorded: ticks,
+                by_frame_pointer: ticks,
                 ..message::Counters::default()
             },
             tick_cycles: ticks * 300,

@@ -303,6 +303,8 @@ pub fn welcome(script: &Script, monotonic_ns: u64) -> Vec<Vec<u8>> {
             max_request: 1024,
             memory_bytes: 1 << 20,
             nodes_per_vcpu: 4096,
+            caller_rows: 0,
+            caller_table: None,
         }),
         encode(&Mapping {
             start: 0x10_0000,
@@ -367,6 +369,7 @@ pub fn epoch(script: &Script, number: u64, vcpu: u32, node: u32) -> Vec<Vec<u8>>
         gaps: 0,
         server_ns: 77,
         vcpus: vcpus.len() as u32,
+        caller_table: None,
     })];
     for (at, nodes) in vcpus.iter().enumerate().skip(vcpu as usize) {
         let first = if at as u32 == vcpu { node.max(1) } else { 1 };
@@ -396,10 +399,12 @@ fn vcpu_frames(
         at_ns: 51_000,
         cycles: 153_000,
         running_ns: 20_000,
+        blocked_ns: 0,
         runstate: None,
         counters: Counters {
             ticks: recorded + 2,
             recorded,
+            by_frame_pointer: recorded,
             idle: 2,
             early: 9,
             ..Counters::default()

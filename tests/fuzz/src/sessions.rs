@@ -173,6 +173,7 @@ fn request(client: &mut Client, input: &mut Input<'_>) {
             duration_ns: input.number(),
             delay_ns: input.number(),
             flags: u32::from(input.byte()) & (start_flag::DISCARD | start_flag::FIXED_INTERVAL),
+            caller_table: None,
         }),
         message_type::STOP => client.send_message(&Stop { recording: 0 }),
         message_type::DUMP => client.send_message(&Dump { recording: 0 }),
@@ -210,6 +211,7 @@ fn serve_honestly<'a>(fake: &Fake<'a>, service: &mut FakeService<'_, 'a>) -> Vec
         duration_ns: 0,
         delay_ns: 0,
         flags: 0,
+        caller_table: None,
     });
     fake.interrupt_at(Some((0x10, 2, 2)));
     let mut fetched = Fetched::default();

@@ -47,6 +47,7 @@ pub(crate) fn record_once() -> Result<(), Step> {
         duration_ns: 0,
         delay_ns: 0,
         flags: 0,
+        caller_table: None,
     };
     conversation.ask(&start, |answer| {
         frame::decode::<Started>(answer).map_err(|_| Step::Answer)?;

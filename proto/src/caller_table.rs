@@ -1,0 +1,495 @@
+//! The caller table: for each stretch of code, where the caller of a function interrupted there is
+//! found.
+//!
+//! The client compiles it from an image's call frame information (`.eh_frame`, `.debug_frame`); the
+//! agent looks addresses up while it samples. One [`Row`] says from which code on which [`Rule`]
+//! holds; it ends where the next begins. Rows are sorted by code, and no two have the same.
+//!
+//! Two forms travel. On the wire rows are keyed by frame code, in runs of varints
+//! ([`RunEncoder`], [`decode_run`]). A [`TableFile`] is keyed by file offset, so that it can be linked into an
+//! image before anyone knows where that will be loaded:
+//!
+//! | offset | bytes | |
+//! |---|---|---|
+//! | 0 | 8 | `UNIKCALL` |
+//! | 8 | 4 | version, 1 |
+//! | 12 | 4 | length of the build-id, 1 to 64 |
+//! | 16 | 64 | build-id, padded with zeros |
+//! | 80 | 4 | number of rows |
+//! | 84 | 4 | CRC-32C of the rows |
+//! | 88 | 8 each | rows: file offset, rule |
+//!
+//! Integers are little-endian. The rules are those of the x86_64 psABI: the return address lies just
+//! below the canonical frame address (CFA).
+
+use core::fmt;
+
+use crate::frame::crc32c;
+use crate::message::MAX_BUILD_ID;
+use crate::nodes::{put_varint, take_varint};
+
+/// How to get from a frame to its caller, in 32 bits.
+///
+/// | bits | |
+/// |---|---|
+/// | 0 to 1 | 0 unknown, 1 outermost, 2 the CFA is relative to the stack pointer, 3 to the frame pointer |
+/// | 2 to 7 | how many words below the CFA the caller's frame pointer is saved; 0: it is still in its register |
+/// | 8 to 23 | the CFA's distance from the register, in words of 8 bytes |
+/// | 24 to 31 | 0 |
+///
+/// Any value is accepted: a rule that makes no sense leads nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rule(pub u32);
+
+/// A [`Rule`], taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// Nothing is known of this code.
+    Unknown,
+    /// The outermost function: it has no caller.
+    Outermost,
+    /// The return address lies one word below the canonical frame address.
+    Cfa {
+        /// What the canonical frame address is relative to.
+        base: Base,
+        /// How far it lies above, in words of 8 bytes.
+        words: u16,
+        /// How many words below it the caller's frame pointer is saved; `None`: it is still in its
+        /// register.
+        saved_fp: Option<u8>,
+    },
+}
+
+/// A register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// `rsp`.
+    StackPointer,
+    /// `rbp`.
+    FramePointer,
+}
+
+impl Rule {
+    /// Nothing is known.
+    pub const UNKNOWN: Self = Self(0);
+    /// The outermost function.
+    pub const OUTERMOST: Self = Self(1);
+    /// At a function's entry: the return address lies where the stack pointer points.
+    pub const ENTRY: Self = Self(2 | 1 << 8);
+    /// A frame record: the frame pointer points to the caller's, the return address lies above it.
+    pub const FRAME_RECORD: Self = Self(3 | 2 << 2 | 2 << 8);
+    /// The furthest that a frame pointer can be saved below the CFA, in words.
+    pub const MAX_SAVED: u8 = 63;
+
+    /// The rule of `caller`; [`UNKNOWN`](Self::UNKNOWN) where it cannot be said.
+    pub const fn new(caller: Caller) -> Self {
+        match caller {
+            Caller::Unknown => Self::UNKNOWN,
+            Caller::Outermost => Self::OUTERMOST,
+            Caller::Cfa {
+                base,
+                words,
+                saved_fp,
+            } => {
+                let kind = match base {
+                    Base::StackPointer => 2,
+                    Base::FramePointer => 3,
+                };
+                let saved = match saved_fp {
+                    None => 0,
+                    Some(saved @ 1..=Self::MAX_SAVED) => saved as u32,
+                    Some(_) => return Self::UNKNOWN,
+                };
+                Self(kind | saved << 2 | (words as u32) << 8)
+            }
+        }
+    }
+
+    /// Takes the rule apart.
+    #[inline]
+    pub const fn caller(self) -> Caller {
+        let saved = (self.0 >> 2 & 0x3f) as u8;
+        let words = (self.0 >> 8) as u16;
+        let base = match self.0 & 3 {
+            0 => return Caller::Unknown,
+            1 => return Caller::Outermost,
+            2 => Base::StackPointer,
+            _ => Base::FramePointer,
+        };
+        Caller::Cfa {
+            base,
+            words,
+            saved_fp: if saved == 0 { None } else { Some(saved) },
+        }
+    }
+}
+
+/// From `code` on, up to the next row, `rule` holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// A frame code on the wire and in the agent, a file offset in a [`TableFile`].
+    pub code: u32,
+    /// What holds from there on.
+    pub rule: Rule,
+}
+
+impl Row {
+    /// The 8 bytes of the row in a file, and in a table's checksum.
+    pub fn to_bytes(self) -> [u8; 8] {
+        (u64::from(self.rule.0) << 32 | u64::from(self.code)).to_le_bytes()
+    }
+
+    fn from_bytes(bytes: [u8; 8]) -> Self {
+        let word = u64::from_le_bytes(bytes);
+        Self {
+            code: word as u32,
+            rule: Rule((word >> 32) as u32),
+        }
+    }
+}
+
+/// The checksum that a table is known by: CRC-32C over the bytes of its rows, continued from that
+/// of the rows before, which begins with 0.
+pub fn checksum(before: u32, row: Row) -> u32 {
+    crc32c(before, &row.to_bytes())
+}
+
+/// The most bytes that one row takes in a run.
+pub const MAX_ROW_BYTES: usize = 10;
+
+/// Encodes rows that follow a row with the code `after` (0 for the first of a table).
+#[derive(Debug)]
+pub struct RunEncoder<'a> {
+    buffer: &'a mut [u8],
+    length: usize,
+    after: u32,
+}
+
+impl<'a> RunEncoder<'a> {
+    /// Begins a run.
+    pub fn new(after: u32, buffer: &'a mut [u8]) -> Self {
+        Self {
+            buffer,
+            length: 0,
+            after,
+        }
+    }
+
+    /// Whether one more row fits.
+    pub fn has_room(&self) -> bool {
+        self.buffer.len() - self.length >= MAX_ROW_BYTES
+    }
+
+    /// Adds a row, for which there must be room, and whose code must be above the last one's.
+    pub fn push(&mut self, row: Row) {
+        for value in [row.code.wrapping_sub(self.after), row.rule.0] {
+            let room = self.buffer.get_mut(self.length..).unwrap_or_default();
+            self.length += put_varint(u64::from(value), room);
+        }
+        self.after = row.code;
+    }
+
+    /// The encoded run: the bytes of the buffer that it took.
+    pub fn finish(self) -> usize {
+        self.length
+    }
+}
+
+/// Why a run of rows cannot be decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunError {
+    /// The bytes end within a row, or a varint does not end.
+    Cut,
+    /// A row whose code is not above that of the row before, or beyond 32 bits; or a rule beyond 32 bits.
+    Impossible,
+    /// The run is whole, but bytes are left over: how many.
+    LeftOver(usize),
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cut => f.write_str("the run of caller rows is cut"),
+            Self::Impossible => f.write_str("a caller row is out of order or out of range"),
+            Self::LeftOver(bytes) => write!(f, "{bytes} bytes are left over after the caller rows"),
+        }
+    }
+}
+
+impl core::error::Error for RunError {}
+
+/// Decodes `count` rows that follow a row with the code `after`, handing each to `visit`.
+///
+/// # Errors
+/// [`RunError`]; the rows before have been handed over by then.
+pub fn decode_run(
+    mut after: u32,
+    count: u32,
+    mut bytes: &[u8],
+    mut visit: impl FnMut(Row),
+) -> Result<(), RunError> {
+    let mut number = || {
+        let value = take_varint(&mut bytes).ok_or(RunError::Cut)?;
+        u32::try_from(value).map_err(|_| RunError::Impossible)
+    };
+    for _ in 0..count {
+        let (step, rule) = (number()?, number()?);
+        let code = after.checked_add(step).filter(|_| step > 0);
+        after = code.ok_or(RunError::Impossible)?;
+        visit(Row {
+            code: after,
+            rule: Rule(rule),
+        });
+    }
+    match bytes.len() {
+        0 => Ok(()),
+        left => Err(RunError::LeftOver(left)),
+    }
+}
+
+/// The magic of a table file.
+pub const MAGIC: [u8; 8] = *b"UNIKCALL";
+/// The version of table files.
+pub const VERSION: u32 = 1;
+/// The length of a table file's head, in bytes.
+pub const HEAD: usize = 88;
+
+/// A caller table as a file holds it, keyed by file offset.
+#[derive(Clone, Copy, Debug)]
+pub struct TableFile<'a> {
+    build_id: &'a [u8],
+    rows: &'a [u8],
+}
+
+/// Why bytes are no table file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableFileError {
+    /// They do not begin with [`MAGIC`].
+    Magic,
+    /// They are of this version, which is not [`VERSION`].
+    Version(u32),
+    /// A length in the head is impossible, or the file is cut or too long.
+    Length,
+    /// The rows are damaged.
+    Checksum,
+    /// A row is out of order: its number, from 0.
+    Order(u32),
+}
+
+impl fmt::Display for TableFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Magic => f.write_str("not a caller table: it does not begin with UNIKCALL"),
+            Self::Version(found) => write!(
+                f,
+                "a caller table of version {found}; this program reads version {VERSION}: make it \
+                 again with the client of this version"
+            ),
+            Self::Length => f.write_str("the caller table is cut, or longer than it says"),
+            Self::Checksum => f.write_str("the caller table is damaged: its checksum is wrong"),
+            Self::Order(row) => write!(f, "row {row} of the caller table is out of order"),
+        }
+    }
+}
+
+impl core::error::Error for TableFileError {}
+
+impl<'a> TableFile<'a> {
+    /// Checks `bytes` and reads their head.
+    ///
+    /// # Errors
+    /// [`TableFileError`].
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, TableFileError> {
+        if !bytes.starts_with(&MAGIC) {
+            return Err(TableFileError::Magic);
+        }
+        let number = |at: usize| {
+            let bytes = bytes.get(at..at + 4)?;
+            Some(u32::from_le_bytes(bytes.try_into().ok()?))
+        };
+        let version = number(8).ok_or(TableFileError::Length)?;
+        if version != VERSION {
+            return Err(TableFileError::Version(version));
+        }
+        let lengths = || {
+            let build_id = bytes.get(16..16 + MAX_BUILD_ID)?;
+            let build_id = build_id.get(..number(12)? as usize)?;
+            let rows = bytes.get(HEAD..)?;
+            let whole = rows.len() as u64 == u64::from(number(80)?) * 8;
+            (whole && !build_id.is_empty()).then_some((build_id, rows))
+        };
+        let (build_id, rows) = lengths().ok_or(TableFileError::Length)?;
+        if Some(crc32c(0, rows)) != number(84) {
+            return Err(TableFileError::Checksum);
+        }
+        let file = Self { build_id, rows };
+        let mut floor = None;
+        for (number, row) in (0..).zip(file.rows()) {
+            if floor >= Some(row.code) {
+                return Err(TableFileError::Order(number));
+            }
+            floor = Some(row.code);
+        }
+        Ok(file)
+    }
+
+    /// The build-id of the image it was made from.
+    pub fn build_id(&self) -> &'a [u8] {
+        self.build_id
+    }
+
+    /// The rows, keyed by file offset, in order.
+    pub fn rows(&self) -> impl ExactSizeIterator<Item = Row> + Clone + 'a {
+        let (rows, _) = self.rows.as_chunks::<8>();
+        rows.iter().map(|&bytes| Row::from_bytes(bytes))
+    }
+}
+
+/// The head of the table file of these rows; the rows' bytes follow it. `None` where the build-id is
+/// empty or longer than [`MAX_BUILD_ID`], or there are too many rows.
+pub fn file_head(build_id: &[u8], rows: &[Row]) -> Option<[u8; HEAD]> {
+    let mut head = [0; HEAD];
+    let id = head.get_mut(16..16 + MAX_BUILD_ID)?;
+    if build_id.is_empty() {
+        return None;
+    }
+    id.get_mut(..build_id.len())?.copy_from_slice(build_id);
+    let crc = rows.iter().fold(0, |crc, row| checksum(crc, *row));
+    head[..8].copy_from_slice(&MAGIC);
+    for (at, value) in [
+        (8, VERSION),
+        (12, build_id.len() as u32),
+        (80, u32::try_from(rows.len()).ok()?),
+        (84, crc),
+    ] {
+        head[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+    Some(head)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn rules_come_apart_as_they_were_put_together() {
+        for base in [Base::StackPointer, Base::FramePointer] {
+            for words in [0, 1, 2, 300, u16::MAX] {
+                for saved_fp in [None, Some(1), Some(2), Some(63)] {
+                    let caller = Caller::Cfa {
+                        base,
+                        words,
+                        saved_fp,
+                    };
+                    assert_eq!(Rule::new(caller).caller(), caller);
+                }
+            }
+        }
+        for caller in [Caller::Unknown, Caller::Outermost] {
+            assert_eq!(Rule::new(caller).caller(), caller);
+        }
+        let too_far = Caller::Cfa {
+            base: Base::StackPointer,
+            words: 80,
+            saved_fp: Some(64),
+        };
+        assert_eq!(Rule::new(too_far), Rule::UNKNOWN);
+        let entry = Caller::Cfa {
+            base: Base::StackPointer,
+            words: 1,
+            saved_fp: None,
+        };
+        assert_eq!(Rule::ENTRY.caller(), entry);
+        let record = Caller::Cfa {
+            base: Base::FramePointer,
+            words: 2,
+            saved_fp: Some(2),
+        };
+        assert_eq!(Rule::FRAME_RECORD.caller(), record);
+    }
+
+    const ROWS: [Row; 4] = [
+        Row {
+            code: 16,
+            rule: Rule::ENTRY,
+        },
+        Row {
+            code: 17,
+            rule: Rule::FRAME_RECORD,
+        },
+        Row {
+            code: 0x10_0000,
+            rule: Rule::UNKNOWN,
+        },
+        Row {
+            code: u32::MAX,
+            rule: Rule(u32::MAX),
+        },
+    ];
+
+    #[test]
+    fn runs_come_back() {
+        let mut buffer = [0; 40];
+        let mut encoder = RunEncoder::new(0, &mut buffer);
+        for row in ROWS {
+            assert!(encoder.has_room());
+            encoder.push(row);
+        }
+        let length = encoder.finish();
+        let run = &buffer[..length];
+        let mut rows = Vec::new();
+        decode_run(0, 4, run, |row| rows.push(row)).unwrap();
+        assert_eq!(rows, ROWS);
+        let decode = |after, count, run| decode_run(after, count, run, |_| ());
+        assert_eq!(decode(0, 4, &run[..length - 1]), Err(RunError::Cut));
+        assert_eq!(decode(0, 2, &[16, 3, 0, 3]), Err(RunError::Impossible));
+        assert_eq!(decode(u32::MAX, 1, &[1, 0]), Err(RunError::Impossible));
+        assert_eq!(decode(0, 1, &[1, 0, 9]), Err(RunError::LeftOver(1)));
+    }
+
+    fn file(build_id: &[u8]) -> Option<Vec<u8>> {
+        let mut file = Vec::from(file_head(build_id, &ROWS)?);
+        file.extend(ROWS.iter().flat_map(|row| row.to_bytes()));
+        Some(file)
+    }
+
+    #[test]
+    fn files_come_back_and_damage_is_found() {
+        let file = file(&[7; 20]).unwrap();
+        let parsed = TableFile::parse(&file).unwrap();
+        assert_eq!(parsed.build_id(), [7; 20]);
+        assert!(parsed.rows().eq(ROWS));
+        let error = |bytes: &[u8]| TableFile::parse(bytes).unwrap_err();
+        assert_eq!(error(&file[1..]), TableFileError::Magic);
+        assert_eq!(error(&file[..file.len() - 1]), TableFileError::Length);
+        assert_eq!(error(&file[..20]), TableFileError::Length);
+        for (at, expected) in [
+            (8, TableFileError::Version(0)),
+            (12, TableFileError::Length),
+            (80, TableFileError::Length),
+            (84, TableFileError::Checksum),
+            (100, TableFileError::Checksum),
+        ] {
+            let mut bad = file.clone();
+            bad[at] ^= if at == 12 { 20 } else { 1 };
+            assert_eq!(error(&bad), expected, "byte {at}");
+        }
+        assert!(self::file(&[]).is_none() && self::file(&[1; 65]).is_none());
+    }
+
+    #[test]
+    fn rows_out_of_order_are_refused() {
+        let rows = [ROWS[1], ROWS[0]];
+        let mut file = Vec::from(file_head(&[1], &rows).unwrap());
+        file.extend(rows.iter().flat_map(|row| row.to_bytes()));
+        assert_eq!(
+            TableFile::parse(&file).err(),
+            Some(TableFileError::Order(1))
+        );
+    }
+}
