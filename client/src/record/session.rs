@@ -19,6 +19,9 @@ use crate::recording::RecordingWriter;
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 
+/// How often a connection may break before its greeting is over.
+const GREETINGS: u32 = 3;
+
 /// How often a request may break its connection before that is no accident.
 const MOST_BREAKS: u32 = 8;
 
@@ -75,7 +78,8 @@ impl From<ConnectionError> for Attempt {
 }
 
 impl Session {
-    /// Connects and asks who is there. The first connection is tried once.
+    /// Connects and asks who is there. The first connection is tried once; one that opens and then
+    /// breaks is tried again, since an agent on a bad line may not have heard the client in time.
     ///
     /// # Errors
     /// [`ConnectionError`].
@@ -84,8 +88,16 @@ impl Session {
         patience: Patience,
         interrupt: Interrupt,
     ) -> Result<Session, ConnectionError> {
-        let mut connection = Connection::open(&address, patience.timeouts, &interrupt)?;
-        let greeting = connection.hello()?;
+        use ConnectionError::{Closed, Cut, Lost};
+        let mut tries = 1;
+        let (connection, greeting) = loop {
+            let mut connection = Connection::open(&address, patience.timeouts, &interrupt)?;
+            match connection.hello() {
+                Ok(greeting) => break (connection, greeting),
+                Err(Lost { .. } | Closed { .. } | Cut { .. }) if tries < GREETINGS => tries += 1,
+                Err(error) => return Err(error),
+            }
+        };
         Ok(Session {
             address,
             patience,

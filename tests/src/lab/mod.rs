@@ -155,7 +155,12 @@ impl Lab {
         let index = self.index(guest)?;
         let deadline = Instant::now() + within;
         let waited_for = format!("{pattern:?} on the console of {guest}");
-        let line = |facts: &Facts| line_with(&console_text(facts, index), pattern);
+        // The console comes in pieces: a line is whole when its end is there.
+        let line = |facts: &Facts| {
+            let text = console_text(facts, index);
+            let (whole, _) = text.rsplit_once('\n')?;
+            line_with(whole, pattern)
+        };
         let ended =
             |facts: &Facts| facts.machine_ended().is_some() || guest_end(facts, index).is_some();
         let outcome = self.board.wait(deadline, |facts| match line(facts) {
