@@ -41,7 +41,7 @@ use object::{Object, ObjectSection};
 use unikprof_agent::path::PathCells;
 use unikprof_agent::stack::{FRAME_RECORD, ReadStack, StackMemory};
 use unikprof_agent::table::{Column, Node, Table};
-use unikprof_agent::walk::walk;
+use unikprof_agent::walk::{Guide, walk};
 use unikprof_agent::{CodeMap, MAX_DEPTH, Mapping, Registers};
 
 const CALLS: usize = 2000;
@@ -79,9 +79,16 @@ fn many_stacks() {
         .collect();
     let used = AtomicU32::new(0);
     let cells = PathCells::default();
+    let guide = Guide::frame_pointers(&code);
     let own = |call: usize| {
         let (live, stack) = (live.borrow(), &stacks[order[call]]);
-        let (path, _) = walk(&stack.registers, Some(&*live), &code, MAX_DEPTH, &cells);
+        let (path, _) = walk(
+            &stack.registers,
+            Some(&*live),
+            &guide,
+            MAX_DEPTH,
+            cells.begin(),
+        );
         let counted = Table::new(&nodes, &index, &used).count(&path, Column::of(0));
         black_box(counted.is_ok());
         path.len()
@@ -147,13 +154,14 @@ fn measure() {
         .collect();
     let used = AtomicU32::new(0);
     let cells = PathCells::default();
+    let guide = Guide::frame_pointers(&code);
     let registers = registers();
     let bounds = chain_bounds(&registers, &code);
 
     let own = || {
         // SAFETY: the frames from here to the thread's first, which are live.
         let stack = unsafe { StackMemory::new(bounds.clone()) };
-        let (path, _) = walk(&registers, Some(&stack), &code, MAX_DEPTH, &cells);
+        let (path, _) = walk(&registers, Some(&stack), &guide, MAX_DEPTH, cells.begin());
         let counted = Table::new(&nodes, &index, &used).count(&path, Column::of(0));
         black_box(counted.is_ok());
         path.len()

@@ -2,18 +2,20 @@
 
 use core::mem::MaybeUninit;
 
-use unikprof_proto::code::frame_code;
+use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::message::Snapshot;
 
+use crate::caller_table::{CallerTable, LinkedTableError};
 use crate::code_map::{CodeMap, Mapping, MappingsError};
 use crate::memory::{self, Parts};
+use crate::path::Path;
 use crate::platform::{Platform, Registers};
 use crate::sampler::Delivery;
-use crate::slot::{Sample, Slot, SlotCells};
-use crate::stack::StackMemory;
+use crate::slot::{Lookup, Owned, Sample, Slot, SlotCells, Times};
+use crate::stack::{CodeMemory, ReadCode, StackMemory};
 use crate::sync::{AtomicU32, Ordering, add_owned};
 use crate::table::Table;
-use crate::walk::walk;
+use crate::walk::{Guide, Walked, walk};
 
 /// What the agent is told about its guest at the start.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +54,7 @@ pub struct Agent<'m, P> {
     platform: P,
     config: Config<'m>,
     code: CodeMap,
+    callers: Option<CallerTable<'m>>,
     parts: Parts<'m>,
     memory_bytes: u64,
     served: AtomicU32,
@@ -66,7 +69,7 @@ const INTERRUPTED_CYCLES: u64 = 50_000;
 struct Entry {
     vcpu: u32,
     cycles: u64,
-    running_ns: u64,
+    times: Times,
     now_ns: u64,
 }
 
@@ -92,11 +95,35 @@ impl<'m, P: Platform> Agent<'m, P> {
             platform,
             config,
             code,
+            callers: None,
             parts,
             memory_bytes,
             served: AtomicU32::new(0),
             gaps: AtomicU32::new(0),
         })
+    }
+
+    /// Gives the agent a block of its own for a caller table, which clients send it. See
+    /// [`caller_table_bytes`](crate::caller_table_bytes) for how large it should be; without one the
+    /// agent takes none.
+    #[must_use]
+    pub fn with_caller_memory(mut self, block: &'m mut [MaybeUninit<u8>]) -> Self {
+        self.callers = memory::caller_table(block, self.code.end());
+        self
+    }
+
+    /// Installs a caller table that is linked into the image, as `unikprof-client caller-table` makes
+    /// it, for recordings that begin before a client has come; answers its rows. The agent must have
+    /// [memory](Self::with_caller_memory) for it.
+    ///
+    /// # Errors
+    /// [`LinkedTableError`].
+    pub fn install_caller_table(&mut self, file: &[u8]) -> Result<u32, LinkedTableError> {
+        let none = CallerTable::new(&[], &[], 0);
+        self.callers
+            .as_ref()
+            .unwrap_or(&none)
+            .install_file(file, self.config.mappings, &self.code)
     }
 
     /// The timer upcall, on the vCPU it was delivered to. `registers` are those of the interrupted
@@ -116,54 +143,84 @@ impl<'m, P: Platform> Agent<'m, P> {
         let entry = Entry {
             vcpu,
             cycles: self.platform.cycles(),
-            running_ns: self.platform.running_ns(vcpu),
+            times: self.times(vcpu, cells),
             now_ns: self.platform.now_ns(),
         };
-        let Entry {
-            running_ns, now_ns, ..
-        } = entry;
+        let Entry { times, now_ns, .. } = entry;
         if now_ns >= cells.until_ns() {
-            cells.expire(now_ns, running_ns);
+            cells.expire(now_ns, times);
             return None;
         }
-        let left_ns = match cells.sampler.deliver(running_ns) {
+        let mode = cells.mode();
+        if mode != mode::CPU && cells.is_blocked() {
+            // Blocked time is counted when it is over; where it began before the recording, this is
+            // the first that is seen of it.
+            self.note_block(slot, vcpu, registers);
+            return None;
+        }
+        if mode == mode::OFF_CPU {
+            return self.deadline_after(cells, now_ns, u64::MAX);
+        }
+        let (left_ns, has_lost_cpu) = match cells.sampler.deliver(cells.sampled_ns(times)) {
             Delivery::Early(left_ns) => {
                 cells.counters.early.fetch_add(1, Ordering::Relaxed);
-                add_owned(&cells.tick_cycles, self.cycles_since(&entry, cells));
-                left_ns
+                (left_ns, self.charge(&entry, cells))
             }
             Delivery::Due {
                 lateness_ns,
                 next_ns,
-            } => {
-                self.tick(slot, recording, registers, lateness_ns, &entry);
-                next_ns
-            }
+            } => (
+                next_ns,
+                self.tick(slot, recording, registers, lateness_ns, &entry),
+            ),
         };
         if cells.is_blocked() {
             return None;
         }
         // Where the vCPU has lost its CPU since, the clock has gone on and its running time has not.
-        let now_ns = if self.has_lost_cpu(&entry) {
+        let now_ns = if has_lost_cpu {
             self.platform.now_ns()
         } else {
             now_ns
         };
-        Some(self.deadline_after(cells, now_ns, left_ns))
+        self.deadline_after(cells, now_ns, left_ns)
     }
 
     /// The guest is about to block on this vCPU. Until [`on_wake`](Self::on_wake) there is no
     /// deadline: an idle guest stays asleep. The running time left to the target is kept.
-    pub fn on_block(&self) {
-        if let Some((_, slot)) = self.current() {
+    ///
+    /// `registers` are those of the code that blocks, [`Registers::here`] as a rule: a recording of
+    /// blocked time counts it to their stack. `None` where they are not known.
+    #[inline]
+    pub fn on_block(&self, registers: Option<&Registers>) {
+        if let Some((vcpu, slot)) = self.current() {
             slot.cells.set_blocked(true);
+            if slot.cells.active() != 0 && slot.cells.mode() != mode::CPU {
+                self.note_block(slot, vcpu, registers);
+            }
         }
     }
 
     /// The guest woke on this vCPU; answers the next deadline as [`on_tick`](Self::on_tick) does.
     pub fn on_wake(&self) -> Option<u64> {
-        let (_, slot) = self.current()?;
-        slot.cells.set_blocked(false);
+        let (vcpu, slot) = self.current()?;
+        let cells = slot.cells;
+        let recording = cells.active();
+        if recording != 0 && cells.has_block(recording) {
+            let times = self.all_times(vcpu);
+            match take_patiently(slot) {
+                // It may have ended meanwhile, and its blocked time been counted.
+                Some(owned) if cells.active() == recording => owned.count_blocked(times),
+                Some(_) => {}
+                None => {
+                    let weight = cells.take_blocked(times);
+                    let uncounted = &cells.counters.blocked_overflow;
+                    uncounted.fetch_add(weight, Ordering::Relaxed);
+                }
+            }
+            cells.close_block();
+        }
+        cells.set_blocked(false);
         self.deadline()
     }
 
@@ -175,8 +232,13 @@ impl<'m, P: Platform> Agent<'m, P> {
         if cells.active() == 0 || cells.is_blocked() {
             return None;
         }
-        let left_ns = cells.sampler.left_ns(self.platform.running_ns(vcpu));
-        Some(self.deadline_after(cells, self.platform.now_ns(), left_ns))
+        let left_ns = if cells.mode() == mode::OFF_CPU {
+            u64::MAX
+        } else {
+            let sampled_ns = cells.sampled_ns(self.times(vcpu, cells));
+            cells.sampler.left_ns(sampled_ns)
+        };
+        self.deadline_after(cells, self.platform.now_ns(), left_ns)
     }
 
     /// The guest was restored from a save or has migrated. A recording goes on and notes the gap.
@@ -204,7 +266,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         &self.platform
     }
 
-    /// Takes the slot, walks and counts, or counts why not.
+    /// Takes the slot, walks and counts, or counts why not; answers whether the vCPU has lost its CPU
+    /// meanwhile.
     #[inline]
     fn tick(
         &self,
@@ -213,62 +276,131 @@ impl<'m, P: Platform> Agent<'m, P> {
         registers: Option<&Registers>,
         lateness_ns: u64,
         entry: &Entry,
-    ) {
+    ) -> bool {
         let cells = slot.cells;
         let counters = &cells.counters;
         let Some(owned) = slot.take() else {
             counters.lost.fetch_add(1, Ordering::Relaxed);
-            return;
+            return self.charge(entry, cells);
         };
         // The recording may have ended between the look and the taking.
         if cells.active() != recording {
-            return;
+            return false;
         }
         add_owned(&counters.taken, 1);
         if cells.is_blocked() {
-            return add_owned(&counters.idle, 1);
+            add_owned(&counters.idle, 1);
+            return self.charge(entry, cells);
         }
         let Some(registers) = registers else {
-            return add_owned(&counters.masked, 1);
+            add_owned(&counters.masked, 1);
+            return self.charge(entry, cells);
+        };
+        let late = cells.sampler.is_late(lateness_ns);
+        let mut path = owned.path_cells().begin();
+        if late {
+            // What ran then is not known, only what runs now.
+            path.push(frame_code::LATE);
+        }
+        let (path, walked) = self.walk(registers, cells, path);
+        owned.record(&path, Sample { walked, late });
+        cells.lateness_ns.add(lateness_ns);
+        let (cycles, has_lost_cpu) = self.cycles_since(entry, cells);
+        cells.sample_cycles.add(cycles);
+        add_owned(&cells.tick_cycles, cycles);
+        has_lost_cpu
+    }
+
+    /// Walks the stack of `registers` as the recording asks.
+    #[inline]
+    fn walk<'p>(
+        &self,
+        registers: &Registers,
+        cells: &SlotCells,
+        path: Path<'p>,
+    ) -> (Path<'p>, Walked) {
+        let lookup = cells.lookup();
+        let callers = self.callers.as_ref();
+        let guide = Guide {
+            code: &self.code,
+            callers: callers.filter(|_| lookup != Lookup::None),
+            every_frame: lookup == Lookup::EveryFrame,
+            instructions: Instructions(&self.platform),
         };
         let stack = self.platform.stack_bounds(registers.sp).map(stack_memory);
-        let (mut path, end) = walk(
-            registers,
-            stack.as_ref(),
-            &self.code,
-            cells.depth(),
-            owned.path_cells(),
-        );
+        let (mut path, walked) = walk(registers, stack.as_ref(), &guide, cells.depth(), path);
         if cells.in_own_work() {
             path.push(frame_code::AGENT);
         }
-        owned.record(
-            &path,
-            Sample {
-                end,
-                late: cells.sampler.is_late(lateness_ns),
-            },
-        );
-        cells.lateness_ns.add(lateness_ns);
-        let cycles = self.cycles_since(entry, cells);
-        cells.sample_cycles.add(cycles);
+        (path, walked)
+    }
+
+    /// The vCPU blocks in the code of `registers`: keeps its stack for the time to come.
+    #[cold]
+    #[inline(never)]
+    fn note_block(&self, slot: Slot<'m>, vcpu: u32, registers: Option<&Registers>) {
+        let cells = slot.cells;
+        let recording = cells.active();
+        if recording == 0 || cells.has_block(recording) {
+            return;
+        }
+        let owned = take_patiently(slot);
+        if owned.is_some() && cells.active() != recording {
+            return;
+        }
+        let stack = match (&owned, registers) {
+            (Some(owned), Some(registers)) => {
+                let mut path = owned.path_cells().begin();
+                if cells.mode() == mode::WALL {
+                    path.push(frame_code::BLOCKED);
+                }
+                let (path, _) = self.walk(registers, cells, path);
+                slot.table.keep(&path).unwrap_or(0)
+            }
+            _ => 0,
+        };
+        cells.open_block(recording, stack, self.platform.blocked_ns(vcpu));
+    }
+
+    /// The vCPU's times, as far as its recording needs them.
+    #[inline]
+    fn times(&self, vcpu: u32, cells: &SlotCells) -> Times {
+        if cells.mode() == mode::CPU {
+            Times {
+                running_ns: self.platform.running_ns(vcpu),
+                blocked_ns: 0,
+            }
+        } else {
+            self.all_times(vcpu)
+        }
+    }
+
+    fn all_times(&self, vcpu: u32) -> Times {
+        Times {
+            running_ns: self.platform.running_ns(vcpu),
+            blocked_ns: self.platform.blocked_ns(vcpu),
+        }
+    }
+
+    /// Adds this tick's cycles to the agent's price; answers whether the vCPU has lost its CPU
+    /// meanwhile.
+    #[inline]
+    fn charge(&self, entry: &Entry, cells: &SlotCells) -> bool {
+        let (cycles, has_lost_cpu) = self.cycles_since(entry, cells);
         add_owned(&cells.tick_cycles, cycles);
+        has_lost_cpu
     }
 
+    /// The cycles that this tick has run, and whether the vCPU has lost its CPU meanwhile. The counter
+    /// goes on while others have the CPU, so a tick that took longer than any can is charged by the
+    /// running time instead.
     #[inline]
-    fn has_lost_cpu(&self, entry: &Entry) -> bool {
-        self.platform.cycles().wrapping_sub(entry.cycles) >= INTERRUPTED_CYCLES
-    }
-
-    /// The cycles that this tick has run. The counter goes on while others have the CPU, so a tick
-    /// that took longer than any can is charged by the running time instead.
-    #[inline]
-    fn cycles_since(&self, entry: &Entry, cells: &SlotCells) -> u64 {
+    fn cycles_since(&self, entry: &Entry, cells: &SlotCells) -> (u64, bool) {
         let cycles = self.platform.cycles().wrapping_sub(entry.cycles);
         if cycles < INTERRUPTED_CYCLES {
-            return cycles;
+            return (cycles, false);
         }
-        self.cycles_run(entry, cells).min(cycles)
+        (self.cycles_run(entry, cells).min(cycles), true)
     }
 
     /// The running time of this tick, in cycles at the rate they have come since the epoch began.
@@ -278,7 +410,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         let ran_ns = self
             .platform
             .running_ns(entry.vcpu)
-            .saturating_sub(entry.running_ns);
+            .saturating_sub(entry.times.running_ns);
         let start = cells.boundary(cells.epoch());
         let cycles = self.platform.cycles().saturating_sub(start.cycles);
         let passed_ns = self.platform.now_ns().saturating_sub(start.at_ns).max(1);
@@ -312,9 +444,14 @@ impl<'m, P: Platform> Agent<'m, P> {
     }
 
     #[inline]
-    fn deadline_after(&self, cells: &SlotCells, now_ns: u64, left_ns: u64) -> u64 {
+    fn deadline_after(&self, cells: &SlotCells, now_ns: u64, left_ns: u64) -> Option<u64> {
         let deadline_ns = now_ns.saturating_add(left_ns).min(cells.until_ns());
-        self.platform.timer_deadline(deadline_ns)
+        (deadline_ns != u64::MAX).then(|| self.platform.timer_deadline(deadline_ns))
+    }
+
+    /// The caller table, where there is memory for one.
+    pub(crate) fn callers(&self) -> Option<&CallerTable<'m>> {
+        self.callers.as_ref()
     }
 
     /// How often the guest was resumed.
@@ -340,6 +477,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             at_ns: self.platform.now_ns(),
             cycles: self.platform.cycles(),
             running_ns: self.platform.running_ns(vcpu),
+            blocked_ns: self.platform.blocked_ns(vcpu),
             runstate: self.platform.runstate(vcpu),
             ..Snapshot::default()
         }
@@ -372,6 +510,29 @@ impl Drop for OwnWork<'_> {
         if let Some(cells) = self.0 {
             cells.leave_own_work();
         }
+    }
+}
+
+/// Takes the slot outside of an upcall. Who has it needs it for about a microsecond.
+fn take_patiently(slot: Slot<'_>) -> Option<Owned<'_>> {
+    const TRIES: u32 = 64;
+    (0..TRIES).find_map(|_| {
+        core::hint::spin_loop();
+        slot.take()
+    })
+}
+
+/// The instructions that a platform lets be read.
+struct Instructions<'p, P>(&'p P);
+
+#[allow(unsafe_code)]
+impl<P: Platform> ReadCode for Instructions<'_, P> {
+    #[inline]
+    fn around(&self, pc: u64) -> Option<[u8; 5]> {
+        let bounds = self.0.code_bounds(pc)?;
+        // SAFETY: the bounds come from the platform, whose contract is that they are readable for as
+        // long as the upcall runs; the value does not outlive it.
+        unsafe { CodeMemory::new(bounds) }.around(pc)
     }
 }
 

@@ -118,6 +118,14 @@ impl CodeMap {
         Some(self.stretches().get(index)?.base)
     }
 
+    /// The code behind the last mapping.
+    pub fn end(&self) -> u32 {
+        let last = self.stretches().last();
+        last.map_or(frame_code::FIRST_ADDRESS, |last| {
+            last.base.wrapping_add(last.length as u32)
+        })
+    }
+
     /// The code of `address`, if it lies in a mapping.
     pub fn code(&self, address: u64) -> Option<u32> {
         self.find(address)?.code(address)

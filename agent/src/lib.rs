@@ -7,6 +7,7 @@
 extern crate std;
 
 mod agent;
+pub mod caller_table;
 mod cells;
 pub mod code_map;
 #[cfg(feature = "hosted")]
@@ -30,11 +31,13 @@ pub mod table;
 #[cfg(feature = "smoltcp")]
 pub mod tcp_server;
 mod text;
+mod upload;
 pub mod walk;
 #[cfg(feature = "xen")]
 pub mod xen;
 
 pub use agent::{Agent, Config, StartError};
+pub use caller_table::{CallerTable, LinkedTableError, caller_table_bytes};
 pub use code_map::{CodeMap, MAX_MAPPINGS, Mapping, MappingsError};
 pub use memory::minimum_bytes;
 pub use path::MAX_DEPTH;

@@ -3,8 +3,11 @@
 
 use core::mem::MaybeUninit;
 
+use crate::caller_table::{
+    CallerTable, ENTRY_AND_ROWS, ROWS_PER_ENTRY, SPARE_ENTRIES, caller_table_bytes,
+};
 use crate::slot::SlotCells;
-use crate::sync::AtomicU32;
+use crate::sync::{AtomicU32, AtomicU64};
 use crate::table::{Node, Table};
 
 /// The block's parts, for all vCPUs in their order.
@@ -27,6 +30,8 @@ unsafe impl Zeroed for SlotCells {}
 unsafe impl Zeroed for Node {}
 // SAFETY: an atomic integer.
 unsafe impl Zeroed for AtomicU32 {}
+// SAFETY: an atomic integer.
+unsafe impl Zeroed for AtomicU64 {}
 
 /// The least block that holds `vcpus` slots with a few stacks each, wherever it is aligned.
 pub const fn minimum_bytes(vcpus: usize) -> usize {
@@ -55,6 +60,17 @@ pub(crate) fn divide(block: &mut [MaybeUninit<u8>], vcpus: usize) -> Option<Part
         nodes: take(&mut rest, vcpus * nodes)?,
         index: take(&mut rest, vcpus * Table::index_length(nodes))?,
     })
+}
+
+/// A caller table over all of `block`, for codes below `end`; `None` where it holds no row.
+pub(crate) fn caller_table(block: &mut [MaybeUninit<u8>], end: u32) -> Option<CallerTable<'_>> {
+    let spare = caller_table_bytes(0);
+    let for_rows = block.len().checked_sub(spare)?;
+    let rows = for_rows / ENTRY_AND_ROWS * ROWS_PER_ENTRY;
+    let mut rest = block;
+    let rows = take(&mut rest, rows)?;
+    let index = take(&mut rest, rows.len() / ROWS_PER_ENTRY + SPARE_ENTRIES)?;
+    (!rows.is_empty()).then(|| CallerTable::new(rows, index, end))
 }
 
 /// Takes `count` zeroed values from the front of `block`.

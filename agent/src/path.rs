@@ -9,8 +9,9 @@ use crate::table::FRAMES_PER_NODE;
 /// The most frames of one stack that are walked.
 pub const MAX_DEPTH: usize = 128;
 
-/// Room for the walked frames, a mark for what is missing, and the mark of the agent's own work.
-const MAX_CODES: usize = MAX_DEPTH + 2;
+/// Room for the walked frames, a mark in front of them, one for what is missing, and the mark of the
+/// agent's own work.
+const MAX_CODES: usize = MAX_DEPTH + 3;
 
 /// Zeros in front of the leaf, so that a node that is not full compares like one that is.
 const PADDING: usize = FRAMES_PER_NODE;
@@ -58,7 +59,7 @@ pub struct Path<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// Adds the next frame towards the root. One more than [`MAX_DEPTH`] and the two marks is
+    /// Adds the next frame towards the root. One more than [`MAX_DEPTH`] and the three marks is
     /// dropped.
     #[inline]
     pub fn push(&mut self, code: u32) {

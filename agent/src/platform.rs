@@ -15,6 +15,31 @@ pub struct Registers {
     pub fp: u64,
 }
 
+impl Registers {
+    /// Those of the function that calls this: what [`Agent::on_block`](crate::Agent::on_block) asks for.
+    #[allow(unsafe_code)]
+    #[inline(always)]
+    pub fn here() -> Self {
+        let (pc, sp, fp): (u64, u64, u64);
+        // SAFETY: copies three registers.
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::asm!(
+                "lea {}, [rip]", "mov {}, rsp", "mov {}, rbp",
+                out(reg) pc, out(reg) sp, out(reg) fp,
+                options(nomem, nostack, preserves_flags)
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::asm!(
+                "adr {}, .", "mov {}, sp", "mov {}, x29",
+                out(reg) pc, out(reg) sp, out(reg) fp,
+                options(nomem, nostack, preserves_flags)
+            );
+        }
+        Self { pc, sp, fp }
+    }
+}
+
 /// The system below the agent: clocks, stacks and the other vCPUs.
 ///
 /// Every method takes `&self`, because the timer upcall calls them while the guest's loop may be
@@ -23,8 +48,9 @@ pub struct Registers {
 ///
 /// # Safety
 ///
-/// The agent reads the memory that [`stack_bounds`](Self::stack_bounds) names. An implementation
-/// must name only memory that is mapped and readable for as long as the upcall runs.
+/// The agent reads the memory that [`stack_bounds`](Self::stack_bounds) and
+/// [`code_bounds`](Self::code_bounds) name. An implementation must name only memory that is mapped and
+/// readable for as long as the upcall runs.
 #[allow(unsafe_code)]
 pub unsafe trait Platform {
     /// The monotonic clock in ns, its origin the platform's own. *Upcall.*
@@ -41,6 +67,13 @@ pub unsafe trait Platform {
     /// advances it, and it never goes back. *Upcall*, there for the vCPU it is on.
     fn running_ns(&self, vcpu: u32) -> u64;
 
+    /// How long `vcpu` has been blocked, in ns since a fixed moment; it never goes back. *Upcall*,
+    /// there for the vCPU it is on. Unless a platform knows better: all the time that it did not run,
+    /// what others took included.
+    fn blocked_ns(&self, vcpu: u32) -> u64 {
+        self.now_ns().saturating_sub(self.running_ns(vcpu))
+    }
+
     /// How `vcpu` has spent its time, where the platform can tell.
     fn runstate(&self, vcpu: u32) -> Option<Runstate>;
 
@@ -54,6 +87,13 @@ pub unsafe trait Platform {
     /// frame that ends where the stack does: a platform whose outermost function saves something
     /// else ends the stack with that function's frame.
     fn stack_bounds(&self, sp: u64) -> Option<Range<u64>>;
+
+    /// The code around `pc` whose bytes can be read, or `None` where nothing is known of it: the
+    /// interrupted function's caller is then found without a look at its instructions. *Upcall.*
+    fn code_bounds(&self, pc: u64) -> Option<Range<u64>> {
+        let _ = pc;
+        None
+    }
 
     /// 64 random bits, where the platform has a source of them.
     fn random(&self) -> Option<u64>;

@@ -6,14 +6,16 @@
 //! way of is finished by a later call.
 
 use unikprof_proto::code::{mode, refusal, start_flag, state};
-use unikprof_proto::message::{Counters, MAX_NAME, Start};
+use unikprof_proto::message::{Counters, MAX_NAME, Start, TableEnd, TableRows};
 
 use crate::agent::Agent;
+use crate::caller_table::CallerTable;
 use crate::path::MAX_DEPTH;
 use crate::platform::Platform;
-use crate::slot::Begin;
+use crate::slot::{Begin, Lookup};
 use crate::table::Column;
 use crate::text::Text;
+use crate::upload::Upload;
 
 /// The shortest sampling period, in ns: 100 kHz.
 pub const MIN_PERIOD_NS: u64 = 10_000;
@@ -73,6 +75,7 @@ pub(crate) struct Settings {
     pub(crate) depth: u32,
     pub(crate) duration_ns: u64,
     pub(crate) started_ns: u64,
+    pub(crate) caller_table: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,6 +115,7 @@ pub(crate) struct Recorder {
     marks: [Mark; 4],
     /// How often the guest had been resumed when the recording began.
     gaps_before: u32,
+    upload: Upload,
 }
 
 impl Recorder {
@@ -164,6 +168,7 @@ impl Recorder {
         server_ns: u64,
     ) -> Result<u64, Refused> {
         check(request)?;
+        check_table(agent, request)?;
         if !self.settle(agent, server_ns) {
             return Err(Refused {
                 code: refusal::BUSY,
@@ -172,15 +177,7 @@ impl Recorder {
         }
         let refused = |code, text| Err(Refused { code, text });
         match self.phase {
-            Phase::Delayed | Phase::Recording => {
-                return refused(
-                    refusal::ALREADY_RECORDING,
-                    Text::format(format_args!(
-                        "`{}` is being recorded (recording {}); dump it, stop it or wait",
-                        self.settings.name, self.recording
-                    )),
-                );
-            }
+            Phase::Delayed | Phase::Recording => return Err(self.already_recording()),
             Phase::Finished if request.flags & start_flag::DISCARD == 0 => {
                 return refused(
                     refusal::UNFETCHED,
@@ -204,6 +201,7 @@ impl Recorder {
             depth: request.depth,
             duration_ns: request.duration_ns,
             started_ns: now_ns.saturating_add(request.delay_ns),
+            caller_table: request.caller_table,
         };
         self.phase = Phase::Delayed;
         self.advance(agent, server_ns);
@@ -338,6 +336,45 @@ impl Recorder {
         })
     }
 
+    /// Begins to take a caller table; answers the upload's id.
+    pub(crate) fn begin_table<P: Platform>(
+        &mut self,
+        agent: &Agent<'_, P>,
+        rows: u32,
+        server_ns: u64,
+    ) -> Result<u64, Refused> {
+        // Once a recording is settled no tick reads the table.
+        if matches!(self.phase, Phase::Delayed | Phase::Recording) || !self.settle(agent, server_ns)
+        {
+            return Err(self.already_recording());
+        }
+        self.upload.begin(agent.callers(), rows)
+    }
+
+    /// Takes rows of a caller table.
+    pub(crate) fn table_rows<P: Platform>(&mut self, agent: &Agent<'_, P>, run: &TableRows<'_>) {
+        self.upload.rows(agent.callers(), run);
+    }
+
+    /// Installs the caller table that was sent; answers its rows.
+    pub(crate) fn end_table<P: Platform>(
+        &mut self,
+        agent: &Agent<'_, P>,
+        end: &TableEnd,
+    ) -> Result<u32, Refused> {
+        self.upload.end(agent.callers(), end)
+    }
+
+    fn already_recording(&self) -> Refused {
+        Refused {
+            code: refusal::ALREADY_RECORDING,
+            text: Text::format(format_args!(
+                "`{}` is being recorded (recording {}); dump it, stop it or wait",
+                self.settings.name, self.recording
+            )),
+        }
+    }
+
     /// That `epoch` does not wait.
     pub(crate) fn no_epoch(&self, epoch: u64) -> Refused {
         Refused {
@@ -369,6 +406,14 @@ impl Recorder {
             let begin = Begin {
                 recording: self.recording,
                 epoch: self.epoch,
+                mode: self.settings.mode,
+                lookup: match self.settings.caller_table {
+                    None => Lookup::None,
+                    Some(_) if self.settings.flags & start_flag::UNWIND_TABLE != 0 => {
+                        Lookup::EveryFrame
+                    }
+                    Some(_) => Lookup::Leaf,
+                },
                 depth: self.settings.depth,
                 period_ns: self.settings.period_ns,
                 fixed: self.settings.flags & start_flag::FIXED_INTERVAL != 0,
@@ -497,15 +542,39 @@ fn check(request: &Start<'_>) -> Result<(), Refused> {
             )),
         );
     }
-    if request.mode != mode::CPU {
+    if !matches!(request.mode, mode::CPU | mode::WALL | mode::OFF_CPU) {
         return refused(
             refusal::UNSUPPORTED_MODE,
             Text::format(format_args!(
-                "this agent samples running time (mode {}); asked for mode {}",
+                "this agent records running, wall-clock and blocked time (modes {}, {} and {}); asked \
+                 for mode {}",
                 mode::CPU,
+                mode::WALL,
+                mode::OFF_CPU,
                 request.mode
             )),
         );
     }
     Ok(())
+}
+
+/// The caller table that is asked for must be the one that is held.
+fn check_table<P: Platform>(agent: &Agent<'_, P>, request: &Start<'_>) -> Result<(), Refused> {
+    let held = agent.callers().and_then(CallerTable::checksum);
+    let text = match (request.caller_table, held) {
+        (None, _) if request.flags & start_flag::UNWIND_TABLE != 0 => {
+            Text::from("to look every frame up in a caller table, name the table")
+        }
+        (None, _) => return Ok(()),
+        (Some(asked), Some(held)) if asked == held => return Ok(()),
+        (Some(asked), Some(held)) => Text::format(format_args!(
+            "the agent holds the caller table {held:#010x}, not {asked:#010x}: another client sent its \
+             own; try again"
+        )),
+        (Some(_), None) => Text::from("the agent holds no caller table; send one first"),
+    };
+    Err(Refused {
+        code: refusal::NO_TABLE,
+        text,
+    })
 }

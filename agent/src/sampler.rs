@@ -56,27 +56,37 @@ impl Sampler {
 
     /// Judges a delivery at `running_ns` and, if it is due, moves the target on.
     pub(crate) fn deliver(&self, running_ns: u64) -> Delivery {
-        let mut target = self.target_ns.load(Ordering::Relaxed);
+        let target = self.target_ns.load(Ordering::Relaxed);
         let Some(lateness_ns) = running_ns.checked_sub(target) else {
             return Delivery::Early(target - running_ns);
         };
+        self.pass(running_ns);
+        Delivery::Due {
+            lateness_ns,
+            next_ns: self.left_ns(running_ns),
+        }
+    }
+
+    /// Moves the target on beyond `now_ns` of the sampled clock; answers how many targets that passes.
+    pub(crate) fn pass(&self, now_ns: u64) -> u64 {
+        let mut target = self.target_ns.load(Ordering::Relaxed);
+        let mut targets = 0;
         let period = self.period_ns.load(Ordering::Relaxed).max(1);
-        let passed = lateness_ns / period;
+        let passed = now_ns.saturating_sub(target) / period;
         if passed > DRAWS {
-            target = target.saturating_add((passed - DRAWS) * period);
+            targets = passed - DRAWS;
+            target = target.saturating_add(targets * period);
         }
         // A draw is at least half a period, so this many reach beyond now.
         for _ in 0..=2 * (DRAWS + 1) {
-            if target > running_ns {
+            if target > now_ns {
                 break;
             }
+            targets += 1;
             target = target.saturating_add(self.draw());
         }
         self.target_ns.store(target, Ordering::Relaxed);
-        Delivery::Due {
-            lateness_ns,
-            next_ns: target.saturating_sub(running_ns),
-        }
+        targets
     }
 
     /// Whether a delivery this late is counted as late.
@@ -197,6 +207,20 @@ mod tests {
             10_000,
             "the fixed interval sees one phase only"
         );
+    }
+
+    /// What passes while nobody looks is as many targets as were due, whether singly or all at once.
+    #[test]
+    fn targets_pass_at_the_mean_rate() {
+        let sampler = sampler(false);
+        let mut passed = 0;
+        for step in 1..=1000_u64 {
+            passed += sampler.pass(step * 3 * PERIOD);
+        }
+        assert!(u64::abs_diff(passed, 3000) < 100, "{passed} of 3000");
+        assert_eq!(sampler.pass(3000 * PERIOD), 0);
+        let long = sampler.pass(1_003_000 * PERIOD);
+        assert!(long.abs_diff(1_000_000) < 20, "{long} of 1,000,000");
     }
 
     /// After a long time without delivery there is one tick, and the next is not at once.

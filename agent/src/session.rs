@@ -10,6 +10,7 @@ use unikprof_proto::code::{message_type, refusal};
 use unikprof_proto::frame::{self, FrameError, HEADER, MAX_BODY, Message};
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Dump, Fetch, Hello, Pending, Refusal, Start, Started, Stop,
+    TableBegin, TableEnd, TableInstalled, TableReady,
 };
 use unikprof_proto::preamble::{self, VERSIONS};
 
@@ -359,10 +360,23 @@ impl Session {
                         recording,
                         started_ns: recorder.settings().started_ns,
                     });
-                Ok(self.finish(
-                    request.kind,
-                    started.map_or_else(Outcome::Refused, Outcome::Done),
-                ))
+                Ok(self.finish(request.kind, started.into()))
+            }
+            message_type::TABLE_BEGIN => {
+                let TableBegin { rows } = frame::decode(request)?;
+                let begun = recorder.begin_table(agent, rows, *server_ns);
+                let ready = begun.map(|upload| TableReady { upload });
+                Ok(self.finish(request.kind, ready.into()))
+            }
+            message_type::TABLE_ROWS => {
+                recorder.table_rows(agent, &frame::decode(request)?);
+                Ok(true)
+            }
+            message_type::TABLE_END => {
+                let end: TableEnd = frame::decode(request)?;
+                let installed = recorder.end_table(agent, &end);
+                let installed = installed.map(|rows| TableInstalled { rows });
+                Ok(self.finish(request.kind, installed.into()))
             }
             message_type::STOP => {
                 let stop: Stop = frame::decode(request)?;
@@ -447,6 +461,12 @@ pub fn busy_answer(buffer: &mut [u8]) -> usize {
         text,
     };
     frame::encode(&refusal, rest).map_or(0, |length| preamble::LENGTH + length)
+}
+
+impl<T> From<Result<T, Refused>> for Outcome<T> {
+    fn from(result: Result<T, Refused>) -> Self {
+        result.map_or_else(Self::Refused, Self::Done)
+    }
 }
 
 impl<T> Outcome<T> {

@@ -11,10 +11,10 @@ use loom::thread;
 use unikprof_proto::message::Snapshot;
 use unikprof_proto::nodes;
 
-use crate::slot::{Begin, Sample, Slot, SlotCells};
+use crate::slot::{Begin, Lookup, Sample, Slot, SlotCells};
 use crate::sync::{AtomicU32, Ordering, add_owned};
 use crate::table::{Column, Node, Table};
-use crate::walk::End;
+use crate::walk::{End, Walked, Way};
 
 struct Memory {
     cells: SlotCells,
@@ -42,6 +42,8 @@ impl Memory {
         let begin = Begin {
             recording,
             epoch,
+            mode: unikprof_proto::code::mode::CPU,
+            lookup: Lookup::None,
             depth: 8,
             period_ns: 1,
             fixed: true,
@@ -72,7 +74,11 @@ fn tick(slot: Slot<'_>, code: u32) {
     owned.record(
         &path,
         Sample {
-            end: End::Root,
+            walked: Walked {
+                end: End::Root,
+                way: Way::FramePointer,
+                mixed: false,
+            },
             late: false,
         },
     );

@@ -1,4 +1,4 @@
-//! Reading the interrupted stack: the one place where the agent looks at foreign memory.
+//! Reading the interrupted stack and code: the one place where the agent looks at foreign memory.
 #![allow(unsafe_code)]
 
 use core::ops::Range;
@@ -12,8 +12,25 @@ pub trait ReadStack {
     /// misaligned or not wholly inside.
     fn frame_record(&self, fp: u64) -> Option<[u64; 2]>;
 
+    /// The word at `address`, or `None` where it is misaligned or not wholly inside.
+    fn word(&self, address: u64) -> Option<u64>;
+
     /// The address after the last byte.
     fn end(&self) -> u64;
+}
+
+/// Memory with instructions in it.
+pub trait ReadCode {
+    /// The byte before `pc` and the four from it on, or `None` where not all of them can be read.
+    fn around(&self, pc: u64) -> Option<[u8; 5]>;
+}
+
+/// Instructions are not looked at.
+impl ReadCode for () {
+    #[inline]
+    fn around(&self, _: u64) -> Option<[u8; 5]> {
+        None
+    }
 }
 
 /// A stack in this program's memory.
@@ -31,7 +48,7 @@ impl StackMemory {
     /// All of `bounds` is mapped and readable for as long as this value lives. The words may change
     /// while they are read.
     pub unsafe fn new(bounds: Range<u64>) -> Self {
-        // A stack too small for one record gets bounds that no record is inside of.
+        // A stack too small for one record gets bounds that nothing aligned is inside of.
         let holds_one = bounds
             .end
             .checked_sub(bounds.start)
@@ -39,7 +56,7 @@ impl StackMemory {
         let (start, last_record) = if holds_one {
             (bounds.start, bounds.end - FRAME_RECORD)
         } else {
-            (1, 0)
+            (u64::MAX, 0)
         };
         Self {
             start,
@@ -62,8 +79,49 @@ impl ReadStack for StackMemory {
     }
 
     #[inline]
+    fn word(&self, address: u64) -> Option<u64> {
+        // The last word begins one word after the last record.
+        let last = self.last_record.wrapping_add(8);
+        if address & 7 != 0 || address < self.start || address > last {
+            return None;
+        }
+        let word = core::ptr::with_exposed_provenance::<u64>(address as usize);
+        // SAFETY: as in `frame_record`, for one word.
+        Some(unsafe { word.read_volatile() })
+    }
+
+    #[inline]
     fn end(&self) -> u64 {
         self.end
+    }
+}
+
+/// Instructions in this program's memory.
+#[derive(Debug)]
+pub struct CodeMemory(Range<u64>);
+
+impl CodeMemory {
+    /// The code in `bounds`.
+    ///
+    /// # Safety
+    /// All of `bounds` is mapped and readable for as long as this value lives.
+    pub unsafe fn new(bounds: Range<u64>) -> Self {
+        Self(bounds)
+    }
+}
+
+impl ReadCode for CodeMemory {
+    #[inline]
+    fn around(&self, pc: u64) -> Option<[u8; 5]> {
+        let start = pc.checked_sub(1)?;
+        let end = pc.checked_add(4)?;
+        if start < self.0.start || end > self.0.end {
+            return None;
+        }
+        let bytes = core::ptr::with_exposed_provenance::<[u8; 5]>(start as usize);
+        // SAFETY: inside the bounds whose readability the caller of `new` vouched for; bytes need no
+        // alignment.
+        Some(unsafe { bytes.read_volatile() })
     }
 }
 
@@ -94,6 +152,24 @@ mod tests {
         ] {
             assert_eq!(stack.frame_record(outside), None);
         }
+        assert_eq!(stack.word(start), Some(1));
+        assert_eq!(stack.word(start + 24), Some(4));
+        for outside in [0, start - 8, start + 4, start + 32, u64::MAX - 7] {
+            assert_eq!(stack.word(outside), None);
+        }
+    }
+
+    #[test]
+    fn code_is_read_inside_its_bounds_only() {
+        let code = [1_u8, 2, 3, 4, 5, 6];
+        let start = code.as_ptr().expose_provenance() as u64;
+        // SAFETY: the bounds are those of the array.
+        let memory = unsafe { CodeMemory::new(start..start + 6) };
+        assert_eq!(memory.around(start + 1), Some([1, 2, 3, 4, 5]));
+        assert_eq!(memory.around(start + 2), Some([2, 3, 4, 5, 6]));
+        for outside in [0, start, start + 3, u64::MAX - 2, u64::MAX] {
+            assert_eq!(memory.around(outside), None);
+        }
     }
 
     #[test]
@@ -102,6 +178,7 @@ mod tests {
             let stack = memory(start..end);
             for fp in [0, 1, 8, 16, !7] {
                 assert_eq!(stack.frame_record(fp), None, "{start}..{end} at {fp:#x}");
+                assert_eq!(stack.word(fp), None, "{start}..{end} at {fp:#x}");
             }
         }
     }

@@ -115,13 +115,29 @@ impl<'m> Table<'m> {
     /// [`Full`] where the path is new and there is no room for it.
     #[inline]
     pub fn count(&self, path: &Path<'_>, column: Column) -> Result<(), Full> {
-        let id = match self.find(path, 0, path.hash()) {
-            Some(id) => id,
-            None => self.insert(path)?,
-        };
-        let node = self.node(id).ok_or(Full)?;
-        add_owned(&node.counts[column.0], 1);
+        self.add_to(self.keep(path)?, column, 1);
         Ok(())
+    }
+
+    /// Keeps the stack of `path`, which must not be empty; answers the id that it is known by until
+    /// the table is cleared.
+    ///
+    /// # Errors
+    /// As [`count`](Self::count).
+    #[inline]
+    pub(crate) fn keep(&self, path: &Path<'_>) -> Result<u32, Full> {
+        match self.find(path, 0, path.hash()) {
+            Some(id) => Ok(id),
+            None => self.insert(path),
+        }
+    }
+
+    /// Adds `weight` to a stack that is kept.
+    #[inline]
+    pub(crate) fn add_to(&self, id: u32, column: Column, weight: u64) {
+        if let Some(node) = self.node(id) {
+            add_owned(&node.counts[column.0], weight);
+        }
     }
 
     /// Forgets all stacks. Nobody may be counting.

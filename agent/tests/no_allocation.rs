@@ -119,7 +119,7 @@ fn no_road_through_a_tick_allocates() {
     let on_garbage = Registers { fp: 1, ..leaf };
     tick(Some(&on_garbage), 2 * PERIOD_NS);
     tick(None, 2 * PERIOD_NS);
-    assert_eq!(allocator_calls(|| agent.on_block()), 0);
+    assert_eq!(allocator_calls(|| agent.on_block(None)), 0);
     tick(Some(&leaf), 2 * PERIOD_NS);
     assert_eq!(allocator_calls(|| _ = agent.on_wake()), 0);
 

@@ -464,7 +464,7 @@ fn every_tick_is_accounted_for() {
     to_deadline();
     assert!(agent.on_tick(None).is_some(), "masked");
     to_deadline();
-    agent.on_block();
+    agent.on_block(None);
     assert_eq!(
         deliver(agent, &[1]),
         None,
@@ -517,7 +517,7 @@ fn the_remainder_survives_a_block() {
     let left = |agent: &FakeAgent| agent.deadline().unwrap() - agent.platform().now_ns();
     let before = left(agent);
     agent.platform().run(before / 2);
-    agent.on_block();
+    agent.on_block(None);
     assert_eq!(agent.deadline(), None);
     agent.platform().idle(10_000_000_000);
     let deadline = agent.on_wake().unwrap();

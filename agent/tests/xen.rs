@@ -61,6 +61,7 @@ impl Guest {
         let hooks = Hooks {
             vcpu: || Some(0),
             stack_bounds: stack,
+            code_bounds: |_| None,
             kick_port: |_| STATICS.with(|statics| Some(Port(statics.kick.load(Ordering::Relaxed)))),
             runstate: |vcpu| (vcpu == 0).then(|| STATICS.with(|statics| &statics.area)),
         };
@@ -180,7 +181,7 @@ fn a_host_programs_what_is_answered() {
     // The guest's own deadline comes first: the sampler's is kept.
     guest.xen.advance(10);
     assert_eq!(guest.ticks.on_timer(Some(&registers)), Some(next));
-    guest.ticks.on_block();
+    guest.ticks.on_block(None);
     guest.xen.advance(70);
     guest.ticks.on_wake();
     assert_eq!(guest.xen.hypercalls(), calls, "a block costs no hypercall");
@@ -194,7 +195,7 @@ fn owned_blocks_cost_less_than_a_hypercall_each() {
     guest.record();
     let calls = guest.xen.hypercalls();
     for _ in 0..20_000 {
-        guest.ticks.on_block();
+        guest.ticks.on_block(None);
         guest.ticks.on_wake();
         guest.xen.advance(50_000);
         if guest
@@ -224,7 +225,7 @@ fn an_idle_owned_guest_is_woken_once_at_most() {
     guest
         .ticks
         .set_guest_deadline(Some(guest.xen.now_ns() + 10_000_000_000));
-    guest.ticks.on_block();
+    guest.ticks.on_block(None);
     let mut wakes = 0;
     while let Some(deadline) = guest
         .armed()

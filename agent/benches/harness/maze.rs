@@ -88,6 +88,11 @@ impl ReadStack for Live {
     }
 
     #[inline]
+    fn word(&self, address: u64) -> Option<u64> {
+        Live::word(self, address)
+    }
+
+    #[inline]
     fn end(&self) -> u64 {
         self.end
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 use unikprof_agent::path::PathCells;
 use unikprof_agent::stack::StackMemory;
 use unikprof_agent::table::{Column, Node, Table};
-use unikprof_agent::walk::walk;
+use unikprof_agent::walk::{Guide, walk};
 use unikprof_agent::{CodeMap, MAX_DEPTH, Registers};
 
 use super::fake::stacks::{MAPPING, StackImage};
@@ -45,8 +45,15 @@ impl Sampler {
     pub(crate) fn sample(&self, registers: &Registers, image: &StackImage) {
         // SAFETY: the image's own memory.
         let stack = unsafe { StackMemory::new(image.bounds()) };
-        let (path, end) = walk(registers, Some(&stack), &self.code, MAX_DEPTH, &self.cells);
-        black_box(end);
+        let guide = Guide::frame_pointers(&self.code);
+        let (path, walked) = walk(
+            registers,
+            Some(&stack),
+            &guide,
+            MAX_DEPTH,
+            self.cells.begin(),
+        );
+        black_box(walked);
         black_box(self.table().count(&path, Column::of(0)).is_ok());
     }
 }

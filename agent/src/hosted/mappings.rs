@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use core::ffi::{CStr, c_int, c_void};
+use core::ops::Range;
 use std::string::String;
 use std::vec::Vec;
 
@@ -25,6 +26,17 @@ pub(super) fn of_this_process() -> Vec<Mapping<'static>> {
     mappings.truncate(MAX_MAPPINGS);
     mappings.sort_by_key(|mapping| mapping.start);
     mappings
+}
+
+/// The code that this code is part of: the program, or the library that holds the agent. It is not
+/// unloaded while the agent runs.
+pub(super) fn of_the_agent(mappings: &[Mapping<'_>]) -> Range<u64> {
+    let here = of_the_agent as *const () as u64;
+    mappings
+        .iter()
+        .map(|mapping| mapping.start..mapping.end)
+        .find(|code| code.contains(&here))
+        .unwrap_or_default()
 }
 
 unsafe extern "C" fn collect(info: *mut dl_phdr_info, _: size_t, data: *mut c_void) -> c_int {
@@ -116,6 +128,7 @@ mod tests {
             .iter()
             .find(|m| (m.start..m.end).contains(&here))
             .unwrap();
+        assert_eq!(of_the_agent(&mappings), own.start..own.end);
         assert_eq!(own.path, std::env::current_exe().unwrap().to_string_lossy());
         assert_eq!(
             own.build_id.len(),

@@ -60,10 +60,12 @@ pub struct Config {
     pub guest_id: Option<String>,
     /// The signal that ticks come by.
     pub signal: i32,
+    /// Memory for a caller table, which clients send; 10 bytes a row. 0: the agent takes none.
+    pub caller_table_bytes: usize,
 }
 
 impl Default for Config {
-    /// One vCPU, 1 MiB, any free port on loopback, SIGPROF.
+    /// One vCPU, 1 MiB for stacks and as much for a caller table, any free port on loopback, SIGPROF.
     fn default() -> Self {
         Self {
             vcpus: 1,
@@ -72,6 +74,7 @@ impl Default for Config {
             guest_name: None,
             guest_id: None,
             signal: libc::SIGPROF,
+            caller_table_bytes: 1 << 20,
         }
     }
 }
@@ -152,19 +155,28 @@ static AGENT: OnceLock<HostedAgent> = OnceLock::new();
 pub fn start(config: Config) -> Result<Guest, Error> {
     let network = Network::open(&config.listen)?;
     let address = network.address();
-    let platform = Hosted::new(config.vcpus, config.signal);
+    let mappings = mappings::of_this_process().leak();
+    let platform = Hosted::new(
+        config.vcpus,
+        config.signal,
+        mappings::of_the_agent(mappings),
+    );
     let memory: &'static mut [MaybeUninit<u8>] =
         Vec::leak(std::vec![MaybeUninit::uninit(); config.memory_bytes]);
     let leak = |text: String| -> &'static str { text.leak() };
     let agent_config = crate::Config {
         vcpus: config.vcpus,
-        mappings: mappings::of_this_process().leak(),
+        mappings,
         guest_name: config.guest_name.map(leak),
         guest_id: config.guest_id.map(leak),
         platform_name: "hosted",
         reachable_when_busy: true,
     };
-    let agent = Agent::new(platform, agent_config, memory).map_err(Error::Start)?;
+    let callers: &'static mut [MaybeUninit<u8>] =
+        Vec::leak(std::vec![MaybeUninit::uninit(); config.caller_table_bytes]);
+    let agent = Agent::new(platform, agent_config, memory)
+        .map_err(Error::Start)?
+        .with_caller_memory(callers);
     AGENT.set(agent).map_err(|_| Error::Started)?;
     let agent = AGENT.get().ok_or(Error::Started)?;
     thread::install_handler(config.signal)?;

@@ -16,6 +16,7 @@ use crate::platform::{Platform, Runstate};
 #[derive(Debug)]
 pub struct Hosted {
     pub(super) signal: i32,
+    program: Range<u64>,
     /// What the signal handler of a vCPU's own thread needs.
     cells: Vec<VcpuCells>,
     /// What others need; never locked in a signal handler.
@@ -68,7 +69,8 @@ std::thread_local! {
 const NO_VCPU: u32 = u32::MAX;
 
 impl Hosted {
-    pub(super) fn new(vcpus: u32, signal: i32) -> Self {
+    /// The platform of a process whose program has its code at `program`.
+    pub(super) fn new(vcpus: u32, signal: i32, program: Range<u64>) -> Self {
         let since_ns = read_clock(libc::CLOCK_MONOTONIC).unwrap_or(0);
         let state = |_| ThreadState {
             thread: None,
@@ -79,6 +81,7 @@ impl Hosted {
         };
         Self {
             signal,
+            program,
             cells: (0..vcpus).map(|_| VcpuCells::default()).collect(),
             threads: Mutex::new((0..vcpus).map(state).collect()),
         }
@@ -142,7 +145,8 @@ impl Hosted {
 }
 
 // SAFETY: `stack_bounds` names the stack of the calling thread from its stack pointer up, which the
-// thread's own frames occupy: it is mapped for as long as the thread runs.
+// thread's own frames occupy: it is mapped for as long as the thread runs. `code_bounds` names the code
+// that this code is part of.
 unsafe impl Platform for Hosted {
     fn now_ns(&self) -> u64 {
         read_clock(libc::CLOCK_MONOTONIC).unwrap_or(0)
@@ -216,6 +220,11 @@ unsafe impl Platform for Hosted {
         let end = cells.stack_end.load(Ordering::Relaxed);
         // Below the stack pointer the stack may not be mapped yet.
         (start..end).contains(&sp).then_some(sp & !7..end)
+    }
+
+    #[inline]
+    fn code_bounds(&self, pc: u64) -> Option<Range<u64>> {
+        self.program.contains(&pc).then(|| self.program.clone())
     }
 
     fn random(&self) -> Option<u64> {

@@ -64,6 +64,7 @@ impl Vcpu {
 
     /// Runs `blocking`, which waits for something. While it waits no timer wakes the thread (but for
     /// one that was armed already); the running time left to the next sample is kept.
+    #[inline(always)]
     pub fn block<T>(&self, blocking: impl FnOnce() -> T) -> T {
         struct Wake(&'static HostedAgent);
         impl Drop for Wake {
@@ -73,7 +74,7 @@ impl Vcpu {
                 }
             }
         }
-        self.agent.on_block();
+        self.agent.on_block(Some(&Registers::here()));
         let _wake = Wake(self.agent);
         blocking()
     }

@@ -8,6 +8,7 @@ use unikprof_proto::message::{
 
 use super::{Context, MAX_REQUEST, OUTPUT, Series, Session};
 use crate::agent::Agent;
+use crate::caller_table::CallerTable;
 use crate::cells::HistogramCells;
 use crate::path::MAX_DEPTH;
 use crate::platform::Platform;
@@ -49,8 +50,8 @@ impl Session {
             max_request: MAX_REQUEST as u32,
             memory_bytes: agent.memory_bytes(),
             nodes_per_vcpu: agent.nodes_per_vcpu() as u32,
-            caller_rows: 0,
-            caller_table: None,
+            caller_rows: agent.callers().map_or(0, CallerTable::room),
+            caller_table: agent.callers().and_then(CallerTable::checksum),
         });
     }
 
@@ -165,7 +166,7 @@ impl Session {
             gaps: end.gaps,
             server_ns: end.server_ns.saturating_sub(start.server_ns),
             vcpus: context.agent.config().vcpus,
-            caller_table: None,
+            caller_table: settings.caller_table,
         });
     }
 
@@ -232,9 +233,12 @@ impl Session {
     fn end<P: Platform>(&mut self, epoch: u64, agent: &Agent<'_, P>) {
         self.series = Series::None;
         let samples = agent.slots().fold(0, |sum: u64, (_, slot)| {
-            let recorded = |epoch| slot.cells.boundary(epoch).counters.recorded;
-            sum.wrapping_add(recorded(epoch + 1))
-                .wrapping_sub(recorded(epoch))
+            let counted = |epoch| {
+                let counters = slot.cells.boundary(epoch).counters;
+                counters.recorded.wrapping_add(counters.blocked)
+            };
+            sum.wrapping_add(counted(epoch + 1))
+                .wrapping_sub(counted(epoch))
         });
         self.send(&EpochEnd { epoch, samples });
     }

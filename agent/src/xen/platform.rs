@@ -23,6 +23,9 @@ pub struct Hooks {
     pub vcpu: fn() -> Option<u32>,
     /// The stack that a stack pointer lies on; see [`Platform::stack_bounds`].
     pub stack_bounds: fn(u64) -> Option<Range<u64>>,
+    /// The code around a pc whose bytes can be read, the image's text as a rule; see
+    /// [`Platform::code_bounds`].
+    pub code_bounds: fn(u64) -> Option<Range<u64>>,
     /// The port of the event channel that makes a vCPU call [`Ticks::on_kick`](super::Ticks::on_kick).
     pub kick_port: fn(u32) -> Option<Port>,
     /// The area that Xen keeps a vCPU's runstate in.
@@ -76,7 +79,8 @@ impl<H: Hypercall> XenPlatform<H> {
     /// The platform of the guest whose `shared` information page is mapped.
     ///
     /// # Safety
-    /// [`Hooks::stack_bounds`] names only memory that is mapped and readable while an upcall runs.
+    /// [`Hooks::stack_bounds`] and [`Hooks::code_bounds`] name only memory that is mapped and readable
+    /// while an upcall runs.
     pub unsafe fn new(hypercall: H, shared: &'static SharedInfo, hooks: Hooks) -> Self {
         Self {
             events: EventChannels::new(hypercall, shared),
@@ -114,7 +118,7 @@ impl<H: Hypercall> XenPlatform<H> {
     }
 }
 
-// SAFETY: `stack_bounds` is the guest's, whose promise `new` asks for.
+// SAFETY: `stack_bounds` and `code_bounds` are the guest's, whose promise `new` asks for.
 unsafe impl<H: Hypercall> Platform for XenPlatform<H> {
     #[inline]
     fn now_ns(&self) -> u64 {
@@ -147,6 +151,12 @@ unsafe impl<H: Hypercall> Platform for XenPlatform<H> {
         self.times(vcpu).map_or(0, |[running_ns, ..]| running_ns)
     }
 
+    #[inline]
+    fn blocked_ns(&self, vcpu: u32) -> u64 {
+        self.times(vcpu)
+            .map_or(0, |[_, _, blocked_ns, _]| blocked_ns)
+    }
+
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {
         let [running_ns, runnable_ns, blocked_ns, offline_ns] = self.times(vcpu)?;
         Some(Runstate {
@@ -167,6 +177,11 @@ unsafe impl<H: Hypercall> Platform for XenPlatform<H> {
     #[inline]
     fn stack_bounds(&self, sp: u64) -> Option<Range<u64>> {
         (self.hooks.stack_bounds)(sp)
+    }
+
+    #[inline]
+    fn code_bounds(&self, pc: u64) -> Option<Range<u64>> {
+        (self.hooks.code_bounds)(pc)
     }
 
     fn random(&self) -> Option<u64> {

@@ -99,8 +99,9 @@ impl<'a, 'm, H: Hypercall> Ticks<'a, 'm, H> {
 
     /// The vCPU is about to block. From here to [`on_wake`](Self::on_wake) the sampler has no
     /// deadline: under [`TickSource::Host`] program the guest's own alone, if any.
-    pub fn on_block(&self) {
-        self.agent.on_block();
+    #[inline]
+    pub fn on_block(&self, registers: Option<&Registers>) {
+        self.agent.on_block(registers);
         self.program(None);
     }
 

@@ -116,7 +116,7 @@ impl<'a> World<'_, 'a> {
                 let vcpu = vcpu(input);
                 let agent = service.agent();
                 fake.on(Some(vcpu), || match input.below(3) {
-                    0 => agent.on_block(),
+                    0 => agent.on_block(None),
                     1 => drop(agent.on_wake()),
                     _ => drop(agent.deadline()),
                 });

@@ -2,12 +2,14 @@
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use unikprof_agent::path::PathCells;
 use unikprof_agent::stack::{FRAME_RECORD, ReadStack, StackMemory};
-use unikprof_agent::walk::{End, walk};
-use unikprof_agent::{CodeMap, MAX_DEPTH, Mapping, Registers};
+use unikprof_agent::walk::{End, Guide, walk};
+use unikprof_agent::{CallerTable, CodeMap, MAX_DEPTH, Mapping, Registers, caller_table_bytes};
+use unikprof_proto::caller_table::{Row, Rule};
 use unikprof_proto::code::frame_code;
 
 use crate::guarded::{Guarded, SIZE};
@@ -52,10 +54,66 @@ pub fn check(bytes: &[u8]) {
         read: RefCell::default(),
     };
     let cells = PathCells::default();
-    let (path, end) = walk(&registers, Some(&watched), &code, depth, &cells);
+    let guide = Guide::frame_pointers(&code);
+    let (path, walked) = walk(&registers, Some(&watched), &guide, depth, cells.begin());
     let codes: Vec<u32> = path.codes().collect();
     assert_eq!(codes.len(), path.len());
-    judge(&registers, &watched, &code, depth, &codes, end);
+    judge(&registers, &watched, &code, depth, &codes, walked.end);
+    walk_by_table(&registers, &watched, &code, depth, input);
+}
+
+/// The same stack by a table that means no good.
+fn walk_by_table(
+    registers: &Registers,
+    watched: &Watched,
+    code: &CodeMap,
+    depth: usize,
+    input: &mut Input<'_>,
+) {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut above = frame_code::FIRST_ADDRESS;
+    for _ in 0..input.below(64) {
+        let rule = match input.below(4) {
+            0 => Rule::UNKNOWN,
+            1 => Rule::FRAME_RECORD,
+            2 => Rule(2 | u32::from(input.byte() & 1) | u32::from(input.short() & 0x3ff) << 2),
+            _ => Rule(input.number() as u32),
+        };
+        rows.push(Row { code: above, rule });
+        above += 1 + u32::from(input.short() & 0xff);
+    }
+    let mut block = vec![MaybeUninit::uninit(); caller_table_bytes(rows.len() + 2)];
+    let table = CallerTable::from_rows(&mut block, code, &rows).expect("sorted, and there is room");
+    for row in &rows {
+        assert_eq!(table.rule(row.code), row.rule);
+    }
+    let guide = Guide {
+        code,
+        callers: Some(&table),
+        every_frame: input.byte() & 1 == 1,
+        instructions: (),
+    };
+    watched.read.borrow_mut().clear();
+    let cells = PathCells::default();
+    let (path, walked) = walk(registers, Some(watched), &guide, depth, cells.begin());
+    let codes: Vec<u32> = path.codes().collect();
+    let frames = frames(&codes, walked.end);
+    assert!((1..=depth).contains(&frames.len()));
+    if walked.end == End::Truncated {
+        assert_eq!(frames.len(), depth);
+    }
+}
+
+/// The frames of a path without the mark of how it ended.
+fn frames(codes: &[u32], end: End) -> &[u32] {
+    let mark = match end {
+        End::Root => return codes,
+        End::Truncated => frame_code::TRUNCATED,
+        End::Broken => frame_code::BROKEN,
+    };
+    let (last, frames) = codes.split_last().expect("a path has its leaf");
+    assert_eq!(*last, mark);
+    frames
 }
 
 /// Whether the path is what was read.
@@ -67,19 +125,7 @@ fn judge(
     codes: &[u32],
     end: End,
 ) {
-    let mark = match end {
-        End::Root => None,
-        End::Truncated => Some(frame_code::TRUNCATED),
-        End::Broken => Some(frame_code::BROKEN),
-    };
-    let frames = match mark {
-        None => codes,
-        Some(mark) => {
-            let (last, frames) = codes.split_last().expect("a path has its leaf");
-            assert_eq!(*last, mark);
-            frames
-        }
-    };
+    let frames = frames(codes, end);
     assert!((1..=depth).contains(&frames.len()));
     let leaf = code.code(registers.pc);
     assert_eq!(frames[0], leaf.unwrap_or(frame_code::UNKNOWN_CODE));
@@ -145,6 +191,22 @@ impl ReadStack for Watched {
             self.read.borrow_mut().push((fp, return_address));
         }
         record
+    }
+
+    fn word(&self, address: u64) -> Option<u64> {
+        let word = self.memory.word(address);
+        if word.is_some() {
+            let is_inside = address >= self.bounds.start
+                && address
+                    .checked_add(8)
+                    .is_some_and(|end| end <= self.bounds.end);
+            assert!(
+                is_inside && address.is_multiple_of(8),
+                "{address:#x} is not in {:#x?}",
+                self.bounds
+            );
+        }
+        word
     }
 
     fn end(&self) -> u64 {

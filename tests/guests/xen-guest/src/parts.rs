@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use unikprof_agent::path::{MAX_DEPTH, PathCells};
 use unikprof_agent::stack::StackMemory;
 use unikprof_agent::table::{Column, Node, Table};
-use unikprof_agent::walk::walk;
+use unikprof_agent::walk::{Guide, walk};
 use unikprof_agent::{CodeMap, Registers};
 use xen_sys_lite::clock::read_tsc;
 use xen_sys_lite::vcpu::VcpuId;
@@ -68,13 +68,9 @@ pub(crate) fn measure(vcpu: VcpuId, registers: &Registers) {
         // SAFETY: the bounds are those of a vCPU's stack, mapped for ever.
         unsafe { StackMemory::new(bounds) }
     });
-    let (path, _) = walk(
-        registers,
-        stack.as_ref(),
-        &parts.code,
-        MAX_DEPTH,
-        &parts.path,
-    );
+    let guide = Guide::frame_pointers(&parts.code);
+    let path = parts.path.begin();
+    let (path, _) = walk(registers, stack.as_ref(), &guide, MAX_DEPTH, path);
     let walked = read_tsc();
     // A full table counts no more, and costs the same.
     let _ = table.count(&path, Column::of(0));

@@ -8,13 +8,14 @@
 use alloc::boxed::Box;
 use core::fmt;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use smoltcp::iface::SocketSet;
 use unikprof_agent::tcp_server::{Access, TcpBuffers, TcpSockets};
 use unikprof_agent::xen::{Hooks, TickSource, Ticks, XenPlatform};
-use unikprof_agent::{Agent, Config, Mapping, Platform, Service};
+use unikprof_agent::{Agent, Config, Mapping, Platform, Service, caller_table_bytes};
 use xen_sys_lite::vcpu::VcpuId;
 
 use crate::command_line::CommandLine;
@@ -25,6 +26,8 @@ use crate::{println, timer, vcpus};
 
 /// Memory for the stacks of all vCPUs.
 const MEMORY: usize = 4 << 20;
+/// Memory for a caller table: room for an image several times as large.
+const CALLERS: usize = caller_table_bytes(20_000);
 
 type GuestPlatform = XenPlatform<CountedCalls>;
 type GuestTicks = Ticks<'static, 'static, CountedCalls>;
@@ -105,7 +108,10 @@ impl Profiler {
         let memory = Box::leak(Box::<[u8]>::new_uninit_slice(MEMORY));
         let memory: &'static mut [MaybeUninit<u8>] = memory;
         let agent = match Agent::new(platform(), config, memory) {
-            Ok(agent) => &*Box::leak(Box::new(agent)),
+            Ok(agent) => {
+                let callers = Box::leak(Box::<[u8]>::new_uninit_slice(CALLERS));
+                &*Box::leak(Box::new(agent.with_caller_memory(callers)))
+            }
             Err(error) => {
                 println!("xen-guest: no profiler: {error}");
                 return None;
@@ -144,18 +150,26 @@ fn platform() -> GuestPlatform {
     let hooks = Hooks {
         vcpu: || Some(vcpus::current().0),
         stack_bounds: vcpus::stack_bounds,
+        code_bounds: |pc| Some(text()).filter(|text| text.contains(&pc)),
         kick_port: |vcpu| vcpus::kick_port(VcpuId(vcpu)),
         runstate: |vcpu| vcpus::runstate(VcpuId(vcpu)),
     };
-    // SAFETY: the bounds named are those of the vCPUs' stacks, mapped for ever.
+    // SAFETY: the bounds named are those of the vCPUs' stacks and of the image's text, mapped for ever.
     unsafe { XenPlatform::new(xen(), shared_info(), hooks) }
+}
+
+/// Where the guest's code lies, with the file's headers in front of it.
+fn text() -> Range<u64> {
+    unsafe extern "C" {
+        static image_start: u8;
+        static text_end: u8;
+    }
+    &raw const image_start as u64..&raw const text_end as u64
 }
 
 /// The guest's code, as the linker placed it and its file holds it.
 pub(crate) fn image() -> Mapping<'static> {
     unsafe extern "C" {
-        static image_start: u8;
-        static text_end: u8;
         static build_id_note: u8;
         static build_id_note_end: u8;
     }
@@ -164,8 +178,8 @@ pub(crate) fn image() -> Mapping<'static> {
     // SAFETY: the linker's marks enclose the note, which is never written.
     let note = unsafe { slice::from_raw_parts(note, length) };
     Mapping {
-        start: &raw const image_start as u64,
-        end: &raw const text_end as u64,
+        start: text().start,
+        end: text().end,
         // The first segment begins with the file's own headers.
         file_offset: 0,
         build_id: build_id(note).unwrap_or(&[]),

@@ -49,10 +49,11 @@ pub(crate) fn on_kick(vcpu: VcpuId, registers: &Registers) {
 }
 
 /// This vCPU is about to sleep: until it has woken the sampler has no deadline.
+#[inline(always)]
 pub(crate) fn on_block(vcpu: VcpuId) {
     #[cfg(feature = "agent")]
     if let Some(ticks) = profiler::ticks() {
-        ticks.on_block();
+        ticks.on_block(Some(&Registers::here()));
         return program(vcpu, None);
     }
     if !bare::is_on() {
