@@ -209,16 +209,14 @@ impl<'m, P: Platform> Agent<'m, P> {
         if recording != 0 && cells.has_block(recording) {
             let times = self.all_times(vcpu);
             match take_patiently(slot) {
-                // It may have ended meanwhile, and its blocked time been counted.
-                Some(owned) if cells.active() == recording => owned.count_blocked(times),
-                Some(_) => {}
+                Some(owned) => owned.end_block(recording, times),
                 None => {
                     let weight = cells.take_blocked(times);
                     let uncounted = &cells.counters.blocked_overflow;
                     uncounted.fetch_add(weight, Ordering::Relaxed);
+                    cells.close_block();
                 }
             }
-            cells.close_block();
         }
         cells.set_blocked(false);
         self.deadline()

@@ -337,8 +337,18 @@ impl<'m> Owned<'m> {
         }
     }
 
+    /// The vCPU has woken: counts what it blocked since the last flip, unless `recording` has ended, which
+    /// counted it.
+    pub(crate) fn end_block(&self, recording: u64, times: Times) {
+        let cells = self.slot.cells;
+        if cells.active() == recording {
+            self.count_blocked(times);
+        }
+        cells.close_block();
+    }
+
     /// Counts the blocked time of the open block up to `times`.
-    pub(crate) fn count_blocked(&self, times: Times) {
+    fn count_blocked(&self, times: Times) {
         let cells = self.slot.cells;
         let weight = cells.take_blocked(times);
         let stack = cells.block.stack.load(Ordering::Relaxed);

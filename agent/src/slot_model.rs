@@ -8,10 +8,11 @@ use std::vec::Vec;
 
 use loom::sync::Arc;
 use loom::thread;
+use unikprof_proto::code::mode;
 use unikprof_proto::message::Snapshot;
 use unikprof_proto::nodes;
 
-use crate::slot::{Begin, Lookup, Sample, Slot, SlotCells};
+use crate::slot::{Begin, Lookup, Owned, Sample, Slot, SlotCells, Times};
 use crate::sync::{AtomicU32, Ordering, add_owned};
 use crate::table::{Column, Node, Table};
 use crate::walk::{End, Walked, Way};
@@ -39,10 +40,14 @@ impl Memory {
     }
 
     fn begin(&self, recording: u64, epoch: u64) {
+        self.begin_mode(recording, epoch, mode::CPU);
+    }
+
+    fn begin_mode(&self, recording: u64, epoch: u64, mode: u32) {
         let begin = Begin {
             recording,
             epoch,
-            mode: unikprof_proto::code::mode::CPU,
+            mode,
             lookup: Lookup::None,
             depth: 8,
             period_ns: 1,
@@ -52,6 +57,13 @@ impl Memory {
         };
         self.slot().begin(&begin, &Snapshot::default());
     }
+}
+
+/// Every interleaving; a slot has more cells to clear than loom expects of a test.
+fn model(test: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.max_branches = 10_000;
+    builder.check(test);
 }
 
 /// What the tick does once it is due.
@@ -103,9 +115,21 @@ fn download(slot: Slot<'_>, epoch: u64) -> u64 {
 }
 
 fn flip(slot: Slot<'_>, next: u64, last: bool) {
+    flip_at(slot, next, last, 0);
+}
+
+fn flip_at(slot: Slot<'_>, next: u64, last: bool, blocked_ns: u64) {
+    let now = Snapshot {
+        blocked_ns,
+        ..Snapshot::default()
+    };
+    take(slot).flip(next, last, now);
+}
+
+fn take(slot: Slot<'_>) -> Owned<'_> {
     loop {
         if let Some(owned) = slot.take() {
-            return owned.flip(next, last, Snapshot::default());
+            return owned;
         }
         thread::yield_now();
     }
@@ -115,7 +139,7 @@ fn flip(slot: Slot<'_>, next: u64, last: bool) {
 /// download reads the same, and nothing is counted twice or in neither epoch.
 #[test]
 fn a_flip_divides_the_ticks_between_two_epochs() {
-    loom::model(|| {
+    model(|| {
         let memory = Arc::new(Memory::new());
         memory.begin(1, 1);
         let ticker = thread::spawn({
@@ -149,7 +173,7 @@ fn a_flip_divides_the_ticks_between_two_epochs() {
 /// never finds a table half cleared.
 #[test]
 fn a_tick_under_way_does_not_cross_into_the_next_recording() {
-    loom::model(|| {
+    model(|| {
         let memory = Arc::new(Memory::new());
         memory.begin(1, 1);
         let ticker = thread::spawn({
@@ -167,5 +191,51 @@ fn a_tick_under_way_does_not_cross_into_the_next_recording() {
         assert!(first + second <= 1);
         assert_eq!(second, slot.cells.boundary(4).counters.recorded);
         assert!(slot.cells.boundary(4).counters.add_up());
+    });
+}
+
+/// A vCPU wakes while a dump and the end of the recording are under way: each nanosecond that it was
+/// blocked is in one epoch, and none that came after the end.
+#[test]
+fn a_wait_is_divided_between_epochs_and_counted_once() {
+    model(|| {
+        let memory = Arc::new(Memory::new());
+        memory.begin_mode(1, 1, mode::OFF_CPU);
+        let slot = memory.slot();
+        {
+            let owned = take(slot);
+            let mut path = owned.path_cells().begin();
+            path.push(16);
+            let stack = slot.table.keep(&path).expect("it is empty");
+            slot.cells.set_blocked(true);
+            slot.cells.open_block(1, stack, 0);
+        }
+        let waker = thread::spawn({
+            let memory = memory.clone();
+            move || {
+                let slot = memory.slot();
+                let times = Times {
+                    running_ns: 0,
+                    blocked_ns: 10,
+                };
+                if slot.cells.has_block(slot.cells.active()) {
+                    take(slot).end_block(1, times);
+                }
+                slot.cells.set_blocked(false);
+            }
+        });
+        flip_at(slot, 2, false, 4);
+        let first = download(slot, 1);
+        assert_eq!(first, slot.cells.boundary(2).counters.blocked);
+        flip_at(slot, 3, true, 7);
+        assert!(waker.join().is_ok());
+        let second = download(slot, 2);
+        let counted = slot.cells.boundary(3).counters;
+        assert_eq!(first + second, counted.blocked);
+        assert!(
+            [7, 10].contains(&counted.blocked),
+            "up to the end, or to the waking"
+        );
+        assert_eq!(counted.blocks, 1);
     });
 }

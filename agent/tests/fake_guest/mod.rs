@@ -1,15 +1,20 @@
 //! A guest made of numbers: clocks that a test turns by hand, and a stack in memory.
 #![allow(dead_code, unreachable_pub, unsafe_code, clippy::unwrap_used)]
 
+pub mod client;
+
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use unikprof_agent::{Agent, Config, Mapping, Platform, Registers, Runstate};
+use unikprof_agent::{Agent, Config, Mapping, Platform, Registers, Runstate, caller_table_bytes};
 
 /// Where the guest's code is said to lie.
 pub const CODE: u64 = 0x40_0000;
+
+/// How many rows of a caller table there is room for.
+pub const CALLER_ROWS: usize = 1000;
 
 pub const MAPPINGS: &[Mapping<'static>] = &[Mapping {
     start: CODE,
@@ -101,9 +106,10 @@ pub fn agent(vcpus: u32, memory: usize) -> &'static FakeAgent {
         platform_name: "test",
         reachable_when_busy: false,
     };
-    Box::leak(Box::new(
-        Agent::new(FakePlatform::default(), config, memory).unwrap(),
-    ))
+    let callers: &'static mut [MaybeUninit<u8>] =
+        Vec::leak(vec![MaybeUninit::uninit(); caller_table_bytes(CALLER_ROWS)]);
+    let agent = Agent::new(FakePlatform::default(), config, memory).unwrap();
+    Box::leak(Box::new(agent.with_caller_memory(callers)))
 }
 
 /// Runs to the vCPU's next deadline and delivers the tick, interrupting a stack of functions that
@@ -120,6 +126,19 @@ pub fn tick(agent: &FakeAgent, frames: &[u64]) -> bool {
 
 /// Delivers a tick now.
 pub fn deliver(agent: &FakeAgent, frames: &[u64]) -> Option<u64> {
+    on_stack(frames, |registers| agent.on_tick(Some(registers)))
+}
+
+/// Blocks in a stack of functions for `ns`, then wakes.
+pub fn block(agent: &FakeAgent, frames: &[u64], ns: u64) {
+    on_stack(frames, |registers| agent.on_block(Some(registers)));
+    agent.platform().idle(ns);
+    agent.on_wake();
+}
+
+/// Lays a stack of functions that are `frames` (leaf first) bytes into the code, and calls `body` with
+/// the registers of the leaf.
+pub fn on_stack<T>(frames: &[u64], body: impl FnOnce(&Registers) -> T) -> T {
     let mut words = vec![0_u64; 2 * frames.len()];
     let start = words.as_mut_ptr().expose_provenance() as u64;
     for (index, frame) in frames.iter().enumerate().skip(1) {
@@ -138,7 +157,7 @@ pub fn deliver(agent: &FakeAgent, frames: &[u64]) -> Option<u64> {
         sp: start,
         fp,
     };
-    let next = agent.on_tick(Some(&registers));
+    let answer = body(&registers);
     std::hint::black_box(&words);
-    next
+    answer
 }

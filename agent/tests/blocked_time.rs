@@ -1,0 +1,163 @@
+//! Recordings of blocked time: what the guest waits for, measured or sampled.
+#![allow(clippy::unwrap_used)]
+
+mod fake_guest;
+
+use fake_guest::client::{Client, Download, FakeService, download, one_ms, read, service};
+use fake_guest::{FakeAgent, block, on_stack, tick};
+use unikprof_agent::Platform;
+use unikprof_proto::code::mode;
+use unikprof_proto::message::{Acknowledge, Dump, Fetch, Pending, Start, Stop};
+
+const OFF_CPU: Start<'static> = Start {
+    mode: mode::OFF_CPU,
+    ..one_ms()
+};
+const WALL: Start<'static> = Start {
+    mode: mode::WALL,
+    ..one_ms()
+};
+const MS: u64 = 1_000_000;
+
+fn fetch(client: &mut Client, service: &mut FakeService, epoch: u64) -> Download {
+    let fetch = Fetch {
+        epoch,
+        vcpu: 0,
+        node: 1,
+    };
+    let download = download(&client.ask(service, &fetch));
+    let counted: u64 = download.stacks.values().sum();
+    assert_eq!(counted, download.samples, "what the head promises");
+    assert_eq!(
+        counted,
+        download.counters.recorded + download.counters.blocked
+    );
+    assert!(download.counters.add_up());
+    download
+}
+
+fn stop(client: &mut Client, service: &mut FakeService) -> Download {
+    let frames = client.ask(service, &Stop { recording: 0 });
+    let pending: Pending = read(&frames[0]);
+    assert!(pending.complete);
+    fetch(client, service, pending.first_epoch)
+}
+
+fn started(start: Start<'static>) -> (&'static FakeAgent, FakeService, Client) {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    client.start(&mut service, start);
+    (agent, service, client)
+}
+
+/// Off-CPU time is measured, not sampled: to the nanosecond, each wait to its stack.
+#[test]
+fn blocked_time_is_counted_where_the_guest_blocked() {
+    let (agent, mut service, mut client) = started(OFF_CPU);
+    assert_eq!(agent.deadline(), None, "nothing is sampled");
+    block(agent, &[1, 2, 3], 5 * MS + 7);
+    agent.platform().run(20 * MS);
+    block(agent, &[9, 2, 3], 300);
+    block(agent, &[1, 2, 3], 1);
+    let got = stop(&mut client, &mut service);
+    assert_eq!(got.stacks[&vec![1, 2, 3]], 5 * MS + 8);
+    assert_eq!(got.stacks[&vec![9, 2, 3]], 300);
+    assert_eq!(got.stacks.len(), 2);
+    assert_eq!((got.counters.ticks, got.counters.blocks), (0, 3));
+    assert_eq!(got.counters.blocked_overflow, 0);
+}
+
+/// A guest that has been waiting since before the last dump: each epoch has its part of the wait.
+#[test]
+fn a_wait_is_divided_between_epochs() {
+    let (agent, mut service, mut client) = started(OFF_CPU);
+    let stack = [1, 2];
+    on_stack(&stack, |registers| agent.on_block(Some(registers)));
+    agent.platform().idle(3 * MS);
+    let pending: Pending = read(&client.ask(&mut service, &Dump { recording: 0 })[0]);
+    let first = fetch(&mut client, &mut service, pending.first_epoch);
+    client.ask(
+        &mut service,
+        &Acknowledge {
+            epoch: pending.first_epoch,
+        },
+    );
+    agent.platform().idle(2 * MS);
+    let last = stop(&mut client, &mut service);
+    assert_eq!(first.stacks[&vec![1, 2]], 3 * MS);
+    assert_eq!(last.stacks[&vec![1, 2]], 2 * MS);
+    assert_eq!(last.counters.blocks, 0, "it began in the first");
+    // The recording is over: waking up changes nothing of it.
+    agent.platform().idle(MS);
+    agent.on_wake();
+}
+
+/// The wait had begun before the recording: the first upcall inside it tells where.
+#[test]
+fn a_wait_that_began_before_the_recording_is_found() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    agent.on_block(None);
+    agent.platform().idle(MS);
+    client.start(&mut service, OFF_CPU);
+    agent.platform().idle(MS);
+    on_stack(&[5, 6], |registers| {
+        assert_eq!(agent.on_tick(Some(registers)), None, "it sleeps on");
+    });
+    agent.platform().idle(7 * MS);
+    agent.on_wake();
+    let got = stop(&mut client, &mut service);
+    assert_eq!(got.stacks[&vec![5, 6]], 7 * MS);
+}
+
+/// Where no stack is known the time is still told.
+#[test]
+fn blocked_time_without_a_stack_is_told() {
+    let (agent, mut service, mut client) = started(OFF_CPU);
+    agent.on_block(None);
+    agent.platform().idle(4 * MS);
+    agent.on_wake();
+    let got = stop(&mut client, &mut service);
+    assert_eq!(got.counters.blocked_overflow, 4 * MS);
+    assert_eq!(got.counters.blocked, 0);
+}
+
+/// Running and blocked time on one clock: the shares are those of the time on the wall.
+#[test]
+fn wall_clock_time_is_sampled_awake_and_blocked() {
+    let (agent, mut service, mut client) = started(WALL);
+    for _ in 0..2_000 {
+        // A quarter of a millisecond of work, three quarters of waiting.
+        let end = agent.platform().now_ns() + MS / 4;
+        while agent.deadline().is_some_and(|deadline| deadline <= end) {
+            assert!(tick(agent, &[1, 2]));
+        }
+        agent.platform().run(end - agent.platform().now_ns());
+        block(agent, &[7, 2], 3 * MS / 4);
+    }
+    let got = stop(&mut client, &mut service);
+    // 2,000 targets whose steps are uniform: six deviations are 77.
+    assert!(got.samples.abs_diff(2_000) < 77, "{}", got.samples);
+    let blocked = got.stacks[&vec![0, 7, 2]];
+    let running = got.stacks[&vec![1, 2]];
+    assert_eq!(
+        (got.counters.blocked, got.counters.recorded),
+        (blocked, running)
+    );
+    // Binomial at the most: six deviations of 2,000 at 3/4 are 116.
+    assert!(blocked.abs_diff(1_500) < 116, "{blocked} of 1,500");
+    assert_eq!(got.counters.idle, 0);
+}
+
+/// An idle guest sleeps through a wall-clock recording, and its sleep is in it.
+#[test]
+fn a_sleeping_guest_is_not_woken_and_still_seen() {
+    let (agent, mut service, mut client) = started(WALL);
+    on_stack(&[7, 2], |registers| agent.on_block(Some(registers)));
+    assert_eq!(agent.deadline(), None);
+    agent.platform().idle(10_000 * MS);
+    let got = stop(&mut client, &mut service);
+    let slept = got.stacks[&vec![0, 7, 2]];
+    assert!(slept.abs_diff(10_000) < 20, "{slept} of 10,000");
+    assert_eq!(got.counters.ticks, 0);
+}

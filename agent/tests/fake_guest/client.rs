@@ -1,0 +1,189 @@
+//! A client that talks to a service without a network between, and reads what it is sent.
+#![allow(clippy::panic)]
+
+use std::collections::HashMap;
+
+use unikprof_agent::{Service, SessionId};
+use unikprof_proto::frame::{self, Message};
+use unikprof_proto::message::{
+    Check, Counters, Epoch, EpochEnd, Nodes, Refusal, Start, Status, VcpuEpoch,
+};
+use unikprof_proto::{nodes, preamble};
+
+use super::{FakeAgent, FakePlatform, agent};
+
+pub type FakeService = Service<'static, 'static, FakePlatform>;
+
+/// A client that talks to a service without a network between.
+pub struct Client {
+    pub session: SessionId,
+    pub received: Vec<u8>,
+}
+
+impl Client {
+    /// Connects and exchanges preambles.
+    pub fn connect(service: &mut FakeService) -> Self {
+        let mut client = Self {
+            session: service.open().unwrap(),
+            received: Vec::new(),
+        };
+        client.send_bytes(service, &preamble::encode(preamble::VERSIONS));
+        let versions = preamble::decode(client.received.first_chunk().unwrap());
+        assert_eq!(versions, Ok(preamble::VERSIONS));
+        client.received.drain(..preamble::LENGTH);
+        client
+    }
+
+    /// Sends bytes and takes what comes back, until nothing moves.
+    pub fn send_bytes(&mut self, service: &mut FakeService, mut bytes: &[u8]) {
+        loop {
+            let taken = service.receive(self.session, bytes);
+            bytes = &bytes[taken..];
+            let got = self.take(service, 100_000);
+            if taken + got == 0 {
+                assert!(bytes.is_empty(), "{} bytes are not taken", bytes.len());
+                return;
+            }
+        }
+    }
+
+    /// Takes at most `limit` bytes in small pieces; answers how many.
+    pub fn take(&mut self, service: &mut FakeService, limit: usize) -> usize {
+        let mut got = 0;
+        while got < limit {
+            let mut buffer = [0; 777];
+            let room = buffer.len().min(limit - got);
+            let length = service.transmit(self.session, &mut buffer[..room]);
+            if length == 0 {
+                break;
+            }
+            self.received.extend_from_slice(&buffer[..length]);
+            got += length;
+        }
+        got
+    }
+
+    pub fn send<'a, M: Message<'a>>(&mut self, service: &mut FakeService, message: &M) {
+        let mut buffer = [0; 2048];
+        let length = frame::encode(message, &mut buffer).unwrap();
+        self.send_bytes(service, &buffer[..length]);
+    }
+
+    /// All frames received so far.
+    pub fn frames(&mut self) -> Vec<(u16, Vec<u8>)> {
+        let bytes = std::mem::take(&mut self.received);
+        let mut rest = &bytes[..];
+        let mut frames = Vec::new();
+        while let Some(found) = frame::split(rest).unwrap() {
+            frames.push((found.kind, found.body.to_vec()));
+            rest = &rest[found.length()..];
+        }
+        assert!(rest.is_empty(), "half a frame");
+        frames
+    }
+
+    /// Sends a request and answers the frames that come back.
+    pub fn ask<'a, M: Message<'a>>(
+        &mut self,
+        service: &mut FakeService,
+        message: &M,
+    ) -> Vec<(u16, Vec<u8>)> {
+        self.send(service, message);
+        self.frames()
+    }
+
+    pub fn start(&mut self, service: &mut FakeService, start: Start<'_>) -> Vec<(u16, Vec<u8>)> {
+        self.ask(service, &start)
+    }
+
+    pub fn status(&mut self, service: &mut FakeService) -> (u32, Counters, u32) {
+        let frames = self.ask(service, &Check {});
+        let status: Status<'_> = read(&frames[0]);
+        (status.state, status.counters, status.epochs)
+    }
+}
+
+pub fn read<'a, M: Message<'a>>(frame: &'a (u16, Vec<u8>)) -> M {
+    frame::decode(&frame::Frame {
+        kind: frame.0,
+        body: &frame.1,
+    })
+    .unwrap_or_else(|error| panic!("{error}: {frame:?}"))
+}
+
+pub fn refusal_code(frames: &[(u16, Vec<u8>)]) -> (u32, String) {
+    assert_eq!(frames.len(), 1);
+    let refusal: Refusal<'_> = read(&frames[0]);
+    (refusal.code, refusal.text.to_owned())
+}
+
+pub const fn one_ms() -> Start<'static> {
+    Start {
+        name: "test",
+        period_ns: 1_000_000,
+        mode: 0,
+        depth: 128,
+        duration_ns: 0,
+        delay_ns: 0,
+        flags: 0,
+        caller_table: None,
+    }
+}
+
+pub fn service(vcpus: u32) -> (&'static FakeAgent, FakeService) {
+    let agent = agent(vcpus, 1 << 17);
+    (agent, Service::new(agent).unwrap())
+}
+
+/// An epoch as a client sees it: counts by stack (leaf first, offsets into the code), and counters.
+#[derive(Debug, PartialEq)]
+pub struct Download {
+    pub stacks: HashMap<Vec<u32>, u64>,
+    pub counters: Counters,
+    pub samples: u64,
+    pub running_ns: u64,
+}
+
+pub fn download(frames: &[(u16, Vec<u8>)]) -> Download {
+    let mut stacks: HashMap<Vec<u32>, u64> = HashMap::new();
+    let mut counters = Counters::default();
+    let mut running_ns = 0;
+    let mut whole: Vec<Vec<u32>> = vec![Vec::new()];
+    let _: Epoch<'_> = read(&frames[0]);
+    for frame in &frames[1..frames.len() - 1] {
+        match frame.0 {
+            VcpuEpoch::TYPE => {
+                let vcpu: VcpuEpoch = read(frame);
+                let part = vcpu
+                    .end
+                    .counters
+                    .zip(&vcpu.start.counters, |end, start| end - start);
+                counters = counters.zip(&part, |a, b| a + b);
+                running_ns += vcpu.end.running_ns - vcpu.start.running_ns;
+                whole = vec![Vec::new()];
+            }
+            Nodes::TYPE => {
+                let run: Nodes<'_> = read(frame);
+                nodes::decode(run.first, run.count, run.payload, |_, node| {
+                    let own = node.frames.iter().map(|code| code.saturating_sub(16));
+                    let stack: Vec<u32> = own
+                        .chain(whole[node.parent as usize].iter().copied())
+                        .collect();
+                    if node.count > 0 {
+                        *stacks.entry(stack.clone()).or_default() += node.count;
+                    }
+                    whole.push(stack);
+                })
+                .unwrap();
+            }
+            _ => {}
+        }
+    }
+    let end: EpochEnd = read(frames.last().unwrap());
+    Download {
+        stacks,
+        counters,
+        samples: end.samples,
+        running_ns,
+    }
+}
