@@ -29,7 +29,9 @@ use fake::platform::FakePlatform;
 use fake::stacks::{MAPPING, Random, Stack, StackImage, stack};
 use sampler::{NODES, Sampler, chase};
 use unikprof_agent::stack::FRAME_RECORD;
-use unikprof_agent::{Agent, Config, Registers};
+use unikprof_agent::walk::Guide;
+use unikprof_agent::{Agent, CallerTable, CodeMap, Config, Registers, caller_table_bytes};
+use unikprof_proto::caller_table::{Row, Rule};
 
 const CALLS: usize = 20_000;
 
@@ -43,6 +45,7 @@ fn main() {
     for (count, frames) in [(1, 32), (256, 8), (256, 32), (256, 128)] {
         known_stacks(&clock, count, frames);
     }
+    by_table(&clock);
     whole_ticks(&clock);
     new_stacks(&clock);
     cold_caches(&clock);
@@ -104,6 +107,73 @@ fn known_stacks(clock: &Clock, count: usize, frames: usize) {
         ],
     );
     report(&format!("spread, {count} stacks of {frames}"), timings);
+}
+
+/// The same stacks with a caller table of about 10,000 rows, as a program of 2 MB has: of the leaf alone, and
+/// of every frame.
+fn by_table(clock: &Clock) {
+    const FRAMES: usize = 32;
+    let mut random = Random::new(11);
+    let stacks: Vec<Stack> = (0..256).map(|_| stack(&mut random, FRAMES)).collect();
+    let order: Vec<usize> = (0..CALLS).map(|_| random.below(256) as usize).collect();
+    let sampler = Sampler::new();
+    let rows = caller_rows(&sampler.code);
+    let mut block = vec![MaybeUninit::uninit(); caller_table_bytes(rows.len())];
+    let table = CallerTable::from_rows(&mut block, &sampler.code, &rows).unwrap();
+    let guide = |callers, every_frame| Guide {
+        code: &sampler.code,
+        callers,
+        every_frame,
+        instructions: (),
+    };
+    let (none, leaf, every) = (
+        guide(None, false),
+        guide(Some(&table), false),
+        guide(Some(&table), true),
+    );
+    let live = StackImage::new(FRAMES);
+    let registers: Vec<Registers> = stacks.iter().map(|stack| live.lay(stack)).collect();
+    for (stack, registers) in stacks.iter().zip(&registers) {
+        live.lay(stack);
+        sampler.sample_by(&every, registers, &live);
+    }
+    let timings = clock.series(
+        CALLS,
+        |call| {
+            live.lay(&stacks[order[call]]);
+            // SAFETY: a fence touches nothing.
+            unsafe { _mm_mfence() };
+        },
+        [
+            &mut |call| sampler.sample_by(&none, &registers[order[call]], &live),
+            &mut |call| sampler.sample_by(&leaf, &registers[order[call]], &live),
+            &mut |call| sampler.sample_by(&every, &registers[order[call]], &live),
+        ],
+    );
+    for (name, timing) in ["no table", "the leaf by table", "every frame by table"]
+        .iter()
+        .zip(timings)
+    {
+        println!("{:<38} {timing}", format!("live, 256 of 32, {name}"));
+    }
+}
+
+/// Rows as a compiler's frames have them: an entry, a frame record from the fifth byte on, a return.
+fn caller_rows(code: &CodeMap) -> Vec<Row> {
+    const FUNCTION: u32 = 400;
+    let first = code.code(MAPPING.start).unwrap();
+    let functions = (code.end() - first) / FUNCTION;
+    (0..functions.min(3_400))
+        .flat_map(|function| {
+            let start = first + function * FUNCTION;
+            [
+                (start, Rule::ENTRY),
+                (start + 4, Rule::FRAME_RECORD),
+                (start + FUNCTION - 1, Rule::ENTRY),
+            ]
+        })
+        .map(|(code, rule)| Row { code, rule })
+        .collect()
 }
 
 /// All of `on_tick`, with clocks that take no time.

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::atomic::AtomicU32;
 
 use unikprof_agent::path::PathCells;
-use unikprof_agent::stack::StackMemory;
+use unikprof_agent::stack::{ReadCode, StackMemory};
 use unikprof_agent::table::{Column, Node, Table};
 use unikprof_agent::walk::{Guide, walk};
 use unikprof_agent::{CodeMap, MAX_DEPTH, Registers};
@@ -43,16 +43,21 @@ impl Sampler {
 
     /// What a tick does with the interrupted registers once it has taken the slot.
     pub(crate) fn sample(&self, registers: &Registers, image: &StackImage) {
+        self.sample_by(&Guide::frame_pointers(&self.code), registers, image);
+    }
+
+    /// The same with another guide.
+    #[inline]
+    pub(crate) fn sample_by(
+        &self,
+        guide: &Guide<'_, impl ReadCode>,
+        registers: &Registers,
+        image: &StackImage,
+    ) {
         // SAFETY: the image's own memory.
         let stack = unsafe { StackMemory::new(image.bounds()) };
-        let guide = Guide::frame_pointers(&self.code);
-        let (path, walked) = walk(
-            registers,
-            Some(&stack),
-            &guide,
-            MAX_DEPTH,
-            self.cells.begin(),
-        );
+        let path = self.cells.begin();
+        let (path, walked) = walk(registers, Some(&stack), guide, MAX_DEPTH, path);
         black_box(walked);
         black_box(self.table().count(&path, Column::of(0)).is_ok());
     }
