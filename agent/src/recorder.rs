@@ -5,15 +5,15 @@
 //! download that breaks can be repeated. Nothing here waits: what a tick on another vCPU is in the
 //! way of is finished by a later call.
 
-use unikprof_proto::code::{mode, refusal, start_flag, state};
-use unikprof_proto::message::{Counters, MAX_NAME, Start, TableEnd, TableRows};
+mod checks;
+mod epochs;
+
+use unikprof_proto::code::{refusal, start_flag, state};
+use unikprof_proto::message::{Counters, Start, TableEnd, TableRows};
 
 use crate::agent::Agent;
-use crate::caller_table::CallerTable;
-use crate::path::MAX_DEPTH;
 use crate::platform::Platform;
 use crate::slot::{Begin, Lookup};
-use crate::table::Column;
 use crate::text::Text;
 use crate::upload::Upload;
 
@@ -21,13 +21,6 @@ use crate::upload::Upload;
 pub const MIN_PERIOD_NS: u64 = 10_000;
 /// The longest sampling period, in ns.
 pub const MAX_PERIOD_NS: u64 = 10_000_000_000;
-
-/// Nodes whose counts one call clears at the most: each is a cache line.
-const CLEAR_BUDGET: u32 = 16_384;
-
-/// How often a busy slot is tried before the call gives up for now. A tick takes about a
-/// microsecond, unless its vCPU is not running.
-const TRIES: u32 = 64;
 
 /// What a tick was in the way of is tried again after this long.
 pub(crate) const RETRY_NS: u64 = 100_000;
@@ -167,8 +160,8 @@ impl Recorder {
         request: &Start<'_>,
         server_ns: u64,
     ) -> Result<u64, Refused> {
-        check(request)?;
-        check_table(agent, request)?;
+        checks::check(request)?;
+        checks::check_table(agent, request)?;
         if !self.settle(agent, server_ns) {
             return Err(Refused {
                 code: refusal::BUSY,
@@ -259,41 +252,6 @@ impl Recorder {
             Phase::Recording => Outcome::Done(self.waiting(again)),
             _ => Outcome::Done(self.waiting(true)),
         }
-    }
-
-    /// Forgets an epoch that is safe with a client. From here on it does not wait any more; its
-    /// counts are cleared bit by bit, whether or not that client stays.
-    pub(crate) fn acknowledge<P: Platform>(
-        &mut self,
-        agent: &Agent<'_, P>,
-        epoch: u64,
-    ) -> Outcome<()> {
-        if !self.has(epoch) {
-            return Outcome::Refused(self.no_epoch(epoch));
-        }
-        if epoch != self.epoch - u64::from(self.waiting) {
-            return Outcome::Refused(Refused {
-                code: refusal::NO_EPOCH,
-                text: Text::format(format_args!(
-                    "epoch {} is older than epoch {epoch}; fetch and acknowledge it first",
-                    self.epoch - u64::from(self.waiting)
-                )),
-            });
-        }
-        if !self.clear_some(agent) {
-            return Outcome::NotYet;
-        }
-        self.clearing = Some(Clearing {
-            epoch,
-            vcpu: 0,
-            node: 0,
-        });
-        self.waiting -= 1;
-        self.clear_some(agent);
-        if self.waiting == 0 && self.phase == Phase::Finished {
-            self.phase = Phase::Idle;
-        }
-        Outcome::Done(())
     }
 
     /// Does what time has come for; answers when to come back, on the monotonic clock in ns.
@@ -431,62 +389,6 @@ impl Recorder {
         self.phase != Phase::Ending || self.flip(agent, true, server_ns)
     }
 
-    /// Makes the next epoch current on every vCPU, and with `last` ends the recording there. Answers
-    /// whether all are done; if not, ask again.
-    fn flip<P: Platform>(&mut self, agent: &Agent<'_, P>, last: bool, server_ns: u64) -> bool {
-        if !self.clear_some(agent) || last && self.dumping && !self.flip(agent, false, server_ns) {
-            return false;
-        }
-        let next = self.epoch + 1;
-        self.dumping = !last;
-        for (vcpu, slot) in agent.slots() {
-            let Some(owned) = (0..TRIES).find_map(|_| {
-                core::hint::spin_loop();
-                slot.take()
-            }) else {
-                return false;
-            };
-            owned.flip(next, last, agent.snapshot(vcpu));
-        }
-        self.set_mark(agent, next, server_ns);
-        self.dumping = false;
-        self.epoch = next;
-        self.waiting += 1;
-        if last {
-            self.phase = Phase::Finished;
-        }
-        true
-    }
-
-    /// Clears some of what was acknowledged; answers whether nothing is left to clear.
-    fn clear_some<P: Platform>(&mut self, agent: &Agent<'_, P>) -> bool {
-        let Some(clearing) = &mut self.clearing else {
-            return true;
-        };
-        let column = Column::of(clearing.epoch);
-        let mut budget = CLEAR_BUDGET;
-        while let Some(slot) = agent.slot(clearing.vcpu) {
-            if let Some(next) = slot.table.clear_column(column, clearing.node, budget) {
-                clearing.node = next;
-                return false;
-            }
-            budget = budget.saturating_sub(slot.table.used().saturating_sub(clearing.node));
-            clearing.vcpu += 1;
-            clearing.node = 0;
-        }
-        self.clearing = None;
-        true
-    }
-
-    fn set_mark<P: Platform>(&mut self, agent: &Agent<'_, P>, epoch: u64, server_ns: u64) {
-        self.marks[(epoch & 3) as usize] = Mark {
-            at_ns: agent.platform().now_ns(),
-            wall_clock_ns: agent.platform().wall_clock_ns(),
-            server_ns,
-            gaps: agent.gaps().wrapping_sub(self.gaps_before),
-        };
-    }
-
     fn check_recording(&self, recording: u64) -> Result<(), Refused> {
         let text = match self.phase {
             Phase::Idle => Text::from("there is no recording; start one"),
@@ -509,72 +411,4 @@ fn until_ns(started_ns: u64, duration_ns: u64) -> u64 {
     } else {
         started_ns.saturating_add(duration_ns)
     }
-}
-
-fn check(request: &Start<'_>) -> Result<(), Refused> {
-    let refused = |code, text| Err(Refused { code, text });
-    let name = request.name;
-    if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
-        return refused(
-            refusal::BAD_NAME,
-            Text::format(format_args!(
-                "a name has 1 to {MAX_NAME} bytes and no control characters; this one has {} bytes",
-                name.len()
-            )),
-        );
-    }
-    if !(MIN_PERIOD_NS..=MAX_PERIOD_NS).contains(&request.period_ns) {
-        return refused(
-            refusal::BAD_PERIOD,
-            Text::format(format_args!(
-                "the period may be {MIN_PERIOD_NS} to {MAX_PERIOD_NS} ns (0.1 Hz to 100 kHz); asked \
-                 for {} ns",
-                request.period_ns
-            )),
-        );
-    }
-    if request.depth == 0 || request.depth as usize > MAX_DEPTH {
-        return refused(
-            refusal::BAD_DEPTH,
-            Text::format(format_args!(
-                "the depth may be 1 to {MAX_DEPTH} frames; asked for {}",
-                request.depth
-            )),
-        );
-    }
-    if !matches!(request.mode, mode::CPU | mode::WALL | mode::OFF_CPU) {
-        return refused(
-            refusal::UNSUPPORTED_MODE,
-            Text::format(format_args!(
-                "this agent records running, wall-clock and blocked time (modes {}, {} and {}); asked \
-                 for mode {}",
-                mode::CPU,
-                mode::WALL,
-                mode::OFF_CPU,
-                request.mode
-            )),
-        );
-    }
-    Ok(())
-}
-
-/// The caller table that is asked for must be the one that is held.
-fn check_table<P: Platform>(agent: &Agent<'_, P>, request: &Start<'_>) -> Result<(), Refused> {
-    let held = agent.callers().and_then(CallerTable::checksum);
-    let text = match (request.caller_table, held) {
-        (None, _) if request.flags & start_flag::UNWIND_TABLE != 0 => {
-            Text::from("to look every frame up in a caller table, name the table")
-        }
-        (None, _) => return Ok(()),
-        (Some(asked), Some(held)) if asked == held => return Ok(()),
-        (Some(asked), Some(held)) => Text::format(format_args!(
-            "the agent holds the caller table {held:#010x}, not {asked:#010x}: another client sent its \
-             own; try again"
-        )),
-        (Some(_), None) => Text::from("the agent holds no caller table; send one first"),
-    };
-    Err(Refused {
-        code: refusal::NO_TABLE,
-        text,
-    })
 }

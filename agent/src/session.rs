@@ -5,18 +5,16 @@
 //! own conversation and nobody else's.
 
 mod answers;
+mod requests;
 
-use unikprof_proto::code::{message_type, refusal};
+use unikprof_proto::code::refusal;
 use unikprof_proto::frame::{self, FrameError, HEADER, MAX_BODY, Message};
-use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Check, Dump, Fetch, Hello, Pending, Refusal, Start, Started, Stop,
-    TableBegin, TableEnd, TableInstalled, TableReady,
-};
+use unikprof_proto::message::Refusal;
 use unikprof_proto::preamble::{self, VERSIONS};
 
 use crate::agent::Agent;
 use crate::platform::Platform;
-use crate::recorder::{Outcome, Recorder, Refused, Waiting};
+use crate::recorder::{Outcome, Recorder, Refused};
 use crate::text::Text;
 
 /// The longest request body.
@@ -318,99 +316,6 @@ impl Session {
         true
     }
 
-    /// Answers a request; `Ok(false)` where it must be asked again later.
-    fn answer<P: Platform>(
-        &mut self,
-        request: &frame::Frame<'_>,
-        context: &mut Context<'_, '_, P>,
-    ) -> Result<bool, FrameError> {
-        let Context {
-            agent,
-            recorder,
-            server_ns,
-            ..
-        } = context;
-        let pending = |Waiting {
-                           recording,
-                           first_epoch,
-                           epochs,
-                           complete,
-                       }| Pending {
-            recording,
-            first_epoch,
-            epochs,
-            complete,
-        };
-        match request.kind {
-            message_type::HELLO => {
-                frame::decode::<Hello<'_>>(request)?;
-                self.welcome(context);
-                Ok(true)
-            }
-            message_type::CHECK => {
-                frame::decode::<Check>(request)?;
-                self.status(context);
-                Ok(true)
-            }
-            message_type::START => {
-                let start: Start<'_> = frame::decode(request)?;
-                let started = recorder
-                    .start(agent, &start, *server_ns)
-                    .map(|recording| Started {
-                        recording,
-                        started_ns: recorder.settings().started_ns,
-                    });
-                Ok(self.finish(request.kind, started.into()))
-            }
-            message_type::TABLE_BEGIN => {
-                let TableBegin { rows } = frame::decode(request)?;
-                let begun = recorder.begin_table(agent, rows, *server_ns);
-                let ready = begun.map(|upload| TableReady { upload });
-                Ok(self.finish(request.kind, ready.into()))
-            }
-            message_type::TABLE_ROWS => {
-                recorder.table_rows(agent, &frame::decode(request)?);
-                Ok(true)
-            }
-            message_type::TABLE_END => {
-                let end: TableEnd = frame::decode(request)?;
-                let installed = recorder.end_table(agent, &end);
-                let installed = installed.map(|rows| TableInstalled { rows });
-                Ok(self.finish(request.kind, installed.into()))
-            }
-            message_type::STOP => {
-                let stop: Stop = frame::decode(request)?;
-                let outcome = recorder.stop(agent, stop.recording, *server_ns);
-                Ok(self.finish(request.kind, outcome.map(pending)))
-            }
-            message_type::DUMP => {
-                let dump: Dump = frame::decode(request)?;
-                let outcome = recorder.dump(agent, dump.recording, *server_ns, self.again);
-                Ok(self.finish(request.kind, outcome.map(pending)))
-            }
-            message_type::ACKNOWLEDGE => {
-                let Acknowledge { epoch } = frame::decode(request)?;
-                let outcome = recorder.acknowledge(agent, epoch);
-                Ok(self.finish(request.kind, outcome.map(|()| Acknowledged { epoch })))
-            }
-            message_type::FETCH => {
-                let fetch: Fetch = frame::decode(request)?;
-                if recorder.has(fetch.epoch) {
-                    self.series = Series::Head(fetch.epoch, fetch.vcpu, fetch.node.max(1));
-                    self.continue_series(context);
-                } else {
-                    self.refuse_with(request.kind, &recorder.no_epoch(fetch.epoch));
-                }
-                Ok(true)
-            }
-            kind => {
-                let text = Text::format(format_args!("this agent knows no request {kind:#06x}"));
-                self.refuse(refusal::UNKNOWN_REQUEST, kind, text.as_str());
-                Ok(true)
-            }
-        }
-    }
-
     /// Sends an outcome; `false` where there is none yet.
     fn finish<'f, M: Message<'f>>(&mut self, request: u16, outcome: Outcome<M>) -> bool {
         match outcome {
@@ -461,20 +366,4 @@ pub fn busy_answer(buffer: &mut [u8]) -> usize {
         text,
     };
     frame::encode(&refusal, rest).map_or(0, |length| preamble::LENGTH + length)
-}
-
-impl<T> From<Result<T, Refused>> for Outcome<T> {
-    fn from(result: Result<T, Refused>) -> Self {
-        result.map_or_else(Self::Refused, Self::Done)
-    }
-}
-
-impl<T> Outcome<T> {
-    fn map<U>(self, map: impl FnOnce(T) -> U) -> Outcome<U> {
-        match self {
-            Self::Done(value) => Outcome::Done(map(value)),
-            Self::Refused(refused) => Outcome::Refused(refused),
-            Self::NotYet => Outcome::NotYet,
-        }
-    }
 }
