@@ -29,6 +29,7 @@ mod error;
 mod image;
 mod images;
 mod name_table;
+mod ocaml;
 mod source_paths;
 mod symbol_file;
 mod symbolized;

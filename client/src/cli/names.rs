@@ -25,6 +25,9 @@ pub(super) struct NameArguments {
     /// A list of the guest's symbols, as `nm` prints it; may be given again
     #[arg(long, value_name = "FILE")]
     symbols: Vec<PathBuf>,
+    /// Leave names as their compilers wrote them: `camlLwt__return_1319` for `Lwt.return`
+    #[arg(long)]
+    raw_names: bool,
 }
 
 impl NameArguments {
@@ -41,7 +44,7 @@ impl NameArguments {
         for path in &self.symbols {
             images.add_symbols(path)?;
         }
-        Ok(Symbolizer::new(images))
+        Ok(Symbolizer::new(images).with_raw_names(self.raw_names))
     }
 
     /// Whether the user named any file.

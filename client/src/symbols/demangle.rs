@@ -2,13 +2,16 @@
 
 use std::fmt::{self, Write};
 
+use super::ocaml;
+
 /// The longest name taken or given, in bytes: a mangled name can stand for one that is
 /// exponentially longer.
 const MAX_NAME: usize = 16 * 1024;
 
-/// The source form of a mangled Rust or C++ name, or `None` where it is neither (or too long).
+/// The source form of a mangled Rust, C++ or OCaml name, or `None` where it is none of them (or too
+/// long).
 ///
-/// Rust names lose their hash. OCaml's and C's names are what they are.
+/// Rust names lose their hash, OCaml's their stamp. C's are what they are.
 ///
 /// ```
 /// use unikprof_client::symbols::demangle;
@@ -16,6 +19,7 @@ const MAX_NAME: usize = 16 * 1024;
 /// assert_eq!(demangle("_ZN4core3fmt9Formatter3pad17h1234567890abcdefE").as_deref(),
 ///            Some("core::fmt::Formatter::pad"));
 /// assert_eq!(demangle("_ZN6Server4pollEi").as_deref(), Some("Server::poll(int)"));
+/// assert_eq!(demangle("camlLwt__return_1319").as_deref(), Some("Lwt.return"));
 /// assert_eq!(demangle("main"), None);
 /// ```
 pub fn demangle(raw: &str) -> Option<String> {
@@ -24,6 +28,9 @@ pub fn demangle(raw: &str) -> Option<String> {
     }
     if let Ok(rust) = rustc_demangle::try_demangle(raw) {
         return bounded(|out| write!(out, "{rust:#}"));
+    }
+    if let Some(name) = ocaml::demangle(raw) {
+        return Some(name);
     }
     if !raw.starts_with("_Z") && !raw.starts_with("__Z") {
         return None;
@@ -103,15 +110,7 @@ mod tests {
 
     #[test]
     fn other_names_stay_raw() {
-        for raw in [
-            "main",
-            "camlStdlib__List__map_123",
-            "",
-            "_Z",
-            "_ZN",
-            "_R",
-            "é",
-        ] {
+        for raw in ["main", "caml_alloc", "", "_Z", "_ZN", "_R", "é"] {
             assert_eq!(demangle(raw), None, "{raw}");
         }
     }

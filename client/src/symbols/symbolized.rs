@@ -159,6 +159,8 @@ pub(crate) struct Names {
     by_raw_name: HashMap<Option<ImageId>, HashMap<String, FunctionId>>,
     /// The key under which a name is looked up.
     key: String,
+    /// Names stay as their compilers wrote them.
+    pub(crate) raw: bool,
     files: Vec<String>,
     file_ids: HashMap<String, FileId>,
     images: Vec<String>,
@@ -205,6 +207,7 @@ impl Names {
         }
         let name = match module {
             Some(module) => format!("{module}::{}", without_generics(raw_name)),
+            None if self.raw => raw_name.to_owned(),
             None => demangle(raw_name).unwrap_or_else(|| raw_name.to_owned()),
         };
         let kind = if is_agent(&name) {

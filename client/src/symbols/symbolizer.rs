@@ -16,12 +16,22 @@ use crate::profile::{Frame, FrameId, Mapping, Profile};
 #[derive(Debug, Default)]
 pub struct Symbolizer {
     images: Images,
+    raw_names: bool,
 }
 
 impl Symbolizer {
     /// With no images at all, addresses stay hexadecimal.
     pub fn new(images: Images) -> Symbolizer {
-        Symbolizer { images }
+        Symbolizer {
+            images,
+            raw_names: false,
+        }
+    }
+
+    /// Leaves names as their compilers wrote them.
+    #[must_use]
+    pub fn with_raw_names(self, raw_names: bool) -> Symbolizer {
+        Symbolizer { raw_names, ..self }
     }
 
     /// Names every distinct address once.
@@ -33,6 +43,7 @@ impl Symbolizer {
     pub fn resolve<'p>(&self, profile: &'p Profile) -> Result<Symbolized<'p>, SymbolError> {
         let mappings = profile.mappings();
         let mut names = Names::new(profile.frames().len(), mappings.len());
+        names.raw = self.raw_names;
         let assignment = self.images.assign(
             mappings,
             &profile.recording().architecture,

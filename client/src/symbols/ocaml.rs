@@ -1,0 +1,214 @@
+//! OCaml's names as their programmers wrote them.
+//!
+//! ocamlopt writes `caml`, the modules, the function and a stamp: `camlLwt__return_1319` up to OCaml 5.0,
+//! `camlLwt.return_1319` in 5.1 and 5.2, `camlLwt$return_1319` from 5.3 on (ocaml/ocaml#11430, #13050).
+//! Characters that assemblers do not take are `$` or, from 5.3 on, `$$` and two hexadecimal digits.
+
+/// The source form of a name that ocamlopt wrote, or `None` where it is none.
+pub(super) fn demangle(raw: &str) -> Option<String> {
+    let body = raw.strip_prefix("caml")?;
+    // The runtime's own functions are C: caml_alloc, caml_call_gc.
+    if !body.starts_with(|c: char| c.is_ascii_uppercase()) {
+        return None;
+    }
+    // An identifier may hold two underscores, too: the modules end with the last part that is written as
+    // one, and dune's `Dune__exe__Main` has a part that is not.
+    let (mut modules, mut rest) = (Vec::new(), "");
+    let (mut parts, mut left) = (Vec::new(), body);
+    while !left.is_empty() {
+        let (part, after) = split(left);
+        if part.is_empty() && after.is_empty() {
+            break;
+        }
+        parts.push(part);
+        if !after.is_empty() && part.starts_with(|c: char| c.is_ascii_uppercase()) {
+            modules.clone_from(&parts);
+            rest = after;
+        }
+        left = after;
+    }
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_'$.".contains(c);
+    if modules.is_empty() || !body.chars().all(is_plain) {
+        return None;
+    }
+    let modules: Option<Vec<String>> = modules.into_iter().map(unescape).collect();
+    let modules = modules?.join(".");
+    let (identifier, stamped) = without_stamp(rest);
+    let name = unescape(identifier)?;
+    let name = match name.as_str() {
+        "" => return None,
+        // A module's own code, which runs when the program starts.
+        "entry" | "code_begin" | "code_end" if !stamped => format!("({name})"),
+        "fun" | "fn" => format!("(fun{})", stamp_of(rest, identifier)),
+        name if anonymous(name).is_some() => format!("(fun {})", anonymous(name)?),
+        name if is_operator(name) => format!("({name})"),
+        name => name.to_owned(),
+    };
+    Some(format!("{modules}.{name}"))
+}
+
+/// A part and what follows its separator; nothing follows the last.
+fn split(text: &str) -> (&str, &str) {
+    let bytes = text.as_bytes();
+    for at in 0..bytes.len() {
+        let skip = match bytes[at] {
+            b'.' => 1,
+            // A module's name may end in underscores, and the last two are the separator.
+            b'_' if bytes.get(at + 1) == Some(&b'_') && bytes.get(at + 2) != Some(&b'_') => 2,
+            b'$' if escape(&text[at..]).is_none() => 1,
+            _ => continue,
+        };
+        return (&text[..at], &text[at + skip..]);
+    }
+    (text, "")
+}
+
+/// The character that an escape at the start of `text` stands for, and the escape's length.
+///
+/// No identifier begins with a digit, and every character that is escaped has a code that does: `$` in
+/// front of anything else is a separator.
+fn escape(text: &str) -> Option<(char, usize)> {
+    let prefix = if text.starts_with("$$") { 2 } else { 1 };
+    let digits = text.get(prefix..prefix + 2)?;
+    let is_code = digits.starts_with(|c: char| ('2'..='7').contains(&c));
+    let code = u8::from_str_radix(digits, 16).ok().filter(|_| is_code)?;
+    (text.starts_with('$') && code != 0x7f).then_some((char::from(code), prefix + 2))
+}
+
+/// The text with its escapes read; `None` where a `$` is none.
+fn unescape(text: &str) -> Option<String> {
+    let (mut plain, mut rest) = (String::new(), text);
+    while let Some(at) = rest.find('$') {
+        plain.push_str(&rest[..at]);
+        let (character, length) = escape(&rest[at..])?;
+        plain.push(character);
+        rest = &rest[at + length..];
+    }
+    plain.push_str(rest);
+    Some(plain)
+}
+
+/// An identifier without its stamp (flambda2 writes two and `_code`), and whether there was one.
+fn without_stamp(identifier: &str) -> (&str, bool) {
+    if let Some(body) = identifier.strip_suffix("_code") {
+        let (once, stamped) = without_number(body);
+        if stamped {
+            return (without_number(once).0, true);
+        }
+    }
+    without_number(identifier)
+}
+
+fn without_number(text: &str) -> (&str, bool) {
+    match text.rsplit_once('_') {
+        Some((body, number))
+            if !body.is_empty()
+                && !number.is_empty()
+                && number.bytes().all(|byte| byte.is_ascii_digit()) =>
+        {
+            (body, true)
+        }
+        _ => (text, false),
+    }
+}
+
+/// What tells anonymous functions of one module apart: ` 385` of `fun_385`.
+fn stamp_of(rest: &str, identifier: &str) -> String {
+    let stamp = rest[identifier.len()..].trim_matches('_');
+    match stamp.is_empty() {
+        true => String::new(),
+        false => format!(" {}", stamp.trim_end_matches("_code")),
+    }
+}
+
+/// Where an anonymous function of OCaml 5 stands: `main.ml:12,4--20` of `fun[main.ml:12,4--20]`.
+fn anonymous(name: &str) -> Option<&str> {
+    let place = name.strip_prefix("fun").or(name.strip_prefix("fn"))?;
+    place.strip_prefix('[')?.strip_suffix(']')
+}
+
+fn is_operator(name: &str) -> bool {
+    const OPERATORS: &str = "!$%&*+-./:<=>?@^|~#";
+    name.chars().all(|c| OPERATORS.contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names as compilers wrote them: 4.13's from programs compiled with it, the later ones from OCaml's own
+    /// descriptions of its schemes.
+    const NAMES: &[(&str, &str)] = &[
+        // 4.13
+        ("camlLwt__return_1319", "Lwt.return"),
+        ("camlStdlib__List__map_487", "Stdlib.List.map"),
+        ("camlDune__exe__Main__serve_203", "Dune.exe.Main.serve"),
+        ("camlA_thing__$3e$3e$3d_84", "A_thing.(>>=)"),
+        ("camlA_thing__$7c$2b$7c_88", "A_thing.(|+|)"),
+        ("camlStdlib__$40_197", "Stdlib.(@)"),
+        ("camlStdlib__$5e$5e_444", "Stdlib.(^^)"),
+        ("camlA_thing__prime$27_187", "A_thing.prime'"),
+        ("camlCamlinternalFormat__k$27_3451", "CamlinternalFormat.k'"),
+        ("camlA_thing__b__c_184", "A_thing.b__c"),
+        ("camlA_thing__return_12_190", "A_thing.return_12"),
+        ("camlA_thing__F_180", "A_thing.F"),
+        ("camlA_thing__counter_init_365", "A_thing.counter_init"),
+        ("camlA_thing__fun_385", "A_thing.(fun 385)"),
+        ("camlA_thing__entry", "A_thing.(entry)"),
+        ("camlA_thing__entry_12", "A_thing.entry"),
+        ("camlA_thing__code_begin", "A_thing.(code_begin)"),
+        (
+            "camlCamlinternalFormatBasics__erase_rel_142",
+            "CamlinternalFormatBasics.erase_rel",
+        ),
+        // flambda2
+        ("camlA_thing__walk_0_3_code", "A_thing.walk"),
+        // 5.1, 5.2
+        ("camlStdlib__List.map_487", "Stdlib.List.map"),
+        (
+            "camlModule.Submodule.identifier_12",
+            "Module.Submodule.identifier",
+        ),
+        (
+            "camlMain.fun$5bmain.ml$3a12$2c4$2d$2d20$5d_567",
+            "Main.(fun main.ml:12,4--20)",
+        ),
+        // 5.3
+        (
+            "camlModule$Submodule$identifier_12",
+            "Module.Submodule.identifier",
+        ),
+        ("camlStdlib__List$map_487", "Stdlib.List.map"),
+        ("camlA_thing$$$3e$$3e$$3d_84", "A_thing.(>>=)"),
+        ("camlA_thing$be_12", "A_thing.be"),
+        ("camlA_thing$fun_385", "A_thing.(fun 385)"),
+    ];
+
+    #[test]
+    fn names_are_those_of_the_source() {
+        for (raw, name) in NAMES {
+            assert_eq!(demangle(raw).as_deref(), Some(*name), "{raw}");
+        }
+    }
+
+    #[test]
+    fn other_names_stay_raw() {
+        for raw in [
+            "caml_alloc_small",
+            "caml_main",
+            "caml",
+            "camlLwt",
+            "camlLwt__",
+            "camellia_encrypt",
+            "main",
+            "camlA$",
+            "camlA$$",
+            "camlA__$",
+            "camlA__$2",
+            "camlA b__c_1",
+            "camlÄ__b_1",
+        ] {
+            assert_eq!(demangle(raw), None, "{raw}");
+        }
+    }
+}
