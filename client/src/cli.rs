@@ -4,6 +4,7 @@
 //! warnings and progress to stderr; [`exit_code`] lists what the exit codes mean.
 
 mod arguments;
+mod caller_table;
 mod connect;
 mod describe;
 mod failure;
@@ -52,6 +53,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = match arguments.word {
         Word::Connect(arguments) => connect::run(arguments),
         Word::Report(arguments) => report::run(&arguments),
+        Word::CallerTable(arguments) => caller_table::run(&arguments),
         #[cfg(feature = "demo")]
         Word::Demo(arguments) => crate::demo::run(&arguments),
         #[cfg(feature = "demo")]

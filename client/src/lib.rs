@@ -1,6 +1,7 @@
 //! Reads recordings of running unikernels, names their addresses and shows where time goes.
 
 pub mod agent_info;
+pub mod caller_table;
 pub mod cli;
 pub mod connection;
 #[cfg(feature = "demo")]

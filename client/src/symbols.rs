@@ -35,6 +35,7 @@ mod symbol_file;
 mod symbolized;
 mod symbolizer;
 
+pub(crate) use debug_file::find as find_debug_file;
 pub use demangle::demangle;
 pub use error::{SymbolError, SymbolWarning};
 pub use image::Image;

@@ -62,6 +62,8 @@ pub(super) enum Word {
     Connect(ConnectArguments),
     /// Show a recording: tables, flame graph, pprof and others
     Report(ReportArguments),
+    /// Compile an image's caller table into a file to link into it
+    CallerTable(super::caller_table::CallerTableArguments),
     /// Record a demo guest on this machine and show the result
     #[cfg(feature = "demo")]
     Demo(crate::demo::DemoArguments),

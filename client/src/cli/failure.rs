@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::caller_table::CompileError;
 use crate::connection::ConnectionError;
 use crate::exit_code;
 use crate::output::{OutputError, UnknownOutputFormat};
@@ -24,6 +25,8 @@ pub(crate) enum Failure {
     Recording(#[from] RecordingError),
     #[error(transparent)]
     Symbols(#[from] SymbolError),
+    #[error(transparent)]
+    Compile(#[from] CompileError),
     #[error(transparent)]
     Output(#[from] OutputError),
     #[error("cannot write {}: {source}", path.display())]
@@ -67,7 +70,7 @@ impl Failure {
             Failure::Connection(error) => error.exit_code(),
             Failure::Record(error) => error.exit_code(),
             Failure::Recording(error) => error.exit_code(),
-            Failure::Symbols(_) => exit_code::INPUT,
+            Failure::Symbols(_) | Failure::Compile(_) => exit_code::INPUT,
             Failure::Output(error) => error.exit_code(),
             Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 exit_code::SUCCESS

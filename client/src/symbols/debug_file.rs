@@ -13,7 +13,7 @@ use super::image::Image;
 /// `.gnu_debuglink` beside the image, in `.debug` beside it, and under each debug directory.
 ///
 /// A file that is found but belongs to another build is left aside with a warning.
-pub(super) fn find(
+pub(crate) fn find(
     image: &Image,
     file: &object::File<'_>,
     debug_dirs: &[PathBuf],

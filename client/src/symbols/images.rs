@@ -39,7 +39,7 @@ pub enum Force {
 /// The images and symbol lists a user named.
 #[derive(Debug, Default)]
 pub struct Images {
-    pub(super) options: ImageOptions,
+    pub(crate) options: ImageOptions,
     images: Vec<(Image, Force)>,
     pub(super) symbol_files: Vec<SymbolFile>,
 }
@@ -80,7 +80,7 @@ impl Images {
     ///
     /// [`SymbolError::WrongBuildId`] and [`SymbolError::WrongArchitecture`] for an image the
     /// user named.
-    pub(super) fn assign<'a>(
+    pub(crate) fn assign<'a>(
         &'a self,
         mappings: &'a [Mapping],
         architecture: &Architecture,
@@ -134,23 +134,23 @@ impl Images {
 }
 
 /// Which image each mapping came from.
-pub(super) struct Assignment<'a> {
-    pub(super) groups: Vec<Group<'a>>,
+pub(crate) struct Assignment<'a> {
+    pub(crate) groups: Vec<Group<'a>>,
     /// The images of a recording without mappings: its addresses are as linked.
     pub(super) unmapped: Vec<&'a Image>,
 }
 
 /// The mappings of one file.
-pub(super) struct Group<'a> {
+pub(crate) struct Group<'a> {
     build_id: Option<&'a BuildId>,
     file_name: &'a str,
     path: &'a str,
-    pub(super) mappings: Vec<usize>,
-    pub(super) image: Option<Assigned<'a>>,
+    pub(crate) mappings: Vec<usize>,
+    pub(crate) image: Option<Assigned<'a>>,
 }
 
 /// An image and where it comes from.
-pub(super) enum Assigned<'a> {
+pub(crate) enum Assigned<'a> {
     /// The user named it.
     Named(&'a Image),
     /// It was found at the recorded path.
@@ -158,7 +158,7 @@ pub(super) enum Assigned<'a> {
 }
 
 impl Assigned<'_> {
-    pub(super) fn image(&self) -> &Image {
+    pub(crate) fn image(&self) -> &Image {
         match self {
             Assigned::Named(image) => image,
             Assigned::Recorded(image) => image,
@@ -188,7 +188,7 @@ impl<'a> Group<'a> {
     }
 
     /// How a user would call the file.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         if self.path.is_empty() {
             "the guest's program"
         } else {

@@ -34,6 +34,11 @@ impl Symbolizer {
         Symbolizer { raw_names, ..self }
     }
 
+    /// What it was given.
+    pub(crate) fn images(&self) -> &Images {
+        &self.images
+    }
+
     /// Names every distinct address once.
     ///
     /// # Errors

@@ -1,0 +1,115 @@
+//! Why there is no caller table, or not the whole of it.
+
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::section::SectionError;
+
+/// An image of which no table can be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CompileError {
+    /// The file's own tables make no sense.
+    #[error("{} is a damaged ELF file: {problem}; build or copy it again", path.display())]
+    Elf {
+        /// The file.
+        path: PathBuf,
+        /// What the parser says.
+        problem: object::Error,
+    },
+    /// It is for another processor.
+    #[error(
+        "{} is for another processor: caller tables are made for x86_64, found {found}",
+        path.display()
+    )]
+    Architecture {
+        /// The image.
+        path: PathBuf,
+        /// The processor it is for.
+        found: String,
+    },
+    /// It holds no code.
+    #[error(
+        "{} has no executable segment with code in it: name the linked image that the guest runs, \
+         not an object or a debug file",
+        path.display()
+    )]
+    NoCode {
+        /// The image.
+        path: PathBuf,
+    },
+    /// Nothing in it says how to unwind.
+    #[error(
+        "{} has no call frame information: neither .eh_frame nor .debug_frame, nor a debug file \
+         with one of them; compile it with -C force-unwind-tables=yes (Rust) or \
+         -fasynchronous-unwind-tables (C), and keep .eh_frame in the linker script",
+        path.display()
+    )]
+    NoCallFrames {
+        /// The image.
+        path: PathBuf,
+    },
+    /// What there is describes nothing of its code.
+    #[error(
+        "the call frame information of {} describes none of its code: {elsewhere} functions lie \
+         elsewhere, {damaged} are damaged; link it again, and do not change addresses afterwards",
+        path.display()
+    )]
+    NoFunctions {
+        /// The image.
+        path: PathBuf,
+        /// How many functions lie outside its executable segments.
+        elsewhere: usize,
+        /// How many functions make no sense.
+        damaged: usize,
+    },
+    /// A section breaks its own format.
+    #[error("{section} of {} is damaged: {problem}; build or copy the file again", path.display())]
+    Section {
+        /// The file that holds it.
+        path: PathBuf,
+        /// Its name.
+        section: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A table file needs a build-id.
+    #[error(
+        "{} has no build-id, and without it nobody could tell which image a table file belongs \
+         to: link it with --build-id (-Wl,--build-id through a compiler)",
+        path.display()
+    )]
+    NoBuildId {
+        /// The image.
+        path: PathBuf,
+    },
+    /// The image is larger than a table can describe.
+    #[error(
+        "{} is too large for a caller table: code must lie within the first 4 GiB of the file, in \
+         at most {} rows", path.display(), super::image_table::MAX_ROWS
+    )]
+    TooLarge {
+        /// The image.
+        path: PathBuf,
+    },
+}
+
+impl CompileError {
+    pub(super) fn section(
+        path: &Path,
+        section: &'static str,
+        problem: SectionError,
+    ) -> CompileError {
+        CompileError::Section {
+            path: path.into(),
+            section,
+            problem: match problem {
+                SectionError::Format(error) => error.to_string(),
+                SectionError::Endless => {
+                    "its functions share more instructions than any compiler writes".into()
+                }
+            },
+        }
+    }
+}

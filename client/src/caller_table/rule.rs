@@ -1,0 +1,172 @@
+//! What a row of unwind information says, as far as a rule can.
+
+use gimli::constants as op;
+use gimli::{
+    CfaRule, EndianSlice, Expression, LittleEndian, Register, RegisterRule, UnwindSection,
+    UnwindTableRow, X86_64,
+};
+use unikprof_proto::caller_table::{Base, Caller, Rule};
+
+use super::stretches::Place;
+
+/// The bytes of a section.
+pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
+
+/// A word, in bytes.
+const WORD: i64 = 8;
+
+/// What holds where this row does. `return_address` is the column that the row's CIE names for it.
+pub(super) fn place_of<'a, S>(
+    row: &UnwindTableRow<usize>,
+    return_address: Register,
+    section: &S,
+) -> Place
+where
+    S: UnwindSection<Bytes<'a>>,
+{
+    let known = match row.register(return_address) {
+        _ if return_address != X86_64::RA => None,
+        Some(RegisterRule::Undefined) => return Place::Rule(Rule::OUTERMOST),
+        Some(RegisterRule::Offset(offset)) if offset == -WORD => match row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } => {
+                from_register(*register, *offset, row.register(X86_64::RBP)).map(Place::Rule)
+            }
+            CfaRule::Expression(expression) => match expression.get(section) {
+                Ok(expression) if in_register(row.register(X86_64::RBP)) => {
+                    linkage_table(&expression)
+                }
+                _ => None,
+            },
+        },
+        _ => None,
+    };
+    known.unwrap_or(Place::Rule(Rule::UNKNOWN))
+}
+
+fn from_register(
+    register: Register,
+    offset: i64,
+    frame_pointer: Option<RegisterRule<usize>>,
+) -> Option<Rule> {
+    let base = match register {
+        X86_64::RSP => Base::StackPointer,
+        X86_64::RBP => Base::FramePointer,
+        _ => return None,
+    };
+    let words = u16::try_from(in_words(offset)?).ok()?;
+    if words == 0 {
+        return None;
+    }
+    let saved_fp = match frame_pointer {
+        rule if in_register(rule.clone()) => None,
+        Some(RegisterRule::Offset(offset)) => {
+            let saved = in_words(offset.checked_neg()?)?;
+            let below_stack = base == Base::StackPointer && saved > i64::from(words);
+            match saved {
+                // LLVM's rows go on to name the slot that `pop %rbp` has just freed.
+                _ if below_stack => None,
+                // The return address is there.
+                1 => return None,
+                saved => Some(u8::try_from(saved).ok().filter(|saved| *saved > 0)?),
+            }
+        }
+        _ => return None,
+    };
+    Some(Rule::new(Caller::Cfa {
+        base,
+        words,
+        saved_fp,
+    }))
+}
+
+/// Whether the caller's value is still in the register: the ABI preserves it where nothing is said.
+fn in_register(rule: Option<RegisterRule<usize>>) -> bool {
+    matches!(
+        rule,
+        None | Some(RegisterRule::Undefined | RegisterRule::SameValue)
+    )
+}
+
+fn in_words(offset: i64) -> Option<i64> {
+    (offset % WORD == 0).then_some(offset / WORD)
+}
+
+/// The one expression that linkers write, for the entries of a lazy procedure linkage table:
+/// `rsp + 8 + ((rip & 15) >= from) * 8`.
+fn linkage_table(expression: &Expression<Bytes<'_>>) -> Option<Place> {
+    const LIT_0: u8 = op::DW_OP_lit0.0;
+    const LIT_15: u8 = op::DW_OP_lit15.0;
+    const RSP_AND_8: [u8; 2] = [op::DW_OP_breg7.0, 8];
+    const RIP_AND_15: [u8; 4] = [op::DW_OP_breg16.0, 0, LIT_15, op::DW_OP_and.0];
+    const ONE_WORD_MORE: [u8; 4] = [
+        op::DW_OP_ge.0,
+        op::DW_OP_lit3.0,
+        op::DW_OP_shl.0,
+        op::DW_OP_plus.0,
+    ];
+    let rest = expression.0.slice().strip_prefix(&RSP_AND_8)?;
+    let rest = rest.strip_prefix(&RIP_AND_15)?;
+    match rest.strip_suffix(&ONE_WORD_MORE)? {
+        [from @ LIT_0..=LIT_15] => Some(Place::LinkageTable(from - LIT_0)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(register: Register, offset: i64, fp: Option<RegisterRule<usize>>) -> Option<Caller> {
+        from_register(register, offset, fp).map(Rule::caller)
+    }
+
+    fn cfa(base: Base, words: u16, saved_fp: Option<u8>) -> Option<Caller> {
+        Some(Caller::Cfa {
+            base,
+            words,
+            saved_fp,
+        })
+    }
+
+    #[test]
+    fn a_freed_slot_means_the_register() {
+        let saved = |offset| Some(RegisterRule::Offset(offset));
+        let pushed = cfa(Base::StackPointer, 2, Some(2));
+        assert_eq!(rule(X86_64::RSP, 16, saved(-16)), pushed);
+        let popped = cfa(Base::StackPointer, 1, None);
+        assert_eq!(rule(X86_64::RSP, 8, saved(-16)), popped);
+        let record = cfa(Base::FramePointer, 2, Some(2));
+        assert_eq!(rule(X86_64::RBP, 16, saved(-16)), record);
+        // Relative to the frame pointer nothing can be said of the stack's end.
+        let above = cfa(Base::FramePointer, 1, Some(2));
+        assert_eq!(rule(X86_64::RBP, 8, saved(-16)), above);
+    }
+
+    #[test]
+    fn what_no_rule_can_say_is_unknown() {
+        for (register, offset, fp) in [
+            (X86_64::RBX, 16, None),
+            (X86_64::RSP, 12, None),
+            (X86_64::RSP, 0, None),
+            (X86_64::RSP, -8, None),
+            (X86_64::RSP, 8 << 16, None),
+            (X86_64::RSP, 8 * 80, Some(RegisterRule::Offset(-8 * 64))),
+            (X86_64::RSP, 64, Some(RegisterRule::Offset(-12))),
+            (X86_64::RSP, 64, Some(RegisterRule::Offset(-8))),
+            (X86_64::RSP, 64, Some(RegisterRule::Offset(0))),
+            (X86_64::RSP, 64, Some(RegisterRule::Offset(8))),
+            (X86_64::RSP, 64, Some(RegisterRule::Offset(i64::MIN))),
+            (X86_64::RSP, 64, Some(RegisterRule::Register(X86_64::RAX))),
+            (X86_64::RSP, 64, Some(RegisterRule::ValOffset(-16))),
+        ] {
+            let found = rule(register, offset, fp.clone());
+            let unknown = matches!(found, None | Some(Caller::Unknown));
+            assert!(unknown, "{register:?} {offset} {fp:?}: {found:?}");
+        }
+        let furthest = cfa(Base::StackPointer, u16::MAX, Some(63));
+        let fp = Some(RegisterRule::Offset(-8 * 63));
+        assert_eq!(rule(X86_64::RSP, 8 * 65_535, fp), furthest);
+        let kept = Some(RegisterRule::SameValue);
+        assert_eq!(rule(X86_64::RSP, 8, kept), cfa(Base::StackPointer, 1, None));
+    }
+}
