@@ -37,10 +37,16 @@ pub struct AgentInfo {
     pub max_period_ns: u64,
     /// The greatest depth accepted, in frames.
     pub max_depth: u32,
+    /// The longest request body accepted, in bytes.
+    pub max_request: u32,
     /// The memory given to the agent, in bytes.
     pub memory_bytes: u64,
     /// How many stack nodes each vCPU has room for.
     pub nodes_per_vcpu: u32,
+    /// How many rows of a caller table there is room for; 0: the agent takes none.
+    pub caller_rows: u32,
+    /// The checksum of the caller table that it holds.
+    pub caller_table: Option<u32>,
     /// The guest's executable mappings.
     pub mappings: CodeMap,
 }
@@ -61,8 +67,11 @@ impl AgentInfo {
             min_period_ns: welcome.min_period_ns,
             max_period_ns: welcome.max_period_ns,
             max_depth: welcome.max_depth,
+            max_request: welcome.max_request,
             memory_bytes: welcome.memory_bytes,
             nodes_per_vcpu: welcome.nodes_per_vcpu,
+            caller_rows: welcome.caller_rows,
+            caller_table: welcome.caller_table,
             mappings: CodeMap::default(),
         }
     }
@@ -158,6 +167,11 @@ impl CodeMap {
     /// The mappings, in the order of their codes.
     pub fn iter(&self) -> impl Iterator<Item = &Mapping> {
         self.stretches.iter().map(|s| &s.mapping)
+    }
+
+    /// The mappings and the codes of their first addresses, in the order of the codes.
+    pub fn codes(&self) -> impl Iterator<Item = (u32, &Mapping)> {
+        self.stretches.iter().map(|s| (s.code_base, &s.mapping))
     }
 
     /// Adds the next mapping.

@@ -5,7 +5,8 @@
 //! frame pointers skips its caller. What the compiler wrote for exceptions and debuggers
 //! (`.eh_frame`, `.debug_frame`) says where the return address is at each instruction;
 //! [`ImageTable`] reduces that to the [rules](unikprof_proto::caller_table::Rule) that an agent
-//! applies while it samples.
+//! applies while it samples, and [`prepare`] places the rules of all of a guest's images where the
+//! guest has its code.
 //!
 //! ```no_run
 //! use unikprof_client::caller_table::ImageTable;
@@ -23,6 +24,7 @@
 #[cfg(test)]
 mod compile_tests;
 mod error;
+mod guest_table;
 mod image_table;
 mod instructions;
 mod rule;
@@ -31,7 +33,10 @@ mod stretches;
 #[cfg(test)]
 mod test_elf;
 
-pub use error::CompileError;
+use unikprof_proto::caller_table::{Row, checksum};
+
+pub use error::{CallerTableError, CompileError, Note};
+pub use guest_table::{Prepared, prepare};
 pub use image_table::{ImageTable, Tally};
 
 /// The memory that an agent needs for a table of so many rows, in bytes: ten for each of an even
@@ -41,6 +46,31 @@ pub fn block_bytes(rows: usize) -> u64 {
         .div_ceil(2)
         .saturating_mul(20)
         .saturating_add(16)
+}
+
+/// A table for one agent: rows keyed by its frame codes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallerTable {
+    rows: Vec<Row>,
+    checksum: u32,
+}
+
+impl CallerTable {
+    /// Takes rows that are in order.
+    fn new(rows: Vec<Row>) -> CallerTable {
+        let checksum = rows.iter().fold(0, |crc, row| checksum(crc, *row));
+        CallerTable { rows, checksum }
+    }
+
+    /// The rows, their codes ascending.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// What the table is known by.
+    pub fn checksum(&self) -> u32 {
+        self.checksum
+    }
 }
 
 #[cfg(all(test, feature = "demo", target_os = "linux", target_arch = "x86_64"))]

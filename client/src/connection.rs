@@ -31,6 +31,10 @@ use crate::agent_info::{AgentInfo, MAX_MAPPINGS, MappingError};
 use crate::frame_reader::{FrameReadError, FrameReader};
 use crate::interrupt::Interrupt;
 
+/// How much the other side may have to take in within one timeout: a busy guest takes a little at a
+/// time.
+const UNANSWERED: usize = 64 * 1024;
+
 /// The name and version that the client gives.
 pub const CLIENT: &str = concat!("unikprof-client ", env!("CARGO_PKG_VERSION"));
 
@@ -58,6 +62,8 @@ impl Default for Timeouts {
 pub struct Connection {
     reader: FrameReader<PatientStream>,
     timeouts: Timeouts,
+    /// How many timeouts the next frame may take.
+    patience: u32,
     version: u16,
 }
 
@@ -104,6 +110,7 @@ impl Connection {
         Ok(Connection {
             reader: FrameReader::new(stream),
             timeouts,
+            patience: 1,
             version,
         })
     }
@@ -161,17 +168,36 @@ impl Connection {
         let mut buffer = [0; HEADER + MAX_BODY];
         let length = frame::encode(request, &mut buffer)
             .map_err(|source| ConnectionError::Frame { doing, source })?;
-        let deadline = Instant::now() + self.timeouts.answer;
-        let stream = self.reader.source_mut();
-        stream.wait_until(deadline);
-        stream
-            .write_all(&buffer[..length])
-            .map_err(|source| self.broken(doing, source))
+        self.send_frames(&buffer[..length], doing)
+    }
+
+    /// Sends frames that are encoded already and not answered. Whatever is answered next may take a
+    /// timeout more for each [`UNANSWERED`] bytes.
+    pub(crate) fn send_frames(
+        &mut self,
+        frames: &[u8],
+        doing: &'static str,
+    ) -> Result<(), ConnectionError> {
+        for piece in frames.chunks(UNANSWERED) {
+            let deadline = Instant::now() + self.timeouts.answer;
+            let stream = self.reader.source_mut();
+            stream.wait_until(deadline);
+            if let Err(source) = stream.write_all(piece) {
+                return Err(broken(doing, self.timeouts.answer, source));
+            }
+        }
+        // What the system took may still be on its way.
+        let pieces = u32::try_from(frames.len() / UNANSWERED).unwrap_or(u32::MAX);
+        self.patience = self.patience.saturating_add(pieces);
+        Ok(())
     }
 
     /// Reads the next frame, which is no refusal.
     pub(crate) fn receive(&mut self, doing: &'static str) -> Result<Frame<'_>, ConnectionError> {
-        let deadline = Instant::now() + self.timeouts.answer;
+        let patience = std::mem::replace(&mut self.patience, 1);
+        let wait = self.timeouts.answer.saturating_mul(patience);
+        let deadline = Instant::now().checked_add(wait);
+        let deadline = deadline.unwrap_or_else(|| Instant::now() + self.timeouts.answer);
         self.reader.source_mut().wait_until(deadline);
         match self.reader.advance() {
             Ok(Some(kind)) if kind == Refusal::TYPE => Err(self.refusal(doing)),
@@ -179,7 +205,7 @@ impl Connection {
             Ok(None) => Err(ConnectionError::Closed { doing }),
             Err(FrameReadError::Cut(bytes)) => Err(ConnectionError::Cut { doing, bytes }),
             Err(FrameReadError::Frame(source)) => Err(ConnectionError::Frame { doing, source }),
-            Err(FrameReadError::Io(source)) => Err(self.broken(doing, source)),
+            Err(FrameReadError::Io(source)) => Err(broken(doing, wait, source)),
         }
     }
 
@@ -189,7 +215,7 @@ impl Connection {
     }
 
     /// Reads frames up to one of the type wanted; passes over types that this client does not know.
-    fn answer<'a, A: Message<'a>>(
+    pub(crate) fn answer<'a, A: Message<'a>>(
         &'a mut self,
         expected: &'static str,
         doing: &'static str,
@@ -220,23 +246,20 @@ impl Connection {
             Err(source) => ConnectionError::Frame { doing, source },
         }
     }
+}
 
-    fn broken(&self, doing: &'static str, source: io::Error) -> ConnectionError {
-        match WaitEnded::of(&source) {
-            Some(WaitEnded::Interrupted) => ConnectionError::Interrupted,
-            Some(WaitEnded::Deadline) => ConnectionError::Silent {
-                doing,
-                waited: self.timeouts.answer,
-            },
-            None => ConnectionError::Lost { doing, source },
-        }
+fn broken(doing: &'static str, waited: Duration, source: io::Error) -> ConnectionError {
+    match WaitEnded::of(&source) {
+        Some(WaitEnded::Interrupted) => ConnectionError::Interrupted,
+        Some(WaitEnded::Deadline) => ConnectionError::Silent { doing, waited },
+        None => ConnectionError::Lost { doing, source },
     }
 }
 
 /// Whether this client knows what a message of this type is.
 pub(crate) fn is_known(kind: u16) -> bool {
-    use unikprof_proto::code::message_type::{ACKNOWLEDGE, ACKNOWLEDGED, HELLO, REFUSAL};
-    (HELLO..=ACKNOWLEDGE).contains(&kind) || (REFUSAL..=ACKNOWLEDGED).contains(&kind)
+    use unikprof_proto::code::message_type::{HELLO, REFUSAL, TABLE_END, TABLE_INSTALLED};
+    (HELLO..=TABLE_END).contains(&kind) || (REFUSAL..=TABLE_INSTALLED).contains(&kind)
 }
 
 fn read_preamble(

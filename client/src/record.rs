@@ -23,6 +23,7 @@ mod error;
 mod session;
 mod settings;
 mod status;
+mod upload;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,7 +35,7 @@ use collect::collect;
 pub use error::RecordError;
 pub use session::{Patience, Session};
 pub(crate) use settings::rate_text;
-pub use settings::{DEFAULT_NAME, DEFAULT_RATE_HZ, Settings};
+pub use settings::{DEFAULT_NAME, DEFAULT_RATE_HZ, Mode, Settings, Unwind};
 pub use status::RecorderStatus;
 
 use crate::connection::ConnectionError;
@@ -99,7 +100,7 @@ pub fn record(
 ) -> Result<Outcome, RecordError> {
     // Whatever is wrong with the place shows before half a minute is spent.
     let writer = session.create_recording(path)?;
-    let recording = session.start(settings)?.recording;
+    let recording = session.start_observed(settings, observer)?.recording;
     watch(session, recording, observer).map_err(|error| error.while_running(recording))?;
     collect(session, Request::Stop { recording }, writer, observer)
 }

@@ -146,7 +146,14 @@ fn a_wrong_command_line_is_usage() {
             &["connect", "h", "record", "-o", "%x.svg"],
             &["no placeholder", "%t"],
         ),
-        (&["connect", "h", "record", "--mode", "wall"], &["cpu"]),
+        (
+            &["connect", "h", "record", "--mode", "sleep"],
+            &["cpu", "wall", "off-cpu"],
+        ),
+        (
+            &["connect", "h", "record", "--unwind", "dwarf"],
+            &["fp", "table"],
+        ),
         (&["connect", "h", "record", "--format", "pdf"], &["pprof"]),
         (&["connect", "h", "record", "--force-image"], &["--image"]),
         (&["report", "f", "--focus", "("], &["--focus"]),

@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use super::block_bytes;
 use super::section::SectionError;
+use crate::exit_code;
+use crate::symbols::{SymbolError, SymbolWarning};
 
 /// An image of which no table can be made.
 #[derive(Debug, Error)]
@@ -112,4 +115,94 @@ impl CompileError {
             },
         }
     }
+}
+
+/// Why a guest has no table although one is needed, or its images are the wrong ones.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CallerTableError {
+    /// An image that the user named cannot be used.
+    #[error(transparent)]
+    Symbols(#[from] SymbolError),
+    /// A table is needed, and there is none.
+    #[error("unwinding by the caller table needs one: {0}")]
+    Needed(Note),
+}
+
+impl CallerTableError {
+    /// The program's exit code for it.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            CallerTableError::Symbols(_) => exit_code::INPUT,
+            CallerTableError::Needed(note) => match note {
+                Note::NoImage { .. } => exit_code::USAGE,
+                Note::Image(_) | Note::Symbols(_) => exit_code::INPUT,
+                Note::Architecture { .. } | Note::NoRoom { .. } | Note::TooManyRows => {
+                    exit_code::REFUSED
+                }
+            },
+        }
+    }
+}
+
+/// Why callers are not told for all of a guest's code.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Note {
+    /// There is no image of the guest's program.
+    #[error(
+        "no image of {program}: the callers of leaf functions are guessed; name it with --image"
+    )]
+    NoImage {
+        /// What the guest calls it.
+        program: String,
+    },
+    /// An image yields no table.
+    #[error("{0}; the callers of its leaf functions are guessed")]
+    Image(CompileError),
+    /// Something about an image that is used.
+    #[error(transparent)]
+    Symbols(SymbolWarning),
+    /// Tables are made for x86_64 alone.
+    #[error("caller tables are made for x86_64, and the guest is {found}")]
+    Architecture {
+        /// The guest's processor.
+        found: String,
+    },
+    /// The agent has not enough memory for it.
+    #[error("{}", no_room(*needed, *least, *room))]
+    NoRoom {
+        /// Rows of the full table.
+        needed: usize,
+        /// Rows of the smallest that is of use; `None` where only the full one is.
+        least: Option<usize>,
+        /// Rows that the agent has room for.
+        room: u32,
+    },
+    /// The images and mappings make a table beyond all measure.
+    #[error(
+        "the guest's code needs more than {} caller rows",
+        super::image_table::MAX_ROWS
+    )]
+    TooManyRows,
+}
+
+fn no_room(needed: usize, least: Option<usize>, room: u32) -> String {
+    let least = match least {
+        Some(least) => format!(" ({least} without what frame pointers and instructions tell)"),
+        None => String::new(),
+    };
+    let has = match room {
+        0 => "the agent takes no caller table".to_owned(),
+        room => format!("the agent has room for {room}"),
+    };
+    let guessed = match least.is_empty() {
+        true => "",
+        false => "; the callers of leaf functions are guessed",
+    };
+    format!(
+        "the caller table has {needed} rows{least}, {has}{guessed}; give the agent a caller-table \
+         block of {} bytes (10 a row)",
+        block_bytes(needed)
+    )
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use regex::Regex;
 
@@ -11,7 +11,7 @@ use super::names::NameArguments;
 use super::values;
 use crate::connection::Address;
 use crate::output::{NamePattern, OutputFormat};
-use crate::record::{DEFAULT_NAME, Settings};
+use crate::record::{DEFAULT_NAME, Mode, Settings, Unwind};
 
 /// Profiles a running Xen unikernel over TCP: records it, downloads the counts and shows where
 /// its time goes
@@ -163,6 +163,8 @@ pub(super) struct StartArguments {
     pub(super) duration_ns: u64,
     #[command(flatten)]
     pub(super) settings: SettingsArguments,
+    #[command(flatten)]
+    pub(super) names: NameArguments,
 }
 
 #[derive(Debug, Args)]
@@ -193,8 +195,15 @@ pub(super) struct SettingsArguments {
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..))]
     depth: Option<u32>,
     /// What is sampled
-    #[arg(long, value_enum, default_value_t = ModeArgument::Cpu)]
-    mode: ModeArgument,
+    #[arg(long, value_enum, default_value_t)]
+    mode: Mode,
+    /// How stacks are unwound
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) unwind: Unwind,
+    /// Do not send the agent a table, made from the images, to find callers in: those of leaf
+    /// functions are then guessed
+    #[arg(long)]
+    pub(super) no_caller_table: bool,
     /// Throw away a finished recording that nobody fetched
     #[arg(long)]
     discard: bool,
@@ -203,25 +212,19 @@ pub(super) struct SettingsArguments {
     fixed_interval: bool,
 }
 
-/// What is sampled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ModeArgument {
-    /// Running time: where the CPU is spent
-    Cpu,
-}
-
 impl SettingsArguments {
     pub(super) fn settings(&self, duration_ns: u64) -> Settings {
-        // There is one mode as yet, and `Settings` means it.
-        let ModeArgument::Cpu = self.mode;
         Settings {
             name: self.name.clone(),
             period_ns: self.interval.unwrap_or(self.period_ns),
+            mode: self.mode,
             depth: self.depth,
             duration_ns,
             delay_ns: self.delay_ns,
             discard: self.discard,
             fixed_interval: self.fixed_interval,
+            unwind: self.unwind,
+            callers: None,
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::fs;
 
 use super::arguments::{
-    ConnectArguments, ConnectWord, FetchArguments, OutputArguments, RecordArguments, StartArguments,
+    ConnectArguments, ConnectWord, FetchArguments, OutputArguments, RecordArguments,
+    SettingsArguments, StartArguments,
 };
 use super::describe;
 use super::failure::Failure;
@@ -11,10 +12,11 @@ use super::json;
 use super::names::{self, NameArguments};
 use super::outputs::{Plan, ReportOutput, Target};
 use super::print;
+use crate::caller_table::{self, CallerTable, Prepared};
 use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
 use crate::progress::ProgressLine;
-use crate::record::{self, Observer, Outcome, Patience, RecordError, Request, Session};
+use crate::record::{self, Observer, Outcome, Patience, RecordError, Request, Session, Unwind};
 use crate::recording::{Reading, Recording};
 use crate::report::{Report, ReportOptions};
 use crate::symbols::{SymbolWarning, Symbolizer};
@@ -43,7 +45,7 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     match arguments.word {
         ConnectWord::Info => conversation.info(),
         ConnectWord::Check => conversation.check(),
-        ConnectWord::Start(arguments) => conversation.start(&arguments),
+        ConnectWord::Start(arguments) => conversation.start(&arguments, &symbolizer),
         ConnectWord::Record(arguments) => conversation.record(&arguments, &symbolizer),
         ConnectWord::Stop(arguments) => {
             conversation.fetch(Request::Stop { recording: 0 }, &arguments, &symbolizer)
@@ -59,7 +61,8 @@ impl ConnectWord {
         match self {
             ConnectWord::Record(arguments) => Some(&arguments.names),
             ConnectWord::Stop(arguments) | ConnectWord::Dump(arguments) => Some(&arguments.names),
-            ConnectWord::Info | ConnectWord::Check | ConnectWord::Start(_) => None,
+            ConnectWord::Start(arguments) => Some(&arguments.names),
+            ConnectWord::Info | ConnectWord::Check => None,
         }
     }
 }
@@ -87,8 +90,16 @@ impl Conversation {
         })
     }
 
-    fn start(&mut self, arguments: &StartArguments) -> Result<(), Failure> {
-        let settings = arguments.settings.settings(arguments.duration_ns);
+    fn start(
+        &mut self,
+        arguments: &StartArguments,
+        symbolizer: &Symbolizer,
+    ) -> Result<(), Failure> {
+        let mut settings = arguments.settings.settings(arguments.duration_ns);
+        if !arguments.names.is_empty() {
+            names::check(symbolizer, self.session.agent())?;
+        }
+        settings.callers = self.callers(&arguments.settings, symbolizer)?;
         let started = self.session.start(&settings)?;
         print(match self.json {
             true => json::started(&settings, started.recording),
@@ -101,13 +112,37 @@ impl Conversation {
         arguments: &RecordArguments,
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
-        let settings = arguments.settings.settings(arguments.duration_ns);
+        let mut settings = arguments.settings.settings(arguments.duration_ns);
+        settings.callers = self.callers(&arguments.settings, symbolizer)?;
         self.download(
             &arguments.outputs,
             &arguments.names,
             symbolizer,
             |session, plan, observer| record::record(session, &settings, &plan.recording, observer),
         )
+    }
+
+    /// The table to look callers up in, as far as it is wanted and can be had.
+    fn callers(
+        &self,
+        settings: &SettingsArguments,
+        symbolizer: &Symbolizer,
+    ) -> Result<Option<CallerTable>, Failure> {
+        if settings.no_caller_table {
+            return match settings.unwind {
+                Unwind::Fp => Ok(None),
+                Unwind::Table => Err(Failure::Usage(
+                    "`--unwind table` needs the caller table that `--no-caller-table` leaves out"
+                        .into(),
+                )),
+            };
+        }
+        let agent = self.session.agent();
+        let Prepared { table, notes } = caller_table::prepare(symbolizer, agent, settings.unwind)?;
+        for note in notes.iter().filter(|_| !self.json) {
+            eprintln!("warning: {note}");
+        }
+        Ok(table)
     }
 
     fn fetch(

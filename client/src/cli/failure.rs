@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::caller_table::CompileError;
+use crate::caller_table::{CallerTableError, CompileError};
 use crate::connection::ConnectionError;
 use crate::exit_code;
 use crate::output::{OutputError, UnknownOutputFormat};
@@ -25,6 +25,8 @@ pub(crate) enum Failure {
     Recording(#[from] RecordingError),
     #[error(transparent)]
     Symbols(#[from] SymbolError),
+    #[error(transparent)]
+    CallerTable(#[from] CallerTableError),
     #[error(transparent)]
     Compile(#[from] CompileError),
     #[error(transparent)]
@@ -71,6 +73,7 @@ impl Failure {
             Failure::Record(error) => error.exit_code(),
             Failure::Recording(error) => error.exit_code(),
             Failure::Symbols(_) | Failure::Compile(_) => exit_code::INPUT,
+            Failure::CallerTable(error) => error.exit_code(),
             Failure::Output(error) => error.exit_code(),
             Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 exit_code::SUCCESS

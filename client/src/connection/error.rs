@@ -210,6 +210,8 @@ pub(crate) fn message_name(kind: u16) -> String {
         types::NODES => "stack nodes",
         types::EPOCH_END => "the end of an epoch",
         types::ACKNOWLEDGED => "an epoch acknowledged",
+        types::TABLE_READY => "leave to send a caller table",
+        types::TABLE_INSTALLED => "a caller table installed",
         _ => return format!("a message of type {kind:#06x}"),
     };
     name.into()

@@ -59,6 +59,20 @@ pub enum RecordError {
         /// The most accepted.
         highest: String,
     },
+    /// Every frame is to be looked up, and there is nothing to look it up in.
+    #[error("unwinding by the caller table needs one: name the guest's image with --image")]
+    NoCallerTable,
+    /// The agent takes requests too short for a caller table.
+    #[error(
+        "the agent broke the protocol: it takes a caller table, but in requests of at most {limit} \
+         bytes, and one with a row in it has {needed}"
+    )]
+    ShortRequests {
+        /// The longest body that it takes.
+        limit: u32,
+        /// The length needed.
+        needed: usize,
+    },
     /// The agent's counts are not in order.
     #[error("the agent broke the protocol while sending its counts: {0}")]
     Epoch(#[from] EpochError),
@@ -80,6 +94,8 @@ impl RecordError {
             }
             RecordError::StillRunning { source, .. } => source.exit_code(),
             RecordError::Limit { .. } => exit_code::REFUSED,
+            RecordError::NoCallerTable => exit_code::USAGE,
+            RecordError::ShortRequests { .. } => exit_code::PROTOCOL,
             RecordError::Epoch(_) | RecordError::NothingToFetch => exit_code::PROTOCOL,
             RecordError::Output(error) => error.exit_code(),
         }

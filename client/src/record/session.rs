@@ -8,8 +8,10 @@ use jiff::Timestamp;
 use unikprof_proto::code::refusal;
 use unikprof_proto::message::{Acknowledge, Acknowledged, Check, Started, Status};
 
+use super::upload::upload;
 use super::{Event, Observer, RecordError, RecorderStatus, Settings};
 use crate::agent_info::AgentInfo;
+use crate::caller_table::CallerTable;
 use crate::connection::{Address, Connection, ConnectionError, Greeting, Timeouts};
 use crate::interrupt::Interrupt;
 use crate::output::OutputError;
@@ -129,12 +131,60 @@ impl Session {
         self.connected
     }
 
-    /// Starts a recording. Not repeated over a new connection: nobody could tell whether the
+    /// Sends the caller table that the settings name, unless the agent has it, and starts a
+    /// recording. The start is not repeated over a new connection: nobody could tell whether the
     /// first request arrived.
     ///
     /// # Errors
-    /// [`RecordError::Limit`] before anything is sent, or [`RecordError::Connection`].
+    /// [`RecordError::Limit`] and [`RecordError::NoCallerTable`] before anything is sent, or
+    /// [`RecordError::Connection`].
     pub fn start(&mut self, settings: &Settings) -> Result<Started, RecordError> {
+        self.start_observed(settings, &mut ())
+    }
+
+    /// [`start`](Self::start), for one who wants to know of a line that breaks meanwhile.
+    pub(super) fn start_observed(
+        &mut self,
+        settings: &Settings,
+        observer: &mut dyn Observer,
+    ) -> Result<Started, RecordError> {
+        // Before a table is sent for nothing.
+        settings.request(&self.greeting.info)?;
+        let Some(callers) = &settings.callers else {
+            return self.start_once(settings);
+        };
+        if self.greeting.info.caller_table != Some(callers.checksum()) {
+            self.install(callers, observer)?;
+        }
+        match self.start_once(settings) {
+            // Another client has replaced the table since the greeting.
+            Err(RecordError::Connection(ConnectionError::Refused {
+                code: refusal::NO_TABLE,
+                ..
+            })) => {
+                self.install(callers, observer)?;
+                self.start_once(settings)
+            }
+            other => other,
+        }
+    }
+
+    fn install(
+        &mut self,
+        callers: &CallerTable,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RecordError> {
+        // Whatever happens on the way, the agent's former table may be gone.
+        self.greeting.info.caller_table = None;
+        let max_request = self.greeting.info.max_request;
+        self.persist(observer, |connection, _| {
+            upload(connection, callers, max_request)
+        })?;
+        self.greeting.info.caller_table = Some(callers.checksum());
+        Ok(())
+    }
+
+    fn start_once(&mut self, settings: &Settings) -> Result<Started, RecordError> {
         let request = settings.request(&self.greeting.info)?;
         let connection = match &mut self.connection {
             Some(connection) => connection,

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use unikprof_proto::code::{mode, start_flag};
 use unikprof_proto::message::Start;
 
 use super::RecordError;
 use crate::agent_info::AgentInfo;
+use crate::caller_table::CallerTable;
 
 /// The rate if nobody says otherwise, in samples a second of running time: a prime near a
 /// thousand, in step with nothing.
@@ -18,6 +20,39 @@ pub const DEFAULT_NAME: &str = "default";
 /// The depth asked for where neither user nor agent want less, in frames.
 const DEFAULT_DEPTH: u32 = 128;
 
+/// What is sampled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Running time: where the CPU is spent
+    #[default]
+    Cpu,
+    /// Running and blocked time: a frame of its own stands for waiting, under the stack that waits
+    Wall,
+    /// Blocked time alone, measured and not sampled: where the guest waits, and how long
+    OffCpu,
+}
+
+impl Mode {
+    /// Its [code](unikprof_proto::code::mode).
+    pub fn code(self) -> u32 {
+        match self {
+            Mode::Cpu => mode::CPU,
+            Mode::Wall => mode::WALL,
+            Mode::OffCpu => mode::OFF_CPU,
+        }
+    }
+}
+
+/// How stacks are unwound.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Unwind {
+    /// Along frame pointers; the caller table finds the interrupted function's caller
+    #[default]
+    Fp,
+    /// By the caller table, every frame: for guests without frame pointers, or with some
+    Table,
+}
+
 /// What to record, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -25,6 +60,8 @@ pub struct Settings {
     pub name: String,
     /// The mean time between two samples, in ns of running time.
     pub period_ns: u64,
+    /// What is sampled.
+    pub mode: Mode,
     /// The most frames kept of one stack; `None` for the agent's limit, up to 128.
     pub depth: Option<u32>,
     /// How long to record, in ns; 0 = until stopped.
@@ -35,6 +72,11 @@ pub struct Settings {
     pub discard: bool,
     /// Sample at fixed intervals: for comparison only, a load in step with them fools it.
     pub fixed_interval: bool,
+    /// How stacks are unwound.
+    pub unwind: Unwind,
+    /// The table to look callers up in, made [for this agent](crate::caller_table::prepare); it is
+    /// sent unless the agent has it.
+    pub callers: Option<CallerTable>,
 }
 
 impl Default for Settings {
@@ -42,11 +84,14 @@ impl Default for Settings {
         Settings {
             name: DEFAULT_NAME.into(),
             period_ns: (1e9 / DEFAULT_RATE_HZ) as u64,
+            mode: Mode::default(),
             depth: None,
             duration_ns: 0,
             delay_ns: 0,
             discard: false,
             fixed_interval: false,
+            unwind: Unwind::default(),
+            callers: None,
         }
     }
 }
@@ -55,7 +100,7 @@ impl Settings {
     /// The request, if this agent takes it.
     ///
     /// # Errors
-    /// [`RecordError::Limit`], which tells the agent's limits.
+    /// [`RecordError::Limit`], which tells the agent's limits; [`RecordError::NoCallerTable`].
     pub(super) fn request(&self, agent: &AgentInfo) -> Result<Start<'_>, RecordError> {
         let periods = agent.min_period_ns..=agent.max_period_ns;
         if !periods.contains(&self.period_ns) {
@@ -79,17 +124,22 @@ impl Settings {
                 highest: format!("{} frames", agent.max_depth),
             });
         }
+        let by_table = self.unwind == Unwind::Table;
+        if by_table && self.callers.is_none() {
+            return Err(RecordError::NoCallerTable);
+        }
         let flag = |set, flag| if set { flag } else { 0 };
         Ok(Start {
             name: &self.name,
             period_ns: self.period_ns,
-            mode: mode::CPU,
+            mode: self.mode.code(),
             depth,
             duration_ns: self.duration_ns,
             delay_ns: self.delay_ns,
             flags: flag(self.discard, start_flag::DISCARD)
-                | flag(self.fixed_interval, start_flag::FIXED_INTERVAL),
-            caller_table: None,
+                | flag(self.fixed_interval, start_flag::FIXED_INTERVAL)
+                | flag(by_table, start_flag::UNWIND_TABLE),
+            caller_table: self.callers.as_ref().map(CallerTable::checksum),
         })
     }
 }

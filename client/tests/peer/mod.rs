@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use unikprof_proto::caller_table::{Row, checksum, decode_run};
 use unikprof_proto::code::{message_type as types, refusal, state};
 use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
 use unikprof_proto::message::*;
@@ -36,6 +37,16 @@ pub struct Script {
     /// What `EpochEnd` says beyond the truth.
     pub extra_samples: u64,
     pub guest_name: &'static str,
+    /// Where the guest's code is: start, end, file offset and build-id.
+    pub mapping: (u64, u64, u64, &'static [u8]),
+    /// How many rows of a caller table there is room for.
+    pub caller_rows: u32,
+    /// The checksum of the caller table that the agent holds at first.
+    pub caller_table: Option<u32>,
+    /// Another client's table takes this one's place before the first start.
+    pub table_replaced: bool,
+    /// Hangs up when it has refused something.
+    pub hangs_up: bool,
 }
 
 impl Default for Script {
@@ -59,6 +70,11 @@ impl Default for Script {
             clock_ns: |connection| 1_000 + connection as u64,
             extra_samples: 0,
             guest_name: "web-1",
+            mapping: (0x10_0000, 0x10_1000, 0x1000, &[0xab; 20]),
+            caller_rows: 0,
+            caller_table: None,
+            table_replaced: false,
+            hangs_up: false,
         }
     }
 }
@@ -73,6 +89,16 @@ impl Script {
 pub struct Peer {
     pub address: SocketAddr,
     log: Arc<Mutex<Vec<String>>>,
+    tables: Arc<Mutex<Vec<Vec<Row>>>>,
+    starts: Arc<Mutex<Vec<Asked>>>,
+}
+
+/// What a start asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    pub mode: u32,
+    pub flags: u32,
+    pub caller_table: Option<u32>,
 }
 
 impl Peer {
@@ -81,19 +107,31 @@ impl Peer {
         let address = listener.local_addr().unwrap();
         let log = Arc::new(Mutex::new(Vec::new()));
         let shared = Arc::clone(&log);
+        let tables = Arc::new(Mutex::new(Vec::new()));
+        let starts = Arc::new(Mutex::new(Vec::new()));
+        let (kept_tables, kept_starts) = (Arc::clone(&tables), Arc::clone(&starts));
         thread::spawn(move || {
             let mut guest = Guest {
                 older: script.older_epoch,
                 acknowledged: Vec::new(),
+                held: script.caller_table,
+                arriving: Vec::new(),
                 script,
                 log: shared,
+                tables: kept_tables,
+                starts: kept_starts,
             };
             for (number, stream) in listener.incoming().enumerate() {
                 // A broken conversation is what many tests want.
                 let _ = guest.converse(stream.unwrap(), number);
             }
         });
-        Peer { address, log }
+        Peer {
+            address,
+            log,
+            tables,
+            starts,
+        }
     }
 
     /// A peer that is no agent: `speak` has the connection to itself.
@@ -108,12 +146,24 @@ impl Peer {
         Peer {
             address,
             log: Arc::default(),
+            tables: Arc::default(),
+            starts: Arc::default(),
         }
     }
 
     /// What the agent was asked so far, a word each.
     pub fn log(&self) -> Vec<String> {
         self.log.lock().unwrap().clone()
+    }
+
+    /// The caller tables that were installed.
+    pub fn tables(&self) -> Vec<Vec<Row>> {
+        self.tables.lock().unwrap().clone()
+    }
+
+    /// What the recordings that were started were to be.
+    pub fn starts(&self) -> Vec<Asked> {
+        self.starts.lock().unwrap().clone()
     }
 
     /// Waits until the agent was asked this.
@@ -134,10 +184,18 @@ struct Guest {
     script: Script,
     older: bool,
     acknowledged: Vec<u64>,
+    /// The checksum of the caller table in use.
+    held: Option<u32>,
+    /// The rows of the one that is being sent.
+    arriving: Vec<Row>,
     log: Arc<Mutex<Vec<String>>>,
+    tables: Arc<Mutex<Vec<Vec<Row>>>>,
+    starts: Arc<Mutex<Vec<Asked>>>,
 }
 
 const RECORDING: u64 = 3;
+const UPLOAD: u64 = 9;
+const MAX_REQUEST: u32 = 1024;
 const OLDER: u64 = 6;
 const NEWER: u64 = 7;
 
@@ -171,27 +229,81 @@ impl Guest {
             && refused == kind
         {
             self.note("refused");
-            return line.send(&Refusal {
+            line.send(&Refusal {
                 code,
                 request: kind,
                 text,
-            });
+            })?;
+            return match self.script.hangs_up {
+                true => Err(std::io::ErrorKind::ConnectionAborted.into()),
+                false => Ok(()),
+            };
         }
         let frame = frame::Frame { kind, body };
         match kind {
             types::HELLO => {
                 self.note("hello");
-                for frame in welcome(&self.script, (self.script.clock_ns)(number)) {
+                let script = Script {
+                    caller_table: self.held,
+                    ..self.script.clone()
+                };
+                for frame in welcome(&script, (self.script.clock_ns)(number)) {
                     line.write(&frame)?;
                 }
                 Ok(())
             }
             types::START => {
+                let start: Start<'_> = frame::decode(&frame).unwrap();
+                if std::mem::take(&mut self.script.table_replaced) {
+                    self.held = Some(0);
+                }
+                if start.caller_table.is_some() && start.caller_table != self.held {
+                    self.note("no table");
+                    return line.send(&Refusal {
+                        code: refusal::NO_TABLE,
+                        request: kind,
+                        text: "another caller table is in use",
+                    });
+                }
                 self.note("start");
+                self.starts.lock().unwrap().push(Asked {
+                    mode: start.mode,
+                    flags: start.flags,
+                    caller_table: start.caller_table,
+                });
                 line.send(&Started {
                     recording: RECORDING,
                     started_ns: 1_000,
                 })
+            }
+            types::TABLE_BEGIN => {
+                let TableBegin { rows } = frame::decode(&frame).unwrap();
+                self.note(&format!("table of {rows}"));
+                self.arriving.clear();
+                line.send(&TableReady { upload: UPLOAD })
+            }
+            types::TABLE_ROWS => {
+                let run: TableRows<'_> = frame::decode(&frame).unwrap();
+                assert!(body.len() <= MAX_REQUEST as usize);
+                assert_eq!(
+                    (run.upload, run.first),
+                    (UPLOAD, self.arriving.len() as u32)
+                );
+                let after = self.arriving.last().map_or(0, |row| row.code);
+                let rows = &mut self.arriving;
+                decode_run(after, run.count, run.payload, |row| rows.push(row)).unwrap();
+                Ok(())
+            }
+            types::TABLE_END => {
+                let end: TableEnd = frame::decode(&frame).unwrap();
+                let rows = std::mem::take(&mut self.arriving);
+                let found = rows.iter().fold(0, |crc, row| checksum(crc, *row));
+                assert_eq!((end.upload, end.checksum), (UPLOAD, found));
+                self.held = Some(found);
+                self.note("table installed");
+                let count = rows.len() as u32;
+                self.tables.lock().unwrap().push(rows);
+                line.send(&TableInstalled { rows: count })
             }
             types::CHECK => {
                 self.note("check");
@@ -300,18 +412,18 @@ pub fn welcome(script: &Script, monotonic_ns: u64) -> Vec<Vec<u8>> {
             min_period_ns: 10_000,
             max_period_ns: 10_000_000_000,
             max_depth: 128,
-            max_request: 1024,
+            max_request: MAX_REQUEST,
             memory_bytes: 1 << 20,
             nodes_per_vcpu: 4096,
-            caller_rows: 0,
-            caller_table: None,
+            caller_rows: script.caller_rows,
+            caller_table: script.caller_table,
         }),
         encode(&Mapping {
-            start: 0x10_0000,
-            end: 0x10_1000,
-            file_offset: 0x1000,
+            start: script.mapping.0,
+            end: script.mapping.1,
+            file_offset: script.mapping.2,
             code_base: 0x100,
-            build_id: &[0xab; 20],
+            build_id: script.mapping.3,
             path: "/boot/guest.elf",
         }),
     ]

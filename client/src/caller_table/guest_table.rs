@@ -1,0 +1,170 @@
+//! The table of all of a guest's images.
+
+use unikprof_proto::caller_table::Row;
+
+use super::CallerTable;
+use super::error::{CallerTableError, Note};
+use super::image_table::{ImageTable, MAX_ROWS};
+use super::stretches::{Detail, RowBuilder, TooManyRows};
+use crate::agent_info::{AgentInfo, CodeMap};
+use crate::printable::Printable;
+use crate::profile::{Architecture, Mapping};
+use crate::record::Unwind;
+use crate::symbols::{SymbolWarning, Symbolizer};
+
+/// What could be made for a guest.
+#[derive(Debug, Default)]
+pub struct Prepared {
+    /// The table, where there is one that the agent has room for.
+    pub table: Option<CallerTable>,
+    /// What the user should know, where callers will be guessed.
+    pub notes: Vec<Note>,
+}
+
+/// Compiles the images that the symbolizer has or finds for a guest, as far as the agent has room.
+///
+/// For [`Unwind::Table`] that is the whole table or an error. Otherwise an agent without room for it
+/// gets what serves the interrupted function: where a frame record is complete or the program's
+/// instructions tell an entry or a return, the agent finds the same caller without a rule.
+///
+/// # Errors
+/// [`CallerTableError`]: an image that the user named is not the guest's, or a table is needed and
+/// there is none.
+pub fn prepare(
+    symbolizer: &Symbolizer,
+    agent: &AgentInfo,
+    unwind: Unwind,
+) -> Result<Prepared, CallerTableError> {
+    let mut guest = GuestTable::compile(symbolizer, agent)?;
+    let chosen = guest.choose(agent, unwind);
+    let mut notes = guest.notes;
+    match chosen {
+        Ok(table) => Ok(Prepared { table, notes }),
+        Err(note) if unwind == Unwind::Table => Err(CallerTableError::Needed(note)),
+        Err(note) => {
+            notes.push(note);
+            Ok(Prepared { table: None, notes })
+        }
+    }
+}
+
+struct GuestTable<'a> {
+    mappings: &'a CodeMap,
+    tables: Vec<ImageTable>,
+    /// By mapping: its table's number.
+    by_mapping: Vec<Option<usize>>,
+    notes: Vec<Note>,
+}
+
+impl<'a> GuestTable<'a> {
+    fn compile(
+        symbolizer: &Symbolizer,
+        agent: &'a AgentInfo,
+    ) -> Result<GuestTable<'a>, CallerTableError> {
+        let mappings: Vec<Mapping> = agent.mappings.iter().cloned().collect();
+        let mut guest = GuestTable {
+            mappings: &agent.mappings,
+            tables: Vec::new(),
+            by_mapping: vec![None; mappings.len()],
+            notes: Vec::new(),
+        };
+        let architecture = Architecture::from_name(&agent.architecture);
+        let mut warnings = Vec::new();
+        let images = symbolizer.images();
+        let assignment = images.assign(&mappings, &architecture, &mut warnings)?;
+        if architecture != Architecture::X86_64 {
+            guest.notes.push(Note::Architecture {
+                found: Printable(&agent.architecture).to_string(),
+            });
+            return Ok(guest);
+        }
+        for group in &assignment.groups {
+            let Some(assigned) = &group.image else {
+                if group.mappings.contains(&0) {
+                    guest.notes.push(Note::NoImage {
+                        program: Printable(group.name()).to_string(),
+                    });
+                }
+                continue;
+            };
+            match ImageTable::compile(assigned.image(), &images.options.debug_dirs) {
+                Ok(table) => {
+                    for &mapping in &group.mappings {
+                        guest.by_mapping[mapping] = Some(guest.tables.len());
+                    }
+                    guest.tables.push(table);
+                }
+                Err(error) => guest.notes.push(Note::Image(error)),
+            }
+        }
+        // The others are about names.
+        let used = |warning: &SymbolWarning| {
+            use SymbolWarning::{Forced, NotVerified};
+            matches!(warning, Forced { .. } | NotVerified { .. })
+        };
+        guest
+            .notes
+            .extend(warnings.into_iter().filter(used).map(Note::Symbols));
+        Ok(guest)
+    }
+
+    fn rows(&self, detail: Detail) -> Result<Vec<Row>, TooManyRows> {
+        let mut rows = RowBuilder::new(detail, MAX_ROWS);
+        for ((code_base, mapping), table) in self.mappings.codes().zip(&self.by_mapping) {
+            if let Some(table) = table {
+                // Agents look at the program's own instructions: a library may be unloaded.
+                let is_program = self.by_mapping.first() == Some(&Some(*table));
+                rows.set_detail(match is_program {
+                    true => detail,
+                    false => detail.max(Detail::ByFramePointer),
+                });
+                self.tables[*table].place(mapping, code_base, &mut rows)?;
+            }
+        }
+        rows.finish()
+    }
+
+    /// The largest table that the agent has room for and that is of use.
+    fn choose(&mut self, agent: &AgentInfo, unwind: Unwind) -> Result<Option<CallerTable>, Note> {
+        let full = self
+            .rows(Detail::Full)
+            .map_err(|TooManyRows| Note::TooManyRows)?;
+        if full.is_empty() {
+            return match unwind {
+                Unwind::Table => Err(self.why_none()),
+                Unwind::Fp => Ok(None),
+            };
+        }
+        let room = agent.caller_rows as usize;
+        if full.len() <= room {
+            return Ok(Some(CallerTable::new(full)));
+        }
+        let no_room = |least| Note::NoRoom {
+            needed: full.len(),
+            least,
+            room: agent.caller_rows,
+        };
+        if unwind == Unwind::Table {
+            return Err(no_room(None));
+        }
+        let small = self
+            .rows(Detail::ByInstructions)
+            .map_err(|TooManyRows| Note::TooManyRows)?;
+        if small.len() <= room && !small.is_empty() {
+            return Ok(Some(CallerTable::new(small)));
+        }
+        // Without frame pointers there is nothing to leave out.
+        Err(no_room(Some(small.len().min(full.len()))))
+    }
+
+    /// Why there is no row at all: the note that says most.
+    fn why_none(&mut self) -> Note {
+        let says_most = |note: &Note| !matches!(note, Note::Symbols(_));
+        match self.notes.iter().position(says_most) {
+            Some(at) => self.notes.swap_remove(at),
+            None => Note::NoImage {
+                program: "the guest's program".into(),
+            },
+        }
+    }
+}

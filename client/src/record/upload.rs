@@ -1,0 +1,136 @@
+//! Sending a caller table: announce it, send its rows without waiting, and have it confirmed.
+
+use unikprof_proto::caller_table::{MAX_ROW_BYTES, Row, RunEncoder};
+use unikprof_proto::frame::{self, HEADER, MAX_BODY};
+use unikprof_proto::message::{TableBegin, TableEnd, TableInstalled, TableReady, TableRows};
+
+use super::RecordError;
+use super::session::Attempt;
+use crate::caller_table::CallerTable;
+use crate::connection::{Connection, ConnectionError};
+
+const DOING: &str = "sending the caller table";
+
+/// What a run's frame takes beside its rows: upload, first and count as varints of 64 and 32 bits,
+/// and the length of the rows, at most [`MAX_BODY`].
+const RUN_HEAD: usize = 10 + 5 + 5 + 3;
+
+/// Sends the whole table. May be repeated: the agent gives up what was sent before.
+pub(super) fn upload(
+    connection: &mut Connection,
+    table: &CallerTable,
+    max_request: u32,
+) -> Result<(), Attempt> {
+    // More than 2³² rows have no codes.
+    let rows = table.rows().len() as u32;
+    let ready: TableReady =
+        connection.ask(&TableBegin { rows }, "leave to send a caller table", DOING)?;
+    let frames = run_frames(ready.upload, table.rows(), max_request).map_err(Attempt::Failed)?;
+    let sent = connection.send_frames(&frames, DOING).and_then(|()| {
+        let end = TableEnd {
+            upload: ready.upload,
+            checksum: table.checksum(),
+        };
+        connection.send(&end, DOING)
+    });
+    if let Err(error) = sent {
+        // An agent that hangs up in between has said why.
+        let refused = connection.receive(DOING).err();
+        let refused = refused.filter(|error| matches!(error, ConnectionError::Refused { .. }));
+        return Err(refused.unwrap_or(error).into());
+    }
+    let _: TableInstalled = connection.answer("a caller table installed", DOING)?;
+    Ok(())
+}
+
+/// All rows, as frames that this agent takes.
+fn run_frames(upload: u64, rows: &[Row], max_request: u32) -> Result<Vec<u8>, RecordError> {
+    let room = (max_request as usize).min(MAX_BODY);
+    let mut payload = vec![0; room.saturating_sub(RUN_HEAD)];
+    if payload.len() < MAX_ROW_BYTES {
+        return Err(RecordError::ShortRequests {
+            limit: max_request,
+            needed: RUN_HEAD + MAX_ROW_BYTES,
+        });
+    }
+    let mut frames = Vec::new();
+    let mut buffer = [0; HEADER + MAX_BODY];
+    let mut first = 0;
+    let mut after = 0;
+    while let Some(rest) = rows.get(first..).filter(|rest| !rest.is_empty()) {
+        let mut run = RunEncoder::new(after, &mut payload);
+        let mut count = 0;
+        for row in rest {
+            if !run.has_room() {
+                break;
+            }
+            run.push(*row);
+            after = row.code;
+            count += 1;
+        }
+        let length = run.finish();
+        let message = TableRows {
+            upload,
+            first: first as u32,
+            count,
+            payload: &payload[..length],
+        };
+        let length =
+            frame::encode(&message, &mut buffer).map_err(|source| ConnectionError::Frame {
+                doing: DOING,
+                source,
+            })?;
+        frames.extend_from_slice(&buffer[..length]);
+        first += count as usize;
+    }
+    Ok(frames)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use unikprof_proto::caller_table::{Rule, decode_run};
+
+    use super::*;
+
+    #[test]
+    fn every_row_arrives_in_frames_that_the_agent_takes() {
+        // Rows of every length, the longest included.
+        let rows: Vec<Row> = (0..1000_u32)
+            .map(|at| Row {
+                code: 16 + at * at * 4_000,
+                rule: Rule(u32::MAX >> (at % 30)),
+            })
+            .collect();
+        for limit in [RUN_HEAD + MAX_ROW_BYTES, 64, 1024, 1 << 20] {
+            let bytes = run_frames(u64::MAX, &rows, limit as u32).unwrap();
+            let (mut rest, mut found) = (&bytes[..], Vec::new());
+            while let Some(frame) = frame::split(rest).unwrap() {
+                assert!(frame.body.len() <= limit.min(MAX_BODY));
+                let run: TableRows<'_> = frame::decode(&frame).unwrap();
+                assert_eq!((run.upload, run.first), (u64::MAX, found.len() as u32));
+                let after = found.last().map_or(0, |row: &Row| row.code);
+                decode_run(after, run.count, run.payload, |row| found.push(row)).unwrap();
+                rest = &rest[frame.length()..];
+            }
+            assert!(rest.is_empty());
+            assert_eq!(found, rows, "in requests of {limit} bytes");
+        }
+    }
+
+    #[test]
+    fn requests_too_short_for_a_row_are_an_error() {
+        let rows = [Row {
+            code: 16,
+            rule: Rule::ENTRY,
+        }];
+        let limit = (RUN_HEAD + MAX_ROW_BYTES - 1) as u32;
+        for limit in [0, limit] {
+            let error = run_frames(1, &rows, limit).unwrap_err();
+            assert!(
+                matches!(error, RecordError::ShortRequests { .. }),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! The caller table as the agent and the user meet it: sent before a recording, left out, refused,
+//! and written to a file.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../src/caller_table/test_elf.rs"]
+#[allow(dead_code)]
+mod test_elf;
+
+mod peer;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use gimli::write::{
+    Address, CallFrameInstruction, CommonInformationEntry, EhFrame, EndianVec,
+    FrameDescriptionEntry, FrameTable,
+};
+use gimli::{Encoding, Format, LittleEndian, X86_64};
+use peer::{Asked, Peer, Script};
+use tempfile::TempDir;
+use test_elf::{CODE_ADDRESS, CODE_OFFSET, TestElf};
+use unikprof_proto::caller_table::{Row, Rule, TableFile, checksum};
+use unikprof_proto::code::{message_type as types, mode, refusal, start_flag};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_unikprof-client");
+const BUILD_ID: &[u8] = &[0xc0, 0xff, 0xee, 1];
+/// Enough that their rows take several requests. Every other one is a leaf without a frame.
+const FUNCTIONS: u64 = 500;
+/// Bytes from one function to the next; half of them are its own.
+const STRIDE: u64 = 32;
+/// Of a function with a frame: entry, pushed, frame record, return, and the unknown code behind; of
+/// a leaf: entry, and the code behind.
+const FULL_ROWS: u32 = (5 + 2) * FUNCTIONS as u32 / 2;
+/// The leaves: the others are told by the frame pointer and their instructions, but for the very first
+/// of them, since agents look at the byte before as well.
+const SMALL_ROWS: u32 = 2 + 2 * FUNCTIONS as u32 / 2;
+
+/// What an agent needs for so many rows, an even number.
+fn block(rows: u32) -> u32 {
+    rows * 10 + 16
+}
+
+/// A folder with an image in it.
+struct Image {
+    folder: TempDir,
+    path: PathBuf,
+}
+
+impl Image {
+    fn new() -> Image {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("guest.elf");
+        // `hlt`, which is no padding.
+        let mut code = vec![0xf4; (FUNCTIONS * STRIDE) as usize];
+        for function in code.chunks_mut(2 * STRIDE as usize) {
+            function[..4].copy_from_slice(&[0x55, 0x48, 0x89, 0xe5]);
+            function[15] = 0xc3;
+        }
+        let elf = TestElf::new(&code, &[(".eh_frame", 0, &eh_frame())]).bytes();
+        fs::write(&path, elf).unwrap();
+        Image { folder, path }
+    }
+
+    fn path(&self) -> &str {
+        self.path.to_str().unwrap()
+    }
+
+    fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The guest that runs it, with an agent that has room for so many rows.
+    fn guest(&self, caller_rows: u32) -> Script {
+        let end = CODE_ADDRESS + FUNCTIONS * STRIDE;
+        Script {
+            mapping: (CODE_ADDRESS, end, CODE_OFFSET, BUILD_ID),
+            caller_rows,
+            ..Script::default()
+        }
+    }
+}
+
+fn eh_frame() -> Vec<u8> {
+    let encoding = Encoding {
+        format: Format::Dwarf32,
+        version: 1,
+        address_size: 8,
+    };
+    let mut table = FrameTable::default();
+    let mut cie = CommonInformationEntry::new(encoding, 1, -8, X86_64::RA);
+    cie.add_instruction(CallFrameInstruction::Cfa(X86_64::RSP, 8));
+    cie.add_instruction(CallFrameInstruction::Offset(X86_64::RA, -8));
+    let cie = table.add_cie(cie);
+    for function in 0..FUNCTIONS {
+        let start = Address::Constant(CODE_ADDRESS + function * STRIDE);
+        let mut fde = FrameDescriptionEntry::new(start, 16);
+        for (at, instruction) in [
+            (1, CallFrameInstruction::CfaOffset(16)),
+            (1, CallFrameInstruction::Offset(X86_64::RBP, -16)),
+            (4, CallFrameInstruction::CfaRegister(X86_64::RBP)),
+            (15, CallFrameInstruction::Cfa(X86_64::RSP, 8)),
+        ] {
+            if function % 2 == 0 {
+                fde.add_instruction(at, instruction);
+            }
+        }
+        table.add_fde(cie, fde);
+    }
+    let mut section = EhFrame(EndianVec::new(LittleEndian));
+    table.write_eh_frame(&mut section).unwrap();
+    section.0.into_vec()
+}
+
+/// Runs, demands this exit code, and answers stdout and stderr.
+#[track_caller]
+fn expect(code: i32, arguments: &[&str], directory: &Path) -> (String, String) {
+    let output = Command::new(PROGRAM)
+        .args(arguments)
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{arguments:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}"
+    );
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    (stdout, stderr)
+}
+
+/// Starts a recording with these further arguments; answers stderr.
+#[track_caller]
+fn start(code: i32, peer: &Peer, arguments: &[&str], folder: &Path) -> String {
+    let address = peer.address.to_string();
+    let all = [&["connect", &address, "start"], arguments].concat();
+    expect(code, &all, folder).1
+}
+
+fn checksum_of(rows: &[Row]) -> u32 {
+    rows.iter().fold(0, |crc, row| checksum(crc, *row))
+}
+
+#[test]
+fn the_table_is_sent_before_the_recording_starts_and_asked_for_by_it() {
+    let image = Image::new();
+    let peer = Peer::start(image.guest(FULL_ROWS));
+    let stderr = start(0, &peer, &["--image", image.path()], image.folder());
+    assert_eq!(stderr, "");
+    let begin = format!("table of {FULL_ROWS}");
+    assert_eq!(peer.log(), ["hello", &begin, "table installed", "start"]);
+    let [rows] = &peer.tables()[..] else {
+        panic!("one table");
+    };
+    let first: Vec<(u32, Rule)> = rows[..6].iter().map(|row| (row.code, row.rule)).collect();
+    let pushed = Rule(2 | 2 << 2 | 2 << 8);
+    let expected = [
+        (0x100, Rule::ENTRY),
+        (0x101, pushed),
+        (0x104, Rule::FRAME_RECORD),
+        (0x10f, Rule::ENTRY),
+        (0x110, Rule::UNKNOWN),
+        (0x120, Rule::ENTRY),
+    ];
+    assert_eq!(first, expected, "keyed by the codes of the mapping");
+    let asked = Asked {
+        mode: mode::CPU,
+        flags: 0,
+        caller_table: Some(checksum_of(rows)),
+    };
+    assert_eq!(peer.starts(), [asked]);
+    // The second client finds it there.
+    start(0, &peer, &["--image", image.path()], image.folder());
+    assert_eq!(peer.tables().len(), 1, "{:?}", peer.log());
+    assert_eq!(peer.starts(), [asked, asked]);
+}
+
+#[test]
+fn record_sends_it_as_start_does() {
+    let image = Image::new();
+    let peer = Peer::start(image.guest(FULL_ROWS));
+    let address = peer.address.to_string();
+    let arguments = ["--image", image.path(), "-o", "r.unikprof"];
+    let arguments = [&["connect", &address, "record", "1s"], &arguments[..]].concat();
+    expect(0, &arguments, image.folder());
+    assert_eq!(peer.log()[2..5], ["table installed", "start", "check"]);
+    assert!(peer.starts()[0].caller_table.is_some());
+}
+
+#[test]
+fn modes_and_the_way_of_unwinding_are_sent() {
+    let image = Image::new();
+    let peer = Peer::start(image.guest(FULL_ROWS));
+    for (name, code) in [
+        ("cpu", mode::CPU),
+        ("wall", mode::WALL),
+        ("off-cpu", mode::OFF_CPU),
+    ] {
+        let arguments = ["--image", image.path(), "--unwind", "table", "--mode", name];
+        start(0, &peer, &arguments, image.folder());
+        let asked = *peer.starts().last().unwrap();
+        assert_eq!((asked.mode, asked.flags), (code, start_flag::UNWIND_TABLE));
+        assert!(asked.caller_table.is_some());
+    }
+}
+
+#[test]
+fn a_table_that_another_client_replaced_is_sent_again() {
+    let image = Image::new();
+    let peer = Peer::start(Script {
+        table_replaced: true,
+        ..image.guest(FULL_ROWS)
+    });
+    start(0, &peer, &["--image", image.path()], image.folder());
+    let log = peer.log();
+    let again = log.iter().skip_while(|word| *word != "no table").nth(2);
+    assert_eq!(
+        again.map(String::as_str),
+        Some("table installed"),
+        "{log:?}"
+    );
+    assert_eq!(peer.starts().len(), 1);
+}
+
+#[test]
+fn what_the_agent_refuses_is_told_and_nothing_is_started() {
+    let image = Image::new();
+    for (request, code, text, hangs_up) in [
+        (
+            types::TABLE_BEGIN,
+            refusal::ALREADY_RECORDING,
+            "`nightly` is being recorded",
+            false,
+        ),
+        (
+            types::TABLE_END,
+            refusal::BAD_TABLE,
+            "another client has begun to send one",
+            false,
+        ),
+        (
+            types::TABLE_ROWS,
+            refusal::MALFORMED,
+            "a row too many",
+            true,
+        ),
+    ] {
+        let peer = Peer::start(Script {
+            refuses: Some((request, code, text)),
+            hangs_up,
+            ..image.guest(FULL_ROWS)
+        });
+        let stderr = start(5, &peer, &["--image", image.path()], image.folder());
+        assert!(
+            stderr.contains("the agent refused") && stderr.contains(text),
+            "{stderr}"
+        );
+        assert!(peer.starts().is_empty());
+    }
+}
+
+#[test]
+fn a_table_that_does_not_fit_is_left_out_or_an_error() {
+    let image = Image::new();
+    let room = SMALL_ROWS - 1;
+    let peer = Peer::start(image.guest(room));
+    let arguments = ["--image", image.path()];
+    let stderr = start(0, &peer, &arguments, image.folder());
+    let needed = format!("{FULL_ROWS} rows");
+    let block = format!("{} bytes", block(FULL_ROWS));
+    for words in [&needed, "guessed", &format!("room for {room}"), &block] {
+        assert!(stderr.contains(words), "no {words:?} in: {stderr}");
+    }
+    assert_eq!(peer.starts()[0].caller_table, None);
+    let by_table = ["--image", image.path(), "--unwind", "table"];
+    let stderr = start(5, &peer, &by_table, image.folder());
+    for words in [&needed, "error", &format!("room for {room}"), &block] {
+        assert!(stderr.contains(words), "no {words:?} in: {stderr}");
+    }
+    assert_eq!(peer.starts().len(), 1, "nothing was started");
+    assert!(peer.tables().is_empty());
+}
+
+#[test]
+fn an_agent_with_little_room_gets_what_serves_the_interrupted_function() {
+    let image = Image::new();
+    let peer = Peer::start(image.guest(SMALL_ROWS));
+    let stderr = start(0, &peer, &["--image", image.path()], image.folder());
+    assert_eq!(stderr, "", "nothing is lost");
+    let [rows] = &peer.tables()[..] else {
+        panic!("one table");
+    };
+    assert_eq!(rows.len() as u32, SMALL_ROWS);
+    let first: Vec<(u32, Rule)> = rows[..4].iter().map(|row| (row.code, row.rule)).collect();
+    let expected = [
+        (0x100, Rule::ENTRY),
+        (0x101, Rule::UNKNOWN),
+        (0x120, Rule::ENTRY),
+        (0x130, Rule::UNKNOWN),
+    ];
+    assert_eq!(first, expected);
+    assert!(peer.starts()[0].caller_table.is_some());
+}
+
+#[test]
+fn without_an_image_callers_are_guessed_and_the_user_told_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script {
+        caller_rows: 1000,
+        ..Script::default()
+    });
+    let stderr = start(0, &peer, &[], folder.path());
+    assert!(
+        stderr.contains("guessed") && stderr.contains("--image"),
+        "{stderr}"
+    );
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    for quiet in ["--json", "--no-caller-table"] {
+        assert_eq!(start(0, &peer, &[quiet], folder.path()), "");
+    }
+    let stderr = start(2, &peer, &["--unwind", "table"], folder.path());
+    assert!(stderr.contains("--image"), "{stderr}");
+    let both = ["--unwind", "table", "--no-caller-table"];
+    let stderr = start(2, &peer, &both, folder.path());
+    assert!(stderr.contains("--no-caller-table"), "{stderr}");
+}
+
+#[test]
+fn a_wrong_image_is_refused_before_anything_is_sent() {
+    let image = Image::new();
+    let peer = Peer::start(Script {
+        caller_rows: FULL_ROWS,
+        ..Script::default()
+    });
+    let stderr = start(6, &peer, &["--image", image.path()], image.folder());
+    assert!(
+        stderr.contains("c0ffee01") && stderr.contains("abab"),
+        "{stderr}"
+    );
+    assert_eq!(peer.log(), ["hello"]);
+}
+
+#[test]
+fn the_file_holds_the_image_and_its_rows() {
+    let image = Image::new();
+    let (stdout, _) = expect(0, &["caller-table", "guest.elf"], image.folder());
+    for words in [
+        "guest.elf.callers",
+        "c0ffee01",
+        "1750 in 14088 bytes",
+        "17536",
+    ] {
+        assert!(stdout.contains(words), "no {words:?} in: {stdout}");
+    }
+    let bytes = fs::read(image.folder().join("guest.elf.callers")).unwrap();
+    let file = TableFile::parse(&bytes).unwrap();
+    assert_eq!(file.build_id(), BUILD_ID);
+    assert_eq!(file.rows().len() as u32, FULL_ROWS);
+    let first = file.rows().next().map(|row| u64::from(row.code));
+    assert_eq!(first, Some(CODE_OFFSET), "keyed by file offset");
+    let arguments = ["caller-table", "guest.elf", "-o", "t", "--json"];
+    let (json, _) = expect(0, &arguments, image.folder());
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["rows"], FULL_ROWS);
+    assert_eq!(json["block_bytes"], block(FULL_ROWS + 2));
+    assert_eq!(fs::read(image.folder().join("t")).unwrap(), bytes);
+    let piped = Command::new(PROGRAM)
+        .args(["caller-table", image.path(), "-o", "-"])
+        .output()
+        .unwrap();
+    assert_eq!(piped.stdout, bytes);
+}
+
+#[test]
+fn what_yields_no_file_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let section = eh_frame();
+    let mut no_id = TestElf::new(&[0xf4; 64], &[(".eh_frame", 0, &section)]);
+    no_id.sections.truncate(1);
+    fs::write(here.join("no-id"), no_id.bytes()).unwrap();
+    fs::write(
+        here.join("no-calls"),
+        TestElf::new(&[0xf4; 64], &[]).bytes(),
+    )
+    .unwrap();
+    fs::write(here.join("text"), "no ELF").unwrap();
+    for (file, words) in [
+        ("no-id", "--build-id"),
+        ("no-calls", "-fasynchronous-unwind-tables"),
+        ("text", "not an ELF file"),
+        ("nothing", "cannot read"),
+    ] {
+        let (stdout, stderr) = expect(6, &["caller-table", file], here);
+        assert!(stderr.contains(words), "{file}: {stderr}");
+        assert_eq!(stdout, "");
+    }
+    assert_eq!(
+        fs::read_dir(here).unwrap().count(),
+        3,
+        "no file was written"
+    );
+}
