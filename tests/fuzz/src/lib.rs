@@ -3,8 +3,12 @@
 //! Each module checks one thing for one input, and panics where it does not hold; the targets in
 //! `fuzz_targets` hand it what libFuzzer makes up. `cargo test` checks the seeds.
 
+pub mod caller_table;
 mod checksum;
 mod client;
+/// Images made for tests: the client's.
+#[path = "../../../client/src/caller_table/test_elf.rs"]
+mod elf;
 mod fake;
 pub mod frames;
 mod guarded;

@@ -74,7 +74,8 @@ fn report(recording: &Recording) {
     }
 }
 
-fn bounded<T>(length: usize, run: impl FnOnce() -> T) -> T {
+/// Runs, within the memory that so many bytes of input may take.
+pub(crate) fn bounded<T>(length: usize, run: impl FnOnce() -> T) -> T {
     let before = ALLOCATED.current_usage();
     ALLOCATED.reset_peak_usage();
     let result = run();

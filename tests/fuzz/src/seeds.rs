@@ -4,13 +4,15 @@ use unikprof_client::recording::{FileEnd, FileHeader};
 use unikprof_proto::code::message_type;
 use unikprof_proto::frame::{self, Message};
 
+use crate::elf::{CODE_ADDRESS, TestElf};
 use crate::{checksum, recording, sessions};
 
 /// For each target, by its name.
-pub fn all() -> [(&'static str, Vec<Vec<u8>>); 5] {
+pub fn all() -> [(&'static str, Vec<Vec<u8>>); 6] {
     // What an agent sends to a client that makes one recording: every kind of answer.
     let answers = sessions::play(&[]);
     [
+        ("caller_table", images()),
         ("frames", frames(&answers)),
         ("nodes", nodes(&answers)),
         ("sessions", conversations()),
@@ -122,6 +124,47 @@ fn put<'m>(message: &impl Message<'m>, out: &mut Vec<u8>) {
     out.extend(&buffer[..length]);
 }
 
+/// An image, and the choices that make one like it: a function with a frame and a linkage table.
+fn images() -> Vec<Vec<u8>> {
+    let section = call_frames();
+    let elf = TestElf::new(&[0xf4; 256], &[(".eh_frame", 0, &section)]);
+    let whole = [vec![0], elf.bytes()].concat();
+    // The code's byte and length, no more segments, the address 0; two bytes of length for choice 3.
+    let made =
+        |choices, length: &[u8]| [&[choices, 0xf4, 0, 1, 0, 0], length, &section[..]].concat();
+    let cut = (section.len() as u16).to_le_bytes();
+    vec![whole, made(1, &[]), made(2, &[]), made(3, &cut)]
+}
+
+/// The sections' content: one entry that is shared and one for each function.
+fn call_frames() -> Vec<u8> {
+    let mut section = Vec::new();
+    let mut entry = |kind: u32, rest: &[&[u8]]| {
+        let body = rest.concat();
+        let whole = (8 + body.len()).next_multiple_of(8);
+        section.extend((whole as u32 - 4).to_le_bytes());
+        section.extend(kind.to_le_bytes());
+        section.extend(body);
+        // Up to a multiple of eight bytes there is nothing to do.
+        section.resize(section.len().next_multiple_of(8), 0);
+        section.len()
+    };
+    // Version 1, no augmentation, factors 1 and -8, column 16; CFA = rsp + 8, the address below it.
+    let shared: &[u8] = &[1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1];
+    let mut at = entry(0, &[shared]);
+    // push %rbp; mov %rsp, %rbp; pop %rbp
+    let frame: &[u8] = &[0x41, 0x0e, 16, 0x86, 2, 0x43, 0x0d, 6, 0x5a, 0x0c, 7, 8];
+    let linkage: &[u8] = &[
+        0x0f, 11, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22,
+    ];
+    for (start, length, instructions) in [(0_u64, 31_u64, frame), (64, 64, linkage)] {
+        let start = (CODE_ADDRESS + start).to_le_bytes();
+        let back = at as u32 + 4;
+        at = entry(back, &[&start, &length.to_le_bytes(), instructions]);
+    }
+    section
+}
+
 /// Chains of frame records of several lengths, as [`walk`](crate::walk) understands them.
 fn stacks() -> Vec<Vec<u8>> {
     [0_u8, 1, 5, 40]
@@ -142,7 +185,9 @@ fn stacks() -> Vec<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use unikprof_client::caller_table::ImageTable;
     use unikprof_client::recording::{Completeness, Reading, Recording};
+    use unikprof_client::symbols::Image;
 
     /// Fuzzing begins with what is sound, not with what is refused at its first byte.
     #[test]
@@ -157,6 +202,18 @@ mod tests {
         assert_eq!(recording.profile.recording().warnings, [""; 0]);
     }
 
+    /// The fuzzer begins with a table that has every kind of row.
+    #[test]
+    fn the_seed_of_an_image_has_a_table() {
+        let [whole, ..] = &super::images()[..] else {
+            panic!("an image and what makes one");
+        };
+        let image = Image::parse("seed".as_ref(), whole[1..].to_vec()).expect("it is sound");
+        let table = ImageTable::compile(&image, &[]).expect("it has functions");
+        assert_eq!(table.tally().damaged, 0);
+        assert_eq!(table.rows().expect("it is small").len(), 5 + 9);
+    }
+
     /// The seeds hold, and are what they are meant to be.
     #[test]
     fn every_seed_holds() {
@@ -164,6 +221,7 @@ mod tests {
             assert!(!seeds.is_empty(), "{target}");
             for seed in seeds {
                 match target {
+                    "caller_table" => crate::caller_table::check(&seed),
                     "frames" => crate::frames::check(&seed),
                     "nodes" => crate::nodes::check(&seed),
                     "sessions" => crate::sessions::check(&seed),
