@@ -225,6 +225,8 @@ impl CodeMap {
             frame_code::BROKEN => SpecialFrame::Broken,
             frame_code::UNKNOWN_CODE => SpecialFrame::UnknownCode,
             frame_code::AGENT => SpecialFrame::AgentWork,
+            frame_code::BLOCKED => SpecialFrame::Blocked,
+            frame_code::LATE => SpecialFrame::Late,
             code if code < frame_code::FIRST_ADDRESS => SpecialFrame::Other(code),
             code => {
                 let address = self.address(code).ok_or(UnknownCode(code))?;

@@ -8,6 +8,8 @@ pub mod connection;
 mod demo;
 pub mod exit_code;
 mod frame_reader;
+#[cfg(test)]
+mod golden;
 pub mod interrupt;
 pub mod output;
 mod printable;

@@ -16,14 +16,18 @@
 
 mod build_id;
 mod builder;
+mod counters;
+mod distribution;
+mod mode;
 mod recording;
 mod tree;
 
 pub use build_id::{BuildId, BuildIdError};
 pub use builder::ProfileBuilder;
-pub use recording::{
-    Architecture, Cost, Counters, CountersDisagree, Mode, RecordingInfo, Runstate, VcpuStats,
-};
+pub use counters::{Counters, CountersDisagree};
+pub use distribution::{Distribution, Stretch};
+pub use mode::{Mode, Unit, Unwind};
+pub use recording::{Architecture, Cost, RecordingInfo, Runstate, VcpuStats};
 pub(crate) use tree::ChildLists;
 pub use tree::{NodeId, StackTree, TooManyStacks};
 
@@ -94,7 +98,7 @@ impl Profile {
         self.tree.path(node).map(FrameId)
     }
 
-    /// How many samples the stacks hold, all vCPUs together.
+    /// What the stacks hold, all vCPUs together, in the mode's [unit](Mode::unit).
     pub fn sample_count(&self) -> u64 {
         self.samples
             .iter()
@@ -106,6 +110,34 @@ impl Profile {
         self.vcpus
             .iter()
             .fold(Counters::default(), |sum, v| sum.plus(&v.counters))
+    }
+
+    /// The time of all vCPUs together; `None` where one of them cannot tell.
+    pub fn runstate(&self) -> Runstate {
+        self.vcpus
+            .iter()
+            .map(|vcpu| vcpu.runstate)
+            .reduce(|sum, next| sum.plus(&next))
+            .unwrap_or_default()
+    }
+
+    /// The lateness of all vCPUs together; `None` where none of them tells.
+    pub fn lateness_ns(&self) -> Option<Distribution> {
+        self.vcpus
+            .iter()
+            .filter_map(|vcpu| vcpu.lateness_ns.clone())
+            .reduce(|sum, next| sum.plus(&next))
+    }
+
+    /// Sampling's share of the running time of all vCPUs that were measured.
+    pub fn cost_share(&self) -> Option<f64> {
+        let measured = || {
+            let of = |v: &VcpuStats| Some((v.cost?.total_ns, v.runstate.running_ns?));
+            self.vcpus.iter().filter_map(of)
+        };
+        let cost = measured().fold(0, |sum: u64, (cost, _)| sum.saturating_add(cost));
+        let running = measured().fold(0, |sum: u64, (_, ns)| sum.saturating_add(ns));
+        (running != 0).then(|| cost as f64 / running as f64)
     }
 
     /// The mapping that holds an address.
@@ -232,8 +264,11 @@ pub enum SpecialFrame {
     UnknownCode,
     /// The agent's own work.
     AgentWork,
-    /// The guest blocked here.
-    Idle,
+    /// The guest was blocked: the leaf of blocked time in a wall-clock recording.
+    Blocked,
+    /// The sample came late because events were masked: the leaf of a stack whose next frame is the
+    /// code that unmasked them, not the code that ran.
+    Late,
     /// A code this client does not know.
     Other(u32),
 }
@@ -245,20 +280,21 @@ impl fmt::Display for SpecialFrame {
             SpecialFrame::Broken => f.write_str("[broken]"),
             SpecialFrame::UnknownCode => f.write_str("[unknown code]"),
             SpecialFrame::AgentWork => f.write_str("[unikprof agent]"),
-            SpecialFrame::Idle => f.write_str("[idle]"),
+            SpecialFrame::Blocked => f.write_str("[blocked]"),
+            SpecialFrame::Late => f.write_str("[late: events were masked]"),
             SpecialFrame::Other(code) => write!(f, "[special {code}]"),
         }
     }
 }
 
-/// How often one vCPU was found in one stack.
+/// How often, or how long, one vCPU was found in one stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// The stack's leaf in [`Profile::tree`], never the root.
     pub node: NodeId,
     /// The vCPU that was sampled.
     pub vcpu: u32,
-    /// How many samples.
+    /// How many samples or nanoseconds; the mode's [unit](Mode::unit) says which.
     pub count: u64,
 }
 
@@ -273,7 +309,7 @@ mod tests {
         assert_eq!(Frame::caller(0x10).lookup_address(), Some(0x0f));
         // A hostile recording may hold a return address of zero.
         assert_eq!(Frame::caller(0).lookup_address(), Some(u64::MAX));
-        assert_eq!(Frame::Special(SpecialFrame::Idle).lookup_address(), None);
+        assert_eq!(Frame::Special(SpecialFrame::Blocked).lookup_address(), None);
     }
 
     #[test]
@@ -303,7 +339,8 @@ mod tests {
             SpecialFrame::Broken,
             SpecialFrame::UnknownCode,
             SpecialFrame::AgentWork,
-            SpecialFrame::Idle,
+            SpecialFrame::Blocked,
+            SpecialFrame::Late,
             SpecialFrame::Other(9),
         ]
         .iter()
@@ -316,7 +353,8 @@ mod tests {
                 "[broken]",
                 "[unknown code]",
                 "[unikprof agent]",
-                "[idle]",
+                "[blocked]",
+                "[late: events were masked]",
                 "[special 9]"
             ]
         );

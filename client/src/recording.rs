@@ -17,7 +17,6 @@
 //! and [salvages](Reading::Salvage) what is whole if asked to. Types of frames that a reader does
 //! not know are passed over.
 
-mod distribution;
 mod epoch;
 mod error;
 mod format;

@@ -11,8 +11,10 @@
 //! | [`Format::Pprof`] | `go tool pprof` and all that reads its format |
 //! | [`Format::Json`] | programs; the schema is in [`json`] |
 //!
-//! Shares are of all samples that were recorded, also where a filter shows only some. A function
-//! counts once a stack, however often it recurs in it.
+//! Counts are of samples, or of nanoseconds where blocked time was measured
+//! ([`Mode::OffCpu`](crate::profile::Mode::OffCpu)). Shares are of all that was recorded, also where
+//! a filter shows only some; sampled ones have 95 % intervals. A function counts once a stack, however
+//! often it recurs in it.
 //!
 //! ```no_run
 //! use unikprof_client::report::{Format, Report, ReportOptions};
@@ -26,7 +28,8 @@
 //! # }
 //! ```
 
-mod broken;
+mod accounting;
+pub(crate) mod broken;
 mod filter;
 mod folded;
 mod format;
@@ -36,16 +39,21 @@ mod golden_tests;
 mod interval;
 pub mod json;
 mod labels;
+pub(crate) mod marks;
 mod merged;
+#[cfg(test)]
+mod mode_golden_tests;
 #[cfg(feature = "svg")]
 mod palette;
 mod pprof;
 mod pprof_messages;
-mod shorten;
+pub(crate) mod shorten;
+mod stack_warnings;
 #[cfg(feature = "svg")]
 mod svg;
 mod text;
-mod units;
+mod times;
+pub(crate) mod units;
 mod warnings;
 
 pub use format::{Format, UnknownFormat};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use peer::Script;
-use unikprof_client::profile::{Frame, SpecialFrame};
+use unikprof_client::profile::{Frame, Mode, SpecialFrame, Unit};
 use unikprof_client::recording::{
     Completeness, Reading, Recording, RecordingError, RecordingWriter,
 };
@@ -96,10 +96,83 @@ fn what_is_written_comes_back() {
     let vcpu = &profile.vcpus()[0];
     assert_eq!(vcpu.counters.ticks, 17);
     // 20,000 ns of running time at a period of 1,000 ns.
-    assert_eq!(vcpu.counters.missing, 3);
+    assert_eq!(vcpu.counters.missing, Some(3));
     assert_eq!(vcpu.cost.unwrap().cycles_per_second, 3_000_000_000);
     assert_eq!(vcpu.cost.unwrap().total_ns, 100);
     assert_eq!(vcpu.cost.unwrap().cycles_max, 12);
+}
+
+/// Below these marks stands an interrupted place, not a return address: one byte further on, it may be
+/// another line or function.
+#[test]
+fn what_lies_under_a_late_or_blocked_mark_is_a_place_of_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let (blocked, late) = (5, 6);
+    let script = Script {
+        vcpus: vec![vec![
+            (0, vec![0x150, 0x110], 1),
+            (1, vec![late], 2),
+            (0, vec![blocked, 0x170, 0x110], 4),
+            (1, vec![0x160], 8),
+        ]],
+        ..Script::default()
+    };
+    let path = write(directory.path(), &script, &[7], None);
+    let profile = Recording::open(&path, Reading::Strict).unwrap().profile;
+    let mut stacks: Vec<(u64, Vec<Frame>)> = profile
+        .samples()
+        .iter()
+        .map(|sample| {
+            let frames = profile.stack(sample.node).map(|id| profile.frame(id));
+            (sample.count, frames.collect())
+        })
+        .collect();
+    stacks.sort();
+    let leaf = |code: u64| Frame::leaf(0x10_0000 + code - 0x100);
+    let caller = |code: u64| Frame::caller(0x10_0000 + code - 0x100);
+    assert_eq!(
+        stacks,
+        [
+            (1, vec![leaf(0x150), caller(0x110)]),
+            (
+                2,
+                vec![
+                    Frame::Special(SpecialFrame::Late),
+                    leaf(0x150),
+                    caller(0x110)
+                ]
+            ),
+            (
+                4,
+                vec![
+                    Frame::Special(SpecialFrame::Blocked),
+                    leaf(0x170),
+                    caller(0x110)
+                ]
+            ),
+            (8, vec![leaf(0x160), caller(0x150), caller(0x110)]),
+        ]
+    );
+}
+
+#[test]
+fn blocked_time_alone_is_counted_in_nanoseconds_and_misses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = Script {
+        mode: 2,
+        ..Script::default()
+    };
+    let path = write(directory.path(), &script, &[7, 8], None);
+    let recording = Recording::open(&path, Reading::Strict).unwrap();
+    assert_eq!(recording.contradictions, [""; 0]);
+    let profile = &recording.profile;
+    assert_eq!(profile.recording().mode, Mode::OffCpu);
+    assert_eq!(profile.recording().mode.unit(), Unit::Nanoseconds);
+    let counters = profile.counters();
+    assert_eq!(
+        (counters.recorded, counters.blocked, counters.missing),
+        (0, 2 * script.samples(), None)
+    );
 }
 
 #[test]

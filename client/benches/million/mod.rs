@@ -55,6 +55,7 @@ pub(crate) fn profile(stacks: usize, addresses: u64) -> Result<Profile, TooManyS
         counters: Counters {
             ticks: recorded,
             recorded,
+            by_frame_pointer: recorded,
             ..Counters::default()
         },
         ..VcpuStats::default()

@@ -10,9 +10,10 @@ use unikprof_proto::code::{start_flag, state};
 use crate::agent_info::AgentInfo;
 use crate::connection::Address;
 use crate::printable::Printable;
-use crate::profile::Mapping;
+use crate::profile::{Mapping, Mode, Unit};
 use crate::record::{RecorderStatus, Settings, rate_text};
 use crate::recording::Recording;
+use crate::report::units::amount_with_unit;
 
 /// Who the agent is.
 pub(super) fn info(agent: &AgentInfo, address: &Address, protocol: u16) -> String {
@@ -61,6 +62,16 @@ pub(super) fn info(agent: &AgentInfo, address: &Address, protocol: u16) -> Strin
     );
     rows.add("depth", format!("up to {} frames", agent.max_depth));
     rows.add(
+        "callers",
+        match (agent.caller_rows, agent.caller_table) {
+            (0, _) => "no room for a caller table".into(),
+            (rows, None) => format!("room for a table of {rows} rows"),
+            (rows, Some(checksum)) => {
+                format!("room for a table of {rows} rows; holds table {checksum:08x}")
+            }
+        },
+    );
+    rows.add(
         "stolen time",
         yes(agent.tells_runstate(), "told apart", "not told apart"),
     );
@@ -97,7 +108,8 @@ pub(super) fn status(status: &RecorderStatus) -> String {
         rows.add(
             "sampling",
             format!(
-                "{} Hz of running time, {interval}, {} frames",
+                "mode {}, {} Hz, {interval}, {} frames",
+                status.mode(),
                 rate_text(status.period_ns),
                 status.depth
             ),
@@ -116,6 +128,25 @@ pub(super) fn status(status: &RecorderStatus) -> String {
                 c.late, c.truncated, c.broken
             ),
         );
+        rows.add(
+            "callers",
+            format!(
+                "by table {}, by bytes {}, by frame pointer {}, mixed {}",
+                c.by_table, c.by_bytes, c.by_frame_pointer, c.mixed
+            ),
+        );
+        if c.blocks != 0 {
+            let unit = status.mode().unit();
+            rows.add(
+                "blocked",
+                format!(
+                    "{} in {} blocks, {} not counted",
+                    amount_with_unit(c.blocked, unit),
+                    c.blocks,
+                    amount_with_unit(c.blocked_overflow, unit)
+                ),
+            );
+        }
         rows.add("outside", format!("early {}", c.early));
         rows.add(
             "table",
@@ -173,10 +204,27 @@ pub(super) fn recorded(recording: &Recording, files: &[PathBuf], has_names: bool
     rows.add(
         "recorded",
         format!(
-            "{} samples of {guest} in {}, asked for {} Hz of running time",
-            profile.sample_count(),
+            "{} of {guest} in {}{}",
+            match info.mode.unit() {
+                Unit::Samples => format!("{} samples", profile.sample_count()),
+                Unit::Nanoseconds => {
+                    format!("{} of blocked time", duration(profile.sample_count()))
+                }
+            },
             duration(info.elapsed_ns),
-            rate_text(info.period_ns)
+            match info.mode {
+                Mode::OffCpu => ", measured".to_owned(),
+                Mode::Wall => format!(
+                    ", asked for {} Hz of running and blocked time",
+                    rate_text(info.period_ns)
+                ),
+                Mode::Cpu | Mode::Other(_) => {
+                    format!(
+                        ", asked for {} Hz of running time",
+                        rate_text(info.period_ns)
+                    )
+                }
+            }
         ),
     );
     rows.add(
@@ -186,8 +234,10 @@ pub(super) fn recorded(recording: &Recording, files: &[PathBuf], has_names: bool
             c.ticks, c.recorded, c.overflow, c.lost, c.masked, c.idle
         ),
     );
-    rows.add("missing", c.missing.to_string());
-    if let Some(share) = cost_share(recording) {
+    if let Some(missing) = c.missing {
+        rows.add("missing", missing.to_string());
+    }
+    if let Some(share) = profile.cost_share() {
         rows.add("cost", format!("{:.2} % of running time", share * 100.0));
     }
     for path in files {
@@ -206,14 +256,6 @@ pub(super) fn recorded(recording: &Recording, files: &[PathBuf], has_names: bool
         );
     }
     rows.0
-}
-
-/// Sampling's share of the running time of all vCPUs.
-pub(super) fn cost_share(recording: &Recording) -> Option<f64> {
-    let vcpus = recording.profile.vcpus();
-    let cost: u64 = vcpus.iter().filter_map(|v| Some(v.cost?.total_ns)).sum();
-    let running: u64 = vcpus.iter().filter_map(|v| v.runstate.running_ns).sum();
-    (running > 0 && vcpus.iter().any(|v| v.cost.is_some())).then(|| cost as f64 / running as f64)
 }
 
 /// `1 session`, `2 sessions`.

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use unikprof_proto::code::start_flag;
 
-use super::describe::cost_share;
 use crate::agent_info::AgentInfo;
 use crate::record::{RecorderStatus, Settings};
 use crate::recording::{Completeness, Recording};
@@ -42,6 +41,8 @@ pub(super) fn info(agent: &AgentInfo, protocol: u16) -> String {
         "max_depth": agent.max_depth,
         "memory_bytes": agent.memory_bytes,
         "nodes_per_vcpu": agent.nodes_per_vcpu,
+        "caller_rows": agent.caller_rows,
+        "caller_table": agent.caller_table,
         "mappings": mappings,
     }))
 }
@@ -63,7 +64,9 @@ pub(super) fn status(status: &RecorderStatus) -> String {
         "counters": {
             "ticks": c.ticks, "recorded": c.recorded, "overflow": c.overflow, "lost": c.lost,
             "masked": c.masked, "idle": c.idle, "early": c.early, "late": c.late,
-            "truncated": c.truncated, "broken": c.broken,
+            "truncated": c.truncated, "broken": c.broken, "by_table": c.by_table,
+            "by_bytes": c.by_bytes, "by_frame_pointer": c.by_frame_pointer, "mixed": c.mixed,
+            "blocks": c.blocks, "blocked": c.blocked, "blocked_overflow": c.blocked_overflow,
         },
         "nodes_used": status.nodes_used,
         "nodes_capacity": status.nodes_capacity,
@@ -95,12 +98,14 @@ pub(super) fn recorded(recording: &Recording, files: &[PathBuf]) -> String {
     };
     pretty(&json!({
         "name": info.name,
+        "mode": info.mode.to_string(),
+        "unit": info.mode.unit().to_string(),
         "guest_name": recording.agent.guest_name,
         "period_ns": info.period_ns,
         "elapsed_ns": info.elapsed_ns,
         "samples": recording.profile.sample_count(),
         "counters": recording.profile.counters(),
-        "cost_share": cost_share(recording),
+        "cost_share": recording.profile.cost_share(),
         "complete": incomplete.is_none(),
         "incomplete": incomplete,
         "warnings": info.warnings,

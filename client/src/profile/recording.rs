@@ -1,10 +1,10 @@
-//! What a recording says of itself: settings, times, counters and its own price.
+//! What a recording says of itself: settings, times and its own price.
 
 use std::fmt;
 
-use serde::Serialize;
-use thiserror::Error;
-
+use super::counters::Counters;
+use super::distribution::Distribution;
+use super::mode::{Mode, Unwind};
 use crate::printable::Printable;
 
 /// How a recording was made.
@@ -20,7 +20,7 @@ pub struct RecordingInfo {
     pub agent_version: String,
     /// The guest's processor.
     pub architecture: Architecture,
-    /// Which time was sampled.
+    /// Which time it is about.
     pub mode: Mode,
     /// The mean time between two targets, in nanoseconds of the sampled clock.
     pub period_ns: u64,
@@ -28,6 +28,10 @@ pub struct RecordingInfo {
     pub depth: u32,
     /// Whether the interval was fixed: a load in step with it can fool the profile.
     pub fixed_interval: bool,
+    /// The checksum of the caller table in which callers were looked up; `None`: there was none.
+    pub caller_table: Option<u32>,
+    /// How the frames of a stack were found.
+    pub unwind: Unwind,
     /// When it started, in nanoseconds since 1970 (UTC), where the guest knows the date.
     pub started_unix_ns: Option<u64>,
     /// How long it ran, in nanoseconds of the guest's monotonic clock.
@@ -81,119 +85,6 @@ impl fmt::Display for Architecture {
     }
 }
 
-/// Which time a recording samples.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// The vCPU's running time.
-    #[default]
-    Cpu,
-    /// The time on the wall.
-    Wall,
-    /// The time not spent running.
-    OffCpu,
-    /// A code this client does not know.
-    Other(u32),
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Mode::Cpu => f.write_str("cpu"),
-            Mode::Wall => f.write_str("wall"),
-            Mode::OffCpu => f.write_str("off-cpu"),
-            Mode::Other(code) => write!(f, "mode {code}"),
-        }
-    }
-}
-
-/// What became of the deliveries of the sampling timer.
-///
-/// A tick is a delivery whose target was reached; each tick is in exactly one of `recorded`,
-/// `overflow`, `lost`, `masked` and `idle`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Counters {
-    /// Deliveries whose target was reached.
-    pub ticks: u64,
-    /// Walked and counted in a stack.
-    pub recorded: u64,
-    /// The table of stacks was full.
-    pub overflow: u64,
-    /// The slot was busy.
-    pub lost: u64,
-    /// Due, but delivered without registers.
-    pub masked: u64,
-    /// Due while the guest blocked.
-    pub idle: u64,
-    /// Delivered before the target and armed again; no tick.
-    pub early: u64,
-    /// Recorded, but later than [`RecordingInfo::late_threshold_ns`] after the target.
-    pub late: u64,
-    /// Recorded, but deeper than the limit.
-    pub truncated: u64,
-    /// Recorded, but the chain of frames ended badly.
-    pub broken: u64,
-    /// Running time ÷ period − ticks: noise around zero, and negative as often, where all is
-    /// well.
-    pub missing: i64,
-}
-
-impl Counters {
-    /// Checks `ticks = recorded + overflow + lost + masked + idle`.
-    ///
-    /// # Errors
-    ///
-    /// [`CountersDisagree`] with both sides; the profile has then lost track of samples.
-    pub fn check(&self) -> Result<(), CountersDisagree> {
-        let sum = [
-            self.recorded,
-            self.overflow,
-            self.lost,
-            self.masked,
-            self.idle,
-        ]
-        .iter()
-        .fold(0_u128, |sum, part| sum + u128::from(*part));
-        if sum == u128::from(self.ticks) {
-            Ok(())
-        } else {
-            Err(CountersDisagree {
-                ticks: self.ticks,
-                sum,
-            })
-        }
-    }
-
-    /// Both together, stopping at the largest number.
-    pub fn plus(&self, other: &Counters) -> Counters {
-        Counters {
-            ticks: self.ticks.saturating_add(other.ticks),
-            recorded: self.recorded.saturating_add(other.recorded),
-            overflow: self.overflow.saturating_add(other.overflow),
-            lost: self.lost.saturating_add(other.lost),
-            masked: self.masked.saturating_add(other.masked),
-            idle: self.idle.saturating_add(other.idle),
-            early: self.early.saturating_add(other.early),
-            late: self.late.saturating_add(other.late),
-            truncated: self.truncated.saturating_add(other.truncated),
-            broken: self.broken.saturating_add(other.broken),
-            missing: self.missing.saturating_add(other.missing),
-        }
-    }
-}
-
-/// The ticks are not the sum of their parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error(
-    "the accounting does not add up: {ticks} ticks, but recorded + overflow + lost + masked + \
-     idle = {sum}"
-)]
-pub struct CountersDisagree {
-    /// The ticks there were.
-    pub ticks: u64,
-    /// The sum of the parts.
-    pub sum: u128,
-}
-
 /// What one vCPU did and counted during the recording.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct VcpuStats {
@@ -207,6 +98,9 @@ pub struct VcpuStats {
     pub elapsed_ns: u64,
     /// What sampling cost it, where the agent measured.
     pub cost: Option<Cost>,
+    /// The running time between targets and their delivery, in nanoseconds, of all the recording so
+    /// far; `None` where the agent did not tell.
+    pub lateness_ns: Option<Distribution>,
 }
 
 impl VcpuStats {
@@ -232,6 +126,27 @@ pub struct Runstate {
     pub offline_ns: Option<u64>,
 }
 
+impl Runstate {
+    /// The share of the time in which the vCPU had work that others kept it from, between 0 and 1;
+    /// `None` where the platform cannot tell or there was no work.
+    pub fn stolen_share(&self) -> Option<f64> {
+        let (running, stolen) = (self.running_ns?, self.runnable_ns?);
+        let wanted = running.saturating_add(stolen);
+        (wanted != 0).then(|| stolen as f64 / wanted as f64)
+    }
+
+    /// Both together; what one of them does not know is unknown.
+    pub fn plus(&self, other: &Runstate) -> Runstate {
+        let add = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
+        Runstate {
+            running_ns: add(self.running_ns, other.running_ns),
+            runnable_ns: add(self.runnable_ns, other.runnable_ns),
+            blocked_ns: add(self.blocked_ns, other.blocked_ns),
+            offline_ns: add(self.offline_ns, other.offline_ns),
+        }
+    }
+}
+
 /// What the samples of one vCPU cost, entry to exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cost {
@@ -252,43 +167,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sum_that_is_off_by_one_is_told() {
-        let mut counters = Counters {
-            ticks: 15,
-            recorded: 1,
-            overflow: 2,
-            lost: 3,
-            masked: 4,
-            idle: 5,
-            ..Counters::default()
-        };
-        assert_eq!(counters.check(), Ok(()));
-        counters.ticks = 16;
-        assert_eq!(
-            counters.check(),
-            Err(CountersDisagree { ticks: 16, sum: 15 })
-        );
-        // Early deliveries are outside the sum.
-        counters.ticks = 15;
-        counters.early = 100;
-        assert_eq!(counters.check(), Ok(()));
-    }
-
-    #[test]
-    fn hostile_counters_do_not_overflow() {
-        let huge = Counters {
-            ticks: 1,
-            recorded: u64::MAX,
-            lost: u64::MAX,
-            missing: i64::MIN,
-            ..Counters::default()
-        };
-        assert!(huge.check().is_err());
-        let sum = huge.plus(&huge);
-        assert_eq!((sum.recorded, sum.missing), (u64::MAX, i64::MIN));
-    }
-
-    #[test]
     fn the_share_of_an_unknown_running_time_is_unknown() {
         let mut stats = VcpuStats {
             cost: Some(Cost {
@@ -302,5 +180,20 @@ mod tests {
         assert_eq!(stats.cost_share(), None);
         stats.runstate.running_ns = Some(50);
         assert_eq!(stats.cost_share(), Some(0.1));
+    }
+
+    #[test]
+    fn time_without_work_is_not_stolen() {
+        let of = |running_ns, runnable_ns| Runstate {
+            running_ns,
+            runnable_ns,
+            blocked_ns: Some(1_000),
+            offline_ns: None,
+        };
+        assert_eq!(of(Some(30), Some(10)).stolen_share(), Some(0.25));
+        assert_eq!(of(Some(0), Some(0)).stolen_share(), None);
+        assert_eq!(of(Some(30), None).stolen_share(), None);
+        let both = of(Some(30), Some(10)).plus(&of(Some(1), None));
+        assert_eq!((both.running_ns, both.runnable_ns), (Some(31), None));
     }
 }

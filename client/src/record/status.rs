@@ -5,6 +5,8 @@ use std::time::Duration;
 use unikprof_proto::code::state;
 use unikprof_proto::message::{Counters, Status};
 
+use crate::profile::Mode;
+
 /// A [`Status`], owned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecorderStatus {
@@ -68,6 +70,11 @@ impl RecorderStatus {
             rejected: status.rejected,
             server_ns: status.server_ns,
         }
+    }
+
+    /// Which time is recorded.
+    pub fn mode(&self) -> Mode {
+        Mode::from_code(self.mode)
     }
 
     /// How long sampling has gone on, not counting a delay.

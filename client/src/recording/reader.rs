@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
-use unikprof_proto::code::{mode, start_flag};
+use unikprof_proto::code::start_flag;
 use unikprof_proto::frame::{self, Frame as WireFrame, Message};
 use unikprof_proto::message::{self, Epoch, EpochEnd, Welcome};
 use unikprof_proto::preamble::VERSIONS;
@@ -17,7 +17,7 @@ use super::totals::Totals;
 use crate::agent_info::{AgentInfo, MAX_MAPPINGS, MappingError};
 use crate::frame_reader::{FrameReadError, FrameReader};
 use crate::printable::Printable;
-use crate::profile::{Architecture, Mode, Profile, ProfileBuilder, RecordingInfo};
+use crate::profile::{Architecture, Mode, Profile, ProfileBuilder, RecordingInfo, Unwind};
 
 /// What to do with a damaged file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,6 +44,10 @@ pub struct Recording {
     pub epochs: u32,
     /// Whether anything is missing.
     pub completeness: Completeness,
+    /// How often the guest was suspended and resumed meanwhile.
+    pub gaps: u32,
+    /// Where the recording contradicts itself; the profile's warnings hold these too.
+    pub contradictions: Vec<String>,
 }
 
 /// Whether a recording is all there.
@@ -138,15 +142,24 @@ struct Contents {
     builder: ProfileBuilder,
     totals: Totals,
     info: RecordingInfo,
-    /// The recording's id and period, once an epoch told them.
-    recording: Option<(u64, u64)>,
+    /// What all epochs have in common, once one told it.
+    recording: Option<Settings>,
     epochs: u32,
     gaps: u32,
     progress: EpochProgress,
     stacks: Stacks,
-    /// What the counters of the current epoch say was recorded.
-    recorded: u64,
+    /// What the counters of the current epoch say that its stacks hold.
+    counted: u64,
+    contradictions: Vec<String>,
     end: Option<Completeness>,
+}
+
+/// What makes counts of several epochs ones that can be added up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Settings {
+    recording: u64,
+    period_ns: u64,
+    mode: u32,
 }
 
 impl Contents {
@@ -176,7 +189,8 @@ impl Contents {
             gaps: 0,
             progress: EpochProgress::default(),
             stacks: Stacks::default(),
-            recorded: 0,
+            counted: 0,
+            contradictions: Vec::new(),
             end: None,
         })
     }
@@ -232,8 +246,8 @@ impl Contents {
             Part::Epoch(epoch) => self.epoch(&epoch),
             Part::Vcpu(share) => {
                 self.stacks.begin(share.vcpu);
-                let recorded = self.totals.add(&share);
-                self.recorded = self.recorded.saturating_add(recorded);
+                let counted = self.totals.add(&share);
+                self.counted = self.counted.saturating_add(counted);
                 Ok(())
             }
             Part::Histogram(histogram) => {
@@ -249,12 +263,16 @@ impl Contents {
     }
 
     fn epoch(&mut self, epoch: &Epoch<'_>) -> Result<(), Damage> {
-        let this = (epoch.recording, epoch.period_ns);
+        let this = Settings {
+            recording: epoch.recording,
+            period_ns: epoch.period_ns,
+            mode: epoch.mode,
+        };
         match self.recording {
             Some(first) if first != this => {
                 return Err(Damage::TwoRecordings {
-                    first: first.0,
-                    second: this.0,
+                    first: first.recording,
+                    second: this.recording,
                 });
             }
             Some(_) => {}
@@ -281,13 +299,15 @@ impl Contents {
             guest_id: text(&self.agent.guest_id),
             agent_version: self.agent.agent_version.clone(),
             architecture: Architecture::from_name(&self.agent.architecture),
-            mode: match epoch.mode {
-                mode::CPU => Mode::Cpu,
-                other => Mode::Other(other),
-            },
+            mode: Mode::from_code(epoch.mode),
             period_ns: epoch.period_ns,
             depth: epoch.depth,
             fixed_interval: epoch.flags & start_flag::FIXED_INTERVAL != 0,
+            caller_table: epoch.caller_table,
+            unwind: match epoch.flags & start_flag::UNWIND_TABLE {
+                0 => Unwind::FramePointers,
+                _ => Unwind::Table,
+            },
             started_unix_ns: epoch
                 .ended_wall_clock_ns
                 .and_then(|ended| ended.checked_sub(length_ns)),
@@ -298,12 +318,14 @@ impl Contents {
 
     fn epoch_end(&mut self, end: &EpochEnd) {
         let progress = std::mem::take(&mut self.progress);
-        let recorded = std::mem::take(&mut self.recorded);
+        let counted = std::mem::take(&mut self.counted);
         let found = progress.samples();
-        if found != end.samples || found != recorded {
-            self.info.warnings.push(format!(
-                "the samples of epoch {} do not add up: its stacks hold {found}, its end says {}, \
-                 its counters {recorded}",
+        // A hostile file must not fill the screen.
+        const MOST: usize = 32;
+        if (found != end.samples || found != counted) && self.contradictions.len() < MOST {
+            self.contradictions.push(format!(
+                "the counts of epoch {} do not add up: its stacks hold {found}, its end says {}, \
+                 its counters {counted}",
                 end.epoch, end.samples
             ));
         }
@@ -323,9 +345,10 @@ impl Contents {
         }
         if cut_epoch {
             warnings.push(format!(
-                "the last epoch is cut: {} of the at least {} samples that its counters tell of are here",
+                "the last epoch is cut: its stacks hold {} {}, of at least {} that its counters tell of",
                 self.progress.samples(),
-                self.recorded
+                self.info.mode.unit(),
+                self.counted
             ));
         }
         if self.epochs == 0 {
@@ -337,9 +360,9 @@ impl Contents {
                 self.gaps
             ));
         }
-        let (vcpus, of_totals) = self.totals.finish(self.info.period_ns);
-        warnings.append(&mut self.info.warnings);
-        warnings.extend(of_totals);
+        let (vcpus, of_totals) = self.totals.finish(self.info.mode, self.info.period_ns);
+        self.contradictions.extend(of_totals);
+        warnings.extend(self.contradictions.iter().cloned());
         self.info.warnings = warnings;
         for mapping in self.agent.mappings.iter() {
             self.builder.add_mapping(mapping.clone());
@@ -355,6 +378,8 @@ impl Contents {
             created_unix_ns: self.created_unix_ns,
             epochs: self.epochs,
             completeness,
+            gaps: self.gaps,
+            contradictions: self.contradictions,
         }
     }
 }

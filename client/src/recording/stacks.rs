@@ -1,5 +1,6 @@
 //! From the wire's stack nodes to a profile's stacks.
 
+use unikprof_proto::code::frame_code;
 use unikprof_proto::nodes::Node;
 
 use super::error::Damage;
@@ -44,18 +45,22 @@ impl Stacks {
             .parent
             .checked_sub(1)
             .and_then(|at| self.nodes.get(at as usize));
-        let (mut callers, mut depth) = match parent {
-            None => (NodeId::ROOT, 0),
-            Some(parent) => (
-                builder.step(parent.callers, as_caller(parent.innermost))?,
-                parent.depth,
-            ),
-        };
         let [innermost, outer @ ..] = node.frames else {
             return Ok(());
         };
-        for &code in outer.iter().rev() {
-            callers = builder.step(callers, agent.mappings.frame(code, false)?)?;
+        let (mut callers, mut depth) = match (parent, node.frames.last()) {
+            (Some(parent), Some(&inner)) => {
+                let frame = match marks_a_place(inner) {
+                    true => parent.innermost,
+                    false => as_caller(parent.innermost),
+                };
+                (builder.step(parent.callers, frame)?, parent.depth)
+            }
+            _ => (NodeId::ROOT, 0),
+        };
+        for (&code, &inner) in outer.iter().zip(node.frames).rev() {
+            let frame = agent.mappings.frame(code, marks_a_place(inner))?;
+            callers = builder.step(callers, frame)?;
         }
         depth += node.frames.len() as u32;
         if depth > MAX_DEPTH {
@@ -73,6 +78,11 @@ impl Stacks {
         });
         Ok(())
     }
+}
+
+/// Whether the frame below this mark is an interrupted place, as a leaf is, and no return address.
+fn marks_a_place(code: u32) -> bool {
+    matches!(code, frame_code::BLOCKED | frame_code::LATE)
 }
 
 fn as_caller(frame: Frame) -> Frame {

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use unikprof_proto::code::histogram;
 use unikprof_proto::message::{self, Histogram, Snapshot, VcpuEpoch};
 
-use super::distribution::Distribution;
-use crate::profile::{Cost, Counters, Runstate, VcpuStats};
+use crate::profile::{Cost, Counters, Distribution, Mode, Runstate, VcpuStats};
 
 /// The sums so far, by vCPU.
 #[derive(Debug, Default)]
@@ -22,14 +21,16 @@ struct Total {
     /// Whether some epoch lacks the kinds of time.
     runstate_unknown: bool,
     running_ns: u64,
+    blocked_ns: u64,
     elapsed_ns: u64,
     cycles: u64,
     tick_cycles: u64,
     sample_cycles: Option<Distribution>,
+    lateness_ns: Option<Distribution>,
 }
 
 impl Totals {
-    /// Adds one vCPU's share of an epoch; answers how many samples it recorded.
+    /// Adds one vCPU's share of an epoch; answers what its stacks should hold.
     pub(super) fn add(&mut self, share: &VcpuEpoch) -> u64 {
         let VcpuEpoch {
             vcpu, start, end, ..
@@ -43,8 +44,8 @@ impl Totals {
         let delta = end.counters.zip(&start.counters, u64::saturating_sub);
         if !delta.add_up() {
             self.warn(format!(
-                "vCPU {vcpu}: {} ticks in epoch {}, but recorded, overflow, lost, masked and idle are not as many",
-                delta.ticks, share.epoch
+                "vCPU {vcpu}: the {} ticks of epoch {} or the callers of its {} recorded samples do not add up",
+                delta.ticks, share.epoch, delta.recorded
             ));
         }
         let total = self.vcpus.entry(*vcpu).or_default();
@@ -59,7 +60,14 @@ impl Totals {
             late: delta.late,
             truncated: delta.truncated,
             broken: delta.broken,
-            missing: 0,
+            by_table: delta.by_table,
+            by_bytes: delta.by_bytes,
+            by_frame_pointer: delta.by_frame_pointer,
+            mixed: delta.mixed,
+            blocks: delta.blocks,
+            blocked: delta.blocked,
+            blocked_overflow: delta.blocked_overflow,
+            missing: None,
         });
         let add = |sum: &mut u64, start: u64, end: u64| {
             *sum = sum.saturating_add(end.saturating_sub(start));
@@ -75,34 +83,40 @@ impl Totals {
             _ => total.runstate_unknown = true,
         }
         add(&mut total.running_ns, start.running_ns, end.running_ns);
+        add(&mut total.blocked_ns, start.blocked_ns, end.blocked_ns);
         add(&mut total.elapsed_ns, start.at_ns, end.at_ns);
         add(&mut total.cycles, start.cycles, end.cycles);
         add(&mut total.tick_cycles, start.tick_cycles, end.tick_cycles);
-        delta.recorded
+        delta.recorded.saturating_add(delta.blocked)
     }
 
     /// Takes a distribution; it covers the recording so far, so a later one replaces it.
     pub(super) fn set_histogram(&mut self, share: &Histogram<'_>) {
-        if share.kind != histogram::SAMPLE_CYCLES {
-            return;
-        }
-        match Distribution::of(share) {
-            Some(found) => {
-                self.vcpus.entry(share.vcpu).or_default().sample_cycles = Some(found);
-            }
-            None => self.warn(format!(
-                "vCPU {}: the distribution of the cost of samples is malformed",
+        let what = match share.kind {
+            histogram::SAMPLE_CYCLES => "cost of samples",
+            histogram::LATENESS_NS => "lateness of samples",
+            _ => return,
+        };
+        let Some(found) = Distribution::of(share) else {
+            self.warn(format!(
+                "vCPU {}: the distribution of the {what} is malformed",
                 share.vcpu
-            )),
+            ));
+            return;
+        };
+        let total = self.vcpus.entry(share.vcpu).or_default();
+        match share.kind {
+            histogram::SAMPLE_CYCLES => total.sample_cycles = Some(found),
+            _ => total.lateness_ns = Some(found),
         }
     }
 
     /// The sums, and what was wrong with them.
-    pub(super) fn finish(self, period_ns: u64) -> (Vec<VcpuStats>, Vec<String>) {
+    pub(super) fn finish(self, mode: Mode, period_ns: u64) -> (Vec<VcpuStats>, Vec<String>) {
         let stats = self
             .vcpus
             .into_iter()
-            .map(|(vcpu, total)| total.stats(vcpu, period_ns))
+            .map(|(vcpu, total)| total.stats(vcpu, mode, period_ns))
             .collect();
         (stats, self.warnings)
     }
@@ -117,13 +131,9 @@ impl Totals {
 }
 
 impl Total {
-    fn stats(self, vcpu: u32, period_ns: u64) -> VcpuStats {
+    fn stats(self, vcpu: u32, mode: Mode, period_ns: u64) -> VcpuStats {
         let mut counters = self.counters;
-        let due = self.running_ns.checked_div(period_ns);
-        counters.missing = due.map_or(0, |due| {
-            let missing = i128::from(due) - i128::from(counters.ticks);
-            missing.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
-        });
+        counters.missing = self.missing(mode, period_ns);
         let runstate = match self.runstate {
             Some(sum) if !self.runstate_unknown => Runstate {
                 running_ns: Some(sum.running_ns),
@@ -143,7 +153,25 @@ impl Total {
             runstate,
             elapsed_ns: self.elapsed_ns,
             cost: self.cost(),
+            lateness_ns: self.lateness_ns,
         }
+    }
+
+    /// How many samples the time stands for beyond those that came; `None` where none are taken.
+    fn missing(&self, mode: Mode, period_ns: u64) -> Option<i64> {
+        let c = &self.counters;
+        let (time_ns, came) = match mode {
+            Mode::OffCpu => return None,
+            Mode::Cpu | Mode::Other(_) => (u128::from(self.running_ns), i128::from(c.ticks)),
+            Mode::Wall => (
+                u128::from(self.running_ns) + u128::from(self.blocked_ns),
+                i128::from(c.ticks) + i128::from(c.blocked) + i128::from(c.blocked_overflow),
+            ),
+        };
+        let due = time_ns.checked_div(u128::from(period_ns))?;
+        // At most 2⁶⁵ either way.
+        let missing = due as i128 - came;
+        Some(missing.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64)
     }
 
     /// What sampling cost; `None` where the platform counts no cycles.
@@ -161,7 +189,7 @@ impl Total {
         Some(Cost {
             cycles_p50: percentile(50),
             cycles_p99: percentile(99),
-            cycles_max: distribution.map_or(0, |d| d.max),
+            cycles_max: distribution.map_or(0, Distribution::max),
             cycles_per_second: per_second
                 .checked_div(u128::from(self.elapsed_ns))
                 .map_or(0, |rate| u64::try_from(rate).unwrap_or(u64::MAX)),
@@ -187,6 +215,7 @@ fn ran_backwards(start: &Snapshot, end: &Snapshot) -> bool {
         || end.at_ns < start.at_ns
         || end.cycles < start.cycles
         || end.running_ns < start.running_ns
+        || end.blocked_ns < start.blocked_ns
         || end.tick_cycles < start.tick_cycles
 }
 
@@ -237,17 +266,58 @@ mod tests {
             totals.add(&share(snapshot(2000, 15), snapshot(4000, 24))),
             9
         );
-        let (stats, warnings) = totals.finish(100);
+        let (stats, warnings) = totals.finish(Mode::Cpu, 100);
         assert!(warnings.is_empty(), "{warnings:?}");
         assert_eq!(stats[0].counters.ticks, 14);
         // 1,500 ns of running time at a period of 100 ns.
-        assert_eq!(stats[0].counters.missing, 1);
+        assert_eq!(stats[0].counters.missing, Some(1));
         assert_eq!(stats[0].runstate.blocked_ns, Some(1500));
         let cost = stats[0].cost.unwrap_or_default();
         assert_eq!(
             (cost.cycles_per_second, cost.total_ns),
             (3_000_000_000, 1400)
         );
+    }
+
+    /// What is missing is measured by the time that was sampled, which the mode decides.
+    #[test]
+    fn missing_is_of_the_time_that_the_mode_samples() {
+        let mut end = snapshot(2000, 5);
+        end.counters.blocked = 4;
+        end.counters.blocked_overflow = 2;
+        let missing = |mode| {
+            let mut totals = Totals::default();
+            assert_eq!(totals.add(&share(snapshot(0, 0), end)), 5 + 4);
+            totals.finish(mode, 100).0[0].counters.missing
+        };
+        // 1,000 ns running and 1,000 ns blocked at a period of 100 ns.
+        assert_eq!(missing(Mode::Cpu), Some(5));
+        assert_eq!(missing(Mode::Wall), Some(20 - 5 - 4 - 2));
+        assert_eq!(missing(Mode::OffCpu), None, "nothing is sampled");
+    }
+
+    #[test]
+    fn each_histogram_goes_to_its_place() {
+        let mut totals = Totals::default();
+        totals.add(&share(snapshot(0, 0), snapshot(1000, 1)));
+        let mut histogram = |kind, buckets| {
+            totals.set_histogram(&Histogram {
+                epoch: 1,
+                vcpu: 0,
+                kind,
+                max: 9,
+                buckets,
+            });
+        };
+        histogram(histogram::SAMPLE_CYCLES, &[5, 1]);
+        histogram(histogram::LATENESS_NS, &[3, 7]);
+        histogram(histogram::LATENESS_NS, &[3, 8]);
+        histogram(77, &[3]);
+        let (stats, warnings) = totals.finish(Mode::Cpu, 1);
+        assert!(warnings.is_empty(), "{warnings:?}");
+        assert_eq!(stats[0].cost.map(|cost| cost.cycles_p50), Some(5));
+        let lateness = stats[0].lateness_ns.clone().unwrap_or_default();
+        assert_eq!((lateness.count(), lateness.max()), (8, 9));
     }
 
     #[test]
@@ -257,7 +327,7 @@ mod tests {
         end.counters.ticks += 1;
         totals.add(&share(snapshot(1000, 10), end));
         totals.add(&share(snapshot(3000, 10), snapshot(2000, 20)));
-        let (_, warnings) = totals.finish(0);
+        let (_, warnings) = totals.finish(Mode::Cpu, 0);
         assert_eq!(warnings.len(), 2, "{warnings:?}");
         assert!(warnings[0].contains("11 ticks") && warnings[1].contains("backwards"));
     }
@@ -269,7 +339,7 @@ mod tests {
         let mut end = snapshot(2000, 2);
         end.runstate = None;
         totals.add(&share(snapshot(1000, 1), end));
-        let (stats, _) = totals.finish(1);
+        let (stats, _) = totals.finish(Mode::Cpu, 1);
         assert_eq!(stats[0].runstate.blocked_ns, None);
         assert_eq!(stats[0].runstate.running_ns, Some(1000));
     }

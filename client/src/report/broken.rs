@@ -9,20 +9,20 @@ use crate::symbols::{FunctionKind, Symbolized};
 
 /// An image in which stacks break, and the functions in which they break most.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct BrokenIn {
+pub(crate) struct BrokenIn {
     /// The image's name; `None` for code that is in none.
-    pub(super) image: Option<String>,
+    pub(crate) image: Option<String>,
     /// The functions that have names, most samples first.
-    pub(super) functions: Vec<String>,
+    pub(crate) functions: Vec<String>,
     /// The samples whose stacks break here.
-    pub(super) samples: u64,
+    pub(crate) samples: u64,
 }
 
 /// The images in which stacks break, most samples first.
 ///
 /// A stack breaks at the last frame that was found: that function, or the one that called it,
 /// used the frame pointer for something else.
-pub(super) fn places(symbolized: &Symbolized<'_>) -> Vec<BrokenIn> {
+pub(crate) fn places(symbolized: &Symbolized<'_>) -> Vec<BrokenIn> {
     let profile = symbolized.profile();
     let mut images: HashMap<Option<String>, HashMap<Option<&str>, u64>> = HashMap::new();
     for (frame, samples) in last_frames(symbolized) {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::profile::FrameId;
+use crate::profile::{FrameId, Unit};
 use crate::symbols::{FileId, FunctionId, Symbolized};
 
 use super::filter::{Weights, shown_symbols};
@@ -17,10 +17,12 @@ use super::{Report, ReportOptions};
 pub struct FunctionTable {
     /// Every function of the shown stacks.
     pub rows: Vec<FunctionRow>,
-    /// The samples of the shown stacks.
+    /// What the shown stacks hold.
     pub shown: u64,
-    /// All samples that were recorded: what the shares are of.
+    /// What all recorded stacks hold: what the shares are of.
     pub recorded: u64,
+    /// What these and the rows' counts are counts of.
+    pub unit: Unit,
 }
 
 /// One function, or one line of a function.
@@ -30,13 +32,13 @@ pub struct FunctionRow {
     pub function: FunctionId,
     /// Its name, and `file:line` where lines are told apart.
     pub text: String,
-    /// Samples in the function itself.
+    /// Counted in the function itself.
     pub own: u64,
-    /// Samples in it and in what it called; each stack counts once.
+    /// Counted in it and in what it called; each stack counts once.
     pub total: u64,
-    /// The share of its own samples.
+    /// The share of its own; without width where it was measured and not sampled.
     pub own_share: Interval,
-    /// The share of all its samples.
+    /// The share of its total, likewise.
     pub total_share: Interval,
     /// The line (where lines are not told apart, the function's line with the most samples).
     pub line: Option<(FileId, u32)>,
@@ -54,6 +56,11 @@ impl FunctionTable {
             hottest_lines(report.symbolized, &report.weights, &report.options)
         };
         let recorded = report.weights.recorded;
+        let unit = report.symbolized.profile().recording().mode.unit();
+        let interval = |part| match unit {
+            Unit::Samples => Interval::wilson(part, recorded),
+            Unit::Nanoseconds => Interval::measured(part, recorded),
+        };
         let mut rows: Vec<FunctionRow> = sums
             .by_label
             .iter()
@@ -64,8 +71,8 @@ impl FunctionTable {
                 text: label.text.clone(),
                 own: sum.own,
                 total: sum.total,
-                own_share: Interval::wilson(sum.own, recorded),
-                total_share: Interval::wilson(sum.total, recorded),
+                own_share: interval(sum.own),
+                total_share: interval(sum.total),
                 line: label.line.or_else(|| hottest.get(&label.function).copied()),
             })
             .collect();
@@ -75,12 +82,16 @@ impl FunctionTable {
             rows,
             shown: report.weights.shown(),
             recorded,
+            unit,
         }
     }
 
     /// The place of the first row, among the first `within`, that cannot be told from the one
-    /// below it: their intervals overlap.
+    /// below it: their intervals overlap. What was measured needs no telling apart.
     pub fn first_tie(&self, within: usize) -> Option<usize> {
+        if self.unit == Unit::Nanoseconds {
+            return None;
+        }
         self.rows
             .windows(2)
             .take(within)

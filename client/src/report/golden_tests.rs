@@ -4,50 +4,19 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fmt::Write as _;
-use std::fs;
 use std::io::Read;
-use std::path::PathBuf;
 
 use flate2::read::GzDecoder;
 use prost::Message;
 
 use super::pprof_messages as pprof;
 use super::*;
+use crate::golden::check_report as check;
 use crate::profile::{
-    Cost, Counters, Frame, FrameId, Mapping, Profile, ProfileBuilder, RecordingInfo, Runstate,
-    SpecialFrame, VcpuStats,
+    Cost, Counters, Distribution, Frame, FrameId, Mapping, Profile, ProfileBuilder, RecordingInfo,
+    Runstate, SpecialFrame, VcpuStats,
 };
 use crate::symbols::{Function, FunctionKind, Names, Symbol, Symbolized};
-
-const BLESS: &str = "UNIKPROF_BLESS=1 cargo test -p unikprof-client";
-
-/// Compares with `client/tests/report_golden/NAME`, or writes it when asked to bless.
-fn check(name: &str, found: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/report_golden")
-        .join(name);
-    if std::env::var_os("UNIKPROF_BLESS").is_some() {
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, found).unwrap();
-        return;
-    }
-    let expected = fs::read_to_string(&path)
-        .unwrap_or_else(|error| panic!("{}: {error}; bless it with `{BLESS}`", path.display()));
-    if expected == found {
-        return;
-    }
-    let line = expected
-        .lines()
-        .zip(found.lines())
-        .take_while(|(a, b)| a == b)
-        .count();
-    panic!(
-        "{name} differs from line {}:\n  expected {:?}\n  found    {:?}\nif this is meant: `{BLESS}`",
-        line + 1,
-        expected.lines().nth(line),
-        found.lines().nth(line)
-    );
-}
 
 fn written(report: &Report<'_>, format: Format) -> Vec<u8> {
     let mut out = Vec::new();
@@ -55,15 +24,15 @@ fn written(report: &Report<'_>, format: Format) -> Vec<u8> {
     out
 }
 
-fn text(report: &Report<'_>, format: Format) -> String {
+pub(super) fn text(report: &Report<'_>, format: Format) -> String {
     String::from_utf8(written(report, format)).unwrap()
 }
 
 /// One frame for each address below; what they are called is in `names`.
-const MAIN: u64 = 0x10_1000;
-const POLL: u64 = 0x10_2000;
-const PARSE: u64 = 0x10_3000;
-const FIB: u64 = 0x10_4000;
+pub(super) const MAIN: u64 = 0x10_1000;
+pub(super) const POLL: u64 = 0x10_2000;
+pub(super) const PARSE: u64 = 0x10_3000;
+pub(super) const FIB: u64 = 0x10_4000;
 const SERVE: u64 = 0x10_5000;
 const LIBRARY: u64 = 0x7f00_0000_1234;
 
@@ -93,6 +62,7 @@ fn profile() -> Profile {
         elapsed_ns: 30_000_000_000,
         server_ns: 1_200_000,
         late_threshold_ns: 50_000,
+        caller_table: Some(0x1234_5678),
         warnings: vec!["the guest was migrated\x1b[2J".into()],
         ..RecordingInfo::default()
     });
@@ -135,7 +105,11 @@ fn profile() -> Profile {
             late: 1,
             truncated: 30,
             broken: 4,
-            missing: -3,
+            by_table: 650,
+            by_bytes: 60,
+            by_frame_pointer: 19,
+            missing: Some(-3),
+            ..Counters::default()
         },
         runstate: Runstate {
             running_ns: Some(20_000_000_000),
@@ -151,12 +125,21 @@ fn profile() -> Profile {
             cycles_per_second: 3_000_000_000,
             total_ns: 3_000_000,
         }),
+        lateness_ns: Some(Distribution::from_values([
+            (900, 40),
+            (3_000, 650),
+            (20_000, 38),
+            (70_000, 1),
+        ])),
     });
     builder.add_vcpu(VcpuStats {
         vcpu: 1,
         counters: Counters {
             ticks: 111,
             recorded: 111,
+            by_table: 100,
+            by_bytes: 11,
+            missing: Some(2),
             ..Counters::default()
         },
         elapsed_ns: 30_000_000_000,
@@ -165,7 +148,7 @@ fn profile() -> Profile {
     builder.finish()
 }
 
-fn symbolized(profile: &Profile) -> Symbolized<'_> {
+pub(super) fn symbolized(profile: &Profile) -> Symbolized<'_> {
     let mut names = Names::new(profile.frames().len(), profile.mappings().len());
     let image = names.add_image("web.elf");
     let mut mapping_of = Vec::new();
@@ -275,23 +258,28 @@ fn text_folded_and_json_are_as_blessed() {
     }
 }
 
-/// Titles, colours and texts; the drawing library's script and style are its own affair.
 #[cfg(feature = "svg")]
 #[test]
 fn the_svg_is_as_blessed() {
     with_report(ReportOptions::default(), |report| {
-        let svg = text(report, Format::Svg);
-        let mut shown = String::new();
-        for piece in svg.split('<') {
-            let keeps = ["title>", "text ", "rect "]
-                .iter()
-                .any(|tag| piece.starts_with(tag));
-            if keeps {
-                writeln!(shown, "<{}", piece.trim_end()).unwrap();
-            }
-        }
-        check("report.svg.txt", &shown);
+        check("report.svg.txt", &svg_text(report));
     });
+}
+
+/// Titles, colours and texts; the drawing library's script and style are its own affair.
+#[cfg(feature = "svg")]
+pub(super) fn svg_text(report: &Report<'_>) -> String {
+    let svg = text(report, Format::Svg);
+    let mut shown = String::new();
+    for piece in svg.split('<') {
+        let keeps = ["title>", "text ", "rect "]
+            .iter()
+            .any(|tag| piece.starts_with(tag));
+        if keeps {
+            writeln!(shown, "<{}", piece.trim_end()).unwrap();
+        }
+    }
+    shown
 }
 
 #[test]
@@ -407,7 +395,7 @@ struct WholeProfile {
     default_sample_type: i64,
 }
 
-fn pprof_text(report: &Report<'_>) -> String {
+pub(super) fn pprof_text(report: &Report<'_>) -> String {
     let mut bytes = Vec::new();
     GzDecoder::new(written(report, Format::Pprof).as_slice())
         .read_to_end(&mut bytes)

@@ -41,6 +41,43 @@ impl Interval {
         }
     }
 
+    /// A share that was measured and not sampled: its ends are itself.
+    pub fn measured(part: u64, whole: u64) -> Interval {
+        let share = match whole {
+            0 => 0.0,
+            _ => (part as f64 / whole as f64).min(1.0),
+        };
+        Interval {
+            share,
+            low: share,
+            high: share,
+        }
+    }
+
+    /// How many samples would tell two shares apart, if they stay as they are: about the least number
+    /// at which their [Wilson](Interval::wilson) intervals do not overlap. `None` where no number
+    /// below 10¹² does.
+    pub fn samples_to_tell_apart(a: f64, b: f64) -> Option<u64> {
+        const MOST: u64 = 1_000_000_000_000;
+        let of = |share: f64, samples: u64| {
+            Interval::wilson((share * samples as f64).round() as u64, samples)
+        };
+        let apart = |samples: u64| !of(a, samples).overlaps(&of(b, samples));
+        if !apart(MOST) {
+            return None;
+        }
+        let (mut not, mut yes) = (0, MOST);
+        while yes - not > 1 {
+            let middle = not + (yes - not) / 2;
+            if apart(middle) {
+                yes = middle;
+            } else {
+                not = middle;
+            }
+        }
+        Some(yes)
+    }
+
     /// Whether some value lies in both.
     pub fn overlaps(&self, other: &Interval) -> bool {
         self.low <= other.high && other.low <= self.high
@@ -91,6 +128,24 @@ mod tests {
                 high: 1.0
             }
         );
+    }
+
+    #[test]
+    fn the_samples_needed_are_those_from_which_intervals_part() {
+        // By the normal approximation: (z (√(0.12 × 0.88) + √(0.1 × 0.9)) / 0.02)² = 3,751.
+        let needed = Interval::samples_to_tell_apart(0.12, 0.10).unwrap_or(0);
+        assert!((3_650..3_850).contains(&needed), "{needed}");
+        assert_eq!(Interval::samples_to_tell_apart(0.1, 0.1), None);
+        let few = Interval::samples_to_tell_apart(0.9, 0.1).unwrap_or(0);
+        assert!(few < 15, "{few}");
+    }
+
+    #[test]
+    fn a_measured_share_has_no_width() {
+        let found = Interval::measured(1, 4);
+        assert_eq!((found.low, found.share, found.high), (0.25, 0.25, 0.25));
+        assert_eq!(Interval::measured(1, 0).share, 0.0);
+        assert!(!found.overlaps(&Interval::measured(2, 4)));
     }
 
     #[test]

@@ -10,21 +10,27 @@
 //!   "schema": 1,
 //!   "recording": {
 //!     "name": "boot", "guest_name": "web", "guest_id": "6f1c...", "agent_version": "0.1.0",
-//!     "architecture": "x86_64", "mode": "cpu", "period_ns": 1003009, "rate_hz": 997.0,
-//!     "fixed_interval": false, "depth": 64, "started_unix_ns": 1700000000000000000,
+//!     "architecture": "x86_64", "mode": "cpu", "unit": "samples", "period_ns": 1003009,
+//!     "rate_hz": 997.0, "fixed_interval": false, "caller_table": 305419896,
+//!     "unwind": "frame pointers", "depth": 64, "started_unix_ns": 1700000000000000000,
 //!     "elapsed_ns": 30000000000, "server_ns": 1200000, "late_threshold_ns": 50000
 //!   },
 //!   "counters": {
 //!     "ticks": 100, "recorded": 95, "overflow": 1, "lost": 1, "masked": 1, "idle": 2,
-//!     "early": 3, "late": 0, "truncated": 0, "broken": 0, "missing": -1
+//!     "early": 3, "late": 0, "truncated": 0, "broken": 0, "by_table": 90, "by_bytes": 3,
+//!     "by_frame_pointer": 2, "mixed": 0, "blocks": 0, "blocked": 0, "blocked_overflow": 0,
+//!     "missing": -1
 //!   },
+//!   "lateness_ns": { "count": 95, "p50": 2047, "p99": 9000, "max": 9000, "buckets": [[1792, 2047, 95]] },
+//!   "cost_share": 0.0003,
 //!   "vcpus": [{
 //!     "vcpu": 0, "counters": {}, "elapsed_ns": 30000000000,
 //!     "runstate": { "running_ns": 1, "runnable_ns": 1, "blocked_ns": 1, "offline_ns": null },
 //!     "cost": {
 //!       "cycles_p50": 900, "cycles_p99": 4000, "cycles_max": 9000,
 //!       "cycles_per_second": 3000000000, "total_ns": 30000, "share_of_running": 0.0003
-//!     }
+//!     },
+//!     "lateness_ns": {}
 //!   }],
 //!   "filter": { "focus": null, "ignore": null, "lines": false, "no_inlines": false },
 //!   "samples": { "recorded": 95, "shown": 95 },
@@ -38,8 +44,14 @@
 //! }
 //! ```
 //!
+//! - `unit` is what the counts of `samples` and `functions` are of: `samples`, or `nanoseconds` in
+//!   mode `off-cpu`, where time is measured; intervals are then `null`. `blocked` and
+//!   `blocked_overflow` have this unit as well.
 //! - `counters` are all vCPUs together; `ticks = recorded + overflow + lost + masked + idle`,
-//!   and `missing` may be negative.
+//!   `recorded = by_table + by_bytes + by_frame_pointer`, and `missing` may be negative; it is `null`
+//!   where nothing is sampled.
+//! - `lateness_ns` is the running time between targets and their delivery; a bucket is its least
+//!   value, its greatest and how many there were. Above, all vCPUs together.
 //! - `functions` holds all functions of the shown stacks, most `self` first. With lines told
 //!   apart there is an entry for each line; else `line` is the function's line with the most
 //!   samples. Shares are of `samples.recorded`, intervals hold 95 % (Wilson).
@@ -50,8 +62,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::{Report, warnings};
-use crate::profile::{Counters, VcpuStats};
+use super::{Interval, Report, warnings};
+use crate::profile::{Counters, Distribution, Unit, VcpuStats};
 use crate::symbols::FunctionKind;
 
 /// The value of `schema`.
@@ -62,6 +74,9 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     let profile = symbolized.profile();
     let table = report.functions();
     let recording = profile.recording();
+    let ends = |interval: &Interval| {
+        (table.unit == Unit::Samples).then_some([interval.low, interval.high])
+    };
     let functions = table
         .rows
         .iter()
@@ -82,9 +97,9 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
                 own: row.own,
                 total: row.total,
                 self_share: row.own_share.share,
-                self_interval: [row.own_share.low, row.own_share.high],
+                self_interval: ends(&row.own_share),
                 total_share: row.total_share.share,
-                total_interval: [row.total_share.low, row.total_share.high],
+                total_interval: ends(&row.total_share),
             }
         })
         .collect();
@@ -97,9 +112,12 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
             agent_version: &recording.agent_version,
             architecture: recording.architecture.to_string(),
             mode: recording.mode.to_string(),
+            unit: table.unit.to_string(),
             period_ns: recording.period_ns,
             rate_hz: recording.rate_hz(),
             fixed_interval: recording.fixed_interval,
+            caller_table: recording.caller_table,
+            unwind: recording.unwind.to_string(),
             depth: recording.depth,
             started_unix_ns: recording.started_unix_ns,
             elapsed_ns: recording.elapsed_ns,
@@ -107,6 +125,8 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
             late_threshold_ns: recording.late_threshold_ns,
         },
         counters: profile.counters(),
+        lateness_ns: profile.lateness_ns().as_ref().map(Lateness::of),
+        cost_share: profile.cost_share(),
         vcpus: profile.vcpus().iter().map(Vcpu::of).collect(),
         filter: Filter {
             focus: report.options.focus.as_ref().map(regex::Regex::as_str),
@@ -130,6 +150,8 @@ struct Document<'a> {
     schema: u32,
     recording: Recording<'a>,
     counters: Counters,
+    lateness_ns: Option<Lateness>,
+    cost_share: Option<f64>,
     vcpus: Vec<Vcpu>,
     filter: Filter<'a>,
     samples: Samples,
@@ -145,9 +167,12 @@ struct Recording<'a> {
     agent_version: &'a str,
     architecture: String,
     mode: String,
+    unit: String,
     period_ns: u64,
     rate_hz: Option<f64>,
     fixed_interval: bool,
+    caller_table: Option<u32>,
+    unwind: String,
     depth: u32,
     started_unix_ns: Option<u64>,
     elapsed_ns: u64,
@@ -162,6 +187,31 @@ struct Vcpu {
     elapsed_ns: u64,
     runstate: Runstate,
     cost: Option<Cost>,
+    lateness_ns: Option<Lateness>,
+}
+
+#[derive(Serialize)]
+struct Lateness {
+    count: u64,
+    p50: u64,
+    p99: u64,
+    max: u64,
+    buckets: Vec<(u64, u64, u64)>,
+}
+
+impl Lateness {
+    fn of(distribution: &Distribution) -> Lateness {
+        Lateness {
+            count: distribution.count(),
+            p50: distribution.percentile(50),
+            p99: distribution.percentile(99),
+            max: distribution.max(),
+            buckets: distribution
+                .stretches()
+                .map(|s| (s.from, s.to, s.count))
+                .collect(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -203,6 +253,7 @@ impl Vcpu {
                 total_ns: cost.total_ns,
                 share_of_running: stats.cost_share(),
             }),
+            lateness_ns: stats.lateness_ns.as_ref().map(Lateness::of),
         }
     }
 }
@@ -233,7 +284,7 @@ struct Function<'a> {
     own: u64,
     total: u64,
     self_share: f64,
-    self_interval: [f64; 2],
+    self_interval: Option<[f64; 2]>,
     total_share: f64,
-    total_interval: [f64; 2],
+    total_interval: Option<[f64; 2]>,
 }

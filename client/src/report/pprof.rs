@@ -14,7 +14,7 @@ use super::pprof_messages::{
 };
 use super::{Report, text};
 use crate::printable::Printable;
-use crate::profile::{FrameId, Mode};
+use crate::profile::{FrameId, Mode, Unit};
 use crate::symbols::{FileId, FunctionId};
 
 /// Level 1 takes a third of the time of level 6 and adds a few percent.
@@ -40,37 +40,33 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
 
 fn write_types(report: &Report<'_>, profile: &mut Writer<impl Write>) -> io::Result<()> {
     let recording = report.symbolized.profile().recording();
+    // The names that pprof's users know: `delay` is what Go's own block profile measures.
     let time = profile.strings.id(match recording.mode {
         Mode::Cpu => "cpu",
         Mode::Wall => "wall",
-        Mode::OffCpu => "off-cpu",
+        Mode::OffCpu => "delay",
         Mode::Other(_) => "time",
     });
     let nanoseconds = profile.strings.id("nanoseconds");
-    let samples = profile.strings.id("samples");
-    let count = profile.strings.id("count");
-    profile.message(
-        field::SAMPLE_TYPE,
-        &ValueType {
-            kind: samples,
-            unit: count,
+    let time_type = ValueType {
+        kind: time,
+        unit: nanoseconds,
+    };
+    if recording.mode.unit() == Unit::Samples {
+        let kind = profile.strings.id("samples");
+        let unit = profile.strings.id("count");
+        profile.message(field::SAMPLE_TYPE, &ValueType { kind, unit })?;
+    }
+    profile.message(field::SAMPLE_TYPE, &time_type)?;
+    profile.message(field::PERIOD_TYPE, &time_type)?;
+    profile.number(
+        field::PERIOD,
+        match recording.mode.unit() {
+            Unit::Samples => saturated(recording.period_ns),
+            // Measured: every nanosecond is in it.
+            Unit::Nanoseconds => 1,
         },
     )?;
-    profile.message(
-        field::SAMPLE_TYPE,
-        &ValueType {
-            kind: time,
-            unit: nanoseconds,
-        },
-    )?;
-    profile.message(
-        field::PERIOD_TYPE,
-        &ValueType {
-            kind: time,
-            unit: nanoseconds,
-        },
-    )?;
-    profile.number(field::PERIOD, saturated(recording.period_ns))?;
     profile.number(field::DEFAULT_SAMPLE_TYPE, time)?;
     profile.number(
         field::TIME_NANOS,
@@ -83,6 +79,7 @@ fn write_types(report: &Report<'_>, profile: &mut Writer<impl Write>) -> io::Res
 fn write_samples(report: &Report<'_>, out: &mut Writer<impl Write>) -> io::Result<Vec<bool>> {
     let profile = report.symbolized.profile();
     let period = profile.recording().period_ns;
+    let unit = profile.recording().mode.unit();
     let vcpu_key = out.strings.id("vcpu");
     let mut used = vec![false; profile.frames().len()];
     let mut vcpu_labels: HashMap<u32, Label> = HashMap::new();
@@ -98,10 +95,13 @@ fn write_samples(report: &Report<'_>, out: &mut Writer<impl Write>) -> io::Resul
             message.location_id.push(location_id(frame));
         }
         message.value.clear();
-        message.value.extend([
-            saturated(sample.count),
-            saturated(sample.count.saturating_mul(period)),
-        ]);
+        match unit {
+            Unit::Samples => message.value.extend([
+                saturated(sample.count),
+                saturated(sample.count.saturating_mul(period)),
+            ]),
+            Unit::Nanoseconds => message.value.push(saturated(sample.count)),
+        }
         let label = vcpu_labels.entry(sample.vcpu).or_insert_with(|| Label {
             key: vcpu_key,
             text: out.strings.id(&sample.vcpu.to_string()),

@@ -9,7 +9,7 @@ const LEFT_OUT: char = '…';
 ///
 /// Generic arguments go first, then the paths of a method's type and trait, then the middle: a
 /// name begins with its crate and ends with its function.
-pub(super) fn name(name: &str, columns: usize) -> Cow<'_, str> {
+pub(crate) fn name(name: &str, columns: usize) -> Cow<'_, str> {
     if fits(name, columns) {
         return name.into();
     }
@@ -24,7 +24,7 @@ pub(super) fn name(name: &str, columns: usize) -> Cow<'_, str> {
 }
 
 /// A source file's last folder and name: `…/src/store.rs` is `src/store.rs`.
-pub(super) fn path(path: &str) -> &str {
+pub(crate) fn path(path: &str) -> &str {
     let mut slashes = path.rmatch_indices('/');
     match slashes.nth(1) {
         Some((at, _)) => &path[at + 1..],

@@ -14,9 +14,10 @@ use super::folded::foldable_names;
 use super::labels::LabelId;
 use super::merged::{Visitor, walk};
 use super::palette::Palette;
-use super::units::{duration, grouped, share};
+use super::units::{amount, amount_with_unit, duration, grouped, share};
 use super::{Report, ReportError};
 use crate::printable::Printable;
+use crate::profile::Unit;
 
 /// Stands for whole stacks that are left out, so that the widths add up.
 const TOO_SMALL: &str = "[too small to draw]";
@@ -69,9 +70,15 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> Result<(), Rep
     colors.insert("", rgb(Palette::ROOT));
     colors.insert(TOO_SMALL, rgb(Palette::MARK));
 
+    let unit = report.symbolized.profile().recording().mode.unit();
     let mut options = Options::default();
     options.title = title(report);
     options.subtitle = Some(subtitle(report, lines.deeper));
+    if unit == Unit::Nanoseconds {
+        // Thousandths keep the widths as exact as anyone sees.
+        options.count_name = "µs".to_owned();
+        options.factor = 1e-3;
+    }
     options.direction = Direction::Inverted;
     // All that is left is to be drawn.
     options.min_width = 0.0;
@@ -105,17 +112,24 @@ fn subtitle(report: &Report<'_>, deeper: u64) -> String {
     let profile = report.symbolized.profile();
     let recording = profile.recording();
     let counters = profile.counters();
+    let unit = recording.mode.unit();
     let mut parts = vec![match report.weights.shown() {
-        shown if shown == report.weights.recorded => format!("{} samples", grouped(shown)),
+        shown if shown == report.weights.recorded => amount_with_unit(shown, unit),
         shown => format!(
-            "{} of {} samples ({})",
-            grouped(shown),
-            grouped(report.weights.recorded),
+            "{} of {} ({})",
+            amount(shown, unit),
+            amount_with_unit(report.weights.recorded, unit),
             share(shown, report.weights.recorded)
         ),
     }];
-    if let Some(rate) = recording.rate_hz() {
-        parts.push(format!("{rate:.0} Hz {}", recording.mode));
+    match (unit, recording.rate_hz()) {
+        (Unit::Samples, Some(rate)) => parts.push(format!("{rate:.0} Hz {}", recording.mode)),
+        (Unit::Samples, None) => {}
+        (Unit::Nanoseconds, _) => parts.push(format!(
+            "{}, measured: {} blocks",
+            recording.mode,
+            grouped(counters.blocks)
+        )),
     }
     if recording.elapsed_ns != 0 {
         parts.push(duration(recording.elapsed_ns));
@@ -124,6 +138,7 @@ fn subtitle(report: &Report<'_>, deeper: u64) -> String {
         (counters.lost, "lost"),
         (counters.overflow, "overflow"),
         (counters.masked, "masked"),
+        (counters.late, "late"),
         (counters.truncated, "truncated"),
         (counters.broken, "broken"),
     ] {

@@ -2,8 +2,10 @@
 
 use jiff::Timestamp;
 
+use crate::profile::Unit;
+
 /// `1234567` as `1,234,567`.
-pub(super) fn grouped(number: impl Into<i128>) -> String {
+pub(crate) fn grouped(number: impl Into<i128>) -> String {
     let number: i128 = number.into();
     let digits = number.unsigned_abs().to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3 + 1);
@@ -20,7 +22,7 @@ pub(super) fn grouped(number: impl Into<i128>) -> String {
 }
 
 /// Nanoseconds in the largest unit that leaves at least one digit before the point.
-pub(super) fn duration(ns: u64) -> String {
+pub(crate) fn duration(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
         1_000..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
@@ -37,13 +39,29 @@ pub(super) fn duration(ns: u64) -> String {
     }
 }
 
+/// A count of stacks in its unit: `1,234`, or `1.2 ms`.
+pub(crate) fn amount(count: u64, unit: Unit) -> String {
+    match unit {
+        Unit::Samples => grouped(count),
+        Unit::Nanoseconds => duration(count),
+    }
+}
+
+/// As [`amount`], with the word for what it is: `1,234 samples`, or `1.2 ms`.
+pub(crate) fn amount_with_unit(count: u64, unit: Unit) -> String {
+    match unit {
+        Unit::Samples => format!("{} samples", grouped(count)),
+        Unit::Nanoseconds => duration(count),
+    }
+}
+
 /// A share between 0 and 1 as a percentage with one digit.
-pub(super) fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
 /// `part` of `whole` as a percentage; a part that is there never shows as nothing.
-pub(super) fn share(part: u64, whole: u64) -> String {
+pub(crate) fn share(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "-".to_owned();
     }
@@ -56,7 +74,7 @@ pub(super) fn share(part: u64, whole: u64) -> String {
 }
 
 /// Nanoseconds since 1970 as a date in UTC, or `None` where no calendar reaches.
-pub(super) fn date(unix_ns: u64) -> Option<String> {
+pub(crate) fn date(unix_ns: u64) -> Option<String> {
     let timestamp = Timestamp::from_nanosecond(i128::from(unix_ns)).ok()?;
     Some(timestamp.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
 }

@@ -1,22 +1,24 @@
 //! What to know before trusting a profile.
 
-use super::broken::{self, BrokenIn};
 use super::functions::FunctionTable;
+use super::interval::Interval;
 use super::text::row_name;
-use super::units::{duration, grouped, share};
-use super::{Report, shorten};
+use super::units::{amount_with_unit, grouped, percent, share};
+use super::{Report, stack_warnings};
 use crate::printable::Printable;
-use crate::profile::Counters;
+use crate::profile::{Counters, Mode, Profile, Unit};
 
 /// A share of samples from which on their absence can change the picture.
 const NOTABLE: f64 = 0.01;
 
-/// Running time whose sampling is this far from the asked rate is worth a word.
+/// Time whose sampling is this far from the asked rate is worth a word.
 const MISSING: f64 = 0.05;
 
-/// How many functions a warning names where stacks break, and in how many columns each.
-const BROKEN_FUNCTIONS: usize = 3;
-const BROKEN_NAME: usize = 48;
+/// Below so many missing samples, noise alone reaches that.
+const MISSING_NOISE: u64 = 100;
+
+/// A share of the wanted time from which on steal is worth a word.
+pub(crate) const STOLEN: f64 = 0.1;
 
 /// Ties further down than this row are the rule and tell nothing.
 const RANKED_ROWS: usize = 5;
@@ -38,32 +40,14 @@ pub(super) fn of(report: &Report<'_>, table: &FunctionTable) -> Vec<String> {
             .iter()
             .map(|warning| Printable(&warning.to_string()).to_string()),
     );
-    for vcpu in profile.vcpus() {
-        if let Err(disagree) = vcpu.counters.check() {
-            all.push(format!(
-                "vCPU {}: {disagree}; its profile is not complete",
-                vcpu.vcpu
-            ));
-        }
-    }
     let counters = profile.counters();
-    let recorded = profile.sample_count();
-    if !profile.vcpus().is_empty() && counters.recorded != recorded {
-        all.push(format!(
-            "the agent counted {} recorded samples, but the stacks hold {}",
-            grouped(counters.recorded),
-            grouped(recorded)
-        ));
-    }
-    from_counters(
-        &counters,
-        recording.depth,
-        recording.late_threshold_ns,
-        &mut all,
-    );
-    if notable(counters.broken, counters.recorded) {
-        let places = broken::places(report.symbolized);
-        all.push(about_broken(&counters, &places));
+    from_sums(profile, &counters, &mut all);
+    from_counters(&counters, recording.mode, &mut all);
+    stack_warnings::add(report.symbolized, &counters, &mut all);
+    let stolen = profile.runstate().stolen_share();
+    // Waiting is not made longer by it.
+    if let Some(stolen) = stolen.filter(|s| *s >= STOLEN && recording.mode != Mode::OffCpu) {
+        all.push(about_stolen(stolen));
     }
     if recording.fixed_interval {
         all.push(
@@ -76,7 +60,28 @@ pub(super) fn of(report: &Report<'_>, table: &FunctionTable) -> Vec<String> {
     all
 }
 
-fn from_counters(counters: &Counters, depth: u32, late_threshold_ns: u64, all: &mut Vec<String>) {
+/// Sums that do not agree.
+fn from_sums(profile: &Profile, counters: &Counters, all: &mut Vec<String>) {
+    for vcpu in profile.vcpus() {
+        if let Err(disagree) = vcpu.counters.check() {
+            all.push(format!(
+                "vCPU {}: {disagree}; its profile is not complete",
+                vcpu.vcpu
+            ));
+        }
+    }
+    let unit = profile.recording().mode.unit();
+    let found = profile.sample_count();
+    if !profile.vcpus().is_empty() && counters.counted() != found {
+        all.push(format!(
+            "the agent counted {}, but the stacks hold {}",
+            amount_with_unit(counters.counted(), unit),
+            amount_with_unit(found, unit)
+        ));
+    }
+}
+
+fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
     let of_ticks = [
         (
             counters.overflow,
@@ -99,83 +104,102 @@ fn from_counters(counters: &Counters, depth: u32, late_threshold_ns: u64, all: &
             ));
         }
     }
-    if notable(counters.truncated, counters.recorded) {
+    let blocked = counters.blocked.saturating_add(counters.blocked_overflow);
+    if notable(counters.blocked_overflow, blocked) {
         all.push(format!(
-            "{} of the stacks are deeper than {depth} frames and lack their root side; record \
-             with a larger depth",
-            share(counters.truncated, counters.recorded)
+            "{} of the blocked time ({}) has no stack because the table of stacks was full; give the \
+             agent more memory",
+            share(counters.blocked_overflow, blocked),
+            amount_with_unit(counters.blocked_overflow, mode.unit())
         ));
     }
-    if notable(counters.late, counters.recorded) {
+    if let Some((due, came)) = off_rate(counters, mode) {
         all.push(format!(
-            "{} of the samples came more than {} late: they may show the code that unmasked \
-             events, not the code that ran",
-            share(counters.late, counters.recorded),
-            duration(late_threshold_ns)
-        ));
-    }
-    // Below a hundred, noise alone reaches the limit.
-    let expected = i128::from(counters.ticks) + i128::from(counters.missing);
-    if counters.missing.unsigned_abs() > 100
-        && counters.missing.unsigned_abs() as f64 > expected as f64 * MISSING
-    {
-        all.push(format!(
-            "the running time stands for {} ticks, but {} came: the timer did not keep the rate",
-            grouped(expected),
-            grouped(counters.ticks)
+            "the {} stands for {} samples, but {} came: the timer did not keep the rate",
+            match mode {
+                Mode::Wall => "running and blocked time",
+                _ => "running time",
+            },
+            grouped(due),
+            grouped(came)
         ));
     }
 }
 
-/// How many stacks break, where, and what to do about it.
-fn about_broken(counters: &Counters, places: &[BrokenIn]) -> String {
-    let mut text = format!(
-        "{} of the stacks end badly and lack their root side",
-        share(counters.broken, counters.recorded)
-    );
-    let all = places
-        .iter()
-        .fold(0_u64, |sum, place| sum.saturating_add(place.samples));
-    let Some(most) = places.first().filter(|place| place.samples != 0) else {
-        return text + "; build everything with frame pointers";
-    };
-    let image = most.image.as_deref().unwrap_or("code of no known file");
-    let part = match most.samples == all {
-        true => "all".to_owned(),
-        false => share(most.samples, all),
-    };
-    text.push_str(&format!(", {part} of these in {image}"));
-    let functions: Vec<_> = most
-        .functions
-        .iter()
-        .take(BROKEN_FUNCTIONS)
-        .map(|name| shorten::name(name, BROKEN_NAME))
-        .collect();
-    if !functions.is_empty() {
-        text.push_str(&format!(" ({})", functions.join(", ")));
+/// How many samples were due and how many came, where these are too far apart for noise.
+fn off_rate(counters: &Counters, mode: Mode) -> Option<(i128, i128)> {
+    let missing = counters.missing?;
+    let mut came = i128::from(counters.ticks);
+    if mode == Mode::Wall {
+        came += i128::from(counters.blocked) + i128::from(counters.blocked_overflow);
     }
-    text + "; build that with frame pointers, or use a build that has them"
+    let due = came + i128::from(missing);
+    let missing = missing.unsigned_abs();
+    (missing > MISSING_NOISE && missing as f64 > due as f64 * MISSING).then_some((due, came))
+}
+
+fn about_stolen(share: f64) -> String {
+    format!(
+        "others had the CPU for {} of the time in which the guest had work: the functions' shares \
+         are of the time it ran and stay right, but there are fewer samples and all took longer; \
+         give the guest more weight, or a quieter host",
+        percent(share)
+    )
 }
 
 fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>) {
     if table.recorded == 0 {
-        all.push("no samples: nothing ran, or the recording was too short".to_owned());
+        all.push(match table.unit {
+            Unit::Samples => "no samples: nothing ran, or the recording was too short".to_owned(),
+            Unit::Nanoseconds => {
+                "no blocked time: the guest never blocked, or the recording was too short"
+                    .to_owned()
+            }
+        });
     } else if let Some(at) = table
         .first_tie(RANKED_ROWS)
         .filter(|at| notable(table.rows[*at].own, table.recorded))
     {
         let name = |at: usize| row_name(report, &table.rows[at], RANKED_NAME);
         all.push(format!(
-            "{} samples are too few to rank {:?} and {:?}: their 95 % intervals overlap; record \
-             longer or more often",
+            "{} samples are too few to rank {:?} and {:?}: their 95 % intervals overlap; {}",
             grouped(table.recorded),
             name(at),
-            name(at + 1)
+            name(at + 1),
+            samples_needed(
+                table.recorded,
+                &table.rows[at].own_share,
+                &table.rows[at + 1].own_share
+            )
         ));
     }
 }
 
-fn notable(part: u64, whole: u64) -> bool {
+/// What would rank two shares.
+pub(crate) fn samples_needed(recorded: u64, a: &Interval, b: &Interval) -> String {
+    // More than this is no advice.
+    const MOST_TIMES: u64 = 10_000;
+    match Interval::samples_to_tell_apart(a.share, b.share) {
+        Some(needed) if needed / recorded.max(1) < MOST_TIMES => format!(
+            "if they stay so far apart, about {} samples rank them: record {:.1} times as long, or \
+             at a higher rate",
+            grouped(two_digits(needed)),
+            needed as f64 / recorded.max(1) as f64
+        ),
+        _ => "they are too close for any recording to rank; take them as equal".to_owned(),
+    }
+}
+
+/// Rounded up to two digits: more are not known.
+fn two_digits(number: u64) -> u64 {
+    let mut unit = 1;
+    while number / unit >= 100 {
+        unit *= 10;
+    }
+    number.div_ceil(unit).saturating_mul(unit)
+}
+
+pub(super) fn notable(part: u64, whole: u64) -> bool {
     part != 0 && part as f64 >= whole as f64 * NOTABLE
 }
 
@@ -185,7 +209,7 @@ mod tests {
 
     fn warnings(counters: Counters) -> Vec<String> {
         let mut all = Vec::new();
-        from_counters(&counters, 64, 50_000, &mut all);
+        from_counters(&counters, Mode::Cpu, &mut all);
         all
     }
 
@@ -196,8 +220,7 @@ mod tests {
             recorded: 980,
             lost: 9,
             idle: 11,
-            missing: -40,
-            truncated: 9,
+            missing: Some(-40),
             ..Counters::default()
         };
         assert_eq!(warnings(counters), [""; 0]);
@@ -211,52 +234,27 @@ mod tests {
             overflow: 30,
             lost: 30,
             masked: 40,
-            truncated: 90,
-            broken: 90,
-            late: 90,
-            missing: 500,
+            blocked: 90,
+            blocked_overflow: 10,
+            missing: Some(500),
             ..Counters::default()
         };
         let all = warnings(counters);
-        assert_eq!(all.len(), 6, "{all:#?}");
+        assert_eq!(all.len(), 5, "{all:#?}");
         assert!(
             all[0].starts_with("3.0 % of the ticks (30) have no stack"),
             "{}",
             all[0]
         );
-        assert!(all[4].contains("more than 50.0 µs late"), "{}", all[4]);
-        assert!(all[5].contains("1,500 ticks, but 1,000 came"), "{}", all[5]);
-    }
-
-    #[test]
-    fn broken_stacks_are_told_with_their_place_and_the_remedy() {
-        let counters = Counters {
-            recorded: 1_000,
-            broken: 169,
-            ..Counters::default()
-        };
-        let place = |image: Option<&str>, functions: &[&str], samples| BrokenIn {
-            image: image.map(str::to_owned),
-            functions: functions.iter().map(ToString::to_string).collect(),
-            samples,
-        };
-        let malloc = ["_int_malloc", "_int_free", "malloc", "calloc"];
-        let places = [place(Some("libc.so.6"), &malloc, 160), place(None, &[], 9)];
-        assert_eq!(
-            about_broken(&counters, &places),
-            "16.9 % of the stacks end badly and lack their root side, 94.7 % of these in libc.so.6 \
-             (_int_malloc, _int_free, malloc); build that with frame pointers, or use a build that \
-             has them"
+        assert!(
+            all[3].starts_with("10.0 % of the blocked time (10 samples)"),
+            "{}",
+            all[3]
         );
-        assert_eq!(
-            about_broken(&counters, &places[1..]),
-            "16.9 % of the stacks end badly and lack their root side, all of these in code of \
-             no known file; build that with frame pointers, or use a build that has them"
-        );
-        assert_eq!(
-            about_broken(&counters, &[]),
-            "16.9 % of the stacks end badly and lack their root side; build everything with frame \
-             pointers"
+        assert!(
+            all[4].contains("1,500 samples, but 1,000 came"),
+            "{}",
+            all[4]
         );
     }
 
@@ -265,23 +263,52 @@ mod tests {
         let counters = Counters {
             ticks: 1_000,
             recorded: 1_000,
-            missing: -500,
+            missing: Some(-500),
             ..Counters::default()
         };
         assert_eq!(warnings(counters).len(), 1);
+    }
+
+    /// Blocked samples are not ticks, but stand for time all the same.
+    #[test]
+    fn blocked_samples_count_towards_the_rate() {
+        let counters = Counters {
+            ticks: 1_000,
+            blocked: 9_000,
+            missing: Some(200),
+            ..Counters::default()
+        };
+        assert_eq!(off_rate(&counters, Mode::Wall), None);
+        assert_eq!(off_rate(&counters, Mode::Cpu), Some((1_200, 1_000)));
     }
 
     #[test]
     fn hostile_counters_do_not_overflow() {
         warnings(Counters {
             ticks: u64::MAX,
-            missing: i64::MIN,
+            missing: Some(i64::MIN),
             lost: u64::MAX,
+            blocked: u64::MAX,
+            blocked_overflow: u64::MAX,
             ..Counters::default()
         });
         warnings(Counters {
-            missing: i64::MAX,
+            missing: Some(i64::MAX),
             ..Counters::default()
         });
+        let all = Interval::measured(1, 1);
+        samples_needed(0, &all, &Interval::measured(0, 1));
+        assert_eq!(two_digits(u64::MAX), u64::MAX, "it stops at the largest");
+    }
+
+    #[test]
+    fn the_samples_needed_are_told_as_what_to_do() {
+        let share = |hits| Interval::wilson(hits, 840);
+        assert_eq!(
+            samples_needed(840, &share(120), &share(105)),
+            "if they stay so far apart, about 5,600 samples rank them: record 6.6 times as long, or \
+             at a higher rate"
+        );
+        assert!(samples_needed(840, &share(120), &share(120)).contains("take them as equal"));
     }
 }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use unikprof_proto::caller_table::{Row, checksum, decode_run};
-use unikprof_proto::code::{message_type as types, refusal, state};
+use unikprof_proto::code::{message_type as types, mode, refusal, state};
 use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
 use unikprof_proto::message::*;
 use unikprof_proto::nodes::{Encoder, Node};
@@ -36,6 +36,8 @@ pub struct Script {
     pub clock_ns: fn(usize) -> u64,
     /// What `EpochEnd` says beyond the truth.
     pub extra_samples: u64,
+    /// The mode of its recordings; counts of blocked time alone are no samples.
+    pub mode: u32,
     pub guest_name: &'static str,
     /// Where the guest's code is: start, end, file offset and build-id.
     pub mapping: (u64, u64, u64, &'static [u8]),
@@ -69,6 +71,7 @@ impl Default for Script {
             ends_by_itself: true,
             clock_ns: |connection| 1_000 + connection as u64,
             extra_samples: 0,
+            mode: mode::CPU,
             guest_name: "web-1",
             mapping: (0x10_0000, 0x10_1000, 0x1000, &[0xab; 20]),
             caller_rows: 0,
@@ -469,7 +472,7 @@ pub fn epoch(script: &Script, number: u64, vcpu: u32, node: u32) -> Vec<Vec<u8>>
         epoch: number,
         recording: RECORDING,
         name: "default",
-        mode: 0,
+        mode: script.mode,
         flags: 0,
         period_ns: 1_000,
         depth: 128,
@@ -501,7 +504,11 @@ fn vcpu_frames(
     nodes: &[StackNode],
     first: u32,
 ) -> Vec<Vec<u8>> {
-    let recorded: u64 = nodes.iter().map(|(_, _, count)| count).sum();
+    let counted: u64 = nodes.iter().map(|(_, _, count)| count).sum();
+    let (recorded, blocked) = match script.mode {
+        mode::OFF_CPU => (0, counted),
+        _ => (counted, 0),
+    };
     let start = Snapshot {
         at_ns: 1_000,
         cycles: 3_000,
@@ -517,6 +524,8 @@ fn vcpu_frames(
             ticks: recorded + 2,
             recorded,
             by_frame_pointer: recorded,
+            blocks: blocked.min(1),
+            blocked,
             idle: 2,
             early: 9,
             ..Counters::default()

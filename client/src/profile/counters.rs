@@ -1,0 +1,225 @@
+//! What became of every tick, how callers were found, and what was blocked.
+
+use serde::Serialize;
+use thiserror::Error;
+
+/// What became of the deliveries of the sampling timer, and of blocked time.
+///
+/// A tick is a delivery whose target was reached; each tick is in exactly one of `recorded`,
+/// `overflow`, `lost`, `masked` and `idle`, and each recorded one in exactly one of `by_table`,
+/// `by_bytes` and `by_frame_pointer`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Counters {
+    /// Deliveries whose target was reached.
+    pub ticks: u64,
+    /// Walked and counted in a stack.
+    pub recorded: u64,
+    /// The table of stacks was full.
+    pub overflow: u64,
+    /// The slot was busy.
+    pub lost: u64,
+    /// Due, but delivered without registers.
+    pub masked: u64,
+    /// Due while the guest blocked.
+    pub idle: u64,
+    /// Delivered before the target and armed again; no tick.
+    pub early: u64,
+    /// Recorded, but later than [`RecordingInfo::late_threshold_ns`](super::RecordingInfo) after
+    /// the target.
+    pub late: u64,
+    /// Recorded, but deeper than the limit.
+    pub truncated: u64,
+    /// Recorded, but the chain of frames ended badly.
+    pub broken: u64,
+    /// Recorded; the interrupted function's caller was found through the caller table.
+    pub by_table: u64,
+    /// Recorded; its caller was found by the instructions at the interrupted place.
+    pub by_bytes: u64,
+    /// Recorded; its caller was taken from the frame pointer, right or not.
+    pub by_frame_pointer: u64,
+    /// Recorded under [`Unwind::Table`](super::Unwind), with a frame that the table does not know.
+    pub mixed: u64,
+    /// How often the vCPU blocked, where blocked time is recorded.
+    pub blocks: u64,
+    /// Blocked time counted in stacks, in the mode's [unit](super::Mode::unit).
+    pub blocked: u64,
+    /// Blocked time that was not counted because the table was full, in the same unit.
+    pub blocked_overflow: u64,
+    /// Sampled time ÷ period − what came of it: noise around zero, and negative as often, where
+    /// all is well. `None` where nothing is sampled.
+    pub missing: Option<i64>,
+}
+
+impl Counters {
+    /// Checks that every tick is accounted for, and every recorded one's caller.
+    ///
+    /// # Errors
+    ///
+    /// [`CountersDisagree`] with both sides; the profile has then lost track of samples.
+    pub fn check(&self) -> Result<(), CountersDisagree> {
+        let ticks = [
+            self.recorded,
+            self.overflow,
+            self.lost,
+            self.masked,
+            self.idle,
+        ];
+        let found = sum(&ticks);
+        if found != u128::from(self.ticks) {
+            return Err(CountersDisagree::Ticks {
+                ticks: self.ticks,
+                sum: found,
+            });
+        }
+        let found = sum(&[self.by_table, self.by_bytes, self.by_frame_pointer]);
+        if found != u128::from(self.recorded) {
+            return Err(CountersDisagree::Ways {
+                recorded: self.recorded,
+                sum: found,
+            });
+        }
+        Ok(())
+    }
+
+    /// What the stacks hold, in the mode's unit.
+    pub fn counted(&self) -> u64 {
+        self.recorded.saturating_add(self.blocked)
+    }
+
+    /// Both together, stopping at the largest number.
+    pub fn plus(&self, other: &Counters) -> Counters {
+        let add = u64::saturating_add;
+        Counters {
+            ticks: add(self.ticks, other.ticks),
+            recorded: add(self.recorded, other.recorded),
+            overflow: add(self.overflow, other.overflow),
+            lost: add(self.lost, other.lost),
+            masked: add(self.masked, other.masked),
+            idle: add(self.idle, other.idle),
+            early: add(self.early, other.early),
+            late: add(self.late, other.late),
+            truncated: add(self.truncated, other.truncated),
+            broken: add(self.broken, other.broken),
+            by_table: add(self.by_table, other.by_table),
+            by_bytes: add(self.by_bytes, other.by_bytes),
+            by_frame_pointer: add(self.by_frame_pointer, other.by_frame_pointer),
+            mixed: add(self.mixed, other.mixed),
+            blocks: add(self.blocks, other.blocks),
+            blocked: add(self.blocked, other.blocked),
+            blocked_overflow: add(self.blocked_overflow, other.blocked_overflow),
+            missing: match (self.missing, other.missing) {
+                (Some(a), Some(b)) => Some(a.saturating_add(b)),
+                (a, b) => a.or(b),
+            },
+        }
+    }
+}
+
+fn sum(parts: &[u64]) -> u128 {
+    parts.iter().map(|part| u128::from(*part)).sum()
+}
+
+/// A count is not the sum of its parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum CountersDisagree {
+    /// Ticks are unaccounted for, or too many are.
+    #[error(
+        "the accounting does not add up: {ticks} ticks, but recorded + overflow + lost + masked + \
+         idle = {sum}"
+    )]
+    Ticks {
+        /// The ticks there were.
+        ticks: u64,
+        /// The sum of the parts.
+        sum: u128,
+    },
+    /// The ways in which callers were found are not as many as the samples.
+    #[error(
+        "the accounting does not add up: {recorded} samples recorded, but callers by table + by \
+         bytes + by frame pointer = {sum}"
+    )]
+    Ways {
+        /// The samples recorded.
+        recorded: u64,
+        /// The sum of the parts.
+        sum: u128,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole() -> Counters {
+        Counters {
+            ticks: 15,
+            recorded: 1,
+            overflow: 2,
+            lost: 3,
+            masked: 4,
+            idle: 5,
+            by_bytes: 1,
+            ..Counters::default()
+        }
+    }
+
+    #[test]
+    fn a_sum_that_is_off_by_one_is_told() {
+        assert_eq!(whole().check(), Ok(()));
+        let one_more = Counters {
+            ticks: 16,
+            ..whole()
+        };
+        assert_eq!(
+            one_more.check(),
+            Err(CountersDisagree::Ticks { ticks: 16, sum: 15 })
+        );
+        let two_ways = Counters {
+            by_table: 1,
+            ..whole()
+        };
+        assert_eq!(
+            two_ways.check(),
+            Err(CountersDisagree::Ways {
+                recorded: 1,
+                sum: 2
+            })
+        );
+        // Early deliveries are outside the sum.
+        let early = Counters {
+            early: 100,
+            ..whole()
+        };
+        assert_eq!(early.check(), Ok(()));
+    }
+
+    #[test]
+    fn hostile_counters_do_not_overflow() {
+        let huge = Counters {
+            ticks: 1,
+            recorded: u64::MAX,
+            lost: u64::MAX,
+            by_table: u64::MAX,
+            by_bytes: u64::MAX,
+            blocked: 1,
+            missing: Some(i64::MIN),
+            ..Counters::default()
+        };
+        assert!(huge.check().is_err());
+        assert_eq!(huge.counted(), u64::MAX);
+        let sum = huge.plus(&huge);
+        assert_eq!((sum.recorded, sum.missing), (u64::MAX, Some(i64::MIN)));
+    }
+
+    /// A vCPU that cannot tell must not hide what another tells.
+    #[test]
+    fn what_is_missing_on_one_vcpu_is_not_lost_in_the_sum() {
+        let of = |missing| Counters {
+            missing,
+            ..Counters::default()
+        };
+        assert_eq!(of(None).plus(&of(Some(-3))).missing, Some(-3));
+        assert_eq!(of(Some(5)).plus(&of(Some(-3))).missing, Some(2));
+        assert_eq!(of(None).plus(&of(None)).missing, None);
+    }
+}

@@ -1,0 +1,274 @@
+//! The head of the report for people: what was recorded, what became of every tick, how callers were
+//! found, and what was blocked.
+
+use std::io::{self, Write};
+
+use super::units::{amount, date, duration, grouped, share};
+use crate::printable::Printable;
+use crate::profile::{Counters, Mode, RecordingInfo, Unit, Unwind};
+
+/// The column in which the values of the head begin.
+const LABEL_WIDTH: usize = 12;
+
+pub(super) fn write_header(recording: &RecordingInfo, out: &mut impl Write) -> io::Result<()> {
+    let or_unnamed = |name: &str| match name {
+        "" => "(unnamed)".to_owned(),
+        name => Printable(name).to_string(),
+    };
+    let mut guest = or_unnamed(&recording.guest_name);
+    if !recording.guest_id.is_empty() {
+        guest.push_str(&format!(" ({})", Printable(&recording.guest_id)));
+    }
+    row(out, "guest", &guest)?;
+    row(out, "recording", &or_unnamed(&recording.name))?;
+    row(out, "mode", &mode(recording.mode))?;
+    if recording.mode != Mode::OffCpu {
+        let mut rate = match recording.rate_hz() {
+            Some(hz) => format!("{hz:.1} Hz, mean period {}", duration(recording.period_ns)),
+            None => "unknown".to_owned(),
+        };
+        rate.push_str(match recording.fixed_interval {
+            true => ", fixed interval",
+            false => ", random intervals",
+        });
+        row(out, "rate", &rate)?;
+    }
+    row(out, "callers", &callers(recording))?;
+    let started = recording.started_unix_ns.and_then(date);
+    row(
+        out,
+        "time",
+        &format!(
+            "{} from {}",
+            duration(recording.elapsed_ns),
+            started.as_deref().unwrap_or("an unknown date")
+        ),
+    )?;
+    let agent = match recording.agent_version.as_str() {
+        "" => "unknown version".to_owned(),
+        version => Printable(version).to_string(),
+    };
+    row(
+        out,
+        "agent",
+        &format!(
+            "{agent}, {}, {} frames deep",
+            recording.architecture, recording.depth
+        ),
+    )
+}
+
+/// The accounting as short lines, for formats that hold comments.
+pub(super) fn lines(c: &Counters, recording: &RecordingInfo) -> Vec<String> {
+    let mut lines = vec![
+        format!(
+            "unikprof: guest {:?}{}, recording {:?}, agent {}, {}",
+            recording.guest_name,
+            match recording.guest_id.as_str() {
+                "" => String::new(),
+                id => format!(" {}", Printable(id)),
+            },
+            recording.name,
+            Printable(&recording.agent_version),
+            recording.architecture
+        ),
+        format!("mode {}", mode(recording.mode)),
+        format!(
+            "ticks {} = recorded {} + overflow {} + lost {} + masked {} + idle {}",
+            c.ticks, c.recorded, c.overflow, c.lost, c.masked, c.idle
+        ),
+        format!(
+            "early {}, late {}, truncated {}, broken {}, missing {}",
+            c.early,
+            c.late,
+            c.truncated,
+            c.broken,
+            c.missing
+                .map_or("none".to_owned(), |missing| missing.to_string())
+        ),
+        format!(
+            "callers: {}; by table {}, by bytes {}, by frame pointer {}, mixed {}",
+            callers(recording),
+            c.by_table,
+            c.by_bytes,
+            c.by_frame_pointer,
+            c.mixed
+        ),
+    ];
+    if tells_blocked(c, recording.mode) {
+        lines.push(format!(
+            "blocks {}, blocked {} {}, not counted {}",
+            c.blocks,
+            c.blocked,
+            recording.mode.unit(),
+            c.blocked_overflow
+        ));
+    }
+    lines
+}
+
+pub(super) fn write_accounting(
+    c: &Counters,
+    recording: &RecordingInfo,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let unit = recording.mode.unit();
+    let missing = c.missing.map_or("-".to_owned(), grouped);
+    let numbers = [
+        grouped(c.ticks),
+        grouped(c.early),
+        missing.clone(),
+        grouped(c.blocks),
+        amount(c.blocked, unit),
+        amount(c.blocked_overflow, unit),
+    ];
+    let width = numbers.iter().map(|n| n.chars().count()).max();
+    let mut table = Table {
+        out,
+        width: width.unwrap_or(0),
+    };
+    let of_ticks = |n| share(n, c.ticks);
+    table.title("\nticks = recorded + overflow + lost + masked + idle")?;
+    table.line("ticks", &numbers[0], "", "the sampling timer came due")?;
+    for (name, count, what) in [
+        ("recorded", c.recorded, "counted in a stack"),
+        ("overflow", c.overflow, "the table of stacks was full"),
+        ("lost", c.lost, "the slot was busy"),
+        ("masked", c.masked, "delivered without registers"),
+        ("idle", c.idle, "due while the guest blocked"),
+    ] {
+        table.line(name, &grouped(count), &of_ticks(count), what)?;
+    }
+    let of_recorded = |n| share(n, c.recorded);
+    table.title("of the recorded")?;
+    let late = format!(
+        "more than {} after the target",
+        duration(recording.late_threshold_ns)
+    );
+    for (name, count, what) in [
+        ("late", c.late, late.as_str()),
+        ("truncated", c.truncated, "deeper than the limit"),
+        ("broken", c.broken, "the chain of frames ended badly"),
+    ] {
+        table.line(name, &grouped(count), &of_recorded(count), what)?;
+    }
+    table.title("the interrupted function's caller was found")?;
+    for (name, count, what) in [
+        ("by table", c.by_table, "in the caller table"),
+        (
+            "by bytes",
+            c.by_bytes,
+            "by the instructions at the interrupted place",
+        ),
+        (
+            "by pointer",
+            c.by_frame_pointer,
+            "from the frame pointer, right or not",
+        ),
+    ] {
+        table.line(name, &grouped(count), &of_recorded(count), what)?;
+    }
+    if recording.unwind == Unwind::Table {
+        table.line(
+            "mixed",
+            &grouped(c.mixed),
+            &of_recorded(c.mixed),
+            "further up, a frame pointer where the table knew nothing",
+        )?;
+    }
+    table.title("besides")?;
+    table.line(
+        "early",
+        &numbers[1],
+        "",
+        "before the target: armed again, no tick",
+    )?;
+    let formula = match recording.mode {
+        Mode::Wall => {
+            "(running + blocked time) / period - ticks - blocked samples; around zero is noise"
+        }
+        Mode::OffCpu => "nothing is sampled, so nothing can be missing",
+        Mode::Cpu | Mode::Other(_) => "running time / period - ticks; around zero is noise",
+    };
+    table.line("missing", &missing, "", formula)?;
+    if tells_blocked(c, recording.mode) {
+        write_blocked(c, unit, &mut table)?;
+    }
+    Ok(())
+}
+
+fn write_blocked(c: &Counters, unit: Unit, table: &mut Table<'_, impl Write>) -> io::Result<()> {
+    let whole = c.blocked.saturating_add(c.blocked_overflow);
+    let mean = match (unit, c.blocked.checked_div(c.blocks)) {
+        (Unit::Nanoseconds, Some(mean)) => format!("in stacks; {} a block", duration(mean)),
+        (Unit::Nanoseconds, None) => "in stacks".to_owned(),
+        (Unit::Samples, _) => "samples in stacks: one for each period blocked".to_owned(),
+    };
+    table.title("blocked time")?;
+    table.line("blocks", &grouped(c.blocks), "", "waits for an event")?;
+    table.line(
+        "blocked",
+        &amount(c.blocked, unit),
+        &share(c.blocked, whole),
+        &mean,
+    )?;
+    table.line(
+        "overflow",
+        &amount(c.blocked_overflow, unit),
+        &share(c.blocked_overflow, whole),
+        "not counted: the table of stacks was full",
+    )
+}
+
+fn tells_blocked(c: &Counters, mode: Mode) -> bool {
+    matches!(mode, Mode::Wall | Mode::OffCpu) || c.blocks != 0 || c.blocked != 0
+}
+
+fn mode(mode: Mode) -> String {
+    let what = match mode {
+        Mode::Cpu => "running time, in samples",
+        Mode::Wall => "running and blocked time, in samples",
+        Mode::OffCpu => "blocked time, measured in nanoseconds",
+        Mode::Other(_) => "unknown to this client, taken for samples",
+    };
+    format!("{mode}: {what}")
+}
+
+fn callers(recording: &RecordingInfo) -> String {
+    match (recording.unwind, recording.caller_table) {
+        (Unwind::Table, Some(checksum)) => {
+            format!("every frame looked up in caller table {checksum:08x}")
+        }
+        (Unwind::Table, None) => "every frame to be looked up, but there was no table".to_owned(),
+        (Unwind::FramePointers, Some(checksum)) => {
+            format!(
+                "the first looked up in caller table {checksum:08x}, the others by frame pointers"
+            )
+        }
+        (Unwind::FramePointers, None) => "by frame pointers, without a caller table".to_owned(),
+    }
+}
+
+/// Lines of a name, a number, a share and what they mean.
+struct Table<'o, W> {
+    out: &'o mut W,
+    width: usize,
+}
+
+impl<W: Write> Table<'_, W> {
+    fn title(&mut self, title: &str) -> io::Result<()> {
+        writeln!(self.out, "{title}")
+    }
+
+    fn line(&mut self, name: &str, number: &str, part: &str, what: &str) -> io::Result<()> {
+        let width = self.width;
+        writeln!(
+            self.out,
+            "  {name:<10}  {number:>width$}  {part:>7}  {what}"
+        )
+    }
+}
+
+fn row(out: &mut impl Write, label: &str, text: &str) -> io::Result<()> {
+    writeln!(out, "{label:<LABEL_WIDTH$}{text}")
+}

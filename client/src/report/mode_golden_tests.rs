@@ -1,0 +1,167 @@
+//! The kinds of time against checked-in files: running and blocked time together, blocked time
+//! alone, and samples that came late.
+
+#![allow(clippy::unwrap_used)]
+
+#[cfg(feature = "svg")]
+use super::golden_tests::svg_text;
+use super::golden_tests::{FIB, MAIN, PARSE, POLL, pprof_text, symbolized, text};
+use super::*;
+use crate::golden::check_report as check;
+use crate::profile::{
+    Counters, Distribution, Frame, Mapping, Mode, Profile, ProfileBuilder, RecordingInfo, Runstate,
+    SpecialFrame, Unwind, VcpuStats,
+};
+
+fn profile(info: RecordingInfo, stats: VcpuStats, stacks: &[(u64, &[Frame])]) -> Profile {
+    let mut builder = ProfileBuilder::new();
+    builder.add_mapping(Mapping {
+        start: 0x10_0000,
+        end: 0x20_0000,
+        path: "/srv/web.elf".into(),
+        ..Mapping::default()
+    });
+    builder.set_recording(RecordingInfo {
+        name: "kinds".into(),
+        guest_name: "web".into(),
+        agent_version: "0.1.0".into(),
+        depth: 64,
+        elapsed_ns: 10_000_000_000,
+        period_ns: 1_000_000,
+        late_threshold_ns: 50_000,
+        ..info
+    });
+    builder.add_vcpu(VcpuStats {
+        elapsed_ns: 10_000_000_000,
+        runstate: Runstate {
+            running_ns: Some(2_000_000_000),
+            runnable_ns: Some(1_000_000_000),
+            blocked_ns: Some(7_000_000_000),
+            offline_ns: Some(0),
+        },
+        ..stats
+    });
+    for (count, stack) in stacks {
+        builder.add_stack(0, *count, stack).unwrap();
+    }
+    builder.finish()
+}
+
+/// 2,000 samples of running time, 5 % of them late, and 7,000 of blocked time.
+fn wall() -> Profile {
+    let stats = VcpuStats {
+        counters: Counters {
+            ticks: 2_000,
+            recorded: 2_000,
+            late: 100,
+            by_table: 1_900,
+            by_frame_pointer: 100,
+            mixed: 40,
+            blocks: 3_500,
+            blocked: 6_990,
+            blocked_overflow: 10,
+            missing: Some(0),
+            ..Counters::default()
+        },
+        lateness_ns: Some(Distribution::from_values([(2_000, 1_900), (900_000, 100)])),
+        ..VcpuStats::default()
+    };
+    let info = RecordingInfo {
+        mode: Mode::Wall,
+        caller_table: Some(7),
+        unwind: Unwind::Table,
+        ..RecordingInfo::default()
+    };
+    let blocked = Frame::Special(SpecialFrame::Blocked);
+    let late = Frame::Special(SpecialFrame::Late);
+    profile(
+        info,
+        stats,
+        &[
+            (1_500, &[Frame::leaf(FIB), Frame::caller(MAIN)]),
+            (400, &[Frame::leaf(PARSE), Frame::caller(MAIN)]),
+            (80, &[late, Frame::leaf(POLL), Frame::caller(MAIN)]),
+            (20, &[late, Frame::leaf(FIB), Frame::caller(MAIN)]),
+            (6_990, &[blocked, Frame::leaf(POLL), Frame::caller(MAIN)]),
+        ],
+    )
+}
+
+/// 7 s of blocked time under two callers, some of it cut off.
+fn off_cpu() -> Profile {
+    let stats = VcpuStats {
+        counters: Counters {
+            blocks: 3_500,
+            blocked: 6_900_000_000,
+            blocked_overflow: 100_000_000,
+            ..Counters::default()
+        },
+        ..VcpuStats::default()
+    };
+    let info = RecordingInfo {
+        mode: Mode::OffCpu,
+        ..RecordingInfo::default()
+    };
+    profile(
+        info,
+        stats,
+        &[
+            (
+                4_000_000_000,
+                &[Frame::leaf(POLL), Frame::caller(FIB), Frame::caller(MAIN)],
+            ),
+            (
+                2_500_000_000,
+                &[Frame::leaf(POLL), Frame::caller(PARSE), Frame::caller(MAIN)],
+            ),
+            (
+                400_000_000,
+                &[Frame::leaf(POLL), Frame::Special(SpecialFrame::Broken)],
+            ),
+        ],
+    )
+}
+
+fn check_all(name: &str, profile: &Profile) {
+    let symbolized = symbolized(profile);
+    let report = Report::new(&symbolized, ReportOptions::default());
+    for (format, ending) in [
+        (Format::Text, "txt"),
+        (Format::Folded, "folded"),
+        (Format::Json, "json"),
+    ] {
+        check(&format!("{name}.{ending}"), &text(&report, format));
+    }
+    check(&format!("{name}.pprof.txt"), &pprof_text(&report));
+    #[cfg(feature = "svg")]
+    check(&format!("{name}.svg.txt"), &svg_text(&report));
+}
+
+#[test]
+fn wall_clock_time_is_as_blessed() {
+    check_all("wall", &wall());
+}
+
+#[test]
+fn blocked_time_is_as_blessed() {
+    check_all("off-cpu", &off_cpu());
+}
+
+/// Two waits that differ by a nanosecond are two waits, not a draw.
+#[test]
+fn measured_time_is_not_said_to_be_too_little_to_rank() {
+    let profile = profile(
+        RecordingInfo {
+            mode: Mode::OffCpu,
+            ..RecordingInfo::default()
+        },
+        VcpuStats::default(),
+        &[(11, &[Frame::leaf(FIB)]), (10, &[Frame::leaf(POLL)])],
+    );
+    let symbolized = symbolized(&profile);
+    let report = Report::new(&symbolized, ReportOptions::default());
+    assert_eq!(report.functions().first_tie(5), None);
+    let row = &report.functions().rows[0];
+    assert_eq!(row.own_share.low.to_bits(), row.own_share.high.to_bits());
+    assert!(!text(&report, Format::Text).contains("intervals overlap"));
+}

@@ -1,0 +1,228 @@
+//! What to know of the stacks before trusting a profile: cut ones, late ones, guessed callers.
+
+use super::broken::{self, BrokenIn};
+use super::marks::{self, Marked};
+use super::shorten;
+use super::units::{duration, share};
+use super::warnings::notable;
+use crate::profile::{Counters, Unit, Unwind};
+use crate::symbols::Symbolized;
+
+/// How many functions a warning names, and in how many columns each.
+const FUNCTIONS: usize = 3;
+const NAME: usize = 48;
+
+/// A share of callers from the frame pointer alone that is worth a word.
+pub(crate) const BY_FRAME_POINTER: f64 = 0.1;
+
+pub(super) fn add(symbolized: &Symbolized<'_>, counters: &Counters, all: &mut Vec<String>) {
+    let profile = symbolized.profile();
+    let recording = profile.recording();
+    let (truncated, broken, whole) = match recording.mode.unit() {
+        Unit::Samples => (counters.truncated, counters.broken, counters.recorded),
+        // The counters count samples, of which there are none.
+        Unit::Nanoseconds => {
+            let marked = Marked::of(profile);
+            (marked.truncated, marked.broken, profile.sample_count())
+        }
+    };
+    if notable(truncated, whole) {
+        all.push(format!(
+            "{} of the stacks are deeper than {} frames and lack their root side; record with a \
+             larger depth",
+            share(truncated, whole),
+            recording.depth
+        ));
+    }
+    if notable(broken, whole) {
+        all.push(about_broken(
+            &share(broken, whole),
+            &broken::places(symbolized),
+        ));
+    }
+    if notable(counters.late, counters.recorded) {
+        all.push(about_late(
+            counters,
+            recording.late_threshold_ns,
+            &marks::late_under(symbolized),
+        ));
+    }
+    all.extend(about_callers(
+        counters,
+        recording.caller_table.is_some(),
+        recording.unwind,
+    ));
+}
+
+/// How many stacks break, where, and what to do about it.
+fn about_broken(part: &str, places: &[BrokenIn]) -> String {
+    let text = format!("{part} of the stacks end badly and lack their root side");
+    match where_broken(places) {
+        None => text + "; build everything with frame pointers",
+        Some(place) => {
+            text + &format!(
+                ", {place}; build that with frame pointers, or use a build that has them"
+            )
+        }
+    }
+}
+
+/// Where most stacks break, in words; `None` where no stack carries the mark.
+pub(crate) fn where_broken(places: &[BrokenIn]) -> Option<String> {
+    let all = places
+        .iter()
+        .fold(0_u64, |sum, place| sum.saturating_add(place.samples));
+    let most = places.first().filter(|place| place.samples != 0)?;
+    let image = most.image.as_deref().unwrap_or("code of no known file");
+    let part = match most.samples == all {
+        true => "all".to_owned(),
+        false => share(most.samples, all),
+    };
+    let mut text = format!("{part} of these in {image}");
+    let functions: Vec<_> = most
+        .functions
+        .iter()
+        .take(FUNCTIONS)
+        .map(|name| shorten::name(name, NAME))
+        .collect();
+    if !functions.is_empty() {
+        text.push_str(&format!(" ({})", functions.join(", ")));
+    }
+    Some(text)
+}
+
+fn about_late(counters: &Counters, threshold_ns: u64, under: &[(String, u64)]) -> String {
+    let mut text = format!(
+        "{} of the samples came more than {} of running time late: events were masked, or a \
+         hypervisor on an emulator stalled; ",
+        share(counters.late, counters.recorded),
+        duration(threshold_ns)
+    );
+    text.push_str(&match where_late(under) {
+        None => "they may show the code that unmasked events, not the code that ran".to_owned(),
+        Some(functions) => format!(
+            "what ran meanwhile is not known and shows as [late: events were masked] under the code \
+             that unmasked them, most in {functions}; mask them for shorter there"
+        ),
+    });
+    text
+}
+
+/// The functions under which most late samples lie, in words; `None` where there are none.
+pub(crate) fn where_late(under: &[(String, u64)]) -> Option<String> {
+    let all = under
+        .iter()
+        .fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
+    let functions: Vec<String> = under
+        .iter()
+        .take(FUNCTIONS)
+        .map(|(name, count)| format!("{} ({})", shorten::name(name, NAME), share(*count, all)))
+        .collect();
+    (!functions.is_empty()).then(|| functions.join(", "))
+}
+
+fn about_callers(counters: &Counters, has_table: bool, unwind: Unwind) -> Option<String> {
+    let guessed = share(counters.by_frame_pointer, counters.recorded);
+    let many = counters.by_frame_pointer as f64 >= counters.recorded as f64 * BY_FRAME_POINTER;
+    if counters.recorded == 0 || !many {
+        return None;
+    }
+    Some(match (has_table, unwind) {
+        (false, _) => format!(
+            "no caller table: the callers of {guessed} of the samples are from the frame pointer \
+             alone, which passes over the caller of a function that has no frame of its own; \
+             record with the guest's image named by --image"
+        ),
+        (true, Unwind::FramePointers) => format!(
+            "the caller table does not know the code of {guessed} of the samples: their callers are \
+             from the frame pointer alone; make it from all images of the guest"
+        ),
+        (true, Unwind::Table) => format!(
+            "the caller table does not know the code of {guessed} of the samples, though every \
+             frame was to be found through it; make it from all images of the guest"
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_stacks_are_told_with_their_place_and_the_remedy() {
+        let place = |image: Option<&str>, functions: &[&str], samples| BrokenIn {
+            image: image.map(str::to_owned),
+            functions: functions.iter().map(ToString::to_string).collect(),
+            samples,
+        };
+        let malloc = ["_int_malloc", "_int_free", "malloc", "calloc"];
+        let places = [place(Some("libc.so.6"), &malloc, 160), place(None, &[], 9)];
+        assert_eq!(
+            about_broken("16.9 %", &places),
+            "16.9 % of the stacks end badly and lack their root side, 94.7 % of these in libc.so.6 \
+             (_int_malloc, _int_free, malloc); build that with frame pointers, or use a build that \
+             has them"
+        );
+        assert_eq!(
+            about_broken("16.9 %", &places[1..]),
+            "16.9 % of the stacks end badly and lack their root side, all of these in code of \
+             no known file; build that with frame pointers, or use a build that has them"
+        );
+        assert_eq!(
+            about_broken("16.9 %", &[]),
+            "16.9 % of the stacks end badly and lack their root side; build everything with frame \
+             pointers"
+        );
+    }
+
+    #[test]
+    fn late_samples_are_told_with_the_code_that_unmasked() {
+        let counters = Counters {
+            recorded: 1_000,
+            late: 40,
+            ..Counters::default()
+        };
+        let under = [("irq_enable".to_owned(), 30), ("unlock".to_owned(), 10)];
+        let text = about_late(&counters, 50_000, &under);
+        assert!(
+            text.starts_with("4.0 % of the samples came more than 50.0 µs of running time late"),
+            "{text}"
+        );
+        assert!(
+            text.contains("most in irq_enable (75.0 %), unlock (25.0 %)"),
+            "{text}"
+        );
+        let text = about_late(&counters, 50_000, &[]);
+        assert!(
+            text.contains("they may show the code that unmasked"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn guessed_callers_are_told_by_what_would_help() {
+        let counters = |by_frame_pointer| Counters {
+            recorded: 1_000,
+            by_frame_pointer,
+            ..Counters::default()
+        };
+        let about = |by_frame_pointer, has_table| {
+            about_callers(
+                &counters(by_frame_pointer),
+                has_table,
+                Unwind::FramePointers,
+            )
+        };
+        assert_eq!(about(99, false), None);
+        assert!(
+            about(900, false).is_some_and(
+                |text| text.contains("90.0 % of the samples") && text.contains("--image")
+            )
+        );
+        assert!(about(900, true).is_some_and(|text| text.contains("does not know the code")));
+        assert_eq!(
+            about_callers(&Counters::default(), false, Unwind::Table),
+            None
+        );
+    }
+}

@@ -1,0 +1,156 @@
+//! Where the vCPUs' time went, how late samples came, and what sampling cost.
+
+use std::io::{self, Write};
+
+use super::units::{duration, grouped, share};
+use crate::profile::{Cost, Distribution, Profile, RecordingInfo, Runstate};
+
+/// The longest bar of the histogram, in columns.
+const BAR: u64 = 40;
+
+pub(super) fn write(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
+    write_kinds_of_time(profile, out)?;
+    write_lateness(profile, out)?;
+    write_cost(profile, out)
+}
+
+fn write_kinds_of_time(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
+    let vcpus = profile.vcpus();
+    if vcpus.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\nvcpu     running      stolen     blocked     offline    recorded"
+    )?;
+    let mut line = |name: &str, r: &Runstate, elapsed_ns: u64, recorded: u64| {
+        write!(out, "{name:>4}")?;
+        for time in [r.running_ns, r.runnable_ns, r.blocked_ns, r.offline_ns] {
+            let shown = match time {
+                Some(ns) => share(ns, elapsed_ns),
+                None => "unknown".to_owned(),
+            };
+            write!(out, "  {shown:>10}")?;
+        }
+        writeln!(out, "  {:>10}", grouped(recorded))
+    };
+    for vcpu in vcpus {
+        line(
+            &vcpu.vcpu.to_string(),
+            &vcpu.runstate,
+            vcpu.elapsed_ns,
+            vcpu.counters.recorded,
+        )?;
+    }
+    if vcpus.len() > 1 {
+        let elapsed = vcpus
+            .iter()
+            .fold(0, |sum: u64, v| sum.saturating_add(v.elapsed_ns));
+        let recorded = profile.counters().recorded;
+        line("all", &profile.runstate(), elapsed, recorded)?;
+    }
+    let unknown = |r: &Runstate| r.runnable_ns.is_none() || r.blocked_ns.is_none();
+    if vcpus.iter().any(|vcpu| unknown(&vcpu.runstate)) {
+        writeln!(
+            out,
+            "unknown: the guest's platform does not tell; running is then by the sampler's own clock"
+        )?;
+    }
+    Ok(())
+}
+
+fn write_lateness(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
+    let Some(all) = profile.lateness_ns().filter(|all| all.count() != 0) else {
+        return Ok(());
+    };
+    writeln!(out, "\nrunning time from a sample's target to its delivery")?;
+    if profile.vcpus().len() > 1 {
+        for vcpu in profile.vcpus() {
+            match &vcpu.lateness_ns {
+                Some(lateness) => {
+                    writeln!(out, "  vcpu {:<4} {}", vcpu.vcpu, quantiles(lateness))?;
+                }
+                None => writeln!(out, "  vcpu {:<4} not measured", vcpu.vcpu)?,
+            }
+        }
+    }
+    writeln!(out, "  all       {}", quantiles(&all))?;
+    let steps = all.coarse();
+    let most = steps.iter().map(|step| step.count).max().unwrap_or(0);
+    let last = steps.len().saturating_sub(1);
+    for (at, step) in steps.iter().enumerate() {
+        let to = match at {
+            // The last one's end says less than the greatest value there was.
+            at if at == last => all.max().max(step.from),
+            _ => step.to.saturating_add(1),
+        };
+        // A part that is there never shows as nothing.
+        let bar = u128::from(step.count) * u128::from(BAR);
+        let bar = bar.div_ceil(u128::from(most.max(1))) as usize;
+        let range = format!("{:>8} - {:>8}", duration(step.from), duration(to));
+        let line = format!(
+            "  {range}  {:>10}  {}",
+            grouped(step.count),
+            "#".repeat(bar)
+        );
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+fn quantiles(of: &Distribution) -> String {
+    format!(
+        "p50 {}, p99 {}, max {}",
+        duration(of.percentile(50)),
+        duration(of.percentile(99)),
+        duration(of.max())
+    )
+}
+
+fn write_cost(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
+    let RecordingInfo {
+        server_ns,
+        elapsed_ns,
+        ..
+    } = *profile.recording();
+    writeln!(out, "\nthe agent's own cost")?;
+    let of_running = |share: Option<f64>| {
+        share.map_or_else(String::new, |share| {
+            format!(" ({:.3} % of running)", share * 100.0)
+        })
+    };
+    for vcpu in profile.vcpus() {
+        let Some(cost) = &vcpu.cost else {
+            writeln!(out, "  vcpu {:<4} sampling was not measured", vcpu.vcpu)?;
+            continue;
+        };
+        writeln!(
+            out,
+            "  vcpu {:<4} sampling {}{}; cycles a sample: p50 {}, p99 {}, max {}",
+            vcpu.vcpu,
+            duration(cost.total_ns),
+            of_running(vcpu.cost_share()),
+            grouped(cost.cycles_p50),
+            grouped(cost.cycles_p99),
+            grouped(cost.cycles_max)
+        )?;
+    }
+    let costs: Vec<Cost> = profile.vcpus().iter().filter_map(|v| v.cost).collect();
+    if costs.len() > 1 {
+        let total = costs
+            .iter()
+            .fold(0, |sum: u64, cost| sum.saturating_add(cost.total_ns));
+        writeln!(
+            out,
+            "  all       sampling {}{}",
+            duration(total),
+            of_running(profile.cost_share())
+        )?;
+    }
+    writeln!(
+        out,
+        "  network   {} ({} of the recording)",
+        duration(server_ns),
+        share(server_ns, elapsed_ns)
+    )
+}
