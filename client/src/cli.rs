@@ -7,6 +7,7 @@ mod arguments;
 mod caller_table;
 mod connect;
 mod describe;
+mod doctor;
 mod failure;
 mod json;
 mod names;
@@ -53,6 +54,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = match arguments.word {
         Word::Connect(arguments) => connect::run(arguments),
         Word::Report(arguments) => report::run(&arguments),
+        Word::Doctor(arguments) => doctor::run(&arguments),
         Word::CallerTable(arguments) => caller_table::run(&arguments),
         #[cfg(feature = "demo")]
         Word::Demo(arguments) => crate::demo::run(&arguments),

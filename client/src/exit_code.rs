@@ -11,6 +11,7 @@
 //! | 6 | an input file is unreadable, damaged or the wrong one: recording, image or symbols |
 //! | 7 | an output file could not be written |
 //! | 8 | the recording is incomplete; what arrived was kept |
+//! | 9 | `doctor` found something bad |
 //! | 130 | interrupted; nothing was kept |
 
 /// Done.
@@ -31,5 +32,7 @@ pub const INPUT: u8 = 6;
 pub const OUTPUT: u8 = 7;
 /// The recording is incomplete; what arrived was kept.
 pub const INCOMPLETE: u8 = 8;
+/// `doctor` found something bad: the profile cannot be trusted as it is.
+pub const UNTRUSTWORTHY: u8 = 9;
 /// Interrupted; nothing was kept.
 pub const INTERRUPTED: u8 = 130;

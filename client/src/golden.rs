@@ -13,6 +13,12 @@ pub(crate) fn check_report(name: &str, found: &str) {
     check("report_golden", name, found);
 }
 
+/// As [`check_report`], for `client/tests/doctor_golden`.
+#[track_caller]
+pub(crate) fn check_doctor(name: &str, found: &str) {
+    check("doctor_golden", name, found);
+}
+
 #[track_caller]
 fn check(directory: &str, name: &str, found: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))

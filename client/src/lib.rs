@@ -6,6 +6,7 @@ pub mod cli;
 pub mod connection;
 #[cfg(feature = "demo")]
 mod demo;
+pub mod doctor;
 pub mod exit_code;
 mod frame_reader;
 #[cfg(test)]

@@ -35,7 +35,7 @@ mod folded;
 mod format;
 mod functions;
 #[cfg(test)]
-mod golden_tests;
+pub(crate) mod golden_tests;
 mod interval;
 pub mod json;
 mod labels;
@@ -48,13 +48,13 @@ mod palette;
 mod pprof;
 mod pprof_messages;
 pub(crate) mod shorten;
-mod stack_warnings;
+pub(crate) mod stack_warnings;
 #[cfg(feature = "svg")]
 mod svg;
 mod text;
 mod times;
 pub(crate) mod units;
-mod warnings;
+pub(crate) mod warnings;
 
 pub use format::{Format, UnknownFormat};
 pub use functions::{FunctionRow, FunctionTable};

@@ -77,6 +77,7 @@ fn help_teaches() {
     for word in [
         "connect",
         "report",
+        "doctor",
         "completions",
         "Examples:",
         "Exit codes:",
@@ -623,4 +624,90 @@ fn ctrl_c_keeps_what_was_sampled() {
             .contains("what was sampled so far")
     );
     expect(0, &["report", "r.unikprof"], here.path());
+}
+
+/// A recording of this script, downloaded by the program itself.
+fn recorded(script: Script, directory: &Path) -> String {
+    let peer = Peer::start(script);
+    let address = peer.address.to_string();
+    let file = "run.unikprof";
+    expect(0, &["connect", &address, "stop", "-o", file], directory);
+    file.into()
+}
+
+#[test]
+fn doctor_of_a_recording_tells_by_its_exit_code_whether_to_trust_it() {
+    let here = tempfile::tempdir().unwrap();
+    let blocked = Script {
+        mode: 2,
+        ..Script::default()
+    };
+    let file = recorded(blocked, here.path());
+    let (stdout, stderr) = expect(0, &["doctor", &file], here.path());
+    assert!(
+        stdout.starts_with("taken                 the file run.unikprof"),
+        "{stdout}"
+    );
+    assert!(stdout.contains("This profile can be trusted"), "{stdout}");
+    assert_eq!(stderr, "");
+
+    // 18 samples say nothing.
+    let file = recorded(Script::default(), here.path());
+    let (stdout, stderr) = expect(9, &["doctor", &file, "--json"], here.path());
+    let document: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(document["trustworthy"], false);
+    assert_eq!(document["taken"], "the file run.unikprof");
+    let checks = document["checks"].as_array().unwrap();
+    let enough = checks
+        .iter()
+        .find(|check| check["name"] == "enough")
+        .unwrap();
+    assert_eq!(enough["verdict"], "bad");
+    assert_eq!(enough["figures"]["samples"], 18);
+    assert_eq!(stderr, "", "the verdict is the result, not an error");
+
+    // A cut file is judged as far as it goes, not refused.
+    let bytes = fs::read(here.path().join(&file)).unwrap();
+    fs::write(here.path().join("cut.unikprof"), &bytes[..bytes.len() - 5]).unwrap();
+    let (stdout, _) = expect(9, &["doctor", "cut.unikprof"], here.path());
+    assert!(stdout.contains("bad   complete"), "{stdout}");
+}
+
+#[test]
+fn doctor_asks_an_agent_without_disturbing_it() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script::default());
+    let address = peer.address.to_string();
+    let (stdout, _) = expect(0, &["doctor", &address], here.path());
+    assert!(
+        stdout.contains(&format!("the agent at {address}")),
+        "{stdout}"
+    );
+    assert!(
+        stdout.contains("What this agent records can be trusted"),
+        "{stdout}"
+    );
+    assert_eq!(peer.log(), ["hello", "check"]);
+}
+
+#[test]
+fn doctor_says_whether_it_took_a_file_or_an_address() {
+    let here = tempfile::tempdir().unwrap();
+    fs::write(here.path().join("web"), "").unwrap();
+    let (_, stderr) = expect(6, &["doctor", "web"], here.path());
+    assert!(
+        stderr.contains("taken for the file of that name; `web:7777`"),
+        "{stderr}"
+    );
+    refused(6, &["doctor", "gone.unikprof"], &["gone.unikprof"]);
+    refused(
+        2,
+        &["doctor", "http://h"],
+        &["no such file", "without a scheme"],
+    );
+    refused(2, &["doctor"], &["Usage"]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let nobody = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    refused(3, &["doctor", &nobody], &[&nobody]);
 }

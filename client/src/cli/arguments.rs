@@ -43,6 +43,7 @@ const EXAMPLES: &str = "\
   unikprof-client connect 10.0.0.5 record 30s -o run.unikprof record it
   unikprof-client report run.unikprof --image guest.elf       see what is hot
   unikprof-client report run.unikprof --image guest.elf -o run.svg
+  unikprof-client doctor run.unikprof --image guest.elf       can it be trusted?
 
 Exit codes:
     0  done
@@ -54,6 +55,7 @@ Exit codes:
     6  an input file is unreadable, damaged or the wrong one
     7  an output could not be written
     8  the recording is incomplete; what arrived was kept
+    9  `doctor` found something bad
   130  interrupted; nothing was kept";
 
 #[derive(Debug, Subcommand)]
@@ -62,6 +64,8 @@ pub(super) enum Word {
     Connect(ConnectArguments),
     /// Show a recording: tables, flame graph, pprof and others
     Report(ReportArguments),
+    /// Say whether a recording, or what an agent would record, can be trusted
+    Doctor(DoctorArguments),
     /// Compile an image's caller table into a file to link into it
     CallerTable(super::caller_table::CallerTableArguments),
     /// Record a demo guest on this machine and show the result
@@ -310,6 +314,33 @@ Examples:
   unikprof-client report run.unikprof --image guest.elf -o run.svg -o run.pb.gz
   unikprof-client report run.unikprof --image guest.elf --focus 'tcp::' --lines
   unikprof-client report run.unikprof --format folded | grep tcp";
+
+#[derive(Debug, Args)]
+#[command(after_help = DOCTOR_HELP, arg_required_else_help = true)]
+pub(super) struct DoctorArguments {
+    /// A recording, or where an agent listens: HOST, HOST:PORT or [IPV6]:PORT
+    ///
+    /// A file that exists is taken before a host of that name.
+    #[arg(value_name = "FILE|ADDR")]
+    pub(super) target: String,
+    /// How long the agent may take to accept the connection and for each part of an answer
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::duration)]
+    pub(super) timeout: Duration,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) names: NameArguments,
+}
+
+const DOCTOR_HELP: &str = "\
+Each check is good, look (the profile can be used, if this is known) or bad, and says what to do.
+The exit code is 9 if one is bad, and 0 if none is.
+
+Examples:
+  unikprof-client doctor run.unikprof --image guest.elf
+  unikprof-client doctor 10.0.0.5
+  unikprof-client doctor run.unikprof --json | jq '.checks[] | select(.verdict != \"good\")'";
 
 #[cfg(test)]
 mod tests {

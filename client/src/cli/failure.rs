@@ -51,6 +51,9 @@ pub(crate) enum Failure {
         recording: PathBuf,
         source: Box<Failure>,
     },
+    /// The doctor has printed why.
+    #[error("a check is bad")]
+    Untrustworthy,
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
     #[cfg(feature = "demo")]
@@ -63,6 +66,7 @@ impl Failure {
     pub(crate) fn text(&self) -> Option<String> {
         match self {
             Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
+            Failure::Untrustworthy => None,
             other => Some(other.to_string()),
         }
     }
@@ -85,6 +89,7 @@ impl Failure {
             Failure::Stdout(_) => exit_code::OUTPUT,
             Failure::Format(_) | Failure::Usage(_) => exit_code::USAGE,
             Failure::Incomplete { .. } => exit_code::INCOMPLETE,
+            Failure::Untrustworthy => exit_code::UNTRUSTWORTHY,
             Failure::AfterRecording { source, .. } => source.exit_code(),
             Failure::Signals(_) => exit_code::OTHER,
             #[cfg(feature = "demo")]

@@ -29,10 +29,10 @@ pub(super) fn text(report: &Report<'_>, format: Format) -> String {
 }
 
 /// One frame for each address below; what they are called is in `names`.
-pub(super) const MAIN: u64 = 0x10_1000;
-pub(super) const POLL: u64 = 0x10_2000;
-pub(super) const PARSE: u64 = 0x10_3000;
-pub(super) const FIB: u64 = 0x10_4000;
+pub(crate) const MAIN: u64 = 0x10_1000;
+pub(crate) const POLL: u64 = 0x10_2000;
+pub(crate) const PARSE: u64 = 0x10_3000;
+pub(crate) const FIB: u64 = 0x10_4000;
 const SERVE: u64 = 0x10_5000;
 const LIBRARY: u64 = 0x7f00_0000_1234;
 
@@ -148,7 +148,7 @@ fn profile() -> Profile {
     builder.finish()
 }
 
-pub(super) fn symbolized(profile: &Profile) -> Symbolized<'_> {
+pub(crate) fn symbolized(profile: &Profile) -> Symbolized<'_> {
     let mut names = Names::new(profile.frames().len(), profile.mappings().len());
     let image = names.add_image("web.elf");
     let mut mapping_of = Vec::new();

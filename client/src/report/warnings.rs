@@ -21,7 +21,7 @@ const MISSING_NOISE: u64 = 100;
 pub(crate) const STOLEN: f64 = 0.1;
 
 /// Ties further down than this row are the rule and tell nothing.
-const RANKED_ROWS: usize = 5;
+pub(crate) const RANKED_ROWS: usize = 5;
 const RANKED_NAME: usize = 60;
 
 /// The recording's own warnings, then the names', then what the counters and the table show.
@@ -127,7 +127,7 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
 }
 
 /// How many samples were due and how many came, where these are too far apart for noise.
-fn off_rate(counters: &Counters, mode: Mode) -> Option<(i128, i128)> {
+pub(crate) fn off_rate(counters: &Counters, mode: Mode) -> Option<(i128, i128)> {
     let missing = counters.missing?;
     let mut came = i128::from(counters.ticks);
     if mode == Mode::Wall {
@@ -199,7 +199,7 @@ fn two_digits(number: u64) -> u64 {
     number.div_ceil(unit).saturating_mul(unit)
 }
 
-pub(super) fn notable(part: u64, whole: u64) -> bool {
+pub(crate) fn notable(part: u64, whole: u64) -> bool {
     part != 0 && part as f64 >= whole as f64 * NOTABLE
 }
 

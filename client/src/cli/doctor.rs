@@ -1,0 +1,136 @@
+//! `doctor`: whether a recording, or an agent, can be trusted.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::arguments::DoctorArguments;
+use super::failure::Failure;
+use super::{names, print, screen};
+use crate::connection::{Address, Timeouts};
+use crate::doctor::{Answers, Diagnosis, Verdict};
+use crate::interrupt::Interrupt;
+use crate::record::{Patience, Session};
+use crate::recording::{Reading, Recording};
+
+/// What the user means.
+#[derive(Debug, PartialEq, Eq)]
+enum Target {
+    File(PathBuf),
+    Agent(Address),
+}
+
+pub(super) fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
+    let (taken, diagnosis) = match target(&arguments.target)? {
+        Target::File(path) => {
+            if let Ok(address) = arguments.target.parse::<Address>()
+                && !looks_like_a_file(&arguments.target)
+            {
+                eprintln!(
+                    "note: {} is taken for the file of that name; `{address}` asks an agent",
+                    path.display()
+                );
+            }
+            let taken = format!("the file {}", path.display());
+            (taken, recording(&path, arguments)?)
+        }
+        Target::Agent(address) => {
+            let taken = format!("the agent at {address}");
+            (taken, agent(address, arguments)?)
+        }
+    };
+    print(match arguments.json {
+        true => {
+            let mut document = diagnosis.json();
+            if let Value::Object(fields) = &mut document {
+                fields.insert("taken".to_owned(), json!(taken));
+            }
+            format!("{document:#}\n")
+        }
+        false => format!(
+            "taken                 {taken}\n{}",
+            diagnosis.text(screen::columns())
+        ),
+    })?;
+    match diagnosis.verdict() {
+        Verdict::Bad => Err(Failure::Untrustworthy),
+        Verdict::Good | Verdict::Look => Ok(()),
+    }
+}
+
+/// A file that exists, or else an address; what looks like a file is one.
+fn target(text: &str) -> Result<Target, Failure> {
+    if Path::new(text).exists() || looks_like_a_file(text) {
+        return Ok(Target::File(text.into()));
+    }
+    match text.parse() {
+        Ok(address) => Ok(Target::Agent(address)),
+        Err(error) => Err(Failure::Usage(format!(
+            "{text:?} is neither: there is no such file, and {error}"
+        ))),
+    }
+}
+
+fn looks_like_a_file(text: &str) -> bool {
+    text.ends_with(".unikprof") || text.contains('/') && !text.contains("://")
+}
+
+fn recording(path: &Path, arguments: &DoctorArguments) -> Result<Diagnosis, Failure> {
+    let symbolizer = arguments.names.symbolizer()?;
+    let recording = Recording::open(path, Reading::Salvage)?;
+    Ok(Diagnosis::of_recording(&recording, &symbolizer))
+}
+
+/// Asks who the agent is and what it does: neither changes anything in the guest.
+fn agent(address: Address, arguments: &DoctorArguments) -> Result<Diagnosis, Failure> {
+    let symbolizer = arguments.names.symbolizer()?;
+    let patience = Patience {
+        timeouts: Timeouts {
+            connect: arguments.timeout,
+            answer: arguments.timeout,
+        },
+        reconnect: Duration::ZERO,
+    };
+    let mut session = Session::open(address, patience, Interrupt::quitting_at_once())?;
+    let asked = Instant::now();
+    let status = session.check(&mut ())?;
+    let took = asked.elapsed();
+    let wrong = match arguments.names.is_empty() {
+        true => None,
+        false => match names::check(&symbolizer, session.agent()) {
+            Ok(()) => Some(None),
+            Err(Failure::Symbols(wrong)) => Some(Some(wrong)),
+            Err(other) => return Err(other),
+        },
+    };
+    let answers = Answers {
+        agent: session.agent(),
+        protocol: session.protocol(),
+        status: &status,
+        asked_unix_ns: session.connected().as_nanosecond(),
+        took,
+    };
+    Ok(Diagnosis::of_agent(
+        &answers,
+        wrong.as_ref().map(Option::as_ref),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_looks_like_a_file_is_no_host() {
+        let file = |text: &str| Target::File(text.into());
+        assert_eq!(target("gone.unikprof").unwrap(), file("gone.unikprof"));
+        assert_eq!(target("./gone").unwrap(), file("./gone"));
+        assert_eq!(target("/").unwrap(), file("/"));
+        assert!(matches!(target("no-such-host").unwrap(), Target::Agent(_)));
+        assert!(matches!(target("[::1]:7777").unwrap(), Target::Agent(_)));
+        assert_eq!(target("h:0").unwrap_err().exit_code(), 2);
+        assert_eq!(target("http://h").unwrap_err().exit_code(), 2);
+    }
+}

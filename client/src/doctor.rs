@@ -1,0 +1,155 @@
+//! Whether a profile can be trusted, in plain words.
+//!
+//! [`Diagnosis::of_recording`] judges a recording, [`Diagnosis::of_agent`] an agent that answers: one
+//! [`Check`] for each thing that can be wrong, with a [`Verdict`], the figure it comes from, and what to
+//! do about it. [`Diagnosis::text`] is for people, [`Diagnosis::json`] for programs.
+//!
+//! | verdict | meaning |
+//! |---|---|
+//! | `good` | nothing to see to |
+//! | `look` | the profile can be used, if this is known |
+//! | `bad` | what the profile shows may be wrong in a way that it does not show |
+//!
+//! ```no_run
+//! use unikprof_client::doctor::Diagnosis;
+//! use unikprof_client::recording::{Reading, Recording};
+//! use unikprof_client::symbols::Symbolizer;
+//!
+//! let recording = Recording::open("run.unikprof".as_ref(), Reading::Salvage)?;
+//! let diagnosis = Diagnosis::of_recording(&recording, &Symbolizer::default());
+//! print!("{}", diagnosis.text(100));
+//! # Ok::<(), unikprof_client::recording::RecordingError>(())
+//! ```
+
+mod agent_checks;
+mod check;
+#[cfg(test)]
+mod golden_tests;
+mod image_checks;
+mod json;
+mod recording_checks;
+mod sampling_checks;
+mod stack_checks;
+mod text;
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+pub use check::{Check, Figure, Verdict};
+pub use json::SCHEMA;
+
+use crate::agent_info::AgentInfo;
+use crate::printable::Printable;
+use crate::record::RecorderStatus;
+use crate::recording::Recording;
+use crate::report::{Report, ReportOptions};
+use crate::symbols::{Images, SymbolError, Symbolized, Symbolizer};
+
+/// What was judged, and the checks made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Diagnosis {
+    /// Whether a recording was judged or an agent.
+    pub subject: Subject,
+    /// What it is, in a few words.
+    pub what: String,
+    /// In the order in which they are to be read.
+    pub checks: Vec<Check>,
+}
+
+/// What is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// A recording: what it shows.
+    Recording,
+    /// An agent: what its recordings would show.
+    Agent,
+}
+
+/// What an agent has said.
+#[derive(Debug, Clone, Copy)]
+pub struct Answers<'a> {
+    /// Who it is.
+    pub agent: &'a AgentInfo,
+    /// The protocol version in use.
+    pub protocol: u16,
+    /// What its recorder does.
+    pub status: &'a RecorderStatus,
+    /// Nanoseconds since 1970-01-01 UTC by the client's clock when it said who it is.
+    pub asked_unix_ns: i128,
+    /// How long it took to answer the last request.
+    pub took: Duration,
+}
+
+impl Diagnosis {
+    /// Judges a recording. Images that are not the recorded ones are a finding, not a failure; names
+    /// are then those that other files give.
+    pub fn of_recording(recording: &Recording, symbolizer: &Symbolizer) -> Diagnosis {
+        let profile = &recording.profile;
+        let (symbolized, wrong_image) = match symbolizer.resolve(profile) {
+            Ok(symbolized) => (Some(symbolized), None),
+            // Without the user's files none of them can be wrong.
+            Err(wrong) => (
+                Symbolizer::new(Images::default()).resolve(profile).ok(),
+                Some(wrong),
+            ),
+        };
+        judge(recording, symbolized.as_ref(), wrong_image.as_ref())
+    }
+
+    /// Judges an agent by what it has said; `wrong_image` is what is wrong with the images that the user
+    /// named for it, and `None` in it where they are right. The agent is not asked anything.
+    pub fn of_agent(answers: &Answers<'_>, wrong_image: Option<Option<&SymbolError>>) -> Diagnosis {
+        let guest = answers.agent.guest_name.as_deref();
+        let guest = guest.unwrap_or("an unnamed guest");
+        Diagnosis {
+            subject: Subject::Agent,
+            what: format!(
+                "agent {} in {}",
+                Printable(&answers.agent.agent_version),
+                Printable(guest)
+            ),
+            checks: agent_checks::of(answers, wrong_image),
+        }
+    }
+
+    /// The worst verdict of all checks.
+    pub fn verdict(&self) -> Verdict {
+        self.checks
+            .iter()
+            .map(|check| check.verdict)
+            .max()
+            .unwrap_or(Verdict::Good)
+    }
+}
+
+/// Judges a recording with the names at hand, and what is wrong with the image that the user named.
+fn judge(
+    recording: &Recording,
+    symbolized: Option<&Symbolized<'_>>,
+    wrong_image: Option<&SymbolError>,
+) -> Diagnosis {
+    let profile = &recording.profile;
+    let mut checks = recording_checks::of(recording);
+    checks.push(image_checks::identity(symbolized, wrong_image));
+    if let Some(symbolized) = symbolized {
+        let report = Report::new(symbolized, ReportOptions::default());
+        let table = report.functions();
+        checks.push(image_checks::names(symbolized));
+        checks.extend(stack_checks::of(symbolized));
+        checks.extend(sampling_checks::of_recording(recording, symbolized, &table));
+    }
+    let info = profile.recording();
+    let guest = match info.guest_name.as_str() {
+        "" => Cow::Borrowed("an unnamed guest"),
+        name => Printable(name).to_string().into(),
+    };
+    Diagnosis {
+        subject: Subject::Recording,
+        what: format!(
+            "{} of {guest}, mode {}",
+            crate::report::units::duration(info.elapsed_ns),
+            info.mode
+        ),
+        checks,
+    }
+}

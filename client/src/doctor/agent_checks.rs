@@ -1,0 +1,394 @@
+//! What an agent's own words say of the recordings it would make, or makes.
+
+use unikprof_proto::code::state;
+
+use super::check::{Check, Verdict, part_of};
+use super::sampling_checks::{late, lost, masked, overflow, reachable};
+use super::stack_checks::{callers, cut_so_far};
+use super::{Answers, image_checks};
+use crate::printable::Printable;
+use crate::profile::{Counters, Unwind};
+use crate::record::{RecorderStatus, Settings, rate_text};
+use crate::report::units::{amount_with_unit, duration, grouped, percent};
+use crate::symbols::SymbolError;
+
+/// A guest's clock that is this far from the client's gives recordings of a wrong date, in ns.
+const CLOCK_OFF_NS: i128 = 5_000_000_000;
+
+/// A table that is this full is likely to overflow.
+const FULL: f64 = 0.8;
+
+/// Shares of one CPU for the agent's network work that are worth a look, and bad.
+const COSTLY: f64 = 0.01;
+const TOO_COSTLY: f64 = 0.05;
+
+pub(super) fn of(answers: &Answers<'_>, wrong_image: Option<Option<&SymbolError>>) -> Vec<Check> {
+    let agent = answers.agent;
+    let status = answers.status;
+    let mut checks = vec![
+        version(answers),
+        access(),
+        image(answers, wrong_image),
+        clock(answers),
+        kinds_of_time(answers),
+        reachable(agent),
+        caller_table(answers),
+        limits(answers),
+        recorder(status),
+    ];
+    if status.recording != 0 {
+        checks.push(room(status));
+        let counters = counters_of(status);
+        checks.extend([
+            lost(&counters),
+            overflow(&counters, None),
+            masked(&counters),
+            late_so_far(&counters),
+        ]);
+        checks.extend(cut_so_far(&counters, status.depth));
+        if counters.recorded != 0 {
+            checks.push(callers_so_far(status, &counters));
+        }
+    }
+    checks.push(server(answers));
+    checks
+}
+
+fn version(answers: &Answers<'_>) -> Check {
+    let ours = env!("CARGO_PKG_VERSION");
+    let agent = answers.agent;
+    let finding = format!(
+        "agent {} ({}, {}), protocol {}, answered in {}",
+        Printable(&agent.agent_version),
+        Printable(&agent.platform),
+        Printable(&agent.architecture),
+        answers.protocol,
+        duration(u64::try_from(answers.took.as_nanos()).unwrap_or(u64::MAX))
+    );
+    match agent.agent_version == ours {
+        true => Check::new("version", Verdict::Good, finding),
+        false => Check::new(
+            "version",
+            Verdict::Look,
+            format!("{finding}; this client is {ours}"),
+        )
+        .advise("the protocol fits, so this works; what is newer in one of them is not used"),
+    }
+    .count("protocol", answers.protocol.into())
+    .count(
+        "answered_in_ns",
+        u64::try_from(answers.took.as_nanos()).unwrap_or(u64::MAX),
+    )
+}
+
+fn access() -> Check {
+    Check::new(
+        "access",
+        Verdict::Look,
+        "open: it answered without asking for a key, and so it does anyone who reaches its port",
+    )
+    .advise("let only those reach the port who may see what runs in the guest")
+}
+
+fn image(answers: &Answers<'_>, wrong: Option<Option<&SymbolError>>) -> Check {
+    match wrong {
+        Some(Some(wrong)) => return image_checks::identity(None, Some(wrong)),
+        Some(None) => {
+            return Check::new(
+                "build-id",
+                Verdict::Good,
+                "the image named is the one that runs",
+            );
+        }
+        None => {}
+    }
+    let mappings = &answers.agent.mappings;
+    let without: Vec<&str> = mappings
+        .iter()
+        .filter(|mapping| mapping.build_id.is_none() && !mapping.path.starts_with('['))
+        .map(|mapping| mapping.path.as_str())
+        .collect();
+    let check = match without.first() {
+        _ if mappings.is_empty() => Check::new(
+            "build-id",
+            Verdict::Bad,
+            "the guest names no code: nothing can be walked or named",
+        )
+        .advise("give the agent the guest's mappings when it starts"),
+        None => Check::new(
+            "build-id",
+            Verdict::Good,
+            format!("every mapping has one ({})", mappings.len()),
+        ),
+        Some(path) => Check::new(
+            "build-id",
+            Verdict::Look,
+            format!(
+                "{} of {} mappings have none, such as `{}`: a wrong image would not be noticed",
+                without.len(),
+                mappings.len(),
+                Printable(path)
+            ),
+        )
+        .advise("link the guest with --build-id"),
+    };
+    check
+        .count("mappings", mappings.len() as u64)
+        .count("without_build_id", without.len() as u64)
+}
+
+fn clock(answers: &Answers<'_>) -> Check {
+    let Some(theirs) = answers.agent.wall_clock_ns else {
+        return Check::new(
+            "clock",
+            Verdict::Look,
+            "the guest does not know the date: its recordings have none",
+        )
+        .advise("name files by the client's clock: -o run-%t.unikprof");
+    };
+    let off_ns = i128::from(theirs) - answers.asked_unix_ns;
+    let apart = duration(u64::try_from(off_ns.unsigned_abs()).unwrap_or(u64::MAX));
+    let check = match off_ns.abs() >= CLOCK_OFF_NS {
+        false => Check::new(
+            "clock",
+            Verdict::Good,
+            format!("the guest's clock is within {apart} of this client's"),
+        ),
+        true => Check::new(
+            "clock",
+            Verdict::Look,
+            format!(
+                "the guest's clock is {apart} {} this client's",
+                if off_ns < 0 { "behind" } else { "ahead of" }
+            ),
+        ),
+    };
+    let clamped = off_ns.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64;
+    check
+        .advise("set one of the two clocks; the dates of recordings are the guest's")
+        .signed("off_ns", clamped)
+}
+
+fn kinds_of_time(answers: &Answers<'_>) -> Check {
+    match answers.agent.tells_runstate() {
+        true => Check::new(
+            "steal",
+            Verdict::Good,
+            "running, stolen, blocked and offline time are told apart",
+        ),
+        false => Check::new(
+            "steal",
+            Verdict::Look,
+            "the guest's platform does not tell how much of its time others had",
+        )
+        .advise("stolen time may count as running time of whatever ran: compare with the host"),
+    }
+}
+
+fn caller_table(answers: &Answers<'_>) -> Check {
+    let agent = answers.agent;
+    let check = match (agent.caller_rows, agent.caller_table) {
+        (0, _) => Check::new(
+            "caller table",
+            Verdict::Look,
+            "the agent has no room for one: callers of functions without a frame are passed over",
+        ),
+        (rows, None) => Check::new(
+            "caller table",
+            Verdict::Good,
+            format!("there is room for {} rows; none is loaded", grouped(rows)),
+        ),
+        (rows, Some(checksum)) => Check::new(
+            "caller table",
+            Verdict::Good,
+            format!(
+                "{checksum:08x} is loaded; there is room for {} rows",
+                grouped(rows)
+            ),
+        ),
+    };
+    check
+        .advise("give the agent memory for a caller table when it starts")
+        .count("rows", agent.caller_rows.into())
+}
+
+fn limits(answers: &Answers<'_>) -> Check {
+    let agent = answers.agent;
+    let usual = Settings::default().period_ns;
+    let takes_usual = (agent.min_period_ns..=agent.max_period_ns).contains(&usual);
+    let finding = format!(
+        "{} to {} Hz, {} frames deep, {}, {} KiB for {} stack nodes a vCPU",
+        rate_text(agent.max_period_ns),
+        rate_text(agent.min_period_ns),
+        agent.max_depth,
+        match agent.vcpus {
+            1 => "1 vCPU".to_owned(),
+            vcpus => format!("{vcpus} vCPUs"),
+        },
+        grouped(agent.memory_bytes.div_ceil(1024)),
+        grouped(agent.nodes_per_vcpu)
+    );
+    let verdict = match agent.vcpus != 0 && agent.nodes_per_vcpu != 0 {
+        false => Verdict::Bad,
+        true if !takes_usual => Verdict::Look,
+        true => Verdict::Good,
+    };
+    Check::new("limits", verdict, finding)
+        .advise(match verdict {
+            Verdict::Bad => "it cannot hold a stack: give the agent more memory",
+            _ => "the usual 997 Hz is outside them: say a rate with -F",
+        })
+        .count("min_period_ns", agent.min_period_ns)
+        .count("max_period_ns", agent.max_period_ns)
+        .count("max_depth", agent.max_depth.into())
+        .count("vcpus", agent.vcpus.into())
+        .count("memory_bytes", agent.memory_bytes)
+        .count("nodes_per_vcpu", agent.nodes_per_vcpu.into())
+}
+
+fn recorder(status: &RecorderStatus) -> Check {
+    let name = Printable(&status.name);
+    let waits = match status.epochs {
+        0 => String::new(),
+        1 => "; 1 epoch waits to be fetched".to_owned(),
+        epochs => format!("; {epochs} epochs wait to be fetched"),
+    };
+    match status.state {
+        state::IDLE => Check::new(
+            "recorder",
+            Verdict::Good,
+            format!("nothing is recorded{waits}"),
+        ),
+        state::DELAYED | state::RECORDING => Check::new(
+            "recorder",
+            Verdict::Good,
+            format!(
+                "{} `{name}` since {}, mode {}, {} Hz{waits}",
+                status.state_name(),
+                duration(u64::try_from(status.elapsed().as_nanos()).unwrap_or(u64::MAX)),
+                status.mode(),
+                rate_text(status.period_ns)
+            ),
+        ),
+        state::FINISHED => Check::new(
+            "recorder",
+            Verdict::Look,
+            format!("`{name}` has ended and waits: a new recording is refused until it is fetched"),
+        ),
+        _ => Check::new(
+            "recorder",
+            Verdict::Look,
+            format!("state {} is unknown to this client", status.state),
+        ),
+    }
+    .advise(match status.state {
+        state::FINISHED => "`connect ADDR stop` fetches it, `start --discard` throws it away",
+        _ => "use a newer client",
+    })
+    .count("state", status.state.into())
+    .count("epochs", status.epochs.into())
+}
+
+fn room(status: &RecorderStatus) -> Check {
+    let share = part_of(status.nodes_used, status.nodes_capacity);
+    let full = status.nodes_used >= status.nodes_capacity;
+    Check::new(
+        "room",
+        match full {
+            true => Verdict::Bad,
+            false => Verdict::of_share(share, FULL, f64::INFINITY),
+        },
+        format!(
+            "{} of {} stack nodes are used ({})",
+            grouped(status.nodes_used),
+            grouped(status.nodes_capacity),
+            percent(share)
+        ),
+    )
+    .advise("`connect ADDR dump` empties the table; more memory for the agent makes it larger")
+    .count("nodes_used", status.nodes_used)
+    .count("nodes_capacity", status.nodes_capacity)
+}
+
+fn late_so_far(counters: &Counters) -> Check {
+    let mut check = late(counters, 0, None);
+    check.finding = format!(
+        "{} of the samples came late ({})",
+        percent(part_of(counters.late, counters.recorded)),
+        grouped(counters.late)
+    );
+    check
+}
+
+fn callers_so_far(status: &RecorderStatus, counters: &Counters) -> Check {
+    // The status does not tell of a table, but only one can have answered.
+    let has_table = counters.by_table != 0;
+    let unwind = match status.flags & unikprof_proto::code::start_flag::UNWIND_TABLE {
+        0 => Unwind::FramePointers,
+        _ => Unwind::Table,
+    };
+    let mut check = callers(counters, has_table, unwind);
+    if counters.blocks != 0 {
+        check.finding.push_str(&format!(
+            "; blocked {} in {} waits",
+            amount_with_unit(counters.blocked, status.mode().unit()),
+            grouped(counters.blocks)
+        ));
+    }
+    check
+}
+
+fn server(answers: &Answers<'_>) -> Check {
+    let status = answers.status;
+    let share = part_of(status.server_ns, answers.agent.monotonic_ns);
+    let verdict = Verdict::of_share(share, COSTLY, TOO_COSTLY).max(match status.rejected {
+        0 => Verdict::Good,
+        _ => Verdict::Look,
+    });
+    Check::new(
+        "server",
+        verdict,
+        format!(
+            "{} of network work in {} of the guest's life ({:.2} %), {} open, {} refused or cut",
+            duration(status.server_ns),
+            duration(answers.agent.monotonic_ns),
+            share * 100.0,
+            match status.sessions {
+                1 => "1 session".to_owned(),
+                sessions => format!("{sessions} sessions"),
+            },
+            grouped(status.rejected)
+        ),
+    )
+    .advise(
+        "refused or cut are connections that were too many, silent or no clients: look who else reaches \
+         the port",
+    )
+    .count("server_ns", status.server_ns)
+    .count("sessions", status.sessions.into())
+    .count("rejected", status.rejected)
+}
+
+fn counters_of(status: &RecorderStatus) -> Counters {
+    let c = &status.counters;
+    Counters {
+        ticks: c.ticks,
+        recorded: c.recorded,
+        overflow: c.overflow,
+        lost: c.lost,
+        masked: c.masked,
+        idle: c.idle,
+        early: c.early,
+        late: c.late,
+        truncated: c.truncated,
+        broken: c.broken,
+        by_table: c.by_table,
+        by_bytes: c.by_bytes,
+        by_frame_pointer: c.by_frame_pointer,
+        mixed: c.mixed,
+        blocks: c.blocks,
+        blocked: c.blocked,
+        blocked_overflow: c.blocked_overflow,
+        missing: None,
+    }
+}

@@ -1,0 +1,133 @@
+//! One thing that can be wrong, and whether it is.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// What a check came to. The worst is the greatest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Nothing to see to.
+    Good,
+    /// The profile can be used, if this is known.
+    Look,
+    /// What the profile shows may be wrong in a way that it does not show.
+    Bad,
+}
+
+impl Verdict {
+    /// By a share between 0 and 1, and from where on it is worth a look or bad.
+    pub(super) fn of_share(share: f64, look: f64, bad: f64) -> Verdict {
+        match share {
+            share if share >= bad => Verdict::Bad,
+            share if share >= look => Verdict::Look,
+            _ => Verdict::Good,
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Verdict::Good => "good",
+            Verdict::Look => "look",
+            Verdict::Bad => "bad",
+        })
+    }
+}
+
+/// A number that a check is about.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Figure {
+    /// A count, bytes or nanoseconds; the name says which.
+    Count(u64),
+    /// A number of either sign.
+    Signed(i64),
+    /// A share between 0 and 1, or a rate.
+    Real(f64),
+}
+
+/// One thing that can be wrong, and whether it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Check {
+    /// Its name; stable.
+    pub name: &'static str,
+    /// What it came to.
+    pub verdict: Verdict,
+    /// What was found: a clause, without a capital or a full stop.
+    pub finding: String,
+    /// What to do about it; nothing where all is good.
+    pub advice: Option<String>,
+    /// The numbers it comes from, by stable names.
+    pub figures: Vec<(&'static str, Figure)>,
+}
+
+impl Check {
+    pub(super) fn new(name: &'static str, verdict: Verdict, finding: impl Into<String>) -> Check {
+        Check {
+            name,
+            verdict,
+            finding: finding.into(),
+            advice: None,
+            figures: Vec::new(),
+        }
+    }
+
+    /// Adds what to do, unless nothing is to be done.
+    #[must_use]
+    pub(super) fn advise(mut self, advice: impl Into<String>) -> Check {
+        if self.verdict != Verdict::Good {
+            self.advice = Some(advice.into());
+        }
+        self
+    }
+
+    #[must_use]
+    pub(super) fn count(mut self, name: &'static str, count: u64) -> Check {
+        self.figures.push((name, Figure::Count(count)));
+        self
+    }
+
+    #[must_use]
+    pub(super) fn real(mut self, name: &'static str, real: f64) -> Check {
+        self.figures.push((name, Figure::Real(real)));
+        self
+    }
+
+    #[must_use]
+    pub(super) fn signed(mut self, name: &'static str, signed: i64) -> Check {
+        self.figures.push((name, Figure::Signed(signed)));
+        self
+    }
+}
+
+/// `part` of `whole`; nothing of nothing is nothing.
+pub(super) fn part_of(part: u64, whole: u64) -> f64 {
+    match whole {
+        0 if part != 0 => 1.0,
+        0 => 0.0,
+        _ => part as f64 / whole as f64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_verdict_is_the_greatest() {
+        assert!(Verdict::Bad > Verdict::Look && Verdict::Look > Verdict::Good);
+        assert_eq!(Verdict::of_share(0.009, 0.01, 0.05), Verdict::Good);
+        assert_eq!(Verdict::of_share(0.01, 0.01, 0.05), Verdict::Look);
+        assert_eq!(Verdict::of_share(0.05, 0.01, 0.05), Verdict::Bad);
+    }
+
+    /// Counters come from a file; a part of nothing must not pass as nothing.
+    #[test]
+    fn a_part_of_nothing_is_all() {
+        assert_eq!(part_of(0, 0).to_bits(), 0.0_f64.to_bits());
+        assert_eq!(part_of(3, 0).to_bits(), 1.0_f64.to_bits());
+    }
+}

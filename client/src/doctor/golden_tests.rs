@@ -1,0 +1,664 @@
+//! A healthy recording, and one ill in each way: every check trips on what it is for, on nothing else,
+//! and says what to do.
+
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use unikprof_proto::code::{capability, state};
+use unikprof_proto::message;
+
+use super::*;
+use crate::agent_info::CodeMap;
+use crate::golden::check_doctor as golden;
+use crate::profile::{
+    Cost, Counters, Distribution, Frame, Mapping, Mode, ProfileBuilder, RecordingInfo, Runstate,
+    SpecialFrame, Unwind, VcpuStats,
+};
+use crate::recording::Completeness;
+use crate::report::golden_tests::{FIB, MAIN, PARSE, POLL, symbolized};
+
+const COLUMNS: usize = 100;
+
+/// What a made-up recording consists of; a test spoils a part of it.
+struct Parts {
+    info: RecordingInfo,
+    stats: VcpuStats,
+    stacks: Vec<(u64, Vec<Frame>)>,
+    agent: AgentInfo,
+    completeness: Completeness,
+    epochs: u32,
+    gaps: u32,
+    contradictions: Vec<String>,
+}
+
+pub(super) fn agent() -> AgentInfo {
+    AgentInfo {
+        agent_version: env!("CARGO_PKG_VERSION").into(),
+        architecture: "x86_64".into(),
+        platform: "xen".into(),
+        guest_name: Some("web".into()),
+        guest_id: None,
+        vcpus: 1,
+        monotonic_ns: 3_600_000_000_000,
+        wall_clock_ns: Some(1_700_000_000_000_000_000),
+        capabilities: capability::RUNSTATE | capability::REACHABLE_WHEN_BUSY,
+        min_period_ns: 10_000,
+        max_period_ns: 10_000_000_000,
+        max_depth: 128,
+        max_request: 1_024,
+        memory_bytes: 4 << 20,
+        nodes_per_vcpu: 32_768,
+        caller_rows: 16_384,
+        caller_table: None,
+        mappings: mappings(&[1, 2, 3, 4]),
+    }
+}
+
+fn mappings(build_id: &[u8]) -> CodeMap {
+    let mut mappings = CodeMap::default();
+    mappings
+        .add(&message::Mapping {
+            start: 0x10_0000,
+            end: 0x20_0000,
+            file_offset: 0,
+            code_base: 16,
+            build_id,
+            path: "/srv/web.elf",
+        })
+        .unwrap();
+    mappings
+}
+
+/// 20,000 samples of running time, all in order.
+fn healthy() -> Parts {
+    let main = Frame::caller(MAIN);
+    Parts {
+        info: RecordingInfo {
+            name: "boot".into(),
+            guest_name: "web".into(),
+            period_ns: 1_000_000,
+            depth: 128,
+            elapsed_ns: 30_000_000_000,
+            server_ns: 3_000_000,
+            late_threshold_ns: 50_000,
+            caller_table: Some(0xabcd),
+            ..RecordingInfo::default()
+        },
+        stats: VcpuStats {
+            counters: Counters {
+                ticks: 20_050,
+                recorded: 20_000,
+                idle: 50,
+                early: 3,
+                by_table: 18_500,
+                by_bytes: 1_000,
+                by_frame_pointer: 500,
+                missing: Some(-12),
+                ..Counters::default()
+            },
+            runstate: Runstate {
+                running_ns: Some(20_000_000_000),
+                runnable_ns: Some(100_000_000),
+                blocked_ns: Some(9_900_000_000),
+                offline_ns: Some(0),
+            },
+            elapsed_ns: 30_000_000_000,
+            cost: Some(Cost {
+                total_ns: 30_000_000,
+                ..Cost::default()
+            }),
+            lateness_ns: Some(Distribution::from_values([(2_000, 20_000)])),
+            ..VcpuStats::default()
+        },
+        stacks: vec![
+            (12_000, vec![Frame::leaf(FIB), main]),
+            (6_000, vec![Frame::leaf(PARSE), Frame::caller(POLL), main]),
+            (2_000, vec![Frame::leaf(POLL), main]),
+        ],
+        agent: agent(),
+        completeness: Completeness::Complete,
+        epochs: 1,
+        gaps: 0,
+        contradictions: Vec::new(),
+    }
+}
+
+impl Parts {
+    fn counters(&mut self) -> &mut Counters {
+        &mut self.stats.counters
+    }
+
+    /// Lets so many of FIB's samples have stacks with this mark: at the leaf or the root.
+    fn mark(&mut self, count: u64, mark: SpecialFrame) {
+        let mark_frame = Frame::Special(mark);
+        self.stacks[0].0 -= count;
+        self.stacks.push((
+            count,
+            match mark {
+                SpecialFrame::Late => vec![mark_frame, Frame::leaf(POLL), Frame::caller(MAIN)],
+                _ => vec![Frame::leaf(POLL), mark_frame],
+            },
+        ));
+    }
+
+    fn recording(self) -> Recording {
+        let mut builder = ProfileBuilder::new();
+        builder.add_mapping(Mapping {
+            start: 0x10_0000,
+            end: 0x20_0000,
+            build_id: Some("01020304".parse().unwrap()),
+            path: "/srv/web.elf".into(),
+            ..Mapping::default()
+        });
+        builder.set_recording(self.info);
+        builder.add_vcpu(self.stats);
+        for (count, stack) in &self.stacks {
+            builder.add_stack(0, *count, stack).unwrap();
+        }
+        Recording {
+            profile: builder.finish(),
+            agent: self.agent,
+            client: "a test".into(),
+            created_unix_ns: 0,
+            epochs: self.epochs,
+            completeness: self.completeness,
+            gaps: self.gaps,
+            contradictions: self.contradictions,
+        }
+    }
+
+    fn diagnose(self) -> Diagnosis {
+        let recording = self.recording();
+        let symbolized = symbolized(&recording.profile);
+        judge(&recording, Some(&symbolized), None)
+    }
+}
+
+/// Spoils a healthy recording and demands that this check alone says so, with advice and these words.
+#[track_caller]
+fn trips(name: &str, verdict: Verdict, words: &[&str], spoil: impl FnOnce(&mut Parts)) {
+    let mut parts = healthy();
+    spoil(&mut parts);
+    only(&parts.diagnose(), name, verdict, words);
+}
+
+#[track_caller]
+fn only(diagnosis: &Diagnosis, name: &str, verdict: Verdict, words: &[&str]) {
+    let text = diagnosis.text(1_000);
+    let not_good: Vec<_> = diagnosis
+        .checks
+        .iter()
+        .filter(|check| check.verdict != Verdict::Good)
+        .map(|check| (check.name, check.verdict))
+        .collect();
+    assert_eq!(not_good, [(name, verdict)], "{text}");
+    assert_eq!(diagnosis.verdict(), verdict);
+    for word in words {
+        assert!(text.contains(word), "no {word:?} in:\n{text}");
+    }
+    for check in &diagnosis.checks {
+        let is_good = check.verdict == Verdict::Good;
+        assert_eq!(check.advice.is_none(), is_good, "{check:?}");
+    }
+}
+
+#[test]
+fn a_healthy_recording_is_good_throughout() {
+    let diagnosis = healthy().diagnose();
+    assert_eq!(diagnosis.verdict(), Verdict::Good);
+    golden("healthy.txt", &diagnosis.text(COLUMNS));
+    golden("healthy.json", &format!("{:#}\n", diagnosis.json()));
+}
+
+#[test]
+fn a_recording_ill_in_every_way_is_as_blessed() {
+    let mut parts = healthy();
+    parts.completeness = Completeness::Incomplete("the line broke".into());
+    parts.contradictions = vec!["the counts of epoch 3 do not add up\x1b[2J".into()];
+    parts.mark(5_000, SpecialFrame::Broken);
+    parts.mark(500, SpecialFrame::Truncated);
+    parts.mark(2_000, SpecialFrame::Late);
+    parts.info.fixed_interval = true;
+    parts.info.caller_table = None;
+    parts.info.server_ns = 600_000_000;
+    let counters = parts.counters();
+    counters.ticks = 24_000;
+    counters.lost = 500;
+    counters.overflow = 1_000;
+    counters.masked = 2_500;
+    counters.idle = 0;
+    counters.late = 2_000;
+    counters.by_frame_pointer = 20_000;
+    counters.by_bytes = 0;
+    counters.by_table = 0;
+    counters.missing = Some(16_000);
+    parts.stats.runstate.runnable_ns = Some(20_000_000_000);
+    parts.agent.capabilities = 0;
+    let diagnosis = parts.diagnose();
+    golden("ill.txt", &diagnosis.text(COLUMNS));
+    golden("ill.json", &format!("{:#}\n", diagnosis.json()));
+}
+
+#[test]
+fn blocked_time_has_checks_of_its_own() {
+    let mut parts = off_cpu();
+    let diagnosis = off_cpu().diagnose();
+    assert_eq!(diagnosis.verdict(), Verdict::Good);
+    golden("off-cpu.txt", &diagnosis.text(COLUMNS));
+    parts.counters().blocked_overflow = 300_000_000;
+    only(
+        &parts.diagnose(),
+        "overflow",
+        Verdict::Look,
+        &["2.9 % of the blocked time", "more memory"],
+    );
+    let mut parts = off_cpu();
+    *parts.counters() = Counters::default();
+    parts.stacks.clear();
+    only(
+        &parts.diagnose(),
+        "enough",
+        Verdict::Bad,
+        &["did not block once"],
+    );
+}
+
+fn off_cpu() -> Parts {
+    let mut parts = healthy();
+    parts.info.mode = Mode::OffCpu;
+    parts.stacks = vec![(9_900_000_000, vec![Frame::leaf(POLL), Frame::caller(MAIN)])];
+    *parts.counters() = Counters {
+        blocks: 1_000,
+        blocked: 9_900_000_000,
+        ..Counters::default()
+    };
+    parts
+}
+
+#[test]
+fn what_is_not_all_there_is_bad() {
+    use Verdict::{Bad, Look};
+    trips("complete", Bad, &["the line broke", "`stop`"], |p| {
+        p.completeness = Completeness::Incomplete("the line broke".into());
+    });
+    trips("complete", Bad, &["cut at byte 9"], |p| {
+        p.completeness = Completeness::Salvaged("cut at byte 9".into());
+    });
+    trips("complete", Bad, &["no epoch"], |p| p.epochs = 0);
+    trips("complete", Look, &["resumed once"], |p| p.gaps = 1);
+}
+
+#[test]
+fn what_contradicts_itself_is_bad() {
+    use Verdict::Bad;
+    trips("consistent", Bad, &["do not add up", "1 more"], |p| {
+        p.contradictions = vec!["the counts of epoch 3 do not add up".into(), "more".into()];
+    });
+    trips("consistent", Bad, &["20051 ticks"], |p| {
+        p.counters().ticks += 1
+    });
+    trips("consistent", Bad, &["by table"], |p| {
+        p.counters().by_table += 1
+    });
+    trips("consistent", Bad, &["stacks hold 20,001 samples"], |p| {
+        p.stacks[0].0 += 1;
+    });
+}
+
+#[test]
+fn a_wrong_image_is_bad_and_the_rest_is_judged_all_the_same() {
+    let recording = healthy().recording();
+    let symbolized = symbolized(&recording.profile);
+    let wrong = SymbolError::WrongBuildId {
+        path: "other.elf".into(),
+        expected: "01020304".parse().unwrap(),
+        found: None,
+    };
+    let diagnosis = judge(&recording, Some(&symbolized), Some(&wrong));
+    only(
+        &diagnosis,
+        "build-id",
+        Verdict::Bad,
+        &["expected build-id 01020304, found none"],
+    );
+}
+
+/// Without any image there is nothing wrong, but nothing has a name.
+#[test]
+fn code_without_names_is_worth_a_look() {
+    let recording = healthy().recording();
+    let diagnosis = Diagnosis::of_recording(&recording, &Symbolizer::default());
+    let names = diagnosis.checks.iter().find(|c| c.name == "names").unwrap();
+    assert_eq!(names.verdict, Verdict::Look);
+    assert!(names.finding.starts_with("100.0 %"), "{names:?}");
+    assert!(names.advice.as_ref().unwrap().contains("--image"));
+}
+
+#[test]
+fn names_from_a_list_are_worth_a_look() {
+    let list = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(
+        list.path(),
+        "0000000000101000 T main\n0000000000102000 T poll\n0000000000104000 T fib\n",
+    )
+    .unwrap();
+    let mut images = Images::default();
+    images.add_symbols(list.path()).unwrap();
+    let recording = healthy().recording();
+    let diagnosis = Diagnosis::of_recording(&recording, &Symbolizer::new(images));
+    only(&diagnosis, "build-id", Verdict::Look, &["list of symbols"]);
+}
+
+#[test]
+fn cut_stacks_are_told_with_their_place_and_the_flags() {
+    use Verdict::{Bad, Look};
+    let flags = [
+        "Server::poll(int)",
+        "-C force-frame-pointers=yes",
+        "-fno-omit-frame-pointer",
+        "--unwind table",
+    ];
+    trips("frame pointers", Look, &flags, |p| {
+        p.mark(400, SpecialFrame::Broken);
+    });
+    trips("frame pointers", Bad, &["22.5 %"], |p| {
+        p.mark(4_500, SpecialFrame::Broken);
+    });
+    trips("depth", Look, &["128 frames", "--depth"], |p| {
+        p.mark(400, SpecialFrame::Truncated);
+    });
+}
+
+#[test]
+fn guessed_callers_are_worth_a_look() {
+    let guess = |p: &mut Parts| {
+        p.counters().by_table = 0;
+        p.counters().by_bytes = 0;
+        p.counters().by_frame_pointer = 20_000;
+    };
+    trips(
+        "callers",
+        Verdict::Look,
+        &["does not know that code"],
+        guess,
+    );
+    trips("callers", Verdict::Look, &["--image"], |p| {
+        guess(p);
+        p.info.caller_table = None;
+    });
+    trips("callers", Verdict::Look, &["mix the table"], |p| {
+        guess(p);
+        p.info.unwind = Unwind::Table;
+    });
+}
+
+#[test]
+fn each_kind_of_loss_is_told_with_its_remedy() {
+    use Verdict::{Bad, Look};
+    trips("lost", Look, &["(300)", "less often"], |p| {
+        p.counters().lost = 300;
+        p.counters().ticks += 300;
+    });
+    // 667 stacks more for each of the three that fill 4 MiB.
+    trips("overflow", Bad, &["9.1 %", "2,672 MiB"], |p| {
+        p.counters().overflow = 2_001;
+        p.counters().ticks += 2_001;
+    });
+    trips("masked", Look, &["forced upcall"], |p| {
+        p.counters().masked = 300;
+        p.counters().ticks += 300;
+    });
+    trips(
+        "late",
+        Bad,
+        &["7.5 %", "Server::poll(int) (100.0 %)", "emulator"],
+        |p| {
+            p.counters().late = 1_500;
+            p.mark(1_500, SpecialFrame::Late);
+        },
+    );
+}
+
+#[test]
+fn time_that_others_had_is_told_and_so_is_not_knowing_it() {
+    trips("steal", Verdict::Look, &["20.0 % of the time"], |p| {
+        p.stats.runstate.runnable_ns = Some(5_000_000_000);
+    });
+    trips("steal", Verdict::Look, &["does not tell"], |p| {
+        p.stats.runstate.runnable_ns = None;
+    });
+}
+
+#[test]
+fn a_rate_that_was_not_kept_is_told() {
+    use Verdict::{Bad, Look};
+    trips("rate", Look, &["2,000 fewer", "909.3 Hz came"], |p| {
+        p.counters().missing = Some(2_000);
+    });
+    trips("rate", Bad, &["10,000 fewer"], |p| {
+        p.counters().missing = Some(10_000);
+    });
+    trips("rate", Bad, &["10,000 more"], |p| {
+        p.counters().missing = Some(-10_000);
+    });
+    trips("interval", Bad, &["--fixed-interval"], |p| {
+        p.info.fixed_interval = true;
+    });
+}
+
+#[test]
+fn a_costly_profiler_tells_on_itself() {
+    use Verdict::{Bad, Look};
+    let cost = |total_ns| move |p: &mut Parts| p.stats.cost.as_mut().unwrap().total_ns = total_ns;
+    trips("overhead", Look, &["2.00 %"], cost(400_000_000));
+    trips("overhead", Bad, &["lower rate"], cost(2_000_000_000));
+    trips("overhead", Look, &["its server 2.00 %"], |p| {
+        p.info.server_ns = 600_000_000;
+    });
+    trips("overhead", Look, &["did not measure"], |p| {
+        p.stats.cost = None
+    });
+}
+
+#[test]
+fn too_few_samples_are_told_with_how_many_would_do() {
+    use Verdict::{Bad, Look};
+    trips("enough", Look, &["places 1 and 2", "times as long"], |p| {
+        p.stacks[0].0 = 9_050;
+        p.stacks[1].0 = 8_950;
+    });
+    let only_few = |count: u64| {
+        move |p: &mut Parts| {
+            p.stacks.truncate(1);
+            p.stacks[0].0 = count;
+            *p.counters() = Counters {
+                ticks: count,
+                recorded: count,
+                by_table: count,
+                missing: Some(0),
+                ..Counters::default()
+            };
+        }
+    };
+    trips("enough", Bad, &["50 samples", "±"], only_few(50));
+    trips("enough", Bad, &["nothing ran"], only_few(0));
+}
+
+#[test]
+fn an_agent_that_cannot_be_reached_when_busy_is_worth_a_look() {
+    trips(
+        "reachable",
+        Verdict::Look,
+        &["not while it is stuck"],
+        |p| {
+            p.agent.capabilities = capability::RUNSTATE;
+        },
+    );
+}
+
+#[test]
+fn absurd_recordings_are_judged_without_a_panic() {
+    let mut parts = healthy();
+    parts.stacks.clear();
+    *parts.counters() = Counters {
+        ticks: u64::MAX,
+        recorded: u64::MAX,
+        overflow: u64::MAX,
+        late: u64::MAX,
+        by_table: u64::MAX,
+        by_bytes: u64::MAX,
+        blocked: u64::MAX,
+        missing: Some(i64::MIN),
+        ..Counters::default()
+    };
+    parts.info.period_ns = 0;
+    parts.stats.runstate.running_ns = Some(u64::MAX);
+    parts.stats.runstate.runnable_ns = Some(u64::MAX);
+    let diagnosis = parts.diagnose();
+    assert_eq!(diagnosis.verdict(), Verdict::Bad);
+    assert!(!diagnosis.text(0).contains("NaN"));
+}
+
+fn idle() -> RecorderStatus {
+    RecorderStatus {
+        state: state::IDLE,
+        recording: 0,
+        name: String::new(),
+        mode: 0,
+        period_ns: 0,
+        depth: 0,
+        flags: 0,
+        now_ns: 5_000_000_000,
+        started_ns: 0,
+        duration_ns: 0,
+        counters: message::Counters::default(),
+        nodes_used: 0,
+        nodes_capacity: 32_768,
+        first_epoch: 0,
+        epochs: 0,
+        sessions: 1,
+        rejected: 0,
+        server_ns: 7_000_000,
+    }
+}
+
+fn recording() -> RecorderStatus {
+    RecorderStatus {
+        state: state::RECORDING,
+        recording: 4,
+        name: "nightly".into(),
+        period_ns: 1_000_000,
+        depth: 128,
+        started_ns: 1_000_000_000,
+        counters: message::Counters {
+            ticks: 4_000,
+            recorded: 4_000,
+            by_table: 3_900,
+            by_bytes: 100,
+            ..message::Counters::default()
+        },
+        nodes_used: 900,
+        ..idle()
+    }
+}
+
+fn ask(agent: &AgentInfo, status: &RecorderStatus) -> Diagnosis {
+    let answers = Answers {
+        agent,
+        protocol: 1,
+        status,
+        asked_unix_ns: 1_700_000_000_000_000_000 - 20_000,
+        took: Duration::from_micros(300),
+    };
+    Diagnosis::of_agent(&answers, None)
+}
+
+/// As [`only`], beside the access that is open for everyone.
+#[track_caller]
+fn agent_trips(diagnosis: &Diagnosis, name: &str, verdict: Verdict, words: &[&str]) {
+    let mut without = diagnosis.clone();
+    without.checks.retain(|check| check.name != "access");
+    only(&without, name, verdict, words);
+}
+
+#[test]
+fn a_live_agent_is_as_blessed() {
+    let diagnosis = ask(&agent(), &idle());
+    agent_only_access(&diagnosis);
+    golden("agent.txt", &diagnosis.text(COLUMNS));
+    let diagnosis = ask(&agent(), &recording());
+    agent_only_access(&diagnosis);
+    golden("agent-recording.txt", &diagnosis.text(COLUMNS));
+    golden("agent-recording.json", &format!("{:#}\n", diagnosis.json()));
+}
+
+#[track_caller]
+fn agent_only_access(diagnosis: &Diagnosis) {
+    only(diagnosis, "access", Verdict::Look, &["reaches its port"]);
+}
+
+#[test]
+fn what_an_agent_lacks_is_told() {
+    use Verdict::{Bad, Look};
+    type Spoil = fn(&mut AgentInfo);
+    let cases: [(&str, Verdict, &str, Spoil); 9] = [
+        ("version", Look, "this client is", |a| {
+            a.agent_version = "0.0.9".into();
+        }),
+        ("build-id", Look, "/srv/web.elf", |a| {
+            a.mappings = mappings(&[])
+        }),
+        ("build-id", Bad, "names no code", |a| {
+            a.mappings = CodeMap::default();
+        }),
+        ("clock", Look, "no", |a| a.wall_clock_ns = None),
+        ("clock", Look, "behind", |a| {
+            a.wall_clock_ns = Some(1_600_000_000_000_000_000);
+        }),
+        ("steal", Look, "does not tell", |a| {
+            a.capabilities = capability::REACHABLE_WHEN_BUSY;
+        }),
+        ("reachable", Look, "stuck", |a| {
+            a.capabilities = capability::RUNSTATE
+        }),
+        ("caller table", Look, "no room", |a| a.caller_rows = 0),
+        ("limits", Look, "-F", |a| a.min_period_ns = 5_000_000_000),
+    ];
+    for (name, verdict, word, spoil) in cases {
+        let mut agent = agent();
+        spoil(&mut agent);
+        agent_trips(&ask(&agent, &idle()), name, verdict, &[word]);
+    }
+    let mut small = agent();
+    small.nodes_per_vcpu = 0;
+    agent_trips(&ask(&small, &idle()), "limits", Bad, &["more memory"]);
+}
+
+#[test]
+fn what_a_recorder_does_is_told() {
+    use Verdict::{Bad, Look};
+    type Spoil = fn(&mut RecorderStatus);
+    let cases: [(&str, Verdict, &str, Spoil); 9] = [
+        ("recorder", Look, "`connect ADDR stop`", |s| {
+            s.state = state::FINISHED;
+        }),
+        ("recorder", Look, "state 77", |s| s.state = 77),
+        ("room", Look, "dump", |s| s.nodes_used = 30_000),
+        ("room", Bad, "100.0 %", |s| s.nodes_used = s.nodes_capacity),
+        ("lost", Look, "(40)", |s| s.counters.lost = 40),
+        ("overflow", Bad, "more memory", |s| {
+            s.counters.overflow = 400
+        }),
+        ("late", Look, "(100)", |s| s.counters.late = 100),
+        ("frame pointers", Bad, "(1,000)", |s| {
+            s.counters.broken = 1_000
+        }),
+        ("server", Look, "9 refused", |s| s.rejected = 9),
+    ];
+    for (name, verdict, word, spoil) in cases {
+        let mut status = recording();
+        spoil(&mut status);
+        agent_trips(&ask(&agent(), &status), name, verdict, &[word]);
+    }
+}

@@ -1,0 +1,103 @@
+//! Whether names come from the images that ran.
+
+use std::collections::BTreeSet;
+
+use super::check::{Check, Verdict, part_of};
+use super::stack_checks::of_what;
+use crate::printable::Printable;
+use crate::profile::FrameId;
+use crate::report::units::percent;
+use crate::symbols::{FunctionKind, ImageId, SymbolError, SymbolWarning, Symbolized};
+
+/// A share of samples without names from which on it is worth a look.
+const UNNAMED: f64 = 0.05;
+
+/// Whether the images are the recorded ones; `wrong` is one that the user named and that is not.
+pub(super) fn identity(symbolized: Option<&Symbolized<'_>>, wrong: Option<&SymbolError>) -> Check {
+    let check = |verdict, finding: String| Check::new("build-id", verdict, finding);
+    if let Some(wrong) = wrong {
+        return check(Verdict::Bad, Printable(&wrong.to_string()).to_string())
+            .advise("name the image that the guest ran");
+    }
+    let warnings = symbolized.map_or(&[][..], Symbolized::warnings);
+    let first = |wanted: fn(&SymbolWarning) -> bool| {
+        let found = warnings.iter().find(|warning| wanted(warning))?;
+        Some(Printable(&found.to_string()).to_string())
+    };
+    if let Some(forced) = first(|w| matches!(w, SymbolWarning::Forced { .. })) {
+        return check(Verdict::Bad, forced).advise("leave --force-image out");
+    }
+    let differs = |w: &SymbolWarning| {
+        matches!(
+            w,
+            SymbolWarning::LocalFileDiffers { .. } | SymbolWarning::NotUsed { .. }
+        )
+    };
+    if let Some(differs) = first(differs) {
+        return check(Verdict::Look, differs)
+            .advise("name the image that the guest ran with --image");
+    }
+    if let Some(unverified) = first(|w| matches!(w, SymbolWarning::NotVerified { .. })) {
+        return check(Verdict::Look, unverified).advise("link the guest with --build-id");
+    }
+    let named: Vec<Option<ImageId>> = symbolized
+        .map_or(&[][..], Symbolized::functions)
+        .iter()
+        .filter(|f| matches!(f.kind, FunctionKind::Named | FunctionKind::Agent))
+        .map(|function| function.image)
+        .collect();
+    if named.contains(&None) {
+        return check(
+            Verdict::Look,
+            "some names come from a list of symbols, which nothing ties to what ran".to_owned(),
+        )
+        .advise("name the guest's image with --image instead of a list");
+    }
+    let images: BTreeSet<ImageId> = named.into_iter().flatten().collect();
+    let finding = match images.len() {
+        0 => "no image is at hand, so none is the wrong one".to_owned(),
+        1 => "all names come from the image that was recorded".to_owned(),
+        images => format!("all names come from the {images} images that were recorded"),
+    };
+    check(Verdict::Good, finding).count("images", images.len() as u64)
+}
+
+/// Whether the code that ran has names.
+pub(super) fn names(symbolized: &Symbolized<'_>) -> Check {
+    let profile = symbolized.profile();
+    let tree = profile.tree();
+    let unnamed = profile.samples().iter().fold(0_u64, |sum, sample| {
+        let symbols = tree
+            .item(sample.node)
+            .map_or(&[][..], |frame| symbolized.frame(FrameId(frame)));
+        let is_address = symbols.first().is_some_and(|symbol| {
+            symbolized.function(symbol.function).kind == FunctionKind::Address
+        });
+        match is_address {
+            true => sum.saturating_add(sample.count),
+            false => sum,
+        }
+    });
+    let what = of_what(profile.recording().mode);
+    let share = part_of(unnamed, profile.sample_count());
+    let check = Check::new(
+        "names",
+        Verdict::of_share(share, UNNAMED, f64::INFINITY),
+        match unnamed {
+            0 => format!("all of {what} lie in functions with names"),
+            _ => format!("{} of {what} lie in code without names", percent(share)),
+        },
+    );
+    let missing = symbolized.warnings().iter().find(|warning| {
+        matches!(
+            warning,
+            SymbolWarning::NoImage { .. } | SymbolWarning::Stripped { .. }
+        )
+    });
+    check
+        .advise(match missing {
+            Some(missing) => Printable(&missing.to_string()).to_string(),
+            None => "name the guest's image, with its symbols, with --image".to_owned(),
+        })
+        .real("unnamed_share", share)
+}

@@ -1,0 +1,409 @@
+//! Whether the samples are all there, on time, enough and cheap.
+
+use std::collections::HashMap;
+
+use super::check::{Check, Verdict, part_of};
+use crate::agent_info::AgentInfo;
+use crate::profile::{Counters, Mode, Profile, RecordingInfo, Runstate, Unit};
+use crate::recording::Recording;
+use crate::report::marks;
+use crate::report::stack_warnings::where_late;
+use crate::report::units::{duration, grouped, percent};
+use crate::report::warnings::{RANKED_ROWS, STOLEN, notable, off_rate, samples_needed};
+use crate::report::{FunctionTable, Interval};
+use crate::symbols::Symbolized;
+
+/// Shares of samples that are missing or late which are worth a look, and bad.
+const LOOK: f64 = 0.01;
+const BAD: f64 = 0.05;
+
+/// How far from the asked rate is bad.
+const OFF_RATE: f64 = 0.2;
+
+/// Shares of the CPU for the profiler itself that are worth a look, and bad.
+const COSTLY: f64 = 0.01;
+const TOO_COSTLY: f64 = 0.05;
+
+/// With fewer samples than this even a function of half the time is known to ±10 points only.
+const FEW: u64 = 100;
+
+pub(super) fn of_recording(
+    recording: &Recording,
+    symbolized: &Symbolized<'_>,
+    table: &FunctionTable,
+) -> Vec<Check> {
+    let profile = &recording.profile;
+    let info = profile.recording();
+    let counters = profile.counters();
+    let mut checks = vec![enough(&counters, info.mode, table)];
+    let sampled = info.mode != Mode::OffCpu;
+    if sampled {
+        checks.push(rate(&counters, info));
+        checks.push(interval(info.fixed_interval));
+        checks.push(lost(&counters));
+    }
+    checks.push(overflow(
+        &counters,
+        memory_that_would_do(profile, &recording.agent),
+    ));
+    if sampled {
+        checks.push(masked(&counters));
+        let under = where_late(&marks::late_under(symbolized));
+        checks.push(late(&counters, info.late_threshold_ns, under));
+        checks.push(stolen(&profile.runstate()));
+    }
+    checks.push(overhead(profile));
+    checks.push(reachable(&recording.agent));
+    checks
+}
+
+fn enough(counters: &Counters, mode: Mode, table: &FunctionTable) -> Check {
+    let counted = table.recorded;
+    if mode.unit() == Unit::Nanoseconds {
+        let check = match counters.blocks {
+            0 => Check::new("enough", Verdict::Bad, "the guest did not block once")
+                .advise("record for longer, or in mode cpu: it may be busy"),
+            blocks => Check::new(
+                "enough",
+                Verdict::Good,
+                format!(
+                    "{} blocked in {} waits, measured",
+                    duration(counted),
+                    grouped(blocks)
+                ),
+            ),
+        };
+        return check.count("blocks", counters.blocks);
+    }
+    // A function of a tenth of the time, as an example that says what the number means.
+    let example = Interval::wilson(counted / 10, counted);
+    let half = (example.high - example.low) / 2.0 * 100.0;
+    let finding = format!(
+        "{} samples: a function of 10 % is known to about ±{half:.1} points",
+        grouped(counted)
+    );
+    let check = if counted == 0 {
+        Check::new("enough", Verdict::Bad, "no samples: nothing ran").advise("record for longer")
+    } else if counted < FEW {
+        Check::new("enough", Verdict::Bad, finding)
+            .advise("record for longer or at a higher rate: -F 9973")
+    } else {
+        let tie = table.first_tie(RANKED_ROWS);
+        match tie.filter(|at| notable(table.rows[*at].own, counted)) {
+            None => Check::new("enough", Verdict::Good, finding),
+            Some(at) => {
+                let (a, b) = (&table.rows[at], &table.rows[at + 1]);
+                Check::new(
+                    "enough",
+                    Verdict::Look,
+                    format!(
+                        "{finding}; places {} and {} of the functions cannot be told apart",
+                        at + 1,
+                        at + 2
+                    ),
+                )
+                .advise(samples_needed(counted, &a.own_share, &b.own_share))
+            }
+        }
+    };
+    check.count("samples", counted)
+}
+
+fn rate(counters: &Counters, info: &RecordingInfo) -> Check {
+    let of = match info.mode {
+        Mode::Wall => "running and blocked time",
+        _ => "running time",
+    };
+    let (Some(asked), Some(missing)) = (info.rate_hz(), counters.missing) else {
+        return Check::new(
+            "rate",
+            Verdict::Bad,
+            "the recording does not say what was asked for",
+        )
+        .advise("record again");
+    };
+    let mut came = counters.ticks;
+    if info.mode == Mode::Wall {
+        came = came
+            .saturating_add(counters.blocked)
+            .saturating_add(counters.blocked_overflow);
+    }
+    let due = (i128::from(came) + i128::from(missing)).max(0) as f64;
+    let achieved = if due == 0.0 {
+        asked
+    } else {
+        asked * came as f64 / due
+    };
+    let off = part_of(missing.unsigned_abs(), due as u64);
+    let verdict = match off_rate(counters, info.mode) {
+        None => Verdict::Good,
+        Some(_) => Verdict::of_share(off, 0.0, OFF_RATE),
+    };
+    let finding = format!(
+        "{asked:.1} Hz of {of} were asked for, and {achieved:.1} Hz came: {} {} than the {} due",
+        grouped(missing.unsigned_abs()),
+        if missing < 0 { "more" } else { "fewer" },
+        grouped(due as u64)
+    );
+    Check::new("rate", verdict, finding)
+        .advise("the timer did not keep up: ask for a lower rate, and see `masked` and `late`")
+        .real("asked_hz", asked)
+        .real("achieved_hz", achieved)
+        .signed("missing", missing)
+}
+
+fn interval(fixed: bool) -> Check {
+    match fixed {
+        false => Check::new(
+            "interval",
+            Verdict::Good,
+            "random: no load can be in step with it",
+        ),
+        true => Check::new(
+            "interval",
+            Verdict::Bad,
+            "fixed: work in step with it shows too much or too little, and no interval tells",
+        )
+        .advise("leave --fixed-interval out"),
+    }
+}
+
+pub(super) fn lost(counters: &Counters) -> Check {
+    let share = part_of(counters.lost, counters.ticks);
+    Check::new(
+        "lost",
+        Verdict::of_share(share, LOOK, BAD),
+        format!(
+            "{} of the ticks found the table in use ({})",
+            percent(share),
+            grouped(counters.lost)
+        ),
+    )
+    .advise("sample less often, and `dump` less often")
+    .count("lost", counters.lost)
+}
+
+/// `memory_bytes`: what would have been enough.
+pub(super) fn overflow(counters: &Counters, memory_bytes: Option<u64>) -> Check {
+    let blocked = counters.blocked.saturating_add(counters.blocked_overflow);
+    let of_ticks = part_of(counters.overflow, counters.ticks);
+    let of_blocked = part_of(counters.blocked_overflow, blocked);
+    let finding = match counters.blocked_overflow {
+        0 if counters.ticks == 0 => "no blocked time found the table of stacks full".to_owned(),
+        0 => format!(
+            "{} of the ticks found the table of stacks full ({})",
+            percent(of_ticks),
+            grouped(counters.overflow)
+        ),
+        _ if counters.ticks == 0 => format!(
+            "{} of the blocked time found the table of stacks full",
+            percent(of_blocked)
+        ),
+        _ => format!(
+            "{} of the ticks and {} of the blocked time found the table of stacks full",
+            percent(of_ticks),
+            percent(of_blocked)
+        ),
+    };
+    Check::new(
+        "overflow",
+        Verdict::of_share(of_ticks.max(of_blocked), LOOK, BAD),
+        finding,
+    )
+    .advise(match memory_bytes {
+        Some(bytes) => format!(
+            "give the agent more memory: {} would do, perhaps less; or `dump` more often, which empties \
+             the table",
+            mebibytes(bytes)
+        ),
+        None => "give the agent more memory, or `dump` more often, which empties the table".to_owned(),
+    })
+    .count("overflow", counters.overflow)
+    .count("blocked_overflow", counters.blocked_overflow)
+}
+
+/// Memory that holds a stack of its own for each sample that found none; most need less, as the same
+/// stack comes again.
+fn memory_that_would_do(profile: &Profile, agent: &AgentInfo) -> Option<u64> {
+    let mut stacks: HashMap<u32, u64> = HashMap::new();
+    for sample in profile.samples() {
+        *stacks.entry(sample.vcpu).or_default() += 1;
+    }
+    let factor = profile
+        .vcpus()
+        .iter()
+        .filter(|vcpu| vcpu.counters.overflow != 0)
+        .filter_map(|vcpu| {
+            let held = *stacks.get(&vcpu.vcpu)?;
+            Some(1.0 + vcpu.counters.overflow as f64 / held as f64)
+        })
+        .max_by(f64::total_cmp)?;
+    // Saturates, where the counters are absurd.
+    Some((agent.memory_bytes as f64 * factor).ceil() as u64)
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{} MiB", grouped(bytes.div_ceil(1 << 20)))
+}
+
+pub(super) fn masked(counters: &Counters) -> Check {
+    let share = part_of(counters.masked, counters.ticks);
+    Check::new(
+        "masked",
+        Verdict::of_share(share, LOOK, BAD),
+        format!(
+            "{} of the ticks came by a forced upcall, without a place ({})",
+            percent(share),
+            grouped(counters.masked)
+        ),
+    )
+    .advise("the guest masks events while it runs: mask them for shorter")
+    .count("masked", counters.masked)
+}
+
+pub(super) fn late(counters: &Counters, threshold_ns: u64, under: Option<String>) -> Check {
+    let share = part_of(counters.late, counters.recorded);
+    let verdict = Verdict::of_share(share, LOOK, BAD);
+    let mut finding = format!(
+        "{} of the samples came more than {} after their target",
+        percent(share),
+        duration(threshold_ns)
+    );
+    if let Some(under) = under.filter(|_| verdict != Verdict::Good) {
+        finding.push_str(&format!(", most under {under}"));
+    }
+    Check::new("late", verdict, finding)
+        .advise(
+            "they show as [late: events were masked] under the code that unmasked events; what ran \
+             before that is not known. Mask events for shorter there; on an emulator, the host may \
+             stall the guest: record on real hardware",
+        )
+        .count("late", counters.late)
+}
+
+fn stolen(runstate: &Runstate) -> Check {
+    match runstate.stolen_share() {
+        None => Check::new(
+            "steal",
+            Verdict::Look,
+            "the guest's platform does not tell how much of its time others had",
+        )
+        .advise("stolen time may then count as running time of whatever ran: compare with the host"),
+        Some(share) => Check::new(
+            "steal",
+            Verdict::of_share(share, STOLEN, f64::INFINITY),
+            format!(
+                "others had the CPU for {} of the time in which the guest had work",
+                percent(share)
+            ),
+        )
+        .advise(
+            "shares are of the time it ran and stay right; but there are fewer samples, and all takes \
+             longer: give the guest more weight, or a quieter host",
+        )
+        .real("stolen_share", share),
+    }
+}
+
+fn overhead(profile: &Profile) -> Check {
+    let info = profile.recording();
+    let server = part_of(info.server_ns, info.elapsed_ns);
+    let served = format!("its server {:.2} % of the recording", server * 100.0);
+    let check = match profile.cost_share() {
+        None => Check::new(
+            "overhead",
+            Verdict::Look,
+            format!("the agent did not measure its sampling; {served}"),
+        ),
+        Some(cost) => Check::new(
+            "overhead",
+            Verdict::of_share(cost.max(server), COSTLY, TOO_COSTLY),
+            format!(
+                "sampling took {:.2} % of the running time, {served}",
+                cost * 100.0
+            ),
+        )
+        .real("sampling_share", cost),
+    };
+    check
+        .advise(match profile.cost_share() {
+            None => "the platform counts no cycles: compare the guest's own speed with and without",
+            Some(_) => "ask for a lower rate with -F, or a smaller --depth",
+        })
+        .real("server_share", server)
+}
+
+pub(super) fn reachable(agent: &AgentInfo) -> Check {
+    match agent.reachable_when_busy() {
+        true => Check::new(
+            "reachable",
+            Verdict::Good,
+            "the agent answers also while the guest is stuck in a loop",
+        ),
+        false => Check::new(
+            "reachable",
+            Verdict::Look,
+            "the agent answers only when the guest polls it: not while it is stuck in a loop",
+        )
+        .advise(
+            "let the agent own its network (docs/xen.md), or start recordings before it is busy \
+             and fetch them after",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{Frame, ProfileBuilder, VcpuStats};
+
+    #[test]
+    fn the_memory_that_would_do_is_by_the_fullest_vcpu() {
+        let mut builder = ProfileBuilder::new();
+        for place in 0..100 {
+            for vcpu in [0, 1] {
+                let added = builder.add_stack(vcpu, 1, &[Frame::leaf(place)]);
+                assert_eq!(added, Ok(()));
+            }
+        }
+        for (vcpu, overflow) in [(0, 50), (1, 200), (2, 9)] {
+            builder.add_vcpu(VcpuStats {
+                vcpu,
+                counters: Counters {
+                    overflow,
+                    ..Counters::default()
+                },
+                ..VcpuStats::default()
+            });
+        }
+        let agent = super::super::golden_tests::agent();
+        assert_eq!(
+            memory_that_would_do(&builder.finish(), &agent),
+            Some(3 * agent.memory_bytes)
+        );
+    }
+
+    #[test]
+    fn hostile_figures_make_no_nonsense() {
+        let counters = Counters {
+            ticks: u64::MAX,
+            missing: Some(i64::MIN),
+            blocked: u64::MAX,
+            blocked_overflow: u64::MAX,
+            overflow: u64::MAX,
+            ..Counters::default()
+        };
+        let info = RecordingInfo {
+            period_ns: 1,
+            mode: Mode::Wall,
+            ..RecordingInfo::default()
+        };
+        rate(&counters, &info);
+        assert_eq!(overflow(&counters, Some(u64::MAX)).verdict, Verdict::Bad);
+        let none = Counters {
+            missing: Some(-5),
+            ..Counters::default()
+        };
+        assert!(!rate(&none, &info).finding.contains("NaN"));
+    }
+}

@@ -1,0 +1,129 @@
+//! Whether stacks are whole, and their callers the right ones.
+
+use super::check::{Check, Verdict, part_of};
+use crate::profile::{Counters, Mode, Unit, Unwind};
+use crate::report::broken;
+use crate::report::marks::Marked;
+use crate::report::stack_warnings::{BY_FRAME_POINTER, where_broken};
+use crate::report::units::{grouped, percent};
+use crate::symbols::Symbolized;
+
+/// Shares of cut stacks that are worth a look, and bad: totals of callers are then too small.
+const LOOK: f64 = 0.01;
+const BAD: f64 = 0.2;
+
+pub(super) fn of(symbolized: &Symbolized<'_>) -> Vec<Check> {
+    let profile = symbolized.profile();
+    let recording = profile.recording();
+    let marked = Marked::of(profile);
+    let whole = profile.sample_count();
+    let what = of_what(recording.mode);
+    let mut checks = vec![
+        broken_share(
+            what,
+            part_of(marked.broken, whole),
+            where_broken(&broken::places(symbolized)),
+        ),
+        truncated(what, part_of(marked.truncated, whole), recording.depth),
+    ];
+    let counters = profile.counters();
+    if counters.recorded != 0 {
+        checks.push(callers(
+            &counters,
+            recording.caller_table.is_some(),
+            recording.unwind,
+        ));
+    }
+    checks
+}
+
+/// What a share of the counts is a share of.
+pub(super) fn of_what(mode: Mode) -> &'static str {
+    match mode.unit() {
+        Unit::Samples => "the samples",
+        Unit::Nanoseconds => "the nanoseconds blocked",
+    }
+}
+
+pub(super) fn broken_share(what: &str, share: f64, place: Option<String>) -> Check {
+    let verdict = Verdict::of_share(share, LOOK, BAD);
+    let finding = match (verdict, place) {
+        (Verdict::Good, _) => format!(
+            "{} of {what} lie in stacks whose chain of frames ends badly",
+            percent(share)
+        ),
+        (_, place) => format!(
+            "{} of {what} lie in stacks whose chain of frames ends badly: they lack their root side{}",
+            percent(share),
+            place.map_or_else(String::new, |place| format!(", {place}"))
+        ),
+    };
+    Check::new("frame pointers", verdict, finding)
+        .advise(
+            "build that code with frame pointers (Rust: -C force-frame-pointers=yes; C: \
+             -fno-omit-frame-pointer), or record with --unwind table",
+        )
+        .real("broken_share", share)
+}
+
+pub(super) fn truncated(what: &str, share: f64, depth: u32) -> Check {
+    Check::new(
+        "depth",
+        Verdict::of_share(share, LOOK, BAD),
+        format!(
+            "{} of {what} lie in stacks deeper than {depth} frames",
+            percent(share)
+        ),
+    )
+    .advise("record with a larger --depth")
+    .real("truncated_share", share)
+    .count("depth", depth.into())
+}
+
+/// Which way the interrupted function's caller was found.
+pub(super) fn callers(counters: &Counters, has_table: bool, unwind: Unwind) -> Check {
+    let guessed = part_of(counters.by_frame_pointer, counters.recorded);
+    let finding = format!(
+        "by caller table {}, by the instructions {}, by the frame pointer alone {}{}",
+        percent(part_of(counters.by_table, counters.recorded)),
+        percent(part_of(counters.by_bytes, counters.recorded)),
+        percent(guessed),
+        match unwind {
+            Unwind::FramePointers => String::new(),
+            Unwind::Table => format!(
+                "; {} stacks mix the table with frame pointers",
+                percent(part_of(counters.mixed, counters.recorded))
+            ),
+        }
+    );
+    Check::new(
+        "callers",
+        Verdict::of_share(guessed, BY_FRAME_POINTER, f64::INFINITY),
+        finding,
+    )
+    .advise(match has_table {
+        false => {
+            "the frame pointer passes over the caller of a function without a frame of its own (a leaf, a \
+             prologue): record with the guest's --image, so that a caller table can be made of it"
+        }
+        true => {
+            "the caller table does not know that code: make it from all images of the guest, and with \
+             their .eh_frame or .debug_frame left in"
+        }
+    })
+    .count("by_table", counters.by_table)
+    .count("by_bytes", counters.by_bytes)
+    .count("by_frame_pointer", counters.by_frame_pointer)
+    .count("mixed", counters.mixed)
+}
+
+/// As [`broken_share`] and [`truncated`], where there are counters and no stacks.
+pub(super) fn cut_so_far(counters: &Counters, depth: u32) -> Vec<Check> {
+    let what = of_what(Mode::Cpu);
+    let mut broken = broken_share(what, part_of(counters.broken, counters.recorded), None);
+    broken.finding = format!("{} ({})", broken.finding, grouped(counters.broken));
+    vec![
+        broken,
+        truncated(what, part_of(counters.truncated, counters.recorded), depth),
+    ]
+}
