@@ -673,6 +673,39 @@ fn doctor_of_a_recording_tells_by_its_exit_code_whether_to_trust_it() {
     assert!(stdout.contains("bad   complete"), "{stdout}");
 }
 
+/// Go's own reader of the format: blocked time is a delay to it, and nothing else is in the file.
+#[test]
+fn go_tool_pprof_reads_blocked_time() {
+    const REQUIRE: &str = "UNIKPROF_REQUIRE_GO";
+    if Command::new("go").arg("version").output().is_err() {
+        assert!(
+            std::env::var_os(REQUIRE).is_none(),
+            "{REQUIRE} is set, but there is no `go`"
+        );
+        eprintln!("skipped: there is no `go` on this machine");
+        return;
+    }
+    let here = tempfile::tempdir().unwrap();
+    let blocked = Script {
+        mode: 2,
+        vcpus: vec![vec![(0, vec![0x150, 0x110], 2_500_000_000)]],
+        ..Script::default()
+    };
+    let file = recorded(blocked, here.path());
+    expect(0, &["report", &file, "-o", "run.pb.gz"], here.path());
+    let output = Command::new("go")
+        .args(["tool", "pprof", "-top", "run.pb.gz"])
+        .current_dir(here.path())
+        .env("HOME", here.path())
+        .output()
+        .unwrap();
+    let table = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(table.contains("Type: delay"), "{table}");
+    assert!(table.contains("2.50s total"), "{table}");
+}
+
 #[test]
 fn doctor_asks_an_agent_without_disturbing_it() {
     let here = tempfile::tempdir().unwrap();

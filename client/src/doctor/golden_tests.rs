@@ -251,7 +251,7 @@ fn blocked_time_has_checks_of_its_own() {
         &parts.diagnose(),
         "overflow",
         Verdict::Look,
-        &["2.9 % of the blocked time", "more memory"],
+        &["2.9 % of the blocked time", "`on_block`", "more memory"],
     );
     let mut parts = off_cpu();
     *parts.counters() = Counters::default();

@@ -189,18 +189,19 @@ pub(super) fn overflow(counters: &Counters, memory_bytes: Option<u64>) -> Check 
     let of_ticks = part_of(counters.overflow, counters.ticks);
     let of_blocked = part_of(counters.blocked_overflow, blocked);
     let finding = match counters.blocked_overflow {
-        0 if counters.ticks == 0 => "no blocked time found the table of stacks full".to_owned(),
+        0 if counters.ticks == 0 => "all blocked time found room for its stack".to_owned(),
         0 => format!(
             "{} of the ticks found the table of stacks full ({})",
             percent(of_ticks),
             grouped(counters.overflow)
         ),
         _ if counters.ticks == 0 => format!(
-            "{} of the blocked time found the table of stacks full",
+            "{} of the blocked time has no stack: the table was full, or the guest gave no registers",
             percent(of_blocked)
         ),
         _ => format!(
-            "{} of the ticks and {} of the blocked time found the table of stacks full",
+            "{} of the ticks and {} of the blocked time have no stack: the table was full, or the guest \
+             gave no registers where it blocked",
             percent(of_ticks),
             percent(of_blocked)
         ),
@@ -216,6 +217,11 @@ pub(super) fn overflow(counters: &Counters, memory_bytes: Option<u64>) -> Check 
              the table",
             mebibytes(bytes)
         ),
+        None if counters.overflow == 0 => {
+            "give registers to `on_block`; if it has them, give the agent more memory, or `dump` more \
+             often, which empties the table"
+                .to_owned()
+        }
         None => "give the agent more memory, or `dump` more often, which empties the table".to_owned(),
     })
     .count("overflow", counters.overflow)

@@ -43,7 +43,8 @@ pub struct Counters {
     pub blocks: u64,
     /// Blocked time counted in stacks, in the mode's [unit](super::Mode::unit).
     pub blocked: u64,
-    /// Blocked time that was not counted because the table was full, in the same unit.
+    /// Blocked time that is in no stack, in the same unit: the table was full, or the guest gave no
+    /// registers where it blocked.
     pub blocked_overflow: u64,
     /// Sampled time ÷ period − what came of it: noise around zero, and negative as often, where
     /// all is well. `None` where nothing is sampled.

@@ -246,7 +246,7 @@ impl Contents {
             Part::Epoch(epoch) => self.epoch(&epoch),
             Part::Vcpu(share) => {
                 self.stacks.begin(share.vcpu);
-                let counted = self.totals.add(&share);
+                let counted = self.totals.add(&share, self.info.mode);
                 self.counted = self.counted.saturating_add(counted);
                 Ok(())
             }

@@ -31,11 +31,11 @@ struct Total {
 
 impl Totals {
     /// Adds one vCPU's share of an epoch; answers what its stacks should hold.
-    pub(super) fn add(&mut self, share: &VcpuEpoch) -> u64 {
+    pub(super) fn add(&mut self, share: &VcpuEpoch, mode: Mode) -> u64 {
         let VcpuEpoch {
             vcpu, start, end, ..
         } = share;
-        if ran_backwards(start, end) {
+        if ran_backwards(start, end, mode) {
             self.warn(format!(
                 "vCPU {vcpu}: a counter or a clock ran backwards within epoch {}; it counts as standing still",
                 share.epoch
@@ -198,12 +198,13 @@ impl Total {
     }
 }
 
-fn ran_backwards(start: &Snapshot, end: &Snapshot) -> bool {
+fn ran_backwards(start: &Snapshot, end: &Snapshot, mode: Mode) -> bool {
     let runstate = match (&start.runstate, &end.runstate) {
         (Some(start), Some(end)) => {
             end.running_ns < start.running_ns
                 || end.runnable_ns < start.runnable_ns
-                || end.blocked_ns < start.blocked_ns
+                // Not kept where nothing is sampled by it.
+        || (end.blocked_ns < start.blocked_ns && mode != Mode::Cpu)
                 || end.offline_ns < start.offline_ns
         }
         _ => false,
@@ -215,7 +216,8 @@ fn ran_backwards(start: &Snapshot, end: &Snapshot) -> bool {
         || end.at_ns < start.at_ns
         || end.cycles < start.cycles
         || end.running_ns < start.running_ns
-        || end.blocked_ns < start.blocked_ns
+        // Not kept where nothing is sampled by it.
+        || (end.blocked_ns < start.blocked_ns && mode != Mode::Cpu)
         || end.tick_cycles < start.tick_cycles
 }
 
@@ -259,11 +261,11 @@ mod tests {
     fn epochs_add_up_and_what_is_missing_is_told() {
         let mut totals = Totals::default();
         assert_eq!(
-            totals.add(&share(snapshot(1000, 10), snapshot(2000, 15))),
+            totals.add(&share(snapshot(1000, 10), snapshot(2000, 15)), Mode::Cpu),
             5
         );
         assert_eq!(
-            totals.add(&share(snapshot(2000, 15), snapshot(4000, 24))),
+            totals.add(&share(snapshot(2000, 15), snapshot(4000, 24)), Mode::Cpu),
             9
         );
         let (stats, warnings) = totals.finish(Mode::Cpu, 100);
@@ -287,7 +289,7 @@ mod tests {
         end.counters.blocked_overflow = 2;
         let missing = |mode| {
             let mut totals = Totals::default();
-            assert_eq!(totals.add(&share(snapshot(0, 0), end)), 5 + 4);
+            assert_eq!(totals.add(&share(snapshot(0, 0), end), mode), 5 + 4);
             totals.finish(mode, 100).0[0].counters.missing
         };
         // 1,000 ns running and 1,000 ns blocked at a period of 100 ns.
@@ -299,7 +301,7 @@ mod tests {
     #[test]
     fn each_histogram_goes_to_its_place() {
         let mut totals = Totals::default();
-        totals.add(&share(snapshot(0, 0), snapshot(1000, 1)));
+        totals.add(&share(snapshot(0, 0), snapshot(1000, 1)), Mode::Cpu);
         let mut histogram = |kind, buckets| {
             totals.set_histogram(&Histogram {
                 epoch: 1,
@@ -325,20 +327,32 @@ mod tests {
         let mut totals = Totals::default();
         let mut end = snapshot(2000, 20);
         end.counters.ticks += 1;
-        totals.add(&share(snapshot(1000, 10), end));
-        totals.add(&share(snapshot(3000, 10), snapshot(2000, 20)));
+        totals.add(&share(snapshot(1000, 10), end), Mode::Cpu);
+        totals.add(&share(snapshot(3000, 10), snapshot(2000, 20)), Mode::Cpu);
         let (_, warnings) = totals.finish(Mode::Cpu, 0);
         assert_eq!(warnings.len(), 2, "{warnings:?}");
         assert!(warnings[0].contains("11 ticks") && warnings[1].contains("backwards"));
     }
 
+    /// Each clock counts only where something is sampled by it.
+    #[test]
+    fn blocked_time_that_runs_backwards_matters_where_it_is_recorded() {
+        let mut end = snapshot(2000, 20);
+        end.blocked_ns = 0;
+        for (mode, warnings) in [(Mode::Cpu, 0), (Mode::Wall, 1), (Mode::OffCpu, 1)] {
+            let mut totals = Totals::default();
+            totals.add(&share(snapshot(1000, 10), end), mode);
+            assert_eq!(totals.finish(mode, 1).1.len(), warnings, "{mode}");
+        }
+    }
+
     #[test]
     fn an_epoch_without_runstate_leaves_it_unknown() {
         let mut totals = Totals::default();
-        totals.add(&share(snapshot(0, 0), snapshot(1000, 1)));
+        totals.add(&share(snapshot(0, 0), snapshot(1000, 1)), Mode::Cpu);
         let mut end = snapshot(2000, 2);
         end.runstate = None;
-        totals.add(&share(snapshot(1000, 1), end));
+        totals.add(&share(snapshot(1000, 1), end), Mode::Cpu);
         let (stats, _) = totals.finish(Mode::Cpu, 1);
         assert_eq!(stats[0].runstate.blocked_ns, None);
         assert_eq!(stats[0].runstate.running_ns, Some(1000));

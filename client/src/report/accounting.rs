@@ -216,7 +216,7 @@ fn write_blocked(c: &Counters, unit: Unit, table: &mut Table<'_, impl Write>) ->
         "overflow",
         &amount(c.blocked_overflow, unit),
         &share(c.blocked_overflow, whole),
-        "not counted: the table of stacks was full",
+        "not counted: the table was full, or the stack not known",
     )
 }
 

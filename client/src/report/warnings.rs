@@ -107,8 +107,8 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
     let blocked = counters.blocked.saturating_add(counters.blocked_overflow);
     if notable(counters.blocked_overflow, blocked) {
         all.push(format!(
-            "{} of the blocked time ({}) has no stack because the table of stacks was full; give the \
-             agent more memory",
+            "{} of the blocked time ({}) has no stack because the table of stacks was full, or the guest \
+             gave no registers where it blocked; give the agent more memory, or registers to `on_block`",
             share(counters.blocked_overflow, blocked),
             amount_with_unit(counters.blocked_overflow, mode.unit())
         ));

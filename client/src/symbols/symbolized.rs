@@ -297,6 +297,14 @@ impl Names {
         known.inlined |= symbols.iter().any(|s| s.inlined);
     }
 
+    /// Whether a symbol is the agent's `Registers::here`, inlined into the code that blocks: that code
+    /// is what the stack is about.
+    fn is_here(&self, symbol: &Symbol) -> bool {
+        let name = &self.functions[symbol.function.index()].name;
+        // Where inlined functions have bare names only, theirs lacks the type.
+        symbol.inlined && name.starts_with("unikprof_agent::platform::") && name.ends_with("::here")
+    }
+
     pub(crate) fn finish(
         self,
         profile: &Profile,
@@ -305,7 +313,11 @@ impl Names {
         let mut symbols = Vec::with_capacity(self.symbols.len());
         let mut ends = Vec::with_capacity(self.frames.len());
         for (begin, end) in &self.frames {
-            symbols.extend_from_slice(&self.symbols[*begin as usize..*end as usize]);
+            let found = &self.symbols[*begin as usize..*end as usize];
+            symbols.extend_from_slice(match found {
+                [first, rest @ ..] if !rest.is_empty() && self.is_here(first) => rest,
+                all => all,
+            });
             ends.push(symbols.len() as u32);
         }
         Symbolized {
@@ -330,6 +342,35 @@ fn is_agent(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::{Frame, ProfileBuilder};
+
+    /// Who asks for registers before it blocks must be named, not the asking.
+    #[test]
+    fn the_asking_for_registers_is_no_place_to_wait() {
+        let mut builder = ProfileBuilder::new();
+        for place in [0x10, 0x20] {
+            assert_eq!(builder.add_stack(0, 1, &[Frame::leaf(place)]), Ok(()));
+        }
+        let profile = builder.finish();
+        let mut names = Names::new(2, 0);
+        let here = names.function(None, "unikprof_agent::platform::Registers::here");
+        let wait = names.function(None, "guest::wait");
+        let symbol = |function, inlined| Symbol {
+            function,
+            file: None,
+            line: None,
+            inlined,
+        };
+        let begin = names.begin();
+        names.push(symbol(here, true));
+        names.push(symbol(wait, false));
+        names.assign(FrameId(0), begin);
+        names.assign_function(FrameId(1), here);
+        let symbolized = names.finish(&profile, vec![None, None]);
+        assert_eq!(symbolized.frame(FrameId(0)), [symbol(wait, false)]);
+        let alone = symbolized.frame(FrameId(1));
+        assert_eq!(alone, [symbol(here, false)], "it is all there is");
+    }
 
     #[test]
     fn the_agents_functions_are_told_from_the_guests() {
