@@ -315,7 +315,13 @@ fn overhead(profile: &Profile) -> Check {
     let info = profile.recording();
     let server = part_of(info.server_ns, info.elapsed_ns);
     let served = format!("its server {:.2} % of the recording", server * 100.0);
-    let check = match profile.cost_share() {
+    let cost = profile.cost_share();
+    let check = match cost {
+        _ if info.mode == Mode::OffCpu => Check::new(
+            "overhead",
+            Verdict::of_share(server, COSTLY, TOO_COSTLY),
+            format!("nothing was sampled, {served}"),
+        ),
         None => Check::new(
             "overhead",
             Verdict::Look,
@@ -332,7 +338,7 @@ fn overhead(profile: &Profile) -> Check {
         .real("sampling_share", cost),
     };
     check
-        .advise(match profile.cost_share() {
+        .advise(match cost {
             None => "the platform counts no cycles: compare the guest's own speed with and without",
             Some(_) => "ask for a lower rate with -F, or a smaller --depth",
         })

@@ -124,6 +124,10 @@ fn write_cost(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
             writeln!(out, "  vcpu {:<4} sampling was not measured", vcpu.vcpu)?;
             continue;
         };
+        if vcpu.counters.ticks == 0 && cost.total_ns == 0 {
+            writeln!(out, "  vcpu {:<4} nothing was sampled", vcpu.vcpu)?;
+            continue;
+        }
         writeln!(
             out,
             "  vcpu {:<4} sampling {}{}; cycles a sample: p50 {}, p99 {}, max {}",
@@ -136,7 +140,7 @@ fn write_cost(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
         )?;
     }
     let costs: Vec<Cost> = profile.vcpus().iter().filter_map(|v| v.cost).collect();
-    if costs.len() > 1 {
+    if costs.len() > 1 && costs.iter().any(|cost| cost.total_ns != 0) {
         let total = costs
             .iter()
             .fold(0, |sum: u64, cost| sum.saturating_add(cost.total_ns));
