@@ -17,6 +17,7 @@
 //! and [salvages](Reading::Salvage) what is whole if asked to. Types of frames that a reader does
 //! not know are passed over.
 
+mod completeness;
 mod epoch;
 mod error;
 mod format;
@@ -25,9 +26,10 @@ mod stacks;
 mod totals;
 mod writer;
 
+pub use completeness::Completeness;
 pub use epoch::EpochError;
 pub(crate) use epoch::{EpochProgress, Part};
 pub use error::{Damage, RecordingError};
 pub use format::{FileEnd, FileHeader, MAGIC, VERSION};
-pub use reader::{Completeness, Reading, Recording};
+pub use reader::{Reading, Recording};
 pub use writer::RecordingWriter;

@@ -296,10 +296,10 @@ fn what_contradicts_itself_is_bad() {
         p.contradictions = vec!["the counts of epoch 3 do not add up".into(), "more".into()];
     });
     trips("consistent", Bad, &["20051 ticks"], |p| {
-        p.counters().ticks += 1
+        p.counters().ticks += 1;
     });
     trips("consistent", Bad, &["by table"], |p| {
-        p.counters().by_table += 1
+        p.counters().by_table += 1;
     });
     trips("consistent", Bad, &["stacks hold 20,001 samples"], |p| {
         p.stacks[0].0 += 1;
@@ -457,7 +457,7 @@ fn a_costly_profiler_tells_on_itself() {
         p.info.server_ns = 600_000_000;
     });
     trips("overhead", Look, &["did not measure"], |p| {
-        p.stats.cost = None
+        p.stats.cost = None;
     });
 }
 
@@ -607,7 +607,7 @@ fn what_an_agent_lacks_is_told() {
             a.agent_version = "0.0.9".into();
         }),
         ("build-id", Look, "/srv/web.elf", |a| {
-            a.mappings = mappings(&[])
+            a.mappings = mappings(&[]);
         }),
         ("build-id", Bad, "names no code", |a| {
             a.mappings = CodeMap::default();
@@ -620,7 +620,7 @@ fn what_an_agent_lacks_is_told() {
             a.capabilities = capability::REACHABLE_WHEN_BUSY;
         }),
         ("reachable", Look, "stuck", |a| {
-            a.capabilities = capability::RUNSTATE
+            a.capabilities = capability::RUNSTATE;
         }),
         ("caller table", Look, "no room", |a| a.caller_rows = 0),
         ("limits", Look, "-F", |a| a.min_period_ns = 5_000_000_000),
@@ -648,11 +648,11 @@ fn what_a_recorder_does_is_told() {
         ("room", Bad, "100.0 %", |s| s.nodes_used = s.nodes_capacity),
         ("lost", Look, "(40)", |s| s.counters.lost = 40),
         ("overflow", Bad, "more memory", |s| {
-            s.counters.overflow = 400
+            s.counters.overflow = 400;
         }),
         ("late", Look, "(100)", |s| s.counters.late = 100),
         ("frame pointers", Bad, "(1,000)", |s| {
-            s.counters.broken = 1_000
+            s.counters.broken = 1_000;
         }),
         ("server", Look, "9 refused", |s| s.rejected = 9),
     ];

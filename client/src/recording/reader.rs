@@ -9,6 +9,7 @@ use unikprof_proto::frame::{self, Frame as WireFrame, Message};
 use unikprof_proto::message::{self, Epoch, EpochEnd, Welcome};
 use unikprof_proto::preamble::VERSIONS;
 
+use super::completeness::Completeness;
 use super::epoch::{EpochProgress, Part};
 use super::error::{Damage, RecordingError};
 use super::format::{self, FileEnd, FileHeader, PREAMBLE, VERSION};
@@ -48,17 +49,6 @@ pub struct Recording {
     pub gaps: u32,
     /// Where the recording contradicts itself; the profile's warnings hold these too.
     pub contradictions: Vec<String>,
-}
-
-/// Whether a recording is all there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Completeness {
-    /// It is.
-    Complete,
-    /// The client that wrote the file could not get everything, for this reason.
-    Incomplete(String),
-    /// The file is damaged, and this is what was salvaged.
-    Salvaged(String),
 }
 
 impl Recording {

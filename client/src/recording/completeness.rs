@@ -1,0 +1,12 @@
+//! Whether anything of a recording is missing.
+
+/// Whether a recording is all there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Completeness {
+    /// It is.
+    Complete,
+    /// The client that wrote the file could not get everything, for this reason.
+    Incomplete(String),
+    /// The file is damaged, and this is what was salvaged.
+    Salvaged(String),
+}
