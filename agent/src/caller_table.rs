@@ -187,6 +187,8 @@ impl<'m> CallerTable<'m> {
 }
 
 /// Hands the rows of `file`, keyed by frame code, to `visit`. Behind each mapping nothing is known.
+///
+/// A row that changes nothing is left out, as clients do: the same image gives the same table.
 fn translate(
     file: &TableFile<'_>,
     mappings: &[Mapping<'_>],
@@ -194,12 +196,19 @@ fn translate(
     mut visit: impl FnMut(Row),
 ) {
     let mut last: Option<Row> = None;
+    let mut in_force = Rule::UNKNOWN;
+    let mut settle = |row: Row| {
+        if row.rule != in_force {
+            in_force = row.rule;
+            visit(row);
+        }
+    };
     let mut emit = |row: Row| {
         // A mapping may begin where the one before ends: the row that came last holds.
         if let Some(before) = last.replace(row)
             && before.code != row.code
         {
-            visit(before);
+            settle(before);
         }
     };
     for (index, mapping) in mappings.iter().enumerate() {
@@ -244,7 +253,7 @@ fn translate(
         });
     }
     if let Some(row) = last {
-        visit(row);
+        settle(row);
     }
 }
 
@@ -349,7 +358,7 @@ mod tests {
     }
 
     fn rows(codes: impl IntoIterator<Item = u32>) -> Vec<Row> {
-        let rule = |code: u32| Rule(code.wrapping_mul(7) | 2);
+        let rule = |code: u32| Rule(code.wrapping_mul(7) << 2 | 2);
         let row = |code| Row {
             code,
             rule: rule(code),

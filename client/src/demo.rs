@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use thiserror::Error;
 
+use crate::caller_table;
 use crate::cli::{self, Failure};
 use crate::exit_code;
 use crate::interrupt::Interrupt;
 use crate::output::OutputError;
 use crate::progress::ProgressLine;
-use crate::record::{self, Patience, Session, Settings};
+use crate::record::{self, Patience, Session, Settings, Unwind};
 use crate::recording::{Reading, Recording};
 use crate::report::{Format, Report, ReportOptions};
 use crate::symbols::{ImageOptions, Images, Symbolizer};
@@ -100,9 +101,14 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
         guest.address(),
         humantime::format_duration(std::time::Duration::from_nanos(arguments.duration_ns))
     );
+    let symbolizer = Symbolizer::new(Images::new(ImageOptions::default()));
+    // The C library keeps no frame pointers.
+    let unwind = Unwind::Table;
     let settings = Settings {
         name: "demo".into(),
         duration_ns: arguments.duration_ns,
+        unwind,
+        callers: caller_table::prepare(&symbolizer, session.agent(), unwind)?.table,
         ..Settings::default()
     };
     let mut progress = ProgressLine::on_stderr();
@@ -115,14 +121,12 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
             reason: reason.to_string(),
         });
     }
-    show(&path, directory)
+    show(&path, &symbolizer, directory)
 }
 
 /// Writes every report and prints the shortest.
-fn show(path: &Path, directory: &Path) -> Result<(), Failure> {
+fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), Failure> {
     let recording = Recording::open(path, Reading::Strict)?;
-    let images = Images::new(ImageOptions::default());
-    let symbolizer = Symbolizer::new(images);
     let symbolized = symbolizer.resolve(&recording.profile)?;
     let brief = ReportOptions {
         top: TOP,

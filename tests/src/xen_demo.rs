@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use thiserror::Error;
+use unikprof_client::caller_table::{self, CallerTableError};
 use unikprof_client::connection::{Address, ConnectionError};
 use unikprof_client::exit_code;
 use unikprof_client::interrupt::Interrupt;
 use unikprof_client::output::{AtomicFile, OutputError};
 use unikprof_client::progress::ProgressLine;
-use unikprof_client::record::{self, Patience, RecordError, Session, Settings};
+use unikprof_client::record::{self, Patience, RecordError, Session, Settings, Unwind};
 use unikprof_client::recording::{Reading, Recording, RecordingError};
 use unikprof_client::report::{Format, Report, ReportError, ReportOptions};
 use unikprof_client::symbols::{Force, ImageOptions, Images, SymbolError, Symbolizer};
@@ -82,6 +83,8 @@ enum DemoError {
     #[error(transparent)]
     Symbols(#[from] SymbolError),
     #[error(transparent)]
+    Callers(#[from] CallerTableError),
+    #[error(transparent)]
     Output(#[from] OutputError),
     #[error("cannot write {}: {source}", path.display())]
     Report { path: PathBuf, source: ReportError },
@@ -132,8 +135,11 @@ fn run(arguments: &Arguments) -> Result<(), DemoError> {
     // From here on Ctrl-C ends the recording and keeps it; before, it ends everything.
     let interrupt = Interrupt::default();
     interrupt.listen().map_err(DemoError::Signals)?;
-    let recording = record(arguments, address, interrupt.clone())?;
-    show(&recording, &image, directory)?;
+    let mut images = Images::new(ImageOptions::default());
+    images.add_image(&image, Force::No)?;
+    let symbolizer = Symbolizer::new(images);
+    let recording = record(arguments, address, &symbolizer, interrupt.clone())?;
+    show(&recording, &symbolizer, directory)?;
     if arguments.hold && !interrupt.stop() {
         hold(&lab, address, &image, &interrupt)?;
     }
@@ -188,6 +194,7 @@ fn boot(arguments: &Arguments) -> Result<Lab, DemoError> {
 fn record(
     arguments: &Arguments,
     address: SocketAddr,
+    symbolizer: &Symbolizer,
     interrupt: Interrupt,
 ) -> Result<PathBuf, DemoError> {
     let address = Address::new(address.ip().to_string(), address.port());
@@ -201,6 +208,7 @@ fn record(
         name: GUEST.into(),
         period_ns: 1_000_000_000 / u64::from(arguments.rate),
         duration_ns: u64::try_from(arguments.duration.as_nanos()).unwrap_or(u64::MAX),
+        callers: caller_table::prepare(symbolizer, session.agent(), Unwind::Fp)?.table,
         ..Settings::default()
     };
     let path = arguments.output.join("xen-demo.unikprof");
@@ -218,7 +226,7 @@ fn record(
 }
 
 /// Writes every report and prints the shortest.
-fn show(path: &Path, image: &Path, directory: &Path) -> Result<(), DemoError> {
+fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), DemoError> {
     const FORMATS: [(&str, Format, &str); 4] = [
         (
             "xen-demo.svg",
@@ -238,9 +246,6 @@ fn show(path: &Path, image: &Path, directory: &Path) -> Result<(), DemoError> {
         ),
     ];
     let recording = Recording::open(path, Reading::Strict)?;
-    let mut images = Images::new(ImageOptions::default());
-    images.add_image(image, Force::No)?;
-    let symbolizer = Symbolizer::new(images);
     let symbolized = symbolizer.resolve(&recording.profile)?;
     let brief = ReportOptions {
         top: TOP,

@@ -44,6 +44,8 @@ mod linux {
         let guest = hosted::start(Config {
             vcpus: 2,
             memory_bytes: 4 << 20,
+            // A debug build of this program has 180,000 rows, the C library included.
+            caller_table_bytes: 4 << 20,
             guest_name: Some("demo".into()),
             ..Config::default()
         })
