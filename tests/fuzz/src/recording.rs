@@ -1,8 +1,9 @@
 //! Recording files: whatever is in one, reading it ends with a recording or an error, in memory that
-//! its length bounds; and what could be read can be reported.
+//! its length bounds; and what could be read can be reported and judged.
 
 use std::path::Path;
 
+use unikprof_client::doctor::Diagnosis;
 use unikprof_client::recording::{MAGIC, Reading, Recording, VERSION};
 use unikprof_client::report::{Format, Report, ReportOptions};
 use unikprof_client::symbols::Symbolizer;
@@ -72,6 +73,9 @@ fn report(recording: &Recording) {
             .write(format, &mut Vec::new())
             .expect("a vector takes everything");
     }
+    let diagnosis = Diagnosis::of_recording(recording, &Symbolizer::default());
+    assert!(!diagnosis.text(80).contains("NaN"));
+    assert!(diagnosis.json()["checks"].is_array());
 }
 
 /// Runs, within the memory that so many bytes of input may take.
