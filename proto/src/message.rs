@@ -479,7 +479,8 @@ pub struct Snapshot {
     pub runstate: Option<Runstate>,
     /// The counters since the recording began.
     pub counters: Counters,
-    /// Cycles spent in `on_tick` since the recording began.
+    /// Cycles spent in ticks, and in blocking and waking where that is recorded, since the recording
+    /// began.
     pub tick_cycles: u64,
 }
 

@@ -46,7 +46,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         };
         let Entry { times, now_ns, .. } = entry;
         if now_ns >= cells.until_ns() {
-            cells.expire(now_ns, times);
+            cells.expire(now_ns, self.all_times(vcpu));
             return None;
         }
         let mode = cells.mode();
@@ -105,6 +105,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         let cells = slot.cells;
         let recording = cells.active();
         if recording != 0 && cells.has_block(recording) {
+            let cycles = self.platform.cycles();
             let times = self.all_times(vcpu);
             match take_patiently(slot) {
                 Some(owned) => owned.end_block(recording, times),
@@ -115,6 +116,7 @@ impl<'m, P: Platform> Agent<'m, P> {
                     cells.close_block();
                 }
             }
+            self.charge_since(cycles, cells);
         }
         cells.set_blocked(false);
         self.deadline()
@@ -215,6 +217,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         if recording == 0 || cells.has_block(recording) {
             return;
         }
+        let cycles = self.platform.cycles();
         let owned = take_patiently(slot);
         if owned.is_some() && cells.active() != recording {
             return;
@@ -231,6 +234,14 @@ impl<'m, P: Platform> Agent<'m, P> {
             _ => 0,
         };
         cells.open_block(recording, stack, self.platform.blocked_ns(vcpu));
+        self.charge_since(cycles, cells);
+    }
+
+    /// Adds what blocking or waking has cost since `cycles` to the agent's price.
+    fn charge_since(&self, cycles: u64, cells: &SlotCells) {
+        let spent = self.platform.cycles().wrapping_sub(cycles);
+        // More than that was somebody else's.
+        add_owned(&cells.tick_cycles, spent.min(INTERRUPTED_CYCLES));
     }
 
     /// The vCPU's times, as far as its recording needs them.

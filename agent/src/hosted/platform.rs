@@ -1,10 +1,13 @@
 //! The platform below a hosted agent: clocks, timers and stacks of registered threads.
 #![allow(unsafe_code)]
 
+use core::ffi::c_int;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::cell::Cell;
 use std::format;
+use std::os::fd::{FromRawFd as _, IntoRawFd, OwnedFd};
+use std::string::String;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
@@ -29,6 +32,11 @@ struct VcpuCells {
     stack_end: AtomicU64,
     /// CPU time of the threads that were this vCPU before.
     earlier_ns: AtomicU64,
+    /// The same of the time that they waited for a processor.
+    earlier_waited_ns: AtomicU64,
+    /// The thread's scheduler statistics, kept open: the signal handler may not allocate. Negative where
+    /// the kernel keeps none.
+    statistics: AtomicI32,
 }
 
 /// A vCPU's thread, and the time of those before it.
@@ -97,11 +105,19 @@ impl Hosted {
         state.since_ns = now_ns;
         state.thread = Some(thread);
         state.waited_before_ns = waited_ns(thread.id).unwrap_or(0);
+        let statistics = std::fs::File::open(statistics_path(thread.id));
+        let statistics = statistics.map_or(-1, IntoRawFd::into_raw_fd);
         // The thread may have run before: what counts is the time from here on.
         let ran_ns = read_clock(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0);
         let cells = &self.cells[index];
         let earlier_ns = state.earlier.running_ns.wrapping_sub(ran_ns);
         cells.earlier_ns.store(earlier_ns, Ordering::Relaxed);
+        let earlier_ns = state.earlier.runnable_ns;
+        cells.earlier_waited_ns.store(
+            earlier_ns.wrapping_sub(state.waited_before_ns),
+            Ordering::Relaxed,
+        );
+        cells.statistics.store(statistics, Ordering::Relaxed);
         cells.stack_start.store(stack.start, Ordering::Relaxed);
         cells.stack_end.store(stack.end, Ordering::Relaxed);
         VCPU.set((index as u32, thread.timer.0));
@@ -124,9 +140,16 @@ impl Hosted {
             running_ns,
             ..runstate.unwrap_or(state.earlier)
         };
-        self.cells[vcpu as usize]
-            .earlier_ns
-            .store(running_ns, Ordering::Relaxed);
+        let cells = &self.cells[vcpu as usize];
+        cells.earlier_ns.store(running_ns, Ordering::Relaxed);
+        cells
+            .earlier_waited_ns
+            .store(state.earlier.runnable_ns, Ordering::Relaxed);
+        let statistics = cells.statistics.swap(-1, Ordering::Relaxed);
+        if statistics >= 0 {
+            // SAFETY: the descriptor came from `occupy`, and only the thread itself reads it.
+            drop(unsafe { OwnedFd::from_raw_fd(statistics) });
+        }
     }
 
     /// Arms the timer of the calling thread for `deadline_ns` on the monotonic clock.
@@ -177,6 +200,25 @@ unsafe impl Platform for Hosted {
             .earlier_ns
             .load(Ordering::Relaxed)
             .wrapping_add(thread_ns.unwrap_or(0))
+    }
+
+    /// What is left of the monotonic clock; what others took is left out where the kernel tells it.
+    fn blocked_ns(&self, vcpu: u32) -> u64 {
+        let Some(cells) = self.cells.get(vcpu as usize) else {
+            return 0;
+        };
+        let waited = if self.vcpu() == Some(vcpu) {
+            waited_by(cells.statistics.load(Ordering::Relaxed))
+        } else {
+            let threads = self.threads();
+            let thread = threads.get(vcpu as usize).and_then(|state| state.thread);
+            thread.and_then(|thread| waited_ns(thread.id))
+        };
+        let earlier_ns = cells.earlier_waited_ns.load(Ordering::Relaxed);
+        let waited_ns = earlier_ns.wrapping_add(waited.unwrap_or(0));
+        self.now_ns()
+            .saturating_sub(self.running_ns(vcpu))
+            .saturating_sub(waited_ns)
     }
 
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {
@@ -245,8 +287,28 @@ unsafe impl Platform for Hosted {
 /// How long a thread of this process was ready to run while others ran, from the scheduler's
 /// statistics; `None` where the kernel keeps none.
 fn waited_ns(thread: pid_t) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
-    text.split_ascii_whitespace().nth(1)?.parse().ok()
+    waited_in(&std::fs::read(statistics_path(thread)).ok()?)
+}
+
+/// The same from a file that is open already. Async-signal-safe: one system call, no memory.
+fn waited_by(statistics: c_int) -> Option<u64> {
+    if statistics < 0 {
+        return None;
+    }
+    let mut text = [0_u8; 64];
+    // SAFETY: the buffer is as long as it is said to be; a descriptor that is none is an error.
+    let length = unsafe { libc::pread(statistics, text.as_mut_ptr().cast(), text.len(), 0) };
+    waited_in(text.get(..usize::try_from(length).ok()?)?)
+}
+
+/// Scheduler statistics are three numbers: time run, time waited in ns, turns.
+fn waited_in(text: &[u8]) -> Option<u64> {
+    let waited = text.split(u8::is_ascii_whitespace).nth(1)?;
+    core::str::from_utf8(waited).ok()?.parse().ok()
+}
+
+fn statistics_path(thread: pid_t) -> String {
+    format!("/proc/self/task/{thread}/schedstat")
 }
 
 fn read_clock(clock: clockid_t) -> Option<u64> {
@@ -274,4 +336,30 @@ fn set_timer(timer: timer_t, flags: i32, ns: u64) {
     };
     // SAFETY: the structure is the one asked for; an id that is gone is an error, not a fault.
     unsafe { libc::timer_settime(timer, flags, &raw const setting, core::ptr::null_mut()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_waited_is_the_second_number() {
+        assert_eq!(waited_in(b"123 456 7\n"), Some(456));
+        for other in [
+            &b""[..],
+            b"123",
+            b"123 ",
+            b"1 x 2",
+            b"1 99999999999999999999 2",
+        ] {
+            assert_eq!(waited_in(other), None);
+        }
+        // SAFETY: always succeeds.
+        let thread = unsafe { libc::gettid() };
+        let told = waited_ns(thread);
+        let file = std::fs::File::open(statistics_path(thread));
+        let by_file = file.ok().and_then(|file| waited_by(file.into_raw_fd()));
+        assert!(by_file >= told, "{by_file:?} after {told:?}");
+        assert_eq!(waited_by(-1), None);
+    }
 }
