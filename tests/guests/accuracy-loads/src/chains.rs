@@ -1,0 +1,135 @@
+//! Chains of frame pointers that are broken in a known way.
+//!
+//! Each function leaves something wrong where the next older frame record should be, calls [`under`],
+//! which has a frame of its own and works, and sets things right again. A walk along frame pointers finds
+//! `under` and its caller, then the bad record. The unwind tables are right: a walk by them finds its way.
+#![allow(unsafe_code)]
+
+use core::arch::naked_asm;
+
+use crate::work::spin;
+
+/// What is wrong with a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// A record whose caller is itself.
+    Cyclic,
+    /// A frame pointer to nowhere.
+    Corrupted,
+    /// A frame pointer of 0: the chain ends too early, and a walk cannot know it.
+    Missing,
+}
+
+/// The function that works.
+pub const WORKER: &str = "under";
+
+impl Fault {
+    /// All there are.
+    pub const ALL: [Fault; 3] = [Fault::Cyclic, Fault::Corrupted, Fault::Missing];
+
+    /// The function that breaks the chain so.
+    pub fn function(self) -> &'static str {
+        match self {
+            Fault::Cyclic => "cyclic_chain",
+            Fault::Corrupted => "corrupted_chain",
+            Fault::Missing => "missing_chain",
+        }
+    }
+}
+
+/// Works `steps` steps of some 3 ns below a chain with this fault.
+#[inline(never)]
+pub fn run(fault: Fault, steps: u32) -> u64 {
+    // SAFETY: the functions keep the C ABI towards their caller, and touch their own stack only.
+    unsafe {
+        match fault {
+            Fault::Cyclic => cyclic_chain(steps) ^ 1,
+            Fault::Corrupted => corrupted_chain(steps) ^ 3,
+            Fault::Missing => missing_chain(steps) ^ 5,
+        }
+    }
+}
+
+/// The frame record at the frame pointer that `under` is called with is its own caller.
+#[unsafe(naked)]
+unsafe extern "C" fn cyclic_chain(steps: u32) -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_offset rbp, -16",
+        // A record: the caller's frame pointer is its own address, the return address is here.
+        "lea rax, [rip + {under}]",
+        "push rax",
+        ".cfi_adjust_cfa_offset 8",
+        "push rax",
+        ".cfi_adjust_cfa_offset 8",
+        "mov [rsp], rsp",
+        "mov rbp, rsp",
+        "call {under}",
+        "add rsp, 16",
+        ".cfi_adjust_cfa_offset -16",
+        "pop rbp",
+        ".cfi_adjust_cfa_offset -8",
+        ".cfi_restore rbp",
+        "ret",
+        ".cfi_endproc",
+        under = sym under,
+    )
+}
+
+/// `under` is called with a frame pointer that lies on no stack.
+#[unsafe(naked)]
+unsafe extern "C" fn corrupted_chain(steps: u32) -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_offset rbp, -16",
+        "mov rbp, 0x123456789abcdef0",
+        "call {under}",
+        "pop rbp",
+        ".cfi_adjust_cfa_offset -8",
+        ".cfi_restore rbp",
+        "ret",
+        ".cfi_endproc",
+        under = sym under,
+    )
+}
+
+/// `under` is called with a frame pointer of 0.
+#[unsafe(naked)]
+unsafe extern "C" fn missing_chain(steps: u32) -> u64 {
+    naked_asm!(
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_offset rbp, -16",
+        "xor ebp, ebp",
+        "call {under}",
+        "pop rbp",
+        ".cfi_adjust_cfa_offset -8",
+        ".cfi_restore rbp",
+        "ret",
+        ".cfi_endproc",
+        under = sym under,
+    )
+}
+
+#[inline(never)]
+extern "C" fn under(steps: u32) -> u64 {
+    spin(1, steps, 131)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever calls such a function gets its own frame back.
+    #[test]
+    fn the_callers_frame_is_intact() {
+        for fault in Fault::ALL {
+            assert_ne!(run(fault, 10), run(fault, 11), "{fault:?}");
+        }
+    }
+}

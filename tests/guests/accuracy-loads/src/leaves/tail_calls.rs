@@ -1,0 +1,65 @@
+//! Calls in last place that the compiler makes jumps: who jumped is on no stack, and the caller is whoever
+//! called the first of them.
+
+use core::hint::black_box;
+
+use super::{Buffers, Caller, Load};
+use crate::work::step;
+
+pub(super) const LOAD: Load = Load {
+    name: "tail calls",
+    callers: &[
+        Caller {
+            name: "send_letters",
+            parts: 55,
+            call: send_letters,
+        },
+        Caller {
+            name: "send_parcels",
+            parts: 45,
+            call: send_parcels,
+        },
+    ],
+};
+
+#[inline(never)]
+fn send_letters(_: &mut Buffers, parts: u32) -> u64 {
+    let mut sum = 1;
+    for item in 0..u64::from(parts) * 60 {
+        sum ^= route(item, sum) ^ 1;
+    }
+    sum
+}
+
+#[inline(never)]
+fn send_parcels(_: &mut Buffers, parts: u32) -> u64 {
+    let mut sum = 1;
+    for item in 0..u64::from(parts) * 60 {
+        sum ^= route(item | 1 << 32, sum) ^ 3;
+    }
+    sum
+}
+
+#[inline(never)]
+fn route(item: u64, state: u64) -> u64 {
+    if black_box(item) >> 32 == 0 {
+        by_air(state ^ item)
+    } else {
+        by_sea(state ^ item)
+    }
+}
+
+#[inline(never)]
+fn by_air(state: u64) -> u64 {
+    deliver(step(black_box(state)))
+}
+
+#[inline(never)]
+fn by_sea(state: u64) -> u64 {
+    deliver(step(step(black_box(state))) ^ 1)
+}
+
+#[inline(never)]
+fn deliver(state: u64) -> u64 {
+    step(step(black_box(state)))
+}
