@@ -1,5 +1,6 @@
 //! End-to-end cases of unikprof, and what they run on.
 
+pub mod accuracy;
 pub mod guest_statistics;
 pub mod lab;
 pub mod profiled;

@@ -1,0 +1,154 @@
+//! The judge: captured samples, walked by the agent's own code and by full unwind tables.
+//!
+//! What framehop finds by all of an image's call frame information is taken for right. Its stacks and
+//! the walk's are compared function by function, since a walk may return to another instruction of the same
+//! function.
+
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
+use framehop::{FrameAddress, Unwinder};
+use unikprof_agent::path::PathCells;
+use unikprof_agent::walk::walk;
+use unikprof_agent::{MAX_DEPTH, Registers};
+
+use super::capture::Captured;
+use super::images::{FunctionStart, Images};
+
+/// How the agent's walk finds callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Along frame pointers, and nothing else.
+    Naive,
+}
+
+/// Walks captured samples.
+pub struct Judge<'a> {
+    images: &'a Images,
+    unwinder: UnwinderX86_64<Vec<u8>>,
+    cache: CacheX86_64<framehop::MayAllocateDuringUnwind>,
+}
+
+/// How often walks agreed with the judge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Agreement {
+    /// Samples for which they did.
+    pub right: u64,
+    /// All that were judged.
+    pub judged: u64,
+    /// Samples that the judge itself could not walk.
+    pub unjudged: u64,
+}
+
+/// How much of a stack is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// The interrupted function's caller.
+    LeafCaller,
+    /// All frames from the leaf to the program's outermost; a library's below that is the platform's.
+    Whole,
+}
+
+impl Agreement {
+    /// The part of the judged samples that were right; 0 where there were none.
+    pub fn share(&self) -> f64 {
+        self.right as f64 / self.judged.max(1) as f64
+    }
+}
+
+impl<'a> Judge<'a> {
+    /// Of programs with these images.
+    pub fn new(images: &'a Images) -> Judge<'a> {
+        Judge {
+            images,
+            unwinder: images.unwinder(),
+            cache: CacheX86_64::new(),
+        }
+    }
+
+    /// How often a way of walking is right.
+    pub fn agreement(&mut self, samples: &[Captured], way: Way, extent: Extent) -> Agreement {
+        let mut agreement = Agreement::default();
+        for sample in samples {
+            let Some(full) = self.full(sample) else {
+                agreement.unjudged += 1;
+                continue;
+            };
+            let walked = self.walked(sample, way);
+            let compared = match extent {
+                Extent::LeafCaller => 2,
+                Extent::Whole => {
+                    let outermost = full.iter().rposition(|f| self.images.in_program(f.0));
+                    outermost.map_or(full.len(), |last| last + 1)
+                }
+            };
+            agreement.judged += 1;
+            agreement.right += u64::from(walked.get(..compared) == full.get(..compared));
+        }
+        agreement
+    }
+
+    /// The functions of a sample by its unwind tables, leaf first, as far as there are tables; `None` where
+    /// they do not lead from the leaf to a caller.
+    pub fn full(&mut self, sample: &Captured) -> Option<Vec<FunctionStart>> {
+        let Registers { pc, sp, fp } = sample.registers;
+        let registers = UnwindRegsX86_64::new(pc, sp, fp);
+        let mut read_stack = |address| sample.stack.word(address).ok_or(());
+        let mut frames = self
+            .unwinder
+            .iter_frames(pc, registers, &mut self.cache, &mut read_stack);
+        let mut functions = Vec::new();
+        while let Ok(Some(frame)) = frames.next() {
+            let address = match frame {
+                FrameAddress::InstructionPointer(pc) => pc,
+                FrameAddress::ReturnAddress(address) => address.get() - 1,
+            };
+            // Without a table framehop guesses along frame pointers: that is no judge.
+            if !self.images.has_tables(address) {
+                break;
+            }
+            functions.push(self.images.function(address)?);
+        }
+        (functions.len() > 1).then_some(functions)
+    }
+
+    /// The functions of a sample by the agent's walk, leaf first; it ends at what is no code.
+    pub fn walked(&self, sample: &Captured, way: Way) -> Vec<FunctionStart> {
+        let cells = PathCells::default();
+        let (path, _) = match way {
+            Way::Naive => walk(
+                &sample.registers,
+                Some(&sample.stack),
+                self.images.code(),
+                MAX_DEPTH,
+                &cells,
+            ),
+        };
+        path.codes()
+            .enumerate()
+            .map_while(|(index, code)| {
+                let address = self.images.address(code)?;
+                // A return address belongs to the call before it.
+                self.images.function(address - u64::from(index > 0))
+            })
+            .collect()
+    }
+
+    /// What was wrong most often: the right caller of the leaf, what the walk said, and how often.
+    pub fn worst(&mut self, samples: &[Captured], way: Way) -> Option<(String, String, usize)> {
+        let mut wrong = std::collections::HashMap::<_, usize>::new();
+        for sample in samples {
+            let Some(full) = self.full(sample) else {
+                continue;
+            };
+            let walked = self.walked(sample, way);
+            if walked.get(1) != full.get(1) {
+                *wrong
+                    .entry((full[0], full[1], walked.get(1).copied()))
+                    .or_default() += 1;
+            }
+        }
+        let ((leaf, right, said), count) = wrong.into_iter().max_by_key(|(_, count)| *count)?;
+        let name = |function| self.images.name(function);
+        let right = format!("{} called by {}", name(leaf), name(right));
+        Some((right, said.map_or_else(String::new, name), count))
+    }
+}
