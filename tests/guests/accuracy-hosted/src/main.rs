@@ -1,0 +1,58 @@
+//! A process that runs the accuracy suite's loads and tells the truth of them.
+//!
+//! It prints `listening on ADDRESS`, then does what each line of its standard input says and answers with a
+//! line; see [`command`]. Between commands it blocks and is not sampled. It ends when its standard input
+//! does, so that it outlives nobody.
+
+mod capture;
+mod clock;
+mod command;
+mod frameless;
+mod loads;
+mod masked;
+mod waits;
+
+use std::error::Error;
+use std::io;
+
+use unikprof_agent::hosted::{self, Config, Vcpu};
+
+use command::Command;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let guest = hosted::start(Config {
+        memory_bytes: 4 << 20,
+        guest_name: Some("accuracy".into()),
+        ..Config::default()
+    })?;
+    let vcpu = guest.register_thread()?;
+    println!("listening on {}", guest.address());
+    while let Some(line) = next_line(&vcpu)? {
+        println!("{}", run(&Command::parse(&line)?, &vcpu)?);
+    }
+    Ok(())
+}
+
+fn next_line(vcpu: &Vcpu) -> io::Result<Option<String>> {
+    let mut line = String::new();
+    let length = vcpu.block(|| io::stdin().read_line(&mut line))?;
+    Ok((length > 0).then_some(line))
+}
+
+/// Does what the command says; answers what is true of it.
+fn run(command: &Command<'_>, vcpu: &Vcpu) -> Result<String, Box<dyn Error>> {
+    Ok(match command.word {
+        "shares" => loads::shares(command)?,
+        "leaves" => loads::leaves(command)?,
+        "periodic" => loads::periodic(command)?,
+        "slowdown" => loads::slowdown(command)?,
+        "deep" => loads::deep(command)?,
+        "chain" => loads::chain(command)?,
+        "frameless" => loads::frameless(command)?,
+        "bursts" => waits::bursts(command, vcpu)?,
+        "waits" => waits::waits(command, vcpu)?,
+        "masked" => masked::run(command)?,
+        "capture" => capture::run(command)?,
+        word => return Err(format!("`{word}` is no command of this guest").into()),
+    })
+}

@@ -1,0 +1,96 @@
+//! Loads that wait: for timers, and for the network.
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use unikprof_accuracy_loads::bursts as short;
+use unikprof_agent::hosted::Vcpu;
+
+use crate::clock::{now_ns, running_ns};
+use crate::command::{Command, Truth};
+
+type Answer = Result<String, Box<dyn Error>>;
+
+/// `bursts count=N burst_ns=NS every_ns=NS`: so many bursts, one begun every so often.
+pub(crate) fn bursts(command: &Command<'_>, vcpu: &Vcpu) -> Answer {
+    let (count, burst_ns): (u64, u64) = (command.number("count")?, command.number("burst_ns")?);
+    let every_ns: u64 = command.number("every_ns")?;
+    let mut truth = Truth::begin();
+    let begin = now_ns();
+    let mut worked_ns = 0;
+    for burst in 1..=count {
+        worked_ns += short::burst(&mut running_ns, burst_ns);
+        let left_ns = (begin + burst * every_ns).saturating_sub(now_ns());
+        vcpu.block(|| thread::sleep(Duration::from_nanos(left_ns)));
+    }
+    truth.tell(short::FUNCTION, worked_ns);
+    truth.tell("elapsed", now_ns() - begin);
+    Ok(truth.end())
+}
+
+/// `waits count=N timer_ns=NS network_ns=NS`: so many waits for a timer and for an answer from the
+/// network, with a little work between; each function with the ns that it was blocked.
+pub(crate) fn waits(command: &Command<'_>, vcpu: &Vcpu) -> Answer {
+    let count: u64 = command.number("count")?;
+    let timer = Duration::from_nanos(command.number("timer_ns")?);
+    let network = Duration::from_nanos(command.number("network_ns")?);
+    let mut peer = slow_peer(network)?;
+    let mut truth = Truth::begin();
+    let begin = now_ns();
+    let (mut timer_ns, mut network_ns) = (0, 0);
+    for _ in 0..count {
+        timer_ns += wait_for_timer(vcpu, timer);
+        short::burst(&mut running_ns, 100_000);
+        network_ns += wait_for_network(vcpu, &mut peer)?;
+        short::burst(&mut running_ns, 100_000);
+    }
+    truth.tell("wait_for_timer", timer_ns);
+    truth.tell("wait_for_network", network_ns);
+    truth.tell("elapsed", now_ns() - begin);
+    Ok(truth.end())
+}
+
+#[inline(never)]
+fn wait_for_timer(vcpu: &Vcpu, time: Duration) -> u64 {
+    blocked_ns(|| vcpu.block(|| thread::sleep(time)))
+}
+
+#[inline(never)]
+fn wait_for_network(vcpu: &Vcpu, peer: &mut TcpStream) -> Result<u64, Box<dyn Error>> {
+    peer.write_all(&[1])?;
+    let mut read = Ok(());
+    let ns = blocked_ns(|| read = vcpu.block(|| peer.read_exact(&mut [0])));
+    read?;
+    Ok(ns)
+}
+
+/// How long `wait` did not run.
+fn blocked_ns(wait: impl FnOnce()) -> u64 {
+    let (began, ran) = (now_ns(), running_ns());
+    wait();
+    let ran = running_ns() - ran;
+    (now_ns() - began).saturating_sub(ran)
+}
+
+/// The other end of a line that answers each byte after a while. Its thread is not profiled, and ends with
+/// the line.
+fn slow_peer(after: Duration) -> Result<TcpStream, Box<dyn Error>> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let stream = TcpStream::connect(listener.local_addr()?)?;
+    stream.set_nodelay(true)?;
+    let (mut other, _) = listener.accept()?;
+    other.set_nodelay(true)?;
+    thread::Builder::new().name("peer".into()).spawn(move || {
+        let mut byte = [0];
+        while other.read_exact(&mut byte).is_ok() {
+            thread::sleep(after);
+            if other.write_all(&byte).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(stream)
+}

@@ -1,0 +1,202 @@
+//! Hosted guests: processes of `accuracy-guest`, built with or without frame pointers.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use unikprof_client::connection::Address;
+use unikprof_client::interrupt::Interrupt;
+use unikprof_client::record::{self, Patience, Request, Session, Settings};
+use unikprof_client::symbols::{Force, ImageOptions, Images as SymbolImages, Symbolizer};
+
+use super::capture::Captured;
+use super::error::AccuracyError;
+use super::guest::Guest;
+use super::images::Images;
+use super::recorded::Recorded;
+use super::truth::Truth;
+use crate::lab::target_folder;
+
+/// Whether the guest's Rust code keeps frame pointers. The standard library's is as it was delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FramePointers {
+    /// It does, as the agent asks for.
+    Kept,
+    /// It does not.
+    Omitted,
+}
+
+/// How long a load may take beyond what was asked of it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A process with an agent; it is killed when the value is dropped.
+pub struct HostedGuest {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Receiver<String>,
+    address: SocketAddr,
+    program: PathBuf,
+    folder: TempDir,
+    symbolizer: Symbolizer,
+}
+
+impl HostedGuest {
+    /// Builds the guest, where it is not built yet, and starts it.
+    ///
+    /// # Errors
+    /// [`AccuracyError`].
+    pub fn start(frame_pointers: FramePointers) -> Result<HostedGuest, AccuracyError> {
+        let program = build(frame_pointers)?;
+        let mut images = SymbolImages::new(ImageOptions::default());
+        images.add_image(&program, Force::No)?;
+        let symbolizer = Symbolizer::new(images);
+        let folder = TempDir::with_prefix("unikprof-accuracy-")
+            .map_err(AccuracyError::io("making a folder for recordings"))?;
+        let mut child = Command::new(&program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(AccuracyError::io(&format!(
+                "starting {}",
+                program.display()
+            )))?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let (Some(stdin), Some(stdout)) = (stdin, stdout) else {
+            unreachable!("both are piped above");
+        };
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut guest = HostedGuest {
+            child,
+            stdin,
+            lines,
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            program,
+            folder,
+            symbolizer,
+        };
+        let line = guest.next_line()?;
+        let address = line.strip_prefix("listening on ");
+        let address = address.and_then(|address| address.parse().ok());
+        guest.address = address.ok_or_else(|| AccuracyError::Answer {
+            expected: "`listening on ADDRESS`".into(),
+            found: line.clone(),
+        })?;
+        Ok(guest)
+    }
+
+    fn tell(&mut self, command: &str) -> Result<Truth, AccuracyError> {
+        let doing = AccuracyError::io(&format!("telling the guest to {command}"));
+        writeln!(self.stdin, "{command}").map_err(doing)?;
+        Truth::parse(&self.next_line()?)
+    }
+
+    fn next_line(&mut self) -> Result<String, AccuracyError> {
+        self.lines
+            .recv_timeout(PATIENCE)
+            .map_err(|error| AccuracyError::Answer {
+                expected: format!("a line within {PATIENCE:?}"),
+                found: error.to_string(),
+            })
+    }
+
+    fn session(&self) -> Result<Session, AccuracyError> {
+        let address = Address::new(self.address.ip().to_string(), self.address.port());
+        let session = Session::open(address, Patience::default(), Interrupt::default())?;
+        Ok(session)
+    }
+}
+
+impl Guest for HostedGuest {
+    fn record(&mut self, settings: &Settings, command: &str) -> Result<Recorded, AccuracyError> {
+        let mut session = self.session()?;
+        session.start(settings)?;
+        let truth = self.tell(command)?;
+        let path = self.folder.path().join("run.unikprof");
+        let request = Request::Stop { recording: 0 };
+        let outcome = record::fetch(&mut session, request, &path, &mut ())?;
+        match outcome.incomplete {
+            None => Recorded::open(&path, &self.symbolizer, truth),
+            Some(reason) => Err(reason.into()),
+        }
+    }
+
+    fn capture(
+        &mut self,
+        load: &str,
+        samples: usize,
+    ) -> Result<(Images, Vec<Captured>), AccuracyError> {
+        let path = self.folder.path().join("samples");
+        let maps = self.folder.path().join("samples.maps");
+        let load = load.replace(' ', "_");
+        self.tell(&format!(
+            "capture load={load} samples={samples} file={}",
+            path.display()
+        ))?;
+        let reading = |path: &Path| AccuracyError::io(&format!("reading {}", path.display()));
+        let images = Images::of_process(&fs::read_to_string(&maps).map_err(reading(&maps))?)?;
+        let bytes = fs::read(&path).map_err(reading(&path))?;
+        let samples = Captured::read_all(&bytes);
+        let samples = samples.map_err(|source| AccuracyError::Capture { path, source })?;
+        Ok((images, samples))
+    }
+
+    fn program(&self) -> PathBuf {
+        self.program.clone()
+    }
+}
+
+impl Drop for HostedGuest {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Builds the guest's program, optimised, in a folder of its own: its flags are not the workspace's.
+fn build(frame_pointers: FramePointers) -> Result<PathBuf, AccuracyError> {
+    let (name, keep) = match frame_pointers {
+        FramePointers::Kept => ("accuracy-guest", "yes"),
+        FramePointers::Omitted => ("accuracy-guest-without-frame-pointers", "no"),
+    };
+    let target = target_folder().join(name);
+    fs::create_dir_all(&target)
+        .map_err(AccuracyError::io(&format!("making {}", target.display())))?;
+    let target = target
+        .canonicalize()
+        .map_err(AccuracyError::io(&format!("finding {}", target.display())))?;
+    let lock = File::create(target.join("lock"))
+        .map_err(AccuracyError::io("locking the guest's folder"))?;
+    lock.lock()
+        .map_err(AccuracyError::io("locking the guest's folder"))?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/accuracy-hosted"))
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env(
+            "RUSTFLAGS",
+            format!("-C force-frame-pointers={keep} -C link-arg=-Wl,--build-id=sha1"),
+        )
+        .args(["build", "--release", "--quiet", "--locked", "--target-dir"])
+        .arg(&target)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(AccuracyError::io("running cargo"))?;
+    if !output.status.success() {
+        let output = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(AccuracyError::Build { output });
+    }
+    Ok(target.join("release/accuracy-guest"))
+}

@@ -1,0 +1,96 @@
+//! A recording of a load, with the truth of the same moments.
+
+use std::path::Path;
+
+use unikprof_client::profile::Counters;
+use unikprof_client::recording::{Reading, Recording};
+use unikprof_client::report::{FunctionRow, Interval, Report, ReportOptions};
+use unikprof_client::symbols::Symbolizer;
+
+use super::error::AccuracyError;
+use super::truth::Truth;
+
+/// What a profile says of a load, and what is true of it.
+#[derive(Debug)]
+pub struct Recorded {
+    /// The guest's answer.
+    pub truth: Truth,
+    /// What became of the sampler's ticks.
+    pub counters: Counters,
+    /// All samples: what shares are of.
+    pub samples: u64,
+    rows: Vec<FunctionRow>,
+}
+
+/// A function as a profile shows it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Shown {
+    /// Samples.
+    pub samples: u64,
+    /// Their share of all, as the report states it.
+    pub share: Interval,
+}
+
+impl Recorded {
+    /// Reads a recording, which must be whole, and names it.
+    ///
+    /// # Errors
+    /// [`AccuracyError`].
+    pub fn open(
+        path: &Path,
+        symbolizer: &Symbolizer,
+        truth: Truth,
+    ) -> Result<Recorded, AccuracyError> {
+        let recording = Recording::open(path, Reading::Strict)?;
+        let symbolized = symbolizer.resolve(&recording.profile)?;
+        let options = ReportOptions {
+            no_inlines: true,
+            ..ReportOptions::default()
+        };
+        let functions = Report::new(&symbolized, options).functions();
+        Ok(Recorded {
+            truth,
+            counters: recording.profile.counters(),
+            samples: functions.recorded,
+            rows: functions.rows,
+        })
+    }
+
+    /// The samples of a function itself.
+    pub fn own(&self, name: &str) -> Shown {
+        match self.row(name) {
+            Some(row) => Shown {
+                samples: row.own,
+                share: row.own_share,
+            },
+            None => self.none(),
+        }
+    }
+
+    /// The samples of a function and all below it.
+    pub fn total(&self, name: &str) -> Shown {
+        match self.row(name) {
+            Some(row) => Shown {
+                samples: row.total,
+                share: row.total_share,
+            },
+            None => self.none(),
+        }
+    }
+
+    fn none(&self) -> Shown {
+        Shown {
+            samples: 0,
+            share: Interval::wilson(0, self.samples),
+        }
+    }
+
+    /// The function whose path ends with `name`.
+    fn row(&self, name: &str) -> Option<&FunctionRow> {
+        self.rows.iter().find(|row| {
+            row.text
+                .strip_suffix(name)
+                .is_some_and(|path| path.is_empty() || path.ends_with("::"))
+        })
+    }
+}
