@@ -25,7 +25,7 @@ const HEAD: usize = 5;
 pub struct Captured {
     /// The interrupted registers.
     pub registers: Registers,
-    /// The stack from the stack pointer up.
+    /// The stack: from the red zone below the stack pointer, where popped registers still lie, up.
     pub stack: CapturedStack,
 }
 
@@ -102,20 +102,17 @@ impl Captured {
     }
 }
 
-impl CapturedStack {
-    /// The word at `address`, or `None` where it is misaligned or outside.
-    pub fn word(&self, address: u64) -> Option<u64> {
+impl ReadStack for CapturedStack {
+    fn frame_record(&self, fp: u64) -> Option<[u64; 2]> {
+        Some([self.word(fp)?, self.word(fp.checked_add(8)?)?])
+    }
+
+    fn word(&self, address: u64) -> Option<u64> {
         let offset = address.checked_sub(self.base)?;
         if !address.is_multiple_of(8) {
             return None;
         }
         self.words.get(usize::try_from(offset / 8).ok()?).copied()
-    }
-}
-
-impl ReadStack for CapturedStack {
-    fn frame_record(&self, fp: u64) -> Option<[u64; 2]> {
-        Some([self.word(fp)?, self.word(fp.checked_add(8)?)?])
     }
 
     fn end(&self) -> u64 {

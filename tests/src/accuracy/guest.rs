@@ -1,8 +1,7 @@
 //! Guests that run loads on demand: what the cases need of them, hosted or on a Xen.
 
-use std::path::PathBuf;
-
 use unikprof_client::record::Settings;
+use unikprof_proto::caller_table::Row;
 
 use super::capture::Captured;
 use super::error::AccuracyError;
@@ -17,18 +16,21 @@ pub trait Guest {
     /// [`AccuracyError`].
     fn record(&mut self, settings: &Settings, command: &str) -> Result<Recorded, AccuracyError>;
 
-    /// Captures so many samples of a leaf load, with the images they lie in.
+    /// Captures so many samples of a leaf load, or of the load `frameless`.
     ///
     /// # Errors
     /// [`AccuracyError`].
-    fn capture(
-        &mut self,
-        load: &str,
-        samples: usize,
-    ) -> Result<(Images, Vec<Captured>), AccuracyError>;
+    fn capture(&mut self, load: &str, samples: usize) -> Result<Captures, AccuracyError>;
+}
 
-    /// The program that the guest runs.
-    fn program(&self) -> PathBuf;
+/// Captured samples, and all that is needed to walk them.
+pub struct Captures {
+    /// The samples.
+    pub samples: Vec<Captured>,
+    /// Where their code lies, and its unwind tables.
+    pub images: Images,
+    /// The caller table that the client makes of it.
+    pub callers: Vec<Row>,
 }
 
 /// Settings for a recording that lasts as long as its load.

@@ -17,7 +17,7 @@ use unikprof_client::symbols::{Force, ImageOptions, Images as SymbolImages, Symb
 
 use super::capture::Captured;
 use super::error::AccuracyError;
-use super::guest::Guest;
+use super::guest::{Captures, Guest};
 use super::images::Images;
 use super::recorded::Recorded;
 use super::truth::Truth;
@@ -133,28 +133,28 @@ impl Guest for HostedGuest {
         }
     }
 
-    fn capture(
-        &mut self,
-        load: &str,
-        samples: usize,
-    ) -> Result<(Images, Vec<Captured>), AccuracyError> {
+    fn capture(&mut self, load: &str, samples: usize) -> Result<Captures, AccuracyError> {
         let path = self.folder.path().join("samples");
-        let maps = self.folder.path().join("samples.maps");
         let load = load.replace(' ', "_");
         self.tell(&format!(
             "capture load={load} samples={samples} file={}",
             path.display()
         ))?;
-        let reading = |path: &Path| AccuracyError::io(&format!("reading {}", path.display()));
-        let images = Images::of_process(&fs::read_to_string(&maps).map_err(reading(&maps))?)?;
-        let bytes = fs::read(&path).map_err(reading(&path))?;
-        let samples = Captured::read_all(&bytes);
-        let samples = samples.map_err(|source| AccuracyError::Capture { path, source })?;
-        Ok((images, samples))
-    }
-
-    fn program(&self) -> PathBuf {
-        self.program.clone()
+        let bytes = fs::read(&path).map_err(AccuracyError::io("reading captured samples"))?;
+        let samples =
+            Captured::read_all(&bytes).map_err(|source| AccuracyError::Capture { path, source })?;
+        let session = self.session()?;
+        let mappings = session.agent().mappings.iter();
+        let images = Images::of_mappings(mappings, &self.program, |mapping| {
+            let path = PathBuf::from(&mapping.path);
+            // The kernel's own piece of code has a name and no file.
+            path.is_absolute().then_some(path)
+        })?;
+        Ok(Captures {
+            samples,
+            images,
+            callers: Vec::new(),
+        })
     }
 }
 

@@ -8,13 +8,15 @@ use framehop::x86_64::UnwinderX86_64;
 use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind};
 use thiserror::Error;
+use unikprof_agent::stack::ReadCode;
 use unikprof_agent::{CodeMap, Mapping, MappingsError};
+use unikprof_client::profile as client;
 
 /// The images of one program as they were loaded.
 pub struct Images {
     images: Vec<Image>,
     code: CodeMap,
-    program: Option<PathBuf>,
+    program: PathBuf,
 }
 
 /// A function of one image: where it begins in the memory that was sampled.
@@ -72,49 +74,24 @@ struct Sections {
 }
 
 impl Images {
-    /// Those of a Linux process, from the text of its `/proc/PID/maps`, which names the program first. What
-    /// has no file is left out.
+    /// Those at the mappings that an agent tells of, in its order; `file` names the file of a mapping, `None`
+    /// where there is none: its code then has neither functions nor tables.
     ///
     /// # Errors
     /// [`ImageError`].
-    pub fn of_process(maps: &str) -> Result<Images, ImageError> {
-        let mut images = Vec::new();
-        for line in maps.lines() {
-            let Some((start, end, offset, path)) = executable(line) else {
-                continue;
-            };
-            let bytes = read(&path)?;
-            let file = parse(&path, &bytes)?;
-            let bias = start.wrapping_sub(address_of_offset(&file, offset).unwrap_or(offset));
-            images.push(Image::new(start..end, path, bias, &file));
-        }
-        Images::new(images)
-    }
-
-    /// A program that runs where it was linked, such as a unikernel.
-    ///
-    /// # Errors
-    /// [`ImageError`].
-    pub fn of_static(path: &Path) -> Result<Images, ImageError> {
-        let bytes = read(path)?;
-        let file = parse(path, &bytes)?;
-        let images = file
-            .segments()
-            .filter(is_executable)
-            .map(|segment| {
-                let start = segment.address();
-                let range = start..start.saturating_add(segment.size());
-                Image::new(range, path.to_owned(), 0, &file)
+    pub fn of_mappings<'m>(
+        mappings: impl IntoIterator<Item = &'m client::Mapping>,
+        program: &Path,
+        file: impl Fn(&client::Mapping) -> Option<PathBuf>,
+    ) -> Result<Images, ImageError> {
+        let images = mappings
+            .into_iter()
+            .map(|mapping| match file(mapping) {
+                Some(path) => Image::read(mapping, path),
+                None => Ok(Image::unknown(mapping)),
             })
-            .collect();
-        Images::new(images)
-    }
-
-    /// The first is the program.
-    fn new(mut images: Vec<Image>) -> Result<Images, ImageError> {
-        let program = images.first().map(|image| image.path.clone());
-        images.sort_by_key(|image| image.start);
-        let mappings: Vec<Mapping<'_>> = images
+            .collect::<Result<Vec<Image>, ImageError>>()?;
+        let laid_out: Vec<Mapping<'_>> = images
             .iter()
             .map(|image| Mapping {
                 start: image.start,
@@ -124,11 +101,11 @@ impl Images {
                 path: "",
             })
             .collect();
-        let code = CodeMap::new(&mappings)?;
+        let code = CodeMap::new(&laid_out)?;
         Ok(Images {
             images,
             code,
-            program,
+            program: program.to_owned(),
         })
     }
 
@@ -161,9 +138,8 @@ impl Images {
 
     /// Whether the address lies in the program itself and not in a library.
     pub fn in_program(&self, address: u64) -> bool {
-        let program = self.program.as_deref();
         self.image(address)
-            .is_some_and(|image| Some(&*image.path) == program)
+            .is_some_and(|image| image.path == self.program)
     }
 
     /// Whether the address lies in an image that has unwind tables.
@@ -218,13 +194,46 @@ impl Images {
     }
 }
 
+/// The agent may look at the program's instructions, as it does in a process.
+impl ReadCode for &Images {
+    fn around(&self, pc: u64) -> Option<[u8; 5]> {
+        if !self.in_program(pc) {
+            return None;
+        }
+        let image = self.image(pc)?;
+        let (range, text) = image.sections.text.as_ref()?;
+        let before = pc.wrapping_sub(image.bias).checked_sub(1)?;
+        let at = usize::try_from(before.checked_sub(range.start)?).ok()?;
+        text.get(at..at.checked_add(5)?)?.try_into().ok()
+    }
+}
+
 impl Image {
-    fn new(
-        range: std::ops::Range<u64>,
-        path: PathBuf,
-        bias: u64,
-        file: &object::File<'_>,
-    ) -> Image {
+    fn unknown(mapping: &client::Mapping) -> Image {
+        Image {
+            start: mapping.start,
+            end: mapping.end,
+            path: PathBuf::new(),
+            bias: 0,
+            functions: Vec::new(),
+            sections: Sections::default(),
+        }
+    }
+
+    fn read(mapping: &client::Mapping, path: PathBuf) -> Result<Image, ImageError> {
+        let bytes = fs::read(&path).map_err(|source| ImageError::Read {
+            path: path.clone(),
+            source,
+        })?;
+        let file = object::File::parse(&*bytes).map_err(|source| ImageError::Object {
+            path: path.clone(),
+            source,
+        })?;
+        let linked = address_of_offset(&file, mapping.file_offset);
+        let bias = mapping
+            .start
+            .wrapping_sub(linked.unwrap_or(mapping.file_offset));
+        let range = mapping.start..mapping.end;
         let mut functions: Vec<Function> = file
             .symbols()
             .chain(file.dynamic_symbols())
@@ -238,14 +247,14 @@ impl Image {
         // Stable: of several names for one place the symbol table's first stays.
         functions.sort_by_key(|function| function.start);
         functions.dedup_by_key(|function| function.start);
-        Image {
+        Ok(Image {
             start: range.start,
             end: range.end,
             path,
             bias,
             functions,
-            sections: Sections::of(file),
-        }
+            sections: Sections::of(&file),
+        })
     }
 }
 
@@ -269,27 +278,12 @@ impl Sections {
     }
 }
 
-/// Start, end, file offset and path of an executable mapping of a file.
-fn executable(line: &str) -> Option<(u64, u64, u64, PathBuf)> {
-    let mut words = line.split_ascii_whitespace();
-    let (start, end) = words.next()?.split_once('-')?;
-    let mode = words.next()?;
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    let offset = number(words.next()?)?;
-    let path = words.nth(2)?;
-    let is_code = mode.contains('x') && path.starts_with('/');
-    is_code.then_some((number(start)?, number(end)?, offset, path.into()))
-}
-
 /// Where the file says that a byte of it is to lie.
 fn address_of_offset(file: &object::File<'_>, offset: u64) -> Option<u64> {
     file.segments().filter(is_executable).find_map(|segment| {
         let (begin, size) = segment.file_range();
-        // The loader maps whole pages.
-        let page = begin & !0xfff;
-        (page..begin.saturating_add(size))
-            .contains(&offset)
-            .then(|| (segment.address() & !0xfff) + (offset - page))
+        let inside = (begin..begin.saturating_add(size)).contains(&offset);
+        inside.then(|| segment.address().wrapping_add(offset - begin))
     })
 }
 
@@ -300,29 +294,34 @@ fn is_executable<'data>(segment: &impl ObjectSegment<'data>) -> bool {
     p_flags.0 & object::elf::PF_X.0 != 0
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, ImageError> {
-    fs::read(path).map_err(|source| ImageError::Read {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-fn parse<'data>(path: &Path, bytes: &'data [u8]) -> Result<object::File<'data>, ImageError> {
-    object::File::parse(bytes).map_err(|source| ImageError::Object {
-        path: path.to_owned(),
-        source,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Codes and addresses go back and forth, and this test has its own name.
+    /// This test's program where its code lies.
+    fn own() -> Images {
+        let program = std::env::current_exe().unwrap();
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let own =
+            |line: &&str| line.contains(" r-xp ") && line.ends_with(program.to_str().unwrap());
+        let line = maps.lines().find(own).unwrap();
+        let words: Vec<&str> = line.split([' ', '-']).collect();
+        let number = |at: usize| u64::from_str_radix(words[at], 16).unwrap();
+        let mapping = client::Mapping {
+            start: number(0),
+            end: number(1),
+            // The mode has a `-` in it.
+            file_offset: number(4),
+            ..client::Mapping::default()
+        };
+        Images::of_mappings([&mapping], &program, |_| Some(program.clone())).unwrap()
+    }
+
+    /// Codes and addresses go back and forth, and this test has its own name and instructions.
     #[test]
     fn a_process_finds_its_own_functions() {
-        let images = Images::of_process(&fs::read_to_string("/proc/self/maps").unwrap()).unwrap();
+        let images = own();
         let here = a_process_finds_its_own_functions as *const () as u64;
         let code = images.code().code(here).unwrap();
         assert_eq!(images.address(code), Some(here));
@@ -335,26 +334,23 @@ mod tests {
             name.ends_with("a_process_finds_its_own_functions"),
             "{name}"
         );
-        assert!(images.has_tables(here));
-        assert!(images.in_program(here));
+        assert!(images.has_tables(here) && images.in_program(here));
+        // `push rbp`: the workspace keeps frame pointers.
+        assert_eq!((&images).around(here).unwrap()[1], 0x55);
+        assert_eq!((&images).around(1), None);
         assert_eq!(images.function(0), None);
     }
 
     #[test]
-    fn only_code_of_files_counts() {
-        let line = "55d0-55e0 r-xp 00001000 08:01 77  /bin/guest";
-        assert_eq!(
-            executable(line),
-            Some((0x55d0, 0x55e0, 0x1000, "/bin/guest".into()))
-        );
-        for other in [
-            "",
-            "55d0-55e0 r--p 0 08:01 77 /bin/guest",
-            "55d0-55e0 r-xp 0 00:00 0 [vdso]",
-            "55d0-55e0 r-xp 0 00:00 0",
-            "x-y r-xp 0 08:01 77 /bin/guest",
-        ] {
-            assert_eq!(executable(other), None, "{other}");
-        }
+    fn code_without_a_file_is_code() {
+        let mapping = client::Mapping {
+            start: 0x1000,
+            end: 0x2000,
+            ..client::Mapping::default()
+        };
+        let images = Images::of_mappings([&mapping], Path::new("/guest"), |_| None).unwrap();
+        assert!(images.code().code(0x1800).is_some());
+        assert_eq!(images.function(0x1800), None);
+        assert!(!images.has_tables(0x1800) && !images.in_program(0x1800));
     }
 }

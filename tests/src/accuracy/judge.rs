@@ -4,11 +4,16 @@
 //! the walk's are compared function by function, since a walk may return to another instruction of the same
 //! function.
 
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{FrameAddress, Unwinder};
 use unikprof_agent::path::PathCells;
-use unikprof_agent::walk::walk;
-use unikprof_agent::{MAX_DEPTH, Registers};
+use unikprof_agent::stack::{ReadCode, ReadStack};
+use unikprof_agent::walk::{Guide, walk};
+use unikprof_agent::{CallerTable, MAX_DEPTH, Registers, caller_table_bytes};
+use unikprof_proto::caller_table::Row;
 
 use super::capture::Captured;
 use super::images::{FunctionStart, Images};
@@ -18,6 +23,13 @@ use super::images::{FunctionStart, Images};
 pub enum Way {
     /// Along frame pointers, and nothing else.
     Naive,
+    /// A look at the instructions around the interrupted one, then along frame pointers.
+    Bytes,
+    /// The interrupted function in the caller table, then along frame pointers: what a recording does by
+    /// itself.
+    Table,
+    /// Every frame in the caller table: `--unwind table`.
+    EveryFrame,
 }
 
 /// Walks captured samples.
@@ -25,6 +37,7 @@ pub struct Judge<'a> {
     images: &'a Images,
     unwinder: UnwinderX86_64<Vec<u8>>,
     cache: CacheX86_64<framehop::MayAllocateDuringUnwind>,
+    callers: &'a [Row],
 }
 
 /// How often walks agreed with the judge.
@@ -55,40 +68,79 @@ impl Agreement {
 }
 
 impl<'a> Judge<'a> {
-    /// Of programs with these images.
-    pub fn new(images: &'a Images) -> Judge<'a> {
+    /// Of programs with these images, and this caller table for their code.
+    pub fn new(images: &'a Images, callers: &'a [Row]) -> Judge<'a> {
         Judge {
             images,
             unwinder: images.unwinder(),
             cache: CacheX86_64::new(),
+            callers,
         }
     }
 
     /// How often a way of walking is right.
     pub fn agreement(&mut self, samples: &[Captured], way: Way, extent: Extent) -> Agreement {
         let mut agreement = Agreement::default();
-        for sample in samples {
-            let Some(full) = self.full(sample) else {
+        self.compare(samples, way, |images, full, walked| {
+            let Some(full) = full else {
                 agreement.unjudged += 1;
-                continue;
+                return;
             };
-            let walked = self.walked(sample, way);
             let compared = match extent {
                 Extent::LeafCaller => 2,
                 Extent::Whole => {
-                    let outermost = full.iter().rposition(|f| self.images.in_program(f.0));
+                    let outermost = full.iter().rposition(|f| images.in_program(f.0));
                     outermost.map_or(full.len(), |last| last + 1)
                 }
             };
             agreement.judged += 1;
             agreement.right += u64::from(walked.get(..compared) == full.get(..compared));
-        }
+        });
         agreement
+    }
+
+    /// Which of the leaf's callers was wrong most often: who called whom, what the walk said, and how often.
+    pub fn worst(&mut self, samples: &[Captured], way: Way) -> Option<(String, String, usize)> {
+        let mut wrong = HashMap::<_, usize>::new();
+        self.compare(samples, way, |_, full, walked| {
+            if let Some([leaf, caller, ..]) = full
+                && walked.get(1) != Some(caller)
+            {
+                let said = walked.get(1).copied();
+                *wrong.entry((*leaf, *caller, said)).or_default() += 1;
+            }
+        });
+        let ((leaf, right, said), count) = wrong.into_iter().max_by_key(|(_, count)| *count)?;
+        let name = |function| self.images.name(function);
+        let right = format!("{} called by {}", name(leaf), name(right));
+        Some((right, said.map_or_else(String::new, name), count))
+    }
+
+    /// Walks all samples, and hands over what the tables and what the walk say of each.
+    fn compare(
+        &mut self,
+        samples: &[Captured],
+        way: Way,
+        mut visit: impl FnMut(&Images, Option<&[FunctionStart]>, &[FunctionStart]),
+    ) {
+        let images = self.images;
+        let mut block = vec![MaybeUninit::uninit(); caller_table_bytes(self.callers.len())];
+        let callers = CallerTable::from_rows(&mut block, images.code(), self.callers);
+        for sample in samples {
+            let walked = match way {
+                Way::Naive => walked(images, sample, &Guide::frame_pointers(images.code())),
+                Way::Bytes => walked(images, sample, &guide(images, None, false)),
+                Way::Table => walked(images, sample, &guide(images, callers.as_ref(), false)),
+                Way::EveryFrame => walked(images, sample, &guide(images, callers.as_ref(), true)),
+            };
+            let full = self.full(sample);
+            visit(images, full.as_deref(), &walked);
+        }
     }
 
     /// The functions of a sample by its unwind tables, leaf first, as far as there are tables; `None` where
     /// they do not lead from the leaf to a caller.
-    pub fn full(&mut self, sample: &Captured) -> Option<Vec<FunctionStart>> {
+    fn full(&mut self, sample: &Captured) -> Option<Vec<FunctionStart>> {
         let Registers { pc, sp, fp } = sample.registers;
         let registers = UnwindRegsX86_64::new(pc, sp, fp);
         let mut read_stack = |address| sample.stack.word(address).ok_or(());
@@ -109,46 +161,36 @@ impl<'a> Judge<'a> {
         }
         (functions.len() > 1).then_some(functions)
     }
+}
 
-    /// The functions of a sample by the agent's walk, leaf first; it ends at what is no code.
-    pub fn walked(&self, sample: &Captured, way: Way) -> Vec<FunctionStart> {
-        let cells = PathCells::default();
-        let (path, _) = match way {
-            Way::Naive => walk(
-                &sample.registers,
-                Some(&sample.stack),
-                self.images.code(),
-                MAX_DEPTH,
-                &cells,
-            ),
-        };
-        path.codes()
-            .enumerate()
-            .map_while(|(index, code)| {
-                let address = self.images.address(code)?;
-                // A return address belongs to the call before it.
-                self.images.function(address - u64::from(index > 0))
-            })
-            .collect()
+fn guide<'g>(
+    images: &'g Images,
+    callers: Option<&'g CallerTable<'g>>,
+    every_frame: bool,
+) -> Guide<'g, &'g Images> {
+    Guide {
+        code: images.code(),
+        callers,
+        every_frame,
+        instructions: images,
     }
+}
 
-    /// What was wrong most often: the right caller of the leaf, what the walk said, and how often.
-    pub fn worst(&mut self, samples: &[Captured], way: Way) -> Option<(String, String, usize)> {
-        let mut wrong = std::collections::HashMap::<_, usize>::new();
-        for sample in samples {
-            let Some(full) = self.full(sample) else {
-                continue;
-            };
-            let walked = self.walked(sample, way);
-            if walked.get(1) != full.get(1) {
-                *wrong
-                    .entry((full[0], full[1], walked.get(1).copied()))
-                    .or_default() += 1;
-            }
-        }
-        let ((leaf, right, said), count) = wrong.into_iter().max_by_key(|(_, count)| *count)?;
-        let name = |function| self.images.name(function);
-        let right = format!("{} called by {}", name(leaf), name(right));
-        Some((right, said.map_or_else(String::new, name), count))
-    }
+/// The functions of a sample by the agent's walk, leaf first; it ends at what is no code.
+fn walked(
+    images: &Images,
+    sample: &Captured,
+    guide: &Guide<'_, impl ReadCode>,
+) -> Vec<FunctionStart> {
+    let cells = PathCells::default();
+    let stack = Some(&sample.stack);
+    let (path, _) = walk(&sample.registers, stack, guide, MAX_DEPTH, cells.begin());
+    path.codes()
+        .enumerate()
+        .map_while(|(index, code)| {
+            let address = images.address(code)?;
+            // A return address belongs to the call before it.
+            images.function(address - u64::from(index > 0))
+        })
+        .collect()
 }

@@ -20,6 +20,14 @@ pub struct Callers {
     pub load: &'static str,
     /// Along frame pointers alone.
     pub naive: Agreement,
+    /// With a look at the instructions.
+    pub bytes: Agreement,
+    /// With the caller table.
+    pub table: Agreement,
+    /// With the caller table for every frame.
+    pub every_frame: Agreement,
+    /// What was wrong most often with the table, if anything.
+    pub worst: Option<(String, String, usize)>,
 }
 
 /// Captures so many samples of each load, and judges them.
@@ -29,11 +37,16 @@ pub struct Callers {
 pub fn measure(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Callers>, AccuracyError> {
     let mut found = Vec::new();
     for load in &LOADS {
-        let (images, captured) = guest.capture(load.name, samples)?;
-        let mut judge = Judge::new(&images);
+        let captures = guest.capture(load.name, samples)?;
+        let mut judge = Judge::new(&captures.images, &captures.callers);
+        let mut by = |way| judge.agreement(&captures.samples, way, Extent::LeafCaller);
         found.push(Callers {
             load: load.name,
-            naive: judge.agreement(&captured, Way::Naive, Extent::LeafCaller),
+            naive: by(Way::Naive),
+            bytes: by(Way::Bytes),
+            table: by(Way::Table),
+            every_frame: by(Way::EveryFrame),
+            worst: judge.worst(&captures.samples, Way::Table),
         });
     }
     Ok(found)
@@ -45,18 +58,31 @@ pub fn measure(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Callers>, Ac
 /// [`AccuracyError`].
 pub fn rows(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Row>, AccuracyError> {
     let callers = measure(guest, samples)?;
-    let rows = callers.into_iter().map(|callers| Row {
-        case: 2,
-        load: callers.load.into(),
-        truth: format!(
-            "{} samples by full unwind tables, {} not to be judged",
-            callers.naive.judged, callers.naive.unjudged
-        ),
-        said: String::new(),
-        interval: format!("at least {}", percent(GOAL)),
-        naive: Some(percent(callers.naive.share())),
-        fixed: None,
-        verdict: Verdict::Beside,
+    let rows = callers.into_iter().map(|callers| {
+        let found = callers.table.share();
+        Row {
+            case: 2,
+            load: callers.load.into(),
+            truth: format!(
+                "callers of {} samples by full unwind tables; {} could not be judged",
+                callers.naive.judged, callers.naive.unjudged
+            ),
+            said: format!(
+                "{} with the table, {} with `--unwind table`, {} by byte rules",
+                percent(found),
+                percent(callers.every_frame.share()),
+                percent(callers.bytes.share())
+            ),
+            interval: format!("at least {} with the table", percent(GOAL)),
+            naive: Some(percent(callers.naive.share())),
+            fixed: None,
+            verdict: Verdict::of(found >= GOAL, || match callers.worst {
+                Some((right, said, count)) => {
+                    format!("{count} times {right}, said to be called by {said}")
+                }
+                None => percent(found),
+            }),
+        }
     });
     Ok(rows.collect())
 }

@@ -7,7 +7,7 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::error::Error;
-use std::fs::{self, File};
+use std::fs::File;
 use std::hint::black_box;
 use std::io::{self, BufWriter, Write};
 use std::ptr;
@@ -41,8 +41,7 @@ static TIMER: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static RANDOM: AtomicU64 = AtomicU64::new(0x2545_f491_4f6c_dd1d);
 static SAMPLES: AtomicUsize = AtomicUsize::new(0);
 
-/// `capture load=NAME samples=N file=PATH`: so many samples of a leaf load, or of `frameless`, into a file; where
-/// the code lies is written to `PATH.maps`.
+/// `capture load=NAME samples=N file=PATH`: so many samples of a leaf load, or of `frameless`, into a file.
 pub(crate) fn run(command: &Command<'_>) -> Result<String, Box<dyn Error>> {
     let samples: usize = command.number("samples")?;
     let path = command.text("file")?;
@@ -77,10 +76,6 @@ pub(crate) fn run(command: &Command<'_>) -> Result<String, Box<dyn Error>> {
         file.write_all(&word.to_le_bytes())?;
     }
     file.flush()?;
-    fs::write(
-        format!("{path}.maps"),
-        fs::read_to_string("/proc/self/maps")?,
-    )?;
     Ok(truth.end())
 }
 
