@@ -1,5 +1,6 @@
 //! The accuracy suite: loads whose truth is known, beside what a profile says of them.
 
+pub mod broken_chains;
 pub mod capture;
 pub mod error;
 pub mod guest;
@@ -8,9 +9,13 @@ pub mod images;
 pub mod judge;
 pub mod known_shares;
 pub mod leaf_callers;
+pub mod masked_events;
 pub mod recorded;
 pub mod row;
+pub mod short_bursts;
+pub mod slow_down;
 pub mod statistics;
+pub mod step_lock;
 pub mod truth;
 
 use std::process::ExitCode;
@@ -53,17 +58,63 @@ pub fn main() -> ExitCode {
 type Case = fn(&mut dyn Guest) -> Result<Vec<Row>, AccuracyError>;
 
 /// The hosted cases, by their numbers.
-const CASES: [(u8, Case); 2] = [
+const CASES: [(u8, Case); 7] = [
     (1, |guest| {
         let effort = known_shares::Effort {
             runs: 100,
-            run_ns: 1_000_000_000,
-            period_ns: 1_003_009,
+            run_ns: SECOND,
+            period_ns: PERIOD_NS,
         };
         known_shares::rows(guest, &effort)
     }),
     (2, |guest| leaf_callers::rows(guest, 20_000)),
+    (3, |guest| {
+        let effort = step_lock::Effort {
+            runs: 20,
+            run_ns: SECOND,
+            period_ns: 1_000_000,
+        };
+        step_lock::rows(guest, &effort)
+    }),
+    (4, |guest| {
+        let effort = slow_down::Effort {
+            pairs: 20,
+            run_ns: SECOND,
+            period_ns: PERIOD_NS,
+        };
+        slow_down::rows(guest, &effort)
+    }),
+    (6, |guest| {
+        let effort = masked_events::Effort {
+            stretches: 500,
+            masked_ns: 5_000_000,
+            open_ns: 5_000_000,
+            period_ns: PERIOD_NS,
+        };
+        masked_events::rows(guest, &effort)
+    }),
+    (8, |guest| {
+        let effort = short_bursts::Effort {
+            bursts: 20_000,
+            burst_ns: 300_000,
+            every_ns: 1_000_000,
+            period_ns: 1_000_000,
+        };
+        short_bursts::rows(guest, &effort)
+    }),
+    (10, |guest| {
+        let effort = broken_chains::Effort {
+            run_ns: 2 * SECOND,
+            period_ns: PERIOD_NS,
+        };
+        broken_chains::rows(guest, &effort)
+    }),
 ];
+
+const SECOND: u64 = 1_000_000_000;
+
+/// The client's own: 997 Hz.
+const PERIOD_NS: u64 = 1_003_009;
 
 /// Prints the table; answers how many rows missed their goal.
 fn run(arguments: &Arguments) -> Result<usize, AccuracyError> {

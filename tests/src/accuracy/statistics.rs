@@ -6,6 +6,9 @@ use unikprof_client::report::Interval;
 /// How many standard deviations hold 95 % of a normal distribution.
 const Z: f64 = 1.959_963_984_540_054;
 
+/// How seldom a sound case may miss its bound where that is one of chance: a thousand runs of the suite.
+pub const RISK: f64 = 0.001;
+
 /// How often intervals hold the truth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Coverage {

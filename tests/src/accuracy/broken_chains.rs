@@ -1,0 +1,151 @@
+//! Case 10: chains of frame pointers that are too deep, or broken.
+//!
+//! Each sample of the load is to be recorded, counted as what it is, and shown so.
+
+use unikprof_client::record::Settings;
+
+use super::error::AccuracyError;
+use super::guest::{Guest, settings};
+use super::row::{Row, Verdict};
+
+/// How much is run.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// The running time of each load, in ns.
+    pub run_ns: u64,
+    /// The sampling period, in ns.
+    pub period_ns: u64,
+}
+
+/// The frames that a recording keeps of a stack that is deeper.
+const DEPTH_LIMIT: u32 = 64;
+
+/// What a chain is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Chain {
+    /// Deeper than the limit.
+    Deep,
+    /// A record is its own caller.
+    Cyclic,
+    /// A frame pointer leads nowhere.
+    Corrupted,
+    /// A frame pointer is 0 too early.
+    Missing,
+}
+
+impl Chain {
+    /// All there are.
+    pub const ALL: [Chain; 4] = [Chain::Deep, Chain::Cyclic, Chain::Corrupted, Chain::Missing];
+
+    fn load(self) -> &'static str {
+        match self {
+            Chain::Deep => "200 frames, of which 64 are kept",
+            Chain::Cyclic => "a frame record that is its own caller",
+            Chain::Corrupted => "a frame pointer to nowhere",
+            Chain::Missing => "a frame pointer of 0 too early",
+        }
+    }
+
+    fn command(self, ns: u64) -> String {
+        match self {
+            Chain::Deep => format!("deep depth=200 ns={ns}"),
+            Chain::Cyclic => format!("chain fault=cyclic_chain ns={ns}"),
+            Chain::Corrupted => format!("chain fault=corrupted_chain ns={ns}"),
+            Chain::Missing => format!("chain fault=missing_chain ns={ns}"),
+        }
+    }
+
+    /// The function that works below the fault.
+    fn worker(self) -> &'static str {
+        match self {
+            Chain::Deep => "bottom",
+            _ => "under",
+        }
+    }
+
+    /// The mark that its stacks end with.
+    fn mark(self) -> &'static str {
+        match self {
+            Chain::Deep => "[truncated]",
+            _ => "[broken]",
+        }
+    }
+}
+
+/// What came of one chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Marked {
+    /// Samples of the function below the fault.
+    pub worker: u64,
+    /// Samples that the agent counted as what they are.
+    pub counted: u64,
+    /// Samples that are shown with the mark.
+    pub shown: u64,
+    /// Whether the agent's counts add up.
+    pub adds_up: bool,
+}
+
+impl Marked {
+    /// Whether nearly all of the function's samples were counted and shown. A few are taken just before the
+    /// fault is made or after it is set right.
+    pub fn is_told(&self) -> bool {
+        self.adds_up
+            && self.worker > 0
+            && self.counted == self.shown
+            && self.counted * 100 >= self.worker * 99
+    }
+}
+
+/// Runs one chain.
+///
+/// # Errors
+/// [`AccuracyError`].
+pub fn measure(
+    guest: &mut dyn Guest,
+    effort: &Effort,
+    chain: Chain,
+) -> Result<Marked, AccuracyError> {
+    let settings = Settings {
+        depth: Some(DEPTH_LIMIT),
+        ..settings(effort.period_ns)
+    };
+    let run = guest.record(&settings, &chain.command(effort.run_ns))?;
+    let counters = run.counters;
+    Ok(Marked {
+        worker: run.total(chain.worker()).samples,
+        counted: match chain {
+            Chain::Deep => counters.truncated,
+            _ => counters.broken,
+        },
+        shown: run.total(chain.mark()).samples,
+        adds_up: counters.check().is_ok(),
+    })
+}
+
+/// The case's rows, one a chain.
+///
+/// # Errors
+/// [`AccuracyError`].
+pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+    let mut rows = Vec::new();
+    for chain in Chain::ALL {
+        let found = measure(guest, effort, chain)?;
+        let Marked {
+            worker,
+            counted,
+            shown,
+            ..
+        } = found;
+        rows.push(Row {
+            case: 10,
+            load: chain.load().into(),
+            truth: format!("{worker} samples below it"),
+            said: format!("{counted} counted, {shown} shown as {}", chain.mark()),
+            interval: "at least 99 % of them".into(),
+            naive: None,
+            fixed: None,
+            verdict: Verdict::of(found.is_told(), || format!("{counted} of {worker}")),
+        });
+    }
+    Ok(rows)
+}

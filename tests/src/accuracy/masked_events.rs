@@ -1,0 +1,87 @@
+//! Case 6: work while events are masked.
+//!
+//! What is due meanwhile is delivered when they are unmasked. One sample comes of each stretch, late; it says
+//! nothing of where the stretch was spent, and must not be charged to what unmasked.
+
+use super::error::AccuracyError;
+use super::guest::{Guest, settings};
+use super::row::{Row, Verdict};
+
+/// How much is run.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Masked stretches, with a stretch between them that is not.
+    pub stretches: u64,
+    /// The running time of each masked stretch, in ns: several sampling periods.
+    pub masked_ns: u64,
+    /// The running time of each other stretch, in ns.
+    pub open_ns: u64,
+    /// The sampling period, in ns.
+    pub period_ns: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Masked {
+    /// Masked stretches.
+    pub stretches: u64,
+    /// Samples that the agent counted as late.
+    pub late: u64,
+    /// Samples that are shown as late.
+    pub shown: u64,
+    /// Samples charged to the code that unmasks.
+    pub charged: u64,
+}
+
+impl Masked {
+    /// Whether each stretch was told. A stretch of which others take a part is late too: there may be more,
+    /// not less.
+    pub fn is_told(&self) -> bool {
+        self.late >= self.stretches && self.shown == self.late && self.charged * 100 <= self.late
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// [`AccuracyError`].
+pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Masked, AccuracyError> {
+    let command = format!(
+        "masked count={} masked_ns={} open_ns={}",
+        effort.stretches, effort.masked_ns, effort.open_ns
+    );
+    let run = guest.record(&settings(effort.period_ns), &command)?;
+    Ok(Masked {
+        stretches: effort.stretches,
+        late: run.counters.late,
+        shown: run.own("[late]").samples,
+        charged: run.own("unmask").samples + run.own("set_mask").samples,
+    })
+}
+
+/// The case's row.
+///
+/// # Errors
+/// [`AccuracyError`].
+pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+    let found = measure(guest, effort)?;
+    let said = format!(
+        "{} late samples, {} shown so; {} charged to the code that unmasks",
+        found.late, found.shown, found.charged
+    );
+    Ok(vec![Row {
+        case: 6,
+        load: format!(
+            "{} µs of work with the signal blocked, {} µs without, sampled each {} µs",
+            effort.masked_ns / 1000,
+            effort.open_ns / 1000,
+            effort.period_ns / 1000
+        ),
+        truth: format!("{} masked stretches", found.stretches),
+        said: said.clone(),
+        interval: "one late sample a stretch; at most 1 % charged".into(),
+        naive: None,
+        fixed: None,
+        verdict: Verdict::of(found.is_told(), || said),
+    }])
+}
