@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
+use unikprof_client::caller_table::CallerTableError;
 use unikprof_client::connection::ConnectionError;
 use unikprof_client::record::RecordError;
 use unikprof_client::recording::RecordingError;
@@ -50,6 +51,9 @@ pub enum AccuracyError {
     /// The recording cannot be named.
     #[error(transparent)]
     Symbols(#[from] SymbolError),
+    /// No caller table can be made for the guest.
+    #[error(transparent)]
+    Callers(#[from] CallerTableError),
     /// The guest's images cannot be used.
     #[error(transparent)]
     Images(#[from] ImageError),

@@ -10,7 +10,8 @@ use super::recorded::Recorded;
 
 /// A guest that runs loads on demand.
 pub trait Guest {
-    /// Records while the guest does what `command` says, and nothing else.
+    /// Records while the guest does what `command` says, and nothing else; with the caller table of the guest,
+    /// as the client's program does.
     ///
     /// # Errors
     /// [`AccuracyError`].

@@ -10,9 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use unikprof_client::caller_table::{CallerTable, prepare};
 use unikprof_client::connection::Address;
 use unikprof_client::interrupt::Interrupt;
-use unikprof_client::record::{self, Patience, Request, Session, Settings};
+use unikprof_client::record::{self, Patience, Request, Session, Settings, Unwind};
 use unikprof_client::symbols::{Force, ImageOptions, Images as SymbolImages, Symbolizer};
 
 use super::capture::Captured;
@@ -44,6 +45,8 @@ pub struct HostedGuest {
     program: PathBuf,
     folder: TempDir,
     symbolizer: Symbolizer,
+    /// What the client makes for this guest.
+    callers: Option<CallerTable>,
 }
 
 impl HostedGuest {
@@ -86,6 +89,7 @@ impl HostedGuest {
             program,
             folder,
             symbolizer,
+            callers: None,
         };
         let line = guest.next_line()?;
         let address = line.strip_prefix("listening on ");
@@ -94,6 +98,8 @@ impl HostedGuest {
             expected: "`listening on ADDRESS`".into(),
             found: line.clone(),
         })?;
+        let session = guest.session()?;
+        guest.callers = prepare(&guest.symbolizer, session.agent(), Unwind::Table)?.table;
         Ok(guest)
     }
 
@@ -122,7 +128,10 @@ impl HostedGuest {
 impl Guest for HostedGuest {
     fn record(&mut self, settings: &Settings, command: &str) -> Result<Recorded, AccuracyError> {
         let mut session = self.session()?;
-        session.start(settings)?;
+        session.start(&Settings {
+            callers: self.callers.clone(),
+            ..settings.clone()
+        })?;
         let truth = self.tell(command)?;
         let path = self.folder.path().join("run.unikprof");
         let request = Request::Stop { recording: 0 };
@@ -153,7 +162,10 @@ impl Guest for HostedGuest {
         Ok(Captures {
             samples,
             images,
-            callers: Vec::new(),
+            callers: self
+                .callers
+                .as_ref()
+                .map_or_else(Vec::new, |table| table.rows().to_vec()),
         })
     }
 }

@@ -54,7 +54,7 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Masked, Accurac
     Ok(Masked {
         stretches: effort.stretches,
         late: run.counters.late,
-        shown: run.own("[late]").samples,
+        shown: run.marked("[late"),
         charged: run.own("unmask").samples + run.own("set_mask").samples,
     })
 }

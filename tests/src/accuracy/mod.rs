@@ -1,5 +1,6 @@
 //! The accuracy suite: loads whose truth is known, beside what a profile says of them.
 
+pub mod blocking;
 pub mod broken_chains;
 pub mod capture;
 pub mod error;
@@ -17,10 +18,12 @@ pub mod slow_down;
 pub mod statistics;
 pub mod step_lock;
 pub mod truth;
+pub mod without_frame_pointers;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use unikprof_accuracy_loads::leaves::LOADS;
 
 use error::AccuracyError;
 use guest::Guest;
@@ -58,11 +61,11 @@ pub fn main() -> ExitCode {
 type Case = fn(&mut dyn Guest) -> Result<Vec<Row>, AccuracyError>;
 
 /// The hosted cases, by their numbers.
-const CASES: [(u8, Case); 7] = [
+const CASES: [(u8, Case); 9] = [
     (1, |guest| {
         let effort = known_shares::Effort {
             runs: 100,
-            run_ns: SECOND,
+            run_ns: SECOND / 2,
             period_ns: PERIOD_NS,
         };
         known_shares::rows(guest, &effort)
@@ -71,7 +74,7 @@ const CASES: [(u8, Case); 7] = [
     (3, |guest| {
         let effort = step_lock::Effort {
             runs: 20,
-            run_ns: SECOND,
+            run_ns: SECOND / 2,
             period_ns: 1_000_000,
         };
         step_lock::rows(guest, &effort)
@@ -79,7 +82,7 @@ const CASES: [(u8, Case); 7] = [
     (4, |guest| {
         let effort = slow_down::Effort {
             pairs: 20,
-            run_ns: SECOND,
+            run_ns: SECOND / 2,
             period_ns: PERIOD_NS,
         };
         slow_down::rows(guest, &effort)
@@ -93,6 +96,14 @@ const CASES: [(u8, Case); 7] = [
         };
         masked_events::rows(guest, &effort)
     }),
+    (7, |guest| {
+        let effort = blocking::Effort {
+            waits: 500,
+            timer_ns: 10_000_000,
+            network_ns: 7_000_000,
+        };
+        blocking::rows(guest, &effort)
+    }),
     (8, |guest| {
         let effort = short_bursts::Effort {
             bursts: 20_000,
@@ -101,6 +112,27 @@ const CASES: [(u8, Case); 7] = [
             period_ns: 1_000_000,
         };
         short_bursts::rows(guest, &effort)
+    }),
+    (9, |guest| {
+        let mixed = "Rust below two C functions without frame pointers";
+        let mut rows = vec![without_frame_pointers::row(
+            guest,
+            mixed,
+            "frameless",
+            20_000,
+        )?];
+        let mut whole = HostedGuest::start(FramePointers::Omitted)?;
+        for load in LOADS.map(|load| load.name) {
+            let what = format!("no frame pointers at all: {load}");
+            rows.push(without_frame_pointers::row(
+                &mut whole, &what, load, 20_000,
+            )?);
+        }
+        let outermost = "accuracy_guest::main";
+        rows.push(without_frame_pointers::recorded_row(
+            &mut whole, outermost, SECOND,
+        )?);
+        Ok(rows)
     }),
     (10, |guest| {
         let effort = broken_chains::Effort {

@@ -78,6 +78,12 @@ impl Recorded {
         }
     }
 
+    /// The samples whose leaf is a mark that begins so, such as `[late`.
+    pub fn marked(&self, mark: &str) -> u64 {
+        let rows = self.rows.iter().filter(|row| row.text.starts_with(mark));
+        rows.map(|row| row.own).sum()
+    }
+
     fn none(&self) -> Shown {
         Shown {
             samples: 0,

@@ -79,6 +79,12 @@ impl Factor {
     pub fn holds(&self, truth: f64) -> bool {
         (self.low..=self.high).contains(&truth)
     }
+
+    /// Whether it lies within so many standard deviations, and not only within the interval's 1.96.
+    pub fn is_within(&self, deviations: f64, truth: f64) -> bool {
+        let deviation = (self.high / self.low).ln() / (2.0 * Z);
+        (truth / self.factor).ln().abs() <= deviations * deviation
+    }
 }
 
 /// The greatest number of hits that `trials`, each a hit with this probability, stay below with at most the
@@ -139,6 +145,7 @@ mod tests {
         assert!((found.low - 1.1640).abs() < 1e-3, "{found:?}");
         assert!((found.high - 7.7320).abs() < 1e-3, "{found:?}");
         assert!(found.holds(2.0) && !found.holds(1.0));
+        assert!(found.is_within(1.97, found.low) && !found.is_within(1.95, found.low));
         assert_eq!(Factor::of_odds(odds(0, 1), odds(1, 1)), None);
     }
 

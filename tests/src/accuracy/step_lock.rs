@@ -3,7 +3,7 @@
 //! One function works in the first half of each period, another in the second. Sampled at fixed intervals
 //! of the period, each recording sees one half only; sampled at random, both have their share.
 
-use unikprof_client::record::Settings;
+use unikprof_client::record::{Settings, Unwind};
 use unikprof_client::report::Interval;
 
 use super::error::AccuracyError;
@@ -51,6 +51,8 @@ pub fn measure(
     const FIRST: &str = "first_half";
     let settings = Settings {
         fixed_interval,
+        // The halves look at the clock all the time, through a C library without frame pointers.
+        unwind: Unwind::Table,
         ..settings(effort.period_ns)
     };
     let load_ns = effort.period_ns * numerator / denominator;

@@ -1,0 +1,90 @@
+//! Case 7: waiting for timers and for the network.
+//!
+//! Recorded with `--mode off-cpu`, a profile says where the guest waited, and how long. The truth are the
+//! monotonic clock and the thread's CPU clock around each wait.
+
+use unikprof_client::record::{Mode, Settings};
+
+use super::error::AccuracyError;
+use super::guest::{Guest, settings};
+use super::row::{Row, Verdict, percent};
+
+/// How far a function's blocked time may be off.
+pub const GOAL: f64 = 0.02;
+
+/// How much is run.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Waits of each kind.
+    pub waits: u64,
+    /// How long each waits for a timer, in ns.
+    pub timer_ns: u64,
+    /// How long each waits for the network's answer, in ns.
+    pub network_ns: u64,
+}
+
+/// The functions that wait.
+pub const FUNCTIONS: [&str; 2] = ["wait_for_timer", "wait_for_network"];
+
+/// What came of one function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waited {
+    /// The function.
+    pub function: &'static str,
+    /// How long it was blocked, in ns.
+    pub truth_ns: u64,
+    /// What the profile says of it, in ns.
+    pub shown_ns: u64,
+}
+
+impl Waited {
+    /// By which part of the truth the profile is off.
+    pub fn error(&self) -> f64 {
+        self.shown_ns as f64 / self.truth_ns.max(1) as f64 - 1.0
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// [`AccuracyError`].
+pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<[Waited; 2], AccuracyError> {
+    let settings = Settings {
+        mode: Mode::OffCpu,
+        ..settings(1_000_000)
+    };
+    let command = format!(
+        "waits count={} timer_ns={} network_ns={}",
+        effort.waits, effort.timer_ns, effort.network_ns
+    );
+    let run = guest.record(&settings, &command)?;
+    Ok(FUNCTIONS.map(|function| Waited {
+        function,
+        truth_ns: run.truth.get(function),
+        shown_ns: run.total(function).samples,
+    }))
+}
+
+/// The case's rows, one a function.
+///
+/// # Errors
+/// [`AccuracyError`].
+pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+    let waited = measure(guest, effort)?;
+    let ms = |ns: u64| format!("{:.1} ms", ns as f64 / 1e6);
+    let row = |waited: Waited| Row {
+        case: 7,
+        load: format!("{} waits in `{}`", effort.waits, waited.function),
+        truth: format!("{} blocked", ms(waited.truth_ns)),
+        said: format!(
+            "{} in it, off by {}",
+            ms(waited.shown_ns),
+            percent(waited.error())
+        ),
+        interval: format!("± {}", percent(GOAL)),
+        naive: None,
+        fixed: None,
+        verdict: Verdict::of(waited.error().abs() <= GOAL, || percent(waited.error())),
+    };
+    Ok(waited.map(row).to_vec())
+}
