@@ -1,0 +1,20 @@
+//! Case 4.
+
+use unikprof_tests::accuracy::slow_down::{Effort, measure};
+
+/// Guards the comparison of two recordings: a function twice as slow has moved by as much.
+///
+/// The bound: six standard deviations, less likely than 1e-8. That is a factor of 1.4 with so many
+/// samples, so a function that has not moved would be found.
+#[test]
+fn a_function_twice_as_slow_has_moved_by_as_much() {
+    let effort = Effort {
+        pairs: 3,
+        run_ns: 500_000_000,
+        period_ns: super::PERIOD_NS,
+    };
+    let found = measure(&mut super::guest(), &effort, 100).unwrap();
+    let shown = found.shown.unwrap();
+    assert!(shown.is_within(6.0, found.truth), "{found:?}");
+    assert!(!shown.is_within(6.0, 1.0), "{found:?}");
+}
