@@ -63,5 +63,5 @@ fn cached(key: &mut u32) -> u32 {
 
 #[inline(never)]
 fn mixed(state: u64) -> u64 {
-    step(step(black_box(state)))
+    step(step(black_box(state))).wrapping_add(139)
 }

@@ -1,8 +1,6 @@
 //! Calls in last place that the compiler makes jumps: who jumped is on no stack, and the caller is whoever
 //! called the first of them.
 
-use core::hint::black_box;
-
 use super::{Buffers, Caller, Load};
 use crate::work::step;
 
@@ -40,9 +38,11 @@ fn send_parcels(_: &mut Buffers, parts: u32) -> u64 {
     sum
 }
 
+// No `black_box` from here on: it takes an address on the stack, and no call behind it becomes a jump.
+
 #[inline(never)]
 fn route(item: u64, state: u64) -> u64 {
-    if black_box(item) >> 32 == 0 {
+    if item >> 32 == 0 {
         by_air(state ^ item)
     } else {
         by_sea(state ^ item)
@@ -51,15 +51,15 @@ fn route(item: u64, state: u64) -> u64 {
 
 #[inline(never)]
 fn by_air(state: u64) -> u64 {
-    deliver(step(black_box(state)))
+    deliver(step(state))
 }
 
 #[inline(never)]
 fn by_sea(state: u64) -> u64 {
-    deliver(step(step(black_box(state))) ^ 1)
+    deliver(step(step(state)) ^ 1)
 }
 
 #[inline(never)]
 fn deliver(state: u64) -> u64 {
-    step(step(black_box(state)))
+    step(step(state)).wrapping_add(137)
 }
