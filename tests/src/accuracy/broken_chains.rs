@@ -1,8 +1,9 @@
 //! Case 10: chains of frame pointers that are too deep, or broken.
 //!
-//! Each sample of the load is to be recorded, counted as what it is, and shown so.
+//! Each sample of the load is to be recorded, counted as what it is, and shown so. With `--unwind table` the
+//! frame pointers do not matter, and the stacks of broken chains go on beyond the fault.
 
-use unikprof_client::record::Settings;
+use unikprof_client::record::{Settings, Unwind};
 
 use super::error::AccuracyError;
 use super::guest::{Guest, settings};
@@ -81,6 +82,8 @@ pub struct Marked {
     pub counted: u64,
     /// Samples that are shown with the mark.
     pub shown: u64,
+    /// Samples whose stack goes on beyond the fault.
+    pub beyond: u64,
     /// Whether the agent's counts add up.
     pub adds_up: bool,
 }
@@ -104,9 +107,11 @@ pub fn measure(
     guest: &mut dyn Guest,
     effort: &Effort,
     chain: Chain,
+    unwind: Unwind,
 ) -> Result<Marked, AccuracyError> {
     let settings = Settings {
         depth: Some(DEPTH_LIMIT),
+        unwind,
         ..settings(effort.period_ns)
     };
     let run = guest.record(&settings, &chain.command(effort.run_ns))?;
@@ -118,34 +123,62 @@ pub fn measure(
             _ => counters.broken,
         },
         shown: run.total(chain.mark()).samples,
+        // Who calls the functions that break their chain.
+        beyond: run.total("chains::run").samples,
         adds_up: counters.check().is_ok(),
     })
 }
 
-/// The case's rows, one a chain.
+/// The case's rows: each chain as a recording finds it, and broken ones by the table.
 ///
 /// # Errors
 /// [`AccuracyError`].
 pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+    let row = |load: &str, truth: &Marked, said, interval: &str, verdict| Row {
+        case: 10,
+        load: load.into(),
+        truth: format!("{} samples below it", truth.worker),
+        said,
+        interval: interval.into(),
+        naive: None,
+        fixed: None,
+        verdict,
+    };
     let mut rows = Vec::new();
     for chain in Chain::ALL {
-        let found = measure(guest, effort, chain)?;
+        let found = measure(guest, effort, chain, Unwind::Fp)?;
         let Marked {
             worker,
             counted,
             shown,
             ..
         } = found;
-        rows.push(Row {
-            case: 10,
-            load: chain.load().into(),
-            truth: format!("{worker} samples below it"),
-            said: format!("{counted} counted, {shown} shown as {}", chain.mark()),
-            interval: "at least 99 % of them".into(),
-            naive: None,
-            fixed: None,
-            verdict: Verdict::of(found.is_told(), || format!("{counted} of {worker}")),
-        });
+        rows.push(row(
+            chain.load(),
+            &found,
+            format!("{counted} counted, {shown} shown as {}", chain.mark()),
+            "at least 99 % of them",
+            Verdict::of(found.is_told(), || format!("{counted} of {worker}")),
+        ));
+        if chain == Chain::Deep {
+            continue;
+        }
+        let found = measure(guest, effort, chain, Unwind::Table)?;
+        let Marked {
+            worker,
+            counted,
+            beyond,
+            ..
+        } = found;
+        rows.push(row(
+            &format!("{}, `--unwind table`", chain.load()),
+            &found,
+            format!("{beyond} go on beyond it, {counted} counted as broken"),
+            "at least 99 % go on",
+            Verdict::of(beyond * 100 >= worker * 99 && worker > 0, || {
+                format!("{beyond} of {worker}")
+            }),
+        ));
     }
     Ok(rows)
 }

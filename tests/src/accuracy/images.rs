@@ -282,8 +282,10 @@ impl Sections {
 fn address_of_offset(file: &object::File<'_>, offset: u64) -> Option<u64> {
     file.segments().filter(is_executable).find_map(|segment| {
         let (begin, size) = segment.file_range();
-        let inside = (begin..begin.saturating_add(size)).contains(&offset);
-        inside.then(|| segment.address().wrapping_add(offset - begin))
+        // Systems that tell of whole pages begin with the segment's first.
+        let page = begin & !0xfff;
+        let inside = (page..begin.saturating_add(size)).contains(&offset);
+        inside.then(|| (segment.address() & !0xfff).wrapping_add(offset - page))
     })
 }
 

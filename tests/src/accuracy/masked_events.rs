@@ -31,6 +31,8 @@ pub struct Masked {
     pub shown: u64,
     /// Samples charged to the code that unmasks.
     pub charged: u64,
+    /// Samples that should have come and did not, where the agent can tell.
+    pub missing: Option<i64>,
 }
 
 impl Masked {
@@ -55,6 +57,7 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Masked, Accurac
         stretches: effort.stretches,
         late: run.counters.late,
         shown: run.marked("[late"),
+        missing: run.counters.missing,
         charged: run.own("unmask").samples + run.own("set_mask").samples,
     })
 }
@@ -65,8 +68,9 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Masked, Accurac
 /// [`AccuracyError`].
 pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let found = measure(guest, effort)?;
+    let missing = found.missing.map_or("unknown".into(), |n| n.to_string());
     let said = format!(
-        "{} late samples, {} shown so; {} charged to the code that unmasks",
+        "{} late samples, {} shown so; {} charged to the code that unmasks; {missing} missing",
         found.late, found.shown, found.charged
     );
     Ok(vec![Row {

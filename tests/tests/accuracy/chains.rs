@@ -1,8 +1,10 @@
 //! Case 10.
 
+use unikprof_client::record::Unwind;
 use unikprof_tests::accuracy::broken_chains::{Chain, Effort, measure};
 
-/// Guards the marks and the counters of stacks that are cut or broken.
+/// Guards the marks and the counters of stacks that are cut or broken, and the way by the table past what is
+/// broken.
 ///
 /// Nearly all the time is spent below the fault; what is sampled around it is less than a thousandth, and a
 /// twentieth is left for it.
@@ -14,11 +16,19 @@ fn chains_that_are_too_deep_or_broken_are_told() {
     };
     let mut guest = super::guest();
     for chain in [Chain::Deep, Chain::Cyclic, Chain::Corrupted] {
-        let found = measure(&mut guest, &effort, chain).unwrap();
+        let found = measure(&mut guest, &effort, chain, Unwind::Fp).unwrap();
         assert!(found.adds_up && found.worker > 100, "{chain:?}: {found:?}");
         assert_eq!(found.counted, found.shown, "{chain:?}: {found:?}");
         assert!(
             found.counted * 20 >= found.worker * 19,
+            "{chain:?}: {found:?}"
+        );
+    }
+    for chain in [Chain::Cyclic, Chain::Corrupted, Chain::Missing] {
+        let found = measure(&mut guest, &effort, chain, Unwind::Table).unwrap();
+        assert!(found.adds_up && found.worker > 100, "{chain:?}: {found:?}");
+        assert!(
+            found.beyond * 20 >= found.worker * 19,
             "{chain:?}: {found:?}"
         );
     }
