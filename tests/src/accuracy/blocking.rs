@@ -1,7 +1,7 @@
 //! Case 7: waiting for timers and for the network.
 //!
-//! Recorded with `--mode off-cpu`, a profile says where the guest waited, and how long. The truth are the
-//! monotonic clock and the thread's CPU clock around each wait.
+//! Recorded with `--mode off-cpu`, a profile says where the guest waited, and how long. The truth is the
+//! monotonic clock around each wait, less what the thread ran in it or could have run while others did.
 
 use unikprof_client::record::{Mode, Settings};
 

@@ -67,12 +67,20 @@ fn wait_for_network(vcpu: &Vcpu, peer: &mut TcpStream) -> Result<u64, Box<dyn Er
     Ok(ns)
 }
 
-/// How long `wait` did not run.
+/// How long `wait` neither ran nor could have run.
 fn blocked_ns(wait: impl FnOnce()) -> u64 {
-    let (began, ran) = (now_ns(), running_ns());
+    let (began, ran, waited) = (now_ns(), running_ns(), waited_ns());
     wait();
-    let ran = running_ns() - ran;
-    (now_ns() - began).saturating_sub(ran)
+    let (waited, ran) = (waited_ns() - waited, running_ns() - ran);
+    (now_ns() - began).saturating_sub(ran + waited)
+}
+
+/// How long the calling thread was ready to run while others ran, by the scheduler's statistics; 0 where there
+/// are none.
+fn waited_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let waited = text.split_ascii_whitespace().nth(1);
+    waited.and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 
 /// The other end of a line that answers each byte after a while. Its thread is not profiled, and ends with
