@@ -1,6 +1,6 @@
 //! Chains of frame pointers that are broken in a known way.
 //!
-//! Each function leaves something wrong where the next older frame record should be, calls [`under`],
+//! Each function leaves something wrong where the next older frame record should be, calls `under`,
 //! which has a frame of its own and works, and sets things right again. A walk along frame pointers finds
 //! `under` and its caller, then the bad record. The unwind tables are right: a walk by them finds its way.
 #![allow(unsafe_code)]
