@@ -119,9 +119,9 @@ pub fn walk<'a>(
                         path.push(code);
                         by_table(place, code, stack, guide.code, callers, depth, path)
                     }
-                    _ => {
+                    callers => {
                         path.push(code);
-                        by_records(place, stack, guide.code, depth, path)
+                        by_records(place, code, stack, guide.code, callers, depth, path)
                     }
                 };
                 if by_rule {
@@ -176,9 +176,11 @@ impl Place {
         stack: &impl ReadStack,
         code: &CodeMap,
     ) -> Result<(u32, bool), End> {
-        if rule == Rule::UNKNOWN || rule == Rule::FRAME_RECORD {
-            let code = self.step_by_record(stack, code)?;
-            return Ok((code, rule == Rule::FRAME_RECORD));
+        if rule == Rule::UNKNOWN {
+            return Ok((self.step_by_record(stack, code)?, false));
+        }
+        if rule == Rule::FRAME_RECORD {
+            return Ok((self.step_to_caller(stack, code)?, true));
         }
         let Caller::Cfa {
             base,
@@ -198,7 +200,23 @@ impl Place {
             }
             None => {}
         }
-        Ok((self.step_by_record(stack, code)?, false))
+        Ok((self.step_to_caller(stack, code)?, false))
+    }
+
+    /// The same for a function that is known to have a caller: a frame pointer of 0 comes too early.
+    #[inline]
+    fn step_to_caller(&mut self, stack: &impl ReadStack, code: &CodeMap) -> Result<u32, End> {
+        self.step_by_record(stack, code).map_err(|end| match end {
+            End::Root if self.ends_in_zero(stack) => End::Broken,
+            end => end,
+        })
+    }
+
+    /// Whether the chain ends because the frame pointer is 0, and not at the end of the stack or a return
+    /// address of 0.
+    #[inline]
+    fn ends_in_zero(&self, stack: &impl ReadStack) -> bool {
+        self.fp == 0 && self.sp != stack.end()
     }
 
     /// The return address, the canonical frame address and the caller's frame pointer, as a rule says.
@@ -298,24 +316,42 @@ fn rule_of_bytes(bytes: [u8; 5]) -> Rule {
     }
 }
 
-/// Follows the chain of records to the root. The path goes in and out by value: only so do its length
-/// and hash stay in registers.
+/// Follows the chain of records to the root, from the frame that returns to `return_code`. The path goes
+/// in and out by value: only so do its length and hash stay in registers.
 #[inline]
 fn by_records<'a>(
     mut place: Place,
+    mut return_code: u32,
     stack: &impl ReadStack,
     code: &CodeMap,
+    callers: Option<&CallerTable<'_>>,
     depth: usize,
     mut path: Path<'a>,
 ) -> (Path<'a>, Walked) {
     let end = loop {
         match place.step_by_record(stack, code) {
+            // A function that has a caller was taken for the outermost.
+            Err(End::Root) if place.ends_in_zero(stack) && has_caller(callers, return_code) => {
+                break End::Broken;
+            }
             Err(end) => break end,
             Ok(_) if path.len() >= depth => break End::Truncated,
-            Ok(code) => path.push(code),
+            Ok(code) => {
+                path.push(code);
+                return_code = code;
+            }
         }
     };
     (path, Walked::by_frame_pointer(end, false))
+}
+
+/// Whether a table knows that the function that is returned to has a caller.
+#[inline]
+fn has_caller(callers: Option<&CallerTable<'_>>, return_code: u32) -> bool {
+    callers.is_some_and(|callers| {
+        let rule = callers.rule(return_code.wrapping_sub(1));
+        matches!(rule.caller(), Caller::Cfa { .. })
+    })
 }
 
 /// Looks the frames up one by one, the first of them that which returns to `return_code`.
@@ -681,6 +717,38 @@ mod tests {
         let (walked, path) = walk_with(&words, leaf, &unknown, true, ());
         assert_eq!(path, codes(&[0, 0x101, 0x201, 0x301]));
         assert!(walked.mixed, "a frame was found by its frame pointer");
+    }
+
+    /// A 0 in the frame pointer ends the chain of the outermost function only: the table knows which that
+    /// is not.
+    #[test]
+    fn a_zero_that_comes_too_early_is_broken() {
+        let words = [0, CODE + 0x101, 7, 8, 9];
+        let leaf = Registers { fp: STACK, ..LEAF };
+        let rows = |rule| [row(0, Rule::FRAME_RECORD), row(0x100, rule)];
+        for (rule, end) in [
+            (Rule::FRAME_RECORD, End::Broken),
+            (from_sp(3, None), End::Broken),
+            (Rule::UNKNOWN, End::Root),
+            (Rule::OUTERMOST, End::Root),
+        ] {
+            let (walked, path) = walk_with(&words, leaf, &rows(rule), false, ());
+            assert_eq!(walked.end, end, "{rule:?}");
+            assert_eq!(path[..2], codes(&[0, 0x101]));
+        }
+        let by_table = walk_with(&words, leaf, &rows(Rule::FRAME_RECORD), true, ());
+        assert_eq!(by_table.0.end, End::Broken);
+        let no_frame = Registers { fp: 0, ..LEAF };
+        let at_leaf = walk_with(&words, no_frame, &rows(Rule::UNKNOWN), false, ());
+        assert_eq!(
+            at_leaf.0.end,
+            End::Broken,
+            "the leaf has a record, says the table"
+        );
+        // Where the stack ends there is nothing more, whatever the table says.
+        let whole = [0, CODE + 0x101];
+        let (walked, _) = walk_with(&whole, leaf, &rows(Rule::FRAME_RECORD), false, ());
+        assert_eq!(walked.end, End::Root);
     }
 
     struct Bytes([u8; 5]);

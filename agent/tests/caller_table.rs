@@ -92,7 +92,7 @@ fn record(
     let frames = client.start(service, start);
     read::<Started>(&frames[0]);
     // The fake's stack begins with a frame record, of which an entry rule sees the first word.
-    tick(agent, &[u64::from(ENTRY), 2, 3]);
+    tick(agent, &[u64::from(ENTRY), 2, 0x2003]);
     let pending: Pending = read(&client.ask(service, &Stop { recording: 0 })[0]);
     let fetch = Fetch {
         epoch: pending.first_epoch,
@@ -135,7 +135,7 @@ fn a_table_is_sent_installed_and_used() {
     // The word at the stack pointer is a frame pointer, no return address: the rule leads nowhere, and
     // the frame pointer is followed.
     let (stack, ways) = record(agent, &mut client, &mut service, by_table);
-    assert_eq!((stack, ways), (vec![ENTRY, 2, 3], [0, 0, 1, 0]));
+    assert_eq!((stack, ways), (vec![ENTRY, 2, 0x2003], [0, 0, 1, 0]));
     let without = Start {
         flags: discard,
         ..one_ms()
@@ -148,7 +148,7 @@ fn a_table_is_sent_installed_and_used() {
         ..by_table
     };
     client.start(&mut service, every);
-    tick(agent, &[1, 2, 0x2000, 4]);
+    tick(agent, &[1, 2, 0x2000, 0x2004]);
     let pending: Pending = read(&client.ask(&mut service, &Stop { recording: 0 })[0]);
     let frames = client.ask(
         &mut service,
