@@ -178,7 +178,7 @@ fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>)
 /// What would rank two shares.
 pub(crate) fn samples_needed(recorded: u64, a: &Interval, b: &Interval) -> String {
     // More than this is no advice.
-    const MOST_TIMES: u64 = 10_000;
+    const MOST_TIMES: u64 = 100;
     match Interval::samples_to_tell_apart(a.share, b.share) {
         Some(needed) if needed / recorded.max(1) < MOST_TIMES => format!(
             "if they stay so far apart, about {} samples rank them: record {:.1} times as long, or \
