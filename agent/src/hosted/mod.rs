@@ -36,7 +36,7 @@ use std::string::String;
 use std::sync::OnceLock;
 use std::vec::Vec;
 
-use crate::{Agent, StartError};
+use crate::{Agent, LinkedTableError, StartError};
 
 use network::Network;
 
@@ -62,6 +62,9 @@ pub struct Config {
     pub signal: i32,
     /// Memory for a caller table, which clients send; 10 bytes a row. 0: the agent takes none.
     pub caller_table_bytes: usize,
+    /// A caller table that is linked into the program, as `unikprof-client caller-table` makes it: it is
+    /// there before a client has sent one.
+    pub linked_caller_table: Option<&'static [u8]>,
 }
 
 impl Default for Config {
@@ -75,6 +78,7 @@ impl Default for Config {
             guest_id: None,
             signal: libc::SIGPROF,
             caller_table_bytes: 1 << 20,
+            linked_caller_table: None,
         }
     }
 }
@@ -98,6 +102,8 @@ pub enum Error {
     Started,
     /// The configuration cannot be used.
     Start(StartError),
+    /// The caller table that is linked in cannot be used.
+    CallerTable(LinkedTableError),
     /// The address cannot be listened on.
     Listen(SocketAddr, io::Error),
     /// A system call failed: which, and how.
@@ -113,6 +119,7 @@ impl fmt::Display for Error {
         match self {
             Self::Started => f.write_str("this process has an agent already"),
             Self::Start(error) => write!(f, "the agent's configuration cannot be used: {error}"),
+            Self::CallerTable(error) => write!(f, "{error}"),
             Self::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
             Self::System(call, error) => write!(f, "{call} failed: {error}"),
             Self::Registered => f.write_str("this thread is registered already"),
@@ -128,6 +135,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Start(error) => Some(error),
+            Self::CallerTable(error) => Some(error),
             Self::Listen(_, error) | Self::System(_, error) => Some(error),
             Self::Started | Self::Registered | Self::NoFreeVcpu(_) => None,
         }
@@ -174,9 +182,14 @@ pub fn start(config: Config) -> Result<Guest, Error> {
     };
     let callers: &'static mut [MaybeUninit<u8>] =
         Vec::leak(std::vec![MaybeUninit::uninit(); config.caller_table_bytes]);
-    let agent = Agent::new(platform, agent_config, memory)
+    let mut agent = Agent::new(platform, agent_config, memory)
         .map_err(Error::Start)?
         .with_caller_memory(callers);
+    if let Some(table) = config.linked_caller_table {
+        agent
+            .install_caller_table(table)
+            .map_err(Error::CallerTable)?;
+    }
     AGENT.set(agent).map_err(|_| Error::Started)?;
     let agent = AGENT.get().ok_or(Error::Started)?;
     thread::install_handler(config.signal)?;

@@ -17,6 +17,9 @@ use crate::symbols::{SymbolWarning, Symbolizer};
 pub struct Prepared {
     /// The table, where there is one that the agent has room for.
     pub table: Option<CallerTable>,
+    /// Where the program's image is missing: the checksum of the table that the agent holds
+    /// already, which was linked into the guest or came from another client.
+    pub held: Option<u32>,
     /// What the user should know, where callers will be guessed.
     pub notes: Vec<Note>,
 }
@@ -38,14 +41,30 @@ pub fn prepare(
     let mut guest = GuestTable::compile(symbolizer, agent)?;
     let chosen = guest.choose(agent, unwind);
     let mut notes = guest.notes;
-    match chosen {
-        Ok(table) => Ok(Prepared { table, notes }),
-        Err(note) if unwind == Unwind::Table => Err(CallerTableError::Needed(note)),
-        Err(note) => {
-            notes.push(note);
-            Ok(Prepared { table: None, notes })
-        }
+    let (table, refused) = match chosen {
+        Ok(table) => (table, None),
+        Err(note) => (None, Some(note)),
+    };
+    let is_image_missing = notes
+        .iter()
+        .chain(&refused)
+        .any(|note| matches!(note, Note::NoImage { .. }));
+    if is_image_missing && agent.caller_table.is_some() {
+        return Ok(Prepared {
+            held: agent.caller_table,
+            ..Prepared::default()
+        });
     }
+    match refused {
+        Some(note) if unwind == Unwind::Table => return Err(CallerTableError::Needed(note)),
+        Some(note) => notes.push(note),
+        None => {}
+    }
+    Ok(Prepared {
+        table,
+        held: None,
+        notes,
+    })
 }
 
 struct GuestTable<'a> {

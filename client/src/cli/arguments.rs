@@ -229,6 +229,7 @@ impl SettingsArguments {
             fixed_interval: self.fixed_interval,
             unwind: self.unwind,
             callers: None,
+            held_callers: None,
         }
     }
 }

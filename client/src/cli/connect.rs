@@ -12,11 +12,13 @@ use super::json;
 use super::names::{self, NameArguments};
 use super::outputs::{Plan, ReportOutput, Target};
 use super::print;
-use crate::caller_table::{self, CallerTable, Prepared};
+use crate::caller_table::{self, Prepared};
 use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
 use crate::progress::ProgressLine;
-use crate::record::{self, Observer, Outcome, Patience, RecordError, Request, Session, Unwind};
+use crate::record::{
+    self, Observer, Outcome, Patience, RecordError, Request, Session, Settings, Unwind,
+};
 use crate::recording::{Reading, Recording};
 use crate::report::{Report, ReportOptions};
 use crate::symbols::{SymbolWarning, Symbolizer};
@@ -99,7 +101,7 @@ impl Conversation {
         if !arguments.names.is_empty() {
             names::check(symbolizer, self.session.agent())?;
         }
-        settings.callers = self.callers(&arguments.settings, symbolizer)?;
+        self.callers(&arguments.settings, symbolizer, &mut settings)?;
         let started = self.session.start(&settings)?;
         print(match self.json {
             true => json::started(&settings, started.recording),
@@ -113,7 +115,7 @@ impl Conversation {
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
         let mut settings = arguments.settings.settings(arguments.duration_ns);
-        settings.callers = self.callers(&arguments.settings, symbolizer)?;
+        self.callers(&arguments.settings, symbolizer, &mut settings)?;
         self.download(
             &arguments.outputs,
             &arguments.names,
@@ -122,15 +124,16 @@ impl Conversation {
         )
     }
 
-    /// The table to look callers up in, as far as it is wanted and can be had.
+    /// Finds the table to look callers up in, as far as it is wanted and can be had.
     fn callers(
         &self,
-        settings: &SettingsArguments,
+        arguments: &SettingsArguments,
         symbolizer: &Symbolizer,
-    ) -> Result<Option<CallerTable>, Failure> {
-        if settings.no_caller_table {
-            return match settings.unwind {
-                Unwind::Fp => Ok(None),
+        settings: &mut Settings,
+    ) -> Result<(), Failure> {
+        if arguments.no_caller_table {
+            return match arguments.unwind {
+                Unwind::Fp => Ok(()),
                 Unwind::Table => Err(Failure::Usage(
                     "`--unwind table` needs the caller table that `--no-caller-table` leaves out"
                         .into(),
@@ -138,11 +141,14 @@ impl Conversation {
             };
         }
         let agent = self.session.agent();
-        let Prepared { table, notes } = caller_table::prepare(symbolizer, agent, settings.unwind)?;
+        let Prepared { table, held, notes } =
+            caller_table::prepare(symbolizer, agent, arguments.unwind)?;
         for note in notes.iter().filter(|_| !self.json) {
             eprintln!("warning: {note}");
         }
-        Ok(table)
+        settings.callers = table;
+        settings.held_callers = held;
+        Ok(())
     }
 
     fn fetch(

@@ -77,6 +77,8 @@ pub struct Settings {
     /// The table to look callers up in, made [for this agent](crate::caller_table::prepare); it is
     /// sent unless the agent has it.
     pub callers: Option<CallerTable>,
+    /// Where there is none to send: the checksum of the table that the agent holds and should use.
+    pub held_callers: Option<u32>,
 }
 
 impl Default for Settings {
@@ -92,6 +94,7 @@ impl Default for Settings {
             fixed_interval: false,
             unwind: Unwind::default(),
             callers: None,
+            held_callers: None,
         }
     }
 }
@@ -125,7 +128,9 @@ impl Settings {
             });
         }
         let by_table = self.unwind == Unwind::Table;
-        if by_table && self.callers.is_none() {
+        let caller_table = self.callers.as_ref().map(CallerTable::checksum);
+        let caller_table = caller_table.or(self.held_callers);
+        if by_table && caller_table.is_none() {
             return Err(RecordError::NoCallerTable);
         }
         let flag = |set, flag| if set { flag } else { 0 };
@@ -139,7 +144,7 @@ impl Settings {
             flags: flag(self.discard, start_flag::DISCARD)
                 | flag(self.fixed_interval, start_flag::FIXED_INTERVAL)
                 | flag(by_table, start_flag::UNWIND_TABLE),
-            caller_table: self.callers.as_ref().map(CallerTable::checksum),
+            caller_table,
         })
     }
 }

@@ -33,6 +33,9 @@ const LOADS: [(&str, u32, Load); 8] = [
     ("registration", 1, registration::run),
 ];
 
+/// Names a caller table's file, in the place of one that is linked in.
+const CALLERS_VARIABLE: &str = "UNIKPROF_TEST_CALLERS";
+
 type Load = fn(&Guest, &Stop) -> Result<(), Box<dyn Error>>;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -42,10 +45,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err(format!("`{name}` is no load; there are {known}").into());
     };
     let stop = Stop::at_end_of_input()?;
+    let linked = match std::env::var_os(CALLERS_VARIABLE) {
+        Some(path) => Some(&*std::fs::read(path)?.leak()),
+        None => None,
+    };
     let guest = hosted::start(Config {
         vcpus: *vcpus,
         memory_bytes: 4 << 20,
         guest_name: Some(name),
+        linked_caller_table: linked,
         ..Config::default()
     })?;
     println!("listening on {}", guest.address());

@@ -5,6 +5,7 @@
 mod harness;
 
 mod attribution;
+mod callers;
 mod demo;
 mod hostile;
 mod idle;

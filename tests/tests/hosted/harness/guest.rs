@@ -21,8 +21,17 @@ pub(crate) struct Guest {
 impl Guest {
     /// Starts a guest with one of the program's loads.
     pub(crate) fn start(load: &str) -> Guest {
-        let mut child = Command::new(Guest::program())
-            .arg(load)
+        Guest::spawn(Command::new(Guest::program()).arg(load))
+    }
+
+    /// Starts a copy of the program with a caller table of its own.
+    pub(crate) fn start_with_callers(program: &Path, load: &str, table: &Path) -> Guest {
+        let mut command = Command::new(program);
+        Guest::spawn(command.arg(load).env("UNIKPROF_TEST_CALLERS", table))
+    }
+
+    fn spawn(command: &mut Command) -> Guest {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
