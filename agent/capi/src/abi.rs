@@ -1,0 +1,199 @@
+//! Structures and constants that C sees. No behaviour here.
+//!
+//! Every structure begins with its size and the version of the header that it was compiled with. A new
+//! field goes to the end and raises [`UNIKPROF_ABI_VERSION`]; the fields that an older caller lacks are
+//! taken as zero.
+
+use core::ffi::{c_char, c_void};
+
+/// The version of this header. Structures carry it, and `unikprof_abi_version` answers that of the
+/// library: a library takes structures of its own version and of all before it.
+pub const UNIKPROF_ABI_VERSION: u32 = 1;
+
+/// In the place of a deadline: there is nothing to wait for. It is later than every other, so that the
+/// earlier of two deadlines is always the smaller number.
+pub const UNIKPROF_NO_DEADLINE: u64 = u64::MAX;
+
+/// What `vcpu` in `struct unikprof_ops` answers for a CPU that is not to be sampled.
+pub const UNIKPROF_NO_VCPU: u32 = u32::MAX;
+
+/// In `access` of `struct unikprof_config`: everybody who can reach the agent is served, without a key
+/// and in plain text. Whoever connects may record, and read the names of what runs. It must be said:
+/// there is no default.
+pub const UNIKPROF_ACCESS_OPEN: u32 = 1;
+
+/// In `flags` of `struct unikprof_config`: the guest calls `unikprof_poll` and moves its bytes also while
+/// its main loop is stuck, from its upcall for instance. Clients are told.
+pub const UNIKPROF_REACHABLE_WHEN_BUSY: u32 = 1;
+
+/// How many clients are served at a time.
+pub const UNIKPROF_SESSIONS: u32 = 4;
+
+/// The registers of interrupted code.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Registers {
+    /// `sizeof(struct unikprof_registers)`.
+    pub size: u32,
+    /// `UNIKPROF_ABI_VERSION`.
+    pub version: u32,
+    /// The program counter, `rip`.
+    pub pc: u64,
+    /// The stack pointer, `rsp`, as it was in the interrupted code.
+    pub sp: u64,
+    /// The frame pointer, `rbp`.
+    pub fp: u64,
+}
+
+/// A range of addresses.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Range {
+    /// The size of the structure, filled in by the library.
+    pub size: u32,
+    /// The library's version, filled in by the library.
+    pub version: u32,
+    /// The first address.
+    pub start: u64,
+    /// The address after the last.
+    pub end: u64,
+}
+
+/// How a vCPU has spent its time, in ns since a fixed moment, as Xen's runstate tells it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Runstate {
+    /// The size of the structure, filled in by the library.
+    pub size: u32,
+    /// The library's version, filled in by the library.
+    pub version: u32,
+    /// It ran.
+    pub running_ns: u64,
+    /// It could have run, and others did: stolen time.
+    pub runnable_ns: u64,
+    /// It waited.
+    pub blocked_ns: u64,
+    /// It was not there.
+    pub offline_ns: u64,
+}
+
+/// One executable mapping of the guest, as the loader or linker placed it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Mapping {
+    /// `sizeof(struct unikprof_mapping)`, the same in all elements of an array.
+    pub size: u32,
+    /// `UNIKPROF_ABI_VERSION`.
+    pub version: u32,
+    /// The first address of the code.
+    pub start: u64,
+    /// The address after the last.
+    pub end: u64,
+    /// Where `start` lies in the image's file, in bytes.
+    pub file_offset: u64,
+    /// The image's build-id (the description of its note, 20 bytes as a rule), or NULL. With it the client
+    /// refuses an image that is another.
+    pub build_id: *const u8,
+    /// Bytes of the build-id, at most 64.
+    pub build_id_length: usize,
+    /// The image's path, or NULL. At most 4095 bytes of UTF-8.
+    pub path: *const c_char,
+}
+
+/// What the agent is told about its guest at the start. All of it is copied: nothing needs to stay
+/// where it is but `caller_memory`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// `sizeof(struct unikprof_config)`.
+    pub size: u32,
+    /// `UNIKPROF_ABI_VERSION`.
+    pub version: u32,
+    /// How many vCPUs there are, 1 to 4096. The memory is divided evenly between them.
+    pub vcpus: u32,
+    /// Who is served: `UNIKPROF_ACCESS_OPEN`. Nothing else is there yet, and 0 is refused.
+    pub access: u32,
+    /// `UNIKPROF_REACHABLE_WHEN_BUSY`, or 0.
+    pub flags: u32,
+    /// How many mappings there are, 1 to 64.
+    pub mapping_count: u32,
+    /// The executable mappings, sorted by address. Code outside of them is shown as unknown.
+    pub mappings: *const Mapping,
+    /// The guest's name, or NULL. At most 255 bytes of UTF-8.
+    pub guest_name: *const c_char,
+    /// The guest's id, on Xen its UUID, or NULL. At most 255 bytes of UTF-8.
+    pub guest_id: *const c_char,
+    /// What the guest runs on, `xen` or `hosted`; NULL is taken as `xen`.
+    pub platform_name: *const c_char,
+    /// A block for the caller table that clients send, or NULL: then the agent takes none. It finds the
+    /// callers of leaf functions and prologues, which a walk of frame pointers skips. 10 bytes for a row;
+    /// a program of 2 MB has about 10,000. It belongs to the agent until `unikprof_stop` and must not
+    /// overlap its other memory; any alignment will do.
+    pub caller_memory: *mut c_void,
+    /// Bytes of that block.
+    pub caller_memory_length: usize,
+}
+
+/// What the agent asks of the guest.
+///
+/// Functions marked *upcall* are called inside `unikprof_on_tick`, `unikprof_on_block`, `unikprof_on_wake`
+/// and `unikprof_deadline`, where the guest may have been interrupted anywhere. They must be bounded, must
+/// not lock or allocate, and must be compiled as the guest's own upcall code is: the library uses no SSE
+/// state, and does not save it for them. The others are called by the loop's calls (`unikprof_poll`,
+/// connections, frames). All get `context` as their first argument. None may call back into the library
+/// to any end: calls from inside are answered with `UNIKPROF_E_BUSY` or count a lost sample.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Ops {
+    /// `sizeof(struct unikprof_ops)`.
+    pub size: u32,
+    /// `UNIKPROF_ABI_VERSION`.
+    pub version: u32,
+    /// Passed to all of them.
+    pub context: *mut c_void,
+    /// The monotonic clock in ns; its origin is the guest's own, and it is the clock of all deadlines.
+    /// *Upcall.* Required.
+    pub now_ns: Option<unsafe extern "C" fn(context: *mut c_void) -> u64>,
+    /// The vCPU that this code runs on, counted from 0, or `UNIKPROF_NO_VCPU`. *Upcall.* Required.
+    pub vcpu: Option<unsafe extern "C" fn(context: *mut c_void) -> u32>,
+    /// How long a vCPU has run, in ns since a fixed moment: neither stolen nor blocked time advances it,
+    /// and it never goes back. On Xen the runstate's `RUNSTATE_running`, with the time since its last change.
+    /// *Upcall*, for the vCPU that it runs on; the loop asks for the others. Required.
+    pub running_ns: Option<unsafe extern "C" fn(context: *mut c_void, vcpu: u32) -> u64>,
+    /// The stack that a stack pointer lies on: fill in `start` and `end` and answer 1, or answer 0 where it
+    /// lies on none that is known; such a sample holds its leaf alone. *Upcall.* Required.
+    ///
+    /// All of the range from `sp` up must be mapped and readable while the upcall runs: the agent reads
+    /// it. The agent checks that the range holds `sp`, and reads nothing below that; it cannot check `end`.
+    /// An end that is too high makes it read memory that may not be there. A chain of frames has reached
+    /// its root where the saved frame pointer is 0 or a frame ends where the stack does.
+    pub stack_bounds:
+        Option<unsafe extern "C" fn(context: *mut c_void, sp: u64, bounds: *mut Range) -> i32>,
+    /// Makes another vCPU call `unikprof_on_tick` soon, so that it arms its timer: a Xen vCPU cannot set
+    /// the timer of another. An IPI event channel does it. NULL for a guest with one vCPU, which asks
+    /// `unikprof_deadline` after each poll instead.
+    pub kick: Option<unsafe extern "C" fn(context: *mut c_void, vcpu: u32)>,
+    /// The time of day in ns since 1970-01-01 UTC, 0 where it is not known. May be NULL.
+    pub wall_clock_ns: Option<unsafe extern "C" fn(context: *mut c_void) -> u64>,
+    /// How long a vCPU has been blocked, in ns since a fixed moment. *Upcall.* May be NULL: then all time
+    /// counts as blocked in which it did not run.
+    pub blocked_ns: Option<unsafe extern "C" fn(context: *mut c_void, vcpu: u32) -> u64>,
+    /// Where a vCPU's time has gone: fill it in and answer 1, or answer 0. May be NULL.
+    pub runstate:
+        Option<unsafe extern "C" fn(context: *mut c_void, vcpu: u32, times: *mut Runstate) -> i32>,
+    /// The code around a pc whose bytes can be read, the image's text as a rule: fill in `start` and `end`
+    /// and answer 1, or answer 0. With it the callers of prologues are right. *Upcall.* May be NULL.
+    pub code_bounds:
+        Option<unsafe extern "C" fn(context: *mut c_void, pc: u64, bounds: *mut Range) -> i32>,
+    /// 64 random bits: fill them in and answer 1, or answer 0. May be NULL.
+    pub random: Option<unsafe extern "C" fn(context: *mut c_void, bits: *mut u64) -> i32>,
+}
+
+const _: () = {
+    assert!(size_of::<Registers>() == 32);
+    assert!(size_of::<Range>() == 24);
+    assert!(size_of::<Runstate>() == 40);
+    assert!(size_of::<Mapping>() == 56);
+    assert!(size_of::<Config>() == 72);
+    assert!(size_of::<Ops>() == 96);
+};

@@ -1,0 +1,208 @@
+//! Builds `libunikprof.a` and puts it, with its header, into a folder.
+//!
+//! ```text
+//! cargo run -p unikprof-capi --bin build-archive -- FOLDER [--smoltcp]
+//! ```
+//!
+//! `--smoltcp`: with the agent's own TCP, for guests that hand frames over. Needs GNU binutils (`nm`,
+//! `ld`, `objcopy`, `ar`) beside the Rust toolchain.
+
+use std::error::Error;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::{env, fs, process};
+
+/// For every crate. Functions keep frame pointers, use nothing below the stack pointer, and no SSE
+/// registers on the compiler's own account.
+///
+/// The compiled core library has not been built so. Its intermediate code is compiled again with ours at
+/// link time, where the forced attributes reach it.
+const RUSTFLAGS: [&str; 8] = [
+    "-C",
+    "force-frame-pointers=yes",
+    "-C",
+    "no-redzone=yes",
+    "-C",
+    "llvm-args=-force-attribute=noredzone",
+    "-C",
+    "llvm-args=-force-attribute=noimplicitfloat",
+];
+
+/// How it is compiled: one module, so that the attributes reach everything and what is not called is left
+/// out. A panic is a trap. Speed where it does not cost much size.
+const PROFILE: [&str; 5] = [
+    "profile.release.panic=\"abort\"",
+    "profile.release.lto=\"fat\"",
+    "profile.release.codegen-units=1",
+    "profile.release.debug=false",
+    "profile.release.opt-level=2",
+];
+
+/// What exported names begin with; everything else is made local.
+const PREFIX: &str = "unikprof_";
+
+/// Sections that say how the object came about, and unwind tables: nothing unwinds through the agent, and
+/// its frame pointers are kept.
+const LEFT_OUT: [&str; 4] = [".llvmbc", ".llvmcmd", ".comment", ".eh_frame"];
+
+fn main() -> ExitCode {
+    let mut words = env::args_os().skip(1);
+    let (Some(folder), option, None) = (words.next(), words.next(), words.next()) else {
+        eprintln!("expected: build-archive FOLDER [--smoltcp]");
+        return ExitCode::from(2);
+    };
+    let features = match option.as_deref().map(OsStr::to_str) {
+        None => "",
+        Some(Some("--smoltcp")) => "smoltcp",
+        Some(option) => {
+            eprintln!("`{option:?}` is no option; there is --smoltcp");
+            return ExitCode::from(2);
+        }
+    };
+    match build(Path::new(&folder), features) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn build(folder: &Path, features: &str) -> Result<(), Box<dyn Error>> {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let target = target_folder()?;
+    let compiled = compile(package, &target, features)?;
+
+    // Of this process alone: others may build at the same time.
+    let work = target.join(format!("work-{}", process::id()));
+    fs::create_dir_all(&work)?;
+    let linked = link(package, &compiled, &work);
+    let placed = linked.and_then(|archive| place(package, &archive, folder));
+    fs::remove_dir_all(&work)?;
+    placed
+}
+
+/// A folder beside what cargo builds itself, so that the flags above do not rebuild all of that.
+fn target_folder() -> Result<PathBuf, Box<dyn Error>> {
+    let program = env::current_exe()?;
+    let target = program.ancestors().nth(2).ok_or("no target folder")?;
+    Ok(target.join("c-archive"))
+}
+
+/// Compiles the package and all it needs into one static library; answers where it is.
+fn compile(package: &Path, target: &Path, features: &str) -> Result<PathBuf, Box<dyn Error>> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .current_dir(package)
+        .args([
+            "rustc",
+            "--quiet",
+            "--release",
+            "--lib",
+            "--crate-type",
+            "staticlib",
+        ])
+        .args(["--features", features, "--target-dir"])
+        .arg(target.join(features));
+    for setting in PROFILE {
+        command.args(["--config", setting]);
+    }
+    command.args(["--", "--cfg", "unikprof_archive"]);
+    let mut flags: Vec<String> = RUSTFLAGS.map(str::to_owned).into();
+    // Places of panics are named; not by where they were compiled.
+    let workspace = package.ancestors().nth(2).unwrap_or(package);
+    flags.push(format!(
+        "--remap-path-prefix={}=unikprof",
+        workspace.display()
+    ));
+    if let Some(home) = env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(default_cargo_home)
+    {
+        flags.push(format!("--remap-path-prefix={}=cargo", home.display()));
+    }
+    command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+    // Set for the program that runs this one, not for what it builds.
+    command
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_TARGET_DIR");
+    run(&mut command)?;
+    Ok(target.join(features).join("release/libunikprof_capi.a"))
+}
+
+fn default_cargo_home() -> Option<PathBuf> {
+    Some(env::home_dir()?.join(".cargo"))
+}
+
+/// Links what the exported functions reach into one object, and hides all else; answers the archive.
+fn link(package: &Path, compiled: &Path, work: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let (reached, object, archive) = (
+        work.join("reached.o"),
+        work.join("unikprof.o"),
+        work.join("libunikprof.a"),
+    );
+    let mut ld = Command::new("ld");
+    ld.args(["-r", "--gc-sections", "-T"])
+        .arg(package.join("src/archive.ld"));
+    for name in exported(package)? {
+        ld.args(["--require-defined", &name]);
+    }
+    run(ld.arg("-o").arg(&reached).arg(compiled))?;
+
+    let mut objcopy = Command::new("objcopy");
+    objcopy.args([
+        "--strip-debug",
+        "--wildcard",
+        "--keep-global-symbol",
+        &format!("{PREFIX}*"),
+    ]);
+    for section in LEFT_OUT {
+        objcopy.args(["--remove-section", section]);
+    }
+    run(objcopy.arg(&reached).arg(&object))?;
+    run(Command::new("ar").arg("rcsD").arg(&archive).arg(&object))?;
+    Ok(archive)
+}
+
+/// The functions that the header declares.
+fn exported(package: &Path) -> Result<Vec<String>, Box<dyn Error>> {
+    let header = fs::read_to_string(package.join("include/unikprof.h"))?;
+    let names = header.lines().filter_map(|line| {
+        let begin = line.find(PREFIX)?;
+        let is_code = !line.trim_start().starts_with(['*', '/', '#']);
+        let name = line[begin..].split_once('(')?.0;
+        let is_name = name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        (is_code && is_name).then(|| name.to_owned())
+    });
+    Ok(names.collect())
+}
+
+fn place(package: &Path, archive: &Path, folder: &Path) -> Result<(), Box<dyn Error>> {
+    fs::create_dir_all(folder)?;
+    fs::copy(
+        package.join("include/unikprof.h"),
+        folder.join("unikprof.h"),
+    )?;
+    // Renamed into place, so that nobody links half of it.
+    let beside = folder.join(format!(".libunikprof.a.{}", process::id()));
+    fs::copy(archive, &beside)?;
+    fs::rename(&beside, folder.join("libunikprof.a"))?;
+    Ok(())
+}
+
+fn run(command: &mut Command) -> Result<(), Box<dyn Error>> {
+    let program = command.get_program().to_owned();
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|error| format!("cannot run {}: {error}", program.display()))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("{} failed: {status}", program.display()).into())
+    }
+}

@@ -1,0 +1,15 @@
+//! The calls that C makes, and everything in this package that has to trust C.
+//!
+//! Trust ends at what cannot be checked: that a pointer which is not NULL leads to what it is said to,
+//! that memory given is nobody else's, and that functions given do what their description asks.
+#![allow(unsafe_code, reason = "pointers, functions and memory of C's")]
+
+mod arena;
+mod calls;
+mod entry;
+mod guest;
+mod one;
+mod read;
+
+pub use calls::*;
+pub use entry::*;

@@ -1,0 +1,135 @@
+//! The guest in C as the agent's platform.
+
+use core::ffi::c_void;
+use core::ops;
+
+use unikprof_agent::{Platform, Runstate};
+
+use crate::abi::{self, Ops, UNIKPROF_ABI_VERSION, UNIKPROF_NO_VCPU};
+
+/// What asks the functions that C gave. The required ones are there; an absent one answers nothing.
+pub(super) struct Guest(pub(super) Ops);
+
+// SAFETY: the functions may be called from every vCPU, by their description, and `context` is only
+// handed to them.
+unsafe impl Send for Guest {}
+// SAFETY: as above.
+unsafe impl Sync for Guest {}
+
+impl Guest {
+    #[inline]
+    fn context(&self) -> *mut c_void {
+        self.0.context
+    }
+
+    #[inline]
+    fn range(
+        &self,
+        ask: Option<unsafe extern "C" fn(*mut c_void, u64, *mut abi::Range) -> i32>,
+        address: u64,
+    ) -> Option<ops::Range<u64>> {
+        let mut range = abi::Range {
+            size: size_of::<abi::Range>() as u32,
+            version: UNIKPROF_ABI_VERSION,
+            start: 0,
+            end: 0,
+        };
+        // SAFETY: called as its description says.
+        let known = unsafe { ask?(self.context(), address, &raw mut range) };
+        // A range that does not hold what it was asked for is another's.
+        let range = range.start..range.end;
+        (known != 0 && range.contains(&address)).then_some(range)
+    }
+}
+
+// SAFETY: `stack_bounds` and `code_bounds` name what C names, whose description asks for memory that can
+// be read while the upcall runs. Nothing below the stack pointer is named: it may not be mapped.
+unsafe impl Platform for Guest {
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        // SAFETY: called as its description says.
+        self.0
+            .now_ns
+            .map_or(0, |ask| unsafe { ask(self.context()) })
+    }
+
+    fn wall_clock_ns(&self) -> Option<u64> {
+        // SAFETY: as above.
+        let now_ns = unsafe { self.0.wall_clock_ns?(self.context()) };
+        (now_ns != 0).then_some(now_ns)
+    }
+
+    #[inline]
+    fn vcpu(&self) -> Option<u32> {
+        // SAFETY: as above.
+        let vcpu = unsafe { self.0.vcpu?(self.context()) };
+        (vcpu != UNIKPROF_NO_VCPU).then_some(vcpu)
+    }
+
+    #[inline]
+    fn running_ns(&self, vcpu: u32) -> u64 {
+        // SAFETY: as above.
+        self.0
+            .running_ns
+            .map_or(0, |ask| unsafe { ask(self.context(), vcpu) })
+    }
+
+    #[inline]
+    fn blocked_ns(&self, vcpu: u32) -> u64 {
+        match self.0.blocked_ns {
+            // SAFETY: as above.
+            Some(ask) => unsafe { ask(self.context(), vcpu) },
+            None => self.now_ns().saturating_sub(self.running_ns(vcpu)),
+        }
+    }
+
+    fn runstate(&self, vcpu: u32) -> Option<Runstate> {
+        let mut times = abi::Runstate {
+            size: size_of::<abi::Runstate>() as u32,
+            version: UNIKPROF_ABI_VERSION,
+            running_ns: 0,
+            runnable_ns: 0,
+            blocked_ns: 0,
+            offline_ns: 0,
+        };
+        // SAFETY: as above.
+        let known = unsafe { self.0.runstate?(self.context(), vcpu, &raw mut times) };
+        (known != 0).then_some(Runstate {
+            running_ns: times.running_ns,
+            runnable_ns: times.runnable_ns,
+            blocked_ns: times.blocked_ns,
+            offline_ns: times.offline_ns,
+        })
+    }
+
+    fn kick(&self, vcpu: u32) {
+        if let Some(kick) = self.0.kick {
+            // SAFETY: as above.
+            unsafe { kick(self.context(), vcpu) };
+        }
+    }
+
+    #[inline]
+    fn stack_bounds(&self, sp: u64) -> Option<ops::Range<u64>> {
+        let bounds = self.range(self.0.stack_bounds, sp)?;
+        Some(sp & !7..bounds.end)
+    }
+
+    #[inline]
+    fn code_bounds(&self, pc: u64) -> Option<ops::Range<u64>> {
+        self.range(self.0.code_bounds, pc)
+    }
+
+    fn random(&self) -> Option<u64> {
+        let mut bits = 0;
+        // SAFETY: as above.
+        let known = unsafe { self.0.random?(self.context(), &raw mut bits) };
+        (known != 0).then_some(bits)
+    }
+
+    #[inline]
+    fn cycles(&self) -> u64 {
+        // SAFETY: every x86-64 has the instruction; a guest runs where it may be used.
+        unsafe { core::arch::x86_64::_rdtsc() }
+    }
+}

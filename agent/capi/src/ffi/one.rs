@@ -1,0 +1,148 @@
+//! The one agent of an image, and who may be inside it.
+//!
+//! Upcalls enter at any moment, several at a time, and are counted. Everything else claims the agent:
+//! one call at a time, and who comes meanwhile is told that it is busy. So nothing here waits, and
+//! `unikprof_stop` takes the memory away only while nobody is inside.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+
+use unikprof_agent::{Agent, Service, SessionId};
+
+use super::guest::Guest;
+use crate::abi::UNIKPROF_SESSIONS;
+use crate::status::{
+    Misuse, UNIKPROF_E_BUSY, UNIKPROF_E_NOT_STARTED, UNIKPROF_E_STARTED, UNIKPROF_OK,
+};
+
+/// What lies at the front of the memory that C gave.
+pub(super) struct State {
+    pub(super) agent: Agent<'static, Guest>,
+    pub(super) served: UnsafeCell<Served>,
+}
+
+/// What a claimed agent works on.
+pub(super) struct Served {
+    pub(super) service: Service<'static, 'static, Guest>,
+    pub(super) connections: [Option<Connection>; UNIKPROF_SESSIONS as usize],
+    /// How many connections were opened: so that an id is not used twice in a row.
+    pub(super) opened: u32,
+    /// Clients may have come.
+    pub(super) begun: bool,
+}
+
+/// One client.
+#[derive(Clone, Copy)]
+pub(super) struct Connection {
+    pub(super) id: i32,
+    pub(super) session: SessionId,
+}
+
+static STATE: AtomicPtr<State> = AtomicPtr::new(core::ptr::null_mut());
+/// How many upcalls are inside.
+static INSIDE: AtomicU32 = AtomicU32::new(0);
+/// 1: a call that is no upcall is under way.
+static CLAIMED: AtomicU32 = AtomicU32::new(0);
+/// What was wrong with the last call that has no other way to say so.
+static MISUSE: AtomicI32 = AtomicI32::new(UNIKPROF_OK);
+
+/// Keeps a code for who asks for it.
+#[cold]
+pub(super) fn note(misuse: Misuse) {
+    MISUSE.store(misuse.0, Ordering::Relaxed);
+}
+
+/// The code that was kept, which is forgotten.
+pub(super) fn take_noted() -> i32 {
+    MISUSE.swap(UNIKPROF_OK, Ordering::Relaxed)
+}
+
+/// Enters as an upcall does.
+#[inline]
+pub(super) fn upcall<R>(work: impl FnOnce(&Agent<'static, Guest>) -> R) -> Result<R, Misuse> {
+    let _inside = Inside::enter();
+    let state = STATE.load(Ordering::SeqCst);
+    if state.is_null() {
+        return Err(Misuse(UNIKPROF_E_NOT_STARTED));
+    }
+    // SAFETY: `publish` put a whole state there. `withdraw` takes it away only after nobody is inside,
+    // which we are: in one order of all these operations, either it sees us or we see its NULL.
+    Ok(work(unsafe { &(*state).agent }))
+}
+
+struct Inside;
+
+impl Inside {
+    #[inline]
+    fn enter() -> Self {
+        INSIDE.fetch_add(1, Ordering::SeqCst);
+        Self
+    }
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        INSIDE.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The right to work on the agent outside of upcalls, until it is dropped.
+pub(super) struct Claim(());
+
+impl Claim {
+    pub(super) fn take() -> Result<Self, Misuse> {
+        CLAIMED
+            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+            .map(|_| Self(()))
+            .map_err(|_| Misuse(UNIKPROF_E_BUSY))
+    }
+
+    /// What there is to work on.
+    pub(super) fn served(&mut self) -> Result<&mut Served, Misuse> {
+        let state = STATE.load(Ordering::Acquire);
+        if state.is_null() {
+            return Err(Misuse(UNIKPROF_E_NOT_STARTED));
+        }
+        // SAFETY: a whole state, which only who has the claim takes away; and who has the claim is alone
+        // with `served`, for as long as the claim is borrowed.
+        Ok(unsafe { &mut *(*state).served.get() })
+    }
+
+    /// Refuses where there is an agent.
+    pub(super) fn expect_none(&self) -> Result<(), Misuse> {
+        if STATE.load(Ordering::Acquire).is_null() {
+            Ok(())
+        } else {
+            Err(Misuse(UNIKPROF_E_STARTED))
+        }
+    }
+
+    /// Lets upcalls in.
+    ///
+    /// # Safety
+    /// `state` leads to a whole state, which is nobody else's until [`withdraw`](Self::withdraw).
+    pub(super) unsafe fn publish(&self, state: *mut State) {
+        STATE.store(state, Ordering::SeqCst);
+    }
+
+    /// Keeps upcalls out and answers the state, which is the caller's alone; refuses where an upcall is
+    /// inside.
+    pub(super) fn withdraw(&self) -> Result<*mut State, Misuse> {
+        let state = STATE.swap(core::ptr::null_mut(), Ordering::SeqCst);
+        if state.is_null() {
+            return Err(Misuse(UNIKPROF_E_NOT_STARTED));
+        }
+        if INSIDE.load(Ordering::SeqCst) != 0 {
+            STATE.store(state, Ordering::SeqCst);
+            return Err(Misuse(UNIKPROF_E_BUSY));
+        }
+        Ok(state)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        CLAIMED.store(0, Ordering::Release);
+    }
+}

@@ -1,0 +1,288 @@
+//! Reading what C points to: structures of any version, texts, mappings.
+
+use core::ffi::{c_char, c_void};
+use core::mem::MaybeUninit;
+
+use unikprof_agent::{MAX_MAPPINGS, Mapping, minimum_bytes};
+
+use super::arena::Arena;
+use crate::abi::{self, UNIKPROF_ABI_VERSION, UNIKPROF_ACCESS_OPEN, UNIKPROF_REACHABLE_WHEN_BUSY};
+use crate::status::{
+    Misuse, UNIKPROF_E_ACCESS, UNIKPROF_E_FLAGS, UNIKPROF_E_MAPPINGS, UNIKPROF_E_MEMORY,
+    UNIKPROF_E_NULL, UNIKPROF_E_OPS, UNIKPROF_E_SIZE, UNIKPROF_E_TEXT, UNIKPROF_E_VCPUS,
+    UNIKPROF_E_VERSION,
+};
+
+/// The longest name, without its end.
+const NAME: usize = 255;
+/// The longest path, without its end.
+const PATH: usize = 4095;
+/// The longest build-id.
+const BUILD_ID: usize = 64;
+/// The most vCPUs.
+const VCPUS: u32 = 4096;
+
+/// A structure of C's that may have grown since the caller was compiled.
+///
+/// # Safety
+/// `repr(C)`; begins with `size: u32` and `version: u32`; zeroed bytes are a value.
+pub(super) unsafe trait Versioned: Copy {
+    /// Its size in each version of the header, from the first on. The last is its size now.
+    const SIZES: &'static [usize];
+}
+
+// SAFETY: as the trait asks: integers, pointers, optional functions.
+unsafe impl Versioned for abi::Registers {
+    const SIZES: &'static [usize] = &[size_of::<Self>()];
+}
+// SAFETY: as above.
+unsafe impl Versioned for abi::Mapping {
+    const SIZES: &'static [usize] = &[size_of::<Self>()];
+}
+// SAFETY: as above.
+unsafe impl Versioned for abi::Config {
+    const SIZES: &'static [usize] = &[size_of::<Self>()];
+}
+// SAFETY: as above.
+unsafe impl Versioned for abi::Ops {
+    const SIZES: &'static [usize] = &[size_of::<Self>()];
+}
+
+/// The structure at `from`; what the caller's version lacks is zero.
+///
+/// # Safety
+/// `from` is NULL or leads to a structure of as many bytes as its own `size` says, in any alignment.
+#[inline]
+pub(super) unsafe fn structure<T: Versioned>(from: *const T) -> Result<T, Misuse> {
+    if from.is_null() {
+        return Err(Misuse(UNIKPROF_E_NULL));
+    }
+    let head = from.cast::<u32>();
+    // SAFETY: every structure begins with these two.
+    let (size, version) = unsafe { (head.read_unaligned(), head.add(1).read_unaligned()) };
+    let size = size as usize;
+    if version == 0 || version > UNIKPROF_ABI_VERSION {
+        return Err(Misuse(UNIKPROF_E_VERSION));
+    }
+    let known = T::SIZES.get(version as usize - 1).or(T::SIZES.last());
+    if known != Some(&size) {
+        return Err(Misuse(UNIKPROF_E_SIZE));
+    }
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: the caller's structure has `size` bytes, ours no fewer (its sizes only grow); what is left
+    // of ours stays zero, which is a value.
+    Ok(unsafe {
+        core::ptr::copy_nonoverlapping(from.cast::<u8>(), value.as_mut_ptr().cast(), size);
+        value.assume_init()
+    })
+}
+
+/// The text at `from`, if there is one.
+///
+/// # Safety
+/// `from` is NULL or leads to bytes that end with 0 or are at least `most` + 1. They do not change while
+/// the answer is used.
+unsafe fn text<'a>(from: *const c_char, most: usize) -> Result<Option<&'a str>, Misuse> {
+    if from.is_null() {
+        return Ok(None);
+    }
+    let from = from.cast::<u8>();
+    // SAFETY: no byte behind the first 0 is looked at.
+    let length = (0..=most).find(|&index| unsafe { from.add(index).read() } == 0);
+    let length = length.ok_or(Misuse(UNIKPROF_E_TEXT))?;
+    // SAFETY: all of these bytes were read just now.
+    let bytes = unsafe { core::slice::from_raw_parts(from, length) };
+    core::str::from_utf8(bytes)
+        .map(Some)
+        .map_err(|_| Misuse(UNIKPROF_E_TEXT))
+}
+
+/// A configuration that can be used, its texts still where C has them.
+pub(super) struct Wanted<'c> {
+    config: abi::Config,
+    guest_name: Option<&'c str>,
+    guest_id: Option<&'c str>,
+    platform_name: &'c str,
+    /// Bytes of all texts, build-ids and mappings, aligned.
+    copied_bytes: usize,
+}
+
+impl<'c> Wanted<'c> {
+    /// Reads and checks all but the mappings' order.
+    ///
+    /// # Safety
+    /// `config` is NULL or leads to a structure of its kind, whose own pointers lead to what their
+    /// description says or are NULL. None of it changes while the answer is used.
+    pub(super) unsafe fn read(config: *const abi::Config) -> Result<Self, Misuse> {
+        // SAFETY: the caller's promise.
+        let config = unsafe { structure(config)? };
+        if config.access != UNIKPROF_ACCESS_OPEN {
+            return Err(Misuse(UNIKPROF_E_ACCESS));
+        }
+        if config.flags & !UNIKPROF_REACHABLE_WHEN_BUSY != 0 {
+            return Err(Misuse(UNIKPROF_E_FLAGS));
+        }
+        if config.vcpus == 0 || config.vcpus > VCPUS {
+            return Err(Misuse(UNIKPROF_E_VCPUS));
+        }
+        if config.mapping_count == 0 || config.mapping_count as usize > MAX_MAPPINGS {
+            return Err(Misuse(UNIKPROF_E_MAPPINGS));
+        }
+        // SAFETY: the caller's promise, three times.
+        let [guest_name, guest_id, platform_name] = unsafe {
+            [
+                text(config.guest_name, NAME)?,
+                text(config.guest_id, NAME)?,
+                text(config.platform_name, NAME)?,
+            ]
+        };
+        let platform_name = platform_name.unwrap_or("xen");
+        let texts = [
+            guest_name.unwrap_or(""),
+            guest_id.unwrap_or(""),
+            platform_name,
+        ];
+        let mut wanted = Self {
+            config,
+            guest_name,
+            guest_id,
+            platform_name,
+            copied_bytes: texts.map(str::len).iter().sum(),
+        };
+        for index in 0..wanted.mapping_count() {
+            // SAFETY: the caller's promise.
+            let mapping = unsafe { wanted.mapping(index)? };
+            wanted.copied_bytes += mapping.build_id.len() + mapping.path.len();
+        }
+        wanted.copied_bytes += wanted.mapping_count() * size_of::<Mapping<'_>>();
+        Ok(wanted)
+    }
+
+    pub(super) fn config(&self) -> &abi::Config {
+        &self.config
+    }
+
+    /// The least block for this configuration, wherever it is aligned, beside `more` bytes for what
+    /// else is kept in it.
+    pub(super) fn memory_bytes(&self, more: usize) -> usize {
+        let aligned = 2 * align_of::<u128>();
+        minimum_bytes(self.config.vcpus as usize)
+            .saturating_add(self.copied_bytes)
+            .saturating_add(more)
+            .saturating_add(aligned)
+    }
+
+    /// The agent's configuration, copied into the arena.
+    ///
+    /// # Safety
+    /// As for [`read`](Self::read).
+    pub(super) unsafe fn copy_to(
+        &self,
+        arena: &mut Arena,
+    ) -> Result<unikprof_agent::Config<'static>, Misuse> {
+        let short = Misuse(UNIKPROF_E_MEMORY);
+        let places = arena.places(self.mapping_count()).ok_or(short)?;
+        let first: *const Mapping<'static> = places.as_ptr().cast();
+        for (index, place) in places.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            let mapping = unsafe { self.mapping(index)? };
+            place.write(Mapping {
+                build_id: arena.copy(mapping.build_id).ok_or(short)?,
+                path: arena.copy_text(mapping.path).ok_or(short)?,
+                ..mapping
+            });
+        }
+        // SAFETY: all of them were written just now, and nobody writes them again.
+        let mappings = unsafe { core::slice::from_raw_parts(first, self.mapping_count()) };
+        let mut copy = |text: &str| arena.copy_text(text).ok_or(short);
+        Ok(unikprof_agent::Config {
+            vcpus: self.config.vcpus,
+            mappings,
+            guest_name: self.guest_name.map(&mut copy).transpose()?,
+            guest_id: self.guest_id.map(&mut copy).transpose()?,
+            platform_name: copy(self.platform_name)?,
+            reachable_when_busy: self.config.flags & UNIKPROF_REACHABLE_WHEN_BUSY != 0,
+        })
+    }
+
+    fn mapping_count(&self) -> usize {
+        self.config.mapping_count as usize
+    }
+
+    /// # Safety
+    /// As for [`read`](Self::read).
+    unsafe fn mapping(&self, index: usize) -> Result<Mapping<'c>, Misuse> {
+        let first = self.config.mappings;
+        // SAFETY: the first is there, by the caller's promise.
+        let stride = unsafe { structure(first)? }.size as usize;
+        // SAFETY: `mapping_count` of them are, all of the same size.
+        let found = unsafe { structure(first.byte_add(index * stride))? };
+        let build_id = if found.build_id.is_null() {
+            &[]
+        } else if found.build_id_length <= BUILD_ID {
+            // SAFETY: so many bytes are there, by the caller's promise.
+            unsafe { core::slice::from_raw_parts(found.build_id, found.build_id_length) }
+        } else {
+            return Err(Misuse(UNIKPROF_E_MAPPINGS));
+        };
+        Ok(Mapping {
+            start: found.start,
+            end: found.end,
+            file_offset: found.file_offset,
+            build_id,
+            // SAFETY: the caller's promise.
+            path: unsafe { text(found.path, PATH)? }.unwrap_or(""),
+        })
+    }
+}
+
+/// The functions at `ops`, the required ones among them.
+///
+/// # Safety
+/// `ops` is NULL or leads to a structure of its kind.
+pub(super) unsafe fn ops(ops: *const abi::Ops, vcpus: u32) -> Result<abi::Ops, Misuse> {
+    // SAFETY: the caller's promise.
+    let ops = unsafe { structure(ops)? };
+    let has_required = ops.now_ns.is_some()
+        && ops.vcpu.is_some()
+        && ops.running_ns.is_some()
+        && ops.stack_bounds.is_some();
+    if !has_required {
+        return Err(Misuse(UNIKPROF_E_OPS));
+    }
+    if vcpus > 1 && ops.kick.is_none() {
+        return Err(Misuse(UNIKPROF_E_VCPUS));
+    }
+    Ok(ops)
+}
+
+/// `length` bytes of C's to be read.
+///
+/// # Safety
+/// `from` is NULL or leads to `length` bytes that nobody writes while the answer is used.
+pub(super) unsafe fn bytes<'a>(from: *const c_void, length: usize) -> Result<&'a [u8], Misuse> {
+    if length == 0 {
+        return Ok(&[]);
+    }
+    if from.is_null() || isize::try_from(length).is_err() {
+        return Err(Misuse(UNIKPROF_E_NULL));
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { core::slice::from_raw_parts(from.cast(), length) })
+}
+
+/// `length` bytes of C's to be written.
+///
+/// # Safety
+/// `to` is NULL or leads to `length` bytes that are nobody else's while the answer is used.
+pub(super) unsafe fn room<'a>(to: *mut c_void, length: usize) -> Result<&'a mut [u8], Misuse> {
+    if length == 0 {
+        return Ok(&mut []);
+    }
+    if to.is_null() || isize::try_from(length).is_err() {
+        return Err(Misuse(UNIKPROF_E_NULL));
+    }
+    // SAFETY: the caller's promise. What C has not written yet is still bytes: nothing that the compiler
+    // of this code could know about.
+    Ok(unsafe { core::slice::from_raw_parts_mut(to.cast(), length) })
+}

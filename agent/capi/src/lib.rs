@@ -1,0 +1,15 @@
+//! The agent for guests that are not written in Rust.
+//!
+//! What C sees is in [`abi`] (structures and constants), [`status`] (error codes) and [`ffi`] (the
+//! calls). The header `include/unikprof.h` is made from them. `README.md` beside this package says how
+//! the static library is built and what a guest has to do.
+#![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod abi;
+pub mod ffi;
+#[cfg(unikprof_archive)]
+mod freestanding;
+pub mod status;

@@ -1,0 +1,100 @@
+//! What a call answers that was misused, and the text to it.
+
+use core::ffi::CStr;
+
+/// Done.
+pub const UNIKPROF_OK: i32 = 0;
+/// A pointer is NULL that must not be.
+pub const UNIKPROF_E_NULL: i32 = -1;
+/// A structure is shorter than its first version, or longer than its version is.
+pub const UNIKPROF_E_SIZE: i32 = -2;
+/// A structure's version is 0 or newer than the library.
+pub const UNIKPROF_E_VERSION: i32 = -3;
+/// There is no agent: `unikprof_init` was not called, has failed, or `unikprof_stop` was called since.
+pub const UNIKPROF_E_NOT_STARTED: i32 = -4;
+/// There is an agent already.
+pub const UNIKPROF_E_STARTED: i32 = -5;
+/// Another call is under way: on another CPU, or below this one on the same stack.
+pub const UNIKPROF_E_BUSY: i32 = -6;
+/// The memory block is too short.
+pub const UNIKPROF_E_MEMORY: i32 = -7;
+/// The configuration does not say whom to serve.
+pub const UNIKPROF_E_ACCESS: i32 = -8;
+/// The number of vCPUs is 0 or too large, or there are several and no `kick`.
+pub const UNIKPROF_E_VCPUS: i32 = -9;
+/// The mappings cannot be used.
+pub const UNIKPROF_E_MAPPINGS: i32 = -10;
+/// A text is too long, or not UTF-8.
+pub const UNIKPROF_E_TEXT: i32 = -11;
+/// A function is NULL that is required.
+pub const UNIKPROF_E_OPS: i32 = -12;
+/// All sessions are taken.
+pub const UNIKPROF_E_SESSIONS: i32 = -13;
+/// There is no such connection, or it was closed.
+pub const UNIKPROF_E_CONNECTION: i32 = -14;
+/// The conversation is over: close the connection.
+pub const UNIKPROF_E_OVER: i32 = -15;
+/// A client may have come already: the call belongs right behind `unikprof_init`.
+pub const UNIKPROF_E_TOO_LATE: i32 = -16;
+/// The caller table is damaged, or none.
+pub const UNIKPROF_E_TABLE: i32 = -17;
+/// The caller table was made from another image.
+pub const UNIKPROF_E_OTHER_IMAGE: i32 = -18;
+/// The caller table does not fit `caller_memory`.
+pub const UNIKPROF_E_TABLE_ROOM: i32 = -19;
+/// A flag is set that the library does not know.
+pub const UNIKPROF_E_FLAGS: i32 = -20;
+
+/// Why a call was refused: one of the codes above that are not [`UNIKPROF_OK`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Misuse(pub(crate) i32);
+
+/// What a code means and what to do about it.
+pub(crate) fn text(code: i32) -> &'static CStr {
+    match code {
+        UNIKPROF_OK => c"no error",
+        UNIKPROF_E_NULL => c"a pointer is NULL that must not be",
+        UNIKPROF_E_SIZE => {
+            c"a structure's size is not that of its version; set size = sizeof(the structure)"
+        }
+        UNIKPROF_E_VERSION => {
+            c"a structure's version is 0 or newer than the library; set version = \
+              UNIKPROF_ABI_VERSION and link a library that is not older than the header"
+        }
+        UNIKPROF_E_NOT_STARTED => c"there is no agent; call unikprof_init first",
+        UNIKPROF_E_STARTED => c"there is an agent already; call unikprof_stop first",
+        UNIKPROF_E_BUSY => c"another call is under way, on another CPU or below this one; try again later",
+        UNIKPROF_E_MEMORY => {
+            c"the memory block is too short; unikprof_memory_bytes says how long it must be"
+        }
+        UNIKPROF_E_ACCESS => c"nobody would be served; say access = UNIKPROF_ACCESS_OPEN in so many words",
+        UNIKPROF_E_VCPUS => {
+            c"the number of vCPUs is not 1 to 4096, or there are several and kick is NULL"
+        }
+        UNIKPROF_E_MAPPINGS => {
+            c"the mappings cannot be used; give 1 to 64, sorted by start, none empty, none overlapping, \
+              4 GiB at most together, with build-ids of 64 bytes at most"
+        }
+        UNIKPROF_E_TEXT => {
+            c"a text is not UTF-8, or longer than 255 bytes (a path: 4095 bytes)"
+        }
+        UNIKPROF_E_OPS => {
+            c"a required function is NULL; give now_ns, vcpu, running_ns and stack_bounds"
+        }
+        UNIKPROF_E_SESSIONS => c"all sessions are taken; send unikprof_busy_answer and close",
+        UNIKPROF_E_CONNECTION => c"there is no such connection, or it was closed",
+        UNIKPROF_E_OVER => c"the conversation is over; close the connection",
+        UNIKPROF_E_TOO_LATE => {
+            c"a client may have come already; call this right behind unikprof_init"
+        }
+        UNIKPROF_E_TABLE => c"the caller table is damaged or none; make it again with the client",
+        UNIKPROF_E_OTHER_IMAGE => {
+            c"the caller table was made from another image; make it again from the image that is linked"
+        }
+        UNIKPROF_E_TABLE_ROOM => {
+            c"the caller table does not fit; give a longer caller_memory, 10 bytes for a row"
+        }
+        UNIKPROF_E_FLAGS => c"a flag is set that the library does not know; leave it 0",
+        _ => c"no error of this library's",
+    }
+}

@@ -1,0 +1,220 @@
+#define _GNU_SOURCE
+#include "profiler.h"
+
+#include <errno.h>
+#include <link.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unikprof.h>
+#include <unistd.h>
+
+#define MAX_MAPPINGS 16
+#define ROWS 50000
+
+static timer_t timer;
+static uint64_t stack_end;
+static unsigned char memory[4 << 20];
+static unsigned char caller_memory[10 * ROWS];
+
+static struct unikprof_mapping mappings[MAX_MAPPINGS];
+static uint32_t mapping_count;
+static char program[4096];
+
+static void fail(const char *what, const char *why)
+{
+    fprintf(stderr, "%s: %s\n", what, why);
+    exit(1);
+}
+
+static uint64_t read_clock(clockid_t clock)
+{
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+/* --- What the agent asks --- */
+
+static uint64_t now_ns(void *context)
+{
+    (void)context;
+    return read_clock(CLOCK_MONOTONIC);
+}
+
+static uint64_t wall_clock_ns(void *context)
+{
+    (void)context;
+    return read_clock(CLOCK_REALTIME);
+}
+
+static uint32_t vcpu(void *context)
+{
+    (void)context;
+    return 0;
+}
+
+static uint64_t running_ns(void *context, uint32_t of)
+{
+    (void)context;
+    (void)of;
+    return read_clock(CLOCK_THREAD_CPUTIME_ID);
+}
+
+static int32_t stack_bounds(void *context, uint64_t sp, struct unikprof_range *bounds)
+{
+    (void)context;
+    bounds->start = sp;
+    bounds->end = stack_end;
+    return sp < stack_end;
+}
+
+static int32_t code_bounds(void *context, uint64_t pc, struct unikprof_range *bounds)
+{
+    (void)context;
+    /* The program itself: libraries may be unloaded. */
+    bounds->start = mappings[0].start;
+    bounds->end = mappings[0].end;
+    return pc >= bounds->start && pc < bounds->end;
+}
+
+/* --- The timer --- */
+
+static void set_timer(uint64_t deadline_ns)
+{
+    struct itimerspec setting;
+    memset(&setting, 0, sizeof setting);
+    if (deadline_ns != UNIKPROF_NO_DEADLINE) {
+        setting.it_value.tv_sec = (time_t)(deadline_ns / 1000000000);
+        setting.it_value.tv_nsec = (long)(deadline_ns % 1000000000);
+    }
+    timer_settime(timer, TIMER_ABSTIME, &setting, NULL);
+}
+
+static void on_timer(int signal, siginfo_t *information, void *interrupted)
+{
+    const ucontext_t *context = interrupted;
+    struct unikprof_registers registers = {
+        UNIKPROF_HEAD(struct unikprof_registers),
+        .pc = (uint64_t)context->uc_mcontext.gregs[REG_RIP],
+        .sp = (uint64_t)context->uc_mcontext.gregs[REG_RSP],
+        .fp = (uint64_t)context->uc_mcontext.gregs[REG_RBP],
+    };
+    int kept = errno;
+    (void)signal;
+    (void)information;
+    set_timer(unikprof_on_tick(&registers));
+    errno = kept;
+}
+
+/* --- The executable mappings --- */
+
+static void find_build_id(struct unikprof_mapping *mapping, const unsigned char *note,
+                          const unsigned char *end)
+{
+    while (note + sizeof(ElfW(Nhdr)) <= end) {
+        const ElfW(Nhdr) *head = (const void *)note;
+        const unsigned char *name = note + sizeof *head;
+        const unsigned char *description = name + ((head->n_namesz + 3) & ~3u);
+        if (head->n_type == NT_GNU_BUILD_ID && head->n_namesz == 4 && memcmp(name, "GNU", 4) == 0) {
+            mapping->build_id = description;
+            mapping->build_id_length = head->n_descsz;
+        }
+        note = description + ((head->n_descsz + 3) & ~3u);
+    }
+}
+
+static int add_mapping(struct dl_phdr_info *image, size_t size, void *context)
+{
+    struct unikprof_mapping found = { UNIKPROF_HEAD(struct unikprof_mapping) };
+    (void)size;
+    (void)context;
+    /* The program itself has no name here. */
+    found.path = image->dlpi_name[0] != 0 ? image->dlpi_name : mapping_count == 0 ? program : NULL;
+    for (int index = 0; index < image->dlpi_phnum; index++) {
+        const ElfW(Phdr) *part = &image->dlpi_phdr[index];
+        uint64_t start = image->dlpi_addr + part->p_vaddr;
+        if (part->p_type == PT_NOTE) {
+            find_build_id(&found, (const void *)start, (const void *)(start + part->p_memsz));
+        } else if (part->p_type == PT_LOAD && (part->p_flags & PF_X) != 0) {
+            found.start = start;
+            found.end = start + part->p_memsz;
+            found.file_offset = part->p_offset;
+        }
+    }
+    if (found.end > found.start && mapping_count < MAX_MAPPINGS) {
+        mappings[mapping_count++] = found;
+    }
+    return 0;
+}
+
+static int by_start(const void *left, const void *right)
+{
+    uint64_t one = ((const struct unikprof_mapping *)left)->start;
+    uint64_t other = ((const struct unikprof_mapping *)right)->start;
+    return (one > other) - (one < other);
+}
+
+/* --- The start --- */
+
+void profiler_start(uint64_t end_of_stack)
+{
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    struct sigaction action;
+    struct sigevent event;
+    int32_t code;
+
+    stack_end = end_of_stack;
+    program[length > 0 ? length : 0] = 0;
+    dl_iterate_phdr(add_mapping, NULL);
+    qsort(mappings, mapping_count, sizeof mappings[0], by_start);
+
+    struct unikprof_config config = {
+        UNIKPROF_HEAD(struct unikprof_config),
+        .vcpus = 1,
+        .access = UNIKPROF_ACCESS_OPEN,
+        .mapping_count = mapping_count,
+        .mappings = mappings,
+        .guest_name = "c-hosted",
+        .platform_name = "hosted",
+        .caller_memory = caller_memory,
+        .caller_memory_length = sizeof caller_memory,
+    };
+    struct unikprof_ops ops = {
+        UNIKPROF_HEAD(struct unikprof_ops),
+        .now_ns = now_ns,
+        .vcpu = vcpu,
+        .running_ns = running_ns,
+        .stack_bounds = stack_bounds,
+        .wall_clock_ns = wall_clock_ns,
+        .code_bounds = code_bounds,
+    };
+    code = unikprof_init(&config, &ops, memory, sizeof memory);
+    if (code != UNIKPROF_OK) {
+        fail("the agent does not start", unikprof_error_text(code));
+    }
+
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_timer;
+    action.sa_flags = SA_SIGINFO | SA_RESTART;
+    memset(&event, 0, sizeof event);
+    event.sigev_notify = SIGEV_SIGNAL;
+    event.sigev_signo = SIGPROF;
+    if (sigaction(SIGPROF, &action, NULL) != 0
+        || timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) {
+        fail("there is no timer", strerror(errno));
+    }
+}
+
+void profiler_arm(void)
+{
+    set_timer(unikprof_deadline());
+}
+
+uint64_t profiler_now_ns(void)
+{
+    return now_ns(NULL);
+}

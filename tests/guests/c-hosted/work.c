@@ -1,0 +1,72 @@
+/* Functions with known shares of the work: of 100 parts `sixty` takes 60, `thirty` 30, `ten` 10.
+ *
+ * Each works on lines of its own. `morning` calls the first and the last, `evening` the second; what a
+ * caller gets back it still changes, so that no call is made a jump. After each part a call is made: gcc
+ * leaves out the frame of a function that calls nothing, whatever it is told about frame pointers. */
+#include "work.h"
+
+#define PART 5000
+#define NOINLINE __attribute__((noinline, noclone))
+
+uint64_t parts_done;
+
+NOINLINE static void count_part(void)
+{
+    __atomic_fetch_add(&parts_done, 1, __ATOMIC_RELAXED);
+}
+
+NOINLINE static uint64_t sixty(uint64_t state)
+{
+    for (unsigned part = 0; part < 60; part++) {
+        for (unsigned left = PART; left > 0; left--) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+        }
+        count_part();
+    }
+    return state;
+}
+
+NOINLINE static uint64_t thirty(uint64_t state)
+{
+    for (unsigned part = 0; part < 30; part++) {
+        for (unsigned left = PART; left > 0; left--) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+        }
+        count_part();
+    }
+    return state;
+}
+
+NOINLINE static uint64_t ten(uint64_t state)
+{
+    for (unsigned part = 0; part < 10; part++) {
+        for (unsigned left = PART; left > 0; left--) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+        }
+        count_part();
+    }
+    return state;
+}
+
+NOINLINE static uint64_t morning(uint64_t state)
+{
+    state = sixty(state);
+    return ten(state) ^ 3;
+}
+
+NOINLINE static uint64_t evening(uint64_t state)
+{
+    return thirty(state) ^ 5;
+}
+
+NOINLINE uint64_t day(uint64_t state)
+{
+    state = morning(state);
+    return evening(state) | 1;
+}
