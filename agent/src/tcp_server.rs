@@ -38,8 +38,8 @@ use sockets::earliest;
 const PACKETS: usize = 4;
 /// How often one poll goes round: at most 64 packets in, and 16 out for each socket.
 const ROUNDS: usize = 16;
-/// Room in the set: the agent's sockets, and DHCP's.
-const PLACES: usize = SOCKETS + if cfg!(feature = "dhcp") { 1 } else { 0 };
+/// Room in the set of a [`TcpServer`]: the agent's sockets, and DHCP's.
+pub const PLACES: usize = SOCKETS + if cfg!(feature = "dhcp") { 1 } else { 0 };
 /// A device that takes no packet is tried again after 1 ms, in case it does not wake the guest.
 const DEVICE_RETRY_NS: u64 = 1_000_000;
 
@@ -148,10 +148,31 @@ impl<'s> TcpServer<'s> {
         service: &Service<'_, '_, P>,
         storage: &'s mut TcpStorage<'s, SEND>,
     ) -> Result<Self, TcpError> {
+        Self::in_parts(
+            config,
+            device,
+            service,
+            &mut storage.sockets,
+            &mut storage.buffers,
+        )
+    }
+
+    /// The same with the two parts of its storage apart, for memory that is too large to be made on a
+    /// stack: each can be written where it is.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn in_parts<P: Platform, const SEND: usize>(
+        config: &TcpConfig<'_>,
+        device: &mut (impl Device + ?Sized),
+        service: &Service<'_, '_, P>,
+        sockets: &'s mut [SocketStorage<'s>; PLACES],
+        buffers: &'s mut TcpBuffers<SEND>,
+    ) -> Result<Self, TcpError> {
         if config.addresses.is_empty() {
             return Err(TcpError::Addresses(IFACE_MAX_ADDR_COUNT));
         }
-        Self::build(config, device, service, storage)
+        Self::build(config, device, service, sockets, buffers)
     }
 
     /// A server that asks the network for its IPv4 address and gateway, and follows their changes.
@@ -178,7 +199,8 @@ impl<'s> TcpServer<'s> {
         if let Some(address) = all.find(|address| matches!(address, IpAddress::Ipv4(_))) {
             return Err(TcpError::Address(address));
         }
-        let mut server = Self::build(config, device, service, storage)?;
+        let (sockets, buffers) = (&mut storage.sockets, &mut storage.buffers);
+        let mut server = Self::build(config, device, service, sockets, buffers)?;
         server.dhcp = Some(dhcp::Dhcp::add_to(&mut server.set));
         Ok(server)
     }
@@ -187,7 +209,8 @@ impl<'s> TcpServer<'s> {
         config: &TcpConfig<'_>,
         device: &mut (impl Device + ?Sized),
         service: &Service<'_, '_, P>,
-        storage: &'s mut TcpStorage<'s, SEND>,
+        places: &'s mut [SocketStorage<'s>; PLACES],
+        buffers: &'s mut TcpBuffers<SEND>,
     ) -> Result<Self, TcpError> {
         check(config, device.capabilities().medium)?;
         let platform = service.agent().platform();
@@ -204,9 +227,8 @@ impl<'s> TcpServer<'s> {
         for gateway in config.gateways {
             add_gateway(&mut interface, *gateway)?;
         }
-        let mut set = SocketSet::new(&mut storage.sockets[..]);
-        let sockets =
-            TcpSockets::add_to(&mut set, &mut storage.buffers, config.port, config.access);
+        let mut set = SocketSet::new(&mut places[..]);
+        let sockets = TcpSockets::add_to(&mut set, buffers, config.port, config.access);
         Ok(Self {
             interface,
             set,

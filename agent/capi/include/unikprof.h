@@ -31,7 +31,7 @@
 
 // The version of this header. Structures carry it, and unikprof_abi_version answers that of the
 // library: a library takes structures of its own version and of all before it.
-#define UNIKPROF_ABI_VERSION 1
+#define UNIKPROF_ABI_VERSION 2
 
 // In the place of a deadline: there is nothing to wait for. It is later than every other, so that the
 // earlier of two deadlines is always the smaller number.
@@ -51,6 +51,10 @@
 
 // How many clients are served at a time.
 #define UNIKPROF_SESSIONS 4
+
+// The longest frame that unikprof_frame_rx takes and unikprof_frame_tx gives, in bytes: of Ethernet,
+// without its checksum.
+#define UNIKPROF_MAX_FRAME 1514
 
 // Done.
 #define UNIKPROF_OK 0
@@ -115,6 +119,21 @@
 // A flag is set that the library does not know.
 #define UNIKPROF_E_FLAGS (-20)
 
+// The agent's place in the network cannot be used.
+#define UNIKPROF_E_NETWORK (-21)
+
+// The archive was built without it.
+#define UNIKPROF_E_UNSUPPORTED (-22)
+
+// A frame is empty or too long, or the buffer too short for one.
+#define UNIKPROF_E_FRAME (-23)
+
+// The queue of frames is full: this one was dropped.
+#define UNIKPROF_E_FULL (-24)
+
+// The agent has no network: network was NULL.
+#define UNIKPROF_E_NO_NETWORK (-25)
+
 // One executable mapping of the guest, as the loader or linker placed it.
 struct unikprof_mapping {
     // sizeof(struct unikprof_mapping), the same in all elements of an array.
@@ -134,6 +153,24 @@ struct unikprof_mapping {
     size_t build_id_length;
     // The image's path, or NULL. At most 4095 bytes of UTF-8.
     const char *path;
+};
+
+// Where the agent's own TCP is in the network. IPv4 over Ethernet. Since version 2.
+struct unikprof_network {
+    // sizeof(struct unikprof_network).
+    uint32_t size;
+    // UNIKPROF_ABI_VERSION.
+    uint32_t version;
+    // The device's address, unicast.
+    uint8_t hardware_address[6];
+    // The port that clients connect to, not 0.
+    uint16_t port;
+    // The agent's IPv4 address, unicast: 10.0.0.5 is { 10, 0, 0, 5 }.
+    uint8_t address[4];
+    // The gateway's address; all 0 for none.
+    uint8_t gateway[4];
+    // The length of the network's prefix, 0 to 32.
+    uint32_t prefix_length;
 };
 
 // What the agent is told about its guest at the start. All of it is copied: nothing needs to stay
@@ -166,6 +203,9 @@ struct unikprof_config {
     void *caller_memory;
     // Bytes of that block.
     size_t caller_memory_length;
+    // The agent's own place in the network, for a guest that hands frames over; NULL for one that has
+    // connections of its own. Only in an archive that was built with --smoltcp. Since version 2.
+    const struct unikprof_network *network;
 };
 
 // A range of addresses.
@@ -244,6 +284,13 @@ struct unikprof_ops {
     int32_t (*code_bounds)(void *context, uint64_t pc, struct unikprof_range *bounds);
     // 64 random bits: fill them in and answer 1, or answer 0. May be NULL.
     int32_t (*random)(void *context, uint64_t *bits);
+    // A moment of now_ns as the guest's timer is programmed with it, where the two differ: after a
+    // migration, where now_ns goes on and the hypervisor's clock begins anew. Upcall. May be NULL:
+    // then they are the same. Since version 2.
+    uint64_t (*timer_deadline_ns)(void *context, uint64_t monotonic_ns);
+    // The clocks below may have another origin: unikprof_resume was called. From here on now_ns and
+    // the times of all vCPUs go on where they stood. Upcall. May be NULL. Since version 2.
+    void (*resume)(void *context);
 };
 
 // The registers of interrupted code.
@@ -291,7 +338,7 @@ int32_t unikprof_init(const struct unikprof_config *config,
 // recordings that begin before a client has sent one. caller_memory must have been given. Call it right
 // behind unikprof_init: once clients are served it is too late.
 //
-// Answers the rows of the table, or a code. The table is copied.
+// Answers the rows of the table, or a code. The table is copied. Takes as much stack as unikprof_init.
 int64_t unikprof_install_caller_table(const void *table,
                                       size_t length);
 
@@ -330,6 +377,18 @@ int32_t unikprof_connection_close(int32_t connection);
 // a code; 128 bytes are room enough.
 int64_t unikprof_busy_answer(void *buffer,
                              size_t length);
+
+// The guest's device has received a frame of Ethernet. It is copied and looked at by the next
+// unikprof_poll; 16 wait at the most. From the loop, not from an upcall. Answers UNIKPROF_OK or a code;
+// UNIKPROF_E_FULL: it was dropped, as a network may. Since version 2.
+int32_t unikprof_frame_rx(const void *frame,
+                          size_t length);
+
+// Gives the next frame that the guest's device is to send; length is at least UNIKPROF_MAX_FRAME. Answers
+// the frame's length, 0: none for now, or a code. Ask behind each unikprof_poll until it answers 0, and
+// poll again where it gave frames: there may be more. Since version 2.
+int64_t unikprof_frame_tx(void *buffer,
+                          size_t length);
 
 // Ends the agent; its memory is the guest's again. A recording that was not downloaded is gone, and the
 // client is told by the end of its connection, which the guest closes. Answers UNIKPROF_OK or a code:

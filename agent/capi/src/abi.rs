@@ -8,7 +8,7 @@ use core::ffi::{c_char, c_void};
 
 /// The version of this header. Structures carry it, and `unikprof_abi_version` answers that of the
 /// library: a library takes structures of its own version and of all before it.
-pub const UNIKPROF_ABI_VERSION: u32 = 1;
+pub const UNIKPROF_ABI_VERSION: u32 = 2;
 
 /// In the place of a deadline: there is nothing to wait for. It is later than every other, so that the
 /// earlier of two deadlines is always the smaller number.
@@ -28,6 +28,10 @@ pub const UNIKPROF_REACHABLE_WHEN_BUSY: u32 = 1;
 
 /// How many clients are served at a time.
 pub const UNIKPROF_SESSIONS: u32 = 4;
+
+/// The longest frame that `unikprof_frame_rx` takes and `unikprof_frame_tx` gives, in bytes: of Ethernet,
+/// without its checksum.
+pub const UNIKPROF_MAX_FRAME: u32 = 1514;
 
 /// The registers of interrupted code.
 #[repr(C)]
@@ -132,6 +136,29 @@ pub struct Config {
     pub caller_memory: *mut c_void,
     /// Bytes of that block.
     pub caller_memory_length: usize,
+    /// The agent's own place in the network, for a guest that hands frames over; NULL for one that has
+    /// connections of its own. Only in an archive that was built with `--smoltcp`. Since version 2.
+    pub network: *const Network,
+}
+
+/// Where the agent's own TCP is in the network. IPv4 over Ethernet. Since version 2.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Network {
+    /// `sizeof(struct unikprof_network)`.
+    pub size: u32,
+    /// `UNIKPROF_ABI_VERSION`.
+    pub version: u32,
+    /// The device's address, unicast.
+    pub hardware_address: [u8; 6],
+    /// The port that clients connect to, not 0.
+    pub port: u16,
+    /// The agent's IPv4 address, unicast: 10.0.0.5 is { 10, 0, 0, 5 }.
+    pub address: [u8; 4],
+    /// The gateway's address; all 0 for none.
+    pub gateway: [u8; 4],
+    /// The length of the network's prefix, 0 to 32.
+    pub prefix_length: u32,
 }
 
 /// What the agent asks of the guest.
@@ -187,6 +214,14 @@ pub struct Ops {
         Option<unsafe extern "C" fn(context: *mut c_void, pc: u64, bounds: *mut Range) -> i32>,
     /// 64 random bits: fill them in and answer 1, or answer 0. May be NULL.
     pub random: Option<unsafe extern "C" fn(context: *mut c_void, bits: *mut u64) -> i32>,
+    /// A moment of `now_ns` as the guest's timer is programmed with it, where the two differ: after a
+    /// migration, where `now_ns` goes on and the hypervisor's clock begins anew. *Upcall.* May be NULL:
+    /// then they are the same. Since version 2.
+    pub timer_deadline_ns:
+        Option<unsafe extern "C" fn(context: *mut c_void, monotonic_ns: u64) -> u64>,
+    /// The clocks below may have another origin: `unikprof_resume` was called. From here on `now_ns` and
+    /// the times of all vCPUs go on where they stood. *Upcall.* May be NULL. Since version 2.
+    pub resume: Option<unsafe extern "C" fn(context: *mut c_void)>,
 }
 
 const _: () = {
@@ -194,6 +229,7 @@ const _: () = {
     assert!(size_of::<Range>() == 24);
     assert!(size_of::<Runstate>() == 40);
     assert!(size_of::<Mapping>() == 56);
-    assert!(size_of::<Config>() == 72);
-    assert!(size_of::<Ops>() == 96);
+    assert!(size_of::<Config>() == 80);
+    assert!(size_of::<Network>() == 28);
+    assert!(size_of::<Ops>() == 112);
 };

@@ -12,4 +12,9 @@ pub mod abi;
 pub mod ffi;
 #[cfg(unikprof_archive)]
 mod freestanding;
+#[cfg(feature = "smoltcp")]
+mod network;
+#[cfg(not(feature = "smoltcp"))]
+#[path = "no_network.rs"]
+mod network;
 pub mod status;

@@ -45,6 +45,17 @@ pub const UNIKPROF_E_TABLE_ROOM: i32 = -19;
 /// A flag is set that the library does not know.
 pub const UNIKPROF_E_FLAGS: i32 = -20;
 
+/// The agent's place in the network cannot be used.
+pub const UNIKPROF_E_NETWORK: i32 = -21;
+/// The archive was built without it.
+pub const UNIKPROF_E_UNSUPPORTED: i32 = -22;
+/// A frame is empty or too long, or the buffer too short for one.
+pub const UNIKPROF_E_FRAME: i32 = -23;
+/// The queue of frames is full: this one was dropped.
+pub const UNIKPROF_E_FULL: i32 = -24;
+/// The agent has no network: `network` was NULL.
+pub const UNIKPROF_E_NO_NETWORK: i32 = -25;
+
 /// Why a call was refused: one of the codes above that are not [`UNIKPROF_OK`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Misuse(pub(crate) i32);
@@ -95,6 +106,15 @@ pub(crate) fn text(code: i32) -> &'static CStr {
             c"the caller table does not fit; give a longer caller_memory, 10 bytes for a row"
         }
         UNIKPROF_E_FLAGS => c"a flag is set that the library does not know; leave it 0",
+        UNIKPROF_E_NETWORK => {
+            c"the network cannot be used; give a port, and unicast addresses with a prefix of 0 to 32"
+        }
+        UNIKPROF_E_UNSUPPORTED => c"the archive was built without frames; build it with --smoltcp",
+        UNIKPROF_E_FRAME => {
+            c"a frame is empty or longer than UNIKPROF_MAX_FRAME, or the buffer shorter"
+        }
+        UNIKPROF_E_FULL => c"the queue of frames is full and this one was dropped; call unikprof_poll",
+        UNIKPROF_E_NO_NETWORK => c"the agent has no network; give one in the configuration",
         _ => c"no error of this library's",
     }
 }

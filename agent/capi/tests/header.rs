@@ -28,12 +28,13 @@ const SOURCES: [&str; 4] = [
 ];
 
 /// Structures by their names in Rust and in C.
-const NAMES: [(&str, &str); 6] = [
+const NAMES: [(&str, &str); 7] = [
     ("Registers", "unikprof_registers"),
     ("Range", "unikprof_range"),
     ("Runstate", "unikprof_runstate"),
     ("Mapping", "unikprof_mapping"),
     ("Config", "unikprof_config"),
+    ("Network", "unikprof_network"),
     ("Ops", "unikprof_ops"),
 ];
 

@@ -10,11 +10,12 @@ use super::guest::Guest;
 use super::one::{self, Claim, Connection, Served, State};
 use super::read::{self, Wanted};
 use crate::abi::{Config, Ops, UNIKPROF_ABI_VERSION, UNIKPROF_NO_DEADLINE, UNIKPROF_SESSIONS};
+use crate::network::{Network, NetworkMemory};
 use crate::status::{
     self, Misuse, UNIKPROF_E_BUSY, UNIKPROF_E_CONNECTION, UNIKPROF_E_MAPPINGS, UNIKPROF_E_MEMORY,
-    UNIKPROF_E_NULL, UNIKPROF_E_OTHER_IMAGE, UNIKPROF_E_OVER, UNIKPROF_E_SESSIONS,
-    UNIKPROF_E_STARTED, UNIKPROF_E_TABLE, UNIKPROF_E_TABLE_ROOM, UNIKPROF_E_TOO_LATE,
-    UNIKPROF_E_VCPUS, UNIKPROF_OK,
+    UNIKPROF_E_NO_NETWORK, UNIKPROF_E_NULL, UNIKPROF_E_OTHER_IMAGE, UNIKPROF_E_OVER,
+    UNIKPROF_E_SESSIONS, UNIKPROF_E_STARTED, UNIKPROF_E_TABLE, UNIKPROF_E_TABLE_ROOM,
+    UNIKPROF_E_TOO_LATE, UNIKPROF_E_UNSUPPORTED, UNIKPROF_E_VCPUS, UNIKPROF_OK,
 };
 
 /// When to come back where another call is under way.
@@ -47,7 +48,7 @@ pub extern "C" fn unikprof_take_error() -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_memory_bytes(config: *const Config) -> usize {
     // SAFETY: the caller's promise.
-    unsafe { Wanted::read(config) }.map_or(0, |wanted| wanted.memory_bytes(own_bytes()))
+    unsafe { Wanted::read(config) }.map_or(0, |wanted| wanted.memory_bytes(own_bytes(&wanted)))
 }
 
 /// Starts the agent. It keeps all it ever needs in `memory`, which has `length` bytes, belongs to the
@@ -73,7 +74,7 @@ pub unsafe extern "C" fn unikprof_init(
 /// recordings that begin before a client has sent one. `caller_memory` must have been given. Call it right
 /// behind `unikprof_init`: once clients are served it is too late.
 ///
-/// Answers the rows of the table, or a code. The table is copied.
+/// Answers the rows of the table, or a code. The table is copied. Takes as much stack as `unikprof_init`.
 ///
 /// # Safety
 /// C's: `table` is NULL or leads to `length` bytes.
@@ -95,10 +96,16 @@ pub unsafe extern "C" fn unikprof_install_caller_table(table: *const c_void, len
 pub extern "C" fn unikprof_poll(now_ns: u64) -> u64 {
     let polled = with_served(|served| {
         served.begun = true;
-        let work = served.service.begin_work();
-        let next_ns = served.service.advance();
-        served.service.end_work(work);
-        Ok(next_ns)
+        Ok(match &mut served.network {
+            // Marks its work itself.
+            Some(network) => network.poll(&mut served.service),
+            None => {
+                let work = served.service.begin_work();
+                let next_ns = served.service.advance();
+                served.service.end_work(work);
+                next_ns
+            }
+        })
     });
     match polled {
         Ok(next_ns) => next_ns.unwrap_or(UNIKPROF_NO_DEADLINE).max(now_ns),
@@ -123,7 +130,7 @@ pub extern "C" fn unikprof_connection_open() -> i32 {
         let index = free.ok_or(Misuse(UNIKPROF_E_SESSIONS))?;
         let session = served.service.open().ok_or(Misuse(UNIKPROF_E_SESSIONS))?;
         // An id of the past is not taken for one of today.
-        served.opened = (served.opened + 1) & (i32::MAX as u32 / UNIKPROF_SESSIONS - 1);
+        served.opened = (served.opened + 1) & (i32::MAX as u32 / UNIKPROF_SESSIONS);
         let id = (served.opened * UNIKPROF_SESSIONS) as i32 + index as i32;
         served.connections[index] = Some(Connection { id, session });
         Ok(id)
@@ -212,6 +219,34 @@ pub unsafe extern "C" fn unikprof_busy_answer(buffer: *mut c_void, length: usize
     code_or(unsafe { read::room(buffer, length) }.map(|buffer| busy_answer(buffer) as i64))
 }
 
+/// The guest's device has received a frame of Ethernet. It is copied and looked at by the next
+/// `unikprof_poll`; 16 wait at the most. From the loop, not from an upcall. Answers UNIKPROF_OK or a code;
+/// UNIKPROF_E_FULL: it was dropped, as a network may. Since version 2.
+///
+/// # Safety
+/// C's: `frame` is NULL or leads to `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unikprof_frame_rx(frame: *const c_void, length: usize) -> i32 {
+    code_of(with_network(|network| {
+        // SAFETY: the caller's promise.
+        network.receive(unsafe { read::bytes(frame, length)? })
+    }))
+}
+
+/// Gives the next frame that the guest's device is to send; `length` is at least UNIKPROF_MAX_FRAME. Answers
+/// the frame's length, 0: none for now, or a code. Ask behind each `unikprof_poll` until it answers 0, and
+/// poll again where it gave frames: there may be more. Since version 2.
+///
+/// # Safety
+/// C's: `buffer` is NULL or leads to `length` bytes that are nobody else's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unikprof_frame_tx(buffer: *mut c_void, length: usize) -> i64 {
+    code_or(with_network(|network| {
+        // SAFETY: the caller's promise.
+        network.send(unsafe { read::room(buffer, length)? })
+    }))
+}
+
 /// Ends the agent; its memory is the guest's again. A recording that was not downloaded is gone, and the
 /// client is told by the end of its connection, which the guest closes. Answers UNIKPROF_OK or a code:
 /// UNIKPROF_E_BUSY while another call is under way or an upcall is inside, and then nothing has changed but
@@ -227,8 +262,10 @@ pub extern "C" fn unikprof_stop() -> i32 {
 }
 
 /// What the agent keeps in the memory beside what `Wanted` knows of, aligned in any way.
-fn own_bytes() -> usize {
-    size_of::<State>() + align_of::<State>()
+fn own_bytes(wanted: &Wanted<'_>) -> usize {
+    let network = size_of::<NetworkMemory>() + align_of::<NetworkMemory>();
+    let has_network = !wanted.config().network.is_null();
+    size_of::<State>() + align_of::<State>() + if has_network { network } else { 0 }
 }
 
 /// # Safety
@@ -248,8 +285,10 @@ unsafe fn start(
     if memory.is_null() {
         return Err(Misuse(UNIKPROF_E_NULL));
     }
+    // SAFETY: as above.
+    let place_in_network = unsafe { wanted.network()? };
     let short = Misuse(UNIKPROF_E_MEMORY);
-    if length < wanted.memory_bytes(own_bytes()) || isize::try_from(length).is_err() {
+    if length < wanted.memory_bytes(own_bytes(&wanted)) || isize::try_from(length).is_err() {
         return Err(short);
     }
     // SAFETY: as above.
@@ -257,6 +296,16 @@ unsafe fn start(
     let place = arena.place::<State>().ok_or(short)?.as_mut_ptr();
     // SAFETY: as above.
     let agent_config = unsafe { wanted.copy_to(&mut arena)? };
+    let network_memory = match &place_in_network {
+        // SAFETY: nothing of it needs to be there yet.
+        Some(_) => Some(unsafe {
+            arena
+                .place::<NetworkMemory>()
+                .ok_or(short)?
+                .assume_init_mut()
+        }),
+        None => None,
+    };
     let mut agent = Agent::new(Guest(ops), agent_config, arena.rest()).map_err(|error| {
         Misuse(match error {
             StartError::NoVcpu => UNIKPROF_E_VCPUS,
@@ -274,6 +323,16 @@ unsafe fn start(
     unsafe {
         (&raw mut (*place).agent).write(agent);
         serve(place)?;
+        let served = (*place).served.get_mut();
+        if let (Some(wanted), Some(memory)) = (place_in_network, network_memory) {
+            served.network = match Network::new(&wanted, &served.service, memory) {
+                Ok(network) => Some(network),
+                Err(misuse) => {
+                    core::ptr::drop_in_place(place);
+                    return Err(misuse);
+                }
+            };
+        }
         claim.publish(place);
     }
     Ok(())
@@ -290,6 +349,7 @@ unsafe fn serve(place: *mut State) -> Result<(), Misuse> {
     let service = Service::new(agent).ok_or(Misuse(UNIKPROF_E_STARTED))?;
     let served = UnsafeCell::new(Served {
         service,
+        network: None,
         connections: [None; UNIKPROF_SESSIONS as usize],
         opened: 0,
         begun: false,
@@ -312,9 +372,11 @@ unsafe fn install(table: *const c_void, length: usize) -> Result<i64, Misuse> {
     // SAFETY: a whole state and nobody else's. What serves it refers to the agent, and makes room while
     // that changes.
     let installed = unsafe {
+        let network = (*state).served.get_mut().network.take();
         core::ptr::drop_in_place(&raw mut (*state).served);
         let installed = (*state).agent.install_caller_table(table);
         serve(state)?;
+        (*state).served.get_mut().network = network;
         claim.publish(state);
         installed
     };
@@ -330,6 +392,18 @@ unsafe fn install(table: *const c_void, length: usize) -> Result<i64, Misuse> {
 fn with_served<R>(work: impl FnOnce(&mut Served) -> Result<R, Misuse>) -> Result<R, Misuse> {
     let mut claim = Claim::take()?;
     work(claim.served()?)
+}
+
+fn with_network<R>(work: impl FnOnce(&mut Network) -> Result<R, Misuse>) -> Result<R, Misuse> {
+    with_served(|served| {
+        served.begun = true;
+        let none = Misuse(if cfg!(feature = "smoltcp") {
+            UNIKPROF_E_NO_NETWORK
+        } else {
+            UNIKPROF_E_UNSUPPORTED
+        });
+        work(served.network.as_mut().ok_or(none)?)
+    })
 }
 
 impl Served {

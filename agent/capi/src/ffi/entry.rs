@@ -127,8 +127,8 @@ unsafe fn read_registers(registers: *const abi::Registers) -> Option<Registers> 
         return None;
     }
     // SAFETY: the caller's promise.
-    match unsafe { read::structure(registers) } {
-        Ok(abi::Registers { pc, sp, fp, .. }) => Some(Registers { pc, sp, fp }),
+    match unsafe { read::registers(registers) } {
+        Ok(registers) => Some(registers),
         Err(misuse) => {
             one::note(misuse);
             None

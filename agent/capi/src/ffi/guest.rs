@@ -128,6 +128,22 @@ unsafe impl Platform for Guest {
     }
 
     #[inline]
+    fn timer_deadline(&self, monotonic_ns: u64) -> u64 {
+        match self.0.timer_deadline_ns {
+            // SAFETY: as above.
+            Some(ask) => unsafe { ask(self.context(), monotonic_ns) },
+            None => monotonic_ns,
+        }
+    }
+
+    fn resume(&self) {
+        if let Some(resume) = self.0.resume {
+            // SAFETY: as above.
+            unsafe { resume(self.context()) };
+        }
+    }
+
+    #[inline]
     fn cycles(&self) -> u64 {
         // SAFETY: every x86-64 has the instruction; a guest runs where it may be used.
         unsafe { core::arch::x86_64::_rdtsc() }

@@ -11,6 +11,7 @@ use unikprof_agent::{Agent, Service, SessionId};
 
 use super::guest::Guest;
 use crate::abi::UNIKPROF_SESSIONS;
+use crate::network::Network;
 use crate::status::{
     Misuse, UNIKPROF_E_BUSY, UNIKPROF_E_NOT_STARTED, UNIKPROF_E_STARTED, UNIKPROF_OK,
 };
@@ -24,6 +25,8 @@ pub(super) struct State {
 /// What a claimed agent works on.
 pub(super) struct Served {
     pub(super) service: Service<'static, 'static, Guest>,
+    /// Where the guest hands frames over.
+    pub(super) network: Option<Network>,
     pub(super) connections: [Option<Connection>; UNIKPROF_SESSIONS as usize],
     /// How many connections were opened: so that an id is not used twice in a row.
     pub(super) opened: u32,

@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_void};
 use core::mem::MaybeUninit;
 
-use unikprof_agent::{MAX_MAPPINGS, Mapping, minimum_bytes};
+use unikprof_agent::{MAX_MAPPINGS, Mapping, Registers, minimum_bytes};
 
 use super::arena::Arena;
 use crate::abi::{self, UNIKPROF_ABI_VERSION, UNIKPROF_ACCESS_OPEN, UNIKPROF_REACHABLE_WHEN_BUSY};
@@ -41,10 +41,14 @@ unsafe impl Versioned for abi::Mapping {
 }
 // SAFETY: as above.
 unsafe impl Versioned for abi::Config {
-    const SIZES: &'static [usize] = &[size_of::<Self>()];
+    const SIZES: &'static [usize] = &[72, size_of::<Self>()];
 }
 // SAFETY: as above.
 unsafe impl Versioned for abi::Ops {
+    const SIZES: &'static [usize] = &[96, size_of::<Self>()];
+}
+// SAFETY: as above.
+unsafe impl Versioned for abi::Network {
     const SIZES: &'static [usize] = &[size_of::<Self>()];
 }
 
@@ -57,17 +61,8 @@ pub(super) unsafe fn structure<T: Versioned>(from: *const T) -> Result<T, Misuse
     if from.is_null() {
         return Err(Misuse(UNIKPROF_E_NULL));
     }
-    let head = from.cast::<u32>();
-    // SAFETY: every structure begins with these two.
-    let (size, version) = unsafe { (head.read_unaligned(), head.add(1).read_unaligned()) };
-    let size = size as usize;
-    if version == 0 || version > UNIKPROF_ABI_VERSION {
-        return Err(Misuse(UNIKPROF_E_VERSION));
-    }
-    let known = T::SIZES.get(version as usize - 1).or(T::SIZES.last());
-    if known != Some(&size) {
-        return Err(Misuse(UNIKPROF_E_SIZE));
-    }
+    // SAFETY: the caller's promise.
+    let size = unsafe { size_of_known(from)? };
     let mut value = MaybeUninit::<T>::zeroed();
     // SAFETY: the caller's structure has `size` bytes, ours no fewer (its sizes only grow); what is left
     // of ours stays zero, which is a value.
@@ -75,6 +70,44 @@ pub(super) unsafe fn structure<T: Versioned>(from: *const T) -> Result<T, Misuse
         core::ptr::copy_nonoverlapping(from.cast::<u8>(), value.as_mut_ptr().cast(), size);
         value.assume_init()
     })
+}
+
+/// The size of the structure at `from`, where its version has that size.
+///
+/// # Safety
+/// `from` leads to a structure, in any alignment.
+#[inline]
+unsafe fn size_of_known<T: Versioned>(from: *const T) -> Result<usize, Misuse> {
+    let head = from.cast::<u32>();
+    // SAFETY: every structure begins with these two.
+    let (size, version) = unsafe { (head.read_unaligned(), head.add(1).read_unaligned()) };
+    if version == 0 || version > UNIKPROF_ABI_VERSION {
+        return Err(Misuse(UNIKPROF_E_VERSION));
+    }
+    // A structure that has not grown since has its last size.
+    let known = T::SIZES.get(version as usize - 1).or(T::SIZES.last());
+    let size = size as usize;
+    if known == Some(&size) {
+        Ok(size)
+    } else {
+        Err(Misuse(UNIKPROF_E_SIZE))
+    }
+}
+
+/// The registers at `from`. They have not grown yet, and are read without a call of `memcpy`: this is on the
+/// road of the upcall.
+///
+/// # Safety
+/// As for [`structure`], but not NULL.
+#[inline]
+pub(super) unsafe fn registers(from: *const abi::Registers) -> Result<Registers, Misuse> {
+    const { assert!(abi::Registers::SIZES.len() == 1) };
+    // SAFETY: the caller's promise, and as many bytes as the one size that is known.
+    let abi::Registers { pc, sp, fp, .. } = unsafe {
+        size_of_known(from)?;
+        from.read_unaligned()
+    };
+    Ok(Registers { pc, sp, fp })
 }
 
 /// The text at `from`, if there is one.
@@ -156,6 +189,18 @@ impl<'c> Wanted<'c> {
         }
         wanted.copied_bytes += wanted.mapping_count() * size_of::<Mapping<'_>>();
         Ok(wanted)
+    }
+
+    /// Where the agent's own network is to be, if it is to have one.
+    ///
+    /// # Safety
+    /// As for [`read`](Self::read).
+    pub(super) unsafe fn network(&self) -> Result<Option<abi::Network>, Misuse> {
+        if self.config.network.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { structure(self.config.network) }.map(Some)
     }
 
     pub(super) fn config(&self) -> &abi::Config {

@@ -1,0 +1,167 @@
+//! What the archive's one object is made of: which symbols, how large, and which instructions.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "../build/mod.rs"]
+mod build;
+mod code;
+
+use std::fs;
+use std::path::Path;
+
+use code::Code;
+use object::read::archive::ArchiveFile;
+use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SectionKind};
+
+/// What a guest calls from its upcalls.
+const UPCALLS: [&str; 5] = [
+    "unikprof_on_tick",
+    "unikprof_on_block",
+    "unikprof_on_wake",
+    "unikprof_deadline",
+    "unikprof_resume",
+];
+
+/// The bytes of the one object in the archive.
+fn object_of(folder: &Path) -> Vec<u8> {
+    let bytes = fs::read(folder.join("libunikprof.a")).unwrap();
+    let archive = ArchiveFile::parse(&*bytes).unwrap();
+    let mut members = archive.members().map(Result::unwrap);
+    let object = members.next().unwrap().data(&*bytes).unwrap().to_vec();
+    assert!(members.next().is_none(), "one object, linked and collected");
+    object
+}
+
+/// A kernel has the memory functions, and nothing else that a compiler might ask for.
+#[test]
+fn the_memory_functions_are_all_it_asks_for() {
+    for folder in [build::streams(), build::frames()] {
+        let bytes = object_of(folder);
+        let object = object::File::parse(&*bytes).unwrap();
+        let undefined = object.symbols().filter(object::ObjectSymbol::is_undefined);
+        for symbol in undefined {
+            let name = symbol.name().unwrap();
+            let allowed = ["", "memcpy", "memmove", "memset", "memcmp"];
+            assert!(allowed.contains(&name), "it asks for `{name}`");
+        }
+    }
+}
+
+/// A name of ours that is not hidden could meet the same one of the kernel's, or of another Rust archive's.
+#[test]
+fn what_the_header_declares_is_all_it_exports() {
+    let header = fs::read_to_string(build::streams().join("unikprof.h")).unwrap();
+    for folder in [build::streams(), build::frames()] {
+        let bytes = object_of(folder);
+        let object = object::File::parse(&*bytes).unwrap();
+        let symbols = object.symbols();
+        let exported: Vec<&str> = symbols
+            .filter(|symbol| symbol.is_global() && !symbol.is_undefined())
+            .map(|symbol| symbol.name().unwrap())
+            .collect();
+        for upcall in UPCALLS {
+            assert!(exported.contains(&upcall), "{upcall}");
+        }
+        for name in exported {
+            assert!(header.contains(&format!("{name}(")), "`{name}` is exported");
+        }
+    }
+}
+
+#[test]
+fn it_takes_no_more_room_than_it_may() {
+    const MOST: u64 = 96 << 10;
+    for (folder, most) in [(build::streams(), Some(MOST)), (build::frames(), None)] {
+        let bytes = object_of(folder);
+        let object = object::File::parse(&*bytes).unwrap();
+        let (mut text, mut data, mut zero) = (0, 0, 0);
+        for section in object.sections() {
+            match section.kind() {
+                SectionKind::Text => text += section.size(),
+                SectionKind::UninitializedData => zero += section.size(),
+                SectionKind::Data | SectionKind::ReadOnlyData => data += section.size(),
+                SectionKind::ReadOnlyString | SectionKind::ReadOnlyDataWithRel => {
+                    data += section.size();
+                }
+                _ => {}
+            }
+        }
+        println!(
+            "{}: text {text}, data {data}, zeroed {zero} bytes",
+            folder.display()
+        );
+        assert!(text > 0 && data > 0);
+        if let Some(most) = most {
+            assert!(
+                text + data + zero <= most,
+                "{} of {most}",
+                text + data + zero
+            );
+        }
+    }
+}
+
+/// The compiled core library was built with the red zone; on an interrupted stack without one, an upcall
+/// would write over it, and be written over.
+#[test]
+fn nothing_is_kept_below_the_stack_pointer() {
+    for folder in [build::streams(), build::frames()] {
+        let bytes = object_of(folder);
+        let code = Code::read(&bytes);
+        let below: Vec<String> = code
+            .functions()
+            .filter_map(code::Function::below_the_stack)
+            .collect();
+        assert_eq!(below, [""; 0]);
+        assert!(code.functions().count() > 50, "it was looked at");
+    }
+}
+
+/// A kernel's stacks are small, and what is written in place must stay so: a network alone is 150 KB. The largest, of the start, holds a service once.
+#[test]
+fn no_function_has_a_large_frame() {
+    for folder in [build::streams(), build::frames()] {
+        let bytes = object_of(folder);
+        let code = Code::read(&bytes);
+        for function in code.functions() {
+            let frame = function.frame_bytes();
+            assert!(frame <= 24 << 10, "{}: {frame} bytes", function.name);
+        }
+    }
+}
+
+/// Kernels that build their interrupt path without SSE save none of its state.
+#[test]
+fn upcalls_touch_no_vector_or_floating_point_state() {
+    for folder in [build::streams(), build::frames()] {
+        let bytes = object_of(folder);
+        let code = Code::read(&bytes);
+        for function in code.reached_from(&UPCALLS) {
+            assert_eq!(function.vector_instruction(), None, "{}", function.name);
+        }
+    }
+}
+
+/// An upcall calls itself and the guest's own functions, and cannot panic.
+#[test]
+fn upcalls_reach_no_panic_and_nothing_outside() {
+    for folder in [build::streams(), build::frames()] {
+        let bytes = object_of(folder);
+        let code = Code::read(&bytes);
+        let reached = code.reached_from(&UPCALLS);
+        for function in &reached {
+            assert!(!function.name.contains("panic"), "{}", function.name);
+            assert!(!function.traps(), "{} has a trap", function.name);
+            assert_eq!(function.outside, [""; 0], "{} calls", function.name);
+        }
+        // The walk is part of it, or the wrong thing was looked at.
+        assert!(
+            reached
+                .iter()
+                .any(|function| function.name.contains("walk"))
+        );
+        let deepest = UPCALLS.map(|upcall| code.stack_bytes(upcall));
+        println!("stack of {UPCALLS:?}: {deepest:?} bytes beside the guest's functions");
+        assert!(deepest.iter().all(|bytes| *bytes <= 2048), "{deepest:?}");
+    }
+}

@@ -1,0 +1,29 @@
+//! The archive as a guest gets it, built once for each test program.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The folder with the archive of byte streams.
+pub(crate) fn streams() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| build("streams", &[]))
+}
+
+/// The folder with the archive that has the agent's own TCP.
+#[allow(dead_code, reason = "not every program that includes this asks for it")]
+pub(crate) fn frames() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| build("frames", &["--smoltcp"]))
+}
+
+fn build(name: &str, options: &[&str]) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let status = Command::new(env!("CARGO_BIN_EXE_build-archive"))
+        .arg(&folder)
+        .args(options)
+        .status()
+        .unwrap();
+    assert!(status.success(), "build-archive: {status}");
+    folder
+}

@@ -1,0 +1,103 @@
+/* How much stack the calls take, and that upcalls may come on one that is aligned to 8 bytes only, with no
+ * SSE state changed by them. It prints the bytes. */
+#define _GNU_SOURCE
+#include "guest.h"
+
+#include <ucontext.h>
+
+static unsigned char memory[1 << 20];
+static unsigned char painted[128 << 10] __attribute__((aligned(4096)));
+static struct unikprof_mapping mapping;
+static struct unikprof_config config;
+static struct unikprof_ops ops;
+static struct unikprof_registers registers;
+static int32_t client;
+static ucontext_t back, there;
+
+static void do_init(void)
+{
+    CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_OK);
+}
+
+static void do_conversation(void)
+{
+    char answer[512];
+    CHECK(unikprof_connection_input(client, client_start, client_start_length) > 0);
+    while (unikprof_connection_output(client, answer, sizeof answer) > 0) {
+    }
+    unikprof_poll(time_ns);
+}
+
+static void do_poll(void)
+{
+    unikprof_poll(time_ns);
+}
+
+static void do_tick(void)
+{
+    time_ns = unikprof_deadline();
+    CHECK(unikprof_on_tick(&registers) > time_ns);
+}
+
+static size_t stack_of(void (*call)(void))
+{
+    size_t untouched = 0;
+    memset(painted, 0xa5, sizeof painted);
+    CHECK(getcontext(&there) == 0);
+    there.uc_stack.ss_sp = painted;
+    there.uc_stack.ss_size = sizeof painted;
+    there.uc_link = &back;
+    makecontext(&there, call, 0);
+    CHECK(swapcontext(&back, &there) == 0);
+    while (painted[untouched] == 0xa5) {
+        untouched++;
+    }
+    return sizeof painted - untouched;
+}
+
+/* Calls `unikprof_on_tick` with the stack 8 bytes off the ABI; answers whether xmm0 to xmm15 and the control
+ * words came back as they were, the guest's own functions being compiled
+ * without them, as all of this file is: so no clobber says so. */
+static int tick_misaligned(void)
+{
+    static unsigned char before[512] __attribute__((aligned(16)));
+    static unsigned char after[512] __attribute__((aligned(16)));
+    static unsigned char pattern[16] = "0123456789abcdef";
+    time_ns = unikprof_deadline();
+    __asm__ volatile("movups %[pattern], %%xmm0\n\t"
+                     "movaps %%xmm0, %%xmm7\n\t"
+                     "movaps %%xmm0, %%xmm15\n\t"
+                     "mov %%rsp, %%r12\n\t"
+                     "and $-16, %%rsp\n\t"
+                     "sub $8, %%rsp\n\t"
+                     "fxsave %[before]\n\t"
+                     "call unikprof_on_tick\n\t"
+                     "fxsave %[after]\n\t"
+                     "mov %%r12, %%rsp\n\t"
+                     : [before] "+m"(before), [after] "+m"(after)
+                     : [pattern] "m"(pattern), "D"(&registers)
+                     : "rax", "rcx", "rdx", "rsi", "r8", "r9", "r10", "r11", "r12", "memory", "cc");
+    return memcmp(before, after, 416) == 0;
+}
+
+int main(void)
+{
+    size_t bytes[4];
+    mapping = guest_mapping();
+    config = guest_config(&mapping);
+    ops = guest_ops();
+    registers = guest_interrupted();
+    bytes[0] = stack_of(do_init);
+    client = unikprof_connection_open();
+    bytes[1] = stack_of(do_conversation);
+    bytes[2] = stack_of(do_poll);
+    bytes[3] = stack_of(do_tick);
+    CHECK(tick_misaligned());
+    CHECK(bounds_asked == 2);
+    printf("stack: init %zu, a request %zu, poll %zu, tick %zu bytes, the guest's functions included\n",
+           bytes[0], bytes[1], bytes[2], bytes[3]);
+    CHECK(bytes[0] <= 32 << 10 && bytes[1] <= 16 << 10 && bytes[2] <= 16 << 10 && bytes[3] <= 2 << 10);
+    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
+    puts("all as it should be");
+    return 0;
+}

@@ -1,0 +1,28 @@
+/* Checks that name their line. */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unikprof.h>
+
+#define CHECK(condition)                                                       \
+    do {                                                                       \
+        if (!(condition)) {                                                    \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+            exit(1);                                                           \
+        }                                                                      \
+    } while (0)
+
+/* The code that a call answers, with its text where it is another. */
+#define CHECK_CODE(call, expected)                                             \
+    do {                                                                       \
+        int64_t code_ = (call);                                                \
+        if (code_ != (expected)) {                                             \
+            fprintf(stderr, "%s:%d: %s is %lld (%s), not %s\n", __FILE__, __LINE__, #call, \
+                    (long long)code_, unikprof_error_text((int32_t)code_), #expected); \
+            exit(1);                                                           \
+        }                                                                      \
+    } while (0)
+
+#endif

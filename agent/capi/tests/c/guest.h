@@ -1,0 +1,123 @@
+/* A guest of one vCPU whose time passes when it is told to, with a stack of its own making. */
+#ifndef GUEST_H
+#define GUEST_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "check.h"
+
+#define CODE 0x400000u
+#define FRAMES 4
+
+static uint64_t time_ns = 1000000000;
+static uint64_t stack[2 * FRAMES];
+/* Called by `now_ns`, once, where it is not NULL. */
+static void (*on_clock)(void);
+static int bounds_asked;
+static struct unikprof_range told_bounds;
+
+static uint64_t guest_now_ns(void *context)
+{
+    void (*call)(void) = on_clock;
+    CHECK(context == stack);
+    on_clock = NULL;
+    if (call != NULL) {
+        call();
+    }
+    return time_ns;
+}
+
+static uint32_t guest_vcpu(void *context)
+{
+    CHECK(context == stack);
+    return 0;
+}
+
+static uint64_t guest_running_ns(void *context, uint32_t vcpu)
+{
+    CHECK(context == stack && vcpu == 0);
+    return time_ns;
+}
+
+static int32_t guest_stack_bounds(void *context, uint64_t sp, struct unikprof_range *bounds)
+{
+    CHECK(context == stack && sp != 0);
+    CHECK(bounds->size == sizeof *bounds && bounds->version == unikprof_abi_version());
+    bounds_asked++;
+    bounds->start = told_bounds.start;
+    bounds->end = told_bounds.end;
+    return 1;
+}
+
+/* A chain of frames; the registers of its leaf. */
+static struct unikprof_registers guest_interrupted(void)
+{
+    struct unikprof_registers registers = { UNIKPROF_HEAD(struct unikprof_registers), .pc = CODE };
+    for (int frame = 0; frame < FRAMES; frame++) {
+        stack[2 * frame] = frame + 1 == FRAMES ? 0 : (uint64_t)&stack[2 * frame + 2];
+        stack[2 * frame + 1] = CODE + 0x100u * (unsigned)(frame + 1);
+    }
+    told_bounds.start = (uint64_t)stack;
+    told_bounds.end = (uint64_t)(stack + 2 * FRAMES);
+    registers.sp = registers.fp = (uint64_t)stack;
+    return registers;
+}
+
+static struct unikprof_mapping guest_mapping(void)
+{
+    struct unikprof_mapping mapping = {
+        UNIKPROF_HEAD(struct unikprof_mapping), .start = CODE, .end = CODE + 0x1000,
+    };
+    return mapping;
+}
+
+static struct unikprof_config guest_config(const struct unikprof_mapping *mapping)
+{
+    struct unikprof_config config = {
+        UNIKPROF_HEAD(struct unikprof_config),
+        .vcpus = 1,
+        .access = UNIKPROF_ACCESS_OPEN,
+        .mapping_count = 1,
+        .mappings = mapping,
+    };
+    return config;
+}
+
+static struct unikprof_ops guest_ops(void)
+{
+    struct unikprof_ops ops = {
+        UNIKPROF_HEAD(struct unikprof_ops),
+        .context = stack,
+        .now_ns = guest_now_ns,
+        .vcpu = guest_vcpu,
+        .running_ns = guest_running_ns,
+        .stack_bounds = guest_stack_bounds,
+    };
+    return ops;
+}
+
+/* --- A client's side: enough of the wire to record --- */
+
+/* The preamble and a request to start a recording of 1 ms, which the test's own program has encoded. */
+extern const unsigned char client_start[];
+extern const unsigned client_start_length;
+extern const unsigned char client_stop[];
+extern const unsigned client_stop_length;
+
+/* Sends bytes and takes all that is answered; answers how many bytes that is. */
+static inline int64_t guest_converse(int32_t connection, const unsigned char *bytes, unsigned length)
+{
+    char answer[4096];
+    int64_t all = 0;
+    CHECK_CODE(unikprof_connection_input(connection, bytes, length), (int64_t)length);
+    for (int turn = 0; turn < 100; turn++) {
+        int64_t given = unikprof_connection_output(connection, answer, sizeof answer);
+        CHECK(given >= 0);
+        all += given;
+        unikprof_poll(time_ns);
+    }
+    return all;
+}
+
+#endif

@@ -1,0 +1,305 @@
+/* Everything that a guest may do wrong: an error code with a text, and nothing worse. */
+#include <pthread.h>
+
+#include "guest.h"
+
+static unsigned char memory[1 << 20];
+
+static struct unikprof_mapping mapping;
+static struct unikprof_config config;
+static struct unikprof_ops ops;
+
+static int32_t start(void)
+{
+    return unikprof_init(&config, &ops, memory, sizeof memory);
+}
+
+static void before_the_start(void)
+{
+    struct unikprof_registers registers = guest_interrupted();
+    char buffer[128];
+    CHECK(unikprof_on_tick(&registers) == UNIKPROF_NO_DEADLINE);
+    CHECK_CODE(unikprof_take_error(), UNIKPROF_E_NOT_STARTED);
+    CHECK_CODE(unikprof_take_error(), UNIKPROF_OK);
+    CHECK(unikprof_on_tick(NULL) == UNIKPROF_NO_DEADLINE);
+    CHECK_CODE(unikprof_on_block(NULL), UNIKPROF_E_NOT_STARTED);
+    CHECK(unikprof_on_wake() == UNIKPROF_NO_DEADLINE);
+    CHECK(unikprof_deadline() == UNIKPROF_NO_DEADLINE);
+    CHECK(unikprof_resume() == UNIKPROF_NO_DEADLINE);
+    CHECK(unikprof_poll(5) == UNIKPROF_NO_DEADLINE);
+    CHECK_CODE(unikprof_take_error(), UNIKPROF_E_NOT_STARTED);
+    CHECK_CODE(unikprof_connection_open(), UNIKPROF_E_NOT_STARTED);
+    CHECK_CODE(unikprof_connection_input(0, "x", 1), UNIKPROF_E_NOT_STARTED);
+    CHECK_CODE(unikprof_connection_output(0, buffer, 1), UNIKPROF_E_NOT_STARTED);
+    CHECK_CODE(unikprof_connection_close(0), UNIKPROF_E_NOT_STARTED);
+    CHECK_CODE(unikprof_frame_rx("x", 1), UNIKPROF_E_NOT_STARTED);
+    CHECK_CODE(unikprof_frame_tx(buffer, sizeof buffer), UNIKPROF_E_NOT_STARTED);
+    CHECK_CODE(unikprof_install_caller_table("x", 1), UNIKPROF_E_NOT_STARTED);
+    CHECK_CODE(unikprof_stop(), UNIKPROF_E_NOT_STARTED);
+    CHECK(unikprof_busy_answer(buffer, sizeof buffer) > 8);
+    CHECK_CODE(unikprof_busy_answer(NULL, 5), UNIKPROF_E_NULL);
+}
+
+/* Each with the rest as it should be; then it still starts. */
+static void a_start_that_cannot_be(void)
+{
+    const struct unikprof_config good = config;
+    const struct unikprof_ops good_ops = ops;
+    const struct unikprof_mapping good_mapping = mapping;
+    static char long_name[300];
+    size_t least = unikprof_memory_bytes(&config);
+
+#define REFUSED(change, code)                                                  \
+    do {                                                                       \
+        change;                                                                \
+        CHECK_CODE(start(), code);                                             \
+        config = good;                                                         \
+        ops = good_ops;                                                        \
+        mapping = good_mapping;                                                \
+    } while (0)
+
+    CHECK_CODE(unikprof_init(NULL, &ops, memory, sizeof memory), UNIKPROF_E_NULL);
+    CHECK_CODE(unikprof_init(&config, NULL, memory, sizeof memory), UNIKPROF_E_NULL);
+    CHECK_CODE(unikprof_init(&config, &ops, NULL, sizeof memory), UNIKPROF_E_NULL);
+    CHECK_CODE(unikprof_init(&config, &ops, memory, 0), UNIKPROF_E_MEMORY);
+    CHECK_CODE(unikprof_init(&config, &ops, memory, SIZE_MAX), UNIKPROF_E_MEMORY);
+    CHECK(least > 1000 && least < sizeof memory);
+    CHECK_CODE(unikprof_init(&config, &ops, memory, least - 1), UNIKPROF_E_MEMORY);
+    CHECK(unikprof_memory_bytes(NULL) == 0);
+
+    REFUSED(config.size = 0, UNIKPROF_E_SIZE);
+    REFUSED(config.size--, UNIKPROF_E_SIZE);
+    REFUSED(config.size = UINT32_MAX, UNIKPROF_E_SIZE);
+    REFUSED(config.version = 0, UNIKPROF_E_VERSION);
+    REFUSED(config.version++, UNIKPROF_E_VERSION);
+    REFUSED(ops.size = 4, UNIKPROF_E_SIZE);
+    REFUSED(ops.version = UINT32_MAX, UNIKPROF_E_VERSION);
+    REFUSED(mapping.size = 8, UNIKPROF_E_SIZE);
+    REFUSED(mapping.version = 77, UNIKPROF_E_VERSION);
+    REFUSED(config.access = 0, UNIKPROF_E_ACCESS);
+    REFUSED(config.access = 2, UNIKPROF_E_ACCESS);
+    REFUSED(config.flags = 2, UNIKPROF_E_FLAGS);
+    REFUSED(config.vcpus = 0, UNIKPROF_E_VCPUS);
+    REFUSED(config.vcpus = UINT32_MAX, UNIKPROF_E_VCPUS);
+    REFUSED(config.vcpus = 2, UNIKPROF_E_VCPUS); /* without kick */
+    REFUSED(config.mappings = NULL, UNIKPROF_E_NULL);
+    REFUSED(config.mapping_count = 0, UNIKPROF_E_MAPPINGS);
+    REFUSED(config.mapping_count = 65, UNIKPROF_E_MAPPINGS);
+    REFUSED(mapping.end = mapping.start, UNIKPROF_E_MAPPINGS);
+    REFUSED((mapping.build_id = memory, mapping.build_id_length = 65), UNIKPROF_E_MAPPINGS);
+    REFUSED(config.guest_name = "\xff", UNIKPROF_E_TEXT);
+    REFUSED((memset(long_name, 'x', 299), config.guest_name = long_name), UNIKPROF_E_TEXT);
+    REFUSED(ops.now_ns = NULL, UNIKPROF_E_OPS);
+    REFUSED(ops.vcpu = NULL, UNIKPROF_E_OPS);
+    REFUSED(ops.running_ns = NULL, UNIKPROF_E_OPS);
+    REFUSED(ops.stack_bounds = NULL, UNIKPROF_E_OPS);
+#undef REFUSED
+    CHECK_CODE(start(), UNIKPROF_OK);
+    CHECK_CODE(start(), UNIKPROF_E_STARTED);
+    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
+    CHECK_CODE(unikprof_stop(), UNIKPROF_E_NOT_STARTED);
+}
+
+/* The least memory will do wherever it begins, and nothing beside it is written. */
+static void memory_in_any_alignment(void)
+{
+    size_t least = unikprof_memory_bytes(&config);
+    for (size_t offset = 1; offset < 64; offset += 7) {
+        memset(memory, 0xa5, sizeof memory);
+        CHECK_CODE(unikprof_init(&config, &ops, memory + offset, least), UNIKPROF_OK);
+        CHECK(memory[offset - 1] == 0xa5 && memory[offset + least] == 0xa5);
+        CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
+    }
+}
+
+static void connections_that_are_none(void)
+{
+    int32_t open[UNIKPROF_SESSIONS], again;
+    char buffer[64];
+    CHECK_CODE(start(), UNIKPROF_OK);
+    CHECK_CODE(unikprof_connection_close(-1), UNIKPROF_E_CONNECTION);
+    CHECK_CODE(unikprof_connection_input(0, "x", 1), UNIKPROF_E_CONNECTION);
+    CHECK_CODE(unikprof_connection_output(INT32_MAX, buffer, 1), UNIKPROF_E_CONNECTION);
+    for (unsigned index = 0; index < UNIKPROF_SESSIONS; index++) {
+        open[index] = unikprof_connection_open();
+        CHECK(open[index] >= 0);
+    }
+    CHECK_CODE(unikprof_connection_open(), UNIKPROF_E_SESSIONS);
+    CHECK_CODE(unikprof_connection_input(open[0], NULL, 5), UNIKPROF_E_NULL);
+    CHECK_CODE(unikprof_connection_input(open[0], NULL, 0), 0);
+    CHECK_CODE(unikprof_connection_output(open[0], NULL, 5), UNIKPROF_E_NULL);
+    CHECK_CODE(unikprof_connection_close(open[1]), UNIKPROF_OK);
+    CHECK_CODE(unikprof_connection_close(open[1]), UNIKPROF_E_CONNECTION);
+    /* The old id is not taken for the new client's. */
+    again = unikprof_connection_open();
+    CHECK(again >= 0 && again != open[1]);
+    CHECK_CODE(unikprof_connection_input(open[1], "x", 1), UNIKPROF_E_CONNECTION);
+    /* What is no client is given up. */
+    CHECK(unikprof_connection_input(again, "GET / HTTP/1.0\r\n\r\n", 18) == 18);
+    while (unikprof_connection_output(again, buffer, sizeof buffer) > 0) {
+    }
+    CHECK_CODE(unikprof_connection_output(again, buffer, sizeof buffer), UNIKPROF_E_OVER);
+    CHECK_CODE(unikprof_frame_rx("x", 1), UNIKPROF_E_UNSUPPORTED);
+    CHECK_CODE(unikprof_install_caller_table("x", 1), UNIKPROF_E_TOO_LATE);
+    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
+}
+
+static int nested;
+
+static void call_everything(void)
+{
+    char buffer[8];
+    CHECK(unikprof_poll(1000) == 1000 + 1000000);
+    CHECK_CODE(unikprof_take_error(), UNIKPROF_E_BUSY);
+    CHECK_CODE(start(), UNIKPROF_E_BUSY);
+    CHECK_CODE(unikprof_stop(), UNIKPROF_E_BUSY);
+    CHECK_CODE(unikprof_connection_open(), UNIKPROF_E_BUSY);
+    CHECK_CODE(unikprof_connection_output(0, buffer, sizeof buffer), UNIKPROF_E_BUSY);
+    CHECK_CODE(unikprof_install_caller_table("x", 1), UNIKPROF_E_BUSY);
+    nested++;
+}
+
+static void *on_another_thread(void *unused)
+{
+    call_everything();
+    return unused;
+}
+
+/* While the first thread's poll is under way, for as long as the second takes. */
+static void call_from_another_thread(void)
+{
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, on_another_thread, NULL) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void stop_from_inside(void)
+{
+    CHECK_CODE(unikprof_stop(), UNIKPROF_E_BUSY);
+    nested++;
+}
+
+/* An upcall may nest in anything; everything else nested in a call is refused. */
+static void calls_inside_of_calls(void)
+{
+    CHECK_CODE(start(), UNIKPROF_OK);
+    on_clock = call_everything;
+    unikprof_poll(time_ns);
+    CHECK(nested == 1);
+    on_clock = call_from_another_thread;
+    unikprof_poll(time_ns);
+    CHECK(nested == 2);
+    CHECK(unikprof_connection_open() >= 0);
+    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
+}
+
+static void no_table(void)
+{
+    static unsigned char callers[1000];
+    CHECK_CODE(start(), UNIKPROF_OK);
+    CHECK_CODE(unikprof_install_caller_table(NULL, 10), UNIKPROF_E_NULL);
+    CHECK_CODE(unikprof_install_caller_table("this is no table", 16), UNIKPROF_E_TABLE);
+    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
+    config.caller_memory = callers + 1;
+    config.caller_memory_length = sizeof callers - 1;
+    CHECK_CODE(start(), UNIKPROF_OK);
+    CHECK_CODE(unikprof_install_caller_table("this is no table", 16), UNIKPROF_E_TABLE);
+    CHECK(unikprof_connection_open() >= 0);
+    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
+    config.caller_memory = NULL;
+    config.caller_memory_length = 0;
+}
+
+/* Ticks of a recording, by registers and stacks that are not as they should be. */
+static void a_recording(void)
+{
+    struct unikprof_registers registers = guest_interrupted();
+    struct unikprof_registers wrong = registers;
+    int32_t client;
+    uint64_t deadline_ns;
+    int ticks = 0;
+
+    CHECK_CODE(start(), UNIKPROF_OK);
+    client = unikprof_connection_open();
+    CHECK(guest_converse(client, client_start, client_start_length) > 16);
+    deadline_ns = unikprof_deadline();
+    CHECK(deadline_ns > time_ns && deadline_ns < time_ns + 10000000);
+    /* Early: the same deadline again. */
+    CHECK(unikprof_on_tick(&registers) == deadline_ns);
+
+    for (; ticks < 50; ticks++) {
+        time_ns = deadline_ns;
+        switch (ticks % 6) {
+        case 0:
+            deadline_ns = unikprof_on_tick(&registers);
+            break;
+        case 1: /* forced: no registers */
+            deadline_ns = unikprof_on_tick(NULL);
+            break;
+        case 2: /* registers of another version */
+            wrong.version = 99;
+            deadline_ns = unikprof_on_tick(&wrong);
+            CHECK_CODE(unikprof_take_error(), UNIKPROF_E_VERSION);
+            break;
+        case 3: /* a stack that does not hold the stack pointer */
+            told_bounds.end = told_bounds.start;
+            deadline_ns = unikprof_on_tick(&registers);
+            registers = guest_interrupted();
+            break;
+        case 4: /* bounds turned round, and a frame pointer that leads out */
+            told_bounds.start = UINT64_MAX;
+            wrong = registers;
+            wrong.fp = 8;
+            deadline_ns = unikprof_on_tick(&wrong);
+            registers = guest_interrupted();
+            wrong.fp = 8;
+            unikprof_on_tick(&wrong);
+            break;
+        default: /* while it blocks there is no deadline */
+            CHECK_CODE(unikprof_on_block(NULL), UNIKPROF_OK);
+            CHECK(unikprof_deadline() == UNIKPROF_NO_DEADLINE);
+            time_ns += 500;
+            deadline_ns = unikprof_on_wake();
+        }
+        /* A tick that fell due before the block is due at once. */
+        CHECK(deadline_ns >= time_ns && deadline_ns < time_ns + 10000000);
+    }
+    CHECK(bounds_asked > 10);
+    on_clock = stop_from_inside;
+    nested = 0;
+    unikprof_on_tick(&registers);
+    CHECK(nested == 1);
+
+    CHECK(guest_converse(client, client_stop, client_stop_length) > 8);
+    CHECK(unikprof_on_tick(&registers) == UNIKPROF_NO_DEADLINE);
+
+    /* In the middle of another: it is gone, and the guest starts again. */
+    CHECK_CODE(unikprof_connection_close(client), UNIKPROF_OK);
+    client = unikprof_connection_open();
+    CHECK(guest_converse(client, client_start, client_start_length) > 0);
+    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
+    CHECK(unikprof_on_tick(&registers) == UNIKPROF_NO_DEADLINE);
+    CHECK_CODE(unikprof_connection_close(client), UNIKPROF_E_NOT_STARTED);
+    CHECK_CODE(start(), UNIKPROF_OK);
+    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
+}
+
+int main(void)
+{
+    mapping = guest_mapping();
+    config = guest_config(&mapping);
+    ops = guest_ops();
+    CHECK(unikprof_abi_version() == UNIKPROF_ABI_VERSION);
+    for (int code = -30; code < 3; code++) {
+        CHECK(unikprof_error_text(code)[0] != 0);
+    }
+    before_the_start();
+    a_start_that_cannot_be();
+    memory_in_any_alignment();
+    connections_that_are_none();
+    calls_inside_of_calls();
+    no_table();
+    a_recording();
+    puts("all as it should be");
+    return 0;
+}
