@@ -12,6 +12,13 @@
 #include "server.h"
 #include "work.h"
 
+static uint64_t parts_done;
+
+void part_done(void)
+{
+    parts_done++;
+}
+
 static int has_input_ended(void)
 {
     struct pollfd input = { .fd = 0, .events = 0 };

@@ -2,18 +2,12 @@
  *
  * Each works on lines of its own. `morning` calls the first and the last, `evening` the second; what a
  * caller gets back it still changes, so that no call is made a jump. After each part a call is made: gcc
- * leaves out the frame of a function that calls nothing, whatever it is told about frame pointers. */
+ * leaves out the frame of a function that calls nothing, whatever it is told about frame pointers. Told to
+ * leave all of them out, it keeps values in the frame pointer over that call. */
 #include "work.h"
 
 #define PART 5000
 #define NOINLINE __attribute__((noinline, noclone))
-
-uint64_t parts_done;
-
-NOINLINE static void count_part(void)
-{
-    __atomic_fetch_add(&parts_done, 1, __ATOMIC_RELAXED);
-}
 
 NOINLINE static uint64_t sixty(uint64_t state)
 {
@@ -23,7 +17,7 @@ NOINLINE static uint64_t sixty(uint64_t state)
             state ^= state >> 7;
             state ^= state << 17;
         }
-        count_part();
+        part_done();
     }
     return state;
 }
@@ -36,7 +30,7 @@ NOINLINE static uint64_t thirty(uint64_t state)
             state ^= state >> 7;
             state ^= state << 17;
         }
-        count_part();
+        part_done();
     }
     return state;
 }
@@ -49,7 +43,7 @@ NOINLINE static uint64_t ten(uint64_t state)
             state ^= state >> 7;
             state ^= state << 17;
         }
-        count_part();
+        part_done();
     }
     return state;
 }

@@ -4,10 +4,10 @@
 
 #include <stdint.h>
 
-/* How many parts were done. */
-extern uint64_t parts_done;
-
 /* One round of 100 parts. */
 uint64_t day(uint64_t state);
+
+/* Called after each part. */
+void part_done(void);
 
 #endif

@@ -1,0 +1,277 @@
+//! The C archive as a library of this program, and a guest of its calls.
+
+use std::ffi::{CStr, CString, c_void};
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::path::Path;
+use std::process::Command;
+
+use unikprof_agent::{Platform, Registers};
+
+use super::abi;
+use super::fake::platform::FakePlatform;
+
+/// The calls that the bench makes.
+struct Calls {
+    on_tick: unsafe extern "C" fn(*const abi::Registers) -> u64,
+    poll: unsafe extern "C" fn(u64) -> u64,
+    open: unsafe extern "C" fn() -> i32,
+    input: unsafe extern "C" fn(i32, *const c_void, usize) -> i64,
+    output: unsafe extern "C" fn(i32, *mut c_void, usize) -> i64,
+    close: unsafe extern "C" fn(i32) -> i32,
+    stop: unsafe extern "C" fn() -> i32,
+}
+
+/// A guest that asks `clock` for the time and lies on the stack of `stack`.
+pub(crate) struct CGuest<'p> {
+    calls: Calls,
+    clock: &'p FakePlatform,
+    // Both are the agent's until it is stopped.
+    _context: Box<Context<'p>>,
+    _memory: Vec<u8>,
+}
+
+struct Context<'p> {
+    clock: &'p FakePlatform,
+    stack: &'p FakePlatform,
+}
+
+impl<'p> CGuest<'p> {
+    /// Builds the archive with the command that guests use, loads it and starts its agent.
+    pub(crate) fn start(
+        clock: &'p FakePlatform,
+        stack: &'p FakePlatform,
+        code: Range<u64>,
+    ) -> Self {
+        let library = load();
+        let calls = Calls {
+            on_tick: library.find(c"unikprof_on_tick"),
+            poll: library.find(c"unikprof_poll"),
+            open: library.find(c"unikprof_connection_open"),
+            input: library.find(c"unikprof_connection_input"),
+            output: library.find(c"unikprof_connection_output"),
+            close: library.find(c"unikprof_connection_close"),
+            stop: library.find(c"unikprof_stop"),
+        };
+        let init: unsafe extern "C" fn(
+            *const abi::Config,
+            *const abi::Ops,
+            *mut c_void,
+            usize,
+        ) -> i32 = library.find(c"unikprof_init");
+        let mut context = Box::new(Context { clock, stack });
+        let mut memory = vec![0_u8; 1 << 20];
+        let mapping = abi::Mapping {
+            size: size_of::<abi::Mapping>() as u32,
+            version: abi::UNIKPROF_ABI_VERSION,
+            start: code.start,
+            end: code.end,
+            file_offset: 0,
+            build_id: std::ptr::null(),
+            build_id_length: 0,
+            path: std::ptr::null(),
+        };
+        let config = abi::Config {
+            size: size_of::<abi::Config>() as u32,
+            version: abi::UNIKPROF_ABI_VERSION,
+            vcpus: 1,
+            access: abi::UNIKPROF_ACCESS_OPEN,
+            flags: 0,
+            mapping_count: 1,
+            mappings: &raw const mapping,
+            guest_name: std::ptr::null(),
+            guest_id: std::ptr::null(),
+            platform_name: c"bench".as_ptr(),
+            caller_memory: std::ptr::null_mut(),
+            caller_memory_length: 0,
+            network: std::ptr::null(),
+        };
+        let ops = abi::Ops {
+            size: size_of::<abi::Ops>() as u32,
+            version: abi::UNIKPROF_ABI_VERSION,
+            context: (&raw mut *context).cast(),
+            now_ns: Some(now_ns),
+            vcpu: Some(vcpu),
+            running_ns: Some(running_ns),
+            stack_bounds: Some(stack_bounds),
+            kick: None,
+            wall_clock_ns: None,
+            blocked_ns: None,
+            runstate: None,
+            code_bounds: None,
+            random: None,
+            timer_deadline_ns: None,
+            resume: None,
+        };
+        // SAFETY: as the header asks: the context and the memory live as long as the agent.
+        let code = unsafe {
+            init(
+                &raw const config,
+                &raw const ops,
+                memory.as_mut_ptr().cast(),
+                memory.len(),
+            )
+        };
+        assert_eq!(code, 0, "unikprof_init");
+        Self {
+            calls,
+            clock,
+            _context: context,
+            _memory: memory,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn on_tick(&self, registers: &abi::Registers) -> u64 {
+        // SAFETY: registers of the stack that the guest names.
+        unsafe { (self.calls.on_tick)(registers) }
+    }
+
+    /// A client of it.
+    pub(crate) fn connect(&self) -> Stream<'_, 'p> {
+        // SAFETY: the agent was started.
+        let connection = unsafe { (self.calls.open)() };
+        assert!(connection >= 0);
+        Stream {
+            guest: self,
+            connection,
+        }
+    }
+}
+
+impl Drop for CGuest<'_> {
+    fn drop(&mut self) {
+        // SAFETY: nobody is inside.
+        let code = unsafe { (self.calls.stop)() };
+        assert_eq!(code, 0, "unikprof_stop");
+    }
+}
+
+/// The registers as C hands them over.
+pub(crate) fn registers(from: &Registers) -> abi::Registers {
+    abi::Registers {
+        size: size_of::<abi::Registers>() as u32,
+        version: abi::UNIKPROF_ABI_VERSION,
+        pc: from.pc,
+        sp: from.sp,
+        fp: from.fp,
+    }
+}
+
+/// A connection, as bytes.
+pub(crate) struct Stream<'g, 'p> {
+    guest: &'g CGuest<'p>,
+    connection: i32,
+}
+
+impl Write for Stream<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let input = self.guest.calls.input;
+        // SAFETY: so many bytes are there.
+        let taken = unsafe { input(self.connection, bytes.as_ptr().cast(), bytes.len()) };
+        usize::try_from(taken).map_err(io::Error::other)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Stream<'_, '_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let calls = &self.guest.calls;
+        for _ in 0..10_000 {
+            // SAFETY: so many bytes are there.
+            let given = unsafe {
+                (calls.output)(self.connection, buffer.as_mut_ptr().cast(), buffer.len())
+            };
+            if given != 0 {
+                return usize::try_from(given).map_err(io::Error::other);
+            }
+            // SAFETY: the agent was started.
+            unsafe { (calls.poll)(self.guest.clock.now_ns()) };
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+impl Drop for Stream<'_, '_> {
+    fn drop(&mut self) {
+        // SAFETY: the agent was started.
+        unsafe { (self.guest.calls.close)(self.connection) };
+    }
+}
+
+/// # Safety
+/// `context` is the guest's, as in all of these.
+unsafe extern "C" fn now_ns(context: *mut c_void) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { (*context.cast::<Context<'_>>()).clock.now_ns() }
+}
+
+unsafe extern "C" fn vcpu(_: *mut c_void) -> u32 {
+    0
+}
+
+unsafe extern "C" fn running_ns(context: *mut c_void, vcpu: u32) -> u64 {
+    // SAFETY: as above.
+    unsafe { (*context.cast::<Context<'_>>()).clock.running_ns(vcpu) }
+}
+
+unsafe extern "C" fn stack_bounds(context: *mut c_void, sp: u64, to: *mut abi::Range) -> i32 {
+    // SAFETY: as above; the library gives a range to fill in.
+    unsafe {
+        match (*context.cast::<Context<'_>>()).stack.stack_bounds(sp) {
+            Some(bounds) => {
+                (*to).start = bounds.start;
+                (*to).end = bounds.end;
+                1
+            }
+            None => 0,
+        }
+    }
+}
+
+struct Library(*mut c_void);
+
+impl Library {
+    /// A function of the library's. Its type is what the header says.
+    fn find<F: Copy>(&self, name: &CStr) -> F {
+        assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
+        // SAFETY: an open library.
+        let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        assert!(!address.is_null(), "{name:?}");
+        // SAFETY: the address of a function; its type is the caller's matter.
+        unsafe { std::mem::transmute_copy(&address) }
+    }
+}
+
+fn load() -> Library {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c-archive");
+    let shared = folder.join("libunikprof.so");
+    let mut build = Command::new(env!("CARGO"));
+    build
+        .args([
+            "run",
+            "--quiet",
+            "--package",
+            "unikprof-capi",
+            "--bin",
+            "build-archive",
+            "--",
+        ])
+        .arg(&folder)
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
+    assert!(build.status().unwrap().success());
+    let mut link = Command::new("gcc");
+    link.args(["-shared", "-Wl,--whole-archive"])
+        .arg(folder.join("libunikprof.a"))
+        .args(["-Wl,--no-whole-archive", "-o"])
+        .arg(&shared);
+    assert!(link.status().unwrap().success());
+    let path = CString::new(shared.into_os_string().into_encoded_bytes()).unwrap();
+    // SAFETY: the library has nothing that runs when it is loaded.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    assert!(!library.is_null());
+    Library(library)
+}

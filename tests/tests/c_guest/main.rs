@@ -1,0 +1,108 @@
+//! The whole way with a guest in C: gcc, the header, the archive, its own sockets and its own timer.
+
+#![allow(clippy::unwrap_used)]
+
+mod guest;
+
+use std::collections::HashMap;
+
+use guest::{Frames, Guest, SOURCE};
+
+/// The functions that work, with their shares and callers.
+const SHARES: [(&str, f64, &str); 3] = [
+    ("sixty", 0.6, "morning"),
+    ("thirty", 0.3, "evening"),
+    ("ten", 0.1, "morning"),
+];
+
+/// How far a measured share may be off: six standard deviations of 1,000 samples are 0.093.
+const TOLERANCE: f64 = 0.1;
+
+const SAMPLES: u64 = 1_000;
+
+#[test]
+fn c_functions_have_their_names_shares_and_lines() {
+    let guest = Guest::start(Frames::Kept);
+    guest.record_samples(SAMPLES, &[]);
+    let report = guest.report(&["--json"]).json();
+    let functions = report["functions"].as_array().unwrap();
+    for (name, share, _) in SHARES {
+        let found = functions.iter().find(|function| function["name"] == name);
+        let found = found.unwrap_or_else(|| panic!("no `{name}`: {functions:#?}"));
+        let measured = found["self_share"].as_f64().unwrap();
+        assert!((measured - share).abs() < TOLERANCE, "{name}: {measured}");
+        assert!(
+            found["file"].as_str().unwrap().ends_with("work.c"),
+            "{found:#}"
+        );
+        let line = usize::try_from(found["line"].as_u64().unwrap()).unwrap();
+        let lines = guest::lines_of(name, SOURCE);
+        assert!(
+            lines.contains(&line),
+            "{name}: line {line} is not in {lines:?}"
+        );
+    }
+    let counters = &report["counters"];
+    let count = |name: &str| counters[name].as_u64().unwrap();
+    let sum: u64 = ["recorded", "overflow", "lost", "masked", "idle"]
+        .map(count)
+        .iter()
+        .sum();
+    assert_eq!(count("ticks"), sum, "{counters:#}");
+    guest.stop();
+}
+
+#[test]
+fn callers_in_c_are_the_right_ones() {
+    let guest = Guest::start(Frames::Kept);
+    guest.record_samples(SAMPLES, &[]);
+    let folded = guest.report(&["--format", "folded"]).stdout;
+    let mut by_caller: HashMap<(&str, &str), u64> = HashMap::new();
+    let mut worked = 0;
+    for line in folded.lines() {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        let count: u64 = count.parse().unwrap();
+        let frames: Vec<&str> = stack.rsplit(';').collect();
+        let [leaf, caller, above @ ..] = &frames[..] else {
+            continue;
+        };
+        if SHARES.iter().any(|(name, ..)| name == leaf) {
+            worked += count;
+            *by_caller.entry((caller, leaf)).or_default() += count;
+            assert_eq!(above[..2.min(above.len())], ["day", "main"], "{line}");
+        }
+    }
+    let right: u64 = SHARES
+        .iter()
+        .filter_map(|(name, _, caller)| by_caller.get(&(*caller, *name)))
+        .sum();
+    assert!(worked >= SAMPLES / 2, "{folded}");
+    // A sample in a prologue skips its caller; these functions have one prologue in 50,000 iterations.
+    assert!(
+        right * 100 >= worked * 97,
+        "{right} of {worked}: {by_caller:?}"
+    );
+    guest.stop();
+}
+
+/// Without frame pointers, and without a caller table in their place, the leaf is right all the same; the rest
+/// is not, and the profile and `doctor` say so, with the flag to set.
+#[test]
+fn a_guest_without_frame_pointers_is_told_as_broken() {
+    let guest = Guest::start(Frames::Omitted);
+    guest.record_samples(SAMPLES, &["--no-caller-table"]);
+    let report = guest.report(&["--json"]).json();
+    let counters = &report["counters"];
+    let count = |name: &str| counters[name].as_u64().unwrap();
+    assert!(count("broken") * 2 >= count("recorded"), "{counters:#}");
+    let functions = report["functions"].as_array().unwrap();
+    let sixty = functions
+        .iter()
+        .find(|function| function["name"] == "sixty")
+        .unwrap();
+    let measured = sixty["self_share"].as_f64().unwrap();
+    assert!((measured - 0.6).abs() < TOLERANCE, "{measured}");
+    let doctor = guest.doctor();
+    assert!(doctor.contains("-fno-omit-frame-pointer"), "{doctor}");
+    guest.stop();
+}
