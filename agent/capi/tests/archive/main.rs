@@ -8,6 +8,7 @@ mod code;
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use code::Code;
 use object::read::archive::ArchiveFile;
@@ -114,6 +115,33 @@ fn nothing_is_kept_below_the_stack_pointer() {
             .collect();
         assert_eq!(below, [""; 0]);
         assert!(code.functions().count() > 50, "it was looked at");
+    }
+}
+
+/// A search that finds nothing anywhere would prove nothing: gcc uses the red zone where it may.
+#[test]
+fn the_search_finds_a_red_zone() {
+    const SOURCE: &str =
+        "int leaf(int i) { volatile int kept[4] = {i, 2, 3, 4}; return kept[i & 3]; }";
+    let folder = tempfile::tempdir().unwrap();
+    let (unit, object) = (folder.path().join("leaf.c"), folder.path().join("leaf.o"));
+    fs::write(&unit, SOURCE).unwrap();
+    for (frames, red_zone, expected) in [
+        ("-fomit-frame-pointer", "-mred-zone", 1),
+        ("-fno-omit-frame-pointer", "-mred-zone", 1),
+        ("-fomit-frame-pointer", "-mno-red-zone", 0),
+        ("-fno-omit-frame-pointer", "-mno-red-zone", 0),
+    ] {
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-c", "-O0", frames, red_zone])
+            .arg(&unit)
+            .arg("-o")
+            .arg(&object);
+        assert!(gcc.status().unwrap().success());
+        let bytes = fs::read(&object).unwrap();
+        let code = Code::read(&bytes);
+        let below = code.functions().filter_map(code::Function::below_the_stack);
+        assert_eq!(below.count(), expected, "{frames} {red_zone}");
     }
 }
 
