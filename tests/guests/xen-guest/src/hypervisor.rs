@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "pages are given to Xen")]
 
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use xen_sys_lite::abi::xen::SharedInfo;
@@ -9,10 +10,10 @@ use xen_sys_lite::events::EventChannels;
 use xen_sys_lite::memory::SharedInfoPage;
 use xen_sys_lite::{Errno, HypercallPage, PageMemory, SharedPage, hvm, runstate, version};
 
+use crate::hypercall_page::hypercall_page;
 use crate::hypercalls::CountedCalls;
 use crate::interrupts::UPCALL_VECTOR;
 
-static HYPERCALLS: PageMemory = PageMemory::new();
 static SHARED_INFO: PageMemory = PageMemory::new();
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
@@ -24,8 +25,8 @@ static INSTALLED: AtomicBool = AtomicBool::new(false);
 ///
 /// What Xen refused.
 pub(crate) fn connect() -> Result<(u16, u16), Errno> {
-    let page = HYPERCALLS.base();
-    // SAFETY: memory is mapped one to one, executable, and the page is used for nothing else.
+    let page = hypercalls();
+    // SAFETY: memory is mapped one to one and executable, also the text; the page is used for nothing else.
     unsafe { HypercallPage::install(page, page.addr().get() as u64) }.map_err(|_| Errno::ENODEV)?;
     INSTALLED.store(true, Ordering::Release);
     // SAFETY: memory is mapped one to one, and the page is read through `shared_info` only.
@@ -46,7 +47,12 @@ pub(crate) fn is_connected() -> bool {
 /// The hypercalls. Only after [`connect`].
 pub(crate) const fn xen() -> CountedCalls {
     // SAFETY: the page is executable for ever; that it is filled is what `connect` comes first for.
-    CountedCalls(unsafe { HypercallPage::from_installed(HYPERCALLS.base()) })
+    CountedCalls(unsafe { HypercallPage::from_installed(hypercalls()) })
+}
+
+const fn hypercalls() -> NonNull<u8> {
+    // SAFETY: the address of a symbol is not null.
+    unsafe { NonNull::new_unchecked((&raw const hypercall_page).cast_mut()) }
 }
 
 /// The shared information; all zeros before [`connect`].

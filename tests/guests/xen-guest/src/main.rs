@@ -51,6 +51,7 @@ mod faults;
 mod guest;
 mod heap;
 mod hotspots;
+mod hypercall_page;
 mod hypercalls;
 mod hypervisor;
 mod idle;
