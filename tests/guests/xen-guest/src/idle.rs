@@ -26,7 +26,7 @@ pub(crate) fn sleep_until(deadline_ns: Option<u64>, mut awake: impl FnMut() -> b
         statistics.blocks.add(1);
         loop {
             timer::set(vcpu, Who::Sleeper, deadline_ns);
-            timer::arm(vcpu);
+            timer::arm_for_sleep(vcpu);
             block();
             statistics.wakes.add(1);
             if awake() {

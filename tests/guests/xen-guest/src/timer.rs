@@ -1,9 +1,9 @@
 //! One single-shot timer per vCPU, shared by all that want an upcall at some time.
 //!
 //! There are three: the main loop that sleeps, the watch over a loop that may be stuck, and the sampler. The
-//! earliest is armed, but only where that is earlier than what the timer is set to already: an upcall too many
-//! now and then costs less than a hypercall at each sleep. Only a vCPU's own code sets its deadlines, with
-//! interrupts off.
+//! earliest is armed, but as a rule only where that is earlier than what the timer is set to already: an upcall too
+//! many now and then costs less than a hypercall each time. A vCPU that sleeps for longer than the timer is set to
+//! would be woken for nothing, and sets it anew. Only a vCPU's own code sets its deadlines, with interrupts off.
 //!
 //! The clock is Xen's system time, but goes on where it stood over a save and restore. Where the profiler owns
 //! the timer (`ticks=owned`), it arms it, and is told the earlier of the other two.
@@ -111,6 +111,15 @@ pub(crate) fn fired(vcpu: VcpuId, now_ns: u64) -> bool {
 
 /// Arms the earliest deadline, unless the timer fires no later as it is.
 pub(crate) fn arm(vcpu: VcpuId) {
+    arm_unless(vcpu, |earliest, armed| earliest >= armed);
+}
+
+/// Arms the earliest deadline before a sleep, also where the timer would fire earlier.
+pub(crate) fn arm_for_sleep(vcpu: VcpuId) {
+    arm_unless(vcpu, |earliest, armed| earliest == armed);
+}
+
+fn arm_unless(vcpu: VcpuId, is_armed: impl FnOnce(u64, u64) -> bool) {
     let timer = &TIMERS[vcpu.0 as usize];
     let deadlines = timer.deadlines.iter();
     let earliest = deadlines
@@ -126,7 +135,7 @@ pub(crate) fn arm(vcpu: VcpuId) {
         return;
     }
     let Some(system_ns) = system_ns else { return };
-    if earliest >= timer.armed.load(Ordering::Relaxed) {
+    if is_armed(earliest, timer.armed.load(Ordering::Relaxed)) {
         return;
     }
     // Fails only for a vCPU that does not exist; a deadline that has passed fires at once.
