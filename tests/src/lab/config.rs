@@ -82,6 +82,14 @@ impl LabConfig {
             if guest.command_line.contains(['"', '\\', '\n']) {
                 return error(format!("guest {}: quotes in the command line", guest.name));
             }
+            let processors = self.processors();
+            if guest.processor.is_some_and(|number| number >= processors) {
+                return error(format!(
+                    "guest {}: a processor from 0 to {} expected",
+                    guest.name,
+                    processors - 1
+                ));
+            }
             if guest.vcpus == 0 {
                 return error(format!("guest {} has no vCPU", guest.name));
             }
@@ -103,6 +111,9 @@ pub struct GuestConfig {
     pub memory_mb: u64,
     /// Virtual processors.
     pub vcpus: u32,
+    /// The emulated processor that all of its vCPUs run on, to share it with other guests; 0 is dom0's. `None`:
+    /// any but dom0's.
+    pub processor: Option<u32>,
     /// The kernel's command line. The lab adds `ip=ADDRESS/24 gateway=ADDRESS` unless an `ip=` is there.
     pub command_line: String,
     /// More lines for the `xl` configuration; a later line wins over the lab's own.
@@ -121,6 +132,7 @@ impl GuestConfig {
             domain_type: "pvh".to_owned(),
             memory_mb: 64,
             vcpus: 1,
+            processor: None,
             command_line: String::new(),
             extra_xl_lines: Vec::new(),
             ports: Vec::new(),
@@ -138,10 +150,13 @@ impl GuestConfig {
         let address = guest_address(index);
         let command_line = self.full_command_line(index);
         let mac = format!("00:16:3e:00:00:{:02x}", 0x50 + index);
-        let last = processors - 1;
+        let cpus = match self.processor {
+            Some(processor) => processor.to_string(),
+            None => format!("1-{}", processors - 1),
+        };
         let mut text = format!(
             "name=\"{name}\"\ntype=\"{domain_type}\"\nkernel=\"/guest/{name}/kernel\"\n\
-             extra=\"{command_line}\"\nmemory={memory_mb}\nvcpus={vcpus}\ncpus=\"1-{last}\"\n\
+             extra=\"{command_line}\"\nmemory={memory_mb}\nvcpus={vcpus}\ncpus=\"{cpus}\"\n\
              vif=['bridge=xenbr0,mac={mac},ip={address},script=vif-bridge']\n"
         );
         // By default Xen traps every rdtsc, which costs a PVH guest a thousandfold.
@@ -205,6 +220,14 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_runs_where_it_is_put() {
+        let mut guest = GuestConfig::new("g", "k");
+        assert!(guest.xl_config(0, 4).contains("cpus=\"1-3\""));
+        guest.processor = Some(2);
+        assert!(guest.xl_config(0, 4).contains("cpus=\"2\""));
+    }
+
+    #[test]
     fn what_would_break_the_xl_file_is_refused() {
         let refused = |change: fn(&mut LabConfig)| {
             let mut config = LabConfig::with_guest(GuestConfig::new("g", "k"));
@@ -215,6 +238,7 @@ mod tests {
         refused(|c| c.guests[0].name = "a b".to_owned());
         refused(|c| c.guests[0].command_line = "a\"".to_owned());
         refused(|c| c.guests[0].vcpus = 0);
+        refused(|c| c.guests[0].processor = Some(2));
         refused(|c| c.guests.push(c.guests[0].clone()));
     }
 }
