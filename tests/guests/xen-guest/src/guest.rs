@@ -2,7 +2,11 @@
 
 use xen_sys_lite::clock::read_tsc;
 
+#[cfg(feature = "accuracy")]
+use crate::accuracy::{self, OrderService};
 use crate::addressing::Addressing;
+#[cfg(feature = "accuracy")]
+use crate::capture::CaptureService;
 use crate::command_line::CommandLine;
 use crate::echo::Echo;
 use crate::load::{self, Load};
@@ -14,7 +18,7 @@ use crate::served::{self, Served};
 use crate::statistics_service::StatisticsService;
 use crate::store::{self, GuestStore, Identity, Request};
 use crate::vcpus::FIRST;
-use crate::{bare, idle, power, println, random, stuck, suspend, timer, upcall};
+use crate::{bare, idle, power, println, random, stuck, suspend, timer};
 
 /// What the first vCPU does.
 pub(crate) struct Guest {
@@ -24,6 +28,9 @@ pub(crate) struct Guest {
     /// When to get stuck.
     stuck_at_ns: Option<u64>,
     load: Option<Load>,
+    /// What a client wants done.
+    #[cfg(feature = "accuracy")]
+    order: Option<alloc::string::String>,
 }
 
 /// A backend that is gone or lies is asked again this often.
@@ -52,6 +59,8 @@ impl Guest {
             reconnect_at_ns: 0,
             stuck_at_ns: stuck::from_command_line(command_line),
             load: load::start(command_line),
+            #[cfg(feature = "accuracy")]
+            order: None,
         };
         bare::start(command_line);
         guest
@@ -61,7 +70,7 @@ impl Guest {
     pub(crate) fn run(mut self) -> ! {
         loop {
             let deadline_ns = self.poll();
-            idle::sleep_until(deadline_ns, || upcall::take_woken(FIRST));
+            idle::wait_for_events(FIRST, deadline_ns);
         }
     }
 
@@ -69,6 +78,8 @@ impl Guest {
     fn poll(&mut self) -> Option<u64> {
         self.follow_tools();
         let served = served::poll(|served| self.serve(served));
+        #[cfg(feature = "accuracy")]
+        self.follow_order();
         stuck::when_due(self.stuck_at_ns);
         let deadlines = [
             served,
@@ -91,7 +102,26 @@ impl Guest {
         if let Some(address) = served.network.take_news() {
             println!("xen-guest: address {address}");
         }
+        #[cfg(feature = "accuracy")]
+        {
+            self.order = served.orders.as_mut().and_then(OrderService::take);
+        }
         next_ns
+    }
+
+    /// Does what a client has ordered, and answers.
+    #[cfg(feature = "accuracy")]
+    fn follow_order(&mut self) {
+        let Some(order) = self.order.take() else {
+            return;
+        };
+        let answer = accuracy::follow(&order);
+        served::poll(|served| {
+            if let Some(orders) = &served.orders {
+                orders.answer(&mut served.network.sockets, &answer);
+            }
+            served.poll()
+        });
     }
 
     fn suspend(&mut self) {
@@ -139,6 +169,13 @@ fn start_services(
         println!("xen-guest: statistics on port {port}");
         StatisticsService::new(port, &mut network.sockets)
     });
+    #[cfg(feature = "accuracy")]
+    let orders = command_line.parsed("orders").map(|port| {
+        println!("xen-guest: orders on port {port}");
+        OrderService::new(port, &mut network.sockets)
+    });
+    #[cfg(feature = "accuracy")]
+    let captures = CaptureService::from_command_line(command_line, &mut network.sockets);
     #[cfg(feature = "agent")]
     let profiler = profiler::Request::from_command_line(command_line)
         .and_then(|request| Profiler::start(request, identity, &mut network.sockets));
@@ -148,6 +185,10 @@ fn start_services(
         network,
         echo,
         statistics,
+        #[cfg(feature = "accuracy")]
+        orders,
+        #[cfg(feature = "accuracy")]
+        captures,
         #[cfg(feature = "agent")]
         profiler,
     }

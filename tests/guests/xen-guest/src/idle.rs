@@ -4,14 +4,34 @@
 
 use core::arch::asm;
 
+use xen_sys_lite::vcpu::VcpuId;
+
 use crate::timer::Who;
 use crate::vcpus::FIRST;
-use crate::{interrupts, sampler, served, statistics, timer, vcpus};
+use crate::{interrupts, sampler, served, statistics, timer, upcall, vcpus};
+
+/// Sleeps until `deadline_ns`, whatever else happens. A profile of blocked time shows who waits by this name.
+#[cfg(feature = "accuracy")]
+#[inline(never)]
+pub(crate) fn wait_for_timer(deadline_ns: u64) {
+    sleep_until(Some(deadline_ns), || false);
+    // What follows keeps the call from becoming a jump, which would leave no frame.
+    core::hint::black_box(());
+}
+
+/// Sleeps until something comes that the first vCPU's main loop should look at, the network's packets above all,
+/// or until `deadline_ns`. A profile of blocked time shows who waits by this name.
+#[inline(never)]
+pub(crate) fn wait_for_events(vcpu: VcpuId, deadline_ns: Option<u64>) {
+    sleep_until(deadline_ns, || upcall::take_woken(vcpu));
+    core::hint::black_box(());
+}
 
 /// Sleeps until `awake` or until `deadline_ns` (the guest's clock) has passed.
 ///
 /// `awake` is asked with interrupts off, so what an upcall does is never slept through. The sampler has no
 /// deadline meanwhile: an idle guest stays asleep.
+#[inline(never)]
 pub(crate) fn sleep_until(deadline_ns: Option<u64>, mut awake: impl FnMut() -> bool) {
     let vcpu = vcpus::current();
     let statistics = statistics::of(vcpu);

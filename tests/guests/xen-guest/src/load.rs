@@ -10,7 +10,7 @@ use crate::command_line::CommandLine;
 use crate::demo::Demo;
 use crate::hotspots;
 use crate::vcpus::{self, FIRST};
-use crate::{idle, meter, timer, upcall};
+use crate::{idle, meter, timer};
 
 /// Work and rest alternate this often.
 const WINDOW_NS: u64 = 20_000_000;
@@ -118,6 +118,6 @@ fn work_for_ever(vcpu: VcpuId, mut load: Load) -> ! {
     vcpus::kick(vcpu);
     loop {
         let next = load.turn(vcpu);
-        idle::sleep_until(Some(next), || upcall::take_woken(vcpu));
+        idle::wait_for_events(vcpu, Some(next));
     }
 }

@@ -27,6 +27,8 @@
 //! | `parts=yes` | these ticks walk and count, each timed: see `statistics` | `agent` |
 //! | `meter=1000` | a busy second on each vCPU with ticks at 1 kHz, and what they have found | |
 //! | `tick=1000` | such ticks during the load | |
+//! | `orders=7002` | does what a line on a TCP port says, and answers what is true of it: see `accuracy` | `accuracy` |
+//! | `captures=7003` | gives away the samples that such an order has captured | `accuracy` |
 //! | `misbehave=panic`, `null`, `triple-fault`, `power-off` | ends badly | |
 
 #![no_std]
@@ -34,10 +36,14 @@
 
 extern crate alloc;
 
+#[cfg(feature = "accuracy")]
+mod accuracy;
 mod addressing;
 mod bare;
 mod boot;
 mod busy;
+#[cfg(feature = "accuracy")]
+mod capture;
 mod channel;
 mod command_line;
 mod console;

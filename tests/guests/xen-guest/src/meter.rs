@@ -66,6 +66,7 @@ pub(crate) fn set_period(period_ns: u64) {
 }
 
 /// Has a vCPU had so many ticks, or are none asked for?
+#[cfg(feature = "demo")]
 pub(crate) fn has_seen(vcpu: VcpuId, ticks: u64) -> bool {
     PERIOD_NS.load(Ordering::Relaxed) == 0 || meter(vcpu).ticks() >= ticks
 }

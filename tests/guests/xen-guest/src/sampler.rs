@@ -1,10 +1,12 @@
 //! The seam where a profiler sits: called at each tick and kick, before and after a sleep.
 //!
 //! The profiler where it was started (feature `agent`), the bare timer handler where that was asked for, the
-//! meter otherwise.
+//! meter otherwise; before them all the capture of samples (feature `accuracy`), while it takes some.
 
 use xen_sys_lite::vcpu::VcpuId;
 
+#[cfg(feature = "accuracy")]
+use crate::capture;
 use crate::interrupts::Registers;
 #[cfg(feature = "agent")]
 use crate::profiler;
@@ -15,6 +17,13 @@ use crate::{bare, meter, vcpus};
 pub(crate) fn on_timer(vcpu: VcpuId, registers: &Registers) {
     let now_ns = timer::now_ns(vcpu);
     let is_due = timer::fired(vcpu, now_ns);
+    #[cfg(feature = "accuracy")]
+    if capture::is_on() {
+        if is_due {
+            program(vcpu, Some(capture::on_tick(registers, now_ns)));
+        }
+        return;
+    }
     #[cfg(feature = "agent")]
     if let Some(ticks) = profiler::ticks() {
         return program(
@@ -34,6 +43,10 @@ pub(crate) fn on_timer(vcpu: VcpuId, registers: &Registers) {
 
 /// This vCPU is asked to look at its deadline while `registers` were running.
 pub(crate) fn on_kick(vcpu: VcpuId, registers: &Registers) {
+    #[cfg(feature = "accuracy")]
+    if capture::is_on() {
+        return program(vcpu, Some(capture::next_ns(timer::now_ns(vcpu))));
+    }
     #[cfg(feature = "agent")]
     if let Some(ticks) = profiler::ticks() {
         return program(vcpu, ticks.on_kick(Some(registers)).map(timer::from_system));

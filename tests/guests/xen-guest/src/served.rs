@@ -9,6 +9,10 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use unikprof_agent::rescue::{PollCell, RescueStack};
 
+#[cfg(feature = "accuracy")]
+use crate::accuracy::OrderService;
+#[cfg(feature = "accuracy")]
+use crate::capture::CaptureService;
 use crate::echo::Echo;
 use crate::network::Network;
 use crate::network_device::NetworkDevice;
@@ -31,6 +35,12 @@ pub(crate) struct Served {
     pub(crate) echo: Option<Echo>,
     /// Tells what the vCPUs have done.
     pub(crate) statistics: Option<StatisticsService>,
+    /// Takes orders for loads.
+    #[cfg(feature = "accuracy")]
+    pub(crate) orders: Option<OrderService>,
+    /// Sends captured samples.
+    #[cfg(feature = "accuracy")]
+    pub(crate) captures: Option<CaptureService>,
     /// Serves the profiler.
     #[cfg(feature = "agent")]
     pub(crate) profiler: Option<Profiler>,
@@ -60,6 +70,15 @@ impl Served {
         if let Some(statistics) = &self.statistics {
             let device = network.device().statistics();
             statistics.poll(&mut network.sockets, device, rescues());
+        }
+        #[cfg(feature = "accuracy")]
+        {
+            if let Some(orders) = &mut self.orders {
+                orders.poll(&mut network.sockets);
+            }
+            if let Some(captures) = &mut self.captures {
+                captures.poll(&mut network.sockets);
+            }
         }
         let deadlines = [
             #[cfg(feature = "agent")]

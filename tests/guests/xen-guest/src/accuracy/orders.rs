@@ -1,0 +1,82 @@
+//! A TCP service that takes an order, a line, and answers when it was followed.
+
+use alloc::string::String;
+use alloc::vec;
+
+use smoltcp::iface::{SocketHandle, SocketSet};
+use smoltcp::socket::tcp::{Socket, SocketBuffer};
+
+/// The longest order.
+const LONGEST: usize = 128;
+/// Room for any answer.
+const SEND_BUFFER: usize = 1024;
+
+/// The service on one port, one client at a time.
+#[derive(Debug)]
+pub(crate) struct OrderService {
+    port: u16,
+    socket: SocketHandle,
+    line: [u8; LONGEST],
+    length: usize,
+    is_whole: bool,
+}
+
+impl OrderService {
+    /// Adds the service's socket.
+    pub(crate) fn new(port: u16, sockets: &mut SocketSet<'static>) -> Self {
+        let buffer = |size| SocketBuffer::new(vec![0; size]);
+        Self {
+            port,
+            socket: sockets.add(Socket::new(buffer(LONGEST), buffer(SEND_BUFFER))),
+            line: [0; LONGEST],
+            length: 0,
+            is_whole: false,
+        }
+    }
+
+    /// Reads an order. Allocates nothing.
+    pub(crate) fn poll(&mut self, sockets: &mut SocketSet<'static>) {
+        let socket = sockets.get_mut::<Socket<'_>>(self.socket);
+        if !socket.is_open() {
+            // Fails only for port 0, which the command line does not give.
+            let _ = socket.listen(self.port);
+            self.length = 0;
+            self.is_whole = false;
+        }
+        while !self.is_whole && socket.can_recv() {
+            let mut byte = [0];
+            if socket.recv_slice(&mut byte) != Ok(1) {
+                break;
+            }
+            match self.line.get_mut(self.length) {
+                Some(place) if byte != *b"\n" => {
+                    *place = byte[0];
+                    self.length += 1;
+                }
+                // The end of the line, or a line too long, which no order is.
+                _ => self.is_whole = true,
+            }
+        }
+        if !self.is_whole && socket.may_send() && !socket.may_recv() {
+            socket.close();
+        }
+    }
+
+    /// The order that has come, once. For the main loop, which follows it.
+    pub(crate) fn take(&mut self) -> Option<String> {
+        if !core::mem::replace(&mut self.is_whole, false) {
+            return None;
+        }
+        let line = &self.line[..core::mem::take(&mut self.length)];
+        Some(String::from_utf8_lossy(line).into_owned())
+    }
+
+    /// Sends the answer to it.
+    pub(crate) fn answer(&self, sockets: &mut SocketSet<'static>, answer: &str) {
+        let socket = sockets.get_mut::<Socket<'_>>(self.socket);
+        // There is room; a client that has gone needs none.
+        let _ = socket.send_slice(answer.as_bytes());
+        let _ = socket.send_slice(b"\n");
+        socket.close();
+    }
+}

@@ -1,0 +1,70 @@
+//! Loads that wait: for the timer, and for the network. How long, the runstate says.
+
+use core::hint::black_box;
+
+use unikprof_accuracy_loads::bursts as short;
+
+use super::command::Command;
+use super::truth::{Truth, blocked_ns, running_ns};
+use crate::served::{self, Served};
+use crate::vcpus::FIRST;
+use crate::{idle, timer};
+
+/// Work between two waits.
+const BETWEEN_NS: u64 = 500_000;
+
+/// A packet that has not come by then does not come.
+const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// So many bursts, one begun every so often.
+pub(super) fn bursts(command: Command<'_>) -> Option<Truth> {
+    let (count, burst_ns): (u64, u64) = (command.number("count")?, command.number("burst_ns")?);
+    let every_ns: u64 = command.number("every_ns")?;
+    let mut truth = Truth::begin();
+    let begin_ns = timer::now_ns(FIRST);
+    let mut worked_ns = 0;
+    for burst in 1..=count {
+        worked_ns += short::burst(&mut running_ns, burst_ns);
+        idle::wait_for_timer(begin_ns.saturating_add(burst.saturating_mul(every_ns)));
+    }
+    truth.tell(short::FUNCTION, worked_ns);
+    truth.tell("elapsed", timer::now_ns(FIRST).saturating_sub(begin_ns));
+    Some(truth)
+}
+
+/// So many waits of each kind, with a little work between. The network is polled after each.
+pub(super) fn waits(command: Command<'_>) -> Option<Truth> {
+    let count: u64 = command.number("count")?;
+    let timer_ns = command.number("timer_ns")?;
+    let mut truth = Truth::begin();
+    let begin_ns = timer::now_ns(FIRST);
+    let (mut for_timer, mut for_network) = (0, 0);
+    for _ in 0..count {
+        for_timer += wait_for_timer(timer_ns);
+        black_box(short::burst(&mut running_ns, BETWEEN_NS));
+        // What came meanwhile is not waited for.
+        let _ = served::poll(Served::poll);
+        for_network += wait_for_network();
+        black_box(short::burst(&mut running_ns, BETWEEN_NS));
+        let _ = served::poll(Served::poll);
+    }
+    truth.tell("wait_for_timer", for_timer);
+    truth.tell("wait_for_network", for_network);
+    truth.tell("elapsed", timer::now_ns(FIRST).saturating_sub(begin_ns));
+    Some(truth)
+}
+
+#[inline(never)]
+fn wait_for_timer(ns: u64) -> u64 {
+    let before = blocked_ns();
+    idle::wait_for_timer(timer::now_ns(FIRST).saturating_add(ns));
+    blocked_ns().wrapping_sub(before)
+}
+
+#[inline(never)]
+fn wait_for_network() -> u64 {
+    let before = blocked_ns();
+    let until_ns = timer::now_ns(FIRST).saturating_add(PATIENCE_NS);
+    idle::wait_for_events(FIRST, Some(until_ns));
+    blocked_ns().wrapping_sub(before)
+}
