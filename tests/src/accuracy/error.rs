@@ -12,6 +12,7 @@ use unikprof_client::symbols::SymbolError;
 
 use super::capture::CaptureError;
 use super::images::ImageError;
+use crate::lab::LabError;
 
 /// Why a case has no figures.
 #[derive(Debug, Error)]
@@ -39,6 +40,9 @@ pub enum AccuracyError {
         /// What it said.
         found: String,
     },
+    /// The emulated machine of a guest on a Xen.
+    #[error(transparent)]
+    Lab(#[from] LabError),
     /// The client cannot talk to the guest.
     #[error(transparent)]
     Connection(#[from] ConnectionError),

@@ -19,6 +19,7 @@ pub mod statistics;
 pub mod step_lock;
 pub mod truth;
 pub mod without_frame_pointers;
+pub mod xen;
 
 use std::process::ExitCode;
 
@@ -38,6 +39,9 @@ use row::{HEADING, Row, Verdict};
 struct Arguments {
     /// The cases to run, by number; all where none is named
     cases: Vec<u8>,
+    /// Run them on a real Xen, in an emulated machine
+    #[arg(long)]
+    xen: bool,
 }
 
 /// Runs the program with the arguments of this process; fails where a goal was missed.
@@ -150,6 +154,9 @@ const PERIOD_NS: u64 = 1_003_009;
 
 /// Prints the table; answers how many rows missed their goal.
 fn run(arguments: &Arguments) -> Result<usize, AccuracyError> {
+    if arguments.xen {
+        return xen::run(&arguments.cases);
+    }
     let mut guest = HostedGuest::start(FramePointers::Kept)?;
     let mut missed = 0;
     println!("{HEADING}");

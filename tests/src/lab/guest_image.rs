@@ -7,6 +7,14 @@ use std::process::{Command, Stdio};
 use super::error::LabError;
 use super::packages::create;
 
+/// The flags of the guest's own `.cargo/config.toml` and the workspace's, but for the frame pointers.
+const FLAGS_WITHOUT_FRAME_POINTERS: &[&str] = &[
+    "-Clink-arg=-Wl,--build-id=sha1",
+    "-Crelocation-model=static",
+    "-Cno-redzone=yes",
+    "-Cforce-unwind-tables=yes",
+];
+
 /// Builds the PVH unikernel of `tests/guests/xen-guest` and returns its ELF file.
 ///
 /// Each set of features has a file of its own, so labs with different guests can run side by side.
@@ -15,8 +23,26 @@ use super::packages::create;
 ///
 /// [`LabError::GuestBuild`] with Cargo's messages.
 pub fn build_xen_guest(features: &[&str]) -> Result<PathBuf, LabError> {
+    build("xen-guest", features, None)
+}
+
+/// The same guest, compiled without frame pointers. Its unwind tables are there.
+///
+/// # Errors
+///
+/// As [`build_xen_guest`].
+pub fn build_xen_guest_without_frame_pointers(features: &[&str]) -> Result<PathBuf, LabError> {
+    build(
+        "xen-guest-without-frame-pointers",
+        features,
+        Some(FLAGS_WITHOUT_FRAME_POINTERS),
+    )
+}
+
+/// `flags` take the place of those that Cargo finds for the package.
+fn build(name: &str, features: &[&str], flags: Option<&[&str]>) -> Result<PathBuf, LabError> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/xen-guest");
-    let target = super::target_folder().join("xen-guest");
+    let target = super::target_folder().join(name);
     create(&target)?;
     let step = "building the guest";
     // Cargo overwrites one output for every set of features: build and copy are one step.
@@ -26,7 +52,8 @@ pub fn build_xen_guest(features: &[&str]) -> Result<PathBuf, LabError> {
         .canonicalize()
         .map_err(|e| LabError::setup(step, e))?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
+    let mut command = Command::new(cargo);
+    command
         // The package's own `.cargo/config.toml` holds its flags; Cargo finds it from here.
         .current_dir(&package)
         .env_remove("RUSTFLAGS")
@@ -41,9 +68,11 @@ pub fn build_xen_guest(features: &[&str]) -> Result<PathBuf, LabError> {
         ])
         .arg("--target-dir")
         .arg(&target)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| LabError::setup(step, e))?;
+        .stdin(Stdio::null());
+    if let Some(flags) = flags {
+        command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+    }
+    let output = command.output().map_err(|e| LabError::setup(step, e))?;
     if !output.status.success() {
         let output = String::from_utf8_lossy(&output.stderr).into_owned();
         return Err(LabError::GuestBuild { output });
@@ -53,7 +82,7 @@ pub fn build_xen_guest(features: &[&str]) -> Result<PathBuf, LabError> {
         .iter()
         .map(|feature| format!("+{feature}"))
         .collect();
-    let image = target.join(format!("xen-guest{suffix}.elf"));
+    let image = target.join(format!("{name}{suffix}.elf"));
     std::fs::copy(&built, &image).map_err(|e| LabError::setup(step, e))?;
     Ok(image)
 }

@@ -47,7 +47,7 @@ pub use config::{GuestConfig, LabConfig};
 use dom0::CommandFailure;
 pub use dom0::Dom0Output;
 pub use error::{LabError, Unavailable, WrongVersion};
-pub use guest_image::build_xen_guest;
+pub use guest_image::{build_xen_guest, build_xen_guest_without_frame_pointers};
 use machine::{Hardware, Machine};
 pub use requirement::{REQUIRED_VARIABLE, run_or_skip};
 

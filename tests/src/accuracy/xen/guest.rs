@@ -1,0 +1,270 @@
+//! The guest on a Xen.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use unikprof_client::caller_table;
+use unikprof_client::connection::Address;
+use unikprof_client::interrupt::Interrupt;
+use unikprof_client::record::{self, Patience, Request, Session, Settings, Unwind};
+use unikprof_client::recording::{Reading, Recording};
+use unikprof_client::symbols::{Force, ImageOptions, Images as SymbolImages, Symbolizer};
+
+use super::steal;
+use crate::accuracy::capture::Captured;
+use crate::accuracy::error::AccuracyError;
+use crate::accuracy::guest::{Captures, Guest};
+use crate::accuracy::images::Images;
+use crate::accuracy::recorded::Recorded;
+use crate::accuracy::truth::Truth;
+use crate::lab::{
+    GuestConfig, Lab, LabConfig, build_xen_guest, build_xen_guest_without_frame_pointers,
+};
+use crate::profiled::{PROFILER_PORT, STATISTICS_PORT, address_of};
+
+/// The features that its image is built with.
+const FEATURES: &[&str] = &["accuracy"];
+
+/// Its name in the lab.
+pub(super) const GUEST: &str = "accuracy";
+const ECHO_PORT: u16 = 7;
+const ORDERS_PORT: u16 = 7002;
+const CAPTURES_PORT: u16 = 7003;
+
+const BOOT: Duration = Duration::from_secs(60);
+const DOM0: Duration = Duration::from_secs(60);
+/// How long a load may take.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A guest on a Xen that follows orders; see `tests/guests/xen-guest/src/accuracy.rs`.
+pub struct XenGuest {
+    lab: Lab,
+    image: PathBuf,
+    symbolizer: Symbolizer,
+}
+
+impl XenGuest {
+    /// A guest that was built as the agent asks for, and a [neighbour](steal::neighbour), which runs.
+    ///
+    /// # Errors
+    /// [`AccuracyError`].
+    pub fn with_frame_pointers() -> Result<XenGuest, AccuracyError> {
+        let image = build_xen_guest(FEATURES)?;
+        XenGuest::start(&image, vec![steal::neighbour(&image)])
+    }
+
+    /// A guest that was built without frame pointers.
+    ///
+    /// # Errors
+    /// [`AccuracyError`].
+    pub fn without_frame_pointers() -> Result<XenGuest, AccuracyError> {
+        let image = build_xen_guest_without_frame_pointers(FEATURES)?;
+        XenGuest::start(&image, Vec::new())
+    }
+
+    /// Boots a lab with the guest of this image, and others beside it.
+    ///
+    /// # Errors
+    /// [`AccuracyError`].
+    pub fn start(image: &Path, others: Vec<GuestConfig>) -> Result<XenGuest, AccuracyError> {
+        let mut guest = GuestConfig::new(GUEST, image);
+        guest.command_line = format!(
+            "profiler=open:{PROFILER_PORT} stats={STATISTICS_PORT} echo={ECHO_PORT} \
+             orders={ORDERS_PORT} captures={CAPTURES_PORT}"
+        );
+        guest.ports = vec![
+            PROFILER_PORT,
+            STATISTICS_PORT,
+            ECHO_PORT,
+            ORDERS_PORT,
+            CAPTURES_PORT,
+        ];
+        guest.processor = Some(1);
+        // Half of it for captured samples.
+        guest.memory_mb = 96;
+        let mut guests = vec![guest];
+        guests.extend(others);
+        let lab = Lab::start(LabConfig {
+            guests,
+            ..LabConfig::default()
+        })?;
+        lab.wait_for_console(GUEST, "profiler on port", BOOT)?;
+        let mut images = SymbolImages::new(ImageOptions::default());
+        images.add_image(image, Force::No)?;
+        Ok(XenGuest {
+            lab,
+            image: image.to_owned(),
+            symbolizer: Symbolizer::new(images),
+        })
+    }
+
+    /// As [`Guest::record`], with the recording itself, and by the caller table. The truth's total is all that the vCPU ran while it was
+    /// recorded.
+    ///
+    /// # Errors
+    /// [`AccuracyError`].
+    pub fn record_whole(
+        &mut self,
+        settings: &Settings,
+        order: &str,
+    ) -> Result<(Recorded, Recording), AccuracyError> {
+        let mut session = self.session()?;
+        let prepared = caller_table::prepare(&self.symbolizer, session.agent(), settings.unwind)?;
+        session.start(&Settings {
+            callers: prepared.table,
+            ..settings.clone()
+        })?;
+        let knocking = network_ns(order)
+            .map(|ns| self.knock(Duration::from_nanos(ns)))
+            .transpose()?;
+        let answer = self.order(order)?;
+        drop(knocking);
+        let path = self.lab.folder().join("accuracy.unikprof");
+        let request = Request::Stop { recording: 0 };
+        let outcome = record::fetch(&mut session, request, &path, &mut ())?;
+        if let Some(reason) = outcome.incomplete {
+            return Err(reason.into());
+        }
+        let recording = Recording::open(&path, Reading::Strict)?;
+        let running_ns = recording.profile.vcpus().first();
+        let running_ns = running_ns
+            .and_then(|vcpu| vcpu.runstate.running_ns)
+            .ok_or_else(|| AccuracyError::Answer {
+                expected: "a recording with the vCPU's running time".into(),
+                found: "none".into(),
+            })?;
+        let truth = Truth::parse(&format!("{answer} total={running_ns}"))?;
+        let recorded = Recorded::open(&path, &self.symbolizer, truth)?;
+        Ok((recorded, recording))
+    }
+
+    /// Has the guest do what a line says; answers its answer.
+    ///
+    /// # Errors
+    /// [`AccuracyError`].
+    pub fn order(&self, order: &str) -> Result<String, AccuracyError> {
+        let followed = || -> io::Result<String> {
+            let mut stream = self.connect(ORDERS_PORT)?;
+            writeln!(stream, "{order}")?;
+            let mut answer = String::new();
+            BufReader::new(stream).read_line(&mut answer)?;
+            Ok(answer.trim_end().to_owned())
+        };
+        let answer = followed().map_err(AccuracyError::io(&format!("ordering {order:?}")))?;
+        // Whether it is one, is known by its parts.
+        Truth::parse(&answer).map(|_| answer)
+    }
+
+    /// Sends the guest a byte every so often and takes it back, until the result is dropped: something to wait for.
+    fn knock(&self, every: Duration) -> Result<Knocking, AccuracyError> {
+        let mut stream = self
+            .connect(ECHO_PORT)
+            .map_err(AccuracyError::io("connecting to the guest's echo"))?;
+        let (stop, stopped) = mpsc::channel::<()>();
+        let thread = thread::spawn(move || {
+            let mut byte = [b'?'];
+            while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+                if stream.write_all(&byte).is_err() || stream.read_exact(&mut byte).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Knocking {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// Runs a script in dom0; answers what it printed.
+    ///
+    /// # Errors
+    /// [`AccuracyError`]; also where the script fails.
+    pub fn dom0(&self, script: &str) -> Result<String, AccuracyError> {
+        let output = self.lab.dom0(script, DOM0)?;
+        if output.status == 0 {
+            return Ok(output.text);
+        }
+        Err(AccuracyError::Answer {
+            expected: format!("dom0 to run {script:?}"),
+            found: output.text,
+        })
+    }
+
+    fn session(&self) -> Result<Session, AccuracyError> {
+        let address = address_of(&self.lab, GUEST, PROFILER_PORT)?;
+        let address = Address::new(address.ip().to_string(), address.port());
+        Ok(Session::open(
+            address,
+            Patience::default(),
+            Interrupt::default(),
+        )?)
+    }
+
+    fn connect(&self, port: u16) -> io::Result<TcpStream> {
+        let address = address_of(&self.lab, GUEST, port).map_err(io::Error::other)?;
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+impl Guest for XenGuest {
+    fn record(&mut self, settings: &Settings, command: &str) -> Result<Recorded, AccuracyError> {
+        self.record_whole(settings, command)
+            .map(|(recorded, _)| recorded)
+    }
+
+    fn capture(&mut self, load: &str, samples: usize) -> Result<Captures, AccuracyError> {
+        let load = load.replace(' ', "_");
+        self.order(&format!("capture load={load} samples={samples}"))?;
+        let taken = || -> io::Result<Vec<u8>> {
+            let mut bytes = Vec::new();
+            self.connect(CAPTURES_PORT)?.read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        let bytes = taken().map_err(AccuracyError::io("taking captured samples"))?;
+        let samples = Captured::read_all(&bytes).map_err(|source| AccuracyError::Capture {
+            path: "captured samples".into(),
+            source,
+        })?;
+        let session = self.session()?;
+        let callers =
+            caller_table::prepare(&self.symbolizer, session.agent(), Unwind::Table)?.table;
+        let images = Images::of_mappings(session.agent().mappings.iter(), &self.image, |_| {
+            Some(self.image.clone())
+        })?;
+        Ok(Captures {
+            samples,
+            images,
+            callers: callers.map_or_else(Vec::new, |table| table.rows().to_vec()),
+        })
+    }
+}
+
+/// How often something comes from the network, where an order says so.
+fn network_ns(order: &str) -> Option<u64> {
+    order
+        .split_ascii_whitespace()
+        .find_map(|word| word.strip_prefix("network_ns="))
+        .and_then(|ns| ns.parse().ok())
+}
+
+/// A client that knocks; see [`XenGuest::knock`].
+struct Knocking {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Knocking {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Case 1 in the emulator.
+//!
+//! The emulator stops now and then for some milliseconds. That is running time of the function it happens in, which
+//! no sample can show: the next one is late, and marked so. One run's clock would hold it against the function; over all
+//! runs it falls on the functions by their shares. So shares are those of the dozen functions among themselves, and
+//! the truth is that of all runs.
+
+use unikprof_accuracy_loads::shares::{COUNT, FUNCTIONS};
+use unikprof_client::report::Interval;
+
+use crate::accuracy::error::AccuracyError;
+use crate::accuracy::guest::{Guest, settings};
+use crate::accuracy::known_shares::{Effort, GOAL};
+use crate::accuracy::recorded::Recorded;
+use crate::accuracy::row::{Row, Verdict, percent};
+use crate::accuracy::statistics::{Coverage, holds};
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shares {
+    /// The intervals of all functions and runs.
+    pub coverage: Coverage,
+    /// Each function: its name, its true share, and that of all runs' samples together.
+    pub functions: [(&'static str, f64, Interval); COUNT],
+}
+
+/// The functions' samples among themselves.
+#[must_use]
+pub fn among_themselves(run: &Recorded) -> [Interval; COUNT] {
+    intervals(&FUNCTIONS.map(|(name, _)| run.own(name).samples))
+}
+
+fn intervals(samples: &[u64; COUNT]) -> [Interval; COUNT] {
+    let all = samples.iter().sum();
+    samples.map(|samples| Interval::wilson(samples, all))
+}
+
+/// Runs it.
+///
+/// # Errors
+/// [`AccuracyError`].
+pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, AccuracyError> {
+    let settings = settings(effort.period_ns);
+    let command = format!("shares ns={}", effort.run_ns);
+    let mut runs = Vec::new();
+    let (mut samples, mut ns) = ([0; COUNT], [0; COUNT]);
+    for _ in 0..effort.runs {
+        let run = guest.record(&settings, &command)?;
+        for (number, (name, _)) in FUNCTIONS.iter().enumerate() {
+            samples[number] += run.own(name).samples;
+            ns[number] += run.truth.get(name);
+        }
+        runs.push(among_themselves(&run));
+    }
+    let all_ns = ns.iter().sum::<u64>().max(1) as f64;
+    let truth = ns.map(|ns| ns as f64 / all_ns);
+    let mut coverage = Coverage::default();
+    for run in &runs {
+        for (interval, truth) in run.iter().zip(truth) {
+            coverage.add(interval, truth);
+        }
+    }
+    let shown = intervals(&samples);
+    Ok(Shares {
+        coverage,
+        functions: std::array::from_fn(|at| (FUNCTIONS[at].0, truth[at], shown[at])),
+    })
+}
+
+/// The case's rows: the coverage, then each function over all runs.
+///
+/// # Errors
+/// [`AccuracyError`].
+pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+    let shares = measure(guest, effort)?;
+    let Coverage { held, stated } = shares.coverage;
+    let found = shares.coverage.share();
+    let row = |load, truth, said, interval, verdict| Row {
+        case: 1,
+        load,
+        truth,
+        said,
+        interval,
+        naive: None,
+        fixed: None,
+        verdict,
+    };
+    let mut rows = vec![row(
+        format!(
+            "{COUNT} functions, {} runs of {} s, sampled each {} ms",
+            effort.runs,
+            effort.run_ns as f64 / 1e9,
+            effort.period_ns as f64 / 1e6
+        ),
+        format!("{stated} shares by the vCPU's running time"),
+        format!("{held} intervals hold it: {}", percent(found)),
+        format!("at least {}", percent(GOAL)),
+        Verdict::of(found >= GOAL, || percent(found)),
+    )];
+    let range = |shown: &Interval| format!("{} to {}", percent(shown.low), percent(shown.high));
+    rows.extend(shares.functions.iter().map(|(name, truth, shown)| {
+        let inside = if holds(shown, *truth) {
+            ""
+        } else {
+            ", outside"
+        };
+        row(
+            format!("`{name}`, all runs together"),
+            percent(*truth),
+            percent(shown.share),
+            format!("{}{inside}", range(shown)),
+            Verdict::Beside,
+        )
+    }));
+    Ok(rows)
+}
