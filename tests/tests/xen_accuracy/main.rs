@@ -1,0 +1,157 @@
+//! The accuracy suite on a real Xen in small: the code of `accuracy --xen`, fewer and shorter runs, generous bounds.
+//!
+//! The machine is emulated and may be shared: it stops for milliseconds, and an upcall takes a hundred microseconds.
+//! So bounds of chance are wide, and each says which failure it still sees. Skipped by name where a machine cannot run
+//! a lab; with `UNIKPROF_XEN_REQUIRED=1` that is a failure.
+#![allow(clippy::unwrap_used)]
+
+mod shared_guest;
+
+use shared_guest::{FramePointers, on};
+use unikprof_client::record::Unwind;
+use unikprof_tests::accuracy::broken_chains::{self, Chain};
+use unikprof_tests::accuracy::xen::steal;
+use unikprof_tests::accuracy::{blocking, masked_events, short_bursts, without_frame_pointers};
+
+const PERIOD_NS: u64 = 5_000_000;
+/// Each takes some milliseconds in the emulator.
+const SAMPLES: usize = 1_000;
+
+/// Guards the caller table on a guest's own image: what is compared are the same samples, so nothing is left to
+/// chance but which instructions they meet.
+#[test]
+fn callers_are_right_by_the_table() {
+    on(
+        FramePointers::Kept,
+        "callers_are_right_by_the_table",
+        |guest| {
+            let found = without_frame_pointers::measure(guest, "shrink-wrapped", SAMPLES).unwrap();
+            assert!(found.table.judged > 0, "{found:?}");
+            assert!(
+                found.table.share() >= without_frame_pointers::GOAL,
+                "{found:?}"
+            );
+            assert!(found.naive.share() < found.table.share(), "{found:?}");
+        },
+    );
+}
+
+/// Guards blocked time that is charged to nobody, or to another wait. It is measured, not sampled: the bound is the
+/// suite's own.
+#[test]
+fn waits_are_named_with_their_time() {
+    on(
+        FramePointers::Kept,
+        "waits_are_named_with_their_time",
+        |guest| {
+            let effort = blocking::Effort {
+                waits: 60,
+                timer_ns: 15_000_000,
+                network_ns: 25_000_000,
+            };
+            for waited in blocking::measure(guest, &effort).unwrap() {
+                assert!(waited.truth_ns > 0, "{waited:?}");
+                assert!(waited.error().abs() <= blocking::GOAL, "{waited:?}");
+            }
+        },
+    );
+}
+
+/// Guards late samples that are charged to the code that unmasks. A masked stretch lasts for five periods, so its
+/// sample is late by three at least. What comes due within an upcall is charged to what it interrupted: a few in a
+/// hundred, more where the emulator is slow; all of them is the failure.
+#[test]
+fn masked_stretches_are_told() {
+    on(FramePointers::Kept, "masked_stretches_are_told", |guest| {
+        let effort = masked_events::Effort {
+            stretches: 60,
+            masked_ns: 25_000_000,
+            open_ns: 10_000_000,
+            period_ns: PERIOD_NS,
+        };
+        let found = masked_events::measure(guest, &effort).unwrap();
+        assert!(found.late >= found.stretches, "{found:?}");
+        assert_eq!(found.shown, found.late);
+        assert!(found.charged * 2 <= found.stretches, "{found:?}");
+    });
+}
+
+/// Guards a sampler that draws anew at each wake, which would see next to none of the bursts.
+#[test]
+fn short_bursts_are_sampled() {
+    on(FramePointers::Kept, "short_bursts_are_sampled", |guest| {
+        let effort = short_bursts::Effort {
+            bursts: 150,
+            burst_ns: 6_000_000,
+            every_ns: 20_000_000,
+            period_ns: 20_000_000,
+        };
+        let found = short_bursts::measure(guest, &effort).unwrap();
+        let ticks = (found.recorded + found.idle) as f64;
+        assert!(ticks >= found.expected / 2.0, "{found:?}");
+        assert!(
+            ticks <= found.expected + 5.0 + found.expected / 4.0,
+            "{found:?}"
+        );
+    });
+}
+
+/// Guards chains that are followed in circles, or shown as whole.
+#[test]
+fn broken_chains_are_told() {
+    on(FramePointers::Kept, "broken_chains_are_told", |guest| {
+        let effort = broken_chains::Effort {
+            run_ns: 1_500_000_000,
+            period_ns: PERIOD_NS,
+        };
+        for chain in Chain::ALL {
+            let found = broken_chains::measure(guest, &effort, chain, Unwind::Fp).unwrap();
+            assert!(found.worker > 0 && found.adds_up, "{chain:?}: {found:?}");
+            assert!(
+                found.counted * 10 >= found.worker * 9,
+                "{chain:?}: {found:?}"
+            );
+        }
+    });
+}
+
+/// Guards stolen time that is charged to functions, or not told. Dom0 counts in tenths of a second, which is two in a
+/// hundred here. Two sound intervals of 95 % miss each other in one of two hundred pairs: four of twelve is no chance.
+#[test]
+fn a_neighbour_changes_no_share_and_its_time_is_told() {
+    on(
+        FramePointers::Kept,
+        "a_neighbour_changes_no_share_and_its_time_is_told",
+        |guest| {
+            let effort = steal::Effort {
+                run_ns: 3_000_000_000,
+                period_ns: PERIOD_NS,
+            };
+            let found = steal::measure(guest, &effort).unwrap();
+            assert!(found.apart() < 4, "{found:#?}");
+            assert!(found.stolen > 0.2, "{found:#?}");
+            assert!(
+                (found.stolen - found.stolen_by_dom0).abs() < 0.1,
+                "{found:#?}"
+            );
+        },
+    );
+}
+
+/// Guards the unwinding of every frame, where no frame pointer leads anywhere. By its name the last: it needs a lab of
+/// its own.
+#[test]
+fn without_frame_pointers_stacks_are_unwound() {
+    on(
+        FramePointers::Omitted,
+        "without_frame_pointers_stacks_are_unwound",
+        |guest| {
+            let found = without_frame_pointers::measure(guest, "sorts", SAMPLES).unwrap();
+            assert!(found.every_frame.judged > 0, "{found:?}");
+            assert!(
+                found.every_frame.share() >= without_frame_pointers::GOAL,
+                "{found:?}"
+            );
+        },
+    );
+}
