@@ -44,10 +44,13 @@ impl Clock {
     /// One line about the processor and the clock.
     pub(crate) fn describe(&self) -> String {
         let leaf = __cpuid(1);
-        let (family, model) = (
-            leaf.eax >> 8 & 15,
-            leaf.eax >> 4 & 15 | leaf.eax >> 12 & 0xf0,
-        );
+        // A family of 15 goes on in the extended field.
+        let extended = leaf.eax >> 20 & 0xff;
+        let family = match leaf.eax >> 8 & 15 {
+            15 => 15 + extended,
+            family => family,
+        };
+        let model = leaf.eax >> 4 & 15 | leaf.eax >> 12 & 0xf0;
         let virtualised = if leaf.ecx >> 31 == 1 {
             ", virtualised"
         } else {
