@@ -52,8 +52,13 @@ impl<'m, P: Platform> Agent<'m, P> {
         let mode = cells.mode();
         if mode != mode::CPU && cells.is_blocked() {
             // Blocked time is counted when it is over; where it began before the recording, this is
-            // the first that is seen of it.
-            self.note_block(slot, vcpu, registers);
+            // the first that is seen of it. A slot that is taken is being blocked or woken.
+            if recording != 0
+                && !cells.has_block(recording)
+                && let Some(owned) = slot.take()
+            {
+                self.note_block(Some(owned), slot, vcpu, registers);
+            }
             return None;
         }
         if mode == mode::OFF_CPU {
@@ -92,10 +97,10 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[inline]
     pub fn on_block(&self, registers: Option<&Registers>) {
         if let Some((vcpu, slot)) = self.current() {
-            slot.cells.set_blocked(true);
             if slot.cells.active() != 0 && slot.cells.mode() != mode::CPU {
-                self.note_block(slot, vcpu, registers);
+                self.note_block(take_patiently(slot), slot, vcpu, registers);
             }
+            slot.cells.set_blocked(true);
         }
     }
 
@@ -208,20 +213,23 @@ impl<'m, P: Platform> Agent<'m, P> {
         (path, walked)
     }
 
-    /// The vCPU blocks in the code of `registers`: keeps its stack for the time to come.
+    /// The vCPU blocks in the code of `registers`: keeps its stack for the time to come. Who has not got
+    /// the slot knows no stack.
     #[cold]
     #[inline(never)]
-    fn note_block(&self, slot: Slot<'m>, vcpu: u32, registers: Option<&Registers>) {
+    fn note_block(
+        &self,
+        owned: Option<Owned<'m>>,
+        slot: Slot<'m>,
+        vcpu: u32,
+        registers: Option<&Registers>,
+    ) {
         let cells = slot.cells;
         let recording = cells.active();
         if recording == 0 || cells.has_block(recording) {
             return;
         }
         let cycles = self.platform.cycles();
-        let owned = take_patiently(slot);
-        if owned.is_some() && cells.active() != recording {
-            return;
-        }
         let stack = match (&owned, registers) {
             (Some(owned), Some(registers)) => {
                 let mut path = owned.path_cells().begin();

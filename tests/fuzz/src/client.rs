@@ -208,6 +208,7 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
     fn fetch(&mut self, epoch: u64) -> Fetched {
         let mut all = Fetched::default();
         let (mut vcpus, mut of_vcpu, mut counted, mut next) = (0, 0, 0, 1);
+        let mut of_all = 0;
         let request = Fetch {
             epoch,
             vcpu: 0,
@@ -225,7 +226,8 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
                 assert!(share.end.at_ns >= share.start.at_ns, "{share:?}");
                 assert!(share.end.running_ns >= share.start.running_ns, "{share:?}");
                 vcpus += 1;
-                (of_vcpu, counted, next) = (delta.recorded, 0, 1);
+                (of_vcpu, counted, next) = (delta.recorded + delta.blocked, 0, 1);
+                of_all += of_vcpu;
                 all.ticks += delta.ticks;
                 all.recorded += delta.recorded;
                 all.overflow += delta.overflow;
@@ -241,7 +243,7 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
             let end = frame::decode::<EpochEnd>(frame).ok()?;
             assert_eq!(vcpus, VCPUS);
             assert_eq!(counted, of_vcpu, "the last vCPU");
-            assert_eq!((end.epoch, end.samples), (epoch, all.recorded));
+            assert_eq!((end.epoch, end.samples), (epoch, of_all));
             Some(())
         });
         all

@@ -104,6 +104,11 @@ impl<'a> Fake<'a> {
         });
     }
 
+    /// What the next ticks interrupt.
+    pub(crate) fn registers(&self) -> Option<Registers> {
+        *self.registers.borrow()
+    }
+
     /// Runs something on a vCPU, or on none.
     pub(crate) fn on<T>(&self, vcpu: Option<u32>, run: impl FnOnce() -> T) -> T {
         let before = self.current.replace(vcpu);
@@ -120,7 +125,7 @@ impl<'a> Fake<'a> {
             return None;
         }
         self.in_upcall.set(before | 1 << vcpu);
-        let registers = *self.registers.borrow();
+        let registers = self.registers();
         let next = self.on(Some(vcpu), || agent.on_tick(registers.as_ref()));
         self.in_upcall.set(before);
         next

@@ -4,7 +4,8 @@ use unikprof_client::recording::{FileEnd, FileHeader};
 use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY};
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Dump, Epoch, EpochEnd, Fetch, Hello, Histogram, Mapping,
-    Nodes, Pending, Refusal, Start, Started, Status, Stop, VcpuEpoch, Welcome,
+    Nodes, Pending, Refusal, Start, Started, Status, Stop, TableBegin, TableEnd, TableInstalled,
+    TableReady, TableRows, VcpuEpoch, Welcome,
 };
 use unikprof_proto::preamble;
 
@@ -59,7 +60,8 @@ pub(crate) fn message(frame: &Frame<'_>) -> bool {
     }
     round_trip! {
         Acknowledge Acknowledged Check Dump Epoch EpochEnd Fetch FileEnd FileHeader Hello Histogram
-        Mapping Nodes Pending Refusal Start Started Status Stop VcpuEpoch Welcome
+        Mapping Nodes Pending Refusal Start Started Status Stop TableBegin TableEnd
+        TableInstalled TableReady TableRows VcpuEpoch Welcome
     }
     is_message
 }

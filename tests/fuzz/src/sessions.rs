@@ -3,9 +3,11 @@
 
 use std::mem::MaybeUninit;
 
-use unikprof_agent::{Agent, Config, minimum_bytes};
+use unikprof_agent::{Agent, Config, caller_table_bytes, minimum_bytes};
 use unikprof_proto::code::{message_type, mode, start_flag, state};
-use unikprof_proto::message::{Acknowledge, Check, Dump, Fetch, Hello, Start, Stop};
+use unikprof_proto::message::{
+    Acknowledge, Check, Dump, Fetch, Hello, Start, Stop, TableBegin, TableEnd, TableRows,
+};
 use unikprof_proto::preamble;
 
 use crate::checksum::put_frame;
@@ -34,7 +36,9 @@ pub(crate) fn play(bytes: &[u8]) -> Vec<u8> {
         platform_name: "fake",
         reachable_when_busy: true,
     };
+    let mut callers = vec![MaybeUninit::uninit(); caller_table_bytes(2)];
     let agent = Agent::new(FakePlatform(&fake), config, &mut memory).expect("there is room");
+    let agent = agent.with_caller_memory(&mut callers);
     fake.attach(&agent);
     let mut service = FakeService::new(&agent).expect("it is the first");
     let mut world = World {
@@ -115,8 +119,9 @@ impl<'a> World<'_, 'a> {
             13 => {
                 let vcpu = vcpu(input);
                 let agent = service.agent();
+                let registers = fake.registers();
                 fake.on(Some(vcpu), || match input.below(3) {
-                    0 => agent.on_block(None),
+                    0 => agent.on_block(registers.as_ref()),
                     1 => drop(agent.on_wake()),
                     _ => drop(agent.deadline()),
                 });
@@ -160,20 +165,38 @@ impl<'a> World<'_, 'a> {
     }
 }
 
+/// Two rows of a caller table: all of the code is said to be at an entry, then to have frame records.
+const ROWS: [u8; 6] = [16, 0x82, 0x02, 100, 0x8b, 0x04];
+const ROWS_CHECKSUM: u32 = 0xc8a6_7054;
+
 /// A request that a client might make, sound but for its numbers.
 fn request(client: &mut Client, input: &mut Input<'_>) {
     let epoch = u64::from(input.byte() % 16);
-    match input.below(8) as u16 {
+    match input.below(11) as u16 {
         message_type::HELLO => client.send_message(&Hello { client: "" }),
         message_type::START => client.send_message(&Start {
             name: ["a", "", "\n", "recording"][input.below(4)],
             period_ns: 10_000 + u64::from(input.short()),
-            mode: mode::CPU + u32::from(input.byte() > 250),
+            mode: mode::CPU + u32::from(input.byte()) % 4,
             depth: u32::from(input.byte()) % 140,
             duration_ns: input.number(),
             delay_ns: input.number(),
-            flags: u32::from(input.byte()) & (start_flag::DISCARD | start_flag::FIXED_INTERVAL),
-            caller_table: None,
+            flags: u32::from(input.byte())
+                & (start_flag::DISCARD | start_flag::FIXED_INTERVAL | start_flag::UNWIND_TABLE),
+            caller_table: (input.byte() & 1 == 1).then_some(ROWS_CHECKSUM),
+        }),
+        message_type::TABLE_BEGIN => client.send_message(&TableBegin {
+            rows: [2, 0, 1, 3, u32::MAX][input.below(5)],
+        }),
+        message_type::TABLE_ROWS => client.send_message(&TableRows {
+            upload: u64::from(input.byte() % 8),
+            first: 0,
+            count: 2,
+            payload: &ROWS[..ROWS.len() - usize::from(input.byte() > 250)],
+        }),
+        message_type::TABLE_END => client.send_message(&TableEnd {
+            upload: u64::from(input.byte() % 8),
+            checksum: ROWS_CHECKSUM,
         }),
         message_type::STOP => client.send_message(&Stop { recording: 0 }),
         message_type::DUMP => client.send_message(&Dump { recording: 0 }),
