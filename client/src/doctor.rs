@@ -23,6 +23,7 @@
 
 mod agent_checks;
 mod check;
+mod frame_records;
 #[cfg(test)]
 mod golden_tests;
 mod image_checks;
@@ -38,12 +39,14 @@ use std::time::Duration;
 pub use check::{Check, Figure, Verdict};
 pub use json::SCHEMA;
 
+use frame_records::PassedOver;
+
 use crate::agent_info::AgentInfo;
 use crate::printable::Printable;
 use crate::record::RecorderStatus;
 use crate::recording::Recording;
 use crate::report::{Report, ReportOptions};
-use crate::symbols::{Images, SymbolError, Symbolized, Symbolizer};
+use crate::symbols::{SymbolError, Symbolized, Symbolizer};
 
 /// What was judged, and the checks made.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,15 +88,25 @@ impl Diagnosis {
     /// are then those that other files give.
     pub fn of_recording(recording: &Recording, symbolizer: &Symbolizer) -> Diagnosis {
         let profile = &recording.profile;
-        let (symbolized, wrong_image) = match symbolizer.resolve(profile) {
-            Ok(symbolized) => (Some(symbolized), None),
+        let without_files = Symbolizer::default();
+        let (symbolizer, symbolized, wrong_image) = match symbolizer.resolve(profile) {
+            Ok(symbolized) => (symbolizer, Some(symbolized), None),
             // Without the user's files none of them can be wrong.
             Err(wrong) => (
-                Symbolizer::new(Images::default()).resolve(profile).ok(),
+                &without_files,
+                without_files.resolve(profile).ok(),
                 Some(wrong),
             ),
         };
-        judge(recording, symbolized.as_ref(), wrong_image.as_ref())
+        let passed_over = symbolized
+            .as_ref()
+            .and_then(|symbolized| PassedOver::of(symbolized, symbolizer));
+        judge(
+            recording,
+            symbolized.as_ref(),
+            wrong_image.as_ref(),
+            passed_over.as_ref(),
+        )
     }
 
     /// Judges an agent by what it has said; `wrong_image` is what is wrong with the images that the user
@@ -122,11 +135,13 @@ impl Diagnosis {
     }
 }
 
-/// Judges a recording with the names at hand, and what is wrong with the image that the user named.
+/// Judges a recording with the names at hand, what is wrong with the image that the user named, and
+/// what the images tell of the callers.
 fn judge(
     recording: &Recording,
     symbolized: Option<&Symbolized<'_>>,
     wrong_image: Option<&SymbolError>,
+    passed_over: Option<&PassedOver>,
 ) -> Diagnosis {
     let profile = &recording.profile;
     let mut checks = recording_checks::of(recording);
@@ -135,7 +150,7 @@ fn judge(
         let report = Report::new(symbolized, ReportOptions::default());
         let table = report.functions();
         checks.push(image_checks::names(symbolized));
-        checks.extend(stack_checks::of(symbolized));
+        checks.extend(stack_checks::of(symbolized, passed_over));
         checks.extend(sampling_checks::of_recording(recording, symbolized, &table));
     }
     let info = profile.recording();

@@ -18,6 +18,7 @@ use gimli::write::{
 };
 use gimli::{Encoding, Format, LittleEndian, X86_64};
 use peer::{Asked, Peer, Script};
+use serde_json::Value;
 use tempfile::TempDir;
 use test_elf::{CODE_ADDRESS, CODE_OFFSET, TestElf};
 use unikprof_proto::caller_table::{Row, Rule, TableFile, checksum};
@@ -403,4 +404,67 @@ fn what_yields_no_file_says_why() {
         3,
         "no file was written"
     );
+}
+
+/// The frame code of the first byte of the mapping.
+const CODE_BASE: u32 = 0x100;
+
+/// A recording of two functions, the first with a frame record and the second without, both as callers
+/// of a third; answers what `doctor` says of the frame pointers.
+fn doctor_of_callers(image: &Image, epoch_flags: u32, kept: u64, without: u64) -> Value {
+    // Return addresses; the calls before them lie where the frame record is complete.
+    let (with_record, no_record) = (CODE_BASE + 9, CODE_BASE + STRIDE as u32 + 9);
+    let (leaf, outermost) = (
+        CODE_BASE + 2 * STRIDE as u32,
+        CODE_BASE + 4 * STRIDE as u32 + 9,
+    );
+    let peer = Peer::start(Script {
+        epoch_flags,
+        vcpus: vec![vec![
+            (0, vec![leaf, with_record, outermost], kept),
+            (0, vec![leaf, no_record, outermost], without),
+        ]],
+        ..image.guest(FULL_ROWS)
+    });
+    let address = peer.address.to_string();
+    let record = ["record", "1s", "--image", image.path(), "-o", "r.unikprof"];
+    let record = [&["connect", &address], &record[..]].concat();
+    expect(0, &record, image.folder());
+    let doctor = ["doctor", "r.unikprof", "--json", "--image", image.path()];
+    // Its rate is always bad: it did not last long enough for so many samples.
+    let (stdout, _) = expect(9, &doctor, image.folder());
+    let document: Value = serde_json::from_str(&stdout).unwrap();
+    let checks = document["checks"].as_array().unwrap();
+    let check = checks.iter().find(|c| c["name"] == "frame pointers");
+    check.unwrap().clone()
+}
+
+/// A chain of frame pointers passes over the callers of such a function, and the agent cannot see it.
+#[test]
+fn doctor_tells_of_callers_that_the_chain_passed_over() {
+    let image = Image::new();
+    for (kept, without, verdict) in [(995, 5, "good"), (990, 10, "look"), (800, 200, "bad")] {
+        let check = doctor_of_callers(&image, 0, kept, without);
+        assert_eq!(check["verdict"], verdict, "{check:#}");
+        let share = check["figures"]["passed_over_share"].as_f64();
+        assert_eq!(share, Some(without as f64 / 1000.0), "{check:#}");
+        assert_eq!(check["figures"]["broken_share"], 0.0);
+        let advice = check["advice"].as_str().unwrap_or_default();
+        assert_eq!(advice.contains("--unwind table"), verdict != "good");
+    }
+}
+
+/// A walk by the table passes over nothing, and of damaged information nothing follows.
+#[test]
+fn doctor_says_nothing_of_callers_it_cannot_judge() {
+    let image = Image::new();
+    let by_table = doctor_of_callers(&image, start_flag::UNWIND_TABLE, 0, 1000);
+    assert_eq!(by_table["verdict"], "good", "{by_table:#}");
+    assert!(by_table["figures"]["passed_over_share"].is_null());
+    let code = [0xf4; (FUNCTIONS * STRIDE) as usize];
+    let damaged = TestElf::new(&code, &[(".eh_frame", 0, &[0x11; 64])]);
+    fs::write(&image.path, damaged.bytes()).unwrap();
+    let check = doctor_of_callers(&image, 0, 0, 1000);
+    assert_eq!(check["verdict"], "good", "{check:#}");
+    assert!(check["figures"]["passed_over_share"].is_null());
 }

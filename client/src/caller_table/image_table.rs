@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian};
 use object::{Object, ObjectSection, ObjectSegment, SegmentFlags, elf};
-use unikprof_proto::caller_table::{Row, file_head};
+use unikprof_proto::caller_table::{Row, Rule, file_head};
 
 use super::error::CompileError;
 use super::instructions::{is_padding, tell};
@@ -135,6 +135,17 @@ impl ImageTable {
     /// What the table was made from.
     pub fn tally(&self) -> Tally {
         self.tally
+    }
+
+    /// What holds at an address that the linker gave; [`Rule::UNKNOWN`] where nothing is known.
+    pub(crate) fn rule_at(&self, linked: u64) -> Rule {
+        let until = self.stretches.partition_point(|s| s.start <= linked);
+        let holds = self.stretches[..until].last().filter(|s| linked < s.end);
+        match holds.map(|stretch| stretch.place) {
+            Some(Place::Rule(rule) | Place::Told(rule)) => rule,
+            // Linkage tables jump; no call returns to one.
+            Some(Place::LinkageTable(_) | Place::Padding) | None => Rule::UNKNOWN,
+        }
     }
 
     /// All rows, keyed by file offset.

@@ -17,6 +17,7 @@ use crate::profile::{
 };
 use crate::recording::Completeness;
 use crate::report::golden_tests::{FIB, MAIN, PARSE, POLL, symbolized};
+use crate::symbols::Images;
 
 const COLUMNS: usize = 100;
 
@@ -171,7 +172,7 @@ impl Parts {
     fn diagnose(self) -> Diagnosis {
         let recording = self.recording();
         let symbolized = symbolized(&recording.profile);
-        judge(&recording, Some(&symbolized), None)
+        judge(&recording, Some(&symbolized), None, None)
     }
 }
 
@@ -315,7 +316,7 @@ fn a_wrong_image_is_bad_and_the_rest_is_judged_all_the_same() {
         expected: "01020304".parse().unwrap(),
         found: None,
     };
-    let diagnosis = judge(&recording, Some(&symbolized), Some(&wrong));
+    let diagnosis = judge(&recording, Some(&symbolized), Some(&wrong), None);
     only(
         &diagnosis,
         "build-id",

@@ -1,9 +1,11 @@
 //! Whether stacks are whole, and their callers the right ones.
 
 use super::check::{Check, Verdict, part_of};
+use super::frame_records::PassedOver;
 use crate::profile::{Counters, Mode, Unit, Unwind};
 use crate::report::broken;
 use crate::report::marks::Marked;
+use crate::report::shorten;
 use crate::report::stack_warnings::{BY_FRAME_POINTER, where_broken};
 use crate::report::units::{grouped, percent};
 use crate::symbols::Symbolized;
@@ -12,18 +14,30 @@ use crate::symbols::Symbolized;
 const LOOK: f64 = 0.01;
 const BAD: f64 = 0.2;
 
-pub(super) fn of(symbolized: &Symbolized<'_>) -> Vec<Check> {
+/// What helps where the chain of frame pointers does not hold.
+const KEEP_FRAMES: &str = "build that code with frame pointers (Rust: -C force-frame-pointers=yes; C: \
+                           -fno-omit-frame-pointer), or record with --unwind table";
+
+/// How many functions a finding names, and in how many columns each.
+const FUNCTIONS: usize = 3;
+const NAME: usize = 48;
+
+pub(super) fn of(symbolized: &Symbolized<'_>, passed_over: Option<&PassedOver>) -> Vec<Check> {
     let profile = symbolized.profile();
     let recording = profile.recording();
     let marked = Marked::of(profile);
     let whole = profile.sample_count();
     let what = of_what(recording.mode);
+    let broken = broken_share(
+        what,
+        part_of(marked.broken, whole),
+        where_broken(&broken::places(symbolized)),
+    );
     let mut checks = vec![
-        broken_share(
-            what,
-            part_of(marked.broken, whole),
-            where_broken(&broken::places(symbolized)),
-        ),
+        match passed_over {
+            None => broken,
+            Some(found) => and_passed_over(broken, found),
+        },
         truncated(what, part_of(marked.truncated, whole), recording.depth),
     ];
     let counters = profile.counters();
@@ -59,11 +73,34 @@ pub(super) fn broken_share(what: &str, share: f64, place: Option<String>) -> Che
         ),
     };
     Check::new("frame pointers", verdict, finding)
-        .advise(
-            "build that code with frame pointers (Rust: -C force-frame-pointers=yes; C: \
-             -fno-omit-frame-pointer), or record with --unwind table",
-        )
+        .advise(KEEP_FRAMES)
         .real("broken_share", share)
+}
+
+/// The check of broken stacks, and of those that lack callers without being broken.
+fn and_passed_over(mut broken: Check, found: &PassedOver) -> Check {
+    let verdict = Verdict::of_share(found.share, LOOK, BAD);
+    if verdict != Verdict::Good {
+        broken.finding.push_str(&format!(
+            "; {} in stacks that lack callers unmarked, those of functions that keep no frame record",
+            percent(found.share)
+        ));
+        let functions: Vec<_> = found
+            .functions
+            .iter()
+            .take(FUNCTIONS)
+            .map(|name| shorten::name(name, NAME))
+            .collect();
+        if !functions.is_empty() {
+            broken
+                .finding
+                .push_str(&format!(" ({})", functions.join(", ")));
+        }
+        broken.verdict = broken.verdict.max(verdict);
+    }
+    broken
+        .advise(KEEP_FRAMES)
+        .real("passed_over_share", found.share)
 }
 
 pub(super) fn truncated(what: &str, share: f64, depth: u32) -> Check {
@@ -126,4 +163,35 @@ pub(super) fn cut_so_far(counters: &Counters, depth: u32) -> Vec<Check> {
         broken,
         truncated(what, part_of(counters.truncated, counters.recorded), depth),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Stacks that are broken must not hide those that only lack callers, nor the other way round.
+    #[test]
+    fn the_worse_of_broken_and_passed_over_decides() {
+        let check = |broken, share| {
+            let names = ["qsort", "walk", "map", "each"].map(str::to_owned);
+            let found = PassedOver {
+                share,
+                functions: names.to_vec(),
+            };
+            and_passed_over(broken_share("the samples", broken, None), &found)
+        };
+        assert_eq!(check(0.0, 0.009).verdict, Verdict::Good);
+        assert_eq!(check(0.0, 0.009).advice, None);
+        let look = check(0.0, 0.01);
+        assert_eq!(look.verdict, Verdict::Look);
+        assert!(look.advice.is_some_and(|advice| advice == KEEP_FRAMES));
+        assert_eq!(
+            look.finding,
+            "0.0 % of the samples lie in stacks whose chain of frames ends badly; 1.0 % in stacks that \
+             lack callers unmarked, those of functions that keep no frame record (qsort, walk, map)"
+        );
+        assert_eq!(check(0.0, 0.2).verdict, Verdict::Bad);
+        assert_eq!(check(0.2, 0.0).verdict, Verdict::Bad);
+        assert_eq!(check(0.2, 0.01).verdict, Verdict::Bad);
+    }
 }

@@ -38,6 +38,8 @@ pub struct Script {
     pub extra_samples: u64,
     /// The mode of its recordings; counts of blocked time alone are no samples.
     pub mode: u32,
+    /// How its recordings were made, as the flags of a start.
+    pub epoch_flags: u32,
     pub guest_name: &'static str,
     /// Where the guest's code is: start, end, file offset and build-id.
     pub mapping: (u64, u64, u64, &'static [u8]),
@@ -72,6 +74,7 @@ impl Default for Script {
             clock_ns: |connection| 1_000 + connection as u64,
             extra_samples: 0,
             mode: mode::CPU,
+            epoch_flags: 0,
             guest_name: "web-1",
             mapping: (0x10_0000, 0x10_1000, 0x1000, &[0xab; 20]),
             caller_rows: 0,
@@ -473,7 +476,7 @@ pub fn epoch(script: &Script, number: u64, vcpu: u32, node: u32) -> Vec<Vec<u8>>
         recording: RECORDING,
         name: "default",
         mode: script.mode,
-        flags: 0,
+        flags: script.epoch_flags,
         period_ns: 1_000,
         depth: 128,
         late_threshold_ns: 500,

@@ -1,0 +1,209 @@
+//! Callers that a walk along frame pointers passed over.
+//!
+//! A function that keeps no frame record leaves the frame pointer at the record of some function further
+//! out. A walk that meets it goes on with that function's caller: what lies between is missing, and
+//! nothing is marked as broken. The images' call frame information tells such functions: at their calls
+//! the return address is found from the stack pointer.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use unikprof_proto::caller_table::{Base, Caller};
+
+use super::check::part_of;
+use crate::caller_table::ImageTable;
+use crate::printable::Printable;
+use crate::profile::{AddressKind, Architecture, Frame, FrameId, NodeId, Profile, Unwind};
+use crate::symbols::{FunctionId, FunctionKind, Symbolized, Symbolizer};
+
+/// The stacks that lack callers.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct PassedOver {
+    /// Their share of what the recording counts, from 0 to 1.
+    pub(super) share: f64,
+    /// The functions whose callers are missing, most samples first; those without names are left out.
+    pub(super) functions: Vec<String>,
+}
+
+impl PassedOver {
+    /// Looks every caller up in the images that the symbolizer has or finds. `None` where that says
+    /// nothing: a walk by the caller table, another processor, no image with call frame information.
+    pub(super) fn of(symbolized: &Symbolized<'_>, symbolizer: &Symbolizer) -> Option<PassedOver> {
+        let recording = symbolized.profile().recording();
+        let along_frame_pointers = recording.unwind == Unwind::FramePointers;
+        if !along_frame_pointers || recording.architecture != Architecture::X86_64 {
+            return None;
+        }
+        Some(count(symbolized, &without_record(symbolized, symbolizer)?))
+    }
+}
+
+/// By frame: whether it is a call in a function that keeps no frame record there.
+fn without_record(symbolized: &Symbolized<'_>, symbolizer: &Symbolizer) -> Option<Vec<bool>> {
+    let profile = symbolized.profile();
+    let mappings = profile.mappings();
+    let images = symbolizer.images();
+    let assignment = images
+        .assign(mappings, &profile.recording().architecture, &mut Vec::new())
+        .ok()?;
+    let mut callers: Vec<Vec<FrameId>> = vec![Vec::new(); mappings.len()];
+    for frame in profile.frame_ids().filter(|id| is_caller(profile, *id)) {
+        if let Some(mapping) = symbolized.mapping_of(frame) {
+            callers[mapping].push(frame);
+        }
+    }
+    let mut without = vec![false; profile.frames().len()];
+    let mut is_known = false;
+    for group in &assignment.groups {
+        let Some(assigned) = &group.image else {
+            continue;
+        };
+        let image = assigned.image();
+        let Ok(table) = ImageTable::compile(image, &images.options.debug_dirs) else {
+            continue;
+        };
+        is_known = true;
+        for &mapping in &group.mappings {
+            for &frame in &callers[mapping] {
+                let linked = profile
+                    .frame(frame)
+                    .lookup_address()
+                    .and_then(|address| image.link_address(&mappings[mapping], address));
+                let caller = linked.map(|address| table.rule_at(address).caller());
+                without[frame.index()] = matches!(
+                    caller,
+                    Some(Caller::Cfa {
+                        base: Base::StackPointer,
+                        ..
+                    })
+                );
+            }
+        }
+    }
+    is_known.then_some(without)
+}
+
+/// Each stack counts once, for the innermost function in it that keeps no record.
+fn count(symbolized: &Symbolized<'_>, without: &[bool]) -> PassedOver {
+    let profile = symbolized.profile();
+    let tree = profile.tree();
+    // The outermost frames that a frame record led to. A thread begins there, often in a library without
+    // frame pointers, and the walk has come to its end: nothing is passed over.
+    let mut is_beginning = vec![false; tree.len()];
+    for (_, parent, frame) in tree.iter() {
+        if tree.parent(parent) == Some(NodeId::ROOT) && is_caller(profile, FrameId(frame)) {
+            is_beginning[parent.index()] = true;
+        }
+    }
+    let mut innermost: Vec<Option<FunctionId>> = vec![None; tree.len()];
+    for (node, parent, frame) in tree.iter() {
+        let frame = FrameId(frame);
+        innermost[node.index()] = match without[frame.index()] && !is_beginning[node.index()] {
+            // Of inlined functions the outermost is what has a frame.
+            true => symbolized.frame(frame).last().map(|s| s.function),
+            false => innermost[parent.index()],
+        };
+    }
+    let mut samples: HashMap<FunctionId, u64> = HashMap::new();
+    for sample in profile.samples() {
+        if let Some(function) = innermost[sample.node.index()] {
+            let sum = samples.entry(function).or_default();
+            *sum = sum.saturating_add(sample.count);
+        }
+    }
+    let all = samples.values().fold(0, |a: u64, b| a.saturating_add(*b));
+    let mut named: Vec<(u64, &str)> = samples
+        .into_iter()
+        .map(|(id, samples)| (samples, symbolized.function(id)))
+        .filter(|(_, f)| matches!(f.kind, FunctionKind::Named | FunctionKind::Agent))
+        .map(|(samples, f)| (samples, f.name.as_str()))
+        .collect();
+    named.sort_by_key(|(samples, name)| (Reverse(*samples), *name));
+    PassedOver {
+        share: part_of(all, profile.sample_count()),
+        functions: named
+            .into_iter()
+            .map(|(_, name)| Printable(name).to_string())
+            .collect(),
+    }
+}
+
+fn is_caller(profile: &Profile, frame: FrameId) -> bool {
+    matches!(
+        profile.frame(frame),
+        Frame::Address {
+            kind: AddressKind::Caller,
+            ..
+        }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::profile::{Mapping, ProfileBuilder, SpecialFrame};
+    use crate::report::golden_tests::{FIB, MAIN, PARSE, POLL, symbolized};
+
+    /// What is counted of these stacks where calls in `poll` and `main` keep no record.
+    fn counted(stacks: &[(u64, &[Frame])]) -> (f64, Vec<String>) {
+        let mut builder = ProfileBuilder::new();
+        builder.add_mapping(Mapping {
+            start: 0x10_0000,
+            end: 0x20_0000,
+            ..Mapping::default()
+        });
+        for (count, stack) in stacks {
+            builder.add_stack(0, *count, stack).unwrap();
+        }
+        let profile = builder.finish();
+        let without: Vec<bool> = profile
+            .frames()
+            .iter()
+            .map(|frame| [Frame::caller(POLL), Frame::caller(MAIN)].contains(frame))
+            .collect();
+        let found = count(&symbolized(&profile), &without);
+        (found.share, found.functions)
+    }
+
+    #[test]
+    fn a_stack_counts_once_and_for_its_innermost_function() {
+        let (poll, main, parse) = (
+            Frame::caller(POLL),
+            Frame::caller(MAIN),
+            Frame::caller(PARSE),
+        );
+        let (share, functions) = counted(&[
+            (30, &[Frame::leaf(FIB), poll, poll, main, parse]),
+            (10, &[Frame::leaf(FIB), main, parse]),
+            // A leaf's caller is found by other means.
+            (60, &[Frame::leaf(POLL), parse]),
+        ]);
+        assert_eq!(share, 0.4);
+        assert_eq!(functions.len(), 2, "{functions:?}");
+        assert!(functions[0].contains("poll"), "{functions:?}");
+    }
+
+    /// Every stack of a guest with a C library ends in the library's own beginning of a thread.
+    #[test]
+    fn where_a_thread_begins_nothing_is_passed_over() {
+        let begins: &[(u64, &[Frame])] = &[
+            (
+                90,
+                &[Frame::leaf(FIB), Frame::caller(PARSE), Frame::caller(MAIN)],
+            ),
+            (10, &[Frame::leaf(PARSE), Frame::caller(MAIN)]),
+        ];
+        assert_eq!(counted(begins), (0.0, vec![]));
+        let cut = Frame::Special(SpecialFrame::Truncated);
+        let late = Frame::Special(SpecialFrame::Late);
+        let (share, _) = counted(&[
+            // No record ever led here: the walk has lost its way behind the first caller.
+            (10, &[Frame::leaf(FIB), Frame::caller(POLL)]),
+            (10, &[late, Frame::leaf(FIB), Frame::caller(POLL)]),
+            (10, &[Frame::leaf(FIB), Frame::caller(MAIN), cut]),
+            (70, &[Frame::leaf(FIB), Frame::caller(PARSE)]),
+        ]);
+        assert_eq!(share, 0.3);
+    }
+}
