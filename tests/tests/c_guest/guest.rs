@@ -97,7 +97,9 @@ impl Guest {
             .args(["doctor", "run.unikprof"])
             .output()
             .unwrap();
-        String::from_utf8(output.stdout).unwrap()
+        // Lines are broken to fit.
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     /// Ends the guest, which stops its agent and says whether that went well.

@@ -86,7 +86,7 @@ fn callers_in_c_are_the_right_ones() {
 }
 
 /// Without frame pointers, and without a caller table in their place, the leaf is right all the same; the rest
-/// is not, and the profile and `doctor` say so, with the flag to set.
+/// is not, and the profile and `doctor` say so, with the flag to set. Unwound by the table all of it is right.
 #[test]
 fn a_guest_without_frame_pointers_is_told_as_broken() {
     let guest = Guest::start(Frames::Omitted);
@@ -104,5 +104,15 @@ fn a_guest_without_frame_pointers_is_told_as_broken() {
     assert!((measured - 0.6).abs() < TOLERANCE, "{measured}");
     let doctor = guest.doctor();
     assert!(doctor.contains("-fno-omit-frame-pointer"), "{doctor}");
+
+    // With the table the leaf's caller is right, and the chain goes on past others without a mark.
+    guest.record_samples(SAMPLES, &[]);
+    let doctor = guest.doctor();
+    assert!(doctor.contains("lack callers"), "{doctor}");
+    assert!(doctor.contains("-fno-omit-frame-pointer"), "{doctor}");
+
+    guest.record_samples(SAMPLES, &["--unwind", "table"]);
+    let doctor = guest.doctor();
+    assert!(!doctor.contains("-fno-omit-frame-pointer"), "{doctor}");
     guest.stop();
 }
