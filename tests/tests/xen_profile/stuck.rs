@@ -39,17 +39,21 @@ fn a_guest_stuck_in_a_loop_is_reached_and_recorded() {
             let first = &report["functions"][0];
             let name = first["name"].as_str().unwrap();
             assert!(name.ends_with("stuck_in_a_loop"), "{first:#}");
-            assert!(first["self_share"].as_f64() > Some(0.8), "{first:#}");
+            // Of what came in time: a sample that the emulator held up has a leaf of its own.
+            let count = |name: &str| report["counters"][name].as_u64().unwrap();
+            let in_time = count("recorded") - count("late");
+            let in_loop = first["self"].as_u64().unwrap();
+            assert!(in_loop * 2 > in_time, "{in_time} in time: {first:#}");
             // In time as in samples: next to nothing but the loop and the agent's own work.
             let own = report["functions"].as_array().unwrap().iter();
             let own: u64 = own
                 .filter(|f| f["name"] != *name && f["name"] != "[unikprof agent]")
                 .map(|f| f["self"].as_u64().unwrap())
                 .sum();
-            let recorded = report["counters"]["recorded"].as_u64().unwrap();
+            let elsewhere = own.saturating_sub(count("late"));
             assert!(
-                own * 5 <= recorded,
-                "{own} of {recorded} elsewhere: {report:#}"
+                elsewhere * 5 <= in_time,
+                "{elsewhere} of {in_time} elsewhere: {report:#}"
             );
         },
     );
