@@ -284,6 +284,16 @@ impl<'m> Slot<'m> {
             // Lazily: an `Owned` made and dropped on failure would free what somebody else has.
             .then(|| Owned { slot: self })
     }
+
+    /// The same outside of upcalls: a busy slot is tried again, but not waited for. Who has it needs it for
+    /// about a microsecond, unless its vCPU is not running.
+    pub(crate) fn take_patiently(self) -> Option<Owned<'m>> {
+        const TRIES: u32 = 64;
+        (0..TRIES).find_map(|_| {
+            core::hint::spin_loop();
+            self.take()
+        })
+    }
 }
 
 fn times(snapshot: &Snapshot) -> Times {

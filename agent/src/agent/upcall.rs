@@ -98,7 +98,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     pub fn on_block(&self, registers: Option<&Registers>) {
         if let Some((vcpu, slot)) = self.current() {
             if slot.cells.active() != 0 && slot.cells.mode() != mode::CPU {
-                self.note_block(take_patiently(slot), slot, vcpu, registers);
+                self.note_block(slot.take_patiently(), slot, vcpu, registers);
             }
             slot.cells.set_blocked(true);
         }
@@ -112,7 +112,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         if recording != 0 && cells.has_block(recording) {
             let cycles = self.platform.cycles();
             let times = self.all_times(vcpu);
-            match take_patiently(slot) {
+            match slot.take_patiently() {
                 Some(owned) => owned.end_block(recording, times),
                 None => {
                     let weight = cells.take_blocked(times);
@@ -313,15 +313,6 @@ impl<'m, P: Platform> Agent<'m, P> {
         let deadline_ns = now_ns.saturating_add(left_ns).min(cells.until_ns());
         (deadline_ns != u64::MAX).then(|| self.platform.timer_deadline(deadline_ns))
     }
-}
-
-/// Takes the slot outside of an upcall. Who has it needs it for about a microsecond.
-fn take_patiently(slot: Slot<'_>) -> Option<Owned<'_>> {
-    const TRIES: u32 = 64;
-    (0..TRIES).find_map(|_| {
-        core::hint::spin_loop();
-        slot.take()
-    })
 }
 
 /// The instructions that a platform lets be read.

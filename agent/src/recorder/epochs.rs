@@ -11,10 +11,6 @@ use crate::text::Text;
 /// Nodes whose counts one call clears at the most: each is a cache line.
 const CLEAR_BUDGET: u32 = 16_384;
 
-/// How often a busy slot is tried before the call gives up for now. A tick takes about a
-/// microsecond, unless its vCPU is not running.
-const TRIES: u32 = 64;
-
 impl Recorder {
     /// Forgets an epoch that is safe with a client. From here on it does not wait any more; its
     /// counts are cleared bit by bit, whether or not that client stays.
@@ -65,10 +61,7 @@ impl Recorder {
         let next = self.epoch + 1;
         self.dumping = !last;
         for (vcpu, slot) in agent.slots() {
-            let Some(owned) = (0..TRIES).find_map(|_| {
-                core::hint::spin_loop();
-                slot.take()
-            }) else {
+            let Some(owned) = slot.take_patiently() else {
                 return false;
             };
             owned.flip(next, last, agent.snapshot(vcpu));
