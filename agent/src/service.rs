@@ -1,10 +1,12 @@
 //! The service: all conversations with clients, and the recorder they share. No I/O of its own; a
 //! server moves the bytes.
 
+use unikprof_proto::message::Peers;
+
 use crate::agent::{Agent, OwnWork};
 use crate::platform::Platform;
 use crate::recorder::{RETRY_NS, Recorder};
-use crate::session::{Context, Session};
+use crate::session::{Busy, Context, Fault, Session};
 
 /// How many conversations there can be at a time.
 pub const SESSIONS: usize = 4;
@@ -19,8 +21,8 @@ pub struct Service<'a, 'm, P: Platform> {
     agent: &'a Agent<'m, P>,
     recorder: Recorder,
     sessions: [Session; SESSIONS],
-    rejected: u64,
-    server_ns: u64,
+    peers: Peers,
+    server: Busy,
 }
 
 impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
@@ -30,8 +32,8 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
             agent,
             recorder: Recorder::default(),
             sessions: core::array::from_fn(|_| Session::default()),
-            rejected: 0,
-            server_ns: 0,
+            peers: Peers::default(),
+            server: Busy::default(),
         })
     }
 
@@ -45,7 +47,7 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     pub fn open(&mut self) -> Option<SessionId> {
         let now_ns = self.agent.platform().now_ns();
         let Some(index) = self.sessions.iter().position(Session::is_free) else {
-            self.rejected += 1;
+            self.peers.turned_away += 1;
             return None;
         };
         self.sessions[index].open(now_ns);
@@ -73,8 +75,8 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
             recorder: &mut self.recorder,
             now_ns,
             sessions,
-            rejected: self.rejected,
-            server_ns: self.server_ns,
+            peers: self.peers,
+            server: self.server,
         };
         self.sessions[id.0].transmit(&mut context, buffer)
     }
@@ -93,8 +95,10 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     /// Ends a conversation whose connection is gone. What it had started goes on.
     pub fn close(&mut self, id: SessionId) {
         let session = &mut self.sessions[id.0];
-        if session.was_rejected() {
-            self.rejected += 1;
+        match session.fault() {
+            Some(Fault::Malformed) => self.peers.malformed += 1,
+            Some(Fault::TimedOut) => self.peers.timed_out += 1,
+            None => {}
         }
         session.close();
     }
@@ -103,13 +107,13 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     /// when to come back, on the monotonic clock in ns.
     pub fn advance(&mut self) -> Option<u64> {
         let now_ns = self.agent.platform().now_ns();
-        let mut next = self.recorder.advance(self.agent, self.server_ns);
+        let mut next = self.recorder.advance(self.agent, self.server.total_ns);
         for session in &mut self.sessions {
             if session
                 .deadline_ns()
                 .is_some_and(|deadline| now_ns >= deadline)
             {
-                session.give_up();
+                session.give_up(Fault::TimedOut);
             }
             let retry = session.wants_retry().then_some(now_ns + RETRY_NS);
             let close = session.is_given_up().then_some(now_ns);
@@ -132,7 +136,9 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     /// Ends what [`begin_work`](Self::begin_work) began.
     pub fn end_work(&mut self, work: Work<'m>) {
         let now_ns = self.agent.platform().now_ns();
-        self.server_ns += now_ns.saturating_sub(work.started_ns);
+        let took_ns = now_ns.saturating_sub(work.started_ns);
+        self.server.total_ns += took_ns;
+        self.server.longest_ns = self.server.longest_ns.max(took_ns);
     }
 }
 

@@ -9,7 +9,7 @@ mod requests;
 
 use unikprof_proto::code::refusal;
 use unikprof_proto::frame::{self, FrameError, HEADER, MAX_BODY, Message};
-use unikprof_proto::message::Refusal;
+use unikprof_proto::message::{Peers, Refusal};
 use unikprof_proto::preamble::{self, VERSIONS};
 
 use crate::agent::Agent;
@@ -36,8 +36,24 @@ pub(crate) struct Context<'c, 'm, P> {
     pub(crate) recorder: &'c mut Recorder,
     pub(crate) now_ns: u64,
     pub(crate) sessions: u32,
-    pub(crate) rejected: u64,
-    pub(crate) server_ns: u64,
+    pub(crate) peers: Peers,
+    pub(crate) server: Busy,
+}
+
+/// The agent's own network work since it started, in ns.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Busy {
+    pub(crate) total_ns: u64,
+    pub(crate) longest_ns: u64,
+}
+
+/// Why a conversation was ended from this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The client broke the protocol.
+    Malformed,
+    /// The client was silent, or did not take its answer.
+    TimedOut,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,8 +89,8 @@ pub(crate) struct Session {
     series: Series,
     /// The request at the front of the input was answered with [`Outcome::NotYet`].
     again: bool,
-    /// It broke the rules.
-    rejected: bool,
+    /// Why it is ended, where it is for a fault of the client's.
+    fault: Option<Fault>,
     /// Bytes of an unknown request that are still to be passed over.
     skip: usize,
     progress_ns: u64,
@@ -91,7 +107,7 @@ impl Default for Session {
             phase: Phase::Free,
             series: Series::None,
             again: false,
-            rejected: false,
+            fault: None,
             skip: 0,
             progress_ns: 0,
             input_length: 0,
@@ -113,7 +129,7 @@ impl Session {
         self.close();
         self.phase = Phase::Preamble;
         self.progress_ns = now_ns;
-        self.output[..preamble::LENGTH].copy_from_slice(&preamble::encode(VERSIONS));
+        self.output[..preamble::LENGTH].copy_from_slice(&preamble::encode(preamble::OPEN));
         self.output_end = preamble::LENGTH;
     }
 
@@ -122,7 +138,7 @@ impl Session {
         self.phase = Phase::Free;
         self.series = Series::None;
         self.again = false;
-        self.rejected = false;
+        self.fault = None;
         self.skip = 0;
         self.input_length = 0;
         self.output_start = 0;
@@ -139,9 +155,9 @@ impl Session {
         self.phase == Phase::GivenUp
     }
 
-    /// Whether it broke the rules of the protocol or of politeness.
-    pub(crate) fn was_rejected(&self) -> bool {
-        self.rejected
+    /// Why this side has ended it, where the client is to blame.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.fault
     }
 
     /// When to give up on this client, on the monotonic clock in ns.
@@ -157,8 +173,8 @@ impl Session {
     }
 
     /// Gives up on this client: nothing more is sent.
-    pub(crate) fn give_up(&mut self) {
-        self.rejected = true;
+    pub(crate) fn give_up(&mut self, fault: Fault) {
+        self.fault.get_or_insert(fault);
         self.phase = Phase::GivenUp;
         self.series = Series::None;
         self.output_start = self.output_end;
@@ -234,7 +250,7 @@ impl Session {
     fn read_preamble(&mut self, now_ns: u64) -> bool {
         let Some(bytes) = self.input[..self.input_length].first_chunk() else {
             if !preamble::is_prefix(&self.input[..self.input_length]) {
-                self.give_up();
+                self.give_up(Fault::Malformed);
             }
             return false;
         };
@@ -242,23 +258,24 @@ impl Session {
         self.consume(preamble::LENGTH);
         self.progress_ns = now_ns;
         match offered {
-            Ok(offered) if offered.common(VERSIONS).is_some() => {
+            Ok(offered) if offered.versions.common(VERSIONS).is_some() => {
                 self.phase = Phase::Open;
                 false
             }
             Ok(offered) => {
                 let text = Text::format(format_args!(
-                    "this agent speaks protocol versions {VERSIONS}, the client {offered}; use a \
-                     client of the agent's version"
+                    "this agent speaks protocol versions {VERSIONS}, the client {}; use a client \
+                     of the agent's version",
+                    offered.versions
                 ));
                 self.refuse(refusal::NO_COMMON_VERSION, 0, text.as_str());
                 self.phase = Phase::Closing;
-                self.rejected = true;
+                self.fault = Some(Fault::Malformed);
                 true
             }
             // Something else speaks: it would not understand an answer.
             Err(_) => {
-                self.give_up();
+                self.give_up(Fault::Malformed);
                 false
             }
         }
@@ -295,7 +312,7 @@ impl Session {
             let text = Text::format(format_args!("{error}"));
             self.refuse(refusal::MALFORMED, kind, text.as_str());
             self.phase = Phase::Closing;
-            self.rejected = true;
+            self.fault = Some(Fault::Malformed);
         }
         true
     }
@@ -358,7 +375,7 @@ pub fn busy_answer(buffer: &mut [u8]) -> usize {
     let Some((head, rest)) = buffer.split_at_mut_checked(preamble::LENGTH) else {
         return 0;
     };
-    head.copy_from_slice(&preamble::encode(VERSIONS));
+    head.copy_from_slice(&preamble::encode(preamble::OPEN));
     let text = "all sessions are taken; try again later";
     let refusal = Refusal {
         code: refusal::BUSY,

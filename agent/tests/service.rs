@@ -14,7 +14,7 @@ use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Counters, Dump, Fetch, Hello, Mapping, Nodes, Pending,
     Refusal, Start, Started, Status, Stop, Welcome,
 };
-use unikprof_proto::preamble::{self, VersionRange};
+use unikprof_proto::preamble::{self, Preamble, VersionRange};
 
 #[test]
 fn a_welcome_says_who_the_agent_is() {
@@ -451,7 +451,13 @@ fn no_common_version_names_both_ranges() {
         lowest: 7,
         highest: 9,
     };
-    client.send_bytes(&mut service, &preamble::encode(newer));
+    client.send_bytes(
+        &mut service,
+        &preamble::encode(Preamble {
+            versions: newer,
+            ..preamble::OPEN
+        }),
+    );
     client.received.drain(..preamble::LENGTH);
     let (code, text) = refusal_code(&client.frames());
     assert_eq!(code, refusal::NO_COMMON_VERSION);
@@ -505,7 +511,7 @@ fn rule_breakers_lose_their_connection_only() {
     assert!(tick(agent, &[5]));
     assert_eq!(honest.status(&mut service).1.recorded, 1);
     let frames = honest.ask(&mut service, &Check {});
-    assert_eq!(read::<Status<'_>>(&frames[0]).rejected, 3);
+    assert_eq!(read::<Status<'_>>(&frames[0]).peers.connections(), 3);
 }
 
 #[test]
@@ -565,7 +571,7 @@ fn cuts_in_the_stream_do_not_matter() {
     let (_, mut service) = service(1);
     let mut one = [0; 64];
     let length = frame::encode(&Check {}, &mut one).unwrap();
-    let mut bytes = preamble::encode(preamble::VERSIONS).to_vec();
+    let mut bytes = preamble::encode(preamble::OPEN).to_vec();
     (0..200).for_each(|_| bytes.extend_from_slice(&one[..length]));
     for piece in [1, 7, 4096] {
         let mut client = Client {

@@ -23,7 +23,7 @@ struct Stalled {
 impl Stalled {
     /// It has asked often enough to be owed more than fits anywhere on the way.
     fn new() -> Self {
-        let mut sent = preamble::encode(preamble::VERSIONS).to_vec();
+        let mut sent = preamble::encode(preamble::OPEN).to_vec();
         let mut buffer = [0; 64];
         let length = frame::encode(&Hello { client: "" }, &mut buffer).unwrap();
         (0..100).for_each(|_| sent.extend_from_slice(&buffer[..length]));

@@ -166,10 +166,10 @@ impl Client {
     fn connect(address: SocketAddr) -> io::Result<Self> {
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        stream.write_all(&preamble::encode(preamble::VERSIONS))?;
+        stream.write_all(&preamble::encode(preamble::OPEN))?;
         let mut bytes = [0; preamble::LENGTH];
         stream.read_exact(&mut bytes)?;
-        assert_eq!(preamble::decode(&bytes), Ok(preamble::VERSIONS));
+        assert_eq!(preamble::decode(&bytes), Ok(preamble::OPEN));
         let received = Vec::new();
         Ok(Self { stream, received })
     }

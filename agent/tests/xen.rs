@@ -94,7 +94,7 @@ impl Guest {
             events,
             kick,
         };
-        guest.exchange(&preamble::encode(preamble::VERSIONS));
+        guest.exchange(&preamble::encode(preamble::OPEN));
         guest
     }
 

@@ -47,6 +47,8 @@ pub struct AgentInfo {
     pub caller_rows: u32,
     /// The checksum of the caller table that it holds.
     pub caller_table: Option<u32>,
+    /// What this client may do; see [`unikprof_proto::code::role`].
+    pub role: u32,
     /// The guest's executable mappings.
     pub mappings: CodeMap,
 }
@@ -72,6 +74,7 @@ impl AgentInfo {
             nodes_per_vcpu: welcome.nodes_per_vcpu,
             caller_rows: welcome.caller_rows,
             caller_table: welcome.caller_table,
+            role: welcome.role,
             mappings: CodeMap::default(),
         }
     }

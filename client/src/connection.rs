@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY, Message};
 use unikprof_proto::message::{Hello, Mapping, Refusal, Welcome};
-use unikprof_proto::preamble;
+use unikprof_proto::preamble::{self, Preamble};
 
 pub use address::{Address, AddressError, DEFAULT_PORT};
 pub use error::ConnectionError;
@@ -97,16 +97,15 @@ impl Connection {
         let mut stream = PatientStream::new(stream, interrupt.clone()).map_err(lost)?;
         stream.wait_until(deadline);
         // A peer that is no agent may have closed already; what it sent is the better message.
-        let sent = stream.write_all(&preamble::encode(preamble::VERSIONS));
+        let sent = stream.write_all(&preamble::encode(preamble::OPEN));
         let theirs = read_preamble(&mut stream, address, timeouts.connect)?;
         sent.map_err(lost)?;
-        let version =
-            preamble::VERSIONS
-                .common(theirs)
-                .ok_or_else(|| ConnectionError::NoCommonVersion {
-                    address: address.clone(),
-                    theirs,
-                })?;
+        let version = preamble::VERSIONS.common(theirs.versions).ok_or_else(|| {
+            ConnectionError::NoCommonVersion {
+                address: address.clone(),
+                theirs: theirs.versions,
+            }
+        })?;
         Ok(Connection {
             reader: FrameReader::new(stream),
             timeouts,
@@ -266,7 +265,7 @@ fn read_preamble(
     stream: &mut PatientStream,
     address: &Address,
     waited: Duration,
-) -> Result<preamble::VersionRange, ConnectionError> {
+) -> Result<Preamble, ConnectionError> {
     use std::io::Read as _;
     let address = || address.clone();
     let mut bytes = [0; preamble::LENGTH];

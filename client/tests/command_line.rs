@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 
 use peer::{Peer, Script};
 use unikprof_proto::code::{message_type as types, refusal};
-use unikprof_proto::preamble::{self, VersionRange};
+use unikprof_proto::preamble::{self, Preamble, VersionRange};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_unikprof-client");
 
@@ -64,7 +64,7 @@ fn foreign(code: i32, words: &[&str], speak: impl Fn(TcpStream) + Send + 'static
 }
 
 fn greeted(mut stream: TcpStream, rest: &[u8]) {
-    let _ = stream.write_all(&preamble::encode(preamble::VERSIONS));
+    let _ = stream.write_all(&preamble::encode(preamble::OPEN));
     let _ = stream.write_all(rest);
     // Open until the client has had enough, so that it does not see an early end.
     let _ = std::io::copy(&mut stream, &mut std::io::sink());
@@ -215,7 +215,10 @@ fn agents_that_break_the_protocol_are_told_so() {
         4,
         &["version 7 to 9", "this client 1", "newer client"],
         move |mut stream| {
-            let _ = stream.write_all(&preamble::encode(theirs));
+            let _ = stream.write_all(&preamble::encode(Preamble {
+                versions: theirs,
+                ..preamble::OPEN
+            }));
         },
     );
     foreign(4, &["1000000 bytes", "the limit is 16384"], |stream| {
@@ -229,7 +232,7 @@ fn agents_that_break_the_protocol_are_told_so() {
     let welcome = peer::welcome(&Script::default(), 1).concat();
     let half = welcome[..welcome.len() / 2].to_vec();
     foreign(4, &["within a frame"], move |mut stream| {
-        let _ = stream.write_all(&preamble::encode(preamble::VERSIONS));
+        let _ = stream.write_all(&preamble::encode(preamble::OPEN));
         let _ = stream.write_all(&half);
         // Reading what the client sent: closing with it unread would reset the connection.
         let mut request = [0; 64];

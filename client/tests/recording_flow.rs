@@ -361,7 +361,7 @@ fn two_interrupts_give_up() {
         use std::io::Write as _;
         let mut stream = stream;
         let _ = stream.write_all(&unikprof_proto::preamble::encode(
-            unikprof_proto::preamble::VERSIONS,
+            unikprof_proto::preamble::OPEN,
         ));
         let _ = stream.write_all(&peer::welcome(&Script::default(), 1_000).concat());
         // Never answers the stop.

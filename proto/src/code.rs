@@ -3,6 +3,24 @@
 //! Everything here is a plain constant: a peer may send a value that this version does not know,
 //! and it must survive being read, stored and shown.
 
+/// How a conversation is protected: [`Preamble::security`](crate::preamble::Preamble::security).
+pub mod security {
+    /// Not at all: everything travels in the clear, and everybody may do everything.
+    pub const OPEN: u8 = 0;
+    /// By `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, see [`secure`](crate::secure).
+    pub const NOISE: u8 = 1;
+}
+
+/// What a client may do: [`Welcome::role`](crate::message::Welcome::role).
+pub mod role {
+    /// Everything: the agent is open, and asks nobody for a key.
+    pub const OPEN: u32 = 0;
+    /// Look: hello, check and fetch.
+    pub const VIEW: u32 = 1;
+    /// Everything.
+    pub const CONTROL: u32 = 2;
+}
+
 /// Message types. Requests lie below `0x4000`, a recording file's own messages below `0x8000`,
 /// answers from there on.
 pub mod message_type {
@@ -26,6 +44,8 @@ pub mod message_type {
     pub const TABLE_ROWS: u16 = 0x0009;
     /// [`TableEnd`](crate::message::TableEnd): that was all of it.
     pub const TABLE_END: u16 = 0x000a;
+    /// [`Handshake`](crate::message::Handshake): a client's first message under a key.
+    pub const HANDSHAKE: u16 = 0x000b;
 
     /// The first type that only recording files hold.
     pub const FILE_FIRST: u16 = 0x4000;
@@ -58,6 +78,8 @@ pub mod message_type {
     pub const TABLE_READY: u16 = 0x800c;
     /// [`TableInstalled`](crate::message::TableInstalled): the table is in use.
     pub const TABLE_INSTALLED: u16 = 0x800d;
+    /// [`HandshakeReply`](crate::message::HandshakeReply): the agent's; all that follows is sealed.
+    pub const HANDSHAKE_REPLY: u16 = 0x800e;
 }
 
 /// Why a request was refused: [`Refusal::code`](crate::message::Refusal::code).
@@ -92,6 +114,14 @@ pub mod refusal {
     pub const BAD_TABLE: u32 = 14;
     /// The agent does not hold the caller table that the start asks for.
     pub const NO_TABLE: u32 = 15;
+    /// The agent asks for a key, and the client has offered none.
+    pub const KEY_NEEDED: u32 = 16;
+    /// The handshake failed: the agent does not hold the client's key, or bytes were altered.
+    pub const BAD_KEY: u32 = 17;
+    /// The client's role does not allow the request.
+    pub const NOT_ALLOWED: u32 = 18;
+    /// The agent is open, and the client has begun a handshake.
+    pub const NOT_KEYED: u32 = 19;
 }
 
 /// What is sampled: [`Start::mode`](crate::message::Start::mode).

@@ -133,6 +133,17 @@ messages! {
         checksum: u32,
     }
 
+    /// A client's first message under a key: `-> psk, e` of the handshake, in the clear. Answered by
+    /// [`HandshakeReply`]; see [`secure`](crate::secure).
+    Handshake = HANDSHAKE {
+        /// Which key; see [`secure::KEY_ID`](crate::secure::KEY_ID).
+        key: [u8; crate::secure::KEY_ID],
+        /// The ephemeral public key.
+        ephemeral: [u8; 32],
+        /// The tag of the empty payload.
+        tag: [u8; 16],
+    }
+
     /// A request was refused. Its structure is the same in all versions.
     Refusal<'a> = REFUSAL {
         /// Why; see [`code::refusal`](crate::code::refusal).
@@ -183,6 +194,8 @@ messages! {
         caller_rows: u32,
         /// The checksum of the caller table that it holds.
         caller_table: Option<u32>,
+        /// What this client may do; see [`code::role`](crate::code::role).
+        role: u32,
     }
 
     /// One executable mapping of the guest. A recording's codes refer to the mappings in force when
@@ -238,10 +251,12 @@ messages! {
         epochs: u32,
         /// Open sessions, this one included.
         sessions: u32,
-        /// Connections refused or cut since the agent started: malformed, silent or too many.
-        rejected: u64,
+        /// What came of connections that were refused or cut.
+        peers: Peers,
         /// Time the agent spent on its own network work since it started, in ns.
         server_ns: u64,
+        /// The longest single piece of that work, in ns.
+        server_longest_ns: u64,
     }
 
     /// A recording was started.
@@ -371,6 +386,50 @@ messages! {
     TableInstalled = TABLE_INSTALLED {
         /// How many rows it has.
         rows: u32,
+    }
+
+    /// The agent's message under a key: `<- e, ee` of the handshake. All that follows, in both
+    /// directions, are [records](crate::secure).
+    HandshakeReply = HANDSHAKE_REPLY {
+        /// The ephemeral public key.
+        ephemeral: [u8; 32],
+        /// The tag of the empty payload.
+        tag: [u8; 16],
+    }
+}
+
+/// Connections that were refused or cut since the agent started, each counted once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peers {
+    /// They broke the protocol: foreign bytes, a malformed frame, no common version.
+    pub malformed: u64,
+    /// They were silent for too long, took no answer, or left a handshake hanging.
+    pub timed_out: u64,
+    /// There was no free session for them.
+    pub turned_away: u64,
+    /// They had not shown a key, and made room for somebody else.
+    pub displaced: u64,
+    /// Their handshake failed: no key, an unknown one, a wrong one, or altered bytes.
+    pub bad_key: u64,
+    /// A record after the handshake failed: altered, replayed, out of order, or cut.
+    pub bad_record: u64,
+    /// Requests that the client's role does not allow; the connections went on.
+    pub not_allowed: u64,
+}
+
+impl Peers {
+    /// How many connections were refused or cut.
+    pub fn connections(&self) -> u64 {
+        [
+            self.malformed,
+            self.timed_out,
+            self.turned_away,
+            self.displaced,
+            self.bad_key,
+            self.bad_record,
+        ]
+        .iter()
+        .fold(0, |sum: u64, part| sum.saturating_add(*part))
     }
 }
 

@@ -5,12 +5,18 @@
 //! | 0 | 8 | magic, `unikprof` |
 //! | 8 | 2 | lowest protocol version spoken, little endian |
 //! | 10 | 2 | highest protocol version spoken, little endian |
-//! | 12 | 4 | reserved: sent as zero, ignored when read |
+//! | 12 | 1 | [security](crate::code::security): what the agent asks for, what the client will do |
+//! | 13 | 3 | reserved: sent as zero, ignored when read |
 //!
 //! The version in use is the highest that both sides speak. Where there is none, the agent sends
 //! its own preamble, a [`Refusal`](crate::message::Refusal) that names both ranges, and closes.
+//!
+//! Preambles travel in the clear. Under [`NOISE`](crate::code::security::NOISE) both are part of what
+//! the handshake authenticates, see [`secure`](crate::secure).
 
 use core::fmt;
+
+use crate::code::security;
 
 /// The magic of a connection.
 pub const MAGIC: [u8; 8] = *b"unikprof";
@@ -22,6 +28,27 @@ pub const LENGTH: usize = 16;
 pub const VERSIONS: VersionRange = VersionRange {
     lowest: 1,
     highest: 1,
+};
+
+/// What a peer's preamble says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preamble {
+    /// The versions it speaks.
+    pub versions: VersionRange,
+    /// What an agent asks for, what a client will do; see [`code::security`](crate::code::security).
+    pub security: u8,
+}
+
+/// What this crate's side says where there is no key.
+pub const OPEN: Preamble = Preamble {
+    versions: VERSIONS,
+    security: security::OPEN,
+};
+
+/// What this crate's side says under a key.
+pub const KEYED: Preamble = Preamble {
+    versions: VERSIONS,
+    security: security::NOISE,
 };
 
 /// An inclusive range of protocol versions.
@@ -86,31 +113,36 @@ impl fmt::Display for PreambleError {
 
 impl core::error::Error for PreambleError {}
 
-/// The preamble that offers `versions`.
-pub fn encode(versions: VersionRange) -> [u8; LENGTH] {
+/// The bytes of a preamble.
+pub fn encode(preamble: Preamble) -> [u8; LENGTH] {
+    let Preamble { versions, security } = preamble;
     let mut bytes = [0; LENGTH];
     bytes[..8].copy_from_slice(&MAGIC);
     bytes[8..10].copy_from_slice(&versions.lowest.to_le_bytes());
     bytes[10..12].copy_from_slice(&versions.highest.to_le_bytes());
+    bytes[12] = security;
     bytes
 }
 
-/// The versions a peer's preamble offers.
+/// What a peer's preamble says.
 ///
 /// # Errors
 /// [`PreambleError`] where the bytes are not a preamble.
-pub fn decode(bytes: &[u8; LENGTH]) -> Result<VersionRange, PreambleError> {
+pub fn decode(bytes: &[u8; LENGTH]) -> Result<Preamble, PreambleError> {
     if bytes[..8] != MAGIC {
         return Err(PreambleError::Magic);
     }
-    let range = VersionRange {
+    let versions = VersionRange {
         lowest: u16::from_le_bytes([bytes[8], bytes[9]]),
         highest: u16::from_le_bytes([bytes[10], bytes[11]]),
     };
-    if range.lowest > range.highest {
-        return Err(PreambleError::EmptyRange(range));
+    if versions.lowest > versions.highest {
+        return Err(PreambleError::EmptyRange(versions));
     }
-    Ok(range)
+    Ok(Preamble {
+        versions,
+        security: bytes[12],
+    })
 }
 
 /// Whether `bytes`, fewer than a whole preamble, may still become one.
@@ -126,18 +158,16 @@ mod tests {
     /// The preamble is outside all versions: its bytes may never change.
     #[test]
     fn golden() {
-        let bytes = encode(VersionRange {
+        let versions = VersionRange {
             lowest: 1,
             highest: 0x0203,
-        });
-        assert_eq!(&bytes, b"unikprof\x01\x00\x03\x02\0\0\0\0");
-        assert_eq!(
-            decode(&bytes),
-            Ok(VersionRange {
-                lowest: 1,
-                highest: 0x0203
-            })
-        );
+        };
+        let open = encode(Preamble { versions, ..OPEN });
+        assert_eq!(&open, b"unikprof\x01\x00\x03\x02\0\0\0\0");
+        let keyed = encode(Preamble { versions, ..KEYED });
+        assert_eq!(&keyed, b"unikprof\x01\x00\x03\x02\x01\0\0\0");
+        let security = security::NOISE;
+        assert_eq!(decode(&keyed), Ok(Preamble { versions, security }));
     }
 
     #[test]
@@ -145,9 +175,13 @@ mod tests {
         assert_eq!(decode(b"HTTP/1.1 400 Bad"), Err(PreambleError::Magic));
         assert!(!is_prefix(b"HTTP"));
         assert!(is_prefix(b"unik") && is_prefix(b""));
-        let inverted = encode(VersionRange {
+        let empty = VersionRange {
             lowest: 2,
             highest: 1,
+        };
+        let inverted = encode(Preamble {
+            versions: empty,
+            ..OPEN
         });
         assert!(matches!(
             decode(&inverted),
@@ -157,8 +191,9 @@ mod tests {
 
     #[test]
     fn reserved_bytes_are_ignored() {
-        let mut bytes = encode(VERSIONS);
-        bytes[12..].fill(0xff);
-        assert_eq!(decode(&bytes), Ok(VERSIONS));
+        let mut bytes = encode(KEYED);
+        let said = decode(&bytes);
+        bytes[13..].fill(0xff);
+        assert_eq!(decode(&bytes), said);
     }
 }

@@ -28,7 +28,7 @@ fn client() -> String {
     let mut source = "extern const unsigned char client_start[], client_stop[];\n\
                       extern const unsigned client_start_length, client_stop_length;\n"
         .to_owned();
-    let first = [&preamble::encode(preamble::VERSIONS)[..], &encoded(&start)].concat();
+    let first = [&preamble::encode(preamble::OPEN)[..], &encoded(&start)].concat();
     for (name, bytes) in [("start", first), ("stop", encoded(&Stop { recording: 0 }))] {
         let length = bytes.len();
         write!(source, "const unsigned char client_{name}[] = {{").unwrap();

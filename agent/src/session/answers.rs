@@ -1,6 +1,6 @@
 //! What a session answers: who the agent is, what the recorder does, and epochs, frame by frame.
 
-use unikprof_proto::code::{capability, histogram, message_type};
+use unikprof_proto::code::{capability, histogram, message_type, role};
 use unikprof_proto::frame::HEADER;
 use unikprof_proto::message::{
     Epoch, EpochEnd, Histogram, MAX_BUILD_ID, MAX_PATH, Mapping, Nodes, Status, VcpuEpoch, Welcome,
@@ -52,6 +52,7 @@ impl Session {
             nodes_per_vcpu: agent.nodes_per_vcpu() as u32,
             caller_rows: agent.callers().map_or(0, CallerTable::room),
             caller_table: agent.callers().and_then(CallerTable::checksum),
+            role: role::OPEN,
         });
     }
 
@@ -61,8 +62,8 @@ impl Session {
             recorder,
             now_ns,
             sessions,
-            rejected,
-            server_ns,
+            peers,
+            server,
         } = context;
         let settings = *recorder.settings();
         let Waiting {
@@ -91,8 +92,9 @@ impl Session {
             first_epoch,
             epochs,
             sessions: *sessions,
-            rejected: *rejected,
-            server_ns: *server_ns,
+            peers: *peers,
+            server_ns: server.total_ns,
+            server_longest_ns: server.longest_ns,
         });
     }
 

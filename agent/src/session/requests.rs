@@ -22,9 +22,10 @@ impl Session {
         let Context {
             agent,
             recorder,
-            server_ns,
+            server,
             ..
         } = context;
+        let server_ns = server.total_ns;
         let pending = |Waiting {
                            recording,
                            first_epoch,
@@ -50,7 +51,7 @@ impl Session {
             message_type::START => {
                 let start: Start<'_> = frame::decode(request)?;
                 let started = recorder
-                    .start(agent, &start, *server_ns)
+                    .start(agent, &start, server_ns)
                     .map(|recording| Started {
                         recording,
                         started_ns: recorder.settings().started_ns,
@@ -59,7 +60,7 @@ impl Session {
             }
             message_type::TABLE_BEGIN => {
                 let TableBegin { rows } = frame::decode(request)?;
-                let begun = recorder.begin_table(agent, rows, *server_ns);
+                let begun = recorder.begin_table(agent, rows, server_ns);
                 let ready = begun.map(|upload| TableReady { upload });
                 Ok(self.finish(request.kind, ready.into()))
             }
@@ -75,12 +76,12 @@ impl Session {
             }
             message_type::STOP => {
                 let stop: Stop = frame::decode(request)?;
-                let outcome = recorder.stop(agent, stop.recording, *server_ns);
+                let outcome = recorder.stop(agent, stop.recording, server_ns);
                 Ok(self.finish(request.kind, outcome.map(pending)))
             }
             message_type::DUMP => {
                 let dump: Dump = frame::decode(request)?;
-                let outcome = recorder.dump(agent, dump.recording, *server_ns, self.again);
+                let outcome = recorder.dump(agent, dump.recording, server_ns, self.again);
                 Ok(self.finish(request.kind, outcome.map(pending)))
             }
             message_type::ACKNOWLEDGE => {

@@ -54,8 +54,9 @@ impl<S: Read + Write> Conversation<S> {
             consumed: 0,
             received: 0,
         };
-        let versions = preamble::VERSIONS;
-        conversation.stream.write_all(&preamble::encode(versions))?;
+        conversation
+            .stream
+            .write_all(&preamble::encode(preamble::OPEN))?;
         while conversation.input.len() < preamble::LENGTH {
             conversation.read_more()?;
         }

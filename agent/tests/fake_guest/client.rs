@@ -27,9 +27,9 @@ impl Client {
             session: service.open().unwrap(),
             received: Vec::new(),
         };
-        client.send_bytes(service, &preamble::encode(preamble::VERSIONS));
-        let versions = preamble::decode(client.received.first_chunk().unwrap());
-        assert_eq!(versions, Ok(preamble::VERSIONS));
+        client.send_bytes(service, &preamble::encode(preamble::OPEN));
+        let said = preamble::decode(client.received.first_chunk().unwrap());
+        assert_eq!(said, Ok(preamble::OPEN));
         client.received.drain(..preamble::LENGTH);
         client
     }

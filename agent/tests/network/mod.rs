@@ -194,7 +194,7 @@ impl<D: Device> World<D> {
     /// A new client with so many bytes of receive buffer.
     pub fn connect_with(&mut self, receive_bytes: usize) -> usize {
         let client = self.connect_silent(receive_bytes);
-        self.peers[client].send(&preamble::encode(preamble::VERSIONS));
+        self.peers[client].send(&preamble::encode(preamble::OPEN));
         client
     }
 

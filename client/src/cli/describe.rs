@@ -169,7 +169,7 @@ pub(super) fn status(status: &RecorderStatus) -> String {
         format!(
             "{} open, {} refused, {} of network work",
             counted(status.sessions.into(), "session"),
-            counted(status.rejected, "connection"),
+            counted(status.peers.connections(), "connection"),
             duration(status.server_ns)
         ),
     );

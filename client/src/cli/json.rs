@@ -49,7 +49,7 @@ pub(super) fn info(agent: &AgentInfo, protocol: u16) -> String {
 
 /// What the recorder does, for programs.
 pub(super) fn status(status: &RecorderStatus) -> String {
-    let c = &status.counters;
+    let (c, peers) = (&status.counters, &status.peers);
     pretty(&json!({
         "state": status.state_name(),
         "recording": status.recording,
@@ -73,8 +73,14 @@ pub(super) fn status(status: &RecorderStatus) -> String {
         "first_epoch": status.first_epoch,
         "epochs": status.epochs,
         "sessions": status.sessions,
-        "rejected": status.rejected,
+        "peers": {
+            "malformed": peers.malformed, "timed_out": peers.timed_out,
+            "turned_away": peers.turned_away, "displaced": peers.displaced,
+            "bad_key": peers.bad_key, "bad_record": peers.bad_record,
+            "not_allowed": peers.not_allowed,
+        },
         "server_ns": status.server_ns,
+        "server_longest_ns": status.server_longest_ns,
     }))
 }
 

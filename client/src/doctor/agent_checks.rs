@@ -341,10 +341,11 @@ fn callers_so_far(status: &RecorderStatus, counters: &Counters) -> Check {
 fn server(answers: &Answers<'_>) -> Check {
     let status = answers.status;
     let share = part_of(status.server_ns, answers.agent.monotonic_ns);
-    let verdict = Verdict::of_share(share, COSTLY, TOO_COSTLY).max(match status.rejected {
-        0 => Verdict::Good,
-        _ => Verdict::Look,
-    });
+    let verdict =
+        Verdict::of_share(share, COSTLY, TOO_COSTLY).max(match status.peers.connections() {
+            0 => Verdict::Good,
+            _ => Verdict::Look,
+        });
     Check::new(
         "server",
         verdict,
@@ -357,7 +358,7 @@ fn server(answers: &Answers<'_>) -> Check {
                 1 => "1 session".to_owned(),
                 sessions => format!("{sessions} sessions"),
             },
-            grouped(status.rejected)
+            grouped(status.peers.connections())
         ),
     )
     .advise(
@@ -366,7 +367,7 @@ fn server(answers: &Answers<'_>) -> Check {
     )
     .count("server_ns", status.server_ns)
     .count("sessions", status.sessions.into())
-    .count("rejected", status.rejected)
+    .count("rejected", status.peers.connections())
 }
 
 fn counters_of(status: &RecorderStatus) -> Counters {

@@ -52,6 +52,7 @@ pub(super) fn agent() -> AgentInfo {
         nodes_per_vcpu: 32_768,
         caller_rows: 16_384,
         caller_table: None,
+        role: 0,
         mappings: mappings(&[1, 2, 3, 4]),
     }
 }
@@ -539,8 +540,9 @@ fn idle() -> RecorderStatus {
         first_epoch: 0,
         epochs: 0,
         sessions: 1,
-        rejected: 0,
+        peers: message::Peers::default(),
         server_ns: 7_000_000,
+        server_longest_ns: 90_000,
     }
 }
 
@@ -655,7 +657,7 @@ fn what_a_recorder_does_is_told() {
         ("frame pointers", Bad, "(1,000)", |s| {
             s.counters.broken = 1_000;
         }),
-        ("server", Look, "9 refused", |s| s.rejected = 9),
+        ("server", Look, "9 refused", |s| s.peers.malformed = 9),
     ];
     for (name, verdict, word, spoil) in cases {
         let mut status = recording();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use unikprof_proto::code::state;
-use unikprof_proto::message::{Counters, Status};
+use unikprof_proto::message::{Counters, Peers, Status};
 
 use crate::profile::Mode;
 
@@ -42,10 +42,12 @@ pub struct RecorderStatus {
     pub epochs: u32,
     /// Open sessions, the asking one included.
     pub sessions: u32,
-    /// Connections refused or cut since the agent started.
-    pub rejected: u64,
+    /// What came of connections that were refused or cut since the agent started.
+    pub peers: Peers,
     /// Time of the agent's own network work since it started, in ns.
     pub server_ns: u64,
+    /// The longest single piece of that work, in ns.
+    pub server_longest_ns: u64,
 }
 
 impl RecorderStatus {
@@ -67,8 +69,9 @@ impl RecorderStatus {
             first_epoch: status.first_epoch,
             epochs: status.epochs,
             sessions: status.sessions,
-            rejected: status.rejected,
+            peers: status.peers,
             server_ns: status.server_ns,
+            server_longest_ns: status.server_longest_ns,
         }
     }
 

@@ -214,10 +214,10 @@ impl Guest {
             input: Vec::new(),
             stream,
         };
-        line.write(&preamble::encode(preamble::VERSIONS))?;
+        line.write(&preamble::encode(preamble::OPEN))?;
         let mut theirs = [0; preamble::LENGTH];
         line.stream.read_exact(&mut theirs)?;
-        assert_eq!(preamble::decode(&theirs), Ok(preamble::VERSIONS));
+        assert_eq!(preamble::decode(&theirs), Ok(preamble::OPEN));
         while let Some((kind, body)) = line.request()? {
             self.answer(&mut line, kind, &body, number)?;
         }
@@ -423,6 +423,7 @@ pub fn welcome(script: &Script, monotonic_ns: u64) -> Vec<Vec<u8>> {
             nodes_per_vcpu: 4096,
             caller_rows: script.caller_rows,
             caller_table: script.caller_table,
+            role: 0,
         }),
         encode(&Mapping {
             start: script.mapping.0,
@@ -457,8 +458,9 @@ pub fn status(finished: bool) -> Status<'static> {
         first_epoch: 0,
         epochs: 0,
         sessions: 1,
-        rejected: 0,
+        peers: Peers::default(),
         server_ns: 12,
+        server_longest_ns: 5,
     }
 }
 

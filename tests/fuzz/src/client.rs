@@ -72,7 +72,7 @@ impl Client {
             let Some(head) = self.to_client.first_chunk() else {
                 return false;
             };
-            assert_eq!(preamble::decode(head), Ok(preamble::VERSIONS));
+            assert_eq!(preamble::decode(head), Ok(preamble::OPEN));
             self.to_client.drain(..preamble::LENGTH);
             self.greeted = true;
         }
@@ -107,7 +107,7 @@ const PATIENCE: u32 = 10_000;
 impl<'c, 's, 'a> Honest<'c, 's, 'a> {
     pub(crate) fn connect(service: &'c mut FakeService<'s, 'a>) -> Honest<'c, 's, 'a> {
         let mut client = Client::connect(service).expect("a session is free");
-        client.send(&preamble::encode(preamble::VERSIONS));
+        client.send(&preamble::encode(preamble::OPEN));
         Honest {
             service,
             client,

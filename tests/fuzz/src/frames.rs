@@ -20,10 +20,10 @@ pub fn check(bytes: &[u8]) {
         message(&Frame { kind, body });
     }
     if let Some(head) = bytes.first_chunk()
-        && let Ok(versions) = preamble::decode(head)
+        && let Ok(said) = preamble::decode(head)
     {
         assert!((1..=head.len()).all(|length| preamble::is_prefix(&head[..length])));
-        assert_eq!(preamble::decode(&preamble::encode(versions)), Ok(versions));
+        assert_eq!(preamble::decode(&preamble::encode(said)), Ok(said));
     }
 }
 

@@ -72,7 +72,7 @@ impl<'a> World<'_, 'a> {
                 self.with_client(input, |client, _| client.send(bytes));
             }
             2 => self.with_client(input, |client, _| {
-                client.send(&preamble::encode(preamble::VERSIONS));
+                client.send(&preamble::encode(preamble::OPEN));
             }),
             3 | 4 => self.with_client(input, request),
             5 => self.with_client(input, |client, input| {

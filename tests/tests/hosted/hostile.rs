@@ -67,6 +67,9 @@ fn random_bytes_do_not_disturb_a_recording() {
     assert!(recording.profile.sample_count() > 0);
     let status =
         client.wait_for_status("the visitors to be gone", |status| status["sessions"] == 1);
-    assert!(status["rejected"].as_u64() > Some(10), "{status:#}");
+    assert!(
+        status["peers"]["malformed"].as_u64() > Some(10),
+        "{status:#}"
+    );
     guest.assert_alive();
 }

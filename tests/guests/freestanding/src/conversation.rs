@@ -31,13 +31,13 @@ impl<'p, 's, 'a, 'm> Conversation<'p, 's, 'a, 'm> {
             connection,
             pipe,
         };
-        conversation.send(&preamble::encode(preamble::VERSIONS))?;
+        conversation.send(&preamble::encode(preamble::OPEN))?;
         conversation.poll()?;
         let mut answer = pipe.to_client.borrow_mut();
         let offered = answer.waiting().first_chunk().map(preamble::decode);
         answer.take(preamble::LENGTH);
         match offered {
-            Some(Ok(preamble::VERSIONS)) => {
+            Some(Ok(preamble::OPEN)) => {
                 drop(answer);
                 Ok(conversation)
             }

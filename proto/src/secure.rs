@@ -1,0 +1,75 @@
+//! Conversations under a key: what is sent, and what the handshake authenticates.
+//!
+//! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s` with a 32-byte key that both sides hold:
+//!
+//! 1. Both preambles, with [`security::NOISE`](crate::code::security::NOISE), in the clear. The client
+//!    reads the agent's before it goes on.
+//! 2. The client sends a [`Handshake`](crate::message::Handshake), the agent answers with a
+//!    [`HandshakeReply`](crate::message::HandshakeReply), as frames in the clear. Both payloads are
+//!    empty. The [`prologue`] binds what was sent before.
+//! 3. Then only records, in both directions: a length in bytes (u16, little endian), and so many bytes
+//!    of ciphertext with its [`TAG`]. The plaintexts, one after the other, are the stream of frames;
+//!    a frame may span records.
+//!
+//! A `Handshake` can be replayed by anybody who has seen one. So a client is somebody only when
+//! its first record has been opened: then it has its role, not before.
+//!
+//! The crate has no cryptography of its own: both sides bring an implementation.
+
+use crate::preamble;
+
+/// The Noise protocol's name.
+pub const NAME: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+
+/// The length of a key in bytes.
+pub const KEY: usize = 32;
+
+/// The length of a key's id in bytes: the first ones of `BLAKE2s-256(`[`KEY_ID_CONTEXT`]` || key)`.
+pub const KEY_ID: usize = 8;
+
+/// What is hashed before a key, for its id.
+pub const KEY_ID_CONTEXT: &[u8] = b"unikprof key id 1";
+
+/// The length of the tag at the end of a ciphertext.
+pub const TAG: usize = 16;
+
+/// The length of what stands before a ciphertext.
+pub const RECORD_HEADER: usize = 2;
+
+/// The most plaintext in a record that an agent sends.
+pub const MAX_ANSWER: usize = 4096;
+
+/// The most plaintext in a record that a client sends.
+pub const MAX_REQUEST: usize = 1024;
+
+/// The length of a prologue.
+pub const PROLOGUE: usize = 2 * preamble::LENGTH + KEY_ID;
+
+/// What the handshake authenticates beside its own messages: both preambles, as sent, and the id of
+/// the key. A preamble or an id that was altered on the way fails the handshake.
+pub fn prologue(
+    client: &[u8; preamble::LENGTH],
+    agent: &[u8; preamble::LENGTH],
+    key: &[u8; KEY_ID],
+) -> [u8; PROLOGUE] {
+    let mut bytes = [0; PROLOGUE];
+    let (preambles, id) = bytes.split_at_mut(2 * preamble::LENGTH);
+    preambles[..preamble::LENGTH].copy_from_slice(client);
+    preambles[preamble::LENGTH..].copy_from_slice(agent);
+    id.copy_from_slice(key);
+    bytes
+}
+
+/// The length of the ciphertext that a record's header announces; `None` where it cannot be: shorter
+/// than a tag with one byte, or longer than `most` bytes of plaintext.
+///
+/// ```
+/// use unikprof_proto::secure::{MAX_REQUEST, TAG, ciphertext};
+/// assert_eq!(ciphertext([20, 0], MAX_REQUEST), Some(20));
+/// assert_eq!(ciphertext([16, 0], MAX_REQUEST), None);
+/// assert_eq!(ciphertext([0xff, 0xff], MAX_REQUEST), None);
+/// ```
+pub fn ciphertext(header: [u8; RECORD_HEADER], most: usize) -> Option<usize> {
+    let length = usize::from(u16::from_le_bytes(header));
+    (length > TAG && length <= most + TAG).then_some(length)
+}
