@@ -59,8 +59,8 @@ pub(crate) fn message(frame: &Frame<'_>) -> bool {
         )*};
     }
     round_trip! {
-        Acknowledge Acknowledged Check Dump Epoch EpochEnd Fetch FileEnd FileHeader Hello Histogram
-        Mapping Nodes Pending Refusal Start Started Status Stop TableBegin TableEnd
+        Acknowledge Acknowledged Check Dump Epoch EpochEnd EventName EventNames EventNamesEnd Fetch FileEnd FileHeader Handshake HandshakeReply Hello Histogram
+        Mapping Nodes Pending Refusal Ring RingEnd RingHead RingRun Stacks StacksEnd Start Started Status Stop TableBegin TableEnd
         TableInstalled TableReady TableRows VcpuEpoch Welcome
     }
     is_message
