@@ -3,9 +3,10 @@
 use unikprof_client::recording::{FileEnd, FileHeader};
 use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY};
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Check, Dump, Epoch, EpochEnd, Fetch, Hello, Histogram, Mapping,
-    Nodes, Pending, Refusal, Start, Started, Status, Stop, TableBegin, TableEnd, TableInstalled,
-    TableReady, TableRows, VcpuEpoch, Welcome,
+    Acknowledge, Acknowledged, Check, Dump, Epoch, EpochEnd, EventName, EventNames, EventNamesEnd,
+    Fetch, Handshake, HandshakeReply, Hello, Histogram, Mapping, Nodes, Pending, Refusal, Ring,
+    RingEnd, RingHead, RingRun, Stacks, StacksEnd, Start, Started, Status, Stop, TableBegin,
+    TableEnd, TableInstalled, TableReady, TableRows, VcpuEpoch, Welcome,
 };
 use unikprof_proto::preamble;
 
