@@ -1,6 +1,7 @@
 //! End-to-end cases of unikprof, and what they run on.
 
 pub mod accuracy;
+pub mod c_xen_guest;
 pub mod guest_statistics;
 pub mod lab;
 pub mod profiled;

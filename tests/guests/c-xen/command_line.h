@@ -1,0 +1,17 @@
+/* The words of the kernel's command line: key=value. */
+#ifndef COMMAND_LINE_H
+#define COMMAND_LINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "xen.h"
+
+/* Takes the command line that Xen has handed over. */
+void command_line_start(const struct xen_start_info *info);
+
+/* An IPv4 address as `key=10.0.2.50` or `key=10.0.2.50/24`; the prefix is 32 where there is none. False where the
+ * key is missing or no address follows. */
+bool command_line_address(const char *key, uint8_t address[4], uint32_t *prefix);
+
+#endif

@@ -1,0 +1,108 @@
+#include "events.h"
+
+#include "console.h"
+#include "hypercall.h"
+
+#define PORTS 64
+#define INTERRUPTS_ON 0x200
+
+struct xen_shared_info shared_info __attribute__((aligned(PAGE_SIZE)));
+
+static event_handler handlers[PORTS];
+
+void events_start(void)
+{
+    map_xen_page(XENMAPSPACE_SHARED_INFO, &shared_info);
+    for (unsigned word = 0; word < 64; word++) {
+        shared_info.event_mask[word] = UINT64_MAX;
+    }
+    hvm_set_parameter(HVM_PARAM_CALLBACK_IRQ, HVM_CALLBACK_VECTOR | UPCALL_VECTOR);
+}
+
+void events_handle(uint32_t port, event_handler handler)
+{
+    struct xen_port argument = { port };
+    if (port >= PORTS) {
+        panic("a port beyond the table of handlers");
+    }
+    handlers[port] = handler;
+    check(hypercall_event(EVTCHNOP_UNMASK, &argument), "EVTCHNOP_unmask");
+}
+
+uint32_t events_bind_virq(uint32_t virq)
+{
+    struct xen_bind_virq argument = { .virq = virq, .vcpu = 0 };
+    check(hypercall_event(EVTCHNOP_BIND_VIRQ, &argument), "EVTCHNOP_bind_virq");
+    return argument.port;
+}
+
+uint32_t events_alloc_unbound(uint16_t remote_domain)
+{
+    struct xen_alloc_unbound argument = { .domain = DOMID_SELF, .remote_domain = remote_domain };
+    check(hypercall_event(EVTCHNOP_ALLOC_UNBOUND, &argument), "EVTCHNOP_alloc_unbound");
+    return argument.port;
+}
+
+void events_send(uint32_t port)
+{
+    struct xen_port argument = { port };
+    check(hypercall_event(EVTCHNOP_SEND, &argument), "EVTCHNOP_send");
+}
+
+void events_wait_for(uint32_t port, uint64_t until_ns)
+{
+    struct xen_poll argument = { .ports = &port, .port_count = 1, .timeout_ns = until_ns };
+    check(hypercall_sched(SCHEDOP_POLL, &argument), "SCHEDOP_poll");
+    __atomic_and_fetch(&shared_info.event_pending[port / 64], ~(1ull << port % 64), __ATOMIC_SEQ_CST);
+}
+
+/* Calls the handlers of all that is pending. Each bit is cleared before its handler runs, so that an event that
+ * comes meanwhile is not lost. */
+static void handle_all(const struct interrupt_frame *frame)
+{
+    struct xen_vcpu *vcpu = &shared_info.vcpus[0];
+    uint64_t words;
+    vcpu->upcall_pending = 0;
+    words = __atomic_exchange_n(&vcpu->pending_words, 0, __ATOMIC_SEQ_CST);
+    for (; words != 0; words &= words - 1) {
+        unsigned word = (unsigned)__builtin_ctzll(words);
+        uint64_t pending = shared_info.event_pending[word] & ~shared_info.event_mask[word];
+        for (; pending != 0; pending &= pending - 1) {
+            unsigned port = word * 64 + (unsigned)__builtin_ctzll(pending);
+            __atomic_and_fetch(&shared_info.event_pending[word], ~(pending & -pending), __ATOMIC_SEQ_CST);
+            if (port < PORTS && handlers[port] != NULL) {
+                handlers[port](frame);
+            }
+        }
+    }
+}
+
+/* Called by interrupt_entry.S, with interrupts off. */
+void on_upcall(const struct interrupt_frame *frame)
+{
+    handle_all(frame);
+}
+
+bool events_mask(void)
+{
+    uint64_t flags;
+    __asm__ volatile("pushfq; pop %0; cli" : "=r"(flags) : : "memory");
+    return (flags & INTERRUPTS_ON) != 0;
+}
+
+void events_unmask(void)
+{
+    /* A forced upcall: cheaper than one by the processor, and the way of PV guests. The timer's handler has no
+     * registers to give then, and tells the agent NULL. */
+    while (shared_info.vcpus[0].upcall_pending != 0) {
+        handle_all(NULL);
+    }
+    __asm__ volatile("sti" : : : "memory");
+}
+
+void events_restore(bool were_unmasked)
+{
+    if (were_unmasked) {
+        events_unmask();
+    }
+}

@@ -1,0 +1,74 @@
+/* From the processor to C, on the stack of whatever was interrupted: that is why all of the kernel is compiled
+ * with -mno-red-zone. No SSE register is saved: neither this kernel nor the agent's upcall uses one, and
+ * -mgeneral-regs-only holds the compiler to it.
+ *
+ * The processor has aligned the stack to 16 bytes before it pushed five words; what is pushed here makes it
+ * aligned again at the call, as the ABI of C wants it. */
+
+#define INTERRUPTS_ON 0x200
+
+    .macro save_registers
+    push %rbp
+    push %rax
+    push %rcx
+    push %rdx
+    push %rsi
+    push %rdi
+    push %r8
+    push %r9
+    push %r10
+    push %r11
+    cld
+    mov %rsp, %rdi                  /* struct interrupt_frame */
+    .endm
+
+    .text
+    .balign 16
+    .globl upcall_entry
+    .type upcall_entry, @function
+upcall_entry:
+    /* QEMU 7.2 may deliver the vector a second time before the first handler's next exit to Xen, with
+     * interrupts off; no processor does. The first is still to do its work. */
+    testl $INTERRUPTS_ON, 16(%rsp)
+    jz 1f
+    sub $16, %rsp                   /* number and error of exceptions */
+    save_registers
+    sub $8, %rsp
+    call on_upcall
+    add $8, %rsp
+    pop %r11
+    pop %r10
+    pop %r9
+    pop %r8
+    pop %rdi
+    pop %rsi
+    pop %rdx
+    pop %rcx
+    pop %rax
+    pop %rbp
+    add $16, %rsp
+1:  iretq
+    .size upcall_entry, . - upcall_entry
+
+    .balign 16
+    .globl exception_entries
+exception_entries:
+    .set number, 0
+    .rept 32
+    .balign 16
+    /* For these the processor pushes an error code. */
+    .if (number == 8) || (number >= 10 && number <= 14) || (number == 17) || (number == 21) || (number == 29) || (number == 30)
+    .else
+    push $0
+    .endif
+    push $number
+    jmp exception
+    .set number, number + 1
+    .endr
+
+exception:
+    save_registers
+    sub $8, %rsp
+    call on_exception
+
+    .section .note.GNU-stack, "", @progbits

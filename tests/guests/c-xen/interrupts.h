@@ -1,0 +1,22 @@
+/* The interrupt table: exceptions, which end the guest, and the one vector of Xen's upcalls. */
+#ifndef INTERRUPTS_H
+#define INTERRUPTS_H
+
+#include <stdint.h>
+
+#define UPCALL_VECTOR 0x40
+
+/* What the entry has saved of interrupted code, lowest address first. Registers that C functions preserve are
+ * where they were. */
+struct interrupt_frame {
+    uint64_t r11, r10, r9, r8, rdi, rsi, rdx, rcx, rax;
+    uint64_t rbp;
+    uint64_t number; /* of an exception */
+    uint64_t error; /* what the processor tells of an exception */
+    uint64_t rip, cs, rflags, rsp, ss;
+};
+
+/* Loads the table. Interrupts stay off. */
+void interrupts_start(void);
+
+#endif

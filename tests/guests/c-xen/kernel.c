@@ -1,0 +1,40 @@
+/* A small unikernel in C with the profiler in it. It boots as PVH, works, and serves the profiler's clients.
+ *
+ * What an embedder looks for is in profiler.c, timer.c (on_tick) and threads.c (on_block, on_wake); all else is
+ * what any kernel has. How it is compiled and linked is in docs/embedding/c.md. */
+#include <stddef.h>
+
+#include "clock.h"
+#include "command_line.h"
+#include "console.h"
+#include "events.h"
+#include "grants.h"
+#include "hypercall.h"
+#include "interrupts.h"
+#include "netfront.h"
+#include "profiler.h"
+#include "threads.h"
+#include "timer.h"
+#include "work.h"
+#include "xenstore.h"
+
+/* Called by boot.S, with interrupts off. */
+__attribute__((noreturn)) void kernel_main(const struct xen_start_info *info)
+{
+    interrupts_start();
+    hypercall_start();
+    events_start();
+    threads_start();
+    command_line_start(info);
+    clock_start();
+    xenstore_start();
+    grants_start();
+    netfront_start();
+    profiler_start();
+    timer_start();
+    thread_create(miller);
+    thread_create(baker);
+    events_unmask();
+    say("c-xen: at work\n");
+    profiler_serve();
+}

@@ -1,0 +1,234 @@
+/* All that this kernel has to do with the agent, but for four calls: on_tick in timer.c, on_block and on_wake in
+ * threads.c, and the start in kernel.c.
+ *
+ * Its clients come over frames, not over a byte stream: a kernel that is only being written has a device long
+ * before it has TCP, and with `--smoltcp` the archive brings TCP along. How bytes are handed over shows the hosted
+ * guest (tests/guests/c-hosted), which has sockets. */
+#include "profiler.h"
+
+#include <string.h>
+#include <unikprof.h>
+
+#include "clock.h"
+#include "command_line.h"
+#include "console.h"
+#include "events.h"
+#include "netfront.h"
+#include "threads.h"
+#include "xenstore.h"
+
+#define PORT 7777
+/* Of the client's caller table, which finds the callers of leaf functions; 10 bytes a row. */
+#define CALLER_ROWS 2000
+/* Frames that are taken between two polls, and rounds of that before other threads run. */
+#define FRAMES 8
+#define ROUNDS 32
+#define BUILD_ID_LENGTH 20
+
+_Static_assert(NO_DEADLINE == UNIKPROF_NO_DEADLINE, "deadlines are handed on as they are");
+_Static_assert(FRAME_SIZE == UNIKPROF_MAX_FRAME, "frames are handed on as they are");
+
+/* link.ld */
+extern const uint8_t image_start[], text_end[];
+extern const struct {
+    uint32_t name_length, length, type;
+    char name[4];
+    uint8_t build_id[BUILD_ID_LENGTH];
+} build_id_note;
+
+/* For stacks: about 100 bytes each. */
+static uint8_t memory[1 << 20];
+static uint8_t caller_memory[10 * CALLER_ROWS];
+
+/* --- What the agent asks; those marked (upcall) also within an upcall --- */
+
+/* (upcall) */
+static uint64_t now_ns(void *context)
+{
+    (void)context;
+    return clock_now_ns();
+}
+
+/* (upcall) */
+static uint32_t vcpu(void *context)
+{
+    (void)context;
+    return 0;
+}
+
+/* (upcall) */
+static uint64_t running_ns(void *context, uint32_t of)
+{
+    (void)context;
+    (void)of;
+    return clock_runstate_ns(RUNSTATE_RUNNING);
+}
+
+/* (upcall) */
+static uint64_t blocked_ns(void *context, uint32_t of)
+{
+    (void)context;
+    (void)of;
+    return clock_runstate_ns(RUNSTATE_BLOCKED);
+}
+
+/* (upcall) By a mask: see threads.h. */
+static int32_t stack_bounds(void *context, uint64_t sp, struct unikprof_range *bounds)
+{
+    (void)context;
+    return thread_stack_of(sp, &bounds->start, &bounds->end);
+}
+
+/* (upcall) The agent reads the bytes around a pc, to know a prologue. */
+static int32_t code_bounds(void *context, uint64_t pc, struct unikprof_range *bounds)
+{
+    (void)context;
+    bounds->start = (uint64_t)image_start;
+    bounds->end = (uint64_t)text_end;
+    return pc >= bounds->start && pc < bounds->end;
+}
+
+static uint64_t wall_clock_ns(void *context)
+{
+    (void)context;
+    return clock_wall_ns();
+}
+
+static int32_t runstate(void *context, uint32_t of, struct unikprof_runstate *times)
+{
+    (void)context;
+    (void)of;
+    times->running_ns = clock_runstate_ns(RUNSTATE_RUNNING);
+    times->runnable_ns = clock_runstate_ns(RUNSTATE_RUNNABLE);
+    times->blocked_ns = clock_runstate_ns(RUNSTATE_BLOCKED);
+    times->offline_ns = clock_runstate_ns(RUNSTATE_OFFLINE);
+    return 1;
+}
+
+/* --- What it is told --- */
+
+uint64_t profiler_on_tick(const struct interrupt_frame *frame)
+{
+    struct unikprof_registers registers = { UNIKPROF_HEAD(struct unikprof_registers) };
+    if (frame == NULL) {
+        return unikprof_on_tick(NULL);
+    }
+    registers.pc = frame->rip;
+    registers.sp = frame->rsp;
+    registers.fp = frame->rbp;
+    return unikprof_on_tick(&registers);
+}
+
+uint64_t profiler_on_block(void)
+{
+    /* An error is one of a kernel without an agent; what it blocks for is no less right. */
+    unikprof_on_block(NULL);
+    return UNIKPROF_NO_DEADLINE;
+}
+
+uint64_t profiler_on_wake(void)
+{
+    return unikprof_on_wake();
+}
+
+/* --- Its clients --- */
+
+/* Moves frames and polls, as far as that goes; answers when to come again though nothing has come. */
+static uint64_t serve_now(void)
+{
+    static uint8_t frame[FRAME_SIZE];
+    uint64_t again_ns = 0;
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        size_t received, moved = 0;
+        int64_t length;
+        while (moved < FRAMES && (received = netfront_receive(frame)) > 0) {
+            /* A frame for which there is no room is lost, as on any network. */
+            unikprof_frame_rx(frame, received);
+            moved++;
+        }
+        again_ns = unikprof_poll(clock_now_ns());
+        while (netfront_has_room() && (length = unikprof_frame_tx(frame, sizeof frame)) > 0) {
+            netfront_send(frame, (size_t)length);
+            moved++;
+        }
+        /* The poll may have begun a recording. */
+        timer_set_sampler(unikprof_deadline());
+        if (moved == 0) {
+            return again_ns;
+        }
+    }
+    netfront_event = true;
+    return again_ns;
+}
+
+void profiler_serve(void)
+{
+    for (;;) {
+        thread_wait(&netfront_event, serve_now());
+    }
+}
+
+/* --- The start --- */
+
+void profiler_start(void)
+{
+    char name[64], uuid[64];
+    uint32_t ignored;
+    struct unikprof_mapping text = {
+        UNIKPROF_HEAD(struct unikprof_mapping),
+        .start = (uint64_t)image_start,
+        .end = (uint64_t)text_end,
+        .file_offset = 0, /* link.ld: the image begins with the file's headers */
+        .build_id = build_id_note.build_id,
+        .build_id_length = build_id_note.length,
+        .path = "c-xen",
+    };
+    struct unikprof_network network = {
+        UNIKPROF_HEAD(struct unikprof_network),
+        .port = PORT,
+    };
+    struct unikprof_config config = {
+        UNIKPROF_HEAD(struct unikprof_config),
+        .vcpus = 1,
+        .access = UNIKPROF_ACCESS_OPEN,
+        .mappings = &text,
+        .mapping_count = 1,
+        .caller_memory = caller_memory,
+        .caller_memory_length = sizeof caller_memory,
+        .network = &network,
+    };
+    struct unikprof_ops ops = {
+        UNIKPROF_HEAD(struct unikprof_ops),
+        .now_ns = now_ns,
+        .vcpu = vcpu,
+        .running_ns = running_ns,
+        .stack_bounds = stack_bounds,
+        .wall_clock_ns = wall_clock_ns,
+        .blocked_ns = blocked_ns,
+        .runstate = runstate,
+        .code_bounds = code_bounds,
+    };
+    int32_t code;
+
+    if (build_id_note.length > BUILD_ID_LENGTH) {
+        panic("the build-id is longer than its place");
+    }
+    if (xenstore_read(NULL, "name", name, sizeof name)) {
+        config.guest_name = name;
+    }
+    /* "/vm/UUID" */
+    if (xenstore_read(NULL, "vm", uuid, sizeof uuid) && memcmp(uuid, "/vm/", 4) == 0) {
+        config.guest_id = uuid + 4;
+    }
+    memcpy(network.hardware_address, netfront_hardware_address(), sizeof network.hardware_address);
+    if (!command_line_address("ip", network.address, &network.prefix_length)) {
+        panic("no ip=ADDRESS/PREFIX on the command line");
+    }
+    command_line_address("gateway", network.gateway, &ignored);
+
+    code = unikprof_init(&config, &ops, memory, sizeof memory);
+    if (code != UNIKPROF_OK) {
+        panic(unikprof_error_text(code));
+    }
+    say("c-xen: profiler on port 7777\n");
+}

@@ -1,0 +1,153 @@
+#include "threads.h"
+
+#include <stddef.h>
+
+#include "clock.h"
+#include "console.h"
+#include "events.h"
+#include "profiler.h"
+#include "timer.h"
+
+#define THREADS 4
+
+struct thread {
+    uint64_t sp; /* while it does not run */
+    bool waits;
+    volatile bool *event;
+    uint64_t until_ns;
+};
+
+/* What thread_switch pops, lowest address first. */
+struct switched {
+    uint64_t r15, r14, r13, r12, rbx, rbp;
+    void (*go_on)(void);
+};
+
+/* switch.S */
+extern void thread_switch(uint64_t *save_sp, uint64_t next_sp);
+extern void thread_begin(void);
+
+uint8_t thread_stacks[THREADS][THREAD_STACK_SIZE] __attribute__((aligned(THREAD_STACK_SIZE)));
+
+static unsigned count;
+static unsigned running;
+static volatile bool due;
+
+static struct thread *thread_number(unsigned number)
+{
+    return (struct thread *)thread_stacks[number];
+}
+
+void threads_start(void)
+{
+    count = 1;
+}
+
+void thread_create(void (*body)(void))
+{
+    struct thread *thread = thread_number(count);
+    struct switched *first = (struct switched *)thread_stacks[count + 1] - 1;
+    if (count == THREADS) {
+        panic("too many threads");
+    }
+    count++;
+    /* The frame pointer 0 is where a chain of frames ends. */
+    *first = (struct switched) { .rbx = (uint64_t)body, .rbp = 0, .go_on = thread_begin };
+    thread->sp = (uint64_t)first;
+}
+
+static bool can_run(struct thread *thread, uint64_t now_ns)
+{
+    if (!thread->waits) {
+        return true;
+    }
+    if (thread->event != NULL && *thread->event) {
+        *thread->event = false;
+    } else if (thread->until_ns > now_ns) {
+        return false;
+    }
+    thread->waits = false;
+    return true;
+}
+
+/* When the first of those that wait is to go on, whatever happens. */
+static uint64_t earliest_ns(void)
+{
+    uint64_t earliest = NO_DEADLINE;
+    for (unsigned number = 0; number < count; number++) {
+        const struct thread *thread = thread_number(number);
+        if (thread->waits && thread->until_ns < earliest) {
+            earliest = thread->until_ns;
+        }
+    }
+    return earliest;
+}
+
+/* Blocks until the next upcall, with events masked before and after. The sampler has no deadline meanwhile, so
+ * that an idle guest stays asleep: the timer is set for the kernel's own alone. */
+static __attribute__((noinline)) void block(void)
+{
+    timer_set_sampler(profiler_on_block());
+    /* The processor takes no interrupt between `sti` and the instruction behind it, so that none is slept
+     * through. Xen handles `hlt` as SCHEDOP_block. */
+    __asm__ volatile("sti; hlt; cli" : : : "memory");
+    timer_set_sampler(profiler_on_wake());
+}
+
+/* The next that can run, by turns; blocks where there is none. */
+static unsigned choose(void)
+{
+    for (;;) {
+        uint64_t now_ns = clock_now_ns();
+        due = false;
+        for (unsigned step = 1; step <= count; step++) {
+            unsigned number = (running + step) % count;
+            if (can_run(thread_number(number), now_ns)) {
+                timer_set_own(earliest_ns());
+                return number;
+            }
+        }
+        timer_set_own(earliest_ns());
+        block();
+    }
+}
+
+static void run_another(void)
+{
+    /* Masked from the look at the events to the block, or an event in between would be slept through. */
+    bool were_unmasked = events_mask();
+    unsigned before = running;
+    running = choose();
+    if (running != before) {
+        thread_switch(&thread_number(before)->sp, thread_number(running)->sp);
+    }
+    events_restore(were_unmasked);
+}
+
+void thread_wait(volatile bool *event, uint64_t until_ns)
+{
+    struct thread *thread = thread_number(running);
+    thread->event = event;
+    thread->until_ns = until_ns;
+    thread->waits = true;
+    run_another();
+}
+
+void thread_yield(void)
+{
+    if (due) {
+        run_another();
+    }
+}
+
+void threads_are_due(void)
+{
+    due = true;
+}
+
+bool thread_stack_of(uint64_t sp, uint64_t *start, uint64_t *end)
+{
+    *start = sp & ~(uint64_t)(THREAD_STACK_SIZE - 1);
+    *end = *start + THREAD_STACK_SIZE;
+    return *start >= (uint64_t)thread_stacks && *end <= (uint64_t)(thread_stacks + THREADS);
+}

@@ -1,0 +1,61 @@
+#include "timer.h"
+
+#include "clock.h"
+#include "console.h"
+#include "events.h"
+#include "hypercall.h"
+#include "profiler.h"
+#include "threads.h"
+
+static uint64_t own_ns = NO_DEADLINE;
+static uint64_t sampler_ns = NO_DEADLINE;
+static uint64_t armed_ns = NO_DEADLINE;
+
+/* Sets the timer to the earlier deadline; with events masked. */
+static void arm(void)
+{
+    uint64_t earlier_ns = own_ns < sampler_ns ? own_ns : sampler_ns;
+    struct xen_singleshot_timer argument = { .deadline_ns = earlier_ns };
+    if (earlier_ns == armed_ns) {
+        return;
+    }
+    if (earlier_ns == NO_DEADLINE) {
+        check(hypercall_vcpu(VCPUOP_STOP_SINGLESHOT_TIMER, NULL), "VCPUOP_stop_singleshot_timer");
+    } else {
+        check(hypercall_vcpu(VCPUOP_SET_SINGLESHOT_TIMER, &argument), "VCPUOP_set_singleshot_timer");
+    }
+    armed_ns = earlier_ns;
+}
+
+static void on_timer(const struct interrupt_frame *frame)
+{
+    armed_ns = NO_DEADLINE;
+    if (own_ns <= clock_now_ns()) {
+        own_ns = NO_DEADLINE;
+        threads_are_due();
+    }
+    /* Whoever's deadline it was: where it is too early for a sample, the agent answers the same deadline. */
+    sampler_ns = profiler_on_tick(frame);
+    arm();
+}
+
+void timer_start(void)
+{
+    events_handle(events_bind_virq(VIRQ_TIMER), on_timer);
+}
+
+void timer_set_own(uint64_t deadline_ns)
+{
+    bool were_unmasked = events_mask();
+    own_ns = deadline_ns;
+    arm();
+    events_restore(were_unmasked);
+}
+
+void timer_set_sampler(uint64_t deadline_ns)
+{
+    bool were_unmasked = events_mask();
+    sampler_ns = deadline_ns;
+    arm();
+    events_restore(were_unmasked);
+}
