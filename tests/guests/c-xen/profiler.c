@@ -119,11 +119,10 @@ uint64_t profiler_on_tick(const struct interrupt_frame *frame)
     return unikprof_on_tick(&registers);
 }
 
-uint64_t profiler_on_block(void)
+void profiler_on_block(void)
 {
-    /* An error is one of a kernel without an agent; what it blocks for is no less right. */
+    /* Whoever blocks is the caller: no registers. An error would be that of a kernel without an agent. */
     unikprof_on_block(NULL);
-    return UNIKPROF_NO_DEADLINE;
 }
 
 uint64_t profiler_on_wake(void)

@@ -19,8 +19,8 @@ __attribute__((noreturn)) void profiler_serve(void);
 /* The timer has fired; `frame` is NULL where the upcall was forced. Answers the sampler's next deadline. */
 uint64_t profiler_on_tick(const struct interrupt_frame *frame);
 
-/* Around the block, with events masked. Both answer the sampler's deadline. */
-uint64_t profiler_on_block(void);
+/* Around the block, with events masked. The sampler has no deadline in between; the answer is its next. */
+void profiler_on_block(void);
 uint64_t profiler_on_wake(void);
 
 #else
@@ -46,9 +46,8 @@ static inline uint64_t profiler_on_tick(const struct interrupt_frame *frame)
     return NO_DEADLINE;
 }
 
-static inline uint64_t profiler_on_block(void)
+static inline void profiler_on_block(void)
 {
-    return NO_DEADLINE;
 }
 
 static inline uint64_t profiler_on_wake(void)

@@ -83,11 +83,13 @@ static uint64_t earliest_ns(void)
     return earliest;
 }
 
-/* Blocks until the next upcall, with events masked before and after. The sampler has no deadline meanwhile, so
- * that an idle guest stays asleep: the timer is set for the kernel's own alone. */
-static __attribute__((noinline)) void block(void)
+/* Blocks until the next upcall, at the latest at `until_ns`, with events masked before and after. The sampler has
+ * no deadline meanwhile, so that an idle guest stays asleep: the timer is set for the kernel's own alone. A
+ * profile of blocked time shows this function under whoever waits. */
+static __attribute__((noinline)) void block(uint64_t until_ns)
 {
-    timer_set_sampler(profiler_on_block());
+    profiler_on_block();
+    timer_set_for_block(until_ns);
     /* The processor takes no interrupt between `sti` and the instruction behind it, so that none is slept
      * through. Xen handles `hlt` as SCHEDOP_block. */
     __asm__ volatile("sti; hlt; cli" : : : "memory");
@@ -107,8 +109,7 @@ static unsigned choose(void)
                 return number;
             }
         }
-        timer_set_own(earliest_ns());
-        block();
+        block(earliest_ns());
     }
 }
 

@@ -11,20 +11,29 @@ static uint64_t own_ns = NO_DEADLINE;
 static uint64_t sampler_ns = NO_DEADLINE;
 static uint64_t armed_ns = NO_DEADLINE;
 
-/* Sets the timer to the earlier deadline; with events masked. */
-static void arm(void)
+static uint64_t earlier_ns(void)
 {
-    uint64_t earlier_ns = own_ns < sampler_ns ? own_ns : sampler_ns;
-    struct xen_singleshot_timer argument = { .deadline_ns = earlier_ns };
-    if (earlier_ns == armed_ns) {
-        return;
-    }
-    if (earlier_ns == NO_DEADLINE) {
+    return own_ns < sampler_ns ? own_ns : sampler_ns;
+}
+
+static void set(uint64_t deadline_ns)
+{
+    struct xen_singleshot_timer argument = { .deadline_ns = deadline_ns };
+    if (deadline_ns == NO_DEADLINE) {
         check(hypercall_vcpu(VCPUOP_STOP_SINGLESHOT_TIMER, NULL), "VCPUOP_stop_singleshot_timer");
     } else {
         check(hypercall_vcpu(VCPUOP_SET_SINGLESHOT_TIMER, &argument), "VCPUOP_set_singleshot_timer");
     }
-    armed_ns = earlier_ns;
+    armed_ns = deadline_ns;
+}
+
+/* Sets the timer to the earlier deadline, with events masked; not where it fires no later as it is: an upcall too
+ * many now and then costs less than a hypercall each time. */
+static void arm(void)
+{
+    if (earlier_ns() < armed_ns) {
+        set(earlier_ns());
+    }
 }
 
 static void on_timer(const struct interrupt_frame *frame)
@@ -44,18 +53,30 @@ void timer_start(void)
     events_handle(events_bind_virq(VIRQ_TIMER), on_timer);
 }
 
-void timer_set_own(uint64_t deadline_ns)
+static void change(uint64_t *deadline, uint64_t to_ns)
 {
     bool were_unmasked = events_mask();
-    own_ns = deadline_ns;
+    *deadline = to_ns;
     arm();
     events_restore(were_unmasked);
 }
 
+void timer_set_own(uint64_t deadline_ns)
+{
+    change(&own_ns, deadline_ns);
+}
+
 void timer_set_sampler(uint64_t deadline_ns)
 {
-    bool were_unmasked = events_mask();
-    sampler_ns = deadline_ns;
-    arm();
-    events_restore(were_unmasked);
+    change(&sampler_ns, deadline_ns);
+}
+
+void timer_set_for_block(uint64_t deadline_ns)
+{
+    own_ns = deadline_ns;
+    sampler_ns = NO_DEADLINE;
+    /* Here a timer that is set to earlier would wake the guest for nothing. */
+    if (earlier_ns() != armed_ns) {
+        set(earlier_ns());
+    }
 }

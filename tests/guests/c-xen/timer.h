@@ -19,4 +19,7 @@ void timer_set_own(uint64_t deadline_ns);
 /* The sampler's deadline, as the agent has answered it. */
 void timer_set_sampler(uint64_t deadline_ns);
 
+/* The kernel's deadline alone, as the guest is about to block, with events masked. */
+void timer_set_for_block(uint64_t deadline_ns);
+
 #endif

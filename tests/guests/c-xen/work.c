@@ -14,9 +14,9 @@
 #include "threads.h"
 #include "timer.h"
 
-#define PART 5000
-#define BATCHES 10
-#define SLEEP_NS 3000000
+#define PART 20000
+#define BATCHES 5
+#define SLEEP_NS 5000000
 /* In a page of its own (link.ld): QEMU runs a loop that crosses into another more slowly. */
 #define WORK __attribute__((noinline, noclone, section(".text.work")))
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use serde_json::Value;
 use unikprof_tests::c_xen_guest::{Agent, build_c_xen_guest};
 use unikprof_tests::lab::{GuestConfig, Lab, LabConfig, run_or_skip};
 use unikprof_tests::profiled::{PROFILER_PORT, profiler_address, start_profiled};
@@ -19,14 +20,18 @@ use wait::wait_until;
 
 const NAME: &str = "c-xen";
 
-/// The kernel.
+/// The kernel's image.
+pub(crate) fn program() -> &'static Path {
+    static IMAGE: OnceLock<PathBuf> = OnceLock::new();
+    IMAGE.get_or_init(|| build_c_xen_guest(Agent::Frames).unwrap())
+}
+
+/// The kernel, as the client's reports want to know it.
 struct Guest;
 
 impl Guest {
-    /// Its image, as the client's reports want it.
     fn program() -> &'static Path {
-        static IMAGE: OnceLock<PathBuf> = OnceLock::new();
-        IMAGE.get_or_init(|| build_c_xen_guest(Agent::Frames).unwrap())
+        program()
     }
 }
 
@@ -38,7 +43,7 @@ pub(crate) fn on(case: &str, body: impl FnOnce(&Client)) {
     run_or_skip(case, || {
         let mut lab = LAB.lock().unwrap_or_else(PoisonError::into_inner);
         if lab.is_none() {
-            let mut guest = GuestConfig::new(NAME, Guest::program());
+            let mut guest = GuestConfig::new(NAME, program());
             guest.ports = vec![PROFILER_PORT];
             *lab = Some(start_profiled(&LabConfig::with_guest(guest))?);
         }
@@ -47,4 +52,52 @@ pub(crate) fn on(case: &str, body: impl FnOnce(&Client)) {
         }
         Ok(())
     });
+}
+
+/// Records so many samples at 499 Hz, with the caller table of the kernel's image.
+pub(crate) fn record(client: &Client, samples: u64) {
+    let image = program().to_str().unwrap();
+    client.record_samples(samples, &["-F", "499", "--image", image]);
+}
+
+/// What was recorded, as JSON.
+pub(crate) fn report(client: &Client) -> Value {
+    client
+        .report("run.unikprof", &["--json", "--no-inlines"])
+        .expect_json()
+}
+
+/// Stacks, the outermost function first, and their samples or nanoseconds.
+pub(crate) fn samples_by_stack(client: &Client) -> Vec<(String, u64)> {
+    let folded = client
+        .report("run.unikprof", &["--format", "folded", "--no-inlines"])
+        .expect_success()
+        .stdout;
+    let lines = folded.lines().map(|line| {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        (stack.to_owned(), count.parse().unwrap())
+    });
+    lines.collect()
+}
+
+/// What `doctor` finds, whatever it thinks of it.
+pub(crate) fn doctor(client: &Client) -> Value {
+    let mut command = client.command();
+    command
+        .args(["doctor", "run.unikprof", "--json", "--image"])
+        .arg(program());
+    let output = command.output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Asserts that a report accounts for every tick.
+pub(crate) fn counters_add_up(report: &Value) {
+    let counters = &report["counters"];
+    let count = |name: &str| counters[name].as_u64().unwrap();
+    let parts = ["recorded", "overflow", "lost", "masked", "idle"];
+    let sum: u64 = parts.iter().map(|part| count(part)).sum();
+    assert_eq!(count("ticks"), sum, "{counters:#}");
+    let functions = report["functions"].as_array().unwrap();
+    let own: u64 = functions.iter().map(|f| f["self"].as_u64().unwrap()).sum();
+    assert_eq!(own, count("recorded"), "every sample has one leaf");
 }

@@ -1,0 +1,94 @@
+//! Whether a recording of the kernel in C says what it did: functions, lines, callers.
+
+use std::ops::RangeInclusive;
+
+use crate::harness::{on, record, report, samples_by_stack};
+
+const SOURCE: &str = include_str!("../../guests/c-xen/work.c");
+
+/// What works without masking events, with its share of that and the functions above it. `grind` is a leaf, for
+/// which gcc makes no frame: its caller comes from the caller table.
+const WORKERS: [(&str, f64, [&str; 3]); 2] = [
+    ("grind", 5.0 / 8.0, ["mill", "miller", "thread_begin"]),
+    ("knead", 3.0 / 8.0, ["bake", "baker", "thread_begin"]),
+];
+
+const SAMPLES: u64 = 1_000;
+
+/// How far a measured share may be off: six standard deviations of 800 samples are 0.1.
+const TOLERANCE: f64 = 0.12;
+
+#[test]
+fn c_functions_have_their_names_shares_and_lines() {
+    on("c_functions_have_their_names_shares_and_lines", |client| {
+        record(client, SAMPLES);
+        let report = report(client);
+        let functions = report["functions"].as_array().unwrap();
+        let found = WORKERS.map(|(name, ..)| {
+            let found = functions.iter().find(|function| function["name"] == name);
+            found.unwrap_or_else(|| panic!("no `{name}`: {functions:#?}"))
+        });
+        let own = found.map(|function| function["self"].as_f64().unwrap());
+        let all: f64 = own.iter().sum();
+        // The rest is the kernel's netfront and the agent's TCP, with which this client was answered.
+        assert!(all * 2.0 >= SAMPLES as f64, "{functions:#?}");
+        for (((name, share, _), function), own) in WORKERS.iter().zip(found).zip(own) {
+            let measured = own / all;
+            assert!((measured - share).abs() < TOLERANCE, "{name}: {measured}");
+            let file = function["file"].as_str().unwrap();
+            assert!(file.ends_with("c-xen/work.c"), "{function:#}");
+            let line = usize::try_from(function["line"].as_u64().unwrap()).unwrap();
+            let lines = lines_of(name);
+            assert!(
+                lines.contains(&line),
+                "{name}: line {line} is not in {lines:?}"
+            );
+        }
+    });
+}
+
+/// Guards against a stack pointer, frame pointer or stack bounds that the kernel's entry gets wrong, against a
+/// chain that does not end with its thread, and against the lost caller of a leaf.
+#[test]
+fn callers_are_those_of_the_thread_that_ran() {
+    on("callers_are_those_of_the_thread_that_ran", |client| {
+        record(client, SAMPLES);
+        let (mut right, mut worked) = (0, 0);
+        let stacks = samples_by_stack(client);
+        for (stack, count) in &stacks {
+            let mut frames = stack.rsplit(';');
+            let leaf = frames.next().unwrap();
+            if let Some((_, _, above)) = WORKERS.iter().find(|(name, ..)| *name == leaf) {
+                worked += count;
+                right += count * u64::from(frames.eq(above.iter().copied()));
+            }
+        }
+        assert!(worked * 2 >= SAMPLES, "{stacks:#?}");
+        // A sample at the one instruction before a thread's frame is complete may lack a caller.
+        assert!(
+            right * 100 >= worked * 98,
+            "{right} of {worked}: {stacks:#?}"
+        );
+        // What serves the client runs on the boot's stack, and is marked as the agent's own.
+        let own = "[unikprof agent];boot_entry;kernel_main;profiler_serve;";
+        assert!(
+            stacks.iter().any(|(stack, _)| stack.starts_with(own)),
+            "{stacks:#?}"
+        );
+    });
+}
+
+/// The lines of a function in the kernel's source.
+fn lines_of(function: &str) -> RangeInclusive<usize> {
+    let head = format!(" {function}(uint64_t state)");
+    let begins = SOURCE
+        .lines()
+        .position(|line| line.ends_with(&head))
+        .unwrap();
+    let length = SOURCE
+        .lines()
+        .skip(begins)
+        .position(|line| line == "}")
+        .unwrap();
+    begins + 1..=begins + 1 + length
+}

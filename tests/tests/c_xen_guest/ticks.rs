@@ -1,0 +1,100 @@
+//! Whether every tick is accounted for where the kernel keeps the timer and masks events now and then.
+
+use serde_json::Value;
+use unikprof_client::exit_code;
+
+use crate::harness::{counters_add_up, doctor, on, record, report, samples_by_stack};
+
+const SAMPLES: u64 = 1_000;
+
+/// Two tenths of the work is done with events masked: ticks that fall due there come by a forced upcall, without
+/// registers. Told as what was interrupted they would be samples of the code that unmasks; untold, missing.
+#[test]
+fn ticks_of_masked_stretches_are_counted_as_masked() {
+    on(
+        "ticks_of_masked_stretches_are_counted_as_masked",
+        |client| {
+            record(client, SAMPLES);
+            let report = report(client);
+            counters_add_up(&report);
+            let counters = &report["counters"];
+            let count = |name: &str| counters[name].as_u64().unwrap();
+            // Besides `prove` the kernel masks events where it blocks and switches threads, longer in an emulator.
+            let masked = count("masked") as f64 / count("ticks") as f64;
+            assert!((0.08..0.5).contains(&masked), "{masked}: {counters:#}");
+            for reason in ["overflow", "lost", "truncated"] {
+                assert_eq!(counters[reason], 0, "{counters:#}");
+            }
+            assert!(count("broken") * 100 <= count("recorded"), "{counters:#}");
+            // Where it has masked events no sample can lie; what it calls to unmask them has some.
+            let masked_code: u64 = samples_by_stack(client)
+                .iter()
+                .filter(|(stack, _)| stack.ends_with(";prove"))
+                .map(|(_, count)| count)
+                .sum();
+            assert!(masked_code * 50 <= count("recorded"), "{masked_code}");
+        },
+    );
+}
+
+/// Guards against a tick source whose deadlines are not the agent's: a timer that is left unset, or set by the
+/// kernel's own deadline alone.
+#[test]
+fn the_kernel_keeps_the_timer_and_the_rate_comes() {
+    on("the_kernel_keeps_the_timer_and_the_rate_comes", |client| {
+        record(client, SAMPLES);
+        let report = report(client);
+        let running_ns = report["vcpus"][0]["runstate"]["running_ns"]
+            .as_u64()
+            .unwrap();
+        let due = running_ns / report["recording"]["period_ns"].as_u64().unwrap();
+        let ticks = report["counters"]["ticks"].as_u64().unwrap();
+        assert!(ticks <= due + due / 10 + 20, "{ticks} of {due}");
+        assert!(ticks >= due / 4, "{ticks} of {due}");
+        // The kernel's own deadlines end its sleeps: the sampler is asked then too, and answers that it is early.
+        assert!(report["counters"]["early"].as_u64() > Some(0));
+    });
+}
+
+#[test]
+fn the_doctor_finds_the_masked_events_and_nothing_else_of_the_kernels() {
+    let case = "the_doctor_finds_the_masked_events_and_nothing_else_of_the_kernels";
+    on(case, |client| {
+        record(client, SAMPLES);
+        let found = doctor(client);
+        let checks = found["checks"].as_array().unwrap();
+        let verdict = |name: &str| -> &Value {
+            let check = checks.iter().find(|check| check["name"] == name);
+            &check.unwrap_or_else(|| panic!("no check {name}: {checks:#?}"))["verdict"]
+        };
+        for name in [
+            "complete",
+            "consistent",
+            "build-id",
+            "names",
+            "frame pointers",
+            "depth",
+            "callers",
+            "interval",
+            "lost",
+            "overflow",
+        ] {
+            assert_eq!(verdict(name), "good", "{name}: {checks:#?}");
+        }
+        assert_eq!(verdict("masked"), "bad", "{checks:#?}");
+        // It polls from a thread: stuck, it answers nobody.
+        assert_eq!(verdict("reachable"), "look", "{checks:#?}");
+    });
+}
+
+/// The image is known by the build-id that the linker script keeps and the kernel hands over.
+#[test]
+fn another_image_is_refused() {
+    on("another_image_is_refused", |client| {
+        record(client, 100);
+        let other = client.command();
+        client
+            .report_with("run.unikprof", other.get_program().as_ref(), &[])
+            .expect_code(exit_code::INPUT);
+    });
+}
