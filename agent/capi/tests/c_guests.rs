@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use unikprof_proto::frame::{self, Message};
-use unikprof_proto::message::{Start, Stop};
+use unikprof_proto::message::{Check, Counters, Start, Status, Stop};
 use unikprof_proto::{code, preamble};
 
 /// What a client sends, as C source.
@@ -25,13 +25,21 @@ fn client() -> String {
         flags: 0,
         caller_table: None,
     };
-    let mut source = "extern const unsigned char client_start[], client_stop[];\n\
-                      extern const unsigned client_start_length, client_stop_length;\n"
-        .to_owned();
+    let mut source = String::new();
     let first = [&preamble::encode(preamble::OPEN)[..], &encoded(&start)].concat();
-    for (name, bytes) in [("start", first), ("stop", encoded(&Stop { recording: 0 }))] {
+    for (name, bytes) in [
+        ("start", first),
+        ("stop", encoded(&Stop { recording: 0 })),
+        ("check", encoded(&Check {})),
+    ] {
         let length = bytes.len();
-        write!(source, "const unsigned char client_{name}[] = {{").unwrap();
+        write!(
+            source,
+            "extern const unsigned char client_{name}[];\n\
+             extern const unsigned client_{name}_length;\n\
+             const unsigned char client_{name}[] = {{"
+        )
+        .unwrap();
         for byte in bytes {
             write!(source, "{byte},").unwrap();
         }
@@ -50,8 +58,9 @@ fn encoded<'f, M: Message<'f>>(message: &M) -> Vec<u8> {
     buffer[..length].to_vec()
 }
 
-/// Compiles `name` with the header in `header`, links it with the archive in `archive`, and runs it.
-fn run(name: &str, header: &Path, archive: &Path, flags: &[&str]) {
+/// Compiles `name` with the header in `header`, links it with the archive in `archive`, and runs it; answers
+/// what it printed.
+fn run(name: &str, header: &Path, archive: &Path, flags: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
     let (program, messages) = (folder.path().join(name), folder.path().join("client.c"));
@@ -86,6 +95,7 @@ fn run(name: &str, header: &Path, archive: &Path, flags: &[&str]) {
     println!("{said}");
     assert!(output.status.success(), "{}: {failed}", output.status);
     assert!(said.ends_with("all as it should be\n"), "{said}");
+    said.into_owned()
 }
 
 /// A wrong call that crashed would take the guest with it.
@@ -119,4 +129,62 @@ fn upcalls_come_on_any_stack_and_calls_take_as_much_as_they_say() {
 #[test]
 fn frames_are_taken_and_given() {
     run("frames", build::frames(), build::frames(), &[]);
+}
+
+/// A guest that lies, of its stacks above all, and memory that the agent then believed would be read. What comes of
+/// each lie is counted: nothing is lost without a trace.
+#[test]
+fn every_lie_is_an_error_or_a_counted_loss() {
+    let said = run("lies", build::streams(), build::streams(), &[]);
+    let mut before = Counters::default();
+    let mut lies = 0;
+    for line in said.lines().filter(|line| line.contains(';')) {
+        let [lie, expected, answer] = line.split("; ").collect::<Vec<_>>().try_into().unwrap();
+        let mut numbers = expected.split(' ').map(|text| text.parse::<u64>().unwrap());
+        let [recorded, broken, masked] = [(); 3].map(|()| numbers.next().unwrap());
+        let now = counters(answer);
+        assert!(now.add_up(), "{lie}: {now:?}");
+        let grown = [
+            now.recorded - before.recorded,
+            now.broken - before.broken,
+            now.masked - before.masked,
+            now.ticks - before.ticks,
+        ];
+        let expected = [recorded, broken, masked, recorded + masked];
+        assert_eq!(
+            grown, expected,
+            "{lie}: recorded, broken, masked, ticks: {now:?}"
+        );
+        before = now;
+        lies += 1;
+    }
+    assert!(lies > 15, "{said}");
+}
+
+/// The counters in an agent's answer to a [`Check`], as hexadecimal.
+fn counters(answer: &str) -> Counters {
+    let bytes: Vec<u8> = (0..answer.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&answer[at..at + 2], 16).unwrap())
+        .collect();
+    let mut rest = &bytes[..];
+    while let Some(frame) = frame::split(rest).unwrap() {
+        if let Ok(status) = frame::decode::<Status<'_>>(&frame) {
+            return status.counters;
+        }
+        rest = &rest[frame.length()..];
+    }
+    panic!("no status in {answer}");
+}
+
+/// Two threads in one call would write the same session; an agent that is stopped while an upcall is inside would
+/// leave it writing to memory that is the guest's again.
+#[test]
+fn threads_that_poll_at_once_and_a_stop_in_between_harm_nothing() {
+    run(
+        "threads",
+        build::streams(),
+        build::streams(),
+        &["-D_DEFAULT_SOURCE"],
+    );
 }

@@ -104,6 +104,8 @@ extern const unsigned char client_start[];
 extern const unsigned client_start_length;
 extern const unsigned char client_stop[];
 extern const unsigned client_stop_length;
+extern const unsigned char client_check[];
+extern const unsigned client_check_length;
 
 /* Sends bytes and takes all that is answered; answers how many bytes that is. */
 static inline int64_t guest_converse(int32_t connection, const unsigned char *bytes, unsigned length)

@@ -112,6 +112,21 @@ static void memory_in_any_alignment(void)
     }
 }
 
+/* A packed structure, or one in a byte buffer, is read as any other. */
+static void structures_in_any_alignment(void)
+{
+    static unsigned char places[3][256];
+    struct unikprof_config moved = config;
+    CHECK(sizeof config < 256 - 3 && sizeof ops < 256 - 3 && sizeof mapping < 256 - 3);
+    for (size_t offset = 1; offset < 4; offset++) {
+        moved.mappings = memcpy(places[0] + offset, &mapping, sizeof mapping);
+        CHECK_CODE(unikprof_init(memcpy(places[1] + offset, &moved, sizeof moved),
+                                 memcpy(places[2] + offset, &ops, sizeof ops), memory, sizeof memory),
+                   UNIKPROF_OK);
+        CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
+    }
+}
+
 static void connections_that_are_none(void)
 {
     int32_t open[UNIKPROF_SESSIONS], again;
@@ -296,6 +311,7 @@ int main(void)
     before_the_start();
     a_start_that_cannot_be();
     memory_in_any_alignment();
+    structures_in_any_alignment();
     connections_that_are_none();
     calls_inside_of_calls();
     no_table();

@@ -1,0 +1,116 @@
+/* A guest that tells untrue things of its stacks, its registers and its vCPU: an error, or a tick that is counted as
+ * what it was. Prints, for each lie, how many ticks came of it and as what, and the agent's own account. */
+#include "guest.h"
+
+#define EACH 20
+
+static unsigned char memory[1 << 20];
+static uint64_t elsewhere[8];
+
+static uint32_t told_vcpu;
+static int32_t told_known = 1;
+
+static uint32_t lying_vcpu(void *context)
+{
+    (void)context;
+    return told_vcpu;
+}
+
+static int32_t lying_stack_bounds(void *context, uint64_t sp, struct unikprof_range *bounds)
+{
+    (void)guest_stack_bounds(context, sp, bounds);
+    /* The library filled these in, and has no use for them any more. */
+    bounds->size = bounds->version = UINT32_MAX;
+    return told_known;
+}
+
+static void print_account(const char *lie, int32_t client, unsigned recorded, unsigned broken, unsigned masked)
+{
+    unsigned char answer[4096];
+    int64_t length = 0, given;
+    CHECK(unikprof_connection_input(client, client_check, client_check_length) == client_check_length);
+    do {
+        unikprof_poll(time_ns);
+        given = unikprof_connection_output(client, answer + length, sizeof answer - (size_t)length);
+        CHECK(given >= 0);
+        length += given;
+    } while (given > 0);
+    CHECK(length > 0);
+    printf("%s; %u %u %u; ", lie, recorded, broken, masked);
+    for (int64_t index = 0; index < length; index++) {
+        printf("%02x", answer[index]);
+    }
+    printf("\n");
+}
+
+int main(void)
+{
+    struct unikprof_mapping mapping = guest_mapping();
+    struct unikprof_config config = guest_config(&mapping);
+    struct unikprof_ops ops = guest_ops();
+    struct unikprof_registers registers;
+    unsigned char somewhere[sizeof registers + 8];
+    int32_t client;
+    uint64_t deadline_ns;
+
+    ops.vcpu = lying_vcpu;
+    ops.stack_bounds = lying_stack_bounds;
+    CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_OK);
+    client = unikprof_connection_open();
+    CHECK(guest_converse(client, client_start, client_start_length) > 16);
+    deadline_ns = unikprof_deadline();
+
+    /* `untruth` is done anew for each tick, to registers and stacks that are as they should be. */
+#define LIE(name, untruth, given, recorded, broken, masked)                    \
+    do {                                                                       \
+        for (int tick = 0; tick < EACH; tick++) {                              \
+            registers = guest_interrupted();                                   \
+            time_ns = deadline_ns;                                             \
+            untruth;                                                           \
+            deadline_ns = unikprof_on_tick((const void *)(given));             \
+            told_known = 1;                                                    \
+            told_vcpu = 0;                                                     \
+            if (deadline_ns == UNIKPROF_NO_DEADLINE) {                         \
+                deadline_ns = unikprof_deadline();                             \
+            }                                                                  \
+        }                                                                      \
+        print_account(name, client, recorded, broken, masked);                 \
+    } while (0)
+
+    LIE("the truth", (void)0, &registers, EACH, 0, 0);
+
+    LIE("no stack", told_known = 0, &registers, EACH, EACH, 0);
+    LIE("an empty stack", told_bounds.end = told_bounds.start, &registers, EACH, EACH, 0);
+    LIE("a stack turned round", told_bounds.start = UINT64_MAX, &registers, EACH, EACH, 0);
+    LIE("a stack above", told_bounds.start += 8, &registers, EACH, EACH, 0);
+    LIE("another stack",
+        (told_bounds.start = (uint64_t)elsewhere, told_bounds.end = (uint64_t)(elsewhere + 8)), &registers,
+        EACH, EACH, 0);
+    LIE("a stack that ends within a frame", told_bounds.end = (uint64_t)(stack + 3), &registers, EACH, EACH, 0);
+    LIE("a stack that ends within a word", told_bounds.end -= 3, &registers, EACH, EACH, 0);
+    /* All that lies below the stack pointer is passed over, wherever it is said to begin. */
+    LIE("a stack from 0 on", told_bounds.start = 0, &registers, EACH, 0, 0);
+
+    LIE("a frame pointer below", registers.fp = 8, &registers, EACH, EACH, 0);
+    LIE("a frame pointer above", registers.fp = UINT64_MAX - 7, &registers, EACH, EACH, 0);
+    LIE("a frame pointer that is not aligned", registers.fp += 1, &registers, EACH, EACH, 0);
+    LIE("a frame that leads to itself", stack[2] = (uint64_t)&stack[2], &registers, EACH, EACH, 0);
+    LIE("a frame that leads down", stack[4] = (uint64_t)stack, &registers, EACH, EACH, 0);
+    LIE("a pc in no code", registers.pc = 1, &registers, EACH, 0, 0);
+
+    LIE("no registers", (void)0, NULL, 0, 0, EACH);
+    LIE("registers that are not aligned", memcpy(somewhere + 3, &registers, sizeof registers), somewhere + 3, EACH,
+        0, 0);
+    LIE("registers of no size", registers.size = 0, &registers, 0, 0, EACH);
+    CHECK_CODE(unikprof_take_error(), UNIKPROF_E_SIZE);
+    CHECK_CODE(unikprof_take_error(), UNIKPROF_OK);
+
+    LIE("a vCPU that is not sampled", told_vcpu = UNIKPROF_NO_VCPU, &registers, 0, 0, 0);
+    LIE("a vCPU that is not there", told_vcpu = 1, &registers, 0, 0, 0);
+    LIE("a vCPU far beyond", told_vcpu = UNIKPROF_NO_VCPU - 1, &registers, 0, 0, 0);
+    LIE("the truth again", (void)0, &registers, EACH, 0, 0);
+
+    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
+    puts("all as it should be");
+    return 0;
+}

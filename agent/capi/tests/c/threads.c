@@ -1,0 +1,141 @@
+/* Two threads poll, a third takes the upcalls, and the first stops the agent in the middle of a recording, again and
+ * again: an error or a counted loss, and after the stop not a byte of the guest's memory is touched. */
+#include <pthread.h>
+
+#include "guest.h"
+
+#define ROUNDS 40
+#define POLLS 300
+
+static unsigned char memory[1 << 20];
+static unsigned char caller_memory[1000];
+static int is_over;
+static unsigned long polls_done, were_busy, ticks_after_stop;
+/* Odd while the agent is stopped. */
+static unsigned long starts_and_stops = 1;
+
+static uint64_t shared_now_ns(void *context)
+{
+    (void)context;
+    return __atomic_load_n(&time_ns, __ATOMIC_SEQ_CST);
+}
+
+static uint64_t shared_running_ns(void *context, uint32_t vcpu)
+{
+    (void)vcpu;
+    return shared_now_ns(context);
+}
+
+static int32_t shared_stack_bounds(void *context, uint64_t sp, struct unikprof_range *bounds)
+{
+    (void)context;
+    (void)sp;
+    bounds->start = told_bounds.start;
+    bounds->end = told_bounds.end;
+    return 1;
+}
+
+static void *upcalls(void *registers)
+{
+    while (!__atomic_load_n(&is_over, __ATOMIC_SEQ_CST)) {
+        unsigned long before = __atomic_load_n(&starts_and_stops, __ATOMIC_SEQ_CST);
+        uint64_t deadline_ns;
+        __atomic_add_fetch(&time_ns, 300000, __ATOMIC_SEQ_CST);
+        deadline_ns = unikprof_on_tick(registers);
+        if (before % 2 == 1 && before == __atomic_load_n(&starts_and_stops, __ATOMIC_SEQ_CST)) {
+            CHECK(deadline_ns == UNIKPROF_NO_DEADLINE);
+            __atomic_add_fetch(&ticks_after_stop, 1, __ATOMIC_SEQ_CST);
+        }
+    }
+    return NULL;
+}
+
+static void *polls(void *unused)
+{
+    while (!__atomic_load_n(&is_over, __ATOMIC_SEQ_CST)) {
+        unikprof_poll(shared_now_ns(NULL));
+        __atomic_add_fetch(&polls_done, 1, __ATOMIC_SEQ_CST);
+    }
+    return unused;
+}
+
+/* Does a call that may be told that another thread is at it. */
+#define PATIENTLY(answer, call)                                                \
+    do {                                                                       \
+        answer = (call);                                                       \
+    } while (answer == UNIKPROF_E_BUSY)
+
+static void record(const struct unikprof_config *config, const struct unikprof_ops *ops)
+{
+    char answer[512];
+    unsigned sent = 0;
+    int64_t code, client;
+    __atomic_add_fetch(&starts_and_stops, 1, __ATOMIC_SEQ_CST);
+    PATIENTLY(code, unikprof_init(config, ops, memory, sizeof memory));
+    CHECK_CODE(code, UNIKPROF_OK);
+    PATIENTLY(client, unikprof_connection_open());
+    CHECK(client >= 0);
+    while (sent < client_start_length) {
+        PATIENTLY(code, unikprof_connection_input((int32_t)client, client_start + sent,
+                                                  client_start_length - sent));
+        CHECK(code >= 0);
+        sent += (unsigned)code;
+    }
+    for (int turn = 0; turn < POLLS; turn++) {
+        unikprof_poll(shared_now_ns(NULL));
+        code = unikprof_take_error();
+        CHECK(code == UNIKPROF_OK || code == UNIKPROF_E_BUSY || code == UNIKPROF_E_NOT_STARTED);
+        were_busy += code == UNIKPROF_E_BUSY;
+        code = unikprof_connection_output((int32_t)client, answer, sizeof answer);
+        CHECK(code >= 0 || code == UNIKPROF_E_BUSY);
+    }
+    CHECK(unikprof_deadline() != UNIKPROF_NO_DEADLINE);
+    PATIENTLY(code, unikprof_stop());
+    CHECK_CODE(code, UNIKPROF_OK);
+}
+
+/* The memory is the guest's again: what it writes there stays. */
+static void use_the_memory(void)
+{
+    unsigned long before;
+    memset(memory, 0xa5, sizeof memory);
+    memset(caller_memory, 0xa5, sizeof caller_memory);
+    __atomic_add_fetch(&starts_and_stops, 1, __ATOMIC_SEQ_CST);
+    before = __atomic_load_n(&ticks_after_stop, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&ticks_after_stop, __ATOMIC_SEQ_CST) < before + 10) {
+        sched_yield();
+    }
+    for (size_t index = 0; index < sizeof memory; index++) {
+        CHECK(memory[index] == 0xa5);
+    }
+    for (size_t index = 0; index < sizeof caller_memory; index++) {
+        CHECK(caller_memory[index] == 0xa5);
+    }
+}
+
+int main(void)
+{
+    struct unikprof_mapping mapping = guest_mapping();
+    struct unikprof_config config = guest_config(&mapping);
+    struct unikprof_ops ops = guest_ops();
+    struct unikprof_registers registers = guest_interrupted();
+    pthread_t ticker, poller;
+
+    config.caller_memory = caller_memory;
+    config.caller_memory_length = sizeof caller_memory;
+    ops.now_ns = shared_now_ns;
+    ops.running_ns = shared_running_ns;
+    ops.stack_bounds = shared_stack_bounds;
+    CHECK(pthread_create(&ticker, NULL, upcalls, &registers) == 0);
+    CHECK(pthread_create(&poller, NULL, polls, NULL) == 0);
+    for (int round = 0; round < ROUNDS; round++) {
+        record(&config, &ops);
+        use_the_memory();
+    }
+    __atomic_store_n(&is_over, 1, __ATOMIC_SEQ_CST);
+    CHECK(pthread_join(ticker, NULL) == 0 && pthread_join(poller, NULL) == 0);
+    CHECK(polls_done > 0);
+    printf("%lu polls of the other thread, %lu times both at once\n", polls_done, were_busy);
+    puts("all as it should be");
+    return 0;
+}
