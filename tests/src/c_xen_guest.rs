@@ -1,13 +1,13 @@
 //! Builds the kernel in C of `tests/guests/c-xen`, as its guide (`docs/embedding/c.md`) says.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use crate::lab::{LabError, target_folder};
 
 /// The compiler's flags that matter to the profiler or to the kernel; the guide explains them.
-const FLAGS: &[&str] = &[
+pub const FLAGS: &[&str] = &[
     "-std=gnu11",
     "-O2",
     "-g",
@@ -24,7 +24,8 @@ const FLAGS: &[&str] = &[
     "-Werror",
 ];
 
-const LINK_FLAGS: &[&str] = &[
+/// The linker's flags.
+pub const LINK_FLAGS: &[&str] = &[
     "-nostdlib",
     "-static",
     "-no-pie",
@@ -62,6 +63,9 @@ pub fn build_c_xen_guest(agent: Agent) -> Result<PathBuf, LabError> {
     let folder = folder
         .canonicalize()
         .map_err(|e| LabError::setup(step, e))?;
+    // Others may build the same: the archive's header is written in place.
+    let lock = File::create(folder.join("lock")).map_err(|e| LabError::setup(step, e))?;
+    lock.lock().map_err(|e| LabError::setup(step, e))?;
     let mut gcc = Command::new("gcc");
     gcc.current_dir(&sources);
     gcc.args(FLAGS).args(LINK_FLAGS).arg("-I").arg(&folder);
@@ -80,7 +84,7 @@ pub fn build_c_xen_guest(agent: Agent) -> Result<PathBuf, LabError> {
             gcc.arg(folder.join("libunikprof.a"));
         }
     }
-    // Another process may build or read the same: the image is renamed into place.
+    // A lab may be reading the last one: the image is renamed into place.
     let image = folder.join("c-xen.elf");
     let beside = folder.join(format!(".c-xen.elf.{}", std::process::id()));
     run(step, gcc.arg("-o").arg(&beside))?;

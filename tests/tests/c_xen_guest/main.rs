@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod blocked;
+mod guide;
 mod harness;
 mod names;
 mod size;

@@ -15,8 +15,12 @@ const WORKERS: [(&str, f64, [&str; 3]); 2] = [
 
 const SAMPLES: u64 = 1_000;
 
-/// How far a measured share may be off: six standard deviations of 800 samples are 0.1.
-const TOLERANCE: f64 = 0.12;
+/// So many of them at least lie in the workers. The rest is what served this client, and on a busy machine the
+/// samples that came late, whose place is not known.
+const IN_WORKERS: u64 = SAMPLES / 3;
+
+/// How far a measured share may be off: five standard deviations of so many samples.
+const TOLERANCE: f64 = 0.14;
 
 #[test]
 fn c_functions_have_their_names_shares_and_lines() {
@@ -30,8 +34,7 @@ fn c_functions_have_their_names_shares_and_lines() {
         });
         let own = found.map(|function| function["self"].as_f64().unwrap());
         let all: f64 = own.iter().sum();
-        // The rest is the kernel's netfront and the agent's TCP, with which this client was answered.
-        assert!(all * 2.0 >= SAMPLES as f64, "{functions:#?}");
+        assert!(all >= IN_WORKERS as f64, "{functions:#?}");
         for (((name, share, _), function), own) in WORKERS.iter().zip(found).zip(own) {
             let measured = own / all;
             assert!((measured - share).abs() < TOLERANCE, "{name}: {measured}");
@@ -63,7 +66,7 @@ fn callers_are_those_of_the_thread_that_ran() {
                 right += count * u64::from(frames.eq(above.iter().copied()));
             }
         }
-        assert!(worked * 2 >= SAMPLES, "{stacks:#?}");
+        assert!(worked >= IN_WORKERS, "{stacks:#?}");
         // A sample at the one instruction before a thread's frame is complete may lack a caller.
         assert!(
             right * 100 >= worked * 98,
