@@ -9,5 +9,6 @@ mod blocked;
 mod guide;
 mod harness;
 mod names;
+mod peers;
 mod size;
 mod ticks;

@@ -1,7 +1,10 @@
 //! What the cases run on: one lab with the kernel in C, and the client's program.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 use unikprof_tests::c_xen_guest::{Agent, build_c_xen_guest};
@@ -16,7 +19,7 @@ mod client;
 mod wait;
 
 use client::Client;
-use wait::wait_until;
+pub(crate) use wait::wait_until;
 
 const NAME: &str = "c-xen";
 
@@ -40,6 +43,11 @@ static LAB: Mutex<Option<Lab>> = Mutex::new(None);
 /// Runs a case with a client of the kernel, alone; the lab is booted once. Skips it, by name, where there can be
 /// no lab.
 pub(crate) fn on(case: &str, body: impl FnOnce(&Client)) {
+    on_address(case, |client, _| body(client));
+}
+
+/// The same with the address at which the kernel's profiler is reached.
+pub(crate) fn on_address(case: &str, body: impl FnOnce(&Client, SocketAddr)) {
     run_or_skip(case, || {
         let mut lab = LAB.lock().unwrap_or_else(PoisonError::into_inner);
         if lab.is_none() {
@@ -48,16 +56,28 @@ pub(crate) fn on(case: &str, body: impl FnOnce(&Client)) {
             *lab = Some(start_profiled(&LabConfig::with_guest(guest))?);
         }
         if let Some(lab) = &*lab {
-            body(&Client::of(profiler_address(lab, NAME)?));
+            let address = profiler_address(lab, NAME)?;
+            body(&Client::of(address), address);
         }
         Ok(())
     });
 }
 
-/// Records so many samples at 499 Hz, with the caller table of the kernel's image.
+/// Records so many samples at 499 Hz, with the caller table of the kernel's image. Asks now and then how many
+/// there are: each time the kernel serves a client, which then is in the profile.
 pub(crate) fn record(client: &Client, samples: u64) {
+    const ASK_EVERY: Duration = Duration::from_millis(300);
     let image = program().to_str().unwrap();
-    client.record_samples(samples, &["-F", "499", "--image", image]);
+    client
+        .connect(&["start", "-F", "499", "--image", image])
+        .expect_success();
+    wait_until("the samples", || {
+        thread::sleep(ASK_EVERY);
+        (client.status()["counters"]["recorded"].as_u64() >= Some(samples)).then_some(())
+    });
+    client
+        .connect(&["stop", "-o", "run.unikprof"])
+        .expect_success();
 }
 
 /// What was recorded, as JSON.
