@@ -93,8 +93,9 @@ bool events_mask(void)
 void events_unmask(void)
 {
     /* A forced upcall: cheaper than one by the processor, and the way of PV guests. The timer's handler has no
-     * registers to give then, and tells the agent NULL. */
-    while (shared_info.vcpus[0].upcall_pending != 0) {
+     * registers to give then, and tells the agent NULL. Once: what comes meanwhile interrupts, so that deadlines
+     * closer than a handler's time cannot keep the guest in here. */
+    if (shared_info.vcpus[0].upcall_pending != 0) {
         handle_all(NULL);
     }
     __asm__ volatile("sti" : : : "memory");

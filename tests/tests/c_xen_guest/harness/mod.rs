@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -40,6 +40,18 @@ impl Guest {
 
 static LAB: Mutex<Option<Lab>> = Mutex::new(None);
 
+/// A case that panics leaves nothing to the next: that boots a lab of its own.
+struct Turn(MutexGuard<'static, Option<Lab>>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // Dropped while panicking, a lab keeps its logs.
+            *self.0 = None;
+        }
+    }
+}
+
 /// Runs a case with a client of the kernel, alone; the lab is booted once. Skips it, by name, where there can be
 /// no lab.
 pub(crate) fn on(case: &str, body: impl FnOnce(&Client)) {
@@ -49,13 +61,14 @@ pub(crate) fn on(case: &str, body: impl FnOnce(&Client)) {
 /// The same with the address at which the kernel's profiler is reached.
 pub(crate) fn on_address(case: &str, body: impl FnOnce(&Client, SocketAddr)) {
     run_or_skip(case, || {
-        let mut lab = LAB.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turn = Turn(LAB.lock().unwrap_or_else(PoisonError::into_inner));
+        let lab = &mut *turn.0;
         if lab.is_none() {
             let mut guest = GuestConfig::new(NAME, program());
             guest.ports = vec![PROFILER_PORT];
             *lab = Some(start_profiled(&LabConfig::with_guest(guest))?);
         }
-        if let Some(lab) = &*lab {
+        if let Some(lab) = lab {
             let address = profiler_address(lab, NAME)?;
             body(&Client::of(address), address);
         }
