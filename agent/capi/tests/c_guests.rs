@@ -188,3 +188,14 @@ fn threads_that_poll_at_once_and_a_stop_in_between_harm_nothing() {
         &["-D_DEFAULT_SOURCE"],
     );
 }
+
+/// Ranges that overlap, in a guest without a `memmove` of its own.
+#[test]
+fn a_guest_without_memmove_gets_one() {
+    run(
+        "memmove",
+        build::streams(),
+        build::streams(),
+        &["-fno-builtin", "-static"],
+    );
+}

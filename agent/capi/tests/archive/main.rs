@@ -12,7 +12,9 @@ use std::process::Command;
 
 use code::Code;
 use object::read::archive::ArchiveFile;
-use object::{Object as _, ObjectSection as _, ObjectSymbol as _, SectionKind};
+use object::{
+    Object as _, ObjectSection as _, ObjectSymbol as _, RelocationFlags, SectionKind, elf,
+};
 
 /// What a guest calls from its upcalls.
 const UPCALLS: [&str; 5] = [
@@ -23,13 +25,18 @@ const UPCALLS: [&str; 5] = [
     "unikprof_resume",
 ];
 
-/// The bytes of the one object in the archive.
+/// The bytes of the agent's one object in the archive.
 fn object_of(folder: &Path) -> Vec<u8> {
     let bytes = fs::read(folder.join("libunikprof.a")).unwrap();
     let archive = ArchiveFile::parse(&*bytes).unwrap();
     let mut members = archive.members().map(Result::unwrap);
     let object = members.next().unwrap().data(&*bytes).unwrap().to_vec();
-    assert!(members.next().is_none(), "one object, linked and collected");
+    let others: Vec<&[u8]> = members.map(|member| member.name()).collect();
+    assert_eq!(
+        others,
+        [b"memmove.o"],
+        "one object, linked and collected, and what a guest may lack"
+    );
     object
 }
 
@@ -45,6 +52,26 @@ fn the_memory_functions_are_all_it_asks_for() {
             let allowed = ["", "memcpy", "memmove", "memset", "memcmp"];
             assert!(allowed.contains(&name), "it asks for `{name}`");
         }
+    }
+}
+
+/// A kernel whose linking makes no global offset table (an ELF file of 32 bits around code of 64) would
+/// call what happens to lie in the place of one.
+#[test]
+fn it_asks_for_no_global_offset_table() {
+    for folder in [build::streams(), build::frames()] {
+        let bytes = object_of(folder);
+        let object = object::File::parse(&*bytes).unwrap();
+        let mut looked_at = 0;
+        for (offset, relocation) in object.sections().flat_map(|section| section.relocations()) {
+            let RelocationFlags::Elf { r_type } = relocation.flags() else {
+                panic!("no ELF object");
+            };
+            let known = [elf::R_X86_64_64, elf::R_X86_64_PC32, elf::R_X86_64_PLT32];
+            assert!(known.contains(&r_type), "type {r_type} at {offset:#x}");
+            looked_at += 1;
+        }
+        assert!(looked_at > 100, "it was looked at");
     }
 }
 

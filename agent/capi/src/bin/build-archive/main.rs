@@ -1,11 +1,13 @@
-//! Builds `libunikprof.a` and puts it, with its header, into a folder.
+//! Builds `libunikprof.a` and puts it, with its headers, into a folder.
 //!
 //! ```text
 //! cargo run -p unikprof-capi --bin build-archive -- FOLDER [--smoltcp]
 //! ```
 //!
-//! `--smoltcp`: with the agent's own TCP, for guests that hand frames over. Needs GNU binutils (`nm`,
+//! `--smoltcp`: with the agent's own TCP, for guests that hand frames over. Needs GNU binutils (`as`,
 //! `ld`, `objcopy`, `ar`) beside the Rust toolchain.
+
+mod direct;
 
 use std::error::Error;
 use std::ffi::OsStr;
@@ -41,6 +43,9 @@ const PROFILE: [&str; 5] = [
 
 /// What exported names begin with; everything else is made local.
 const PREFIX: &str = "unikprof_";
+
+/// What a guest includes.
+const HEADERS: [&str; 1] = ["unikprof.h"];
 
 /// Sections that say how the object came about, and unwind tables: nothing unwinds through the agent, and
 /// its frame pointers are kept.
@@ -162,7 +167,17 @@ fn link(package: &Path, compiled: &Path, work: &Path) -> Result<PathBuf, Box<dyn
         objcopy.args(["--remove-section", section]);
     }
     run(objcopy.arg(&reached).arg(&object))?;
-    run(Command::new("ar").arg("rcsD").arg(&archive).arg(&object))?;
+    let mut bytes = fs::read(&object)?;
+    direct::rewrite(&mut bytes)?;
+    fs::write(&object, bytes)?;
+
+    let memmove = work.join("memmove.o");
+    let mut assembler = Command::new("as");
+    assembler.args(["--64", "-o"]).arg(&memmove);
+    run(assembler.arg(package.join("src/memmove.s")))?;
+
+    let mut ar = Command::new("ar");
+    run(ar.arg("rcsD").arg(&archive).args([&object, &memmove]))?;
     Ok(archive)
 }
 
@@ -183,10 +198,9 @@ fn exported(package: &Path) -> Result<Vec<String>, Box<dyn Error>> {
 
 fn place(package: &Path, archive: &Path, folder: &Path) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(folder)?;
-    fs::copy(
-        package.join("include/unikprof.h"),
-        folder.join("unikprof.h"),
-    )?;
+    for header in HEADERS {
+        fs::copy(package.join("include").join(header), folder.join(header))?;
+    }
     // Renamed into place, so that nobody links half of it.
     let beside = folder.join(format!(".libunikprof.a.{}", process::id()));
     fs::copy(archive, &beside)?;
