@@ -189,6 +189,27 @@ fn threads_that_poll_at_once_and_a_stop_in_between_harm_nothing() {
     );
 }
 
+/// Times, stacks and the build-id that every guest on Xen would have to get right on its own.
+#[test]
+fn a_guest_on_xen_is_asked_by_the_header_for_it() {
+    let c = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
+    let include = format!("-I{}", c.display());
+    run("xen_guest", build::streams(), build::streams(), &[&include]);
+}
+
+/// A byte that is lost or sent twice, or a connection that ends while lwIP works on it.
+#[test]
+fn clients_are_served_over_lwip() {
+    let c = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
+    let include = format!("-I{}", c.display());
+    run(
+        "lwip_guest",
+        build::streams(),
+        build::streams(),
+        &[&include, "-fsanitize=address,undefined"],
+    );
+}
+
 /// Ranges that overlap, in a guest without a `memmove` of its own.
 #[test]
 fn a_guest_without_memmove_gets_one() {

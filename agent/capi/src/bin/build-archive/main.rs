@@ -45,7 +45,7 @@ const PROFILE: [&str; 5] = [
 const PREFIX: &str = "unikprof_";
 
 /// What a guest includes.
-const HEADERS: [&str; 1] = ["unikprof.h"];
+const HEADERS: [&str; 3] = ["unikprof.h", "unikprof_lwip.h", "unikprof_xen.h"];
 
 /// Sections that say how the object came about, and unwind tables: nothing unwinds through the agent, and
 /// its frame pointers are kept.

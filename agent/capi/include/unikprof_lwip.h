@@ -1,0 +1,273 @@
+/*
+ * Serves unikprof's clients over lwIP's raw TCP, for guests that have lwIP (1.3 to 2.2; callbacks,
+ * LWIP_CALLBACK_API, and timeouts, LWIP_TIMERS where there is such an option).
+ *
+ * Include it in one source file. Behind unikprof_init, on the thread that runs lwIP's core:
+ *
+ *   tcpip_callback(unikprof_lwip_start, &server);      with lwIP's thread (NO_SYS = 0)
+ *   unikprof_lwip_start(&server);                      without
+ *
+ * All of it runs on that thread from then on. While the guest's own code keeps that thread from
+ * running, no client is served; samples are taken all the same.
+ */
+
+#ifndef UNIKPROF_LWIP_H
+#define UNIKPROF_LWIP_H
+
+#include <lwip/opt.h>
+#include <lwip/pbuf.h>
+#include <lwip/sys.h>
+#include <lwip/tcp.h>
+#ifdef LWIP_VERSION_MAJOR
+#if LWIP_VERSION_MAJOR >= 2
+#include <lwip/timeouts.h>
+#endif
+#endif
+#include <unikprof.h>
+
+/* Where clients are served, and what the guest does for it. It stays where it is. */
+struct unikprof_lwip {
+    /* The TCP port. */
+    uint16_t port;
+    /* The clock of struct unikprof_ops, with its context. */
+    uint64_t (*now_ns)(void *context);
+    void *context;
+    /* Programs the timer for the sampler's deadline, or the guest's own where that is earlier;
+       UNIKPROF_NO_DEADLINE: there is none. For a recording may have begun. NULL for a guest with kick. */
+    void (*set_timer)(uint64_t deadline_ns);
+};
+
+/* The longest piece that is given to lwIP at once, in bytes. */
+#define UNIKPROF_LWIP_PIECE 512
+
+/* The longest wait for lwIP's timeouts, in ns. */
+#define UNIKPROF_LWIP_LONGEST_WAIT_NS UINT64_C(60000000000)
+
+struct unikprof_lwip_client {
+    /* NULL: the place is free. */
+    struct tcp_pcb *pcb;
+    int32_t connection;
+    /* What came and was not taken yet; its peer sends no more than its window. */
+    struct pbuf *input;
+    /* The peer has closed its side. */
+    int ended;
+};
+
+static struct unikprof_lwip_client unikprof_lwip_clients[UNIKPROF_SESSIONS];
+
+static const struct unikprof_lwip *unikprof_lwip_server;
+
+static void unikprof_lwip_turn(void *unused);
+
+/* lwIP's callbacks only note what has happened: none of its connections may end while it is busy with
+   it. The work is done by a timeout at once. */
+static void unikprof_lwip_turn_in(uint32_t wait_ms)
+{
+    sys_untimeout(unikprof_lwip_turn, NULL);
+    sys_timeout(wait_ms, unikprof_lwip_turn, NULL);
+}
+
+static void unikprof_lwip_forget(struct unikprof_lwip_client *client)
+{
+    unikprof_connection_close(client->connection);
+    if (client->input != NULL) {
+        pbuf_free(client->input);
+    }
+    client->pcb = NULL;
+    client->input = NULL;
+}
+
+/* Closes a connection once what was written is sent, or at once where something got lost. */
+static void unikprof_lwip_end(struct unikprof_lwip_client *client, int in_order)
+{
+    struct tcp_pcb *pcb = client->pcb;
+    /* What came and was not taken is not wanted any more; lwIP counts it as taken. */
+    unikprof_lwip_forget(client);
+    tcp_arg(pcb, NULL);
+    tcp_recv(pcb, NULL);
+    tcp_sent(pcb, NULL);
+    tcp_err(pcb, NULL);
+    if (!in_order || tcp_close(pcb) != ERR_OK) {
+        tcp_abort(pcb);
+    }
+}
+
+static err_t unikprof_lwip_received(void *argument, struct tcp_pcb *pcb, struct pbuf *bytes, err_t error)
+{
+    struct unikprof_lwip_client *client = argument;
+    (void)pcb;
+    (void)error;
+    if (bytes == NULL) {
+        client->ended = 1;
+    } else if (client->input == NULL) {
+        client->input = bytes;
+    } else {
+        pbuf_cat(client->input, bytes);
+    }
+    unikprof_lwip_turn_in(0);
+    return ERR_OK;
+}
+
+static err_t unikprof_lwip_sent(void *argument, struct tcp_pcb *pcb, u16_t length)
+{
+    (void)argument;
+    (void)pcb;
+    (void)length;
+    unikprof_lwip_turn_in(0);
+    return ERR_OK;
+}
+
+/* lwIP has given the connection up: it is gone already. */
+static void unikprof_lwip_gone(void *argument, err_t error)
+{
+    (void)error;
+    unikprof_lwip_forget(argument);
+}
+
+static err_t unikprof_lwip_accepted(void *argument, struct tcp_pcb *pcb, err_t error)
+{
+    char answer[128];
+    int64_t length;
+    int32_t connection;
+    size_t index;
+
+    (void)argument;
+    if (pcb == NULL || error != ERR_OK) {
+        return ERR_VAL;
+    }
+    connection = unikprof_connection_open();
+    for (index = 0; connection >= 0 && index < UNIKPROF_SESSIONS; index++) {
+        struct unikprof_lwip_client *client = &unikprof_lwip_clients[index];
+        if (client->pcb == NULL) {
+            client->pcb = pcb;
+            client->connection = connection;
+            client->ended = 0;
+            tcp_arg(pcb, client);
+            tcp_recv(pcb, unikprof_lwip_received);
+            tcp_sent(pcb, unikprof_lwip_sent);
+            tcp_err(pcb, unikprof_lwip_gone);
+#ifdef tcp_nagle_disable
+            tcp_nagle_disable(pcb);
+#endif
+            unikprof_lwip_turn_in(0);
+            return ERR_OK;
+        }
+    }
+    length = unikprof_busy_answer(answer, sizeof answer);
+    if (length > 0) {
+        tcp_write(pcb, answer, (u16_t)length, TCP_WRITE_FLAG_COPY);
+    }
+    /* lwIP aborts what an error is answered for. */
+    return tcp_close(pcb) == ERR_OK ? ERR_OK : ERR_MEM;
+}
+
+/* Both answer whether bytes have moved; the second ends a client that is done. */
+
+static int unikprof_lwip_take(struct unikprof_lwip_client *client)
+{
+    struct pbuf *first = client->input;
+    int64_t taken;
+
+    if (first == NULL) {
+        return 0;
+    }
+    taken = unikprof_connection_input(client->connection, first->payload, first->len);
+    if (taken < 0) {
+        /* The next question for output says why. */
+        return 0;
+    }
+    if (taken == first->len) {
+        client->input = first->next;
+        if (first->next != NULL) {
+            pbuf_ref(first->next);
+        }
+        pbuf_free(first);
+    } else if (taken > 0) {
+        pbuf_header(first, (s16_t)-taken);
+    }
+    tcp_recved(client->pcb, (u16_t)taken);
+    return taken > 0 || client->input != first;
+}
+
+static int unikprof_lwip_give(struct unikprof_lwip_client *client)
+{
+    char bytes[UNIKPROF_LWIP_PIECE];
+    int64_t length;
+
+    /* Room for it first, since what was given must be sent: a piece may come to lie in two buffers. */
+    if (tcp_sndbuf(client->pcb) < sizeof bytes || client->pcb->snd_queuelen + 2 > TCP_SND_QUEUELEN) {
+        return 0;
+    }
+    length = unikprof_connection_output(client->connection, bytes, sizeof bytes);
+    if (length < 0) {
+        unikprof_lwip_end(client, 1);
+        return 0;
+    }
+    if (length > 0 && tcp_write(client->pcb, bytes, (u16_t)length, TCP_WRITE_FLAG_COPY) != ERR_OK) {
+        unikprof_lwip_end(client, 0);
+        return 0;
+    }
+    return length > 0;
+}
+
+/* Ends a client that has closed its side and was answered, and sends what was written to it. */
+static void unikprof_lwip_flush(struct unikprof_lwip_client *client)
+{
+    if (client->pcb != NULL && client->ended && client->input == NULL) {
+        unikprof_lwip_end(client, 1);
+    }
+    if (client->pcb != NULL) {
+        tcp_output(client->pcb);
+    }
+}
+
+static void unikprof_lwip_turn(void *unused)
+{
+    const struct unikprof_lwip *server = unikprof_lwip_server;
+    struct unikprof_lwip_client *client, *clients_end = unikprof_lwip_clients + UNIKPROF_SESSIONS;
+    uint64_t now = server->now_ns(server->context), next;
+    int moved;
+
+    (void)unused;
+    do {
+        moved = 0;
+        for (client = unikprof_lwip_clients; client < clients_end; client++) {
+            moved |= client->pcb != NULL && unikprof_lwip_take(client);
+        }
+        next = unikprof_poll(now);
+        for (client = unikprof_lwip_clients; client < clients_end; client++) {
+            moved |= client->pcb != NULL && unikprof_lwip_give(client);
+        }
+    } while (moved);
+    for (client = unikprof_lwip_clients; client < clients_end; client++) {
+        unikprof_lwip_flush(client);
+    }
+    if (server->set_timer != NULL) {
+        server->set_timer(unikprof_deadline());
+    }
+    if (next != UNIKPROF_NO_DEADLINE) {
+        uint64_t wait = next > now ? next - now : 0;
+        if (wait > UNIKPROF_LWIP_LONGEST_WAIT_NS) {
+            wait = UNIKPROF_LWIP_LONGEST_WAIT_NS;
+        }
+        unikprof_lwip_turn_in((uint32_t)(wait / 1000000) + 1);
+    }
+}
+
+/* Listens, from here on. argument is a struct unikprof_lwip; it is a void pointer for tcpip_callback. A
+   port that cannot be had is a fatal error of the guest's: LWIP_ASSERT. */
+static void unikprof_lwip_start(void *argument)
+{
+    struct tcp_pcb *pcb = tcp_new();
+    err_t bound;
+
+    unikprof_lwip_server = argument;
+    bound = pcb == NULL ? ERR_MEM : tcp_bind(pcb, IP_ADDR_ANY, unikprof_lwip_server->port);
+    if (bound == ERR_OK) {
+        pcb = tcp_listen(pcb);
+    }
+    LWIP_ASSERT("unikprof: the port cannot be listened on", bound == ERR_OK && pcb != NULL);
+    tcp_accept(pcb, unikprof_lwip_accepted);
+}
+
+#endif /* UNIKPROF_LWIP_H */

@@ -1,0 +1,168 @@
+/*
+ * What unikprof asks of a guest, answered for the usual C kernel on Xen: one vCPU, Xen's system time as
+ * its clock, and thread stacks that are aligned to their size.
+ *
+ *   static struct unikprof_xen guest = { .clock_ns = monotonic_clock, .stack_bytes = STACK_SIZE, ... };
+ *   struct unikprof_ops ops = unikprof_xen_ops(&guest);
+ *   ops.random = my_random;                              what differs is set over it
+ *
+ * Register guest.runstate with VCPUOP_register_runstate_memory_area before unikprof_init.
+ *
+ * What upcalls call is compiled without SSE, whatever the flags of the file: kernels save no SSE state at
+ * their event entry, and some leave the stack misaligned there. clock_ns is the guest's own to look after.
+ */
+
+#ifndef UNIKPROF_XEN_H
+#define UNIKPROF_XEN_H
+
+#include <unikprof.h>
+#include <xen/vcpu.h>
+
+/* Of functions that run in an upcall. */
+#define UNIKPROF_UPCALL __attribute__((target("general-regs-only")))
+
+/* The guest. It stays where it is until unikprof_stop. */
+struct unikprof_xen {
+    /* Xen's system time in ns, as vcpu_time_info tells it. Upcalls call it. */
+    uint64_t (*clock_ns)(void);
+    /* The size of a stack in bytes, a power of two to which stacks are aligned, all of it mapped; 0 where
+       they are not: then set ops.stack_bounds. */
+    uint64_t stack_bytes;
+    /* The image's code; the agent may read it. */
+    const char *code_start, *code_end;
+    /* Where the guest's vCPU has spent its time; Xen writes it. */
+    volatile struct vcpu_runstate_info runstate;
+};
+
+/* A deadline as Xen's timer takes it, where 0 is none. UNIKPROF_NO_DEADLINE itself would fire every
+   100 ms. */
+UNIKPROF_UPCALL static inline uint64_t unikprof_xen_deadline(uint64_t deadline_ns)
+{
+    return deadline_ns == UNIKPROF_NO_DEADLINE ? 0 : deadline_ns;
+}
+
+/* The timer's upcall with the registers of the interrupted code: unikprof_on_tick. */
+UNIKPROF_UPCALL static inline uint64_t unikprof_xen_tick(uint64_t pc, uint64_t sp, uint64_t fp)
+{
+    struct unikprof_registers registers = {
+        UNIKPROF_HEAD(struct unikprof_registers), .pc = pc, .sp = sp, .fp = fp,
+    };
+    return unikprof_on_tick(&registers);
+}
+
+UNIKPROF_UPCALL static inline uint64_t unikprof_xen_now_ns(void *guest)
+{
+    return ((struct unikprof_xen *)guest)->clock_ns();
+}
+
+UNIKPROF_UPCALL static inline uint32_t unikprof_xen_vcpu(void *guest)
+{
+    (void)guest;
+    return 0;
+}
+
+UNIKPROF_UPCALL static inline int32_t unikprof_xen_runstate(void *context, uint32_t vcpu,
+                                                             struct unikprof_runstate *times)
+{
+    struct unikprof_xen *guest = context;
+    const volatile struct vcpu_runstate_info *told = &guest->runstate;
+    uint64_t entered, now;
+
+    (void)vcpu;
+    /* Xen writes it when the vCPU comes back from elsewhere: between two of these reads, or never. */
+    do {
+        entered = told->state_entry_time;
+        __asm__ volatile("" ::: "memory");
+        times->running_ns = told->time[RUNSTATE_running];
+        times->runnable_ns = told->time[RUNSTATE_runnable];
+        times->blocked_ns = told->time[RUNSTATE_blocked];
+        times->offline_ns = told->time[RUNSTATE_offline];
+        now = guest->clock_ns();
+        __asm__ volatile("" ::: "memory");
+    } while (entered != told->state_entry_time);
+    /* It runs, since it asks. */
+    times->running_ns += now > entered ? now - entered : 0;
+    return 1;
+}
+
+UNIKPROF_UPCALL static inline uint64_t unikprof_xen_running_ns(void *context, uint32_t vcpu)
+{
+    struct unikprof_runstate times;
+    unikprof_xen_runstate(context, vcpu, &times);
+    return times.running_ns;
+}
+
+UNIKPROF_UPCALL static inline uint64_t unikprof_xen_blocked_ns(void *context, uint32_t vcpu)
+{
+    struct unikprof_runstate times;
+    unikprof_xen_runstate(context, vcpu, &times);
+    return times.blocked_ns;
+}
+
+UNIKPROF_UPCALL static inline int32_t unikprof_xen_stack_bounds(void *context, uint64_t sp,
+                                                                 struct unikprof_range *bounds)
+{
+    const struct unikprof_xen *guest = context;
+    bounds->start = sp & ~(guest->stack_bytes - 1);
+    bounds->end = bounds->start + guest->stack_bytes;
+    return guest->stack_bytes != 0;
+}
+
+UNIKPROF_UPCALL static inline int32_t unikprof_xen_code_bounds(void *context, uint64_t pc,
+                                                                struct unikprof_range *bounds)
+{
+    const struct unikprof_xen *guest = context;
+    bounds->start = (uint64_t)guest->code_start;
+    bounds->end = (uint64_t)guest->code_end;
+    return pc >= bounds->start && pc < bounds->end;
+}
+
+/* What the agent asks of the guest. */
+static inline struct unikprof_ops unikprof_xen_ops(struct unikprof_xen *guest)
+{
+    struct unikprof_ops ops = {
+        UNIKPROF_HEAD(struct unikprof_ops),
+        .context = guest,
+        .now_ns = unikprof_xen_now_ns,
+        .vcpu = unikprof_xen_vcpu,
+        .running_ns = unikprof_xen_running_ns,
+        .stack_bounds = unikprof_xen_stack_bounds,
+        .blocked_ns = unikprof_xen_blocked_ns,
+        .runstate = unikprof_xen_runstate,
+        .code_bounds = unikprof_xen_code_bounds,
+    };
+    return ops;
+}
+
+/* The guest's code as a mapping. file_offset is that of the loaded segment with code_start in the ELF
+   (readelf -lW), notes those that the linker placed, with --build-id's among them; both NULL for none. */
+static inline struct unikprof_mapping unikprof_xen_mapping(const struct unikprof_xen *guest,
+                                                           uint64_t file_offset,
+                                                           const char *notes, const char *notes_end)
+{
+    struct unikprof_mapping mapping = {
+        UNIKPROF_HEAD(struct unikprof_mapping),
+        .start = (uint64_t)guest->code_start,
+        .end = (uint64_t)guest->code_end,
+        .file_offset = file_offset,
+    };
+    /* A note: three words (length of the name, of the description, type), then both, each filled up to
+       whole words. A build-id is of type 3 and called GNU. */
+    while ((uint64_t)notes_end - (uint64_t)notes >= 16 && notes < notes_end) {
+        const uint32_t *words = (const uint32_t *)(const void *)notes;
+        uint64_t name = ((uint64_t)words[0] + 3) & ~(uint64_t)3;
+        uint64_t length = words[1], rest = (uint64_t)(notes_end - notes) - 12;
+        if (name > rest || length > rest - name) {
+            break;
+        }
+        if (name == 4 && words[2] == 3 && words[3] == 0x554e47 && length <= 64) {
+            mapping.build_id = (const uint8_t *)notes + 16;
+            mapping.build_id_length = length;
+            break;
+        }
+        notes += 12 + name + ((length + 3) & ~(uint64_t)3);
+    }
+    return mapping;
+}
+
+#endif /* UNIKPROF_XEN_H */
