@@ -1,6 +1,6 @@
 /*
- * Serves unikprof's clients over lwIP's raw TCP, for guests that have lwIP (1.3 to 2.2; callbacks,
- * LWIP_CALLBACK_API, and timeouts, LWIP_TIMERS where there is such an option).
+ * Serves unikprof's clients over lwIP's raw TCP, for guests that have lwIP (1.3 to 2.2, with its callbacks
+ * and timeouts: LWIP_CALLBACK_API, LWIP_TIMERS; 1.3 has timeouts with its thread alone).
  *
  * Include it in one source file. Behind unikprof_init, on the thread that runs lwIP's core:
  *
@@ -14,14 +14,15 @@
 #ifndef UNIKPROF_LWIP_H
 #define UNIKPROF_LWIP_H
 
+#include <lwip/init.h>
 #include <lwip/opt.h>
 #include <lwip/pbuf.h>
 #include <lwip/sys.h>
 #include <lwip/tcp.h>
-#ifdef LWIP_VERSION_MAJOR
 #if LWIP_VERSION_MAJOR >= 2
 #include <lwip/timeouts.h>
-#endif
+#elif LWIP_VERSION_MINOR >= 4
+#include <lwip/timers.h>
 #endif
 #include <unikprof.h>
 
