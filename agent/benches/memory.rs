@@ -25,7 +25,7 @@ use fake::platform::FakePlatform;
 use fake::stacks::{MAPPING, Random, any_stack};
 use unikprof_agent::hosted;
 use unikprof_agent::table::{Node, Table};
-use unikprof_agent::{Agent, Config, MAX_DEPTH};
+use unikprof_agent::{Access, Agent, Config, MAX_DEPTH};
 use unikprof_demo_service::{RequestGenerator, Service};
 
 const MEMORY_BYTES: usize = 4 << 20;
@@ -98,7 +98,7 @@ fn generated(count: usize) -> (Fetched, u64) {
 fn demo_service(rate_hz: u64, duration: Duration) -> (Fetched, u64) {
     let config = hosted::Config {
         memory_bytes: MEMORY_BYTES,
-        ..hosted::Config::default()
+        ..hosted::Config::new(Access::Open)
     };
     let guest = hosted::start(config).unwrap();
     let done = AtomicBool::new(false);

@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 use cycles::{Clock, HEADING};
 use fake::conversation::{Conversation, Fetched};
 use fake::stacks::Random;
+use unikprof_agent::Access;
 use unikprof_agent::hosted::{self, Config, Guest};
 use unikprof_demo_service::{RequestGenerator, Service};
 use unikprof_proto::message::bucket_floor;
@@ -44,7 +45,7 @@ fn main() {
     if !run::asked_to_measure() {
         return;
     }
-    let guest = hosted::start(Config::default()).unwrap();
+    let guest = hosted::start(Config::new(Access::Open)).unwrap();
     let _vcpu = guest.register_thread().unwrap();
     let client = Conversation::new(TcpStream::connect(guest.address()).unwrap()).unwrap();
     let mut loads = Loads {

@@ -6,12 +6,13 @@
 //! ```
 use std::hint::black_box;
 
+use unikprof_agent::Access;
 use unikprof_agent::hosted::{self, Config, Listen};
 
 fn main() -> Result<(), hosted::Error> {
     let agent = hosted::start(Config {
         listen: Listen::Loopback(7777),
-        ..Config::default()
+        ..Config::new(Access::Open)
     })?;
     let _vcpu = agent.register_thread()?;
     println!("listening on {}", agent.address());

@@ -6,6 +6,8 @@
 #[cfg(feature = "hosted")]
 extern crate std;
 
+mod access;
+mod admission;
 mod agent;
 pub mod caller_table;
 mod cells;
@@ -18,6 +20,8 @@ mod platform;
 mod recorder;
 pub mod rescue;
 mod sampler;
+#[cfg(feature = "noise")]
+mod secure;
 mod service;
 mod session;
 mod slot;
@@ -36,6 +40,7 @@ pub mod walk;
 #[cfg(feature = "xen")]
 pub mod xen;
 
+pub use access::Access;
 pub use agent::{Agent, Config, StartError};
 pub use caller_table::{CallerTable, LinkedTableError, caller_table_bytes};
 pub use code_map::{CodeMap, MAX_MAPPINGS, Mapping, MappingsError};
@@ -43,5 +48,7 @@ pub use memory::minimum_bytes;
 pub use path::MAX_DEPTH;
 pub use platform::{Platform, Registers, Runstate};
 pub use recorder::{MAX_PERIOD_NS, MIN_PERIOD_NS};
-pub use service::{SESSIONS, Service, SessionId, Work};
-pub use session::{MAX_REQUEST, busy_answer};
+#[cfg(feature = "noise")]
+pub use secure::{Key, KeyError, KeyId, Keys, KeysError, MAX_KEYS, Role};
+pub use service::{SESSIONS, ServeError, Service, SessionId, Work};
+pub use session::MAX_REQUEST;

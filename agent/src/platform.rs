@@ -95,8 +95,15 @@ pub unsafe trait Platform {
         None
     }
 
-    /// 64 random bits, where the platform has a source of them.
+    /// 64 random bits, where the platform has a source of them. Sequence numbers are drawn from it, and
+    /// the secrets of encrypted conversations: without it an agent with keys serves nobody.
     fn random(&self) -> Option<u64>;
+
+    /// A line for the guest's log, without an end of line: what its owner should know, and nobody else
+    /// would tell. Never from an upcall, and never a secret. As it is here it goes nowhere.
+    fn log(&self, line: &str) {
+        let _ = line;
+    }
 
     /// A moment of the monotonic clock as the guest programs its timer with it. The two differ where
     /// the clock below has jumped, as Xen's does with a migration. *Upcall.*

@@ -1,39 +1,111 @@
 //! The service: all conversations with clients, and the recorder they share. No I/O of its own; a
 //! server moves the bytes.
 
+use core::fmt;
+
 use unikprof_proto::message::Peers;
 
+use crate::access::Access;
+use crate::admission::{self, Place};
 use crate::agent::{Agent, OwnWork};
 use crate::platform::Platform;
 use crate::recorder::{RETRY_NS, Recorder};
-use crate::session::{Busy, Context, Fault, Session};
+#[cfg(feature = "noise")]
+use crate::secure::Pace;
+use crate::session::{self, Busy, Context, Fault, Session};
+use crate::text::Text;
 
 /// How many conversations there can be at a time.
 pub const SESSIONS: usize = 4;
 
+/// A poll begins nothing more when it has taken so long; what is left is the next one's.
+pub(crate) const BUDGET_NS: u64 = 1_000_000;
+
 /// One conversation of a [`Service`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionId(usize);
+pub struct SessionId {
+    index: usize,
+    /// How many had the place before.
+    number: u64,
+}
 
 /// Serves one agent to its clients. Call it from the guest's loop; ticks may interrupt it anywhere.
+///
+/// Clients may be hostile. One that has not shown who it is, by a key where the agent has
+/// [keys](Access::Keys), has 2 s; where all sessions are taken it makes room for a newcomer after half a
+/// second. What a single call does is bounded: between [`begin_work`](Self::begin_work) and
+/// [`end_work`](Self::end_work), or in one call outside of them, nothing is begun after 1 ms.
 #[derive(Debug)]
 pub struct Service<'a, 'm, P: Platform> {
     agent: &'a Agent<'m, P>,
+    access: Access<'a>,
     recorder: Recorder,
     sessions: [Session; SESSIONS],
+    /// How many conversations each place has had.
+    numbers: [u64; SESSIONS],
+    #[cfg(feature = "noise")]
+    pace: Pace,
     peers: Peers,
     server: Busy,
+    /// When the work under way is to end.
+    until_ns: Option<u64>,
+    /// Something was left for the next poll.
+    is_unfinished: bool,
 }
 
+/// Why an agent cannot be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServeError {
+    /// It has a service already.
+    Served,
+    /// [`Access::Keys`] without a key: nobody could be served.
+    NoKeys,
+    /// There are keys, and the platform has no [randomness](Platform::random): what is encrypted could
+    /// be read by others.
+    NoRandomness,
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Served => "the agent has a service already",
+            Self::NoKeys => "there are no keys, so nobody could be served; add one, or say `Access::Open`",
+            Self::NoRandomness => {
+                "the platform has no source of random numbers, so keys protect nothing; nobody is served"
+            }
+        })
+    }
+}
+
+impl core::error::Error for ServeError {}
+
 impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
-    /// The service of `agent`; `None` where it has one already.
-    pub fn new(agent: &'a Agent<'m, P>) -> Option<Self> {
-        agent.claim_service().then(|| Self {
+    /// The service of `agent` for those whom `access` names. What it refuses for is also
+    /// [logged](Platform::log).
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn new(agent: &'a Agent<'m, P>, access: Access<'a>) -> Result<Self, ServeError> {
+        if let Err(error) = check(agent.platform(), access) {
+            let text = Text::format(format_args!("unikprof: {error}"));
+            agent.platform().log(text.as_str());
+            return Err(error);
+        }
+        if !agent.claim_service() {
+            return Err(ServeError::Served);
+        }
+        Ok(Self {
             agent,
+            access,
             recorder: Recorder::default(),
             sessions: core::array::from_fn(|_| Session::default()),
+            numbers: [0; SESSIONS],
+            #[cfg(feature = "noise")]
+            pace: Pace::default(),
             peers: Peers::default(),
             server: Busy::default(),
+            until_ns: None,
+            is_unfinished: false,
         })
     }
 
@@ -43,27 +115,50 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     }
 
     /// Begins a conversation with a client that has connected. `None`: all are taken, and the
-    /// connection should be closed.
+    /// connection should be told so with [`busy_answer`](Self::busy_answer), and closed.
     pub fn open(&mut self) -> Option<SessionId> {
         let now_ns = self.agent.platform().now_ns();
-        let Some(index) = self.sessions.iter().position(Session::is_free) else {
-            self.peers.turned_away += 1;
-            return None;
+        let index = match admission::place(&self.sessions, now_ns) {
+            Some(Place::Free(index)) => index,
+            Some(Place::Taken(index)) => {
+                // Its connection finds itself given up.
+                self.count_end(index, Some(&mut |peers| peers.displaced += 1));
+                index
+            }
+            None => {
+                self.peers.turned_away += 1;
+                return None;
+            }
         };
-        self.sessions[index].open(now_ns);
-        Some(SessionId(index))
+        self.numbers[index] += 1;
+        self.sessions[index].open(self.access, now_ns);
+        Some(SessionId {
+            index,
+            number: self.numbers[index],
+        })
+    }
+
+    /// What to send on a connection for which there is no session, before it is closed. Answers its
+    /// length in bytes; a buffer of 128 bytes is large enough.
+    pub fn busy_answer(&self, buffer: &mut [u8]) -> usize {
+        session::busy_answer(self.access, buffer)
     }
 
     /// Takes bytes that a client has sent; answers how many. Offer the rest again after
     /// [`transmit`](Self::transmit).
     pub fn receive(&mut self, id: SessionId, bytes: &[u8]) -> usize {
         let now_ns = self.agent.platform().now_ns();
-        self.sessions[id.0].receive(bytes, now_ns)
+        self.session(id)
+            .map_or(bytes.len(), |session| session.receive(bytes, now_ns))
     }
 
     /// Fills `buffer` with bytes for a client; answers how many. A full buffer means that there may
-    /// be more.
+    /// be more; so does [`advance`](Self::advance) that wants to be called at once.
     pub fn transmit(&mut self, id: SessionId, buffer: &mut [u8]) -> usize {
+        let SessionId { index, .. } = id;
+        if self.session(id).is_none() {
+            return 0;
+        }
         let now_ns = self.agent.platform().now_ns();
         let sessions = self
             .sessions
@@ -75,39 +170,55 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
             recorder: &mut self.recorder,
             now_ns,
             sessions,
-            peers: self.peers,
+            peers: &mut self.peers,
             server: self.server,
+            access: self.access,
+            #[cfg(feature = "noise")]
+            views_taken: admission::views_taken(&self.sessions),
+            #[cfg(feature = "noise")]
+            handshake: self.pace.turn(&self.sessions, index, now_ns),
+            until_ns: self.until_ns.unwrap_or(now_ns.saturating_add(BUDGET_NS)),
+            is_unfinished: false,
         };
-        self.sessions[id.0].transmit(&mut context, buffer)
+        let length = self.sessions[index].transmit(&mut context, buffer);
+        self.is_unfinished |= context.is_unfinished;
+        #[cfg(feature = "noise")]
+        if context.handshake.was_made {
+            self.pace.done(index, now_ns);
+        }
+        length
     }
 
     /// Whether the connection should be closed: everything was sent, or the client was given up.
     pub fn is_over(&self, id: SessionId) -> bool {
-        self.sessions[id.0].is_over()
+        !self.is_current(id) || self.sessions[id.index].is_over()
     }
 
     /// Whether the connection should be closed at once: the client was given up, and would not take
     /// what is still on its way to it.
     pub fn is_given_up(&self, id: SessionId) -> bool {
-        self.sessions[id.0].is_given_up()
+        !self.is_current(id) || self.sessions[id.index].is_given_up()
     }
 
     /// Ends a conversation whose connection is gone. What it had started goes on.
     pub fn close(&mut self, id: SessionId) {
-        let session = &mut self.sessions[id.0];
-        match session.fault() {
-            Some(Fault::Malformed) => self.peers.malformed += 1,
-            Some(Fault::TimedOut) => self.peers.timed_out += 1,
-            None => {}
+        if self.is_current(id) {
+            self.sessions[id.index].cut();
+            self.count_end(id.index, None);
+            self.sessions[id.index].close();
         }
-        session.close();
     }
 
     /// Does what time has come for: recordings begin and end, silent clients are given up. Answers
     /// when to come back, on the monotonic clock in ns.
     pub fn advance(&mut self) -> Option<u64> {
         let now_ns = self.agent.platform().now_ns();
-        let mut next = self.recorder.advance(self.agent, self.server.total_ns);
+        let recorder = self.recorder.advance(self.agent, self.server.total_ns);
+        let unfinished = core::mem::take(&mut self.is_unfinished).then_some(now_ns);
+        let mut next = None;
+        let mut at = |deadline: u64| {
+            next = Some(next.map_or(deadline, |next: u64| next.min(deadline)));
+        };
         for session in &mut self.sessions {
             if session
                 .deadline_ns()
@@ -117,18 +228,63 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
             }
             let retry = session.wants_retry().then_some(now_ns + RETRY_NS);
             let close = session.is_given_up().then_some(now_ns);
-            for deadline in [session.deadline_ns(), retry, close].into_iter().flatten() {
-                next = Some(next.map_or(deadline, |next| next.min(deadline)));
-            }
+            let deadlines = [session.deadline_ns(), retry, close];
+            deadlines.into_iter().flatten().for_each(&mut at);
         }
+        #[cfg(feature = "noise")]
+        if let Some(at_ns) = self.pace.deadline_ns(&self.sessions) {
+            at(at_ns.max(now_ns));
+        }
+        [recorder, unfinished].into_iter().flatten().for_each(at);
         next
+    }
+
+    /// Does `work` within the time of the work under way, or within that of one poll.
+    #[cfg(feature = "embedded-io")]
+    pub(crate) fn limited<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        if self.until_ns.is_some() {
+            return work(self);
+        }
+        self.until_ns = Some(self.agent.platform().now_ns().saturating_add(BUDGET_NS));
+        let done = work(self);
+        self.until_ns = None;
+        done
+    }
+
+    /// Whether the work under way has had its time. Then something is left for the next poll.
+    #[cfg(any(feature = "embedded-io", feature = "smoltcp"))]
+    pub(crate) fn is_out_of_time(&mut self) -> bool {
+        let is_late = self
+            .until_ns
+            .is_some_and(|until_ns| self.agent.platform().now_ns() >= until_ns);
+        self.is_unfinished |= is_late;
+        is_late
+    }
+
+    fn is_current(&self, id: SessionId) -> bool {
+        self.numbers.get(id.index) == Some(&id.number)
+    }
+
+    fn session(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.is_current(id).then(|| &mut self.sessions[id.index])
+    }
+
+    /// Counts a conversation that has ended, once.
+    fn count_end(&mut self, index: usize, otherwise: Option<&mut dyn FnMut(&mut Peers)>) {
+        match (self.sessions[index].fault(), otherwise) {
+            (Some(fault), _) => fault.count(&mut self.peers),
+            (None, Some(otherwise)) => otherwise(&mut self.peers),
+            (None, None) => {}
+        }
     }
 
     /// Marks what follows as the agent's own network work, in time and in samples, until the guard
     /// is given to [`end_work`](Self::end_work).
-    pub fn begin_work(&self) -> Work<'m> {
+    pub fn begin_work(&mut self) -> Work<'m> {
+        let started_ns = self.agent.platform().now_ns();
+        self.until_ns = Some(started_ns.saturating_add(BUDGET_NS));
         Work {
-            started_ns: self.agent.platform().now_ns(),
+            started_ns,
             _mark: self.agent.own_work(),
         }
     }
@@ -137,6 +293,7 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     pub fn end_work(&mut self, work: Work<'m>) {
         let now_ns = self.agent.platform().now_ns();
         let took_ns = now_ns.saturating_sub(work.started_ns);
+        self.until_ns = None;
         self.server.total_ns += took_ns;
         self.server.longest_ns = self.server.longest_ns.max(took_ns);
     }
@@ -146,6 +303,23 @@ impl<P: Platform> Drop for Service<'_, '_, P> {
     fn drop(&mut self) {
         self.agent.release_service();
     }
+}
+
+/// Whether an agent on `platform` can be served so.
+fn check<P: Platform>(platform: &P, access: Access<'_>) -> Result<(), ServeError> {
+    #[cfg(feature = "noise")]
+    if let Some(keys) = access.keys() {
+        if keys.is_empty() {
+            return Err(ServeError::NoKeys);
+        }
+        // A source that is broken says the same again and again.
+        let words: [Option<u64>; 4] = core::array::from_fn(|_| platform.random());
+        if words.contains(&None) || words.iter().all(|word| *word == words[0]) {
+            return Err(ServeError::NoRandomness);
+        }
+    }
+    let _ = (platform, access);
+    Ok(())
 }
 
 /// Work of the agent's own, under way.

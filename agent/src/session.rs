@@ -5,17 +5,26 @@
 //! own conversation and nobody else's.
 
 mod answers;
+#[cfg_attr(feature = "noise", path = "session/keyed.rs")]
+#[cfg_attr(not(feature = "noise"), path = "session/clear.rs")]
+mod line;
 mod requests;
 
-use unikprof_proto::code::refusal;
+use core::ops::Range;
+
+use unikprof_proto::code::{message_type, refusal, role, security};
 use unikprof_proto::frame::{self, FrameError, HEADER, MAX_BODY, Message};
 use unikprof_proto::message::{Peers, Refusal};
-use unikprof_proto::preamble::{self, VERSIONS};
+use unikprof_proto::preamble::{self, Preamble, VERSIONS};
+use unikprof_proto::secure::{RECORD_HEADER, TAG};
 
+use crate::access::Access;
 use crate::agent::Agent;
 use crate::platform::Platform;
 use crate::recorder::{Outcome, Recorder, Refused};
 use crate::text::Text;
+
+use line::Line;
 
 /// The longest request body.
 pub const MAX_REQUEST: usize = 1024;
@@ -23,8 +32,11 @@ pub const MAX_REQUEST: usize = 1024;
 /// Room for one frame of an answer. Nodes fill it; everything else is smaller.
 const OUTPUT: usize = 4096;
 
-/// A connection that has not sent its preamble is closed after 2 s.
-const PREAMBLE_NS: u64 = 2_000_000_000;
+/// Where a frame begins in the output: a record's header may come before it.
+const FRAME: usize = RECORD_HEADER;
+
+/// A connection that has not shown who it is, by its preamble or by a key, is closed after 2 s.
+const STRANGER_NS: u64 = 2_000_000_000;
 /// A client that does not take its answer is closed after 10 s.
 const STALLED_NS: u64 = 10_000_000_000;
 /// A client that asks nothing is closed after 60 s.
@@ -36,8 +48,27 @@ pub(crate) struct Context<'c, 'm, P> {
     pub(crate) recorder: &'c mut Recorder,
     pub(crate) now_ns: u64,
     pub(crate) sessions: u32,
-    pub(crate) peers: Peers,
+    pub(crate) peers: &'c mut Peers,
     pub(crate) server: Busy,
+    pub(crate) access: Access<'c>,
+    /// As many sessions look as may.
+    #[cfg(feature = "noise")]
+    pub(crate) views_taken: bool,
+    #[cfg(feature = "noise")]
+    pub(crate) handshake: crate::secure::Turn,
+    /// When no further frame is begun.
+    pub(crate) until_ns: u64,
+    /// Something was left undone at that time.
+    pub(crate) is_unfinished: bool,
+}
+
+impl<P: Platform> Context<'_, '_, P> {
+    /// Whether the time for this poll is used up.
+    fn is_out_of_time(&mut self) -> bool {
+        let is_late = self.agent.platform().now_ns() >= self.until_ns;
+        self.is_unfinished |= is_late;
+        is_late
+    }
 }
 
 /// The agent's own network work since it started, in ns.
@@ -54,6 +85,30 @@ pub(crate) enum Fault {
     Malformed,
     /// The client was silent, or did not take its answer.
     TimedOut,
+    /// Its handshake failed.
+    BadKey,
+    /// A record failed.
+    #[cfg(feature = "noise")]
+    BadRecord,
+    /// There was no room for what its key allows.
+    #[cfg(feature = "noise")]
+    TurnedAway,
+}
+
+impl Fault {
+    /// Counts a connection that was ended for this.
+    pub(crate) fn count(self, peers: &mut Peers) {
+        let counter = match self {
+            Self::Malformed => &mut peers.malformed,
+            Self::TimedOut => &mut peers.timed_out,
+            Self::BadKey => &mut peers.bad_key,
+            #[cfg(feature = "noise")]
+            Self::BadRecord => &mut peers.bad_record,
+            #[cfg(feature = "noise")]
+            Self::TurnedAway => &mut peers.turned_away,
+        };
+        *counter += 1;
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +117,9 @@ enum Phase {
     Free,
     /// Waits for the client's preamble.
     Preamble,
+    /// Waits for the client's handshake.
+    #[cfg(feature = "noise")]
+    Handshake,
     Open,
     /// Sends what is left, then closes.
     Closing,
@@ -93,12 +151,16 @@ pub(crate) struct Session {
     fault: Option<Fault>,
     /// Bytes of an unknown request that are still to be passed over.
     skip: usize,
+    /// What the client may do; `None` as long as it is a stranger.
+    role: Option<u32>,
+    /// When bytes moved last; for a stranger, when it came.
     progress_ns: u64,
+    line: Line,
     input_length: usize,
     output_start: usize,
     output_end: usize,
     input: [u8; HEADER + MAX_REQUEST],
-    output: [u8; OUTPUT],
+    output: [u8; FRAME + OUTPUT + TAG],
 }
 
 impl Default for Session {
@@ -109,12 +171,14 @@ impl Default for Session {
             again: false,
             fault: None,
             skip: 0,
+            role: None,
             progress_ns: 0,
+            line: Line::default(),
             input_length: 0,
             output_start: 0,
             output_end: 0,
             input: [0; HEADER + MAX_REQUEST],
-            output: [0; OUTPUT],
+            output: [0; FRAME + OUTPUT + TAG],
         }
     }
 }
@@ -125,24 +189,36 @@ impl Session {
     }
 
     /// Begins a conversation: the agent's preamble is ready to be sent.
-    pub(crate) fn open(&mut self, now_ns: u64) {
+    pub(crate) fn open(&mut self, access: Access<'_>, now_ns: u64) {
         self.close();
         self.phase = Phase::Preamble;
         self.progress_ns = now_ns;
-        self.output[..preamble::LENGTH].copy_from_slice(&preamble::encode(preamble::OPEN));
+        self.output[..preamble::LENGTH].copy_from_slice(&preamble::encode(own_preamble(access)));
         self.output_end = preamble::LENGTH;
     }
 
-    /// Forgets the conversation.
+    /// Forgets the conversation, and erases its keys.
     pub(crate) fn close(&mut self) {
         self.phase = Phase::Free;
         self.series = Series::None;
         self.again = false;
         self.fault = None;
         self.skip = 0;
+        self.role = None;
+        self.line.close();
         self.input_length = 0;
         self.output_start = 0;
         self.output_end = 0;
+    }
+
+    /// How long a client has been here without showing who it is, in ns; `None` where it has.
+    pub(crate) fn stranger_for_ns(&self, now_ns: u64) -> Option<u64> {
+        (!self.is_free() && self.role.is_none()).then(|| now_ns.saturating_sub(self.progress_ns))
+    }
+
+    /// Whether it may look, and no more.
+    pub(crate) fn is_view(&self) -> bool {
+        self.role == Some(role::VIEW)
     }
 
     /// Whether everything was sent and the connection should be closed.
@@ -164,10 +240,10 @@ impl Session {
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         let patience = match self.phase {
             Phase::Free | Phase::GivenUp => return None,
-            Phase::Preamble => PREAMBLE_NS,
+            _ if self.role.is_none() => STRANGER_NS,
             Phase::Closing => STALLED_NS,
             Phase::Open if self.output_start < self.output_end => STALLED_NS,
-            Phase::Open => SILENT_NS,
+            _ => SILENT_NS,
         };
         Some(self.progress_ns.saturating_add(patience))
     }
@@ -178,6 +254,14 @@ impl Session {
         self.phase = Phase::GivenUp;
         self.series = Series::None;
         self.output_start = self.output_end;
+    }
+
+    /// The connection is gone, whatever was on its way.
+    pub(crate) fn cut(&mut self) {
+        #[cfg(feature = "noise")]
+        if self.is_amid_record() && !self.is_over() {
+            self.fault.get_or_insert(Fault::BadRecord);
+        }
     }
 
     /// Whether a request waits for something that time will bring.
@@ -191,18 +275,25 @@ impl Session {
             // Nobody listens any more; the bytes may go.
             return bytes.len();
         }
-        let skipped = self.skip.min(bytes.len());
-        self.skip -= skipped;
-        let bytes = &bytes[skipped..];
-        let room = &mut self.input[self.input_length..];
-        let taken = room.len().min(bytes.len());
-        room[..taken].copy_from_slice(&bytes[..taken]);
-        self.input_length += taken;
-        // A preamble in single bytes is not progress: it must be there in time.
-        if skipped + taken > 0 && self.phase != Phase::Preamble {
+        let taken = self.take_in(bytes);
+        // What a stranger sends in single bytes is not progress: it must be there in time.
+        if taken > 0 && self.role.is_some() {
             self.progress_ns = now_ns;
         }
-        skipped + taken
+        taken
+    }
+
+    fn take_in(&mut self, bytes: &[u8]) -> usize {
+        #[cfg(feature = "noise")]
+        if self.line.is_sealed() {
+            return self.receive_record(bytes);
+        }
+        take(
+            &mut self.input,
+            &mut self.input_length,
+            &mut self.skip,
+            bytes,
+        )
     }
 
     /// Fills `buffer` with what the client is to be sent; answers how many bytes.
@@ -219,11 +310,14 @@ impl Session {
             room[..length].copy_from_slice(&pending[..length]);
             written += length;
             self.output_start += length;
-            if self.output_start < self.output_end || !self.produce(context) {
+            if self.output_start < self.output_end
+                || context.is_out_of_time()
+                || !self.produce(context)
+            {
                 break;
             }
         }
-        if written > 0 && self.phase != Phase::Preamble {
+        if written > 0 && self.role.is_some() {
             self.progress_ns = context.now_ns;
         }
         written
@@ -231,8 +325,22 @@ impl Session {
 
     /// Puts the next frame into the output, which is empty; answers whether there is one.
     fn produce<P: Platform>(&mut self, context: &mut Context<'_, '_, P>) -> bool {
-        self.output_start = 0;
-        self.output_end = 0;
+        // The answer to a handshake still goes in the clear.
+        let is_sealed = self.line.is_sealed();
+        self.output_start = FRAME;
+        self.output_end = FRAME;
+        let is_made = self.next_frame(context);
+        if is_sealed && self.output_start < self.output_end {
+            let plaintext = self.output_start..self.output_end;
+            match self.line.seal(&mut self.output, plaintext) {
+                Some(Range { start, end }) => (self.output_start, self.output_end) = (start, end),
+                None => self.give_up(Fault::TimedOut),
+            }
+        }
+        is_made
+    }
+
+    fn next_frame<P: Platform>(&mut self, context: &mut Context<'_, '_, P>) -> bool {
         if !matches!(self.series, Series::None) {
             self.continue_series(context);
             return true;
@@ -240,43 +348,73 @@ impl Session {
         match self.phase {
             Phase::Free | Phase::Closing | Phase::GivenUp => false,
             Phase::Preamble => {
-                self.read_preamble(context.now_ns)
-                    || (self.phase == Phase::Open && self.read_request(context))
+                self.read_preamble(context)
+                    || (self.phase != Phase::Preamble && self.next_frame(context))
             }
-            Phase::Open => self.read_request(context),
+            #[cfg(feature = "noise")]
+            Phase::Handshake => self.shake_hands(context),
+            Phase::Open => {
+                #[cfg(feature = "noise")]
+                if self.open_record(context) {
+                    return true;
+                }
+                self.phase == Phase::Open && self.read_request(context)
+            }
         }
     }
 
-    fn read_preamble(&mut self, now_ns: u64) -> bool {
+    fn read_preamble<P: Platform>(&mut self, context: &Context<'_, '_, P>) -> bool {
         let Some(bytes) = self.input[..self.input_length].first_chunk() else {
             if !preamble::is_prefix(&self.input[..self.input_length]) {
                 self.give_up(Fault::Malformed);
             }
             return false;
         };
-        let offered = preamble::decode(bytes);
+        let client = *bytes;
         self.consume(preamble::LENGTH);
-        self.progress_ns = now_ns;
-        match offered {
-            Ok(offered) if offered.versions.common(VERSIONS).is_some() => {
-                self.phase = Phase::Open;
-                false
-            }
-            Ok(offered) => {
-                let text = Text::format(format_args!(
-                    "this agent speaks protocol versions {VERSIONS}, the client {}; use a client \
-                     of the agent's version",
-                    offered.versions
-                ));
-                self.refuse(refusal::NO_COMMON_VERSION, 0, text.as_str());
-                self.phase = Phase::Closing;
-                self.fault = Some(Fault::Malformed);
-                true
-            }
+        let offered = match preamble::decode(&client) {
+            Ok(offered) => offered,
             // Something else speaks: it would not understand an answer.
             Err(_) => {
                 self.give_up(Fault::Malformed);
+                return false;
+            }
+        };
+        if offered.versions.common(VERSIONS).is_none() {
+            let text = Text::format(format_args!(
+                "this agent speaks protocol versions {VERSIONS}, the client {}; use a client of the \
+                 agent's version",
+                offered.versions
+            ));
+            self.end_with(
+                refusal::NO_COMMON_VERSION,
+                0,
+                text.as_str(),
+                Fault::Malformed,
+            );
+            return true;
+        }
+        match (context.access.is_keyed(), offered.security) {
+            (false, security::OPEN) => {
+                self.phase = Phase::Open;
+                self.role = Some(role::OPEN);
+                self.progress_ns = context.now_ns;
                 false
+            }
+            #[cfg(feature = "noise")]
+            (true, security::NOISE) => {
+                self.expect_handshake(client);
+                false
+            }
+            (false, _) => {
+                let text = "this agent is open and has no keys; connect without a key";
+                self.end_with(refusal::NOT_KEYED, 0, text, Fault::BadKey);
+                true
+            }
+            (true, _) => {
+                let text = "this agent serves those who hold a key; connect with --key-file";
+                self.end_with(refusal::KEY_NEEDED, 0, text, Fault::BadKey);
+                true
             }
         }
     }
@@ -309,12 +447,29 @@ impl Session {
         };
         self.again = false;
         if let Err(error) = answered {
-            let text = Text::format(format_args!("{error}"));
-            self.refuse(refusal::MALFORMED, kind, text.as_str());
-            self.phase = Phase::Closing;
-            self.fault = Some(Fault::Malformed);
+            self.malformed(kind, error);
         }
         true
+    }
+
+    /// Ends a conversation whose client broke the protocol. `true`: a frame says so.
+    fn malformed(&mut self, request: u16, error: FrameError) -> bool {
+        let text = Text::format(format_args!("{error}"));
+        self.end_with(refusal::MALFORMED, request, text.as_str(), Fault::Malformed);
+        true
+    }
+
+    /// Says why, and ends the conversation.
+    fn end_with(&mut self, code: u32, request: u16, text: &str, fault: Fault) {
+        self.refuse(code, request, text);
+        self.phase = Phase::Closing;
+        self.fault = Some(fault);
+    }
+
+    /// Whether the client's role allows a request.
+    fn allows(&self, request: u16) -> bool {
+        use message_type::{CHECK, FETCH, HELLO};
+        !self.is_view() || matches!(request, HELLO | CHECK | FETCH)
     }
 
     /// A request longer than any that is known is passed over by its length.
@@ -357,7 +512,8 @@ impl Session {
 
     /// Adds a frame to the output. Every message fits the empty output, by its limits.
     fn send<'f, M: Message<'f>>(&mut self, message: &M) {
-        match frame::encode(message, &mut self.output[self.output_end..]) {
+        let room = &mut self.output[..FRAME + OUTPUT];
+        match frame::encode(message, &mut room[self.output_end..]) {
             Ok(length) => self.output_end += length,
             Err(_) => self.phase = Phase::Closing,
         }
@@ -369,13 +525,35 @@ impl Session {
     }
 }
 
+/// What this side says first.
+fn own_preamble(access: Access<'_>) -> Preamble {
+    if access.is_keyed() {
+        preamble::KEYED
+    } else {
+        preamble::OPEN
+    }
+}
+
+/// Moves bytes to the end of `input`, but for those that are to be passed over; answers how many were
+/// taken.
+fn take(input: &mut [u8], length: &mut usize, skip: &mut usize, bytes: &[u8]) -> usize {
+    let skipped = (*skip).min(bytes.len());
+    *skip -= skipped;
+    let bytes = &bytes[skipped..];
+    let room = &mut input[*length..];
+    let taken = room.len().min(bytes.len());
+    room[..taken].copy_from_slice(&bytes[..taken]);
+    *length += taken;
+    skipped + taken
+}
+
 /// What to send on a connection for which there is no session: the preamble and a refusal. Answers
 /// its length in bytes; a buffer of 128 bytes is large enough.
-pub fn busy_answer(buffer: &mut [u8]) -> usize {
+pub(crate) fn busy_answer(access: Access<'_>, buffer: &mut [u8]) -> usize {
     let Some((head, rest)) = buffer.split_at_mut_checked(preamble::LENGTH) else {
         return 0;
     };
-    head.copy_from_slice(&preamble::encode(preamble::OPEN));
+    head.copy_from_slice(&preamble::encode(own_preamble(access)));
     let text = "all sessions are taken; try again later";
     let refusal = Refusal {
         code: refusal::BUSY,

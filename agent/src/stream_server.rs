@@ -21,7 +21,8 @@ pub struct Connection<S> {
 /// What became of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It goes on; poll again when the stream is ready.
+    /// It goes on; poll again when the stream is ready, and when [`Service::advance`] wants to be called:
+    /// that is at once where the time for one poll was used up.
     Open,
     /// It is over: close it.
     Over,
@@ -32,7 +33,7 @@ impl<S: Read + Write + ReadReady + WriteReady> Connection<S> {
     ///
     /// # Errors
     /// Hands the stream back where all sessions are taken; tell the client with
-    /// [`busy_answer`](crate::busy_answer), and close it.
+    /// [`Service::busy_answer`], and close it.
     pub fn open<P: Platform>(service: &mut Service<'_, '_, P>, stream: S) -> Result<Self, S> {
         match service.open() {
             Some(session) => Ok(Self {
@@ -45,11 +46,19 @@ impl<S: Read + Write + ReadReady + WriteReady> Connection<S> {
         }
     }
 
-    /// Moves bytes in both directions until neither moves.
+    /// Moves bytes in both directions until neither moves, or the time for one poll is used up: 1 ms, of
+    /// this call or of all since [`Service::begin_work`].
     ///
     /// # Errors
     /// Those of the stream; the connection should then be closed.
     pub fn poll<P: Platform>(
+        &mut self,
+        service: &mut Service<'_, '_, P>,
+    ) -> Result<Progress, S::Error> {
+        service.limited(|service| self.exchange(service))
+    }
+
+    fn exchange<P: Platform>(
         &mut self,
         service: &mut Service<'_, '_, P>,
     ) -> Result<Progress, S::Error> {
@@ -81,7 +90,7 @@ impl<S: Read + Write + ReadReady + WriteReady> Connection<S> {
             if self.output.is_empty() && service.is_over(self.session) {
                 return Ok(Progress::Over);
             }
-            if !moved {
+            if !moved || service.is_out_of_time() {
                 return Ok(Progress::Open);
             }
         }

@@ -43,21 +43,9 @@ pub const PLACES: usize = SOCKETS + if cfg!(feature = "dhcp") { 1 } else { 0 };
 /// A device that takes no packet is tried again after 1 ms, in case it does not wake the guest.
 const DEVICE_RETRY_NS: u64 = 1_000_000;
 
-/// Who is served. There is no default: that a guest's stacks can be read by others is said in so many
-/// words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Access {
-    /// Everybody who can reach the port, without a key and in plain text: for networks in which only
-    /// its owner reaches the guest. Whoever connects may record, and read the names of what runs.
-    Open,
-}
-
-/// Where a [`TcpServer`] is in the network, and whom it serves. All addresses must be unicast.
+/// Where a [`TcpServer`] is in the network. All addresses must be unicast.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpConfig<'a> {
-    /// Whom to serve.
-    pub access: Access,
     /// The port that clients connect to; not 0.
     pub port: u16,
     /// The device's hardware address; `HardwareAddress::Ip` for devices without Ethernet.
@@ -108,13 +96,12 @@ impl<const SEND: usize> Default for TcpStorage<'_, SEND> {
 ///
 /// ```no_run
 /// # use unikprof_agent::{Platform, Service};
-/// # use unikprof_agent::tcp_server::{Access, TcpConfig, TcpError, TcpServer, TcpStorage, smoltcp};
+/// # use unikprof_agent::tcp_server::{TcpConfig, TcpError, TcpServer, TcpStorage, smoltcp};
 /// # use smoltcp::{phy::Device, wire::{EthernetAddress, IpAddress, IpCidr}};
 /// # fn guest<P: Platform>(
 /// #     mut device: impl Device, mut service: Service<'_, '_, P>, sleep: impl Fn(Option<u64>),
 /// # ) -> Result<(), TcpError> {
 /// let config = TcpConfig {
-///     access: Access::Open,
 ///     port: 7777,
 ///     hardware_address: EthernetAddress([0x02, 0, 0, 0, 0, 1]).into(),
 ///     addresses: &[IpCidr::new(IpAddress::v4(10, 0, 0, 5), 24)],
@@ -228,7 +215,7 @@ impl<'s> TcpServer<'s> {
             add_gateway(&mut interface, *gateway)?;
         }
         let mut set = SocketSet::new(&mut places[..]);
-        let sockets = TcpSockets::add_to(&mut set, buffers, config.port, config.access);
+        let sockets = TcpSockets::add_to(&mut set, buffers, config.port);
         Ok(Self {
             interface,
             set,
@@ -243,7 +230,8 @@ impl<'s> TcpServer<'s> {
     ///
     /// Answers when to call again if no packet comes before, on the platform's monotonic clock in
     /// ns; `None` while only a packet can change anything, so that an idle guest stays asleep. The
-    /// work is bounded (at most 64 packets are taken) and marked as the agent's own.
+    /// work is bounded (at most 64 packets are taken, and nothing is begun after 1 ms) and marked as the
+    /// agent's own. What is left is done in the next poll, for which the answer then is "now".
     pub fn poll<P: Platform>(
         &mut self,
         device: &mut (impl Device + ?Sized),
@@ -280,7 +268,7 @@ impl<'s> TcpServer<'s> {
             let sent = self.interface.poll_egress(now, device, &mut self.set) != PollResult::None;
             let again = wants_ns.is_some_and(|at_ns| at_ns <= now_ns);
             quiet = !(received || sent || again);
-            if quiet {
+            if quiet || service.is_out_of_time() {
                 break;
             }
         }

@@ -145,6 +145,7 @@ mod hosted {
     use std::thread;
     use std::time::{Duration, Instant};
 
+    use unikprof_agent::Access;
     use unikprof_agent::hosted::{self, Config};
 
     use super::allocator_calls;
@@ -169,7 +170,7 @@ mod hosted {
     #[test]
     fn real_ticks_do_not_allocate() {
         const WANTED: u64 = 500;
-        let guest = hosted::start(Config::default()).unwrap();
+        let guest = hosted::start(Config::new(Access::Open)).unwrap();
         let vcpu = guest.register_thread().unwrap();
         let address = guest.address();
         let done = AtomicBool::new(false);

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use fake_guest::client::{Client, download, one_ms, read, refusal_code, service};
 use fake_guest::{FakeAgent, agent, deliver, tick};
-use unikprof_agent::{Platform, SESSIONS, Service, busy_answer};
+use unikprof_agent::{Access, Platform, SESSIONS, Service};
 use unikprof_proto::code::{refusal, start_flag, state};
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
@@ -186,7 +186,7 @@ fn an_acknowledged_epoch_is_gone_though_its_client_is_too() {
     // So many stacks that one call does not clear them.
     const STACKS: u64 = 40_000;
     let agent = agent(1, 8 << 20);
-    let mut service = Service::new(agent).unwrap();
+    let mut service = Service::new(agent, Access::Open).unwrap();
     let mut client = Client::connect(&mut service);
     client.start(&mut service, one_ms());
     (0..STACKS).for_each(|n| assert!(tick(agent, &[n % 256, n / 256])));
@@ -323,7 +323,7 @@ fn every_tick_is_accounted_for() {
 #[test]
 fn a_full_table_is_overflow() {
     let agent = agent(1, unikprof_agent::minimum_bytes(1));
-    let mut service = Service::new(agent).unwrap();
+    let mut service = Service::new(agent, Access::Open).unwrap();
     let mut client = Client::connect(&mut service);
     client.start(&mut service, one_ms());
     (0..1000).for_each(|leaf| assert!(tick(agent, &[leaf])));
@@ -545,7 +545,7 @@ fn one_client_too_many_is_told() {
     let sessions: Vec<_> = (0..SESSIONS).map(|_| service.open().unwrap()).collect();
     assert_eq!(service.open(), None);
     let mut answer = [0; 128];
-    let length = busy_answer(&mut answer);
+    let length = service.busy_answer(&mut answer);
     let frame = frame::split(&answer[preamble::LENGTH..length])
         .unwrap()
         .unwrap();
@@ -554,15 +554,17 @@ fn one_client_too_many_is_told() {
         refusal::BUSY
     );
     service.close(sessions[2]);
-    assert_eq!(service.open(), Some(sessions[2]));
+    let next = service.open().unwrap();
+    // What is said of the old conversation is not said of the new one.
+    assert!(service.is_over(sessions[2]) && !service.is_over(next));
 }
 
 #[test]
 fn an_agent_has_one_service() {
     let (agent, service) = service(1);
-    assert!(Service::new(agent).is_none());
+    assert!(Service::new(agent, Access::Open).is_err());
     drop(service);
-    assert!(Service::new(agent).is_some());
+    assert!(Service::new(agent, Access::Open).is_ok());
 }
 
 /// Requests in one packet, in single bytes, and more of them than fit the buffer.

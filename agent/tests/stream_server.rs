@@ -7,7 +7,7 @@ use std::convert::Infallible;
 
 use embedded_io::{ErrorType, Read, ReadReady, Write, WriteReady};
 use unikprof_agent::stream_server::{Connection, Progress};
-use unikprof_agent::{Platform, SESSIONS, Service};
+use unikprof_agent::{Access, Platform, SESSIONS, Service};
 use unikprof_proto::frame;
 use unikprof_proto::message::Hello;
 use unikprof_proto::preamble;
@@ -72,7 +72,7 @@ impl WriteReady for Stalled {
 #[test]
 fn clients_that_never_read_are_over_in_time() {
     let agent = fake_guest::agent(1, 1 << 17);
-    let mut service = Service::new(agent).unwrap();
+    let mut service = Service::new(agent, Access::Open).unwrap();
     let mut connections: Vec<_> = (0..SESSIONS)
         .map(|_| Connection::open(&mut service, Stalled::new()).ok().unwrap())
         .collect();

@@ -10,10 +10,8 @@ use smoltcp::phy::{Device, DeviceCapabilities, Medium};
 use smoltcp::socket::tcp::State;
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
-use unikprof_agent::tcp_server::{
-    Access, SOCKETS, TcpConfig, TcpError, TcpServer, TcpStorage, smoltcp,
-};
-use unikprof_agent::{SESSIONS, Service};
+use unikprof_agent::tcp_server::{SOCKETS, TcpConfig, TcpError, TcpServer, TcpStorage, smoltcp};
+use unikprof_agent::{Access, SESSIONS, Service};
 use unikprof_proto::code::{frame_code, message_type, refusal, state};
 use unikprof_proto::message::{Check, Fetch, Hello, Mapping, Refusal, Status, Welcome};
 
@@ -373,14 +371,13 @@ fn the_servers_own_work_is_marked() {
 #[test]
 fn what_smoltcp_would_panic_at_is_an_error() {
     let agent = fake_guest::agent(1, 1 << 17);
-    let service = Service::new(agent).unwrap();
+    let service = Service::new(agent, Access::Open).unwrap();
     let wire = network::Wire::new(agent.platform(), Medium::Ethernet);
     let start = |config: TcpConfig<'_>| {
         let storage: &mut TcpStorage<'_> = Box::leak(Box::default());
         TcpServer::new(&config, &mut wire.port(), &service, storage).err()
     };
     let good = TcpConfig {
-        access: Access::Open,
         port: PORT,
         hardware_address: EthernetAddress([0x02, 0, 0, 0, 0, 1]).into(),
         addresses: &[IpCidr::new(IpAddress::v4(10, 0, 0, 1), 24)],

@@ -12,7 +12,7 @@ use smoltcp::wire::{
     UdpRepr,
 };
 use unikprof_agent::SESSIONS;
-use unikprof_agent::tcp_server::{Access, TcpConfig, TcpError, TcpServer, TcpStorage, smoltcp};
+use unikprof_agent::tcp_server::{TcpConfig, TcpError, TcpServer, TcpStorage, smoltcp};
 use unikprof_proto::message::{Check, Status};
 
 const SECOND: u64 = 1_000_000_000;
@@ -82,7 +82,6 @@ fn an_ipv4_address_beside_dhcp_is_refused() {
 /// Gives the guest a server that asks for its address.
 fn start(world: &mut World<Port>, addresses: &[IpCidr]) -> Result<(), TcpError> {
     let config = TcpConfig {
-        access: Access::Open,
         port: PORT,
         hardware_address: EthernetAddress([0x02, 0, 0, 0, 1, 1]).into(),
         addresses,

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use network::{Download, Frame, read};
-use unikprof_agent::SESSIONS;
 use unikprof_agent::hosted::{self, Config, Guest, Listen, Tap};
+use unikprof_agent::{Access, SESSIONS};
 use unikprof_proto::code::{message_type, refusal};
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
@@ -46,7 +46,7 @@ fn a_linux_client_is_served_on_a_tap_device() {
             gateway: None,
             port: 7777,
         }),
-        ..Config::default()
+        ..Config::new(Access::Open)
     })
     .unwrap();
     ip(&["address", "add", HOST, "dev", DEVICE]);

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use unikprof_agent::xen::{Hooks, TickSource, Ticks, XenPlatform};
-use unikprof_agent::{Agent, Config, Mapping, Platform, Registers, Service, SessionId};
+use unikprof_agent::{Access, Agent, Config, Mapping, Platform, Registers, Service, SessionId};
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{Check, Counters, Start, Status};
 use unikprof_proto::preamble;
@@ -84,7 +84,7 @@ impl Guest {
         };
         let memory = Vec::leak(vec![MaybeUninit::uninit(); 1 << 16]);
         let agent = Box::leak(Box::new(Agent::new(platform, config, memory).unwrap()));
-        let mut service = Service::new(agent).unwrap();
+        let mut service = Service::new(agent, Access::Open).unwrap();
         let session = service.open().unwrap();
         let mut guest = Self {
             xen,

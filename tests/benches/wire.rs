@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         println!("nothing measured: run it with cargo bench");
         return Ok(());
     }
-    let guest = hosted::start(hosted::Config::default())?;
+    let guest = hosted::start(hosted::Config::new(unikprof_agent::Access::Open))?;
     let done = AtomicBool::new(false);
     let bytes = thread::scope(|scope| {
         let service = scope.spawn(|| serve(guest, &done));

@@ -8,7 +8,7 @@ use smoltcp::iface::SocketStorage;
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr, Ipv4Address};
-use unikprof_agent::tcp_server::{Access, PLACES, TcpBuffers, TcpConfig, TcpServer};
+use unikprof_agent::tcp_server::{PLACES, TcpBuffers, TcpConfig, TcpServer};
 use unikprof_agent::{Platform, Service};
 
 use crate::abi::{self, UNIKPROF_MAX_FRAME};
@@ -65,8 +65,6 @@ impl Network {
             .write([const { SocketStorage::EMPTY }; PLACES]);
         let buffers = memory.buffers.write(TcpBuffers::new());
         let config = TcpConfig {
-            // The configuration has said so, or there was no agent.
-            access: Access::Open,
             port: wanted.port,
             hardware_address: EthernetAddress(wanted.hardware_address).into(),
             addresses: &[IpCidr::new(ip(wanted.address), prefix)],

@@ -5,9 +5,10 @@
 //! clients, on loopback unless another address is asked for.
 //!
 //! ```no_run
+//! use unikprof_agent::Access;
 //! use unikprof_agent::hosted::{self, Config, Listen};
 //!
-//! let agent = hosted::start(Config { listen: Listen::Loopback(7777), ..Config::default() })?;
+//! let agent = hosted::start(Config { listen: Listen::Loopback(7777), ..Config::new(Access::Open) })?;
 //! let vcpu = agent.register_thread()?;
 //! println!("unikprof-client connect {} record 30s", agent.address());
 //! loop {
@@ -36,7 +37,7 @@ use std::string::String;
 use std::sync::OnceLock;
 use std::vec::Vec;
 
-use crate::{Agent, LinkedTableError, StartError};
+use crate::{Access, Agent, LinkedTableError, ServeError, StartError};
 
 use network::Network;
 
@@ -48,6 +49,8 @@ pub use thread::Vcpu;
 /// How a hosted guest is profiled.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Whom to serve.
+    pub access: Access<'static>,
     /// How many threads can be registered at a time. The memory is divided evenly between them.
     pub vcpus: u32,
     /// All the memory that the agent keeps stacks in, in bytes.
@@ -67,10 +70,11 @@ pub struct Config {
     pub linked_caller_table: Option<&'static [u8]>,
 }
 
-impl Default for Config {
+impl Config {
     /// One vCPU, 1 MiB for stacks and as much for a caller table, any free port on loopback, SIGPROF.
-    fn default() -> Self {
+    pub fn new(access: Access<'static>) -> Self {
         Self {
+            access,
             vcpus: 1,
             memory_bytes: 1 << 20,
             listen: Listen::Loopback(0),
@@ -83,13 +87,13 @@ impl Default for Config {
     }
 }
 
-/// Where clients connect. There is no authentication: whoever reaches the port reads the profile.
+/// Where clients connect; [`Config::access`] says which of them are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// On 127.0.0.1, at this port; 0 = any that is free.
     Loopback(u16),
-    /// At this address, open to everyone who can reach it.
-    OpenToNetwork(SocketAddr),
+    /// At this address, which others than this machine may reach.
+    Address(SocketAddr),
     /// On a TAP device, with the agent's own TCP, as in a unikernel.
     #[cfg(feature = "tap")]
     Tap(Tap),
@@ -102,6 +106,8 @@ pub enum Error {
     Started,
     /// The configuration cannot be used.
     Start(StartError),
+    /// The agent cannot be served.
+    Serve(ServeError),
     /// The caller table that is linked in cannot be used.
     CallerTable(LinkedTableError),
     /// The address cannot be listened on.
@@ -119,6 +125,7 @@ impl fmt::Display for Error {
         match self {
             Self::Started => f.write_str("this process has an agent already"),
             Self::Start(error) => write!(f, "the agent's configuration cannot be used: {error}"),
+            Self::Serve(error) => write!(f, "{error}"),
             Self::CallerTable(error) => write!(f, "{error}"),
             Self::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
             Self::System(call, error) => write!(f, "{call} failed: {error}"),
@@ -135,6 +142,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Start(error) => Some(error),
+            Self::Serve(error) => Some(error),
             Self::CallerTable(error) => Some(error),
             Self::Listen(_, error) | Self::System(_, error) => Some(error),
             Self::Started | Self::Registered | Self::NoFreeVcpu(_) => None,
@@ -193,7 +201,7 @@ pub fn start(config: Config) -> Result<Guest, Error> {
     AGENT.set(agent).map_err(|_| Error::Started)?;
     let agent = AGENT.get().ok_or(Error::Started)?;
     thread::install_handler(config.signal)?;
-    network.spawn(agent)?;
+    network.spawn(agent, config.access)?;
     Ok(Guest { agent, address })
 }
 

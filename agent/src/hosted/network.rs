@@ -11,9 +11,9 @@ use libc::pollfd;
 
 use super::platform::Hosted;
 use super::{Error, HostedAgent, Listen};
+use crate::access::Access;
 use crate::platform::Platform;
-use crate::service::{SESSIONS, Service};
-use crate::session::busy_answer;
+use crate::service::{SESSIONS, ServeError, Service};
 use crate::stream_server::{Connection, Progress};
 
 /// Where clients come from: open, but not served yet.
@@ -28,7 +28,7 @@ impl Network {
     pub(super) fn open(listen: &Listen) -> Result<Self, Error> {
         let address = match listen {
             Listen::Loopback(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, *port)),
-            Listen::OpenToNetwork(address) => *address,
+            Listen::Address(address) => *address,
             #[cfg(feature = "tap")]
             Listen::Tap(tap) => return super::tap::OpenTap::open(tap).map(Self::Tap),
         };
@@ -49,8 +49,15 @@ impl Network {
     }
 
     /// Serves `agent` for as long as the process lives.
-    pub(super) fn spawn(self, agent: &'static HostedAgent) -> Result<(), Error> {
-        let service = Service::new(agent).ok_or(Error::Started)?;
+    pub(super) fn spawn(
+        self,
+        agent: &'static HostedAgent,
+        access: Access<'static>,
+    ) -> Result<(), Error> {
+        let service = Service::new(agent, access).map_err(|error| match error {
+            ServeError::Served => Error::Started,
+            error => Error::Serve(error),
+        })?;
         match self {
             Self::Sockets(listener, _) => spawn(move || serve(service, &listener)),
             #[cfg(feature = "tap")]
@@ -71,10 +78,15 @@ fn spawn(serve: impl FnOnce() + Send + 'static) -> Result<(), Error> {
 }
 
 fn serve(mut service: Service<'static, 'static, Hosted>, listener: &TcpListener) {
-    let mut connections: Vec<Connection<Socket>> = Vec::with_capacity(SESSIONS);
+    // For a moment there are also those who made room for others.
+    let mut connections: Vec<Connection<Socket>> = Vec::with_capacity(2 * SESSIONS);
     loop {
         let work = service.begin_work();
         accept(&mut service, listener, &mut connections);
+        // Each is first in its turn: none keeps the others from having one.
+        if !connections.is_empty() {
+            connections.rotate_left(1);
+        }
         let mut index = 0;
         while let Some(connection) = connections.get_mut(index) {
             match connection.poll(&mut service) {
@@ -111,7 +123,7 @@ fn accept(
             Ok(connection) => connections.push(connection),
             Err(Socket(mut stream)) => {
                 let mut answer = [0; 128];
-                let length = busy_answer(&mut answer);
+                let length = service.busy_answer(&mut answer);
                 let _ = stream.write(&answer[..length]);
             }
         }

@@ -21,9 +21,9 @@ use super::Error;
 use super::network::sleep;
 use super::platform::Hosted;
 use crate::service::Service;
-use crate::tcp_server::{Access, TcpConfig, TcpServer, TcpStorage, check};
+use crate::tcp_server::{TcpConfig, TcpServer, TcpStorage, check};
 
-/// An address on a TAP device. There is no authentication: whoever reaches it reads the profile.
+/// An address on a TAP device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tap {
     /// The device's name. It is made where there is none of this name, which takes the privilege to
@@ -118,7 +118,6 @@ impl Place {
 
     fn config(&self) -> TcpConfig<'_> {
         TcpConfig {
-            access: Access::Open,
             port: self.socket_address.port(),
             hardware_address: self.hardware_address.into(),
             addresses: slice::from_ref(&self.address),

@@ -52,7 +52,7 @@ impl Session {
             nodes_per_vcpu: agent.nodes_per_vcpu() as u32,
             caller_rows: agent.callers().map_or(0, CallerTable::room),
             caller_table: agent.callers().and_then(CallerTable::checksum),
-            role: role::OPEN,
+            role: self.role.unwrap_or(role::OPEN),
         });
     }
 
@@ -64,6 +64,7 @@ impl Session {
             sessions,
             peers,
             server,
+            ..
         } = context;
         let settings = *recorder.settings();
         let Waiting {
@@ -92,7 +93,7 @@ impl Session {
             first_epoch,
             epochs,
             sessions: *sessions,
-            peers: *peers,
+            peers: **peers,
             server_ns: server.total_ns,
             server_longest_ns: server.longest_ns,
         });

@@ -4,10 +4,8 @@ use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::Duration;
 
-use super::Access;
 use crate::platform::Platform;
 use crate::service::{SESSIONS, Service, SessionId};
-use crate::session::busy_answer;
 
 /// How many sockets there are: one for each session, and one that tells a client too many so.
 ///
@@ -60,12 +58,12 @@ impl<const SEND: usize> Default for TcpBuffers<SEND> {
 ///
 /// ```no_run
 /// # use smoltcp::{iface::{Interface, SocketSet}, phy::Device, time::Instant};
-/// # use unikprof_agent::{Platform, Service, tcp_server::{Access, TcpSockets}};
+/// # use unikprof_agent::{Platform, Service, tcp_server::TcpSockets};
 /// # fn guest<P: Platform>(
 /// #     interface: &mut Interface, device: &mut impl Device, sockets: &mut SocketSet<'_>,
 /// #     agent: &mut TcpSockets, service: &mut Service<'_, '_, P>, now: Instant,
 /// # ) {
-/// // once: let agent = TcpSockets::add_to(&mut sockets, buffers, 7777, Access::Open);
+/// // once: let agent = TcpSockets::add_to(&mut sockets, buffers, 7777);
 /// loop {
 ///     interface.poll(now, device, sockets);
 ///     let agent_next_ns = agent.poll(sockets, service);
@@ -78,6 +76,8 @@ impl<const SEND: usize> Default for TcpBuffers<SEND> {
 pub struct TcpSockets {
     port: u16,
     places: [Place; SOCKETS],
+    /// Whose turn is first: no client keeps the others from having one.
+    first: usize,
 }
 
 /// One socket and what it is at.
@@ -103,8 +103,7 @@ enum Stage {
 }
 
 impl TcpSockets {
-    /// Adds the sockets to `sockets`, listening at `port` on every address, for those whom `access`
-    /// names.
+    /// Adds the sockets to `sockets`, listening at `port` on every address.
     ///
     /// # Panics
     /// Where `port` is 0, `SEND` is 0, or `sockets` has no room for [`SOCKETS`] more.
@@ -112,15 +111,13 @@ impl TcpSockets {
         sockets: &mut SocketSet<'s>,
         buffers: &'s mut TcpBuffers<SEND>,
         port: u16,
-        access: Access,
     ) -> Self {
-        // Nothing is kept from anybody as yet.
-        let Access::Open = access;
         const { assert!(SEND > 0, "there must be room to send") };
         assert!(port != 0, "a server listens at a port other than 0");
         let mut buffers = buffers.receive.iter_mut().zip(&mut buffers.send);
         Self {
             port,
+            first: 0,
             places: core::array::from_fn(|_| {
                 // There are as many buffers as places.
                 let (receive, send) = buffers.next().map_or_else(
@@ -145,7 +142,8 @@ impl TcpSockets {
     /// after the `Interface` was polled, and poll that again if its `poll_at` says so.
     ///
     /// Answers when to call again without any packet, on the platform's monotonic clock in ns; the
-    /// stack's own deadlines are not in it. The work is bounded and marked as the agent's own.
+    /// stack's own deadlines are not in it. The work is bounded, nothing is begun after 1 ms, and marked
+    /// as the agent's own.
     ///
     /// # Panics
     /// Where `sockets` is not the set that the sockets were added to.
@@ -188,10 +186,17 @@ impl TcpSockets {
         now_ns: u64,
     ) -> Option<u64> {
         let port = self.port;
-        self.places.iter_mut().fold(None, |next_ns, place| {
+        self.first = (self.first + 1) % SOCKETS;
+        let (behind, before) = self.places.split_at_mut(self.first);
+        let mut next_ns = None;
+        for place in before.iter_mut().chain(behind) {
+            if service.is_out_of_time() {
+                return Some(now_ns);
+            }
             let socket = sockets.get_mut(place.handle);
-            earliest(next_ns, place.step(socket, service, port, now_ns))
-        })
+            next_ns = earliest(next_ns, place.step(socket, service, port, now_ns));
+        }
+        next_ns
     }
 }
 
@@ -222,12 +227,20 @@ impl Place {
                 (Stage::Connecting(_), _) => Stage::Listening,
 
                 (Stage::Serving(session), _) => {
-                    if converse(socket, session, service) {
-                        return None;
+                    match converse(socket, session, service) {
+                        Conversation::Waits => return None,
+                        Conversation::GoesOn => return Some(now_ns),
+                        Conversation::Over => {}
                     }
+                    let is_given_up = service.is_given_up(session);
                     service.close(session);
-                    socket.close();
-                    Stage::Closing(now_ns + LINGER_NS)
+                    if is_given_up {
+                        // Nothing is owed to it, and others want the socket.
+                        reset(socket, now_ns)
+                    } else {
+                        socket.close();
+                        Stage::Closing(now_ns + LINGER_NS)
+                    }
                 }
 
                 // What has nobody left to be told is free again.
@@ -269,18 +282,27 @@ fn admit<P: Platform>(
         return Stage::Serving(session);
     }
     let mut answer = [0; 128];
-    let length = busy_answer(&mut answer);
+    let length = service.busy_answer(&mut answer);
     let _ = socket.send_slice(&answer[..length]);
     socket.close();
     Stage::Closing(now_ns + LINGER_NS)
 }
 
-/// Moves bytes both ways; answers whether the conversation goes on.
+/// How a conversation stands behind its turn.
+enum Conversation {
+    /// Until the client says something, or takes what it is sent.
+    Waits,
+    /// There was more than one turn's.
+    GoesOn,
+    Over,
+}
+
+/// Moves bytes both ways.
 fn converse<P: Platform>(
     socket: &mut Socket<'_>,
     session: SessionId,
     service: &mut Service<'_, '_, P>,
-) -> bool {
+) -> Conversation {
     let mut moved = true;
     for _ in 0..TURNS {
         let taken = socket.recv(|bytes| {
@@ -297,15 +319,20 @@ fn converse<P: Platform>(
                 .unwrap_or(0);
         }
         moved = taken.unwrap_or(0) + given > 0;
-        if !moved {
+        if !moved || service.is_out_of_time() {
             break;
         }
     }
     if service.is_over(session) || !socket.may_send() {
-        return false;
+        Conversation::Over
+    } else if moved {
+        Conversation::GoesOn
+    } else if socket.may_recv() || !socket.can_send() {
+        Conversation::Waits
+    } else {
+        // A client that has ended its side got what it has asked for.
+        Conversation::Over
     }
-    // A client that has ended its side gets what it has asked for, and then its end.
-    moved || socket.may_recv() || !socket.can_send()
 }
 
 fn reset(socket: &mut Socket<'_>, now_ns: u64) -> Stage {

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io::{self, Read, Write};
 
-use unikprof_agent::{Agent, Platform, Service, SessionId};
+use unikprof_agent::{Access, Agent, Platform, Service, SessionId};
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Counters, EpochEnd, Fetch, Histogram, Nodes, Pending,
@@ -225,7 +225,7 @@ pub(crate) struct InProcess<'a, 'm, P: Platform> {
 impl<'a, 'm, P: Platform> InProcess<'a, 'm, P> {
     /// A connection to `agent`, which must have no service yet.
     pub(crate) fn connect(agent: &'a Agent<'m, P>) -> Result<Conversation<Self>> {
-        let mut service = Service::new(agent).ok_or("the agent has a service already")?;
+        let mut service = Service::new(agent, Access::Open)?;
         let session = service.open().ok_or("no session is free")?;
         Conversation::new(Self { service, session })
     }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use unikprof_agent::{Service, SessionId};
+use unikprof_agent::{Access, Service, SessionId};
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
     Check, Counters, Epoch, EpochEnd, Nodes, Refusal, Start, Status, VcpuEpoch,
@@ -132,7 +132,7 @@ pub const fn one_ms() -> Start<'static> {
 
 pub fn service(vcpus: u32) -> (&'static FakeAgent, FakeService) {
     let agent = agent(vcpus, 1 << 17);
-    (agent, Service::new(agent).unwrap())
+    (agent, Service::new(agent, Access::Open).unwrap())
 }
 
 /// An epoch as a client sees it: counts by stack (leaf first, offsets into the code), and counters.

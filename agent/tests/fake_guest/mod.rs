@@ -6,7 +6,8 @@ pub mod client;
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use unikprof_agent::{Agent, Config, Mapping, Platform, Registers, Runstate, caller_table_bytes};
 
@@ -35,6 +36,11 @@ pub struct FakePlatform {
     pub now_ns: AtomicU64,
     pub running_ns: AtomicU64,
     pub kicks: AtomicU64,
+    pub random: AtomicU64,
+    pub has_no_random: AtomicBool,
+    pub logged: Mutex<Vec<String>>,
+    /// How much time passes with each look at the clock.
+    pub step_ns: AtomicU64,
 }
 
 impl FakePlatform {
@@ -54,7 +60,8 @@ impl FakePlatform {
 // long as the tick.
 unsafe impl Platform for FakePlatform {
     fn now_ns(&self) -> u64 {
-        self.now_ns.load(Ordering::Relaxed)
+        let step_ns = self.step_ns.load(Ordering::Relaxed);
+        self.now_ns.fetch_add(step_ns, Ordering::Relaxed) + step_ns
     }
 
     fn wall_clock_ns(&self) -> Option<u64> {
@@ -85,7 +92,13 @@ unsafe impl Platform for FakePlatform {
     }
 
     fn random(&self) -> Option<u64> {
-        Some(42)
+        let count = self.random.fetch_add(1, Ordering::Relaxed);
+        (!self.has_no_random.load(Ordering::Relaxed))
+            .then_some((count + 42).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    fn log(&self, line: &str) {
+        self.logged.lock().unwrap().push(line.to_owned());
     }
 }
 

@@ -17,9 +17,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use unikprof_agent::tcp_server::{
-    Access, SOCKETS, TcpBuffers, TcpConfig, TcpServer, TcpSockets, TcpStorage, smoltcp,
+    SOCKETS, TcpBuffers, TcpConfig, TcpServer, TcpSockets, TcpStorage, smoltcp,
 };
-use unikprof_agent::{Platform, Service};
+use unikprof_agent::{Access, Platform, Service};
 
 use smoltcp::iface::{Config, Interface, SocketSet, SocketStorage};
 use smoltcp::phy::{Device, Medium};
@@ -81,11 +81,10 @@ impl<D: Device> World<D> {
         wrap: impl Fn(Port) -> D + 'static,
     ) -> Self {
         let agent = agent(1, 1 << 20);
-        let service = Service::new(agent).unwrap();
+        let service = Service::new(agent, Access::Open).unwrap();
         let wire = Wire::new(agent.platform(), medium);
         let mut device = wrap(wire.port());
         let config = TcpConfig {
-            access: Access::Open,
             port: PORT,
             hardware_address: hardware(medium, 1),
             addresses: &[network(1)],
@@ -114,7 +113,7 @@ impl<D: Device> World<D> {
         let places: Vec<_> = (0..SOCKETS).map(|_| SocketStorage::EMPTY).collect();
         let mut set = SocketSet::new(places.leak());
         let buffers: &mut TcpBuffers = Box::leak(Box::default());
-        let sockets = TcpSockets::add_to(&mut set, buffers, PORT, Access::Open);
+        let sockets = TcpSockets::add_to(&mut set, buffers, PORT);
         self.server = Server::Guests(interface, set, sockets);
         self
     }

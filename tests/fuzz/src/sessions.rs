@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 
-use unikprof_agent::{Agent, Config, caller_table_bytes, minimum_bytes};
+use unikprof_agent::{Access, Agent, Config, caller_table_bytes, minimum_bytes};
 use unikprof_proto::code::{message_type, mode, start_flag, state};
 use unikprof_proto::message::{
     Acknowledge, Check, Dump, Fetch, Hello, Start, Stop, TableBegin, TableEnd, TableRows,
@@ -40,7 +40,7 @@ pub(crate) fn play(bytes: &[u8]) -> Vec<u8> {
     let agent = Agent::new(FakePlatform(&fake), config, &mut memory).expect("there is room");
     let agent = agent.with_caller_memory(&mut callers);
     fake.attach(&agent);
-    let mut service = FakeService::new(&agent).expect("it is the first");
+    let mut service = FakeService::new(&agent, Access::Open).expect("it is the first");
     let mut world = World {
         fake: &fake,
         clients: Vec::new(),

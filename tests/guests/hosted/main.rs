@@ -1,12 +1,17 @@
 //! A guest for the end-to-end cases: a process with an agent and one of several loads.
 //!
 //! ```text
-//! hosted-guest LOAD
+//! hosted-guest LOAD --open
+//! hosted-guest LOAD [--view-key-file FILE]... [--control-key-file FILE]...
 //! ```
+//!
+//! `--open` serves everybody on loopback; otherwise the keys in the files say who is served. Whoever can
+//! read the files has the keys.
 //!
 //! It prints `listening on ADDRESS`, then what the load has to say. It ends when its standard input
 //! does, so that no guest outlives the test that started it.
 
+mod access;
 mod deep;
 mod errno;
 mod idle;
@@ -39,11 +44,13 @@ const CALLERS_VARIABLE: &str = "UNIKPROF_TEST_CALLERS";
 type Load = fn(&Guest, &Stop) -> Result<(), Box<dyn Error>>;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let name = std::env::args().nth(1).unwrap_or_default();
+    let mut words = std::env::args().skip(1);
+    let name = words.next().unwrap_or_default();
     let Some((_, vcpus, load)) = LOADS.iter().find(|(known, ..)| *known == name) else {
         let known = LOADS.map(|(name, ..)| name).join(", ");
         return Err(format!("`{name}` is no load; there are {known}").into());
     };
+    let access = access::from_words(words)?;
     let stop = Stop::at_end_of_input()?;
     let linked = match std::env::var_os(CALLERS_VARIABLE) {
         Some(path) => Some(&*std::fs::read(path)?.leak()),
@@ -54,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         memory_bytes: 4 << 20,
         guest_name: Some(name),
         linked_caller_table: linked,
-        ..Config::default()
+        ..Config::new(access)
     })?;
     println!("listening on {}", guest.address());
     load(&guest, &stop)

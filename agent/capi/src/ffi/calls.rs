@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_void};
 
-use unikprof_agent::{Agent, LinkedTableError, Service, StartError, busy_answer};
+use unikprof_agent::{Access, Agent, LinkedTableError, Service, StartError};
 
 use super::arena::Arena;
 use super::guest::Guest;
@@ -215,8 +215,11 @@ pub extern "C" fn unikprof_connection_close(connection: i32) -> i32 {
 /// C's: `buffer` is NULL or leads to `length` bytes that are nobody else's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_busy_answer(buffer: *mut c_void, length: usize) -> i64 {
-    // SAFETY: the caller's promise.
-    code_or(unsafe { read::room(buffer, length) }.map(|buffer| busy_answer(buffer) as i64))
+    code_or(with_served(|served| {
+        // SAFETY: the caller's promise.
+        let buffer = unsafe { read::room(buffer, length)? };
+        Ok(served.service.busy_answer(buffer) as i64)
+    }))
 }
 
 /// The guest's device has received a frame of Ethernet. It is copied and looked at by the next
@@ -346,7 +349,7 @@ unsafe fn start(
 unsafe fn serve(place: *mut State) -> Result<(), Misuse> {
     // SAFETY: the caller's promise.
     let agent: &'static Agent<'static, Guest> = unsafe { &(*place).agent };
-    let service = Service::new(agent).ok_or(Misuse(UNIKPROF_E_STARTED))?;
+    let service = Service::new(agent, Access::Open).map_err(|_| Misuse(UNIKPROF_E_STARTED))?;
     let served = UnsafeCell::new(Served {
         service,
         network: None,

@@ -15,6 +15,7 @@ mod waits;
 use std::error::Error;
 use std::io;
 
+use unikprof_agent::Access;
 use unikprof_agent::hosted::{self, Config, Vcpu};
 
 use command::Command;
@@ -23,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let guest = hosted::start(Config {
         memory_bytes: 4 << 20,
         guest_name: Some("accuracy".into()),
-        ..Config::default()
+        ..Config::new(Access::Open)
     })?;
     let vcpu = guest.register_thread()?;
     println!("listening on {}", guest.address());

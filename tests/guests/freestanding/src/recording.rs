@@ -3,8 +3,8 @@
 use core::mem::MaybeUninit;
 
 use unikprof_agent::tcp_server::smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
-use unikprof_agent::tcp_server::{Access, TcpConfig, TcpServer, TcpStorage};
-use unikprof_agent::{Agent, Config, Service};
+use unikprof_agent::tcp_server::{TcpConfig, TcpServer, TcpStorage};
+use unikprof_agent::{Access, Agent, Config, Service};
 use unikprof_proto::code::mode;
 use unikprof_proto::frame;
 use unikprof_proto::message::{
@@ -34,7 +34,7 @@ pub(crate) fn record_once() -> Result<(), Step> {
         reachable_when_busy: false,
     };
     let agent = Agent::new(OneVcpu::new(), config, &mut memory).map_err(|_| Step::Agent)?;
-    let mut service = Service::new(&agent).ok_or(Step::Service)?;
+    let mut service = Service::new(&agent, Access::Open).map_err(|_| Step::Service)?;
     serve_nobody(&mut service)?;
 
     let pipe = Pipe::new();
@@ -71,7 +71,6 @@ pub(crate) fn record_once() -> Result<(), Step> {
 /// The agent's own TCP, with nobody on the line.
 fn serve_nobody(service: &mut Service<'_, '_, OneVcpu>) -> Result<(), Step> {
     let config = TcpConfig {
-        access: Access::Open,
         port: 7777,
         hardware_address: EthernetAddress([0x02, 0, 0, 0, 0, 1]).into(),
         addresses: &[IpCidr::new(IpAddress::v4(10, 0, 0, 5), 24)],

@@ -21,13 +21,17 @@ pub(crate) struct Guest {
 impl Guest {
     /// Starts a guest with one of the program's loads.
     pub(crate) fn start(load: &str) -> Guest {
-        Guest::spawn(Command::new(Guest::program()).arg(load))
+        Guest::spawn(Command::new(Guest::program()).args([load, "--open"]))
     }
 
     /// Starts a copy of the program with a caller table of its own.
     pub(crate) fn start_with_callers(program: &Path, load: &str, table: &Path) -> Guest {
         let mut command = Command::new(program);
-        Guest::spawn(command.arg(load).env("UNIKPROF_TEST_CALLERS", table))
+        Guest::spawn(
+            command
+                .args([load, "--open"])
+                .env("UNIKPROF_TEST_CALLERS", table),
+        )
     }
 
     fn spawn(command: &mut Command) -> Guest {

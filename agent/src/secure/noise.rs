@@ -1,0 +1,355 @@
+//! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, the responder's side.
+//!
+//! ```text
+//! -> psk, e
+//! <- e, ee
+//! ```
+//!
+//! Section and function names are those of the Noise Protocol Framework, revision 34. All lengths
+//! are fixed, so nothing here can panic; all that is secret is erased when it is dropped.
+
+use blake2::{Blake2s256, Digest};
+use chacha20poly1305::aead::AeadInPlace;
+use chacha20poly1305::{ChaCha20Poly1305, KeyInit};
+use core::fmt;
+use unikprof_proto::secure::{KEY, NAME, TAG};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use super::ephemeral::Ephemeral;
+use super::keys::Key;
+
+/// The hash's output, in bytes.
+const HASH: usize = 32;
+/// The hash's block, in bytes.
+const BLOCK: usize = 64;
+
+type Secret = Zeroizing<[u8; HASH]>;
+
+/// A responder that has read the first message, and found it made with its key.
+#[derive(ZeroizeOnDrop)]
+pub(crate) struct Responder {
+    symmetric: Symmetric,
+    peer: [u8; 32],
+}
+
+impl Responder {
+    /// Reads the first message: `-> psk, e` and a payload, which is opened in place. `None`: it was not
+    /// made with `key`, or not for this prologue.
+    pub(crate) fn read(
+        key: &Key,
+        prologue: &[u8],
+        ephemeral: [u8; 32],
+        payload: &mut [u8],
+        tag: &[u8; TAG],
+    ) -> Option<Self> {
+        let mut symmetric = Symmetric::new(prologue);
+        symmetric.mix_key_and_hash(key.bytes());
+        symmetric.mix_hash(&ephemeral);
+        symmetric.mix_key(&ephemeral);
+        symmetric.decrypt_and_hash(payload, tag)?;
+        Some(Self {
+            symmetric,
+            peer: ephemeral,
+        })
+    }
+
+    /// Writes the second message, `<- e, ee` and a payload, which is sealed in place. Answers the public
+    /// key, the payload's tag, and what the records are sealed with; `None` where the peer's public
+    /// key is not one that anybody means honestly.
+    pub(crate) fn write(
+        mut self,
+        ephemeral: &Ephemeral,
+        payload: &mut [u8],
+    ) -> Option<([u8; 32], [u8; TAG], Transport)> {
+        let public = ephemeral.public();
+        self.symmetric.mix_hash(&public);
+        self.symmetric.mix_key(&public);
+        let shared = ephemeral.shared(self.peer)?;
+        self.symmetric.mix_key(&shared.0);
+        let tag = self.symmetric.encrypt_and_hash(payload)?;
+        Some((public, tag, self.symmetric.split()))
+    }
+}
+
+/// Both directions of a conversation behind its handshake.
+pub(crate) struct Transport {
+    receiving: Cipher,
+    sending: Cipher,
+}
+
+impl Transport {
+    /// Opens the next record in place; `None` where it is not that.
+    pub(crate) fn open(&mut self, ciphertext: &mut [u8], tag: &[u8; TAG]) -> Option<()> {
+        self.receiving.decrypt(&[], ciphertext, tag)
+    }
+
+    /// Seals the next record in place. `None`: as many were sent as may be with one key, 2^64 - 1.
+    pub(crate) fn seal(&mut self, plaintext: &mut [u8]) -> Option<[u8; TAG]> {
+        self.sending.encrypt(&[], plaintext)
+    }
+}
+
+impl fmt::Debug for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transport").finish_non_exhaustive()
+    }
+}
+
+/// `CipherState`: a key and how often it was used.
+#[derive(Zeroize, ZeroizeOnDrop)]
+struct Cipher {
+    key: [u8; KEY],
+    nonce: u64,
+}
+
+impl Cipher {
+    fn new(key: &Secret) -> Self {
+        Self {
+            key: **key,
+            nonce: 0,
+        }
+    }
+
+    /// The AEAD, which erases its own copy of the key.
+    fn aead(&self) -> ChaCha20Poly1305 {
+        ChaCha20Poly1305::new((&self.key).into())
+    }
+
+    /// The nonce to use; the last is not for use, as the framework has it.
+    fn nonce(&self) -> Option<[u8; 12]> {
+        let mut nonce = [0; 12];
+        nonce[4..].copy_from_slice(&self.nonce.to_le_bytes());
+        (self.nonce < u64::MAX).then_some(nonce)
+    }
+
+    fn encrypt(&mut self, associated: &[u8], text: &mut [u8]) -> Option<[u8; TAG]> {
+        let nonce = self.nonce()?;
+        let sealed = self
+            .aead()
+            .encrypt_in_place_detached((&nonce).into(), associated, text);
+        self.nonce += 1;
+        Some(sealed.ok()?.into())
+    }
+
+    fn decrypt(&mut self, associated: &[u8], text: &mut [u8], tag: &[u8; TAG]) -> Option<()> {
+        let nonce = self.nonce()?;
+        self.aead()
+            .decrypt_in_place_detached((&nonce).into(), associated, text, tag.into())
+            .ok()?;
+        self.nonce += 1;
+        Some(())
+    }
+}
+
+/// `SymmetricState`.
+#[derive(ZeroizeOnDrop)]
+struct Symmetric {
+    chaining_key: [u8; HASH],
+    hash: [u8; HASH],
+    cipher: Cipher,
+}
+
+impl Symmetric {
+    fn new(prologue: &[u8]) -> Self {
+        // The protocol's name is longer than a hash.
+        const { assert!(NAME.len() > HASH) };
+        let hash = digest(&[NAME.as_bytes()]);
+        let mut symmetric = Self {
+            chaining_key: hash,
+            hash,
+            cipher: Cipher {
+                key: [0; KEY],
+                nonce: 0,
+            },
+        };
+        symmetric.mix_hash(prologue);
+        symmetric
+    }
+
+    fn mix_hash(&mut self, data: &[u8]) {
+        self.hash = digest(&[&self.hash, data]);
+    }
+
+    fn mix_key(&mut self, material: &[u8; 32]) {
+        let [chaining_key, key, _] = derive(&self.chaining_key, material);
+        self.chaining_key = *chaining_key;
+        self.cipher = Cipher::new(&key);
+    }
+
+    fn mix_key_and_hash(&mut self, material: &[u8; 32]) {
+        let [chaining_key, hash, key] = derive(&self.chaining_key, material);
+        self.chaining_key = *chaining_key;
+        self.mix_hash(&*hash);
+        self.cipher = Cipher::new(&key);
+    }
+
+    fn encrypt_and_hash(&mut self, payload: &mut [u8]) -> Option<[u8; TAG]> {
+        let tag = self.cipher.encrypt(&self.hash, payload)?;
+        self.hash = digest(&[&self.hash, payload, &tag]);
+        Some(tag)
+    }
+
+    fn decrypt_and_hash(&mut self, payload: &mut [u8], tag: &[u8; TAG]) -> Option<()> {
+        let hash = digest(&[&self.hash, payload, tag]);
+        self.cipher.decrypt(&self.hash, payload, tag)?;
+        self.hash = hash;
+        Some(())
+    }
+
+    /// The initiator's key comes first, and the responder is who we are.
+    fn split(&self) -> Transport {
+        let [receiving, sending, _] = derive(&self.chaining_key, &[]);
+        Transport {
+            receiving: Cipher::new(&receiving),
+            sending: Cipher::new(&sending),
+        }
+    }
+}
+
+/// `HKDF` with three outputs; where two are wanted, the first two are the same.
+fn derive(chaining_key: &[u8; HASH], material: &[u8]) -> [Secret; 3] {
+    let temporary = hmac(chaining_key, &[material]);
+    let first = hmac(&temporary, &[&[1]]);
+    let second = hmac(&temporary, &[&*first, &[2]]);
+    let third = hmac(&temporary, &[&*second, &[3]]);
+    [first, second, third]
+}
+
+/// `HMAC-HASH`, RFC 2104. A key of 32 bytes is shorter than a block.
+fn hmac(key: &[u8; HASH], parts: &[&[u8]]) -> Secret {
+    let mut pad = Zeroizing::new([0x36; BLOCK]);
+    pad.iter_mut().zip(key).for_each(|(pad, key)| *pad ^= key);
+    let mut hash = Blake2s256::new_with_prefix(&*pad);
+    parts.iter().for_each(|part| hash.update(part));
+    let inner: Secret = Zeroizing::new(hash.finalize().into());
+    pad.iter_mut().for_each(|pad| *pad ^= 0x36 ^ 0x5c);
+    Zeroizing::new(digest(&[&*pad, &*inner]))
+}
+
+fn digest(parts: &[&[u8]]) -> [u8; HASH] {
+    let mut hash = Blake2s256::new();
+    parts.iter().for_each(|part| hash.update(part));
+    hash.finalize().into()
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// A message of a published conversation: the payload, and what it becomes.
+    type Message = (&'static str, &'static str);
+
+    /// From the cacophony project's vectors, which snow has too: `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`.
+    const PROLOGUE: &str = "4a6f686e2047616c74";
+    const PSK: &str = "54686973206973206d7920417573747269616e20706572737065637469766521";
+    const RESPONDER: &str = "bbdb4cdbd309f1a1f2e1456967fe288cadd6f712d65dc7b7793d5e63da6b375b";
+    const FIRST: Message = (
+        "4c756477696720766f6e204d69736573",
+        "ca35def5ae56cec33dc2036731ab14896bc4c75dbb07a61f879f8e3afa4c7944\
+         fda936bec35a8adfdff198386f7d5475880897edaaf7495314c99095a2e4d66a",
+    );
+    const SECOND: Message = (
+        "4d757272617920526f746862617264",
+        "95ebc60d2b1fa672c1f46a8aa265ef51bfe38e7ccb39ec5be34069f144808843\
+         4cd2a371993ba41ea11448024fca32766b169183c9e691a7a433279da7e729",
+    );
+    /// In turns, the initiator's first.
+    const RECORDS: [Message; 4] = [
+        (
+            "462e20412e20486179656b",
+            "bc44da303ae0beb08075fc4eb4e58235c67c2d1f53a4f2fff0bca7",
+        ),
+        (
+            "4361726c204d656e676572",
+            "416d1af83e9fa6966ce4e871156b131aa9bd7e9a1d6f8794f4872a",
+        ),
+        (
+            "4a65616e2d426170746973746520536179",
+            "8a7d81b77bcc6c072f2b807da066efba6b5fab9edf71a7faceb2c8454b0cfef608",
+        ),
+        (
+            "457567656e2042f6686d20766f6e2042617765726b",
+            "1e2ee010f72894824a25a867664ff298f2548a145dc4e9d27b1cad83f32fa7c54d69dc3279",
+        ),
+    ];
+
+    struct Bytes([u8; 96], usize);
+
+    fn bytes(hex: &str) -> Bytes {
+        let mut bytes = Bytes([0; 96], 0);
+        for digits in hex.as_bytes().chunks_exact(2) {
+            let digits = core::str::from_utf8(digits).unwrap();
+            bytes.0[bytes.1] = u8::from_str_radix(digits, 16).unwrap();
+            bytes.1 += 1;
+        }
+        bytes
+    }
+
+    impl Bytes {
+        fn get(&mut self) -> &mut [u8] {
+            &mut self.0[..self.1]
+        }
+
+        fn array(mut self) -> [u8; 32] {
+            self.get().try_into().unwrap()
+        }
+    }
+
+    fn read_first(change: impl FnOnce(&mut [u8])) -> Option<Responder> {
+        let mut message = bytes(FIRST.1);
+        change(message.get());
+        let (ephemeral, rest) = message.get().split_first_chunk_mut::<32>().unwrap();
+        let (payload, tag) = rest.split_last_chunk_mut::<TAG>().unwrap();
+        let key = Key::from_bytes(bytes(PSK).array());
+        let responder = Responder::read(&key, bytes(PROLOGUE).get(), *ephemeral, payload, tag)?;
+        assert_eq!(payload, bytes(FIRST.0).get());
+        Some(responder)
+    }
+
+    /// A mistake that both ends of ours made alike would not be seen by talking to ourselves.
+    #[test]
+    fn a_published_conversation_goes_as_published() {
+        let responder = read_first(|_| {}).unwrap();
+        let mut payload = bytes(SECOND.0);
+        let ephemeral = Ephemeral::from_bytes(bytes(RESPONDER).array());
+        let (public, tag, mut transport) = responder.write(&ephemeral, payload.get()).unwrap();
+        let mut second = bytes(SECOND.1);
+        let second = second.get();
+        let length = second.len();
+        assert_eq!(&public, &second[..32]);
+        assert_eq!(payload.get(), &second[32..length - TAG]);
+        assert_eq!(&tag, &second[length - TAG..]);
+        for (turn, (plaintext, ciphertext)) in RECORDS.into_iter().enumerate() {
+            let (mut plaintext, mut ciphertext) = (bytes(plaintext), bytes(ciphertext));
+            let (text, tag) = ciphertext.get().split_last_chunk_mut::<TAG>().unwrap();
+            if turn % 2 == 0 {
+                transport.open(text, tag).unwrap();
+                assert_eq!(text, plaintext.get());
+            } else {
+                assert_eq!(&transport.seal(plaintext.get()).unwrap(), tag);
+                assert_eq!(text, plaintext.get());
+            }
+        }
+    }
+
+    #[test]
+    fn every_altered_bit_of_the_first_message_fails_it() {
+        for bit in 0..FIRST.1.len() * 4 {
+            let read = read_first(|message| message[bit / 8] ^= 1 << (bit % 8));
+            assert!(read.is_none(), "bit {bit}");
+        }
+    }
+
+    /// The points of small order give everybody the same shared secret: zero.
+    #[test]
+    fn a_point_of_small_order_is_refused() {
+        let ephemeral = Ephemeral::from_bytes([7; 32]);
+        for low in [0, 1] {
+            let mut point = [0; 32];
+            point[0] = low;
+            assert!(ephemeral.shared(point).is_none());
+        }
+        assert!(ephemeral.shared([9; 32]).is_some());
+    }
+}
