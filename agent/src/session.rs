@@ -197,7 +197,7 @@ impl Session {
         self.output_end = preamble::LENGTH;
     }
 
-    /// Forgets the conversation, and erases its keys.
+    /// Forgets the conversation, and erases its keys and what was said.
     pub(crate) fn close(&mut self) {
         self.phase = Phase::Free;
         self.series = Series::None;
@@ -206,6 +206,8 @@ impl Session {
         self.skip = 0;
         self.role = None;
         self.line.close();
+        self.input.fill(0);
+        self.output.fill(0);
         self.input_length = 0;
         self.output_start = 0;
         self.output_end = 0;

@@ -32,6 +32,7 @@
 //! are held back: a tick that falls due then is late, and shows the loop that is stuck.
 
 mod platform;
+mod random;
 mod ticks;
 
 pub use platform::{Hooks, XenPlatform};

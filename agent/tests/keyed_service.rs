@@ -5,10 +5,42 @@
 mod fake_guest;
 mod keyed;
 
-use fake_guest::client::{one_ms, read, refusal_code};
-use keyed::{CONTROL, Client, VIEW};
+use std::sync::atomic::Ordering;
+
+use fake_guest::agent;
+use fake_guest::client::{FakeService, one_ms, read, refusal_code};
+use keyed::{CONTROL, Client, OTHER, VIEW, connect, exchange, first_message, framed, frames};
+use unikprof_agent::{Access, Key, Keys, Platform, Role, SESSIONS, ServeError, Service, SessionId};
 use unikprof_proto::code::{refusal, role};
-use unikprof_proto::message::{Check, Hello, Started, Status, Welcome};
+use unikprof_proto::frame::Message as _;
+use unikprof_proto::message::{
+    Acknowledge, Check, Dump, Fetch, Handshake, Hello, Peers, Pending, Refusal, Started, Status,
+    Stop, TableBegin, Welcome,
+};
+use unikprof_proto::preamble;
+
+/// What the agent has counted, as a client with a key is told.
+fn peers(service: &mut FakeService) -> Peers {
+    let mut client = Client::new(service, CONTROL);
+    let answers = client.ask(service, &Check {});
+    let peers = read::<Status<'_>>(&answers[0]).peers;
+    service.close(client.session);
+    peers
+}
+
+/// Half a second and more: who is a stranger may be displaced.
+fn pass_grace(service: &FakeService) {
+    service.agent().platform().idle(600_000_000);
+}
+
+fn refusals(bytes: &[u8]) -> u32 {
+    let answers = frames(bytes);
+    let [answer] = &answers[..] else {
+        panic!("not one refusal: {answers:?}");
+    };
+    assert_eq!(answer.0, <Refusal<'_>>::TYPE);
+    read::<Refusal<'_>>(answer).code
+}
 
 /// Both implementations understand each other, and each key has its role.
 #[test]
@@ -29,4 +61,467 @@ fn a_key_opens_a_conversation_with_its_role() {
         let status: Status<'_> = read(&frames[0]);
         assert_eq!(status.peers.not_allowed, 1, "the refused start");
     }
+}
+
+/// A recording goes through records as it goes in the clear, in whatever pieces they come.
+#[test]
+fn a_recording_is_fetched_under_a_key() {
+    let (agent, mut service) = keyed::service();
+    let mut client = Client::new(&mut service, CONTROL);
+    client.ask(&mut service, &one_ms());
+    for n in 0..3000 {
+        assert!(fake_guest::tick(agent, &[n % 97, n % 89]));
+    }
+    let stop = framed(&Stop { recording: 0 });
+    let record = client.seal(&stop);
+    let mut answer = Vec::new();
+    for byte in record {
+        answer.extend(exchange(&mut service, client.session, &[byte]));
+    }
+    let pending = frames(&client.open(&answer));
+    let pending: Pending = read(&pending[0]);
+    let fetch = Fetch {
+        epoch: pending.first_epoch,
+        vcpu: 0,
+        node: 1,
+    };
+    let frames = client.ask(&mut service, &fetch);
+    let got = fake_guest::client::download(&frames);
+    assert_eq!(
+        (got.samples, got.stacks.values().sum::<u64>()),
+        (3000, 3000)
+    );
+}
+
+/// What an attacker could learn from a difference is which ids there are.
+#[test]
+fn an_unknown_id_and_a_wrong_key_get_the_same_answer() {
+    let (_, mut service) = keyed::service();
+    let unknown = connect(&mut service, OTHER);
+    let first = unknown.send(&mut service);
+    // The right id with a message that was made with another key.
+    let session = service.open().unwrap();
+    exchange(&mut service, session, &preamble::encode(preamble::KEYED));
+    let mut wrong = first_message(session, OTHER, preamble::encode(preamble::KEYED));
+    let id = Key::from_bytes(VIEW).id();
+    let mut shake: Handshake = read(&frames(&wrong.first)[0]);
+    shake.key = id.0;
+    wrong.first = framed(&shake);
+    let second = wrong.send(&mut service);
+    assert_eq!(refusals(&first), refusal::BAD_KEY);
+    assert_eq!(first, second);
+    for session in [unknown.session, session] {
+        assert!(service.is_over(session));
+        service.close(session);
+    }
+    assert_eq!(peers(&mut service).bad_key, 2);
+}
+
+/// A client that was made to believe in another version, or in another preamble, fails the handshake.
+#[test]
+fn an_altered_preamble_fails_the_handshake() {
+    let (_, mut service) = keyed::service();
+    let session = service.open().unwrap();
+    exchange(&mut service, session, &preamble::encode(preamble::KEYED));
+    let mut believed = preamble::encode(preamble::KEYED);
+    believed[10] = 9;
+    let answer = first_message(session, CONTROL, believed).send(&mut service);
+    assert_eq!(refusals(&answer), refusal::BAD_KEY);
+}
+
+/// Nobody talks an agent with keys into doing without, nor a client into believing that it has some.
+#[test]
+fn there_is_no_way_down_to_the_clear() {
+    let (_, mut service) = keyed::service();
+    let session = service.open().unwrap();
+    let mut request = preamble::encode(preamble::OPEN).to_vec();
+    request.extend(framed(&Check {}));
+    let answer = exchange(&mut service, session, &request);
+    let (said, rest) = answer.split_at(preamble::LENGTH);
+    assert_eq!(said, preamble::encode(preamble::KEYED));
+    assert_eq!(refusals(rest), refusal::KEY_NEEDED);
+    assert!(service.is_over(session));
+    // A request in the place of the handshake.
+    let session = service.open().unwrap();
+    exchange(&mut service, session, &preamble::encode(preamble::KEYED));
+    let answer = exchange(&mut service, session, &framed(&Check {}));
+    assert_eq!(refusals(&answer), refusal::MALFORMED);
+
+    let open = agent(1, 1 << 17);
+    let mut service = Service::new(open, Access::Open).unwrap();
+    let session = service.open().unwrap();
+    let answer = exchange(&mut service, session, &preamble::encode(preamble::KEYED));
+    assert_eq!(refusals(&answer[preamble::LENGTH..]), refusal::NOT_KEYED);
+    assert!(service.is_over(session));
+}
+
+/// Who has seen a first message can send it again, and has nothing of it: no role, no session for
+/// longer than any stranger, and no harm to anybody.
+#[test]
+fn a_replayed_first_message_gains_nothing() {
+    let (_, mut service) = keyed::service();
+    let mut owner = Client::new(&mut service, CONTROL);
+    owner.ask(&mut service, &one_ms());
+    let seen = connect(&mut service, CONTROL);
+    service.agent().platform().idle(5_000_000);
+    seen.send(&mut service);
+    service.close(seen.session);
+
+    let mut thieves = Vec::new();
+    for _ in 0..SESSIONS - 1 {
+        let session = service.open().unwrap();
+        exchange(&mut service, session, &preamble::encode(preamble::KEYED));
+        service.agent().platform().idle(5_000_000);
+        let answer = exchange(&mut service, session, &seen.first);
+        assert_eq!(frames(&answer).len(), 1, "the reply that it cannot use");
+        thieves.push(session);
+    }
+    // They are strangers, and make room.
+    pass_grace(&service);
+    let newcomer = Client::new(&mut service, VIEW);
+    assert!(service.is_given_up(thieves[0]));
+    // What it sends in the place of a record is not one.
+    exchange(
+        &mut service,
+        thieves[1],
+        &[[40, 0].as_slice(), &[7; 40]].concat(),
+    );
+    assert!(service.is_given_up(thieves[1]));
+    thieves.iter().for_each(|thief| service.close(*thief));
+    service.close(newcomer.session);
+
+    let answers = owner.ask(&mut service, &Check {});
+    let status: Status<'_> = read(&answers[0]);
+    assert_eq!(status.recording, 1, "it goes on");
+    assert_eq!((status.peers.displaced, status.peers.bad_record), (1, 1));
+}
+
+/// Replayed, out of order, altered in any place, of a length that none has: the conversation ends with
+/// that record, nothing more is sent, and it is counted.
+#[test]
+fn a_bad_record_ends_the_conversation_at_once() {
+    let check = framed(&Check {});
+    type Change = fn(&mut Client, &[u8]) -> Vec<u8>;
+    let changes: [(&str, Change); 6] = [
+        ("replayed", |client, check| {
+            let record = client.seal(check);
+            [&record[..], &record].concat()
+        }),
+        ("out of order", |client, check| {
+            let first = client.seal(check);
+            [client.seal(check), first].concat()
+        }),
+        ("altered text", |client, check| {
+            let mut record = client.seal(check);
+            record[5] ^= 1;
+            record
+        }),
+        ("altered tag", |client, check| {
+            let mut record = client.seal(check);
+            *record.last_mut().unwrap() ^= 0x80;
+            record
+        }),
+        ("too long", |_, _| vec![0xff, 0xff]),
+        ("too short", |_, _| vec![16, 0]),
+    ];
+    let (_, mut service) = keyed::service();
+    for (count, (name, change)) in (1..).zip(changes) {
+        let mut client = Client::new(&mut service, CONTROL);
+        client.ask(&mut service, &Check {});
+        let bytes = change(&mut client, &check);
+        let answer = exchange(&mut service, client.session, &bytes);
+        assert!(service.is_given_up(client.session), "{name}");
+        let answered = frames(&client.open(&answer)).len();
+        assert_eq!(answered, usize::from(name == "replayed"), "{name}");
+        service.close(client.session);
+        assert_eq!(peers(&mut service).bad_record, count, "{name}");
+    }
+    // A line that is cut amid a record.
+    let mut client = Client::new(&mut service, CONTROL);
+    let record = client.seal(&check);
+    exchange(&mut service, client.session, &record[..9]);
+    service.close(client.session);
+    assert_eq!(peers(&mut service).bad_record, 1 + changes.len() as u64);
+}
+
+/// However it is drawn out, a handshake has two seconds.
+#[test]
+fn a_handshake_left_hanging_is_ended() {
+    let (agent, mut service) = keyed::service();
+    let shaking = connect(&mut service, CONTROL);
+    for byte in &shaking.first[..40] {
+        agent.platform().idle(49_000_000);
+        exchange(&mut service, shaking.session, &[*byte]);
+        service.advance();
+        assert!(!service.is_over(shaking.session));
+    }
+    agent.platform().idle(50_000_000);
+    service.advance();
+    assert!(service.is_given_up(shaking.session), "2.01 s");
+    service.close(shaking.session);
+    // Nor is there more behind the handshake, as long as no record came.
+    let client = Client::new(&mut service, CONTROL);
+    agent.platform().idle(2_000_000_000);
+    service.advance();
+    assert!(service.is_given_up(client.session));
+    service.close(client.session);
+    assert_eq!(peers(&mut service).timed_out, 2);
+}
+
+/// Strangers come as fast as they can and say nothing, or nonsense. Who has a key gets in, and who was
+/// in stays.
+#[test]
+fn a_flood_does_not_keep_out_who_has_a_key() {
+    let (agent, mut service) = keyed::service();
+    let mut owner = Client::new(&mut service, CONTROL);
+    owner.ask(&mut service, &Check {});
+    let mut flood: Vec<SessionId> = Vec::new();
+    let mut got_in = 0;
+    for turn in 0..2000_u64 {
+        agent.platform().idle(10_000_000);
+        // The flood fills a place in the moment it is free; who knocks often enough is first now and then.
+        if turn % 7 == 0
+            && let Some(session) = service.open()
+        {
+            exchange(&mut service, session, &preamble::encode(preamble::KEYED));
+            let shaking = first_message(session, VIEW, preamble::encode(preamble::KEYED));
+            let answer = shaking.send(&mut service);
+            let mut client = shaking.finish(&answer);
+            client.ask(&mut service, &Hello { client: "patient" });
+            got_in += 1;
+            service.close(session);
+        }
+        for _ in 0..3 {
+            if let Some(session) = service.open() {
+                exchange(
+                    &mut service,
+                    session,
+                    &preamble::encode(preamble::KEYED)[..turn as usize % 17],
+                );
+                flood.push(session);
+            }
+        }
+        service.advance();
+        let over = |session: &SessionId| service.is_over(*session);
+        let ended: Vec<SessionId> = flood.iter().copied().filter(over).collect();
+        flood.retain(|session| !ended.contains(session));
+        ended.into_iter().for_each(|session| service.close(session));
+        assert!(
+            flood.len() < SESSIONS,
+            "there are no more sessions than there are"
+        );
+        owner.ask(&mut service, &Check {});
+    }
+    assert!(got_in >= 4, "{got_in} times in 20 s");
+    let answers = owner.ask(&mut service, &Check {});
+    let peers = read::<Status<'_>>(&answers[0]).peers;
+    assert!(
+        peers.displaced > 20 && peers.turned_away > 1000,
+        "{peers:?}"
+    );
+}
+
+/// Three who look do not keep out the one who controls.
+#[test]
+fn viewers_leave_one_session_free() {
+    let (_, mut service) = keyed::service();
+    let mut viewers: Vec<Client> = (1..SESSIONS)
+        .map(|_| {
+            let mut client = Client::new(&mut service, VIEW);
+            client.ask(&mut service, &Check {});
+            client
+        })
+        .collect();
+    let mut fourth = Client::new(&mut service, VIEW);
+    let answers = fourth.ask(&mut service, &Check {});
+    assert_eq!(refusal_code(&answers).0, refusal::BUSY);
+    assert!(service.is_over(fourth.session));
+    service.close(fourth.session);
+    let mut control = Client::new(&mut service, CONTROL);
+    let answers = control.ask(&mut service, &Check {});
+    assert_eq!(read::<Status<'_>>(&answers[0]).peers.turned_away, 1);
+    for viewer in &mut viewers {
+        assert_eq!(viewer.ask(&mut service, &Check {}).len(), 1, "it goes on");
+    }
+}
+
+/// One handshake in five milliseconds; the others wait for their turn, and none is refused.
+#[test]
+fn handshakes_take_turns() {
+    let (agent, mut service) = keyed::service();
+    agent.platform().idle(10_000_000);
+    let mut waiting: Vec<_> = (0..SESSIONS)
+        .map(|_| connect(&mut service, CONTROL))
+        .collect();
+    // All of them ask at the same moment.
+    let answers: Vec<_> = waiting
+        .iter()
+        .map(|shaking| shaking.send(&mut service))
+        .collect();
+    assert!(!answers[0].is_empty() && answers[1..].iter().all(Vec::is_empty));
+    let mut clients = vec![waiting.remove(0).finish(&answers[0])];
+    for turn in 1..SESSIONS {
+        let now_ns = agent.platform().now_ns();
+        assert_eq!(service.advance(), Some(now_ns + 5_000_000), "turn {turn}");
+        agent.platform().idle(5_000_000);
+        // The last of them is asked first, and it is not its turn.
+        for shaking in waiting.iter().rev().take(waiting.len() - 1) {
+            assert!(
+                exchange(&mut service, shaking.session, &[]).is_empty(),
+                "turn {turn}"
+            );
+        }
+        let shaking = waiting.remove(0);
+        let answer = exchange(&mut service, shaking.session, &[]);
+        clients.push(shaking.finish(&answer));
+    }
+    for client in &mut clients {
+        assert_eq!(client.ask(&mut service, &Check {}).len(), 1);
+    }
+}
+
+/// A poll begins nothing more after its time, says that it wants to be called again, and tells the
+/// longest that it took.
+#[test]
+fn a_poll_has_a_budget() {
+    let (agent, mut service) = keyed::service();
+    let mut client = Client::new(&mut service, CONTROL);
+    client.ask(&mut service, &one_ms());
+    (0..20_000).for_each(|n| assert!(fake_guest::tick(agent, &[n % 251, n % 241])));
+    let pending = client.ask(&mut service, &Stop { recording: 0 });
+    let pending: Pending = read(&pending[0]);
+    let fetch = Fetch {
+        epoch: pending.first_epoch,
+        vcpu: 0,
+        node: 1,
+    };
+    let request = client.seal(&framed(&fetch));
+    service.receive(client.session, &request);
+    // A slow guest: each look at the clock takes 100 µs.
+    agent.platform().step_ns.store(100_000, Ordering::Relaxed);
+    let mut polls = 0;
+    let mut sealed = Vec::new();
+    loop {
+        let work = service.begin_work();
+        let mut buffer = vec![0; 1 << 20];
+        let length = service.transmit(client.session, &mut buffer);
+        sealed.extend_from_slice(&buffer[..length]);
+        let next = service.advance();
+        service.end_work(work);
+        polls += 1;
+        assert!(length < 64 << 10, "{length} bytes in one poll");
+        let now_ns = agent.platform().now_ns.load(Ordering::Relaxed);
+        if next.is_none_or(|next| next > now_ns) {
+            break;
+        }
+    }
+    agent.platform().step_ns.store(0, Ordering::Relaxed);
+    assert!(polls > 3, "{polls}");
+    let frames = frames(&client.open(&sealed));
+    assert_eq!(fake_guest::client::download(&frames).samples, 20_000);
+    let answers = client.ask(&mut service, &Check {});
+    let status: Status<'_> = read(&answers[0]);
+    let longest_ns = status.server_longest_ns;
+    assert!(
+        (1_000_000..=1_500_000).contains(&longest_ns),
+        "{longest_ns}"
+    );
+}
+
+/// Keys that protect nothing are worse than none: nobody would look.
+#[test]
+fn an_agent_with_keys_and_without_randomness_serves_nobody() {
+    let agent = agent(1, 1 << 17);
+    let mut keys = Keys::new();
+    let none: &'static Keys = Box::leak(Box::default());
+    assert_eq!(
+        Service::new(agent, Access::Keys(none)).err(),
+        Some(ServeError::NoKeys)
+    );
+    keys.add(Role::Control, Key::from_bytes(CONTROL)).unwrap();
+    let keys: &'static Keys = Box::leak(Box::new(keys));
+    agent
+        .platform()
+        .has_no_random
+        .store(true, Ordering::Relaxed);
+    let refused = Service::new(agent, Access::Keys(keys)).err();
+    assert_eq!(refused, Some(ServeError::NoRandomness));
+    let logged = agent.platform().logged.lock().unwrap().clone();
+    assert!(logged.last().unwrap().contains("random"), "{logged:?}");
+    // Nothing was taken: with a source it can be served.
+    agent
+        .platform()
+        .has_no_random
+        .store(false, Ordering::Relaxed);
+    assert!(Service::new(agent, Access::Keys(keys)).is_ok());
+}
+
+/// What would remain in memory could be read in a dump of it, long after.
+#[test]
+#[allow(unsafe_code)]
+fn no_key_remains_in_a_session_that_was_closed() {
+    let (_, mut service) = keyed::service();
+    let bytes_of = |service: &FakeService| {
+        let start = std::ptr::from_ref(service).cast::<u8>();
+        let length = size_of_val(service);
+        // SAFETY: all of the service's bytes, read one by one; padding is memory too.
+        (0..length)
+            .map(|at| unsafe { start.add(at).read_volatile() })
+            .collect::<Vec<u8>>()
+    };
+    let before = bytes_of(&service);
+    let mut client = Client::new(&mut service, CONTROL);
+    client.ask(&mut service, &Check {});
+    let during = bytes_of(&service);
+    service.close(client.session);
+    let after = bytes_of(&service);
+    // Both keys of the conversation, 32 bytes each, and the agent's own: of what was not there before,
+    // nothing is there that looks random. Ciphertext is; it is erased too.
+    let runs = |bytes: &[u8]| {
+        let differs: Vec<bool> = bytes
+            .iter()
+            .zip(&before)
+            .map(|(now, then)| now != then)
+            .collect();
+        differs
+            .windows(32)
+            .filter(|window| window.iter().filter(|differs| **differs).count() >= 28)
+            .count()
+    };
+    assert!(
+        runs(&during) > 32,
+        "the scan sees keys while they are there"
+    );
+    assert_eq!(runs(&after), 0, "something is left");
+    for key in [VIEW, CONTROL] {
+        assert!(!after.windows(32).any(|window| window == key));
+    }
+}
+
+/// A request that a viewer may not make does not disturb what it may.
+#[test]
+fn every_request_has_its_role() {
+    let (_, mut service) = keyed::service();
+    let mut viewer = Client::new(&mut service, VIEW);
+    let refused = viewer.ask(&mut service, &Stop { recording: 0 });
+    assert_eq!(refusal_code(&refused).0, refusal::NOT_ALLOWED);
+    let refused = viewer.ask(&mut service, &Dump { recording: 0 });
+    assert_eq!(refusal_code(&refused).0, refusal::NOT_ALLOWED);
+    let refused = viewer.ask(&mut service, &TableBegin { rows: 1 });
+    assert_eq!(refusal_code(&refused).0, refusal::NOT_ALLOWED);
+    let refused = viewer.ask(&mut service, &Acknowledge { epoch: 1 });
+    assert_eq!(refusal_code(&refused).0, refusal::NOT_ALLOWED);
+    let fetch = Fetch {
+        epoch: 1,
+        vcpu: 0,
+        node: 1,
+    };
+    let refused = viewer.ask(&mut service, &fetch);
+    assert_eq!(
+        refusal_code(&refused).0,
+        refusal::NO_EPOCH,
+        "it may, and there is none"
+    );
+    let answers = viewer.ask(&mut service, &Check {});
+    assert_eq!(read::<Status<'_>>(&answers[0]).peers.not_allowed, 4);
 }

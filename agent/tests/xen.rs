@@ -64,6 +64,7 @@ impl Guest {
             code_bounds: |_| None,
             kick_port: |_| STATICS.with(|statics| Some(Port(statics.kick.load(Ordering::Relaxed)))),
             runstate: |vcpu| (vcpu == 0).then(|| STATICS.with(|statics| &statics.area)),
+            log: |_| {},
         };
         // SAFETY: no stack is named.
         let platform = unsafe { XenPlatform::new(xen, shared, hooks) };

@@ -276,6 +276,10 @@ unsafe impl Platform for Hosted {
         (got == 8).then_some(u64::from_ne_bytes(bytes))
     }
 
+    fn log(&self, line: &str) {
+        std::eprintln!("{line}");
+    }
+
     #[cfg(target_arch = "x86_64")]
     #[inline]
     fn cycles(&self) -> u64 {

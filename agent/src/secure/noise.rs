@@ -219,7 +219,7 @@ fn derive(chaining_key: &[u8; HASH], material: &[u8]) -> [Secret; 3] {
 fn hmac(key: &[u8; HASH], parts: &[&[u8]]) -> Secret {
     let mut pad = Zeroizing::new([0x36; BLOCK]);
     pad.iter_mut().zip(key).for_each(|(pad, key)| *pad ^= key);
-    let mut hash = Blake2s256::new_with_prefix(&*pad);
+    let mut hash = Blake2s256::new_with_prefix(pad.as_slice());
     parts.iter().for_each(|part| hash.update(part));
     let inner: Secret = Zeroizing::new(hash.finalize().into());
     pad.iter_mut().for_each(|pad| *pad ^= 0x36 ^ 0x5c);

@@ -88,6 +88,10 @@ impl Incoming {
 
     /// Takes some of it; behind the last, the next record may come.
     pub(crate) fn consume(&mut self, bytes: usize) {
+        if self.plaintext.is_empty() {
+            // A record that is coming is none to take from.
+            return;
+        }
         self.plaintext.start += bytes;
         if self.plaintext.is_empty() {
             self.plaintext = 0..0;

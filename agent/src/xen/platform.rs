@@ -13,6 +13,8 @@ use xen_sys_lite::vcpu::VcpuId;
 use crate::platform::{Platform, Runstate};
 use crate::sync::{AtomicU64, Ordering};
 
+use super::random::random;
+
 /// The most vCPUs whose clocks lie in the shared information page.
 pub(super) const MAX_VCPUS: usize = 32;
 
@@ -30,6 +32,8 @@ pub struct Hooks {
     pub kick_port: fn(u32) -> Option<Port>,
     /// The area that Xen keeps a vCPU's runstate in.
     pub runstate: fn(u32) -> Option<&'static RunstateArea>,
+    /// The guest's log, line by line; see [`Platform::log`]. Not from upcalls.
+    pub log: fn(&str),
 }
 
 /// The platform of a Xen guest.
@@ -188,6 +192,10 @@ unsafe impl<H: Hypercall> Platform for XenPlatform<H> {
         random()
     }
 
+    fn log(&self, line: &str) {
+        (self.hooks.log)(line);
+    }
+
     fn timer_deadline(&self, monotonic_ns: u64) -> u64 {
         monotonic_ns.wrapping_sub(self.offset_ns.load(Ordering::Relaxed))
     }
@@ -214,23 +222,4 @@ unsafe impl<H: Hypercall> Platform for XenPlatform<H> {
     fn cycles(&self) -> u64 {
         xen_sys_lite::clock::read_tsc()
     }
-}
-
-/// From the processor's own source, where it has one (RDRAND: CPUID leaf 1, ECX bit 30).
-fn random() -> Option<u64> {
-    if core::arch::x86_64::__cpuid(1).ecx & (1 << 30) == 0 {
-        return None;
-    }
-    // Intel's manual: ten tries without an answer mean a broken source.
-    (0..10).find_map(|_| {
-        let (word, filled): (u64, u8);
-        // SAFETY: the processor has the instruction; it writes registers only.
-        unsafe {
-            core::arch::asm!(
-                "rdrand {}", "setc {}", out(reg) word, out(reg_byte) filled,
-                options(nomem, nostack)
-            );
-        }
-        (filled == 1).then_some(word)
-    })
 }

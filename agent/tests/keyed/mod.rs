@@ -19,7 +19,7 @@ pub const OTHER: [u8; 32] = [0x33; 32];
 
 /// A guest with both keys.
 pub fn service() -> (&'static FakeAgent, FakeService) {
-    let agent = agent(1, 1 << 17);
+    let agent = agent(1, 8 << 20);
     let mut keys = Keys::new();
     keys.add(Role::View, Key::from_bytes(VIEW)).unwrap();
     keys.add(Role::Control, Key::from_bytes(CONTROL)).unwrap();

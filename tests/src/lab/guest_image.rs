@@ -13,6 +13,9 @@ const FLAGS_WITHOUT_FRAME_POINTERS: &[&str] = &[
     "-Crelocation-model=static",
     "-Cno-redzone=yes",
     "-Cforce-unwind-tables=yes",
+    "--cfg=chacha20_force_sse2",
+    "--cfg=poly1305_force_soft",
+    "--cfg=curve25519_dalek_backend=\"serial\"",
 ];
 
 /// Builds the PVH unikernel of `tests/guests/xen-guest` and returns its ELF file.

@@ -50,6 +50,7 @@ impl Guest {
         {
             served::publish(start_services(
                 command_line,
+                &mut store,
                 identity.ok().as_ref(),
                 network,
             ));
@@ -150,6 +151,7 @@ impl Guest {
 
 fn start_services(
     command_line: CommandLine,
+    store: &mut GuestStore,
     identity: Option<&Identity>,
     mut network: Network<NetworkDevice>,
 ) -> Served {
@@ -177,10 +179,10 @@ fn start_services(
     #[cfg(feature = "accuracy")]
     let captures = CaptureService::from_command_line(command_line, &mut network.sockets);
     #[cfg(feature = "agent")]
-    let profiler = profiler::Request::from_command_line(command_line)
+    let profiler = profiler::Request::find(command_line, store)
         .and_then(|request| Profiler::start(request, identity, &mut network.sockets));
     #[cfg(not(feature = "agent"))]
-    let _ = identity;
+    let _ = (identity, store);
     Served {
         network,
         echo,

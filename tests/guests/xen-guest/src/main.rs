@@ -17,7 +17,8 @@
 //! | `faults=loss:5,duplicate:2,reorder:3,corrupt:1,seed:1` | a bad line, in percent of the frames | `faults` |
 //! | `echo=7` | sends back what comes on a TCP port | |
 //! | `stats=7001` | tells each TCP client what the vCPUs have done, `NAME VALUE` a line: see `statistics` | |
-//! | `profiler=open:7777` | serves the profiler to everybody who reaches the port; nobody without it | `agent` |
+//! | `profiler=keys:7777` | serves the profiler to who has a key, see `profiler_access`; nobody without it | `agent` |
+//! | `profiler=open:7777` | serves it to everybody who reaches the port | `agent` |
 //! | `ticks=host`, `ticks=owned` | who has the timer, the guest (as without it) or the profiler | `agent` |
 //! | `vcpus=2` | so many vCPUs run; those behind the first do the load alone | |
 //! | `load=50` | works half the time of each vCPU, for the demo service | `demo` |
@@ -76,6 +77,8 @@ mod parts;
 mod power;
 #[cfg(feature = "agent")]
 mod profiler;
+#[cfg(feature = "agent")]
+mod profiler_access;
 mod random;
 mod sampler;
 mod served;

@@ -13,16 +13,16 @@ use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use smoltcp::iface::SocketSet;
-use unikprof_agent::tcp_server::{Access, TcpBuffers, TcpSockets};
+use unikprof_agent::tcp_server::{TcpBuffers, TcpSockets};
 use unikprof_agent::xen::{Hooks, TickSource, Ticks, XenPlatform};
-use unikprof_agent::{Agent, Config, Mapping, Platform, Service, caller_table_bytes};
+use unikprof_agent::{Access, Agent, Config, Mapping, Platform, Service, caller_table_bytes};
 use xen_sys_lite::vcpu::VcpuId;
 
 use crate::command_line::CommandLine;
 use crate::hypercalls::CountedCalls;
 use crate::hypervisor::{shared_info, xen};
-use crate::store::Identity;
-use crate::{println, timer, vcpus};
+use crate::store::{GuestStore, Identity};
+use crate::{println, profiler_access, timer, vcpus};
 
 /// Memory for the stacks of all vCPUs.
 const MEMORY: usize = 4 << 20;
@@ -48,33 +48,23 @@ pub(crate) fn timer_owner() -> Option<&'static GuestTicks> {
 /// What the command line asks for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
-    access: Access,
+    access: Access<'static>,
     port: u16,
     source: TickSource,
     vcpus: u32,
 }
 
 impl Request {
-    /// `profiler=open:PORT`, `ticks=host` (as without it) or `ticks=owned`. `None`, with a word about it, where
-    /// nobody is to be served.
-    pub(crate) fn from_command_line(command_line: CommandLine) -> Option<Self> {
-        let service = command_line
-            .value("profiler")
-            .and_then(|value| value.strip_prefix("open:"))
-            .and_then(|port| port.parse().ok())
-            .filter(|&port| port != 0);
-        let Some(port) = service else {
-            println!(
-                "xen-guest: the profiler serves nobody: profiler=open:PORT would serve everybody"
-            );
-            return None;
-        };
+    /// Whom to serve, `ticks=host` (as without it) or `ticks=owned`. `None`, with a word about it, where nobody is
+    /// to be served.
+    pub(crate) fn find(command_line: CommandLine, store: &mut GuestStore) -> Option<Self> {
+        let (access, port) = profiler_access::find(command_line, store)?;
         let source = match command_line.value("ticks") {
             Some("owned") => TickSource::Owned,
             _ => TickSource::Host,
         };
         Some(Self {
-            access: Access::Open,
+            access,
             port,
             source,
             vcpus: command_line.parsed("vcpus").unwrap_or(1),
@@ -117,15 +107,19 @@ impl Profiler {
                 return None;
             }
         };
-        let service = Service::new(agent)?;
+        let service = match Service::new(agent, request.access) {
+            Ok(service) => service,
+            // The agent has said it on the log.
+            Err(_) => return None,
+        };
         let ticks = Box::leak(Box::new(Ticks::new(agent, xen(), request.source)));
         TICKS.store(ticks, Ordering::Release);
         let buffers = Box::leak(Box::new(TcpBuffers::<16384>::new()));
-        let Request { port, access, .. } = request;
+        let Request { port, .. } = request;
         println!("xen-guest: profiler on port {port}");
         Some(Self {
             service,
-            sockets: TcpSockets::add_to(sockets, buffers, port, access),
+            sockets: TcpSockets::add_to(sockets, buffers, port),
         })
     }
 
@@ -153,6 +147,7 @@ fn platform() -> GuestPlatform {
         code_bounds: |pc| Some(text()).filter(|text| text.contains(&pc)),
         kick_port: |vcpu| vcpus::kick_port(VcpuId(vcpu)),
         runstate: |vcpu| vcpus::runstate(VcpuId(vcpu)),
+        log: |line| println!("xen-guest: {line}"),
     };
     // SAFETY: the bounds named are those of the vCPUs' stacks and of the image's text, mapped for ever.
     unsafe { XenPlatform::new(xen(), shared_info(), hooks) }

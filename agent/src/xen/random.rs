@@ -1,0 +1,65 @@
+//! Random numbers from the processor.
+#![allow(unsafe_code)]
+
+use core::arch::asm;
+use core::arch::x86_64::{__cpuid, __cpuid_count};
+
+/// CPUID leaf 1, ECX: the processor has RDRAND.
+const RDRAND: u32 = 1 << 30;
+/// CPUID leaf 7, EBX: it has RDSEED.
+const RDSEED: u32 = 1 << 18;
+/// Intel's manual: ten tries of RDRAND without an answer mean a broken source.
+const TRIES: u32 = 10;
+/// RDSEED may run dry where many ask at the same time.
+const SEED_TRIES: u32 = 1000;
+
+/// From RDRAND, or from RDSEED where that has no answer; `None` where the processor has neither, or they
+/// are broken. All zeros and all ones are what broken ones have answered, and are not taken.
+pub(super) fn random() -> Option<u64> {
+    let is_good = |word: &u64| *word != 0 && *word != u64::MAX;
+    let by_rdrand = || (0..TRIES).find_map(|_| rdrand().filter(is_good));
+    let by_rdseed = || (0..SEED_TRIES).find_map(|_| rdseed().filter(is_good));
+    let highest = __cpuid(0).eax;
+    let has_rdrand = __cpuid(1).ecx & RDRAND != 0;
+    let has_rdseed = highest >= 7 && __cpuid_count(7, 0).ebx & RDSEED != 0;
+    has_rdrand
+        .then(by_rdrand)
+        .flatten()
+        .or_else(|| has_rdseed.then(by_rdseed).flatten())
+}
+
+/// Only where the processor has it.
+fn rdrand() -> Option<u64> {
+    let (word, filled): (u64, u8);
+    // SAFETY: `random` has asked the processor; the instruction writes registers and flags only.
+    unsafe {
+        asm!("rdrand {}", "setc {}", out(reg) word, out(reg_byte) filled, options(nomem, nostack));
+    }
+    (filled == 1).then_some(word)
+}
+
+/// Only where the processor has it.
+fn rdseed() -> Option<u64> {
+    let (word, filled): (u64, u8);
+    // SAFETY: as above.
+    unsafe {
+        asm!("rdseed {}", "setc {}", out(reg) word, out(reg_byte) filled, options(nomem, nostack));
+    }
+    (filled == 1).then_some(word)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A constant would pass for randomness with everybody who does not look twice.
+    #[test]
+    fn numbers_differ_where_there_are_any() {
+        if let Some(first) = random() {
+            assert_ne!(Some(first), random());
+        } else {
+            let (one, seven) = (__cpuid(1), __cpuid_count(7, 0));
+            assert!(one.ecx & RDRAND == 0 && seven.ebx & RDSEED == 0);
+        }
+    }
+}

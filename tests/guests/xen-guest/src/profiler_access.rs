@@ -1,0 +1,79 @@
+//! Who may profile this guest, and with which keys.
+//!
+//! Keys come from xenstore, below the domain's own `data/unikprof`: `view`, `view-2`, `control` and
+//! `control-2`, each a line as `unikprof-client keygen` makes it; the second ones are for the time in
+//! which keys are changed. They can be read by the guest, by dom0 and by other privileged domains, and by no
+//! other guest:
+//!
+//! ```text
+//! xenstore-write /local/domain/$(xl domid NAME)/data/unikprof/view "$(grep -v '^#' view.key)"
+//! ```
+//!
+//! They must be there when the guest starts its network, so a domain is created paused (`xl create -p`).
+
+use alloc::boxed::Box;
+
+use unikprof_agent::{Access, Key, Keys, Role};
+use xen_sys_lite::Errno;
+use xen_sys_lite::xenstore::{StoreError, Tree};
+
+use crate::command_line::CommandLine;
+use crate::println;
+use crate::store::GuestStore;
+
+const NODES: [(&str, Role); 4] = [
+    ("data/unikprof/view", Role::View),
+    ("data/unikprof/view-2", Role::View),
+    ("data/unikprof/control", Role::Control),
+    ("data/unikprof/control-2", Role::Control),
+];
+
+/// `profiler=keys:PORT` or `profiler=open:PORT`: whom to serve, and where. `None`, with a word about it, where
+/// nobody is to be served.
+pub(crate) fn find(
+    command_line: CommandLine,
+    store: &mut GuestStore,
+) -> Option<(Access<'static>, u16)> {
+    let service = command_line.value("profiler").and_then(|value| {
+        let (access, port) = value.split_once(':')?;
+        let port: u16 = port.parse().ok().filter(|&port| port != 0)?;
+        Some((access, port))
+    });
+    match service {
+        Some(("keys", port)) => Some((Access::Keys(keys(store)), port)),
+        Some(("open", port)) => Some((Access::Open, port)),
+        _ => {
+            println!(
+                "xen-guest: the profiler serves nobody: profiler=keys:PORT serves who has a key, \
+                 profiler=open:PORT would serve everybody"
+            );
+            None
+        }
+    }
+}
+
+fn keys(store: &mut GuestStore) -> &'static Keys {
+    let mut keys = Keys::new();
+    for (node, role) in NODES {
+        let mut buffer = [0; 256];
+        let key = match store.read_text(node, &mut buffer) {
+            Ok(text) => Key::parse(text),
+            Err(StoreError::Refused(Errno::ENOENT)) => continue,
+            Err(error) => {
+                println!("xen-guest: {node}: {error}");
+                continue;
+            }
+        };
+        match key {
+            Ok(key) => {
+                let id = key.id();
+                match keys.add(role, key) {
+                    Ok(()) => println!("xen-guest: key {id} for {role:?}"),
+                    Err(error) => println!("xen-guest: {node}: {error}"),
+                }
+            }
+            Err(error) => println!("xen-guest: {node}: {error}"),
+        }
+    }
+    Box::leak(Box::new(keys))
+}
