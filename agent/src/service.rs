@@ -13,7 +13,6 @@ use crate::recorder::{RETRY_NS, Recorder};
 #[cfg(feature = "noise")]
 use crate::secure::Pace;
 use crate::session::{self, Busy, Context, Fault, Session};
-use crate::text::Text;
 
 /// How many conversations there can be at a time.
 pub const SESSIONS: usize = 4;
@@ -86,8 +85,9 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     /// # Errors
     /// [`ServeError`].
     pub fn new(agent: &'a Agent<'m, P>, access: Access<'a>) -> Result<Self, ServeError> {
+        #[cfg(feature = "noise")]
         if let Err(error) = check(agent.platform(), access) {
-            let text = Text::format(format_args!("unikprof: {error}"));
+            let text = crate::text::Text::format(format_args!("unikprof: {error}"));
             agent.platform().log(text.as_str());
             return Err(error);
         }
@@ -306,19 +306,19 @@ impl<P: Platform> Drop for Service<'_, '_, P> {
 }
 
 /// Whether an agent on `platform` can be served so.
+#[cfg(feature = "noise")]
 fn check<P: Platform>(platform: &P, access: Access<'_>) -> Result<(), ServeError> {
-    #[cfg(feature = "noise")]
-    if let Some(keys) = access.keys() {
-        if keys.is_empty() {
-            return Err(ServeError::NoKeys);
-        }
-        // A source that is broken says the same again and again.
-        let words: [Option<u64>; 4] = core::array::from_fn(|_| platform.random());
-        if words.contains(&None) || words.iter().all(|word| *word == words[0]) {
-            return Err(ServeError::NoRandomness);
-        }
+    let Some(keys) = access.keys() else {
+        return Ok(());
+    };
+    if keys.is_empty() {
+        return Err(ServeError::NoKeys);
     }
-    let _ = (platform, access);
+    // A source that is broken says the same again and again.
+    let words: [Option<u64>; 4] = core::array::from_fn(|_| platform.random());
+    if words.contains(&None) || words.iter().all(|word| *word == words[0]) {
+        return Err(ServeError::NoRandomness);
+    }
     Ok(())
 }
 

@@ -12,7 +12,7 @@ mod requests;
 
 use core::ops::Range;
 
-use unikprof_proto::code::{message_type, refusal, role, security};
+use unikprof_proto::code::{refusal, role, security};
 use unikprof_proto::frame::{self, FrameError, HEADER, MAX_BODY, Message};
 use unikprof_proto::message::{Peers, Refusal};
 use unikprof_proto::preamble::{self, Preamble, VERSIONS};
@@ -218,11 +218,6 @@ impl Session {
         (!self.is_free() && self.role.is_none()).then(|| now_ns.saturating_sub(self.progress_ns))
     }
 
-    /// Whether it may look, and no more.
-    pub(crate) fn is_view(&self) -> bool {
-        self.role == Some(role::VIEW)
-    }
-
     /// Whether everything was sent and the connection should be closed.
     pub(crate) fn is_over(&self) -> bool {
         self.is_given_up() || self.phase == Phase::Closing && self.output_start == self.output_end
@@ -397,6 +392,8 @@ impl Session {
             return true;
         }
         match (context.access.is_keyed(), offered.security) {
+            #[cfg(not(feature = "noise"))]
+            (true, _) => false,
             (false, security::OPEN) => {
                 self.phase = Phase::Open;
                 self.role = Some(role::OPEN);
@@ -413,6 +410,7 @@ impl Session {
                 self.end_with(refusal::NOT_KEYED, 0, text, Fault::BadKey);
                 true
             }
+            #[cfg(feature = "noise")]
             (true, _) => {
                 let text = "this agent serves those who hold a key; connect with --key-file";
                 self.end_with(refusal::KEY_NEEDED, 0, text, Fault::BadKey);
@@ -466,12 +464,6 @@ impl Session {
         self.refuse(code, request, text);
         self.phase = Phase::Closing;
         self.fault = Some(fault);
-    }
-
-    /// Whether the client's role allows a request.
-    fn allows(&self, request: u16) -> bool {
-        use message_type::{CHECK, FETCH, HELLO};
-        !self.is_view() || matches!(request, HELLO | CHECK | FETCH)
     }
 
     /// A request longer than any that is known is passed over by its length.

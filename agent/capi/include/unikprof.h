@@ -31,7 +31,7 @@
 
 // The version of this header. Structures carry it, and unikprof_abi_version answers that of the
 // library: a library takes structures of its own version and of all before it.
-#define UNIKPROF_ABI_VERSION 2
+#define UNIKPROF_ABI_VERSION 3
 
 // In the place of a deadline: there is nothing to wait for. It is later than every other, so that the
 // earlier of two deadlines is always the smaller number.
@@ -44,6 +44,20 @@
 // and in plain text. Whoever connects may record, and read the names of what runs. It must be said:
 // there is no default.
 #define UNIKPROF_ACCESS_OPEN 1
+
+// In access of struct unikprof_config: those who hold one of keys are served, and everything is
+// encrypted. Takes random of struct unikprof_ops, and an archive that was built with --noise. Since
+// version 3.
+#define UNIKPROF_ACCESS_KEYS 2
+
+// In role of struct unikprof_key: to look, and no more. Since version 3.
+#define UNIKPROF_ROLE_VIEW 1
+
+// In role of struct unikprof_key: everything. Since version 3.
+#define UNIKPROF_ROLE_CONTROL 2
+
+// How many keys there may be. Since version 3.
+#define UNIKPROF_MAX_KEYS 8
 
 // In flags of struct unikprof_config: the guest calls unikprof_poll and moves its bytes also while
 // its main loop is stuck, from its upcall for instance. Clients are told.
@@ -134,6 +148,12 @@
 // The agent has no network: network was NULL.
 #define UNIKPROF_E_NO_NETWORK (-25)
 
+// A key cannot be used, there is none, or there are too many. Since version 3.
+#define UNIKPROF_E_KEYS (-26)
+
+// There are keys, and random has no answer. Since version 3.
+#define UNIKPROF_E_RANDOM (-27)
+
 // One executable mapping of the guest, as the loader or linker placed it.
 struct unikprof_mapping {
     // sizeof(struct unikprof_mapping), the same in all elements of an array.
@@ -173,6 +193,21 @@ struct unikprof_network {
     uint32_t prefix_length;
 };
 
+// A key that clients hold too, and what it allows. Since version 3.
+struct unikprof_key {
+    // sizeof(struct unikprof_key), the same in all elements of an array.
+    uint32_t size;
+    // UNIKPROF_ABI_VERSION.
+    uint32_t version;
+    // UNIKPROF_ROLE_VIEW or UNIKPROF_ROLE_CONTROL.
+    uint32_t role;
+    // 0.
+    uint32_t reserved;
+    // The key as unikprof-client keygen writes it: a line unikprof-key-1: and 64 digits; lines
+    // that begin with # are passed over. At most 1023 bytes.
+    const char *text;
+};
+
 // What the agent is told about its guest at the start. All of it is copied: nothing needs to stay
 // where it is but caller_memory.
 struct unikprof_config {
@@ -182,7 +217,7 @@ struct unikprof_config {
     uint32_t version;
     // How many vCPUs there are, 1 to 4096. The memory is divided evenly between them.
     uint32_t vcpus;
-    // Who is served: UNIKPROF_ACCESS_OPEN. Nothing else is there yet, and 0 is refused.
+    // Who is served: UNIKPROF_ACCESS_OPEN or UNIKPROF_ACCESS_KEYS; 0 is refused.
     uint32_t access;
     // UNIKPROF_REACHABLE_WHEN_BUSY, or 0.
     uint32_t flags;
@@ -206,6 +241,14 @@ struct unikprof_config {
     // The agent's own place in the network, for a guest that hands frames over; NULL for one that has
     // connections of its own. Only in an archive that was built with --smoltcp. Since version 2.
     const struct unikprof_network *network;
+    // The keys of those who are served, with UNIKPROF_ACCESS_KEYS. They are copied into memory, and
+    // erased by unikprof_stop; the guest's own copies are the guest's to erase. Since version 3.
+    const struct unikprof_key *keys;
+    // How many there are, 1 to UNIKPROF_MAX_KEYS; several may have one role, so that keys can be changed
+    // while both the old and the new are good. 0 with UNIKPROF_ACCESS_OPEN. Since version 3.
+    uint32_t key_count;
+    // 0.
+    uint32_t reserved;
 };
 
 // A range of addresses.
@@ -282,7 +325,8 @@ struct unikprof_ops {
     // The code around a pc whose bytes can be read, the image's text as a rule: fill in start and end
     // and answer 1, or answer 0. With it the callers of prologues are right. Upcall. May be NULL.
     int32_t (*code_bounds)(void *context, uint64_t pc, struct unikprof_range *bounds);
-    // 64 random bits: fill them in and answer 1, or answer 0. May be NULL.
+    // 64 random bits: fill them in and answer 1, or answer 0. May be NULL, but not with
+    // UNIKPROF_ACCESS_KEYS: secrets are drawn from it, so nobody else may be able to guess them.
     int32_t (*random)(void *context, uint64_t *bits);
     // A moment of now_ns as the guest's timer is programmed with it, where the two differ: after a
     // migration, where now_ns goes on and the hypervisor's clock begins anew. Upcall. May be NULL:
@@ -291,6 +335,9 @@ struct unikprof_ops {
     // The clocks below may have another origin: unikprof_resume was called. From here on now_ns and
     // the times of all vCPUs go on where they stood. Upcall. May be NULL. Since version 2.
     void (*resume)(void *context);
+    // A line for the guest's log, of at most 300 bytes: what its owner should know, and never a secret. May
+    // be NULL. Since version 3.
+    void (*log)(void *context, const char *line);
 };
 
 // The registers of interrupted code.
@@ -353,7 +400,8 @@ int64_t unikprof_install_caller_table(const void *table,
 uint64_t unikprof_poll(uint64_t now_ns);
 
 // A client has connected, over the guest's own TCP stack. Answers the connection's id, 0 or above, or a
-// code; UNIKPROF_E_SESSIONS: send unikprof_busy_answer and close.
+// code; UNIKPROF_E_SESSIONS: send unikprof_busy_answer and close. Where all sessions are taken, one whose
+// client has not shown who it is may make room: unikprof_connection_output answers UNIKPROF_E_OVER there.
 int32_t unikprof_connection_open(void);
 
 // Takes bytes that a client has sent. Answers how many it took, or a code; offer the rest again when

@@ -8,7 +8,7 @@ use core::ffi::{c_char, c_void};
 
 /// The version of this header. Structures carry it, and `unikprof_abi_version` answers that of the
 /// library: a library takes structures of its own version and of all before it.
-pub const UNIKPROF_ABI_VERSION: u32 = 2;
+pub const UNIKPROF_ABI_VERSION: u32 = 3;
 
 /// In the place of a deadline: there is nothing to wait for. It is later than every other, so that the
 /// earlier of two deadlines is always the smaller number.
@@ -21,6 +21,20 @@ pub const UNIKPROF_NO_VCPU: u32 = u32::MAX;
 /// and in plain text. Whoever connects may record, and read the names of what runs. It must be said:
 /// there is no default.
 pub const UNIKPROF_ACCESS_OPEN: u32 = 1;
+
+/// In `access` of `struct unikprof_config`: those who hold one of `keys` are served, and everything is
+/// encrypted. Takes `random` of `struct unikprof_ops`, and an archive that was built with `--noise`. Since
+/// version 3.
+pub const UNIKPROF_ACCESS_KEYS: u32 = 2;
+
+/// In `role` of `struct unikprof_key`: to look, and no more. Since version 3.
+pub const UNIKPROF_ROLE_VIEW: u32 = 1;
+
+/// In `role` of `struct unikprof_key`: everything. Since version 3.
+pub const UNIKPROF_ROLE_CONTROL: u32 = 2;
+
+/// How many keys there may be. Since version 3.
+pub const UNIKPROF_MAX_KEYS: u32 = 8;
 
 /// In `flags` of `struct unikprof_config`: the guest calls `unikprof_poll` and moves its bytes also while
 /// its main loop is stuck, from its upcall for instance. Clients are told.
@@ -115,7 +129,7 @@ pub struct Config {
     pub version: u32,
     /// How many vCPUs there are, 1 to 4096. The memory is divided evenly between them.
     pub vcpus: u32,
-    /// Who is served: `UNIKPROF_ACCESS_OPEN`. Nothing else is there yet, and 0 is refused.
+    /// Who is served: `UNIKPROF_ACCESS_OPEN` or `UNIKPROF_ACCESS_KEYS`; 0 is refused.
     pub access: u32,
     /// `UNIKPROF_REACHABLE_WHEN_BUSY`, or 0.
     pub flags: u32,
@@ -139,6 +153,31 @@ pub struct Config {
     /// The agent's own place in the network, for a guest that hands frames over; NULL for one that has
     /// connections of its own. Only in an archive that was built with `--smoltcp`. Since version 2.
     pub network: *const Network,
+    /// The keys of those who are served, with `UNIKPROF_ACCESS_KEYS`. They are copied into `memory`, and
+    /// erased by `unikprof_stop`; the guest's own copies are the guest's to erase. Since version 3.
+    pub keys: *const Key,
+    /// How many there are, 1 to `UNIKPROF_MAX_KEYS`; several may have one role, so that keys can be changed
+    /// while both the old and the new are good. 0 with `UNIKPROF_ACCESS_OPEN`. Since version 3.
+    pub key_count: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// A key that clients hold too, and what it allows. Since version 3.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Key {
+    /// `sizeof(struct unikprof_key)`, the same in all elements of an array.
+    pub size: u32,
+    /// `UNIKPROF_ABI_VERSION`.
+    pub version: u32,
+    /// `UNIKPROF_ROLE_VIEW` or `UNIKPROF_ROLE_CONTROL`.
+    pub role: u32,
+    /// 0.
+    pub reserved: u32,
+    /// The key as `unikprof-client keygen` writes it: a line `unikprof-key-1:` and 64 digits; lines
+    /// that begin with `#` are passed over. At most 1023 bytes.
+    pub text: *const c_char,
 }
 
 /// Where the agent's own TCP is in the network. IPv4 over Ethernet. Since version 2.
@@ -212,7 +251,8 @@ pub struct Ops {
     /// and answer 1, or answer 0. With it the callers of prologues are right. *Upcall.* May be NULL.
     pub code_bounds:
         Option<unsafe extern "C" fn(context: *mut c_void, pc: u64, bounds: *mut Range) -> i32>,
-    /// 64 random bits: fill them in and answer 1, or answer 0. May be NULL.
+    /// 64 random bits: fill them in and answer 1, or answer 0. May be NULL, but not with
+    /// `UNIKPROF_ACCESS_KEYS`: secrets are drawn from it, so nobody else may be able to guess them.
     pub random: Option<unsafe extern "C" fn(context: *mut c_void, bits: *mut u64) -> i32>,
     /// A moment of `now_ns` as the guest's timer is programmed with it, where the two differ: after a
     /// migration, where `now_ns` goes on and the hypervisor's clock begins anew. *Upcall.* May be NULL:
@@ -222,6 +262,9 @@ pub struct Ops {
     /// The clocks below may have another origin: `unikprof_resume` was called. From here on `now_ns` and
     /// the times of all vCPUs go on where they stood. *Upcall.* May be NULL. Since version 2.
     pub resume: Option<unsafe extern "C" fn(context: *mut c_void)>,
+    /// A line for the guest's log, of at most 300 bytes: what its owner should know, and never a secret. May
+    /// be NULL. Since version 3.
+    pub log: Option<unsafe extern "C" fn(context: *mut c_void, line: *const c_char)>,
 }
 
 const _: () = {
@@ -229,7 +272,8 @@ const _: () = {
     assert!(size_of::<Range>() == 24);
     assert!(size_of::<Runstate>() == 40);
     assert!(size_of::<Mapping>() == 56);
-    assert!(size_of::<Config>() == 80);
+    assert!(size_of::<Config>() == 96);
     assert!(size_of::<Network>() == 28);
-    assert!(size_of::<Ops>() == 112);
+    assert!(size_of::<Key>() == 24);
+    assert!(size_of::<Ops>() == 120);
 };

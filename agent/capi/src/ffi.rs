@@ -4,6 +4,7 @@
 //! that memory given is nobody else's, and that functions given do what their description asks.
 #![allow(unsafe_code, reason = "pointers, functions and memory of C's")]
 
+mod access;
 mod arena;
 mod calls;
 mod entry;

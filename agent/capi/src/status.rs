@@ -56,6 +56,11 @@ pub const UNIKPROF_E_FULL: i32 = -24;
 /// The agent has no network: `network` was NULL.
 pub const UNIKPROF_E_NO_NETWORK: i32 = -25;
 
+/// A key cannot be used, there is none, or there are too many. Since version 3.
+pub const UNIKPROF_E_KEYS: i32 = -26;
+/// There are keys, and `random` has no answer. Since version 3.
+pub const UNIKPROF_E_RANDOM: i32 = -27;
+
 /// Why a call was refused: one of the codes above that are not [`UNIKPROF_OK`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Misuse(pub(crate) i32);
@@ -78,7 +83,10 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         UNIKPROF_E_MEMORY => {
             c"the memory block is too short; unikprof_memory_bytes says how long it must be"
         }
-        UNIKPROF_E_ACCESS => c"nobody would be served; say access = UNIKPROF_ACCESS_OPEN in so many words",
+        UNIKPROF_E_ACCESS => {
+            c"it is not clear who is served; say access = UNIKPROF_ACCESS_KEYS and give keys, or \
+              UNIKPROF_ACCESS_OPEN and none"
+        }
         UNIKPROF_E_VCPUS => {
             c"the number of vCPUs is not 1 to 4096, or there are several and kick is NULL"
         }
@@ -109,12 +117,18 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         UNIKPROF_E_NETWORK => {
             c"the network cannot be used; give a port, and unicast addresses with a prefix of 0 to 32"
         }
-        UNIKPROF_E_UNSUPPORTED => c"the archive was built without frames; build it with --smoltcp",
+        UNIKPROF_E_UNSUPPORTED => {
+            c"the archive was built without it; build it with --smoltcp for frames, with --noise for keys"
+        }
         UNIKPROF_E_FRAME => {
             c"a frame is empty or longer than UNIKPROF_MAX_FRAME, or the buffer shorter"
         }
         UNIKPROF_E_FULL => c"the queue of frames is full and this one was dropped; call unikprof_poll",
         UNIKPROF_E_NO_NETWORK => c"the agent has no network; give one in the configuration",
+        UNIKPROF_E_KEYS => {
+            c"a key cannot be used; give 1 to 8 as unikprof-client keygen makes them, none twice"
+        }
+        UNIKPROF_E_RANDOM => c"there are keys and no random numbers; give a random that answers",
         _ => c"no error of this library's",
     }
 }

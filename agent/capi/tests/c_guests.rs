@@ -126,6 +126,12 @@ fn upcalls_come_on_any_stack_and_calls_take_as_much_as_they_say() {
     );
 }
 
+/// A key that cannot be used must not end as a guest that serves everybody.
+#[test]
+fn a_guest_with_keys_asks_for_them() {
+    run("keyed", build::keyed(), build::keyed(), &[]);
+}
+
 #[test]
 fn frames_are_taken_and_given() {
     run("frames", build::frames(), build::frames(), &[]);

@@ -28,13 +28,14 @@ const SOURCES: [&str; 4] = [
 ];
 
 /// Structures by their names in Rust and in C.
-const NAMES: [(&str, &str); 7] = [
+const NAMES: [(&str, &str); 8] = [
     ("Registers", "unikprof_registers"),
     ("Range", "unikprof_range"),
     ("Runstate", "unikprof_runstate"),
     ("Mapping", "unikprof_mapping"),
     ("Config", "unikprof_config"),
     ("Network", "unikprof_network"),
+    ("Key", "unikprof_key"),
     ("Ops", "unikprof_ops"),
 ];
 

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 /// The bytes between the session and its connection: themselves.
 #[derive(Debug, Default)]
-pub(super) struct Line;
+pub(super) struct Line(());
 
 impl Line {
     pub(super) fn close(&mut self) {}

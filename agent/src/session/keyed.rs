@@ -70,6 +70,17 @@ impl Line {
 }
 
 impl Session {
+    /// Whether it may look, and no more.
+    pub(crate) fn is_view(&self) -> bool {
+        self.role == Some(Role::View.code())
+    }
+
+    /// Whether the client's role allows a request.
+    pub(super) fn allows(&self, request: u16) -> bool {
+        use message_type::{CHECK, FETCH, HELLO};
+        !self.is_view() || matches!(request, HELLO | CHECK | FETCH)
+    }
+
     /// The preambles are agreed on a key: the handshake is next.
     pub(super) fn expect_handshake(&mut self, client: [u8; preamble::LENGTH]) {
         self.line.preamble = client;

@@ -19,6 +19,7 @@ impl Session {
         request: &frame::Frame<'_>,
         context: &mut Context<'_, '_, P>,
     ) -> Result<bool, FrameError> {
+        #[cfg(feature = "noise")]
         if !self.allows(request.kind) {
             context.peers.not_allowed += 1;
             let text = "the client's key allows to look, and no more; use the key for control";

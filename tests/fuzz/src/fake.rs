@@ -197,7 +197,11 @@ unsafe impl Platform for FakePlatform<'_> {
     }
 
     fn random(&self) -> Option<u64> {
-        None
+        let random = self.0.random.get();
+        self.0
+            .random
+            .set(random.rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        Some(random)
     }
 
     fn cycles(&self) -> u64 {

@@ -13,6 +13,7 @@ mod fake;
 pub mod frames;
 mod guarded;
 mod input;
+pub mod keyed;
 pub mod nodes;
 pub mod recording;
 pub mod seeds;

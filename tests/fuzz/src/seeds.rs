@@ -8,13 +8,15 @@ use crate::elf::{CODE_ADDRESS, TestElf};
 use crate::{checksum, recording, sessions};
 
 /// For each target, by its name.
-pub fn all() -> [(&'static str, Vec<Vec<u8>>); 6] {
+pub fn all() -> [(&'static str, Vec<Vec<u8>>); 8] {
     // What an agent sends to a client that makes one recording: every kind of answer.
     let answers = sessions::play(&[]);
     [
         ("caller_table", images()),
         ("frames", frames(&answers)),
+        ("handshake", strangers()),
         ("nodes", nodes(&answers)),
+        ("sealed", sealed()),
         ("sessions", conversations()),
         ("recording", recordings(&answers)),
         ("walk", stacks()),
@@ -77,6 +79,27 @@ fn conversations() -> Vec<Vec<u8>> {
         seeds.push(seed);
     }
     seeds
+}
+
+/// Two strangers who say their preamble and what they have overheard; the second alters a byte.
+fn strangers() -> Vec<Vec<u8>> {
+    let first = [0, 3, 0, 4, 0, 2];
+    let second = [0, 3, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 5, 0, 20, 1, 2, 1];
+    vec![
+        first.to_vec(),
+        [&first[..], &second].concat(),
+        vec![0, 3, 0, 6, 0, 1, 0],
+    ]
+}
+
+/// Requests, bytes that are none, and a record that is altered.
+fn sealed() -> Vec<Vec<u8>> {
+    let sound = [0, 0, 0, 1, 5, 0, 3];
+    vec![
+        sound.to_vec(),
+        [sound, sound].concat(),
+        [&sound[..3], &[0, 4, 1, 9, 1]].concat(),
+    ]
 }
 
 /// A file as it is, and as the list of its frames.
@@ -223,7 +246,9 @@ mod tests {
                 match target {
                     "caller_table" => crate::caller_table::check(&seed),
                     "frames" => crate::frames::check(&seed),
+                    "handshake" => crate::keyed::check_handshake(&seed),
                     "nodes" => crate::nodes::check(&seed),
+                    "sealed" => crate::keyed::check_sealed(&seed),
                     "sessions" => crate::sessions::check(&seed),
                     "recording" => crate::recording::check(&seed),
                     "walk" => crate::walk::check(&seed),

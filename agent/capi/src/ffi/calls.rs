@@ -3,19 +3,21 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_void};
 
-use unikprof_agent::{Access, Agent, LinkedTableError, Service, StartError};
+use unikprof_agent::{Agent, LinkedTableError, ServeError, Service, StartError};
 
+use super::access;
 use super::arena::Arena;
 use super::guest::Guest;
-use super::one::{self, Claim, Connection, Served, State};
+use super::one::{self, CONNECTIONS, Claim, Connection, Served, State};
 use super::read::{self, Wanted};
-use crate::abi::{Config, Ops, UNIKPROF_ABI_VERSION, UNIKPROF_NO_DEADLINE, UNIKPROF_SESSIONS};
+use crate::abi::{Config, Ops, UNIKPROF_ABI_VERSION, UNIKPROF_NO_DEADLINE};
 use crate::network::{Network, NetworkMemory};
 use crate::status::{
-    self, Misuse, UNIKPROF_E_BUSY, UNIKPROF_E_CONNECTION, UNIKPROF_E_MAPPINGS, UNIKPROF_E_MEMORY,
-    UNIKPROF_E_NO_NETWORK, UNIKPROF_E_NULL, UNIKPROF_E_OTHER_IMAGE, UNIKPROF_E_OVER,
-    UNIKPROF_E_SESSIONS, UNIKPROF_E_STARTED, UNIKPROF_E_TABLE, UNIKPROF_E_TABLE_ROOM,
-    UNIKPROF_E_TOO_LATE, UNIKPROF_E_UNSUPPORTED, UNIKPROF_E_VCPUS, UNIKPROF_OK,
+    self, Misuse, UNIKPROF_E_BUSY, UNIKPROF_E_CONNECTION, UNIKPROF_E_KEYS, UNIKPROF_E_MAPPINGS,
+    UNIKPROF_E_MEMORY, UNIKPROF_E_NO_NETWORK, UNIKPROF_E_NULL, UNIKPROF_E_OTHER_IMAGE,
+    UNIKPROF_E_OVER, UNIKPROF_E_RANDOM, UNIKPROF_E_SESSIONS, UNIKPROF_E_STARTED, UNIKPROF_E_TABLE,
+    UNIKPROF_E_TABLE_ROOM, UNIKPROF_E_TOO_LATE, UNIKPROF_E_UNSUPPORTED, UNIKPROF_E_VCPUS,
+    UNIKPROF_OK,
 };
 
 /// When to come back where another call is under way.
@@ -121,7 +123,8 @@ pub extern "C" fn unikprof_poll(now_ns: u64) -> u64 {
 }
 
 /// A client has connected, over the guest's own TCP stack. Answers the connection's id, 0 or above, or a
-/// code; UNIKPROF_E_SESSIONS: send `unikprof_busy_answer` and close.
+/// code; UNIKPROF_E_SESSIONS: send `unikprof_busy_answer` and close. Where all sessions are taken, one whose
+/// client has not shown who it is may make room: `unikprof_connection_output` answers UNIKPROF_E_OVER there.
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_connection_open() -> i32 {
     let opened = with_served(|served| {
@@ -130,8 +133,9 @@ pub extern "C" fn unikprof_connection_open() -> i32 {
         let index = free.ok_or(Misuse(UNIKPROF_E_SESSIONS))?;
         let session = served.service.open().ok_or(Misuse(UNIKPROF_E_SESSIONS))?;
         // An id of the past is not taken for one of today.
-        served.opened = (served.opened + 1) & (i32::MAX as u32 / UNIKPROF_SESSIONS);
-        let id = (served.opened * UNIKPROF_SESSIONS) as i32 + index as i32;
+        const PLACES: u32 = CONNECTIONS as u32;
+        served.opened = (served.opened + 1) & (i32::MAX as u32 / PLACES);
+        let id = (served.opened * PLACES) as i32 + index as i32;
         served.connections[index] = Some(Connection { id, session });
         Ok(id)
     });
@@ -325,7 +329,13 @@ unsafe fn start(
     // SAFETY: room for a state, aligned, and nobody else's.
     unsafe {
         (&raw mut (*place).agent).write(agent);
-        serve(place)?;
+        (&raw mut (*place).keys).write(None);
+        let served = access::read_keys(wanted.config(), &mut (*place).keys);
+        if let Err(misuse) = served.and_then(|()| serve(place)) {
+            core::ptr::drop_in_place(&raw mut (*place).keys);
+            core::ptr::drop_in_place(&raw mut (*place).agent);
+            return Err(misuse);
+        }
         let served = (*place).served.get_mut();
         if let (Some(wanted), Some(memory)) = (place_in_network, network_memory) {
             served.network = match Network::new(&wanted, &served.service, memory) {
@@ -344,16 +354,24 @@ unsafe fn start(
 /// Writes what serves the agent of a state.
 ///
 /// # Safety
-/// `place` leads to a state that is nobody else's, and whose agent is there and moves no more. `served` is
-/// not, or was dropped.
+/// `place` leads to a state that is nobody else's, and whose agent and keys are there and move no more.
+/// `served` is not, or was dropped.
 unsafe fn serve(place: *mut State) -> Result<(), Misuse> {
     // SAFETY: the caller's promise.
     let agent: &'static Agent<'static, Guest> = unsafe { &(*place).agent };
-    let service = Service::new(agent, Access::Open).map_err(|_| Misuse(UNIKPROF_E_STARTED))?;
+    // SAFETY: as above.
+    let keys = unsafe { (*place).keys.as_ref() };
+    let service = Service::new(agent, access::access(keys)).map_err(|error| {
+        Misuse(match error {
+            ServeError::Served => UNIKPROF_E_STARTED,
+            ServeError::NoKeys => UNIKPROF_E_KEYS,
+            ServeError::NoRandomness => UNIKPROF_E_RANDOM,
+        })
+    })?;
     let served = UnsafeCell::new(Served {
         service,
         network: None,
-        connections: [None; UNIKPROF_SESSIONS as usize],
+        connections: [None; CONNECTIONS],
         opened: 0,
         begun: false,
     });
@@ -378,7 +396,12 @@ unsafe fn install(table: *const c_void, length: usize) -> Result<i64, Misuse> {
         let network = (*state).served.get_mut().network.take();
         core::ptr::drop_in_place(&raw mut (*state).served);
         let installed = (*state).agent.install_caller_table(table);
-        serve(state)?;
+        if let Err(misuse) = serve(state) {
+            // It was served a moment ago; the random numbers are gone. There is no agent any more.
+            core::ptr::drop_in_place(&raw mut (*state).keys);
+            core::ptr::drop_in_place(&raw mut (*state).agent);
+            return Err(misuse);
+        }
         (*state).served.get_mut().network = network;
         claim.publish(state);
         installed

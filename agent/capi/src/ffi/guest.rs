@@ -127,6 +127,17 @@ unsafe impl Platform for Guest {
         (known != 0).then_some(bits)
     }
 
+    fn log(&self, line: &str) {
+        let Some(log) = self.0.log else {
+            return;
+        };
+        let mut text = [0_u8; 300];
+        let length = line.floor_char_boundary(text.len() - 1);
+        text[..length].copy_from_slice(&line.as_bytes()[..length]);
+        // SAFETY: as above; the text ends with 0.
+        unsafe { log(self.context(), text.as_ptr().cast()) };
+    }
+
     #[inline]
     fn timer_deadline(&self, monotonic_ns: u64) -> u64 {
         match self.0.timer_deadline_ns {

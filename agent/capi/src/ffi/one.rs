@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
 use unikprof_agent::{Agent, Service, SessionId};
 
+use super::access::Keys;
 use super::guest::Guest;
 use crate::abi::UNIKPROF_SESSIONS;
 use crate::network::Network;
@@ -20,14 +21,20 @@ use crate::status::{
 pub(super) struct State {
     pub(super) agent: Agent<'static, Guest>,
     pub(super) served: UnsafeCell<Served>,
+    /// Whose keys are good; `None`: everybody is served. What is served refers to them.
+    pub(super) keys: Option<Keys>,
 }
+
+/// How many connections there can be: for a moment also those that have made room for others, and were not
+/// closed yet.
+pub(super) const CONNECTIONS: usize = 2 * UNIKPROF_SESSIONS as usize;
 
 /// What a claimed agent works on.
 pub(super) struct Served {
     pub(super) service: Service<'static, 'static, Guest>,
     /// Where the guest hands frames over.
     pub(super) network: Option<Network>,
-    pub(super) connections: [Option<Connection>; UNIKPROF_SESSIONS as usize],
+    pub(super) connections: [Option<Connection>; CONNECTIONS],
     /// How many connections were opened: so that an id is not used twice in a row.
     pub(super) opened: u32,
     /// Clients may have come.

@@ -5,18 +5,21 @@ use core::mem::MaybeUninit;
 
 use unikprof_agent::{MAX_MAPPINGS, Mapping, Registers, minimum_bytes};
 
+use super::access;
 use super::arena::Arena;
-use crate::abi::{self, UNIKPROF_ABI_VERSION, UNIKPROF_ACCESS_OPEN, UNIKPROF_REACHABLE_WHEN_BUSY};
+use crate::abi::{self, UNIKPROF_ABI_VERSION, UNIKPROF_REACHABLE_WHEN_BUSY};
 use crate::status::{
-    Misuse, UNIKPROF_E_ACCESS, UNIKPROF_E_FLAGS, UNIKPROF_E_MAPPINGS, UNIKPROF_E_MEMORY,
-    UNIKPROF_E_NULL, UNIKPROF_E_OPS, UNIKPROF_E_SIZE, UNIKPROF_E_TEXT, UNIKPROF_E_VCPUS,
-    UNIKPROF_E_VERSION,
+    Misuse, UNIKPROF_E_FLAGS, UNIKPROF_E_MAPPINGS, UNIKPROF_E_MEMORY, UNIKPROF_E_NULL,
+    UNIKPROF_E_OPS, UNIKPROF_E_SIZE, UNIKPROF_E_TEXT, UNIKPROF_E_VCPUS, UNIKPROF_E_VERSION,
 };
 
 /// The longest name, without its end.
 const NAME: usize = 255;
 /// The longest path, without its end.
 const PATH: usize = 4095;
+/// The longest text of a key, without its end.
+#[cfg(feature = "noise")]
+pub(super) const KEY: usize = 1023;
 /// The longest build-id.
 const BUILD_ID: usize = 64;
 /// The most vCPUs.
@@ -41,14 +44,19 @@ unsafe impl Versioned for abi::Mapping {
 }
 // SAFETY: as above.
 unsafe impl Versioned for abi::Config {
-    const SIZES: &'static [usize] = &[72, size_of::<Self>()];
+    const SIZES: &'static [usize] = &[72, 80, size_of::<Self>()];
 }
 // SAFETY: as above.
 unsafe impl Versioned for abi::Ops {
-    const SIZES: &'static [usize] = &[96, size_of::<Self>()];
+    const SIZES: &'static [usize] = &[96, 112, size_of::<Self>()];
 }
 // SAFETY: as above.
 unsafe impl Versioned for abi::Network {
+    const SIZES: &'static [usize] = &[size_of::<Self>()];
+}
+
+// SAFETY: as above.
+unsafe impl Versioned for abi::Key {
     const SIZES: &'static [usize] = &[size_of::<Self>()];
 }
 
@@ -115,7 +123,7 @@ pub(super) unsafe fn registers(from: *const abi::Registers) -> Result<Registers,
 /// # Safety
 /// `from` is NULL or leads to bytes that end with 0 or are at least `most` + 1. They do not change while
 /// the answer is used.
-unsafe fn text<'a>(from: *const c_char, most: usize) -> Result<Option<&'a str>, Misuse> {
+pub(super) unsafe fn text<'a>(from: *const c_char, most: usize) -> Result<Option<&'a str>, Misuse> {
     if from.is_null() {
         return Ok(None);
     }
@@ -149,9 +157,7 @@ impl<'c> Wanted<'c> {
     pub(super) unsafe fn read(config: *const abi::Config) -> Result<Self, Misuse> {
         // SAFETY: the caller's promise.
         let config = unsafe { structure(config)? };
-        if config.access != UNIKPROF_ACCESS_OPEN {
-            return Err(Misuse(UNIKPROF_E_ACCESS));
-        }
+        access::check(&config)?;
         if config.flags & !UNIKPROF_REACHABLE_WHEN_BUSY != 0 {
             return Err(Misuse(UNIKPROF_E_FLAGS));
         }

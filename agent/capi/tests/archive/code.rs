@@ -192,11 +192,17 @@ impl Function {
                 && instruction.mnemonic() != Mnemonic::Lea
                 && instruction.mnemonic() != Mnemonic::Nop;
             let depth = instruction.memory_displacement64().wrapping_neg();
+            // An index that never is less than so much has it taken off the displacement.
+            let carried = if instruction.memory_index() == Register::None {
+                0
+            } else {
+                16
+            };
             touches
                 && is_below(instruction)
                 && match instruction.memory_base() {
                     Register::RSP => true,
-                    Register::RBP => keeps_frame && depth > frame,
+                    Register::RBP => keeps_frame && depth > frame + carried,
                     _ => false,
                 }
         })?;

@@ -77,7 +77,8 @@ static void a_start_that_cannot_be(void)
     REFUSED(mapping.size = 8, UNIKPROF_E_SIZE);
     REFUSED(mapping.version = 77, UNIKPROF_E_VERSION);
     REFUSED(config.access = 0, UNIKPROF_E_ACCESS);
-    REFUSED(config.access = 2, UNIKPROF_E_ACCESS);
+    REFUSED(config.access = 3, UNIKPROF_E_ACCESS);
+    REFUSED(config.access = UNIKPROF_ACCESS_KEYS, UNIKPROF_E_UNSUPPORTED);
     REFUSED(config.flags = 2, UNIKPROF_E_FLAGS);
     REFUSED(config.vcpus = 0, UNIKPROF_E_VCPUS);
     REFUSED(config.vcpus = UINT32_MAX, UNIKPROF_E_VCPUS);

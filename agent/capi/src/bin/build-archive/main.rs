@@ -1,16 +1,15 @@
 //! Builds `libunikprof.a` and puts it, with its headers, into a folder.
 //!
 //! ```text
-//! cargo run -p unikprof-capi --bin build-archive -- FOLDER [--smoltcp]
+//! cargo run -p unikprof-capi --bin build-archive -- FOLDER [--smoltcp] [--noise]
 //! ```
 //!
-//! `--smoltcp`: with the agent's own TCP, for guests that hand frames over. Needs GNU binutils (`as`,
-//! `ld`, `objcopy`, `ar`) beside the Rust toolchain.
+//! `--smoltcp`: with the agent's own TCP, for guests that hand frames over. `--noise`: with keys. Needs
+//! GNU binutils (`as`, `ld`, `objcopy`, `ar`) beside the Rust toolchain.
 
 mod direct;
 
 use std::error::Error;
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::{env, fs, process};
@@ -20,7 +19,7 @@ use std::{env, fs, process};
 ///
 /// The compiled core library has not been built so. Its intermediate code is compiled again with ours at
 /// link time, where the forced attributes reach it.
-const RUSTFLAGS: [&str; 8] = [
+const RUSTFLAGS: [&str; 14] = [
     "-C",
     "force-frame-pointers=yes",
     "-C",
@@ -29,6 +28,13 @@ const RUSTFLAGS: [&str; 8] = [
     "llvm-args=-force-attribute=noredzone",
     "-C",
     "llvm-args=-force-attribute=noimplicitfloat",
+    // Cryptography without vector registers: a kernel may not keep them for its loop either.
+    "--cfg",
+    "chacha20_force_soft",
+    "--cfg",
+    "poly1305_force_soft",
+    "--cfg",
+    "curve25519_dalek_backend=\"serial\"",
 ];
 
 /// How it is compiled: one module, so that the attributes reach everything and what is not called is left
@@ -53,19 +59,22 @@ const LEFT_OUT: [&str; 4] = [".llvmbc", ".llvmcmd", ".comment", ".eh_frame"];
 
 fn main() -> ExitCode {
     let mut words = env::args_os().skip(1);
-    let (Some(folder), option, None) = (words.next(), words.next(), words.next()) else {
-        eprintln!("expected: build-archive FOLDER [--smoltcp]");
+    let Some(folder) = words.next() else {
+        eprintln!("expected: build-archive FOLDER [--smoltcp] [--noise]");
         return ExitCode::from(2);
     };
-    let features = match option.as_deref().map(OsStr::to_str) {
-        None => "",
-        Some(Some("--smoltcp")) => "smoltcp",
-        Some(option) => {
-            eprintln!("`{option:?}` is no option; there is --smoltcp");
-            return ExitCode::from(2);
+    let mut features = Vec::new();
+    for option in words {
+        match option.to_str() {
+            Some("--smoltcp") => features.push("smoltcp"),
+            Some("--noise") => features.push("noise"),
+            _ => {
+                eprintln!("{option:?} is no option; there are --smoltcp and --noise");
+                return ExitCode::from(2);
+            }
         }
-    };
-    match build(Path::new(&folder), features) {
+    }
+    match build(Path::new(&folder), &features) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -74,7 +83,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn build(folder: &Path, features: &str) -> Result<(), Box<dyn Error>> {
+fn build(folder: &Path, features: &[&str]) -> Result<(), Box<dyn Error>> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let target = target_folder()?;
     let compiled = compile(package, &target, features)?;
@@ -96,7 +105,9 @@ fn target_folder() -> Result<PathBuf, Box<dyn Error>> {
 }
 
 /// Compiles the package and all it needs into one static library; answers where it is.
-fn compile(package: &Path, target: &Path, features: &str) -> Result<PathBuf, Box<dyn Error>> {
+fn compile(package: &Path, target: &Path, features: &[&str]) -> Result<PathBuf, Box<dyn Error>> {
+    // One for each set of features, so that none is built again for another.
+    let target = target.join(features.join("-"));
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
@@ -109,8 +120,8 @@ fn compile(package: &Path, target: &Path, features: &str) -> Result<PathBuf, Box
             "--crate-type",
             "staticlib",
         ])
-        .args(["--features", features, "--target-dir"])
-        .arg(target.join(features));
+        .args(["--features", &features.join(","), "--target-dir"])
+        .arg(&target);
     for setting in PROFILE {
         command.args(["--config", setting]);
     }
@@ -134,7 +145,7 @@ fn compile(package: &Path, target: &Path, features: &str) -> Result<PathBuf, Box
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_TARGET_DIR");
     run(&mut command)?;
-    Ok(target.join(features).join("release/libunikprof_capi.a"))
+    Ok(target.join("release/libunikprof_capi.a"))
 }
 
 fn default_cargo_home() -> Option<PathBuf> {

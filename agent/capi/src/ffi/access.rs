@@ -1,0 +1,119 @@
+//! Who is served: everybody, or those with a key.
+
+use unikprof_agent::Access;
+
+use crate::abi::{self, UNIKPROF_ACCESS_KEYS, UNIKPROF_ACCESS_OPEN};
+use crate::status::{Misuse, UNIKPROF_E_ACCESS};
+
+#[cfg(feature = "noise")]
+pub(super) use keyed::Keys;
+#[cfg(not(feature = "noise"))]
+pub(super) use open::Keys;
+
+/// Whom the configuration names, without a look at the keys.
+pub(super) fn check(config: &abi::Config) -> Result<(), Misuse> {
+    match config.access {
+        // Keys that nobody is asked for are a mistake that must be seen.
+        UNIKPROF_ACCESS_OPEN if config.key_count == 0 => Ok(()),
+        UNIKPROF_ACCESS_KEYS => Ok(()),
+        _ => Err(Misuse(UNIKPROF_E_ACCESS)),
+    }
+}
+
+/// Puts the configuration's keys into `place`, which has none; erases them where one cannot be used.
+///
+/// # Safety
+/// The configuration's keys are NULL or lead to as many as it says.
+pub(super) unsafe fn read_keys(
+    config: &abi::Config,
+    place: &mut Option<Keys>,
+) -> Result<(), Misuse> {
+    if config.access != UNIKPROF_ACCESS_KEYS {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise.
+    let read = unsafe { Keys::read(config, place) };
+    if read.is_err() {
+        *place = None;
+    }
+    read
+}
+
+/// What the agent is told.
+pub(super) fn access(keys: Option<&'static Keys>) -> Access<'static> {
+    keys.map_or(Access::Open, Keys::access)
+}
+
+#[cfg(feature = "noise")]
+mod keyed {
+    use unikprof_agent::{Access, Key, MAX_KEYS, Role};
+
+    use super::super::read;
+    use crate::abi::{self, UNIKPROF_MAX_KEYS, UNIKPROF_ROLE_CONTROL, UNIKPROF_ROLE_VIEW};
+    use crate::status::{Misuse, UNIKPROF_E_KEYS, UNIKPROF_E_NULL};
+
+    const _: () = assert!(MAX_KEYS == UNIKPROF_MAX_KEYS as usize);
+
+    /// The agent's keys; erased when they are dropped.
+    pub(in super::super) struct Keys(unikprof_agent::Keys);
+
+    impl Keys {
+        /// # Safety
+        /// As for [`read_keys`](super::read_keys).
+        pub(super) unsafe fn read(
+            config: &abi::Config,
+            place: &mut Option<Self>,
+        ) -> Result<(), Misuse> {
+            let refused = Misuse(UNIKPROF_E_KEYS);
+            if config.key_count == 0 || config.key_count > UNIKPROF_MAX_KEYS {
+                return Err(refused);
+            }
+            let keys = place.insert(Self(unikprof_agent::Keys::new()));
+            // SAFETY: the caller's promise.
+            let stride = unsafe { read::structure(config.keys)? }.size as usize;
+            for index in 0..config.key_count as usize {
+                // SAFETY: `key_count` of them are there, all of the same size.
+                let key = unsafe { read::structure(config.keys.byte_add(index * stride))? };
+                // SAFETY: the caller's promise.
+                let text = unsafe { read::text(key.text, read::KEY)? };
+                let text = text.ok_or(Misuse(UNIKPROF_E_NULL))?;
+                let role = match key.role {
+                    UNIKPROF_ROLE_VIEW => Role::View,
+                    UNIKPROF_ROLE_CONTROL => Role::Control,
+                    _ => return Err(refused),
+                };
+                let key = Key::parse(text).map_err(|_| refused)?;
+                keys.0.add(role, key).map_err(|_| refused)?;
+            }
+            Ok(())
+        }
+
+        pub(super) fn access(&'static self) -> Access<'static> {
+            Access::Keys(&self.0)
+        }
+    }
+}
+
+/// In an archive without cryptography: there never is a key.
+#[cfg(not(feature = "noise"))]
+mod open {
+    use unikprof_agent::Access;
+
+    use crate::abi;
+    use crate::status::{Misuse, UNIKPROF_E_UNSUPPORTED};
+
+    /// There is no value of it.
+    pub(in super::super) enum Keys {}
+
+    impl Keys {
+        /// # Safety
+        /// None is needed.
+        pub(super) unsafe fn read(_: &abi::Config, _: &mut Option<Self>) -> Result<(), Misuse> {
+            Err(Misuse(UNIKPROF_E_UNSUPPORTED))
+        }
+
+        pub(super) fn access(&'static self) -> Access<'static> {
+            match *self {}
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! An agent with keys: what strangers send is answered with refusals and with nothing of the guest's, and
+//! what is sealed comes out as it went in, or ends the conversation.
+
+use std::mem::MaybeUninit;
+
+use snow::{Builder, HandshakeState, TransportState};
+use unikprof_agent::{Access, Agent, Config, Key, Keys, Role, SESSIONS, SessionId, minimum_bytes};
+use unikprof_proto::frame::{self, Frame, Message};
+use unikprof_proto::message::{Check, Handshake, HandshakeReply, Hello, Refusal, Status};
+use unikprof_proto::secure::{self, RECORD_HEADER, TAG};
+use unikprof_proto::{code, preamble};
+
+use crate::checksum::put_frame;
+use crate::client::FakeService;
+use crate::fake::{Fake, FakePlatform, MAPPINGS, VCPUS};
+use crate::frames;
+use crate::input::Input;
+
+const VIEW: [u8; 32] = [0x11; 32];
+const CONTROL: [u8; 32] = [0x22; 32];
+const PREAMBLE: preamble::Preamble = preamble::KEYED;
+
+/// Strangers' bytes, with a first message that was overheard among them. None gets in, and who has a
+/// key does afterwards.
+pub fn check_handshake(bytes: &[u8]) {
+    with_service(|fake, service| {
+        let overheard = first_message(CONTROL).0;
+        let mut strangers: Vec<(SessionId, Vec<u8>)> = Vec::new();
+        let mut input = Input::new(bytes);
+        while !input.is_empty() {
+            match input.below(8) {
+                0 if strangers.len() < 2 * SESSIONS => {
+                    strangers.extend(service.open().map(|session| (session, Vec::new())));
+                }
+                1 => fake.pass(input.number() >> 30),
+                2 => {
+                    service.advance();
+                    strangers.retain(|(session, said)| {
+                        let is_over = service.is_over(*session);
+                        if is_over {
+                            judge_clear(said);
+                            service.close(*session);
+                        }
+                        !is_over
+                    });
+                }
+                action if !strangers.is_empty() => {
+                    let index = input.below(strangers.len());
+                    let (session, said) = &mut strangers[index];
+                    let mut sent = match action {
+                        3 => preamble::encode(PREAMBLE).to_vec(),
+                        4 | 5 => overheard.clone(),
+                        6 => {
+                            let mut frame = Vec::new();
+                            let kind = input.below(16) as u16;
+                            let length = input.below(100);
+                            put_frame(kind, input.bytes(length), &mut frame);
+                            frame
+                        }
+                        _ => {
+                            let length = usize::from(input.byte());
+                            input.bytes(length).to_vec()
+                        }
+                    };
+                    if action == 5
+                        && let Some(byte) = sent.get_mut(input.below(overheard.len()))
+                    {
+                        *byte ^= input.byte();
+                    }
+                    said.extend(exchange(service, *session, &sent));
+                }
+                _ => {}
+            }
+        }
+        for (session, said) in strangers {
+            judge_clear(&said);
+            service.close(session);
+        }
+        fake.pass(1_000_000_000);
+        let mut client = Client::connect(service);
+        let answer = client.ask(service, &request(&Check {}));
+        let found = frame::split(&answer).expect("sound").expect("whole");
+        let status: Status<'_> = frame::decode(&found).expect("a status");
+        assert_eq!(status.state, code::state::IDLE, "nobody has recorded");
+        service.close(client.session);
+    });
+}
+
+/// A client with a key, whose records hold what they like, come in pieces, and are altered now and then.
+pub fn check_sealed(bytes: &[u8]) {
+    with_service(|fake, service| {
+        let mut client = Client::connect(service);
+        let mut answers = client.ask(service, &request(&Hello { client: "fuzz" }));
+        let mut input = Input::new(bytes);
+        let mut is_damaged = false;
+        while !input.is_empty() && !service.is_over(client.session) {
+            let length = 1 + input.below(secure::MAX_REQUEST);
+            let plaintext = match input.below(4) {
+                0 => request(&Check {}),
+                1 => {
+                    let mut frame = Vec::new();
+                    let kind = input.below(16) as u16;
+                    put_frame(kind, input.bytes(length.min(900)), &mut frame);
+                    frame
+                }
+                _ => input.bytes(length).to_vec(),
+            };
+            if plaintext.is_empty() {
+                break;
+            }
+            let mut record = client.seal(&plaintext);
+            if input.byte() == 0 {
+                let at = input.below(record.len());
+                record[at] ^= 1 + input.byte() % 255;
+                is_damaged = true;
+            }
+            let cut = input.below(record.len() + 1);
+            for part in [&record[..cut], &record[cut..]] {
+                let sealed = exchange(service, client.session, part);
+                answers.extend(client.open(&sealed));
+            }
+            fake.pass(u64::from(input.byte()) * 1000);
+            service.advance();
+            if is_damaged {
+                // Whatever the damage was: a length that waits for more is ended by a record behind it.
+                let behind = vec![0; RECORD_HEADER + secure::MAX_REQUEST + TAG];
+                assert!(exchange(service, client.session, &behind).is_empty());
+                assert!(
+                    service.is_over(client.session),
+                    "a damaged record was taken"
+                );
+            }
+        }
+        let mut rest = &answers[..];
+        while let Some(found) = frame::split(rest).expect("sound") {
+            assert!(frames::message(&found), "{found:?} is no message");
+            rest = &rest[found.length()..];
+        }
+        service.close(client.session);
+        let mut next = Client::connect(service);
+        assert!(!next.ask(service, &request(&Check {})).is_empty());
+        service.close(next.session);
+    });
+}
+
+fn with_service(work: impl FnOnce(&Fake<'_>, &mut FakeService<'_, '_>)) {
+    let fake = Fake::new();
+    let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(VCPUS as usize)];
+    let config = Config {
+        vcpus: VCPUS,
+        mappings: &MAPPINGS,
+        guest_name: Some("fuzz"),
+        guest_id: None,
+        platform_name: "fake",
+        reachable_when_busy: true,
+    };
+    let agent = Agent::new(FakePlatform(&fake), config, &mut memory).expect("there is room");
+    let mut keys = Keys::new();
+    for (role, key) in [(Role::View, VIEW), (Role::Control, CONTROL)] {
+        keys.add(role, Key::from_bytes(key)).expect("there is room");
+    }
+    let mut service = FakeService::new(&agent, Access::Keys(&keys)).expect("it is the first");
+    work(&fake, &mut service);
+}
+
+/// What a stranger was told: the preamble, then refusals or the answer to a handshake.
+fn judge_clear(said: &[u8]) {
+    let Some((head, mut rest)) = said.split_first_chunk() else {
+        return;
+    };
+    assert_eq!(preamble::decode(head), Ok(PREAMBLE));
+    while let Some(found) = frame::split(rest).expect("the agent's frames are sound") {
+        let known = [<Refusal<'_>>::TYPE, HandshakeReply::TYPE];
+        assert!(known.contains(&found.kind), "a stranger was told {found:?}");
+        rest = &rest[found.length()..];
+    }
+    assert!(rest.is_empty(), "half a frame, or a record: {rest:?}");
+}
+
+fn request<'m>(message: &impl Message<'m>) -> Vec<u8> {
+    let mut buffer = [0; 512];
+    let length = frame::encode(message, &mut buffer).expect("requests are short");
+    buffer[..length].to_vec()
+}
+
+/// Sends bytes until nothing moves; answers what came back.
+fn exchange(service: &mut FakeService<'_, '_>, session: SessionId, mut sent: &[u8]) -> Vec<u8> {
+    let mut answer = Vec::new();
+    loop {
+        let taken = service.receive(session, sent);
+        sent = &sent[taken..];
+        let mut buffer = [0; 777];
+        let given = service.transmit(session, &mut buffer);
+        answer.extend_from_slice(&buffer[..given]);
+        if taken + given == 0 {
+            return answer;
+        }
+    }
+}
+
+/// A first message, the same each time.
+fn first_message(key: [u8; 32]) -> (Vec<u8>, HandshakeState) {
+    let (id, said) = (Key::from_bytes(key).id(), preamble::encode(PREAMBLE));
+    let prologue = secure::prologue(&said, &said, &id.0);
+    let mut state = Builder::new(secure::NAME.parse().expect("its name"))
+        .psk(0, &key)
+        .and_then(|builder| builder.prologue(&prologue))
+        .map(|builder| builder.fixed_ephemeral_key_for_testing_only(&[7; 32]))
+        .and_then(Builder::build_initiator)
+        .expect("a handshake");
+    let mut message = [0; 48];
+    state.write_message(&[], &mut message).expect("48 bytes");
+    let (ephemeral, tag) = message.split_at(32);
+    let first = request(&Handshake {
+        key: id.0,
+        ephemeral: ephemeral.try_into().expect("32 bytes"),
+        tag: tag.try_into().expect("16 bytes"),
+    });
+    (first, state)
+}
+
+/// A client that keeps to the handshake.
+struct Client {
+    session: SessionId,
+    transport: TransportState,
+    sealed: Vec<u8>,
+}
+
+impl Client {
+    fn connect(service: &mut FakeService<'_, '_>) -> Self {
+        let session = service.open().expect("a session is free");
+        let (first, mut state) = first_message(CONTROL);
+        let said = exchange(service, session, &preamble::encode(PREAMBLE));
+        assert_eq!(said, preamble::encode(PREAMBLE));
+        let mut answer = exchange(service, session, &first);
+        for _ in 0..100 {
+            if !answer.is_empty() {
+                break;
+            }
+            // Its turn comes.
+            service.agent().platform().0.pass(1_000_000);
+            answer = exchange(service, session, &[]);
+        }
+        let found: Frame<'_> = frame::split(&answer).expect("sound").expect("whole");
+        let reply: HandshakeReply = frame::decode(&found).expect("a reply");
+        let reply = [&reply.ephemeral[..], &reply.tag].concat();
+        state.read_message(&reply, &mut []).expect("the agent's");
+        Self {
+            session,
+            transport: state.into_transport_mode().expect("it is done"),
+            sealed: Vec::new(),
+        }
+    }
+
+    fn seal(&mut self, plaintext: &[u8]) -> Vec<u8> {
+        let mut record = vec![0; plaintext.len() + RECORD_HEADER + TAG];
+        let (header, rest) = record.split_at_mut(RECORD_HEADER);
+        let length = self.transport.write_message(plaintext, rest).expect("room");
+        header.copy_from_slice(&(length as u16).to_le_bytes());
+        record
+    }
+
+    fn open(&mut self, sealed: &[u8]) -> Vec<u8> {
+        self.sealed.extend(sealed);
+        let (mut plaintext, mut rest) = (Vec::new(), &self.sealed[..]);
+        while let Some((header, behind)) = rest.split_first_chunk() {
+            let length =
+                secure::ciphertext(*header, secure::MAX_ANSWER).expect("a record's length");
+            let Some(record) = behind.get(..length) else {
+                break;
+            };
+            let mut text = vec![0; length];
+            let length = self
+                .transport
+                .read_message(record, &mut text)
+                .expect("the agent's record");
+            plaintext.extend_from_slice(&text[..length]);
+            rest = &behind[record.len()..];
+        }
+        self.sealed = rest.to_vec();
+        plaintext
+    }
+
+    fn ask(&mut self, service: &mut FakeService<'_, '_>, request: &[u8]) -> Vec<u8> {
+        let record = self.seal(request);
+        let sealed = exchange(service, self.session, &record);
+        self.open(&sealed)
+    }
+}
