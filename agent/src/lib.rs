@@ -51,4 +51,4 @@ pub use recorder::{MAX_PERIOD_NS, MIN_PERIOD_NS};
 #[cfg(feature = "noise")]
 pub use secure::{Key, KeyError, KeyId, Keys, KeysError, MAX_KEYS, Role};
 pub use service::{SESSIONS, ServeError, Service, SessionId, Work};
-pub use session::MAX_REQUEST;
+pub use session::{MAX_REQUEST, busy_answer};

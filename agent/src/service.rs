@@ -122,7 +122,7 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
             Some(Place::Free(index)) => index,
             Some(Place::Taken(index)) => {
                 // Its connection finds itself given up.
-                self.count_end(index, Some(&mut |peers| peers.displaced += 1));
+                self.count_end(index, Some(Fault::Displaced));
                 index
             }
             None => {
@@ -269,12 +269,10 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         self.is_current(id).then(|| &mut self.sessions[id.index])
     }
 
-    /// Counts a conversation that has ended, once.
-    fn count_end(&mut self, index: usize, otherwise: Option<&mut dyn FnMut(&mut Peers)>) {
-        match (self.sessions[index].fault(), otherwise) {
-            (Some(fault), _) => fault.count(&mut self.peers),
-            (None, Some(otherwise)) => otherwise(&mut self.peers),
-            (None, None) => {}
+    /// Counts a conversation that has ended, once: for its own fault, or for the one given.
+    fn count_end(&mut self, index: usize, otherwise: Option<Fault>) {
+        if let Some(fault) = self.sessions[index].fault().or(otherwise) {
+            fault.count(&mut self.peers);
         }
     }
 

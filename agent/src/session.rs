@@ -85,6 +85,8 @@ pub(crate) enum Fault {
     Malformed,
     /// The client was silent, or did not take its answer.
     TimedOut,
+    /// It made room for somebody else.
+    Displaced,
     /// Its handshake failed.
     BadKey,
     /// A record failed.
@@ -101,6 +103,7 @@ impl Fault {
         let counter = match self {
             Self::Malformed => &mut peers.malformed,
             Self::TimedOut => &mut peers.timed_out,
+            Self::Displaced => &mut peers.displaced,
             Self::BadKey => &mut peers.bad_key,
             #[cfg(feature = "noise")]
             Self::BadRecord => &mut peers.bad_record,
@@ -406,7 +409,7 @@ impl Session {
                 false
             }
             (false, _) => {
-                let text = "this agent is open and has no keys; connect without a key";
+                let text = "this agent is open; connect without a key";
                 self.end_with(refusal::NOT_KEYED, 0, text, Fault::BadKey);
                 true
             }
@@ -543,7 +546,7 @@ fn take(input: &mut [u8], length: &mut usize, skip: &mut usize, bytes: &[u8]) ->
 
 /// What to send on a connection for which there is no session: the preamble and a refusal. Answers
 /// its length in bytes; a buffer of 128 bytes is large enough.
-pub(crate) fn busy_answer(access: Access<'_>, buffer: &mut [u8]) -> usize {
+pub fn busy_answer(access: Access<'_>, buffer: &mut [u8]) -> usize {
     let Some((head, rest)) = buffer.split_at_mut_checked(preamble::LENGTH) else {
         return 0;
     };

@@ -85,6 +85,9 @@ impl<'p> CGuest<'p> {
             caller_memory: std::ptr::null_mut(),
             caller_memory_length: 0,
             network: std::ptr::null(),
+            keys: core::ptr::null(),
+            key_count: 0,
+            reserved: 0,
         };
         let ops = abi::Ops {
             size: size_of::<abi::Ops>() as u32,
@@ -102,6 +105,7 @@ impl<'p> CGuest<'p> {
             random: None,
             timer_deadline_ns: None,
             resume: None,
+            log: None,
         };
         // SAFETY: as the header asks: the context and the memory live as long as the agent.
         let code = unsafe {

@@ -83,10 +83,7 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         UNIKPROF_E_MEMORY => {
             c"the memory block is too short; unikprof_memory_bytes says how long it must be"
         }
-        UNIKPROF_E_ACCESS => {
-            c"it is not clear who is served; say access = UNIKPROF_ACCESS_KEYS and give keys, or \
-              UNIKPROF_ACCESS_OPEN and none"
-        }
+        UNIKPROF_E_ACCESS => c"say UNIKPROF_ACCESS_KEYS and give keys, or say UNIKPROF_ACCESS_OPEN",
         UNIKPROF_E_VCPUS => {
             c"the number of vCPUs is not 1 to 4096, or there are several and kick is NULL"
         }
@@ -117,9 +114,7 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         UNIKPROF_E_NETWORK => {
             c"the network cannot be used; give a port, and unicast addresses with a prefix of 0 to 32"
         }
-        UNIKPROF_E_UNSUPPORTED => {
-            c"the archive was built without it; build it with --smoltcp for frames, with --noise for keys"
-        }
+        UNIKPROF_E_UNSUPPORTED => c"the archive was built without it; build it with --smoltcp or --noise",
         UNIKPROF_E_FRAME => {
             c"a frame is empty or longer than UNIKPROF_MAX_FRAME, or the buffer shorter"
         }

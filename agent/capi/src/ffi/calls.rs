@@ -3,7 +3,9 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_void};
 
-use unikprof_agent::{Agent, LinkedTableError, ServeError, Service, StartError};
+use unikprof_agent::{
+    Access, Agent, LinkedTableError, ServeError, Service, StartError, busy_answer,
+};
 
 use super::access;
 use super::arena::Arena;
@@ -14,10 +16,10 @@ use crate::abi::{Config, Ops, UNIKPROF_ABI_VERSION, UNIKPROF_NO_DEADLINE};
 use crate::network::{Network, NetworkMemory};
 use crate::status::{
     self, Misuse, UNIKPROF_E_BUSY, UNIKPROF_E_CONNECTION, UNIKPROF_E_KEYS, UNIKPROF_E_MAPPINGS,
-    UNIKPROF_E_MEMORY, UNIKPROF_E_NO_NETWORK, UNIKPROF_E_NULL, UNIKPROF_E_OTHER_IMAGE,
-    UNIKPROF_E_OVER, UNIKPROF_E_RANDOM, UNIKPROF_E_SESSIONS, UNIKPROF_E_STARTED, UNIKPROF_E_TABLE,
-    UNIKPROF_E_TABLE_ROOM, UNIKPROF_E_TOO_LATE, UNIKPROF_E_UNSUPPORTED, UNIKPROF_E_VCPUS,
-    UNIKPROF_OK,
+    UNIKPROF_E_MEMORY, UNIKPROF_E_NO_NETWORK, UNIKPROF_E_NOT_STARTED, UNIKPROF_E_NULL,
+    UNIKPROF_E_OTHER_IMAGE, UNIKPROF_E_OVER, UNIKPROF_E_RANDOM, UNIKPROF_E_SESSIONS,
+    UNIKPROF_E_STARTED, UNIKPROF_E_TABLE, UNIKPROF_E_TABLE_ROOM, UNIKPROF_E_TOO_LATE,
+    UNIKPROF_E_UNSUPPORTED, UNIKPROF_E_VCPUS, UNIKPROF_OK,
 };
 
 /// When to come back where another call is under way.
@@ -219,10 +221,14 @@ pub extern "C" fn unikprof_connection_close(connection: i32) -> i32 {
 /// C's: `buffer` is NULL or leads to `length` bytes that are nobody else's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_busy_answer(buffer: *mut c_void, length: usize) -> i64 {
-    code_or(with_served(|served| {
-        // SAFETY: the caller's promise.
-        let buffer = unsafe { read::room(buffer, length)? };
-        Ok(served.service.busy_answer(buffer) as i64)
+    // SAFETY: the caller's promise.
+    code_or(unsafe { read::room(buffer, length) }.and_then(|buffer| {
+        match with_served(|served| Ok(served.service.busy_answer(buffer))) {
+            // Nobody has keys where there is no agent.
+            Err(Misuse(UNIKPROF_E_NOT_STARTED)) => Ok(busy_answer(Access::Open, buffer)),
+            answered => answered,
+        }
+        .map(|length| length as i64)
     }))
 }
 

@@ -38,6 +38,7 @@ int main(void)
         { UNIKPROF_HEAD(struct unikprof_key), .role = UNIKPROF_ROLE_CONTROL, .text = control },
     };
     const struct unikprof_key good = keys[1];
+    struct unikprof_registers registers = guest_interrupted();
     unsigned char answer[256];
     int32_t connection;
 
@@ -78,6 +79,7 @@ int main(void)
     ops.random = guest_random;
 
     CHECK_CODE(unikprof_init(&config, &ops, memory, unikprof_memory_bytes(&config)), UNIKPROF_OK);
+    CHECK(unikprof_on_tick(&registers) == UNIKPROF_NO_DEADLINE);
     connection = unikprof_connection_open();
     CHECK(connection >= 0);
     /* The agent asks for a key; a client without one is told so, and that is all. */
