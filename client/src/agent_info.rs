@@ -1,7 +1,7 @@
 //! Who an agent is: its welcome and its mappings, checked and owned.
 
 use thiserror::Error;
-use unikprof_proto::code::{capability, frame_code};
+use unikprof_proto::code::{capability, frame_code, role};
 use unikprof_proto::message::{self, Welcome};
 
 use crate::printable::Printable;
@@ -94,6 +94,16 @@ impl AgentInfo {
         self.guest_id == earlier.guest_id
             && self.mappings == earlier.mappings
             && self.monotonic_ns >= earlier.monotonic_ns
+    }
+}
+
+/// A role's name; see [`unikprof_proto::code::role`].
+pub(crate) fn role_name(found: u32) -> String {
+    match found {
+        role::OPEN => "open".to_owned(),
+        role::VIEW => "view".to_owned(),
+        role::CONTROL => "control".to_owned(),
+        other => format!("role {other}"),
     }
 }
 

@@ -3,6 +3,7 @@
 //! The program's `main` is [`main`] alone. Output for people and programs goes to stdout, errors,
 //! warnings and progress to stderr; [`exit_code`] lists what the exit codes mean.
 
+mod access;
 mod arguments;
 mod caller_table;
 mod connect;
@@ -10,6 +11,7 @@ mod describe;
 mod doctor;
 mod failure;
 mod json;
+mod keygen;
 mod names;
 mod outputs;
 mod report;
@@ -56,6 +58,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Word::Report(arguments) => report::run(&arguments),
         Word::Doctor(arguments) => doctor::run(&arguments),
         Word::CallerTable(arguments) => caller_table::run(&arguments),
+        Word::Keygen(arguments) => keygen::run(&arguments),
         #[cfg(feature = "demo")]
         Word::Demo(arguments) => crate::demo::run(&arguments),
         #[cfg(feature = "demo")]

@@ -1,11 +1,14 @@
 //! A conversation with an agent: TCP, the preambles, and typed requests with their answers.
 //!
 //! ```no_run
-//! use unikprof_client::connection::{Connection, Timeouts};
+//! use unikprof_client::connection::{Access, Connection, Timeouts};
 //! use unikprof_client::interrupt::Interrupt;
+//! use unikprof_client::key::Key;
 //!
 //! let address = "10.0.0.5:7777".parse()?;
-//! let mut connection = Connection::open(&address, Timeouts::default(), &Interrupt::default())?;
+//! let access = Access::from(Key::read("guest.key".as_ref())?);
+//! let (timeouts, interrupt) = (Timeouts::default(), Interrupt::default());
+//! let mut connection = Connection::open(&address, &access, timeouts, &interrupt)?;
 //! println!("{} vCPUs", connection.hello()?.info.vcpus);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -13,23 +16,33 @@
 mod address;
 mod dial;
 mod error;
+mod handshake;
+mod line;
 mod patient;
+mod preambles;
+mod sealed;
 
 use std::io::{self, Write as _};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use unikprof_proto::code::{refusal, security};
 use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY, Message};
 use unikprof_proto::message::{Hello, Mapping, Refusal, Welcome};
-use unikprof_proto::preamble::{self, Preamble};
+use unikprof_proto::preamble;
 
 pub use address::{Address, AddressError, DEFAULT_PORT};
 pub use error::ConnectionError;
 pub(crate) use error::message_name;
+use handshake::Preambles;
+use line::Line;
 use patient::{PatientStream, WaitEnded};
+pub use sealed::RecordError;
 
 use crate::agent_info::{AgentInfo, MAX_MAPPINGS, MappingError};
 use crate::frame_reader::{FrameReadError, FrameReader};
 use crate::interrupt::Interrupt;
+use crate::key::{Key, KeyId};
 
 /// How much the other side may have to take in within one timeout: a busy guest takes a little at a
 /// time.
@@ -57,10 +70,41 @@ impl Default for Timeouts {
     }
 }
 
+/// What the client has to show, and what it demands: with a key it talks to nobody who does not hold
+/// the same, and nothing travels in the clear.
+#[derive(Debug, Clone, Default)]
+pub enum Access {
+    /// Nothing: for an agent that is open.
+    #[default]
+    Open,
+    /// A key that the agent holds too.
+    Key(Arc<Key>),
+}
+
+impl From<Key> for Access {
+    fn from(key: Key) -> Access {
+        Access::Key(Arc::new(key))
+    }
+}
+
+impl Access {
+    /// The key's id, where there is one.
+    pub fn key_id(&self) -> Option<KeyId> {
+        match self {
+            Access::Open => None,
+            Access::Key(key) => Some(key.id()),
+        }
+    }
+}
+
 /// An open conversation in a version that both sides speak.
 #[derive(Debug)]
 pub struct Connection {
-    reader: FrameReader<PatientStream>,
+    reader: FrameReader<Line>,
+    /// The key it is sealed under.
+    key: Option<KeyId>,
+    /// What the agent has said that this client may do.
+    role: Option<u32>,
     timeouts: Timeouts,
     /// How many timeouts the next frame may take.
     patience: u32,
@@ -77,13 +121,14 @@ pub struct Greeting {
 }
 
 impl Connection {
-    /// Connects and exchanges preambles.
+    /// Connects and exchanges preambles, and seals the conversation where there is a key.
     ///
     /// # Errors
-    /// [`ConnectionError`]: nothing answers, what answers is no agent, or there is no common
-    /// version.
+    /// [`ConnectionError`]: nothing answers, what answers is no agent, there is no common version, or
+    /// the two sides do not agree on a key.
     pub fn open(
         address: &Address,
+        access: &Access,
         timeouts: Timeouts,
         interrupt: &Interrupt,
     ) -> Result<Connection, ConnectionError> {
@@ -96,18 +141,53 @@ impl Connection {
         stream.set_nodelay(true).map_err(lost)?;
         let mut stream = PatientStream::new(stream, interrupt.clone()).map_err(lost)?;
         stream.wait_until(deadline);
+        let ours = preamble::encode(match access {
+            Access::Open => preamble::OPEN,
+            Access::Key(_) => preamble::KEYED,
+        });
         // A peer that is no agent may have closed already; what it sent is the better message.
-        let sent = stream.write_all(&preamble::encode(preamble::OPEN));
-        let theirs = read_preamble(&mut stream, address, timeouts.connect)?;
+        let sent = stream.write_all(&ours);
+        let (theirs, said) = preambles::read(&mut stream, address, timeouts.connect)?;
         sent.map_err(lost)?;
-        let version = preamble::VERSIONS.common(theirs.versions).ok_or_else(|| {
+        let version = preamble::VERSIONS.common(said.versions).ok_or_else(|| {
             ConnectionError::NoCommonVersion {
                 address: address.clone(),
-                theirs: theirs.versions,
+                theirs: said.versions,
             }
         })?;
+        let line = match (said.security, access) {
+            (security::OPEN, Access::Open) => Line::Clear(stream),
+            (security::NOISE, Access::Key(key)) => {
+                let preambles = Preambles {
+                    client: ours,
+                    agent: theirs,
+                };
+                let waited = timeouts.connect;
+                Line::Sealed(handshake::run(stream, key, &preambles, address, waited)?)
+            }
+            (security::NOISE, Access::Open) => {
+                return Err(ConnectionError::KeyNeeded {
+                    address: address.clone(),
+                });
+            }
+            // Talking on would be what somebody wants who has taken the agent's place.
+            (security::OPEN, Access::Key(key)) => {
+                return Err(ConnectionError::OpenAgent {
+                    address: address.clone(),
+                    key: key.id(),
+                });
+            }
+            (found, _) => {
+                return Err(ConnectionError::UnknownSecurity {
+                    address: address.clone(),
+                    found,
+                });
+            }
+        };
         Ok(Connection {
-            reader: FrameReader::new(stream),
+            reader: FrameReader::new(line),
+            key: access.key_id(),
+            role: None,
             timeouts,
             patience: 1,
             version,
@@ -128,6 +208,7 @@ impl Connection {
         let welcome: Welcome<'_> = self.ask(&Hello { client: CLIENT }, "a welcome", DOING)?;
         let count = welcome.mappings;
         let mut info = AgentInfo::new(&welcome);
+        self.role = Some(info.role);
         if count > MAX_MAPPINGS {
             return Err(MappingError::TooMany(count).into());
         }
@@ -238,78 +319,35 @@ impl Connection {
 
     fn refusal(&self, doing: &'static str) -> ConnectionError {
         match frame::decode::<Refusal<'_>>(&self.reader.frame()) {
-            Ok(refusal) => ConnectionError::Refused {
-                code: refusal.code,
-                text: refusal.text.into(),
+            Ok(refusal) if refusal.code == refusal::NOT_ALLOWED => ConnectionError::NotAllowed {
+                doing,
+                key: self.key,
+                role: self.role,
             },
+            Ok(refusal) => refused(&refusal),
             Err(source) => ConnectionError::Frame { doing, source },
         }
     }
 }
 
+fn refused(refusal: &Refusal<'_>) -> ConnectionError {
+    ConnectionError::Refused {
+        code: refusal.code,
+        text: refusal.text.into(),
+    }
+}
+
 fn broken(doing: &'static str, waited: Duration, source: io::Error) -> ConnectionError {
-    match WaitEnded::of(&source) {
-        Some(WaitEnded::Interrupted) => ConnectionError::Interrupted,
-        Some(WaitEnded::Deadline) => ConnectionError::Silent { doing, waited },
-        None => ConnectionError::Lost { doing, source },
+    match (WaitEnded::of(&source), RecordError::of(&source)) {
+        (Some(WaitEnded::Interrupted), _) => ConnectionError::Interrupted,
+        (Some(WaitEnded::Deadline), _) => ConnectionError::Silent { doing, waited },
+        (None, Some(source)) => ConnectionError::Record { doing, source },
+        (None, None) => ConnectionError::Lost { doing, source },
     }
 }
 
 /// Whether this client knows what a message of this type is.
 pub(crate) fn is_known(kind: u16) -> bool {
-    use unikprof_proto::code::message_type::{HELLO, REFUSAL, TABLE_END, TABLE_INSTALLED};
-    (HELLO..=TABLE_END).contains(&kind) || (REFUSAL..=TABLE_INSTALLED).contains(&kind)
-}
-
-fn read_preamble(
-    stream: &mut PatientStream,
-    address: &Address,
-    waited: Duration,
-) -> Result<Preamble, ConnectionError> {
-    use std::io::Read as _;
-    let address = || address.clone();
-    let mut bytes = [0; preamble::LENGTH];
-    let mut length = 0;
-    while length < bytes.len() && preamble::is_prefix(&bytes[..length]) {
-        match stream.read(&mut bytes[length..]) {
-            Ok(0) => break,
-            Ok(read) => length += read,
-            Err(error) => match WaitEnded::of(&error) {
-                Some(WaitEnded::Interrupted) => return Err(ConnectionError::Interrupted),
-                // A reset: it had no use for our preamble.
-                None if error.kind() != io::ErrorKind::ConnectionReset => {
-                    return Err(ConnectionError::Connect {
-                        address: address(),
-                        source: error,
-                    });
-                }
-                Some(WaitEnded::Deadline) if length == 0 => {
-                    return Err(ConnectionError::SilentAtOnce {
-                        address: address(),
-                        waited,
-                    });
-                }
-                _ => break,
-            },
-        }
-    }
-    if length == 0 {
-        return Err(ConnectionError::ClosedAtOnce { address: address() });
-    }
-    if length < bytes.len() {
-        return Err(ConnectionError::NotAnAgent {
-            address: address(),
-            found: bytes[..length].into(),
-        });
-    }
-    preamble::decode(&bytes).map_err(|source| match source {
-        preamble::PreambleError::Magic => ConnectionError::NotAnAgent {
-            address: address(),
-            found: bytes.into(),
-        },
-        preamble::PreambleError::EmptyRange(_) => ConnectionError::Preamble {
-            address: address(),
-            source,
-        },
-    })
+    use unikprof_proto::code::message_type::{HANDSHAKE, HANDSHAKE_REPLY, HELLO, REFUSAL};
+    (HELLO..=HANDSHAKE).contains(&kind) || (REFUSAL..=HANDSHAKE_REPLY).contains(&kind)
 }

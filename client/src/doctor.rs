@@ -28,6 +28,7 @@ mod frame_records;
 mod golden_tests;
 mod image_checks;
 mod json;
+mod peer_checks;
 mod recording_checks;
 mod sampling_checks;
 mod stack_checks;
@@ -42,6 +43,7 @@ pub use json::SCHEMA;
 use frame_records::PassedOver;
 
 use crate::agent_info::AgentInfo;
+use crate::key::KeyId;
 use crate::printable::Printable;
 use crate::record::RecorderStatus;
 use crate::recording::Recording;
@@ -75,6 +77,8 @@ pub struct Answers<'a> {
     pub agent: &'a AgentInfo,
     /// The protocol version in use.
     pub protocol: u16,
+    /// The key that the conversation is sealed under; `None`: it is in the clear.
+    pub key: Option<KeyId>,
     /// What its recorder does.
     pub status: &'a RecorderStatus,
     /// Nanoseconds since 1970-01-01 UTC by the client's clock when it said who it is.

@@ -12,6 +12,7 @@
 //! | 7 | an output file could not be written |
 //! | 8 | the recording is incomplete; what arrived was kept |
 //! | 9 | `doctor` found something bad |
+//! | 10 | the agent asks for a key, does not accept the one given, or does not allow it the request |
 //! | 130 | interrupted; nothing was kept |
 
 /// Done.
@@ -34,5 +35,8 @@ pub const OUTPUT: u8 = 7;
 pub const INCOMPLETE: u8 = 8;
 /// `doctor` found something bad: the profile cannot be trusted as it is.
 pub const UNTRUSTWORTHY: u8 = 9;
+/// The agent asks for a key, does not accept the one given, or does not allow it the request; or it is
+/// not the agent that the key is for.
+pub const KEY: u8 = 10;
 /// Interrupted; nothing was kept.
 pub const INTERRUPTED: u8 = 130;

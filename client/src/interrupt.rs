@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -70,6 +71,26 @@ impl Interrupt {
     /// Whether to end in good order.
     pub fn stop(&self) -> bool {
         self.count.load(Ordering::Relaxed) >= 1
+    }
+
+    /// Sleeps; answers whether nobody gave up meanwhile.
+    pub(crate) fn sleep_unless_quit(&self, wait: Duration) -> bool {
+        self.sleep_until(Instant::now() + wait, Interrupt::quit)
+    }
+
+    /// Sleeps until then, or until `ended`; answers whether it slept to the end.
+    pub(crate) fn sleep_until(&self, end: Instant, ended: impl Fn(&Interrupt) -> bool) -> bool {
+        const SLICE: Duration = Duration::from_millis(50);
+        loop {
+            if ended(self) {
+                return false;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            thread::sleep(left.min(SLICE));
+        }
     }
 
     /// Whether to give up.

@@ -12,6 +12,7 @@ mod frame_reader;
 #[cfg(test)]
 mod golden;
 pub mod interrupt;
+pub mod key;
 pub mod output;
 mod printable;
 pub mod profile;

@@ -18,6 +18,7 @@
 //! the guest only when it is safe on the client's disk. Where the line stays broken, what arrived
 //! is kept in a recording that says it is incomplete.
 
+mod approach;
 mod collect;
 mod error;
 mod session;
@@ -37,6 +38,7 @@ pub use session::{Patience, Session};
 pub(crate) use settings::rate_text;
 pub use settings::{DEFAULT_NAME, DEFAULT_RATE_HZ, Mode, Settings, Unwind};
 pub use status::RecorderStatus;
+pub(crate) use status::peer_words;
 
 use crate::connection::ConnectionError;
 

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use regex::Regex;
 
+use super::access::AccessArguments;
 use super::names::NameArguments;
 use super::values;
 use crate::connection::Address;
@@ -44,6 +45,8 @@ const EXAMPLES: &str = "\
   unikprof-client report run.unikprof --image guest.elf       see what is hot
   unikprof-client report run.unikprof --image guest.elf -o run.svg
   unikprof-client doctor run.unikprof --image guest.elf       can it be trusted?
+  unikprof-client keygen -o guest.key                         a key for a guest's agent
+  unikprof-client connect 10.0.0.5 --key-file guest.key info
 
 Exit codes:
     0  done
@@ -56,11 +59,12 @@ Exit codes:
     7  an output could not be written
     8  the recording is incomplete; what arrived was kept
     9  `doctor` found something bad
+   10  the agent asks for a key, or does not accept or allow the one given
   130  interrupted; nothing was kept";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Word {
-    /// Talk to the agent in a guest: info, record, start, check, dump, stop
+    /// Talk to the agent in a guest: info, record, start, check, dump, fetch, stop
     Connect(ConnectArguments),
     /// Show a recording: tables, flame graph, pprof and others
     Report(ReportArguments),
@@ -68,6 +72,8 @@ pub(super) enum Word {
     Doctor(DoctorArguments),
     /// Compile an image's caller table into a file to link into it
     CallerTable(super::caller_table::CallerTableArguments),
+    /// Make a key that a client and an agent share
+    Keygen(super::keygen::KeygenArguments),
     /// Record a demo guest on this machine and show the result
     #[cfg(feature = "demo")]
     Demo(crate::demo::DemoArguments),
@@ -104,6 +110,8 @@ pub(super) struct ConnectArguments {
     /// Print the result as JSON
     #[arg(long, global = true)]
     pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) access: AccessArguments,
     #[command(subcommand)]
     pub(super) word: ConnectWord,
 }
@@ -118,7 +126,11 @@ Examples:
   unikprof-client connect 10.0.0.5 start --name nightly
   unikprof-client connect 10.0.0.5 check
   unikprof-client connect 10.0.0.5 dump -o so-far.unikprof
-  unikprof-client connect 10.0.0.5 stop -o all.unikprof";
+  unikprof-client connect 10.0.0.5 stop -o all.unikprof
+
+  An agent that asks for a key:
+  unikprof-client connect 10.0.0.5 --key-file guest.key record 30s
+  UNIKPROF_KEY_FILE=guest.key unikprof-client connect 10.0.0.5 check";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConnectWord {
@@ -133,6 +145,11 @@ pub(super) enum ConnectWord {
     Check,
     /// Download what the recording counted since the last dump; it goes on
     Dump(FetchArguments),
+    /// Download a copy of what waits to be fetched and change nothing in the guest
+    ///
+    /// Counts wait once a recording's duration has passed, until `stop` has fetched them. A key with
+    /// the role view is enough.
+    Fetch(FetchArguments),
     /// End the recording, download what it counted and write it
     Stop(FetchArguments),
 }
@@ -331,6 +348,8 @@ pub(super) struct DoctorArguments {
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]
+    pub(super) access: AccessArguments,
+    #[command(flatten)]
     pub(super) names: NameArguments,
 }
 
@@ -340,7 +359,7 @@ The exit code is 9 if one is bad, and 0 if none is.
 
 Examples:
   unikprof-client doctor run.unikprof --image guest.elf
-  unikprof-client doctor 10.0.0.5
+  unikprof-client doctor 10.0.0.5 --key-file guest.key
   unikprof-client doctor run.unikprof --json | jq '.checks[] | select(.verdict != \"good\")'";
 
 #[cfg(test)]

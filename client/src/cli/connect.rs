@@ -38,7 +38,15 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
         ConnectWord::Record(_) => Interrupt::default(),
         _ => Interrupt::quitting_at_once(),
     };
-    let session = Session::open(arguments.address, patience, interrupt.clone())?;
+    let access = arguments.access.access()?;
+    let session = Session::with_access(arguments.address, access, patience, interrupt.clone())?;
+    if session.key().is_none() {
+        eprintln!(
+            "warning: the agent at {} is open: it asks nobody for a key, and everything travels in the \
+             clear; `keygen` makes a key",
+            session.address()
+        );
+    }
     let mut conversation = Conversation {
         session,
         interrupt,
@@ -55,6 +63,7 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
         ConnectWord::Dump(arguments) => {
             conversation.fetch(Request::Dump { recording: 0 }, &arguments, &symbolizer)
         }
+        ConnectWord::Fetch(arguments) => conversation.fetch(Request::Copy, &arguments, &symbolizer),
     }
 }
 
@@ -62,7 +71,9 @@ impl ConnectWord {
     fn names(&self) -> Option<&NameArguments> {
         match self {
             ConnectWord::Record(arguments) => Some(&arguments.names),
-            ConnectWord::Stop(arguments) | ConnectWord::Dump(arguments) => Some(&arguments.names),
+            ConnectWord::Stop(arguments)
+            | ConnectWord::Dump(arguments)
+            | ConnectWord::Fetch(arguments) => Some(&arguments.names),
             ConnectWord::Start(arguments) => Some(&arguments.names),
             ConnectWord::Info | ConnectWord::Check => None,
         }
@@ -77,18 +88,17 @@ struct Conversation {
 
 impl Conversation {
     fn info(&self) -> Result<(), Failure> {
-        let agent = self.session.agent();
         print(match self.json {
-            true => json::info(agent, self.session.protocol()),
-            false => describe::info(agent, self.session.address(), self.session.protocol()),
+            true => json::info(&self.session),
+            false => describe::info(&self.session),
         })
     }
 
     fn check(&mut self) -> Result<(), Failure> {
         let status = self.session.check(&mut ())?;
         print(match self.json {
-            true => json::status(&status),
-            false => describe::status(&status),
+            true => json::status(&status, &self.session),
+            false => describe::status(&status, &self.session),
         })
     }
 

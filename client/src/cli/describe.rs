@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use unikprof_proto::code::{start_flag, state};
+use unikprof_proto::message::Peers;
 
-use crate::agent_info::AgentInfo;
+use crate::agent_info::role_name;
 use crate::connection::Address;
 use crate::printable::Printable;
 use crate::profile::{Mapping, Mode, Unit};
-use crate::record::{RecorderStatus, Settings, rate_text};
+use crate::record::{RecorderStatus, Session, Settings, peer_words, rate_text};
 use crate::recording::Recording;
 use crate::report::units::amount_with_unit;
 
 /// Who the agent is.
-pub(super) fn info(agent: &AgentInfo, address: &Address, protocol: u16) -> String {
+pub(super) fn info(session: &Session) -> String {
+    let (agent, address, protocol) = (session.agent(), session.address(), session.protocol());
     let mut rows = Rows::default();
     let text = |text: &Option<String>| match text {
         Some(text) => Printable(text).to_string(),
@@ -31,6 +33,7 @@ pub(super) fn info(agent: &AgentInfo, address: &Address, protocol: u16) -> Strin
             Printable(&agent.agent_version)
         ),
     );
+    rows.add("access", access(session));
     rows.add(
         "platform",
         format!(
@@ -92,7 +95,7 @@ pub(super) fn info(agent: &AgentInfo, address: &Address, protocol: u16) -> Strin
 }
 
 /// What the recorder does.
-pub(super) fn status(status: &RecorderStatus) -> String {
+pub(super) fn status(status: &RecorderStatus, session: &Session) -> String {
     let mut rows = Rows::default();
     let c = &status.counters;
     rows.add("state", state_text(status));
@@ -167,13 +170,42 @@ pub(super) fn status(status: &RecorderStatus) -> String {
     rows.add(
         "agent",
         format!(
-            "{} open, {} refused, {} of network work",
+            "{} open, {} of network work, the longest piece {}",
             counted(status.sessions.into(), "session"),
-            counted(status.peers.connections(), "connection"),
-            duration(status.server_ns)
+            duration(status.server_ns),
+            duration(status.server_longest_ns)
         ),
     );
+    rows.add("turned off", peers(&status.peers));
+    rows.add("access", access(session));
     rows.0
+}
+
+/// What this client may do, and who can read along.
+fn access(session: &Session) -> String {
+    match session.key() {
+        Some(key) => format!(
+            "role {} by key {key}; sealed",
+            role_name(session.agent().role)
+        ),
+        None => "open: no key was asked for, and everything travels in the clear".into(),
+    }
+}
+
+/// What became of connections that were refused or cut.
+fn peers(peers: &Peers) -> String {
+    let mut parts: Vec<String> = peer_words(peers)
+        .into_iter()
+        .filter(|(count, _)| *count != 0)
+        .map(|(count, words)| format!("{count} {words}"))
+        .collect();
+    if peers.not_allowed != 0 {
+        parts.push(counted(peers.not_allowed, "request") + " not allowed to the role");
+    }
+    match parts.is_empty() {
+        true => "no connection was refused or cut".into(),
+        false => format!("since the agent started: {}", parts.join(", ")),
+    }
 }
 
 /// That a recording was started, and what to do next.

@@ -92,7 +92,9 @@ fn agent(address: Address, arguments: &DoctorArguments) -> Result<Diagnosis, Fai
         },
         reconnect: Duration::ZERO,
     };
-    let mut session = Session::open(address, patience, Interrupt::quitting_at_once())?;
+    let access = arguments.access.access()?;
+    let interrupt = Interrupt::quitting_at_once();
+    let mut session = Session::with_access(address, access, patience, interrupt)?;
     let asked = Instant::now();
     let status = session.check(&mut ())?;
     let took = asked.elapsed();
@@ -107,6 +109,7 @@ fn agent(address: Address, arguments: &DoctorArguments) -> Result<Diagnosis, Fai
     let answers = Answers {
         agent: session.agent(),
         protocol: session.protocol(),
+        key: session.key(),
         status: &status,
         asked_unix_ns: session.connected().as_nanosecond(),
         took,

@@ -8,6 +8,7 @@ use thiserror::Error;
 use crate::caller_table::{CallerTableError, CompileError};
 use crate::connection::ConnectionError;
 use crate::exit_code;
+use crate::key::{KeyFileError, NoRandomness};
 use crate::output::{OutputError, UnknownOutputFormat};
 use crate::record::RecordError;
 use crate::recording::RecordingError;
@@ -29,6 +30,10 @@ pub(crate) enum Failure {
     CallerTable(#[from] CallerTableError),
     #[error(transparent)]
     Compile(#[from] CompileError),
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
+    #[error(transparent)]
+    Randomness(NoRandomness),
     #[error(transparent)]
     Output(#[from] OutputError),
     #[error("cannot write {}: {source}", path.display())]
@@ -78,6 +83,7 @@ impl Failure {
             Failure::Recording(error) => error.exit_code(),
             Failure::Symbols(_) | Failure::Compile(_) => exit_code::INPUT,
             Failure::CallerTable(error) => error.exit_code(),
+            Failure::Key(error) => error.exit_code(),
             Failure::Output(error) => error.exit_code(),
             Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 exit_code::SUCCESS
@@ -91,7 +97,7 @@ impl Failure {
             Failure::Incomplete { .. } => exit_code::INCOMPLETE,
             Failure::Untrustworthy => exit_code::UNTRUSTWORTHY,
             Failure::AfterRecording { source, .. } => source.exit_code(),
-            Failure::Signals(_) => exit_code::OTHER,
+            Failure::Signals(_) | Failure::Randomness(_) => exit_code::OTHER,
             #[cfg(feature = "demo")]
             Failure::Demo(error) => error.exit_code(),
         }

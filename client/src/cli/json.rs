@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use unikprof_proto::code::start_flag;
 
-use crate::agent_info::AgentInfo;
-use crate::record::{RecorderStatus, Settings};
+use crate::agent_info::role_name;
+use crate::record::{RecorderStatus, Session, Settings};
 use crate::recording::{Completeness, Recording};
 
 /// Who the agent is, for programs.
-pub(super) fn info(agent: &AgentInfo, protocol: u16) -> String {
+pub(super) fn info(session: &Session) -> String {
+    let (agent, protocol) = (session.agent(), session.protocol());
     let mappings: Vec<Value> = agent
         .mappings
         .iter()
@@ -27,6 +28,9 @@ pub(super) fn info(agent: &AgentInfo, protocol: u16) -> String {
     pretty(&json!({
         "agent_version": agent.agent_version,
         "protocol": protocol,
+        "role": role_name(agent.role),
+        "sealed": session.key().is_some(),
+        "key": session.key().map(|key| key.to_string()),
         "architecture": agent.architecture,
         "platform": agent.platform,
         "guest_name": agent.guest_name,
@@ -48,7 +52,7 @@ pub(super) fn info(agent: &AgentInfo, protocol: u16) -> String {
 }
 
 /// What the recorder does, for programs.
-pub(super) fn status(status: &RecorderStatus) -> String {
+pub(super) fn status(status: &RecorderStatus, session: &Session) -> String {
     let (c, peers) = (&status.counters, &status.peers);
     pretty(&json!({
         "state": status.state_name(),
@@ -72,6 +76,9 @@ pub(super) fn status(status: &RecorderStatus) -> String {
         "nodes_capacity": status.nodes_capacity,
         "first_epoch": status.first_epoch,
         "epochs": status.epochs,
+        "role": role_name(session.agent().role),
+        "sealed": session.key().is_some(),
+        "key": session.key().map(|key| key.to_string()),
         "sessions": status.sessions,
         "peers": {
             "malformed": peers.malformed, "timed_out": peers.timed_out,

@@ -4,13 +4,14 @@ use std::io;
 use std::time::Duration;
 
 use thiserror::Error;
-use unikprof_proto::code::message_type as types;
+use unikprof_proto::code::{message_type as types, refusal, role};
 use unikprof_proto::frame::FrameError;
 use unikprof_proto::preamble::{self, VersionRange};
 
-use super::Address;
-use crate::agent_info::MappingError;
+use super::{Address, RecordError};
+use crate::agent_info::{MappingError, role_name};
 use crate::exit_code;
+use crate::key::KeyId;
 use crate::printable::{Printable, PrintableBytes};
 
 /// Why a conversation did not begin, or ended.
@@ -152,6 +153,88 @@ pub enum ConnectionError {
         /// The agent's reason.
         text: String,
     },
+    /// The agent asks for a key, and there is none.
+    #[error(
+        "the agent at {address} asks for a key: name the file that holds it with --key-file FILE or in \
+         UNIKPROF_KEY_FILE (`unikprof-client keygen` makes one; the guest must hold it too)"
+    )]
+    KeyNeeded {
+        /// What was connected to.
+        address: Address,
+    },
+    /// The agent is open, and there is a key.
+    #[error(
+        "the agent at {address} says that it is open, and key {key} was given for it: its guest has no \
+         keys, or somebody between here and there has taken its place. Nothing was asked of it, and the \
+         key is safe. If this agent is open on purpose, leave out --key-file and UNIKPROF_KEY_FILE"
+    )]
+    OpenAgent {
+        /// What was connected to.
+        address: Address,
+        /// Which key.
+        key: KeyId,
+    },
+    /// The agent refused the handshake.
+    #[error(
+        "the agent at {address} does not accept key {key}: check that this guest holds it (the first \
+         line of a key file tells the id), that it was not replaced by a newer one, and that the file \
+         is not the one of another guest; if all that is right, something on the way alters what is sent"
+    )]
+    BadKey {
+        /// What was connected to.
+        address: Address,
+        /// Which key.
+        key: KeyId,
+    },
+    /// The agent has not shown that it holds the key.
+    #[error(
+        "what answers at {address} does not hold key {key}, or its answer was altered on the way: it may \
+         not be the guest that it seems to be. Nothing was asked of it, and the key is safe"
+    )]
+    FalseAgent {
+        /// What was connected to.
+        address: Address,
+        /// Which key.
+        key: KeyId,
+    },
+    /// The agent asks for a protection that this client does not know.
+    #[error(
+        "the agent at {address} asks for a protection of kind {found}, which this client does not know \
+         (0 is none, 1 a key); use a newer client"
+    )]
+    UnknownSecurity {
+        /// What was connected to.
+        address: Address,
+        /// What it asks for.
+        found: u8,
+    },
+    /// A sealed record could not be opened.
+    #[error(
+        "the connection was cut while {doing}: {source}; what was sent is damaged or altered on the way, \
+         and nothing of it was taken"
+    )]
+    Record {
+        /// What the client was at.
+        doing: &'static str,
+        /// What is wrong.
+        source: RecordError,
+    },
+    /// The key's role does not allow the request.
+    #[error("the agent does not allow {doing}: {}", who_may(*key, *role))]
+    NotAllowed {
+        /// What the client was at.
+        doing: &'static str,
+        /// Which key.
+        key: Option<KeyId>,
+        /// Its role, as far as the agent has told it.
+        role: Option<u32>,
+    },
+    /// The handshake could not be computed: the system has no random numbers, as a rule.
+    #[error("the handshake cannot be made on this machine: {source}")]
+    Cryptography {
+        /// What is wrong.
+        source: snow::Error,
+    },
     /// The user gave up.
     #[error("interrupted")]
     Interrupted,
@@ -166,9 +249,34 @@ impl ConnectionError {
             Connect { .. } | Lost { .. } | Closed { .. } | Cut { .. } | Silent { .. } => true,
             // What two connections of a small guest may meet while the old one times out.
             ClosedAtOnce { .. } | SilentAtOnce { .. } => true,
-            Refused { code, .. } => *code == unikprof_proto::code::refusal::BUSY,
+            Refused { code, .. } => *code == refusal::BUSY,
+            // A new handshake, and nothing of the record was taken.
+            Record { .. } => true,
             // TCP's checksum lets a damaged segment through now and then.
             Frame { source, .. } => matches!(source, FrameError::Checksum(_)),
+            _ => false,
+        }
+    }
+
+    /// Whether the agent may have been too crowded to hear this client out: one that is turned away, or
+    /// makes room for another before it has shown its key, sees its connection end.
+    pub fn may_be_a_crowd(&self) -> bool {
+        use ConnectionError::*;
+        match self {
+            ClosedAtOnce { .. } | Closed { .. } | Cut { .. } | Lost { .. } => true,
+            Connect { source, .. } => source.kind() == io::ErrorKind::ConnectionReset,
+            Record { source, .. } => *source == RecordError::Cut,
+            Refused { code, .. } => *code == refusal::BUSY,
+            _ => false,
+        }
+    }
+
+    /// Whether it says no more than that the time was up.
+    pub(crate) fn is_for_want_of_time(&self) -> bool {
+        use ConnectionError::*;
+        match self {
+            Silent { .. } | SilentAtOnce { .. } => true,
+            Connect { source, .. } => source.kind() == io::ErrorKind::TimedOut,
             _ => false,
         }
     }
@@ -188,8 +296,16 @@ impl ConnectionError {
             | Cut { .. }
             | Frame { .. }
             | Unexpected { .. }
+            | UnknownSecurity { .. }
+            | Record { .. }
             | Mapping(_) => exit_code::PROTOCOL,
             Refused { .. } => exit_code::REFUSED,
+            KeyNeeded { .. }
+            | OpenAgent { .. }
+            | BadKey { .. }
+            | FalseAgent { .. }
+            | NotAllowed { .. } => exit_code::KEY,
+            Cryptography { .. } => exit_code::OTHER,
             Interrupted => exit_code::INTERRUPTED,
         }
     }
@@ -212,6 +328,7 @@ pub(crate) fn message_name(kind: u16) -> String {
         types::ACKNOWLEDGED => "an epoch acknowledged",
         types::TABLE_READY => "leave to send a caller table",
         types::TABLE_INSTALLED => "a caller table installed",
+        types::HANDSHAKE_REPLY => "the answer to a handshake",
         _ => return format!("a message of type {kind:#06x}"),
     };
     name.into()
@@ -234,6 +351,21 @@ fn which_to_update(theirs: &VersionRange) -> &'static str {
         "a newer client"
     } else {
         "an older client, or build the guest with a newer agent"
+    }
+}
+
+fn who_may(key: Option<KeyId>, found: Option<u32>) -> String {
+    let whose = match key {
+        Some(key) => format!("key {key}"),
+        None => "this connection".to_owned(),
+    };
+    match found {
+        Some(role::VIEW) => format!(
+            "{whose} has the role `view` (info, check, fetch), and this takes the role `control`: use \
+             the key file of that role"
+        ),
+        Some(found) => format!("{whose} has the role `{}`", role_name(found)),
+        None => format!("{whose} has not the role `control`: use the key file of that role"),
     }
 }
 

@@ -5,7 +5,7 @@ use unikprof_proto::code::state;
 use super::check::{Check, Verdict, part_of};
 use super::sampling_checks::{late, lost, masked, overflow, reachable};
 use super::stack_checks::{callers, cut_so_far};
-use super::{Answers, image_checks};
+use super::{Answers, image_checks, peer_checks};
 use crate::printable::Printable;
 use crate::profile::{Counters, Unwind};
 use crate::record::{RecorderStatus, Settings, rate_text};
@@ -18,16 +18,12 @@ const CLOCK_OFF_NS: i128 = 5_000_000_000;
 /// A table that is this full is likely to overflow.
 const FULL: f64 = 0.8;
 
-/// Shares of one CPU for the agent's network work that are worth a look, and bad.
-const COSTLY: f64 = 0.01;
-const TOO_COSTLY: f64 = 0.05;
-
 pub(super) fn of(answers: &Answers<'_>, wrong_image: Option<Option<&SymbolError>>) -> Vec<Check> {
     let agent = answers.agent;
     let status = answers.status;
     let mut checks = vec![
         version(answers),
-        access(),
+        peer_checks::access(answers),
         image(answers, wrong_image),
         clock(answers),
         kinds_of_time(answers),
@@ -50,7 +46,8 @@ pub(super) fn of(answers: &Answers<'_>, wrong_image: Option<Option<&SymbolError>
             checks.push(callers_so_far(status, &counters));
         }
     }
-    checks.push(server(answers));
+    checks.push(peer_checks::server(answers));
+    checks.push(peer_checks::peers(&status.peers));
     checks
 }
 
@@ -79,15 +76,6 @@ fn version(answers: &Answers<'_>) -> Check {
         "answered_in_ns",
         u64::try_from(answers.took.as_nanos()).unwrap_or(u64::MAX),
     )
-}
-
-fn access() -> Check {
-    Check::new(
-        "access",
-        Verdict::Look,
-        "open: it answered without asking for a key, and so it does anyone who reaches its port",
-    )
-    .advise("let only those reach the port who may see what runs in the guest")
 }
 
 fn image(answers: &Answers<'_>, wrong: Option<Option<&SymbolError>>) -> Check {
@@ -336,38 +324,6 @@ fn callers_so_far(status: &RecorderStatus, counters: &Counters) -> Check {
         ));
     }
     check
-}
-
-fn server(answers: &Answers<'_>) -> Check {
-    let status = answers.status;
-    let share = part_of(status.server_ns, answers.agent.monotonic_ns);
-    let verdict =
-        Verdict::of_share(share, COSTLY, TOO_COSTLY).max(match status.peers.connections() {
-            0 => Verdict::Good,
-            _ => Verdict::Look,
-        });
-    Check::new(
-        "server",
-        verdict,
-        format!(
-            "{} of network work in {} of the guest's life ({:.2} %), {} open, {} refused or cut",
-            duration(status.server_ns),
-            duration(answers.agent.monotonic_ns),
-            share * 100.0,
-            match status.sessions {
-                1 => "1 session".to_owned(),
-                sessions => format!("{sessions} sessions"),
-            },
-            grouped(status.peers.connections())
-        ),
-    )
-    .advise(
-        "refused or cut are connections that were too many, silent or no clients: look who else reaches \
-         the port",
-    )
-    .count("server_ns", status.server_ns)
-    .count("sessions", status.sessions.into())
-    .count("rejected", status.peers.connections())
 }
 
 fn counters_of(status: &RecorderStatus) -> Counters {

@@ -570,6 +570,7 @@ fn ask(agent: &AgentInfo, status: &RecorderStatus) -> Diagnosis {
     let answers = Answers {
         agent,
         protocol: 1,
+        key: None,
         status,
         asked_unix_ns: 1_700_000_000_000_000_000 - 20_000,
         took: Duration::from_micros(300),
@@ -642,7 +643,7 @@ fn what_an_agent_lacks_is_told() {
 fn what_a_recorder_does_is_told() {
     use Verdict::{Bad, Look};
     type Spoil = fn(&mut RecorderStatus);
-    let cases: [(&str, Verdict, &str, Spoil); 9] = [
+    let cases: [(&str, Verdict, &str, Spoil); 10] = [
         ("recorder", Look, "`connect ADDR stop`", |s| {
             s.state = state::FINISHED;
         }),
@@ -657,7 +658,12 @@ fn what_a_recorder_does_is_told() {
         ("frame pointers", Bad, "(1,000)", |s| {
             s.counters.broken = 1_000;
         }),
-        ("server", Look, "9 refused", |s| s.peers.malformed = 9),
+        ("server", Look, "the longest piece 11.0 ms", |s| {
+            s.server_longest_ns = 11_000_000;
+        }),
+        ("strangers", Look, "9 that broke the protocol", |s| {
+            s.peers.malformed = 9;
+        }),
     ];
     for (name, verdict, word, spoil) in cases {
         let mut status = recording();

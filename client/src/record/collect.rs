@@ -1,14 +1,22 @@
 //! Bringing epochs home: fetch, make safe, acknowledge.
 
+use std::time::Duration;
+
+use unikprof_proto::code::state;
 use unikprof_proto::message::{Dump, Fetch, Pending, Stop};
 
 use super::session::{Attempt, Session};
 use super::{Event, Observer, Outcome, RecordError};
-use crate::connection::Connection;
+use crate::connection::{Connection, ConnectionError};
 use crate::recording::{EpochError, EpochProgress, Part, RecordingWriter};
 
 /// How often an agent may say that older epochs were in the way.
 const MOST_ROUNDS: u32 = 64;
+
+/// How often a recording that has just ended is looked at until its last epoch is there, and how long
+/// to wait between: a tick that is under way is in its way.
+const MOST_LOOKS: u32 = 10;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// What brings counts out of the recorder; a recording 0 is whichever there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,9 +31,11 @@ pub enum Request {
         /// The recording's id.
         recording: u64,
     },
+    /// Take a copy of what waits to be fetched, and change nothing in the guest.
+    Copy,
 }
 
-/// Fetches everything that waits, writes it and acknowledges it.
+/// Fetches everything that waits, writes it and, but for a copy, acknowledges it.
 ///
 /// An error after something arrived becomes an incomplete recording.
 pub(super) fn collect(
@@ -43,11 +53,22 @@ pub(super) fn collect(
         samples: 0,
         unacknowledged: None,
     };
-    match collector.rounds(request) {
+    let collected = match request {
+        Request::Stop { recording } => collector.rounds(|connection| {
+            connection.ask(&Stop { recording }, PENDING, "stopping the recording")
+        }),
+        Request::Dump { recording } => collector.rounds(|connection| {
+            connection.ask(&Dump { recording }, PENDING, "dumping the recording")
+        }),
+        Request::Copy => collector.copy(),
+    };
+    match collected {
         Ok(()) => Ok(collector.outcome(None)),
         Err(error) => collector.keep(error),
     }
 }
+
+const PENDING: &str = "a list of pending epochs";
 
 struct Collector<'a> {
     session: &'a mut Session,
@@ -61,9 +82,14 @@ struct Collector<'a> {
 }
 
 impl Collector<'_> {
-    fn rounds(&mut self, request: Request) -> Result<(), RecordError> {
+    fn rounds(
+        &mut self,
+        ask: impl Fn(&mut Connection) -> Result<Pending, ConnectionError>,
+    ) -> Result<(), RecordError> {
         for _ in 0..MOST_ROUNDS {
-            let pending = self.pending(request)?;
+            let pending = self
+                .session
+                .persist(self.observer, |connection, _| Ok(ask(connection)?))?;
             let epochs = pending.first_epoch
                 ..pending
                     .first_epoch
@@ -88,18 +114,38 @@ impl Collector<'_> {
         Err(RecordError::NothingToFetch)
     }
 
-    fn pending(&mut self, request: Request) -> Result<Pending, RecordError> {
-        const EXPECTED: &str = "a list of pending epochs";
-        self.session.persist(self.observer, |connection, _| {
-            Ok(match request {
-                Request::Stop { recording } => {
-                    connection.ask(&Stop { recording }, EXPECTED, "stopping the recording")
+    /// Fetches the epochs that wait, as far as they go, and leaves them there.
+    fn copy(&mut self) -> Result<(), RecordError> {
+        let mut next = 0;
+        for look in 0..MOST_LOOKS {
+            let status = self.session.check(self.observer)?;
+            let end = status.first_epoch.saturating_add(status.epochs.into());
+            let first = status.first_epoch.max(next);
+            let is_new = first < end;
+            for epoch in first..end {
+                self.fetch(epoch)?;
+                next = epoch.saturating_add(1);
+            }
+            match (status.state, is_new) {
+                // Its last epoch may be yet to come.
+                (state::FINISHED, true) => {}
+                (state::FINISHED, false) if self.arrived => break,
+                (state::FINISHED, false) if look + 1 < MOST_LOOKS => {
+                    if self.session.sleep(BETWEEN_LOOKS) {
+                        return Err(ConnectionError::Interrupted.into());
+                    }
                 }
-                Request::Dump { recording } => {
-                    connection.ask(&Dump { recording }, EXPECTED, "dumping the recording")
+                _ if self.arrived => break,
+                _ => {
+                    return Err(RecordError::NothingWaits {
+                        state: status.state_name(),
+                    });
                 }
-            }?)
-        })
+            }
+        }
+        self.writer.end(None)?;
+        self.writer.publish()?;
+        Ok(())
     }
 
     /// Fetches one epoch; over a new connection, from where the old one broke.

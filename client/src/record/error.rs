@@ -79,6 +79,15 @@ pub enum RecordError {
     /// The agent holds counts that it does not hand out.
     #[error("the agent broke the protocol: it has counts that it does not let fetch")]
     NothingToFetch,
+    /// There is nothing to take a copy of.
+    #[error(
+        "nothing waits to be fetched: the recorder is {state}. Counts wait once a recording's duration has \
+         passed; before that, `dump` and `stop` fetch them, which takes a key with the role `control`"
+    )]
+    NothingWaits {
+        /// What the recorder is at.
+        state: &'static str,
+    },
     /// The recording file could not be written.
     #[error(transparent)]
     Output(#[from] OutputError),
@@ -93,7 +102,7 @@ impl RecordError {
                 exit_code::CONNECTION
             }
             RecordError::StillRunning { source, .. } => source.exit_code(),
-            RecordError::Limit { .. } => exit_code::REFUSED,
+            RecordError::Limit { .. } | RecordError::NothingWaits { .. } => exit_code::REFUSED,
             RecordError::NoCallerTable => exit_code::USAGE,
             RecordError::ShortRequests { .. } => exit_code::PROTOCOL,
             RecordError::Epoch(_) | RecordError::NothingToFetch => exit_code::PROTOCOL,

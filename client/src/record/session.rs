@@ -1,28 +1,26 @@
 //! A conversation that outlives its connections.
 
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use unikprof_proto::code::refusal;
 use unikprof_proto::message::{Acknowledge, Acknowledged, Check, Started, Status};
 
+use super::approach::{Approach, Waits};
 use super::upload::upload;
 use super::{Event, Observer, RecordError, RecorderStatus, Settings};
 use crate::agent_info::AgentInfo;
 use crate::caller_table::CallerTable;
-use crate::connection::{Address, Connection, ConnectionError, Greeting, Timeouts};
+use crate::connection::{Access, Address, Connection, ConnectionError, Greeting, Timeouts};
 use crate::interrupt::Interrupt;
+use crate::key::KeyId;
 use crate::output::OutputError;
 use crate::recording::RecordingWriter;
 
 /// The first wait before a lost connection is taken up again; each further one is twice as long.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
-
-/// How often a connection may break before its greeting is over.
-const GREETINGS: u32 = 3;
 
 /// How often a request may break its connection before that is no accident.
 const MOST_BREAKS: u32 = 8;
@@ -49,9 +47,9 @@ impl Default for Patience {
 /// An agent, and the connection to it while there is one.
 #[derive(Debug)]
 pub struct Session {
-    address: Address,
-    patience: Patience,
-    interrupt: Interrupt,
+    approach: Approach,
+    /// For a lost connection to come back.
+    reconnect: Duration,
     connection: Option<Connection>,
     protocol: u16,
     greeting: Greeting,
@@ -80,8 +78,7 @@ impl From<ConnectionError> for Attempt {
 }
 
 impl Session {
-    /// Connects and asks who is there. The first connection is tried once; one that opens and then
-    /// breaks is tried again, since an agent on a bad line may not have heard the client in time.
+    /// Connects to an agent that is open and asks who is there: [`Session::with_access`] without a key.
     ///
     /// # Errors
     /// [`ConnectionError`].
@@ -90,20 +87,32 @@ impl Session {
         patience: Patience,
         interrupt: Interrupt,
     ) -> Result<Session, ConnectionError> {
-        use ConnectionError::{Closed, Cut, Lost};
-        let mut tries = 1;
-        let (connection, greeting) = loop {
-            let mut connection = Connection::open(&address, patience.timeouts, &interrupt)?;
-            match connection.hello() {
-                Ok(greeting) => break (connection, greeting),
-                Err(Lost { .. } | Closed { .. } | Cut { .. }) if tries < GREETINGS => tries += 1,
-                Err(error) => return Err(error),
-            }
-        };
-        Ok(Session {
+        Session::with_access(address, Access::Open, patience, interrupt)
+    }
+
+    /// Connects and asks who is there. An address where nothing listens is tried once; a connection
+    /// that opens and then ends is tried again for as long as connecting may take, since the agent may
+    /// be crowded, or on a bad line not have heard the client in time. Every later connection of this
+    /// session shows the same key.
+    ///
+    /// # Errors
+    /// [`ConnectionError`].
+    pub fn with_access(
+        address: Address,
+        access: Access,
+        patience: Patience,
+        interrupt: Interrupt,
+    ) -> Result<Session, ConnectionError> {
+        let approach = Approach {
             address,
-            patience,
+            access,
+            timeouts: patience.timeouts,
             interrupt,
+        };
+        let (connection, greeting) = approach.begin()?;
+        Ok(Session {
+            approach,
+            reconnect: patience.reconnect,
             protocol: connection.version(),
             connection: Some(connection),
             greeting,
@@ -118,7 +127,13 @@ impl Session {
 
     /// Where the agent listens.
     pub fn address(&self) -> &Address {
-        &self.address
+        &self.approach.address
+    }
+
+    /// The key that the conversation is sealed under; `None` where it is in the clear.
+    pub fn key(&self) -> Option<KeyId> {
+        // No connection is opened otherwise than with this.
+        self.approach.access.key_id()
     }
 
     /// The protocol version in use.
@@ -188,11 +203,7 @@ impl Session {
         let request = settings.request(&self.greeting.info)?;
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            None => self.connection.insert(Connection::open(
-                &self.address,
-                self.patience.timeouts,
-                &self.interrupt,
-            )?),
+            None => self.connection.insert(self.approach.begin()?.0),
         };
         const DOING: &str = "starting the recording";
         Ok(connection.ask(&request, "the start of a recording", DOING)?)
@@ -240,7 +251,8 @@ impl Session {
 
     /// Waits; answers whether the user asked to stop, and then at once.
     pub(super) fn sleep(&self, wait: Duration) -> bool {
-        self.sleep_until(Instant::now() + wait, Interrupt::stop)
+        let end = Instant::now() + wait;
+        !self.approach.interrupt.sleep_until(end, Interrupt::stop)
     }
 
     /// Does something over the connection, and again over a new one where the line broke.
@@ -266,7 +278,7 @@ impl Session {
             // A small guest has few sockets: the old one must be closed before the new one opens.
             self.connection = None;
             breaks = if progressed { 1 } else { breaks + 1 };
-            if breaks > MOST_BREAKS || self.patience.reconnect.is_zero() {
+            if breaks > MOST_BREAKS || self.reconnect.is_zero() {
                 return Err(error.into());
             }
             observer.event(Event::ConnectionLost(&error));
@@ -276,23 +288,19 @@ impl Session {
     /// Connects again, trying for as long as patience lasts.
     fn reconnect(&mut self, observer: &mut dyn Observer) -> Result<&mut Connection, RecordError> {
         let began = Instant::now();
-        let end = began + self.patience.reconnect;
-        let mut backoff = FIRST_BACKOFF;
+        let end = began + self.reconnect;
+        let interrupt = &self.approach.interrupt;
+        let mut waits = Waits::new(FIRST_BACKOFF, LONGEST_BACKOFF);
         let mut told = false;
         loop {
-            if self.interrupt.stop() && !std::mem::replace(&mut told, true) {
+            if interrupt.stop() && !std::mem::replace(&mut told, true) {
                 observer.event(Event::Stopping);
             }
-            if self.sleep_until((Instant::now() + backoff).min(end), Interrupt::quit) {
+            let until = (Instant::now() + waits.next()).min(end);
+            if !interrupt.sleep_until(until, Interrupt::quit) {
                 return Err(ConnectionError::Interrupted.into());
             }
-            backoff = (backoff * 2).min(LONGEST_BACKOFF);
-            let opened = Connection::open(&self.address, self.patience.timeouts, &self.interrupt)
-                .and_then(|mut connection| {
-                    let greeting = connection.hello()?;
-                    Ok((connection, greeting))
-                });
-            match opened {
+            match self.approach.greet(self.approach.timeouts) {
                 Ok((_, greeting)) if !greeting.info.continues(&self.greeting.info) => {
                     return Err(RecordError::GuestChanged);
                 }
@@ -309,21 +317,6 @@ impl Session {
                 }
                 Err(_) => {}
             }
-        }
-    }
-
-    /// Answers whether the sleep was ended early.
-    fn sleep_until(&self, end: Instant, ended: impl Fn(&Interrupt) -> bool) -> bool {
-        const SLICE: Duration = Duration::from_millis(50);
-        loop {
-            if ended(&self.interrupt) {
-                return true;
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            thread::sleep(left.min(SLICE));
         }
     }
 }

@@ -50,6 +50,18 @@ pub struct RecorderStatus {
     pub server_longest_ns: u64,
 }
 
+/// The connections that were refused or cut, each kind in words.
+pub(crate) fn peer_words(peers: &Peers) -> [(u64, &'static str); 6] {
+    [
+        (peers.bad_key, "without the right key"),
+        (peers.bad_record, "with altered records"),
+        (peers.malformed, "that broke the protocol"),
+        (peers.timed_out, "silent for too long"),
+        (peers.turned_away, "turned away for want of room"),
+        (peers.displaced, "strangers that made room"),
+    ]
+}
+
 impl RecorderStatus {
     pub(super) fn new(status: &Status<'_>) -> RecorderStatus {
         RecorderStatus {

@@ -1,0 +1,160 @@
+//! What an agent's words say of who may reach it, and of who has tried.
+
+use unikprof_proto::code::role;
+use unikprof_proto::message::Peers;
+
+use super::Answers;
+use super::check::{Check, Verdict, part_of};
+use crate::agent_info::role_name;
+use crate::record::peer_words;
+use crate::report::units::{duration, grouped};
+
+/// Shares of one CPU for the agent's network work that are worth a look, and bad.
+const COSTLY: f64 = 0.01;
+const TOO_COSTLY: f64 = 0.05;
+
+/// A piece of network work this long is worth a look, in ns: an agent plans for 1 ms at most.
+const LONG_NS: u64 = 10_000_000;
+
+/// Whether the conversation is sealed, and what this client may do.
+pub(super) fn access(answers: &Answers<'_>) -> Check {
+    let found = answers.agent.role;
+    let check = match answers.key {
+        None => Check::new(
+            "access",
+            Verdict::Look,
+            "open: it answered without asking for a key, and so it does anyone who reaches its port",
+        )
+        .advise(
+            "give the guest a key (`unikprof-client keygen`), or let only those reach the port who may see \
+             what runs in the guest and stop its recordings",
+        ),
+        Some(key) if matches!(found, role::VIEW | role::CONTROL) => Check::new(
+            "access",
+            Verdict::Good,
+            format!("sealed; key {key} has the role {}", role_name(found)),
+        ),
+        Some(key) => Check::new(
+            "access",
+            Verdict::Look,
+            format!(
+                "sealed; key {key} has the role `{}`, which this client does not know",
+                role_name(found)
+            ),
+        )
+        .advise("use a newer client"),
+    };
+    check
+        .count("sealed", answers.key.is_some().into())
+        .count("role", found.into())
+}
+
+/// What the agent's network work takes from the guest.
+pub(super) fn server(answers: &Answers<'_>) -> Check {
+    let status = answers.status;
+    let share = part_of(status.server_ns, answers.agent.monotonic_ns);
+    let of_share = Verdict::of_share(share, COSTLY, TOO_COSTLY);
+    let of_longest = match status.server_longest_ns >= LONG_NS {
+        true => Verdict::Look,
+        false => Verdict::Good,
+    };
+    Check::new(
+        "server",
+        of_share.max(of_longest),
+        format!(
+            "{} of network work in {} of the guest's life ({:.2} %), the longest piece {}; {} open",
+            duration(status.server_ns),
+            duration(answers.agent.monotonic_ns),
+            share * 100.0,
+            duration(status.server_longest_ns),
+            match status.sessions {
+                1 => "1 session".to_owned(),
+                sessions => format!("{sessions} sessions"),
+            },
+        ),
+    )
+    .advise(match of_share {
+        Verdict::Good => {
+            "the guest's own work waited that long once: an agent stops after 1 ms, so others most likely \
+             had the CPU meanwhile; look at the stolen time of a recording"
+        }
+        _ => "look who talks to the agent so much, and let fewer reach the port",
+    })
+    .count("server_ns", status.server_ns)
+    .count("server_longest_ns", status.server_longest_ns)
+    .count("sessions", status.sessions.into())
+}
+
+/// What became of connections that were refused or cut.
+pub(super) fn peers(peers: &Peers) -> Check {
+    let found: Vec<String> = peer_words(peers)
+        .into_iter()
+        .filter(|(count, _)| *count != 0)
+        .map(|(count, words)| format!("{} {words}", grouped(count)))
+        .collect();
+    let requests = match peers.not_allowed {
+        0 => None,
+        1 => Some("1 request was more than its client's role allows".to_owned()),
+        count => Some(format!(
+            "{} requests were more than their clients' roles allow",
+            grouped(count)
+        )),
+    };
+    let connections = match found.as_slice() {
+        [] => "no connection was refused or cut".to_owned(),
+        found => format!("connections refused or cut: {}", found.join(", ")),
+    };
+    let finding = match requests {
+        Some(requests) => format!("{connections}; {requests}"),
+        None => connections,
+    };
+    let verdict = match (peers.connections(), peers.not_allowed) {
+        (0, 0) => Verdict::Good,
+        _ => Verdict::Look,
+    };
+    Check::new("strangers", verdict, finding)
+        .advise(advice(peers))
+        .count("malformed", peers.malformed)
+        .count("timed_out", peers.timed_out)
+        .count("turned_away", peers.turned_away)
+        .count("displaced", peers.displaced)
+        .count("bad_key", peers.bad_key)
+        .count("bad_record", peers.bad_record)
+        .count("not_allowed", peers.not_allowed)
+}
+
+fn advice(peers: &Peers) -> String {
+    let mut advice = Vec::new();
+    if peers.bad_key != 0 {
+        advice.push(
+            "without the right key: a client with an old or another guest's key file, or somebody who tries \
+             keys",
+        );
+    }
+    if peers.bad_record != 0 {
+        advice.push(
+            "altered records: a faulty network, or somebody on the way who changes what is sent",
+        );
+    }
+    if peers.malformed != 0 {
+        advice.push(
+            "broke the protocol: a scanner or a health check; let only clients reach the port",
+        );
+    }
+    if peers.timed_out != 0 {
+        advice.push(
+            "silent: a port scan, clients on a bad line, or somebody who holds connections open",
+        );
+    }
+    if peers.turned_away != 0 || peers.displaced != 0 {
+        advice.push(
+            "want of room: too many clients at once, or a flood; let only clients reach the port",
+        );
+    }
+    if peers.not_allowed != 0 {
+        advice.push(
+            "not allowed: a client with a key of the role view tries what takes the role control",
+        );
+    }
+    advice.join(". ")
+}

@@ -1,0 +1,241 @@
+//! The key that a client and an agent share: its text, its id, and the files it is kept in.
+//!
+//! A key is 32 random bytes. As text it is `unikprof-key-1:` and 64 hexadecimal digits in lower case, on
+//! both sides. What a key allows is the guest's matter: its configuration names the role of each.
+//!
+//! A [`Key`] is erased from memory when it is dropped, and neither [`Debug`](fmt::Debug) nor any
+//! error shows a part of it.
+//!
+//! ```
+//! use unikprof_client::key::Key;
+//!
+//! let key = Key::generate()?;
+//! assert_eq!(key.id().to_string().len(), 16);
+//! assert_eq!(format!("{key:?}"), format!("Key({})", key.id()));
+//! # Ok::<(), unikprof_client::key::NoRandomness>(())
+//! ```
+
+mod file;
+
+use std::fmt;
+
+use blake2::{Blake2s256, Digest as _};
+use thiserror::Error;
+use unikprof_proto::secure::{KEY, KEY_ID, KEY_ID_CONTEXT};
+use zeroize::Zeroizing;
+
+pub use file::{KeyFileError, Role};
+
+/// What a key's text begins with.
+const PREFIX: &str = "unikprof-key-1:";
+/// What the text of a key of any version begins with.
+const ANY_VERSION: &[u8] = b"unikprof-key-";
+
+/// A key that a client and an agent share; erased when dropped.
+pub struct Key {
+    // In a box, so that moving the key leaves no copies behind.
+    secret: Box<Zeroizing<[u8; KEY]>>,
+    id: KeyId,
+}
+
+/// Which key it is: tells nothing of the key itself, and travels in the clear.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyId(pub [u8; KEY_ID]);
+
+/// Why a line is not a key; does not show the line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum KeyFormatError {
+    /// It begins otherwise.
+    #[error("a key begins with `{PREFIX}`, and this line does not")]
+    Prefix,
+    /// It is a key of another version.
+    #[error("this client knows keys that begin with `{PREFIX}`, and this is of another version")]
+    Version,
+    /// There are too few or too many digits.
+    #[error("after `{PREFIX}` stand {} hexadecimal digits, found {found} characters", 2 * KEY)]
+    Length {
+        /// How many there are.
+        found: usize,
+    },
+    /// A character is no digit.
+    #[error("a key has the digits 0 to 9 and a to f (lower case); character {at} is none of them")]
+    Digit {
+        /// Which, from 1, of the whole line.
+        at: usize,
+    },
+}
+
+/// The system has no random numbers to make a key of.
+#[derive(Debug, Error)]
+#[error("the system gives no random numbers to make a key of: {0}")]
+pub struct NoRandomness(getrandom::Error);
+
+impl Key {
+    /// A new key, from the system's random numbers.
+    ///
+    /// # Errors
+    /// [`NoRandomness`].
+    pub fn generate() -> Result<Key, NoRandomness> {
+        let mut secret = Box::new(Zeroizing::new([0; KEY]));
+        getrandom::fill(secret.as_mut_slice()).map_err(NoRandomness)?;
+        Ok(Key::new(secret))
+    }
+
+    /// The key that a line says.
+    ///
+    /// # Errors
+    /// [`KeyFormatError`].
+    ///
+    /// ```
+    /// use unikprof_client::key::{Key, KeyFormatError};
+    ///
+    /// let key = Key::parse(format!("unikprof-key-1:{}", "07".repeat(32)).as_bytes())?;
+    /// assert_eq!(key.id().to_string(), "070251f482d7cc17");
+    /// # Ok::<(), KeyFormatError>(())
+    /// ```
+    pub fn parse(line: &[u8]) -> Result<Key, KeyFormatError> {
+        let Some(digits) = line.strip_prefix(PREFIX.as_bytes()) else {
+            return Err(match line.starts_with(ANY_VERSION) {
+                true => KeyFormatError::Version,
+                false => KeyFormatError::Prefix,
+            });
+        };
+        if digits.len() != 2 * KEY {
+            return Err(KeyFormatError::Length {
+                found: digits.len(),
+            });
+        }
+        let mut secret = Box::new(Zeroizing::new([0; KEY]));
+        for (at, digit) in digits.iter().enumerate() {
+            let value = nibble(*digit).ok_or(KeyFormatError::Digit {
+                at: PREFIX.len() + at + 1,
+            })?;
+            secret[at / 2] = secret[at / 2] << 4 | value;
+        }
+        Ok(Key::new(secret))
+    }
+
+    fn new(secret: Box<Zeroizing<[u8; KEY]>>) -> Key {
+        let digest = Blake2s256::new()
+            .chain_update(KEY_ID_CONTEXT)
+            .chain_update(secret.as_slice())
+            .finalize();
+        let mut id = [0; KEY_ID];
+        id.copy_from_slice(&digest[..KEY_ID]);
+        Key {
+            secret,
+            id: KeyId(id),
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> KeyId {
+        self.id
+    }
+
+    /// Its text, without an end of line; erased when dropped.
+    pub fn to_text(&self) -> Zeroizing<String> {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        // All the room at once: growing would leave a part behind.
+        let mut text = Zeroizing::new(String::with_capacity(PREFIX.len() + 2 * KEY));
+        text.push_str(PREFIX);
+        for byte in self.secret.iter() {
+            text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+            text.push(char::from(DIGITS[usize::from(byte & 15)]));
+        }
+        text
+    }
+
+    /// The bytes themselves, for the handshake alone.
+    pub(crate) fn secret(&self) -> &[u8; KEY] {
+        &self.secret
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({})", self.id)
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn nibble(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_key_survives_its_text() {
+        let key = Key::generate().unwrap();
+        let again = Key::parse(key.to_text().as_bytes()).unwrap();
+        assert_eq!(key.secret(), again.secret());
+        assert_eq!(key.id(), again.id());
+        assert_ne!(key.id(), Key::generate().unwrap().id());
+    }
+
+    /// Both sides must come to the same id, whoever computes it.
+    #[test]
+    fn the_id_is_as_the_protocol_says() {
+        let bytes: Vec<u8> = (0..32).collect();
+        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let key = Key::parse(format!("unikprof-key-1:{text}").as_bytes()).unwrap();
+        // Computed with another program: python3's hashlib.blake2s.
+        assert_eq!(key.id().to_string(), "03ecb237f7066f5d");
+    }
+
+    #[test]
+    fn what_is_no_key_is_told_without_showing_it() {
+        let secret = "5ec7e75ec7e75ec7".repeat(4);
+        for (line, error) in [
+            (String::new(), KeyFormatError::Prefix),
+            (secret.clone(), KeyFormatError::Prefix),
+            (format!("unikprof-key-2:{secret}"), KeyFormatError::Version),
+            (
+                format!("unikprof-key-1:{}", &secret[1..]),
+                KeyFormatError::Length { found: 63 },
+            ),
+            (
+                format!("unikprof-key-1:{secret} "),
+                KeyFormatError::Length { found: 65 },
+            ),
+            (
+                format!("unikprof-key-1:{}", secret.to_uppercase()),
+                KeyFormatError::Digit { at: 17 },
+            ),
+        ] {
+            let found = Key::parse(line.as_bytes()).unwrap_err();
+            assert_eq!(found, error, "{line}");
+            assert!(!found.to_string().contains("5ec7e7"));
+        }
+    }
+
+    #[test]
+    fn debug_shows_the_id_alone() {
+        let key = Key::parse(format!("unikprof-key-1:{}", "5e".repeat(32)).as_bytes()).unwrap();
+        let shown = format!("{key:?} {key:#?}");
+        assert!(
+            !shown.contains("5e5e") && !shown.contains("94, 94"),
+            "{shown}"
+        );
+        assert!(shown.contains(&key.id().to_string()));
+    }
+}

@@ -1,0 +1,317 @@
+//! Key files: made for their owner alone, and refused where others can read them.
+
+use std::fmt;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use jiff::Timestamp;
+use thiserror::Error;
+use unikprof_proto::code::role;
+use zeroize::Zeroizing;
+
+use super::{Key, KeyFormatError};
+use crate::exit_code;
+
+/// The longest key file: a key and some lines of comment.
+const MAX_BYTES: usize = 4096;
+
+/// Permissions that make a key file anybody else's.
+const OTHERS: u32 = 0o077;
+
+/// What a key is to be used for. The guest says what it allows; in the file this is a comment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Role {
+    /// Look: info, check and fetch
+    View,
+    /// Everything
+    #[default]
+    Control,
+}
+
+impl Role {
+    /// See [`unikprof_proto::code::role`].
+    pub fn code(self) -> u32 {
+        match self {
+            Role::View => role::VIEW,
+            Role::Control => role::CONTROL,
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::View => "view",
+            Role::Control => "control",
+        })
+    }
+}
+
+/// Why a key file cannot be used or made; shows nothing of what is in it.
+#[derive(Debug, Error)]
+pub enum KeyFileError {
+    /// The system does not let it be read.
+    #[error("cannot read the key file {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// It is a directory, a device or a pipe.
+    #[error("the key file {} is not a regular file: its permissions say nothing about who can read the key", path.display())]
+    NotAFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Others can read or change it.
+    #[error(
+        "the key file {} is open to others (mode {mode:04o}): run `chmod 600 {}`, and if anybody else \
+         uses this machine, replace the key",
+        path.display(),
+        path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// It is too long for a key file.
+    #[error("the key file {} is longer than {MAX_BYTES} bytes: it is no key file", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is no key in it.
+    #[error(
+        "the key file {} holds no key: expected a line `unikprof-key-1:` and 64 hexadecimal digits, as \
+         `unikprof-client keygen` writes it",
+        path.display()
+    )]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is more than one key in it.
+    #[error(
+        "the key file {} holds a second key in line {line}: a client uses one; keep each key in a file \
+         of its own",
+        path.display()
+    )]
+    Several {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// A line is neither a key nor a comment.
+    #[error("the key file {} is wrong in line {line}: {source}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong.
+        source: KeyFormatError,
+    },
+    /// There is something of that name already.
+    #[error(
+        "{} exists, and a key is never written over: the guests that hold the old one would be locked. \
+         Choose another name, or move the old file away",
+        path.display()
+    )]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It could not be written.
+    #[error("cannot write the key file {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+}
+
+impl KeyFileError {
+    /// The program's exit code for it.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            KeyFileError::Exists { .. } | KeyFileError::Write { .. } => exit_code::OUTPUT,
+            _ => exit_code::INPUT,
+        }
+    }
+}
+
+impl Key {
+    /// Reads a key file: one line with the key, and lines that are empty or begin with `#`.
+    ///
+    /// # Errors
+    /// [`KeyFileError`], also where others may read the file.
+    pub fn read(path: &Path) -> Result<Key, KeyFileError> {
+        let failed = |source| KeyFileError::Read {
+            path: path.into(),
+            source,
+        };
+        // Opening a pipe would wait for its other end.
+        if !fs::metadata(path).map_err(failed)?.is_file() {
+            return Err(KeyFileError::NotAFile { path: path.into() });
+        }
+        let file = File::open(path).map_err(failed)?;
+        // Of the file that is open, not of one that had the name before.
+        check(path, &file.metadata().map_err(failed)?)?;
+        let mut bytes = Zeroizing::new([0; MAX_BYTES + 1]);
+        let length = read_all(file, bytes.as_mut_slice()).map_err(failed)?;
+        if length > MAX_BYTES {
+            return Err(KeyFileError::TooLong { path: path.into() });
+        }
+        parse(path, &bytes[..length])
+    }
+
+    /// Writes a new key file that its owner alone can read; `role` is a comment in it.
+    ///
+    /// # Errors
+    /// [`KeyFileError::Exists`] and [`KeyFileError::Write`].
+    pub fn write_new(&self, path: &Path, role: Role) -> Result<(), KeyFileError> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::AlreadyExists => KeyFileError::Exists { path: path.into() },
+            _ => KeyFileError::Write {
+                path: path.into(),
+                source,
+            },
+        };
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(path).map_err(failed)?;
+        let contents = self.file_text(role, Timestamp::now());
+        let written = file
+            .write_all(contents.as_bytes())
+            .and_then(|()| file.sync_all());
+        written.map_err(|source| {
+            // Half a key is none.
+            let _ = fs::remove_file(path);
+            failed(source)
+        })
+    }
+
+    /// What a key file holds.
+    pub(crate) fn file_text(&self, role: Role, made: Timestamp) -> Zeroizing<String> {
+        let comment = format!(
+            "# unikprof key {}, role {role}, made {}\n",
+            self.id(),
+            made.strftime("%Y-%m-%d")
+        );
+        let key = self.to_text();
+        let mut text = Zeroizing::new(String::with_capacity(comment.len() + key.len() + 1));
+        text.push_str(&comment);
+        text.push_str(&key);
+        text.push('\n');
+        text
+    }
+}
+
+fn check(path: &Path, found: &Metadata) -> Result<(), KeyFileError> {
+    if !found.is_file() {
+        return Err(KeyFileError::NotAFile { path: path.into() });
+    }
+    #[cfg(unix)]
+    {
+        let mode = std::os::unix::fs::PermissionsExt::mode(&found.permissions()) & 0o7777;
+        if mode & OTHERS != 0 {
+            return Err(KeyFileError::Exposed {
+                path: path.into(),
+                mode,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Reads until the end or until the buffer is full.
+fn read_all(mut file: File, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    while length < buffer.len() {
+        match file.read(&mut buffer[length..]) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(length)
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> Result<Key, KeyFileError> {
+    let mut key = None;
+    for (at, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
+        let line = line.trim_ascii();
+        if line.is_empty() || line.starts_with(b"#") {
+            continue;
+        }
+        let found = Key::parse(line).map_err(|source| KeyFileError::Format {
+            path: path.into(),
+            line: at + 1,
+            source,
+        })?;
+        if key.replace(found).is_some() {
+            return Err(KeyFileError::Several {
+                path: path.into(),
+                line: at + 1,
+            });
+        }
+    }
+    key.ok_or_else(|| KeyFileError::Empty { path: path.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Key, KeyFileError> {
+        parse(Path::new("k"), text.as_bytes())
+    }
+
+    #[test]
+    fn comments_and_ends_of_lines_of_any_kind_are_passed_over() {
+        let key = Key::generate().unwrap();
+        let text = format!("# one\r\n\r\n{}\r\n  # two\n\n", *key.to_text());
+        assert_eq!(parsed(&text).unwrap().id(), key.id());
+        let without_end = key.to_text();
+        assert_eq!(parsed(&without_end).unwrap().id(), key.id());
+    }
+
+    #[test]
+    fn what_keygen_writes_is_read_and_names_id_role_and_day() {
+        let key = Key::generate().unwrap();
+        let made: Timestamp = "2026-11-22T01:02:03Z".parse().unwrap();
+        let text = key.file_text(Role::View, made);
+        let comment = format!("# unikprof key {}, role view, made 2026-11-22\n", key.id());
+        assert!(text.starts_with(&comment), "{comment}");
+        assert_eq!(parsed(&text).unwrap().id(), key.id());
+    }
+
+    #[test]
+    fn one_key_is_in_a_file_not_none_and_not_two() {
+        let key = Key::generate().unwrap().to_text();
+        assert!(matches!(parsed(""), Err(KeyFileError::Empty { .. })));
+        assert!(matches!(
+            parsed("# only this\n"),
+            Err(KeyFileError::Empty { .. })
+        ));
+        assert!(matches!(
+            parsed(&format!("{}\n\n{}\n", *key, *key)),
+            Err(KeyFileError::Several { line: 3, .. })
+        ));
+        assert!(matches!(
+            parsed("#\nkey\n"),
+            Err(KeyFileError::Format { line: 2, .. })
+        ));
+    }
+}

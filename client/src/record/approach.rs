@@ -1,0 +1,125 @@
+//! Getting in: opening a conversation and greeting, again where an agent is too crowded to listen.
+
+use std::time::{Duration, Instant};
+
+use crate::connection::{Access, Address, Connection, ConnectionError, Greeting, Timeouts};
+use crate::interrupt::Interrupt;
+
+/// How often a connection may break before its greeting is over, however long that took.
+const GREETINGS: u32 = 3;
+
+/// The first wait before an agent is tried again, and the longest.
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// Whom to talk to, and with what.
+#[derive(Debug)]
+pub(super) struct Approach {
+    pub(super) address: Address,
+    pub(super) access: Access,
+    pub(super) timeouts: Timeouts,
+    pub(super) interrupt: Interrupt,
+}
+
+impl Approach {
+    /// Opens one connection.
+    pub(super) fn open(&self, timeouts: Timeouts) -> Result<Connection, ConnectionError> {
+        Connection::open(&self.address, &self.access, timeouts, &self.interrupt)
+    }
+
+    /// Opens one connection and asks who is there.
+    pub(super) fn greet(
+        &self,
+        timeouts: Timeouts,
+    ) -> Result<(Connection, Greeting), ConnectionError> {
+        let mut connection = self.open(timeouts)?;
+        let greeting = connection.hello()?;
+        Ok((connection, greeting))
+    }
+
+    /// The first greeting. An address where nothing listens is tried once. A connection that opens and
+    /// then ends is tried again for as long as connecting may take: strangers may have crowded it out.
+    pub(super) fn begin(&self) -> Result<(Connection, Greeting), ConnectionError> {
+        let began = Instant::now();
+        let mut waits = Waits::new(FIRST_WAIT, LONGEST_WAIT);
+        let mut tries = 1;
+        let mut timeouts = self.timeouts;
+        let mut before = None;
+        loop {
+            let error = match self.greet(timeouts) {
+                Ok(begun) => return Ok(begun),
+                Err(error) => error,
+            };
+            if !error.may_be_a_crowd() {
+                // That the time is up says less than what took it.
+                return Err(match (error.is_for_want_of_time(), before) {
+                    (true, Some(before)) => before,
+                    _ => error,
+                });
+            }
+            let wait = waits.next();
+            let left = self.timeouts.connect.saturating_sub(began.elapsed());
+            if left <= wait && tries >= GREETINGS {
+                return Err(error);
+            }
+            if !self
+                .interrupt
+                .sleep_unless_quit(wait.min(self.timeouts.connect))
+            {
+                return Err(ConnectionError::Interrupted);
+            }
+            tries += 1;
+            timeouts.connect = left
+                .saturating_sub(wait)
+                .max(LONGEST_WAIT)
+                .min(self.timeouts.connect);
+            before = Some(error);
+        }
+    }
+}
+
+/// Waits that double, each between half and all of its length: clients that were turned away together
+/// must not come back together.
+#[derive(Debug)]
+pub(super) struct Waits {
+    next: Duration,
+    longest: Duration,
+}
+
+impl Waits {
+    pub(super) fn new(first: Duration, longest: Duration) -> Waits {
+        Waits {
+            next: first,
+            longest,
+        }
+    }
+
+    /// The next wait.
+    pub(super) fn next(&mut self) -> Duration {
+        let whole = self.next;
+        self.next = (whole * 2).min(self.longest);
+        // Without random numbers it is the whole wait.
+        let share = getrandom::u32().map_or(1.0, |random| {
+            0.5 + 0.5 * f64::from(random) / f64::from(u32::MAX)
+        });
+        whole.mul_f64(share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_longest_and_are_never_all_the_same() {
+        let mut waits = Waits::new(FIRST_WAIT, LONGEST_WAIT);
+        let mut whole = FIRST_WAIT;
+        for _ in 0..20 {
+            let wait = waits.next();
+            assert!(wait >= whole / 2 && wait <= whole, "{wait:?} of {whole:?}");
+            whole = (whole * 2).min(LONGEST_WAIT);
+        }
+        let longest: Vec<Duration> = (0..20).map(|_| waits.next()).collect();
+        assert!(longest.iter().any(|wait| *wait != longest[0]));
+    }
+}
