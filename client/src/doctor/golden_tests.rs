@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use unikprof_proto::code::{capability, state};
+use unikprof_proto::code::{capability, role, state};
 use unikprof_proto::message;
 
 use super::*;
@@ -566,16 +566,19 @@ fn recording() -> RecorderStatus {
     }
 }
 
-fn ask(agent: &AgentInfo, status: &RecorderStatus) -> Diagnosis {
-    let answers = Answers {
+fn answers<'a>(agent: &'a AgentInfo, status: &'a RecorderStatus) -> Answers<'a> {
+    Answers {
         agent,
         protocol: 1,
         key: None,
         status,
         asked_unix_ns: 1_700_000_000_000_000_000 - 20_000,
         took: Duration::from_micros(300),
-    };
-    Diagnosis::of_agent(&answers, None)
+    }
+}
+
+fn ask(agent: &AgentInfo, status: &RecorderStatus) -> Diagnosis {
+    Diagnosis::of_agent(&answers(agent, status), None)
 }
 
 /// As [`only`], beside the access that is open for everyone.
@@ -600,6 +603,51 @@ fn a_live_agent_is_as_blessed() {
 #[track_caller]
 fn agent_only_access(diagnosis: &Diagnosis) {
     only(diagnosis, "access", Verdict::Look, &["reaches its port"]);
+}
+
+/// An agent with a key, at whose port strangers have tried everything.
+#[test]
+fn a_besieged_agent_is_as_blessed() {
+    let mut agent = agent();
+    agent.role = role::VIEW;
+    let mut status = idle();
+    status.server_longest_ns = 930_000;
+    status.peers = message::Peers {
+        malformed: 1,
+        timed_out: 2,
+        turned_away: 3,
+        displaced: 4_000,
+        bad_key: 5,
+        bad_record: 6,
+        not_allowed: 7,
+    };
+    let answers = Answers {
+        key: Some(KeyId([0x5e; 8])),
+        ..answers(&agent, &status)
+    };
+    let diagnosis = Diagnosis::of_agent(&answers, None);
+    assert_eq!(diagnosis.verdict(), Verdict::Look);
+    golden("agent-besieged.txt", &diagnosis.text(COLUMNS));
+}
+
+#[test]
+fn each_kind_of_stranger_has_its_own_advice() {
+    type Spoil = fn(&mut message::Peers);
+    let cases: [(&str, Spoil); 7] = [
+        ("health check", |p| p.malformed = 1),
+        ("port scan", |p| p.timed_out = 1),
+        ("flood", |p| p.turned_away = 1),
+        ("flood", |p| p.displaced = 1),
+        ("key file", |p| p.bad_key = 1),
+        ("faulty network", |p| p.bad_record = 1),
+        ("role view", |p| p.not_allowed = 1),
+    ];
+    for (word, spoil) in cases {
+        let mut status = idle();
+        spoil(&mut status.peers);
+        let diagnosis = ask(&agent(), &status);
+        agent_trips(&diagnosis, "strangers", Verdict::Look, &[word]);
+    }
 }
 
 #[test]

@@ -83,6 +83,7 @@ pub(super) fn server(answers: &Answers<'_>) -> Check {
     .count("server_ns", status.server_ns)
     .count("server_longest_ns", status.server_longest_ns)
     .count("sessions", status.sessions.into())
+    .count("rejected", status.peers.connections())
 }
 
 /// What became of connections that were refused or cut.

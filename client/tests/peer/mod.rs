@@ -1,6 +1,8 @@
 //! A scripted agent: follows the protocol, except where a test wants it not to.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+pub mod keyed;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -12,7 +14,9 @@ use unikprof_proto::code::{message_type as types, mode, refusal, state};
 use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
 use unikprof_proto::message::*;
 use unikprof_proto::nodes::{Encoder, Node};
-use unikprof_proto::preamble;
+use unikprof_proto::preamble::{self, Preamble};
+
+use keyed::{Keyed, Seal};
 
 /// A stack node: its parent, its frame codes leaf first, its count.
 pub type StackNode = (u32, Vec<u32>, u64);
@@ -51,6 +55,18 @@ pub struct Script {
     pub table_replaced: bool,
     /// Hangs up when it has refused something.
     pub hangs_up: bool,
+    /// The key it asks for, and what it does with it; open without.
+    pub keyed: Option<Keyed>,
+    /// From the second connection on it is open, as nobody's agent becomes by itself.
+    pub second_is_open: bool,
+    /// This many connections come while all sessions are taken.
+    pub turned_away: usize,
+    /// This many connections then make room for others.
+    pub displaced: usize,
+    /// How many epochs wait before anything is stopped.
+    pub waiting: u32,
+    /// Connections that were refused or cut.
+    pub peers: Peers,
 }
 
 impl Default for Script {
@@ -81,6 +97,12 @@ impl Default for Script {
             caller_table: None,
             table_replaced: false,
             hangs_up: false,
+            keyed: None,
+            second_is_open: false,
+            turned_away: 0,
+            displaced: 0,
+            waiting: 0,
+            peers: Peers::default(),
         }
     }
 }
@@ -212,12 +234,48 @@ impl Guest {
         let mut line = Line {
             budget: self.script.cuts.get(number).copied(),
             input: Vec::new(),
+            seal: None,
             stream,
         };
-        line.write(&preamble::encode(preamble::OPEN))?;
+        let keyed = self.script.keyed.clone();
+        let keyed = keyed.filter(|_| number == 0 || !self.script.second_is_open);
+        let ours = preamble::encode(match &keyed {
+            None => preamble::OPEN,
+            Some(keyed) => Preamble {
+                security: keyed.says,
+                ..preamble::KEYED
+            },
+        });
+        line.write(&ours)?;
         let mut theirs = [0; preamble::LENGTH];
         line.stream.read_exact(&mut theirs)?;
-        assert_eq!(preamble::decode(&theirs), Ok(preamble::OPEN));
+        if number < self.script.turned_away {
+            self.note("turned away");
+            return line.send(&Refusal {
+                code: refusal::BUSY,
+                request: 0,
+                text: "all sessions are taken",
+            });
+        }
+        if number < self.script.turned_away + self.script.displaced {
+            self.note("displaced");
+            return Ok(());
+        }
+        match keyed {
+            // Who has a key has nothing more to say.
+            None if preamble::decode(&theirs) != Ok(preamble::OPEN) => {
+                assert_eq!(line.request()?, None);
+                return Ok(());
+            }
+            None => {}
+            Some(keyed) => match keyed.handshake(&mut line, &ours, &theirs, number)? {
+                true => self.note("handshake"),
+                false => {
+                    self.note("refused");
+                    return Ok(());
+                }
+            },
+        }
         while let Some((kind, body)) = line.request()? {
             self.answer(&mut line, kind, &body, number)?;
         }
@@ -244,6 +302,16 @@ impl Guest {
                 true => Err(std::io::ErrorKind::ConnectionAborted.into()),
                 false => Ok(()),
             };
+        }
+        if let Some(keyed) = &self.script.keyed
+            && !keyed.allows(kind)
+        {
+            self.note("not allowed");
+            return line.send(&Refusal {
+                code: refusal::NOT_ALLOWED,
+                request: kind,
+                text: "the key's role does not allow it",
+            });
         }
         let frame = frame::Frame { kind, body };
         match kind {
@@ -313,7 +381,12 @@ impl Guest {
             }
             types::CHECK => {
                 self.note("check");
-                line.send(&status(self.script.ends_by_itself))
+                line.send(&Status {
+                    epochs: self.script.waiting,
+                    first_epoch: NEWER,
+                    peers: self.script.peers,
+                    ..status(self.script.ends_by_itself)
+                })
             }
             types::STOP | types::DUMP => {
                 self.note(if kind == types::STOP { "stop" } else { "dump" });
@@ -359,6 +432,7 @@ struct Line {
     stream: TcpStream,
     budget: Option<usize>,
     input: Vec<u8>,
+    seal: Option<Seal>,
 }
 
 impl Line {
@@ -370,9 +444,13 @@ impl Line {
                 return Ok(Some((kind, body)));
             }
             let mut buffer = [0; 1024];
-            match self.stream.read(&mut buffer)? {
-                0 => return Ok(None),
-                read => self.input.extend_from_slice(&buffer[..read]),
+            let read = self.stream.read(&mut buffer)?;
+            if read == 0 {
+                return Ok(None);
+            }
+            match &mut self.seal {
+                None => self.input.extend_from_slice(&buffer[..read]),
+                Some(seal) => self.input.extend(seal.open(&buffer[..read])),
             }
         }
     }
@@ -382,6 +460,16 @@ impl Line {
     }
 
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match &mut self.seal {
+            None => self.write_raw(bytes),
+            Some(seal) => {
+                let records = seal.seal(bytes);
+                self.write_raw(&records)
+            }
+        }
+    }
+
+    fn write_raw(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         let allowed = self.budget.unwrap_or(usize::MAX).min(bytes.len());
         self.stream.write_all(&bytes[..allowed])?;
         if let Some(budget) = &mut self.budget {
@@ -423,7 +511,7 @@ pub fn welcome(script: &Script, monotonic_ns: u64) -> Vec<Vec<u8>> {
             nodes_per_vcpu: 4096,
             caller_rows: script.caller_rows,
             caller_table: script.caller_table,
-            role: 0,
+            role: script.keyed.as_ref().map_or(0, |keyed| keyed.role),
         }),
         encode(&Mapping {
             start: script.mapping.0,

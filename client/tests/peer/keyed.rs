@@ -1,0 +1,199 @@
+//! The agent's side of a conversation under a key, and what may go wrong with it.
+
+use snow::{Builder, TransportState};
+use unikprof_client::key::Key;
+use unikprof_proto::code::{message_type as types, refusal, role, security};
+use unikprof_proto::frame::{self, Frame};
+use unikprof_proto::message::{Handshake, HandshakeReply, Refusal};
+use unikprof_proto::preamble;
+use unikprof_proto::secure::{self, MAX_ANSWER, MAX_REQUEST, RECORD_HEADER, TAG};
+
+use super::Line;
+
+/// The key of the tests, and one that is not the agent's.
+pub const SECRET: &str = "5ec7e75ec7e75ec75ec7e75ec7e75ec75ec7e75ec7e75ec75ec7e75ec7e75ec7";
+pub const OTHER_SECRET: &str = "0ddba110ddba11000ddba110ddba11000ddba110ddba11000ddba110ddba1100";
+
+pub fn key(secret: &str) -> Key {
+    Key::parse(format!("unikprof-key-1:{secret}").as_bytes()).unwrap()
+}
+
+/// What an agent with a key does.
+#[derive(Clone)]
+pub struct Keyed {
+    /// The digits of its key.
+    pub secret: &'static str,
+    /// What its key allows.
+    pub role: u32,
+    /// What its preamble says of security.
+    pub says: u8,
+    /// What the agent believes to have said: another value is an alteration on the way.
+    pub altered_preamble: bool,
+    /// It takes any key, as one does who has taken the agent's place.
+    pub is_false: bool,
+    /// It answers the handshake with this refusal.
+    pub refuses: Option<u32>,
+    /// The most plaintext in a record.
+    pub record: usize,
+    /// What becomes of a record of the first connection.
+    pub tampers: Option<(usize, Tamper)>,
+}
+
+/// What becomes of a record on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tamper {
+    /// A bit of it is flipped.
+    Alter,
+    /// It comes twice.
+    Repeat,
+    /// It is left out.
+    Drop,
+    /// Its length is more than can be.
+    Lengthen,
+    /// Its plaintext comes instead.
+    InTheClear,
+}
+
+impl Default for Keyed {
+    fn default() -> Self {
+        Keyed {
+            secret: SECRET,
+            role: role::CONTROL,
+            says: security::NOISE,
+            altered_preamble: false,
+            is_false: false,
+            refuses: None,
+            record: MAX_ANSWER,
+            tampers: None,
+        }
+    }
+}
+
+impl Keyed {
+    pub fn allows(&self, request: u16) -> bool {
+        self.role != role::VIEW || matches!(request, types::HELLO | types::CHECK | types::FETCH)
+    }
+
+    /// Answers whether the client has shown the key.
+    pub(super) fn handshake(
+        &self,
+        line: &mut Line,
+        ours: &[u8; preamble::LENGTH],
+        theirs: &[u8; preamble::LENGTH],
+        connection: usize,
+    ) -> std::io::Result<bool> {
+        let refuse = |line: &mut Line, code| {
+            line.send(&Refusal {
+                code,
+                request: types::HANDSHAKE,
+                text: "no",
+            })
+            .map(|()| false)
+        };
+        if preamble::decode(theirs).unwrap().security != security::NOISE {
+            return refuse(line, refusal::KEY_NEEDED);
+        }
+        let Some((kind, body)) = line.request()? else {
+            return Ok(false);
+        };
+        let frame = Frame { kind, body: &body };
+        let shown: Handshake = frame::decode(&frame).unwrap();
+        if let Some(code) = self.refuses {
+            return refuse(line, code);
+        }
+        let mut ours = *ours;
+        ours[preamble::LENGTH - 1] ^= u8::from(self.altered_preamble);
+        let prologue = secure::prologue(theirs, &ours, &shown.key);
+        let mut secret = [0; 32];
+        for (at, byte) in secret.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&self.secret[2 * at..][..2], 16).unwrap();
+        }
+        let mut state = Builder::new(secure::NAME.parse().unwrap())
+            .prologue(&prologue)
+            .unwrap()
+            .psk(0, &secret)
+            .unwrap()
+            .build_responder()
+            .unwrap();
+        let first = [&shown.ephemeral[..], &shown.tag[..]].concat();
+        let opened = state.read_message(&first, &mut []).is_ok();
+        if self.is_false {
+            line.send(&HandshakeReply {
+                ephemeral: [9; 32],
+                tag: [0; 16],
+            })?;
+            return Ok(false);
+        }
+        if !opened || shown.key != key(self.secret).id().0 {
+            return refuse(line, refusal::BAD_KEY);
+        }
+        let mut second = [0; 48];
+        state.write_message(&[], &mut second).unwrap();
+        line.send(&HandshakeReply {
+            ephemeral: second[..32].try_into().unwrap(),
+            tag: second[32..].try_into().unwrap(),
+        })?;
+        assert!(line.input.is_empty(), "the client waits for the reply");
+        line.seal = Some(Seal {
+            state: state.into_transport_mode().unwrap(),
+            arrived: Vec::new(),
+            record: self.record,
+            sent: 0,
+            tampers: self.tampers.filter(|_| connection == 0),
+        });
+        Ok(true)
+    }
+}
+
+/// Seals and opens records, and spoils one of them.
+pub struct Seal {
+    state: TransportState,
+    arrived: Vec<u8>,
+    record: usize,
+    sent: usize,
+    tampers: Option<(usize, Tamper)>,
+}
+
+impl Seal {
+    /// The plaintext of the records that are whole now.
+    pub fn open(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.arrived.extend_from_slice(bytes);
+        let mut plaintext = Vec::new();
+        while let Some((header, rest)) = self.arrived.split_first_chunk() {
+            let length = secure::ciphertext(*header, MAX_REQUEST).unwrap();
+            let Some(record) = rest.get(..length) else {
+                break;
+            };
+            let mut opened = [0; MAX_REQUEST + TAG];
+            let read = self.state.read_message(record, &mut opened).unwrap();
+            plaintext.extend_from_slice(&opened[..read]);
+            self.arrived.drain(..RECORD_HEADER + length);
+        }
+        plaintext
+    }
+
+    pub fn seal(&mut self, plaintext: &[u8]) -> Vec<u8> {
+        let mut records = Vec::new();
+        for part in plaintext.chunks(self.record) {
+            let mut record = vec![0; RECORD_HEADER + part.len() + TAG];
+            let length = self
+                .state
+                .write_message(part, &mut record[RECORD_HEADER..])
+                .unwrap();
+            record[..RECORD_HEADER].copy_from_slice(&(length as u16).to_le_bytes());
+            match self.tampers {
+                Some((at, tamper)) if at == self.sent => match tamper {
+                    Tamper::Alter => record[RECORD_HEADER] ^= 1,
+                    Tamper::Repeat => record.extend_from_within(..),
+                    Tamper::Drop => record.clear(),
+                    Tamper::Lengthen => record[1] = 0xff,
+                    Tamper::InTheClear => record = part.to_vec(),
+                },
+                _ => {}
+            }
+            self.sent += 1;
+            records.extend(record);
+        }
+        records
+    }
+}
