@@ -9,6 +9,7 @@ mod callers;
 mod demo;
 mod hostile;
 mod idle;
+mod keyed;
 mod kinds_of_time;
 mod lines;
 mod pprof;

@@ -53,6 +53,7 @@ impl Client {
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hosted-client"));
         command.current_dir(self.folder.path());
+        command.env_remove("UNIKPROF_KEY_FILE");
         command
     }
 

@@ -24,6 +24,15 @@ impl Guest {
         Guest::spawn(Command::new(Guest::program()).args([load, "--open"]))
     }
 
+    /// Starts a guest that asks for one of these keys.
+    pub(crate) fn start_with_keys(load: &str, view: &Path, control: &Path) -> Guest {
+        let mut command = Command::new(Guest::program());
+        command.arg(load);
+        command.arg("--view-key-file").arg(view);
+        command.arg("--control-key-file").arg(control);
+        Guest::spawn(&mut command)
+    }
+
     /// Starts a copy of the program with a caller table of its own.
     pub(crate) fn start_with_callers(program: &Path, load: &str, table: &Path) -> Guest {
         let mut command = Command::new(program);

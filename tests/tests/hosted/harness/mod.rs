@@ -5,7 +5,7 @@ mod guest;
 mod proxy;
 mod wait;
 
-pub(crate) use client::{Client, RunningClient};
+pub(crate) use client::{Client, Finished, RunningClient};
 pub(crate) use guest::Guest;
 pub(crate) use proxy::{Proxy, Then};
 pub(crate) use wait::{SOON, wait_until};
