@@ -73,11 +73,6 @@ impl<S: Read + Write + ReadReady + WriteReady> Connection<S> {
                     length => self.input.fill(length),
                 }
             }
-            if !self.input.is_empty() {
-                let taken = service.receive(self.session, self.input.filled());
-                self.input.take(taken);
-                moved |= taken > 0;
-            }
             if self.output.is_empty() {
                 let length = service.transmit(self.session, self.output.space());
                 self.output.fill(length);
@@ -86,6 +81,13 @@ impl<S: Read + Write + ReadReady + WriteReady> Connection<S> {
                 let written = self.stream.write(self.output.filled())?;
                 self.output.take(written);
                 moved |= written > 0;
+            }
+            // Behind the answers: what was left of the last poll makes room, and nothing else may come that
+            // would have this looked at again.
+            if !self.input.is_empty() {
+                let taken = service.receive(self.session, self.input.filled());
+                self.input.take(taken);
+                moved |= taken > 0;
             }
             if self.output.is_empty() && service.is_over(self.session) {
                 return Ok(Progress::Over);

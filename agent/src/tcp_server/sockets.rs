@@ -305,10 +305,6 @@ fn converse<P: Platform>(
 ) -> Conversation {
     let mut moved = true;
     for _ in 0..TURNS {
-        let taken = socket.recv(|bytes| {
-            let length = service.receive(session, bytes);
-            (length, length)
-        });
         let mut given = 0;
         if socket.can_send() {
             given = socket
@@ -318,6 +314,11 @@ fn converse<P: Platform>(
                 })
                 .unwrap_or(0);
         }
+        // Behind the answers: what was left of the last poll makes room first.
+        let taken = socket.recv(|bytes| {
+            let length = service.receive(session, bytes);
+            (length, length)
+        });
         moved = taken.unwrap_or(0) + given > 0;
         if !moved || service.is_out_of_time() {
             break;
