@@ -8,9 +8,13 @@ use crate::interrupt::Interrupt;
 /// How often a connection may break before its greeting is over, however long that took.
 const GREETINGS: u32 = 3;
 
-/// The first wait before an agent is tried again, and the longest.
-const FIRST_WAIT: Duration = Duration::from_millis(50);
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// The first wait before an agent is tried again, and the longest: strangers who do not wait at all are
+/// the competition, and each try is a draw.
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+const LONGEST_WAIT: Duration = Duration::from_millis(250);
+
+/// What a try gets at least, however little is left.
+const LEAST_TRY: Duration = Duration::from_secs(1);
 
 /// Whom to talk to, and with what.
 #[derive(Debug)]
@@ -71,7 +75,7 @@ impl Approach {
             tries += 1;
             timeouts.connect = left
                 .saturating_sub(wait)
-                .max(LONGEST_WAIT)
+                .max(LEAST_TRY)
                 .min(self.timeouts.connect);
             before = Some(error);
         }
