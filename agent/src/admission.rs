@@ -3,8 +3,10 @@
 use crate::service::SESSIONS;
 use crate::session::Session;
 
-/// A stranger has this long before it makes room for a newcomer.
-const GRACE_NS: u64 = 500_000_000;
+/// A stranger has this long before it makes room for a newcomer: time for its handshake to come.
+const GRACE_NS: u64 = 200_000_000;
+/// One whose handshake was good has this long: it has a key, or has heard somebody who has.
+const GRACE_OF_HANDSHAKE_NS: u64 = 500_000_000;
 /// How many sessions may be of clients that only look: one is kept for handshakes and for control.
 #[cfg(feature = "noise")]
 const VIEWS: usize = SESSIONS - 1;
@@ -23,10 +25,27 @@ pub(crate) fn place(sessions: &[Session; SESSIONS], now_ns: u64) -> Option<Place
         return Some(Place::Free(free));
     }
     let strangers = sessions.iter().enumerate().filter_map(|(index, session)| {
-        let for_ns = session.stranger_for_ns(now_ns)?;
-        (for_ns >= GRACE_NS).then_some((for_ns, index))
+        let until_ns = grace_ends_ns(session)?;
+        (until_ns <= now_ns).then_some((until_ns, index))
     });
-    strangers.max().map(|(_, index)| Place::Taken(index))
+    strangers.min().map(|(_, index)| Place::Taken(index))
+}
+
+/// When there will be a [place](place) though there is none now; `None` where nobody is here who would
+/// make room.
+pub(crate) fn place_from_ns(sessions: &[Session; SESSIONS]) -> Option<u64> {
+    sessions.iter().filter_map(grace_ends_ns).min()
+}
+
+/// When a stranger has had its time.
+fn grace_ends_ns(session: &Session) -> Option<u64> {
+    let came_ns = session.stranger_since_ns()?;
+    let grace_ns = if session.has_shaken_hands() {
+        GRACE_OF_HANDSHAKE_NS
+    } else {
+        GRACE_NS
+    };
+    Some(came_ns.saturating_add(grace_ns))
 }
 
 /// Whether as many sessions look as may.

@@ -138,6 +138,19 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         })
     }
 
+    /// From when on there is a session for a client that waits, where there is none now: a stranger is here
+    /// that makes room then. `None`: [`open`](Self::open) it at once, which may turn it away.
+    ///
+    /// A server that leaves newcomers in the queue they came in until then lets everybody have a turn;
+    /// one that turns them away gives the place to whoever knocks most often.
+    pub fn place_from_ns(&self) -> Option<u64> {
+        let now_ns = self.agent.platform().now_ns();
+        match admission::place(&self.sessions, now_ns) {
+            Some(_) => None,
+            None => admission::place_from_ns(&self.sessions),
+        }
+    }
+
     /// What to send on a connection for which there is no session, before it is closed. Answers its
     /// length in bytes; a buffer of 128 bytes is large enough.
     pub fn busy_answer(&self, buffer: &mut [u8]) -> usize {

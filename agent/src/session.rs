@@ -216,9 +216,14 @@ impl Session {
         self.output_end = 0;
     }
 
-    /// How long a client has been here without showing who it is, in ns; `None` where it has.
-    pub(crate) fn stranger_for_ns(&self, now_ns: u64) -> Option<u64> {
-        (!self.is_free() && self.role.is_none()).then(|| now_ns.saturating_sub(self.progress_ns))
+    /// When a client came that has not shown who it is; `None` where it has.
+    pub(crate) fn stranger_since_ns(&self) -> Option<u64> {
+        (!self.is_free() && self.role.is_none()).then_some(self.progress_ns)
+    }
+
+    /// Whether its handshake was good, which by itself proves nothing.
+    pub(crate) fn has_shaken_hands(&self) -> bool {
+        self.phase == Phase::Open
     }
 
     /// Whether everything was sent and the connection should be closed.

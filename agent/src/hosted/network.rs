@@ -98,7 +98,8 @@ fn serve(mut service: Service<'static, 'static, Hosted>, listener: &TcpListener)
         }
         let next_ns = service.advance();
         service.end_work(work);
-        wait(service.agent(), listener, &connections, next_ns);
+        let door = service.place_from_ns();
+        wait(service.agent(), listener, &connections, door, next_ns);
     }
 }
 
@@ -109,6 +110,10 @@ fn accept(
 ) {
     // As many as may be served and refused in one round; the rest waits in the backlog.
     for _ in 0..2 * SESSIONS {
+        // In the order in which they came, whoever knocks most.
+        if service.place_from_ns().is_some() {
+            return;
+        }
         let Ok((stream, _)) = listener.accept() else {
             return;
         };
@@ -130,11 +135,12 @@ fn accept(
     }
 }
 
-/// Waits until a socket is ready or the time has come.
+/// Waits until a socket is ready or the time has come; for newcomers from the time on that `door` gives.
 fn wait(
     agent: &HostedAgent,
     listener: &TcpListener,
     connections: &[Connection<Socket>],
+    door: Option<u64>,
     next_ns: Option<u64>,
 ) {
     let mut fds = [pollfd {
@@ -143,7 +149,7 @@ fn wait(
         revents: 0,
     }; 1 + SESSIONS];
     fds[0] = pollfd {
-        fd: listener.as_raw_fd(),
+        fd: door.map_or(listener.as_raw_fd(), |_| -1),
         events: libc::POLLIN,
         revents: 0,
     };
@@ -161,6 +167,7 @@ fn wait(
             revents: 0,
         };
     }
+    let next_ns = [next_ns, door].into_iter().flatten().min();
     sleep(agent, &mut fds, next_ns);
 }
 

@@ -21,6 +21,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// A client that does not finish its handshake is forgotten after 3 s.
 const HANDSHAKE_NS: u64 = 3_000_000_000;
+/// A client for whom strangers make no room in 1 s is told that there is none.
+const WAITING_NS: u64 = 1_000_000_000;
 /// A client that does not end its side of a finished conversation is reset after 2 s.
 const LINGER_NS: u64 = 2_000_000_000;
 /// A reset that cannot be sent is given up after 1 s.
@@ -93,6 +95,8 @@ enum Stage {
     Listening,
     /// A client knocks; until when it may.
     Connecting(u64),
+    /// Its client waits for a session; until when.
+    Waiting(u64),
     Serving(SessionId),
     /// The conversation is over; until when the client may end its side.
     Closing(u64),
@@ -218,7 +222,13 @@ impl Place {
                     listen(socket, port);
                     return None;
                 }
-                (Stage::Listening, _) => admit(socket, service, now_ns),
+                (Stage::Listening, _) => Stage::Waiting(now_ns + WAITING_NS),
+                // The client has gone.
+                (Stage::Waiting(_), State::Closed | State::TimeWait) => Stage::Listening,
+                (Stage::Waiting(until_ns), _) => match service.place_from_ns() {
+                    Some(from_ns) if now_ns < until_ns => return Some(from_ns.max(now_ns)),
+                    _ => admit(socket, service, now_ns),
+                },
 
                 (Stage::Connecting(until_ns), State::SynReceived) if now_ns < until_ns => {
                     return Some(until_ns);

@@ -271,6 +271,12 @@ impl ConnectionError {
         }
     }
 
+    /// Whether nothing listened at the address.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, ConnectionError::Connect { source, .. }
+            if source.kind() == io::ErrorKind::ConnectionRefused)
+    }
+
     /// Whether it says no more than that the time was up.
     pub(crate) fn is_for_want_of_time(&self) -> bool {
         use ConnectionError::*;

@@ -13,6 +13,9 @@ const GREETINGS: u32 = 3;
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
+/// A small guest's stack refuses whoever comes while strangers have all its sockets.
+const REFUSED: Duration = Duration::from_secs(1);
+
 /// What a try gets at least, however little is left.
 const LEAST_TRY: Duration = Duration::from_secs(1);
 
@@ -41,7 +44,8 @@ impl Approach {
         Ok((connection, greeting))
     }
 
-    /// The first greeting. An address where nothing listens is tried once. A connection that opens and
+    /// The first greeting. An address where nothing listens is tried once, or under a key for [`REFUSED`]. A
+    /// connection that opens and
     /// then ends is tried again for as long as connecting may take: strangers may have crowded it out.
     pub(super) fn begin(&self) -> Result<(Connection, Greeting), ConnectionError> {
         let began = Instant::now();
@@ -54,7 +58,11 @@ impl Approach {
                 Ok(begun) => return Ok(begun),
                 Err(error) => error,
             };
-            if !error.may_be_a_crowd() {
+            let may_be_a_crowd = error.may_be_a_crowd()
+                || error.is_refused()
+                    && matches!(self.access, Access::Key(_))
+                    && began.elapsed() < REFUSED;
+            if !may_be_a_crowd {
                 // That the time is up says less than what took it.
                 return Err(match (error.is_for_want_of_time(), before) {
                     (true, Some(before)) => before,

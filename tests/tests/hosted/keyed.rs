@@ -271,9 +271,6 @@ fn a_key_gets_in_through_a_crowd() {
                 while !stop.load(Ordering::Relaxed) {
                     crowd(address, kind);
                     visits.fetch_add(1, Ordering::Relaxed);
-                    // Whoever comes back without a pause takes every place that becomes free, and a
-                    // key's holder gets a turn by luck alone.
-                    thread::sleep(Duration::from_millis(100));
                 }
             });
         }
