@@ -5,5 +5,6 @@ pub mod c_xen_guest;
 pub mod guest_statistics;
 pub mod lab;
 pub mod profiled;
+pub mod soak;
 pub mod xen_bench;
 pub mod xen_demo;

@@ -16,6 +16,7 @@ mod deep;
 mod errno;
 mod idle;
 mod registration;
+mod service;
 mod shares;
 mod stop;
 mod stuck;
@@ -27,7 +28,7 @@ use unikprof_agent::hosted::{self, Config, Guest};
 
 use stop::Stop;
 
-const LOADS: [(&str, u32, Load); 8] = [
+const LOADS: [(&str, u32, Load); 9] = [
     ("shares", 1, shares::run),
     ("stuck", 1, stuck::run),
     ("threads", threads::VCPUS, threads::run),
@@ -36,6 +37,7 @@ const LOADS: [(&str, u32, Load); 8] = [
     ("asleep", 1, idle::asleep),
     ("deep", 1, deep::run),
     ("registration", 1, registration::run),
+    ("service", service::VCPUS, service::run),
 ];
 
 /// Names a caller table's file, in the place of one that is linked in.

@@ -1,0 +1,129 @@
+//! The demo's service over TCP, so that somebody else can see how fast it answers; and a second vCPU
+//! with bursts of the same work, which blocks in between.
+//!
+//! The load prints `serving on ADDRESS`. There a request is its length in bytes (u32, little endian)
+//! and so many bytes; so is its answer.
+
+use std::error::Error;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use unikprof_agent::hosted::{self, Guest, Vcpu};
+use unikprof_demo_service::{RequestGenerator, Service};
+
+use crate::stop::Stop;
+
+pub(crate) const VCPUS: u32 = 2;
+
+const SEED: u64 = 1;
+/// How many documents each service keeps.
+const DOCUMENTS: usize = 128;
+/// The longest request taken.
+const MOST: usize = 1 << 20;
+/// How often a wait looks whether the guest is to end.
+const SLICE: Duration = Duration::from_millis(200);
+
+const BURST: usize = 40;
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
+    println!("serving on {}", listener.local_addr()?);
+    thread::scope(|scope| {
+        let bursts = scope.spawn(|| bursts(guest, stop));
+        let served = serve(guest, stop, &listener);
+        bursts
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        served
+    })
+}
+
+/// One client after the other.
+fn serve(guest: &Guest, stop: &Stop, listener: &TcpListener) -> Result<(), Box<dyn Error>> {
+    let vcpu = guest.register_thread()?;
+    let mut service = Service::new(SEED, DOCUMENTS);
+    while !stop.is_set() {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                // A client that goes away ends its own connection and no more.
+                if let Err(error) = answer(&vcpu, stop, &mut service, stream) {
+                    eprintln!("a client of the service: {error}");
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                vcpu.block(|| thread::sleep(Duration::from_millis(10)));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn answer(
+    vcpu: &Vcpu,
+    stop: &Stop,
+    service: &mut Service,
+    mut stream: TcpStream,
+) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(SLICE))?;
+    let mut length = [0; 4];
+    let (mut request, mut response, mut answer) = (Vec::new(), Vec::new(), Vec::new());
+    while vcpu.block(|| fill(&mut stream, &mut length, stop))? {
+        let bytes = u32::from_le_bytes(length) as usize;
+        if bytes > MOST {
+            return Err(io::Error::new(ErrorKind::InvalidData, "a request too long"));
+        }
+        request.resize(bytes, 0);
+        if !vcpu.block(|| fill(&mut stream, &mut request, stop))? {
+            return Ok(());
+        }
+        service.handle(&request, &mut response);
+        answer.clear();
+        answer.extend((response.len() as u32).to_le_bytes());
+        answer.extend(&response);
+        stream.write_all(&answer)?;
+    }
+    Ok(())
+}
+
+/// Reads until `buffer` is full; `false` where the stream ends or the guest is to end.
+fn fill(stream: &mut TcpStream, buffer: &mut [u8], stop: &Stop) -> io::Result<bool> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match stream.read(&mut buffer[filled..]) {
+            Ok(0) => return Ok(false),
+            Ok(length) => filled += length,
+            Err(error) if is_pause(error.kind()) && !stop.is_set() => {}
+            Err(error) if is_pause(error.kind()) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+fn is_pause(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+    )
+}
+
+fn bursts(guest: &Guest, stop: &Stop) -> Result<(), hosted::Error> {
+    let vcpu = guest.register_thread()?;
+    let mut service = Service::new(SEED + 1, DOCUMENTS);
+    let mut requests = RequestGenerator::new(SEED + 1, DOCUMENTS);
+    let mut response = Vec::new();
+    while !stop.is_set() {
+        for request in requests.by_ref().take(BURST) {
+            service.handle(&request, &mut response);
+        }
+        vcpu.block(|| thread::sleep(PAUSE));
+    }
+    Ok(())
+}

@@ -1,0 +1,357 @@
+//! Whether everything that the agent counted has arrived: all downloads, frame by frame.
+//!
+//! It reads the files itself, not through the client's reader: a mistake there must not hide one here.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs;
+use std::path::Path;
+
+use unikprof_proto::frame::{self, Message};
+use unikprof_proto::message::{Counters, Epoch, EpochEnd, Nodes, VcpuEpoch};
+use unikprof_proto::nodes;
+
+use super::error::SoakError;
+
+/// The length of what stands before a file's frames.
+const FILE_PREAMBLE: usize = 16;
+
+/// All epochs of all files.
+#[derive(Debug, Default)]
+pub struct Audit {
+    /// By recording and epoch.
+    epochs: BTreeMap<(u64, u64), Whole>,
+    /// Files read.
+    pub files: u64,
+    /// Epochs that came more than once, and were the same each time.
+    pub repeated: u64,
+    /// Epochs of which a file has no more than a part.
+    pub partial: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// What must not be.
+    pub wrong: Vec<String>,
+}
+
+/// An epoch that is there to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Whole {
+    vcpus: BTreeMap<u32, VcpuEpoch>,
+    samples: u64,
+}
+
+/// What one recording comes to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// Its epochs.
+    pub epochs: u64,
+    /// Its counters, added up over epochs and vCPUs.
+    pub counters: Counters,
+    /// Its samples, as the stacks hold them.
+    pub samples: u64,
+}
+
+impl Audit {
+    /// Reads every recording in a folder.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn folder(folder: &Path) -> Result<Audit, SoakError> {
+        let failed = |source| SoakError::Io {
+            what: "reading the downloads",
+            source,
+        };
+        let mut audit = Audit::default();
+        for entry in fs::read_dir(folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.extension().is_some_and(|ending| ending == "unikprof") {
+                let bytes = fs::read(&path).map_err(failed)?;
+                audit.file(&bytes, &path.display().to_string());
+            }
+        }
+        Ok(audit)
+    }
+
+    /// Reads one recording.
+    fn file(&mut self, bytes: &[u8], name: &str) {
+        self.files += 1;
+        self.bytes += bytes.len() as u64;
+        let mut rest = bytes.get(FILE_PREAMBLE..).unwrap_or_default();
+        let mut open: Option<((u64, u64), Whole)> = None;
+        loop {
+            let found = match frame::split(rest) {
+                Ok(Some(found)) => found,
+                Ok(None) if rest.is_empty() => break,
+                Ok(None) => {
+                    self.wrong.push(format!("{name}: ends within a frame"));
+                    break;
+                }
+                Err(error) => {
+                    self.wrong.push(format!("{name}: {error}"));
+                    break;
+                }
+            };
+            rest = &rest[found.length()..];
+            if let Err(problem) = self.frame(&found, &mut open) {
+                self.wrong.push(format!("{name}: {problem}"));
+                break;
+            }
+        }
+        self.partial += u64::from(open.is_some());
+    }
+
+    fn frame(
+        &mut self,
+        found: &frame::Frame<'_>,
+        open: &mut Option<((u64, u64), Whole)>,
+    ) -> Result<(), String> {
+        let text = |error: frame::FrameError| error.to_string();
+        match found.kind {
+            Epoch::TYPE => {
+                let head: Epoch<'_> = frame::decode(found).map_err(text)?;
+                let key = (head.recording, head.epoch);
+                if open.as_ref().is_some_and(|(before, _)| *before != key) {
+                    self.partial += 1;
+                }
+                let empty = Whole {
+                    vcpus: BTreeMap::new(),
+                    samples: 0,
+                };
+                // A download that was taken up again repeats its head.
+                if open.as_ref().is_none_or(|(before, _)| *before != key) {
+                    *open = Some((key, empty));
+                }
+            }
+            VcpuEpoch::TYPE => {
+                let share: VcpuEpoch = frame::decode(found).map_err(text)?;
+                let (_, whole) = open.as_mut().ok_or("a vCPU without an epoch")?;
+                whole.vcpus.insert(share.vcpu, share);
+            }
+            Nodes::TYPE => {
+                let run: Nodes<'_> = frame::decode(found).map_err(text)?;
+                let (_, whole) = open.as_mut().ok_or("stacks without an epoch")?;
+                nodes::decode(run.first, run.count, run.payload, |_, node| {
+                    whole.samples += node.count;
+                })
+                .map_err(|error| error.to_string())?;
+            }
+            EpochEnd::TYPE => {
+                let end: EpochEnd = frame::decode(found).map_err(text)?;
+                let (key, whole) = open.take().ok_or("an end without an epoch")?;
+                self.close(key, whole, &end);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, key: (u64, u64), whole: Whole, end: &EpochEnd) {
+        let (recording, epoch) = key;
+        let mut expected = 0;
+        for share in whole.vcpus.values() {
+            let counted = counted(share);
+            if !counted.add_up() {
+                self.wrong.push(format!(
+                    "recording {recording}, epoch {epoch}, vCPU {}: {counted:?} do not add up",
+                    share.vcpu
+                ));
+            }
+            expected += counted.recorded + counted.blocked;
+        }
+        if whole.samples != end.samples || whole.samples != expected {
+            self.wrong.push(format!(
+                "recording {recording}, epoch {epoch}: its stacks hold {} samples, its end says {}, \
+                 its counters {expected}",
+                whole.samples, end.samples
+            ));
+        }
+        match self.epochs.entry(key) {
+            Entry::Vacant(place) => drop(place.insert(whole)),
+            Entry::Occupied(known) if *known.get() == whole => self.repeated += 1,
+            Entry::Occupied(_) => self.wrong.push(format!(
+                "recording {recording}, epoch {epoch}: two downloads differ"
+            )),
+        }
+    }
+
+    /// What the downloads of a recording come to, compared with what its agent counted in all;
+    /// notes what is missing.
+    pub fn compare(&mut self, recording: u64, agent: &Counters) -> Sum {
+        let own: Vec<(u64, Whole)> = self
+            .epochs
+            .range((recording, 0)..=(recording, u64::MAX))
+            .map(|((_, epoch), whole)| (*epoch, whole.clone()))
+            .collect();
+        let mut sum = Sum::default();
+        let mut before: Option<&(u64, Whole)> = None;
+        for entry in &own {
+            let (epoch, whole) = entry;
+            match before {
+                None => self.first(recording, *epoch, whole),
+                Some((last, earlier)) => {
+                    if last + 1 != *epoch {
+                        self.wrong.push(format!(
+                            "recording {recording}: no epochs between {last} and {epoch}"
+                        ));
+                    }
+                    for (vcpu, share) in &whole.vcpus {
+                        let end = earlier.vcpus.get(vcpu).map(|earlier| earlier.end);
+                        if end != Some(share.start) {
+                            self.wrong.push(format!(
+                                "recording {recording}, vCPU {vcpu}: epoch {epoch} does not begin \
+                                 where the one before ended"
+                            ));
+                        }
+                    }
+                }
+            }
+            sum.epochs += 1;
+            sum.samples += whole.samples;
+            for share in whole.vcpus.values() {
+                sum.counters = sum.counters.zip(&counted(share), u64::wrapping_add);
+            }
+            before = Some(entry);
+        }
+        if sum.counters != *agent {
+            self.wrong.push(format!(
+                "recording {recording}: the agent counted {agent:?}, the downloads hold {:?}",
+                sum.counters
+            ));
+        }
+        sum
+    }
+
+    /// A recording's first epoch begins with nothing counted.
+    fn first(&mut self, recording: u64, epoch: u64, whole: &Whole) {
+        for share in whole.vcpus.values() {
+            if share.start.counters != Counters::default() {
+                self.wrong.push(format!(
+                    "recording {recording}: nothing before epoch {epoch}, which begins with {:?}",
+                    share.start.counters
+                ));
+            }
+        }
+    }
+}
+
+/// What was counted within an epoch.
+fn counted(share: &VcpuEpoch) -> Counters {
+    share
+        .end
+        .counters
+        .zip(&share.start.counters, u64::wrapping_sub)
+}
+
+#[cfg(test)]
+mod tests {
+    use unikprof_proto::message::Snapshot;
+
+    use super::*;
+    use crate::soak::line::encoded;
+
+    fn counters(recorded: u64) -> Counters {
+        Counters {
+            ticks: recorded,
+            recorded,
+            by_bytes: recorded,
+            ..Counters::default()
+        }
+    }
+
+    fn download(epoch: u64, from: u64, to: u64, held: u64) -> Vec<u8> {
+        let head = Epoch {
+            epoch,
+            recording: 7,
+            name: "n",
+            mode: 0,
+            flags: 0,
+            period_ns: 1,
+            depth: 1,
+            late_threshold_ns: 1,
+            recording_started_ns: 0,
+            started_ns: 0,
+            ended_ns: 1,
+            ended_wall_clock_ns: None,
+            gaps: 0,
+            server_ns: 0,
+            vcpus: 1,
+            caller_table: None,
+        };
+        let at = |recorded| Snapshot {
+            counters: counters(recorded),
+            ..Snapshot::default()
+        };
+        let share = VcpuEpoch {
+            epoch,
+            vcpu: 0,
+            start: at(from),
+            end: at(to),
+            nodes: 1,
+        };
+        let mut payload = [0; 64];
+        let mut run = nodes::Encoder::new(1, &mut payload);
+        run.push(nodes::Node {
+            parent: 0,
+            frames: &[20],
+            count: held,
+        });
+        let length = run.finish();
+        let nodes = Nodes {
+            epoch,
+            vcpu: 0,
+            first: 1,
+            count: 1,
+            payload: &payload[..length],
+        };
+        let end = EpochEnd {
+            epoch,
+            samples: to - from,
+        };
+        let frames = [
+            encoded(&head),
+            encoded(&share),
+            encoded(&nodes),
+            encoded(&end),
+        ];
+        [vec![0; FILE_PREAMBLE], frames.concat()].concat()
+    }
+
+    fn audited(files: &[Vec<u8>], agent: u64) -> Audit {
+        let mut audit = Audit::default();
+        for file in files {
+            audit.file(file, "file");
+        }
+        audit.compare(7, &counters(agent));
+        audit
+    }
+
+    #[test]
+    fn downloads_that_hold_everything_are_right() {
+        let files = [
+            download(1, 0, 5, 5),
+            download(2, 5, 9, 4),
+            download(1, 0, 5, 5),
+        ];
+        let audit = audited(&files, 9);
+        assert_eq!((audit.repeated, audit.partial), (1, 0));
+        assert_eq!(audit.wrong, Vec::<String>::new());
+    }
+
+    /// Guards an audit that would not see what it is for.
+    #[test]
+    fn whatever_is_missing_is_seen() {
+        let whole = download(1, 0, 5, 5);
+        for (files, agent) in [
+            (vec![whole.clone()], 6),
+            (vec![whole.clone(), download(3, 5, 9, 4)], 9),
+            (vec![whole.clone(), download(2, 6, 9, 3)], 9),
+            (vec![whole.clone(), download(2, 5, 9, 3)], 9),
+            (vec![download(2, 5, 9, 4)], 4),
+            (vec![whole.clone(), download(1, 0, 5, 4)], 5),
+            (vec![whole[..whole.len() - 3].to_vec()], 5),
+            (vec![], 1),
+        ] {
+            assert!(!audited(&files, agent).wrong.is_empty(), "{agent}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The guests: processes of `hosted-guest`, and what the system knows of them.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use super::error::SoakError;
+use super::target::{KeyFiles, Keys, Target};
+
+/// A running guest; it is killed when the value is dropped.
+pub struct Guest {
+    child: Child,
+    /// The guest ends when this does.
+    _stdin: ChildStdin,
+    /// Kept, so that the guest can print.
+    _stdout: BufReader<ChildStdout>,
+    /// Where its agent listens, and the keys.
+    pub target: Target,
+    /// Where its own service listens, if it has one.
+    pub service: Option<SocketAddr>,
+}
+
+/// What the system says of a process.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Footprint {
+    /// Memory in use, in KiB.
+    pub resident_kib: u64,
+    /// Open files and sockets.
+    pub descriptors: usize,
+    /// CPU time of the agent's own thread, in ns.
+    pub agent_cpu_ns: u64,
+    /// How long the agent's own thread was ready while others ran, in ns.
+    pub agent_waited_ns: u64,
+}
+
+impl Guest {
+    /// Starts a guest with one of the program's loads; the files of its keys are made in `folder`.
+    ///
+    /// # Errors
+    /// [`SoakError`].
+    pub fn start(
+        program: &Path,
+        load: &str,
+        folder: &Path,
+        keys: Option<Keys>,
+    ) -> Result<Guest, SoakError> {
+        // Ahead of its peers, which on this machine take their CPU from the same few; where that is not
+        // allowed, beside them.
+        let mut command = Command::new("nice");
+        command.args(["-n", "-15"]).arg(program).arg(load);
+        match &keys {
+            None => drop(command.arg("--open")),
+            Some(keys) => {
+                let files = KeyFiles::write(keys, folder).map_err(SoakError::io("writing keys"))?;
+                command.arg("--view-key-file").arg(files.view);
+                command.arg("--control-key-file").arg(files.control);
+            }
+        }
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(SoakError::io("starting the guest"))?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            unreachable!("both are piped above");
+        };
+        let mut stdout = BufReader::new(stdout);
+        let address = told(&mut stdout, "listening on ", "`listening on ADDRESS`");
+        let service = match load {
+            "service" => told(&mut stdout, "serving on ", "`serving on ADDRESS`").map(Some),
+            _ => Ok(None),
+        };
+        let mut guest = Guest {
+            child,
+            _stdin: stdin,
+            _stdout: stdout,
+            target: Target {
+                address: SocketAddr::from(([127, 0, 0, 1], 0)),
+                keys,
+            },
+            service: None,
+        };
+        // With the guest in its value it ends here whatever went wrong.
+        guest.target.address = address?;
+        guest.service = service?;
+        Ok(guest)
+    }
+
+    /// Whether it has not ended by itself.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// What it takes of the machine; zeros where the system does not say.
+    #[must_use]
+    pub fn footprint(&self) -> Footprint {
+        let folder = format!("/proc/{}", self.child.id());
+        let status = fs::read_to_string(format!("{folder}/status")).unwrap_or_default();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let descriptors = fs::read_dir(format!("{folder}/fd")).map_or(0, Iterator::count);
+        let mut footprint = Footprint {
+            resident_kib: resident.map_or(0, |text| numbers(text).next().unwrap_or(0)),
+            descriptors,
+            ..Footprint::default()
+        };
+        for thread in fs::read_dir(format!("{folder}/task")).into_iter().flatten() {
+            let Ok(thread) = thread.map(|entry| entry.path()) else {
+                continue;
+            };
+            let name = fs::read_to_string(thread.join("comm")).unwrap_or_default();
+            if name.trim() == "unikprof" {
+                let times = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
+                let mut times = numbers(&times);
+                footprint.agent_cpu_ns = times.next().unwrap_or(0);
+                footprint.agent_waited_ns = times.next().unwrap_or(0);
+            }
+        }
+        footprint
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The address on the next line that begins with `label`.
+fn told(
+    from: &mut impl BufRead,
+    label: &str,
+    expected: &'static str,
+) -> Result<SocketAddr, SoakError> {
+    loop {
+        let mut line = String::new();
+        let length = from
+            .read_line(&mut line)
+            .map_err(SoakError::io("reading from the guest"))?;
+        let found = line.trim_end();
+        match found.strip_prefix(label).map(str::parse) {
+            Some(Ok(address)) => return Ok(address),
+            // It tells the ids of its keys first.
+            None if length > 0 => {}
+            _ => {
+                return Err(SoakError::Guest {
+                    expected,
+                    found: found.into(),
+                });
+            }
+        }
+    }
+}
+
+fn numbers(text: &str) -> impl Iterator<Item = u64> {
+    text.split_whitespace().filter_map(|word| word.parse().ok())
+}

@@ -1,0 +1,296 @@
+//! A connection to an agent, byte by byte: for peers that do what no client would.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use socket2::SockRef;
+use unikprof_proto::code::refusal;
+use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
+use unikprof_proto::message::Refusal;
+use unikprof_proto::preamble;
+
+/// Longer than the agent waits for anything but a silent session.
+pub const PATIENCE: Duration = Duration::from_secs(15);
+
+/// An open connection.
+#[derive(Debug)]
+pub struct Line {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+/// A frame, owned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnedFrame {
+    /// Its type.
+    pub kind: u16,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+/// How a conversation ended, or that it did not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The agent closed it.
+    Closed,
+    /// The agent cut it.
+    Reset,
+    /// The agent refused something: the code.
+    Refused(u32),
+    /// Nothing came for longer than the patience.
+    Silent,
+    /// What came is nothing that an agent sends.
+    Nonsense,
+    /// No connection was made at all.
+    Unreachable,
+    /// The peer left while everything went well.
+    Left,
+}
+
+impl Line {
+    /// Connects; reads wait for [`PATIENCE`].
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn connect(address: SocketAddr) -> io::Result<Line> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Line {
+            stream,
+            received: Vec::new(),
+        })
+    }
+
+    /// How long reads wait.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn wait_for(&self, patience: Duration) -> io::Result<()> {
+        self.stream.set_read_timeout(Some(patience))
+    }
+
+    /// Takes little at a time from now on: the system keeps no more than this for us.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn keep_little(&self, bytes: usize) -> io::Result<()> {
+        SockRef::from(&self.stream).set_recv_buffer_size(bytes)
+    }
+
+    /// Sends bytes.
+    ///
+    /// # Errors
+    /// The system's: the agent may have closed.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// Sends a message as a frame.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn send_message<'m, M: Message<'m>>(&mut self, message: &M) -> io::Result<()> {
+        self.send(&encoded(message))
+    }
+
+    /// Says that nothing more will be sent.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn half_close(&self) -> io::Result<()> {
+        self.stream.shutdown(Shutdown::Write)
+    }
+
+    /// Goes away without a word: what is under way is lost.
+    pub fn reset(self) {
+        // Without it the connection would be closed in good order, which is as well.
+        let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+    }
+
+    /// Reads so many bytes.
+    ///
+    /// # Errors
+    /// [`End`].
+    pub fn read_exact(&mut self, length: usize) -> Result<Vec<u8>, End> {
+        while self.received.len() < length {
+            self.read_more()?;
+        }
+        Ok(self.received.drain(..length).collect())
+    }
+
+    /// Reads the agent's preamble.
+    ///
+    /// # Errors
+    /// [`End`].
+    pub fn read_preamble(&mut self) -> Result<[u8; preamble::LENGTH], End> {
+        let bytes = self.read_exact(preamble::LENGTH)?;
+        let bytes: [u8; preamble::LENGTH] = bytes.try_into().map_err(|_| End::Nonsense)?;
+        preamble::decode(&bytes).map_err(|_| End::Nonsense)?;
+        Ok(bytes)
+    }
+
+    /// Reads the next frame in the clear.
+    ///
+    /// # Errors
+    /// [`End`].
+    pub fn read_frame(&mut self) -> Result<OwnedFrame, End> {
+        loop {
+            if let Some(frame) = take_frame(&mut self.received)? {
+                return Ok(frame);
+            }
+            self.read_more()?;
+        }
+    }
+
+    /// Reads frames in the clear until there are no more; answers the last refusal, or the end.
+    pub fn read_to_end(&mut self) -> End {
+        let mut last = None;
+        loop {
+            match self.read_frame() {
+                Ok(frame) => last = frame.refusal().or(last),
+                Err(end) => return last.map_or(end, End::Refused),
+            }
+        }
+    }
+
+    fn read_more(&mut self) -> Result<(), End> {
+        let mut buffer = [0; 4096];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => Err(End::Closed),
+            Ok(length) => {
+                self.received.extend_from_slice(&buffer[..length]);
+                Ok(())
+            }
+            Err(error) => Err(End::of(&error)),
+        }
+    }
+}
+
+impl OwnedFrame {
+    /// The code, where it is a refusal.
+    #[must_use]
+    pub fn refusal(&self) -> Option<u32> {
+        self.decode::<Refusal<'_>>().map(|refusal| refusal.code)
+    }
+
+    /// The message in it, where it is one of these.
+    pub fn decode<'f, M: Message<'f>>(&'f self) -> Option<M> {
+        let frame = frame::Frame {
+            kind: self.kind,
+            body: &self.body,
+        };
+        frame::decode(&frame).ok()
+    }
+}
+
+impl End {
+    /// What an error of the stream means.
+    #[must_use]
+    pub fn of(error: &io::Error) -> End {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => End::Silent,
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => End::Reset,
+            _ => End::Closed,
+        }
+    }
+
+    /// For the ledger.
+    #[must_use]
+    pub fn text(self) -> String {
+        match self {
+            End::Closed => "closed".into(),
+            End::Reset => "cut".into(),
+            End::Silent => "silent".into(),
+            End::Nonsense => "nonsense".into(),
+            End::Unreachable => "no connection".into(),
+            End::Left => "served".into(),
+            End::Refused(code) => format!("refused: {}", refusal_name(code)),
+        }
+    }
+}
+
+/// A refusal's code in words.
+fn refusal_name(code: u32) -> &'static str {
+    match code {
+        refusal::NO_COMMON_VERSION => "no common version",
+        refusal::MALFORMED => "malformed",
+        refusal::UNKNOWN_REQUEST => "unknown request",
+        refusal::NO_EPOCH => "no such epoch",
+        refusal::NO_RECORDING => "no recording",
+        refusal::BUSY => "busy",
+        refusal::KEY_NEEDED => "key needed",
+        refusal::BAD_KEY => "bad key",
+        refusal::NOT_ALLOWED => "not allowed",
+        refusal::NOT_KEYED => "not keyed",
+        _ => "something else",
+    }
+}
+
+/// The first frame in `bytes`, which it leaves.
+///
+/// # Errors
+/// [`End::Nonsense`].
+pub(crate) fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<OwnedFrame>, End> {
+    let Some(found) = frame::split(bytes).map_err(|_| End::Nonsense)? else {
+        return Ok(None);
+    };
+    let length = found.length();
+    let owned = OwnedFrame {
+        kind: found.kind,
+        body: found.body.to_vec(),
+    };
+    bytes.drain(..length);
+    Ok(Some(owned))
+}
+
+/// A message as a frame.
+///
+/// # Panics
+/// Where it is longer than any frame, which no message is.
+#[must_use]
+pub fn encoded<'m, M: Message<'m>>(message: &M) -> Vec<u8> {
+    let mut buffer = [0; HEADER + MAX_BODY];
+    let length = frame::encode(message, &mut buffer).expect("messages fit their frames");
+    buffer[..length].to_vec()
+}
+
+/// A frame of any type with any body; its checksum is right.
+#[must_use]
+pub fn framed(kind: u16, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER + body.len());
+    bytes.extend(kind.to_le_bytes());
+    bytes.extend((body.len() as u32).to_le_bytes());
+    let mut checked = bytes.clone();
+    checked.extend(body);
+    bytes.extend(crc32c(&checked).to_le_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+/// CRC-32C, bit by bit.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ (0x82f6_3b78 & 0_u32.wrapping_sub(crc & 1));
+        }
+    }
+    !crc
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use unikprof_proto::message::Acknowledge;
+
+    /// Guards fuzzed frames that are all refused for their checksum and try nothing else.
+    #[test]
+    fn a_frame_made_here_is_one_to_the_codec() {
+        let message = encoded(&Acknowledge { epoch: 300 });
+        assert_eq!(framed(Acknowledge::TYPE, &message[HEADER..]), message);
+    }
+}

@@ -1,0 +1,106 @@
+//! The soak: a guest with a recording always on, under load, on bad lines and among hostile peers,
+//! for as long as asked.
+
+pub mod audit;
+pub mod error;
+pub mod faults;
+pub mod guest;
+pub mod keeper;
+pub mod keyed;
+pub mod latency;
+pub mod ledger;
+pub mod line;
+pub mod peers;
+pub mod phase;
+pub mod program;
+pub mod proxy;
+pub mod random;
+pub mod report;
+pub mod rightful;
+pub mod run;
+pub mod samples;
+pub mod speaker;
+pub mod target;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use clap::Parser;
+
+use error::SoakError;
+use run::{Plan, run};
+
+/// Runs a guest with a recording always on, under load, on bad lines and among hostile peers; prints
+/// what became of it as Markdown. Fails where something was lost uncounted, or somebody got in.
+#[derive(Debug, Parser)]
+#[command(name = "soak")]
+struct Arguments {
+    /// How long
+    #[arg(long, default_value_t = 60.0)]
+    minutes: f64,
+    /// What all chance follows from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The guest asks for no key
+    #[arg(long)]
+    open: bool,
+    /// Where downloads go; they are left there. A folder of the system's for such things otherwise
+    #[arg(long)]
+    folder: Option<PathBuf>,
+}
+
+/// Runs the program with the arguments of this process; fails where something must not be.
+#[must_use]
+pub fn main() -> ExitCode {
+    match soak(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn soak(arguments: &Arguments) -> Result<bool, SoakError> {
+    let [guest, client] = build()?;
+    let folder = match &arguments.folder {
+        Some(folder) => folder.clone(),
+        None => std::env::temp_dir().join(format!("unikprof-soak-{}", std::process::id())),
+    };
+    fs::create_dir_all(&folder).map_err(SoakError::io("making a folder"))?;
+    eprintln!("downloads go to {}", folder.display());
+    let outcome = run(Plan {
+        duration: Duration::from_secs_f64(arguments.minutes.clamp(0.1, 100_000.0) * 60.0),
+        seed: arguments.seed,
+        keyed: !arguments.open,
+        guest,
+        client,
+        folder,
+    })?;
+    println!("{outcome}");
+    Ok(outcome.problems.is_empty())
+}
+
+/// Builds the guest and the client as this program was built; they lie beside it.
+fn build() -> Result<[PathBuf; 2], SoakError> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["build", "--quiet", "--package", "unikprof-tests"])
+        .args(["--bin", "hosted-guest", "--bin", "hosted-client"])
+        .stdin(Stdio::null());
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    let output = command.output().map_err(SoakError::io("running cargo"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(SoakError::Build(said));
+    }
+    let own = std::env::current_exe().map_err(SoakError::io("finding this program"))?;
+    Ok(["hosted-guest", "hosted-client"].map(|name| own.with_file_name(name)))
+}

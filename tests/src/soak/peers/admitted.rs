@@ -1,0 +1,149 @@
+//! Peers that were let in, and misuse it.
+
+use std::time::{Duration, Instant};
+
+use unikprof_proto::code::{message_type, refusal};
+use unikprof_proto::message::{
+    Acknowledge, Check, Dump, Fetch, Hello, Start, Status, Stop, TableBegin,
+};
+
+use super::Visit;
+use crate::soak::line::{End, encoded, framed};
+use crate::soak::random::Random;
+use crate::soak::speaker::{Role, Speaker};
+
+pub(super) fn wrong_checksums(visit: &Visit<'_>, random: &mut Random) -> Result<End, End> {
+    let mut speaker = Speaker::open(visit.target, Role::View)?;
+    for _ in 0..random.below(4) {
+        if speaker.send_message(&Check {}).is_err() {
+            break;
+        }
+    }
+    let kind = random.below(16) as u16;
+    let length = random.below(1_000) as usize;
+    let mut frame = framed(kind, &random.bytes(length));
+    let bit = random.below(8 * frame.len() as u64) as usize;
+    frame[bit / 8] ^= 1 << (bit % 8);
+    let _ = speaker.send(&frame);
+    // The length may have become a longer one: enough for it to be there.
+    let _ = speaker.send(&random.bytes(17_000));
+    Ok(speaker.read_to_end())
+}
+
+/// Requests that end or take a recording: who is open to everybody is not asked these.
+const GRAVE: [u16; 7] = [
+    message_type::START,
+    message_type::STOP,
+    message_type::DUMP,
+    message_type::ACKNOWLEDGE,
+    message_type::TABLE_BEGIN,
+    message_type::TABLE_ROWS,
+    message_type::TABLE_END,
+];
+
+pub(super) fn right_checksums(visit: &Visit<'_>, random: &mut Random) -> Result<End, End> {
+    let mut speaker = Speaker::open(visit.target, Role::View)?;
+    let _ = speaker.line().wait_for(Duration::from_secs(2));
+    for _ in 0..1 + random.below(20) {
+        let kind = match random.below(4) {
+            0 => random.number() as u16,
+            _ => random.below(16) as u16,
+        };
+        if visit.target.keys.is_none() && GRAVE.contains(&kind) {
+            continue;
+        }
+        let bound = random.pick(&[1, 12, 100, 1_000, 1_025, 2_000, 16_384]);
+        let length = random.below(bound) as usize;
+        let body = random.bytes(length);
+        if speaker.send(&framed(kind, &body)).is_err() {
+            break;
+        }
+    }
+    let _ = speaker.line().half_close();
+    Ok(match speaker.read_to_end() {
+        End::Silent => End::Left,
+        end => end,
+    })
+}
+
+/// Asks again and again who the agent is, and leaves the answers where they are: once all buffers are
+/// full the agent does not listen either, and in the end it cuts the connection.
+pub(super) fn slow_reader(visit: &Visit<'_>) -> Result<End, End> {
+    let mut speaker = Speaker::open(visit.target, Role::View)?;
+    let _ = speaker.line().keep_little(2_048);
+    let hellos = encoded(&Hello { client: "soak" }).repeat(32);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(20) && visit.wait(Duration::ZERO) {
+        if let Err(error) = speaker.send(&hellos) {
+            return Ok(End::of(&error));
+        }
+    }
+    Ok(End::Left)
+}
+
+pub(super) fn fetches_for_ever(visit: &Visit<'_>) -> Result<End, End> {
+    let mut speaker = Speaker::open(visit.target, Role::View)?;
+    let began = Instant::now();
+    let mut last = End::Left;
+    while began.elapsed() < Duration::from_secs(4) && visit.wait(Duration::ZERO) {
+        let answer = speaker.ask(&Check {})?;
+        if let Some(code) = answer.refusal() {
+            return Ok(End::Refused(code));
+        }
+        let status: Status<'_> = answer.decode().ok_or(End::Nonsense)?;
+        let epoch = status.first_epoch;
+        if status.epochs == 0 {
+            visit.wait(Duration::from_millis(20));
+            continue;
+        }
+        let fetch = Fetch {
+            epoch,
+            vcpu: 0,
+            node: 1,
+        };
+        let mut frame = speaker.ask(&fetch)?;
+        while frame.kind != message_type::EPOCH_END {
+            if let Some(code) = frame.refusal() {
+                // Its owner has it, and so it is gone.
+                last = End::Refused(code);
+                break;
+            }
+            frame = speaker.read_frame()?;
+        }
+    }
+    Ok(last)
+}
+
+/// Each request that the view key does not allow; then one that it does.
+pub(super) fn view_asks_for_control(visit: &Visit<'_>) -> Result<End, End> {
+    let mut speaker = Speaker::open(visit.target, Role::View)?;
+    let start = Start {
+        name: "mine",
+        period_ns: 1_000_000,
+        mode: 0,
+        depth: 64,
+        duration_ns: 0,
+        delay_ns: 0,
+        flags: 1,
+        caller_table: None,
+    };
+    let requests = [
+        encoded(&start),
+        encoded(&Stop { recording: 0 }),
+        encoded(&Dump { recording: 0 }),
+        encoded(&Acknowledge { epoch: 1 }),
+        encoded(&TableBegin { rows: 10 }),
+    ];
+    for request in requests {
+        speaker.send(&request).map_err(|error| End::of(&error))?;
+        match speaker.read_frame()?.refusal() {
+            Some(refusal::NOT_ALLOWED) => {}
+            Some(other) => return Ok(End::Refused(other)),
+            None => return Ok(End::Nonsense),
+        }
+    }
+    match speaker.ask(&Check {})?.decode::<Status<'_>>() {
+        Some(_) => Ok(End::Refused(refusal::NOT_ALLOWED)),
+        None => Ok(End::Nonsense),
+    }
+}

@@ -1,0 +1,80 @@
+//! What somebody on the way can do to the records of a rightful client.
+
+use unikprof_proto::message::{Check, Hello, Welcome};
+
+use super::Visit;
+use crate::soak::keyed;
+use crate::soak::line::{End, encoded};
+use crate::soak::random::Random;
+
+/// A kind of damage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordDamage {
+    /// A bit is changed.
+    Altered,
+    /// A record comes twice.
+    Replayed,
+    /// Two records change places.
+    Reordered,
+    /// The end of a record is missing, and another follows.
+    Cut,
+}
+
+impl RecordDamage {
+    /// For people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            RecordDamage::Altered => "altered record",
+            RecordDamage::Replayed => "replayed record",
+            RecordDamage::Reordered => "reordered records",
+            RecordDamage::Cut => "cut record",
+        }
+    }
+}
+
+/// One record that is right, so that the conversation is a client's; then those that are not.
+pub(super) fn damaged(
+    damage: RecordDamage,
+    visit: &Visit<'_>,
+    random: &mut Random,
+) -> Result<End, End> {
+    let keys = visit.target.keys.as_ref().ok_or(End::Unreachable)?;
+    let mut line = keyed::open(visit.target, &keys.view)?;
+    let hello = encoded(&Hello { client: "soak" });
+    let first = line.seal(&hello).map_err(|_| End::Nonsense)?;
+    line.send_raw(&first).map_err(|error| End::of(&error))?;
+    let welcome = line.read_frame()?;
+    if let Some(code) = welcome.refusal() {
+        return Ok(End::Refused(code));
+    }
+    let mappings = welcome
+        .decode::<Welcome<'_>>()
+        .map_or(0, |welcome| welcome.mappings);
+    for _ in 0..mappings {
+        line.read_frame()?;
+    }
+    let check = encoded(&Check {});
+    let mut one = line.seal(&check).map_err(|_| End::Nonsense)?;
+    let other = line.seal(&check).map_err(|_| End::Nonsense)?;
+    let bytes = match damage {
+        RecordDamage::Altered => {
+            let bit = random.below(8 * one.len() as u64) as usize;
+            one[bit / 8] ^= 1 << (bit % 8);
+            // A changed length may ask for more than one record has.
+            [one, other, random.bytes(4096)].concat()
+        }
+        RecordDamage::Replayed => [&first[..], &one].concat(),
+        RecordDamage::Reordered => [other, one].concat(),
+        RecordDamage::Cut => {
+            let left = 2 + random.below(one.len() as u64 - 2) as usize;
+            [&one[..left], &other, &random.bytes(4096)].concat()
+        }
+    };
+    // The agent may cut the connection in the middle of it.
+    let _ = line.send_raw(&bytes);
+    match line.read_frame() {
+        Ok(_) => Ok(End::Left),
+        Err(end) => Ok(end),
+    }
+}

@@ -1,0 +1,172 @@
+//! The client's own program.
+
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::error::SoakError;
+use super::speaker::Role;
+use super::target::{KeyFiles, Keys};
+
+/// The client's program with what it needs to talk to one guest.
+#[derive(Debug)]
+pub struct Program {
+    path: PathBuf,
+    keys: Option<KeyFiles>,
+}
+
+/// A client under way.
+pub struct Running {
+    child: Child,
+    words: String,
+}
+
+/// A client that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// Its arguments.
+    pub words: String,
+    /// `None` where a signal ended it.
+    pub code: Option<i32>,
+    /// What it printed.
+    pub said: String,
+}
+
+/// Longer than any client of a soak takes.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+impl Program {
+    /// The program at `path`; the files of its keys are made in `folder`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(path: &Path, folder: &Path, keys: Option<&Keys>) -> io::Result<Program> {
+        let keys = match keys {
+            None => None,
+            Some(keys) => Some(KeyFiles::write(keys, folder)?),
+        };
+        Ok(Program {
+            path: path.into(),
+            keys,
+        })
+    }
+
+    /// Begins `connect ADDRESS WORDS`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn begin(&self, address: SocketAddr, role: Role, words: &[&str]) -> io::Result<Running> {
+        let mut command = Command::new(&self.path);
+        command.args(["connect", &address.to_string()]).args(words);
+        command.args(["--timeout", "5s", "--retry", "20s"]);
+        if let Some(KeyFiles { view, control }) = &self.keys {
+            let key = match role {
+                Role::View => view,
+                Role::Control => control,
+            };
+            command.arg("--key-file").arg(key);
+        }
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        Ok(Running {
+            child,
+            words: words.join(" "),
+        })
+    }
+
+    /// Runs `connect ADDRESS WORDS` to its end.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn run(&self, address: SocketAddr, role: Role, words: &[&str]) -> io::Result<Finished> {
+        self.begin(address, role, words)?.finish()
+    }
+}
+
+impl Running {
+    /// Kills it after a while, unless it has ended; answers whether it was killed.
+    pub fn kill_after(mut self, wait: Duration) -> bool {
+        thread::sleep(wait);
+        let early = matches!(self.child.try_wait(), Ok(None));
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        early
+    }
+
+    /// Sends what Ctrl-C sends after a while, and waits for its end.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn interrupt_after(self, wait: Duration) -> io::Result<Finished> {
+        thread::sleep(wait);
+        let id = self.child.id().to_string();
+        Command::new("kill")
+            .args(["-INT", &id])
+            .stderr(Stdio::null())
+            .status()?;
+        self.finish()
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// The system's, and a client that does not end.
+    pub fn finish(mut self) -> io::Result<Finished> {
+        let end = Instant::now() + PATIENCE;
+        let status = loop {
+            match self.child.try_wait()? {
+                Some(status) => break status,
+                None if Instant::now() > end => {
+                    let _ = self.child.kill();
+                    let _ = self.child.wait();
+                    let text = format!("`{}` did not end in {PATIENCE:?}", self.words);
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+                }
+                None => thread::sleep(Duration::from_millis(3)),
+            }
+        };
+        let mut said = String::new();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            // It says little: the pipe cannot have been full.
+            stderr.read_to_string(&mut said)?;
+        }
+        Ok(Finished {
+            words: self.words,
+            code: status.code(),
+            said,
+        })
+    }
+}
+
+impl Finished {
+    /// How it ended, for the ledger.
+    #[must_use]
+    pub fn outcome(&self) -> String {
+        match self.code {
+            Some(0) => "done".into(),
+            Some(3) => "line lost".into(),
+            Some(4) => "broken protocol".into(),
+            Some(5) => "refused".into(),
+            Some(8) => "kept in part".into(),
+            Some(130) => "interrupted".into(),
+            Some(code) => format!("code {code}"),
+            None => "killed".into(),
+        }
+    }
+
+    /// As an error, where it must have been done.
+    #[must_use]
+    pub fn into_error(self) -> SoakError {
+        SoakError::Client {
+            words: self.words,
+            code: self.code,
+            said: self.said,
+        }
+    }
+}

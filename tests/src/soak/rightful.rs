@@ -1,0 +1,244 @@
+//! Rightful clients: those that come and go, and one that wants to know how fast it gets in.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use unikprof_proto::code::message_type;
+use unikprof_proto::message::{Check, Hello, Status, Welcome};
+
+use super::error::SoakError;
+use super::ledger::Ledger;
+use super::line::{End, OwnedFrame};
+use super::phase::{Phase, Phases};
+use super::program::Program;
+use super::random::Random;
+use super::speaker::{Role, Speaker};
+use super::target::Target;
+
+/// The subject of rightful clients in the ledger.
+pub const CLIENTS: &str = "clients";
+
+/// How often somebody who was turned away comes again.
+const TRIES: u32 = 600;
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// Does something over a conversation, and again where the agent had no room for it.
+///
+/// # Errors
+/// [`SoakError::NotServed`] after half a minute of that.
+pub fn served<T>(
+    target: &Target,
+    role: Role,
+    what: &'static str,
+    mut doing: impl FnMut(&mut Speaker) -> Result<T, End>,
+) -> Result<T, SoakError> {
+    let mut last = End::Unreachable;
+    let began = Instant::now();
+    let mut tries = 0;
+    while tries < TRIES && began.elapsed() < Duration::from_secs(60) {
+        tries += 1;
+        match Speaker::open(target, role).and_then(|mut speaker| doing(&mut speaker)) {
+            Ok(done) => return Ok(done),
+            Err(end) => last = end,
+        }
+        thread::sleep(AGAIN);
+    }
+    Err(SoakError::NotServed { what, tries, last })
+}
+
+/// Asks for the recorder's state; answers the frame, which is one.
+///
+/// # Errors
+/// [`End`].
+pub fn check(speaker: &mut Speaker) -> Result<OwnedFrame, End> {
+    let answer = speaker.ask(&Check {})?;
+    match answer.refusal() {
+        Some(code) => Err(End::Refused(code)),
+        None if answer.decode::<Status<'_>>().is_some() => Ok(answer),
+        None => Err(End::Nonsense),
+    }
+}
+
+/// How long a rightful client took to be answered, by phase.
+#[derive(Debug, Default)]
+pub struct Entries(Mutex<Vec<(Phase, Duration)>>);
+
+impl Entries {
+    /// Comes again and again, with the control key.
+    ///
+    /// # Errors
+    /// [`SoakError::NotServed`].
+    pub fn keep_coming(
+        &self,
+        target: &Target,
+        phases: &Phases,
+        stop: &AtomicBool,
+    ) -> Result<(), SoakError> {
+        while !stop.load(Ordering::Relaxed) {
+            let phase = phases.current();
+            let began = Instant::now();
+            served(target, Role::Control, "a check", check)?;
+            let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            entries.push((phase, began.elapsed()));
+            drop(entries);
+            thread::sleep(Duration::from_millis(500));
+        }
+        Ok(())
+    }
+
+    /// How many got in during a phase, how long half of them took, and the longest.
+    #[must_use]
+    pub fn of(&self, phase: Phase) -> (usize, Duration, Duration) {
+        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut took: Vec<Duration> = entries
+            .iter()
+            .filter(|(of, _)| *of == phase)
+            .map(|(_, took)| *took)
+            .collect();
+        took.sort_unstable();
+        let at = |index: usize| took.get(index).copied().unwrap_or_default();
+        (
+            took.len(),
+            at(took.len() / 2),
+            took.last().copied().unwrap_or_default(),
+        )
+    }
+}
+
+/// Clients that come and go, over good lines and bad ones.
+pub struct Comers<'c> {
+    /// The client's program.
+    pub program: &'c Program,
+    /// The guest.
+    pub target: &'c Target,
+    /// A line to it with faults.
+    pub faulty: SocketAddr,
+    /// What they do is noted here.
+    pub ledger: &'c Ledger,
+    /// Set when everybody is to leave.
+    pub stop: &'c AtomicBool,
+}
+
+impl Comers<'_> {
+    /// Comes and goes until told to stop.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn keep_coming(&self, random: &mut Random) -> Result<(), SoakError> {
+        while !self.stop.load(Ordering::Relaxed) {
+            self.come_once(random)?;
+            thread::sleep(Duration::from_millis(random.below(250)));
+        }
+        Ok(())
+    }
+
+    fn come_once(&self, random: &mut Random) -> Result<(), SoakError> {
+        let role = random.pick(&[Role::View, Role::Control]);
+        let bad = Target {
+            address: self.faulty,
+            keys: self.target.keys.clone(),
+        };
+        let patience = Duration::from_secs(4);
+        match random.below(16) {
+            0 => self.program(self.target.address, role, &["info"], random)?,
+            1 => self.program(self.target.address, role, &["check"], random)?,
+            2 => self.program(self.faulty, role, &["info"], random)?,
+            3 => self.program(self.faulty, role, &["check"], random)?,
+            4 => self.start(random.pick(&[self.target.address, self.faulty]))?,
+            5 => {
+                let end = Speaker::open(self.target, role).and_then(|mut speaker| {
+                    let sent = speaker.send_message(&Hello { client: "soak" });
+                    sent.map_err(|error| End::of(&error))?;
+                    // In the middle of an answer.
+                    let bytes = random.below(300) as usize;
+                    speaker.line().read_exact(bytes)
+                });
+                self.count("vanishes in an answer", end.map(drop));
+            }
+            6..=10 => {
+                let end = Speaker::open(&bad, role).and_then(|mut speaker| {
+                    let _ = speaker.line().wait_for(patience);
+                    hello(&mut speaker)
+                });
+                self.count("hello over a bad line", end);
+            }
+            _ => {
+                let end = Speaker::open(&bad, role).and_then(|mut speaker| {
+                    let _ = speaker.line().wait_for(patience);
+                    check(&mut speaker)
+                });
+                self.count("check over a bad line", end.map(drop));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the program; now and then it is killed.
+    fn program(
+        &self,
+        address: SocketAddr,
+        role: Role,
+        words: &[&str],
+        random: &mut Random,
+    ) -> Result<(), SoakError> {
+        let failed = |source| SoakError::Io {
+            what: "running the client",
+            source,
+        };
+        let running = self.program.begin(address, role, words).map_err(failed)?;
+        let word = words.first().copied().unwrap_or_default();
+        if random.below(3) == 0 {
+            let killed = running.kill_after(Duration::from_millis(random.below(30)));
+            let outcome = if killed { "killed" } else { "done before" };
+            self.ledger
+                .count(CLIENTS, format!("{word}, to be killed"), outcome);
+        } else {
+            let finished = running.finish().map_err(failed)?;
+            let how = if address == self.faulty {
+                " over a bad line"
+            } else {
+                ""
+            };
+            self.ledger
+                .count(CLIENTS, format!("{word}{how}"), finished.outcome());
+        }
+        Ok(())
+    }
+
+    /// A second recording; only by those who may not, since between two recordings it would begin.
+    fn start(&self, address: SocketAddr) -> Result<(), SoakError> {
+        if self.target.keys.is_none() {
+            return Ok(());
+        }
+        let finished = self
+            .program
+            .run(address, Role::View, &["start", "--name", "second"])
+            .map_err(SoakError::io("running the client"))?;
+        self.ledger
+            .count(CLIENTS, "start with the view key", finished.outcome());
+        Ok(())
+    }
+
+    fn count(&self, kind: &str, end: Result<(), End>) {
+        let outcome = end.map_or_else(End::text, |()| "done".into());
+        self.ledger.count(CLIENTS, kind, outcome);
+    }
+}
+
+/// Asks who the agent is, and reads all of the answer.
+fn hello(speaker: &mut Speaker) -> Result<(), End> {
+    let answer = speaker.ask(&Hello { client: "soak" })?;
+    if let Some(code) = answer.refusal() {
+        return Err(End::Refused(code));
+    }
+    let welcome: Welcome<'_> = answer.decode().ok_or(End::Nonsense)?;
+    for _ in 0..welcome.mappings {
+        if speaker.read_frame()?.kind != message_type::MAPPING {
+            return Err(End::Nonsense);
+        }
+    }
+    Ok(())
+}

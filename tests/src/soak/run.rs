@@ -1,0 +1,341 @@
+//! All of it at once.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::audit::{Audit, Sum};
+use super::error::SoakError;
+use super::guest::Guest;
+use super::keeper::{Counted, Keeper};
+use super::latency::Latencies;
+use super::ledger::Ledger;
+use super::peers::{Overheard, Peer, Visit};
+use super::phase::{Phase, Phases};
+use super::program::Program;
+use super::proxy::FaultyLine;
+use super::random::Random;
+use super::rightful::{Comers, Entries};
+use super::samples::Sample;
+use super::target::{Keys, Target};
+
+/// The subject of hostile peers in the ledger.
+pub const PEERS: &str = "peers";
+
+/// What a soak is to do.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// How long it lasts.
+    pub duration: Duration,
+    /// What all chance follows from.
+    pub seed: u64,
+    /// Whether the guest asks for keys.
+    pub keyed: bool,
+    /// The program `hosted-guest`.
+    pub guest: PathBuf,
+    /// The program `hosted-client`.
+    pub client: PathBuf,
+    /// Where downloads go; a folder that exists.
+    pub folder: PathBuf,
+}
+
+/// What a soak has seen.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was asked for.
+    pub plan: Plan,
+    /// Once a minute, or more often where it is short; the last one when everybody had left.
+    pub samples: Vec<Sample>,
+    /// The guest's own service.
+    pub latencies: Latencies,
+    /// How fast a rightful client gets in.
+    pub entries: Entries,
+    /// What was tried.
+    pub ledger: Arc<Ledger>,
+    /// All downloads.
+    pub audit: Audit,
+    /// What each always-on recording came to.
+    pub recordings: Vec<(u64, Sum)>,
+    /// Requests to the guest's own service.
+    pub requests: u64,
+    /// How many cuts there were, each a byte further than the one before.
+    pub cuts: u64,
+    /// What must not be.
+    pub problems: Vec<String>,
+}
+
+/// How many hostile peers there are at a time.
+const HOSTILE: u64 = 5;
+/// How many rightful clients come and go at a time.
+const COMERS: u64 = 2;
+/// The longest phase.
+const PHASE: Duration = Duration::from_secs(15);
+/// The longest recording.
+const SHIFT: Duration = Duration::from_secs(300);
+
+/// Runs a soak.
+///
+/// # Errors
+/// [`SoakError`] where it cannot begin; whatever goes wrong later is in the outcome.
+pub fn run(plan: Plan) -> Result<Outcome, SoakError> {
+    let keys = plan
+        .keyed
+        .then(|| Keys::draw(&mut Random::stream(plan.seed, 0)));
+    let mut guest = Guest::start(&plan.guest, "service", &plan.folder, keys.clone())?;
+    let decoy = Guest::start(&plan.guest, "idle", &plan.folder, keys.clone())?;
+    let program = Program::new(&plan.client, &plan.folder, keys.as_ref())
+        .map_err(SoakError::io("writing the keys"))?;
+    let downloads = plan.folder.join("downloads");
+    fs::create_dir_all(&downloads).map_err(SoakError::io("making a folder for downloads"))?;
+    let ledger = Arc::new(Ledger::default());
+    let faulty = FaultyLine::to(
+        guest.target.address,
+        plan.keyed,
+        Random::stream(plan.seed, 1).number(),
+        Arc::clone(&ledger),
+    )
+    .map_err(SoakError::io("making a faulty line"))?;
+    let soak = Soak {
+        guest: &guest,
+        decoy: &decoy.target,
+        program: &program,
+        faulty: &faulty,
+        downloads: &downloads,
+        ledger: &ledger,
+        seed: plan.seed,
+        duration: plan.duration,
+        phases: Phases::default(),
+        overheard: Overheard::default(),
+        stop: AtomicBool::new(false),
+        peers_stop: AtomicBool::new(false),
+        latencies: Latencies::default(),
+        entries: Entries::default(),
+        problems: Mutex::default(),
+    };
+    let (mut samples, counted, requests) = soak.all();
+    let Soak {
+        latencies,
+        entries,
+        problems,
+        ..
+    } = soak;
+    let mut problems = problems
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    match calm(&guest, plan.duration) {
+        Ok(sample) => samples.push(sample),
+        Err(error) => problems.push(format!("at the end: {error}")),
+    }
+    if !guest.is_alive() {
+        problems.push("the guest has ended".into());
+    }
+    let mut audit = Audit::folder(&downloads)?;
+    let recordings = counted
+        .iter()
+        .map(|counted| {
+            let sum = audit.compare(counted.recording, &counted.counters);
+            (counted.recording, sum)
+        })
+        .collect();
+    problems.append(&mut audit.wrong);
+    let cuts = faulty.cuts();
+    drop(faulty);
+    Ok(Outcome {
+        plan,
+        samples,
+        latencies,
+        entries,
+        ledger,
+        audit,
+        recordings,
+        requests,
+        cuts,
+        problems,
+    })
+}
+
+/// Waits until everybody has left, and looks once more.
+fn calm(guest: &Guest, at: Duration) -> Result<Sample, SoakError> {
+    // Longer than an agent keeps anybody who does not read.
+    let end = Instant::now() + Duration::from_secs(70);
+    loop {
+        let sample = Sample::take(guest, at)?;
+        if sample.sessions == 1 || Instant::now() > end {
+            return Ok(sample);
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+struct Soak<'s> {
+    guest: &'s Guest,
+    decoy: &'s Target,
+    program: &'s Program,
+    faulty: &'s FaultyLine,
+    downloads: &'s Path,
+    ledger: &'s Ledger,
+    seed: u64,
+    duration: Duration,
+    phases: Phases,
+    overheard: Overheard,
+    /// For all that is rightful.
+    stop: AtomicBool,
+    /// For hostile peers: they leave first.
+    peers_stop: AtomicBool,
+    latencies: Latencies,
+    entries: Entries,
+    problems: Mutex<Vec<String>>,
+}
+
+impl Soak<'_> {
+    /// Runs all threads to their ends.
+    fn all(&self) -> (Vec<Sample>, Vec<Counted>, u64) {
+        thread::scope(|scope| {
+            let keeper = scope.spawn(|| {
+                let keeper = Keeper {
+                    program: self.program,
+                    target: &self.guest.target,
+                    faulty: self.faulty.address,
+                    folder: self.downloads,
+                    ledger: self.ledger,
+                    stop: &self.stop,
+                    shift: SHIFT.min(self.duration / 3),
+                };
+                keeper.keep(&mut Random::stream(self.seed, 2))
+            });
+            let load = self.guest.service.map(|service| {
+                scope.spawn(move || self.latencies.drive(service, &self.phases, &self.stop))
+            });
+            let entrant = scope.spawn(|| {
+                let target = &self.guest.target;
+                self.entries.keep_coming(target, &self.phases, &self.stop)
+            });
+            let comers: Vec<_> = (0..COMERS)
+                .map(|number| {
+                    scope.spawn(move || {
+                        let comers = Comers {
+                            program: self.program,
+                            target: &self.guest.target,
+                            faulty: self.faulty.address,
+                            ledger: self.ledger,
+                            stop: &self.stop,
+                        };
+                        comers.keep_coming(&mut Random::stream(self.seed, 10 + number))
+                    })
+                })
+                .collect();
+            let hostile: Vec<_> = (0..HOSTILE)
+                .map(|number| scope.spawn(move || self.hostile(number)))
+                .collect();
+            let samples = self.watch();
+            self.peers_stop.store(true, Ordering::Relaxed);
+            self.phases.set(Phase::Quiet);
+            for peer in hostile {
+                self.join("a hostile peer", peer.join().map(Ok::<(), SoakError>));
+            }
+            self.stop.store(true, Ordering::Relaxed);
+            let counted = self.join("the always-on recording", keeper.join());
+            let requests = match load {
+                Some(load) => self.join("the guest's own service", load.join()),
+                None => None,
+            };
+            self.join("a client that comes in", entrant.join());
+            for comer in comers {
+                self.join("clients that come and go", comer.join());
+            }
+            (samples, counted.unwrap_or_default(), requests.unwrap_or(0))
+        })
+    }
+
+    /// Goes through the phases and looks once a minute, until the time is over.
+    fn watch(&self) -> Vec<Sample> {
+        let began = Instant::now();
+        let phase = PHASE.min(self.duration / 8);
+        let every = Duration::from_secs(60).min(self.duration / 6);
+        let mut samples = Vec::new();
+        let mut next = Duration::ZERO;
+        while began.elapsed() < self.duration {
+            let at = began.elapsed();
+            // Half of the time under attack.
+            let part = at.as_millis() / phase.as_millis().max(1) % 4;
+            self.phases.set(match part {
+                0 => Phase::Quiet,
+                1 => Phase::Elsewhere,
+                _ => Phase::Attack,
+            });
+            if at >= next {
+                next += every;
+                match Sample::take(self.guest, at) {
+                    Ok(sample) => samples.push(sample),
+                    Err(error) => self.problem(format!("after {at:?}: {error}")),
+                }
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        samples
+    }
+
+    /// Visits as one hostile peer after the other.
+    fn hostile(&self, number: u64) {
+        let mut random = Random::stream(self.seed, 100 + number);
+        let target = &self.guest.target;
+        let kinds = Peer::all_for(target);
+        while !self.peers_stop.load(Ordering::Relaxed) {
+            let (target, phase) = match self.phases.current() {
+                Phase::Quiet => {
+                    thread::sleep(Duration::from_millis(20));
+                    continue;
+                }
+                Phase::Elsewhere => (self.decoy, Phase::Elsewhere),
+                Phase::Attack => (target, Phase::Attack),
+            };
+            let peer = random.pick(&kinds);
+            let visit = Visit {
+                target,
+                overheard: &self.overheard,
+                stop: &self.peers_stop,
+            };
+            for end in peer.visit(&visit, &mut random) {
+                if phase == Phase::Attack {
+                    self.ledger.count(PEERS, peer.name(), end.text());
+                }
+                if peer.got_in(end) {
+                    self.problem(format!("{}: {}", peer.name(), end.text()));
+                }
+            }
+            thread::sleep(Duration::from_millis(random.below(30)));
+        }
+    }
+
+    fn problem(&self, problem: String) {
+        // So many say enough.
+        const MOST: usize = 100;
+        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        if problems.len() < MOST {
+            eprintln!("problem: {problem}");
+            problems.push(problem);
+        }
+    }
+
+    /// What a thread came to; its failure is a problem.
+    fn join<T, E: std::fmt::Display>(
+        &self,
+        who: &str,
+        ended: thread::Result<Result<T, E>>,
+    ) -> Option<T> {
+        match ended {
+            Ok(Ok(done)) => Some(done),
+            Ok(Err(error)) => {
+                self.problem(format!("{who}: {error}"));
+                None
+            }
+            Err(_) => {
+                self.problem(format!("{who}: its thread panicked"));
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What is looked at once a minute.
+
+use std::time::Duration;
+
+use unikprof_proto::message::{Counters, Peers, Status};
+
+use super::error::SoakError;
+use super::guest::{Footprint, Guest};
+use super::line::End;
+use super::rightful::{check, served};
+use super::speaker::Role;
+
+/// The guest at one moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample {
+    /// Since the soak began.
+    pub at: Duration,
+    /// What the system says.
+    pub footprint: Footprint,
+    /// What became of the agent's peers.
+    pub peers: Peers,
+    /// The agent's own network work, in ns.
+    pub server_ns: u64,
+    /// The longest piece of it, in ns.
+    pub server_longest_ns: u64,
+    /// The counters of the recording that runs.
+    pub counters: Counters,
+    /// Its id.
+    pub recording: u64,
+    /// Stack nodes in use and in all.
+    pub nodes: (u64, u64),
+    /// Open sessions, this one included.
+    pub sessions: u32,
+}
+
+impl Sample {
+    /// Looks, as a client with the view key would.
+    ///
+    /// # Errors
+    /// [`SoakError::NotServed`].
+    pub fn take(guest: &Guest, at: Duration) -> Result<Sample, SoakError> {
+        let frame = served(&guest.target, Role::View, "a check", check)?;
+        let status: Option<Status<'_>> = frame.decode();
+        let status = status.ok_or(SoakError::NotServed {
+            what: "a check",
+            tries: 1,
+            last: End::Nonsense,
+        })?;
+        Ok(Sample {
+            at,
+            footprint: guest.footprint(),
+            peers: status.peers,
+            server_ns: status.server_ns,
+            server_longest_ns: status.server_longest_ns,
+            counters: status.counters,
+            recording: status.recording,
+            nodes: (status.nodes_used, status.nodes_capacity),
+            sessions: status.sessions,
+        })
+    }
+}

@@ -1,0 +1,105 @@
+//! A conversation that the agent has let in, with or without a key.
+
+use std::io;
+
+use unikprof_proto::frame::Message;
+use unikprof_proto::preamble;
+
+use super::keyed::{self, KeyedLine};
+use super::line::{End, Line, OwnedFrame, encoded};
+use super::target::Target;
+
+/// Which key to bring where one is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The one that may look.
+    View,
+    /// The one that may do everything.
+    Control,
+}
+
+/// A conversation in which frames are exchanged.
+pub enum Speaker {
+    /// In the clear.
+    Open(Line),
+    /// Under a key.
+    Keyed(Box<KeyedLine>),
+}
+
+impl Speaker {
+    /// Begins one as the target asks for.
+    ///
+    /// # Errors
+    /// [`End`].
+    pub fn open(target: &Target, role: Role) -> Result<Speaker, End> {
+        let Some(keys) = &target.keys else {
+            let mut line = Line::connect(target.address).map_err(|_| End::Unreachable)?;
+            line.send(&preamble::encode(preamble::OPEN))
+                .map_err(|error| End::of(&error))?;
+            line.read_preamble()?;
+            return Ok(Speaker::Open(line));
+        };
+        let key = match role {
+            Role::View => &keys.view,
+            Role::Control => &keys.control,
+        };
+        let line = keyed::open(target, key)?;
+        Ok(Speaker::Keyed(Box::new(line)))
+    }
+
+    /// Sends bytes of frames.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Speaker::Open(line) => line.send(bytes),
+            Speaker::Keyed(line) => line.send(bytes),
+        }
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn send_message<'m, M: Message<'m>>(&mut self, message: &M) -> io::Result<()> {
+        self.send(&encoded(message))
+    }
+
+    /// Reads the next frame.
+    ///
+    /// # Errors
+    /// [`End`].
+    pub fn read_frame(&mut self) -> Result<OwnedFrame, End> {
+        match self {
+            Speaker::Open(line) => line.read_frame(),
+            Speaker::Keyed(line) => line.read_frame(),
+        }
+    }
+
+    /// Sends a request and reads the frame that answers it.
+    ///
+    /// # Errors
+    /// [`End`].
+    pub fn ask<'m, M: Message<'m>>(&mut self, request: &M) -> Result<OwnedFrame, End> {
+        self.send_message(request)
+            .map_err(|error| End::of(&error))?;
+        self.read_frame()
+    }
+
+    /// Reads frames until there are no more; answers the last refusal, or the end.
+    pub fn read_to_end(&mut self) -> End {
+        match self {
+            Speaker::Open(line) => line.read_to_end(),
+            Speaker::Keyed(line) => line.read_to_end(),
+        }
+    }
+
+    /// The connection below.
+    pub fn line(&mut self) -> &mut Line {
+        match self {
+            Speaker::Open(line) => line,
+            Speaker::Keyed(line) => line.line(),
+        }
+    }
+}

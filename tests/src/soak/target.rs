@@ -1,0 +1,95 @@
+//! A guest's agent as its peers see it: an address, and the keys that open it.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use blake2::{Blake2s256, Digest};
+use unikprof_proto::secure::{KEY, KEY_ID, KEY_ID_CONTEXT};
+
+use super::random::Random;
+
+/// Where an agent listens, and what it asks for.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// Where to connect.
+    pub address: SocketAddr,
+    /// Its keys; `None` where it is open.
+    pub keys: Option<Keys>,
+}
+
+/// The keys of a guest, one for each role.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    /// May do everything.
+    pub control: TestKey,
+    /// May look.
+    pub view: TestKey,
+}
+
+/// A key that protects nothing but a test's guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TestKey(pub [u8; KEY]);
+
+/// The files that keys lie in.
+#[derive(Debug, Clone)]
+pub struct KeyFiles {
+    /// Of the key that may look.
+    pub view: PathBuf,
+    /// Of the one that may do everything.
+    pub control: PathBuf,
+}
+
+impl KeyFiles {
+    /// Writes both keys into `folder`, for nobody else to read.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(keys: &Keys, folder: &Path) -> io::Result<KeyFiles> {
+        let file = |name: &str, key: &TestKey| -> io::Result<PathBuf> {
+            let path = folder.join(name);
+            fs::write(&path, key.text() + "\n")?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+            Ok(path)
+        };
+        Ok(KeyFiles {
+            view: file("view.key", &keys.view)?,
+            control: file("control.key", &keys.control)?,
+        })
+    }
+}
+
+impl Keys {
+    /// Two keys.
+    pub fn draw(random: &mut Random) -> Keys {
+        Keys {
+            control: TestKey(random.key()),
+            view: TestKey(random.key()),
+        }
+    }
+}
+
+impl TestKey {
+    /// As both sides name it in the clear.
+    #[must_use]
+    pub fn id(&self) -> [u8; KEY_ID] {
+        let mut hash = Blake2s256::new();
+        hash.update(KEY_ID_CONTEXT);
+        hash.update(self.0);
+        let hash = hash.finalize();
+        std::array::from_fn(|index| hash[index])
+    }
+
+    /// As files hold it.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::from("unikprof-key-1:");
+        for byte in self.0 {
+            // Writing to a string does not fail.
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
+    }
+}
