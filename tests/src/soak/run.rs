@@ -132,6 +132,7 @@ pub fn run(plan: Plan) -> Result<Outcome, SoakError> {
     if !guest.is_alive() {
         problems.push("the guest has ended".into());
     }
+    problems.extend(growth(&samples));
     let mut audit = Audit::folder(&downloads)?;
     let recordings = counted
         .iter()
@@ -155,6 +156,42 @@ pub fn run(plan: Plan) -> Result<Outcome, SoakError> {
         cuts,
         problems,
     })
+}
+
+/// What the guest has more of at the end than before, where it should not: memory since the first
+/// quarter, by when all of it was used once, and descriptors since the start.
+fn growth(samples: &[Sample]) -> Vec<String> {
+    /// The guest's own service keeps documents, whose sizes differ.
+    const MEMORY_KIB: u64 = 2_048;
+    const DESCRIPTORS: usize = 2;
+    let (Some(first), Some(quarter), Some(last)) = (
+        samples.first(),
+        samples.get(samples.len() / 4),
+        samples.last(),
+    ) else {
+        return vec!["nothing was looked at".into()];
+    };
+    let mut grown = Vec::new();
+    let [before, after] = [quarter, last].map(|sample| sample.footprint.resident_kib);
+    // A short soak is over before everything was used once.
+    if after > before + MEMORY_KIB && last.at >= Duration::from_secs(600) {
+        grown.push(format!(
+            "the guest's memory grew from {before} to {after} KiB"
+        ));
+    }
+    let [before, after] = [first, last].map(|sample| sample.footprint.descriptors);
+    if after > before + DESCRIPTORS {
+        grown.push(format!(
+            "the guest's descriptors grew from {before} to {after}"
+        ));
+    }
+    if last.sessions != 1 {
+        let sessions = last.sessions - 1;
+        grown.push(format!(
+            "{sessions} sessions were left when everybody had gone"
+        ));
+    }
+    grown
 }
 
 /// Waits until everybody has left, and looks once more.
@@ -269,7 +306,10 @@ impl Soak<'_> {
             if at >= next {
                 next += every;
                 match Sample::take(self.guest, at) {
-                    Ok(sample) => samples.push(sample),
+                    Ok(sample) => {
+                        eprintln!("{sample}");
+                        samples.push(sample);
+                    }
                     Err(error) => self.problem(format!("after {at:?}: {error}")),
                 }
             }

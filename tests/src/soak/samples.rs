@@ -1,5 +1,6 @@
 //! What is looked at once a minute.
 
+use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use unikprof_proto::message::{Counters, Peers, Status};
@@ -57,5 +58,26 @@ impl Sample {
             nodes: (status.nodes_used, status.nodes_capacity),
             sessions: status.sessions,
         })
+    }
+}
+
+/// One line, for who waits.
+impl Display for Sample {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Footprint {
+            resident_kib,
+            descriptors,
+            ..
+        } = self.footprint;
+        write!(
+            f,
+            "{:>5} s: {resident_kib} KiB, {descriptors} descriptors, {} sessions, longest poll {} µs, \
+             {} ms of network work, {} peers refused or cut",
+            self.at.as_secs(),
+            self.sessions,
+            self.server_longest_ns / 1_000,
+            self.server_ns / 1_000_000,
+            self.peers.connections()
+        )
     }
 }
