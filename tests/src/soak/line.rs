@@ -72,6 +72,14 @@ impl Line {
         self.stream.set_read_timeout(Some(patience))
     }
 
+    /// How long writes wait.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn insist_for(&self, patience: Duration) -> io::Result<()> {
+        self.stream.set_write_timeout(Some(patience))
+    }
+
     /// Takes little at a time from now on: the system keeps no more than this for us.
     ///
     /// # Errors

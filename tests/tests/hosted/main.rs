@@ -8,6 +8,7 @@ mod attribution;
 mod callers;
 mod demo;
 mod hostile;
+mod hostile_keyed;
 mod idle;
 mod keyed;
 mod kinds_of_time;

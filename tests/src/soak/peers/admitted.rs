@@ -70,10 +70,12 @@ pub(super) fn right_checksums(visit: &Visit<'_>, random: &mut Random) -> Result<
 /// full the agent does not listen either, and in the end it cuts the connection.
 pub(super) fn slow_reader(visit: &Visit<'_>) -> Result<End, End> {
     let mut speaker = Speaker::open(visit.target, Role::View)?;
-    let _ = speaker.line().keep_little(2_048);
+    let _ = speaker.line().keep_little(65_536);
+    // The system's buffers between us take some time to be full, and then the agent waits for 10 s.
+    let _ = speaker.line().insist_for(Duration::from_secs(60));
     let hellos = encoded(&Hello { client: "soak" }).repeat(32);
     let began = Instant::now();
-    while began.elapsed() < Duration::from_secs(20) && visit.wait(Duration::ZERO) {
+    while began.elapsed() < Duration::from_secs(60) && visit.wait(Duration::ZERO) {
         if let Err(error) = speaker.send(&hellos) {
             return Ok(End::of(&error));
         }

@@ -17,6 +17,7 @@ use super::wait_until;
 pub(crate) struct Client {
     address: SocketAddr,
     folder: TempDir,
+    key: Option<PathBuf>,
 }
 
 /// A client under way; it is killed when the value is dropped.
@@ -41,6 +42,15 @@ impl Client {
         Client {
             address,
             folder: TempDir::with_prefix("unikprof-hosted-").unwrap(),
+            key: None,
+        }
+    }
+
+    /// The same, showing the key in a file.
+    pub(crate) fn with_key(self, file: &Path) -> Client {
+        Client {
+            key: Some(file.into()),
+            ..self
         }
     }
 
@@ -61,6 +71,9 @@ impl Client {
     pub(crate) fn begin(&self, words: &[impl AsRef<OsStr>]) -> RunningClient {
         let mut command = self.command();
         command.arg("connect").arg(self.address.to_string());
+        if let Some(key) = &self.key {
+            command.arg("--key-file").arg(key);
+        }
         RunningClient::spawn(command.args(words))
     }
 

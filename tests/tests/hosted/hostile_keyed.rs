@@ -1,0 +1,462 @@
+//! Whoever else reaches the port of a guest with keys: what each of them gets, that it is counted and
+//! told, and that a client who has a session does not notice.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use unikprof_client::recording::Completeness;
+use unikprof_proto::code::{message_type, refusal};
+use unikprof_proto::message::{Check, Fetch, Hello, Pending, Status, Stop};
+use unikprof_tests::soak::keyed::{self, Begun};
+use unikprof_tests::soak::line::{End, Line};
+use unikprof_tests::soak::peers::{Overheard, Peer, RecordDamage, Visit};
+use unikprof_tests::soak::random::Random;
+use unikprof_tests::soak::rightful::check;
+use unikprof_tests::soak::speaker::{Role, Speaker};
+use unikprof_tests::soak::target::{KeyFiles, Keys, Target};
+
+use crate::harness::{Client, Guest, wait_until};
+
+/// A guest with keys, a client of each, and a session that was there before everybody else.
+struct Scene {
+    guest: Guest,
+    target: Target,
+    client: Client,
+    bystander: Speaker,
+    random: Random,
+    overheard: Overheard,
+    stop: AtomicBool,
+    _keys: TempDir,
+}
+
+impl Scene {
+    fn new(seed: u64) -> Scene {
+        let mut random = Random::new(seed);
+        let keys = Keys::draw(&mut random);
+        let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
+        let KeyFiles { view, control } = KeyFiles::write(&keys, folder.path()).unwrap();
+        let guest = Guest::start_with_keys("shares", &view, &control);
+        let client = guest.client().with_key(&control);
+        let target = Target {
+            address: guest.address(),
+            keys: Some(keys),
+        };
+        let mut bystander = Speaker::open(&target, Role::Control).unwrap();
+        check(&mut bystander).unwrap();
+        Scene {
+            guest,
+            target,
+            client,
+            bystander,
+            random,
+            overheard: Overheard::default(),
+            stop: AtomicBool::new(false),
+            _keys: folder,
+        }
+    }
+
+    fn keys(&self) -> &Keys {
+        self.target.keys.as_ref().unwrap()
+    }
+
+    /// Visits as this peer, so often.
+    fn visit(&mut self, peer: Peer, times: usize) -> Vec<End> {
+        let visit = Visit {
+            target: &self.target,
+            overheard: &self.overheard,
+            stop: &self.stop,
+        };
+        (0..times)
+            .flat_map(|_| peer.visit(&visit, &mut self.random))
+            .collect()
+    }
+
+    /// Waits until `check` tells so many of a kind; then the session that was there before and a new one
+    /// are both served.
+    fn expect_told(&mut self, kind: &str, count: u64) {
+        let told = self
+            .client
+            .wait_for_status(kind, |status| status["peers"][kind].as_u64() >= Some(count));
+        assert_eq!(told["peers"][kind], count, "{told:#}");
+        self.expect_undisturbed();
+    }
+
+    fn expect_undisturbed(&mut self) {
+        check(&mut self.bystander).unwrap();
+        self.guest.assert_alive();
+    }
+
+    fn peers(&self) -> Value {
+        self.client.status()["peers"].clone()
+    }
+}
+
+#[test]
+fn a_wrong_key_is_refused() {
+    let mut scene = Scene::new(1);
+    let ends = scene.visit(Peer::WrongKey, 5);
+    assert_eq!(ends, [End::Refused(refusal::BAD_KEY); 5]);
+    scene.expect_told("bad_key", 5);
+}
+
+/// Guards an answer that tells a stranger which keys there are.
+#[test]
+fn an_unknown_key_is_refused_as_a_wrong_one_is() {
+    let mut scene = Scene::new(2);
+    let mut answer = |id| {
+        let (mut line, theirs) = keyed::greet(&scene.target).unwrap();
+        let key = unikprof_tests::soak::target::TestKey(scene.random.key());
+        let begun = Begun::named(&key, id, &theirs).unwrap();
+        line.send_message(&begun.message).unwrap();
+        line.read_frame().unwrap()
+    };
+    let known = scene.target.keys.as_ref().unwrap().control.id();
+    let (wrong, unknown) = (answer(known), answer([7; 8]));
+    assert_eq!(wrong, unknown);
+    assert_eq!(wrong.refusal(), Some(refusal::BAD_KEY));
+    scene.expect_told("bad_key", 2);
+}
+
+#[test]
+fn an_altered_handshake_is_refused() {
+    let mut scene = Scene::new(3);
+    let ends = scene.visit(Peer::AlteredHandshake, 12);
+    assert_eq!(ends, [End::Refused(refusal::BAD_KEY); 12]);
+    scene.expect_told("bad_key", 12);
+}
+
+/// Whoever kept a client's first message gets the agent's reply, and no further.
+#[test]
+fn a_replayed_handshake_gives_no_role() {
+    let mut scene = Scene::new(4);
+    let ends = scene.visit(Peer::ReplayedHandshake, 4);
+    assert!(
+        ends.iter()
+            .all(|end| matches!(end, End::Reset | End::Closed)),
+        "{ends:?}"
+    );
+    scene.expect_told("bad_record", 4);
+}
+
+#[test]
+fn altered_records_end_the_conversation() {
+    let mut scene = Scene::new(5);
+    expect_cut(&mut scene, RecordDamage::Altered, 12);
+}
+
+#[test]
+fn replayed_records_end_the_conversation() {
+    let mut scene = Scene::new(6);
+    expect_cut(&mut scene, RecordDamage::Replayed, 4);
+}
+
+#[test]
+fn reordered_records_end_the_conversation() {
+    let mut scene = Scene::new(7);
+    expect_cut(&mut scene, RecordDamage::Reordered, 4);
+}
+
+#[test]
+fn cut_records_end_the_conversation() {
+    let mut scene = Scene::new(8);
+    expect_cut(&mut scene, RecordDamage::Cut, 12);
+}
+
+fn expect_cut(scene: &mut Scene, damage: RecordDamage, times: u64) {
+    let ends = scene.visit(Peer::DamagedRecord(damage), times as usize);
+    assert!(
+        ends.iter()
+            .all(|end| matches!(end, End::Reset | End::Closed)),
+        "{ends:?}"
+    );
+    scene.expect_told("bad_record", times);
+}
+
+/// A record that is cut by the end of its connection is counted too: something is missing.
+#[test]
+fn a_record_cut_by_the_end_of_its_connection_is_counted() {
+    let mut scene = Scene::new(9);
+    let key = scene.keys().control;
+    let mut line = keyed::open(&scene.target, &key).unwrap();
+    let record = line.seal(&[0; 40]).unwrap();
+    line.send_raw(&record[..30]).unwrap();
+    line.line().half_close().unwrap();
+    assert!(matches!(line.read_frame(), Err(End::Closed | End::Reset)));
+    scene.expect_told("bad_record", 1);
+}
+
+#[test]
+fn a_downgrade_is_refused() {
+    let mut scene = Scene::new(10);
+    let ends = scene.visit(Peer::Downgrade, 3);
+    assert_eq!(ends, [End::Refused(refusal::KEY_NEEDED); 3]);
+    scene.expect_told("bad_key", 3);
+}
+
+/// Nothing after the preamble, half of a message, and a whole one whose reply is not answered.
+#[test]
+fn a_handshake_left_hanging_is_timed_out() {
+    let mut scene = Scene::new(11);
+    let key = scene.keys().control;
+    let mut hanging: Vec<Line> = [0, 30, usize::MAX]
+        .map(|bytes| {
+            let (mut line, theirs) = keyed::greet(&scene.target).unwrap();
+            let begun = Begun::new(&key, &theirs).unwrap();
+            let message = unikprof_tests::soak::line::encoded(&begun.message);
+            line.send(&message[..bytes.min(message.len())]).unwrap();
+            line
+        })
+        .into();
+    for line in &mut hanging {
+        let end = line.read_to_end();
+        assert!(matches!(end, End::Closed | End::Reset), "{end:?}");
+    }
+    scene.expect_told("timed_out", 3);
+}
+
+/// A byte now and then is no progress.
+#[test]
+fn a_slow_writer_is_timed_out() {
+    let mut scene = Scene::new(12);
+    let ends = scene.visit(Peer::SlowWriter, 1);
+    assert!(matches!(ends[..], [End::Closed | End::Reset]), "{ends:?}");
+    scene.expect_told("timed_out", 1);
+}
+
+#[test]
+fn a_slow_reader_is_timed_out() {
+    let mut scene = Scene::new(13);
+    let ends = scene.visit(Peer::SlowReader, 1);
+    assert!(matches!(ends[..], [End::Closed | End::Reset]), "{ends:?}");
+    scene.expect_told("timed_out", 1);
+}
+
+#[test]
+fn the_view_key_looks_and_does_no_more() {
+    let mut scene = Scene::new(14);
+    let ends = scene.visit(Peer::ViewAsksForControl, 2);
+    assert_eq!(ends, [End::Refused(refusal::NOT_ALLOWED); 2]);
+    // Five requests in each visit.
+    scene.expect_told("not_allowed", 10);
+    assert_eq!(scene.client.status()["state"], "idle");
+}
+
+/// An epoch that is fetched for ever is no reason for its owner not to have it, nor to clear it.
+#[test]
+fn a_client_that_fetches_for_ever_is_served_beside_its_owner() {
+    let mut scene = Scene::new(15);
+    scene.client.connect(&["start"]).expect_success();
+    scene.client.wait_for_status("some samples", |status| {
+        status["counters"]["recorded"].as_u64() > Some(50)
+    });
+    let answer = scene.bystander.ask(&Stop { recording: 0 }).unwrap();
+    let epoch = answer.decode::<Pending>().unwrap().first_epoch;
+    let fetch = Fetch {
+        epoch,
+        vcpu: 0,
+        node: 1,
+    };
+    let mut greedy = Speaker::open(&scene.target, Role::View).unwrap();
+    let whole = |greedy: &mut Speaker| -> Result<(), End> {
+        let mut frame = greedy.ask(&fetch)?;
+        while frame.kind != message_type::EPOCH_END {
+            if let Some(code) = frame.refusal() {
+                return Err(End::Refused(code));
+            }
+            frame = greedy.read_frame()?;
+        }
+        Ok(())
+    };
+    for _ in 0..20 {
+        whole(&mut greedy).unwrap();
+    }
+    thread::scope(|scope| {
+        let last = scope.spawn(|| {
+            loop {
+                if let Err(end) = whole(&mut greedy) {
+                    return end;
+                }
+            }
+        });
+        let words = ["stop", "-o", "run.unikprof"];
+        scene.client.connect(&words).expect_success();
+        // Its owner has it, and it is gone.
+        assert_eq!(last.join().unwrap(), End::Refused(refusal::NO_EPOCH));
+    });
+    let recording = scene.client.recording("run.unikprof");
+    assert_eq!(recording.completeness, Completeness::Complete);
+    assert!(recording.profile.sample_count() > 50);
+    check(&mut greedy).unwrap();
+    scene.expect_undisturbed();
+}
+
+/// Guards the place that is kept for control.
+#[test]
+fn views_leave_room_for_control() {
+    let mut scene = Scene::new(16);
+    let mut views = [(); 3].map(|()| {
+        let mut view = Speaker::open(&scene.target, Role::View).unwrap();
+        check(&mut view).unwrap();
+        view
+    });
+    // With the session that was there before, all four are taken.
+    scene.bystander = {
+        drop(scene.bystander);
+        // The agent hears of it a moment later.
+        wait_until("a fourth session", || {
+            let mut control = Speaker::open(&scene.target, Role::Control).ok()?;
+            check(&mut control).ok()?;
+            Some(control)
+        })
+    };
+    for view in &mut views {
+        check(view).unwrap();
+    }
+    let asked = Check {};
+    drop(scene.bystander);
+    let fourth = wait_until("room for a stranger", || {
+        let mut fourth = Speaker::open(&scene.target, Role::View).ok()?;
+        Some(fourth.ask(&asked))
+    });
+    let refused = fourth.map(|frame| frame.refusal());
+    assert_eq!(refused, Ok(Some(refusal::BUSY)));
+    scene.bystander = wait_until("room for control", || {
+        let mut control = Speaker::open(&scene.target, Role::Control).ok()?;
+        check(&mut control).ok()?;
+        Some(control)
+    });
+    for view in &mut views {
+        check(view).unwrap();
+    }
+    drop(views);
+    scene.expect_undisturbed();
+}
+
+/// All sessions are strangers', again and again; who holds a key gets in, and a recording is whole.
+#[test]
+fn a_flood_of_connections_keeps_nobody_out_who_has_a_key() {
+    let mut scene = Scene::new(17);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let floods = [1, 2].map(|seed| {
+            let (target, overheard, stop) = (&scene.target, &scene.overheard, &stop);
+            scope.spawn(move || {
+                let mut random = Random::new(seed);
+                let mut connections = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let visit = Visit {
+                        target,
+                        overheard,
+                        stop,
+                    };
+                    connections += Peer::Flood.visit(&visit, &mut random).len();
+                }
+                connections
+            })
+        });
+        wait_until("a flood", || {
+            let answer = check(&mut scene.bystander).unwrap();
+            let status: Status<'_> = answer.decode().unwrap();
+            (status.peers.turned_away > 100).then_some(())
+        });
+        for _ in 0..5 {
+            wait_until("a session in the flood", || {
+                let mut control = Speaker::open(&scene.target, Role::Control).ok()?;
+                check(&mut control).ok()
+            });
+        }
+        let words = ["record", "1s", "-o", "run.unikprof"];
+        wait_until("a recording in the flood", || {
+            let finished = scene.client.connect(&words);
+            (finished.code == Some(0)).then_some(())
+        });
+        stop.store(true, Ordering::Relaxed);
+        let connections: usize = floods.map(|flood| flood.join().unwrap()).iter().sum();
+        assert!(connections > 100, "{connections} are no flood");
+    });
+    let recording = scene.client.recording("run.unikprof");
+    assert_eq!(recording.completeness, Completeness::Complete);
+    assert_eq!(recording.profile.recording().warnings, Vec::<String>::new());
+    let peers = scene.peers();
+    assert!(peers["turned_away"].as_u64() > Some(100), "{peers:#}");
+    scene.expect_undisturbed();
+}
+
+/// Silent strangers hold all sessions; the one who has been there for longest makes room.
+#[test]
+fn strangers_make_room_for_each_other() {
+    let mut scene = Scene::new(18);
+    // Beside the one that was there before, which is nobody's to take.
+    let mut strangers: Vec<Line> = (0..3)
+        .map(|_| Line::connect(scene.target.address).unwrap())
+        .collect();
+    for stranger in &mut strangers {
+        stranger.read_preamble().unwrap();
+    }
+    scene.client.status();
+    let told = scene.peers();
+    assert!(told["displaced"].as_u64() >= Some(1), "{told:#}");
+    scene.expect_undisturbed();
+}
+
+/// Every kind of peer at once, and a client that does its work among them.
+#[test]
+fn a_client_works_among_all_of_them() {
+    let mut scene = Scene::new(19);
+    let kinds = Peer::all_for(&scene.target);
+    let quick = kinds.into_iter().filter(|peer| *peer != Peer::SlowReader);
+    let quick: Vec<Peer> = quick.collect();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let visitors = [1, 2, 3, 4].map(|seed| {
+            let (target, overheard) = (&scene.target, &scene.overheard);
+            let (stop, quick) = (&stop, &quick);
+            scope.spawn(move || {
+                let mut random = Random::new(seed);
+                while !stop.load(Ordering::Relaxed) {
+                    let visit = Visit {
+                        target,
+                        overheard,
+                        stop,
+                    };
+                    let peer = random.pick(quick);
+                    for end in peer.visit(&visit, &mut random) {
+                        assert!(!peer.got_in(end), "{peer:?} came in: {end:?}");
+                    }
+                }
+            })
+        });
+        let words = ["record", "3s", "-o", "run.unikprof"];
+        wait_until("a recording among all of them", || {
+            let finished = scene.client.connect(&words);
+            (finished.code == Some(0)).then_some(())
+        });
+        stop.store(true, Ordering::Relaxed);
+        for visitor in visitors {
+            visitor.join().unwrap();
+        }
+    });
+    let recording = scene.client.recording("run.unikprof");
+    assert_eq!(recording.completeness, Completeness::Complete);
+    assert_eq!(recording.profile.recording().warnings, Vec::<String>::new());
+    check(&mut scene.bystander).unwrap();
+    let hello = scene.bystander.ask(&Hello { client: "test" }).unwrap();
+    assert_eq!(hello.kind, message_type::WELCOME);
+    scene.guest.assert_alive();
+}
+
+/// What one reads who runs `check` after an attack.
+#[test]
+fn check_tells_people_of_hostile_peers() {
+    let mut scene = Scene::new(20);
+    scene.visit(Peer::WrongKey, 2);
+    scene.visit(Peer::ForeignBytes, 1);
+    scene.expect_told("bad_key", 2);
+    scene.expect_told("malformed", 1);
+    let told = scene.client.connect(&["check"]).expect_success().stdout;
+    let line = told.lines().find(|line| line.starts_with("turned off"));
+    let line = line.unwrap_or_else(|| panic!("nothing of peers in:\n{told}"));
+    assert!(line.contains('2') && line.contains('1'), "{line}");
+}
