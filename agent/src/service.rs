@@ -213,6 +213,14 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         !self.is_current(id) || self.sessions[id.index].is_given_up()
     }
 
+    /// Says whether the connection still holds some of what [`transmit`](Self::transmit) gave it: a client
+    /// that does not take it is given up as soon as one that is in the way of more.
+    pub fn set_undelivered(&mut self, id: SessionId, has_undelivered: bool) {
+        if self.is_current(id) {
+            self.sessions[id.index].set_undelivered(has_undelivered);
+        }
+    }
+
     /// Ends a conversation whose connection is gone. What it had started goes on.
     pub fn close(&mut self, id: SessionId) {
         if self.is_current(id) {

@@ -154,6 +154,8 @@ pub(crate) struct Session {
     fault: Option<Fault>,
     /// Bytes of an unknown request that are still to be passed over.
     skip: usize,
+    /// The connection holds some of what it was given.
+    has_undelivered: bool,
     /// What the client may do; `None` as long as it is a stranger.
     role: Option<u32>,
     /// When bytes moved last; for a stranger, when it came.
@@ -174,6 +176,7 @@ impl Default for Session {
             again: false,
             fault: None,
             skip: 0,
+            has_undelivered: false,
             role: None,
             progress_ns: 0,
             line: Line::default(),
@@ -207,6 +210,7 @@ impl Session {
         self.again = false;
         self.fault = None;
         self.skip = 0;
+        self.has_undelivered = false;
         self.role = None;
         self.line.close();
         self.input.fill(0);
@@ -247,10 +251,17 @@ impl Session {
             Phase::Free | Phase::GivenUp => return None,
             _ if self.role.is_none() => STRANGER_NS,
             Phase::Closing => STALLED_NS,
-            Phase::Open if self.output_start < self.output_end => STALLED_NS,
+            Phase::Open if self.output_start < self.output_end || self.has_undelivered => {
+                STALLED_NS
+            }
             _ => SILENT_NS,
         };
         Some(self.progress_ns.saturating_add(patience))
+    }
+
+    /// Says whether the connection still holds some of what it was given for the client.
+    pub(crate) fn set_undelivered(&mut self, has_undelivered: bool) {
+        self.has_undelivered = has_undelivered;
     }
 
     /// Gives up on this client: nothing more is sent.

@@ -55,7 +55,9 @@ impl<S: Read + Write + ReadReady + WriteReady> Connection<S> {
         &mut self,
         service: &mut Service<'_, '_, P>,
     ) -> Result<Progress, S::Error> {
-        service.limited(|service| self.exchange(service))
+        let progress = service.limited(|service| self.exchange(service));
+        service.set_undelivered(self.session, self.has_output());
+        progress
     }
 
     fn exchange<P: Platform>(

@@ -23,10 +23,15 @@ struct Stalled {
 impl Stalled {
     /// It has asked often enough to be owed more than fits anywhere on the way.
     fn new() -> Self {
+        Self::asking(100)
+    }
+
+    /// It has asked so often.
+    fn asking(times: usize) -> Self {
         let mut sent = preamble::encode(preamble::OPEN).to_vec();
         let mut buffer = [0; 64];
         let length = frame::encode(&Hello { client: "" }, &mut buffer).unwrap();
-        (0..100).for_each(|_| sent.extend_from_slice(&buffer[..length]));
+        (0..times).for_each(|_| sent.extend_from_slice(&buffer[..length]));
         Self { sent, room: 100 }
     }
 }
@@ -66,6 +71,23 @@ impl WriteReady for Stalled {
     fn write_ready(&mut self) -> Result<bool, Infallible> {
         Ok(self.room > 0)
     }
+}
+
+/// Guards a patience that ends where the session has given the last of its bytes away: a client that
+/// does not take them is no quiet one.
+#[test]
+fn a_client_that_leaves_the_last_answer_is_over_as_soon() {
+    let agent = fake_guest::agent(1, 1 << 17);
+    let mut service = Service::new(agent, Access::Open).unwrap();
+    let mut connection = Connection::open(&mut service, Stalled::asking(1))
+        .ok()
+        .unwrap();
+    assert_eq!(connection.poll(&mut service), Ok(Progress::Open));
+    assert!(connection.has_output(), "the stream takes 100 bytes");
+    agent.platform().idle(10 * SECOND);
+    service.advance();
+    assert_eq!(connection.poll(&mut service), Ok(Progress::Over));
+    connection.close(&mut service);
 }
 
 /// What waits for a client that never reads must not keep its session for ever.
