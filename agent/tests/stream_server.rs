@@ -4,12 +4,13 @@
 mod fake_guest;
 
 use std::convert::Infallible;
+use std::sync::atomic::Ordering;
 
 use embedded_io::{ErrorType, Read, ReadReady, Write, WriteReady};
 use unikprof_agent::stream_server::{Connection, Progress};
-use unikprof_agent::{Access, Platform, SESSIONS, Service};
-use unikprof_proto::frame;
-use unikprof_proto::message::Hello;
+use unikprof_agent::{Access, MAX_REQUEST, Platform, SESSIONS, Service};
+use unikprof_proto::frame::{self, HEADER, Message as _};
+use unikprof_proto::message::{Check, Hello, Status, TableRows};
 use unikprof_proto::preamble;
 
 const SECOND: u64 = 1_000_000_000;
@@ -88,6 +89,105 @@ fn a_client_that_leaves_the_last_answer_is_over_as_soon() {
     service.advance();
     assert_eq!(connection.poll(&mut service), Ok(Progress::Over));
     connection.close(&mut service);
+}
+
+/// A client whose bytes have all been read by the time that the last poll ends.
+struct Whole {
+    sent: Vec<u8>,
+    answered: Vec<u8>,
+}
+
+impl ErrorType for Whole {
+    type Error = Infallible;
+}
+
+impl Read for Whole {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Infallible> {
+        let length = buffer.len().min(self.sent.len());
+        self.sent
+            .drain(..length)
+            .zip(buffer)
+            .for_each(|(from, to)| *to = from);
+        Ok(length)
+    }
+}
+
+impl ReadReady for Whole {
+    fn read_ready(&mut self) -> Result<bool, Infallible> {
+        Ok(!self.sent.is_empty())
+    }
+}
+
+impl Write for Whole {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, Infallible> {
+        self.answered.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+impl WriteReady for Whole {
+    fn write_ready(&mut self) -> Result<bool, Infallible> {
+        Ok(true)
+    }
+}
+
+/// Guards bytes that lie between the stream and the session when a poll's time is over: nothing but the
+/// service's own word wakes the guest for them.
+#[test]
+fn what_a_poll_has_left_is_done_without_another_event() {
+    for step_ns in (1..80).map(|steps| steps * 2_500) {
+        let agent = fake_guest::agent(1, 1 << 17);
+        let mut service = Service::new(agent, Access::Open).unwrap();
+        let mut sent = preamble::encode(preamble::OPEN).to_vec();
+        let mut add = |frame: &[u8]| sent.extend_from_slice(frame);
+        let mut buffer = [0; 2_048];
+        // Of no upload, and so passed over: what counts is that they are not answered, and as long as may be.
+        let payload = [0; 1_019];
+        let rows = TableRows {
+            upload: 7,
+            first: 0,
+            count: 1,
+            payload: &payload,
+        };
+        let length = frame::encode(&rows, &mut buffer).unwrap();
+        assert_eq!(length, HEADER + MAX_REQUEST);
+        (0..40).for_each(|_| add(&buffer[..length]));
+        let length = frame::encode(&Check {}, &mut buffer).unwrap();
+        add(&buffer[..length]);
+        let stream = Whole {
+            sent,
+            answered: Vec::new(),
+        };
+        let mut connection = Connection::open(&mut service, stream).ok().unwrap();
+        agent.platform().step_ns.store(step_ns, Ordering::Relaxed);
+        for polls in 0.. {
+            assert!(polls < 10_000, "it does not end");
+            let work = service.begin_work();
+            let progress = connection.poll(&mut service);
+            let answered = &connection.stream().answered;
+            assert_eq!(
+                progress,
+                Ok(Progress::Open),
+                "{step_ns} {polls}: {answered:?}"
+            );
+            let next_ns = service.advance();
+            service.end_work(work);
+            let at_once = next_ns.is_some_and(|next_ns| next_ns <= agent.platform().now_ns());
+            if !at_once && connection.stream().sent.is_empty() {
+                break;
+            }
+        }
+        agent.platform().step_ns.store(0, Ordering::Relaxed);
+        let answered = &connection.stream().answered[preamble::LENGTH..];
+        let answer = frame::split(answered).unwrap();
+        let kind = answer.map(|answer| answer.kind);
+        assert_eq!(kind, Some(Status::TYPE), "steps of {step_ns} ns");
+        connection.close(&mut service);
+    }
 }
 
 /// What waits for a client that never reads must not keep its session for ever.
