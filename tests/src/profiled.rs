@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crate::lab::{GuestConfig, Lab, LabConfig, LabError, build_xen_guest};
+use crate::soak::target::Keys;
 
 /// Where the profiler listens inside a guest.
 pub const PROFILER_PORT: u16 = 7777;
@@ -29,6 +30,25 @@ pub fn profiled_guest(name: &str, command_line: &str) -> Result<GuestConfig, Lab
     guest.command_line =
         format!("profiler=open:{PROFILER_PORT} stats={STATISTICS_PORT} {command_line}");
     guest.ports = vec![PROFILER_PORT, STATISTICS_PORT];
+    Ok(guest)
+}
+
+/// The same for those who have one of these keys only: they lie in xenstore before the guest runs.
+///
+/// # Errors
+///
+/// As [`profiled_guest`].
+pub fn profiled_guest_with_keys(
+    name: &str,
+    keys: &Keys,
+    command_line: &str,
+) -> Result<GuestConfig, LabError> {
+    let mut guest = profiled_guest(name, command_line)?;
+    guest.command_line = guest.command_line.replace("=open:", "=keys:");
+    guest.store = vec![
+        ("data/unikprof/view".into(), keys.view.text()),
+        ("data/unikprof/control".into(), keys.control.text()),
+    ];
     Ok(guest)
 }
 

@@ -118,6 +118,8 @@ pub struct GuestConfig {
     pub command_line: String,
     /// More lines for the `xl` configuration; a later line wins over the lab's own.
     pub extra_xl_lines: Vec<String>,
+    /// Nodes of xenstore, below the domain's own path, that are there before the guest runs, with their values.
+    pub store: Vec<(String, String)>,
     /// TCP ports of the guest to forward to free ports of the host's loopback; see `Lab::forwarded`.
     pub ports: Vec<u16>,
 }
@@ -135,8 +137,28 @@ impl GuestConfig {
             processor: None,
             command_line: String::new(),
             extra_xl_lines: Vec::new(),
+            store: Vec::new(),
             ports: Vec::new(),
         }
+    }
+
+    /// What creates the guest, in dom0's shell; it ends when the guest does.
+    pub(crate) fn create_command(&self) -> String {
+        let name = &self.name;
+        let file = format!("/guest/{name}/xl.cfg");
+        if self.store.is_empty() {
+            return format!("xl create -F {file}");
+        }
+        // Its interface is the last thing that xl makes of a guest that stays paused.
+        let mut script = format!(
+            "( until id=$(xl domid {name} 2>/dev/null) && \
+             [ \"$(xenstore-read /local/domain/0/backend/vif/$id/0/hotplug-status 2>/dev/null)\" = connected ]; \
+             do usleep 200000; done; sleep 1; "
+        );
+        for (node, value) in &self.store {
+            script += &format!("xenstore-write \"/local/domain/$id/{node}\" \"{value}\"; ");
+        }
+        script + &format!("xl unpause {name} ) & xl create -F -p {file}")
     }
 
     pub(crate) fn xl_config(&self, index: usize, processors: u32) -> String {

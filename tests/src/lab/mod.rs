@@ -128,12 +128,8 @@ impl Lab {
         };
         lab.boot(&cache, &hardware, &config, deadline)?;
         for index in 0..lab.guests.len() {
-            let name = lab.guests[index].config.name.clone();
-            lab.launch(
-                index,
-                &format!("xl create -F /guest/{name}/xl.cfg"),
-                deadline,
-            )?;
+            let create = lab.guests[index].config.create_command();
+            lab.launch(index, &create, deadline)?;
         }
         Ok(lab)
     }
