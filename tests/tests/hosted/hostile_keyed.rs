@@ -93,6 +93,15 @@ impl Scene {
     }
 }
 
+/// Tells peers to leave, also where a case fails: they would be waited for.
+struct Leave<'l>(&'l AtomicBool);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_wrong_key_is_refused() {
     let mut scene = Scene::new(1);
@@ -356,12 +365,13 @@ fn a_flood_of_connections_keeps_nobody_out_who_has_a_key() {
                 connections
             })
         });
+        let leave = Leave(&stop);
         wait_until("a flood", || {
             let answer = check(&mut scene.bystander).unwrap();
             let status: Status<'_> = answer.decode().unwrap();
-            (status.peers.turned_away > 100).then_some(())
+            (status.peers.connections() > 20).then_some(())
         });
-        for _ in 0..5 {
+        for _ in 0..3 {
             wait_until("a session in the flood", || {
                 let mut control = Speaker::open(&scene.target, Role::Control).ok()?;
                 check(&mut control).ok()
@@ -372,7 +382,7 @@ fn a_flood_of_connections_keeps_nobody_out_who_has_a_key() {
             let finished = scene.client.connect(&words);
             (finished.code == Some(0)).then_some(())
         });
-        stop.store(true, Ordering::Relaxed);
+        drop(leave);
         let connections: usize = floods.map(|flood| flood.join().unwrap()).iter().sum();
         assert!(connections > 100, "{connections} are no flood");
     });
@@ -380,7 +390,8 @@ fn a_flood_of_connections_keeps_nobody_out_who_has_a_key() {
     assert_eq!(recording.completeness, Completeness::Complete);
     assert_eq!(recording.profile.recording().warnings, Vec::<String>::new());
     let peers = scene.peers();
-    assert!(peers["turned_away"].as_u64() > Some(100), "{peers:#}");
+    let count = |kind: &str| peers[kind].as_u64().unwrap();
+    assert!(count("turned_away") + count("displaced") > 0, "{peers:#}");
     scene.expect_undisturbed();
 }
 
@@ -428,12 +439,13 @@ fn a_client_works_among_all_of_them() {
                 }
             })
         });
+        let leave = Leave(&stop);
         let words = ["record", "3s", "-o", "run.unikprof"];
         wait_until("a recording among all of them", || {
             let finished = scene.client.connect(&words);
             (finished.code == Some(0)).then_some(())
         });
-        stop.store(true, Ordering::Relaxed);
+        drop(leave);
         for visitor in visitors {
             visitor.join().unwrap();
         }

@@ -124,6 +124,15 @@ fn strangers(target: &Target, random: &mut Random) {
     assert_eq!(more("bad_record"), records.len() as u64, "{told:#}");
 }
 
+/// Tells peers to leave.
+struct Leave<'l>(&'l AtomicBool);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn flood(target: &Target) {
     let (_folder, [_, control]) = clients(target);
     let stop = AtomicBool::new(false);
@@ -142,12 +151,14 @@ fn flood(target: &Target) {
             }
             connections
         });
+        // Also where this fails: the flood would be waited for.
+        let leave = Leave(&stop);
         let words = ["record", "2s", "-o", "flood.unikprof"];
         wait_until("a recording in the flood", || {
             let finished = control.connect(&words);
             (finished.code == Some(exit_code::SUCCESS.into())).then_some(())
         });
-        stop.store(true, Ordering::Relaxed);
+        drop(leave);
         assert!(flood.join().unwrap() > 40, "that was no flood");
     });
     let recording = control.recording("flood.unikprof");
