@@ -4,6 +4,8 @@
 //! allocates, and what is secret is erased when it is dropped.
 
 mod ephemeral;
+#[cfg(all(test, not(loom)))]
+mod erasure_tests;
 mod keys;
 mod noise;
 mod pace;

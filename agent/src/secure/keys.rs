@@ -336,11 +336,4 @@ mod tests {
             Err(KeysError::Full)
         );
     }
-
-    #[test]
-    fn a_dropped_key_is_erased() {
-        let mut key = core::mem::ManuallyDrop::new(Key::from_bytes([0x5a; KEY]));
-        key.zeroize();
-        assert_eq!(key.bytes(), &[0; KEY]);
-    }
 }

@@ -42,15 +42,31 @@ impl Responder {
         payload: &mut [u8],
         tag: &[u8; TAG],
     ) -> Option<Self> {
-        let mut symmetric = Symmetric::new(prologue);
-        symmetric.mix_key_and_hash(key.bytes());
-        symmetric.mix_hash(&ephemeral);
-        symmetric.mix_key(&ephemeral);
+        let mut symmetric = Self::begin(key, prologue, ephemeral);
         symmetric.decrypt_and_hash(payload, tag)?;
         Some(Self {
             symmetric,
             peer: ephemeral,
         })
+    }
+
+    /// The tokens `psk, e`.
+    fn begin(key: &Key, prologue: &[u8], ephemeral: [u8; 32]) -> Symmetric {
+        let mut symmetric = Symmetric::new(prologue);
+        symmetric.mix_key_and_hash(key.bytes());
+        symmetric.mix_hash(&ephemeral);
+        symmetric.mix_key(&ephemeral);
+        symmetric
+    }
+
+    /// The tag of a first message that [`read`](Self::read) takes: an initiator's without a payload.
+    #[cfg(test)]
+    pub(super) fn first_message(
+        key: &Key,
+        prologue: &[u8],
+        ephemeral: [u8; 32],
+    ) -> Option<[u8; TAG]> {
+        Self::begin(key, prologue, ephemeral).encrypt_and_hash(&mut [])
     }
 
     /// Writes the second message, `<- e, ee` and a payload, which is sealed in place. Answers the public
