@@ -1,8 +1,12 @@
-//! A tick never allocates: counted by the global allocator, per thread.
+//! Neither a tick nor a conversation under a key allocates: counted by the global allocator, per thread.
 #![cfg(not(loom))]
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 mod fake;
+#[cfg(feature = "noise")]
+mod fake_guest;
+#[cfg(feature = "noise")]
+mod keyed;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -134,6 +138,100 @@ fn no_road_through_a_tick_allocates() {
         ("idle", counters.idle),
     ] {
         assert!(times > 0, "no tick was {road}: {counters:?}");
+    }
+}
+
+/// A conversation under a key: what the agent does of it, from the connection to the close.
+#[cfg(feature = "noise")]
+mod under_a_key {
+    use unikprof_agent::SessionId;
+    use unikprof_proto::code::role;
+    use unikprof_proto::message::{Check, Fetch, Hello, Pending, Status, Stop, Welcome};
+    use unikprof_proto::preamble;
+
+    use super::allocator_calls;
+    use crate::fake_guest::client::{FakeService, download, one_ms, read};
+    use crate::fake_guest::tick;
+    use crate::keyed::{self, CONTROL, Client, OTHER, first_message, framed, frames};
+
+    /// Sends bytes until nothing moves; answers what came back, and asserts that the agent's part of it
+    /// did not allocate.
+    fn exchange(service: &mut FakeService, session: SessionId, mut bytes: &[u8]) -> Vec<u8> {
+        let mut answer = Vec::new();
+        loop {
+            let mut buffer = [0; 5000];
+            let (mut taken, mut given) = (0, 0);
+            let calls = allocator_calls(|| {
+                let work = service.begin_work();
+                taken = service.receive(session, bytes);
+                given = service.transmit(session, &mut buffer);
+                service.advance();
+                service.end_work(work);
+            });
+            assert_eq!(calls, 0);
+            bytes = &bytes[taken..];
+            answer.extend_from_slice(&buffer[..given]);
+            if taken + given == 0 {
+                return answer;
+            }
+        }
+    }
+
+    fn open(service: &mut FakeService) -> SessionId {
+        let mut session = None;
+        assert_eq!(allocator_calls(|| session = service.open()), 0);
+        let session = session.unwrap();
+        let said = exchange(service, session, &preamble::encode(preamble::KEYED));
+        assert_eq!(said, preamble::encode(preamble::KEYED));
+        session
+    }
+
+    fn ask(service: &mut FakeService, client: &mut Client, request: &[u8]) -> Vec<(u16, Vec<u8>)> {
+        let record = client.seal(request);
+        let answer = exchange(service, client.session, &record);
+        frames(&client.open(&answer))
+    }
+
+    /// The handshake, the records and the download, and the ends that strangers come to.
+    #[test]
+    fn no_part_of_a_conversation_allocates() {
+        let (guest, mut service) = keyed::service();
+        let sent = preamble::encode(preamble::KEYED);
+        let session = open(&mut service);
+        let stranger = first_message(session, OTHER, sent);
+        assert!(!exchange(&mut service, session, &stranger.first).is_empty());
+        assert!(service.is_over(session), "it was refused");
+        assert_eq!(allocator_calls(|| service.close(session)), 0);
+
+        let session = open(&mut service);
+        guest.platform().idle(5_000_000);
+        let shaking = first_message(session, CONTROL, sent);
+        let answer = exchange(&mut service, session, &shaking.first);
+        let mut client = shaking.finish(&answer);
+        let hello = framed(&Hello { client: "test" });
+        let welcome = ask(&mut service, &mut client, &hello);
+        assert_eq!(read::<Welcome<'_>>(&welcome[0]).role, role::CONTROL);
+        ask(&mut service, &mut client, &framed(&one_ms()));
+        for n in 0..3000 {
+            assert!(tick(guest, &[n % 97, n % 89]));
+        }
+        let pending = ask(&mut service, &mut client, &framed(&Stop { recording: 0 }));
+        let pending: Pending = read(&pending[0]);
+        let fetch = Fetch {
+            epoch: pending.first_epoch,
+            vcpu: 0,
+            node: 1,
+        };
+        let fetched = ask(&mut service, &mut client, &framed(&fetch));
+        assert_eq!(download(&fetched).samples, 3000, "a sealed download");
+        let status = ask(&mut service, &mut client, &framed(&Check {}));
+        assert_eq!(read::<Status<'_>>(&status[0]).peers.bad_key, 1);
+
+        let mut altered = client.seal(&framed(&Check {}));
+        altered[9] ^= 1;
+        assert!(exchange(&mut service, client.session, &altered).is_empty());
+        assert!(service.is_given_up(client.session));
+        assert_eq!(allocator_calls(|| service.close(client.session)), 0);
     }
 }
 

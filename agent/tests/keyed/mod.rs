@@ -20,11 +20,15 @@ pub const OTHER: [u8; 32] = [0x33; 32];
 /// A guest with both keys.
 pub fn service() -> (&'static FakeAgent, FakeService) {
     let agent = agent(1, 8 << 20);
+    (agent, Service::new(agent, access()).unwrap())
+}
+
+/// For those who hold one of both keys.
+pub fn access() -> Access<'static> {
     let mut keys = Keys::new();
     keys.add(Role::View, Key::from_bytes(VIEW)).unwrap();
     keys.add(Role::Control, Key::from_bytes(CONTROL)).unwrap();
-    let keys: &'static Keys = Box::leak(Box::new(keys));
-    (agent, Service::new(agent, Access::Keys(keys)).unwrap())
+    Access::Keys(Box::leak(Box::new(keys)))
 }
 
 /// Sends bytes until nothing moves; answers what came back.
@@ -61,9 +65,9 @@ pub fn frames(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
     frames
 }
 
-/// A handshake that has begun.
-pub struct Shaking {
-    pub session: SessionId,
+/// A handshake that has begun, in a session or whatever else a conversation is known by.
+pub struct Shaking<S = SessionId> {
+    pub session: S,
     state: HandshakeState,
     /// The first message.
     pub first: Vec<u8>,
@@ -78,7 +82,7 @@ pub fn connect(service: &mut FakeService, key: [u8; 32]) -> Shaking {
 }
 
 /// The first message of a client that has sent (or believes so) this preamble.
-pub fn first_message(session: SessionId, key: [u8; 32], sent: [u8; 16]) -> Shaking {
+pub fn first_message<S>(session: S, key: [u8; 32], sent: [u8; 16]) -> Shaking<S> {
     let id = Key::from_bytes(key).id();
     let prologue = secure::prologue(&sent, &preamble::encode(preamble::KEYED), &id.0);
     let mut state = Builder::new(secure::NAME.parse().unwrap())
@@ -107,9 +111,11 @@ impl Shaking {
     pub fn send(&self, service: &mut FakeService) -> Vec<u8> {
         exchange(service, self.session, &self.first)
     }
+}
 
+impl<S> Shaking<S> {
     /// Reads the agent's answer: the handshake is done.
-    pub fn finish(mut self, answer: &[u8]) -> Client {
+    pub fn finish(mut self, answer: &[u8]) -> Client<S> {
         let answer = frames(answer);
         let [(HandshakeReply::TYPE, body)] = &answer[..] else {
             panic!("no reply: {answer:?}");
@@ -130,8 +136,8 @@ impl Shaking {
 }
 
 /// A client whose handshake is done.
-pub struct Client {
-    pub session: SessionId,
+pub struct Client<S = SessionId> {
+    pub session: S,
     transport: TransportState,
     sealed: Vec<u8>,
 }
@@ -146,6 +152,20 @@ impl Client {
         shaking.finish(&answer)
     }
 
+    /// Asks, and answers the frames that come back.
+    pub fn ask<'a>(
+        &mut self,
+        service: &mut FakeService,
+        message: &impl Message<'a>,
+    ) -> Vec<(u16, Vec<u8>)> {
+        let record = self.seal(&framed(message));
+        let answer = exchange(service, self.session, &record);
+        assert!(!service.is_given_up(self.session), "given up");
+        frames(&self.open(&answer))
+    }
+}
+
+impl<S> Client<S> {
     /// The record of these bytes.
     pub fn seal(&mut self, plaintext: &[u8]) -> Vec<u8> {
         let mut record = vec![0; plaintext.len() + 18];
@@ -172,17 +192,5 @@ impl Client {
         }
         self.sealed = rest.to_vec();
         plaintext
-    }
-
-    /// Asks, and answers the frames that come back.
-    pub fn ask<'a>(
-        &mut self,
-        service: &mut FakeService,
-        message: &impl Message<'a>,
-    ) -> Vec<(u16, Vec<u8>)> {
-        let record = self.seal(&framed(message));
-        let answer = exchange(service, self.session, &record);
-        assert!(!service.is_given_up(self.session), "given up");
-        frames(&self.open(&answer))
     }
 }

@@ -80,8 +80,18 @@ impl<D: Device> World<D> {
         network: fn(u8) -> IpCidr,
         wrap: impl Fn(Port) -> D + 'static,
     ) -> Self {
+        Self::with_access(Access::Open, medium, network, wrap)
+    }
+
+    /// The same, for those whom `access` names.
+    pub fn with_access(
+        access: Access<'static>,
+        medium: Medium,
+        network: fn(u8) -> IpCidr,
+        wrap: impl Fn(Port) -> D + 'static,
+    ) -> Self {
         let agent = agent(1, 1 << 20);
-        let service = Service::new(agent, Access::Open).unwrap();
+        let service = Service::new(agent, access).unwrap();
         let wire = Wire::new(agent.platform(), medium);
         let mut device = wrap(wire.port());
         let config = TcpConfig {

@@ -127,6 +127,11 @@ impl<D: Device> Peer<D> {
         self.received.len()
     }
 
+    /// The bytes received and not yet taken: records, where the conversation is under a key.
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.received)
+    }
+
     /// The next frame, if a whole one is there.
     pub fn take_frame(&mut self) -> Result<Option<(u16, Vec<u8>)>, End> {
         if !self.greeted {

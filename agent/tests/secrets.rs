@@ -1,0 +1,90 @@
+//! What an agent with keys tells, in the clear or for a log, holds nothing of them.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod fake_guest;
+mod keyed;
+
+use std::sync::atomic::Ordering;
+
+use fake_guest::client::FakeService;
+use keyed::{CONTROL, Client, OTHER, VIEW, connect, exchange, framed};
+use unikprof_agent::{Access, Key, Keys, Role, Service, SessionId};
+use unikprof_proto::message::{Check, Stop};
+use unikprof_proto::preamble;
+
+/// Fails where a text or bytes hold four bytes of a key, in any writing.
+fn assert_tells_no_key(told: &[u8], what: &str) {
+    let text = String::from_utf8_lossy(told).to_lowercase();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    for key in [VIEW, CONTROL, OTHER] {
+        let byte = key[0];
+        assert!(!told.windows(4).any(|four| four == [byte; 4]), "{what}");
+        let hex = format!("{byte:02x}").repeat(4);
+        assert!(!digits.contains(&hex), "{what}: {text}");
+        assert!(!text.contains(&format!("{byte}, {byte}, {byte}")), "{what}");
+    }
+}
+
+#[test]
+fn the_search_finds_keys() {
+    let written = [
+        CONTROL.to_vec(),
+        format!("{VIEW:?}").into_bytes(),
+        format!("{OTHER:x?}").into_bytes(),
+        format!("unikprof-key-1:{}", "11".repeat(32)).into_bytes(),
+    ];
+    for told in written {
+        let found = std::panic::catch_unwind(|| assert_tells_no_key(&told, "here"));
+        assert!(found.is_err(), "{}", String::from_utf8_lossy(&told));
+    }
+}
+
+/// Everything that goes wrong with a key, by who has none, an old one, or one that is cut.
+#[test]
+fn neither_logs_nor_refusals_nor_debug_texts_hold_a_key() {
+    let (agent, mut service) = keyed::service();
+    let open = |service: &mut FakeService, said: [u8; 16]| -> (SessionId, Vec<u8>) {
+        let session = service.open().unwrap();
+        let answer = exchange(service, session, &said);
+        (session, answer)
+    };
+    let (session, told) = open(&mut service, preamble::encode(preamble::OPEN));
+    assert_tells_no_key(&told, "key needed");
+    service.close(session);
+    let stranger = connect(&mut service, OTHER);
+    assert_tells_no_key(&stranger.send(&mut service), "bad key");
+    service.close(stranger.session);
+    let mut viewer = Client::new(&mut service, VIEW);
+    let refused = viewer.ask(&mut service, &Stop { recording: 0 });
+    assert_tells_no_key(&refused[0].1, "not allowed");
+    let mut control = Client::new(&mut service, CONTROL);
+    let told = control.ask(&mut service, &Check {});
+    assert_tells_no_key(&told[0].1, "status");
+    // In the midst of conversations, with their keys in it.
+    assert_tells_no_key(format!("{service:?}").as_bytes(), "the service");
+    let mut altered = control.seal(&framed(&Check {}));
+    altered[3] ^= 1;
+    let told = exchange(&mut service, control.session, &altered);
+    assert_tells_no_key(&told, "bad record");
+    drop(service);
+
+    let platform = agent.platform();
+    platform.has_no_random.store(true, Ordering::Relaxed);
+    let mut keys = Keys::new();
+    keys.add(Role::Control, Key::from_bytes(CONTROL)).unwrap();
+    let twice = keys.add(Role::View, Key::from_bytes(CONTROL)).unwrap_err();
+    assert_tells_no_key(format!("{twice} {twice:?} {keys:?}").as_bytes(), "keys");
+    let keys: &'static Keys = Box::leak(Box::new(keys));
+    let refused = Service::new(agent, Access::Keys(keys)).unwrap_err();
+    assert_tells_no_key(format!("{refused} {refused:?}").as_bytes(), "serving");
+    for digits in ["11".repeat(31), "11".repeat(33), "1G".repeat(32)] {
+        let error = Key::parse(&format!("unikprof-key-1:{digits}")).unwrap_err();
+        assert_tells_no_key(format!("{error} {error:?}").as_bytes(), "a key's text");
+    }
+    let logged = platform.logged.lock().unwrap();
+    assert!(!logged.is_empty(), "there was something to log");
+    for line in logged.iter() {
+        assert_tells_no_key(line.as_bytes(), "log");
+    }
+}

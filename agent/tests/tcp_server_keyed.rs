@@ -1,0 +1,208 @@
+//! Conversations under a key over the agent's own TCP, and over the guest's.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod fake_guest;
+mod keyed;
+mod network;
+
+use std::sync::atomic::Ordering;
+
+use keyed::{CONTROL, Client, OTHER, first_message, framed};
+use network::{Download, End, Frame, Port, Stacks, World, ipv4, read};
+use smoltcp::phy::{Device, Medium};
+use unikprof_agent::MAX_REQUEST;
+use unikprof_agent::tcp_server::smoltcp;
+use unikprof_proto::code::{refusal, role};
+use unikprof_proto::frame::{self, HEADER, Message};
+use unikprof_proto::message::{
+    Acknowledge, Acknowledged, Check, Fetch, HandshakeReply, Hello, Pending, Refusal, Start,
+    Started, Status, Stop, TableRows, Welcome,
+};
+use unikprof_proto::{preamble, secure};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn world(medium: Medium) -> World<Port> {
+    World::with_access(keyed::access(), medium, ipv4, |port| port)
+}
+
+/// A client of the world, behind its handshake.
+struct Sealed {
+    client: Client<usize>,
+    /// What has been opened, and not taken yet.
+    opened: Vec<u8>,
+}
+
+impl Sealed {
+    fn connect<D: Device>(world: &mut World<D>) -> Self {
+        let reply = shake_hands(world, CONTROL);
+        let (shaking, reply) = reply.unwrap();
+        let reply: HandshakeReply = read(&reply);
+        Self {
+            client: shaking.finish(&framed(&reply)),
+            opened: Vec::new(),
+        }
+    }
+
+    /// Sends bytes of the stream of frames, in records.
+    fn send<D: Device>(&mut self, world: &mut World<D>, plaintext: &[u8]) {
+        for part in plaintext.chunks(secure::MAX_REQUEST) {
+            let record = self.client.seal(part);
+            world.peers[self.client.session].send(&record);
+        }
+    }
+
+    /// The next frame, if it comes within `limit_ns`.
+    fn frame<D: Device>(&mut self, world: &mut World<D>, limit_ns: u64) -> Option<Frame> {
+        let mut found = None;
+        world.run(limit_ns, |world| {
+            let bytes = world.peers[self.client.session].take_bytes();
+            self.opened.extend(self.client.open(&bytes));
+            if let Some(frame) = frame::split(&self.opened).unwrap() {
+                let length = frame.length();
+                found = Some((frame.kind, frame.body.to_vec()));
+                self.opened.drain(..length);
+            }
+            found.is_some()
+        });
+        found
+    }
+
+    fn ask<'a, D: Device>(&mut self, world: &mut World<D>, request: &impl Message<'a>) -> Frame {
+        self.send(world, &framed(request));
+        self.frame(world, 10 * SECOND).unwrap()
+    }
+
+    fn fetch<D: Device>(&mut self, world: &mut World<D>, epoch: u64) -> Stacks {
+        let fetch = Fetch {
+            epoch,
+            vcpu: 0,
+            node: 1,
+        };
+        self.send(world, &framed(&fetch));
+        let mut download = Download::default();
+        while download.samples.is_none() {
+            let frame = self.frame(world, 10 * SECOND).unwrap();
+            download.take(&frame).unwrap();
+        }
+        download.check();
+        download.stacks
+    }
+}
+
+/// Connects and sends the first message; answers the first frame that comes back.
+fn shake_hands<D: Device>(
+    world: &mut World<D>,
+    key: [u8; 32],
+) -> Result<(keyed::Shaking<usize>, Frame), End> {
+    let client = world.connect_silent(65_535);
+    let sent = preamble::encode(preamble::KEYED);
+    let shaking = first_message(client, key, sent);
+    world.peers[client].send(&sent);
+    world.peers[client].send(&shaking.first);
+    Ok((shaking, world.frame(client)?))
+}
+
+/// A whole conversation; every tick delivered is fetched, once, and nothing of it is on the wire in the clear.
+fn converse<D: Device>(mut world: World<D>) {
+    let mut client = Sealed::connect(&mut world);
+    let welcome = client.ask(&mut world, &Hello { client: "test" });
+    assert_eq!(read::<Welcome<'_>>(&welcome).role, role::CONTROL);
+    let mapping = client.frame(&mut world, SECOND);
+    assert!(mapping.is_some(), "as in the clear");
+    let start = Start {
+        name: "test",
+        period_ns: 100_000,
+        mode: 0,
+        depth: 128,
+        duration_ns: 0,
+        delay_ns: 0,
+        flags: 0,
+        caller_table: None,
+    };
+    read::<Started>(&client.ask(&mut world, &start));
+    let truth = world.sample(5_000, 2_000);
+    let pending = client.ask(&mut world, &Stop { recording: 0 });
+    let epoch = read::<Pending>(&pending).first_epoch;
+    assert_eq!(client.fetch(&mut world, epoch), truth);
+    assert_eq!(client.fetch(&mut world, epoch), truth, "as often as wanted");
+    read::<Acknowledged>(&client.ask(&mut world, &Acknowledge { epoch }));
+}
+
+#[test]
+fn a_key_serves_as_well_as_none() {
+    converse(world(Medium::Ethernet));
+    converse(world(Medium::Ip));
+}
+
+#[test]
+fn the_guests_own_stack_serves_as_well() {
+    converse(world(Medium::Ethernet).with_the_guests_stack());
+}
+
+/// A stranger is told so in the clear and is gone at once; whoever holds a key finds the socket free.
+fn strangers<D: Device>(mut world: World<D>) {
+    for round in 0..20 {
+        let (shaking, answer) = shake_hands(&mut world, OTHER).unwrap();
+        let refused: Refusal<'_> = read(&answer);
+        assert_eq!(refused.code, refusal::BAD_KEY, "round {round}");
+        let client = shaking.session;
+        assert_eq!(world.frame(client), Err(End::Closed), "round {round}");
+        world.peers[client].close();
+    }
+    let mut client = Sealed::connect(&mut world);
+    let status = client.ask(&mut world, &Check {});
+    assert_eq!(read::<Status<'_>>(&status).peers.bad_key, 20);
+
+    // An altered record gets no answer, not even an end in good order.
+    let mut altered = client.client.seal(&framed(&Check {}));
+    altered[5] ^= 0x40;
+    let peer = client.client.session;
+    world.peers[peer].send(&altered);
+    assert!(world.run(SECOND, |world| world.peers[peer].is_over()));
+    assert_eq!(world.peers[peer].received(), 0);
+    let mut next = Sealed::connect(&mut world);
+    let status = next.ask(&mut world, &Check {});
+    assert_eq!(read::<Status<'_>>(&status).peers.bad_record, 1);
+}
+
+#[test]
+fn strangers_are_refused_and_leave_their_sockets_free() {
+    strangers(world(Medium::Ethernet));
+    strangers(world(Medium::Ethernet).with_the_guests_stack());
+}
+
+/// Guards a record that lies half opened in a session when a poll's time is over, while the rest waits in the
+/// socket: nothing but the server's own word wakes the guest for them, since the client waits for its answer.
+fn leave_work(mut world: World<Port>, step_ns: u64) {
+    let mut client = Sealed::connect(&mut world);
+    // Of no upload, and so passed over: they are not answered, and as long as may be.
+    let payload = [0; 1_019];
+    let rows = framed(&TableRows {
+        upload: 7,
+        first: 0,
+        count: 1,
+        payload: &payload,
+    });
+    assert_eq!(rows.len(), HEADER + MAX_REQUEST);
+    let mut plaintext = rows.repeat(40);
+    plaintext.extend(framed(&Check {}));
+    client.send(&mut world, &plaintext);
+    // Each look at the clock takes so long, so a poll's time ends everywhere in turn.
+    let platform = world.agent.platform();
+    platform.step_ns.store(step_ns, Ordering::Relaxed);
+    // A keep-alive would wake it as well, after 5 s.
+    let answer = client.frame(&mut world, 4 * SECOND);
+    platform.step_ns.store(0, Ordering::Relaxed);
+    let kind = answer.map(|(kind, _)| kind);
+    assert_eq!(kind, Some(Status::TYPE), "steps of {step_ns} ns");
+}
+
+#[test]
+fn what_a_poll_has_left_is_done_without_another_packet() {
+    for step_ns in (1..24).map(|steps| steps * 8_500) {
+        leave_work(world(Medium::Ethernet), step_ns);
+        leave_work(world(Medium::Ethernet).with_the_guests_stack(), step_ns);
+    }
+}
