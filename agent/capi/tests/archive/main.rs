@@ -154,17 +154,28 @@ fn nothing_is_kept_below_the_stack_pointer() {
 /// A search that finds nothing anywhere would prove nothing: gcc uses the red zone where it may.
 #[test]
 fn the_search_finds_a_red_zone() {
-    const SOURCE: &str =
+    const LEAF: &str =
         "int leaf(int i) { volatile int kept[4] = {i, 2, 3, 4}; return kept[i & 3]; }";
+    // A loop whose index never is less than 3, which is not enough.
+    const LOOP: &str = "__attribute__((naked)) void leaf(void) { __asm__(\
+        \"push %rbp; mov %rsp, %rbp; sub $DEPTH, %rsp; mov $3, %ecx\\n\"\
+        \"0: movb $0, -64(%rbp,%rcx); add $4, %rcx; cmp $67, %rcx; jne 0b\\n\"\
+        \"leave; ret\"); }";
+    let shallow = LOOP.replace("DEPTH", "60");
+    let enough = LOOP.replace("DEPTH", "61");
+    let wild = enough.replace("jne 0b", "jl 0b");
     let folder = tempfile::tempdir().unwrap();
     let (unit, object) = (folder.path().join("leaf.c"), folder.path().join("leaf.o"));
-    fs::write(&unit, SOURCE).unwrap();
-    for (frames, red_zone, expected) in [
-        ("-fomit-frame-pointer", "-mred-zone", 1),
-        ("-fno-omit-frame-pointer", "-mred-zone", 1),
-        ("-fomit-frame-pointer", "-mno-red-zone", 0),
-        ("-fno-omit-frame-pointer", "-mno-red-zone", 0),
+    for (source, frames, red_zone, expected) in [
+        (LEAF, "-fomit-frame-pointer", "-mred-zone", 1),
+        (LEAF, "-fno-omit-frame-pointer", "-mred-zone", 1),
+        (LEAF, "-fomit-frame-pointer", "-mno-red-zone", 0),
+        (LEAF, "-fno-omit-frame-pointer", "-mno-red-zone", 0),
+        (&shallow, "-fomit-frame-pointer", "-mno-red-zone", 1),
+        (&enough, "-fomit-frame-pointer", "-mno-red-zone", 0),
+        (&wild, "-fomit-frame-pointer", "-mno-red-zone", 1),
     ] {
+        fs::write(&unit, source).unwrap();
         let mut gcc = Command::new("gcc");
         gcc.args(["-c", "-O0", frames, red_zone])
             .arg(&unit)
@@ -174,7 +185,7 @@ fn the_search_finds_a_red_zone() {
         let bytes = fs::read(&object).unwrap();
         let code = Code::read(&bytes);
         let below = code.functions().filter_map(code::Function::below_the_stack);
-        assert_eq!(below.count(), expected, "{frames} {red_zone}");
+        assert_eq!(below.count(), expected, "{frames} {red_zone}: {source}");
     }
 }
 
