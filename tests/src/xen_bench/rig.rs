@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use unikprof_client::connection::Address;
+use unikprof_client::connection::{Access, Address};
 use unikprof_client::interrupt::Interrupt;
+use unikprof_client::key::Key;
 use unikprof_client::record::{self, Patience, Request, Session, Settings};
 use unikprof_client::recording::{Reading, Recording};
 
@@ -26,6 +27,8 @@ const DOM0: Duration = Duration::from_secs(120);
 pub(super) struct Rig {
     lab: Lab,
     folder: PathBuf,
+    /// The key's text, where the guest has one.
+    key: Option<String>,
 }
 
 impl Rig {
@@ -36,6 +39,22 @@ impl Rig {
         guest.ports.push(ECHO_PORT);
         let lab = start_profiled(&LabConfig::with_guest(guest))?;
         Ok(Rig::of(lab))
+    }
+
+    /// The same for those who hold a key, which is drawn here and lies in xenstore before the guest runs.
+    pub(super) fn start_with_key(command_line: &str) -> Result<Rig, BenchError> {
+        eprintln!("booting a guest with `{command_line}` and a key");
+        let key = Key::generate().map_err(|error| BenchError::Unexpected(error.to_string()))?;
+        let key = key.to_text().to_string();
+        let mut guest = profiled_guest(GUEST, command_line)?;
+        guest.ports.push(ECHO_PORT);
+        guest.command_line = guest.command_line.replace("=open:", "=keys:");
+        guest.store = vec![("data/unikprof/control".to_owned(), key.clone())];
+        let lab = start_profiled(&LabConfig::with_guest(guest))?;
+        Ok(Rig {
+            key: Some(key),
+            ..Rig::of(lab)
+        })
     }
 
     /// The same image, but nobody starts the profiler in it.
@@ -50,7 +69,11 @@ impl Rig {
 
     fn of(lab: Lab) -> Rig {
         let folder = lab.folder().to_owned();
-        Rig { lab, folder }
+        Rig {
+            lab,
+            folder,
+            key: None,
+        }
     }
 
     /// What the guest says of itself.
@@ -73,8 +96,15 @@ impl Rig {
     pub(super) fn session(&self) -> Result<Session, BenchError> {
         let address = profiler_address(&self.lab, GUEST)?;
         let address = Address::new(address.ip().to_string(), address.port());
-        Ok(Session::open(
+        let access = match &self.key {
+            Some(text) => Key::parse(text.as_bytes())
+                .map_err(|error| BenchError::Unexpected(error.to_string()))?
+                .into(),
+            None => Access::Open,
+        };
+        Ok(Session::with_access(
             address,
+            access,
             Patience::default(),
             Interrupt::default(),
         )?)

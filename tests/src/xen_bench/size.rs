@@ -11,8 +11,12 @@ use super::BenchError;
 use crate::lab::build_xen_guest;
 
 /// Whose code a symbol is: the first of these that its name holds.
-const OWNERS: [(&str, &str); 5] = [
+const OWNERS: [(&str, &str); 9] = [
     ("unikprof_agent", "agent"),
+    ("curve25519_dalek", "curve25519-dalek"),
+    ("chacha20", "chacha20, poly1305"),
+    ("poly1305", "chacha20, poly1305"),
+    ("blake2", "blake2"),
     ("unikprof_proto", "proto"),
     ("xen_sys_lite", "xen-sys-lite"),
     ("smoltcp", "smoltcp"),
@@ -30,26 +34,36 @@ struct Sizes {
 
 /// The table.
 pub(super) fn measure() -> Result<String, BenchError> {
-    eprintln!("building the guest with and without the agent");
-    let without = sizes(&build_xen_guest(&["demo"])?)?;
-    let with = sizes(&build_xen_guest(&["agent", "demo"])?)?;
+    eprintln!("building the guest without the agent, with it, and with keys as well");
+    let guests = [
+        sizes(&build_xen_guest(&["demo"])?)?,
+        sizes(&build_xen_guest(&["agent", "demo"])?)?,
+        sizes(&build_xen_guest(&["keys", "demo"])?)?,
+    ];
     let mut table = String::from(
-        "\n### Size\n\n| bytes | without the agent | with it | it adds |\n|---|---|---|---|\n",
+        "\n### Size\n\n| bytes | without the agent | with it | it adds | with keys | they add |\n\
+         |---|---|---|---|---|---|\n",
     );
-    let mut row = |name: &str, without: u64, with: u64| {
+    let mut row = |name: &str, of: &dyn Fn(&Sizes) -> u64| {
+        let [without, with, keyed] = guests.each_ref().map(of);
+        let adds = |more: u64, less: u64| i128::from(more) - i128::from(less);
         // Writing to a string does not fail.
         let _ = writeln!(
             table,
-            "| {name} | {without} | {with} | {:+} |",
-            i128::from(with) - i128::from(without)
+            "| {name} | {without} | {with} | {:+} | {keyed} | {:+} |",
+            adds(with, without),
+            adds(keyed, with)
         );
     };
-    row("text and read-only data", without.text, with.text);
-    row("data", without.data, with.data);
-    row("bss", without.bss, with.bss);
-    for (_, owner) in OWNERS {
-        let of = |sizes: &Sizes| sizes.owners.get(owner).copied().unwrap_or_default();
-        row(&format!("code of {owner}"), of(&without), of(&with));
+    row("text and read-only data", &|sizes| sizes.text);
+    row("data", &|sizes| sizes.data);
+    row("bss", &|sizes| sizes.bss);
+    let mut owners: Vec<&str> = OWNERS.iter().map(|(_, owner)| *owner).collect();
+    owners.dedup();
+    for owner in owners {
+        row(&format!("code of {owner}"), &|sizes| {
+            sizes.owners.get(owner).copied().unwrap_or_default()
+        });
     }
     Ok(table)
 }

@@ -1,6 +1,6 @@
 //! Who may profile this guest, and with which keys.
 //!
-//! Keys come from xenstore, below the domain's own `data/unikprof`: `view`, `view-2`, `control` and
+//! Keys, in a guest that is built with the feature of that name, come from xenstore, below the domain's own `data/unikprof`: `view`, `view-2`, `control` and
 //! `control-2`, each a line as `unikprof-client keygen` makes it; the second ones are for the time in
 //! which keys are changed. They can be read by the guest, by dom0 and by other privileged domains, and by no
 //! other guest:
@@ -11,16 +11,22 @@
 //!
 //! They must be there when the guest starts its network, so a domain is created paused (`xl create -p`).
 
+#[cfg(feature = "keys")]
 use alloc::boxed::Box;
 
-use unikprof_agent::{Access, Key, Keys, Role};
+use unikprof_agent::Access;
+#[cfg(feature = "keys")]
+use unikprof_agent::{Key, Keys, Role};
+#[cfg(feature = "keys")]
 use xen_sys_lite::Errno;
+#[cfg(feature = "keys")]
 use xen_sys_lite::xenstore::{StoreError, Tree};
 
 use crate::command_line::CommandLine;
 use crate::println;
 use crate::store::GuestStore;
 
+#[cfg(feature = "keys")]
 const NODES: [(&str, Role); 4] = [
     ("data/unikprof/view", Role::View),
     ("data/unikprof/view-2", Role::View),
@@ -32,7 +38,7 @@ const NODES: [(&str, Role); 4] = [
 /// nobody is to be served.
 pub(crate) fn find(
     command_line: CommandLine,
-    store: &mut GuestStore,
+    #[cfg_attr(not(feature = "keys"), allow(unused_variables))] store: &mut GuestStore,
 ) -> Option<(Access<'static>, u16)> {
     let service = command_line.value("profiler").and_then(|value| {
         let (access, port) = value.split_once(':')?;
@@ -40,6 +46,7 @@ pub(crate) fn find(
         Some((access, port))
     });
     match service {
+        #[cfg(feature = "keys")]
         Some(("keys", port)) => Some((Access::Keys(keys(store)), port)),
         Some(("open", port)) => Some((Access::Open, port)),
         _ => {
@@ -52,6 +59,7 @@ pub(crate) fn find(
     }
 }
 
+#[cfg(feature = "keys")]
 fn keys(store: &mut GuestStore) -> &'static Keys {
     let mut keys = Keys::new();
     for (node, role) in NODES {
