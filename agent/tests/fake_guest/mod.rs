@@ -6,8 +6,9 @@ pub mod client;
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Instant;
 
 use unikprof_agent::{Agent, Config, Mapping, Platform, Registers, Runstate, caller_table_bytes};
 
@@ -41,9 +42,16 @@ pub struct FakePlatform {
     pub logged: Mutex<Vec<String>>,
     /// How much time passes with each look at the clock.
     pub step_ns: AtomicU64,
+    /// Since when the clock goes on by itself as well.
+    pub followed: OnceLock<Instant>,
 }
 
 impl FakePlatform {
+    /// From now on the monotonic clock goes on as the machine's does: for measurements.
+    pub fn follow_the_machine(&self) {
+        self.followed.get_or_init(Instant::now);
+    }
+
     /// Lets both clocks advance.
     pub fn run(&self, ns: u64) {
         self.now_ns.fetch_add(ns, Ordering::Relaxed);
@@ -61,7 +69,9 @@ impl FakePlatform {
 unsafe impl Platform for FakePlatform {
     fn now_ns(&self) -> u64 {
         let step_ns = self.step_ns.load(Ordering::Relaxed);
-        self.now_ns.fetch_add(step_ns, Ordering::Relaxed) + step_ns
+        let by_itself = self.followed.get().map(Instant::elapsed);
+        let by_itself_ns = by_itself.map_or(0, |passed| passed.as_nanos() as u64);
+        self.now_ns.fetch_add(step_ns, Ordering::Relaxed) + step_ns + by_itself_ns
     }
 
     fn wall_clock_ns(&self) -> Option<u64> {

@@ -1,0 +1,361 @@
+//! How long the longest poll of an agent with keys takes while hostile peers do what they can.
+//!
+//! ```text
+//! cargo bench -p unikprof-agent --features noise,smoltcp --bench attack
+//! ```
+//!
+//! The agent's own TCP server, on real time; its peers are stacks on the same wire, in the same thread.
+//! A poll is timed from outside, by the processor time of the thread and by the clock: the second holds what
+//! other programs of the machine took meanwhile.
+#![allow(clippy::unwrap_used, unsafe_code)]
+
+#[path = "../tests/fake_guest/mod.rs"]
+mod fake_guest;
+#[path = "../tests/keyed/mod.rs"]
+mod keyed;
+#[path = "../tests/network/mod.rs"]
+mod network;
+
+use std::time::{Duration, Instant};
+
+use keyed::{CONTROL, Client, OTHER, VIEW, first_message, framed, frames};
+use network::{Port, World, ipv4, read};
+use smoltcp::phy::Medium;
+use unikprof_agent::SESSIONS;
+use unikprof_agent::tcp_server::smoltcp;
+use unikprof_proto::code::message_type;
+use unikprof_proto::message::{
+    Check, Fetch, HandshakeReply, Peers, Pending, Start, Status, Stop, TableRows,
+};
+use unikprof_proto::preamble;
+
+/// How long one kind of peers goes on.
+const ATTACK: Duration = Duration::from_secs(4);
+/// A generation of peers has so long, then the next comes.
+const GENERATION: Duration = Duration::from_millis(40);
+/// More than there are sockets, so that all are taken at any time.
+const PEERS: usize = 8;
+/// Distinct stacks of the recording that is fetched.
+const STACKS: u64 = 60_000;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attack {
+    /// Nobody but the one who holds a key.
+    Nobody,
+    /// First messages that were overheard: each costs the agent two curve multiplications.
+    Replays,
+    /// First messages with keys that the agent does not have.
+    UnknownKeys,
+    /// Preambles, then frames of every type with bodies of noise.
+    Fuzz,
+    /// Records that nobody can open, behind a replayed first message.
+    Records,
+    /// Holders of the view key that ask for everything again and again, and read 512 bytes at a time.
+    SlowReaders,
+    /// Holders of the control key that send 16 KiB of rows at once.
+    Writers,
+    /// All of these at once.
+    All,
+}
+
+fn main() {
+    if !std::env::args().any(|argument| argument == "--bench") {
+        println!("nothing measured: run it with cargo bench");
+        return;
+    }
+    println!(
+        "| peers | polls | p99 | p99.9 | p99.99 | longest | by the clock, longest | by the agent's account |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for (name, attack) in [
+        ("nobody hostile, a download", Attack::Nobody),
+        ("replayed handshakes", Attack::Replays),
+        ("handshakes with unknown keys", Attack::UnknownKeys),
+        ("fuzzed frames", Attack::Fuzz),
+        ("forged records", Attack::Records),
+        ("slow readers with a key", Attack::SlowReaders),
+        ("writers with a key", Attack::Writers),
+        ("all of these", Attack::All),
+    ] {
+        measure(name, attack);
+    }
+}
+
+fn measure(name: &str, attack: Attack) {
+    let mut bench = Bench::new();
+    let until = Instant::now() + ATTACK;
+    let mut generations = 0;
+    while Instant::now() < until {
+        bench.generation(attack, generations);
+        generations += 1;
+    }
+    let (longest_ns, peers) = bench.status();
+    let Bench { times, clock, .. } = &mut bench;
+    times.sort_unstable();
+    let us = |time: &Duration| time.as_nanos() as f64 / 1e3;
+    let at = |part: f64| us(&times[((times.len() - 1) as f64 * part) as usize]);
+    println!(
+        "| {name} | {} | {:.0} µs | {:.0} µs | {:.0} µs | {:.0} µs | {:.0} µs | {:.0} µs |",
+        times.len(),
+        at(0.99),
+        at(0.999),
+        at(0.9999),
+        at(1.0),
+        us(clock),
+        longest_ns as f64 / 1e3
+    );
+    eprintln!("{name}: {generations} generations; {peers:?}");
+}
+
+struct Bench {
+    world: World<Port>,
+    fetch: Vec<u8>,
+    /// Processor time of every poll in which there was something to do.
+    times: Vec<Duration>,
+    /// The longest of them by the clock.
+    clock: Duration,
+    random: u64,
+}
+
+impl Bench {
+    /// A guest whose recording has ended and waits.
+    fn new() -> Self {
+        let world = World::with_access(keyed::access(), Medium::Ethernet, ipv4, |port| port);
+        let mut bench = Self {
+            world,
+            fetch: Vec::new(),
+            times: Vec::new(),
+            clock: Duration::ZERO,
+            random: 1,
+        };
+        let start = framed(&Start {
+            name: "attack",
+            // All of it is over before the client has been silent for too long.
+            period_ns: 20_000,
+            mode: 0,
+            depth: 128,
+            duration_ns: 0,
+            delay_ns: 0,
+            flags: 0,
+            caller_table: None,
+        });
+        let mut client = bench.connect(CONTROL, 65_535);
+        bench.ask(&mut client, &start, message_type::STARTED);
+        for n in 0..STACKS {
+            assert!(fake_guest::tick(bench.world.agent, &[n % 251, n / 251]));
+        }
+        let stop = framed(&Stop { recording: 0 });
+        let pending = bench.ask(&mut client, &stop, message_type::PENDING);
+        let pending: Pending = read(&pending);
+        bench.fetch = framed(&Fetch {
+            epoch: pending.first_epoch,
+            vcpu: 0,
+            node: 1,
+        });
+        bench.leave();
+        bench.world.agent.platform().follow_the_machine();
+        bench
+    }
+
+    /// What the agent says of its longest piece of work, and of its peers.
+    fn status(&mut self) -> (u64, Peers) {
+        let mut client = self.connect(CONTROL, 65_535);
+        let status = self.ask(&mut client, &framed(&Check {}), message_type::STATUS);
+        let status: Status<'_> = read(&status);
+        (status.server_longest_ns, status.peers)
+    }
+
+    /// Some hostile peers and one with a key, who fetches all that there is.
+    fn generation(&mut self, attack: Attack, generation: u64) {
+        let mut hostile = Vec::new();
+        let mut client = self.connect(CONTROL, 65_535);
+        // Nobody's role is granted before this.
+        self.ask(&mut client, &framed(&Check {}), message_type::STATUS);
+        for number in 0..PEERS as u64 {
+            let kinds = [
+                Attack::Replays,
+                Attack::UnknownKeys,
+                Attack::Fuzz,
+                Attack::Records,
+                Attack::SlowReaders,
+                Attack::Writers,
+            ];
+            let kind = match attack {
+                Attack::Nobody => break,
+                Attack::All => kinds[((generation + number) % 6) as usize],
+                one => one,
+            };
+            hostile.extend(self.attack(kind).map(|peer| (peer, kind)));
+        }
+        let fetch = client.seal(&self.fetch);
+        self.world.peers[client.session].send(&fetch);
+        let until = Instant::now() + GENERATION;
+        while Instant::now() < until {
+            self.poll();
+            for (peer, kind) in &hostile {
+                let peer = &mut self.world.peers[*peer];
+                if *kind == Attack::SlowReaders {
+                    peer.reads = self.random.is_multiple_of(4);
+                    self.random = self.random.wrapping_mul(5).wrapping_add(1);
+                }
+            }
+        }
+        let bytes = self.world.peers[client.session].take_bytes();
+        let opened = client.open(&bytes);
+        assert!(!opened.is_empty(), "nothing came for who has a key");
+        self.leave();
+    }
+
+    /// A hostile peer; `None` where it found no place.
+    fn attack(&mut self, kind: Attack) -> Option<usize> {
+        let sent = preamble::encode(preamble::KEYED);
+        match kind {
+            Attack::Replays | Attack::UnknownKeys => {
+                let key = if kind == Attack::UnknownKeys {
+                    OTHER
+                } else {
+                    VIEW
+                };
+                let client = self.world.connect_silent(4096);
+                let first = first_message(client, key, sent).first;
+                self.world.peers[client].send(&sent);
+                self.world.peers[client].send(&first);
+                Some(client)
+            }
+            Attack::Records => {
+                let client = self.try_connect(VIEW, 4096)?.session;
+                let mut record = 1040_u16.to_le_bytes().to_vec();
+                record.extend(self.noise(1040));
+                self.world.peers[client].send(&record);
+                Some(client)
+            }
+            Attack::Fuzz => {
+                let client = self.world.connect_silent(4096);
+                self.world.peers[client].send(&sent);
+                let noise = self.noise(1500);
+                self.world.peers[client].send(&noise);
+                Some(client)
+            }
+            Attack::SlowReaders => {
+                let mut client = self.try_connect(VIEW, 512)?;
+                let request = client.seal(&self.fetch);
+                self.world.peers[client.session].send(&request);
+                Some(client.session)
+            }
+            Attack::Writers => {
+                let mut client = self.try_connect(CONTROL, 4096)?;
+                let payload = [0x5a; 1_000];
+                let rows = framed(&TableRows {
+                    upload: 1,
+                    first: 0,
+                    count: 1,
+                    payload: &payload,
+                });
+                for part in rows.repeat(16).chunks(1024) {
+                    let record = client.seal(part);
+                    self.world.peers[client.session].send(&record);
+                }
+                Some(client.session)
+            }
+            Attack::Nobody | Attack::All => None,
+        }
+    }
+
+    fn noise(&mut self, bytes: usize) -> Vec<u8> {
+        let mut next = || {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            self.random as u8
+        };
+        (0..bytes).map(|_| next()).collect()
+    }
+
+    /// A client behind its handshake.
+    fn connect(&mut self, key: [u8; 32], receive_bytes: usize) -> Client<usize> {
+        self.try_connect(key, receive_bytes).unwrap()
+    }
+
+    /// `None` where all sessions are taken.
+    fn try_connect(&mut self, key: [u8; 32], receive_bytes: usize) -> Option<Client<usize>> {
+        let client = self.world.connect_silent(receive_bytes);
+        let sent = preamble::encode(preamble::KEYED);
+        let shaking = first_message(client, key, sent);
+        self.world.peers[client].send(&sent);
+        self.world.peers[client].send(&shaking.first);
+        let until = Instant::now() + Duration::from_secs(5);
+        loop {
+            self.poll();
+            match self.world.peers[client].take_frame() {
+                Ok(Some(reply)) if reply.0 == message_type::HANDSHAKE_REPLY => {
+                    let reply: HandshakeReply = read(&reply);
+                    return Some(shaking.finish(&framed(&reply)));
+                }
+                Ok(None) if !self.world.peers[client].is_over() => {}
+                _ => return None,
+            }
+            assert!(Instant::now() < until, "no answer to a handshake");
+        }
+    }
+
+    fn ask(&mut self, client: &mut Client<usize>, request: &[u8], kind: u16) -> (u16, Vec<u8>) {
+        let record = client.seal(request);
+        self.world.peers[client.session].send(&record);
+        let until = Instant::now() + Duration::from_secs(5);
+        loop {
+            self.poll();
+            let bytes = self.world.peers[client.session].take_bytes();
+            let opened = client.open(&bytes);
+            if !opened.is_empty() {
+                let answer = frames(&opened).remove(0);
+                assert_eq!(answer.0, kind);
+                return answer;
+            }
+            assert!(Instant::now() < until, "no answer");
+        }
+    }
+
+    /// Everybody hangs up, and the guest hears of it.
+    fn leave(&mut self) {
+        for peer in &mut self.world.peers {
+            peer.abort();
+        }
+        let until = Instant::now() + Duration::from_millis(5);
+        while Instant::now() < until {
+            self.poll();
+        }
+        self.world.forget_clients();
+    }
+
+    /// One poll of the guest, timed, and one of everybody else.
+    fn poll(&mut self) {
+        let (clock, processor) = (Instant::now(), thread_time());
+        self.world.poll_guest();
+        let took = thread_time() - processor;
+        self.clock = self.clock.max(clock.elapsed());
+        self.times.push(took);
+        let now = self.world.now();
+        for peer in &mut self.world.peers {
+            peer.poll(now);
+        }
+        let platform = self.world.agent.platform();
+        if platform.followed.get().is_none() {
+            platform.idle(100_000);
+        }
+    }
+}
+
+/// The processor time of this thread.
+fn thread_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the call writes the time that it is given, and nothing else.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    assert_eq!(result, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+// The sockets are one more than the sessions: the peers above take all of both.
+const _: () = assert!(PEERS > SESSIONS + 1);
