@@ -5,7 +5,7 @@
 //! | 0 | 8 | magic, `unikprof` |
 //! | 8 | 2 | lowest protocol version spoken, little endian |
 //! | 10 | 2 | highest protocol version spoken, little endian |
-//! | 12 | 1 | [security](crate::code::security): what the agent asks for, what the client will do |
+//! | 12 | 1 | [`security`]: what the agent asks for, what the client will do |
 //! | 13 | 3 | reserved: sent as zero, ignored when read |
 //!
 //! The version in use is the highest that both sides speak. Where there is none, the agent sends
