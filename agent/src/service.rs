@@ -31,9 +31,10 @@ pub struct SessionId {
 /// Serves one agent to its clients. Call it from the guest's loop; ticks may interrupt it anywhere.
 ///
 /// Clients may be hostile. One that has not shown who it is, by a key where the agent has
-/// [keys](Access::Keys), has 2 s; where all sessions are taken it makes room for a newcomer after half a
-/// second. What a single call does is bounded: between [`begin_work`](Self::begin_work) and
-/// [`end_work`](Self::end_work), or in one call outside of them, nothing is begun after 1 ms.
+/// [keys](Access::Keys), has 2 s; where all sessions are taken it makes room for a newcomer after a
+/// fifth of a second, after half a second where its handshake was good. What a single call does is
+/// bounded: between [`begin_work`](Self::begin_work) and [`end_work`](Self::end_work), or in one call
+/// outside of them, nothing is begun after 1 ms.
 #[derive(Debug)]
 pub struct Service<'a, 'm, P: Platform> {
     agent: &'a Agent<'m, P>,
