@@ -19,7 +19,7 @@ use std::{env, fs, process};
 ///
 /// The compiled core library has not been built so. Its intermediate code is compiled again with ours at
 /// link time, where the forced attributes reach it.
-const RUSTFLAGS: [&str; 14] = [
+const RUSTFLAGS: [&str; 16] = [
     "-C",
     "force-frame-pointers=yes",
     "-C",
@@ -28,6 +28,9 @@ const RUSTFLAGS: [&str; 14] = [
     "llvm-args=-force-attribute=noredzone",
     "-C",
     "llvm-args=-force-attribute=noimplicitfloat",
+    // Fewer copies of what is called from several places; the tick's own road is marked.
+    "-C",
+    "llvm-args=-inline-threshold=150",
     // Cryptography without vector registers: a kernel may not keep them for its loop either.
     "--cfg",
     "chacha20_force_soft",
