@@ -15,10 +15,14 @@ use super::samples::Sample;
 impl Display for Outcome {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let minutes = self.plan.duration.as_secs_f64() / 60.0;
-        let access = if self.plan.keyed { "keyed" } else { "open" };
+        let access = if self.plan.keyed {
+            "a guest with keys"
+        } else {
+            "an open guest"
+        };
         writeln!(
             f,
-            "{minutes:.1} minutes, an {access} guest, seed {}.\n",
+            "{minutes:.1} minutes, {access}, seed {}.\n",
             self.plan.seed
         )?;
         self.verdict(f)?;
