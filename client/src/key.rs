@@ -21,13 +21,12 @@ use std::fmt;
 
 use blake2::{Blake2s256, Digest as _};
 use thiserror::Error;
-use unikprof_proto::secure::{KEY, KEY_ID, KEY_ID_CONTEXT};
+pub use unikprof_proto::secure::KeyId;
+use unikprof_proto::secure::{KEY, KEY_ID, KEY_ID_CONTEXT, KEY_PREFIX as PREFIX};
 use zeroize::Zeroizing;
 
 pub use file::{KeyFileError, Role};
 
-/// What a key's text begins with.
-const PREFIX: &str = "unikprof-key-1:";
 /// What the text of a key of any version begins with.
 const ANY_VERSION: &[u8] = b"unikprof-key-";
 
@@ -37,10 +36,6 @@ pub struct Key {
     secret: Box<Zeroizing<[u8; KEY]>>,
     id: KeyId,
 }
-
-/// Which key it is: tells nothing of the key itself, and travels in the clear.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct KeyId(pub [u8; KEY_ID]);
 
 /// Why a line is not a key; does not show the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -155,18 +150,6 @@ impl Key {
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({})", self.id)
-    }
-}
-
-impl fmt::Display for KeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for KeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

@@ -16,6 +16,8 @@
 //!
 //! The crate has no cryptography of its own: both sides bring an implementation.
 
+use core::fmt;
+
 use crate::preamble;
 
 /// The Noise protocol's name.
@@ -24,8 +26,28 @@ pub const NAME: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// The length of a key in bytes.
 pub const KEY: usize = 32;
 
+/// What a key begins with as text, in both sides' files and configurations; its bytes follow as
+/// hexadecimal digits in lower case.
+pub const KEY_PREFIX: &str = "unikprof-key-1:";
+
 /// The length of a key's id in bytes: the first ones of `BLAKE2s-256(`[`KEY_ID_CONTEXT`]` || key)`.
 pub const KEY_ID: usize = 8;
+
+/// Which key is meant: not secret, and it travels in the clear. Shown as 16 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyId(pub [u8; KEY_ID]);
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 /// What is hashed before a key, for its id.
 pub const KEY_ID_CONTEXT: &[u8] = b"unikprof key id 1";

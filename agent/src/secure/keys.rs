@@ -5,14 +5,12 @@ use core::fmt;
 use blake2::{Blake2s256, Digest};
 use subtle::ConstantTimeEq;
 use unikprof_proto::code::role;
-use unikprof_proto::secure::{KEY, KEY_ID, KEY_ID_CONTEXT};
+pub use unikprof_proto::secure::KeyId;
+use unikprof_proto::secure::{KEY, KEY_ID, KEY_ID_CONTEXT, KEY_PREFIX as PREFIX};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 /// How many keys an agent can have: two roles, and room for the old and the new while they change.
 pub const MAX_KEYS: usize = 8;
-
-/// What stands before the digits of a key.
-const PREFIX: &str = "unikprof-key-1:";
 
 /// A key that an agent shares with its clients: 32 secret bytes. Erased when it is dropped, never
 /// shown, and compared in constant time.
@@ -94,22 +92,6 @@ impl Eq for Key {}
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({})", self.id())
-    }
-}
-
-/// Which key is meant: not secret. Shown as 16 hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct KeyId(pub [u8; KEY_ID]);
-
-impl fmt::Display for KeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for KeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 
