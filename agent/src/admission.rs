@@ -10,7 +10,6 @@ const GRACE_OF_HANDSHAKE_NS: u64 = 500_000_000;
 /// How many sessions may be of clients that only look: one is kept for handshakes and for control.
 #[cfg(feature = "noise")]
 const VIEWS: usize = SESSIONS - 1;
-
 /// Where a newcomer can go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -32,7 +31,7 @@ pub(crate) fn place(sessions: &[Session; SESSIONS], now_ns: u64) -> Option<Place
     strangers.min().map(|(_, index)| Place::Taken(index))
 }
 
-/// When there will be a [`place`] though there is none now; `None` where nobody is here who would
+/// When there will be a [place](place) though there is none now; `None` where nobody is here who would
 /// make room.
 pub(crate) fn place_from_ns(sessions: &[Session; SESSIONS]) -> Option<u64> {
     sessions.iter().filter_map(grace_ends_ns).min()

@@ -46,6 +46,12 @@ pub mod message_type {
     pub const TABLE_END: u16 = 0x000a;
     /// [`Handshake`](crate::message::Handshake): a client's first message under a key.
     pub const HANDSHAKE: u16 = 0x000b;
+    /// [`Ring`](crate::message::Ring): the records of a vCPU's ring.
+    pub const RING: u16 = 0x000c;
+    /// [`Stacks`](crate::message::Stacks): the stacks that records name.
+    pub const STACKS: u16 = 0x000d;
+    /// [`EventNames`](crate::message::EventNames): the names that records name.
+    pub const EVENT_NAMES: u16 = 0x000e;
 
     /// The first type that only recording files hold.
     pub const FILE_FIRST: u16 = 0x4000;
@@ -80,6 +86,18 @@ pub mod message_type {
     pub const TABLE_INSTALLED: u16 = 0x800d;
     /// [`HandshakeReply`](crate::message::HandshakeReply): the agent's; all that follows is sealed.
     pub const HANDSHAKE_REPLY: u16 = 0x800e;
+    /// [`RingHead`](crate::message::RingHead): what a ring holds.
+    pub const RING_HEAD: u16 = 0x8010;
+    /// [`RingRun`](crate::message::RingRun): a run of its records.
+    pub const RING_RUN: u16 = 0x8011;
+    /// [`RingEnd`](crate::message::RingEnd): all that was there was sent.
+    pub const RING_END: u16 = 0x8012;
+    /// [`StacksEnd`](crate::message::StacksEnd): all stacks were sent.
+    pub const STACKS_END: u16 = 0x8013;
+    /// [`EventName`](crate::message::EventName): a name of the guest's events.
+    pub const EVENT_NAME: u16 = 0x8014;
+    /// [`EventNamesEnd`](crate::message::EventNamesEnd): all names were sent.
+    pub const EVENT_NAMES_END: u16 = 0x8015;
 }
 
 /// Why a request was refused: [`Refusal::code`](crate::message::Refusal::code).
@@ -122,6 +140,12 @@ pub mod refusal {
     pub const NOT_ALLOWED: u32 = 18;
     /// The agent is open, and the client has begun a handshake.
     pub const NOT_KEYED: u32 = 19;
+    /// As many recordings as the agent can hold are there already; the text names them.
+    pub const TOO_MANY_RECORDINGS: u32 = 20;
+    /// Several recordings are there, and the request names none; the text names them.
+    pub const WHICH_RECORDING: u32 = 21;
+    /// The agent was given no memory for a ring.
+    pub const NO_RING: u32 = 22;
 }
 
 /// What is sampled: [`Start::mode`](crate::message::Start::mode).

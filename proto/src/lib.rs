@@ -6,9 +6,10 @@
 //! 2. [`frame`]: typed, length-prefixed, checksummed frames with a hard limit.
 //! 3. [`message`]: the bodies, in [postcard] encoding, borrowed from the frame.
 //! 4. [`nodes`]: the compact encoding of stacks inside a [`message::Nodes`] body.
-//! 5. [`caller_table`]: where callers are found, compiled by the client for the agent.
-//! 6. [`secure`]: what a key protects, between the preambles and the frames.
-//! 7. [`code`]: what the raw integers mean, and how a frame code names an address.
+//! 5. [`ring`]: the encoding of what happened when, inside a [`message::RingRun`] body.
+//! 6. [`caller_table`]: where callers are found, compiled by the client for the agent.
+//! 7. [`secure`]: what a key protects, between the preambles and the frames.
+//! 8. [`code`]: what the raw integers mean, and how a frame code names an address.
 //!
 //! A conversation: both sides send their preamble; the client asks, the agent answers every
 //! request in order. A message's structure never changes once released; a new field is a new
@@ -36,4 +37,5 @@ pub mod frame;
 pub mod message;
 pub mod nodes;
 pub mod preamble;
+pub mod ring;
 pub mod secure;

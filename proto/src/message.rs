@@ -133,6 +133,31 @@ messages! {
         checksum: u32,
     }
 
+    /// Asks for the records of a vCPU's ring. Answered by [`RingHead`], [`RingRun`]s and [`RingEnd`].
+    Ring = RING {
+        /// The vCPU.
+        vcpu: u32,
+        /// From which position on; what was evicted is passed over.
+        position: u64,
+        /// Records before this moment are passed over, on the monotonic clock in ns.
+        since_ns: u64,
+    }
+
+    /// Asks for the stacks that records of a vCPU's ring name. Answered by [`Nodes`] of epoch 0, without
+    /// counts, and [`StacksEnd`].
+    Stacks = STACKS {
+        /// The vCPU.
+        vcpu: u32,
+        /// The first node wanted; the first there is has the id 1.
+        node: u32,
+    }
+
+    /// Asks for the names of the guest's events. Answered by [`EventName`]s and [`EventNamesEnd`].
+    EventNames = EVENT_NAMES {
+        /// The first id wanted.
+        first: u32,
+    }
+
     /// A client's first message under a key: `-> psk, e` of the handshake, in the clear. Answered by
     /// [`HandshakeReply`]; see [`secure`](crate::secure).
     Handshake = HANDSHAKE {
@@ -395,6 +420,74 @@ messages! {
         ephemeral: [u8; 32],
         /// The tag of the empty payload.
         tag: [u8; 16],
+    }
+
+    /// What a vCPU's ring holds.
+    RingHead = RING_HEAD {
+        /// The vCPU.
+        vcpu: u32,
+        /// How many records it has room for.
+        capacity: u64,
+        /// The position of the oldest that it holds: so many were evicted since the agent started.
+        oldest: u64,
+        /// The position after the newest.
+        next: u64,
+        /// The monotonic clock now.
+        now_ns: u64,
+        /// Nanoseconds since 1970-01-01 UTC now, where the guest knows.
+        wall_clock_ns: Option<u64>,
+    }
+
+    /// A run of records; see [`ring`](crate::ring) for the encoding.
+    RingRun<'a> = RING_RUN {
+        /// Their vCPU.
+        vcpu: u32,
+        /// The position of the first. Where it is not where the run before ended, those between were
+        /// evicted meanwhile, or lie before the moment asked for.
+        first: u64,
+        /// How many.
+        count: u32,
+        /// What the first time is told from.
+        base_ns: u64,
+        /// The records.
+        #[serde(borrow)]
+        payload: &'a [u8],
+    }
+
+    /// All records up to this position were sent.
+    RingEnd = RING_END {
+        /// The vCPU.
+        vcpu: u32,
+        /// Where to go on.
+        next: u64,
+        /// Records that were given up because they were overwritten while they were written, since the
+        /// agent started.
+        lost: u64,
+    }
+
+    /// All stacks were sent.
+    StacksEnd = STACKS_END {
+        /// The vCPU.
+        vcpu: u32,
+        /// The greatest id there was.
+        nodes: u32,
+    }
+
+    /// A name of the guest's events.
+    EventName<'a> = EVENT_NAME {
+        /// Its id.
+        id: u32,
+        /// The name, at most [`MAX_EVENT_NAME`](crate::ring::MAX_EVENT_NAME) bytes.
+        #[serde(borrow)]
+        name: &'a str,
+    }
+
+    /// All names were sent.
+    EventNamesEnd = EVENT_NAMES_END {
+        /// How many there are.
+        names: u32,
+        /// Names refused since the agent started: too long, empty, or too many.
+        refused: u64,
     }
 }
 

@@ -3,8 +3,9 @@
 use unikprof_client::recording::{FileEnd, FileHeader};
 use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY};
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Check, Dump, Epoch, EpochEnd, Fetch, Handshake, HandshakeReply,
-    Hello, Histogram, Mapping, Nodes, Pending, Refusal, Start, Started, Status, Stop, TableBegin,
+    Acknowledge, Acknowledged, Check, Dump, Epoch, EpochEnd, EventName, EventNames, EventNamesEnd,
+    Fetch, Handshake, HandshakeReply, Hello, Histogram, Mapping, Nodes, Pending, Refusal, Ring,
+    RingEnd, RingHead, RingRun, Stacks, StacksEnd, Start, Started, Status, Stop, TableBegin,
     TableEnd, TableInstalled, TableReady, TableRows, VcpuEpoch, Welcome,
 };
 use unikprof_proto::preamble;
@@ -59,9 +60,8 @@ pub(crate) fn message(frame: &Frame<'_>) -> bool {
         )*};
     }
     round_trip! {
-        Acknowledge Acknowledged Check Dump Epoch EpochEnd Fetch FileEnd FileHeader Handshake HandshakeReply
-        Hello Histogram
-        Mapping Nodes Pending Refusal Start Started Status Stop TableBegin TableEnd
+        Acknowledge Acknowledged Check Dump Epoch EpochEnd EventName EventNames EventNamesEnd Fetch FileEnd FileHeader Handshake HandshakeReply Hello Histogram
+        Mapping Nodes Pending Refusal Ring RingEnd RingHead RingRun Stacks StacksEnd Start Started Status Stop TableBegin TableEnd
         TableInstalled TableReady TableRows VcpuEpoch Welcome
     }
     is_message

@@ -1,0 +1,285 @@
+//! The ring: what happened when, on one vCPU, the oldest dropped first.
+//!
+//! A record is a kind, a time and up to two numbers; what they mean is the kind's matter
+//! ([`Record`]). Records have positions that count up from 0 for as long as the guest lives: a
+//! position that the ring no longer holds was evicted.
+//!
+//! A run of records is encoded one after the other:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 1 | bits 0 to 4: the kind; bit 5: a first number follows; bit 6: a second one; bit 7: zero |
+//! | varint | zigzag(time − the time before), in ns; for the first record the time before is the run's base |
+//! | varint each | the numbers that are not zero |
+//!
+//! An upcall's record can lie before that of the event which it interrupted: times may go back a
+//! little.
+
+use core::fmt;
+
+use crate::nodes::{put_varint, take_varint, unzigzag, zigzag};
+
+/// The most bytes that one record takes.
+pub const MAX_RECORD_BYTES: usize = 1 + 3 * 10;
+
+/// What a record tells. Kinds lie below 32.
+pub mod kind {
+    /// A tick's sample: the stack's id, and the lanes of the recordings that it was a tick of (the lowest
+    /// eight bits) with the sample's marks above ([`SAMPLE_LATE`](super::SAMPLE_LATE)).
+    pub const SAMPLE: u8 = 1;
+    /// A tick that left no sample: what became of it (see [`outcome`](super::outcome)), and the lanes.
+    pub const NO_SAMPLE: u8 = 2;
+    /// The vCPU blocks: the stack's id, 0 where it is not known.
+    pub const BLOCK: u8 = 3;
+    /// The vCPU woke.
+    pub const WAKE: u8 = 4;
+    /// A recording began: its id, and its lane.
+    pub const BEGAN: u8 = 5;
+    /// A recording ended: its id, and its lane.
+    pub const ENDED: u8 = 6;
+    /// The guest was suspended and resumed before this.
+    pub const RESUMED: u8 = 7;
+    /// The vCPU's time so far, in ns: running and runnable (stolen). [`WAITED`] follows it.
+    pub const RAN: u8 = 8;
+    /// The vCPU's time so far, in ns: blocked and offline.
+    pub const WAITED: u8 = 9;
+    /// Others took the vCPU's CPU for longer than a threshold: how long, in ns.
+    pub const STOLEN: u8 = 10;
+    /// A client's handshake failed.
+    pub const BAD_KEY: u8 = 11;
+    /// The time of day, in ns since 1970-01-01 UTC.
+    pub const CLOCK: u8 = 12;
+    /// The guest's: something happened. The name's id, and a number of the guest's.
+    pub const MARK: u8 = 16;
+    /// The guest's: a span begins. The name's id, and the span's number, which its end repeats.
+    pub const SPAN_BEGIN: u8 = 17;
+    /// The guest's: a span ends. The name's id, and the span's number.
+    pub const SPAN_END: u8 = 18;
+    /// The guest's: a counter has a value. The name's id, and the value, as an `i64`'s bits.
+    pub const COUNTER: u8 = 19;
+}
+
+/// Why a tick left no sample: the first number of [`kind::NO_SAMPLE`].
+pub mod outcome {
+    /// The table was full.
+    pub const OVERFLOW: u64 = 1;
+    /// The slot was busy.
+    pub const LOST: u64 = 2;
+    /// Delivered without registers.
+    pub const MASKED: u64 = 3;
+    /// Delivered inside the block call.
+    pub const IDLE: u64 = 4;
+}
+
+/// A mark in the second number of [`kind::SAMPLE`]: it came late.
+pub const SAMPLE_LATE: u64 = 1 << 8;
+
+/// The most names of events; their ids are below it.
+pub const MAX_EVENT_NAMES: usize = 256;
+
+/// The longest name of an event, in bytes.
+pub const MAX_EVENT_NAME: usize = 48;
+
+/// One thing that happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// See [`kind`]; unknown ones survive.
+    pub kind: u8,
+    /// When, on the guest's monotonic clock, in ns.
+    pub at_ns: u64,
+    /// The first number.
+    pub first: u64,
+    /// The second number.
+    pub second: u64,
+}
+
+/// Why bytes are not a run of records: the index of the record in the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingError {
+    /// The bytes end within a record, or a varint does not end.
+    Cut(u32),
+    /// A reserved bit is set.
+    Impossible(u32),
+    /// The run is whole, but bytes are left over: how many.
+    LeftOver(usize),
+}
+
+impl fmt::Display for RingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cut(index) => write!(f, "the run of records is cut in its record {index}"),
+            Self::Impossible(index) => write!(f, "record {index} of the run is impossible"),
+            Self::LeftOver(bytes) => write!(f, "{bytes} bytes are left over after the records"),
+        }
+    }
+}
+
+impl core::error::Error for RingError {}
+
+/// Encodes a run of records into a buffer.
+#[derive(Debug)]
+pub struct Encoder<'a> {
+    before_ns: u64,
+    buffer: &'a mut [u8],
+    length: usize,
+}
+
+impl<'a> Encoder<'a> {
+    /// Begins a run whose first time is told from `base_ns`.
+    pub fn new(base_ns: u64, buffer: &'a mut [u8]) -> Self {
+        Self {
+            before_ns: base_ns,
+            buffer,
+            length: 0,
+        }
+    }
+
+    /// Whether another record fits for certain.
+    pub fn has_room(&self) -> bool {
+        self.buffer.len() - self.length >= MAX_RECORD_BYTES
+    }
+
+    /// Adds the next record. Call it only while there [is room](Self::has_room).
+    pub fn push(&mut self, record: Record) {
+        let numbers = [record.first, record.second];
+        let mut head = record.kind & 0x1f;
+        for (bit, number) in [0x20, 0x40].into_iter().zip(numbers) {
+            head |= if number == 0 { 0 } else { bit };
+        }
+        if let Some(place) = self.buffer.get_mut(self.length) {
+            *place = head;
+            self.length += 1;
+        }
+        self.varint(zigzag(record.at_ns.wrapping_sub(self.before_ns) as i64));
+        self.before_ns = record.at_ns;
+        for number in numbers {
+            if number != 0 {
+                self.varint(number);
+            }
+        }
+    }
+
+    /// The encoded run: the bytes of the buffer that it took.
+    pub fn finish(self) -> usize {
+        self.length
+    }
+
+    fn varint(&mut self, value: u64) {
+        let room = self.buffer.get_mut(self.length..).unwrap_or_default();
+        self.length += put_varint(value, room);
+    }
+}
+
+/// Decodes a run of `count` records, handing each to `visit`.
+///
+/// # Errors
+/// [`RingError`] at the first record that cannot be; `visit` has then seen those before it.
+pub fn decode(
+    base_ns: u64,
+    count: u32,
+    payload: &[u8],
+    mut visit: impl FnMut(Record),
+) -> Result<(), RingError> {
+    let mut input = payload;
+    let mut at_ns = base_ns;
+    for index in 0..count {
+        let cut = RingError::Cut(index);
+        let (&head, rest) = input.split_first().ok_or(cut)?;
+        input = rest;
+        if head & 0x80 != 0 {
+            return Err(RingError::Impossible(index));
+        }
+        let step = unzigzag(take_varint(&mut input).ok_or(cut)?);
+        at_ns = at_ns.wrapping_add(step as u64);
+        let mut number = |bit| {
+            if head & bit == 0 {
+                Ok(0)
+            } else {
+                take_varint(&mut input).ok_or(cut)
+            }
+        };
+        visit(Record {
+            kind: head & 0x1f,
+            at_ns,
+            first: number(0x20)?,
+            second: number(0x40)?,
+        });
+    }
+    match input.len() {
+        0 => Ok(()),
+        left => Err(RingError::LeftOver(left)),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
+    use super::*;
+
+    fn back(base_ns: u64, records: &[Record]) -> Vec<Record> {
+        let mut buffer = [0; 512];
+        let mut encoder = Encoder::new(base_ns, &mut buffer);
+        for record in records {
+            assert!(encoder.has_room());
+            encoder.push(*record);
+        }
+        let length = encoder.finish();
+        let mut found = Vec::new();
+        decode(base_ns, records.len() as u32, &buffer[..length], |record| {
+            found.push(record);
+        })
+        .unwrap();
+        for cut in 0..length {
+            let records = records.len() as u32;
+            assert!(decode(base_ns, records, &buffer[..cut], |_| {}).is_err());
+        }
+        found
+    }
+
+    #[test]
+    fn records_come_back_whatever_their_numbers() {
+        let record = |kind, at_ns, first, second| Record {
+            kind,
+            at_ns,
+            first,
+            second,
+        };
+        let records = [
+            record(kind::SAMPLE, 1_000, 7, 1),
+            record(kind::SAMPLE, 999, 0, 0),
+            record(kind::COUNTER, 2_000, 255, -5_i64 as u64),
+            record(31, u64::MAX, u64::MAX, u64::MAX),
+            record(kind::WAKE, 0, 0, 1),
+        ];
+        assert_eq!(back(1_000, &records), records);
+        assert_eq!(back(u64::MAX, &records), records);
+        assert_eq!(back(0, &[]), []);
+    }
+
+    #[test]
+    fn foreign_bytes_are_refused() {
+        assert_eq!(decode(0, 1, &[], |_| {}), Err(RingError::Cut(0)));
+        let reserved = decode(0, 1, &[0x80, 0], |_| {});
+        assert_eq!(reserved, Err(RingError::Impossible(0)));
+        let left = decode(0, 1, &[1, 0, 9], |_| {});
+        assert_eq!(left, Err(RingError::LeftOver(1)));
+    }
+
+    /// A sample of the usual kind takes five to six bytes on the wire.
+    #[test]
+    fn a_sample_is_short() {
+        let mut buffer = [0; 64];
+        let mut encoder = Encoder::new(0, &mut buffer);
+        encoder.push(Record {
+            kind: kind::SAMPLE,
+            at_ns: 10_300_000,
+            first: 300,
+            second: 1,
+        });
+        assert!(encoder.finish() <= 8);
+    }
+}
