@@ -66,6 +66,7 @@ fn beside_rust(clock: &Clock, count: usize, frames: usize) {
     let mut memory = vec![MaybeUninit::uninit(); 1 << 20];
     let config = Config {
         vcpus: 1,
+        recordings: 1,
         mappings: &[MAPPING],
         guest_name: None,
         guest_id: None,

@@ -74,6 +74,7 @@ fn generated(count: usize) -> (Fetched, u64) {
     }
     let config = Config {
         vcpus: 1,
+        recordings: 1,
         mappings: &[MAPPING],
         guest_name: None,
         guest_id: None,

@@ -184,6 +184,7 @@ fn whole_ticks(clock: &Clock) {
     let order: Vec<usize> = (0..CALLS).map(|_| random.below(256) as usize).collect();
     let config = Config {
         vcpus: 1,
+        recordings: 1,
         mappings: &[MAPPING],
         guest_name: None,
         guest_id: None,

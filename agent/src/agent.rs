@@ -8,6 +8,7 @@ use unikprof_proto::message::Snapshot;
 
 use crate::caller_table::{CallerTable, LinkedTableError};
 use crate::code_map::{CodeMap, Mapping, MappingsError};
+use crate::lane::MAX_RECORDINGS;
 use crate::memory::{self, Parts};
 use crate::platform::Platform;
 use crate::slot::{Slot, SlotCells};
@@ -19,6 +20,9 @@ use crate::table::Table;
 pub struct Config<'m> {
     /// How many vCPUs there are, at least 1. Each has a slot; the memory is divided evenly.
     pub vcpus: u32,
+    /// How many recordings there can be at a time, 1 to [`MAX_RECORDINGS`]. Each one after the first takes
+    /// 16 bytes of the memory for every 64 bytes of stacks.
+    pub recordings: u32,
     /// The guest's executable mappings, sorted by address. Code outside them is shown as unknown.
     pub mappings: &'m [Mapping<'m>],
     /// The guest's name, where known.
@@ -36,6 +40,8 @@ pub struct Config<'m> {
 pub enum StartError {
     /// `Config::vcpus` is 0.
     NoVcpu,
+    /// `Config::recordings` is 0, or more than [`MAX_RECORDINGS`].
+    Recordings(u32),
     /// The memory block is too small: the least it must have, in bytes.
     Memory(usize),
     /// The mappings cannot be used.
@@ -72,10 +78,14 @@ impl<'m, P: Platform> Agent<'m, P> {
         if vcpus == 0 {
             return Err(StartError::NoVcpu);
         }
+        let recordings = config.recordings as usize;
+        if !(1..=MAX_RECORDINGS).contains(&recordings) {
+            return Err(StartError::Recordings(config.recordings));
+        }
         let code = CodeMap::new(config.mappings).map_err(StartError::Mappings)?;
         let memory_bytes = memory.len() as u64;
-        let parts = memory::divide(memory, vcpus)
-            .ok_or(StartError::Memory(memory::minimum_bytes(vcpus)))?;
+        let parts = memory::divide(memory, vcpus, recordings)
+            .ok_or(StartError::Memory(memory::minimum_bytes(vcpus, recordings)))?;
         Ok(Self {
             platform,
             config,
@@ -120,7 +130,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.gaps.fetch_add(1, Ordering::Relaxed);
         let current = self.platform.vcpu();
         for (vcpu, slot) in self.slots() {
-            if slot.cells.active() != 0 && Some(vcpu) != current {
+            if !slot.live().is_empty() && Some(vcpu) != current {
                 self.platform.kick(vcpu);
             }
         }
@@ -150,9 +160,15 @@ impl<'m, P: Platform> Agent<'m, P> {
         let nodes = self.parts.nodes.get(vcpu * count..(vcpu + 1) * count)?;
         let length = Table::index_length(count);
         let index = self.parts.index.get(vcpu * length..(vcpu + 1) * length)?;
+        let recordings = self.config.recordings as usize;
+        let lanes = vcpu * recordings..(vcpu + 1) * recordings;
+        let length = count * (recordings - 1);
+        let more_counts = vcpu * length..(vcpu + 1) * length;
+        let more_counts = self.parts.more_counts.get(more_counts)?;
         Some(Slot {
             cells,
-            table: Table::new(nodes, index, cells.used()),
+            lanes: self.parts.lanes.get(lanes)?,
+            table: Table::new(nodes, index, more_counts, cells.used()),
         })
     }
 
@@ -229,6 +245,10 @@ impl core::fmt::Display for StartError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::NoVcpu => f.write_str("there must be at least one vCPU"),
+            Self::Recordings(asked) => write!(
+                f,
+                "there can be 1 to {MAX_RECORDINGS} recordings at a time; asked for {asked}"
+            ),
             Self::Memory(least) => write!(f, "the memory block must have at least {least} bytes"),
             Self::Mappings(error) => write!(f, "{error}"),
         }

@@ -14,6 +14,7 @@ mod cells;
 pub mod code_map;
 #[cfg(feature = "hosted")]
 pub mod hosted;
+mod lane;
 mod memory;
 pub mod path;
 mod platform;
@@ -44,6 +45,7 @@ pub use access::Access;
 pub use agent::{Agent, Config, StartError};
 pub use caller_table::{CallerTable, LinkedTableError, caller_table_bytes};
 pub use code_map::{CodeMap, MAX_MAPPINGS, Mapping, MappingsError};
+pub use lane::MAX_RECORDINGS;
 pub use memory::minimum_bytes;
 pub use path::MAX_DEPTH;
 pub use platform::{Platform, Registers, Runstate};

@@ -1,19 +1,21 @@
-//! The recorder: which recording there is, and which epochs wait to be fetched.
+//! The recorder: which recordings there are, and which of their epochs wait to be fetched.
 //!
-//! A recording is counted in epochs. While it runs one epoch is counted and at most one waits; when
-//! it has ended, two may wait. An epoch is cleared only when a client acknowledges it, so a
-//! download that breaks can be repeated. Nothing here waits: what a tick on another vCPU is in the
-//! way of is finished by a later call.
+//! Each recording has a name and a [lane](crate::lane::LaneCells) of every slot. It is counted in
+//! epochs: while it runs one epoch is counted and at most one waits; when it has ended, two may wait. An
+//! epoch is cleared only when a client acknowledges it, so a download that breaks can be repeated.
+//! Nothing here waits: what a tick on another vCPU is in the way of is finished by a later call.
 
 mod checks;
 mod epochs;
+mod recording;
 
-use unikprof_proto::code::{refusal, start_flag, state};
-use unikprof_proto::message::{Counters, Start, TableEnd, TableRows};
+use unikprof_proto::code::{refusal, start_flag};
+use unikprof_proto::message::{Start, TableEnd, TableRows};
 
 use crate::agent::Agent;
+use crate::lane::MAX_RECORDINGS;
 use crate::platform::Platform;
-use crate::slot::{Begin, Lookup};
+pub(crate) use crate::recorder::recording::Recording;
 use crate::text::Text;
 use crate::upload::Upload;
 
@@ -49,180 +51,114 @@ pub(crate) struct Waiting {
     pub(crate) complete: bool,
 }
 
-/// What was so at an epoch's start.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Mark {
-    pub(crate) at_ns: u64,
-    pub(crate) wall_clock_ns: Option<u64>,
-    pub(crate) server_ns: u64,
-    pub(crate) gaps: u32,
-}
-
-/// What was asked for.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Settings {
-    pub(crate) name: Text,
-    pub(crate) mode: u32,
-    pub(crate) flags: u32,
-    pub(crate) period_ns: u64,
-    pub(crate) depth: u32,
-    pub(crate) duration_ns: u64,
-    pub(crate) started_ns: u64,
-    pub(crate) caller_table: Option<u32>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Phase {
-    #[default]
-    Idle,
-    Delayed,
-    Recording,
-    /// Ended, but a tick is in the way of the last flip.
-    Ending,
-    Finished,
-}
-
-/// Where the clearing of an acknowledged epoch goes on.
-#[derive(Clone, Copy, Debug)]
-struct Clearing {
-    epoch: u64,
-    vcpu: u32,
-    node: u32,
-}
-
-/// The one recording and its epochs.
-#[derive(Debug, Default)]
+/// All recordings, each in its lane.
+#[derive(Debug)]
 pub(crate) struct Recorder {
-    phase: Phase,
-    recording: u64,
-    settings: Settings,
-    /// The epoch that is counted; ids go on over all recordings.
-    epoch: u64,
-    /// How many epochs before it wait.
-    waiting: u32,
-    /// A dump's flip that a tick was in the way of.
-    dumping: bool,
-    /// What is left to clear of the epoch that was acknowledged last: no other may use its column
-    /// before.
-    clearing: Option<Clearing>,
-    marks: [Mark; 4],
-    /// How often the guest had been resumed when the recording began.
-    gaps_before: u32,
+    recordings: [Recording; MAX_RECORDINGS],
+    /// The id of the recording that was started last.
+    last: u64,
     upload: Upload,
 }
 
+impl Default for Recorder {
+    fn default() -> Self {
+        Self {
+            recordings: core::array::from_fn(Recording::new),
+            last: 0,
+            upload: Upload::default(),
+        }
+    }
+}
+
 impl Recorder {
-    pub(crate) fn state(&self) -> u32 {
-        match self.phase {
-            Phase::Idle => state::IDLE,
-            Phase::Delayed => state::DELAYED,
-            Phase::Recording => state::RECORDING,
-            Phase::Ending | Phase::Finished => state::FINISHED,
-        }
+    /// The recordings there are, in the order of their lanes.
+    pub(crate) fn recordings(&self) -> impl Iterator<Item = &Recording> {
+        self.recordings.iter().filter(|one| !one.is_free())
     }
 
-    /// The recording's id; 0 where there is none.
-    pub(crate) fn recording(&self) -> u64 {
-        if self.phase == Phase::Idle {
-            0
-        } else {
-            self.recording
-        }
+    /// A lane's recording, whatever has become of it.
+    pub(crate) fn recording(&self, lane: usize) -> Option<&Recording> {
+        self.recordings.get(lane)
     }
 
-    pub(crate) fn settings(&self) -> &Settings {
-        &self.settings
+    /// The recording that `epoch` belongs to, if it waits to be fetched.
+    pub(crate) fn holding(&self, epoch: u64) -> Option<&Recording> {
+        self.recordings().find(|one| one.has(epoch))
     }
 
-    pub(crate) fn waiting(&self, complete: bool) -> Waiting {
-        Waiting {
-            recording: self.recording,
-            first_epoch: self.epoch - u64::from(self.waiting),
-            epochs: self.waiting,
-            complete,
-        }
-    }
-
-    /// Whether `epoch` waits to be fetched.
-    pub(crate) fn has(&self, epoch: u64) -> bool {
-        epoch < self.epoch && epoch >= self.epoch - u64::from(self.waiting)
-    }
-
-    /// What was so at the start of `epoch`, which is at the end of the one before.
-    pub(crate) fn mark(&self, epoch: u64) -> Mark {
-        self.marks[(epoch & 3) as usize]
-    }
-
-    /// Starts a recording; answers its id.
+    /// Starts a recording; answers its id and when it begins.
     pub(crate) fn start<P: Platform>(
         &mut self,
         agent: &Agent<'_, P>,
         request: &Start<'_>,
         server_ns: u64,
-    ) -> Result<u64, Refused> {
-        checks::check(request)?;
-        checks::check_table(agent, request)?;
-        if !self.settle(agent, server_ns) {
-            return Err(Refused {
-                code: refusal::BUSY,
-                text: Text::from("a vCPU is in the middle of its last sample; try again"),
-            });
-        }
-        let refused = |code, text| Err(Refused { code, text });
-        match self.phase {
-            Phase::Delayed | Phase::Recording => return Err(self.already_recording()),
-            Phase::Finished if request.flags & start_flag::DISCARD == 0 => {
-                return refused(
-                    refusal::UNFETCHED,
-                    Text::format(format_args!(
-                        "`{}` (recording {}) has ended and nobody has fetched it; stop fetches it, \
-                         start with discard throws it away",
-                        self.settings.name, self.recording
-                    )),
-                );
-            }
-            _ => {}
-        }
-        let now_ns = agent.platform().now_ns();
-        self.recording += 1;
-        self.waiting = 0;
-        self.settings = Settings {
-            name: Text::from(request.name),
-            mode: request.mode,
-            flags: request.flags,
-            period_ns: request.period_ns,
-            depth: request.depth,
-            duration_ns: request.duration_ns,
-            started_ns: now_ns.saturating_add(request.delay_ns),
-            caller_table: request.caller_table,
+    ) -> Outcome<(u64, u64)> {
+        let checked = checks::check(request).and_then(|()| checks::check_table(agent, request));
+        let place = checked.and_then(|()| self.place_for(agent, request));
+        let index = match place {
+            Ok(index) => index,
+            Err(refused) => return Outcome::Refused(refused),
         };
-        self.phase = Phase::Delayed;
+        let Some(recording) = self.recordings.get_mut(index) else {
+            return Outcome::NotYet;
+        };
+        if !recording.settle(agent, server_ns) {
+            return Outcome::NotYet;
+        }
+        recording.discard();
+        let id = self.last + 1;
+        recording.start(id, request, agent.platform().now_ns());
+        self.last = id;
         self.advance(agent, server_ns);
-        Ok(self.recording)
+        let started_ns = self.recordings.get(index);
+        let started_ns = started_ns.map_or(0, |one| one.settings().started_ns);
+        Outcome::Done((id, started_ns))
     }
 
-    /// Ends the recording, or tells again how it ended.
+    /// The lane for a new recording: a free one, or with leave to discard that of one which has ended.
+    fn place_for<P: Platform>(
+        &self,
+        agent: &Agent<'_, P>,
+        request: &Start<'_>,
+    ) -> Result<usize, Refused> {
+        let lanes = agent.config().recordings as usize;
+        let discard = request.flags & start_flag::DISCARD != 0;
+        let named = |one: &&Recording| one.settings().name.as_str() == request.name;
+        if let Some(same) = self.recordings().find(named) {
+            return match same.has_ended() {
+                false => Err(same.already_recording()),
+                true if discard => Ok(same.lane()),
+                true => Err(same.unfetched()),
+            };
+        }
+        let mut places = self.recordings.iter().take(lanes);
+        if let Some(free) = places.find(|one| one.is_free()) {
+            return Ok(free.lane());
+        }
+        let ended = self.recordings().find(|one| one.has_ended());
+        match ended {
+            Some(ended) if discard => Ok(ended.lane()),
+            Some(ended) => Err(ended.unfetched()),
+            None => Err(Refused {
+                code: refusal::TOO_MANY_RECORDINGS,
+                text: Text::format(format_args!(
+                    "this agent holds {lanes} recordings at a time, and they run: {}; stop one",
+                    Names(self)
+                )),
+            }),
+        }
+    }
+
+    /// Ends a recording, or tells again how it ended.
     pub(crate) fn stop<P: Platform>(
         &mut self,
         agent: &Agent<'_, P>,
         recording: u64,
         server_ns: u64,
     ) -> Outcome<Waiting> {
-        if let Err(refused) = self.check_recording(recording) {
-            return Outcome::Refused(refused);
-        }
-        match self.phase {
-            Phase::Delayed => {
-                self.phase = Phase::Idle;
-                return Outcome::Done(self.waiting(true));
-            }
-            Phase::Recording => self.phase = Phase::Ending,
-            Phase::Idle | Phase::Ending | Phase::Finished => {}
-        }
-        if self.settle(agent, server_ns) {
-            Outcome::Done(self.waiting(true))
-        } else {
-            Outcome::NotYet
+        match self.find(recording) {
+            Ok(one) => one.stop(agent, server_ns),
+            Err(refused) => Outcome::Refused(refused),
         }
     }
 
@@ -235,22 +171,21 @@ impl Recorder {
         server_ns: u64,
         again: bool,
     ) -> Outcome<Waiting> {
-        if let Err(refused) = self.check_recording(recording) {
-            return Outcome::Refused(refused);
+        match self.find(recording) {
+            Ok(one) => one.dump(agent, server_ns, again),
+            Err(refused) => Outcome::Refused(refused),
         }
-        if !self.settle(agent, server_ns) {
-            return Outcome::NotYet;
-        }
-        match self.phase {
-            Phase::Recording if self.dumping || self.waiting == 0 => {
-                if self.flip(agent, false, server_ns) {
-                    Outcome::Done(self.waiting(true))
-                } else {
-                    Outcome::NotYet
-                }
-            }
-            Phase::Recording => Outcome::Done(self.waiting(again)),
-            _ => Outcome::Done(self.waiting(true)),
+    }
+
+    /// Forgets an epoch that is safe with a client.
+    pub(crate) fn acknowledge<P: Platform>(
+        &mut self,
+        agent: &Agent<'_, P>,
+        epoch: u64,
+    ) -> Outcome<()> {
+        match self.recordings.iter_mut().find(|one| one.has(epoch)) {
+            Some(one) => one.acknowledge(agent, epoch),
+            None => Outcome::Refused(self.no_epoch(epoch)),
         }
     }
 
@@ -260,38 +195,20 @@ impl Recorder {
         agent: &Agent<'_, P>,
         server_ns: u64,
     ) -> Option<u64> {
-        let now_ns = agent.platform().now_ns();
-        let Settings {
-            started_ns,
-            duration_ns,
-            ..
-        } = self.settings;
-        let until_ns = until_ns(started_ns, duration_ns);
-        if self.phase == Phase::Delayed && now_ns >= started_ns {
-            self.begin(agent, now_ns, until_ns, server_ns);
-        }
-        if self.phase == Phase::Recording && now_ns >= until_ns {
-            self.phase = Phase::Ending;
-        }
-        self.settle(agent, server_ns);
-        if !self.clear_some(agent) || self.phase == Phase::Ending {
-            return Some(now_ns.saturating_add(RETRY_NS));
-        }
-        match self.phase {
-            Phase::Delayed => Some(started_ns),
-            Phase::Recording => (duration_ns != 0).then_some(until_ns),
-            Phase::Idle | Phase::Ending | Phase::Finished => None,
-        }
+        (0..self.recordings.len())
+            .filter_map(|index| {
+                // The stacks of the others must stay.
+                let alone = !self.holds_stacks(index);
+                let recording = self.recordings.get_mut(index)?;
+                recording.advance(agent, alone, server_ns)
+            })
+            .min()
     }
 
-    /// The counters of all vCPUs since the recording began.
-    pub(crate) fn counters<P: Platform>(&self, agent: &Agent<'_, P>) -> Counters {
-        if matches!(self.phase, Phase::Idle | Phase::Delayed) {
-            return Counters::default();
-        }
-        agent.slots().fold(Counters::default(), |sum, (_, slot)| {
-            sum.zip(&slot.cells.counters.read(), u64::wrapping_add)
-        })
+    /// Whether a recording beside that in lane `index` has stacks in the tables.
+    fn holds_stacks(&self, index: usize) -> bool {
+        self.recordings()
+            .any(|one| one.lane() != index && !one.is_delayed())
     }
 
     /// Begins to take a caller table; answers the upload's id.
@@ -301,10 +218,11 @@ impl Recorder {
         rows: u32,
         server_ns: u64,
     ) -> Result<u64, Refused> {
-        // Once a recording is settled no tick reads the table.
-        if matches!(self.phase, Phase::Delayed | Phase::Recording) || !self.settle(agent, server_ns)
-        {
-            return Err(self.already_recording());
+        for one in &mut self.recordings {
+            // Once a recording is settled no tick reads the table.
+            if !one.is_free() && !one.has_ended() || !one.settle(agent, server_ns) {
+                return Err(one.already_recording());
+            }
         }
         self.upload.begin(agent.callers(), rows)
     }
@@ -323,92 +241,58 @@ impl Recorder {
         self.upload.end(agent.callers(), end)
     }
 
-    fn already_recording(&self) -> Refused {
-        Refused {
-            code: refusal::ALREADY_RECORDING,
-            text: Text::format(format_args!(
-                "`{}` is being recorded (recording {}); dump it, stop it or wait",
-                self.settings.name, self.recording
-            )),
-        }
-    }
-
     /// That `epoch` does not wait.
     pub(crate) fn no_epoch(&self, epoch: u64) -> Refused {
         Refused {
             code: refusal::NO_EPOCH,
             text: Text::format(format_args!(
-                "epoch {epoch} does not wait; {} do, from epoch {} on",
-                self.waiting,
-                self.epoch - u64::from(self.waiting)
+                "epoch {epoch} does not wait: it was never made, or it was acknowledged"
             )),
         }
     }
 
-    fn begin<P: Platform>(
-        &mut self,
-        agent: &Agent<'_, P>,
-        now_ns: u64,
-        until_ns: u64,
-        server_ns: u64,
-    ) {
-        self.phase = Phase::Recording;
-        self.settings.started_ns = now_ns;
-        self.gaps_before = agent.gaps();
-        // The column that the last recording's epoch lies in may not be cleared yet: the table is.
-        self.clearing = None;
-        self.epoch += 1;
-        self.set_mark(agent, self.epoch, server_ns);
-        for (vcpu, slot) in agent.slots() {
-            let seed = agent.platform().random();
-            let begin = Begin {
-                recording: self.recording,
-                epoch: self.epoch,
-                mode: self.settings.mode,
-                lookup: match self.settings.caller_table {
-                    None => Lookup::None,
-                    Some(_) if self.settings.flags & start_flag::UNWIND_TABLE != 0 => {
-                        Lookup::EveryFrame
-                    }
-                    Some(_) => Lookup::Leaf,
-                },
-                depth: self.settings.depth,
-                period_ns: self.settings.period_ns,
-                fixed: self.settings.flags & start_flag::FIXED_INTERVAL != 0,
-                until_ns,
-                seed: seed
-                    .unwrap_or(now_ns ^ u64::from(vcpu + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
-            };
-            slot.begin(&begin, &agent.snapshot(vcpu));
-            agent.platform().kick(vcpu);
-        }
-    }
-
-    /// Finishes the end of a recording that ticks were in the way of; answers whether none is left.
-    fn settle<P: Platform>(&mut self, agent: &Agent<'_, P>, server_ns: u64) -> bool {
-        self.phase != Phase::Ending || self.flip(agent, true, server_ns)
-    }
-
-    fn check_recording(&self, recording: u64) -> Result<(), Refused> {
-        let text = match self.phase {
-            Phase::Idle => Text::from("there is no recording; start one"),
-            _ if recording != 0 && recording != self.recording => Text::format(format_args!(
-                "recording {recording} is gone; there is `{}` (recording {})",
-                self.settings.name, self.recording
-            )),
-            _ => return Ok(()),
+    /// The recording asked for; 0: whichever there is.
+    fn find(&mut self, recording: u64) -> Result<&mut Recording, Refused> {
+        let there = self.recordings().count();
+        let (code, text) = match (there, recording) {
+            (0, _) => (
+                refusal::NO_RECORDING,
+                Text::from("there is no recording; start one"),
+            ),
+            (1, 0) => (0, Text::default()),
+            (_, 0) => (
+                refusal::WHICH_RECORDING,
+                Text::format(format_args!(
+                    "several recordings are there: {}; name one",
+                    Names(self)
+                )),
+            ),
+            _ => (
+                refusal::NO_RECORDING,
+                Text::format(format_args!(
+                    "recording {recording} is gone; there is: {}",
+                    Names(self)
+                )),
+            ),
         };
-        Err(Refused {
-            code: refusal::NO_RECORDING,
-            text,
-        })
+        let wanted = |one: &&mut Recording| {
+            !one.is_free() && (recording == 0 && there == 1 || one.id() == recording)
+        };
+        let found = self.recordings.iter_mut().find(wanted);
+        found.ok_or(Refused { code, text })
     }
 }
 
-fn until_ns(started_ns: u64, duration_ns: u64) -> u64 {
-    if duration_ns == 0 {
-        u64::MAX
-    } else {
-        started_ns.saturating_add(duration_ns)
+/// The recordings there are, for people.
+struct Names<'r>(&'r Recorder);
+
+impl core::fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for (number, one) in self.0.recordings().enumerate() {
+            let comma = if number == 0 { "" } else { ", " };
+            let name = one.settings().name;
+            write!(f, "{comma}`{}` (recording {})", name.as_str(), one.id())?;
+        }
+        Ok(())
     }
 }

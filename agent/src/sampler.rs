@@ -10,6 +10,9 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 /// A late delivery skips whole periods beyond this many at once, instead of drawing them singly.
 const DRAWS: u64 = 8;
 
+/// A recording that follows a faster one makes up for so many periods.
+const DEBT: u64 = 16;
+
 /// The sampler's state. Its vCPU alone writes it while it is active; who starts a recording writes
 /// it before.
 #[derive(Debug, Default)]
@@ -19,6 +22,8 @@ pub(crate) struct Sampler {
     target_ns: AtomicU64,
     random: AtomicU64,
     late_threshold_ns: AtomicU64,
+    /// Whether its last tick was armed by another's target.
+    follows: AtomicU32,
 }
 
 /// What a delivery was.
@@ -41,10 +46,17 @@ impl Sampler {
         self.period_ns.store(period_ns.max(1), Ordering::Relaxed);
         self.fixed.store(u32::from(fixed), Ordering::Relaxed);
         self.random.store(seed | 1, Ordering::Relaxed);
+        self.follows.store(0, Ordering::Relaxed);
         self.late_threshold_ns
             .store(late_threshold_ns(period_ns), Ordering::Relaxed);
         let first = running_ns.saturating_add(self.draw());
         self.target_ns.store(first, Ordering::Relaxed);
+    }
+
+    /// The mean of the steps between targets.
+    #[inline]
+    pub(crate) fn period_ns(&self) -> u64 {
+        self.period_ns.load(Ordering::Relaxed)
     }
 
     /// Running time left to the target; 0 where it has passed.
@@ -87,6 +99,38 @@ impl Sampler {
         }
         self.target_ns.store(target, Ordering::Relaxed);
         targets
+    }
+
+    /// Judges a delivery that the targets of a faster recording armed, and if it is due moves the target on
+    /// by one step: where more targets have passed, the deliveries that follow make up for them, so that
+    /// the rate is the one asked for. Targets further back are given up.
+    pub(crate) fn follow(&self, now_ns: u64) -> bool {
+        let target = self.target_ns.load(Ordering::Relaxed);
+        let Some(behind_ns) = now_ns.checked_sub(target) else {
+            return false;
+        };
+        self.follows.store(1, Ordering::Relaxed);
+        if behind_ns > DEBT * self.period_ns() {
+            self.pass(now_ns);
+        } else {
+            let next = target.saturating_add(self.draw());
+            self.target_ns.store(next, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Its targets arm the timer. Where it [followed](Self::follow) before, one that has passed is drawn
+    /// anew, for its delivery would not be late.
+    #[inline]
+    pub(crate) fn lead(&self, now_ns: u64) {
+        if self.follows.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        self.follows.store(0, Ordering::Relaxed);
+        if self.left_ns(now_ns) == 0 {
+            let next = now_ns.saturating_add(self.draw());
+            self.target_ns.store(next, Ordering::Relaxed);
+        }
     }
 
     /// Whether a delivery this late is counted as late.

@@ -136,6 +136,8 @@ enum Series {
     #[default]
     None,
     Mapping(usize),
+    /// The recordings of a status: a bit for each lane that is still to be told of.
+    Recordings(u32),
     /// The head of an epoch, then the vCPU and node given.
     Head(u64, u32, u32),
     Vcpu(u64, u32, u32),

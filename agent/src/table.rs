@@ -26,7 +26,8 @@ const PROBES: usize = 64;
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Node {
-    counts: [AtomicU64; 2],
+    /// Those of the first lane; the others' lie apart.
+    counts: Counts,
     /// The id of the node towards the root; 0 = none.
     parent: AtomicU32,
     /// Leaf first; zeros in front where the run is not full.
@@ -54,15 +55,24 @@ impl Node {
     }
 }
 
-/// The two epochs that a table can count at a time.
+/// Counts of one node: of the two epochs that one recording can have at a time.
+pub type Counts = [AtomicU64; 2];
+
+/// One of the columns of counts: each recording has two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Column(usize);
+pub struct Column {
+    lane: usize,
+    parity: usize,
+}
 
 impl Column {
-    /// The column of an epoch: neighbours never share one.
+    /// The column of an epoch of the recording in a lane: neighbours never share one.
     #[inline]
-    pub fn of(epoch: u64) -> Self {
-        Self((epoch & 1) as usize)
+    pub fn of(lane: usize, epoch: u64) -> Self {
+        Self {
+            lane,
+            parity: (epoch & 1) as usize,
+        }
     }
 }
 
@@ -77,6 +87,8 @@ pub struct Table<'m> {
     nodes: &'m [Node],
     /// Node ids, tagged in their upper bits with bits of the hash; 0 = empty.
     index: &'m [AtomicU32],
+    /// Counts of the lanes after the first, node by node.
+    more_counts: &'m [Counts],
     used: &'m AtomicU32,
     id_bits: u32,
 }
@@ -87,13 +99,20 @@ impl<'m> Table<'m> {
         nodes * 2
     }
 
-    /// A table over `nodes` and `index`, with `used` nodes in it so far.
+    /// A table over `nodes` and `index`, with `used` nodes in it so far. `more_counts` are those of the
+    /// lanes after the first: as many for each node as there are.
     #[inline]
-    pub fn new(nodes: &'m [Node], index: &'m [AtomicU32], used: &'m AtomicU32) -> Self {
+    pub fn new(
+        nodes: &'m [Node],
+        index: &'m [AtomicU32],
+        more_counts: &'m [Counts],
+        used: &'m AtomicU32,
+    ) -> Self {
         let id_bits = u32::BITS - (nodes.len() as u32).leading_zeros();
         Self {
             nodes,
             index,
+            more_counts,
             used,
             id_bits,
         }
@@ -135,8 +154,8 @@ impl<'m> Table<'m> {
     /// Adds `weight` to a stack that is kept.
     #[inline]
     pub(crate) fn add_to(&self, id: u32, column: Column, weight: u64) {
-        if let Some(node) = self.node(id) {
-            add_owned(&node.counts[column.0], weight);
+        if let Some(count) = self.counter(id, column) {
+            add_owned(count, weight);
         }
     }
 
@@ -153,19 +172,23 @@ impl<'m> Table<'m> {
     pub fn clear_column(&self, column: Column, from: u32, budget: u32) -> Option<u32> {
         let used = self.used();
         let end = from.saturating_add(budget).min(used);
-        for node in self
-            .nodes
-            .get(from as usize..end as usize)
-            .unwrap_or_default()
-        {
-            node.counts[column.0].store(0, Ordering::Relaxed);
+        for id in from + 1..=end {
+            if let Some(count) = self.counter(id, column) {
+                count.store(0, Ordering::Relaxed);
+            }
         }
         (end < used).then_some(end)
     }
 
-    /// Encodes nodes from `first` on with their counts in `column`, as many as fit `buffer` and at
+    /// Encodes nodes from `first` on with their counts in `column`, or without any, as many as fit `buffer` and at
     /// most `last`; answers how many nodes and how many bytes.
-    pub fn encode(&self, column: Column, first: u32, last: u32, buffer: &mut [u8]) -> (u32, usize) {
+    pub fn encode(
+        &self,
+        column: Option<Column>,
+        first: u32,
+        last: u32,
+        buffer: &mut [u8],
+    ) -> (u32, usize) {
         let mut encoder = nodes::Encoder::new(first, buffer);
         let mut count = 0;
         let mut frames = [0; FRAMES_PER_NODE];
@@ -180,7 +203,9 @@ impl<'m> Table<'m> {
             encoder.push(nodes::Node {
                 parent: node.parent.load(Ordering::Relaxed),
                 frames: &frames[padding..],
-                count: node.counts[column.0].load(Ordering::Relaxed),
+                count: column
+                    .and_then(|column| self.counter(id, column))
+                    .map_or(0, |count| count.load(Ordering::Relaxed)),
             });
             count += 1;
         }
@@ -190,6 +215,27 @@ impl<'m> Table<'m> {
     #[inline]
     fn node(&self, id: u32) -> Option<&'m Node> {
         self.nodes.get((id as usize).wrapping_sub(1))
+    }
+
+    /// How many lanes there are after the first.
+    fn more_lanes(&self) -> usize {
+        self.more_counts.len() / self.nodes.len().max(1)
+    }
+
+    /// The count of a node in a column.
+    #[inline]
+    fn counter(&self, id: u32, column: Column) -> Option<&'m AtomicU64> {
+        let counts = match column.lane.checked_sub(1) {
+            None => &self.node(id)?.counts,
+            Some(lane) => {
+                let node = (id as usize).checked_sub(1)?;
+                let lanes = self.more_lanes();
+                self.more_counts
+                    .get(node * lanes..(node + 1) * lanes)?
+                    .get(lane)?
+            }
+        };
+        counts.get(column.parity)
     }
 
     /// The node that ends the path, without its `skipped` leaf-most frames, whose hash is `hash`.
@@ -256,7 +302,16 @@ impl<'m> Table<'m> {
             frame.store(cell.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         node.parent.store(parent, Ordering::Relaxed);
-        for count in &node.counts {
+        let lanes = self.more_lanes();
+        let more = self
+            .more_counts
+            .get(used as usize * lanes..id as usize * lanes);
+        for count in more
+            .unwrap_or_default()
+            .iter()
+            .chain([&node.counts])
+            .flatten()
+        {
             count.store(0, Ordering::Relaxed);
         }
         entry.store(self.tagged(id, hash), Ordering::Relaxed);
@@ -302,6 +357,7 @@ mod tests {
     struct Memory {
         nodes: Vec<Node>,
         index: Vec<AtomicU32>,
+        more_counts: Vec<Counts>,
         used: AtomicU32,
     }
 
@@ -312,17 +368,18 @@ mod tests {
                 index: (0..Table::index_length(nodes))
                     .map(|_| AtomicU32::new(0))
                     .collect(),
+                more_counts: (0..2 * nodes).map(|_| Counts::default()).collect(),
                 used: AtomicU32::new(0),
             }
         }
 
         fn table(&self) -> Table<'_> {
-            Table::new(&self.nodes, &self.index, &self.used)
+            Table::new(&self.nodes, &self.index, &self.more_counts, &self.used)
         }
     }
 
-    const EVEN: Column = Column(0);
-    const ODD: Column = Column(1);
+    const EVEN: Column = Column { lane: 0, parity: 0 };
+    const ODD: Column = Column { lane: 0, parity: 1 };
 
     fn count(table: &Table<'_>, frames: &[u32], column: Column) -> Result<(), Full> {
         let cells = PathCells::default();
@@ -338,7 +395,7 @@ mod tests {
         let mut buffer = [0; 1000];
         let mut first = 1;
         while first <= table.used() {
-            let (count, length) = table.encode(column, first, u32::MAX, &mut buffer);
+            let (count, length) = table.encode(Some(column), first, u32::MAX, &mut buffer);
             assert!(count > 0);
             nodes::decode(first, count, &buffer[..length], |_, node| {
                 let mut stack = node.frames.to_vec();
@@ -442,6 +499,29 @@ mod tests {
         assert_eq!(count(&table, &[4], EVEN), Ok(()));
         assert_eq!(samples(&table, EVEN), 5);
         assert_eq!(count(&Memory::new(0).table(), &[5], EVEN), Err(Full));
+    }
+
+    /// Each recording's counts are its own, and a stack is kept once for all.
+    #[test]
+    fn lanes_are_counted_and_cleared_apart() {
+        let memory = Memory::new(64);
+        let table = memory.table();
+        let lanes = [0, 1, 2].map(|lane| Column::of(lane, 6));
+        for code in 1..=20 {
+            for (lane, column) in lanes.iter().enumerate() {
+                (0..=lane).for_each(|_| count(&table, &[code], *column).unwrap());
+            }
+        }
+        assert_eq!(table.used(), 20);
+        assert_eq!(lanes.map(|column| samples(&table, column)), [20, 40, 60]);
+        assert_eq!(table.clear_column(lanes[1], 0, 100), None);
+        assert_eq!(lanes.map(|column| samples(&table, column)), [20, 0, 60]);
+        let beyond = Column::of(3, 6);
+        count(&table, &[1], beyond).unwrap();
+        assert_eq!(samples(&table, beyond), 0, "there is no such lane");
+        table.clear();
+        count(&table, &[3], lanes[0]).unwrap();
+        assert_eq!(lanes.map(|column| samples(&table, column)), [1, 0, 0]);
     }
 
     #[test]

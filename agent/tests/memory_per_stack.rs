@@ -20,6 +20,7 @@ const PERIOD_NS: u64 = 1_000_000;
 fn sample(stacks: &HashSet<Stack>, memory_bytes: usize) -> Fetched {
     let config = Config {
         vcpus: 1,
+        recordings: 1,
         mappings: &[MAPPING],
         guest_name: None,
         guest_id: None,

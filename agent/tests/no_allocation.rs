@@ -89,6 +89,7 @@ fn no_road_through_a_tick_allocates() {
     stacks.push(stack(&mut random, MAX_DEPTH + 1));
     let config = Config {
         vcpus: 1,
+        recordings: 1,
         mappings: &[MAPPING],
         guest_name: None,
         guest_id: None,
@@ -96,7 +97,7 @@ fn no_road_through_a_tick_allocates() {
         reachable_when_busy: false,
     };
     // Far too small: most stacks are overflow.
-    let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(1) + 10_000];
+    let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(1, 1) + 10_000];
     let platform = FakePlatform::new(MAX_DEPTH + 1);
     let agent = Agent::new(platform, config, &mut memory).unwrap();
     let mut client = InProcess::connect(&agent).unwrap();

@@ -322,7 +322,7 @@ fn every_tick_is_accounted_for() {
 
 #[test]
 fn a_full_table_is_overflow() {
-    let agent = agent(1, unikprof_agent::minimum_bytes(1));
+    let agent = agent(1, unikprof_agent::minimum_bytes(1, 3));
     let mut service = Service::new(agent, Access::Open).unwrap();
     let mut client = Client::connect(&mut service);
     client.start(&mut service, one_ms());
@@ -420,7 +420,11 @@ fn refusals_say_what_was_wrong() {
         },
     );
     let mut second = Client::connect(&mut service);
-    let (code, text) = refusal_code(&second.start(&mut service, one_ms()));
+    let again = Start {
+        name: "nightly",
+        ..one_ms()
+    };
+    let (code, text) = refusal_code(&second.start(&mut service, again));
     assert_eq!(code, refusal::ALREADY_RECORDING);
     assert!(text.contains("nightly"), "{text}");
     tick(agent, &[1]);
@@ -511,7 +515,7 @@ fn rule_breakers_lose_their_connection_only() {
     assert!(tick(agent, &[5]));
     assert_eq!(honest.status(&mut service).1.recorded, 1);
     let frames = honest.ask(&mut service, &Check {});
-    assert_eq!(read::<Status<'_>>(&frames[0]).peers.connections(), 3);
+    assert_eq!(read::<Status>(&frames[0]).peers.connections(), 3);
 }
 
 #[test]

@@ -19,7 +19,7 @@ const SECOND: u64 = 1_000_000_000;
 
 fn status<D: Device>(world: &mut World<D>, client: usize) -> (u32, u32, u64) {
     let frame = world.ask(client, &Check {}).unwrap();
-    let status: Status<'_> = read(&frame);
+    let status: Status = read(&frame);
     (status.state, status.sessions, status.peers.connections())
 }
 

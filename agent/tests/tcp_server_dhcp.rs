@@ -45,7 +45,7 @@ fn a_leased_address_serves_and_a_lost_one_ends_its_connections() {
             asked = true;
         }
         let frame = world.peers[client].take_frame().unwrap();
-        frame.is_some_and(|frame| read::<Status<'_>>(&frame).sessions == 1)
+        frame.is_some_and(|frame| read::<Status>(&frame).sessions == 1)
     });
     assert!(answered);
 

@@ -80,6 +80,8 @@ fn records(address: SocketAddr) {
         delay_ns: 0,
         flags: 0,
         caller_table: None,
+        max_age_ns: 0,
+        max_bytes: 0,
     };
     client.send(&start);
     assert_eq!(client.frame().0, message_type::STARTED);
@@ -90,7 +92,7 @@ fn records(address: SocketAddr) {
     loop {
         client.send(&Check {});
         let frame = client.frame();
-        let status: Status<'_> = read(&frame);
+        let status: Status = read(&frame);
         if status.counters.recorded >= 50 {
             break;
         }

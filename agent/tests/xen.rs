@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use unikprof_agent::xen::{Hooks, TickSource, Ticks, XenPlatform};
 use unikprof_agent::{Access, Agent, Config, Mapping, Platform, Registers, Service, SessionId};
 use unikprof_proto::frame::{self, Message};
-use unikprof_proto::message::{Check, Counters, Start, Status};
+use unikprof_proto::message::{Check, Counters, RecordingStatus, Start};
 use unikprof_proto::preamble;
 use xen_sys_lite::events::{EventChannels, Port};
 use xen_sys_lite::fake::FakeXen;
@@ -77,6 +77,7 @@ impl Guest {
         };
         let config = Config {
             vcpus: 1,
+            recordings: 1,
             mappings: Box::leak(Box::new([mapping])),
             guest_name: None,
             guest_id: None,
@@ -124,6 +125,8 @@ impl Guest {
             delay_ns: 0,
             flags: 0,
             caller_table: None,
+            max_age_ns: 0,
+            max_bytes: 0,
         });
         assert!(self.events.take_pending(self.kick), "the vCPU is kicked");
         self.ticks.on_kick(None)
@@ -131,8 +134,10 @@ impl Guest {
 
     fn counters(&mut self) -> Counters {
         let answer = self.ask(&Check {});
-        let frame = frame::split(&answer).unwrap().unwrap();
-        frame::decode::<Status<'_>>(&frame).unwrap().counters
+        let status = frame::split(&answer).unwrap().unwrap();
+        let recording = frame::split(&answer[status.length()..]).unwrap().unwrap();
+        let recording: RecordingStatus<'_> = frame::decode(&recording).unwrap();
+        recording.counters
     }
 
     fn armed(&self) -> Option<u64> {

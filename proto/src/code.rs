@@ -86,6 +86,8 @@ pub mod message_type {
     pub const TABLE_INSTALLED: u16 = 0x800d;
     /// [`HandshakeReply`](crate::message::HandshakeReply): the agent's; all that follows is sealed.
     pub const HANDSHAKE_REPLY: u16 = 0x800e;
+    /// [`RecordingStatus`](crate::message::RecordingStatus): one recording; they follow a status.
+    pub const RECORDING_STATUS: u16 = 0x800f;
     /// [`RingHead`](crate::message::RingHead): what a ring holds.
     pub const RING_HEAD: u16 = 0x8010;
     /// [`RingRun`](crate::message::RingRun): a run of its records.
@@ -116,9 +118,9 @@ pub mod refusal {
     pub const BAD_NAME: u32 = 6;
     /// The agent does not sample in this mode.
     pub const UNSUPPORTED_MODE: u32 = 7;
-    /// A recording runs already; the text names it.
+    /// A recording of this name runs already, or one that keeps a caller table from being sent.
     pub const ALREADY_RECORDING: u32 = 8;
-    /// A finished recording has not been fetched; the text names it.
+    /// A finished recording of this name, or in the way, has not been fetched; the text names it.
     pub const UNFETCHED: u32 = 9;
     /// No such recording.
     pub const NO_RECORDING: u32 = 10;
@@ -161,7 +163,8 @@ pub mod mode {
 
 /// [`Start::flags`](crate::message::Start::flags).
 pub mod start_flag {
-    /// Throw away a finished recording that nobody fetched.
+    /// Throw away a finished recording that nobody fetched: the one of the same name, or where there is
+    /// no room for another one, any.
     pub const DISCARD: u32 = 1;
     /// Sample at fixed intervals: for comparison only, a load in step with them fools it.
     pub const FIXED_INTERVAL: u32 = 2;
@@ -169,9 +172,9 @@ pub mod start_flag {
     pub const UNWIND_TABLE: u32 = 4;
 }
 
-/// The state of the recorder: [`Status::state`](crate::message::Status::state).
+/// The state of a recording: [`RecordingStatus::state`](crate::message::RecordingStatus::state).
 pub mod state {
-    /// No recording since the agent started, or all of them were fetched.
+    /// It was fetched, and is gone since the status was asked for.
     pub const IDLE: u32 = 0;
     /// A recording waits for its delay to pass.
     pub const DELAYED: u32 = 1;

@@ -58,7 +58,7 @@ messages! {
         period_ns: u64,
         /// What is sampled; see [`code::mode`](crate::code::mode).
         mode: u32,
-        /// The most frames kept of one stack.
+        /// The most frames kept of one stack; recordings that run together keep as many as the deepest.
         depth: u32,
         /// How long to record, in ns; 0 = until stopped.
         duration_ns: u64,
@@ -69,21 +69,26 @@ messages! {
         /// The [checksum](crate::caller_table::checksum) of the caller table to look callers up in;
         /// `None`: none.
         caller_table: Option<u32>,
+        /// How far back a dump's records of the ring need to go, in ns; 0 = as far as there are any. For
+        /// the client, which finds it in [`RecordingStatus`].
+        max_age_ns: u64,
+        /// How many bytes of records a dump needs to hold, the newest; 0 = all. For the client.
+        max_bytes: u64,
     }
 
     /// Ends a recording; one that has ended already is told again. Answered by [`Pending`].
     Stop = STOP {
-        /// The recording's id, or 0 for whichever there is.
+        /// The recording's id, or 0 for whichever there is, if there is but one.
         recording: u64,
     }
 
-    /// Asks for the recorder's state. Answered by [`Status`].
+    /// Asks for the recorder's state. Answered by [`Status`] and its [`RecordingStatus`]es.
     Check = CHECK {}
 
     /// Turns the counts so far into an epoch, if none waits to be fetched; the recording goes on.
     /// Answered by [`Pending`].
     Dump = DUMP {
-        /// The recording's id, or 0 for whichever there is.
+        /// The recording's id, or 0 for whichever there is, if there is but one.
         recording: u64,
     }
 
@@ -241,39 +246,20 @@ messages! {
         path: &'a str,
     }
 
-    /// What the recorder does.
-    Status<'a> = STATUS {
-        /// See [`code::state`](crate::code::state).
-        state: u32,
-        /// The recording's id; 0 where there is none.
-        recording: u64,
-        /// Its name.
-        #[serde(borrow)]
-        name: &'a str,
-        /// Its mode; see [`code::mode`](crate::code::mode).
-        mode: u32,
-        /// Its mean sampling period in ns.
-        period_ns: u64,
-        /// Its depth limit in frames.
-        depth: u32,
-        /// Its flags; see [`code::start_flag`](crate::code::start_flag).
-        flags: u32,
+    /// What the recorder does. As many [`RecordingStatus`]es follow as it says.
+    Status = STATUS {
+        /// How many recordings there are.
+        recordings: u32,
+        /// How many there can be at a time.
+        max_recordings: u32,
         /// The monotonic clock now.
         now_ns: u64,
-        /// When sampling began, or will begin.
-        started_ns: u64,
-        /// Asked duration in ns; 0 = until stopped.
-        duration_ns: u64,
-        /// The counters of all vCPUs since the recording began.
-        counters: Counters,
         /// Stack nodes in use, all vCPUs.
         nodes_used: u64,
         /// Stack nodes there is room for, all vCPUs.
         nodes_capacity: u64,
-        /// The first epoch that waits to be fetched.
-        first_epoch: u64,
-        /// How many epochs wait.
-        epochs: u32,
+        /// Records that each vCPU's ring has room for; 0: there is no ring.
+        ring_capacity: u64,
         /// Open sessions, this one included.
         sessions: u32,
         /// What came of connections that were refused or cut.
@@ -282,6 +268,41 @@ messages! {
         server_ns: u64,
         /// The longest single piece of that work, in ns.
         server_longest_ns: u64,
+    }
+
+    /// One recording.
+    RecordingStatus<'a> = RECORDING_STATUS {
+        /// Its id.
+        recording: u64,
+        /// Its lane: which bit it has in the ring's samples.
+        lane: u32,
+        /// Its name.
+        #[serde(borrow)]
+        name: &'a str,
+        /// See [`code::state`](crate::code::state).
+        state: u32,
+        /// Its mode; see [`code::mode`](crate::code::mode).
+        mode: u32,
+        /// Its mean sampling period in ns.
+        period_ns: u64,
+        /// Its depth limit in frames.
+        depth: u32,
+        /// Its flags; see [`code::start_flag`](crate::code::start_flag).
+        flags: u32,
+        /// When sampling began, or will begin.
+        started_ns: u64,
+        /// Asked duration in ns; 0 = until stopped.
+        duration_ns: u64,
+        /// As asked for at its start.
+        max_age_ns: u64,
+        /// As asked for at its start.
+        max_bytes: u64,
+        /// The counters of all vCPUs since the recording began.
+        counters: Counters,
+        /// The first epoch that waits to be fetched.
+        first_epoch: u64,
+        /// How many epochs wait.
+        epochs: u32,
     }
 
     /// A recording was started.
@@ -311,6 +332,8 @@ messages! {
         epoch: u64,
         /// Its recording.
         recording: u64,
+        /// Its lane: which bit it has in the ring's samples.
+        lane: u32,
         /// The recording's name.
         #[serde(borrow)]
         name: &'a str,
@@ -322,7 +345,8 @@ messages! {
         period_ns: u64,
         /// The most frames kept of one stack.
         depth: u32,
-        /// Running time past a target from which a sample counts as late, in ns.
+        /// Running time past a target from which a sample counts as late, in ns. Where several recordings
+        /// run, the one of the shortest period says so for all.
         late_threshold_ns: u64,
         /// When the recording began.
         recording_started_ns: u64,

@@ -24,6 +24,8 @@ fn client() -> String {
         delay_ns: 0,
         flags: 0,
         caller_table: None,
+        max_age_ns: 0,
+        max_bytes: 0,
     };
     let mut source = String::new();
     let first = [&preamble::encode(preamble::OPEN)[..], &encoded(&start)].concat();

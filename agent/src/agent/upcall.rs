@@ -3,12 +3,14 @@
 use unikprof_proto::code::{frame_code, mode};
 
 use super::Agent;
+use crate::cells::CounterCells;
+use crate::lane::{Lookup, Sample, Times};
 use crate::path::Path;
 use crate::platform::{Platform, Registers};
 use crate::sampler::Delivery;
-use crate::slot::{Lookup, Owned, Sample, Slot, SlotCells, Times};
+use crate::slot::{Due, Live, Owned, Slot};
 use crate::stack::{CodeMemory, ReadCode, StackMemory};
-use crate::sync::{Ordering, add_owned};
+use crate::sync::{AtomicU64, Ordering, add_owned};
 use crate::walk::{Guide, Walked, walk};
 
 /// A tick that took more cycles than this was interrupted itself: the vCPU lost its CPU meanwhile.
@@ -23,6 +25,22 @@ struct Entry {
     now_ns: u64,
 }
 
+/// A delivery that was due.
+struct Delivered<'m> {
+    live: Live<'m>,
+    due: Due,
+    lateness_ns: u64,
+    late: bool,
+}
+
+/// Adds to the price that each recording tells: what was spent while it ran.
+#[inline]
+fn charge_cycles(live: Live<'_>, cycles: u64) {
+    for (_, lane) in live.lanes() {
+        add_owned(&lane.tick_cycles, cycles);
+    }
+}
+
 impl<'m, P: Platform> Agent<'m, P> {
     /// The timer upcall, on the vCPU it was delivered to. `registers` are those of the interrupted
     /// code, `None` where there are none (an upcall forced when events were unmasked).
@@ -32,52 +50,58 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[inline]
     pub fn on_tick(&self, registers: Option<&Registers>) -> Option<u64> {
         let (vcpu, slot) = self.current()?;
-        let cells = slot.cells;
-        let recording = cells.active();
-        if recording == 0 {
+        let mut live = slot.live();
+        if live.is_empty() {
             return None;
         }
-        cells.prefetch();
+        slot.prefetch(live);
         let entry = Entry {
             vcpu,
             cycles: self.platform.cycles(),
-            times: self.times(vcpu, cells),
+            times: self.times(vcpu, live),
             now_ns: self.platform.now_ns(),
         };
         let Entry { times, now_ns, .. } = entry;
-        if now_ns >= cells.until_ns() {
-            cells.expire(now_ns, self.all_times(vcpu));
-            return None;
+        if now_ns >= live.until_ns() {
+            slot.expire(live, now_ns, self.all_times(vcpu));
+            live = slot.live();
         }
-        let mode = cells.mode();
-        if mode != mode::CPU && cells.is_blocked() {
-            // Blocked time is counted when it is over; where it began before the recording, this is
-            // the first that is seen of it. A slot that is taken is being blocked or woken.
-            if recording != 0
-                && !cells.has_block(recording)
-                && let Some(owned) = slot.take()
-            {
-                self.note_block(Some(owned), slot, vcpu, registers);
-            }
-            return None;
+        let blocked = slot.cells.is_blocked();
+        if blocked
+            && live.lanes().any(|(_, lane)| lane.misses_block())
+            && let Some(owned) = slot.take()
+        {
+            // Where the block began before the recording, this is the first that is seen of it. A slot
+            // that is taken is being blocked or woken.
+            self.note_block(Some(owned), slot, live, vcpu, registers);
         }
-        if mode == mode::OFF_CPU {
-            return self.deadline_after(cells, now_ns, u64::MAX);
-        }
-        let (left_ns, has_lost_cpu) = match cells.sampler.deliver(cells.sampled_ns(times)) {
+        // Blocked time is counted when it is over: then there may be nobody to sample for.
+        let Some(driver) = live.driver(blocked, times) else {
+            return (!blocked)
+                .then(|| self.deadline_after(live, now_ns, u64::MAX))
+                .flatten();
+        };
+        let (left_ns, has_lost_cpu) = match driver.sampler.deliver(driver.sampled_ns(times)) {
             Delivery::Early(left_ns) => {
-                cells.counters.early.fetch_add(1, Ordering::Relaxed);
-                (left_ns, self.charge(&entry, cells))
+                for (_, lane) in live.lanes().filter(|(_, lane)| lane.samples(blocked)) {
+                    lane.counters.early.fetch_add(1, Ordering::Relaxed);
+                }
+                (left_ns, self.charge(&entry, live))
             }
             Delivery::Due {
                 lateness_ns,
                 next_ns,
-            } => (
-                next_ns,
-                self.tick(slot, recording, registers, lateness_ns, &entry),
-            ),
+            } => {
+                let delivered = Delivered {
+                    live,
+                    due: Due::at(live, driver, blocked, times),
+                    lateness_ns,
+                    late: driver.sampler.is_late(lateness_ns),
+                };
+                (next_ns, self.tick(slot, registers, &delivered, &entry))
+            }
         };
-        if cells.is_blocked() {
+        if slot.cells.is_blocked() {
             return None;
         }
         // Where the vCPU has lost its CPU since, the clock has gone on and its running time has not.
@@ -86,7 +110,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         } else {
             now_ns
         };
-        self.deadline_after(cells, now_ns, left_ns)
+        self.deadline_after(live, now_ns, left_ns)
     }
 
     /// The guest is about to block on this vCPU. Until [`on_wake`](Self::on_wake) there is no
@@ -97,8 +121,9 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[inline]
     pub fn on_block(&self, registers: Option<&Registers>) {
         if let Some((vcpu, slot)) = self.current() {
-            if slot.cells.active() != 0 && slot.cells.mode() != mode::CPU {
-                self.note_block(slot.take_patiently(), slot, vcpu, registers);
+            let live = slot.live();
+            if live.counts_blocked() {
+                self.note_block(slot.take_patiently(), slot, live, vcpu, registers);
             }
             slot.cells.set_blocked(true);
         }
@@ -107,23 +132,24 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// The guest woke on this vCPU; answers the next deadline as [`on_tick`](Self::on_tick) does.
     pub fn on_wake(&self) -> Option<u64> {
         let (vcpu, slot) = self.current()?;
-        let cells = slot.cells;
-        let recording = cells.active();
-        if recording != 0 && cells.has_block(recording) {
+        let live = slot.live();
+        if live.lanes().any(|(_, lane)| lane.has_block()) {
             let cycles = self.platform.cycles();
             let times = self.all_times(vcpu);
             match slot.take_patiently() {
-                Some(owned) => owned.end_block(recording, times),
+                Some(owned) => owned.end_block(live, times),
                 None => {
-                    let weight = cells.take_blocked(times);
-                    let uncounted = &cells.counters.blocked_overflow;
-                    uncounted.fetch_add(weight, Ordering::Relaxed);
-                    cells.close_block();
+                    for (_, lane) in live.lanes().filter(|(_, lane)| lane.has_block()) {
+                        let weight = lane.take_blocked(times);
+                        let uncounted = &lane.counters.blocked_overflow;
+                        uncounted.fetch_add(weight, Ordering::Relaxed);
+                        lane.close_block();
+                    }
                 }
             }
-            self.charge_since(cycles, cells);
+            self.charge_since(cycles, live);
         }
-        cells.set_blocked(false);
+        slot.cells.set_blocked(false);
         self.deadline()
     }
 
@@ -131,17 +157,16 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// recorded or the vCPU blocks.
     pub fn deadline(&self) -> Option<u64> {
         let (vcpu, slot) = self.current()?;
-        let cells = slot.cells;
-        if cells.active() == 0 || cells.is_blocked() {
+        let live = slot.live();
+        if live.is_empty() || slot.cells.is_blocked() {
             return None;
         }
-        let left_ns = if cells.mode() == mode::OFF_CPU {
-            u64::MAX
-        } else {
-            let sampled_ns = cells.sampled_ns(self.times(vcpu, cells));
-            cells.sampler.left_ns(sampled_ns)
-        };
-        self.deadline_after(cells, self.platform.now_ns(), left_ns)
+        let times = self.times(vcpu, live);
+        let driver = live.driver(false, times);
+        let left_ns = driver.map_or(u64::MAX, |driver| {
+            driver.sampler.left_ns(driver.sampled_ns(times))
+        });
+        self.deadline_after(live, self.platform.now_ns(), left_ns)
     }
 
     /// Takes the slot, walks and counts, or counts why not; answers whether the vCPU has lost its CPU
@@ -150,54 +175,63 @@ impl<'m, P: Platform> Agent<'m, P> {
     fn tick(
         &self,
         slot: Slot<'m>,
-        recording: u64,
         registers: Option<&Registers>,
-        lateness_ns: u64,
+        delivered: &Delivered<'m>,
         entry: &Entry,
     ) -> bool {
-        let cells = slot.cells;
-        let counters = &cells.counters;
+        let Delivered {
+            live,
+            ref due,
+            lateness_ns,
+            late,
+        } = *delivered;
         let Some(owned) = slot.take() else {
-            counters.lost.fetch_add(1, Ordering::Relaxed);
-            return self.charge(entry, cells);
+            for (_, lane) in due.lanes(slot) {
+                lane.counters.lost.fetch_add(1, Ordering::Relaxed);
+            }
+            return self.charge(entry, live);
         };
-        // The recording may have ended between the look and the taking.
-        if cells.active() != recording {
-            return false;
-        }
-        add_owned(&counters.taken, 1);
-        if cells.is_blocked() {
-            add_owned(&counters.idle, 1);
-            return self.charge(entry, cells);
+        // A recording may have ended between the look and the taking: it is due no more.
+        let count = |cell: fn(&CounterCells) -> &AtomicU64| {
+            for (_, lane) in due.lanes(slot) {
+                add_owned(&lane.counters.taken, 1);
+                add_owned(cell(&lane.counters), 1);
+            }
+        };
+        if slot.cells.is_blocked() {
+            count(|counters| &counters.idle);
+            return self.charge(entry, live);
         }
         let Some(registers) = registers else {
-            add_owned(&counters.masked, 1);
-            return self.charge(entry, cells);
+            count(|counters| &counters.masked);
+            return self.charge(entry, live);
         };
-        let late = cells.sampler.is_late(lateness_ns);
         let mut path = owned.path_cells().begin();
         if late {
             // What ran then is not known, only what runs now.
             path.push(frame_code::LATE);
         }
-        let (path, walked) = self.walk(registers, cells, path);
-        owned.record(&path, Sample { walked, late });
-        cells.lateness_ns.add(lateness_ns);
-        let (cycles, has_lost_cpu) = self.cycles_since(entry, cells);
-        cells.sample_cycles.add(cycles);
-        add_owned(&cells.tick_cycles, cycles);
+        let (path, walked) = self.walk(registers, slot, live, path);
+        owned.record(&path, Sample { walked, late }, due);
+        let (cycles, has_lost_cpu) = self.cycles_since(entry, live);
+        for (_, lane) in due.lanes(slot) {
+            lane.lateness_ns.add(lateness_ns);
+            lane.sample_cycles.add(cycles);
+        }
+        charge_cycles(live, cycles);
         has_lost_cpu
     }
 
-    /// Walks the stack of `registers` as the recording asks.
+    /// Walks the stack of `registers` as the recordings ask.
     #[inline]
     fn walk<'p>(
         &self,
         registers: &Registers,
-        cells: &SlotCells,
+        slot: Slot<'_>,
+        live: Live<'_>,
         path: Path<'p>,
     ) -> (Path<'p>, Walked) {
-        let lookup = cells.lookup();
+        let lookup = live.lookup();
         let callers = self.callers.as_ref();
         let guide = Guide {
             code: &self.code,
@@ -206,62 +240,64 @@ impl<'m, P: Platform> Agent<'m, P> {
             instructions: Instructions(&self.platform),
         };
         let stack = self.platform.stack_bounds(registers.sp).map(stack_memory);
-        let (mut path, walked) = walk(registers, stack.as_ref(), &guide, cells.depth(), path);
-        if cells.in_own_work() {
+        let (mut path, walked) = walk(registers, stack.as_ref(), &guide, live.depth(), path);
+        if slot.cells.in_own_work() {
             path.push(frame_code::AGENT);
         }
         (path, walked)
     }
 
-    /// The vCPU blocks in the code of `registers`: keeps its stack for the time to come. Who has not got
-    /// the slot knows no stack.
+    /// The vCPU blocks in the code of `registers`: keeps its stack for the time to come, for each recording
+    /// that counts blocked time and does not know of it. Who has not got the slot knows no stack.
     #[cold]
     #[inline(never)]
     fn note_block(
         &self,
         owned: Option<Owned<'m>>,
         slot: Slot<'m>,
+        live: Live<'m>,
         vcpu: u32,
         registers: Option<&Registers>,
     ) {
-        let cells = slot.cells;
-        let recording = cells.active();
-        if recording == 0 || cells.has_block(recording) {
-            return;
-        }
         let cycles = self.platform.cycles();
-        let stack = match (&owned, registers) {
-            (Some(owned), Some(registers)) => {
-                let mut path = owned.path_cells().begin();
-                if cells.mode() == mode::WALL {
-                    path.push(frame_code::BLOCKED);
+        let mut noted = false;
+        for (_, lane) in live.lanes().filter(|(_, lane)| lane.misses_block()) {
+            let stack = match (&owned, registers) {
+                (Some(owned), Some(registers)) => {
+                    let mut path = owned.path_cells().begin();
+                    if lane.mode() == mode::WALL {
+                        path.push(frame_code::BLOCKED);
+                    }
+                    let (path, _) = self.walk(registers, slot, live, path);
+                    slot.table.keep(&path).unwrap_or(0)
                 }
-                let (path, _) = self.walk(registers, cells, path);
-                slot.table.keep(&path).unwrap_or(0)
-            }
-            _ => 0,
-        };
-        cells.open_block(recording, stack, self.platform.blocked_ns(vcpu));
-        self.charge_since(cycles, cells);
+                _ => 0,
+            };
+            lane.open_block(stack, self.platform.blocked_ns(vcpu));
+            noted = true;
+        }
+        if noted {
+            self.charge_since(cycles, live);
+        }
     }
 
     /// Adds what blocking or waking has cost since `cycles` to the agent's price.
-    fn charge_since(&self, cycles: u64, cells: &SlotCells) {
+    fn charge_since(&self, cycles: u64, live: Live<'_>) {
         let spent = self.platform.cycles().wrapping_sub(cycles);
         // More than that was somebody else's.
-        add_owned(&cells.tick_cycles, spent.min(INTERRUPTED_CYCLES));
+        charge_cycles(live, spent.min(INTERRUPTED_CYCLES));
     }
 
-    /// The vCPU's times, as far as its recording needs them.
+    /// The vCPU's times, as far as its recordings need them.
     #[inline]
-    fn times(&self, vcpu: u32, cells: &SlotCells) -> Times {
-        if cells.mode() == mode::CPU {
+    fn times(&self, vcpu: u32, live: Live<'_>) -> Times {
+        if live.counts_blocked() {
+            self.all_times(vcpu)
+        } else {
             Times {
                 running_ns: self.platform.running_ns(vcpu),
                 blocked_ns: 0,
             }
-        } else {
-            self.all_times(vcpu)
         }
     }
 
@@ -275,9 +311,9 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// Adds this tick's cycles to the agent's price; answers whether the vCPU has lost its CPU
     /// meanwhile.
     #[inline]
-    fn charge(&self, entry: &Entry, cells: &SlotCells) -> bool {
-        let (cycles, has_lost_cpu) = self.cycles_since(entry, cells);
-        add_owned(&cells.tick_cycles, cycles);
+    fn charge(&self, entry: &Entry, live: Live<'_>) -> bool {
+        let (cycles, has_lost_cpu) = self.cycles_since(entry, live);
+        charge_cycles(live, cycles);
         has_lost_cpu
     }
 
@@ -285,23 +321,26 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// goes on while others have the CPU, so a tick that took longer than any can is charged by the
     /// running time instead.
     #[inline]
-    fn cycles_since(&self, entry: &Entry, cells: &SlotCells) -> (u64, bool) {
+    fn cycles_since(&self, entry: &Entry, live: Live<'_>) -> (u64, bool) {
         let cycles = self.platform.cycles().wrapping_sub(entry.cycles);
         if cycles < INTERRUPTED_CYCLES {
             return (cycles, false);
         }
-        (self.cycles_run(entry, cells).min(cycles), true)
+        (self.cycles_run(entry, live).min(cycles), true)
     }
 
-    /// The running time of this tick, in cycles at the rate they have come since the epoch began.
+    /// The running time of this tick, in cycles at the rate they have come since an epoch began.
     #[cold]
     #[inline(never)]
-    fn cycles_run(&self, entry: &Entry, cells: &SlotCells) -> u64 {
+    fn cycles_run(&self, entry: &Entry, live: Live<'_>) -> u64 {
+        let Some((_, lane)) = live.lanes().next() else {
+            return 0;
+        };
         let ran_ns = self
             .platform
             .running_ns(entry.vcpu)
             .saturating_sub(entry.times.running_ns);
-        let start = cells.boundary(cells.epoch());
+        let start = lane.boundary(lane.epoch());
         let cycles = self.platform.cycles().saturating_sub(start.cycles);
         let passed_ns = self.platform.now_ns().saturating_sub(start.at_ns).max(1);
         let run = u128::from(ran_ns) * u128::from(cycles) / u128::from(passed_ns);
@@ -309,8 +348,8 @@ impl<'m, P: Platform> Agent<'m, P> {
     }
 
     #[inline]
-    fn deadline_after(&self, cells: &SlotCells, now_ns: u64, left_ns: u64) -> Option<u64> {
-        let deadline_ns = now_ns.saturating_add(left_ns).min(cells.until_ns());
+    fn deadline_after(&self, live: Live<'_>, now_ns: u64, left_ns: u64) -> Option<u64> {
+        let deadline_ns = now_ns.saturating_add(left_ns).min(live.until_ns());
         (deadline_ns != u64::MAX).then(|| self.platform.timer_deadline(deadline_ns))
     }
 }

@@ -55,6 +55,8 @@ pub struct Config {
     pub vcpus: u32,
     /// All the memory that the agent keeps stacks in, in bytes.
     pub memory_bytes: usize,
+    /// How many recordings there can be at a time; see [`Config::recordings`](crate::Config::recordings).
+    pub recordings: u32,
     /// Where clients connect.
     pub listen: Listen,
     /// The guest's name, shown in recordings.
@@ -71,12 +73,14 @@ pub struct Config {
 }
 
 impl Config {
-    /// One vCPU, 1 MiB for stacks and as much for a caller table, any free port on loopback, SIGPROF.
+    /// One vCPU, 2 MiB for stacks of up to four recordings, 1 MiB for a caller table, any free
+    /// port on loopback, SIGPROF.
     pub fn new(access: Access<'static>) -> Self {
         Self {
             access,
             vcpus: 1,
-            memory_bytes: 1 << 20,
+            memory_bytes: 2 << 20,
+            recordings: 4,
             listen: Listen::Loopback(0),
             guest_name: None,
             guest_id: None,
@@ -182,6 +186,7 @@ pub fn start(config: Config) -> Result<Guest, Error> {
     let leak = |text: String| -> &'static str { text.leak() };
     let agent_config = crate::Config {
         vcpus: config.vcpus,
+        recordings: config.recordings,
         mappings,
         guest_name: config.guest_name.map(leak),
         guest_id: config.guest_id.map(leak),

@@ -3,7 +3,8 @@
 use unikprof_proto::code::{capability, histogram, message_type, role};
 use unikprof_proto::frame::HEADER;
 use unikprof_proto::message::{
-    Epoch, EpochEnd, Histogram, MAX_BUILD_ID, MAX_PATH, Mapping, Nodes, Status, VcpuEpoch, Welcome,
+    Epoch, EpochEnd, Histogram, MAX_BUILD_ID, MAX_PATH, Mapping, Nodes, RecordingStatus, Status,
+    VcpuEpoch, Welcome,
 };
 
 use super::{Context, MAX_REQUEST, OUTPUT, Series, Session};
@@ -12,7 +13,7 @@ use crate::caller_table::CallerTable;
 use crate::cells::HistogramCells;
 use crate::path::MAX_DEPTH;
 use crate::platform::Platform;
-use crate::recorder::{MAX_PERIOD_NS, MIN_PERIOD_NS, Waiting};
+use crate::recorder::{MAX_PERIOD_NS, MIN_PERIOD_NS, Recording, Waiting};
 use crate::sampler::late_threshold_ns;
 use crate::table::Column;
 use crate::text::tail;
@@ -66,32 +67,21 @@ impl Session {
             server,
             ..
         } = context;
-        let settings = *recorder.settings();
-        let Waiting {
-            first_epoch,
-            epochs,
-            ..
-        } = recorder.waiting(true);
         let nodes_used = agent
             .slots()
             .map(|(_, slot)| u64::from(slot.table.used()))
             .sum();
+        let lanes = recorder
+            .recordings()
+            .fold(0, |lanes, one| lanes | 1 << one.lane());
+        self.recordings_after(lanes);
         self.send(&Status {
-            state: recorder.state(),
-            recording: recorder.recording(),
-            name: settings.name.as_str(),
-            mode: settings.mode,
-            period_ns: settings.period_ns,
-            depth: settings.depth,
-            flags: settings.flags,
+            recordings: lanes.count_ones(),
+            max_recordings: agent.config().recordings,
             now_ns: *now_ns,
-            started_ns: settings.started_ns,
-            duration_ns: settings.duration_ns,
-            counters: recorder.counters(agent),
             nodes_used,
             nodes_capacity: agent.nodes_per_vcpu() as u64 * u64::from(agent.config().vcpus),
-            first_epoch,
-            epochs,
+            ring_capacity: 0,
             sessions: *sessions,
             peers: **peers,
             server_ns: server.total_ns,
@@ -99,29 +89,74 @@ impl Session {
         });
     }
 
+    fn recordings_after(&mut self, lanes: u32) {
+        self.series = match lanes {
+            0 => Series::None,
+            _ => Series::Recordings(lanes),
+        };
+    }
+
+    /// Tells of the recording in the first of the lanes, also where it is gone since the status.
+    fn recording<P: Platform>(&mut self, lanes: u32, context: &Context<'_, '_, P>) {
+        self.recordings_after(lanes & lanes.wrapping_sub(1));
+        let Some(one) = context.recorder.recording(lanes.trailing_zeros() as usize) else {
+            return;
+        };
+        let Waiting {
+            first_epoch,
+            epochs,
+            ..
+        } = one.waiting(true);
+        let settings = *one.settings();
+        self.send(&RecordingStatus {
+            recording: one.id(),
+            lane: one.lane() as u32,
+            name: settings.name.as_str(),
+            state: one.state(),
+            mode: settings.mode,
+            period_ns: settings.period_ns,
+            depth: settings.depth,
+            flags: settings.flags,
+            started_ns: settings.started_ns,
+            duration_ns: settings.duration_ns,
+            max_age_ns: settings.max_age_ns,
+            max_bytes: settings.max_bytes,
+            counters: one.counters(context.agent),
+            first_epoch,
+            epochs,
+        });
+    }
+
     pub(super) fn continue_series<P: Platform>(&mut self, context: &Context<'_, '_, P>) {
         match self.series {
             Series::None => {}
             Series::Mapping(index) => self.mapping(index, context.agent),
+            Series::Recordings(lanes) => self.recording(lanes, context),
             Series::Head(epoch, ..)
             | Series::Vcpu(epoch, ..)
             | Series::Histogram(epoch, ..)
-            | Series::Nodes(epoch, ..)
-                if !context.recorder.has(epoch) =>
-            {
-                // Somebody else acknowledged it in the middle of this download.
-                self.series = Series::None;
-                self.refuse_with(message_type::FETCH, &context.recorder.no_epoch(epoch));
-            }
+            | Series::Nodes(epoch, ..) => match context.recorder.holding(epoch) {
+                Some(recording) => self.continue_epoch(recording, context),
+                None => {
+                    // Somebody else acknowledged it in the middle of this download.
+                    self.series = Series::None;
+                    self.refuse_with(message_type::FETCH, &context.recorder.no_epoch(epoch));
+                }
+            },
+        }
+    }
+
+    fn continue_epoch<P: Platform>(&mut self, recording: &Recording, context: &Context<'_, '_, P>) {
+        let (lane, agent) = (recording.lane(), context.agent);
+        match self.series {
             Series::Head(epoch, vcpu, node) => {
                 self.series = Series::Vcpu(epoch, vcpu, node);
-                self.head(epoch, context);
+                self.head(epoch, recording, context);
             }
-            Series::Vcpu(epoch, vcpu, node) => self.vcpu(epoch, vcpu, node, context.agent),
-            Series::Histogram(epoch, vcpu, kind) => {
-                self.histogram(epoch, vcpu, kind, context.agent);
-            }
-            Series::Nodes(epoch, vcpu, first) => self.nodes(epoch, vcpu, first, context.agent),
+            Series::Vcpu(epoch, vcpu, node) => self.vcpu(epoch, vcpu, node, lane, agent),
+            Series::Histogram(epoch, vcpu, kind) => self.histogram(epoch, vcpu, kind, lane, agent),
+            Series::Nodes(epoch, vcpu, first) => self.nodes(epoch, vcpu, first, lane, agent),
+            Series::None | Series::Mapping(_) | Series::Recordings(_) => {}
         }
     }
 
@@ -147,15 +182,18 @@ impl Session {
         }
     }
 
-    fn head<P: Platform>(&mut self, epoch: u64, context: &Context<'_, '_, P>) {
-        let settings = *context.recorder.settings();
-        let (start, end) = (
-            context.recorder.mark(epoch),
-            context.recorder.mark(epoch + 1),
-        );
+    fn head<P: Platform>(
+        &mut self,
+        epoch: u64,
+        recording: &Recording,
+        context: &Context<'_, '_, P>,
+    ) {
+        let settings = *recording.settings();
+        let (start, end) = (recording.mark(epoch), recording.mark(epoch + 1));
         self.send(&Epoch {
             epoch,
-            recording: context.recorder.recording(),
+            recording: recording.id(),
+            lane: recording.lane() as u32,
             name: settings.name.as_str(),
             mode: settings.mode,
             flags: settings.flags,
@@ -173,9 +211,16 @@ impl Session {
         });
     }
 
-    fn vcpu<P: Platform>(&mut self, epoch: u64, vcpu: u32, node: u32, agent: &Agent<'_, P>) {
-        let Some(slot) = agent.slot(vcpu) else {
-            return self.end(epoch, agent);
+    fn vcpu<P: Platform>(
+        &mut self,
+        epoch: u64,
+        vcpu: u32,
+        node: u32,
+        lane: usize,
+        agent: &Agent<'_, P>,
+    ) {
+        let Some(cells) = agent.slot(vcpu).and_then(|slot| slot.lane(lane)) else {
+            return self.end(epoch, lane, agent);
         };
         self.series = Series::Nodes(epoch, vcpu, node);
         if node == 1 {
@@ -184,45 +229,58 @@ impl Session {
         self.send(&VcpuEpoch {
             epoch,
             vcpu,
-            start: slot.cells.boundary(epoch),
-            end: slot.cells.boundary(epoch + 1),
-            nodes: slot.cells.boundary_nodes(epoch + 1),
+            start: cells.boundary(epoch),
+            end: cells.boundary(epoch + 1),
+            nodes: cells.boundary_nodes(epoch + 1),
         });
     }
 
-    fn histogram<P: Platform>(&mut self, epoch: u64, vcpu: u32, kind: u32, agent: &Agent<'_, P>) {
-        let Some(slot) = agent.slot(vcpu) else {
-            return self.end(epoch, agent);
+    fn histogram<P: Platform>(
+        &mut self,
+        epoch: u64,
+        vcpu: u32,
+        kind: u32,
+        lane: usize,
+        agent: &Agent<'_, P>,
+    ) {
+        let Some(cells) = agent.slot(vcpu).and_then(|slot| slot.lane(lane)) else {
+            return self.end(epoch, lane, agent);
         };
-        let (cells, next) = if kind == histogram::SAMPLE_CYCLES {
+        let (histogram, next) = if kind == histogram::SAMPLE_CYCLES {
             let next = Series::Histogram(epoch, vcpu, histogram::LATENESS_NS);
-            (&slot.cells.sample_cycles, next)
+            (&cells.sample_cycles, next)
         } else {
-            (&slot.cells.lateness_ns, Series::Nodes(epoch, vcpu, 1))
+            (&cells.lateness_ns, Series::Nodes(epoch, vcpu, 1))
         };
         self.series = next;
         let mut buckets = [0; HistogramCells::ENCODED];
-        let length = cells.encode(&mut buckets);
+        let length = histogram.encode(&mut buckets);
         self.send(&Histogram {
             epoch,
             vcpu,
             kind,
-            max: cells.max(),
+            max: histogram.max(),
             buckets: &buckets[..length],
         });
     }
 
-    fn nodes<P: Platform>(&mut self, epoch: u64, vcpu: u32, first: u32, agent: &Agent<'_, P>) {
-        let last = agent
-            .slot(vcpu)
-            .map_or(0, |slot| slot.cells.boundary_nodes(epoch + 1));
+    fn nodes<P: Platform>(
+        &mut self,
+        epoch: u64,
+        vcpu: u32,
+        first: u32,
+        lane: usize,
+        agent: &Agent<'_, P>,
+    ) {
+        let cells = agent.slot(vcpu).and_then(|slot| slot.lane(lane));
+        let last = cells.map_or(0, |cells| cells.boundary_nodes(epoch + 1));
         let Some(slot) = agent.slot(vcpu).filter(|_| first <= last) else {
-            return self.vcpu(epoch, vcpu.saturating_add(1), 1, agent);
+            return self.vcpu(epoch, vcpu.saturating_add(1), 1, lane, agent);
         };
         let mut payload = [0; OUTPUT - NODES_OVERHEAD];
-        let (count, length) = slot
-            .table
-            .encode(Column::of(epoch), first, last, &mut payload);
+        let (count, length) =
+            slot.table
+                .encode(Some(Column::of(lane, epoch)), first, last, &mut payload);
         self.series = Series::Nodes(epoch, vcpu, first.saturating_add(count));
         self.send(&Nodes {
             epoch,
@@ -233,11 +291,12 @@ impl Session {
         });
     }
 
-    fn end<P: Platform>(&mut self, epoch: u64, agent: &Agent<'_, P>) {
+    fn end<P: Platform>(&mut self, epoch: u64, lane: usize, agent: &Agent<'_, P>) {
         self.series = Series::None;
-        let samples = agent.slots().fold(0, |sum: u64, (_, slot)| {
+        let lanes = agent.slots().filter_map(|(_, slot)| slot.lane(lane));
+        let samples = lanes.fold(0, |sum: u64, cells| {
             let counted = |epoch| {
-                let counters = slot.cells.boundary(epoch).counters;
+                let counters = cells.boundary(epoch).counters;
                 counters.recorded.wrapping_add(counters.blocked)
             };
             sum.wrapping_add(counted(epoch + 1))

@@ -57,13 +57,12 @@ impl Session {
             }
             message_type::START => {
                 let start: Start<'_> = frame::decode(request)?;
-                let started = recorder
-                    .start(agent, &start, server_ns)
-                    .map(|recording| Started {
-                        recording,
-                        started_ns: recorder.settings().started_ns,
-                    });
-                Ok(self.finish(request.kind, started.into()))
+                let outcome = recorder.start(agent, &start, server_ns);
+                let started = outcome.map(|(recording, started_ns)| Started {
+                    recording,
+                    started_ns,
+                });
+                Ok(self.finish(request.kind, started))
             }
             message_type::TABLE_BEGIN => {
                 let TableBegin { rows } = frame::decode(request)?;
@@ -98,7 +97,7 @@ impl Session {
             }
             message_type::FETCH => {
                 let fetch: Fetch = frame::decode(request)?;
-                if recorder.has(fetch.epoch) {
+                if recorder.holding(fetch.epoch).is_some() {
                     self.series = Series::Head(fetch.epoch, fetch.vcpu, fetch.node.max(1));
                     self.continue_series(context);
                 } else {

@@ -7,7 +7,7 @@ use unikprof_agent::{Access, Agent, Platform, Service, SessionId};
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Counters, EpochEnd, Fetch, Histogram, Nodes, Pending,
-    Refusal, Start, Started, Status, Stop, VcpuEpoch,
+    RecordingStatus, Refusal, Start, Started, Status, Stop, VcpuEpoch,
 };
 use unikprof_proto::{code, nodes, preamble};
 
@@ -75,6 +75,8 @@ impl<S: Read + Write> Conversation<S> {
             delay_ns: 0,
             flags: 0,
             caller_table: None,
+            max_age_ns: 0,
+            max_bytes: 0,
         })?;
         self.answer()?.decode::<Started>().map(|_| ())
     }
@@ -82,9 +84,10 @@ impl<S: Read + Write> Conversation<S> {
     /// The counters of the recording so far, and how many stack nodes there is room for.
     pub(crate) fn check(&mut self) -> Result<(Counters, u64)> {
         self.send(&Check {})?;
+        let nodes_capacity = self.answer()?.decode::<Status>()?.nodes_capacity;
         let answer = self.answer()?;
-        let status: Status<'_> = answer.decode()?;
-        Ok((status.counters, status.nodes_capacity))
+        let recording: RecordingStatus<'_> = answer.decode()?;
+        Ok((recording.counters, nodes_capacity))
     }
 
     /// Ends the recording, fetches its one epoch and clears it.

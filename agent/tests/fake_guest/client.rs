@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 
 use unikprof_agent::{Access, Service, SessionId};
+use unikprof_proto::code::state;
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
-    Check, Counters, Epoch, EpochEnd, Nodes, Refusal, Start, Status, VcpuEpoch,
+    Check, Counters, Epoch, EpochEnd, Nodes, RecordingStatus, Refusal, Start, Status, VcpuEpoch,
 };
 use unikprof_proto::{nodes, preamble};
 
@@ -98,8 +99,13 @@ impl Client {
 
     pub fn status(&mut self, service: &mut FakeService) -> (u32, Counters, u32) {
         let frames = self.ask(service, &Check {});
-        let status: Status<'_> = read(&frames[0]);
-        (status.state, status.counters, status.epochs)
+        let status: Status = read(&frames[0]);
+        assert_eq!(frames.len(), 1 + status.recordings as usize);
+        let Some(recording) = frames.get(1) else {
+            return (state::IDLE, Counters::default(), 0);
+        };
+        let recording: RecordingStatus<'_> = read(recording);
+        (recording.state, recording.counters, recording.epochs)
     }
 }
 
@@ -127,11 +133,13 @@ pub const fn one_ms() -> Start<'static> {
         delay_ns: 0,
         flags: 0,
         caller_table: None,
+        max_age_ns: 0,
+        max_bytes: 0,
     }
 }
 
 pub fn service(vcpus: u32) -> (&'static FakeAgent, FakeService) {
-    let agent = agent(vcpus, 1 << 17);
+    let agent = agent(vcpus, 1 << 18);
     (agent, Service::new(agent, Access::Open).unwrap())
 }
 

@@ -123,6 +123,7 @@ pub fn agent(vcpus: u32, memory: usize) -> &'static FakeAgent {
     let memory: &'static mut [MaybeUninit<u8>] = Vec::leak(vec![MaybeUninit::uninit(); memory]);
     let config = Config {
         vcpus,
+        recordings: 3,
         mappings: MAPPINGS,
         guest_name: Some("fake"),
         guest_id: None,

@@ -268,6 +268,8 @@ impl<D: Device> World<D> {
             delay_ns: 0,
             flags: 0,
             caller_table: None,
+            max_age_ns: 0,
+            max_bytes: 0,
         };
         expect(self.ask(client, &start)?, message_type::STARTED).map(drop)
     }

@@ -27,9 +27,10 @@ pub fn check(bytes: &[u8]) {
 pub(crate) fn play(bytes: &[u8]) -> Vec<u8> {
     let fake = Fake::new();
     // Small, so that it is full after a few stacks.
-    let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(VCPUS as usize) + 4096];
+    let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(VCPUS as usize, 4) + 4096];
     let config = Config {
         vcpus: VCPUS,
+        recordings: 4,
         mappings: &MAPPINGS,
         guest_name: Some("fuzz"),
         guest_id: None,
@@ -184,6 +185,8 @@ fn request(client: &mut Client, input: &mut Input<'_>) {
             flags: u32::from(input.byte())
                 & (start_flag::DISCARD | start_flag::FIXED_INTERVAL | start_flag::UNWIND_TABLE),
             caller_table: (input.byte() & 1 == 1).then_some(ROWS_CHECKSUM),
+            max_age_ns: 0,
+            max_bytes: 0,
         }),
         message_type::TABLE_BEGIN => client.send_message(&TableBegin {
             rows: [2, 0, 1, 3, u32::MAX][input.below(5)],
@@ -235,6 +238,8 @@ fn serve_honestly<'a>(fake: &Fake<'a>, service: &mut FakeService<'_, 'a>) -> Vec
         delay_ns: 0,
         flags: 0,
         caller_table: None,
+        max_age_ns: 0,
+        max_bytes: 0,
     });
     fake.interrupt_at(Some((0x10, 2, 2)));
     let mut fetched = Fetched::default();

@@ -217,7 +217,7 @@ impl<'c> Wanted<'c> {
     /// else is kept in it.
     pub(super) fn memory_bytes(&self, more: usize) -> usize {
         let aligned = 2 * align_of::<u128>();
-        minimum_bytes(self.config.vcpus as usize)
+        minimum_bytes(self.config.vcpus as usize, 1)
             .saturating_add(self.copied_bytes)
             .saturating_add(more)
             .saturating_add(aligned)
@@ -248,6 +248,7 @@ impl<'c> Wanted<'c> {
         let mut copy = |text: &str| arena.copy_text(text).ok_or(short);
         Ok(unikprof_agent::Config {
             vcpus: self.config.vcpus,
+            recordings: 1,
             mappings,
             guest_name: self.guest_name.map(&mut copy).transpose()?,
             guest_id: self.guest_id.map(&mut copy).transpose()?,

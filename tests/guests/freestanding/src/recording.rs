@@ -27,6 +27,7 @@ pub(crate) fn record_once() -> Result<(), Step> {
     let mut memory = [MaybeUninit::uninit(); 64 << 10];
     let config = Config {
         vcpus: 1,
+        recordings: 1,
         mappings: &MAPPINGS,
         guest_name: None,
         guest_id: None,
@@ -48,6 +49,8 @@ pub(crate) fn record_once() -> Result<(), Step> {
         delay_ns: 0,
         flags: 0,
         caller_table: None,
+        max_age_ns: 0,
+        max_bytes: 0,
     };
     conversation.ask(&start, |answer| {
         frame::decode::<Started>(answer).map_err(|_| Step::Answer)?;

@@ -89,6 +89,7 @@ impl Profiler {
         let uuid = identity.map(|identity| &*Box::leak(identity.uuid.clone().into_boxed_str()));
         let config = Config {
             vcpus: request.vcpus,
+            recordings: 4,
             mappings: Box::leak(Box::new([image()])),
             guest_name: name,
             guest_id: uuid,

@@ -1,0 +1,313 @@
+//! A lane: one recording's place in a slot. Several recordings share a slot's ticks and stacks, and
+//! each has its targets, its counters and its epochs to itself.
+
+use unikprof_proto::code::mode;
+use unikprof_proto::message::Snapshot;
+
+use crate::cells::{CounterCells, HistogramCells, SnapshotCells};
+use crate::sampler::Sampler;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, add_owned, prefetch};
+use crate::walk::{End, Walked, Way};
+
+/// The most recordings that there can be at a time.
+pub const MAX_RECORDINGS: usize = 4;
+
+/// One lane, in the memory block. What every tick touches comes first.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub(crate) struct LaneCells {
+    /// The id of the recording that samples this vCPU; 0 = none.
+    active: AtomicU64,
+    /// The epoch that is counted.
+    epoch: AtomicU64,
+    /// The monotonic time at which sampling ends by itself.
+    until_ns: AtomicU64,
+    /// What is sampled.
+    mode: AtomicU32,
+    depth: AtomicU32,
+    /// Whether callers are looked up: see [`Lookup`].
+    lookup: AtomicU32,
+    pub(crate) sampler: Sampler,
+    pub(crate) tick_cycles: AtomicU64,
+    pub(crate) counters: CounterCells,
+    pub(crate) sample_cycles: HistogramCells,
+    pub(crate) lateness_ns: HistogramCells,
+    /// Where a tick saw `until_ns` pass: the monotonic clock, 0 = not yet, and the vCPU's times.
+    ended_at_ns: AtomicU64,
+    ended_running_ns: AtomicU64,
+    ended_blocked_ns: AtomicU64,
+    block: BlockCells,
+    /// Snapshots at the start of an epoch, by the epoch's id.
+    boundaries: [SnapshotCells; 4],
+    /// Table nodes in use at these moments.
+    boundary_nodes: [AtomicU32; 4],
+}
+
+/// Where the vCPU blocks, while a recording of blocked time runs.
+#[derive(Debug, Default)]
+struct BlockCells {
+    /// The recording that the rest belongs to; of another one it means nothing.
+    recording: AtomicU64,
+    /// The stack that blocked; 0 = not known.
+    stack: AtomicU32,
+    /// Up to where blocked time has been counted.
+    counted_ns: AtomicU64,
+}
+
+/// How a vCPU has spent its time, as the sampler judges it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Times {
+    pub(crate) running_ns: u64,
+    pub(crate) blocked_ns: u64,
+}
+
+/// Which callers are looked up in the caller table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Lookup {
+    /// None.
+    #[default]
+    None,
+    /// That of the interrupted function.
+    Leaf,
+    /// All.
+    EveryFrame,
+}
+
+/// What the tick found, beside the path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) walked: Walked,
+    pub(crate) late: bool,
+}
+
+/// What a recording asks of each lane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begin {
+    pub(crate) recording: u64,
+    pub(crate) epoch: u64,
+    pub(crate) mode: u32,
+    pub(crate) lookup: Lookup,
+    pub(crate) depth: u32,
+    pub(crate) period_ns: u64,
+    pub(crate) fixed: bool,
+    pub(crate) until_ns: u64,
+    pub(crate) seed: u64,
+}
+
+impl LaneCells {
+    /// Asks for what a tick will touch, while it still reads its clocks.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(&self.sampler);
+        prefetch(&self.counters);
+        self.sample_cycles.prefetch();
+        self.lateness_ns.prefetch();
+    }
+
+    /// The recording that samples this vCPU; 0 = none.
+    #[inline]
+    pub(crate) fn active(&self) -> u64 {
+        self.active.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn until_ns(&self) -> u64 {
+        self.until_ns.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.depth.load(Ordering::Relaxed) as usize
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn mode(&self) -> u32 {
+        self.mode.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn lookup(&self) -> Lookup {
+        match self.lookup.load(Ordering::Relaxed) {
+            0 => Lookup::None,
+            1 => Lookup::Leaf,
+            _ => Lookup::EveryFrame,
+        }
+    }
+
+    /// Whether it has a target now: blocked time is measured, and none of it is running time.
+    #[inline]
+    pub(crate) fn samples(&self, blocked: bool) -> bool {
+        match self.mode() {
+            mode::CPU => true,
+            mode::WALL => !blocked,
+            _ => false,
+        }
+    }
+
+    /// Whether it counts blocked time.
+    #[inline]
+    pub(crate) fn counts_blocked(&self) -> bool {
+        self.mode() != mode::CPU
+    }
+
+    /// The clock that is sampled: running time, or running and blocked time.
+    pub(crate) fn sampled_ns(&self, times: Times) -> u64 {
+        if self.mode() == mode::WALL {
+            times.running_ns.wrapping_add(times.blocked_ns)
+        } else {
+            times.running_ns
+        }
+    }
+
+    /// Whether a tick of the driver's is one of this lane too.
+    #[inline]
+    pub(crate) fn follows(&self, driver: &LaneCells, times: Times) -> bool {
+        let now_ns = self.sampled_ns(times);
+        let equal = self.sampler.period_ns() == driver.sampler.period_ns();
+        if equal && self.mode() == driver.mode() {
+            // What stands for one period of the one stands for one of the other.
+            self.sampler.pass(now_ns);
+            return true;
+        }
+        self.sampler.follow(now_ns)
+    }
+
+    /// Begins a recording.
+    pub(crate) fn begin(&self, begin: &Begin, snapshot: &Snapshot) {
+        self.counters.clear();
+        self.tick_cycles.store(0, Ordering::Relaxed);
+        self.sample_cycles.clear();
+        self.lateness_ns.clear();
+        self.ended_at_ns.store(0, Ordering::Relaxed);
+        self.close_block();
+        self.mode.store(begin.mode, Ordering::Relaxed);
+        self.lookup.store(begin.lookup as u32, Ordering::Relaxed);
+        self.depth.store(begin.depth, Ordering::Relaxed);
+        self.until_ns.store(begin.until_ns, Ordering::Relaxed);
+        let sampled_ns = self.sampled_ns(times(snapshot));
+        self.sampler
+            .begin(begin.period_ns, begin.fixed, sampled_ns, begin.seed);
+        self.boundaries[(begin.epoch & 3) as usize].store(snapshot);
+        self.epoch.store(begin.epoch, Ordering::Release);
+        self.active.store(begin.recording, Ordering::Release);
+    }
+
+    /// Ends sampling.
+    pub(crate) fn end(&self) {
+        self.active.store(0, Ordering::Release);
+    }
+
+    /// Ends sampling from within a tick: the recording's time is over.
+    pub(crate) fn expire(&self, now_ns: u64, times: Times) {
+        let Times {
+            running_ns,
+            blocked_ns,
+        } = times;
+        self.ended_running_ns.store(running_ns, Ordering::Relaxed);
+        self.ended_blocked_ns.store(blocked_ns, Ordering::Relaxed);
+        self.ended_at_ns.store(now_ns, Ordering::Relaxed);
+        self.end();
+    }
+
+    /// `now`, or where sampling had ended by itself before, that moment.
+    pub(crate) fn at_the_end(&self, mut now: Snapshot) -> Snapshot {
+        let ended_at_ns = self.ended_at_ns.load(Ordering::Relaxed);
+        if ended_at_ns != 0 {
+            now.at_ns = ended_at_ns;
+            now.running_ns = self.ended_running_ns.load(Ordering::Relaxed);
+            now.blocked_ns = self.ended_blocked_ns.load(Ordering::Relaxed);
+        }
+        now
+    }
+
+    /// Makes `next` the epoch that is counted; `now` is the vCPU at this moment, without its counters.
+    pub(crate) fn turn(&self, next: u64, mut now: Snapshot, nodes: u32) {
+        now.counters = self.counters.read();
+        now.tick_cycles = self.tick_cycles.load(Ordering::Relaxed);
+        self.boundaries[(next & 3) as usize].store(&now);
+        self.boundary_nodes[(next & 3) as usize].store(nodes, Ordering::Relaxed);
+        self.epoch.store(next, Ordering::Release);
+    }
+
+    /// Counts a walked sample that the table has.
+    #[inline]
+    pub(crate) fn count(&self, sample: Sample) {
+        let counters = &self.counters;
+        add_owned(&counters.recorded, 1);
+        let way = match sample.walked.way {
+            Way::Table => &counters.by_table,
+            Way::Bytes => &counters.by_bytes,
+            Way::FramePointer => &counters.by_frame_pointer,
+        };
+        add_owned(way, 1);
+        if sample.walked.mixed {
+            add_owned(&counters.mixed, 1);
+        }
+        match sample.walked.end {
+            End::Root => {}
+            End::Truncated => add_owned(&counters.truncated, 1),
+            End::Broken => add_owned(&counters.broken, 1),
+        }
+        if sample.late {
+            add_owned(&counters.late, 1);
+        }
+    }
+
+    /// Whether its recording has still to be told that the vCPU blocks.
+    pub(crate) fn misses_block(&self) -> bool {
+        self.active() != 0 && self.counts_blocked() && !self.has_block()
+    }
+
+    /// Whether its recording knows that the vCPU blocks.
+    pub(crate) fn has_block(&self) -> bool {
+        self.block.recording.load(Ordering::Relaxed) == self.active() && self.active() != 0
+    }
+
+    /// The vCPU blocks on `stack`, 0 where that is not known.
+    pub(crate) fn open_block(&self, stack: u32, blocked_ns: u64) {
+        self.counters.blocks.fetch_add(1, Ordering::Relaxed);
+        self.block.stack.store(stack, Ordering::Relaxed);
+        self.block.counted_ns.store(blocked_ns, Ordering::Relaxed);
+        self.block.recording.store(self.active(), Ordering::Relaxed);
+    }
+
+    /// The vCPU has woken; what it blocked must be counted before.
+    pub(crate) fn close_block(&self) {
+        self.block.recording.store(0, Ordering::Relaxed);
+    }
+
+    /// The stack that the vCPU blocks on; 0 where it is not known.
+    pub(crate) fn blocked_stack(&self) -> u32 {
+        self.block.stack.load(Ordering::Relaxed)
+    }
+
+    /// Blocked time of the open block that was not counted yet, in the unit of its mode. From here on
+    /// it is.
+    pub(crate) fn take_blocked(&self, times: Times) -> u64 {
+        if self.mode() == mode::WALL {
+            return self.sampler.pass(self.sampled_ns(times));
+        }
+        let counted_ns = self.block.counted_ns.load(Ordering::Relaxed);
+        self.block
+            .counted_ns
+            .store(times.blocked_ns.max(counted_ns), Ordering::Relaxed);
+        times.blocked_ns.saturating_sub(counted_ns)
+    }
+
+    /// The snapshot at the start of `epoch`, which is at the end of the one before.
+    pub(crate) fn boundary(&self, epoch: u64) -> Snapshot {
+        self.boundaries[(epoch & 3) as usize].load()
+    }
+
+    /// How many table nodes were in use at the start of `epoch`.
+    pub(crate) fn boundary_nodes(&self, epoch: u64) -> u32 {
+        self.boundary_nodes[(epoch & 3) as usize].load(Ordering::Relaxed)
+    }
+}
+
+pub(crate) fn times(snapshot: &Snapshot) -> Times {
+    Times {
+        running_ns: snapshot.running_ns,
+        blocked_ns: snapshot.blocked_ns,
+    }
+}

@@ -1,0 +1,279 @@
+//! Several recordings over one sampler: each is true for its own span, and stacks are kept once.
+#![allow(clippy::unwrap_used)]
+
+mod fake_guest;
+
+use fake_guest::client::{Client, FakeService, download, one_ms, read, refusal_code, service};
+use fake_guest::{FakeAgent, tick};
+use unikprof_proto::code::{mode, refusal, start_flag, state};
+use unikprof_proto::message::{
+    Acknowledge, Check, Dump, Fetch, Pending, RecordingStatus, Start, Started, Status, Stop,
+};
+
+const MS: u64 = 1_000_000;
+
+fn named(name: &'static str, period_ns: u64) -> Start<'static> {
+    Start {
+        name,
+        period_ns,
+        ..one_ms()
+    }
+}
+
+fn begin(client: &mut Client, service: &mut FakeService, start: Start<'_>) -> u64 {
+    read::<Started>(&client.start(service, start)[0]).recording
+}
+
+/// Ends a recording and fetches its one epoch.
+fn end(
+    client: &mut Client,
+    service: &mut FakeService,
+    recording: u64,
+) -> fake_guest::client::Download {
+    let pending: Pending = read(&client.ask(service, &Stop { recording })[0]);
+    assert_eq!((pending.recording, pending.epochs), (recording, 1));
+    fetch(client, service, pending.first_epoch)
+}
+
+fn fetch(
+    client: &mut Client,
+    service: &mut FakeService,
+    epoch: u64,
+) -> fake_guest::client::Download {
+    let fetched = download(&client.ask(
+        service,
+        &Fetch {
+            epoch,
+            vcpu: 0,
+            node: 1,
+        },
+    ));
+    client.ask(service, &Acknowledge { epoch });
+    assert!(fetched.counters.add_up(), "{:?}", fetched.counters);
+    assert_eq!(fetched.counters.recorded, fetched.samples);
+    fetched
+}
+
+/// Runs `ms` milliseconds in stacks that end in `leaf`; answers how many deliveries that took.
+fn run(agent: &FakeAgent, ms: u64, leaf: u64) -> u64 {
+    let platform = agent.platform();
+    let until = platform
+        .running_ns
+        .load(std::sync::atomic::Ordering::Relaxed)
+        + ms * MS;
+    let mut deliveries = 0;
+    while agent.deadline().is_some_and(|deadline| deadline < until) {
+        assert!(tick(agent, &[leaf, 100, 200]));
+        deliveries += 1;
+    }
+    let now = platform
+        .running_ns
+        .load(std::sync::atomic::Ordering::Relaxed);
+    platform.run(until.saturating_sub(now));
+    deliveries
+}
+
+fn near(found: u64, expected: u64, percent: u64) {
+    let most = expected * percent / 100;
+    assert!(
+        found.abs_diff(expected) <= most,
+        "{found}, expected {expected} within {most}"
+    );
+}
+
+/// Three rates, three spans: each has its own period's worth of samples of what ran in its span, and
+/// the timer is armed no more often than for the fastest.
+#[test]
+fn each_recording_is_true_for_its_own_span() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    let slow = begin(&mut client, &mut service, named("slow", 10 * MS));
+    let alone = run(agent, 10_000, 1);
+    near(alone, 1000, 5);
+    let fast = begin(&mut client, &mut service, named("fast", MS));
+    let equal = begin(&mut client, &mut service, named("equal", MS));
+    let together = run(agent, 10_000, 2);
+    near(together, 10_000, 2);
+    let fast = end(&mut client, &mut service, fast);
+    let still = run(agent, 5_000, 3);
+    near(still, 5_000, 2);
+    let equal = end(&mut client, &mut service, equal);
+    near(run(agent, 10_000, 4), 1000, 5);
+    let slow = end(&mut client, &mut service, slow);
+
+    let of = |one: &fake_guest::client::Download, leaf: u32| {
+        let leaves = one.stacks.iter().filter(|(stack, _)| stack[0] == leaf);
+        leaves.map(|(_, count)| *count).sum::<u64>()
+    };
+    assert_eq!(
+        (of(&fast, 2), fast.stacks.len()),
+        (together, 1),
+        "every tick is the fastest one's"
+    );
+    assert_eq!((of(&equal, 2), of(&equal, 3)), (together, still));
+    assert_eq!(equal.stacks.len(), 2);
+    for (leaf, expected) in [(1, 1000), (2, 1000), (3, 500), (4, 1000)] {
+        near(of(&slow, leaf), expected, 5);
+    }
+    for one in [&fast, &equal, &slow] {
+        assert_eq!(one.counters.late, 0, "{:?}", one.counters);
+        assert_eq!(one.counters.lost + one.counters.overflow, 0);
+    }
+    near(slow.running_ns, 35_000 * MS, 1);
+    near(fast.running_ns, 10_000 * MS, 1);
+}
+
+/// Rates close to each other: who follows makes up for what a delivery could not serve.
+#[test]
+fn a_rate_just_below_the_fastest_is_met() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    let begin = |client: &mut Client, service: &mut FakeService, name, period| {
+        begin(client, service, named(name, period))
+    };
+    let fast = begin(&mut client, &mut service, "fast", MS);
+    let near_it = begin(&mut client, &mut service, "near", MS * 101 / 100);
+    let half = begin(&mut client, &mut service, "half", MS * 3 / 2);
+    near(run(agent, 60_000, 1), 60_000, 1);
+    for (recording, expected, percent) in
+        [(fast, 60_000, 1), (near_it, 59_406, 2), (half, 40_000, 1)]
+    {
+        let one = end(&mut client, &mut service, recording);
+        near(one.counters.ticks, expected, percent);
+    }
+}
+
+#[test]
+fn modes_live_side_by_side() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    let mut start = |client: &mut Client, name, mode| {
+        let start = Start {
+            mode,
+            ..named(name, MS)
+        };
+        begin(client, &mut service, start)
+    };
+    let cpu = start(&mut client, "cpu", mode::CPU);
+    let wall = start(&mut client, "wall", mode::WALL);
+    let off_cpu = start(&mut client, "off-cpu", mode::OFF_CPU);
+    for _ in 0..100 {
+        run(agent, 10, 1);
+        agent.on_block(None);
+        agent.platform().idle(30 * MS);
+        agent.on_wake();
+    }
+    let cpu = end(&mut client, &mut service, cpu).counters;
+    let wall = end(&mut client, &mut service, wall).counters;
+    let off_cpu = end(&mut client, &mut service, off_cpu).counters;
+    near(cpu.recorded, 1000, 5);
+    near(wall.recorded, 1000, 5);
+    assert_eq!((cpu.blocks, wall.blocks, off_cpu.blocks), (0, 100, 100));
+    // The stack is not known here: blocked time is told as not counted, none of it is lost.
+    near(wall.blocked_overflow, 3000, 2);
+    assert_eq!(off_cpu.blocked_overflow, 3000 * MS);
+    assert_eq!((off_cpu.ticks, cpu.blocked), (0, 0));
+}
+
+#[test]
+fn a_dump_leaves_the_others_alone() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    let one = begin(&mut client, &mut service, named("one", MS));
+    let two = begin(&mut client, &mut service, named("two", MS));
+    let mut sum = 0;
+    for round in 1..=5 {
+        run(agent, 100, 1);
+        let pending: Pending = read(&client.ask(&mut service, &Dump { recording: one })[0]);
+        assert_eq!(
+            (pending.recording, pending.epochs, pending.complete),
+            (one, 1, true)
+        );
+        sum += fetch(&mut client, &mut service, pending.first_epoch)
+            .counters
+            .ticks;
+        let frames = client.ask(&mut service, &Check {});
+        let statuses: Vec<RecordingStatus<'_>> = frames[1..].iter().map(read).collect();
+        let epochs: Vec<_> = statuses
+            .iter()
+            .map(|status| (status.name, status.epochs))
+            .collect();
+        assert_eq!(epochs, [("one", 0), ("two", 0)], "round {round}");
+    }
+    let whole = end(&mut client, &mut service, two).counters.ticks;
+    assert_eq!(
+        whole,
+        sum + end(&mut client, &mut service, one).counters.ticks
+    );
+}
+
+#[test]
+fn names_tell_recordings_apart() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    let first = begin(&mut client, &mut service, named("first", MS));
+    begin(&mut client, &mut service, named("second", MS));
+    let (code, text) = refusal_code(&client.start(&mut service, named("first", MS)));
+    assert_eq!(code, refusal::ALREADY_RECORDING, "{text}");
+    let (code, text) = refusal_code(&client.ask(&mut service, &Stop { recording: 0 }));
+    assert_eq!(code, refusal::WHICH_RECORDING);
+    assert!(
+        text.contains("`first`") && text.contains("`second`"),
+        "{text}"
+    );
+    let third = begin(&mut client, &mut service, named("third", MS));
+    let (code, text) = refusal_code(&client.start(&mut service, named("fourth", MS)));
+    assert_eq!(code, refusal::TOO_MANY_RECORDINGS, "{text}");
+    assert!(
+        text.contains("holds 3") && text.contains("`third`"),
+        "{text}"
+    );
+
+    run(agent, 10, 1);
+    client.ask(&mut service, &Stop { recording: third });
+    for name in ["third", "fourth"] {
+        let (code, text) = refusal_code(&client.start(&mut service, named(name, MS)));
+        assert_eq!(code, refusal::UNFETCHED, "{text}");
+        assert!(text.contains("`third`"), "{text}");
+    }
+    let discarding = Start {
+        flags: start_flag::DISCARD,
+        ..named("fourth", MS)
+    };
+    let fourth = begin(&mut client, &mut service, discarding);
+    let (code, text) = refusal_code(&client.ask(&mut service, &Stop { recording: third }));
+    assert_eq!(code, refusal::NO_RECORDING, "{text}");
+    run(agent, 10, 2);
+    let fourth = end(&mut client, &mut service, fourth);
+    assert_eq!(
+        fourth.stacks.len(),
+        1,
+        "nothing is left of what was discarded: {fourth:?}"
+    );
+    let first = end(&mut client, &mut service, first);
+    assert_eq!(first.stacks.len(), 2);
+    let frames = client.ask(&mut service, &Check {});
+    let status: Status = read(&frames[0]);
+    assert_eq!((status.recordings, status.max_recordings), (1, 3));
+    let left: RecordingStatus<'_> = read(&frames[1]);
+    assert_eq!((left.name, left.state), ("second", state::RECORDING));
+}
+
+/// A recording that ends by itself, in the upcall, leaves the others their rate.
+#[test]
+fn one_that_ends_by_itself_leaves_the_others() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    let slow = begin(&mut client, &mut service, named("slow", 5 * MS));
+    let brief = Start {
+        duration_ns: 1000 * MS,
+        ..named("brief", MS)
+    };
+    let brief = begin(&mut client, &mut service, brief);
+    run(agent, 10_000, 1);
+    service.advance();
+    let brief = end(&mut client, &mut service, brief);
+    near(brief.counters.ticks, 1000, 5);
+    near(brief.running_ns, 1000 * MS, 1);
+    near(end(&mut client, &mut service, slow).counters.ticks, 2000, 5);
+}
