@@ -161,15 +161,10 @@ impl LaneCells {
 
     /// Whether a tick of the driver's is one of this lane too.
     #[inline]
-    pub(crate) fn follows(&self, driver: &LaneCells, times: Times) -> bool {
-        let now_ns = self.sampled_ns(times);
-        let equal = self.sampler.period_ns() == driver.sampler.period_ns();
-        if equal && self.mode() == driver.mode() {
-            // What stands for one period of the one stands for one of the other.
-            self.sampler.pass(now_ns);
-            return true;
-        }
-        self.sampler.follow(now_ns)
+    pub(crate) fn follows(&self, driver: &LaneCells, times: Times, late: bool) -> bool {
+        let followed = self.sampler.follow(self.sampled_ns(times), late);
+        // What stands for one period of the one stands for one of the other.
+        followed || self.sampler.period_ns() == driver.sampler.period_ns()
     }
 
     /// Begins a recording.
@@ -264,10 +259,15 @@ impl LaneCells {
     }
 
     /// The vCPU blocks on `stack`, 0 where that is not known.
-    pub(crate) fn open_block(&self, stack: u32, blocked_ns: u64) {
+    pub(crate) fn open_block(&self, stack: u32, times: Times) {
         self.counters.blocks.fetch_add(1, Ordering::Relaxed);
+        if self.mode() == mode::WALL {
+            self.sampler.owe(self.sampled_ns(times));
+        }
         self.block.stack.store(stack, Ordering::Relaxed);
-        self.block.counted_ns.store(blocked_ns, Ordering::Relaxed);
+        self.block
+            .counted_ns
+            .store(times.blocked_ns, Ordering::Relaxed);
         self.block.recording.store(self.active(), Ordering::Relaxed);
     }
 

@@ -10,8 +10,8 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 /// A late delivery skips whole periods beyond this many at once, instead of drawing them singly.
 const DRAWS: u64 = 8;
 
-/// A recording that follows a faster one makes up for so many periods.
-const DEBT: u64 = 16;
+/// A recording that follows a faster one makes up for so many targets at the most.
+const MOST_OWED: u64 = 16;
 
 /// The sampler's state. Its vCPU alone writes it while it is active; who starts a recording writes
 /// it before.
@@ -22,8 +22,10 @@ pub(crate) struct Sampler {
     target_ns: AtomicU64,
     random: AtomicU64,
     late_threshold_ns: AtomicU64,
-    /// Whether its last tick was armed by another's target.
+    /// Whether another recording's targets arm the timer.
     follows: AtomicU32,
+    /// Targets that have passed and were not served.
+    owed: AtomicU64,
 }
 
 /// What a delivery was.
@@ -47,6 +49,7 @@ impl Sampler {
         self.fixed.store(u32::from(fixed), Ordering::Relaxed);
         self.random.store(seed | 1, Ordering::Relaxed);
         self.follows.store(0, Ordering::Relaxed);
+        self.owed.store(0, Ordering::Relaxed);
         self.late_threshold_ns
             .store(late_threshold_ns(period_ns), Ordering::Relaxed);
         let first = running_ns.saturating_add(self.draw());
@@ -101,35 +104,38 @@ impl Sampler {
         targets
     }
 
-    /// Judges a delivery that the targets of a faster recording armed, and if it is due moves the target on
-    /// by one step: where more targets have passed, the deliveries that follow make up for them, so that
-    /// the rate is the one asked for. Targets further back are given up.
-    pub(crate) fn follow(&self, now_ns: u64) -> bool {
-        let target = self.target_ns.load(Ordering::Relaxed);
-        let Some(behind_ns) = now_ns.checked_sub(target) else {
-            return false;
-        };
+    /// Judges a delivery that the targets of a faster recording armed. Where more targets than one have
+    /// passed since the last, the deliveries that follow make up for them, so that the rate is the one
+    /// asked for; not where this one is `late`, for what they would sample is not what ran then.
+    #[inline]
+    pub(crate) fn follow(&self, now_ns: u64, late: bool) -> bool {
+        let passed = self.pass(now_ns);
+        let passed = if late { passed.min(1) } else { passed };
+        let owed = self.owed.load(Ordering::Relaxed).saturating_add(passed);
         self.follows.store(1, Ordering::Relaxed);
-        if behind_ns > DEBT * self.period_ns() {
-            self.pass(now_ns);
-        } else {
-            let next = target.saturating_add(self.draw());
-            self.target_ns.store(next, Ordering::Relaxed);
-        }
-        true
+        self.owed
+            .store(owed.saturating_sub(1).min(MOST_OWED), Ordering::Relaxed);
+        owed > 0
     }
 
-    /// Its targets arm the timer. Where it [followed](Self::follow) before, one that has passed is drawn
-    /// anew, for its delivery would not be late.
+    /// The clock goes on with what is counted in another way: what was due until `now_ns` is still owed
+    /// to the deliveries that it follows.
+    pub(crate) fn owe(&self, now_ns: u64) {
+        if self.follows.load(Ordering::Relaxed) != 0 {
+            let owed = self.owed.load(Ordering::Relaxed);
+            let owed = owed.saturating_add(self.pass(now_ns));
+            self.owed.store(owed.min(MOST_OWED), Ordering::Relaxed);
+        }
+    }
+
+    /// Its targets arm the timer from here on, if they did not before. One that has passed by now was
+    /// another's to serve.
     #[inline]
     pub(crate) fn lead(&self, now_ns: u64) {
-        if self.follows.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        self.follows.store(0, Ordering::Relaxed);
-        if self.left_ns(now_ns) == 0 {
-            let next = now_ns.saturating_add(self.draw());
-            self.target_ns.store(next, Ordering::Relaxed);
+        if self.follows.load(Ordering::Relaxed) != 0 {
+            self.follows.store(0, Ordering::Relaxed);
+            self.owed.store(0, Ordering::Relaxed);
+            self.pass(now_ns);
         }
     }
 

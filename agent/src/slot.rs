@@ -140,10 +140,18 @@ impl<'m> Live<'m> {
 impl Due {
     /// The recordings that a tick of the driver's is a tick of, at these times.
     #[inline]
-    pub(crate) fn at(live: Live<'_>, driver: &LaneCells, blocked: bool, times: Times) -> Self {
+    pub(crate) fn at(
+        live: Live<'_>,
+        driver: &LaneCells,
+        blocked: bool,
+        late: bool,
+        times: Times,
+    ) -> Self {
         let mut due = Self::default();
         for (index, lane) in live.lanes() {
-            if core::ptr::eq(lane, driver) || lane.samples(blocked) && lane.follows(driver, times) {
+            if core::ptr::eq(lane, driver)
+                || lane.samples(blocked) && lane.follows(driver, times, late)
+            {
                 due.add(index, lane);
             }
         }
@@ -152,7 +160,7 @@ impl Due {
 
     /// The delivery is a tick of `lane`'s recording.
     #[inline]
-    fn add(&mut self, index: usize, lane: &LaneCells) {
+    pub(crate) fn add(&mut self, index: usize, lane: &LaneCells) {
         if let Some(recording) = self.0.get_mut(index) {
             *recording = lane.active();
         }

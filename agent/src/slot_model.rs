@@ -12,38 +12,55 @@ use unikprof_proto::code::mode;
 use unikprof_proto::message::Snapshot;
 use unikprof_proto::nodes;
 
-use crate::slot::{Begin, Lookup, Owned, Sample, Slot, SlotCells, Times};
-use crate::sync::{AtomicU32, Ordering, add_owned};
-use crate::table::{Column, Node, Table};
+use crate::lane::{Begin, LaneCells, Lookup, Sample, Times};
+use crate::slot::{Due, Owned, Slot, SlotCells};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::table::{Column, Counts, Node, Table};
 use crate::walk::{End, Walked, Way};
+
+/// How many recordings there can be.
+const LANES: usize = 2;
 
 struct Memory {
     cells: SlotCells,
+    lanes: Vec<LaneCells>,
     nodes: Vec<Node>,
     index: Vec<AtomicU32>,
+    more_counts: Vec<Counts>,
 }
 
 impl Memory {
     fn new() -> Self {
         Self {
             cells: SlotCells::default(),
+            lanes: (0..LANES).map(|_| LaneCells::default()).collect(),
             nodes: (0..2).map(|_| Node::default()).collect(),
             index: (0..4).map(|_| AtomicU32::new(0)).collect(),
+            more_counts: (0..2 * (LANES - 1))
+                .map(|_| core::array::from_fn(|_| AtomicU64::new(0)))
+                .collect(),
         }
     }
 
     fn slot(&self) -> Slot<'_> {
         Slot {
             cells: &self.cells,
-            table: Table::new(&self.nodes, &self.index, self.cells.used()),
+            lanes: &self.lanes,
+            table: Table::new(
+                &self.nodes,
+                &self.index,
+                &self.more_counts,
+                self.cells.used(),
+            ),
         }
     }
 
     fn begin(&self, recording: u64, epoch: u64) {
-        self.begin_mode(recording, epoch, mode::CPU);
+        self.slot().table.clear();
+        self.begin_mode(0, recording, epoch, mode::CPU);
     }
 
-    fn begin_mode(&self, recording: u64, epoch: u64, mode: u32) {
+    fn begin_mode(&self, lane: usize, recording: u64, epoch: u64, mode: u32) {
         let begin = Begin {
             recording,
             epoch,
@@ -55,7 +72,7 @@ impl Memory {
             until_ns: u64::MAX,
             seed: 1,
         };
-        self.slot().begin(&begin, &Snapshot::default());
+        self.slot().begin(lane, &begin, &Snapshot::default());
     }
 }
 
@@ -66,41 +83,38 @@ fn model(test: impl Fn() + Send + Sync + 'static) {
     builder.check(test);
 }
 
-/// What the tick does once it is due.
+/// What the tick does once it is due to all recordings.
 fn tick(slot: Slot<'_>, code: u32) {
-    let recording = slot.cells.active();
-    if recording == 0 {
-        return;
-    }
-    let counters = &slot.cells.counters;
+    let live = slot.live();
+    let mut due = Due::default();
+    live.lanes().for_each(|(index, lane)| due.add(index, lane));
     let Some(owned) = slot.take() else {
-        counters.lost.fetch_add(1, Ordering::Relaxed);
+        for (_, lane) in due.lanes(slot) {
+            lane.counters.lost.fetch_add(1, Ordering::Relaxed);
+        }
         return;
     };
-    if slot.cells.active() != recording {
-        return;
-    }
-    add_owned(&counters.taken, 1);
     let mut path = owned.path_cells().begin();
     path.push(code);
-    owned.record(
-        &path,
-        Sample {
-            walked: Walked {
-                end: End::Root,
-                way: Way::FramePointer,
-                mixed: false,
-            },
-            late: false,
-        },
-    );
+    let walked = Walked {
+        end: End::Root,
+        way: Way::FramePointer,
+        mixed: false,
+    };
+    let sample = Sample {
+        walked,
+        late: false,
+    };
+    owned.record(&path, sample, &due);
 }
 
 /// Reads a waiting epoch as a download does: its nodes as they were at its end.
-fn download(slot: Slot<'_>, epoch: u64) -> u64 {
-    let last = slot.cells.boundary_nodes(epoch + 1);
+fn download(slot: Slot<'_>, lane: usize, epoch: u64) -> u64 {
+    let last = slot.lanes[lane].boundary_nodes(epoch + 1);
     let mut buffer = [0; 512];
-    let (count, length) = slot.table.encode(Column::of(epoch), 1, last, &mut buffer);
+    let (count, length) = slot
+        .table
+        .encode(Some(Column::of(lane, epoch)), 1, last, &mut buffer);
     assert_eq!(count, last, "every node fits");
     let mut sum = 0;
     nodes::decode(1, count, &buffer[..length], |_, node| {
@@ -114,16 +128,16 @@ fn download(slot: Slot<'_>, epoch: u64) -> u64 {
     sum
 }
 
-fn flip(slot: Slot<'_>, next: u64, last: bool) {
-    flip_at(slot, next, last, 0);
+fn flip(slot: Slot<'_>, lane: usize, next: u64, last: bool) {
+    flip_at(slot, lane, next, last, 0);
 }
 
-fn flip_at(slot: Slot<'_>, next: u64, last: bool, blocked_ns: u64) {
+fn flip_at(slot: Slot<'_>, lane: usize, next: u64, last: bool, blocked_ns: u64) {
     let now = Snapshot {
         blocked_ns,
         ..Snapshot::default()
     };
-    take(slot).flip(next, last, now);
+    take(slot).flip(lane, next, last, now);
 }
 
 fn take(slot: Slot<'_>) -> Owned<'_> {
@@ -150,22 +164,50 @@ fn a_flip_divides_the_ticks_between_two_epochs() {
             }
         });
         let slot = memory.slot();
-        flip(slot, 2, false);
-        let first = download(slot, 1);
-        assert_eq!(first, slot.cells.boundary(2).counters.recorded);
+        flip(slot, 0, 2, false);
+        let first = download(slot, 0, 1);
+        assert_eq!(first, slot.lanes[0].boundary(2).counters.recorded);
         assert_eq!(
             first,
-            download(slot, 1),
+            download(slot, 0, 1),
             "a broken download can be repeated"
         );
-        assert_eq!(slot.table.clear_column(Column::of(1), 0, u32::MAX), None);
+        assert_eq!(slot.table.clear_column(Column::of(0, 1), 0, u32::MAX), None);
         assert!(ticker.join().is_ok());
-        flip(slot, 3, true);
-        let second = download(slot, 2);
-        let counters = slot.cells.boundary(3).counters;
+        flip(slot, 0, 3, true);
+        let second = download(slot, 0, 2);
+        let counters = slot.lanes[0].boundary(3).counters;
         assert!(counters.add_up());
         assert_eq!(counters.ticks, 2);
         assert_eq!(first + second, counters.recorded);
+    });
+}
+
+/// A second recording begins and ends while the first is ticked: each counts what was due to it, and
+/// the end of the one is nothing to the other.
+#[test]
+fn recordings_come_and_go_beside_each_other() {
+    model(|| {
+        let memory = Arc::new(Memory::new());
+        memory.begin(1, 1);
+        let ticker = thread::spawn({
+            let memory = memory.clone();
+            move || {
+                tick(memory.slot(), 16);
+                tick(memory.slot(), 17);
+            }
+        });
+        memory.begin_mode(1, 2, 1, mode::CPU);
+        let slot = memory.slot();
+        flip(slot, 1, 2, true);
+        let second = download(slot, 1, 1);
+        assert_eq!(second, slot.lanes[1].boundary(2).counters.recorded);
+        assert!(ticker.join().is_ok());
+        flip(slot, 0, 2, true);
+        let counters = slot.lanes[0].boundary(2).counters;
+        assert_eq!(download(slot, 0, 1), counters.recorded);
+        assert!(counters.ticks == 2 && counters.add_up());
+        assert_eq!(download(slot, 1, 1), second, "nothing came after the end");
     });
 }
 
@@ -181,16 +223,16 @@ fn a_tick_under_way_does_not_cross_into_the_next_recording() {
             move || tick(memory.slot(), 16)
         });
         let slot = memory.slot();
-        flip(slot, 2, true);
-        let first = download(slot, 1);
-        assert_eq!(first, slot.cells.boundary(2).counters.recorded);
+        flip(slot, 0, 2, true);
+        let first = download(slot, 0, 1);
+        assert_eq!(first, slot.lanes[0].boundary(2).counters.recorded);
         memory.begin(2, 3);
         assert!(ticker.join().is_ok());
-        flip(slot, 4, true);
-        let second = download(slot, 3);
+        flip(slot, 0, 4, true);
+        let second = download(slot, 0, 3);
         assert!(first + second <= 1);
-        assert_eq!(second, slot.cells.boundary(4).counters.recorded);
-        assert!(slot.cells.boundary(4).counters.add_up());
+        assert_eq!(second, slot.lanes[0].boundary(4).counters.recorded);
+        assert!(slot.lanes[0].boundary(4).counters.add_up());
     });
 }
 
@@ -200,7 +242,7 @@ fn a_tick_under_way_does_not_cross_into_the_next_recording() {
 fn a_wait_is_divided_between_epochs_and_counted_once() {
     model(|| {
         let memory = Arc::new(Memory::new());
-        memory.begin_mode(1, 1, mode::OFF_CPU);
+        memory.begin_mode(0, 1, 1, mode::OFF_CPU);
         let slot = memory.slot();
         {
             let owned = take(slot);
@@ -208,7 +250,7 @@ fn a_wait_is_divided_between_epochs_and_counted_once() {
             path.push(16);
             let stack = slot.table.keep(&path).expect("it is empty");
             slot.cells.set_blocked(true);
-            slot.cells.open_block(1, stack, 0);
+            slot.lanes[0].open_block(stack, Times::default());
         }
         let waker = thread::spawn({
             let memory = memory.clone();
@@ -218,19 +260,19 @@ fn a_wait_is_divided_between_epochs_and_counted_once() {
                     running_ns: 0,
                     blocked_ns: 10,
                 };
-                if slot.cells.has_block(slot.cells.active()) {
-                    take(slot).end_block(1, times);
+                if slot.lanes[0].has_block() {
+                    take(slot).end_block(slot.live(), times);
                 }
                 slot.cells.set_blocked(false);
             }
         });
-        flip_at(slot, 2, false, 4);
-        let first = download(slot, 1);
-        assert_eq!(first, slot.cells.boundary(2).counters.blocked);
-        flip_at(slot, 3, true, 7);
+        flip_at(slot, 0, 2, false, 4);
+        let first = download(slot, 0, 1);
+        assert_eq!(first, slot.lanes[0].boundary(2).counters.blocked);
+        flip_at(slot, 0, 3, true, 7);
         assert!(waker.join().is_ok());
-        let second = download(slot, 2);
-        let counted = slot.cells.boundary(3).counters;
+        let second = download(slot, 0, 2);
+        let counted = slot.lanes[0].boundary(3).counters;
         assert_eq!(first + second, counted.blocked);
         assert!(
             [7, 10].contains(&counted.blocked),

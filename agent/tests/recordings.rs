@@ -5,6 +5,7 @@ mod fake_guest;
 
 use fake_guest::client::{Client, FakeService, download, one_ms, read, refusal_code, service};
 use fake_guest::{FakeAgent, tick};
+use unikprof_agent::Platform as _;
 use unikprof_proto::code::{mode, refusal, start_flag, state};
 use unikprof_proto::message::{
     Acknowledge, Check, Dump, Fetch, Pending, RecordingStatus, Start, Started, Status, Stop,
@@ -56,20 +57,14 @@ fn fetch(
 
 /// Runs `ms` milliseconds in stacks that end in `leaf`; answers how many deliveries that took.
 fn run(agent: &FakeAgent, ms: u64, leaf: u64) -> u64 {
-    let platform = agent.platform();
-    let until = platform
-        .running_ns
-        .load(std::sync::atomic::Ordering::Relaxed)
-        + ms * MS;
+    let until = agent.platform().now_ns() + ms * MS;
     let mut deliveries = 0;
     while agent.deadline().is_some_and(|deadline| deadline < until) {
         assert!(tick(agent, &[leaf, 100, 200]));
         deliveries += 1;
     }
-    let now = platform
-        .running_ns
-        .load(std::sync::atomic::Ordering::Relaxed);
-    platform.run(until.saturating_sub(now));
+    let left = until.saturating_sub(agent.platform().now_ns());
+    agent.platform().run(left);
     deliveries
 }
 

@@ -429,10 +429,15 @@ fn refusals_say_what_was_wrong() {
     assert!(text.contains("nightly"), "{text}");
     tick(agent, &[1]);
     second.ask(&mut service, &Stop { recording: 0 });
-    let (code, text) = refusal_code(&second.start(&mut service, one_ms()));
+    let again = Start {
+        name: "nightly",
+        ..one_ms()
+    };
+    let (code, text) = refusal_code(&second.start(&mut service, again));
     assert_eq!(code, refusal::UNFETCHED);
     assert!(text.contains("nightly"), "{text}");
     let discard = Start {
+        name: "nightly",
         flags: start_flag::DISCARD,
         ..one_ms()
     };

@@ -92,11 +92,12 @@ impl<'m, P: Platform> Agent<'m, P> {
                 lateness_ns,
                 next_ns,
             } => {
+                let late = driver.sampler.is_late(lateness_ns);
                 let delivered = Delivered {
                     live,
-                    due: Due::at(live, driver, blocked, times),
+                    due: Due::at(live, driver, blocked, late, times),
                     lateness_ns,
-                    late: driver.sampler.is_late(lateness_ns),
+                    late,
                 };
                 (next_ns, self.tick(slot, registers, &delivered, &entry))
             }
@@ -273,7 +274,7 @@ impl<'m, P: Platform> Agent<'m, P> {
                 }
                 _ => 0,
             };
-            lane.open_block(stack, self.platform.blocked_ns(vcpu));
+            lane.open_block(stack, self.all_times(vcpu));
             noted = true;
         }
         if noted {
