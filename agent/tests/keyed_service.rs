@@ -14,8 +14,8 @@ use unikprof_agent::{Access, Key, Keys, Platform, Role, SESSIONS, ServeError, Se
 use unikprof_proto::code::{refusal, role};
 use unikprof_proto::frame::Message as _;
 use unikprof_proto::message::{
-    Acknowledge, Check, Dump, Fetch, Handshake, Hello, Peers, Pending, Refusal, Started, Status,
-    Stop, TableBegin, Welcome,
+    Acknowledge, Check, Dump, Fetch, Handshake, Hello, Peers, Pending, RecordingStatus, Refusal,
+    Started, Status, Stop, TableBegin, Welcome,
 };
 use unikprof_proto::preamble;
 
@@ -23,7 +23,7 @@ use unikprof_proto::preamble;
 fn peers(service: &mut FakeService) -> Peers {
     let mut client = Client::new(service, CONTROL);
     let answers = client.ask(service, &Check {});
-    let peers = read::<Status<'_>>(&answers[0]).peers;
+    let peers = read::<Status>(&answers[0]).peers;
     service.close(client.session);
     peers
 }
@@ -58,7 +58,7 @@ fn a_key_opens_a_conversation_with_its_role() {
             assert_eq!(read::<Started>(&frames[0]).recording, 1);
         }
         let frames = client.ask(&mut service, &Check {});
-        let status: Status<'_> = read(&frames[0]);
+        let status: Status = read(&frames[0]);
         assert_eq!(status.peers.not_allowed, 1, "the refused start");
     }
 }
@@ -191,9 +191,10 @@ fn a_replayed_first_message_gains_nothing() {
     service.close(newcomer.session);
 
     let answers = owner.ask(&mut service, &Check {});
-    let status: Status<'_> = read(&answers[0]);
-    assert_eq!(status.recording, 1, "it goes on");
-    assert_eq!((status.peers.displaced, status.peers.bad_record), (1, 1));
+    let left: RecordingStatus<'_> = read(&answers[1]);
+    assert_eq!(left.recording, 1, "it goes on");
+    let peers = read::<Status>(&answers[0]).peers;
+    assert_eq!((peers.displaced, peers.bad_record), (1, 1));
 }
 
 /// Replayed, out of order, altered in any place, of a length that none has: the conversation ends with
@@ -314,7 +315,7 @@ fn a_flood_does_not_keep_out_who_has_a_key() {
     }
     assert!(got_in >= 4, "{got_in} times in 20 s");
     let answers = owner.ask(&mut service, &Check {});
-    let peers = read::<Status<'_>>(&answers[0]).peers;
+    let peers = read::<Status>(&answers[0]).peers;
     assert!(
         peers.displaced > 20 && peers.turned_away > 1000,
         "{peers:?}"
@@ -339,7 +340,7 @@ fn viewers_leave_one_session_free() {
     service.close(fourth.session);
     let mut control = Client::new(&mut service, CONTROL);
     let answers = control.ask(&mut service, &Check {});
-    assert_eq!(read::<Status<'_>>(&answers[0]).peers.turned_away, 1);
+    assert_eq!(read::<Status>(&answers[0]).peers.turned_away, 1);
     for viewer in &mut viewers {
         assert_eq!(viewer.ask(&mut service, &Check {}).len(), 1, "it goes on");
     }
@@ -420,7 +421,7 @@ fn a_poll_has_a_budget() {
     let frames = frames(&client.open(&sealed));
     assert_eq!(fake_guest::client::download(&frames).samples, 20_000);
     let answers = client.ask(&mut service, &Check {});
-    let status: Status<'_> = read(&answers[0]);
+    let status: Status = read(&answers[0]);
     let longest_ns = status.server_longest_ns;
     assert!(
         (1_000_000..=1_500_000).contains(&longest_ns),
@@ -523,5 +524,5 @@ fn every_request_has_its_role() {
         "it may, and there is none"
     );
     let answers = viewer.ask(&mut service, &Check {});
-    assert_eq!(read::<Status<'_>>(&answers[0]).peers.not_allowed, 4);
+    assert_eq!(read::<Status>(&answers[0]).peers.not_allowed, 4);
 }

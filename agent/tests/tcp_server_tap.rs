@@ -19,8 +19,8 @@ use unikprof_agent::{Access, SESSIONS};
 use unikprof_proto::code::{message_type, refusal};
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Check, Fetch, Hello, Mapping, Pending, Refusal, Start, Status, Stop,
-    Welcome,
+    Acknowledge, Acknowledged, Check, Fetch, Hello, Mapping, Pending, RecordingStatus, Refusal,
+    Start, Stop, Welcome,
 };
 use unikprof_proto::preamble;
 
@@ -91,8 +91,9 @@ fn records(address: SocketAddr) {
     let began = Instant::now();
     loop {
         client.send(&Check {});
+        assert_eq!(client.frame().0, message_type::STATUS);
         let frame = client.frame();
-        let status: Status = read(&frame);
+        let status: RecordingStatus<'_> = read(&frame);
         if status.counters.recorded >= 50 {
             break;
         }
