@@ -13,14 +13,22 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 use unikprof_agent::tcp_server::{SOCKETS, TcpConfig, TcpError, TcpServer, TcpStorage, smoltcp};
 use unikprof_agent::{Access, SESSIONS, Service};
 use unikprof_proto::code::{frame_code, message_type, refusal, state};
-use unikprof_proto::message::{Check, Fetch, Hello, Mapping, Refusal, Status, Welcome};
+use unikprof_proto::message::{
+    Check, Fetch, Hello, Mapping, RecordingStatus, Refusal, Status, Welcome,
+};
 
 const SECOND: u64 = 1_000_000_000;
 
 fn status<D: Device>(world: &mut World<D>, client: usize) -> (u32, u32, u64) {
     let frame = world.ask(client, &Check {}).unwrap();
     let status: Status = read(&frame);
-    (status.state, status.sessions, status.peers.connections())
+    let state = if status.recordings == 0 {
+        state::IDLE
+    } else {
+        let recording = world.frame(client).unwrap();
+        read::<RecordingStatus<'_>>(&recording).state
+    };
+    (state, status.sessions, status.peers.connections())
 }
 
 /// A whole conversation, from hello to acknowledge; every tick delivered is fetched, once.
