@@ -195,12 +195,13 @@ impl Recorder {
         agent: &Agent<'_, P>,
         server_ns: u64,
     ) -> Option<u64> {
+        let now_ns = agent.platform().now_ns();
         (0..self.recordings.len())
             .filter_map(|index| {
                 // The stacks of the others must stay.
                 let alone = !self.holds_stacks(index);
                 let recording = self.recordings.get_mut(index)?;
-                recording.advance(agent, alone, server_ns)
+                recording.advance(agent, alone, now_ns, server_ns)
             })
             .min()
     }

@@ -22,6 +22,7 @@
 //! Not seen: code in libraries loaded after the start (shown as unknown code), and threads that were
 //! not registered.
 
+mod alternate_stack;
 mod mappings;
 mod network;
 mod platform;

@@ -8,6 +8,7 @@ use std::io;
 
 use libc::{sigaction, sigevent, siginfo_t, timer_t, ucontext_t};
 
+use super::alternate_stack::AlternateStack;
 use super::platform::{Thread, Timer};
 use super::{AGENT, Error, HostedAgent};
 use crate::platform::{Platform, Registers};
@@ -19,6 +20,7 @@ pub struct Vcpu {
     agent: &'static HostedAgent,
     id: u32,
     timer: timer_t,
+    _stack: AlternateStack,
     _own_thread: PhantomData<*const ()>,
 }
 
@@ -35,6 +37,7 @@ impl Vcpu {
         // SAFETY: the thread is the calling one, the place a clock's.
         let failed = unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock) };
         check("pthread_getcpuclockid", failed)?;
+        let alternate_stack = AlternateStack::install()?;
         let timer = create_timer(id, platform.signal)?;
         let Some(vcpu) = platform.occupy(
             Thread {
@@ -53,6 +56,7 @@ impl Vcpu {
             agent,
             id: vcpu,
             timer,
+            _stack: alternate_stack,
             _own_thread: PhantomData,
         })
     }
@@ -92,7 +96,7 @@ pub(super) fn install_handler(signal: c_int) -> Result<(), Error> {
     // SAFETY: zeros are a valid `sigaction`: no flags, an empty mask.
     let mut action: sigaction = unsafe { core::mem::zeroed() };
     action.sa_sigaction = on_signal as *const () as usize;
-    // On the alternate stack where the thread has one: its own may be nearly used up.
+    // On the alternate stack: the thread's own may be nearly used up.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
     // SAFETY: the handler has the type that SA_SIGINFO asks for and is async-signal-safe: it reads
     // clocks, sets a timer, and touches atomics and cells without destructors.
@@ -205,7 +209,7 @@ fn check(call: &'static str, error: c_int) -> Result<(), Error> {
 }
 
 /// For calls that set `errno`.
-fn check_errno(call: &'static str, result: c_int) -> Result<(), Error> {
+pub(super) fn check_errno(call: &'static str, result: c_int) -> Result<(), Error> {
     if result == 0 {
         Ok(())
     } else {

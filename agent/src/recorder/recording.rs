@@ -196,15 +196,15 @@ impl Recording {
         }
     }
 
-    /// Does what time has come for; answers when to come back, on the monotonic clock in ns. `alone`
+    /// Does what time has come for at `now_ns`; answers when to come back, on the monotonic clock. `alone`
     /// says that no other recording has stacks in the tables.
     pub(super) fn advance<P: Platform>(
         &mut self,
         agent: &Agent<'_, P>,
         alone: bool,
+        now_ns: u64,
         server_ns: u64,
     ) -> Option<u64> {
-        let now_ns = agent.platform().now_ns();
         let Settings {
             started_ns,
             duration_ns,
