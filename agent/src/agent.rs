@@ -11,6 +11,7 @@ use crate::code_map::{CodeMap, Mapping, MappingsError};
 use crate::lane::MAX_RECORDINGS;
 use crate::memory::{self, Parts};
 use crate::platform::Platform;
+use crate::ring::Rings;
 use crate::slot::{Slot, SlotCells};
 use crate::sync::{AtomicU32, Ordering};
 use crate::table::Table;
@@ -58,6 +59,7 @@ pub struct Agent<'m, P> {
     config: Config<'m>,
     code: CodeMap,
     callers: Option<CallerTable<'m>>,
+    rings: Option<Rings<'m>>,
     parts: Parts<'m>,
     memory_bytes: u64,
     served: AtomicU32,
@@ -91,6 +93,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             config,
             code,
             callers: None,
+            rings: None,
             parts,
             memory_bytes,
             served: AtomicU32::new(0),
@@ -104,6 +107,16 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[must_use]
     pub fn with_caller_memory(mut self, block: &'m mut [MaybeUninit<u8>]) -> Self {
         self.callers = memory::caller_table(block, self.code.end());
+        self
+    }
+
+    /// Gives the agent a block of its own for what happens when, and for the guest's events, which
+    /// [`mark`](Self::mark) and its kin tell of. Each vCPU has a ring in it that drops its oldest records.
+    /// See [`ring_bytes`](crate::ring_bytes) for how large the block should be; without one, or with one
+    /// that is too small, there are no rings.
+    #[must_use]
+    pub fn with_ring(mut self, block: &'m mut [MaybeUninit<u8>]) -> Self {
+        self.rings = memory::rings(block, self.config.vcpus as usize);
         self
     }
 
@@ -180,6 +193,12 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// The caller table, where there is memory for one.
     pub(crate) fn callers(&self) -> Option<&CallerTable<'m>> {
         self.callers.as_ref()
+    }
+
+    /// The rings, where there is memory for them.
+    #[inline]
+    pub(crate) fn rings(&self) -> Option<&Rings<'m>> {
+        self.rings.as_ref()
     }
 
     /// How often the guest was resumed.

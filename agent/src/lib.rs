@@ -12,6 +12,7 @@ mod agent;
 pub mod caller_table;
 mod cells;
 pub mod code_map;
+mod events;
 #[cfg(feature = "hosted")]
 pub mod hosted;
 mod lane;
@@ -20,6 +21,9 @@ pub mod path;
 mod platform;
 mod recorder;
 pub mod rescue;
+mod ring;
+#[cfg(all(test, loom))]
+mod ring_model;
 mod sampler;
 #[cfg(feature = "noise")]
 mod secure;
@@ -45,11 +49,13 @@ pub use access::Access;
 pub use agent::{Agent, Config, StartError};
 pub use caller_table::{CallerTable, LinkedTableError, caller_table_bytes};
 pub use code_map::{CodeMap, MAX_MAPPINGS, Mapping, MappingsError};
+pub use events::{EventName, Span, SpanId};
 pub use lane::MAX_RECORDINGS;
 pub use memory::minimum_bytes;
 pub use path::MAX_DEPTH;
 pub use platform::{Platform, Registers, Runstate};
 pub use recorder::{MAX_PERIOD_NS, MIN_PERIOD_NS};
+pub use ring::{EventNameError, ring_bytes};
 #[cfg(feature = "noise")]
 pub use secure::{Key, KeyError, KeyId, Keys, KeysError, MAX_KEYS, Role};
 pub use service::{SESSIONS, ServeError, Service, SessionId, Work};

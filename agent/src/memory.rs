@@ -3,10 +3,13 @@
 
 use core::mem::MaybeUninit;
 
+use unikprof_proto::ring::MAX_EVENT_NAMES;
+
 use crate::caller_table::{
     CallerTable, ENTRY_AND_ROWS, ROWS_PER_ENTRY, SPARE_ENTRIES, caller_table_bytes,
 };
 use crate::lane::LaneCells;
+use crate::ring::{NameCells, RecordCells, RingCells, Rings, SharedCells, records_per_vcpu};
 use crate::slot::SlotCells;
 use crate::sync::{AtomicU32, AtomicU64};
 use crate::table::{Counts, Node, Table};
@@ -35,6 +38,14 @@ unsafe impl Zeroed for LaneCells {}
 unsafe impl Zeroed for Node {}
 // SAFETY: as above.
 unsafe impl Zeroed for Counts {}
+// SAFETY: as above.
+unsafe impl Zeroed for SharedCells {}
+// SAFETY: as above.
+unsafe impl Zeroed for NameCells {}
+// SAFETY: as above.
+unsafe impl Zeroed for RingCells {}
+// SAFETY: as above.
+unsafe impl Zeroed for RecordCells {}
 // SAFETY: an atomic integer.
 unsafe impl Zeroed for AtomicU32 {}
 // SAFETY: an atomic integer.
@@ -95,6 +106,17 @@ pub(crate) fn caller_table(block: &mut [MaybeUninit<u8>], end: u32) -> Option<Ca
     (!rows.is_empty()).then(|| CallerTable::new(rows, index, end))
 }
 
+/// Rings over all of `block`, the same for each of `vcpus`; `None` where it is too small.
+pub(crate) fn rings(block: &mut [MaybeUninit<u8>], vcpus: usize) -> Option<Rings<'_>> {
+    let records = records_per_vcpu(block.len(), vcpus)?;
+    let mut rest = block;
+    let shared: &[SharedCells] = take(&mut rest, 1)?;
+    let names = take(&mut rest, MAX_EVENT_NAMES)?;
+    let cells = take(&mut rest, vcpus)?;
+    let records = take(&mut rest, vcpus.checked_mul(records)?)?;
+    Rings::new(shared.first()?, names, cells, records)
+}
+
 /// Takes `count` zeroed values from the front of `block`.
 fn take<'m, T: Zeroed>(block: &mut &'m mut [MaybeUninit<u8>], count: usize) -> Option<&'m [T]> {
     let padding = block.as_ptr().align_offset(align_of::<T>());
@@ -117,6 +139,7 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::ring::ring_bytes;
 
     fn block(bytes: usize) -> Vec<MaybeUninit<u8>> {
         std::vec![MaybeUninit::new(0xff); bytes]
@@ -151,5 +174,27 @@ mod tests {
         assert!(divide(&mut block(1 << 20), 1, 2).unwrap().nodes.len() > 11_500);
         assert!(divide(&mut block(1 << 20), 1, 4).unwrap().nodes.len() > 8_500);
         assert!(divide(&mut block(1 << 20), 1, 1).unwrap().nodes.len() > 14_000);
+    }
+
+    #[test]
+    fn rings_take_all_of_their_block_wherever_it_lies() {
+        let bytes = ring_bytes(3, 1000);
+        for offset in 0..65 {
+            let mut block = block(bytes + 65);
+            let rings = rings(&mut block[offset..bytes + offset], 3).unwrap();
+            for vcpu in 0..3 {
+                let ring = rings.ring(vcpu).unwrap();
+                assert!((1000..1020).contains(&ring.capacity()));
+                assert_eq!(ring.next(), 0);
+            }
+            assert!(rings.ring(3).is_none());
+        }
+        assert!(rings(&mut block(ring_bytes(3, 0)), 3).is_some());
+        assert!(rings(&mut block(ring_bytes(3, 0) / 2), 3).is_none());
+        assert!(rings(&mut block(1 << 16), 0).is_none());
+        assert!(rings(&mut block(1 << 16), usize::MAX).is_none());
+        let mut mebibyte = block(1 << 20);
+        let ring = rings(&mut mebibyte, 1).unwrap().ring(0).unwrap();
+        assert!(ring.capacity() > 64_000);
     }
 }

@@ -9,6 +9,7 @@ mod answers;
 #[cfg_attr(not(feature = "noise"), path = "session/clear.rs")]
 mod line;
 mod requests;
+mod ring;
 
 use core::ops::Range;
 
@@ -22,6 +23,7 @@ use crate::access::Access;
 use crate::agent::Agent;
 use crate::platform::Platform;
 use crate::recorder::{Outcome, Recorder, Refused};
+use crate::ring::Answer;
 use crate::text::Text;
 
 use line::Line;
@@ -150,6 +152,8 @@ enum Series {
 pub(crate) struct Session {
     phase: Phase,
     series: Series,
+    /// An answer about the rings: what comes next.
+    ring: Option<Answer>,
     /// The request at the front of the input was answered with [`Outcome::NotYet`].
     again: bool,
     /// Why it is ended, where it is for a fault of the client's.
@@ -175,6 +179,7 @@ impl Default for Session {
         Self {
             phase: Phase::Free,
             series: Series::None,
+            ring: None,
             again: false,
             fault: None,
             skip: 0,
@@ -209,6 +214,7 @@ impl Session {
     pub(crate) fn close(&mut self) {
         self.phase = Phase::Free;
         self.series = Series::None;
+        self.ring = None;
         self.again = false;
         self.fault = None;
         self.skip = 0;
@@ -271,6 +277,7 @@ impl Session {
         self.fault.get_or_insert(fault);
         self.phase = Phase::GivenUp;
         self.series = Series::None;
+        self.ring = None;
         self.output_start = self.output_end;
     }
 
@@ -361,6 +368,9 @@ impl Session {
     fn next_frame<P: Platform>(&mut self, context: &mut Context<'_, '_, P>) -> bool {
         if !matches!(self.series, Series::None) {
             self.continue_series(context);
+            return true;
+        }
+        if self.continue_ring(context) {
             return true;
         }
         match self.phase {

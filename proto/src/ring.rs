@@ -24,6 +24,8 @@ pub const MAX_RECORD_BYTES: usize = 1 + 3 * 10;
 
 /// What a record tells. Kinds lie below 32.
 pub mod kind {
+    /// Nothing: a position that the ring keeps for itself. To be passed over; it was not evicted.
+    pub const NOTHING: u8 = 0;
     /// A tick's sample: the stack's id, and the lanes of the recordings that it was a tick of (the lowest
     /// eight bits) with the sample's marks above ([`SAMPLE_LATE`](super::SAMPLE_LATE)).
     pub const SAMPLE: u8 = 1;

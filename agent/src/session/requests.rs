@@ -105,6 +105,9 @@ impl Session {
                 }
                 Ok(true)
             }
+            message_type::RING | message_type::STACKS | message_type::EVENT_NAMES => {
+                self.answer_ring(request, context)
+            }
             kind => {
                 let text = Text::format(format_args!("this agent knows no request {kind:#06x}"));
                 self.refuse(refusal::UNKNOWN_REQUEST, kind, text.as_str());

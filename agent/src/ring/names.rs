@@ -1,0 +1,231 @@
+//! The names of the guest's events: kept once each, in the order in which they came.
+//!
+//! A name is added by any context of any vCPU, and an upcall may interrupt it. Its words are put into an
+//! entry one after the other, each only where there is none yet. Who finds a word that is its own goes on;
+//! who finds another goes to the next entry. So an entry belongs to the text whose words it has, two
+//! who add the same text end in the same entry, and nobody waits.
+
+use core::fmt;
+
+use unikprof_proto::ring::MAX_EVENT_NAME;
+
+use crate::sync::{AtomicU64, Ordering};
+
+const WORDS: usize = MAX_EVENT_NAME / size_of::<u64>();
+
+/// Why a name of events was refused. Refusals are counted, and told with the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventNameError {
+    /// The agent was given no memory for a ring.
+    NoRing,
+    /// The name is empty.
+    Empty,
+    /// The name is too long: its length in bytes.
+    TooLong(usize),
+    /// The name holds a control character.
+    NotPrintable,
+    /// There are as many names as there can be.
+    TooMany,
+}
+
+/// A name's memory.
+#[derive(Debug)]
+pub(crate) struct NameCells {
+    /// The length of the name; 0 = free.
+    length: AtomicU64,
+    /// No word of a name is 0: the first byte of each belongs to the text.
+    words: [AtomicU64; WORDS],
+}
+
+impl Default for NameCells {
+    fn default() -> Self {
+        Self {
+            length: AtomicU64::new(0),
+            words: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
+}
+
+/// All names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Names<'m> {
+    pub(super) cells: &'m [NameCells],
+    pub(super) refused: &'m AtomicU64,
+}
+
+impl<'m> Names<'m> {
+    #[cfg(all(test, loom))]
+    pub(crate) fn new(cells: &'m [NameCells], refused: &'m AtomicU64) -> Self {
+        Self { cells, refused }
+    }
+
+    /// The id of a name, which is added where it is new.
+    pub(crate) fn intern(&self, name: &str) -> Result<u8, EventNameError> {
+        self.check(name)
+            .and_then(|()| self.add(name))
+            .inspect_err(|_| {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+            })
+    }
+
+    /// The name of an id, copied into `buffer`; `None` where there is none, or not yet all of it.
+    pub(crate) fn get<'b>(&self, id: u8, buffer: &'b mut [u8; MAX_EVENT_NAME]) -> Option<&'b str> {
+        let cells = self.cells.get(usize::from(id))?;
+        let length = cells.length.load(Ordering::Relaxed) as usize;
+        let bytes = buffer.get_mut(..length).filter(|_| length > 0)?;
+        for (chunk, word) in bytes.chunks_mut(size_of::<u64>()).zip(&cells.words) {
+            let word = word.load(Ordering::Relaxed);
+            if word == 0 {
+                return None;
+            }
+            chunk.copy_from_slice(word.to_le_bytes().get(..chunk.len())?);
+        }
+        core::str::from_utf8(bytes).ok()
+    }
+
+    /// How many ids are in use.
+    pub(crate) fn count(&self) -> u32 {
+        let in_use = |cells: &&NameCells| cells.length.load(Ordering::Relaxed) != 0;
+        self.cells.iter().take_while(in_use).count() as u32
+    }
+
+    /// How many names were refused.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    fn check(&self, name: &str) -> Result<(), EventNameError> {
+        if name.is_empty() {
+            Err(EventNameError::Empty)
+        } else if name.len() > MAX_EVENT_NAME {
+            Err(EventNameError::TooLong(name.len()))
+        } else if name.chars().any(char::is_control) {
+            Err(EventNameError::NotPrintable)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn add(&self, name: &str) -> Result<u8, EventNameError> {
+        let id = self.cells.iter().position(|cells| cells.take(name));
+        id.and_then(|id| u8::try_from(id).ok())
+            .ok_or(EventNameError::TooMany)
+    }
+}
+
+impl NameCells {
+    /// Whether this is, or now has become, the entry of `name`.
+    fn take(&self, name: &str) -> bool {
+        put(&self.length, name.len() as u64)
+            && name
+                .as_bytes()
+                .chunks(size_of::<u64>())
+                .zip(&self.words)
+                .all(|(chunk, cell)| {
+                    let mut word = [0; size_of::<u64>()];
+                    if let Some(place) = word.get_mut(..chunk.len()) {
+                        place.copy_from_slice(chunk);
+                    }
+                    put(cell, u64::from_le_bytes(word))
+                })
+    }
+}
+
+/// Whether the cell holds `value`, which it is given where it is empty.
+fn put(cell: &AtomicU64, value: u64) -> bool {
+    match cell.compare_exchange(0, value, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => true,
+        Err(found) => found == value,
+    }
+}
+
+impl fmt::Display for EventNameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRing => f.write_str("the agent was given no memory for a ring"),
+            Self::Empty => f.write_str("an event's name has at least one byte"),
+            Self::TooLong(length) => write!(
+                f,
+                "an event's name has at most {MAX_EVENT_NAME} bytes; this one has {length}"
+            ),
+            Self::NotPrintable => f.write_str("an event's name holds no control characters"),
+            Self::TooMany => f.write_str("there are as many names of events as there can be: 256"),
+        }
+    }
+}
+
+impl core::error::Error for EventNameError {}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    extern crate std;
+
+    use std::format;
+    use std::string::String;
+    use std::vec::Vec;
+
+    use unikprof_proto::ring::MAX_EVENT_NAMES;
+
+    use super::*;
+
+    fn with_names(test: impl Fn(Names<'_>)) {
+        let cells: Vec<_> = (0..MAX_EVENT_NAMES).map(|_| NameCells::default()).collect();
+        test(Names {
+            cells: &cells,
+            refused: &AtomicU64::new(0),
+        });
+    }
+
+    fn name(names: &Names<'_>, id: u8) -> Option<String> {
+        names.get(id, &mut [0; MAX_EVENT_NAME]).map(String::from)
+    }
+
+    #[test]
+    fn a_name_is_kept_once_and_comes_back() {
+        with_names(|names| {
+            let long = "x".repeat(MAX_EVENT_NAME);
+            // Texts that share words, and one that ends at a word's end.
+            let texts = ["r", "request", "requests", "requests x", "größe", &long];
+            for _ in 0..2 {
+                for (id, text) in texts.iter().enumerate() {
+                    assert_eq!(names.intern(text), Ok(id as u8));
+                    assert_eq!(name(&names, id as u8).as_deref(), Some(*text));
+                }
+            }
+            assert_eq!(names.count(), texts.len() as u32);
+            assert_eq!(name(&names, 200), None);
+            assert_eq!(names.refused(), 0);
+        });
+    }
+
+    #[test]
+    fn names_that_cannot_be_kept_are_refused_and_counted() {
+        with_names(|names| {
+            assert_eq!(names.intern(""), Err(EventNameError::Empty));
+            let long = "x".repeat(MAX_EVENT_NAME + 1);
+            assert_eq!(names.intern(&long), Err(EventNameError::TooLong(49)));
+            assert_eq!(names.intern("a\0b"), Err(EventNameError::NotPrintable));
+            for id in 0..MAX_EVENT_NAMES {
+                assert_eq!(names.intern(&format!("event {id}")), Ok(id as u8));
+            }
+            assert_eq!(names.intern("one more"), Err(EventNameError::TooMany));
+            assert_eq!(names.intern("event 255"), Ok(255), "it is there already");
+            assert_eq!(names.refused(), 4);
+        });
+    }
+
+    /// An upcall has added half of a name's words when another context comes with a name that shares them.
+    #[test]
+    fn an_entry_that_was_begun_belongs_to_whoever_completes_it() {
+        with_names(|names| {
+            names.cells[0].length.store(16, Ordering::Relaxed);
+            let word = u64::from_le_bytes(*b"requests");
+            names.cells[0].words[0].store(word, Ordering::Relaxed);
+            assert_eq!(name(&names, 0), None, "half a name is none");
+            assert_eq!(names.intern("requestsfinished"), Ok(0));
+            assert_eq!(names.intern("requestsrejected"), Ok(1));
+            assert_eq!(name(&names, 0).as_deref(), Some("requestsfinished"));
+        });
+    }
+}

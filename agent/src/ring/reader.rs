@@ -1,0 +1,260 @@
+//! Reading a ring beside its writers.
+
+use unikprof_proto::ring::{Encoder, Record, kind};
+
+use super::record::{BEFORE_SHIFT, Found, HALF_BITS, REST, TIME, TIME_BITS, is_pair};
+use super::{ANCHOR_EVERY, Ring};
+
+/// A record that was reserved but not written so far before the newest is waited for: it is being written,
+/// as a rule by what this reader has interrupted. One further back was given up.
+const PATIENCE: u64 = 64;
+
+/// Where a reader stands. It is read with a [`Ring`] at hand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader {
+    position: u64,
+    end: u64,
+    since_ns: u64,
+    clock: Clock,
+    /// Whether records that are being written are passed over, instead of being waited for.
+    hasty: bool,
+}
+
+/// Records at consecutive positions, encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) first: u64,
+    pub(crate) count: u32,
+    pub(crate) base_ns: u64,
+    pub(crate) bytes: usize,
+}
+
+/// What makes whole times of their lowest bits.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    half: u64,
+    near_ns: u64,
+}
+
+impl Clock {
+    fn at(half: u64, low: u64) -> Self {
+        let mut clock = Self {
+            half,
+            near_ns: half << HALF_BITS,
+        };
+        clock.whole(low);
+        clock
+    }
+
+    /// The whole time of a record's bits: in the half told last, or, where a bit of its own says that it is
+    /// not of that, in the half beside it that lies nearer.
+    fn whole(&mut self, low: u64) -> u64 {
+        let in_half = low & ((1 << HALF_BITS) - 1);
+        let odd = low >> HALF_BITS;
+        let of = |half: u64| half << HALF_BITS | in_half;
+        let whole = if self.half & 1 == odd {
+            of(self.half)
+        } else {
+            let (before, after) = (self.half.wrapping_sub(1), self.half.wrapping_add(1));
+            if self.near_ns.abs_diff(of(before)) <= self.near_ns.abs_diff(of(after)) {
+                of(before)
+            } else {
+                of(after)
+            }
+        };
+        self.near_ns = whole;
+        whole
+    }
+}
+
+impl Reader {
+    /// A reader of what is in the ring now, from `position` and `since_ns` on.
+    pub(crate) fn new(ring: &Ring<'_>, now_ns: u64, position: u64, since_ns: u64) -> Self {
+        let end = ring.next();
+        let oldest = end.saturating_sub(ring.capacity());
+        let mut reader = Self {
+            position: position.clamp(oldest, end),
+            end,
+            since_ns,
+            clock: Clock::at(now_ns >> HALF_BITS, now_ns & ((1 << TIME_BITS) - 1)),
+            hasty: false,
+        };
+        reader.seek(ring);
+        reader.set_clock(ring);
+        reader
+    }
+
+    /// The same, for when nobody will write on: nothing is waited for.
+    pub(crate) fn hasty(mut self) -> Self {
+        self.hasty = true;
+        self
+    }
+
+    /// The position after the newest record there was at the beginning.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Where to go on.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Encodes the next run into `buffer`; `None` at the end.
+    pub(crate) fn run(&mut self, ring: &Ring<'_>, buffer: &mut [u8]) -> Option<Run> {
+        let (first, record) = self.first(ring)?;
+        let base_ns = record.at_ns;
+        let mut encoder = Encoder::new(base_ns, buffer);
+        let mut count = 0;
+        let mut record = Some(record);
+        while let Some(next) = record {
+            encoder.push(next);
+            count += 1;
+            self.position += 1;
+            if !encoder.has_room() {
+                break;
+            }
+            record = self.record(ring).ok();
+        }
+        Some(Run {
+            first,
+            count,
+            base_ns,
+            bytes: encoder.finish(),
+        })
+    }
+
+    /// Goes to the next record that can be told, from the moment asked for on.
+    fn first(&mut self, ring: &Ring<'_>) -> Option<(u64, Record)> {
+        while self.position < self.end {
+            match self.record(ring) {
+                Ok(record) if record.at_ns >= self.since_ns && record.kind != NOTHING.kind => {
+                    self.since_ns = 0;
+                    return Some((self.position, record));
+                }
+                Ok(_) => self.position += 1,
+                Err(Found::Unwritten) if self.is_awaited(ring) => return None,
+                Err(_) => self.position = (self.position + 1).max(ring.oldest()).min(self.end),
+            }
+        }
+        None
+    }
+
+    fn is_awaited(&self, ring: &Ring<'_>) -> bool {
+        let patience = PATIENCE.min(ring.capacity() / 4);
+        !self.hasty && ring.next().saturating_sub(self.position) <= patience
+    }
+
+    /// The record here; [`NOTHING`] where the ring keeps it for itself.
+    fn record(&mut self, ring: &Ring<'_>) -> Result<Record, Found> {
+        if self.position >= self.end {
+            return Err(Found::Unwritten);
+        }
+        let (entry, low) = match ring.read(self.position) {
+            Found::Whole(entry, low) => (entry, low),
+            other => return Err(other),
+        };
+        if entry.kind == TIME {
+            self.clock = Clock::at(entry.number & ((1 << BEFORE_SHIFT) - 1), low);
+            return Ok(Record {
+                at_ns: self.clock.near_ns,
+                ..NOTHING
+            });
+        }
+        let at_ns = self.clock.whole(low);
+        if entry.kind == REST {
+            return Ok(Record { at_ns, ..NOTHING });
+        }
+        let (first, mut second) = entry.numbers();
+        if is_pair(entry.kind) {
+            second = match ring.read(self.position + 1) {
+                Found::Whole(rest, _) if rest.kind == REST => rest.number,
+                Found::Whole(..) | Found::Overwritten => return Err(Found::Overwritten),
+                Found::Unwritten => return Err(Found::Unwritten),
+            };
+        }
+        Ok(Record {
+            kind: entry.kind,
+            at_ns,
+            first,
+            second,
+        })
+    }
+
+    /// Passes over what certainly lies before the moment asked for, by the times that the ring keeps whole.
+    fn seek(&mut self, ring: &Ring<'_>) {
+        if self.since_ns == 0 {
+            return;
+        }
+        let (mut low, mut high) = (self.position, self.end);
+        while high - low > 2 * ANCHOR_EVERY {
+            let middle = low + (high - low) / 2;
+            match time_at(ring, middle..high) {
+                Some((position, clock)) if clock.near_ns < self.since_ns => low = position,
+                _ => high = middle,
+            }
+        }
+        // A clock that was set back may have put what is asked for a little before.
+        self.position = low.saturating_sub(ANCHOR_EVERY).max(self.position);
+    }
+
+    /// Finds the half in which times lie here.
+    fn set_clock(&mut self, ring: &Ring<'_>) {
+        let Self { position, end, .. } = *self;
+        if let Some((at, clock)) = time_at(ring, position..end) {
+            // Told by the record itself: what lies before it is of the half before.
+            if let Found::Whole(entry, _) = ring.read(at) {
+                self.clock.half = entry.number >> BEFORE_SHIFT;
+            }
+            self.clock.near_ns = clock.near_ns;
+            return;
+        }
+        let behind = position.saturating_sub(2 * ANCHOR_EVERY)..position;
+        if let Some((_, clock)) = behind.rev().find_map(|at| time_of(ring, at)) {
+            self.clock = clock;
+        }
+    }
+}
+
+/// What stands for a position that the ring keeps for itself.
+const NOTHING: Record = Record {
+    kind: kind::NOTHING,
+    at_ns: 0,
+    first: 0,
+    second: 0,
+};
+
+/// The first whole time among the next positions.
+fn time_at(ring: &Ring<'_>, positions: core::ops::Range<u64>) -> Option<(u64, Clock)> {
+    let near = positions.take(2 * ANCHOR_EVERY as usize);
+    near.into_iter().find_map(|at| time_of(ring, at))
+}
+
+fn time_of(ring: &Ring<'_>, position: u64) -> Option<(u64, Clock)> {
+    match ring.read(position) {
+        Found::Whole(entry, low) if entry.kind == TIME => {
+            let half = entry.number & ((1 << BEFORE_SHIFT) - 1);
+            Some((position, Clock::at(half, low)))
+        }
+        _ => None,
+    }
+}
+
+impl Ring<'_> {
+    /// What is told of a position, and the lowest bits of its time.
+    #[cfg(all(test, loom))]
+    pub(crate) fn whole(&self, position: u64) -> Option<(super::Entry, u64)> {
+        match self.read(position) {
+            Found::Whole(entry, low) => Some((entry, low)),
+            _ => None,
+        }
+    }
+
+    /// What is at a position.
+    fn read(&self, position: u64) -> Found {
+        let (lap, place) = self.laps.locate(position);
+        self.records
+            .get(place)
+            .map_or(Found::Overwritten, |record| record.read(lap))
+    }
+}

@@ -1,0 +1,304 @@
+extern crate std;
+
+use std::cell::Cell;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::vec::Vec;
+
+use unikprof_proto::ring::{Record, decode, kind, outcome};
+
+use super::record::Step;
+use super::*;
+
+struct Memory {
+    cells: RingCells,
+    records: Vec<RecordCells>,
+}
+
+impl Memory {
+    fn new(records: usize) -> Self {
+        Self {
+            cells: RingCells::default(),
+            records: (0..records).map(|_| RecordCells::default()).collect(),
+        }
+    }
+
+    fn ring(&self) -> Ring<'_> {
+        Ring::new(&self.cells, &self.records).unwrap()
+    }
+}
+
+fn mark(number: u64) -> Entry {
+    Entry::named(kind::MARK, 7, number)
+}
+
+/// All that a reader tells, with its positions, without what the ring keeps for itself.
+fn tell(ring: &Ring<'_>, mut reader: Reader) -> Vec<(u64, Record)> {
+    let mut told = Vec::new();
+    let mut buffer = [0; 300];
+    while let Some(run) = reader.run(ring, &mut buffer) {
+        let mut position = run.first;
+        decode(run.base_ns, run.count, &buffer[..run.bytes], |record| {
+            if record.kind != kind::NOTHING {
+                told.push((position, record));
+            }
+            position += 1;
+        })
+        .unwrap();
+    }
+    told
+}
+
+fn read(ring: &Ring<'_>, now_ns: u64, position: u64, since_ns: u64) -> Vec<(u64, Record)> {
+    tell(ring, Reader::new(ring, now_ns, position, since_ns))
+}
+
+fn times(records: &[(u64, Record)]) -> Vec<u64> {
+    records.iter().map(|(_, record)| record.at_ns).collect()
+}
+
+#[test]
+fn every_kind_comes_back_with_its_numbers() {
+    let memory = Memory::new(256);
+    let ring = memory.ring();
+    let stack = (1 << 24) - 1;
+    let expected = [
+        (kind::SAMPLE, stack, 0x1ff),
+        (kind::SAMPLE, 1, 0),
+        (kind::NO_SAMPLE, outcome::IDLE, 0xff),
+        (kind::BLOCK, stack, 0),
+        (kind::WAKE, 0, 0),
+        (kind::BEGAN, u64::MAX, 3),
+        (kind::ENDED, 1, 0),
+        (kind::RESUMED, 0, 0),
+        (kind::STOLEN, u64::MAX, 0),
+        (kind::BAD_KEY, 0, 0),
+        (kind::CLOCK, 1_800_000_000_000_000_000, 0),
+        (kind::MARK, 255, u64::MAX),
+        (kind::SPAN_BEGIN, 0, 1),
+        (kind::SPAN_END, 1, 0),
+        (kind::COUNTER, 9, -5_i64 as u64),
+    ];
+    for (kind, first, second) in expected {
+        assert!(ring.push(5, Entry::new(kind, first, second)).is_some());
+    }
+    ring.push_pair(6, kind::RAN, u64::MAX, 1);
+    ring.push_pair(6, kind::WAITED, 0, u64::MAX);
+    let pairs = [(kind::RAN, u64::MAX, 1), (kind::WAITED, 0, u64::MAX)];
+    let found: Vec<_> = read(&ring, 7, 0, 0)
+        .iter()
+        .map(|(_, record)| (record.kind, record.first, record.second))
+        .collect();
+    assert_eq!(found, [&expected[..], &pairs].concat());
+}
+
+/// A reader must find the newest records, whole and in order, however often the ring was filled.
+#[test]
+fn a_ring_filled_many_times_holds_the_newest() {
+    for length in [64, 100, 333, 1000] {
+        let memory = Memory::new(length);
+        let ring = memory.ring();
+        let capacity = ring.capacity() as usize;
+        for number in 0..100_000_u64 {
+            ring.push(number * 1000, mark(number));
+            if number % 9973 == 0 {
+                let told = read(&ring, number * 1000, 0, 0);
+                let kept = told.len();
+                assert!(
+                    kept + 5 > capacity.min(number as usize),
+                    "{kept} of {capacity}"
+                );
+                for (index, (position, record)) in told.iter().enumerate() {
+                    let expected = number + 1 - (kept - index) as u64;
+                    assert_eq!((record.first, record.second), (7, expected));
+                    assert_eq!(record.at_ns, expected * 1000);
+                    assert!((ring.oldest()..ring.next()).contains(position));
+                }
+                let positions = told.windows(2).all(|pair| pair[0].0 < pair[1].0);
+                assert!(positions);
+            }
+        }
+    }
+}
+
+/// Times keep 43 bits in a record: what lies hours apart must not be drawn together, wherever reading begins.
+#[test]
+fn times_are_whole_however_far_apart_they_lie() {
+    const HOUR_NS: u64 = 3_600_000_000_000;
+    let memory = Memory::new(1000);
+    let ring = memory.ring();
+    let mut written = Vec::new();
+    let mut now_ns = 50 * HOUR_NS;
+    for step in 0..5000_u64 {
+        now_ns += match step % 97 {
+            0 => 31 * HOUR_NS,
+            1 => 2 * HOUR_NS,
+            2..5 => HOUR_NS,
+            _ => 1_000_000,
+        };
+        written.push((ring.push(now_ns, mark(step)).unwrap(), now_ns));
+    }
+    let oldest = ring.oldest();
+    written.retain(|(position, _)| *position >= oldest);
+    for from in (0..written.len()).step_by(13) {
+        let told = read(&ring, now_ns + 40 * HOUR_NS, written[from].0, 0);
+        let told: Vec<_> = told
+            .iter()
+            .map(|(at, record)| (*at, record.at_ns))
+            .collect();
+        assert_eq!(told, written[from..]);
+    }
+}
+
+/// A monotonic clock that steps is a fault of the guest's, but what it said must be told.
+#[test]
+fn a_clock_that_steps_back_and_forth_is_told_as_it_was() {
+    let memory = Memory::new(400);
+    let ring = memory.ring();
+    let boundary = 1 << HALF_BITS;
+    let mut written = Vec::new();
+    for step in 0..300_u64 {
+        let now_ns = match step % 6 {
+            0 => 3 * boundary - 1,
+            1 => 3 * boundary + 1,
+            2 => 10 * boundary,
+            3 => 3 * boundary - step,
+            4 => u64::MAX,
+            _ => 0,
+        };
+        ring.push(now_ns, mark(step));
+        written.push(now_ns);
+    }
+    let told = times(&read(&ring, 0, 0, 0));
+    assert_eq!(told, written[written.len() - told.len()..]);
+    assert!(told.len() > 150);
+}
+
+#[test]
+fn a_moment_is_found_and_what_lies_before_it_is_passed_over() {
+    let memory = Memory::new(10_000);
+    let ring = memory.ring();
+    for number in 0..25_000_u64 {
+        ring.push(number * 1000, mark(number));
+    }
+    let now_ns = 25_000_000;
+    for since_ns in [15_100_000, 16_000_500, 20_000_000, 24_999_000] {
+        let told = times(&read(&ring, now_ns, 0, since_ns));
+        assert_eq!(told.first(), Some(&since_ns.next_multiple_of(1000)));
+        assert_eq!(told.last(), Some(&24_999_000));
+    }
+    assert!(read(&ring, now_ns, 0, now_ns).is_empty());
+    assert!(read(&ring, now_ns, u64::MAX, 0).is_empty());
+    let all = read(&ring, now_ns, 0, 1);
+    assert_eq!(all, read(&ring, now_ns, 0, 0));
+    assert!(all.len() > 9_900);
+}
+
+/// An upcall comes anywhere in the writing of a record, and writes little, or all of the ring again and again:
+/// no record may be mixed of two, and each is told, evicted or counted as lost.
+#[test]
+fn a_writer_that_is_interrupted_mixes_nothing_up() {
+    for step in [Step::Reserved, Step::Looked, Step::Claimed, Step::Numbered] {
+        for nested in [0, 1, 5, 62, 63, 64, 65, 128, 1000] {
+            let memory = Memory::new(64);
+            let ring = memory.ring();
+            for number in 0..70 {
+                ring.push(number, mark(number));
+            }
+            let came = Cell::new(false);
+            ring.push_interrupted(70, mark(70), |at| {
+                if at == step && !came.replace(true) {
+                    for number in 71..71 + nested {
+                        ring.push(number, mark(number));
+                    }
+                }
+            });
+            let told = tell(&ring, Reader::new(&ring, 2000, 0, 0).hasty());
+            assert!(told.iter().all(|(_, record)| record.at_ns == record.second));
+            let lost = memory.cells.lost.load(Ordering::Relaxed);
+            let expected = match (nested >= 64, step) {
+                (false, _) => 0,
+                // It comes back to a place that is taken.
+                (true, Step::Reserved | Step::Looked) => 1,
+                // It has the place: each lap gives up one record.
+                (true, _) => nested / 64,
+            };
+            assert!(lost.abs_diff(expected) <= 1, "{step:?}: {lost} of {nested}");
+            assert!(told.len() as u64 + 5 + lost >= 64);
+            assert!(came.get());
+        }
+    }
+}
+
+/// A follower that reads while a record is being written must come back for it; what is left after a crash
+/// is told without.
+#[test]
+fn a_record_that_is_being_written_is_waited_for() {
+    let memory = Memory::new(64);
+    let ring = memory.ring();
+    ring.push(1, mark(1));
+    let stopped_at = Cell::new(0);
+    ring.push_interrupted(2, mark(2), |at| {
+        if at == Step::Claimed {
+            ring.push(3, mark(3));
+            let mut reader = Reader::new(&ring, 3, 0, 0);
+            let mut buffer = [0; 300];
+            assert!(reader.run(&ring, &mut buffer).is_some());
+            assert!(reader.run(&ring, &mut buffer).is_none());
+            stopped_at.set(reader.position());
+            let hasty = Reader::new(&ring, 3, 0, 0).hasty();
+            assert_eq!(times(&tell(&ring, hasty)), [1, 3]);
+        }
+    });
+    assert_eq!(times(&read(&ring, 3, stopped_at.get(), 0)), [2, 3]);
+}
+
+/// A slow client's reader is overtaken by the writers: it goes on with what there still is.
+#[test]
+fn a_reader_that_is_overtaken_goes_on_with_the_oldest() {
+    let memory = Memory::new(128);
+    let ring = memory.ring();
+    let write = |numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            ring.push(number, mark(number));
+        }
+    };
+    write(0..100);
+    let mut reader = Reader::new(&ring, 100, 0, 0);
+    let mut buffer = [0; 100];
+    assert!(reader.run(&ring, &mut buffer).is_some());
+    write(100..200);
+    let told = tell(&ring, reader);
+    assert!(told.iter().all(|(_, record)| record.at_ns == record.second));
+    assert_eq!(told.last().map(|(_, record)| record.second), Some(99));
+    assert!(told.first().unwrap().0 >= ring.oldest());
+    write(200..2000);
+    assert!(tell(&ring, reader).is_empty());
+}
+
+/// Readers on other vCPUs beside a writer that fills a small ring as fast as it can.
+#[test]
+fn records_read_beside_their_writer_are_whole() {
+    let memory = Memory::new(64);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let ring = memory.ring();
+            let mut told = 0;
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                for (_, record) in read(&ring, 0, 0, 0) {
+                    assert_eq!(record.at_ns, record.second);
+                    told += 1;
+                }
+            }
+            told
+        });
+        let ring = memory.ring();
+        for number in 0..2_000_000 {
+            ring.push(number, mark(number));
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(reading.join().is_ok());
+    });
+    assert_eq!(memory.cells.lost.load(Ordering::Relaxed), 0);
+}
