@@ -12,6 +12,7 @@ mod agent;
 pub mod caller_table;
 mod cells;
 pub mod code_map;
+mod crash;
 mod events;
 #[cfg(feature = "hosted")]
 pub mod hosted;
@@ -42,6 +43,7 @@ pub mod tcp_server;
 mod text;
 mod upload;
 pub mod walk;
+mod welcome;
 #[cfg(feature = "xen")]
 pub mod xen;
 
@@ -49,6 +51,7 @@ pub use access::Access;
 pub use agent::{Agent, Config, StartError};
 pub use caller_table::{CallerTable, LinkedTableError, caller_table_bytes};
 pub use code_map::{CodeMap, MAX_MAPPINGS, Mapping, MappingsError};
+pub use crash::CrashDumpError;
 pub use events::{EventName, Span, SpanId};
 pub use lane::MAX_RECORDINGS;
 pub use memory::minimum_bytes;

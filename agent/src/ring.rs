@@ -132,6 +132,11 @@ impl<'m> Rings<'m> {
         })
     }
 
+    /// How many records each ring has room for.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.laps.capacity()
+    }
+
     /// A number that no other position of any vCPU makes, never 0.
     #[inline]
     pub(crate) fn number(&self, vcpu: u32, position: u64) -> u64 {

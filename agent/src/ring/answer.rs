@@ -17,7 +17,8 @@ pub(crate) const OVERHEAD: usize = HEADER + 48;
 /// An answer of several frames: what comes next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answer {
-    Head(RingRequest),
+    /// The request, and whether what is being written is waited for.
+    Head(RingRequest, bool),
     Records(u32, Reader),
     /// The vCPU, the next node and the last one.
     Stacks(u32, u32, u32),
@@ -42,7 +43,7 @@ impl Answer {
         buffer: &mut [u8],
     ) -> Result<(usize, Option<Self>), FrameError> {
         match self {
-            Self::Head(request) => head(request, agent, rings, buffer),
+            Self::Head(request, waits) => head(request, waits, agent, rings, buffer),
             Self::Records(vcpu, reader) => records(vcpu, reader, rings, payload, buffer),
             Self::Stacks(vcpu, first, last) => {
                 let slot = agent.slot(vcpu).filter(|_| first <= last);
@@ -71,6 +72,7 @@ impl Answer {
 
 fn head<P: Platform>(
     request: RingRequest,
+    waits: bool,
     agent: &Agent<'_, P>,
     rings: &Rings<'_>,
     buffer: &mut [u8],
@@ -84,7 +86,10 @@ fn head<P: Platform>(
     let Some(ring) = rings.ring(vcpu) else {
         return end(vcpu, position, rings, buffer);
     };
-    let reader = Reader::new(&ring, now_ns, position, since_ns);
+    let mut reader = Reader::new(&ring, now_ns, position, since_ns);
+    if !waits {
+        reader = reader.hasty();
+    }
     let head = RingHead {
         vcpu,
         capacity: ring.capacity(),

@@ -1,0 +1,318 @@
+//! The rings through a conversation: the guest's events, stacks and names as a client is told of them.
+#![cfg(not(loom))]
+#![allow(unsafe_code, clippy::unwrap_used)]
+
+#[path = "rings/ask.rs"]
+mod ask;
+#[path = "fake/mod.rs"]
+mod fake;
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ask::{Client, told};
+use fake::platform::FakePlatform;
+use fake::stacks::{MAPPING, Random, any_stack};
+use unikprof_agent::{
+    Agent, Config, EventNameError, MAX_DEPTH, Platform, Runstate, SpanId, minimum_bytes, ring_bytes,
+};
+use unikprof_proto::code::{message_type, refusal};
+use unikprof_proto::frame::Message;
+use unikprof_proto::message::{EventNames, Nodes, Refusal, Ring, RingEnd, RingHead, Stacks};
+use unikprof_proto::ring::{MAX_EVENT_NAME, kind};
+
+/// The fake platform with two vCPUs, of which the test says on which it is.
+struct TwoVcpus {
+    fake: FakePlatform,
+    current: AtomicU32,
+}
+
+impl TwoVcpus {
+    fn new() -> Self {
+        Self {
+            fake: FakePlatform::new(MAX_DEPTH),
+            current: AtomicU32::new(0),
+        }
+    }
+
+    fn switch_to(&self, vcpu: u32) {
+        self.current.store(vcpu, Ordering::Relaxed);
+    }
+}
+
+/// Not one that is known.
+const NOWHERE: u32 = u32::MAX;
+
+// SAFETY: the fake platform's own answers.
+unsafe impl Platform for TwoVcpus {
+    fn now_ns(&self) -> u64 {
+        self.fake.now_ns()
+    }
+
+    fn wall_clock_ns(&self) -> Option<u64> {
+        Some(1_800_000_000_000_000_000)
+    }
+
+    fn vcpu(&self) -> Option<u32> {
+        let current = self.current.load(Ordering::Relaxed);
+        (current != NOWHERE).then_some(current)
+    }
+
+    fn running_ns(&self, vcpu: u32) -> u64 {
+        self.fake.running_ns(vcpu)
+    }
+
+    fn runstate(&self, _: u32) -> Option<Runstate> {
+        None
+    }
+
+    fn kick(&self, _: u32) {}
+
+    fn stack_bounds(&self, sp: u64) -> Option<Range<u64>> {
+        self.fake.stack_bounds(sp)
+    }
+
+    fn random(&self) -> Option<u64> {
+        Some(1)
+    }
+}
+
+const CONFIG: Config<'static> = Config {
+    vcpus: 2,
+    mappings: &[MAPPING],
+    guest_name: None,
+    guest_id: None,
+    platform_name: "fake",
+    reachable_when_busy: false,
+};
+
+type Block = Vec<MaybeUninit<u8>>;
+
+fn blocks(records: usize) -> (Block, Block) {
+    (
+        vec![MaybeUninit::uninit(); minimum_bytes(2) + 100_000],
+        vec![MaybeUninit::uninit(); ring_bytes(2, records)],
+    )
+}
+
+fn with_rings(records: usize, test: impl FnOnce(&Agent<'_, TwoVcpus>)) {
+    let (mut memory, mut ring) = blocks(records);
+    let agent = Agent::new(TwoVcpus::new(), CONFIG, &mut memory).unwrap();
+    test(&agent.with_ring(&mut ring));
+}
+
+fn ring_of(vcpu: u32) -> Ring {
+    Ring {
+        vcpu,
+        position: 0,
+        since_ns: 0,
+    }
+}
+
+#[test]
+fn events_are_told_with_their_names_each_from_its_vcpu() {
+    with_rings(1000, |agent| {
+        let (request, depth) = (
+            agent.event_name("request").unwrap(),
+            agent.event_name("queue depth").unwrap(),
+        );
+        assert_eq!(agent.event_name("request"), Ok(request));
+        let at = |ns| agent.platform().fake.advance(ns);
+        at(999);
+        agent.mark(request, 42);
+        at(1000);
+        agent.counter(depth, -3);
+        let outer = agent.span_begin(request);
+        {
+            let _inner = agent.span(depth);
+            at(500);
+        }
+        agent.platform().switch_to(1);
+        at(500);
+        agent.span_end(request, SpanId::from_number(outer.number()));
+
+        let mut client = Client::connect(agent);
+        let names = client.names();
+        assert_eq!(names, ["request", "queue depth"]);
+        let (head, records, end) = client.ring(&ring_of(0));
+        assert_eq!((head.oldest, head.next), (0, records.last().unwrap().0 + 1));
+        assert_eq!((end.next, end.lost), (head.next, 0));
+        assert!(head.capacity >= 1000);
+        assert_eq!(head.now_ns, 3000);
+        assert!(head.wall_clock_ns.is_some());
+        let outer = outer.number();
+        let all: Vec<_> = told(&records);
+        let inner = all[3].3;
+        assert_ne!(inner, outer);
+        assert_eq!(
+            all,
+            [
+                (kind::MARK, 1000, 0, 42),
+                (kind::COUNTER, 2000, 1, -3_i64 as u64),
+                (kind::SPAN_BEGIN, 2000, 0, outer),
+                (kind::SPAN_BEGIN, 2000, 1, inner),
+                (kind::SPAN_END, 2500, 1, inner),
+            ]
+        );
+        let (_, records, _) = client.ring(&ring_of(1));
+        assert_eq!(told(&records), [(kind::SPAN_END, 3000, 0, outer)]);
+    });
+}
+
+/// A client that follows asks from where it was told to go on: it must see each record once.
+#[test]
+fn who_follows_sees_each_record_once() {
+    with_rings(300, |agent| {
+        let name = agent.event_name("x").unwrap();
+        let mut client = Client::connect(agent);
+        let (mut position, mut seen) = (0, Vec::new());
+        for round in 0..40 {
+            for number in 0..97 {
+                agent.platform().fake.advance(1);
+                agent.mark(name, round * 97 + number);
+            }
+            let (_, records, end) = client.ring(&Ring {
+                position,
+                ..ring_of(0)
+            });
+            assert_eq!(end.lost, 0);
+            position = end.next;
+            seen.extend(told(&records).iter().map(|record| record.3));
+        }
+        assert!(seen.iter().copied().eq(0..40 * 97));
+    });
+}
+
+/// What was dropped must be told: nothing is silently lost.
+#[test]
+fn what_a_full_ring_dropped_is_told() {
+    with_rings(300, |agent| {
+        let name = agent.event_name("x").unwrap();
+        for number in 0..10_000 {
+            agent.platform().fake.advance(10);
+            agent.mark(name, number);
+        }
+        let mut client = Client::connect(agent);
+        let (head, records, _) = client.ring(&ring_of(0));
+        assert_eq!(head.next - head.oldest, head.capacity);
+        let numbers: Vec<_> = told(&records).iter().map(|record| record.3).collect();
+        assert!(numbers.iter().copied().eq(numbers[0]..10_000));
+        assert!(numbers.len() as u64 + 3 >= head.capacity);
+        // The last second's.
+        let since_ns = head.now_ns - 1000;
+        let (_, records, _) = client.ring(&Ring {
+            since_ns,
+            ..ring_of(0)
+        });
+        let told = told(&records);
+        assert!(told.iter().all(|record| record.1 >= since_ns));
+        assert_eq!(told.len(), 101);
+    });
+}
+
+#[test]
+fn events_without_a_vcpu_are_counted_as_lost() {
+    with_rings(300, |agent| {
+        let name = agent.event_name("x").unwrap();
+        let mut client = Client::connect(agent);
+        for nowhere in [NOWHERE, 2] {
+            agent.platform().switch_to(nowhere);
+            agent.mark(name, 1);
+            // One lost record: the end of a span that did not begin is none.
+            drop(agent.span(name));
+        }
+        agent.platform().switch_to(0);
+        let (head, records, end) = client.ring(&ring_of(0));
+        assert_eq!((head.next, records.len(), end.lost), (0, 0, 4));
+        assert_eq!(client.ring(&ring_of(1)).2.lost, 0);
+    });
+}
+
+#[test]
+fn names_that_are_refused_are_counted() {
+    with_rings(300, |agent| {
+        let long = "x".repeat(MAX_EVENT_NAME + 1);
+        assert_eq!(
+            agent.event_name(&long),
+            Err(EventNameError::TooLong(MAX_EVENT_NAME + 1))
+        );
+        assert_eq!(agent.event_name(""), Err(EventNameError::Empty));
+        for id in 0..256 {
+            assert!(agent.event_name(&format!("{id}")).is_ok());
+        }
+        assert_eq!(agent.event_name("more"), Err(EventNameError::TooMany));
+        let mut client = Client::connect(agent);
+        assert_eq!(client.names().len(), 256);
+        assert_eq!(client.names_refused(), 3);
+        let from = client.ask(&EventNames { first: 254 }, message_type::EVENT_NAMES_END);
+        assert_eq!(from.len(), 3);
+        let beyond = client.ask(
+            &EventNames { first: u32::MAX },
+            message_type::EVENT_NAMES_END,
+        );
+        assert_eq!(beyond.len(), 1);
+    });
+}
+
+/// Records name stacks by their ids: these must be told, those of one vCPU, from any node on.
+#[test]
+fn stacks_are_told_without_counts() {
+    with_rings(300, |agent| {
+        let mut random = Random::new(5);
+        let mut client = Client::connect(agent);
+        client.start(1_000_000);
+        for _ in 0..300 {
+            agent.platform().fake.advance(2_000_000);
+            let registers = agent.platform().fake.stack().lay(&any_stack(&mut random));
+            agent.on_tick(Some(&registers));
+        }
+        let all = client.stacks(&Stacks { vcpu: 0, node: 0 });
+        assert!(all.len() > 300);
+        assert!(all.iter().all(|(_, node)| node.1 == 0));
+        let ids: Vec<u32> = all.iter().map(|(id, _)| *id).collect();
+        assert!(ids.iter().copied().eq(1..=ids.len() as u32));
+        let rest = client.stacks(&Stacks { vcpu: 0, node: 250 });
+        assert_eq!(rest, all[249..]);
+        assert!(client.stacks(&Stacks { vcpu: 1, node: 1 }).is_empty());
+        let none = client.stacks(&Stacks {
+            vcpu: 0,
+            node: u32::MAX,
+        });
+        assert!(none.is_empty());
+    });
+}
+
+#[test]
+fn without_rings_there_are_no_events_and_requests_are_refused() {
+    let (mut memory, mut ring) = blocks(300);
+    let agent = Agent::new(TwoVcpus::new(), CONFIG, &mut memory).unwrap();
+    // Too small: as if there were none.
+    let agent = agent.with_ring(&mut ring[..100]);
+    assert_eq!(agent.event_name("x"), Err(EventNameError::NoRing));
+    let mut client = Client::connect(&agent);
+    for refused in [
+        client.ask(&ring_of(0), RingEnd::TYPE),
+        client.ask(&Stacks { vcpu: 0, node: 1 }, Nodes::TYPE),
+        client.ask(&EventNames { first: 0 }, 0),
+    ] {
+        let [answer] = &refused[..] else {
+            panic!("one refusal");
+        };
+        assert_eq!(answer.decode::<Refusal<'_>>().code, refusal::NO_RING);
+    }
+}
+
+#[test]
+fn a_ring_of_an_unknown_vcpu_is_refused() {
+    with_rings(300, |agent| {
+        let mut client = Client::connect(agent);
+        for vcpu in [2, u32::MAX] {
+            let refused = client.ask(&ring_of(vcpu), RingEnd::TYPE);
+            let code = refused[0].decode::<Refusal<'_>>().code;
+            assert_eq!((refused.len(), code), (1, refusal::NO_RING));
+        }
+        let answers = client.ask(&ring_of(1), RingEnd::TYPE);
+        assert_eq!(answers[0].kind, RingHead::TYPE);
+    });
+}

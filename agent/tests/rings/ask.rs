@@ -1,0 +1,162 @@
+//! A client that asks about rings.
+#![allow(
+    dead_code,
+    reason = "each program that includes this uses a part of it"
+)]
+
+use unikprof_agent::{Agent, Platform, Service, SessionId};
+use unikprof_proto::code::{message_type, mode};
+use unikprof_proto::frame::{self, Frame, Message};
+use unikprof_proto::message::{
+    EventName, EventNames, EventNamesEnd, Nodes, Refusal, Ring, RingEnd, RingHead, RingRun, Stacks,
+    Start, Started,
+};
+use unikprof_proto::ring::{Record, decode, kind};
+use unikprof_proto::{nodes, preamble};
+
+/// A frame from the agent.
+pub(crate) struct Answer {
+    pub(crate) kind: u16,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn decode<'a, M: Message<'a>>(&'a self) -> M {
+        let Self { kind, body } = self;
+        frame::decode(&Frame { kind: *kind, body }).unwrap()
+    }
+}
+
+/// The frames of a stream of bytes.
+pub(crate) fn frames(mut bytes: &[u8]) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    while let Some(found) = frame::split(bytes).unwrap() {
+        answers.push(Answer {
+            kind: found.kind,
+            body: found.body.to_vec(),
+        });
+        bytes = &bytes[found.length()..];
+    }
+    assert_eq!(bytes, [], "the last frame is whole");
+    answers
+}
+
+/// The records of a run, with their positions, without what the ring keeps for itself.
+pub(crate) fn records(run: &RingRun<'_>) -> Vec<(u64, Record)> {
+    let mut records = Vec::new();
+    let mut position = run.first;
+    decode(run.base_ns, run.count, run.payload, |record| {
+        if record.kind != kind::NOTHING {
+            records.push((position, record));
+        }
+        position += 1;
+    })
+    .unwrap();
+    records
+}
+
+/// Kinds, times and numbers.
+pub(crate) fn told(records: &[(u64, Record)]) -> Vec<(u8, u64, u64, u64)> {
+    let told =
+        |(_, record): &(u64, Record)| (record.kind, record.at_ns, record.first, record.second);
+    records.iter().map(told).collect()
+}
+
+pub(crate) struct Client<'a, 'm, P: Platform> {
+    service: Service<'a, 'm, P>,
+    session: SessionId,
+}
+
+impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
+    pub(crate) fn connect(agent: &'a Agent<'m, P>) -> Self {
+        let mut service = Service::new(agent).unwrap();
+        let session = service.open().unwrap();
+        let mut client = Self { service, session };
+        client.send(&preamble::encode(preamble::OPEN));
+        assert_eq!(client.take().len(), preamble::LENGTH);
+        client
+    }
+
+    /// Sends a request; answers the frames up to the one of this type, or to a refusal.
+    pub(crate) fn ask<'r>(&mut self, request: &impl Message<'r>, last: u16) -> Vec<Answer> {
+        let mut buffer = [0; 256];
+        let length = frame::encode(request, &mut buffer).unwrap();
+        self.send(&buffer[..length]);
+        let answers = frames(&self.take());
+        let end = answers.last().unwrap().kind;
+        assert!(end == last || end == Refusal::TYPE, "{end:#x}");
+        answers
+    }
+
+    pub(crate) fn start(&mut self, period_ns: u64) {
+        let start = Start {
+            name: "test",
+            period_ns,
+            mode: mode::CPU,
+            depth: 128,
+            duration_ns: 0,
+            delay_ns: 0,
+            flags: 0,
+            caller_table: None,
+        };
+        self.ask(&start, Started::TYPE);
+    }
+
+    pub(crate) fn ring(&mut self, request: &Ring) -> (RingHead, Vec<(u64, Record)>, RingEnd) {
+        let answers = self.ask(request, RingEnd::TYPE);
+        let [head, runs @ .., end] = &answers[..] else {
+            panic!("a head and an end");
+        };
+        let runs = runs.iter().flat_map(|run| records(&run.decode()));
+        (head.decode(), runs.collect(), end.decode())
+    }
+
+    pub(crate) fn names(&mut self) -> Vec<String> {
+        let answers = self.ask(&EventNames { first: 0 }, EventNamesEnd::TYPE);
+        let names = answers.iter().filter(|one| one.kind == EventName::TYPE);
+        names
+            .enumerate()
+            .map(|(id, answer)| {
+                let EventName { id: told, name } = answer.decode();
+                assert_eq!(told as usize, id);
+                name.to_owned()
+            })
+            .collect()
+    }
+
+    pub(crate) fn names_refused(&mut self) -> u64 {
+        let answers = self.ask(&EventNames { first: 0 }, EventNamesEnd::TYPE);
+        answers.last().unwrap().decode::<EventNamesEnd>().refused
+    }
+
+    /// The nodes: id, then frames and count.
+    pub(crate) fn stacks(&mut self, request: &Stacks) -> Vec<(u32, (Vec<u32>, u64))> {
+        let mut all = Vec::new();
+        for answer in self.ask(request, message_type::STACKS_END) {
+            if answer.kind == Nodes::TYPE {
+                let run: Nodes<'_> = answer.decode();
+                assert_eq!(run.epoch, 0);
+                nodes::decode(run.first, run.count, run.payload, |id, node| {
+                    all.push((id, (node.frames.to_vec(), node.count)));
+                })
+                .unwrap();
+            }
+        }
+        all
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        assert_eq!(self.service.receive(self.session, bytes), bytes.len());
+    }
+
+    fn take(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        let mut buffer = [0; 1000];
+        loop {
+            match self.service.transmit(self.session, &mut buffer) {
+                0 => return all,
+                length => all.extend_from_slice(&buffer[..length]),
+            }
+        }
+    }
+}
