@@ -1,0 +1,255 @@
+//! What a guest leaves when it panics: a whole recording file, whatever was interrupted.
+#![cfg(not(loom))]
+#![allow(unsafe_code, clippy::unwrap_used)]
+
+#[path = "rings/ask.rs"]
+mod ask;
+#[path = "fake/mod.rs"]
+mod fake;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ask::{Answer, Client, frames, records, told};
+use fake::platform::FakePlatform;
+use fake::stacks::{MAPPING, Random, any_stack};
+use unikprof_agent::{
+    Agent, Config, CrashDumpError, MAX_DEPTH, Platform, Runstate, minimum_bytes, ring_bytes,
+};
+use unikprof_proto::file::{self, BlockHead, FileEnd, FileHeader};
+use unikprof_proto::frame::Message;
+use unikprof_proto::message::{
+    EventName, EventNamesEnd, Mapping, Nodes, RingEnd, RingHead, RingRun, StacksEnd, VcpuEpoch,
+    Welcome,
+};
+use unikprof_proto::ring::kind;
+
+/// The system's allocator, counting the calls of a thread.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+thread_local! {
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is handed to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        CALLS.set(CALLS.get() + 1);
+        // SAFETY: the caller's promises are the system's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+/// The fake platform, whose guest can be made to panic in the middle of a tick.
+struct Fragile {
+    fake: FakePlatform,
+    breaks: AtomicBool,
+}
+
+// SAFETY: the fake platform's own answers.
+unsafe impl Platform for Fragile {
+    fn now_ns(&self) -> u64 {
+        self.fake.now_ns()
+    }
+
+    fn wall_clock_ns(&self) -> Option<u64> {
+        Some(1_800_000_000_000_000_000)
+    }
+
+    fn vcpu(&self) -> Option<u32> {
+        Some(0)
+    }
+
+    fn running_ns(&self, vcpu: u32) -> u64 {
+        self.fake.running_ns(vcpu)
+    }
+
+    fn runstate(&self, _: u32) -> Option<Runstate> {
+        None
+    }
+
+    fn kick(&self, _: u32) {}
+
+    fn stack_bounds(&self, sp: u64) -> Option<Range<u64>> {
+        assert!(!self.breaks.load(Ordering::Relaxed), "the guest crashes");
+        self.fake.stack_bounds(sp)
+    }
+
+    fn random(&self) -> Option<u64> {
+        Some(1)
+    }
+}
+
+const CONFIG: Config<'static> = Config {
+    vcpus: 2,
+    mappings: &[MAPPING],
+    guest_name: Some("fragile"),
+    guest_id: None,
+    platform_name: "fake",
+    reachable_when_busy: false,
+};
+
+/// An agent with `events` marks, the numbers from 0 on, for as long as the program runs.
+fn agent(events: u64) -> &'static Agent<'static, Fragile> {
+    let block = |bytes| Box::leak(vec![MaybeUninit::uninit(); bytes].into_boxed_slice());
+    let platform = Fragile {
+        fake: FakePlatform::new(MAX_DEPTH),
+        breaks: AtomicBool::new(false),
+    };
+    let agent = Agent::new(platform, CONFIG, block(minimum_bytes(2) + 100_000)).unwrap();
+    let agent = Box::leak(Box::new(agent.with_ring(block(ring_bytes(2, 1000)))));
+    let name = agent.event_name("request").unwrap();
+    for number in 0..events {
+        agent.platform().fake.advance(1000);
+        agent.mark(name, number);
+    }
+    agent
+}
+
+fn is(kind: u16) -> impl Fn(&&Answer) -> bool {
+    move |one| one.kind == kind
+}
+
+/// Checks the file's order, and answers the numbers of its marks and its end's reason.
+fn read(file: &[u8]) -> (Vec<u64>, String) {
+    let (preamble, rest) = file.split_first_chunk().unwrap();
+    assert_eq!(file::versions(preamble), Some((file::VERSION, 1)));
+    let frames = frames(rest);
+    let mut order: Vec<u16> = frames.iter().map(|one| one.kind).collect();
+    order.dedup();
+    let vcpu = [
+        VcpuEpoch::TYPE,
+        RingHead::TYPE,
+        RingRun::TYPE,
+        RingEnd::TYPE,
+    ];
+    let start = [
+        FileHeader::TYPE,
+        Welcome::TYPE,
+        Mapping::TYPE,
+        EventName::TYPE,
+        EventNamesEnd::TYPE,
+    ];
+    order.retain(|kind| *kind != Nodes::TYPE && *kind != RingRun::TYPE);
+    let vcpu = vcpu.iter().filter(|kind| **kind != RingRun::TYPE);
+    let vcpu: Vec<u16> = vcpu.copied().chain([StacksEnd::TYPE]).collect();
+    assert_eq!(order, [&start[..], &vcpu, &vcpu, &[FileEnd::TYPE]].concat());
+    let header: FileHeader<'_> = frames[0].decode();
+    assert!(header.client.starts_with("unikprof-agent "));
+    assert_eq!(
+        frames[1].decode::<Welcome<'_>>().guest_name,
+        Some("fragile")
+    );
+    let runs = frames.iter().filter(is(RingRun::TYPE));
+    let records: Vec<_> = runs.flat_map(|run| records(&run.decode())).collect();
+    let marks = told(&records);
+    let marks = marks.iter().filter(|record| record.0 == kind::MARK);
+    let end: FileEnd<'_> = frames.last().unwrap().decode();
+    assert_eq!(end.complete, end.reason.is_empty());
+    (marks.map(|mark| mark.3).collect(), end.reason.to_owned())
+}
+
+/// A panic in the middle of a tick, with the slot taken: its hook hands out all, without allocation.
+#[test]
+fn a_panic_in_a_tick_leaves_a_whole_file() {
+    let agent = agent(500);
+    let mut client = Client::connect(agent);
+    client.start(1_000_000);
+    let mut random = Random::new(7);
+    let mut tick = || {
+        agent.platform().fake.advance(2_000_000);
+        let registers = agent.platform().fake.stack().lay(&any_stack(&mut random));
+        agent.on_tick(Some(&registers));
+    };
+    (0..100).for_each(|_| tick());
+    static LEFT: Mutex<(Vec<u8>, u64)> = Mutex::new((Vec::new(), 0));
+    let others = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if !info
+            .payload_as_str()
+            .is_some_and(|text| text.contains("the guest crashes"))
+        {
+            return others(info);
+        }
+        let mut left = LEFT.lock().unwrap();
+        left.0.reserve_exact(1 << 20);
+        let before = CALLS.get();
+        agent.crash_dump(&mut |bytes| left.0.extend_from_slice(bytes));
+        left.1 = CALLS.get() - before;
+    }));
+    agent.platform().breaks.store(true, Ordering::Relaxed);
+    assert!(panic::catch_unwind(AssertUnwindSafe(&mut tick)).is_err());
+    let (file, allocations) = &*LEFT.lock().unwrap();
+    assert_eq!(*allocations, 0);
+    let (marks, reason) = read(file);
+    assert!(marks.iter().copied().eq(0..500));
+    assert_eq!(reason, "");
+    let frames = frames(&file[file::PREAMBLE..]);
+    let vcpu: VcpuEpoch = frames.iter().find(is(VcpuEpoch::TYPE)).unwrap().decode();
+    assert_eq!((vcpu.vcpu, vcpu.end.counters.recorded), (0, 100));
+    let nodes = frames.iter().filter(is(Nodes::TYPE));
+    let nodes: u32 = nodes.map(|run| run.decode::<Nodes<'_>>().count).sum();
+    assert_eq!(nodes, vcpu.nodes);
+    assert!(nodes >= 100, "{nodes}");
+}
+
+/// A block keeps the newest records that fit, says so, and is found by its head; one that is too small holds
+/// none, not even an older one.
+#[test]
+fn a_block_holds_the_newest_that_fit() {
+    let agent = agent(1000);
+    let mut whole = vec![0; 1 << 20];
+    let length = agent.crash_dump_into(&mut whole).unwrap();
+    let (marks, reason) = read(BlockHead::file(&whole).unwrap());
+    assert!(marks.iter().copied().eq(0..1000));
+    assert_eq!(reason, "");
+
+    let mut exact = vec![0xff; length];
+    assert_eq!(agent.crash_dump_into(&mut exact), Ok(length));
+    assert_eq!(exact, whole[..length]);
+
+    let mut block = vec![0xff; length / 2];
+    assert!(agent.crash_dump_into(&mut block).is_ok());
+    let (marks, reason) = read(BlockHead::file(&block).unwrap());
+    assert!(reason.contains("too small"), "{reason}");
+    assert!(marks.len() > 100 && marks.len() < 600, "{}", marks.len());
+    assert!(marks.iter().copied().eq(1000 - marks.len() as u64..1000));
+
+    let least = match agent.crash_dump_into(&mut block[..200]) {
+        Err(CrashDumpError::TooSmall(least)) => least,
+        Ok(length) => panic!("{length} bytes"),
+    };
+    assert!(BlockHead::file(&block).is_err(), "the older one is gone");
+    let mut block = vec![0; least + 100];
+    assert!(agent.crash_dump_into(&mut block[..least]).is_ok());
+    assert!(read(BlockHead::file(&block).unwrap()).0.is_empty());
+    for length in 0..BlockHead::LENGTH + 2 {
+        let refused = agent.crash_dump_into(&mut block[..length]);
+        assert_eq!(refused, Err(CrashDumpError::TooSmall(least)));
+    }
+}
+
+/// An agent without a ring leaves a file that says why there is so little in it.
+#[test]
+fn without_a_ring_the_file_says_so() {
+    let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(2)];
+    let agent = Agent::new(FakePlatform::new(8), CONFIG, &mut memory).unwrap();
+    let mut file = Vec::new();
+    agent.crash_dump(&mut |bytes| file.extend_from_slice(bytes));
+    let frames = frames(&file[file::PREAMBLE..]);
+    let end: FileEnd<'_> = frames.last().unwrap().decode();
+    assert!(!end.complete && end.reason.contains("ring"));
+}
