@@ -5,6 +5,7 @@ mod upcall;
 use core::mem::MaybeUninit;
 
 use unikprof_proto::message::Snapshot;
+use unikprof_proto::ring::kind;
 
 use crate::caller_table::{CallerTable, LinkedTableError};
 use crate::code_map::{CodeMap, Mapping, MappingsError};
@@ -141,6 +142,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     pub fn resume(&self) {
         self.platform.resume();
         self.gaps.fetch_add(1, Ordering::Relaxed);
+        self.note_everywhere(kind::RESUMED, 0, 0);
         let current = self.platform.vcpu();
         for (vcpu, slot) in self.slots() {
             if !slot.live().is_empty() && Some(vcpu) != current {

@@ -89,7 +89,7 @@ impl<P: Platform> Agent<'_, P> {
             client: concat!("unikprof-agent ", env!("CARGO_PKG_VERSION"), ", crash dump"),
             created_unix_ns: self.platform().wall_clock_ns().unwrap_or(0),
         });
-        let welcome: Welcome<'_> = self.welcome(role::OPEN);
+        let welcome: Welcome<'_> = self.welcome(role::OPEN, false);
         output.put(&welcome);
         for index in 0..self.config().mappings.len() {
             if let Some(mapping) = self.mapping(index) {
@@ -127,21 +127,33 @@ impl<P: Platform> Agent<'_, P> {
         });
     }
 
-    /// The counters of a vCPU as they stand, since its recording began.
+    /// The counters of a vCPU as they stand, for each recording since it began: its current epoch. Clocks
+    /// that an upcall may not ask are left out.
     fn write_counters(&self, vcpu: u32, output: &mut Output<'_>) {
         let Some(slot) = self.slot(vcpu) else {
             return;
         };
-        let mut end = self.snapshot(vcpu);
-        end.counters = slot.cells.counters.read();
-        end.tick_cycles = slot.cells.tick_cycles.load(Ordering::Relaxed);
-        output.put(&VcpuEpoch {
-            epoch: 0,
-            vcpu,
-            start: Snapshot::default(),
-            end,
-            nodes: slot.table.used(),
-        });
+        let platform = self.platform();
+        let here = platform.vcpu() == Some(vcpu);
+        for (_, lane) in slot.live().lanes() {
+            let epoch = lane.epoch();
+            let end = Snapshot {
+                at_ns: platform.now_ns(),
+                cycles: platform.cycles(),
+                running_ns: if here { platform.running_ns(vcpu) } else { 0 },
+                blocked_ns: if here { platform.blocked_ns(vcpu) } else { 0 },
+                runstate: None,
+                counters: lane.counters.read(),
+                tick_cycles: lane.tick_cycles.load(Ordering::Relaxed),
+            };
+            output.put(&VcpuEpoch {
+                epoch,
+                vcpu,
+                start: lane.boundary(epoch),
+                end,
+                nodes: slot.table.used(),
+            });
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod events;
 pub mod hosted;
 mod lane;
 mod memory;
+mod notes;
 pub mod path;
 mod platform;
 mod recorder;

@@ -38,6 +38,8 @@ pub(crate) struct SharedCells {
     names_refused: AtomicU64,
     /// Records of contexts whose vCPU is not known.
     unplaced: AtomicU64,
+    /// When the time of day was written last.
+    clock_ns: AtomicU64,
 }
 
 /// What one vCPU's ring needs beside its records.
@@ -50,6 +52,21 @@ pub(crate) struct RingCells {
     half: AtomicU64,
     /// Records that were given up.
     lost: AtomicU64,
+    /// Records before this position were forgotten: they name stacks that are gone.
+    floor: AtomicU64,
+    /// When the vCPU's times were written last, and what was stolen by then.
+    times_ns: AtomicU64,
+    stolen_ns: AtomicU64,
+}
+
+/// Whether `every_ns` have passed since it was so last; then it counts from `now_ns` on.
+fn is_due(last_ns: &AtomicU64, now_ns: u64, every_ns: u64) -> bool {
+    let last = last_ns.load(Ordering::Relaxed);
+    let is_due = last == 0 || now_ns.saturating_sub(last) >= every_ns;
+    if is_due {
+        last_ns.store(now_ns.max(1), Ordering::Relaxed);
+    }
+    is_due
 }
 
 /// All rings and the names.
@@ -146,6 +163,11 @@ impl<'m> Rings<'m> {
             .wrapping_add(u64::from(vcpu) + 1)
     }
 
+    /// Whether the time of day was not written for so long.
+    pub(crate) fn is_clock_due(&self, now_ns: u64, every_ns: u64) -> bool {
+        is_due(&self.shared.clock_ns, now_ns, every_ns)
+    }
+
     /// The names of events.
     pub(crate) fn names(&self) -> Names<'m> {
         Names {
@@ -195,7 +217,27 @@ impl<'m> Ring<'m> {
 
     /// The position of the oldest record that is held.
     pub(crate) fn oldest(&self) -> u64 {
-        self.next().saturating_sub(self.capacity())
+        let floor = self.cells.floor.load(Ordering::Relaxed);
+        self.next().saturating_sub(self.capacity()).max(floor)
+    }
+
+    /// Forgets all records.
+    pub(crate) fn forget(&self) {
+        self.cells.floor.store(self.next(), Ordering::Relaxed);
+    }
+
+    /// Whether the vCPU's times were not written for so long.
+    pub(crate) fn is_time_due(&self, now_ns: u64, every_ns: u64) -> bool {
+        is_due(&self.cells.times_ns, now_ns, every_ns)
+    }
+
+    /// What was stolen since this was asked last, of so much in all; 0 the first time.
+    pub(crate) fn stolen_since(&self, stolen_ns: u64) -> u64 {
+        let before = self.cells.stolen_ns.swap(stolen_ns, Ordering::Relaxed);
+        match before {
+            0 => 0,
+            before => stolen_ns.saturating_sub(before),
+        }
     }
 
     /// How many records were given up.

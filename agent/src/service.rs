@@ -4,6 +4,8 @@
 use core::fmt;
 
 use unikprof_proto::message::Peers;
+#[cfg(feature = "noise")]
+use unikprof_proto::ring::kind;
 
 use crate::access::Access;
 use crate::admission::{self, Place};
@@ -236,6 +238,7 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     pub fn advance(&mut self) -> Option<u64> {
         let now_ns = self.agent.platform().now_ns();
         let recorder = self.recorder.advance(self.agent, self.server.total_ns);
+        self.agent.note_times(now_ns);
         let unfinished = core::mem::take(&mut self.is_unfinished).then_some(now_ns);
         let mut next = None;
         let mut at = |deadline: u64| {
@@ -294,6 +297,10 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     /// Counts a conversation that has ended, once: for its own fault, or for the one given.
     fn count_end(&mut self, index: usize, otherwise: Option<Fault>) {
         if let Some(fault) = self.sessions[index].fault().or(otherwise) {
+            #[cfg(feature = "noise")]
+            if fault == Fault::BadKey {
+                self.agent.note_here(kind::BAD_KEY);
+            }
             fault.count(&mut self.peers);
         }
     }

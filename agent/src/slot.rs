@@ -166,6 +166,15 @@ impl Due {
         }
     }
 
+    /// A bit for each of their lanes.
+    #[inline]
+    pub(crate) fn bits(&self) -> u64 {
+        let lanes = self.0.iter().enumerate();
+        lanes.fold(0, |bits, (index, recording)| {
+            bits | u64::from(*recording != 0) << index
+        })
+    }
+
     /// The lanes of those recordings, as far as they go on.
     #[inline]
     pub(crate) fn lanes<'m>(&self, slot: Slot<'m>) -> impl Iterator<Item = (usize, &'m LaneCells)> {
@@ -257,9 +266,9 @@ impl<'m> Owned<'m> {
         &self.slot.cells.path
     }
 
-    /// Counts a walked sample for each recording that it is due to.
+    /// Counts a walked sample for each recording that it is due to; answers its stack, where there is room.
     #[inline]
-    pub(crate) fn record(&self, path: &Path<'_>, sample: Sample, due: &Due) {
+    pub(crate) fn record(&self, path: &Path<'_>, sample: Sample, due: &Due) -> Option<u32> {
         let kept = self.slot.table.keep(path);
         for (index, lane) in due.lanes(self.slot) {
             // First, so that who reads beside never sees more outcomes than ticks.
@@ -273,6 +282,7 @@ impl<'m> Owned<'m> {
                 Err(_) => add_owned(&lane.counters.overflow, 1),
             }
         }
+        kept.ok()
     }
 
     /// The vCPU has woken: counts what it blocked since the last flip, for each recording that knows of

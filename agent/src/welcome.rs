@@ -12,11 +12,11 @@ use crate::session::MAX_REQUEST;
 use crate::text::tail;
 
 impl<'m, P: Platform> Agent<'m, P> {
-    /// Who the agent is, for one who has this role.
-    pub(crate) fn welcome(&self, role: u32) -> Welcome<'m> {
+    /// Who the agent is, for one who has this role, and whether its platform tells [runstates](
+    /// Platform::runstate), which an upcall cannot ask.
+    pub(crate) fn welcome(&self, role: u32, runstate: bool) -> Welcome<'m> {
         let config = self.config();
         let platform = self.platform();
-        let runstate = (0..config.vcpus).any(|vcpu| platform.runstate(vcpu).is_some());
         let capabilities = if runstate { capability::RUNSTATE } else { 0 }
             | if config.reachable_when_busy {
                 capability::REACHABLE_WHEN_BUSY

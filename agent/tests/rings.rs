@@ -17,10 +17,10 @@ use fake::stacks::{MAPPING, Random, any_stack};
 use unikprof_agent::{
     Agent, Config, EventNameError, MAX_DEPTH, Platform, Runstate, SpanId, minimum_bytes, ring_bytes,
 };
-use unikprof_proto::code::{message_type, refusal};
+use unikprof_proto::code::{message_type, mode, refusal};
 use unikprof_proto::frame::Message;
 use unikprof_proto::message::{EventNames, Nodes, Refusal, Ring, RingEnd, RingHead, Stacks};
-use unikprof_proto::ring::{MAX_EVENT_NAME, kind};
+use unikprof_proto::ring::{MAX_EVENT_NAME, kind, outcome};
 
 /// The fake platform with two vCPUs, of which the test says on which it is.
 struct TwoVcpus {
@@ -80,6 +80,7 @@ unsafe impl Platform for TwoVcpus {
 
 const CONFIG: Config<'static> = Config {
     vcpus: 2,
+    recordings: 2,
     mappings: &[MAPPING],
     guest_name: None,
     guest_id: None,
@@ -91,7 +92,7 @@ type Block = Vec<MaybeUninit<u8>>;
 
 fn blocks(records: usize) -> (Block, Block) {
     (
-        vec![MaybeUninit::uninit(); minimum_bytes(2) + 100_000],
+        vec![MaybeUninit::uninit(); minimum_bytes(2, 2) + 100_000],
         vec![MaybeUninit::uninit(); ring_bytes(2, records)],
     )
 }
@@ -314,5 +315,121 @@ fn a_ring_of_an_unknown_vcpu_is_refused() {
         }
         let answers = client.ask(&ring_of(1), RingEnd::TYPE);
         assert_eq!(answers[0].kind, RingHead::TYPE);
+    });
+}
+
+/// What became of each tick, and when recordings began and ended, is told; the counters agree.
+#[test]
+fn the_agent_tells_of_its_recordings_ticks_and_times() {
+    with_rings(1000, |agent| {
+        let mut client = Client::connect(agent);
+        let mut random = Random::new(5);
+        let id = client.start(1_000_000);
+        let mut tick = |with_registers: bool| {
+            agent.platform().fake.advance(2_000_000);
+            let registers = agent.platform().fake.stack().lay(&any_stack(&mut random));
+            agent.on_tick(with_registers.then_some(&registers));
+        };
+        (0..50).for_each(|_| tick(true));
+        tick(false);
+        agent.on_block(None);
+        tick(true);
+        agent.on_wake();
+        agent.platform().fake.advance(1_000_000_000);
+        client.advance();
+        agent.resume();
+        client.stop();
+        let (_, records, end) = client.ring(&ring_of(0));
+        assert_eq!(end.lost, 0);
+        let told = told(&records);
+        let of = |kind: u8| told.iter().filter(move |record| record.0 == kind);
+        let numbers = |kind: u8| of(kind).map(|one| (one.2, one.3)).collect::<Vec<_>>();
+        assert_eq!(numbers(kind::BEGAN), [(id, 0)]);
+        assert_eq!(numbers(kind::ENDED), [(id, 0)]);
+        let samples: Vec<_> = of(kind::SAMPLE).collect();
+        assert_eq!(samples.len(), 50);
+        let nodes = client.stacks(&Stacks { vcpu: 0, node: 1 }).len() as u64;
+        for (index, sample) in samples.iter().enumerate() {
+            assert!((1..=nodes).contains(&sample.2), "the stack is there");
+            assert_eq!(sample.3 & 0xff, 1, "the first lane's");
+            let after = samples.get(index + 1);
+            assert!(after.is_none_or(|after| after.1 == sample.1 + 2_000_000));
+        }
+        let none = [(outcome::MASKED, 1), (outcome::IDLE, 1)];
+        assert_eq!(numbers(kind::NO_SAMPLE), none);
+        assert_eq!(of(kind::RESUMED).count(), 1);
+        let ran: Vec<_> = of(kind::RAN).map(|one| one.2).collect();
+        assert_eq!(ran.last(), Some(&agent.platform().fake.now_ns()));
+        assert_eq!(of(kind::WAITED).count(), ran.len());
+        assert_eq!(of(kind::CLOCK).count(), 1);
+        // The other vCPU has none of these ticks, but what concerns both.
+        let (_, records, _) = client.ring(&ring_of(1));
+        let kinds: Vec<u8> = records.iter().map(|(_, record)| record.kind).collect();
+        assert!(kinds.contains(&kind::BEGAN) && kinds.contains(&kind::RESUMED));
+        assert!(!kinds.contains(&kind::SAMPLE));
+    });
+}
+
+/// Samples name stacks of the table: a new recording must not give their ids to others.
+#[test]
+fn a_new_recording_leaves_the_stacks_of_older_samples() {
+    with_rings(1000, |agent| {
+        let mut client = Client::connect(agent);
+        let mut random = Random::new(5);
+        let mut record = |client: &mut Client<'_, '_, TwoVcpus>| {
+            client.start(1_000_000);
+            for _ in 0..20 {
+                agent.platform().fake.advance(2_000_000);
+                let registers = agent.platform().fake.stack().lay(&any_stack(&mut random));
+                agent.on_tick(Some(&registers));
+            }
+            client.stop();
+            client.stacks(&Stacks { vcpu: 0, node: 1 })
+        };
+        let first = record(&mut client);
+        let second = record(&mut client);
+        assert_eq!(second[..first.len()], first);
+        assert!(second.len() > first.len());
+        // Until little room is left: then what named them goes too.
+        let mut before = second.len();
+        let after = loop {
+            let after = record(&mut client).len();
+            if after < before {
+                break after;
+            }
+            before = after;
+        };
+        let (head, records, _) = client.ring(&ring_of(0));
+        assert!(head.oldest > 0 && records[0].0 >= head.oldest);
+        let stacks = told(&records);
+        let stacks = stacks.iter().filter(|one| one.0 == kind::SAMPLE);
+        let stacks: Vec<_> = stacks.map(|one| one.2).collect();
+        assert_eq!(stacks.len(), 20);
+        assert!(stacks.iter().all(|id| *id <= after as u64));
+    });
+}
+
+/// A recording of blocked time tells where the vCPU blocked, and when it woke.
+#[test]
+fn blocks_are_told_while_blocked_time_is_recorded() {
+    with_rings(300, |agent| {
+        let mut client = Client::connect(agent);
+        client.start_mode(1_000_000, mode::OFF_CPU);
+        let stack = any_stack(&mut Random::new(5));
+        let registers = agent.platform().fake.stack().lay(&stack);
+        for _ in 0..3 {
+            agent.on_block(Some(&registers));
+            agent.platform().fake.advance(500);
+            agent.on_wake();
+        }
+        let (_, records, _) = client.ring(&ring_of(0));
+        let told = told(&records);
+        let blocks: Vec<_> = told.iter().filter(|one| one.0 == kind::BLOCK).collect();
+        let wakes: Vec<_> = told.iter().filter(|one| one.0 == kind::WAKE).collect();
+        assert_eq!((blocks.len(), wakes.len()), (3, 3));
+        for (block, wake) in blocks.iter().zip(wakes) {
+            assert_eq!(wake.1 - block.1, 500);
+            assert_ne!(block.2, 0);
+        }
     });
 }

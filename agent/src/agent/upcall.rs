@@ -1,12 +1,14 @@
 //! The agent as the upcall sees it: ticks, blocking and waking.
 
 use unikprof_proto::code::{frame_code, mode};
+use unikprof_proto::ring::{SAMPLE_LATE, kind, outcome};
 
 use super::Agent;
 use crate::cells::CounterCells;
 use crate::lane::{Lookup, Sample, Times};
 use crate::path::Path;
 use crate::platform::{Platform, Registers};
+use crate::ring::Entry as RingEntry;
 use crate::sampler::Delivery;
 use crate::slot::{Due, Live, Owned, Slot};
 use crate::stack::{CodeMemory, ReadCode, StackMemory};
@@ -137,6 +139,9 @@ impl<'m, P: Platform> Agent<'m, P> {
         if live.lanes().any(|(_, lane)| lane.has_block()) {
             let cycles = self.platform.cycles();
             let times = self.all_times(vcpu);
+            if let Some(ring) = self.ring(vcpu) {
+                ring.push(self.platform.now_ns(), RingEntry::new(kind::WAKE, 0, 0));
+            }
             match slot.take_patiently() {
                 Some(owned) => owned.end_block(live, times),
                 None => {
@@ -190,6 +195,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             for (_, lane) in due.lanes(slot) {
                 lane.counters.lost.fetch_add(1, Ordering::Relaxed);
             }
+            self.write(entry, kind::NO_SAMPLE, outcome::LOST, due.bits());
             return self.charge(entry, live);
         };
         // A recording may have ended between the look and the taking: it is due no more.
@@ -201,10 +207,12 @@ impl<'m, P: Platform> Agent<'m, P> {
         };
         if slot.cells.is_blocked() {
             count(|counters| &counters.idle);
+            self.write(entry, kind::NO_SAMPLE, outcome::IDLE, due.bits());
             return self.charge(entry, live);
         }
         let Some(registers) = registers else {
             count(|counters| &counters.masked);
+            self.write(entry, kind::NO_SAMPLE, outcome::MASKED, due.bits());
             return self.charge(entry, live);
         };
         let mut path = owned.path_cells().begin();
@@ -213,7 +221,13 @@ impl<'m, P: Platform> Agent<'m, P> {
             path.push(frame_code::LATE);
         }
         let (path, walked) = self.walk(registers, slot, live, path);
-        owned.record(&path, Sample { walked, late }, due);
+        let marks = if late { SAMPLE_LATE } else { 0 };
+        match owned.record(&path, Sample { walked, late }, due) {
+            Some(stack) => {
+                self.write(entry, kind::SAMPLE, u64::from(stack), due.bits() | marks);
+            }
+            None => self.write(entry, kind::NO_SAMPLE, outcome::OVERFLOW, due.bits()),
+        }
         let (cycles, has_lost_cpu) = self.cycles_since(entry, live);
         for (_, lane) in due.lanes(slot) {
             lane.lateness_ns.add(lateness_ns);
@@ -221,6 +235,14 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
         charge_cycles(live, cycles);
         has_lost_cpu
+    }
+
+    /// Writes into the ring what has become of a tick.
+    #[inline]
+    fn write(&self, entry: &Entry, kind: u8, first: u64, second: u64) {
+        if let Some(ring) = self.ring(entry.vcpu) {
+            ring.push(entry.now_ns, RingEntry::new(kind, first, second));
+        }
     }
 
     /// Walks the stack of `registers` as the recordings ask.
@@ -261,7 +283,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         registers: Option<&Registers>,
     ) {
         let cycles = self.platform.cycles();
-        let mut noted = false;
+        let mut noted = None;
         for (_, lane) in live.lanes().filter(|(_, lane)| lane.misses_block()) {
             let stack = match (&owned, registers) {
                 (Some(owned), Some(registers)) => {
@@ -275,9 +297,13 @@ impl<'m, P: Platform> Agent<'m, P> {
                 _ => 0,
             };
             lane.open_block(stack, self.all_times(vcpu));
-            noted = true;
+            noted = Some(stack);
         }
-        if noted {
+        if let Some(stack) = noted {
+            if let Some(ring) = self.ring(vcpu) {
+                let block = RingEntry::new(kind::BLOCK, u64::from(stack), 0);
+                ring.push(self.platform.now_ns(), block);
+            }
             self.charge_since(cycles, live);
         }
     }

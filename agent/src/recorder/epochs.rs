@@ -1,6 +1,7 @@
 //! Epochs: the counts that a flip has set apart, until a client has them safe.
 
 use unikprof_proto::code::refusal;
+use unikprof_proto::ring::kind;
 
 use super::recording::{Mark, Phase, Recording};
 use super::{Outcome, Refused};
@@ -174,6 +175,7 @@ impl Recording {
         self.epochs.waiting += 1;
         if last {
             self.phase = Phase::Finished;
+            agent.note_everywhere(kind::ENDED, self.id(), self.lane() as u64);
         }
         true
     }

@@ -2,6 +2,7 @@
 
 use unikprof_proto::code::{refusal, start_flag, state};
 use unikprof_proto::message::{Counters, Start};
+use unikprof_proto::ring::kind;
 
 use super::{Outcome, RETRY_NS, Refused, Waiting};
 use crate::agent::Agent;
@@ -205,6 +206,7 @@ impl Recording {
         now_ns: u64,
         server_ns: u64,
     ) -> Option<u64> {
+        let alone = alone && agent.may_forget_stacks();
         let Settings {
             started_ns,
             duration_ns,
@@ -277,7 +279,7 @@ impl Recording {
         self.settings.started_ns = now_ns;
         self.gaps_before = agent.gaps();
         if alone {
-            agent.slots().for_each(|(_, slot)| slot.table.clear());
+            agent.forget_stacks();
         }
         let epoch = self.epochs.begin(self.id, alone);
         self.set_mark(agent, epoch, server_ns);
@@ -304,6 +306,7 @@ impl Recording {
             slot.begin(self.lane, &begin, &agent.snapshot(vcpu));
             agent.platform().kick(vcpu);
         }
+        agent.note_everywhere(kind::BEGAN, self.id, self.lane as u64);
     }
 
     /// Finishes the end of a recording that ticks were in the way of; answers whether none is left.

@@ -93,7 +93,7 @@ fn head<P: Platform>(
     let head = RingHead {
         vcpu,
         capacity: ring.capacity(),
-        oldest: reader.end().saturating_sub(ring.capacity()),
+        oldest: ring.oldest().min(reader.end()),
         next: reader.end(),
         now_ns,
         wall_clock_ns: agent.platform().wall_clock_ns(),

@@ -71,7 +71,7 @@ impl Reader {
     /// A reader of what is in the ring now, from `position` and `since_ns` on.
     pub(crate) fn new(ring: &Ring<'_>, now_ns: u64, position: u64, since_ns: u64) -> Self {
         let end = ring.next();
-        let oldest = end.saturating_sub(ring.capacity());
+        let oldest = ring.oldest().min(end);
         let mut reader = Self {
             position: position.clamp(oldest, end),
             end,

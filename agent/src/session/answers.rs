@@ -1,22 +1,18 @@
 //! What a session answers: who the agent is, what the recorder does, and epochs, frame by frame.
 
-use unikprof_proto::code::{capability, histogram, message_type, role};
+use unikprof_proto::code::{histogram, message_type, role};
 use unikprof_proto::frame::HEADER;
 use unikprof_proto::message::{
-    Epoch, EpochEnd, Histogram, MAX_BUILD_ID, MAX_PATH, Mapping, Nodes, RecordingStatus, Status,
-    VcpuEpoch, Welcome,
+    Epoch, EpochEnd, Histogram, Nodes, RecordingStatus, Status, VcpuEpoch,
 };
 
-use super::{Context, MAX_REQUEST, OUTPUT, Series, Session};
+use super::{Context, OUTPUT, Series, Session};
 use crate::agent::Agent;
-use crate::caller_table::CallerTable;
 use crate::cells::HistogramCells;
-use crate::path::MAX_DEPTH;
 use crate::platform::Platform;
-use crate::recorder::{MAX_PERIOD_NS, MIN_PERIOD_NS, Recording, Waiting};
+use crate::recorder::{Recording, Waiting};
 use crate::sampler::late_threshold_ns;
 use crate::table::Column;
-use crate::text::tail;
 
 /// What a [`Nodes`] frame needs beside its payload.
 const NODES_OVERHEAD: usize = HEADER + 40;
@@ -24,37 +20,10 @@ const NODES_OVERHEAD: usize = HEADER + 40;
 impl Session {
     pub(super) fn welcome<P: Platform>(&mut self, context: &Context<'_, '_, P>) {
         let agent = context.agent;
-        let config = agent.config();
-        let platform = agent.platform();
-        let runstate = (0..config.vcpus).any(|vcpu| platform.runstate(vcpu).is_some());
-        let capabilities = if runstate { capability::RUNSTATE } else { 0 }
-            | if config.reachable_when_busy {
-                capability::REACHABLE_WHEN_BUSY
-            } else {
-                0
-            };
+        let mut vcpus = 0..agent.config().vcpus;
+        let runstate = vcpus.any(|vcpu| agent.platform().runstate(vcpu).is_some());
         self.series = Series::Mapping(0);
-        self.send(&Welcome {
-            agent_version: env!("CARGO_PKG_VERSION"),
-            architecture: ARCHITECTURE,
-            platform: tail(config.platform_name, MAX_PATH),
-            guest_name: config.guest_name.map(|name| tail(name, MAX_PATH)),
-            guest_id: config.guest_id.map(|id| tail(id, MAX_PATH)),
-            vcpus: config.vcpus,
-            mappings: config.mappings.len() as u32,
-            monotonic_ns: context.now_ns,
-            wall_clock_ns: platform.wall_clock_ns(),
-            capabilities,
-            min_period_ns: MIN_PERIOD_NS,
-            max_period_ns: MAX_PERIOD_NS,
-            max_depth: MAX_DEPTH as u32,
-            max_request: MAX_REQUEST as u32,
-            memory_bytes: agent.memory_bytes(),
-            nodes_per_vcpu: agent.nodes_per_vcpu() as u32,
-            caller_rows: agent.callers().map_or(0, CallerTable::room),
-            caller_table: agent.callers().and_then(CallerTable::checksum),
-            role: self.role.unwrap_or(role::OPEN),
-        });
+        self.send(&agent.welcome(self.role.unwrap_or(role::OPEN), runstate));
     }
 
     pub(super) fn status<P: Platform>(&mut self, context: &Context<'_, '_, P>) {
@@ -167,18 +136,8 @@ impl Session {
         } else {
             Series::None
         };
-        if let (Some(mapping), Some(code_base)) =
-            (mappings.get(index), agent.code().code_base(index))
-        {
-            let build_id = mapping.build_id;
-            self.send(&Mapping {
-                start: mapping.start,
-                end: mapping.end,
-                file_offset: mapping.file_offset,
-                code_base,
-                build_id: &build_id[..build_id.len().min(MAX_BUILD_ID)],
-                path: tail(mapping.path, MAX_PATH),
-            });
+        if let Some(mapping) = agent.mapping(index) {
+            self.send(&mapping);
         }
     }
 
@@ -305,10 +264,3 @@ impl Session {
         self.send(&EpochEnd { epoch, samples });
     }
 }
-
-#[cfg(target_arch = "x86_64")]
-const ARCHITECTURE: &str = "x86_64";
-#[cfg(target_arch = "aarch64")]
-const ARCHITECTURE: &str = "aarch64";
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-compile_error!("the agent walks stacks of x86_64 and aarch64");

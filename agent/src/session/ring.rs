@@ -4,7 +4,7 @@ use unikprof_proto::code::{message_type, refusal};
 use unikprof_proto::frame::{self, FrameError};
 use unikprof_proto::message::{EventNames, Ring, Stacks};
 
-use super::{Context, OUTPUT, Phase, Session};
+use super::{Context, FRAME, OUTPUT, Phase, Session};
 use crate::platform::Platform;
 use crate::ring::{Answer, OVERHEAD};
 use crate::text::Text;
@@ -55,7 +55,7 @@ impl Session {
             return false;
         };
         let mut payload = [0; OUTPUT - OVERHEAD];
-        let room = &mut self.output[self.output_end..];
+        let room = &mut self.output[self.output_end..FRAME + OUTPUT];
         match answer.encode(context.agent, rings, &mut payload, room) {
             Ok((length, next)) => {
                 self.output_end += length;

@@ -4,12 +4,12 @@
     reason = "each program that includes this uses a part of it"
 )]
 
-use unikprof_agent::{Agent, Platform, Service, SessionId};
+use unikprof_agent::{Access, Agent, Platform, Service, SessionId};
 use unikprof_proto::code::{message_type, mode};
 use unikprof_proto::frame::{self, Frame, Message};
 use unikprof_proto::message::{
-    EventName, EventNames, EventNamesEnd, Nodes, Refusal, Ring, RingEnd, RingHead, RingRun, Stacks,
-    Start, Started,
+    Acknowledge, Acknowledged, EventName, EventNames, EventNamesEnd, Nodes, Pending, Refusal, Ring,
+    RingEnd, RingHead, RingRun, Stacks, Start, Started, Stop,
 };
 use unikprof_proto::ring::{Record, decode, kind};
 use unikprof_proto::{nodes, preamble};
@@ -69,7 +69,7 @@ pub(crate) struct Client<'a, 'm, P: Platform> {
 
 impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
     pub(crate) fn connect(agent: &'a Agent<'m, P>) -> Self {
-        let mut service = Service::new(agent).unwrap();
+        let mut service = Service::new(agent, Access::Open).unwrap();
         let session = service.open().unwrap();
         let mut client = Self { service, session };
         client.send(&preamble::encode(preamble::OPEN));
@@ -88,18 +88,39 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
         answers
     }
 
-    pub(crate) fn start(&mut self, period_ns: u64) {
+    /// Starts a recording of running time; answers its id.
+    pub(crate) fn start(&mut self, period_ns: u64) -> u64 {
+        self.start_mode(period_ns, mode::CPU)
+    }
+
+    pub(crate) fn start_mode(&mut self, period_ns: u64, mode: u32) -> u64 {
         let start = Start {
             name: "test",
             period_ns,
-            mode: mode::CPU,
+            mode,
             depth: 128,
             duration_ns: 0,
             delay_ns: 0,
             flags: 0,
             caller_table: None,
+            max_age_ns: 0,
+            max_bytes: 0,
         };
-        self.ask(&start, Started::TYPE);
+        let answers = self.ask(&start, Started::TYPE);
+        answers[0].decode::<Started>().recording
+    }
+
+    /// Ends the recording and forgets it.
+    pub(crate) fn stop(&mut self) {
+        let answers = self.ask(&Stop { recording: 0 }, Pending::TYPE);
+        let epoch = answers[0].decode::<Pending>().first_epoch;
+        self.ask(&Acknowledge { epoch }, Acknowledged::TYPE);
+        self.advance();
+    }
+
+    /// As a guest's loop does.
+    pub(crate) fn advance(&mut self) {
+        self.service.advance();
     }
 
     pub(crate) fn ring(&mut self, request: &Ring) -> (RingHead, Vec<(u64, Record)>, RingEnd) {
