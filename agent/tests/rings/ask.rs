@@ -21,6 +21,11 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// The length of its body in bytes.
+    pub(crate) fn length(&self) -> usize {
+        self.body.len()
+    }
+
     pub(crate) fn decode<'a, M: Message<'a>>(&'a self) -> M {
         let Self { kind, body } = self;
         frame::decode(&Frame { kind: *kind, body }).unwrap()

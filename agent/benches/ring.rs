@@ -1,0 +1,235 @@
+//! The ring: what an event costs, what it adds to a tick, and what a record takes.
+//!
+//! ```text
+//! cargo bench -p unikprof-agent --bench ring
+//! ```
+//!
+//! Calls are serialised: a fence before and after each, and runs of them are timed, because the cycle counter
+//! of some machines goes in steps. The clocks asked take no time.
+#![allow(unsafe_code, clippy::unwrap_used)]
+
+#[path = "../tests/rings/ask.rs"]
+mod ask;
+#[path = "harness/cycles.rs"]
+mod cycles;
+#[path = "../tests/fake/mod.rs"]
+mod fake;
+#[path = "harness/run.rs"]
+mod run;
+
+use std::arch::x86_64::{_mm_lfence, _mm_mfence};
+use std::hint::black_box;
+use std::mem::MaybeUninit;
+
+use ask::{Client, told};
+use cycles::{Clock, HEADING, Timing};
+use fake::platform::FakePlatform;
+use fake::stacks::{MAPPING, Random, Stack, stack};
+use unikprof_agent::{Agent, Config, EventName, Platform, Registers};
+use unikprof_proto::frame::{HEADER, Message};
+use unikprof_proto::message::{Ring, RingEnd};
+use unikprof_proto::ring::kind;
+
+/// Events timed at once.
+const RUN: usize = 64;
+const CALLS: usize = 5_000;
+const MEBIBYTE: usize = 1 << 20;
+
+fn main() {
+    if !run::asked_to_measure() {
+        return;
+    }
+    let clock = Clock::calibrate();
+    println!("{}", clock.describe());
+    println!("{HEADING}");
+    events(&clock);
+    ticks(&clock);
+    room();
+}
+
+const CONFIG: Config<'static> = Config {
+    vcpus: 1,
+    recordings: 1,
+    mappings: &[MAPPING],
+    guest_name: None,
+    guest_id: None,
+    platform_name: "fake",
+    reachable_when_busy: false,
+};
+
+/// An agent with a ring of 1 MiB, or without one.
+fn with_agent<T>(ring: bool, work: impl FnOnce(&Agent<'_, FakePlatform>) -> T) -> T {
+    let mut memory = vec![MaybeUninit::uninit(); MEBIBYTE];
+    let mut block = vec![MaybeUninit::uninit(); if ring { MEBIBYTE } else { 0 }];
+    let agent = Agent::new(FakePlatform::new(32), CONFIG, &mut memory).unwrap();
+    work(&agent.with_ring(&mut block))
+}
+
+fn fence() {
+    // SAFETY: every x86-64 has it, and it touches no memory.
+    unsafe { _mm_lfence() };
+}
+
+/// One event each of 256 names, with a fence after each; the fences alone are taken off.
+fn events(clock: &Clock) {
+    with_agent(true, |agent| {
+        let names: Vec<EventName> = (0..256)
+            .map(|id| agent.event_name(&format!("event {id}")).unwrap())
+            .collect();
+        let mut random = Random::new(3);
+        let order: Vec<EventName> = (0..4096)
+            .map(|_| names[random.below(256) as usize])
+            .collect();
+        let of = |call: usize, index: usize| order[(call * RUN + index) % order.len()];
+        let each = |call: usize, work: &dyn Fn(EventName, usize)| {
+            for index in 0..RUN {
+                work(of(call, index), index);
+                fence();
+            }
+        };
+        let timings = clock.series(
+            CALLS,
+            |_| agent.platform().advance(1000),
+            [
+                &mut |call| {
+                    each(call, &|name, _| {
+                        black_box(name);
+                    })
+                },
+                &mut |call| each(call, &|name, index| agent.mark(name, index as u64)),
+                &mut |call| each(call, &|name, index| agent.counter(name, index as i64)),
+                &mut |call| each(call, &|name, _| drop(agent.span(name))),
+            ],
+        );
+        let [fences, mark, counter, span] = timings;
+        for (name, timing) in [
+            ("mark, 256 names", mark),
+            ("counter, 256 names", counter),
+            ("span, its begin and its end", span),
+        ] {
+            println!("{name:<38} {}", a_call(timing, fences));
+        }
+    });
+}
+
+/// One of a run, without its share of the fences.
+fn a_call(timing: Timing, fences: Timing) -> Timing {
+    let a_call = |ns: f64| (ns - fences.p50) / RUN as f64;
+    Timing {
+        p50: a_call(timing.p50),
+        p99: a_call(timing.p99),
+        max: a_call(timing.max),
+        noise: timing.noise / RUN as f64,
+    }
+}
+
+/// All of `on_tick` on known stacks of 32 frames, in turns with and without a ring.
+fn ticks(clock: &Clock) {
+    const PERIOD_NS: u64 = 1_000_000;
+    let mut random = Random::new(11);
+    let stacks: Vec<Stack> = (0..RUN).map(|_| stack(&mut random, 32)).collect();
+    with_agent(false, |without| {
+        with_agent(true, |with| {
+            let prepared = [without, with].map(|agent| {
+                let mut client = Client::connect(agent);
+                client.start(PERIOD_NS);
+                let lay = |stack: &Stack| agent.platform().stack().lay(stack);
+                let registers: Vec<Registers> = stacks.iter().map(lay).collect();
+                (agent, registers, client)
+            });
+            let [(_, first, _), (_, second, _)] = &prepared;
+            let tick = |agent: &Agent<'_, FakePlatform>, registers: &[Registers], call: usize| {
+                black_box(agent.on_tick(Some(&registers[call % RUN])));
+            };
+            let [without_ns, with_ns] = clock.series(
+                4 * CALLS,
+                |call| {
+                    for agent in [without, with] {
+                        agent.platform().advance(2 * PERIOD_NS);
+                        agent.platform().stack().lay(&stacks[call % RUN]);
+                    }
+                    // SAFETY: a fence touches nothing.
+                    unsafe { _mm_mfence() };
+                },
+                [&mut |call| tick(without, first, call), &mut |call| {
+                    tick(with, second, call)
+                }],
+            );
+            println!("{:<38} {without_ns}", "on_tick without a ring");
+            println!("{:<38} {with_ns}", "on_tick with a ring");
+            // Many ticks at once: between the steps of the counter.
+            let many = |agent: &Agent<'_, FakePlatform>, registers: &Registers| {
+                for _ in 0..RUN {
+                    agent.platform().advance(2 * PERIOD_NS);
+                    black_box(agent.on_tick(Some(registers)));
+                    fence();
+                }
+            };
+            let [without_ns, with_ns] = clock.series(
+                CALLS,
+                |call| {
+                    for agent in [without, with] {
+                        agent.platform().stack().lay(&stacks[call % RUN]);
+                    }
+                },
+                [&mut |call| many(without, &first[call % RUN]), &mut |call| {
+                    many(with, &second[call % RUN])
+                }],
+            );
+            let added = (with_ns.p50 - without_ns.p50) / RUN as f64;
+            let noise = with_ns.noise.max(without_ns.noise) / RUN as f64;
+            println!("a ring adds to a tick, in runs of {RUN}: {added:.1} ns, spread {noise:.1}");
+        });
+    });
+}
+
+/// What a mebibyte holds of a recording at 97 Hz, and what its records take on the wire.
+fn room() {
+    const PERIOD_NS: u64 = 1_000_000_000 / 97;
+    with_agent(true, |agent| {
+        let mut random = Random::new(11);
+        let stacks: Vec<Stack> = (0..2000).map(|_| stack(&mut random, 26)).collect();
+        let mut client = Client::connect(agent);
+        client.start(PERIOD_NS);
+        // Longer than it holds.
+        for sample in 0..97 * 60 * 20 {
+            let left_ns = agent
+                .deadline()
+                .map_or(0, |at_ns| at_ns - agent.platform().now_ns());
+            agent.platform().advance(left_ns + random.below(50_000));
+            let registers = agent
+                .platform()
+                .stack()
+                .lay(&stacks[random.below(2000) as usize]);
+            agent.on_tick(Some(&registers));
+            client.advance();
+            if sample % 1000 == 0 {
+                // A client that asks nothing is given up.
+                client.names();
+            }
+        }
+        let request = Ring {
+            vcpu: 0,
+            position: 0,
+            since_ns: 0,
+        };
+        let bytes: usize = client
+            .ask(&request, RingEnd::TYPE)
+            .iter()
+            .map(|frame| HEADER + frame.length())
+            .sum();
+        let (head, records, _) = client.ring(&request);
+        let told = told(&records);
+        let samples = told.iter().filter(|one| one.0 == kind::SAMPLE).count();
+        let span_ns = told[told.len() - 1].1 - told[0].1;
+        println!(
+            "1 MiB: {} records, of them {samples} samples, over {:.1} minutes at {:.0} Hz; {:.1} bytes of memory and \
+             {:.1} on the wire a record",
+            head.capacity,
+            span_ns as f64 / 60e9,
+            samples as f64 / (span_ns as f64 / 1e9),
+            MEBIBYTE as f64 / head.capacity as f64,
+            bytes as f64 / told.len() as f64,
+        );
+    });
+}
