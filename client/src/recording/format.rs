@@ -1,7 +1,7 @@
 //! The bytes that only files have; their structures are the protocol's.
 
-pub use unikprof_proto::file::{FileEnd, FileHeader, MAGIC, VERSION};
 pub(super) use unikprof_proto::file::PREAMBLE;
+pub use unikprof_proto::file::{FileEnd, FileHeader, MAGIC, VERSION};
 pub(crate) use unikprof_proto::file::{preamble, versions};
 
 /// The longest reason kept, in bytes.
