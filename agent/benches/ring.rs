@@ -94,7 +94,7 @@ fn events(clock: &Clock) {
                 &mut |call| {
                     each(call, &|name, _| {
                         black_box(name);
-                    })
+                    });
                 },
                 &mut |call| each(call, &|name, index| agent.mark(name, index as u64)),
                 &mut |call| each(call, &|name, index| agent.counter(name, index as i64)),
@@ -152,7 +152,7 @@ fn ticks(clock: &Clock) {
                     unsafe { _mm_mfence() };
                 },
                 [&mut |call| tick(without, first, call), &mut |call| {
-                    tick(with, second, call)
+                    tick(with, second, call);
                 }],
             );
             println!("{:<38} {without_ns}", "on_tick without a ring");
@@ -173,7 +173,7 @@ fn ticks(clock: &Clock) {
                     }
                 },
                 [&mut |call| many(without, &first[call % RUN]), &mut |call| {
-                    many(with, &second[call % RUN])
+                    many(with, &second[call % RUN]);
                 }],
             );
             let added = (with_ns.p50 - without_ns.p50) / RUN as f64;
