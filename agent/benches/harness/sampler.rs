@@ -38,7 +38,7 @@ impl Sampler {
     }
 
     pub(crate) fn table(&self) -> Table<'_> {
-        Table::new(&self.nodes, &self.index, &self.used)
+        Table::new(&self.nodes, &self.index, &[], &self.used)
     }
 
     /// What a tick does with the interrupted registers once it has taken the slot.
@@ -59,7 +59,7 @@ impl Sampler {
         let path = self.cells.begin();
         let (path, walked) = walk(registers, Some(&stack), guide, MAX_DEPTH, path);
         black_box(walked);
-        black_box(self.table().count(&path, Column::of(0)).is_ok());
+        black_box(self.table().count(&path, Column::of(0, 0)).is_ok());
     }
 }
 
