@@ -68,14 +68,16 @@ pub struct Config {
     pub signal: i32,
     /// Memory for a caller table, which clients send; 10 bytes a row. 0: the agent takes none.
     pub caller_table_bytes: usize,
+    /// The memory for the rings, in bytes: what happened when, and the program's own events. 0: none.
+    pub ring_bytes: usize,
     /// A caller table that is linked into the program, as `unikprof-client caller-table` makes it: it is
     /// there before a client has sent one.
     pub linked_caller_table: Option<&'static [u8]>,
 }
 
 impl Config {
-    /// One vCPU, 2 MiB for stacks of up to four recordings, 1 MiB for a caller table, any free
-    /// port on loopback, SIGPROF.
+    /// One vCPU, 2 MiB for stacks of up to four recordings, 1 MiB for a caller table and as much for a
+    /// ring, any free port on loopback, SIGPROF.
     pub fn new(access: Access<'static>) -> Self {
         Self {
             access,
@@ -87,6 +89,7 @@ impl Config {
             guest_id: None,
             signal: libc::SIGPROF,
             caller_table_bytes: 1 << 20,
+            ring_bytes: 1 << 20,
             linked_caller_table: None,
         }
     }
@@ -196,9 +199,12 @@ pub fn start(config: Config) -> Result<Guest, Error> {
     };
     let callers: &'static mut [MaybeUninit<u8>] =
         Vec::leak(std::vec![MaybeUninit::uninit(); config.caller_table_bytes]);
+    let ring: &'static mut [MaybeUninit<u8>] =
+        Vec::leak(std::vec![MaybeUninit::uninit(); config.ring_bytes]);
     let mut agent = Agent::new(platform, agent_config, memory)
         .map_err(Error::Start)?
-        .with_caller_memory(callers);
+        .with_caller_memory(callers)
+        .with_ring(ring);
     if let Some(table) = config.linked_caller_table {
         agent
             .install_caller_table(table)

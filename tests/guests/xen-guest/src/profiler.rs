@@ -29,6 +29,9 @@ const MEMORY: usize = 4 << 20;
 /// Memory for a caller table: room for an image several times as large.
 const CALLERS: usize = caller_table_bytes(20_000);
 
+/// A vCPU's records of some minutes.
+const RING: usize = 1 << 20;
+
 type GuestPlatform = XenPlatform<CountedCalls>;
 type GuestTicks = Ticks<'static, 'static, CountedCalls>;
 
@@ -101,7 +104,8 @@ impl Profiler {
         let agent = match Agent::new(platform(), config, memory) {
             Ok(agent) => {
                 let callers = Box::leak(Box::<[u8]>::new_uninit_slice(CALLERS));
-                &*Box::leak(Box::new(agent.with_caller_memory(callers)))
+                let ring = Box::leak(Box::<[u8]>::new_uninit_slice(RING));
+                &*Box::leak(Box::new(agent.with_caller_memory(callers).with_ring(ring)))
             }
             Err(error) => {
                 println!("xen-guest: no profiler: {error}");
