@@ -89,7 +89,7 @@ fn many_stacks() {
             MAX_DEPTH,
             cells.begin(),
         );
-        let counted = Table::new(&nodes, &index, &used).count(&path, Column::of(0));
+        let counted = Table::new(&nodes, &index, &[], &used).count(&path, Column::of(0, 0));
         black_box(counted.is_ok());
         path.len()
     };
@@ -162,7 +162,7 @@ fn measure() {
         // SAFETY: the frames from here to the thread's first, which are live.
         let stack = unsafe { StackMemory::new(bounds.clone()) };
         let (path, _) = walk(&registers, Some(&stack), &guide, MAX_DEPTH, cells.begin());
-        let counted = Table::new(&nodes, &index, &used).count(&path, Column::of(0));
+        let counted = Table::new(&nodes, &index, &[], &used).count(&path, Column::of(0, 0));
         black_box(counted.is_ok());
         path.len()
     };
