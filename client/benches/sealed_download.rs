@@ -89,7 +89,12 @@ fn session(script: Script, access: Access) -> Result<Session, Box<dyn std::error
 fn download(session: &mut Session) -> Result<f64, Box<dyn std::error::Error>> {
     let mut bytes = Bytes(0);
     let began = Instant::now();
-    record::fetch(session, Request::Copy, Path::new("/dev/null"), &mut bytes)?;
+    record::fetch(
+        session,
+        Request::Copy { recording: 0 },
+        Path::new("/dev/null"),
+        &mut bytes,
+    )?;
     Ok(bytes.0 as f64 / 1e6 / began.elapsed().as_secs_f64())
 }
 

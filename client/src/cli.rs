@@ -16,6 +16,7 @@ mod names;
 mod outputs;
 mod report;
 mod screen;
+mod status;
 mod values;
 
 use std::ffi::OsString;

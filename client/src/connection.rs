@@ -348,6 +348,6 @@ fn broken(doing: &'static str, waited: Duration, source: io::Error) -> Connectio
 
 /// Whether this client knows what a message of this type is.
 pub(crate) fn is_known(kind: u16) -> bool {
-    use unikprof_proto::code::message_type::{HANDSHAKE, HANDSHAKE_REPLY, HELLO, REFUSAL};
-    (HELLO..=HANDSHAKE).contains(&kind) || (REFUSAL..=HANDSHAKE_REPLY).contains(&kind)
+    use unikprof_proto::code::message_type::{EVENT_NAMES, EVENT_NAMES_END, HELLO, REFUSAL};
+    (HELLO..=EVENT_NAMES).contains(&kind) || (REFUSAL..=EVENT_NAMES_END).contains(&kind)
 }

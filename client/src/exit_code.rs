@@ -13,6 +13,7 @@
 //! | 8 | the recording is incomplete; what arrived was kept |
 //! | 9 | `doctor` found something bad |
 //! | 10 | the agent asks for a key, does not accept the one given, or does not allow it the request |
+//! | 11 | no recording has the name given, or there are several and none was named |
 //! | 130 | interrupted; nothing was kept |
 
 /// Done.
@@ -38,5 +39,7 @@ pub const UNTRUSTWORTHY: u8 = 9;
 /// The agent asks for a key, does not accept the one given, or does not allow it the request; or it is
 /// not the agent that the key is for.
 pub const KEY: u8 = 10;
+/// No recording in the guest has the name given, or there are several and none was named.
+pub const NO_SUCH_RECORDING: u8 = 11;
 /// Interrupted; nothing was kept.
 pub const INTERRUPTED: u8 = 130;

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use unikprof_proto::code::state;
 
 use crate::printable::Printable;
-use crate::record::{Event, Observer, RecorderStatus};
+use crate::record::{Event, Observer, RecorderStatus, RecordingStatus};
 
 /// A line that follows the recording, with its samples, its rate and what was not recorded.
 ///
@@ -51,7 +51,7 @@ impl ProgressLine {
         self.bar.finish_and_clear();
     }
 
-    fn running(&self, status: &RecorderStatus) {
+    fn running(&self, status: &RecordingStatus, recorder: &RecorderStatus) {
         if status.duration_ns != 0 && self.bar.length().is_none() {
             self.bar.set_length(status.duration_ns / 1_000_000);
             self.bar.set_style(style("{spinner} [{bar:24}] {msg}"));
@@ -59,7 +59,7 @@ impl ProgressLine {
         let elapsed = status.elapsed();
         self.bar
             .set_position(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
-        self.bar.set_message(message(status));
+        self.bar.set_message(message(status, recorder));
     }
 
     fn say(&self, text: &str) {
@@ -74,7 +74,10 @@ impl ProgressLine {
 impl Observer for ProgressLine {
     fn event(&mut self, event: Event<'_>) {
         match event {
-            Event::Running(status) => self.running(status),
+            Event::Running {
+                recording,
+                recorder,
+            } => self.running(recording, recorder),
             Event::Stopping if self.stopping => {}
             Event::Stopping => {
                 self.stopping = true;
@@ -101,8 +104,8 @@ impl Drop for ProgressLine {
     }
 }
 
-fn message(status: &RecorderStatus) -> String {
-    let RecorderStatus { counters, .. } = status;
+fn message(status: &RecordingStatus, recorder: &RecorderStatus) -> String {
+    let counters = &status.counters;
     if status.state == state::DELAYED {
         let left = status.delay_left().as_secs_f64();
         return format!("`{}` begins in {left:.0} s", Printable(&status.name));
@@ -124,7 +127,9 @@ fn message(status: &RecorderStatus) -> String {
     ] {
         text.push_str(&format!("  {what} {count}"));
     }
-    if let Some(used) = (status.nodes_used.saturating_mul(100)).checked_div(status.nodes_capacity) {
+    if let Some(used) =
+        (recorder.nodes_used.saturating_mul(100)).checked_div(recorder.nodes_capacity)
+    {
         text.push_str(&format!("  table {used} % full"));
     }
     text

@@ -37,8 +37,8 @@ pub use error::RecordError;
 pub use session::{Patience, Session};
 pub(crate) use settings::rate_text;
 pub use settings::{DEFAULT_NAME, DEFAULT_RATE_HZ, Mode, Settings, Unwind};
-pub use status::RecorderStatus;
 pub(crate) use status::peer_words;
+pub use status::{MOST_RECORDINGS, Names, RecorderStatus, RecordingStatus};
 
 use crate::connection::ConnectionError;
 
@@ -49,7 +49,12 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub enum Event<'a> {
     /// The recording goes on; this is how far it is.
-    Running(&'a RecorderStatus),
+    Running {
+        /// The recording.
+        recording: &'a RecordingStatus,
+        /// The recorder, which may hold others beside it.
+        recorder: &'a RecorderStatus,
+    },
     /// The user asked to stop: what was sampled so far is fetched.
     Stopping,
     /// This much of the counts has arrived.
@@ -107,8 +112,8 @@ pub fn record(
     collect(session, Request::Stop { recording }, writer, observer)
 }
 
-/// Ends whichever recording there is, or takes what it has counted so far and leaves it running,
-/// and writes that to `path`.
+/// Ends a recording, or takes what it has counted so far and leaves it running, and writes that to
+/// `path`.
 ///
 /// # Errors
 /// [`RecordError`] where nothing could be kept.
@@ -129,11 +134,14 @@ fn watch(
     observer: &mut dyn Observer,
 ) -> Result<(), RecordError> {
     loop {
-        let status = session.check(observer)?;
-        if status.recording != recording || status.state == state::IDLE {
+        let recorder = session.check(observer)?;
+        let Some(status) = recorder.by_id(recording) else {
             return Err(RecordError::Gone { recording });
-        }
-        observer.event(Event::Running(&status));
+        };
+        observer.event(Event::Running {
+            recording: status,
+            recorder: &recorder,
+        });
         if status.state == state::FINISHED {
             return Ok(());
         }

@@ -244,7 +244,7 @@ fn agents_that_break_the_protocol_are_told_so() {
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
     foreign(4, &["expected a welcome", "found a status"], |stream| {
-        greeted(stream, &peer::encode(&peer::status(true)));
+        greeted(stream, &peer::encode(&peer::status()));
     });
     // Stops in the middle of its mappings and says nothing more.
     let only_welcome = peer::welcome(&Script::default(), 1)[0].clone();
@@ -280,7 +280,8 @@ fn info_and_check_tell_what_there_is() {
     assert_eq!(info["mappings"][0]["start"], 0x10_0000);
     let (status, _) = expect(0, &["connect", "--json", &address, "check"], here.path());
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
-    assert_eq!(status["state"], "finished");
+    assert_eq!(status["recordings"][0]["state"], "finished");
+    assert_eq!(status["nodes_capacity"], 8192);
     let (started, _) = expect(
         0,
         &["connect", &address, "start", "--name", "n"],

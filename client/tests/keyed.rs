@@ -194,7 +194,7 @@ fn a_view_key_looks_and_takes_a_copy_and_nothing_else() {
     let mut session = session(&peer);
     assert_eq!(session.agent().role, role::VIEW);
     session.check(&mut ()).unwrap();
-    record::fetch(&mut session, Request::Copy, &path, &mut ()).unwrap();
+    record::fetch(&mut session, Request::Copy { recording: 0 }, &path, &mut ()).unwrap();
     whole(&path, &script);
     assert!(
         !peer
@@ -230,7 +230,8 @@ fn where_nothing_waits_there_is_nothing_to_copy() {
         });
         let path = directory.path().join("r.unikprof");
         let mut session = session(&peer);
-        let error = record::fetch(&mut session, Request::Copy, &path, &mut ()).unwrap_err();
+        let error = record::fetch(&mut session, Request::Copy { recording: 0 }, &path, &mut ())
+            .unwrap_err();
         assert!(matches!(error, RecordError::NothingWaits { .. }), "{error}");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }

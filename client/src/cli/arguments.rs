@@ -141,8 +141,8 @@ pub(super) enum ConnectWord {
     Record(RecordArguments),
     /// Start a recording and leave it running in the guest
     Start(StartArguments),
-    /// Tell what the recorder does, and how full it is
-    Check,
+    /// Tell which recordings there are, since when, how full they are and what was dropped
+    Check(CheckArguments),
     /// Download what the recording counted since the last dump; it goes on
     Dump(FetchArguments),
     /// Download a copy of what waits to be fetched and change nothing in the guest
@@ -186,6 +186,13 @@ pub(super) struct StartArguments {
     pub(super) settings: SettingsArguments,
     #[command(flatten)]
     pub(super) names: NameArguments,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CheckArguments {
+    /// Only this recording, and all that is known of it
+    #[arg(long, value_name = "NAME", value_parser = values::name)]
+    pub(super) name: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -242,6 +249,8 @@ impl SettingsArguments {
             depth: self.depth,
             duration_ns,
             delay_ns: self.delay_ns,
+            max_age_ns: 0,
+            max_bytes: 0,
             discard: self.discard,
             fixed_interval: self.fixed_interval,
             unwind: self.unwind,

@@ -12,6 +12,7 @@ use super::json;
 use super::names::{self, NameArguments};
 use super::outputs::{Plan, ReportOutput, Target};
 use super::print;
+use super::status;
 use crate::caller_table::{self, Prepared};
 use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
@@ -54,7 +55,7 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     };
     match arguments.word {
         ConnectWord::Info => conversation.info(),
-        ConnectWord::Check => conversation.check(),
+        ConnectWord::Check(arguments) => conversation.check(arguments.name.as_deref()),
         ConnectWord::Start(arguments) => conversation.start(&arguments, &symbolizer),
         ConnectWord::Record(arguments) => conversation.record(&arguments, &symbolizer),
         ConnectWord::Stop(arguments) => {
@@ -63,7 +64,9 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
         ConnectWord::Dump(arguments) => {
             conversation.fetch(Request::Dump { recording: 0 }, &arguments, &symbolizer)
         }
-        ConnectWord::Fetch(arguments) => conversation.fetch(Request::Copy, &arguments, &symbolizer),
+        ConnectWord::Fetch(arguments) => {
+            conversation.fetch(Request::Copy { recording: 0 }, &arguments, &symbolizer)
+        }
     }
 }
 
@@ -75,7 +78,7 @@ impl ConnectWord {
             | ConnectWord::Dump(arguments)
             | ConnectWord::Fetch(arguments) => Some(&arguments.names),
             ConnectWord::Start(arguments) => Some(&arguments.names),
-            ConnectWord::Info | ConnectWord::Check => None,
+            ConnectWord::Info | ConnectWord::Check(_) => None,
         }
     }
 }
@@ -94,11 +97,20 @@ impl Conversation {
         })
     }
 
-    fn check(&mut self) -> Result<(), Failure> {
-        let status = self.session.check(&mut ())?;
-        print(match self.json {
-            true => json::status(&status, &self.session),
-            false => describe::status(&status, &self.session),
+    fn check(&mut self, name: Option<&str>) -> Result<(), Failure> {
+        let mut found = self.session.check(&mut ())?;
+        let one = match name {
+            None => None,
+            Some(name) => Some(found.find(Some(name))?.clone()),
+        };
+        print(match (self.json, one) {
+            (true, None) => json::status(&found, &self.session),
+            (true, Some(one)) => {
+                found.recordings = vec![one];
+                json::status(&found, &self.session)
+            }
+            (false, None) => status::all(&found, &self.session),
+            (false, Some(one)) => status::one(&one, &found, &self.session),
         })
     }
 

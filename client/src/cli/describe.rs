@@ -5,16 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use unikprof_proto::code::{start_flag, state};
-use unikprof_proto::message::Peers;
 
 use crate::agent_info::role_name;
 use crate::connection::Address;
 use crate::printable::Printable;
 use crate::profile::{Mapping, Mode, Unit};
-use crate::record::{RecorderStatus, Session, Settings, peer_words, rate_text};
+use crate::record::{Session, Settings, rate_text};
 use crate::recording::Recording;
-use crate::report::units::amount_with_unit;
 
 /// Who the agent is.
 pub(super) fn info(session: &Session) -> String {
@@ -94,117 +91,14 @@ pub(super) fn info(session: &Session) -> String {
     out
 }
 
-/// What the recorder does.
-pub(super) fn status(status: &RecorderStatus, session: &Session) -> String {
-    let mut rows = Rows::default();
-    let c = &status.counters;
-    rows.add("state", state_text(status));
-    if status.recording != 0 {
-        rows.add(
-            "recording",
-            format!("{} `{}`", status.recording, Printable(&status.name)),
-        );
-        let interval = match status.flags & start_flag::FIXED_INTERVAL {
-            0 => "random intervals",
-            _ => "fixed intervals",
-        };
-        rows.add(
-            "sampling",
-            format!(
-                "mode {}, {} Hz, {interval}, {} frames",
-                status.mode(),
-                rate_text(status.period_ns),
-                status.depth
-            ),
-        );
-        rows.add(
-            "ticks",
-            format!(
-                "{} = recorded {} + overflow {} + lost {} + masked {} + idle {}",
-                c.ticks, c.recorded, c.overflow, c.lost, c.masked, c.idle
-            ),
-        );
-        rows.add(
-            "of recorded",
-            format!(
-                "late {}, truncated {}, broken {}",
-                c.late, c.truncated, c.broken
-            ),
-        );
-        rows.add(
-            "callers",
-            format!(
-                "by table {}, by bytes {}, by frame pointer {}, mixed {}",
-                c.by_table, c.by_bytes, c.by_frame_pointer, c.mixed
-            ),
-        );
-        if c.blocks != 0 {
-            let unit = status.mode().unit();
-            rows.add(
-                "blocked",
-                format!(
-                    "{} in {} blocks, {} not counted",
-                    amount_with_unit(c.blocked, unit),
-                    c.blocks,
-                    amount_with_unit(c.blocked_overflow, unit)
-                ),
-            );
-        }
-        rows.add("outside", format!("early {}", c.early));
-        rows.add(
-            "table",
-            format!(
-                "{} of {} stack nodes used",
-                status.nodes_used, status.nodes_capacity
-            ),
-        );
-    }
-    rows.add(
-        "waiting",
-        match status.epochs {
-            0 => "nothing to be fetched".into(),
-            1 => format!("epoch {}, to be fetched", status.first_epoch),
-            epochs => format!("{epochs} epochs from {}, to be fetched", status.first_epoch),
-        },
-    );
-    rows.add(
-        "agent",
-        format!(
-            "{} open, {} of network work, the longest piece {}",
-            counted(status.sessions.into(), "session"),
-            duration(status.server_ns),
-            duration(status.server_longest_ns)
-        ),
-    );
-    rows.add("turned off", peers(&status.peers));
-    rows.add("access", access(session));
-    rows.0
-}
-
 /// What this client may do, and who can read along.
-fn access(session: &Session) -> String {
+pub(super) fn access(session: &Session) -> String {
     match session.key() {
         Some(key) => format!(
             "role {} by key {key}; sealed",
             role_name(session.agent().role)
         ),
         None => "open: no key was asked for, and everything travels in the clear".into(),
-    }
-}
-
-/// What became of connections that were refused or cut.
-fn peers(peers: &Peers) -> String {
-    let mut parts: Vec<String> = peer_words(peers)
-        .into_iter()
-        .filter(|(count, _)| *count != 0)
-        .map(|(count, words)| format!("{count} {words}"))
-        .collect();
-    if peers.not_allowed != 0 {
-        parts.push(counted(peers.not_allowed, "request") + " not allowed to the role");
-    }
-    match parts.is_empty() {
-        true => "no connection was refused or cut".into(),
-        false => format!("since the agent started: {}", parts.join(", ")),
     }
 }
 
@@ -291,35 +185,10 @@ pub(super) fn recorded(recording: &Recording, files: &[PathBuf], has_names: bool
 }
 
 /// `1 session`, `2 sessions`.
-fn counted(count: u64, what: &str) -> String {
+pub(super) fn counted(count: u64, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),
         _ => format!("{count} {what}s"),
-    }
-}
-
-fn state_text(status: &RecorderStatus) -> String {
-    let name = status.state_name();
-    match (status.state, status.left()) {
-        (state::DELAYED, _) => {
-            format!(
-                "{name}: begins in {:.1} s",
-                status.delay_left().as_secs_f64()
-            )
-        }
-        (state::RECORDING, Some(left)) => format!(
-            "{name} for {:.1} s, {:.1} s left",
-            status.elapsed().as_secs_f64(),
-            left.as_secs_f64()
-        ),
-        (state::RECORDING, None) => {
-            format!(
-                "{name} for {:.1} s, until stopped",
-                status.elapsed().as_secs_f64()
-            )
-        }
-        (state::FINISHED, _) => format!("{name}: `stop` fetches it"),
-        _ => name.into(),
     }
 }
 
@@ -341,10 +210,10 @@ fn mapping_text(mapping: &Mapping) -> String {
 
 /// Labels and values, one below the other.
 #[derive(Default)]
-struct Rows(String);
+pub(super) struct Rows(pub(super) String);
 
 impl Rows {
-    fn add(&mut self, label: &str, value: impl AsRef<str>) {
+    pub(super) fn add(&mut self, label: &str, value: impl AsRef<str>) {
         let _ = writeln!(self.0, "{label:<12} {}", value.as_ref());
     }
 }
@@ -354,7 +223,7 @@ fn yes(is: bool, yes: &'static str, no: &'static str) -> &'static str {
 }
 
 /// A length of time with as much as people read of it.
-fn duration(ns: u64) -> String {
+pub(super) fn duration(ns: u64) -> String {
     let rounded = match ns {
         0..1_000_000 => ns,
         1_000_000..10_000_000_000 => ns / 1_000_000 * 1_000_000,
@@ -363,6 +232,6 @@ fn duration(ns: u64) -> String {
     humantime::format_duration(Duration::from_nanos(rounded)).to_string()
 }
 
-fn timestamp(unix_ns: u64) -> Option<Timestamp> {
+pub(super) fn timestamp(unix_ns: u64) -> Option<Timestamp> {
     Timestamp::from_nanosecond(i128::from(unix_ns)).ok()
 }

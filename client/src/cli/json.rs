@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use unikprof_proto::code::start_flag;
 
 use crate::agent_info::role_name;
-use crate::record::{RecorderStatus, Session, Settings};
+use crate::record::{RecorderStatus, RecordingStatus, Session, Settings};
 use crate::recording::{Completeness, Recording};
 
 /// Who the agent is, for programs.
@@ -51,31 +51,17 @@ pub(super) fn info(session: &Session) -> String {
     }))
 }
 
-/// What the recorder does, for programs.
+/// What the recorder does, for programs: `recordings`, and beside it the agent's own part.
 pub(super) fn status(status: &RecorderStatus, session: &Session) -> String {
-    let (c, peers) = (&status.counters, &status.peers);
+    let peers = &status.peers;
+    let recordings: Vec<Value> = status.recordings.iter().map(recording).collect();
     pretty(&json!({
-        "state": status.state_name(),
-        "recording": status.recording,
-        "name": status.name,
-        "mode": status.mode,
-        "period_ns": status.period_ns,
-        "depth": status.depth,
-        "fixed_interval": status.flags & start_flag::FIXED_INTERVAL != 0,
+        "recordings": recordings,
+        "max_recordings": status.max_recordings,
         "now_ns": status.now_ns,
-        "started_ns": status.started_ns,
-        "duration_ns": status.duration_ns,
-        "counters": {
-            "ticks": c.ticks, "recorded": c.recorded, "overflow": c.overflow, "lost": c.lost,
-            "masked": c.masked, "idle": c.idle, "early": c.early, "late": c.late,
-            "truncated": c.truncated, "broken": c.broken, "by_table": c.by_table,
-            "by_bytes": c.by_bytes, "by_frame_pointer": c.by_frame_pointer, "mixed": c.mixed,
-            "blocks": c.blocks, "blocked": c.blocked, "blocked_overflow": c.blocked_overflow,
-        },
         "nodes_used": status.nodes_used,
         "nodes_capacity": status.nodes_capacity,
-        "first_epoch": status.first_epoch,
-        "epochs": status.epochs,
+        "ring_capacity": status.ring_capacity,
         "role": role_name(session.agent().role),
         "sealed": session.key().is_some(),
         "key": session.key().map(|key| key.to_string()),
@@ -89,6 +75,33 @@ pub(super) fn status(status: &RecorderStatus, session: &Session) -> String {
         "server_ns": status.server_ns,
         "server_longest_ns": status.server_longest_ns,
     }))
+}
+
+fn recording(one: &RecordingStatus) -> Value {
+    let c = &one.counters;
+    json!({
+        "recording": one.recording,
+        "name": one.name,
+        "state": one.state_name(),
+        "mode": one.mode,
+        "period_ns": one.period_ns,
+        "depth": one.depth,
+        "fixed_interval": one.flags & start_flag::FIXED_INTERVAL != 0,
+        "started_ns": one.started_ns,
+        "duration_ns": one.duration_ns,
+        "max_age_ns": one.max_age_ns,
+        "max_bytes": one.max_bytes,
+        "dropped": one.dropped(),
+        "counters": {
+            "ticks": c.ticks, "recorded": c.recorded, "overflow": c.overflow, "lost": c.lost,
+            "masked": c.masked, "idle": c.idle, "early": c.early, "late": c.late,
+            "truncated": c.truncated, "broken": c.broken, "by_table": c.by_table,
+            "by_bytes": c.by_bytes, "by_frame_pointer": c.by_frame_pointer, "mixed": c.mixed,
+            "blocks": c.blocks, "blocked": c.blocked, "blocked_overflow": c.blocked_overflow,
+        },
+        "first_epoch": one.first_epoch,
+        "epochs": one.epochs,
+    })
 }
 
 /// That a recording was started, for programs.

@@ -335,6 +335,13 @@ pub(crate) fn message_name(kind: u16) -> String {
         types::TABLE_READY => "leave to send a caller table",
         types::TABLE_INSTALLED => "a caller table installed",
         types::HANDSHAKE_REPLY => "the answer to a handshake",
+        types::RECORDING_STATUS => "a recording's status",
+        types::RING_HEAD => "the head of a ring",
+        types::RING_RUN => "records of a ring",
+        types::RING_END => "the end of a ring",
+        types::STACKS_END => "the end of the stacks",
+        types::EVENT_NAME => "the name of an event",
+        types::EVENT_NAMES_END => "the end of the names of events",
         _ => return format!("a message of type {kind:#06x}"),
     };
     name.into()

@@ -8,7 +8,7 @@ use super::stack_checks::{callers, cut_so_far};
 use super::{Answers, image_checks, peer_checks};
 use crate::printable::Printable;
 use crate::profile::{Counters, Unwind};
-use crate::record::{RecorderStatus, Settings, rate_text};
+use crate::record::{RecorderStatus, RecordingStatus, Settings, rate_text};
 use crate::report::units::{amount_with_unit, duration, grouped, percent};
 use crate::symbols::SymbolError;
 
@@ -30,21 +30,33 @@ pub(super) fn of(answers: &Answers<'_>, wrong_image: Option<Option<&SymbolError>
         reachable(agent),
         caller_table(answers),
         limits(answers),
-        recorder(status),
     ];
-    if status.recording != 0 {
+    match status.recordings.as_slice() {
+        [] => checks.push(idle()),
+        recordings => checks.extend(recordings.iter().map(recorder)),
+    }
+    if !status.recordings.is_empty() {
         checks.push(room(status));
-        let counters = counters_of(status);
-        checks.extend([
+    }
+    for one in &status.recordings {
+        let counters = counters_of(one);
+        let mut own = vec![
             lost(&counters),
             overflow(&counters, None),
             masked(&counters),
             late_so_far(&counters),
-        ]);
-        checks.extend(cut_so_far(&counters, status.depth));
+        ];
+        own.extend(cut_so_far(&counters, one.depth));
         if counters.recorded != 0 {
-            checks.push(callers_so_far(status, &counters));
+            own.push(callers_so_far(one, &counters));
         }
+        if status.recordings.len() > 1 {
+            for check in &mut own {
+                check.finding = format!("`{}`: {}", Printable(&one.name), check.finding);
+            }
+        }
+        let name = |check: Check| check.of_recording(&one.name);
+        checks.extend(own.into_iter().map(name));
     }
     checks.push(peer_checks::server(answers));
     checks.push(peer_checks::peers(&status.peers));
@@ -234,7 +246,11 @@ fn limits(answers: &Answers<'_>) -> Check {
         .count("nodes_per_vcpu", agent.nodes_per_vcpu.into())
 }
 
-fn recorder(status: &RecorderStatus) -> Check {
+fn idle() -> Check {
+    Check::new("recorder", Verdict::Good, "nothing is recorded")
+}
+
+fn recorder(status: &RecordingStatus) -> Check {
     let name = Printable(&status.name);
     let waits = match status.epochs {
         0 => String::new(),
@@ -242,11 +258,6 @@ fn recorder(status: &RecorderStatus) -> Check {
         epochs => format!("; {epochs} epochs wait to be fetched"),
     };
     match status.state {
-        state::IDLE => Check::new(
-            "recorder",
-            Verdict::Good,
-            format!("nothing is recorded{waits}"),
-        ),
         state::DELAYED | state::RECORDING => Check::new(
             "recorder",
             Verdict::Good,
@@ -261,20 +272,28 @@ fn recorder(status: &RecorderStatus) -> Check {
         state::FINISHED => Check::new(
             "recorder",
             Verdict::Look,
-            format!("`{name}` has ended and waits: a new recording is refused until it is fetched"),
+            format!(
+                "`{name}` has ended and waits: it takes a recording's place until it is fetched"
+            ),
         ),
         _ => Check::new(
             "recorder",
             Verdict::Look,
-            format!("state {} is unknown to this client", status.state),
+            format!(
+                "`{name}` is in state {}, which is unknown to this client",
+                status.state
+            ),
         ),
     }
     .advise(match status.state {
-        state::FINISHED => "`connect ADDR stop` fetches it, `start --discard` throws it away",
+        state::FINISHED => {
+            "`connect ADDR stop --name NAME` fetches it, with `--discard` throws it away"
+        }
         _ => "use a newer client",
     })
     .count("state", status.state.into())
     .count("epochs", status.epochs.into())
+    .of_recording(&status.name)
 }
 
 fn room(status: &RecorderStatus) -> Check {
@@ -308,7 +327,7 @@ fn late_so_far(counters: &Counters) -> Check {
     check
 }
 
-fn callers_so_far(status: &RecorderStatus, counters: &Counters) -> Check {
+fn callers_so_far(status: &RecordingStatus, counters: &Counters) -> Check {
     // The status does not tell of a table, but only one can have answered.
     let has_table = counters.by_table != 0;
     let unwind = match status.flags & unikprof_proto::code::start_flag::UNWIND_TABLE {
@@ -326,7 +345,7 @@ fn callers_so_far(status: &RecorderStatus, counters: &Counters) -> Check {
     check
 }
 
-fn counters_of(status: &RecorderStatus) -> Counters {
+fn counters_of(status: &RecordingStatus) -> Counters {
     let c = &status.counters;
     Counters {
         ticks: c.ticks,

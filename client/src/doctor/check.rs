@@ -62,6 +62,8 @@ pub struct Check {
     pub advice: Option<String>,
     /// The numbers it comes from, by stable names.
     pub figures: Vec<(&'static str, Figure)>,
+    /// The recording it is about, where an agent was asked and the check is not about the agent itself.
+    pub recording: Option<String>,
 }
 
 impl Check {
@@ -72,7 +74,15 @@ impl Check {
             finding: finding.into(),
             advice: None,
             figures: Vec::new(),
+            recording: None,
         }
+    }
+
+    /// Says which of an agent's recordings it is about.
+    #[must_use]
+    pub(super) fn of_recording(mut self, name: &str) -> Check {
+        self.recording = Some(name.to_owned());
+        self
     }
 
     /// Adds what to do, unless nothing is to be done.

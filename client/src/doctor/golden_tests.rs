@@ -15,6 +15,7 @@ use crate::profile::{
     Cost, Counters, Distribution, Frame, Mapping, Mode, ProfileBuilder, RecordingInfo, Runstate,
     SpecialFrame, Unwind, VcpuStats,
 };
+use crate::record::{RecorderStatus, RecordingStatus};
 use crate::recording::Completeness;
 use crate::report::golden_tests::{FIB, MAIN, PARSE, POLL, symbolized};
 use crate::symbols::Images;
@@ -524,21 +525,12 @@ fn absurd_recordings_are_judged_without_a_panic() {
 
 fn idle() -> RecorderStatus {
     RecorderStatus {
-        state: state::IDLE,
-        recording: 0,
-        name: String::new(),
-        mode: 0,
-        period_ns: 0,
-        depth: 0,
-        flags: 0,
+        recordings: Vec::new(),
+        max_recordings: 4,
         now_ns: 5_000_000_000,
-        started_ns: 0,
-        duration_ns: 0,
-        counters: message::Counters::default(),
         nodes_used: 0,
         nodes_capacity: 32_768,
-        first_epoch: 0,
-        epochs: 0,
+        ring_capacity: 0,
         sessions: 1,
         peers: message::Peers::default(),
         server_ns: 7_000_000,
@@ -546,14 +538,21 @@ fn idle() -> RecorderStatus {
     }
 }
 
-fn recording() -> RecorderStatus {
-    RecorderStatus {
-        state: state::RECORDING,
+fn nightly() -> RecordingStatus {
+    RecordingStatus {
         recording: 4,
+        lane: 0,
         name: "nightly".into(),
+        state: state::RECORDING,
+        mode: 0,
         period_ns: 1_000_000,
         depth: 128,
+        flags: 0,
+        now_ns: 5_000_000_000,
         started_ns: 1_000_000_000,
+        duration_ns: 0,
+        max_age_ns: 0,
+        max_bytes: 0,
         counters: message::Counters {
             ticks: 4_000,
             recorded: 4_000,
@@ -561,6 +560,14 @@ fn recording() -> RecorderStatus {
             by_bytes: 100,
             ..message::Counters::default()
         },
+        first_epoch: 0,
+        epochs: 0,
+    }
+}
+
+fn recording() -> RecorderStatus {
+    RecorderStatus {
+        recordings: vec![nightly()],
         nodes_used: 900,
         ..idle()
     }
@@ -692,19 +699,21 @@ fn what_a_recorder_does_is_told() {
     use Verdict::{Bad, Look};
     type Spoil = fn(&mut RecorderStatus);
     let cases: [(&str, Verdict, &str, Spoil); 10] = [
-        ("recorder", Look, "`connect ADDR stop`", |s| {
-            s.state = state::FINISHED;
+        ("recorder", Look, "`connect ADDR stop --name", |s| {
+            s.recordings[0].state = state::FINISHED;
         }),
-        ("recorder", Look, "state 77", |s| s.state = 77),
+        ("recorder", Look, "state 77", |s| s.recordings[0].state = 77),
         ("room", Look, "dump", |s| s.nodes_used = 30_000),
         ("room", Bad, "100.0 %", |s| s.nodes_used = s.nodes_capacity),
-        ("lost", Look, "(40)", |s| s.counters.lost = 40),
+        ("lost", Look, "(40)", |s| s.recordings[0].counters.lost = 40),
         ("overflow", Bad, "more memory", |s| {
-            s.counters.overflow = 400;
+            s.recordings[0].counters.overflow = 400;
         }),
-        ("late", Look, "(100)", |s| s.counters.late = 100),
+        ("late", Look, "(100)", |s| {
+            s.recordings[0].counters.late = 100
+        }),
         ("frame pointers", Bad, "(1,000)", |s| {
-            s.counters.broken = 1_000;
+            s.recordings[0].counters.broken = 1_000;
         }),
         ("server", Look, "the longest piece 11.0 ms", |s| {
             s.server_longest_ns = 11_000_000;

@@ -11,7 +11,8 @@
 //! }
 //! ```
 //!
-//! Checks and figures may be added, and texts may change; names stay.
+//! A check about one of an agent's recordings has its name in `recording`. Checks and figures may be
+//! added, and texts may change; names stay.
 
 use serde_json::{Map, Value, json};
 
@@ -32,13 +33,17 @@ impl Diagnosis {
                     .iter()
                     .map(|(name, figure)| ((*name).to_owned(), json!(figure)))
                     .collect();
-                json!({
+                let mut object = json!({
                     "name": check.name,
                     "verdict": check.verdict,
                     "finding": check.finding,
                     "advice": check.advice,
                     "figures": figures,
-                })
+                });
+                if let (Some(name), Value::Object(fields)) = (&check.recording, &mut object) {
+                    fields.insert("recording".to_owned(), json!(name));
+                }
+                object
             })
             .collect();
         json!({

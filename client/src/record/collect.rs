@@ -18,7 +18,7 @@ const MOST_ROUNDS: u32 = 64;
 const MOST_LOOKS: u32 = 10;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
-/// What brings counts out of the recorder; a recording 0 is whichever there is.
+/// What brings counts out of the recorder; a recording 0 is the only one there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
     /// End the recording and take what it has counted.
@@ -32,7 +32,10 @@ pub enum Request {
         recording: u64,
     },
     /// Take a copy of what waits to be fetched, and change nothing in the guest.
-    Copy,
+    Copy {
+        /// The recording's id.
+        recording: u64,
+    },
 }
 
 /// Fetches everything that waits, writes it and, but for a copy, acknowledges it.
@@ -60,13 +63,15 @@ pub(super) fn collect(
         Request::Dump { recording } => collector.rounds(|connection| {
             connection.ask(&Dump { recording }, PENDING, "dumping the recording")
         }),
-        Request::Copy => collector.copy(),
+        Request::Copy { recording } => collector.copy(recording),
     };
     match collected {
         Ok(()) => Ok(collector.outcome(None)),
         Err(error) => collector.keep(error),
     }
 }
+
+const NO_COUNTS: RecordError = RecordError::NothingToFetch;
 
 const PENDING: &str = "a list of pending epochs";
 
@@ -115,10 +120,17 @@ impl Collector<'_> {
     }
 
     /// Fetches the epochs that wait, as far as they go, and leaves them there.
-    fn copy(&mut self) -> Result<(), RecordError> {
+    fn copy(&mut self, recording: u64) -> Result<(), RecordError> {
         let mut next = 0;
         for look in 0..MOST_LOOKS {
-            let status = self.session.check(self.observer)?;
+            let recorder = self.session.check(self.observer)?;
+            let Some(status) = recorder.by_id(recording) else {
+                match (self.arrived, recording) {
+                    (true, _) => break,
+                    (false, 0) => return Err(recorder.find(None).err().unwrap_or(NO_COUNTS)),
+                    (false, _) => return Err(RecordError::Gone { recording }),
+                }
+            };
             let end = status.first_epoch.saturating_add(status.epochs.into());
             let first = status.first_epoch.max(next);
             let is_new = first < end;

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::status::{MOST_RECORDINGS, Names};
 use crate::connection::ConnectionError;
 use crate::exit_code;
 use crate::output::OutputError;
+use crate::printable::Printable;
 use crate::recording::EpochError;
 
 /// Why a recording could not be made, or not wholly.
@@ -79,13 +81,35 @@ pub enum RecordError {
     /// The agent holds counts that it does not hand out.
     #[error("the agent broke the protocol: it has counts that it does not let fetch")]
     NothingToFetch,
+    /// The agent says that it has more recordings than any agent can have.
+    #[error(
+        "the agent broke the protocol: it tells of {count} recordings, at most {MOST_RECORDINGS} are read"
+    )]
+    TooManyTold {
+        /// How many.
+        count: u32,
+    },
+    /// There is no such recording.
+    #[error("{}", no_such(wanted.as_deref(), there))]
+    NoSuchRecording {
+        /// Its name; `None`: whichever there is.
+        wanted: Option<String>,
+        /// Those that there are.
+        there: Names,
+    },
+    /// There are several recordings, and none was named.
+    #[error("several recordings are in the guest: {there}; say which one with --name")]
+    WhichRecording {
+        /// Those that there are.
+        there: Names,
+    },
     /// There is nothing to take a copy of.
     #[error(
-        "nothing waits to be fetched: the recorder is {state}. Counts wait once a recording's duration has \
+        "nothing waits to be fetched: the recording is {state}. Counts wait once a recording's duration has \
          passed; before that, `dump` and `stop` fetch them, which takes a key with the role `control`"
     )]
     NothingWaits {
-        /// What the recorder is at.
+        /// What it is at.
         state: &'static str,
     },
     /// The recording file could not be written.
@@ -103,8 +127,13 @@ impl RecordError {
             }
             RecordError::StillRunning { source, .. } => source.exit_code(),
             RecordError::Limit { .. } | RecordError::NothingWaits { .. } => exit_code::REFUSED,
+            RecordError::NoSuchRecording { .. } | RecordError::WhichRecording { .. } => {
+                exit_code::NO_SUCH_RECORDING
+            }
             RecordError::NoCallerTable => exit_code::USAGE,
-            RecordError::ShortRequests { .. } => exit_code::PROTOCOL,
+            RecordError::ShortRequests { .. } | RecordError::TooManyTold { .. } => {
+                exit_code::PROTOCOL
+            }
             RecordError::Epoch(_) | RecordError::NothingToFetch => exit_code::PROTOCOL,
             RecordError::Output(error) => error.exit_code(),
         }
@@ -128,5 +157,15 @@ impl RecordError {
                 source: Box::new(source),
             },
         }
+    }
+}
+
+fn no_such(wanted: Option<&str>, there: &Names) -> String {
+    match wanted {
+        Some(name) => format!(
+            "no recording in the guest is called `{}`; there: {there}",
+            Printable(name)
+        ),
+        None => "there is no recording in the guest; `start` begins one".into(),
     }
 }

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use unikprof_proto::code::refusal;
-use unikprof_proto::message::{Acknowledge, Acknowledged, Check, Started, Status};
+use unikprof_proto::message::{Acknowledge, Acknowledged, Check, RecordingStatus, Started, Status};
 
 use super::approach::{Approach, Waits};
+use super::status::MOST_RECORDINGS;
 use super::upload::upload;
 use super::{Event, Observer, RecordError, RecorderStatus, Settings};
 use crate::agent_info::AgentInfo;
@@ -209,15 +210,24 @@ impl Session {
         Ok(connection.ask(&request, "the start of a recording", DOING)?)
     }
 
-    /// Asks what the recorder is at.
+    /// Asks what the recorder is at, and each of its recordings.
     ///
     /// # Errors
     /// [`RecordError`].
     pub fn check(&mut self, observer: &mut dyn Observer) -> Result<RecorderStatus, RecordError> {
+        const DOING: &str = "asking for the recorder's state";
         self.persist(observer, |connection, _| {
-            let status: Status<'_> =
-                connection.ask(&Check {}, "a status", "asking for the recorder's state")?;
-            Ok(RecorderStatus::new(&status))
+            let status: Status = connection.ask(&Check {}, "a status", DOING)?;
+            let count = status.recordings;
+            if count > MOST_RECORDINGS {
+                return Err(Attempt::Failed(RecordError::TooManyTold { count }));
+            }
+            let mut found = RecorderStatus::new(&status);
+            for _ in 0..count {
+                let one: RecordingStatus<'_> = connection.answer("a recording's status", DOING)?;
+                found.add(&one);
+            }
+            Ok(found)
         })
     }
 

@@ -68,6 +68,10 @@ pub struct Settings {
     pub duration_ns: u64,
     /// How long to wait before, in ns.
     pub delay_ns: u64,
+    /// How far back a dump's records of the ring need to go, in ns; 0 = as far as there are any.
+    pub max_age_ns: u64,
+    /// How many bytes of records a dump needs to hold, the newest; 0 = all.
+    pub max_bytes: u64,
     /// Throw away a finished recording that nobody fetched.
     pub discard: bool,
     /// Sample at fixed intervals: for comparison only, a load in step with them fools it.
@@ -90,6 +94,8 @@ impl Default for Settings {
             depth: None,
             duration_ns: 0,
             delay_ns: 0,
+            max_age_ns: 0,
+            max_bytes: 0,
             discard: false,
             fixed_interval: false,
             unwind: Unwind::default(),
@@ -145,6 +151,8 @@ impl Settings {
                 | flag(self.fixed_interval, start_flag::FIXED_INTERVAL)
                 | flag(by_table, start_flag::UNWIND_TABLE),
             caller_table,
+            max_age_ns: self.max_age_ns,
+            max_bytes: self.max_bytes,
         })
     }
 }

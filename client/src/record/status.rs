@@ -1,21 +1,54 @@
-//! What the recorder in the guest is at.
+//! What the recorder in the guest is at: the agent's own part, and each of its recordings.
 
+use std::fmt;
 use std::time::Duration;
 
 use unikprof_proto::code::state;
-use unikprof_proto::message::{Counters, Peers, Status};
+use unikprof_proto::message::{self, Counters, Peers, Status};
 
+use super::RecordError;
+use crate::printable::Printable;
 use crate::profile::Mode;
 
-/// A [`Status`], owned.
+/// The most recordings that are read of one agent; those of this version hold four.
+pub const MOST_RECORDINGS: u32 = 64;
+
+/// What an agent's recorder is at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecorderStatus {
-    /// See [`unikprof_proto::code::state`].
-    pub state: u32,
-    /// The recording's id; 0 where there is none.
+    /// The recordings there are, in the agent's order.
+    pub recordings: Vec<RecordingStatus>,
+    /// How many there can be at a time.
+    pub max_recordings: u32,
+    /// The guest's monotonic clock at the answer.
+    pub now_ns: u64,
+    /// Stack nodes in use, all vCPUs.
+    pub nodes_used: u64,
+    /// Stack nodes there is room for, all vCPUs.
+    pub nodes_capacity: u64,
+    /// Records that each vCPU's ring has room for; 0: there is no ring.
+    pub ring_capacity: u64,
+    /// Open sessions, the asking one included.
+    pub sessions: u32,
+    /// What came of connections that were refused or cut since the agent started.
+    pub peers: Peers,
+    /// Time of the agent's own network work since it started, in ns.
+    pub server_ns: u64,
+    /// The longest single piece of that work, in ns.
+    pub server_longest_ns: u64,
+}
+
+/// What one recording is at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordingStatus {
+    /// The recording's id.
     pub recording: u64,
+    /// Its lane: which bit it has in the ring's samples.
+    pub lane: u32,
     /// Its name.
     pub name: String,
+    /// See [`unikprof_proto::code::state`].
+    pub state: u32,
     /// See [`unikprof_proto::code::mode`].
     pub mode: u32,
     /// Its mean sampling period in ns of running time.
@@ -30,24 +63,33 @@ pub struct RecorderStatus {
     pub started_ns: u64,
     /// Asked duration in ns; 0 = until stopped.
     pub duration_ns: u64,
+    /// How far back a dump's records need to go, in ns; 0 = as far as there are any.
+    pub max_age_ns: u64,
+    /// How many bytes of records a dump needs to hold; 0 = all.
+    pub max_bytes: u64,
     /// All vCPUs' counters since the recording began.
     pub counters: Counters,
-    /// Stack nodes in use.
-    pub nodes_used: u64,
-    /// Stack nodes there is room for.
-    pub nodes_capacity: u64,
     /// The first epoch that waits to be fetched.
     pub first_epoch: u64,
     /// How many epochs wait.
     pub epochs: u32,
-    /// Open sessions, the asking one included.
-    pub sessions: u32,
-    /// What came of connections that were refused or cut since the agent started.
-    pub peers: Peers,
-    /// Time of the agent's own network work since it started, in ns.
-    pub server_ns: u64,
-    /// The longest single piece of that work, in ns.
-    pub server_longest_ns: u64,
+}
+
+/// Recordings by their names, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names(Vec<String>);
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("none");
+        }
+        for (at, name) in self.0.iter().enumerate() {
+            let comma = if at == 0 { "" } else { ", " };
+            write!(f, "{comma}`{}`", Printable(name))?;
+        }
+        Ok(())
+    }
 }
 
 /// The connections that were refused or cut, each kind in words.
@@ -63,23 +105,15 @@ pub(crate) fn peer_words(peers: &Peers) -> [(u64, &'static str); 6] {
 }
 
 impl RecorderStatus {
-    pub(super) fn new(status: &Status<'_>) -> RecorderStatus {
+    /// The agent's part; its recordings are still to be added.
+    pub(super) fn new(status: &Status) -> RecorderStatus {
         RecorderStatus {
-            state: status.state,
-            recording: status.recording,
-            name: status.name.into(),
-            mode: status.mode,
-            period_ns: status.period_ns,
-            depth: status.depth,
-            flags: status.flags,
+            recordings: Vec::new(),
+            max_recordings: status.max_recordings,
             now_ns: status.now_ns,
-            started_ns: status.started_ns,
-            duration_ns: status.duration_ns,
-            counters: status.counters,
             nodes_used: status.nodes_used,
             nodes_capacity: status.nodes_capacity,
-            first_epoch: status.first_epoch,
-            epochs: status.epochs,
+            ring_capacity: status.ring_capacity,
             sessions: status.sessions,
             peers: status.peers,
             server_ns: status.server_ns,
@@ -87,6 +121,75 @@ impl RecorderStatus {
         }
     }
 
+    /// Adds a recording, unless it went away while the agent told of it.
+    pub(super) fn add(&mut self, status: &message::RecordingStatus<'_>) {
+        if status.state == state::IDLE {
+            return;
+        }
+        self.recordings.push(RecordingStatus {
+            recording: status.recording,
+            lane: status.lane,
+            name: status.name.into(),
+            state: status.state,
+            mode: status.mode,
+            period_ns: status.period_ns,
+            depth: status.depth,
+            flags: status.flags,
+            now_ns: self.now_ns,
+            started_ns: status.started_ns,
+            duration_ns: status.duration_ns,
+            max_age_ns: status.max_age_ns,
+            max_bytes: status.max_bytes,
+            counters: status.counters,
+            first_epoch: status.first_epoch,
+            epochs: status.epochs,
+        });
+    }
+
+    /// The recording with this id, if it is there; 0: the only one.
+    pub fn by_id(&self, recording: u64) -> Option<&RecordingStatus> {
+        match (recording, self.recordings.as_slice()) {
+            (0, [only]) => Some(only),
+            (0, _) => None,
+            (id, all) => all.iter().find(|one| one.recording == id),
+        }
+    }
+
+    /// The recording of this name, or without a name the only one.
+    ///
+    /// # Errors
+    /// [`RecordError::NoSuchRecording`] and [`RecordError::WhichRecording`], which tell the names that
+    /// there are.
+    pub fn find(&self, name: Option<&str>) -> Result<&RecordingStatus, RecordError> {
+        match (name, self.recordings.as_slice()) {
+            (None, [only]) => Ok(only),
+            (None, [_, ..]) => Err(RecordError::WhichRecording {
+                there: self.names(),
+            }),
+            (name, all) => all
+                .iter()
+                .find(|one| name == Some(one.name.as_str()))
+                .ok_or_else(|| RecordError::NoSuchRecording {
+                    wanted: name.map(Into::into),
+                    there: self.names(),
+                }),
+        }
+    }
+
+    /// The names of all recordings.
+    pub fn names(&self) -> Names {
+        Names(self.recordings.iter().map(|one| one.name.clone()).collect())
+    }
+
+    /// Whether a caller table could not be sent now: one that is in use is not replaced.
+    pub fn is_recording(&self) -> bool {
+        self.recordings
+            .iter()
+            .any(|one| one.state != state::FINISHED)
+    }
+}
+
+impl RecordingStatus {
     /// Which time is recorded.
     pub fn mode(&self) -> Mode {
         Mode::from_code(self.mode)
@@ -108,6 +211,13 @@ impl RecorderStatus {
             let end_ns = self.started_ns.saturating_add(self.duration_ns);
             Duration::from_nanos(end_ns.saturating_sub(self.now_ns))
         })
+    }
+
+    /// Ticks that left no sample: no room, a slot in use, or no place to be seen.
+    pub fn dropped(&self) -> u64 {
+        let c = &self.counters;
+        let dropped = c.overflow.saturating_add(c.lost);
+        dropped.saturating_add(c.masked)
     }
 
     /// The state in words.

@@ -332,6 +332,7 @@ mod tests {
         Epoch {
             epoch: 9,
             recording: 4,
+            lane: 0,
             name: "n",
             mode: 0,
             flags: 0,

@@ -385,10 +385,14 @@ impl Guest {
             types::CHECK => {
                 self.note("check");
                 line.send(&Status {
+                    recordings: 1,
+                    peers: self.script.peers,
+                    ..status()
+                })?;
+                line.send(&RecordingStatus {
                     epochs: self.script.waiting,
                     first_epoch: NEWER,
-                    peers: self.script.peers,
-                    ..status(self.script.ends_by_itself)
+                    ..recording_status(self.script.ends_by_itself)
                 })
             }
             types::STOP | types::DUMP => {
@@ -531,31 +535,42 @@ pub fn welcome(script: &Script, monotonic_ns: u64) -> Vec<Vec<u8>> {
     ]
 }
 
-pub fn status(finished: bool) -> Status<'static> {
+pub fn status() -> Status {
     Status {
+        recordings: 0,
+        max_recordings: 4,
+        now_ns: 2_000,
+        nodes_used: 1,
+        nodes_capacity: 8192,
+        ring_capacity: 0,
+        sessions: 1,
+        peers: Peers::default(),
+        server_ns: 12,
+        server_longest_ns: 5,
+    }
+}
+
+pub fn recording_status(finished: bool) -> RecordingStatus<'static> {
+    RecordingStatus {
+        recording: RECORDING,
+        lane: 0,
+        name: "default",
         state: if finished {
             state::FINISHED
         } else {
             state::RECORDING
         },
-        recording: RECORDING,
-        name: "default",
         mode: 0,
         period_ns: 1_003_009,
         depth: 128,
         flags: 0,
-        now_ns: 2_000,
         started_ns: 1_000,
         duration_ns: if finished { 1_000 } else { 0 },
+        max_age_ns: 0,
+        max_bytes: 0,
         counters: Counters::default(),
-        nodes_used: 1,
-        nodes_capacity: 8192,
         first_epoch: 0,
         epochs: 0,
-        sessions: 1,
-        peers: Peers::default(),
-        server_ns: 12,
-        server_longest_ns: 5,
     }
 }
 
@@ -571,6 +586,7 @@ pub fn epoch(script: &Script, number: u64, vcpu: u32, node: u32) -> Vec<Vec<u8>>
     let mut frames = vec![encode(&Epoch {
         epoch: number,
         recording: RECORDING,
+        lane: 0,
         name: "default",
         mode: script.mode,
         flags: script.epoch_flags,

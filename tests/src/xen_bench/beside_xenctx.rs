@@ -93,7 +93,8 @@ fn take_turn(
         Load::Unikprof { rate_hz } => {
             rig.start_recording(rate_hz)?;
             let counted = || -> Result<u64, BenchError> {
-                Ok(rig.session()?.check(&mut ())?.counters.recorded)
+                let status = rig.session()?.check(&mut ())?;
+                Ok(status.find(None)?.counters.recorded)
             };
             let samples = counted()?;
             let (before, after) = rig.watch(turn)?;

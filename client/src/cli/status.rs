@@ -1,0 +1,259 @@
+//! What `check` prints for people: the recordings, one below the other, and the agent's own part.
+
+use std::fmt::Write as _;
+
+use unikprof_proto::code::{start_flag, state};
+use unikprof_proto::message::Peers;
+
+use super::describe::{Rows, access, counted, duration, timestamp};
+use crate::agent_info::AgentInfo;
+use crate::printable::Printable;
+use crate::record::{RecorderStatus, RecordingStatus, Session, peer_words, rate_text};
+use crate::report::units::{amount_with_unit, grouped};
+
+/// All recordings, a line each, and the agent.
+pub(super) fn all(status: &RecorderStatus, session: &Session) -> String {
+    let mut out = match status.recordings.is_empty() {
+        true => "nothing is recorded; `start` begins a recording\n".to_owned(),
+        false => table(&lines(status, session.agent())),
+    };
+    out.push('\n');
+    out + &agent(status, session)
+}
+
+/// One recording in full, and the agent.
+pub(super) fn one(one: &RecordingStatus, status: &RecorderStatus, session: &Session) -> String {
+    let mut rows = Rows::default();
+    let c = &one.counters;
+    rows.add("state", state_text(one));
+    rows.add(
+        "recording",
+        format!("{} `{}`", one.recording, Printable(&one.name)),
+    );
+    rows.add("since", since(one, session.agent()));
+    let interval = match one.flags & start_flag::FIXED_INTERVAL {
+        0 => "random intervals",
+        _ => "fixed intervals",
+    };
+    rows.add(
+        "sampling",
+        format!(
+            "mode {}, {} Hz, {interval}, {} frames",
+            one.mode(),
+            rate_text(one.period_ns),
+            one.depth
+        ),
+    );
+    rows.add("keeps", keeps(one));
+    rows.add(
+        "ticks",
+        format!(
+            "{} = recorded {} + overflow {} + lost {} + masked {} + idle {}",
+            c.ticks, c.recorded, c.overflow, c.lost, c.masked, c.idle
+        ),
+    );
+    rows.add(
+        "of recorded",
+        format!(
+            "late {}, truncated {}, broken {}",
+            c.late, c.truncated, c.broken
+        ),
+    );
+    rows.add(
+        "callers",
+        format!(
+            "by table {}, by bytes {}, by frame pointer {}, mixed {}",
+            c.by_table, c.by_bytes, c.by_frame_pointer, c.mixed
+        ),
+    );
+    if c.blocks != 0 {
+        let unit = one.mode().unit();
+        rows.add(
+            "blocked",
+            format!(
+                "{} in {} blocks, {} not counted",
+                amount_with_unit(c.blocked, unit),
+                c.blocks,
+                amount_with_unit(c.blocked_overflow, unit)
+            ),
+        );
+    }
+    rows.add("outside", format!("early {}", c.early));
+    rows.add(
+        "waiting",
+        match one.epochs {
+            0 => "nothing to be fetched".into(),
+            1 => format!("epoch {}, to be fetched", one.first_epoch),
+            epochs => format!("{epochs} epochs from {}, to be fetched", one.first_epoch),
+        },
+    );
+    rows.0 + "\n" + &agent(status, session)
+}
+
+/// What concerns no recording alone.
+fn agent(status: &RecorderStatus, session: &Session) -> String {
+    let mut rows = Rows::default();
+    rows.add(
+        "recordings",
+        format!(
+            "{} of at most {}",
+            status.recordings.len(),
+            status.max_recordings
+        ),
+    );
+    rows.add(
+        "table",
+        format!(
+            "{} of {} stack nodes used",
+            status.nodes_used, status.nodes_capacity
+        ),
+    );
+    rows.add(
+        "ring",
+        match status.ring_capacity {
+            0 => "none: there is no memory for it".into(),
+            records => format!("room for {} records of each vCPU", grouped(records)),
+        },
+    );
+    rows.add(
+        "agent",
+        format!(
+            "{} open, {} of network work, the longest piece {}",
+            counted(status.sessions.into(), "session"),
+            duration(status.server_ns),
+            duration(status.server_longest_ns)
+        ),
+    );
+    rows.add("turned off", peers(&status.peers));
+    rows.add("access", access(session));
+    rows.0
+}
+
+const HEAD: [&str; 7] = [
+    "NAME", "STATE", "SINCE", "SAMPLING", "RECORDED", "DROPPED", "TO FETCH",
+];
+
+fn lines(status: &RecorderStatus, agent: &AgentInfo) -> Vec<[String; HEAD.len()]> {
+    let line = |one: &RecordingStatus| {
+        let c = &one.counters;
+        let unit = one.mode().unit();
+        let blocked = match c.blocked {
+            0 => String::new(),
+            blocked => format!(" + {} blocked", amount_with_unit(blocked, unit)),
+        };
+        [
+            Printable(&one.name).to_string(),
+            state_text(one),
+            since(one, agent),
+            format!("{} at {} Hz", one.mode(), rate_text(one.period_ns)),
+            format!("{}{blocked}", grouped(c.recorded)),
+            dropped(one),
+            match one.epochs {
+                0 => "-".into(),
+                epochs => counted(epochs.into(), "epoch"),
+            },
+        ]
+    };
+    status.recordings.iter().map(line).collect()
+}
+
+/// What left no sample, by its reason.
+fn dropped(one: &RecordingStatus) -> String {
+    let c = &one.counters;
+    let kinds = [
+        ("overflow", c.overflow),
+        ("lost", c.lost),
+        ("masked", c.masked),
+    ];
+    let some: Vec<String> = kinds
+        .iter()
+        .filter(|(_, count)| *count != 0)
+        .map(|(what, count)| format!("{what} {}", grouped(*count)))
+        .collect();
+    match some.is_empty() {
+        true => "0".into(),
+        false => some.join(", "),
+    }
+}
+
+/// Columns below their heads, each as wide as its widest cell.
+fn table(lines: &[[String; HEAD.len()]]) -> String {
+    let width = |column: usize| {
+        let cells = lines.iter().map(|line| line[column].chars().count());
+        cells.max().unwrap_or(0).max(HEAD[column].len())
+    };
+    let widths: [usize; HEAD.len()] = std::array::from_fn(width);
+    let mut out = String::new();
+    let mut row = |cells: [&str; HEAD.len()]| {
+        let cells = cells.iter().zip(widths);
+        let padded: Vec<String> = cells
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
+        let _ = writeln!(out, "{}", padded.join("  ").trim_end());
+    };
+    row(HEAD);
+    for line in lines {
+        row(std::array::from_fn(|column| line[column].as_str()));
+    }
+    out
+}
+
+/// When sampling began, by the guest's clock where it has one.
+fn since(one: &RecordingStatus, agent: &AgentInfo) -> String {
+    // The two clocks were read together.
+    let began = agent.wall_clock_ns.and_then(|wall| {
+        let boot = i128::from(wall) - i128::from(agent.monotonic_ns);
+        u64::try_from(boot + i128::from(one.started_ns)).ok()
+    });
+    match began.and_then(timestamp) {
+        Some(time) => format!("{time:.0}"),
+        None => format!("{} after the guest's boot", duration(one.started_ns)),
+    }
+}
+
+/// How much of the past a dump has.
+fn keeps(one: &RecordingStatus) -> String {
+    let age = (one.max_age_ns != 0).then(|| format!("the last {}", duration(one.max_age_ns)));
+    let bytes = match one.max_bytes {
+        0 => None,
+        bytes if bytes % 1024 == 0 => Some(format!("at most {} KiB", grouped(bytes / 1024))),
+        bytes => Some(format!("at most {} bytes", grouped(bytes))),
+    };
+    let bounds: Vec<String> = age.into_iter().chain(bytes).collect();
+    match bounds.is_empty() {
+        true => "all that the ring has".into(),
+        false => bounds.join(", ") + " of the ring",
+    }
+}
+
+fn state_text(one: &RecordingStatus) -> String {
+    let name = one.state_name();
+    let elapsed = duration(u64::try_from(one.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    match (one.state, one.left()) {
+        (state::DELAYED, _) => {
+            format!("{name}: begins in {:.1} s", one.delay_left().as_secs_f64())
+        }
+        (state::RECORDING, Some(left)) => {
+            format!("{name} for {elapsed}, {:.1} s left", left.as_secs_f64())
+        }
+        (state::RECORDING, None) => format!("{name} for {elapsed}, until stopped"),
+        (state::FINISHED, _) => format!("{name}: `stop` fetches it"),
+        _ => name.into(),
+    }
+}
+
+/// What became of connections that were refused or cut.
+fn peers(peers: &Peers) -> String {
+    let mut parts: Vec<String> = peer_words(peers)
+        .into_iter()
+        .filter(|(count, _)| *count != 0)
+        .map(|(count, words)| format!("{count} {words}"))
+        .collect();
+    if peers.not_allowed != 0 {
+        parts.push(counted(peers.not_allowed, "request") + " not allowed to the role");
+    }
+    match parts.is_empty() {
+        true => "no connection was refused or cut".into(),
+        false => format!("since the agent started: {}", parts.join(", ")),
+    }
+}
