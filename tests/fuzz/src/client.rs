@@ -1,10 +1,11 @@
 //! Clients of the agent: their bytes on the way, and what they make of the answers.
 
 use unikprof_agent::{Service, SessionId};
+use unikprof_proto::code::state;
 use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY, Message};
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Check, Dump, EpochEnd, Fetch, Hello, Mapping, Nodes, Pending, Start,
-    Started, Status, Stop, VcpuEpoch, Welcome,
+    Acknowledge, Acknowledged, Check, Dump, EpochEnd, Fetch, Hello, Mapping, Nodes, Pending,
+    RecordingStatus, Start, Started, Status, Stop, VcpuEpoch, Welcome,
 };
 use unikprof_proto::{nodes, preamble};
 
@@ -158,14 +159,26 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
         });
     }
 
-    /// What is the recorder at? Answers its state.
-    pub(crate) fn check(&mut self) -> u32 {
+    /// What is the recorder at? Answers the ids of the recordings there are.
+    pub(crate) fn check(&mut self) -> Vec<u64> {
+        let mut left = None;
+        let mut there = Vec::new();
         self.ask(&Check {}, |frame| {
-            let status: Status<'_> = frame::decode(frame).expect("a status");
-            assert!(status.counters.add_up(), "{status:?}");
-            assert!(status.nodes_used <= status.nodes_capacity, "{status:?}");
-            Some(status.state)
-        })
+            if let Ok(status) = frame::decode::<Status>(frame) {
+                assert!(status.nodes_used <= status.nodes_capacity, "{status:?}");
+                assert!(status.recordings <= status.max_recordings, "{status:?}");
+                left = Some(status.recordings);
+            } else {
+                let one: RecordingStatus<'_> = frame::decode(frame).expect("a recording's status");
+                assert!(one.counters.add_up(), "{one:?}");
+                if one.state != state::IDLE {
+                    there.push(one.recording);
+                }
+                left = left.and_then(|left: u32| left.checked_sub(1));
+            }
+            (left.expect("recordings after their status") == 0).then_some(())
+        });
+        there
     }
 
     pub(crate) fn start(&mut self, start: &Start<'_>) {
@@ -175,16 +188,27 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
         });
     }
 
-    /// Ends the recording, or takes what it has so far; all of it is fetched and acknowledged.
+    /// Ends all recordings; all of them are fetched and acknowledged.
+    pub(crate) fn end_all(&mut self) {
+        for recording in self.check() {
+            self.collect_of(recording, true);
+        }
+    }
+
+    /// Ends the only recording, or takes what it has so far; all of it is fetched and acknowledged.
     pub(crate) fn collect(&mut self, stop: bool) -> Fetched {
+        self.collect_of(0, stop)
+    }
+
+    fn collect_of(&mut self, recording: u64, stop: bool) -> Fetched {
         let mut all = Fetched::default();
         // A dump may find an older epoch in its way, once.
         for _ in 0..2 {
             let pending =
                 |frame: &Frame<'_>| Some(frame::decode::<Pending>(frame).expect("pending"));
             let pending = match stop {
-                true => self.ask(&Stop { recording: 0 }, pending),
-                false => self.ask(&Dump { recording: 0 }, pending),
+                true => self.ask(&Stop { recording }, pending),
+                false => self.ask(&Dump { recording }, pending),
             };
             for epoch in pending.first_epoch..pending.first_epoch + u64::from(pending.epochs) {
                 let fetched = self.fetch(epoch);

@@ -4,7 +4,7 @@
 use std::mem::MaybeUninit;
 
 use unikprof_agent::{Access, Agent, Config, caller_table_bytes, minimum_bytes};
-use unikprof_proto::code::{message_type, mode, start_flag, state};
+use unikprof_proto::code::{message_type, mode, start_flag};
 use unikprof_proto::message::{
     Acknowledge, Check, Dump, Fetch, Hello, Start, Stop, TableBegin, TableEnd, TableRows,
 };
@@ -222,10 +222,8 @@ fn serve_honestly<'a>(fake: &Fake<'a>, service: &mut FakeService<'_, 'a>) -> Vec
     }
     let mut honest = Honest::connect(service);
     honest.hello();
-    if honest.check() != state::IDLE {
-        honest.collect(true);
-    }
-    assert_eq!(honest.check(), state::IDLE);
+    honest.end_all();
+    assert_eq!(honest.check(), []);
     honest.received.clear();
 
     honest.hello();
@@ -264,6 +262,6 @@ fn serve_honestly<'a>(fake: &Fake<'a>, service: &mut FakeService<'_, 'a>) -> Vec
         overflow: 0,
     };
     assert_eq!(fetched, expected);
-    assert_eq!(honest.check(), state::IDLE);
+    assert_eq!(honest.check(), []);
     honest.leave()
 }

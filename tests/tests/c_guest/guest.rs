@@ -71,7 +71,8 @@ impl Guest {
     pub(crate) fn record_samples(&self, least: u64, settings: &[&str]) {
         self.connect(&[&["start"], settings].concat());
         let end = Instant::now() + SOON;
-        while self.connect(&["check", "--json"]).json()["counters"]["recorded"].as_u64()
+        while self.connect(&["check", "--json"]).json()["recordings"][0]["counters"]["recorded"]
+            .as_u64()
             < Some(least)
         {
             assert!(Instant::now() < end, "not {least} samples within {SOON:?}");

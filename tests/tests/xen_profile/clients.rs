@@ -141,7 +141,10 @@ fn a_client_that_never_reads_is_in_nobodys_way() {
                 .map(|client| client.begin(&["check", "--json"]))
                 .collect();
             for client in running {
-                assert_eq!(client.finish().expect_json()["state"], "recording");
+                assert_eq!(
+                    client.finish().expect_json()["recordings"][0]["state"],
+                    "recording"
+                );
             }
             others[0]
                 .connect(&["stop", "-o", "run.unikprof"])
