@@ -14,6 +14,7 @@ mod json;
 mod keygen;
 mod names;
 mod outputs;
+mod recordings;
 mod report;
 mod screen;
 mod status;

@@ -20,6 +20,11 @@ pub struct ProgressLine {
     stopping: bool,
 }
 
+/// What a recording without its caller table lacks, and how it would have it.
+pub(crate) const WITHOUT_CALLER_TABLE: &str = "another recording runs, and the agent takes no caller table \
+    meanwhile: callers of functions without a frame are guessed. Link a table into the image \
+    (`caller-table`), or give the first recording --image";
+
 /// How often the line moves.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -89,6 +94,7 @@ impl Observer for ProgressLine {
                     bytes.div_ceil(1024)
                 ));
             }
+            Event::WithoutCallerTable => self.say(&format!("warning: {WITHOUT_CALLER_TABLE}")),
             Event::ConnectionLost(error) => {
                 self.say(&format!("{error}; trying again"));
                 self.bar.set_message("waiting for the connection");

@@ -20,7 +20,9 @@
 
 mod approach;
 mod collect;
+mod discard;
 mod error;
+mod preset;
 mod session;
 mod settings;
 mod status;
@@ -33,7 +35,9 @@ use unikprof_proto::code::state;
 
 pub use collect::Request;
 use collect::collect;
+pub use discard::discard;
 pub use error::RecordError;
+pub use preset::Preset;
 pub use session::{Patience, Session};
 pub(crate) use settings::rate_text;
 pub use settings::{DEFAULT_NAME, DEFAULT_RATE_HZ, Mode, Settings, Unwind};
@@ -64,6 +68,9 @@ pub enum Event<'a> {
         /// Bytes so far.
         bytes: u64,
     },
+    /// Another recording keeps the agent from taking this one's caller table: callers of functions
+    /// without a frame will be guessed.
+    WithoutCallerTable,
     /// The connection broke and is being taken up again.
     ConnectionLost(&'a ConnectionError),
     /// The connection is back.
@@ -108,7 +115,8 @@ pub fn record(
     // Whatever is wrong with the place shows before half a minute is spent.
     let writer = session.create_recording(path)?;
     let recording = session.start_observed(settings, observer)?.recording;
-    watch(session, recording, observer).map_err(|error| error.while_running(recording))?;
+    watch(session, recording, observer)
+        .map_err(|error| error.while_running(recording, &settings.name))?;
     collect(session, Request::Stop { recording }, writer, observer)
 }
 

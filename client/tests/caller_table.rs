@@ -176,15 +176,19 @@ fn the_table_is_sent_before_the_recording_starts_and_asked_for_by_it() {
     ];
     assert_eq!(first, expected, "keyed by the codes of the mapping");
     let asked = Asked {
+        name: "default".into(),
+        period_ns: 1_003_009,
+        max_age_ns: 0,
+        max_bytes: 0,
         mode: mode::CPU,
         flags: 0,
         caller_table: Some(checksum_of(rows)),
     };
-    assert_eq!(peer.starts(), [asked]);
+    assert_eq!(peer.starts(), [asked.clone()]);
     // The second client finds it there.
     start(0, &peer, &["--image", image.path()], image.folder());
     assert_eq!(peer.tables().len(), 1, "{:?}", peer.log());
-    assert_eq!(peer.starts(), [asked, asked]);
+    assert_eq!(peer.starts(), [asked.clone(), asked]);
 }
 
 #[test]
@@ -210,7 +214,7 @@ fn modes_and_the_way_of_unwinding_are_sent() {
     ] {
         let arguments = ["--image", image.path(), "--unwind", "table", "--mode", name];
         start(0, &peer, &arguments, image.folder());
-        let asked = *peer.starts().last().unwrap();
+        let asked = peer.starts().last().unwrap().clone();
         assert_eq!((asked.mode, asked.flags), (code, start_flag::UNWIND_TABLE));
         assert!(asked.caller_table.is_some());
     }
@@ -239,12 +243,6 @@ fn what_the_agent_refuses_is_told_and_nothing_is_started() {
     let image = Image::new();
     for (request, code, text, hangs_up) in [
         (
-            types::TABLE_BEGIN,
-            refusal::ALREADY_RECORDING,
-            "`nightly` is being recorded",
-            false,
-        ),
-        (
             types::TABLE_END,
             refusal::BAD_TABLE,
             "another client has begun to send one",
@@ -269,6 +267,32 @@ fn what_the_agent_refuses_is_told_and_nothing_is_started() {
         );
         assert!(peer.starts().is_empty());
     }
+}
+
+/// A table in use is not replaced; that must not keep a second recording from being made.
+#[test]
+fn beside_a_recording_it_goes_on_without_and_says_so() {
+    let image = Image::new();
+    let peer = Peer::start(Script {
+        refuses: Some((
+            types::TABLE_BEGIN,
+            refusal::ALREADY_RECORDING,
+            "`nightly` is being recorded",
+        )),
+        ..image.guest(FULL_ROWS)
+    });
+    let stderr = start(0, &peer, &["--image", image.path()], image.folder());
+    assert!(
+        stderr.contains("warning: another recording runs"),
+        "{stderr}"
+    );
+    assert_eq!(peer.starts()[0].caller_table, None);
+
+    // A recording that cannot do without is none.
+    let by_table = ["--image", image.path(), "--unwind", "table"];
+    let stderr = start(5, &peer, &by_table, image.folder());
+    assert!(stderr.contains("table"), "{stderr}");
+    assert_eq!(peer.starts().len(), 1);
 }
 
 #[test]

@@ -9,10 +9,12 @@ use regex::Regex;
 
 use super::access::AccessArguments;
 use super::names::NameArguments;
+use super::recordings::{
+    CheckArguments, FetchArguments, RecordArguments, StartArguments, StopArguments,
+};
 use super::values;
 use crate::connection::Address;
 use crate::output::{NamePattern, OutputFormat};
-use crate::record::{DEFAULT_NAME, Mode, Settings, Unwind};
 
 /// Profiles a running Xen unikernel over TCP: records it, downloads the counts and shows where
 /// its time goes
@@ -60,6 +62,7 @@ Exit codes:
     8  the recording is incomplete; what arrived was kept
     9  `doctor` found something bad
    10  the agent asks for a key, or does not accept or allow the one given
+   11  no recording has the name given, or there are several and none was named
   130  interrupted; nothing was kept";
 
 #[derive(Debug, Subcommand)]
@@ -122,11 +125,11 @@ Examples:
   unikprof-client connect [::1]:7777 record 1m -F 4999 -o %n-%t.unikprof
   unikprof-client connect web.lan record 10s --image guest.elf -o run.svg
 
-  A recording that goes on by itself, looked at now and then:
-  unikprof-client connect 10.0.0.5 start --name nightly
+  A flight recorder: a recording that goes on by itself, looked at when something went wrong:
+  unikprof-client connect 10.0.0.5 start --name flight --preset default
   unikprof-client connect 10.0.0.5 check
-  unikprof-client connect 10.0.0.5 dump -o so-far.unikprof
-  unikprof-client connect 10.0.0.5 stop -o all.unikprof
+  unikprof-client connect 10.0.0.5 dump --name flight -o so-far.unikprof
+  unikprof-client connect 10.0.0.5 stop --name flight -o rest.unikprof
 
   An agent that asks for a key:
   unikprof-client connect 10.0.0.5 --key-file guest.key record 30s
@@ -137,127 +140,22 @@ pub(super) enum ConnectWord {
     /// Tell who the agent is: versions, vCPUs, limits, mappings and build-ids
     Info,
     /// Record for a while, download the result and write it
-    #[command(after_help = RECORD_HELP)]
+    #[command(after_help = super::recordings::RECORD_HELP)]
     Record(RecordArguments),
-    /// Start a recording and leave it running in the guest
+    /// Start a recording and leave it running in the guest, beside others
+    #[command(after_help = super::recordings::START_HELP)]
     Start(StartArguments),
     /// Tell which recordings there are, since when, how full they are and what was dropped
     Check(CheckArguments),
-    /// Download what the recording counted since the last dump; it goes on
+    /// Download what a recording counted since the last dump; it goes on
     Dump(FetchArguments),
     /// Download a copy of what waits to be fetched and change nothing in the guest
     ///
     /// Counts wait once a recording's duration has passed, until `stop` has fetched them. A key with
     /// the role view is enough.
     Fetch(FetchArguments),
-    /// End the recording, download what it counted and write it
-    Stop(FetchArguments),
-}
-
-const RECORD_HELP: &str = "\
-The guest ends the recording by itself, also if this client is gone; `stop` then fetches it.
-Ctrl-C ends it early and keeps what was sampled so far.
-
-Examples:
-  unikprof-client connect 10.0.0.5 record 30s
-  unikprof-client connect 10.0.0.5 record 10s -o run.unikprof -o run.txt
-  unikprof-client connect 10.0.0.5 record 1m -F 9973 --image guest.elf -o run.svg
-  unikprof-client connect 10.0.0.5 record 10s --image guest.elf -o -";
-
-#[derive(Debug, Args)]
-pub(super) struct RecordArguments {
-    /// How long to record, as in 30s or 5m; without it, until Ctrl-C
-    #[arg(value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
-    pub(super) duration_ns: u64,
-    #[command(flatten)]
-    pub(super) settings: SettingsArguments,
-    #[command(flatten)]
-    pub(super) outputs: OutputArguments,
-    #[command(flatten)]
-    pub(super) names: NameArguments,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct StartArguments {
-    /// How long to record, as in 8h; without it, until `stop`
-    #[arg(long = "duration", value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
-    pub(super) duration_ns: u64,
-    #[command(flatten)]
-    pub(super) settings: SettingsArguments,
-    #[command(flatten)]
-    pub(super) names: NameArguments,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct CheckArguments {
-    /// Only this recording, and all that is known of it
-    #[arg(long, value_name = "NAME", value_parser = values::name)]
-    pub(super) name: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct FetchArguments {
-    #[command(flatten)]
-    pub(super) outputs: OutputArguments,
-    #[command(flatten)]
-    pub(super) names: NameArguments,
-}
-
-/// How to sample.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Sampling")]
-pub(super) struct SettingsArguments {
-    /// Samples a second of running time, on each vCPU
-    #[arg(short = 'F', long = "rate", value_name = "HZ", default_value = "997", value_parser = values::rate)]
-    period_ns: u64,
-    /// The mean time between samples instead of a rate, as in 1ms
-    #[arg(long, value_name = "TIME", value_parser = values::interval, conflicts_with = "period_ns")]
-    interval: Option<u64>,
-    /// The recording's name
-    #[arg(long, default_value = DEFAULT_NAME, value_parser = values::name)]
-    name: String,
-    /// How long to wait before sampling begins
-    #[arg(long = "delay", value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
-    delay_ns: u64,
-    /// The most frames kept of a stack; 128 or the agent's limit if not given
-    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..))]
-    depth: Option<u32>,
-    /// What is sampled
-    #[arg(long, value_enum, default_value_t)]
-    mode: Mode,
-    /// How stacks are unwound
-    #[arg(long, value_enum, default_value_t)]
-    pub(super) unwind: Unwind,
-    /// Do not send the agent a table, made from the images, to find callers in: those of leaf
-    /// functions are then guessed
-    #[arg(long)]
-    pub(super) no_caller_table: bool,
-    /// Throw away a finished recording that nobody fetched
-    #[arg(long)]
-    discard: bool,
-    /// Sample at fixed intervals instead of random ones: a load in step with them fools the profile
-    #[arg(long)]
-    fixed_interval: bool,
-}
-
-impl SettingsArguments {
-    pub(super) fn settings(&self, duration_ns: u64) -> Settings {
-        Settings {
-            name: self.name.clone(),
-            period_ns: self.interval.unwrap_or(self.period_ns),
-            mode: self.mode,
-            depth: self.depth,
-            duration_ns,
-            delay_ns: self.delay_ns,
-            max_age_ns: 0,
-            max_bytes: 0,
-            discard: self.discard,
-            fixed_interval: self.fixed_interval,
-            unwind: self.unwind,
-            callers: None,
-            held_callers: None,
-        }
-    }
+    /// End a recording, download what it counted and write it
+    Stop(StopArguments),
 }
 
 /// Where results go.

@@ -2,23 +2,23 @@
 
 use std::fs;
 
-use super::arguments::{
-    ConnectArguments, ConnectWord, FetchArguments, OutputArguments, RecordArguments,
-    SettingsArguments, StartArguments,
-};
+use super::arguments::{ConnectArguments, ConnectWord, OutputArguments};
 use super::describe;
 use super::failure::Failure;
 use super::json;
 use super::names::{self, NameArguments};
 use super::outputs::{Plan, ReportOutput, Target};
 use super::print;
+use super::recordings::{
+    FetchArguments, RecordArguments, SamplingArguments, StartArguments, StopArguments,
+};
 use super::status;
 use crate::caller_table::{self, Prepared};
 use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
-use crate::progress::ProgressLine;
+use crate::progress::{ProgressLine, WITHOUT_CALLER_TABLE};
 use crate::record::{
-    self, Observer, Outcome, Patience, RecordError, Request, Session, Settings, Unwind,
+    self, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings, Unwind,
 };
 use crate::recording::{Reading, Recording};
 use crate::report::{Report, ReportOptions};
@@ -58,15 +58,22 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
         ConnectWord::Check(arguments) => conversation.check(arguments.name.as_deref()),
         ConnectWord::Start(arguments) => conversation.start(&arguments, &symbolizer),
         ConnectWord::Record(arguments) => conversation.record(&arguments, &symbolizer),
-        ConnectWord::Stop(arguments) => {
-            conversation.fetch(Request::Stop { recording: 0 }, &arguments, &symbolizer)
+        ConnectWord::Stop(arguments) if arguments.discard => {
+            conversation.discard(arguments.fetch.which.name.as_deref())
         }
-        ConnectWord::Dump(arguments) => {
-            conversation.fetch(Request::Dump { recording: 0 }, &arguments, &symbolizer)
+        ConnectWord::Stop(StopArguments { fetch, .. }) => {
+            conversation.fetch(|recording| Request::Stop { recording }, &fetch, &symbolizer)
         }
-        ConnectWord::Fetch(arguments) => {
-            conversation.fetch(Request::Copy { recording: 0 }, &arguments, &symbolizer)
-        }
+        ConnectWord::Dump(arguments) => conversation.fetch(
+            |recording| Request::Dump { recording },
+            &arguments,
+            &symbolizer,
+        ),
+        ConnectWord::Fetch(arguments) => conversation.fetch(
+            |recording| Request::Copy { recording },
+            &arguments,
+            &symbolizer,
+        ),
     }
 }
 
@@ -74,11 +81,21 @@ impl ConnectWord {
     fn names(&self) -> Option<&NameArguments> {
         match self {
             ConnectWord::Record(arguments) => Some(&arguments.names),
-            ConnectWord::Stop(arguments)
-            | ConnectWord::Dump(arguments)
-            | ConnectWord::Fetch(arguments) => Some(&arguments.names),
+            ConnectWord::Stop(arguments) => Some(&arguments.fetch.names),
+            ConnectWord::Dump(arguments) | ConnectWord::Fetch(arguments) => Some(&arguments.names),
             ConnectWord::Start(arguments) => Some(&arguments.names),
             ConnectWord::Info | ConnectWord::Check(_) => None,
+        }
+    }
+}
+
+/// Tells what a user should know of a recording that is only begun.
+struct Warnings;
+
+impl Observer for Warnings {
+    fn event(&mut self, event: Event<'_>) {
+        if let Event::WithoutCallerTable = event {
+            eprintln!("warning: {WITHOUT_CALLER_TABLE}");
         }
     }
 }
@@ -119,12 +136,12 @@ impl Conversation {
         arguments: &StartArguments,
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
-        let mut settings = arguments.settings.settings(arguments.duration_ns);
+        let mut settings = arguments.settings();
         if !arguments.names.is_empty() {
             names::check(symbolizer, self.session.agent())?;
         }
-        self.callers(&arguments.settings, symbolizer, &mut settings)?;
-        let started = self.session.start(&settings)?;
+        self.callers(&arguments.sampling, symbolizer, &mut settings)?;
+        let started = self.session.start_observed(&settings, &mut Warnings)?;
         print(match self.json {
             true => json::started(&settings, started.recording),
             false => describe::started(&settings, started.recording, self.session.address()),
@@ -136,9 +153,10 @@ impl Conversation {
         arguments: &RecordArguments,
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
-        let mut settings = arguments.settings.settings(arguments.duration_ns);
-        self.callers(&arguments.settings, symbolizer, &mut settings)?;
+        let mut settings = arguments.settings();
+        self.callers(&arguments.sampling, symbolizer, &mut settings)?;
         self.download(
+            &settings.name,
             &arguments.outputs,
             &arguments.names,
             symbolizer,
@@ -149,7 +167,7 @@ impl Conversation {
     /// Finds the table to look callers up in, as far as it is wanted and can be had.
     fn callers(
         &self,
-        arguments: &SettingsArguments,
+        arguments: &SamplingArguments,
         symbolizer: &Symbolizer,
         settings: &mut Settings,
     ) -> Result<(), Failure> {
@@ -173,13 +191,27 @@ impl Conversation {
         Ok(())
     }
 
+    /// Ends a recording, and keeps nothing of it.
+    fn discard(&mut self, name: Option<&str>) -> Result<(), Failure> {
+        let (recording, name) = self.find(name)?;
+        record::discard(&mut self.session, recording, &mut ())?;
+        print(match self.json {
+            true => json::discarded(&name, recording),
+            false => describe::discarded(&name, recording),
+        })
+    }
+
     fn fetch(
         &mut self,
-        request: Request,
+        request: impl FnOnce(u64) -> Request,
         arguments: &FetchArguments,
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
+        // Before a place for it is made: where it is not clear which one is meant there is none to make.
+        let (recording, name) = self.find(arguments.which.name.as_deref())?;
+        let request = request(recording);
         self.download(
+            &name,
             &arguments.outputs,
             &arguments.names,
             symbolizer,
@@ -187,9 +219,17 @@ impl Conversation {
         )
     }
 
+    /// The id and the name of a recording, or of the only one.
+    fn find(&mut self, name: Option<&str>) -> Result<(u64, String), Failure> {
+        let status = self.session.check(&mut ())?;
+        let found = status.find(name)?;
+        Ok((found.recording, found.name.clone()))
+    }
+
     /// Brings a recording home with `get`, writes what was asked for and tells about it.
     fn download(
         &mut self,
+        recording: &str,
         outputs: &OutputArguments,
         names: &NameArguments,
         symbolizer: &Symbolizer,
@@ -214,7 +254,8 @@ impl Conversation {
         if let Some(epoch) = outcome.unacknowledged {
             eprintln!(
                 "warning: the guest could not be told that the recording is safe here; it keeps \
-                 epoch {epoch} until `start --discard` or `record --discard`"
+                 epoch {epoch} until `stop --discard --name {}`",
+                describe::word(recording)
             );
         }
         let shown = self.show(&plan, symbolizer, &outcome);

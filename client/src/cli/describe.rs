@@ -108,13 +108,32 @@ pub(super) fn started(settings: &Settings, recording: u64, address: &Address) ->
         0 => "it goes on until it is stopped".into(),
         ns => format!("it ends after {}", duration(ns)),
     };
+    let name = word(&settings.name);
     format!(
         "started recording {recording} `{}` at {} Hz; {ends}\n\
          look at it: unikprof-client connect {address} check\n\
-         end and fetch it: unikprof-client connect {address} stop\n",
+         fetch what it has: unikprof-client connect {address} dump --name {name}\n\
+         end and fetch it: unikprof-client connect {address} stop --name {name}\n",
         settings.name,
         rate_text(settings.period_ns)
     )
+}
+
+/// That a recording was thrown away.
+pub(super) fn discarded(name: &str, recording: u64) -> String {
+    format!(
+        "recording {recording} `{}` has ended; what it counted is thrown away\n",
+        Printable(name)
+    )
+}
+
+/// A name as it is written on a command line.
+pub(super) fn word(name: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_.:@%+,/".contains(c);
+    match !name.is_empty() && name.chars().all(is_plain) {
+        true => name.to_owned(),
+        false => format!("'{}'", Printable(name).to_string().replace('\'', r"'\''")),
+    }
 }
 
 /// What was recorded and where it is.

@@ -112,7 +112,14 @@ pub(super) fn started(settings: &Settings, recording: u64) -> String {
         "period_ns": settings.period_ns,
         "duration_ns": settings.duration_ns,
         "delay_ns": settings.delay_ns,
+        "max_age_ns": settings.max_age_ns,
+        "max_bytes": settings.max_bytes,
     }))
+}
+
+/// That a recording was thrown away, for programs.
+pub(super) fn discarded(name: &str, recording: u64) -> String {
+    pretty(&json!({ "recording": recording, "name": name, "discarded": true }))
 }
 
 /// What was recorded and where it is, for programs.

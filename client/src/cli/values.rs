@@ -45,6 +45,22 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         .map_err(|error| format!("{error}; a time is written as in `30s`, `500ms` or `1m 30s`"))
 }
 
+/// A size, in bytes.
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit());
+    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
+    let shift = match unit.trim() {
+        "B" => Some(0),
+        "KiB" | "K" | "k" => Some(10),
+        "MiB" | "M" | "m" => Some(20),
+        "GiB" | "G" | "g" => Some(30),
+        "" if number == "0" => Some(0),
+        _ => None,
+    };
+    let bytes = shift.and_then(|shift| number.parse::<u64>().ok()?.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "a size is written as in `512KiB` or `4MiB`; 0 is no limit".into())
+}
+
 /// The name of a recording.
 pub(super) fn name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > MAX_NAME || text.chars().any(char::is_control) {
@@ -77,6 +93,25 @@ mod tests {
         assert!(duration("soon").is_err());
         assert!(nanoseconds("1000years").is_err());
         assert!(interval("0s").is_err() && interval("10ns").is_err());
+    }
+
+    #[test]
+    fn a_size_without_its_unit_is_not_guessed() {
+        assert_eq!(bytes("512KiB"), Ok(512 << 10));
+        assert_eq!(bytes("4 MiB"), Ok(4 << 20));
+        assert_eq!(bytes("2g"), Ok(2 << 30));
+        assert_eq!(bytes("0"), Ok(0));
+        for text in [
+            "512",
+            "",
+            "KiB",
+            "1.5MiB",
+            "-1B",
+            "99999999999GiB",
+            "5 apples",
+        ] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -305,7 +305,10 @@ impl ConnectionError {
             | UnknownSecurity { .. }
             | Record { .. }
             | Mapping(_) => exit_code::PROTOCOL,
-            Refused { .. } => exit_code::REFUSED,
+            Refused { code, .. } => match *code {
+                refusal::NO_RECORDING | refusal::WHICH_RECORDING => exit_code::NO_SUCH_RECORDING,
+                _ => exit_code::REFUSED,
+            },
             KeyNeeded { .. }
             | OpenAgent { .. }
             | BadKey { .. }

@@ -40,12 +40,15 @@ pub enum RecordError {
     },
     /// The recording could not be followed to its end.
     #[error(
-        "{source}; recording {recording} may go on in the guest: `check` tells, and `stop` ends and \
-         fetches it"
+        "{source}; recording {recording}, `{}`, may go on in the guest: `check` tells, and `stop --name` \
+         ends and fetches it",
+        Printable(name)
     )]
     StillRunning {
         /// Its id.
         recording: u64,
+        /// Its name.
+        name: String,
         /// What happened.
         source: Box<RecordError>,
     },
@@ -139,6 +142,14 @@ impl RecordError {
         }
     }
 
+    /// Whether the agent refused with this [code](unikprof_proto::code::refusal).
+    pub(super) fn is_refused(&self, refusal: u32) -> bool {
+        matches!(
+            self,
+            RecordError::Connection(ConnectionError::Refused { code, .. }) if *code == refusal
+        )
+    }
+
     /// Whether the user gave up.
     pub fn is_interrupt(&self) -> bool {
         match self {
@@ -149,11 +160,12 @@ impl RecordError {
     }
 
     /// Adds that the recording itself may go on without this client.
-    pub(super) fn while_running(self, recording: u64) -> RecordError {
+    pub(super) fn while_running(self, recording: u64, name: &str) -> RecordError {
         match self {
             gone @ (RecordError::Gone { .. } | RecordError::GuestChanged) => gone,
             source => RecordError::StillRunning {
                 recording,
+                name: name.into(),
                 source: Box::new(source),
             },
         }

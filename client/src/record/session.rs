@@ -10,7 +10,7 @@ use unikprof_proto::message::{Acknowledge, Acknowledged, Check, RecordingStatus,
 use super::approach::{Approach, Waits};
 use super::status::MOST_RECORDINGS;
 use super::upload::upload;
-use super::{Event, Observer, RecordError, RecorderStatus, Settings};
+use super::{Event, Observer, RecordError, RecorderStatus, Settings, Unwind};
 use crate::agent_info::AgentInfo;
 use crate::caller_table::CallerTable;
 use crate::connection::{Access, Address, Connection, ConnectionError, Greeting, Timeouts};
@@ -148,7 +148,8 @@ impl Session {
     }
 
     /// Sends the caller table that the settings name, unless the agent has it, and starts a
-    /// recording. The start is not repeated over a new connection: nobody could tell whether the
+    /// recording. Beside others that run a table cannot be sent: then it starts without, unless every
+    /// frame is to be looked up. The start is not repeated over a new connection: nobody could tell whether the
     /// first request arrived.
     ///
     /// # Errors
@@ -158,8 +159,11 @@ impl Session {
         self.start_observed(settings, &mut ())
     }
 
-    /// [`start`](Self::start), for one who wants to know of a line that breaks meanwhile.
-    pub(super) fn start_observed(
+    /// [`start`](Self::start), for one who wants to know of what happens meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`start`](Self::start).
+    pub fn start_observed(
         &mut self,
         settings: &Settings,
         observer: &mut dyn Observer,
@@ -170,19 +174,53 @@ impl Session {
             return self.start_once(settings);
         };
         if self.greeting.info.caller_table != Some(callers.checksum()) {
-            self.install(callers, observer)?;
+            match self.install(callers, observer) {
+                // Others use the table that is there. It may have become this one since the greeting.
+                Err(error) if error.is_refused(refusal::ALREADY_RECORDING) => {
+                    return match self.start_once(settings) {
+                        Err(error) if error.is_refused(refusal::NO_TABLE) => {
+                            self.start_without(settings, error, observer)
+                        }
+                        other => other,
+                    };
+                }
+                other => other?,
+            }
         }
         match self.start_once(settings) {
             // Another client has replaced the table since the greeting.
-            Err(RecordError::Connection(ConnectionError::Refused {
-                code: refusal::NO_TABLE,
-                ..
-            })) => {
-                self.install(callers, observer)?;
-                self.start_once(settings)
+            Err(error) if error.is_refused(refusal::NO_TABLE) => {
+                match self.install(callers, observer) {
+                    Err(error) if error.is_refused(refusal::ALREADY_RECORDING) => {
+                        self.start_without(settings, error, observer)
+                    }
+                    Err(error) => Err(error),
+                    Ok(()) => self.start_once(settings),
+                }
             }
             other => other,
         }
+    }
+
+    /// Starts without a caller table, if the recording can do without, since the agent does not take it
+    /// now: `refused` says why.
+    fn start_without(
+        &mut self,
+        settings: &Settings,
+        refused: RecordError,
+        observer: &mut dyn Observer,
+    ) -> Result<Started, RecordError> {
+        if settings.unwind == Unwind::Table {
+            return Err(refused);
+        }
+        let without = Settings {
+            callers: None,
+            held_callers: None,
+            ..settings.clone()
+        };
+        let started = self.start_once(&without)?;
+        observer.event(Event::WithoutCallerTable);
+        Ok(started)
     }
 
     fn install(

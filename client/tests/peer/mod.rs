@@ -63,6 +63,10 @@ pub struct Script {
     pub turned_away: usize,
     /// This many connections then make room for others.
     pub displaced: usize,
+    /// The recordings beside the first one, which is 3, `default`: their ids and names.
+    pub others: Vec<(u64, &'static str)>,
+    /// There is no recording at all.
+    pub is_empty: bool,
     /// How many epochs wait before anything is stopped.
     pub waiting: u32,
     /// Connections that were refused or cut.
@@ -101,6 +105,8 @@ impl Default for Script {
             second_is_open: false,
             turned_away: 0,
             displaced: 0,
+            others: Vec::new(),
+            is_empty: false,
             waiting: 0,
             peers: Peers::default(),
         }
@@ -122,8 +128,12 @@ pub struct Peer {
 }
 
 /// What a start asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
+    pub name: String,
+    pub period_ns: u64,
+    pub max_age_ns: u64,
+    pub max_bytes: u64,
     pub mode: u32,
     pub flags: u32,
     pub caller_table: Option<u32>,
@@ -344,6 +354,10 @@ impl Guest {
                 }
                 self.note("start");
                 self.starts.lock().unwrap().push(Asked {
+                    name: start.name.into(),
+                    period_ns: start.period_ns,
+                    max_age_ns: start.max_age_ns,
+                    max_bytes: start.max_bytes,
                     mode: start.mode,
                     flags: start.flags,
                     caller_table: start.caller_table,
@@ -384,21 +398,41 @@ impl Guest {
             }
             types::CHECK => {
                 self.note("check");
+                let first = (!self.script.is_empty).then_some((RECORDING, "default"));
+                let there: Vec<_> = first
+                    .into_iter()
+                    .chain(self.script.others.clone())
+                    .collect();
                 line.send(&Status {
-                    recordings: 1,
+                    recordings: there.len() as u32,
                     peers: self.script.peers,
                     ..status()
                 })?;
-                line.send(&RecordingStatus {
-                    epochs: self.script.waiting,
-                    first_epoch: NEWER,
-                    ..recording_status(self.script.ends_by_itself)
-                })
+                for (recording, name) in there {
+                    line.send(&RecordingStatus {
+                        recording,
+                        name,
+                        epochs: self.script.waiting,
+                        first_epoch: NEWER,
+                        ..recording_status(self.script.ends_by_itself)
+                    })?;
+                }
+                Ok(())
             }
             types::STOP | types::DUMP => {
-                self.note(if kind == types::STOP { "stop" } else { "dump" });
+                let Dump { recording } = match kind {
+                    types::DUMP => frame::decode(&frame).unwrap(),
+                    _ => Dump {
+                        recording: frame::decode::<Stop>(&frame).unwrap().recording,
+                    },
+                };
+                let word = if kind == types::STOP { "stop" } else { "dump" };
+                match recording {
+                    0 | RECORDING => self.note(word),
+                    other => self.note(&format!("{word} {other}")),
+                }
                 line.send(&Pending {
-                    recording: RECORDING,
+                    recording,
                     first_epoch: if self.older { OLDER } else { NEWER },
                     epochs: 1,
                     complete: !self.older,

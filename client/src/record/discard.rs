@@ -1,0 +1,35 @@
+//! Ending a recording without keeping anything of it.
+
+use unikprof_proto::message::{Pending, Stop};
+
+use super::session::Session;
+use super::{Observer, RecordError};
+
+/// How often an agent may say that older epochs were in the way.
+const MOST_ROUNDS: u32 = 64;
+
+/// Ends a recording and throws away what it has counted and nobody has fetched; 0 is the only one there
+/// is. Other recordings are left alone.
+///
+/// # Errors
+/// [`RecordError`].
+pub fn discard(
+    session: &mut Session,
+    recording: u64,
+    observer: &mut dyn Observer,
+) -> Result<(), RecordError> {
+    const DOING: &str = "stopping the recording";
+    for _ in 0..MOST_ROUNDS {
+        let pending: Pending = session.persist(observer, |connection, _| {
+            Ok(connection.ask(&Stop { recording }, "a list of pending epochs", DOING)?)
+        })?;
+        let epochs = u64::from(pending.epochs);
+        for epoch in pending.first_epoch..pending.first_epoch.saturating_add(epochs) {
+            session.acknowledge(epoch, observer)?;
+        }
+        if pending.complete {
+            return Ok(());
+        }
+    }
+    Err(RecordError::NothingToFetch)
+}
