@@ -9,6 +9,7 @@ extern crate std;
 mod access;
 mod admission;
 mod agent;
+mod boot;
 pub mod caller_table;
 mod cells;
 pub mod code_map;
@@ -50,6 +51,7 @@ pub mod xen;
 
 pub use access::Access;
 pub use agent::{Agent, Config, StartError};
+pub use boot::{BootError, BootMode, BootRecording};
 pub use caller_table::{CallerTable, LinkedTableError, caller_table_bytes};
 pub use code_map::{CodeMap, MAX_MAPPINGS, Mapping, MappingsError};
 pub use crash::CrashDumpError;

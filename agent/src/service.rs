@@ -3,7 +3,7 @@
 
 use core::fmt;
 
-use unikprof_proto::message::Peers;
+use unikprof_proto::message::{Peers, Start};
 #[cfg(feature = "noise")]
 use unikprof_proto::ring::kind;
 
@@ -11,7 +11,7 @@ use crate::access::Access;
 use crate::admission::{self, Place};
 use crate::agent::{Agent, OwnWork};
 use crate::platform::Platform;
-use crate::recorder::{RETRY_NS, Recorder};
+use crate::recorder::{Outcome, RETRY_NS, Recorder};
 #[cfg(feature = "noise")]
 use crate::secure::Pace;
 use crate::session::{self, Busy, Context, Fault, Session};
@@ -303,6 +303,12 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
             }
             fault.count(&mut self.peers);
         }
+    }
+
+    /// Starts a recording; answers its id and when it begins.
+    pub(crate) fn start(&mut self, request: &Start<'_>) -> Outcome<(u64, u64)> {
+        self.recorder
+            .start(self.agent, request, self.server.total_ns)
     }
 
     /// Marks what follows as the agent's own network work, in time and in samples, until the guard

@@ -38,7 +38,7 @@ use std::string::String;
 use std::sync::OnceLock;
 use std::vec::Vec;
 
-use crate::{Access, Agent, LinkedTableError, ServeError, StartError};
+use crate::{Access, Agent, BootError, BootRecording, LinkedTableError, ServeError, StartError};
 
 use network::Network;
 
@@ -73,6 +73,8 @@ pub struct Config {
     /// A caller table that is linked into the program, as `unikprof-client caller-table` makes it: it is
     /// there before a client has sent one.
     pub linked_caller_table: Option<&'static [u8]>,
+    /// A recording that begins with the agent, before any client has come.
+    pub record_at_boot: Option<BootRecording<'static>>,
 }
 
 impl Config {
@@ -91,6 +93,7 @@ impl Config {
             caller_table_bytes: 1 << 20,
             ring_bytes: 1 << 20,
             linked_caller_table: None,
+            record_at_boot: None,
         }
     }
 }
@@ -116,6 +119,8 @@ pub enum Error {
     Start(StartError),
     /// The agent cannot be served.
     Serve(ServeError),
+    /// The recording that is to begin at once cannot.
+    Boot(BootError),
     /// The caller table that is linked in cannot be used.
     CallerTable(LinkedTableError),
     /// The address cannot be listened on.
@@ -134,6 +139,7 @@ impl fmt::Display for Error {
             Self::Started => f.write_str("this process has an agent already"),
             Self::Start(error) => write!(f, "the agent's configuration cannot be used: {error}"),
             Self::Serve(error) => write!(f, "{error}"),
+            Self::Boot(error) => write!(f, "{error}"),
             Self::CallerTable(error) => write!(f, "{error}"),
             Self::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
             Self::System(call, error) => write!(f, "{call} failed: {error}"),
@@ -151,6 +157,7 @@ impl std::error::Error for Error {
         match self {
             Self::Start(error) => Some(error),
             Self::Serve(error) => Some(error),
+            Self::Boot(error) => Some(error),
             Self::CallerTable(error) => Some(error),
             Self::Listen(_, error) | Self::System(_, error) => Some(error),
             Self::Started | Self::Registered | Self::NoFreeVcpu(_) => None,
@@ -213,7 +220,7 @@ pub fn start(config: Config) -> Result<Guest, Error> {
     AGENT.set(agent).map_err(|_| Error::Started)?;
     let agent = AGENT.get().ok_or(Error::Started)?;
     thread::install_handler(config.signal)?;
-    network.spawn(agent, config.access)?;
+    network.spawn(agent, config.access, config.record_at_boot.as_ref())?;
     Ok(Guest { agent, address })
 }
 

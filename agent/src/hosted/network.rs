@@ -12,6 +12,7 @@ use libc::pollfd;
 use super::platform::Hosted;
 use super::{Error, HostedAgent, Listen};
 use crate::access::Access;
+use crate::boot::BootRecording;
 use crate::platform::Platform;
 use crate::service::{SESSIONS, ServeError, Service};
 use crate::stream_server::{Connection, Progress};
@@ -53,11 +54,15 @@ impl Network {
         self,
         agent: &'static HostedAgent,
         access: Access<'static>,
+        recording: Option<&BootRecording<'_>>,
     ) -> Result<(), Error> {
-        let service = Service::new(agent, access).map_err(|error| match error {
+        let mut service = Service::new(agent, access).map_err(|error| match error {
             ServeError::Served => Error::Started,
             error => Error::Serve(error),
         })?;
+        if let Some(recording) = recording {
+            service.start_at_boot(recording).map_err(Error::Boot)?;
+        }
         match self {
             Self::Sockets(listener, _) => spawn(move || serve(service, &listener)),
             #[cfg(feature = "tap")]

@@ -1,12 +1,14 @@
 //! A guest for the end-to-end cases: a process with an agent and one of several loads.
 //!
 //! ```text
-//! hosted-guest LOAD --open
-//! hosted-guest LOAD [--view-key-file FILE]... [--control-key-file FILE]...
+//! hosted-guest LOAD --open [--record-at-boot NAME]
+//! hosted-guest LOAD [--view-key-file FILE]... [--control-key-file FILE]... [--record-at-boot NAME]
 //! ```
 //!
 //! `--open` serves everybody on loopback; otherwise the keys in the files say who is served. Whoever can
 //! read the files has the keys.
+//!
+//! `--record-at-boot` begins a recording of that name, always on, before any client has come.
 //!
 //! It prints `listening on ADDRESS`, then what the load has to say. It ends when its standard input
 //! does, so that no guest outlives the test that started it.
@@ -24,6 +26,7 @@ mod threads;
 
 use std::error::Error;
 
+use unikprof_agent::BootRecording;
 use unikprof_agent::hosted::{self, Config, Guest};
 
 use stop::Stop;
@@ -52,7 +55,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let known = LOADS.map(|(name, ..)| name).join(", ");
         return Err(format!("`{name}` is no load; there are {known}").into());
     };
-    let access = access::from_words(words)?;
+    let mut words: Vec<String> = words.collect();
+    let boot = take_boot(&mut words)?;
+    let access = access::from_words(words.into_iter())?;
     let stop = Stop::at_end_of_input()?;
     let linked = match std::env::var_os(CALLERS_VARIABLE) {
         Some(path) => Some(&*std::fs::read(path)?.leak()),
@@ -63,8 +68,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         memory_bytes: 4 << 20,
         guest_name: Some(name),
         linked_caller_table: linked,
+        record_at_boot: boot,
         ..Config::new(access)
     })?;
     println!("listening on {}", guest.address());
     load(&guest, &stop)
+}
+
+/// Takes `--record-at-boot NAME` out of the words.
+fn take_boot(words: &mut Vec<String>) -> Result<Option<BootRecording<'static>>, Box<dyn Error>> {
+    const OPTION: &str = "--record-at-boot";
+    let Some(at) = words.iter().position(|word| word == OPTION) else {
+        return Ok(None);
+    };
+    let taken: Vec<String> = words.drain(at..words.len().min(at + 2)).collect();
+    let name = taken
+        .into_iter()
+        .nth(1)
+        .ok_or(format!("{OPTION} takes a name"))?;
+    Ok(Some(BootRecording::always_on(name.leak())))
 }

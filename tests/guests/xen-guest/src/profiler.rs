@@ -15,7 +15,9 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use smoltcp::iface::SocketSet;
 use unikprof_agent::tcp_server::{TcpBuffers, TcpSockets};
 use unikprof_agent::xen::{Hooks, TickSource, Ticks, XenPlatform};
-use unikprof_agent::{Access, Agent, Config, Mapping, Platform, Service, caller_table_bytes};
+use unikprof_agent::{
+    Access, Agent, BootRecording, Config, Mapping, Platform, Service, caller_table_bytes,
+};
 use xen_sys_lite::vcpu::VcpuId;
 
 use crate::command_line::CommandLine;
@@ -55,10 +57,12 @@ pub(crate) struct Request {
     port: u16,
     source: TickSource,
     vcpus: u32,
+    record_at_boot: Option<&'static str>,
 }
 
 impl Request {
-    /// Whom to serve, `ticks=host` (as without it) or `ticks=owned`. `None`, with a word about it, where nobody is
+    /// Whom to serve, `ticks=host` (as without it) or `ticks=owned`, and `record-at-boot=NAME`, which records that
+    /// name from the beginning, always on. `None`, with a word about it, where nobody is
     /// to be served.
     pub(crate) fn find(command_line: CommandLine, store: &mut GuestStore) -> Option<Self> {
         let (access, port) = profiler_access::find(command_line, store)?;
@@ -71,6 +75,7 @@ impl Request {
             port,
             source,
             vcpus: command_line.parsed("vcpus").unwrap_or(1),
+            record_at_boot: command_line.value("record-at-boot"),
         })
     }
 }
@@ -112,11 +117,20 @@ impl Profiler {
                 return None;
             }
         };
-        let service = match Service::new(agent, request.access) {
+        let mut service = match Service::new(agent, request.access) {
             Ok(service) => service,
             // The agent has said it on the log.
             Err(_) => return None,
         };
+        if let Some(name) = request.record_at_boot {
+            // A refusal is on the log; the guest goes on.
+            if service
+                .start_at_boot(&BootRecording::always_on(name))
+                .is_ok()
+            {
+                println!("xen-guest: recording `{name}` from boot");
+            }
+        }
         let ticks = Box::leak(Box::new(Ticks::new(agent, xen(), request.source)));
         TICKS.store(ticks, Ordering::Release);
         let buffers = Box::leak(Box::new(TcpBuffers::<16384>::new()));

@@ -1,0 +1,79 @@
+//! Recordings that begin with the guest: clients find them by their names, and they are held to what a
+//! client's are.
+#![allow(clippy::unwrap_used)]
+
+mod fake_guest;
+
+use fake_guest::client::{Client, read, service};
+use fake_guest::tick;
+use unikprof_agent::{BootMode, BootRecording};
+use unikprof_proto::code::{mode, state};
+use unikprof_proto::message::{Check, RecordingStatus, Status};
+
+fn only(client: &mut Client, service: &mut fake_guest::client::FakeService) -> Vec<(u16, Vec<u8>)> {
+    let frames = client.ask(service, &Check {});
+    let status: Status = read(&frames[0]);
+    assert_eq!(status.recordings as usize, frames.len() - 1);
+    frames[1..].to_vec()
+}
+
+#[test]
+fn the_first_client_finds_it_with_what_was_counted_before_it_came() {
+    let (agent, mut service) = service(1);
+    let asked = BootRecording {
+        mode: BootMode::Wall,
+        period_ns: 1_000_000,
+        ..BootRecording::always_on("flight")
+    };
+    let id = service.start_at_boot(&asked).unwrap();
+    for _ in 0..20 {
+        assert!(
+            tick(agent, &[1, 100, 200]),
+            "it samples before anybody asks"
+        );
+    }
+    let mut client = Client::connect(&mut service);
+    let frames = only(&mut client, &mut service);
+    let status: RecordingStatus<'_> = read(&frames[0]);
+    assert_eq!((status.recording, status.name), (id, "flight"));
+    assert_eq!((status.state, status.mode), (state::RECORDING, mode::WALL));
+    assert_eq!(status.max_age_ns, asked.max_age_ns);
+    assert_eq!(status.max_bytes, asked.max_bytes);
+    assert_eq!(status.counters.recorded, 20);
+}
+
+/// A boot line is typed by people: what is wrong with it is said, and the guest is served all the same.
+#[test]
+fn what_cannot_begin_says_why_and_the_service_goes_on() {
+    let (_, mut service) = service(1);
+    let good = BootRecording::always_on("flight");
+    for (bad, word) in [
+        (BootRecording { name: "", ..good }, "name"),
+        (
+            BootRecording {
+                period_ns: 1,
+                ..good
+            },
+            "period",
+        ),
+        (BootRecording { depth: 0, ..good }, "depth"),
+    ] {
+        let error = service.start_at_boot(&bad).unwrap_err().to_string();
+        assert!(error.contains("at boot") && error.contains(word), "{error}");
+    }
+    for name in ["a", "b", "c"] {
+        service
+            .start_at_boot(&BootRecording { name, ..good })
+            .unwrap();
+    }
+    let same = service.start_at_boot(&BootRecording { name: "a", ..good });
+    assert!(
+        same.unwrap_err()
+            .to_string()
+            .contains("`a` is being recorded")
+    );
+    let many = service.start_at_boot(&good).unwrap_err().to_string();
+    assert!(many.contains("3 recordings"), "{many}");
+    let mut client = Client::connect(&mut service);
+    assert_eq!(only(&mut client, &mut service).len(), 3);
+}
