@@ -124,21 +124,51 @@ impl HostedGuest {
     }
 }
 
+impl HostedGuest {
+    /// As [`Guest::record`], several recordings at once, each by its settings and under its own name.
+    ///
+    /// # Errors
+    /// [`AccuracyError`].
+    pub fn record_together(
+        &mut self,
+        settings: &[Settings],
+        command: &str,
+    ) -> Result<Vec<Recorded>, AccuracyError> {
+        let mut session = self.session()?;
+        let mut started = Vec::new();
+        for settings in settings {
+            let one = session.start(&Settings {
+                callers: self.callers.clone(),
+                ..settings.clone()
+            })?;
+            started.push(one.recording);
+        }
+        let truth = self.tell(command)?;
+        let mut recorded = Vec::new();
+        for recording in started {
+            let path = self.folder.0.join(format!("run-{recording}.unikprof"));
+            let request = Request::Stop { recording };
+            let outcome = record::fetch(&mut session, request, &path, &mut ())?;
+            if let Some(reason) = outcome.incomplete {
+                return Err(reason.into());
+            }
+            recorded.push(Recorded::open(&path, &self.symbolizer, truth.clone())?);
+            fs::remove_file(&path).map_err(AccuracyError::io("removing a recording"))?;
+        }
+        Ok(recorded)
+    }
+}
+
 impl Guest for HostedGuest {
     fn record(&mut self, settings: &Settings, command: &str) -> Result<Recorded, AccuracyError> {
-        let mut session = self.session()?;
-        session.start(&Settings {
-            callers: self.callers.clone(),
-            ..settings.clone()
-        })?;
-        let truth = self.tell(command)?;
-        let path = self.folder.0.join("run.unikprof");
-        let request = Request::Stop { recording: 0 };
-        let outcome = record::fetch(&mut session, request, &path, &mut ())?;
-        match outcome.incomplete {
-            None => Recorded::open(&path, &self.symbolizer, truth),
-            Some(reason) => Err(reason.into()),
-        }
+        let recorded = self.record_together(std::slice::from_ref(settings), command)?;
+        recorded
+            .into_iter()
+            .next()
+            .ok_or_else(|| AccuracyError::Answer {
+                expected: "a recording".into(),
+                found: "none".into(),
+            })
     }
 
     fn capture(&mut self, load: &str, samples: usize) -> Result<Captures, AccuracyError> {

@@ -13,6 +13,7 @@ pub mod leaf_callers;
 pub mod masked_events;
 pub mod recorded;
 pub mod row;
+pub mod several_recordings;
 pub mod short_bursts;
 pub mod slow_down;
 pub mod statistics;
@@ -27,7 +28,6 @@ use clap::Parser;
 use unikprof_accuracy_loads::leaves::LOADS;
 
 use error::AccuracyError;
-use guest::Guest;
 use hosted::{FramePointers, HostedGuest};
 use row::{HEADING, Row, Verdict};
 
@@ -62,10 +62,10 @@ pub fn main() -> ExitCode {
 }
 
 /// What a case does with a guest.
-type Case = fn(&mut dyn Guest) -> Result<Vec<Row>, AccuracyError>;
+type Case = fn(&mut HostedGuest) -> Result<Vec<Row>, AccuracyError>;
 
 /// The hosted cases, by their numbers.
-const CASES: [(u8, Case); 9] = [
+const CASES: [(u8, Case); 10] = [
     (1, |guest| {
         let effort = known_shares::Effort {
             runs: 100,
@@ -145,6 +145,7 @@ const CASES: [(u8, Case); 9] = [
         };
         broken_chains::rows(guest, &effort)
     }),
+    (11, |guest| several_recordings::rows(guest, 10 * SECOND)),
 ];
 
 const SECOND: u64 = 1_000_000_000;

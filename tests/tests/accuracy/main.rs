@@ -9,6 +9,7 @@ mod chains;
 mod frame_pointers;
 mod leaves;
 mod masked;
+mod several;
 mod shares;
 mod slower;
 mod steps;

@@ -14,5 +14,6 @@ mod keyed;
 mod kinds_of_time;
 mod lines;
 mod pprof;
+mod recordings;
 mod sharing;
 mod threads;

@@ -1,49 +1,6 @@
 //! Several clients of one guest, one after the other and at once.
 
-use unikprof_client::exit_code;
-
 use crate::harness::{Guest, Proxy, RunningClient, Then};
-
-#[test]
-fn a_second_start_is_refused_by_the_firsts_name() {
-    let guest = Guest::start("shares");
-    let (first, second) = (guest.client(), guest.client());
-    first
-        .connect(&["start", "--name", "nightly"])
-        .expect_success();
-    for words in [&["start"][..], &["record", "1s", "-o", "run.unikprof"]] {
-        let refused = second.connect(words).expect_code(exit_code::REFUSED);
-        assert!(refused.stderr.contains("`nightly`"), "{}", refused.stderr);
-    }
-    let info = second.connect(&["info", "--json"]).expect_json();
-    assert_eq!(info["guest_name"], "shares");
-    let status = second.status();
-    assert_eq!(status["state"], "recording");
-    assert_eq!(status["name"], "nightly");
-    first
-        .connect(&["stop", "-o", "all.unikprof"])
-        .expect_success();
-    assert_eq!(
-        first.recording("all.unikprof").profile.recording().name,
-        "nightly"
-    );
-    assert_eq!(second.status()["state"], "idle");
-}
-
-/// Two that record at once: each of the guest's recordings is one client's, whole.
-#[test]
-fn one_of_two_that_record_at_once_is_told_why_not() {
-    let guest = Guest::start("shares");
-    let (left, right) = (guest.client(), guest.client());
-    let words = ["record", "1s", "-o", "run.unikprof"];
-    let running = [left.begin(&words), right.begin(&words)];
-    let mut codes = running.map(|client| client.finish().code.unwrap());
-    codes.sort_unstable();
-    assert_eq!(
-        codes,
-        [exit_code::SUCCESS, exit_code::REFUSED].map(i32::from)
-    );
-}
 
 #[test]
 fn fifty_recordings_leave_the_guest_as_it_was() {

@@ -33,6 +33,12 @@ impl Guest {
         Guest::spawn(&mut command)
     }
 
+    /// Starts a guest that records from its beginning, under this name.
+    pub(crate) fn start_recording(load: &str, name: &str) -> Guest {
+        let words = [load, "--open", "--record-at-boot", name];
+        Guest::spawn(Command::new(Guest::program()).args(words))
+    }
+
     /// Starts a copy of the program with a caller table of its own.
     pub(crate) fn start_with_callers(program: &Path, load: &str, table: &Path) -> Guest {
         let mut command = Command::new(program);

@@ -1,0 +1,161 @@
+//! Several recordings in one guest, found by their names.
+
+use serde_json::Value;
+use unikprof_client::exit_code;
+use unikprof_client::profile::Mode;
+
+use crate::harness::{Client, Guest, wait_until};
+
+/// Waits until each of these has so many samples; answers the status.
+fn wait_for_samples(client: &Client, names: &[&str], least: u64) -> Value {
+    wait_until("samples in each recording", || {
+        let status = client.connect(&["check", "--json"]).expect_json();
+        let all = status["recordings"].as_array().unwrap();
+        let has = |name: &&str| {
+            all.iter().any(|one| {
+                one["name"] == **name && one["counters"]["recorded"].as_u64() >= Some(least)
+            })
+        };
+        names.iter().all(has).then_some(status)
+    })
+}
+
+fn names(client: &Client) -> Vec<String> {
+    let status = client.connect(&["check", "--json"]).expect_json();
+    let all = status["recordings"].as_array().unwrap();
+    let name = |one: &Value| one["name"].as_str().unwrap().to_owned();
+    all.iter().map(name).collect()
+}
+
+/// One is stopped, one dumped and goes on, one thrown away; none of it touches the others. Each by another
+/// client: a name is all that one needs.
+#[test]
+fn three_at_once_each_by_its_name() {
+    let guest = Guest::start("shares");
+    let client = guest.client();
+    for words in [
+        &["start", "--name", "fast", "-F", "997"][..],
+        &["start", "--name", "waits", "--mode", "wall", "-F", "331"],
+        &["start", "--name", "flight", "--preset", "default"],
+    ] {
+        client.connect(words).expect_success();
+    }
+    wait_for_samples(&client, &["fast", "waits", "flight"], 40);
+    assert_eq!(names(&client), ["fast", "waits", "flight"]);
+
+    let unclear = client
+        .connect(&["stop"])
+        .expect_code(exit_code::NO_SUCH_RECORDING);
+    for name in ["`fast`", "`waits`", "`flight`"] {
+        assert!(unclear.stderr.contains(name), "{}", unclear.stderr);
+    }
+
+    let other = guest.client();
+    other
+        .connect(&["stop", "--name", "fast", "-o", "fast.unikprof"])
+        .expect_success();
+    let fast = other.recording("fast.unikprof");
+    assert_eq!(fast.profile.recording().name, "fast");
+    assert_eq!(fast.profile.recording().period_ns, 1_003_009);
+
+    let another = guest.client();
+    another
+        .connect(&["dump", "--name", "waits", "-o", "waits.unikprof"])
+        .expect_success();
+    let waits = another.recording("waits.unikprof");
+    assert_eq!(waits.profile.recording().name, "waits");
+    assert_eq!(waits.profile.recording().mode, Mode::Wall);
+
+    client
+        .connect(&["stop", "--name", "flight", "--discard"])
+        .expect_success();
+    assert_eq!(names(&client), ["waits"]);
+
+    // The faster one has about three times the other's samples, in the same time of the same load.
+    let ratio = fast.profile.sample_count() as f64 / waits.profile.sample_count() as f64;
+    assert!((1.5..6.0).contains(&ratio), "{ratio}");
+    // 100 parts: 60, 30 and 10. Six standard deviations, less likely than 1e-8.
+    for (client, file) in [(&other, "fast.unikprof"), (&another, "waits.unikprof")] {
+        let report = client.report(file, &["--json"]).expect_json();
+        let functions = report["functions"].as_array().unwrap();
+        let own = |name: &str| {
+            let ends = |f: &&Value| f["name"].as_str().unwrap().ends_with(name);
+            functions
+                .iter()
+                .find(ends)
+                .map_or(0, |f| f["self"].as_u64().unwrap())
+        };
+        let parts = [("sixty", 0.6), ("thirty", 0.3), ("ten", 0.1)];
+        let all: u64 = parts.iter().map(|(name, _)| own(name)).sum();
+        for (name, truth) in parts {
+            let deviation = (truth * (1.0 - truth) / all as f64).sqrt();
+            let share = own(name) as f64 / all as f64;
+            assert!(
+                (share - truth).abs() < 6.0 * deviation,
+                "{file}: {name} {share} of {all}"
+            );
+        }
+    }
+    wait_for_samples(&client, &["waits"], 50);
+    client
+        .connect(&["stop", "-o", "rest.unikprof"])
+        .expect_success();
+    assert_eq!(names(&client), Vec::<String>::new());
+}
+
+#[test]
+fn the_same_name_and_one_too_many_are_refused_and_nothing_else_changes() {
+    let guest = Guest::start("shares");
+    let client = guest.client();
+    for name in ["a", "b", "c", "d"] {
+        client.connect(&["start", "--name", name]).expect_success();
+    }
+    let same = client
+        .connect(&["start", "--name", "b"])
+        .expect_code(exit_code::REFUSED);
+    assert!(same.stderr.contains("`b`"), "{}", same.stderr);
+    for words in [
+        &["start", "--name", "e"][..],
+        &["record", "1s", "-o", "e.unikprof"],
+    ] {
+        let many = client.connect(words).expect_code(exit_code::REFUSED);
+        for name in ["`a`", "`b`", "`c`", "`d`"] {
+            assert!(many.stderr.contains(name), "{}", many.stderr);
+        }
+    }
+    assert_eq!(names(&client), ["a", "b", "c", "d"]);
+}
+
+/// Two that record at once have a recording each, and leave a third one alone.
+#[test]
+fn record_goes_on_beside_others() {
+    let guest = Guest::start("shares");
+    let (left, right) = (guest.client(), guest.client());
+    left.connect(&["start", "--name", "nightly"])
+        .expect_success();
+    let words = ["record", "1s", "-o", "run.unikprof"];
+    for running in [left.begin(&words), right.begin(&words)] {
+        running.finish().expect_success();
+    }
+    let of = |client: &Client| {
+        let recording = client.recording("run.unikprof");
+        recording.profile.recording().name.clone()
+    };
+    assert_ne!(of(&left), of(&right));
+    assert_eq!(names(&left), ["nightly"]);
+}
+
+#[test]
+fn a_recording_from_boot_is_there_for_the_first_client() {
+    let guest = Guest::start_recording("shares", "flight");
+    let client = guest.client();
+    let status = wait_for_samples(&client, &["flight"], 20);
+    let flight = &status["recordings"][0];
+    assert_eq!(flight["max_age_ns"], 300_000_000_000_u64);
+    assert_eq!(flight["max_bytes"], 512 << 10);
+    client
+        .connect(&["dump", "--name", "flight", "-o", "so-far.unikprof"])
+        .expect_success();
+    assert!(client.recording("so-far.unikprof").profile.sample_count() >= 20);
+    assert_eq!(names(&client), ["flight"]);
+}
