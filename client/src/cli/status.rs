@@ -8,6 +8,7 @@ use unikprof_proto::message::Peers;
 use super::describe::{Rows, access, counted, duration, timestamp};
 use crate::agent_info::AgentInfo;
 use crate::printable::Printable;
+use crate::profile::Mode;
 use crate::record::{RecorderStatus, RecordingStatus, Session, peer_words, rate_text};
 use crate::report::units::{amount_with_unit, grouped};
 
@@ -136,17 +137,22 @@ const HEAD: [&str; 7] = [
 fn lines(status: &RecorderStatus, agent: &AgentInfo) -> Vec<[String; HEAD.len()]> {
     let line = |one: &RecordingStatus| {
         let c = &one.counters;
-        let unit = one.mode().unit();
-        let blocked = match c.blocked {
-            0 => String::new(),
-            blocked => format!(" + {} blocked", amount_with_unit(blocked, unit)),
+        let blocked = || amount_with_unit(c.blocked, one.mode().unit()) + " blocked";
+        let recorded = match (one.mode(), c.blocked) {
+            (Mode::OffCpu, _) => blocked(),
+            (_, 0) => grouped(c.recorded),
+            _ => format!("{} + {}", grouped(c.recorded), blocked()),
         };
         [
             Printable(&one.name).to_string(),
             state_text(one),
             since(one, agent),
-            format!("{} at {} Hz", one.mode(), rate_text(one.period_ns)),
-            format!("{}{blocked}", grouped(c.recorded)),
+            match one.mode() {
+                // Measured: there is no rate.
+                Mode::OffCpu => one.mode().to_string(),
+                mode => format!("{mode} at {} Hz", rate_text(one.period_ns)),
+            },
+            recorded,
             dropped(one),
             match one.epochs {
                 0 => "-".into(),
@@ -234,7 +240,8 @@ fn state_text(one: &RecordingStatus) -> String {
             format!("{name}: begins in {:.1} s", one.delay_left().as_secs_f64())
         }
         (state::RECORDING, Some(left)) => {
-            format!("{name} for {elapsed}, {:.1} s left", left.as_secs_f64())
+            let left = duration(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+            format!("{name} for {elapsed}, {left} left")
         }
         (state::RECORDING, None) => format!("{name} for {elapsed}, until stopped"),
         (state::FINISHED, _) => format!("{name}: `stop` fetches it"),

@@ -83,10 +83,10 @@ fn a_client_that_vanishes_in_a_download_leaves_it_to_the_next() {
 }
 
 #[test]
-fn a_second_client_may_look_and_fetch_but_not_start() {
+fn a_second_client_may_look_and_fetch_but_not_take_the_name() {
     on(
         &WORKING,
-        "a_second_client_may_look_and_fetch_but_not_start",
+        "a_second_client_may_look_and_fetch_but_not_take_the_name",
         |lab| {
             let guest = Guest::of(lab, "working");
             let (first, second) = (guest.client(), guest.client());
@@ -99,7 +99,7 @@ fn a_second_client_may_look_and_fetch_but_not_start() {
             let info = second.connect(&["info", "--json"]).expect_json();
             assert_eq!(info["guest_name"], "working");
             let refused = second
-                .connect(&["start", "--name", "mine"])
+                .connect(&["start", "--name", "nightly"])
                 .expect_code(exit_code::REFUSED);
             assert!(refused.stderr.contains("`nightly`"), "{}", refused.stderr);
             second

@@ -25,11 +25,13 @@ impl<'a> Guest<'a> {
     pub(crate) fn of(lab: &'a Lab, name: &'a str) -> Guest<'a> {
         let guest = Guest { lab, name };
         let client = guest.client();
-        let state = client.status()["state"].clone();
-        if state != "idle" {
-            client
-                .connect(&["stop", "-o", "left-over.unikprof"])
-                .expect_success();
+        let status = client.status();
+        for one in status["recordings"].as_array().into_iter().flatten() {
+            if let Some(name) = one["name"].as_str() {
+                client
+                    .connect(&["stop", "--discard", "--name", name])
+                    .expect_success();
+            }
         }
         guest
     }
