@@ -30,6 +30,7 @@ mod platform;
 mod tap;
 mod thread;
 
+use std::boxed::Box;
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
@@ -120,7 +121,7 @@ pub enum Error {
     /// The agent cannot be served.
     Serve(ServeError),
     /// The recording that is to begin at once cannot.
-    Boot(BootError),
+    Boot(Box<BootError>),
     /// The caller table that is linked in cannot be used.
     CallerTable(LinkedTableError),
     /// The address cannot be listened on.
@@ -157,7 +158,7 @@ impl std::error::Error for Error {
         match self {
             Self::Start(error) => Some(error),
             Self::Serve(error) => Some(error),
-            Self::Boot(error) => Some(error),
+            Self::Boot(error) => Some(&**error),
             Self::CallerTable(error) => Some(error),
             Self::Listen(_, error) | Self::System(_, error) => Some(error),
             Self::Started | Self::Registered | Self::NoFreeVcpu(_) => None,

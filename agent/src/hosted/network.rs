@@ -1,6 +1,7 @@
 //! The service thread: sockets in, sockets out.
 #![allow(unsafe_code)]
 
+use std::boxed::Box;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
@@ -61,7 +62,8 @@ impl Network {
             error => Error::Serve(error),
         })?;
         if let Some(recording) = recording {
-            service.start_at_boot(recording).map_err(Error::Boot)?;
+            let begun = service.start_at_boot(recording);
+            begun.map_err(|error| Error::Boot(Box::new(error)))?;
         }
         match self {
             Self::Sockets(listener, _) => spawn(move || serve(service, &listener)),

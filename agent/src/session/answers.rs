@@ -11,6 +11,7 @@ use crate::agent::Agent;
 use crate::cells::HistogramCells;
 use crate::platform::Platform;
 use crate::recorder::{Recording, Waiting};
+use crate::ring::Rings;
 use crate::sampler::late_threshold_ns;
 use crate::table::Column;
 
@@ -50,7 +51,7 @@ impl Session {
             now_ns: *now_ns,
             nodes_used,
             nodes_capacity: agent.nodes_per_vcpu() as u64 * u64::from(agent.config().vcpus),
-            ring_capacity: 0,
+            ring_capacity: agent.rings().map_or(0, Rings::capacity),
             sessions: *sessions,
             peers: **peers,
             server_ns: server.total_ns,

@@ -710,7 +710,7 @@ fn what_a_recorder_does_is_told() {
             s.recordings[0].counters.overflow = 400;
         }),
         ("late", Look, "(100)", |s| {
-            s.recordings[0].counters.late = 100
+            s.recordings[0].counters.late = 100;
         }),
         ("frame pointers", Bad, "(1,000)", |s| {
             s.recordings[0].counters.broken = 1_000;
