@@ -184,7 +184,7 @@ fn the_table_is_sent_before_the_recording_starts_and_asked_for_by_it() {
         flags: 0,
         caller_table: Some(checksum_of(rows)),
     };
-    assert_eq!(peer.starts(), [asked.clone()]);
+    assert_eq!(peer.starts(), std::slice::from_ref(&asked));
     // The second client finds it there.
     start(0, &peer, &["--image", image.path()], image.folder());
     assert_eq!(peer.tables().len(), 1, "{:?}", peer.log());
