@@ -223,7 +223,7 @@ fn serve_honestly<'a>(fake: &Fake<'a>, service: &mut FakeService<'_, 'a>) -> Vec
     let mut honest = Honest::connect(service);
     honest.hello();
     honest.end_all();
-    assert_eq!(honest.check(), []);
+    assert_eq!(honest.check(), Vec::<u64>::new());
     honest.received.clear();
 
     honest.hello();
@@ -262,6 +262,6 @@ fn serve_honestly<'a>(fake: &Fake<'a>, service: &mut FakeService<'_, 'a>) -> Vec
         overflow: 0,
     };
     assert_eq!(fetched, expected);
-    assert_eq!(honest.check(), []);
+    assert_eq!(honest.check(), Vec::<u64>::new());
     honest.leave()
 }
