@@ -22,6 +22,11 @@ impl<'m, P: Platform> Agent<'m, P> {
                 capability::REACHABLE_WHEN_BUSY
             } else {
                 0
+            }
+            | if self.rings().is_some() {
+                capability::RING
+            } else {
+                0
             };
         Welcome {
             agent_version: env!("CARGO_PKG_VERSION"),

@@ -190,6 +190,9 @@ pub mod capability {
     pub const RUNSTATE: u64 = 1;
     /// The agent answers even while the guest is stuck in a loop.
     pub const REACHABLE_WHEN_BUSY: u64 = 2;
+    /// The agent keeps what happened when, and the guest's own events: it answers
+    /// [`Ring`](crate::message::Ring).
+    pub const RING: u64 = 4;
 }
 
 /// Which distribution a [`Histogram`](crate::message::Histogram) is.
