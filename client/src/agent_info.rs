@@ -89,6 +89,11 @@ impl AgentInfo {
         self.capabilities & capability::REACHABLE_WHEN_BUSY != 0
     }
 
+    /// Whether the agent keeps what happened when, and the guest's own events.
+    pub fn keeps_time(&self) -> bool {
+        self.capabilities & capability::RING != 0
+    }
+
     /// Whether this may be the same guest at a later moment of the same life.
     pub fn continues(&self, earlier: &AgentInfo) -> bool {
         self.guest_id == earlier.guest_id

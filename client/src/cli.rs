@@ -9,6 +9,7 @@ mod caller_table;
 mod connect;
 mod describe;
 mod doctor;
+mod events;
 mod failure;
 mod json;
 mod keygen;
@@ -18,6 +19,7 @@ mod recordings;
 mod report;
 mod screen;
 mod status;
+mod time;
 mod values;
 
 use std::ffi::OsString;

@@ -21,3 +21,4 @@ pub mod record;
 pub mod recording;
 pub mod report;
 pub mod symbols;
+pub mod timeline;

@@ -27,7 +27,7 @@ pub use builder::ProfileBuilder;
 pub use counters::{Counters, CountersDisagree};
 pub use distribution::{Distribution, Stretch};
 pub use mode::{Mode, Unit, Unwind};
-pub use recording::{Architecture, Cost, RecordingInfo, Runstate, VcpuStats};
+pub use recording::{Architecture, Cost, FromRing, RecordingInfo, Runstate, VcpuStats};
 pub(crate) use tree::ChildLists;
 pub use tree::{NodeId, StackTree, TooManyStacks};
 
@@ -36,13 +36,14 @@ use std::fmt;
 /// A whole recording in memory.
 ///
 /// Made by [`ProfileBuilder`], which keeps what the readers rely on: every id is in range, a
-/// node comes after its parent, and there is one sample for each node and vCPU.
+/// node comes after its parent, and there is one sample for each node, vCPU and span.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     pub(crate) mappings: Vec<Mapping>,
     pub(crate) frames: Vec<Frame>,
     pub(crate) tree: StackTree,
     pub(crate) samples: Vec<Sample>,
+    pub(crate) span_names: Vec<String>,
     pub(crate) vcpus: Vec<VcpuStats>,
     pub(crate) recording: RecordingInfo,
 }
@@ -78,9 +79,14 @@ impl Profile {
         &self.tree
     }
 
-    /// The counted stacks, ordered by node, then vCPU.
+    /// The counted stacks, ordered by node, then vCPU, then span.
     pub fn samples(&self) -> &[Sample] {
         &self.samples
+    }
+
+    /// The names of the spans that samples lie in.
+    pub fn span_names(&self) -> &[String] {
+        &self.span_names
     }
 
     /// What each vCPU counted.
@@ -294,6 +300,9 @@ pub struct Sample {
     pub node: NodeId,
     /// The vCPU that was sampled.
     pub vcpu: u32,
+    /// The innermost of the guest's spans that was open there, as a place in [`Profile::span_names`];
+    /// `None` also where spans are not known.
+    pub span: Option<u32>,
     /// How many samples or nanoseconds; the mode's [unit](Mode::unit) says which.
     pub count: u64,
 }

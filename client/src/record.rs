@@ -22,7 +22,9 @@ mod approach;
 mod collect;
 mod discard;
 mod error;
+mod events;
 mod preset;
+mod rings;
 mod session;
 mod settings;
 mod status;
@@ -37,7 +39,9 @@ pub use collect::Request;
 use collect::collect;
 pub use discard::discard;
 pub use error::RecordError;
+pub use events::{EventReader, Look};
 pub use preset::Preset;
+pub use rings::Asked;
 pub use session::{Patience, Session};
 pub(crate) use settings::rate_text;
 pub use settings::{DEFAULT_NAME, DEFAULT_RATE_HZ, Mode, Settings, Unwind};
@@ -117,11 +121,12 @@ pub fn record(
     let recording = session.start_observed(settings, observer)?.recording;
     watch(session, recording, observer)
         .map_err(|error| error.while_running(recording, &settings.name))?;
-    collect(session, Request::Stop { recording }, writer, observer)
+    let request = Request::Stop { recording };
+    collect(session, request, Asked::default(), writer, observer)
 }
 
 /// Ends a recording, or takes what it has counted so far and leaves it running, and writes that to
-/// `path`.
+/// `path`; where the agent keeps it, with what happened when.
 ///
 /// # Errors
 /// [`RecordError`] where nothing could be kept.
@@ -131,8 +136,22 @@ pub fn fetch(
     path: &Path,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, RecordError> {
+    fetch_part(session, request, Asked::default(), path, observer)
+}
+
+/// As [`fetch`], with what happened in the part of the recording's time that is `asked` for.
+///
+/// # Errors
+/// As [`fetch`]; [`RecordError::NoRing`] where a part is asked for and the agent keeps none.
+pub fn fetch_part(
+    session: &mut Session,
+    request: Request,
+    asked: Asked,
+    path: &Path,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, RecordError> {
     let writer = session.create_recording(path)?;
-    collect(session, request, writer, observer)
+    collect(session, request, asked, writer, observer)
 }
 
 /// Waits until a recording has ended or the user wants it to.

@@ -9,6 +9,8 @@
 //! | a frame | [`FileHeader`]: who wrote the file, and when |
 //! | frames | the agent's `Welcome` and its `Mapping`s |
 //! | frames | any number of epochs: `Epoch`, for each vCPU `VcpuEpoch`, its `Histogram`s and `Nodes`, and `EpochEnd` |
+//! | frames | where the agent has rings: the `EventName`s and their end; for each vCPU `RingHead`, its `RingRun`s, `RingEnd`, its `Nodes` of epoch 0 and `StacksEnd` |
+//! | a frame | [`FileWindow`], where a window of time was asked for |
 //! | a frame | [`FileEnd`]: whether everything is there, and if not, why |
 //!
 //! Frames are those of [`unikprof_proto::frame`], each with its checksum. All epochs of a file
@@ -16,12 +18,18 @@
 //! epoch is cut and the file's end says so. A file without an end was cut itself: a reader tells,
 //! and [salvages](Reading::Salvage) what is whole if asked to. Types of frames that a reader does
 //! not know are passed over.
+//!
+//! What a guest left when it crashed is such a file as well, without counts: an epoch without vCPUs then
+//! tells of a recording. Out of the guest's memory it comes in a
+//! [block](unikprof_proto::file::BlockHead), which is read like the file in it.
 
+mod block;
 mod completeness;
 mod epoch;
 mod error;
 mod format;
 mod reader;
+mod rings;
 mod stacks;
 mod totals;
 mod writer;
@@ -30,6 +38,6 @@ pub use completeness::Completeness;
 pub use epoch::EpochError;
 pub(crate) use epoch::{EpochProgress, Part};
 pub use error::{Damage, RecordingError};
-pub use format::{FileEnd, FileHeader, MAGIC, VERSION};
+pub use format::{FileEnd, FileHeader, FileWindow, MAGIC, VERSION};
 pub use reader::{Reading, Recording};
 pub use writer::RecordingWriter;

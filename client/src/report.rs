@@ -30,6 +30,7 @@
 
 mod accounting;
 pub(crate) mod broken;
+mod events;
 mod filter;
 mod folded;
 mod format;
@@ -38,6 +39,7 @@ mod functions;
 pub(crate) mod golden_tests;
 mod interval;
 pub mod json;
+mod json_time;
 mod labels;
 pub(crate) mod marks;
 mod merged;
@@ -47,6 +49,7 @@ mod mode_golden_tests;
 mod palette;
 mod pprof;
 mod pprof_messages;
+mod seconds;
 pub(crate) mod shorten;
 pub(crate) mod stack_warnings;
 #[cfg(feature = "svg")]
@@ -66,6 +69,7 @@ use regex::Regex;
 use thiserror::Error;
 
 use crate::symbols::Symbolized;
+use crate::timeline::{RecordingSpan, Timeline, Window};
 use filter::Weights;
 use labels::Labels;
 
@@ -85,6 +89,8 @@ pub struct ReportOptions {
     pub no_inlines: bool,
     /// How many functions the text lists; zero for all.
     pub top: usize,
+    /// Whether folded stacks begin with their labels: recording, vCPU and span.
+    pub labels: bool,
     /// How wide the text's tables are, in columns: longer names are shortened to fit. `None`: as
     /// wide as the names.
     pub columns: Option<usize>,
@@ -99,15 +105,32 @@ impl Default for ReportOptions {
             lines: false,
             no_inlines: false,
             top: 30,
+            labels: false,
             columns: Some(DEFAULT_COLUMNS),
         }
     }
+}
+
+/// What a report shows of time, beside the profile.
+#[derive(Debug, Clone, Copy)]
+pub struct TimelineView<'a> {
+    /// What the guest's rings held.
+    pub timeline: &'a Timeline,
+    /// The recording that is shown.
+    pub of: RecordingSpan,
+    /// The window that is shown.
+    pub window: Window,
+    /// Whether text and JSON show the seconds; the text then in the place of the functions.
+    pub seconds: bool,
+    /// How long each of these is, in ns; a second if not given, or longer where there were too many.
+    pub step_ns: Option<u64>,
 }
 
 /// A profile with names, as it was asked for.
 #[derive(Debug)]
 pub struct Report<'a> {
     symbolized: &'a Symbolized<'a>,
+    view: Option<TimelineView<'a>>,
     options: ReportOptions,
     labels: Labels,
     weights: Weights,
@@ -120,10 +143,18 @@ impl<'a> Report<'a> {
         let weights = Weights::of(symbolized, &options);
         Report {
             symbolized,
+            view: None,
             options,
             labels,
             weights,
         }
+    }
+
+    /// Shows time as well: the guest's own events, and the seconds if that is wanted.
+    #[must_use]
+    pub fn with_timeline(mut self, view: TimelineView<'a>) -> Report<'a> {
+        self.view = Some(view);
+        self
     }
 
     /// Writes the report. The writer is given large pieces and flushed.

@@ -12,6 +12,7 @@ use super::names::NameArguments;
 use super::recordings::{
     CheckArguments, FetchArguments, RecordArguments, StartArguments, StopArguments,
 };
+use super::time::{DumpTimeArguments, ReportTimeArguments};
 use super::values;
 use crate::connection::Address;
 use crate::output::{NamePattern, OutputFormat};
@@ -67,7 +68,7 @@ Exit codes:
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Word {
-    /// Talk to the agent in a guest: info, record, start, check, dump, fetch, stop
+    /// Talk to the agent in a guest: info, record, start, check, dump, fetch, stop, events
     Connect(ConnectArguments),
     /// Show a recording: tables, flame graph, pprof and others
     Report(ReportArguments),
@@ -148,7 +149,8 @@ pub(super) enum ConnectWord {
     /// Tell which recordings there are, since when, how full they are and what was dropped
     Check(CheckArguments),
     /// Download what a recording counted since the last dump; it goes on
-    Dump(FetchArguments),
+    #[command(after_help = DUMP_HELP)]
+    Dump(DumpArguments),
     /// Download a copy of what waits to be fetched and change nothing in the guest
     ///
     /// Counts wait once a recording's duration has passed, until `stop` has fetched them. A key with
@@ -156,6 +158,44 @@ pub(super) enum ConnectWord {
     Fetch(FetchArguments),
     /// End a recording, download what it counted and write it
     Stop(StopArguments),
+    /// Print what happened in the guest: its own marks, spans and counters, and more
+    #[command(after_help = EVENTS_HELP)]
+    Events(EventsArguments),
+}
+
+const DUMP_HELP: &str = "\
+Where the agent keeps what happened when, the file also holds each sample with its time, as far as the
+guest's ring still has them; `report --timeline` and `report --from ... --to ...` show these.
+
+Examples:
+  unikprof-client connect 10.0.0.5 dump -o so-far.unikprof
+  unikprof-client connect 10.0.0.5 dump --last 30s --image guest.elf -o slow.svg -o slow.unikprof
+  unikprof-client connect 10.0.0.5 dump --begin 21:34:50 --end 21:35:10 -o then.unikprof";
+
+const EVENTS_HELP: &str = "\
+Marks, spans and counters of the guest's own; recordings that began or ended, steal, resumes and failed
+handshakes.
+
+Examples:
+  unikprof-client connect 10.0.0.5 events --last 30s
+  unikprof-client connect 10.0.0.5 --json events --follow";
+
+#[derive(Debug, Args)]
+pub(super) struct DumpArguments {
+    #[command(flatten)]
+    pub(super) fetch: FetchArguments,
+    #[command(flatten)]
+    pub(super) time: DumpTimeArguments,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct EventsArguments {
+    /// Go on: print events as they happen, until Ctrl-C
+    #[arg(long)]
+    pub(super) follow: bool,
+    /// Only events of the time up to now, as in 30s
+    #[arg(long, value_name = "TIME", value_parser = values::nanoseconds)]
+    pub(super) last: Option<u64>,
 }
 
 /// Where results go.
@@ -208,9 +248,14 @@ pub(super) struct ReportArguments {
     /// or 120 columns
     #[arg(long, help_heading = "Output")]
     pub(super) wide: bool,
+    /// Folded stacks begin with their labels: recording:NAME;vcpu:N;span:NAME
+    #[arg(long, help_heading = "Output")]
+    pub(super) labels: bool,
     /// Print the report as JSON: short for --format json
     #[arg(long, conflicts_with = "format", help_heading = "Output")]
     pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) time: ReportTimeArguments,
     #[command(flatten)]
     pub(super) outputs: ReportOutputArguments,
     #[command(flatten)]
@@ -238,7 +283,12 @@ Examples:
   unikprof-client report run.unikprof --image guest.elf
   unikprof-client report run.unikprof --image guest.elf -o run.svg -o run.pb.gz
   unikprof-client report run.unikprof --image guest.elf --focus 'tcp::' --lines
-  unikprof-client report run.unikprof --format folded | grep tcp";
+  unikprof-client report run.unikprof --format folded | grep tcp
+
+  Where the agent keeps what happened when:
+  unikprof-client report run.unikprof --image guest.elf --timeline
+  unikprof-client report run.unikprof --image guest.elf --from 12s --to 15s -o burst.svg
+  unikprof-client report run.unikprof --image guest.elf --last 30s --in-span request";
 
 #[derive(Debug, Args)]
 #[command(after_help = DOCTOR_HELP, arg_required_else_help = true)]

@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use super::arguments::{ConnectArguments, ConnectWord, OutputArguments};
+use super::arguments::{ConnectArguments, ConnectWord, DumpArguments, OutputArguments};
 use super::describe;
+use super::events;
 use super::failure::Failure;
 use super::json;
 use super::names::{self, NameArguments};
@@ -18,7 +19,8 @@ use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
 use crate::progress::{ProgressLine, WITHOUT_CALLER_TABLE};
 use crate::record::{
-    self, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings, Unwind,
+    self, Asked, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
+    Unwind,
 };
 use crate::recording::{Reading, Recording};
 use crate::report::{Report, ReportOptions};
@@ -62,17 +64,22 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
             conversation.discard(arguments.fetch.which.name.as_deref())
         }
         ConnectWord::Stop(StopArguments { fetch, .. }) => {
-            conversation.fetch(|recording| Request::Stop { recording }, &fetch, &symbolizer)
+            let request = |recording| Request::Stop { recording };
+            conversation.fetch(request, Asked::default(), &fetch, &symbolizer)
         }
-        ConnectWord::Dump(arguments) => conversation.fetch(
-            |recording| Request::Dump { recording },
+        ConnectWord::Dump(DumpArguments { fetch, time }) => {
+            let request = |recording| Request::Dump { recording };
+            conversation.fetch(request, time.asked(), &fetch, &symbolizer)
+        }
+        ConnectWord::Fetch(arguments) => {
+            let request = |recording| Request::Copy { recording };
+            conversation.fetch(request, Asked::default(), &arguments, &symbolizer)
+        }
+        ConnectWord::Events(arguments) => events::run(
+            &mut conversation.session,
+            &conversation.interrupt,
             &arguments,
-            &symbolizer,
-        ),
-        ConnectWord::Fetch(arguments) => conversation.fetch(
-            |recording| Request::Copy { recording },
-            &arguments,
-            &symbolizer,
+            conversation.json,
         ),
     }
 }
@@ -82,9 +89,10 @@ impl ConnectWord {
         match self {
             ConnectWord::Record(arguments) => Some(&arguments.names),
             ConnectWord::Stop(arguments) => Some(&arguments.fetch.names),
-            ConnectWord::Dump(arguments) | ConnectWord::Fetch(arguments) => Some(&arguments.names),
+            ConnectWord::Dump(arguments) => Some(&arguments.fetch.names),
+            ConnectWord::Fetch(arguments) => Some(&arguments.names),
             ConnectWord::Start(arguments) => Some(&arguments.names),
-            ConnectWord::Info | ConnectWord::Check(_) => None,
+            ConnectWord::Info | ConnectWord::Check(_) | ConnectWord::Events(_) => None,
         }
     }
 }
@@ -204,6 +212,7 @@ impl Conversation {
     fn fetch(
         &mut self,
         request: impl FnOnce(u64) -> Request,
+        asked: Asked,
         arguments: &FetchArguments,
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
@@ -215,7 +224,9 @@ impl Conversation {
             &arguments.outputs,
             &arguments.names,
             symbolizer,
-            |session, plan, observer| record::fetch(session, request, &plan.recording, observer),
+            |session, plan, observer| {
+                record::fetch_part(session, request, asked, &plan.recording, observer)
+            },
         )
     }
 
@@ -286,7 +297,9 @@ impl Conversation {
             return Ok(());
         }
         let recording = Recording::open(&outcome.path, Reading::Strict)?;
-        let symbolized = symbolizer.resolve(&recording.profile)?;
+        // What a dump asked for is what its reports show.
+        let cut = recording.part_asked();
+        let symbolized = symbolizer.resolve(cut.as_ref().unwrap_or(&recording.profile))?;
         let to_stdout = plan.reports.iter().any(|o| o.target == Target::Stdout);
         let report = Report::new(
             &symbolized,

@@ -14,6 +14,7 @@ use crate::record::RecordError;
 use crate::recording::RecordingError;
 use crate::report::ReportError;
 use crate::symbols::SymbolError;
+use crate::timeline::MomentError;
 
 /// Every way the program fails, with its words and its exit code.
 #[derive(Debug, Error)]
@@ -42,6 +43,8 @@ pub(crate) enum Failure {
     Stdout(io::Error),
     #[error(transparent)]
     Format(#[from] UnknownOutputFormat),
+    #[error(transparent)]
+    Moment(MomentError),
     /// A combination of arguments that clap does not know to be wrong.
     #[error("{0}")]
     Usage(String),
@@ -93,7 +96,7 @@ impl Failure {
                 _ => exit_code::OUTPUT,
             },
             Failure::Stdout(_) => exit_code::OUTPUT,
-            Failure::Format(_) | Failure::Usage(_) => exit_code::USAGE,
+            Failure::Format(_) | Failure::Usage(_) | Failure::Moment(_) => exit_code::USAGE,
             Failure::Incomplete { .. } => exit_code::INCOMPLETE,
             Failure::Untrustworthy => exit_code::UNTRUSTWORTHY,
             Failure::AfterRecording { source, .. } => source.exit_code(),

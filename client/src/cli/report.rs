@@ -30,8 +30,10 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
         recording.agent.guest_name.as_deref(),
         Timestamp::from_nanosecond(time).unwrap_or(Timestamp::UNIX_EPOCH),
     )?;
-    let symbolized = symbolizer.resolve(&recording.profile)?;
-    let report = Report::new(
+    let part = arguments.time.part(&recording)?;
+    let cut = part.as_ref().and_then(|part| part.profile.as_ref());
+    let symbolized = symbolizer.resolve(cut.unwrap_or(&recording.profile))?;
+    let mut report = Report::new(
         &symbolized,
         ReportOptions {
             focus: arguments.focus.clone(),
@@ -39,12 +41,16 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
             lines: arguments.lines,
             no_inlines: arguments.no_inlines,
             top: arguments.top,
+            labels: arguments.labels,
             columns: match arguments.wide {
                 true => None,
                 false => Some(ReportOutput::columns(&outputs)),
             },
         },
     );
+    if let Some((part, timeline)) = part.as_ref().zip(recording.timeline.as_ref()) {
+        report = report.with_timeline(part.view(timeline, &arguments.time));
+    }
     for output in outputs {
         output.write(&report)?;
     }

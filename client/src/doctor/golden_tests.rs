@@ -160,6 +160,9 @@ impl Parts {
             builder.add_stack(0, *count, stack).unwrap();
         }
         Recording {
+            timeline: None,
+            span: None,
+            asked: None,
             profile: builder.finish(),
             agent: self.agent,
             client: "a test".into(),

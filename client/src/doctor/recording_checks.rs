@@ -65,7 +65,7 @@ fn consistent(recording: &Recording) -> Check {
         Some(format!(
             "vCPU {}: {}",
             vcpu.vcpu,
-            vcpu.counters.check().err()?
+            vcpu.check(profile.recording()).err()?
         ))
     }));
     if counters.counted() != found {

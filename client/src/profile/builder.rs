@@ -62,7 +62,12 @@ impl ProfileBuilder {
             node = self.tree.child(node, id.0)?;
             self.last.push((frame, node));
         }
-        self.samples.push(Sample { node, vcpu, count });
+        self.samples.push(Sample {
+            node,
+            vcpu,
+            span: None,
+            count,
+        });
         Ok(())
     }
 
@@ -79,7 +84,12 @@ impl ProfileBuilder {
 
     /// Counts a stack that [`ProfileBuilder::step`] made.
     pub fn count(&mut self, vcpu: u32, node: NodeId, count: u64) {
-        self.samples.push(Sample { node, vcpu, count });
+        self.samples.push(Sample {
+            node,
+            vcpu,
+            span: None,
+            count,
+        });
     }
 
     /// The stack that is one `frame` deeper than `parent`, for recordings that hold a tree
@@ -117,7 +127,12 @@ impl ProfileBuilder {
             NodeId::ROOT => self.child(node, Frame::Special(SpecialFrame::UnknownCode))?,
             node => node,
         };
-        self.samples.push(Sample { node, vcpu, count });
+        self.samples.push(Sample {
+            node,
+            vcpu,
+            span: None,
+            count,
+        });
         Ok(())
     }
 
@@ -155,6 +170,7 @@ impl ProfileBuilder {
             frames: self.frames,
             tree: self.tree,
             samples: self.samples,
+            span_names: Vec::new(),
             vcpus: self.vcpus,
             recording: self.recording,
         }

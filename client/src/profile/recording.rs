@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::counters::Counters;
+use super::counters::{Counters, CountersDisagree};
 use super::distribution::Distribution;
 use super::mode::{Mode, Unwind};
 use crate::printable::Printable;
@@ -40,8 +40,23 @@ pub struct RecordingInfo {
     pub server_ns: u64,
     /// A sample is late if more running time than this passed after its target, in nanoseconds.
     pub late_threshold_ns: u64,
+    /// Which part of the recording this is, where it was made from the ring's samples and not from the
+    /// recording's own counts. How callers were found, what came early and what sampling cost is then not
+    /// known.
+    pub ring: Option<FromRing>,
     /// What the agent or the reader of the recording wants the user to know.
     pub warnings: Vec<String>,
+}
+
+/// Which part of a recording a profile from the ring shows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FromRing {
+    /// From when on, in ns since the recording began.
+    pub from_ns: u64,
+    /// Up to when, likewise.
+    pub to_ns: u64,
+    /// Only what was sampled inside a span of this name.
+    pub inside: Option<String>,
 }
 
 impl RecordingInfo {
@@ -104,6 +119,18 @@ pub struct VcpuStats {
 }
 
 impl VcpuStats {
+    /// Checks that every tick is accounted for, and every recorded one's caller where these are known.
+    ///
+    /// # Errors
+    ///
+    /// [`CountersDisagree`] with both sides.
+    pub fn check(&self, recording: &RecordingInfo) -> Result<(), CountersDisagree> {
+        match self.counters.check() {
+            Err(CountersDisagree::Ways { .. }) if recording.ring.is_some() => Ok(()),
+            other => other,
+        }
+    }
+
     /// Sampling's share of the running time, between 0 and 1 in a sound recording; `None`
     /// where either is unknown or nothing ran.
     pub fn cost_share(&self) -> Option<f64> {

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use thiserror::Error;
 
 /// A stack, named by its innermost step; [`NodeId::ROOT`] is the empty stack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(u32);
 
 impl NodeId {

@@ -5,8 +5,9 @@ use std::time::Duration;
 use unikprof_proto::code::state;
 use unikprof_proto::message::{Dump, Fetch, Pending, Stop};
 
+use super::rings::Wanted;
 use super::session::{Attempt, Session};
-use super::{Event, Observer, Outcome, RecordError};
+use super::{Asked, Event, Observer, Outcome, RecordError};
 use crate::connection::{Connection, ConnectionError};
 use crate::recording::{EpochError, EpochProgress, Part, RecordingWriter};
 
@@ -44,13 +45,19 @@ pub enum Request {
 pub(super) fn collect(
     session: &mut Session,
     request: Request,
+    asked: Asked,
     writer: RecordingWriter,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, RecordError> {
+    if asked.is_part() && !session.agent().keeps_time() {
+        return Err(RecordError::NoRing);
+    }
     let mut collector = Collector {
         session,
         writer,
         observer,
+        asked,
+        head: None,
         arrived: false,
         bytes: 0,
         samples: 0,
@@ -79,6 +86,9 @@ struct Collector<'a> {
     session: &'a mut Session,
     writer: RecordingWriter,
     observer: &'a mut dyn Observer,
+    asked: Asked,
+    /// The recording's id, and when it began.
+    head: Option<(u64, u64)>,
     /// Whether any part of an epoch is in the file.
     arrived: bool,
     bytes: u64,
@@ -103,6 +113,7 @@ impl Collector<'_> {
                 self.fetch(epoch)?;
             }
             if pending.complete {
+                self.rings()?;
                 self.writer.end(None)?;
             }
             self.writer.publish()?;
@@ -155,9 +166,65 @@ impl Collector<'_> {
                 }
             }
         }
+        self.rings()?;
         self.writer.end(None)?;
         self.writer.publish()?;
         Ok(())
+    }
+
+    /// Fetches what happened when in the recording's time, as far back as it was asked for: now, or when
+    /// the recording was started.
+    fn rings(&mut self) -> Result<(), RecordError> {
+        if !self.session.agent().keeps_time() {
+            return Ok(());
+        }
+        let Some((recording, began_ns)) = self.head else {
+            return Ok(());
+        };
+        let recorder = self.session.check(self.observer)?;
+        let now_ns = recorder.now_ns;
+        let (max_age_ns, most_bytes) = match recorder.by_id(recording) {
+            Some(status) => (status.max_age_ns, status.max_bytes),
+            None => (0, 0),
+        };
+        let mut wanted = Wanted {
+            since_ns: match max_age_ns {
+                0 => began_ns,
+                age_ns => began_ns.max(now_ns.saturating_sub(age_ns)),
+            },
+            most_bytes,
+        };
+        let mut window = None;
+        if self.asked.is_part() {
+            let asked = self.session.window(self.asked, began_ns, now_ns)?;
+            wanted = Wanted {
+                since_ns: asked.from_ns,
+                most_bytes: 0,
+            };
+            window = Some(asked);
+        }
+        let Collector {
+            session,
+            writer,
+            observer,
+            bytes,
+            samples,
+            ..
+        } = self;
+        let mut arrived = 0;
+        session.fetch_rings(wanted, *observer, &mut |frames| {
+            arrived += frames.len() as u64;
+            Ok(writer.append(frames)?)
+        })?;
+        *bytes += arrived;
+        observer.event(Event::Fetching {
+            samples: *samples,
+            bytes: *bytes,
+        });
+        match window {
+            Some(window) => Ok(writer.window(window)?),
+            None => Ok(()),
+        }
     }
 
     /// Fetches one epoch; over a new connection, from where the old one broke.
@@ -169,13 +236,14 @@ impl Collector<'_> {
             arrived,
             bytes,
             samples,
+            head,
             ..
         } = self;
         let mut progress = EpochProgress::default();
         let before = *samples;
         session.persist(*observer, |connection, observer| {
             let mut progressed = false;
-            let result = fetch_over(connection, epoch, &mut progress, |frame, so_far| {
+            let result = fetch_over(connection, epoch, &mut progress, head, |frame, so_far| {
                 writer.append(frame)?;
                 progressed = true;
                 *arrived = true;
@@ -231,6 +299,7 @@ fn fetch_over(
     connection: &mut Connection,
     epoch: u64,
     progress: &mut EpochProgress,
+    known: &mut Option<(u64, u64)>,
     mut keep: impl FnMut(&[u8], u64) -> Result<(), RecordError>,
 ) -> Result<(), Attempt> {
     const DOING: &str = "fetching an epoch";
@@ -242,6 +311,9 @@ fn fetch_over(
         let part = progress
             .accept(&frame, |_, _| ())
             .map_err(|error| Attempt::Failed(error.into()))?;
+        if let Part::Epoch(head) = &part {
+            *known = Some((head.recording, head.recording_started_ns));
+        }
         if let Part::Epoch(head) = &part
             && head.epoch != epoch
         {

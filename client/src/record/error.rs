@@ -10,6 +10,7 @@ use crate::exit_code;
 use crate::output::OutputError;
 use crate::printable::Printable;
 use crate::recording::EpochError;
+use crate::timeline::{MomentError, RingOrderError};
 
 /// Why a recording could not be made, or not wholly.
 #[derive(Debug, Error)]
@@ -81,6 +82,25 @@ pub enum RecordError {
     /// The agent's counts are not in order.
     #[error("the agent broke the protocol while sending its counts: {0}")]
     Epoch(#[from] EpochError),
+    /// The agent's rings are not in order.
+    #[error("the agent broke the protocol while sending what happened when: {0}")]
+    Ring(#[from] RingOrderError),
+    /// A ring that does not end.
+    #[error("the agent broke the protocol: the ring of vCPU {vcpu} has more than {most} bytes")]
+    EndlessRing {
+        /// The vCPU.
+        vcpu: u32,
+        /// The most that is taken.
+        most: usize,
+    },
+    /// The agent keeps no events.
+    #[error(
+        "the agent keeps no events: it was given no memory for a ring; give it some at the guest's start"
+    )]
+    NoRing,
+    /// The window that was asked for cannot be.
+    #[error(transparent)]
+    Moment(#[from] MomentError),
     /// The agent holds counts that it does not hand out.
     #[error("the agent broke the protocol: it has counts that it does not let fetch")]
     NothingToFetch,
@@ -137,7 +157,12 @@ impl RecordError {
             RecordError::ShortRequests { .. } | RecordError::TooManyTold { .. } => {
                 exit_code::PROTOCOL
             }
-            RecordError::Epoch(_) | RecordError::NothingToFetch => exit_code::PROTOCOL,
+            RecordError::Epoch(_)
+            | RecordError::NothingToFetch
+            | RecordError::Ring(_)
+            | RecordError::EndlessRing { .. } => exit_code::PROTOCOL,
+            RecordError::NoRing => exit_code::REFUSED,
+            RecordError::Moment(_) => exit_code::USAGE,
             RecordError::Output(error) => error.exit_code(),
         }
     }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
+use unikprof_proto::file::BlockError;
 use unikprof_proto::frame::FrameError;
 use unikprof_proto::preamble::VERSIONS;
 
@@ -15,6 +16,7 @@ use crate::connection::message_name;
 use crate::exit_code;
 use crate::printable::PrintableBytes;
 use crate::profile::TooManyStacks;
+use crate::timeline::RingOrderError;
 
 /// Why a file could not be read.
 #[derive(Debug, Error)]
@@ -50,6 +52,17 @@ pub enum RecordingError {
         file: u16,
         /// The protocol version of its frames.
         protocol: u16,
+    },
+    /// It is a block of memory that a guest left when it crashed, and not whole.
+    #[error(
+        "{} is what a crashed guest left in memory, and not whole: {source}; `report --salvage` reads what is \
+         there", path.display()
+    )]
+    Block {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: BlockError,
     },
     /// It is damaged or was cut.
     #[error("{} is damaged at byte {offset}: {source}{}", path.display(), advice(*salvageable))]
@@ -97,6 +110,9 @@ pub enum Damage {
     /// An epoch is impossible.
     #[error(transparent)]
     Epoch(#[from] EpochError),
+    /// A ring is impossible.
+    #[error(transparent)]
+    Ring(#[from] RingOrderError),
     /// A stack's frame is impossible.
     #[error(transparent)]
     Code(#[from] UnknownCode),

@@ -1,4 +1,8 @@
-//! The bytes that only files have; their structures are the protocol's.
+//! The bytes that only files have; most structures are the protocol's.
+
+use serde::{Deserialize, Serialize};
+use unikprof_proto::code::message_type::FILE_FIRST;
+use unikprof_proto::frame::Message;
 
 pub(super) use unikprof_proto::file::PREAMBLE;
 pub use unikprof_proto::file::{FileEnd, FileHeader, MAGIC, VERSION};
@@ -6,6 +10,20 @@ pub(crate) use unikprof_proto::file::{preamble, versions};
 
 /// The longest reason kept, in bytes.
 pub(crate) const MAX_REASON: usize = 1024;
+
+/// Which window was asked for when the file was made: reports show it if nothing else is said. On the guest's
+/// monotonic clock, in ns, its end not included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileWindow {
+    /// From when on.
+    pub from_ns: u64,
+    /// Up to when.
+    pub to_ns: u64,
+}
+
+impl Message<'_> for FileWindow {
+    const TYPE: u16 = FILE_FIRST + 2;
+}
 
 #[cfg(test)]
 mod tests {

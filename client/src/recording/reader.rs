@@ -5,20 +5,24 @@ use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use unikprof_proto::code::start_flag;
+use unikprof_proto::file::BlockHead;
 use unikprof_proto::frame::{self, Frame as WireFrame, Message};
 use unikprof_proto::message::{self, Epoch, EpochEnd, Welcome};
 use unikprof_proto::preamble::VERSIONS;
 
+use super::block;
 use super::completeness::Completeness;
 use super::epoch::{EpochProgress, Part};
 use super::error::{Damage, RecordingError};
-use super::format::{self, FileEnd, FileHeader, PREAMBLE, VERSION};
+use super::format::{self, FileEnd, FileHeader, FileWindow, PREAMBLE, VERSION};
+use super::rings::Rings;
 use super::stacks::Stacks;
 use super::totals::Totals;
 use crate::agent_info::{AgentInfo, MAX_MAPPINGS, MappingError};
 use crate::frame_reader::{FrameReadError, FrameReader};
 use crate::printable::Printable;
 use crate::profile::{Architecture, Mode, Profile, ProfileBuilder, RecordingInfo, Unwind};
+use crate::timeline::{RecordingSpan, RingOrder, Timeline, Window};
 
 /// What to do with a damaged file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -49,6 +53,12 @@ pub struct Recording {
     pub gaps: u32,
     /// Where the recording contradicts itself; the profile's warnings hold these too.
     pub contradictions: Vec<String>,
+    /// What the guest's rings held, where it has them.
+    pub timeline: Option<Timeline>,
+    /// The recording in the timeline: its lane, its beginning and its end.
+    pub span: Option<RecordingSpan>,
+    /// The window that was asked for when the file was made.
+    pub asked: Option<Window>,
 }
 
 impl Recording {
@@ -71,6 +81,12 @@ impl Recording {
         Recording::read(BufReader::new(file), path, reading)
     }
 
+    /// The profile of the window that was asked for when the file was made, where one was.
+    pub fn part_asked(&self) -> Option<Profile> {
+        let (timeline, of) = self.timeline.as_ref().zip(self.span)?;
+        Some(timeline.profile(&self.profile, &of, self.asked?, None))
+    }
+
     /// Reads a file's bytes; `path` is for messages.
     ///
     /// # Errors
@@ -80,20 +96,28 @@ impl Recording {
         path: &Path,
         reading: Reading,
     ) -> Result<Recording, RecordingError> {
-        let mut preamble = Vec::with_capacity(PREAMBLE);
-        let read = source
-            .by_ref()
-            .take(PREAMBLE as u64)
-            .read_to_end(&mut preamble);
-        read.map_err(|source| RecordingError::Open {
-            path: path.into(),
-            source,
-        })?;
+        let preamble = read_preamble(&mut source, path)?;
+        if !preamble.starts_with(&BlockHead::MAGIC) {
+            return Recording::read_file(&preamble, source, path, reading);
+        }
+        let file = block::file(&preamble, source, path, reading)?;
+        let mut rest = &file[..];
+        let preamble = read_preamble(&mut rest, path)?;
+        Recording::read_file(&preamble, rest, path, reading)
+    }
+
+    /// Reads what follows a file's preamble.
+    fn read_file(
+        preamble: &[u8],
+        source: impl Read,
+        path: &Path,
+        reading: Reading,
+    ) -> Result<Recording, RecordingError> {
         let versions = preamble.first_chunk().and_then(format::versions);
         let Some((file, protocol)) = versions else {
             return Err(RecordingError::NotARecording {
                 path: path.into(),
-                found: preamble,
+                found: preamble.to_owned(),
             });
         };
         if file != VERSION || !(VERSIONS.lowest..=VERSIONS.highest).contains(&protocol) {
@@ -124,6 +148,17 @@ impl Recording {
     }
 }
 
+fn read_preamble(source: &mut impl Read, path: &Path) -> Result<Vec<u8>, RecordingError> {
+    let mut preamble = Vec::with_capacity(PREAMBLE);
+    match source.take(PREAMBLE as u64).read_to_end(&mut preamble) {
+        Ok(_) => Ok(preamble),
+        Err(source) => Err(RecordingError::Open {
+            path: path.into(),
+            source,
+        }),
+    }
+}
+
 /// What was read so far.
 struct Contents {
     client: String,
@@ -141,6 +176,12 @@ struct Contents {
     /// What the counters of the current epoch say that its stacks hold.
     counted: u64,
     contradictions: Vec<String>,
+    rings: Rings,
+    /// Recordings that the file tells of without counts.
+    heads: Vec<(RecordingSpan, RecordingInfo)>,
+    /// The recording whose counts these are.
+    span: Option<RecordingSpan>,
+    asked: Option<Window>,
     end: Option<Completeness>,
 }
 
@@ -181,6 +222,10 @@ impl Contents {
             stacks: Stacks::default(),
             counted: 0,
             contradictions: Vec::new(),
+            rings: Rings::default(),
+            heads: Vec::new(),
+            span: None,
+            asked: None,
             end: None,
         })
     }
@@ -194,9 +239,12 @@ impl Contents {
             }
             if kind == FileEnd::TYPE {
                 let end: FileEnd<'_> = frame::decode(&frame)?;
-                if end.complete && self.progress.is_open() {
+                if end.complete && (self.progress.is_open() || self.rings.is_open()) {
                     return Err(Damage::OutOfPlace {
-                        expected: "the end of an epoch",
+                        expected: match self.progress.is_open() {
+                            true => "the end of an epoch",
+                            false => "the end of a ring",
+                        },
                         found: kind,
                     });
                 }
@@ -205,6 +253,20 @@ impl Contents {
                 } else {
                     Completeness::Incomplete(Printable(end.reason).to_string())
                 });
+            } else if kind == FileWindow::TYPE {
+                let asked: FileWindow = frame::decode(&frame)?;
+                self.asked = Some(Window {
+                    from_ns: asked.from_ns,
+                    to_ns: asked.to_ns,
+                });
+            } else if self.is_of_rings(kind) {
+                self.rings.accept(&frame, &self.agent, &mut self.builder)?;
+            } else if kind == message::VcpuEpoch::TYPE
+                && self.epochs == 0
+                && !self.progress.is_open()
+            {
+                // What a crashed guest had counted: its rings tell more.
+                let _: message::VcpuEpoch = frame::decode(&frame)?;
             } else {
                 self.epoch_frame(&frame)?;
             }
@@ -213,6 +275,12 @@ impl Contents {
             Some(_) => Ok(()),
             None => Err(Damage::NoEnd),
         }
+    }
+
+    /// Whether a frame of this type is about rings, here.
+    fn is_of_rings(&self, kind: u16) -> bool {
+        let is_free = !self.progress.is_open();
+        is_free && RingOrder::takes(kind) && (kind != message::Nodes::TYPE || self.rings.is_open())
     }
 
     fn epoch_frame(&mut self, frame: &WireFrame<'_>) -> Result<(), Damage> {
@@ -253,6 +321,20 @@ impl Contents {
     }
 
     fn epoch(&mut self, epoch: &Epoch<'_>) -> Result<(), Damage> {
+        let span = RecordingSpan {
+            recording: Some(epoch.recording),
+            lane: epoch.lane,
+            window: Window {
+                from_ns: epoch.recording_started_ns,
+                ..Window::ALL
+            },
+        };
+        if epoch.vcpus == 0 {
+            // Nothing was counted: who it is, for the rings' samples.
+            self.heads.push((span, self.info_of(epoch)));
+            return Ok(());
+        }
+        self.span = Some(span);
         let this = Settings {
             recording: epoch.recording,
             period_ns: epoch.period_ns,
@@ -281,14 +363,9 @@ impl Contents {
     }
 
     fn info_of(&self, epoch: &Epoch<'_>) -> RecordingInfo {
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let length_ns = epoch.ended_ns.saturating_sub(epoch.started_ns);
         RecordingInfo {
             name: epoch.name.into(),
-            guest_name: text(&self.agent.guest_name),
-            guest_id: text(&self.agent.guest_id),
-            agent_version: self.agent.agent_version.clone(),
-            architecture: Architecture::from_name(&self.agent.architecture),
             mode: Mode::from_code(epoch.mode),
             period_ns: epoch.period_ns,
             depth: epoch.depth,
@@ -302,6 +379,17 @@ impl Contents {
                 .ended_wall_clock_ns
                 .and_then(|ended| ended.checked_sub(length_ns)),
             late_threshold_ns: epoch.late_threshold_ns,
+            ..self.info_of_agent()
+        }
+    }
+
+    fn info_of_agent(&self) -> RecordingInfo {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        RecordingInfo {
+            guest_name: text(&self.agent.guest_name),
+            guest_id: text(&self.agent.guest_id),
+            agent_version: self.agent.agent_version.clone(),
+            architecture: Architecture::from_name(&self.agent.architecture),
             ..RecordingInfo::default()
         }
     }
@@ -323,7 +411,7 @@ impl Contents {
 
     fn finish(mut self, damage: Option<String>) -> Recording {
         let cut_epoch = self.progress.is_open();
-        let completeness = match (damage, self.end) {
+        let completeness = match (damage, self.end.take()) {
             (Some(damage), _) => Completeness::Salvaged(damage),
             (None, Some(end)) => end,
             // `read_on` calls a missing end damage.
@@ -341,8 +429,32 @@ impl Contents {
                 self.counted
             ));
         }
+        let is_ring_cut = self.rings.is_open();
+        if is_ring_cut {
+            warnings.push(
+                "the ring of a vCPU is cut: its newest records or its stacks are missing".into(),
+            );
+        }
+        let mut timeline = std::mem::take(&mut self.rings).finish(&mut self.builder);
+        let mut span = self.span;
+        if let Some(timeline) = &mut timeline {
+            for known in self.heads.iter().map(|(span, _)| *span).chain(span) {
+                timeline.know(known);
+            }
+            // Its end, where the rings tell it.
+            span = match span.and_then(|span| span.recording) {
+                Some(id) => timeline.recording(id),
+                None => timeline.busiest(),
+            };
+        }
         if self.epochs == 0 {
-            warnings.push("the file holds no samples at all".into());
+            match (&timeline, span) {
+                (Some(timeline), Some(span)) => {
+                    self.info = self.info_of_span(&span);
+                    warnings.extend(about_rings_alone(timeline, &span));
+                }
+                _ => warnings.push("the file holds no samples at all".into()),
+            }
         }
         if self.gaps > 0 {
             warnings.push(format!(
@@ -361,8 +473,14 @@ impl Contents {
             self.builder.add_vcpu(stats);
         }
         self.builder.set_recording(self.info);
+        let mut profile = self.builder.finish();
+        if self.epochs == 0
+            && let Some((timeline, span)) = timeline.as_ref().zip(span)
+        {
+            profile = timeline.profile(&profile, &span, Window::ALL, None);
+        }
         Recording {
-            profile: self.builder.finish(),
+            profile,
             agent: self.agent,
             client: self.client,
             created_unix_ns: self.created_unix_ns,
@@ -370,8 +488,51 @@ impl Contents {
             completeness,
             gaps: self.gaps,
             contradictions: self.contradictions,
+            timeline,
+            span,
+            asked: self.asked,
         }
     }
+
+    /// What is known of a recording that the rings alone tell of.
+    fn info_of_span(&self, span: &RecordingSpan) -> RecordingInfo {
+        let same = |(known, _): &&(RecordingSpan, _)| known.recording == span.recording;
+        match self.heads.iter().find(same) {
+            Some((_, info)) => info.clone(),
+            None => RecordingInfo {
+                name: name_of(span),
+                ..self.info_of_agent()
+            },
+        }
+    }
+}
+
+/// A recording without a name.
+fn name_of(span: &RecordingSpan) -> String {
+    match span.recording {
+        Some(id) => format!("recording {id}"),
+        None => format!("lane {}", span.lane),
+    }
+}
+
+fn about_rings_alone(timeline: &Timeline, span: &RecordingSpan) -> Vec<String> {
+    let mut warnings = vec![
+        "the file holds no counts: all it shows is what was still in the guest's rings".to_owned(),
+    ];
+    let all = timeline.recordings();
+    let others: Vec<String> = all
+        .iter()
+        .filter(|other| *other != span)
+        .map(name_of)
+        .collect();
+    if !others.is_empty() {
+        warnings.push(format!(
+            "the rings hold other recordings as well: {}; this is {}, which has the most samples",
+            others.join(", "),
+            name_of(span)
+        ));
+    }
+    warnings
 }
 
 /// Goes to the next frame.

@@ -40,13 +40,43 @@ impl Stacks {
         agent: &AgentInfo,
         builder: &mut ProfileBuilder,
     ) -> Result<(), Damage> {
+        let count = node.count;
+        if let Some(stack) = self.push(node, agent, builder)?
+            && count > 0
+        {
+            let leaf = builder.step(stack.callers, stack.innermost)?;
+            builder.count(self.vcpu, leaf, count);
+        }
+        Ok(())
+    }
+
+    /// Takes the next node; answers the stack that ends in it, if that is wanted.
+    pub(super) fn name(
+        &mut self,
+        node: Node<'_>,
+        is_wanted: bool,
+        agent: &AgentInfo,
+        builder: &mut ProfileBuilder,
+    ) -> Result<Option<NodeId>, Damage> {
+        match self.push(node, agent, builder)? {
+            Some(stack) if is_wanted => Ok(Some(builder.step(stack.callers, stack.innermost)?)),
+            _ => Ok(None),
+        }
+    }
+
+    fn push(
+        &mut self,
+        node: Node<'_>,
+        agent: &AgentInfo,
+        builder: &mut ProfileBuilder,
+    ) -> Result<Option<Stack>, Damage> {
         // The decoder keeps parents before their children, and nodes without frames out.
         let parent = node
             .parent
             .checked_sub(1)
             .and_then(|at| self.nodes.get(at as usize));
         let [innermost, outer @ ..] = node.frames else {
-            return Ok(());
+            return Ok(None);
         };
         let (mut callers, mut depth) = match (parent, node.frames.last()) {
             (Some(parent), Some(&inner)) => {
@@ -67,16 +97,13 @@ impl Stacks {
             return Err(Damage::TooDeep);
         }
         let innermost = agent.mappings.frame(*innermost, true)?;
-        if node.count > 0 {
-            let leaf = builder.step(callers, innermost)?;
-            builder.count(self.vcpu, leaf, node.count);
-        }
-        self.nodes.push(Stack {
+        let stack = Stack {
             callers,
             innermost,
             depth,
-        });
-        Ok(())
+        };
+        self.nodes.push(stack);
+        Ok(Some(stack))
     }
 }
 

@@ -6,9 +6,10 @@ use std::path::Path;
 use jiff::Timestamp;
 use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
 
-use super::format::{self, FileEnd, FileHeader, MAX_REASON};
+use super::format::{self, FileEnd, FileHeader, FileWindow, MAX_REASON};
 use crate::connection::CLIENT;
 use crate::output::{AtomicFile, OutputError};
+use crate::timeline::Window;
 
 /// A recording file in the making: nothing has its name until [`RecordingWriter::publish`].
 #[derive(Debug)]
@@ -56,6 +57,17 @@ impl RecordingWriter {
     /// [`OutputError`].
     pub fn append(&mut self, frames: &[u8]) -> Result<(), OutputError> {
         self.file.write_all(frames).map_err(|e| self.failed(e))
+    }
+
+    /// Adds which window was asked for.
+    ///
+    /// # Errors
+    /// [`OutputError`].
+    pub fn window(&mut self, window: Window) -> Result<(), OutputError> {
+        self.message(&FileWindow {
+            from_ns: window.from_ns,
+            to_ns: window.to_ns,
+        })
     }
 
     /// Adds the end: `incomplete` says why, where something is missing.

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::units::{amount, date, duration, grouped, share};
 use crate::printable::Printable;
-use crate::profile::{Counters, Mode, RecordingInfo, Unit, Unwind};
+use crate::profile::{Counters, FromRing, Mode, RecordingInfo, Unit, Unwind};
 
 /// The column in which the values of the head begin.
 const LABEL_WIDTH: usize = 12;
@@ -34,6 +34,9 @@ pub(super) fn write_header(recording: &RecordingInfo, out: &mut impl Write) -> i
         row(out, "rate", &rate)?;
     }
     row(out, "callers", &callers(recording))?;
+    if let Some(ring) = &recording.ring {
+        row(out, "window", &window(ring))?;
+    }
     let started = recording.started_unix_ns.and_then(date);
     row(
         out,
@@ -86,7 +89,10 @@ pub(super) fn lines(c: &Counters, recording: &RecordingInfo) -> Vec<String> {
             c.missing
                 .map_or("none".to_owned(), |missing| missing.to_string())
         ),
-        format!(
+    ];
+    lines.push(match recording.ring {
+        Some(_) => format!("callers: {}", callers(recording)),
+        None => format!(
             "callers: {}; by table {}, by bytes {}, by frame pointer {}, mixed {}",
             callers(recording),
             c.by_table,
@@ -94,7 +100,7 @@ pub(super) fn lines(c: &Counters, recording: &RecordingInfo) -> Vec<String> {
             c.by_frame_pointer,
             c.mixed
         ),
-    ];
+    });
     if tells_blocked(c, recording.mode) {
         lines.push(format!(
             "blocks {}, blocked {} {}, not counted {}",
@@ -104,7 +110,23 @@ pub(super) fn lines(c: &Counters, recording: &RecordingInfo) -> Vec<String> {
             c.blocked_overflow
         ));
     }
+    if let Some(ring) = &recording.ring {
+        lines.push(format!("window: {}", window(ring)));
+    }
     lines
+}
+
+/// Which part of the recording is shown.
+fn window(ring: &FromRing) -> String {
+    let inside = match &ring.inside {
+        Some(name) => format!(", inside spans `{}`", Printable(name)),
+        None => String::new(),
+    };
+    format!(
+        "{:.3} s to {:.3} s of the recording{inside}; from the ring",
+        ring.from_ns as f64 / 1e9,
+        ring.to_ns as f64 / 1e9
+    )
 }
 
 pub(super) fn write_accounting(
@@ -152,6 +174,38 @@ pub(super) fn write_accounting(
     ] {
         table.line(name, &grouped(count), &of_recorded(count), what)?;
     }
+    if recording.ring.is_none() {
+        write_callers(c, recording, &mut table)?;
+    }
+    table.title("besides")?;
+    if recording.ring.is_none() {
+        table.line(
+            "early",
+            &numbers[1],
+            "",
+            "before the target: armed again, no tick",
+        )?;
+    }
+    let formula = match recording.mode {
+        Mode::Wall => {
+            "(running + blocked time) / period - ticks - blocked samples; around zero is noise"
+        }
+        Mode::OffCpu => "nothing is sampled, so nothing can be missing",
+        Mode::Cpu | Mode::Other(_) => "running time / period - ticks; around zero is noise",
+    };
+    table.line("missing", &missing, "", formula)?;
+    if tells_blocked(c, recording.mode) {
+        write_blocked(c, unit, &mut table)?;
+    }
+    Ok(())
+}
+
+fn write_callers(
+    c: &Counters,
+    recording: &RecordingInfo,
+    table: &mut Table<'_, impl Write>,
+) -> io::Result<()> {
+    let of_recorded = |n| share(n, c.recorded);
     table.title("the interrupted function's caller was found")?;
     for (name, count, what) in [
         ("by table", c.by_table, "in the caller table"),
@@ -175,24 +229,6 @@ pub(super) fn write_accounting(
             &of_recorded(c.mixed),
             "further up, a frame pointer where the table knew nothing",
         )?;
-    }
-    table.title("besides")?;
-    table.line(
-        "early",
-        &numbers[1],
-        "",
-        "before the target: armed again, no tick",
-    )?;
-    let formula = match recording.mode {
-        Mode::Wall => {
-            "(running + blocked time) / period - ticks - blocked samples; around zero is noise"
-        }
-        Mode::OffCpu => "nothing is sampled, so nothing can be missing",
-        Mode::Cpu | Mode::Other(_) => "running time / period - ticks; around zero is noise",
-    };
-    table.line("missing", &missing, "", formula)?;
-    if tells_blocked(c, recording.mode) {
-        write_blocked(c, unit, &mut table)?;
     }
     Ok(())
 }

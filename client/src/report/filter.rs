@@ -18,6 +18,15 @@ pub(super) struct Weights {
 
 impl Weights {
     pub(super) fn of(symbolized: &Symbolized<'_>, options: &ReportOptions) -> Weights {
+        Weights::of_some(symbolized, options, |_| true)
+    }
+
+    /// As [`Weights::of`], for some of the samples.
+    pub(super) fn of_some(
+        symbolized: &Symbolized<'_>,
+        options: &ReportOptions,
+        is_meant: impl Fn(&Sample) -> bool,
+    ) -> Weights {
         let profile = symbolized.profile();
         let tree = profile.tree();
         let kept = kept_nodes(symbolized, options);
@@ -27,7 +36,7 @@ impl Weights {
             recorded: profile.sample_count(),
         };
         for sample in profile.samples() {
-            if weights.keeps(sample) {
+            if is_meant(sample) && weights.keeps(sample) {
                 let total = &mut weights.totals[sample.node.index()];
                 *total = total.saturating_add(sample.count);
             }

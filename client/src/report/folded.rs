@@ -1,10 +1,15 @@
-//! Folded stacks: `root;caller;leaf count`, one line for each, in the order of the names.
+//! Folded stacks: `root;caller;leaf count`, one line for each, in the order of the names. The format has no
+//! labels; where they are asked for they are the outermost frames, `recording:NAME;vcpu:N;span:NAME`.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use super::Report;
+use super::filter::Weights;
 use super::labels::{LabelId, Labels};
-use super::merged::{Visitor, walk};
+use super::merged::{Visitor, walk, walk_some};
+use crate::printable::Printable;
+use crate::profile::{Profile, Sample};
 
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
     let mut lines = Lines {
@@ -14,8 +19,34 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         out,
         result: Ok(()),
     };
-    walk(report, 1, &mut lines);
+    if !report.options.labels {
+        walk(report, 1, &mut lines);
+        return lines.result;
+    }
+    let profile = report.symbolized.profile();
+    let labelled: BTreeSet<(u32, Option<u32>)> =
+        profile.samples().iter().map(|s| (s.vcpu, s.span)).collect();
+    for (vcpu, span) in labelled {
+        lines.path = label_frames(profile, vcpu, span);
+        let is_meant = |sample: &Sample| (sample.vcpu, sample.span) == (vcpu, span);
+        let weights = Weights::of_some(report.symbolized, &report.options, is_meant);
+        walk_some(report, &weights, 1, &mut lines);
+    }
     lines.result
+}
+
+/// The labels of samples, as the outermost frames of their stacks.
+fn label_frames(profile: &Profile, vcpu: u32, span: Option<u32>) -> String {
+    let named = |what: &str, name: &str| foldable(&format!("{what}:{}", Printable(name)));
+    let mut frames = Vec::new();
+    let recording = profile.recording().name.as_str();
+    if !recording.is_empty() {
+        frames.push(named("recording", recording));
+    }
+    frames.push(format!("vcpu:{vcpu}"));
+    let span = span.and_then(|span| profile.span_names().get(span as usize));
+    frames.extend(span.map(|span| named("span", span)));
+    frames.join(";")
 }
 
 /// The labels' texts, made safe for a line of the format.

@@ -233,6 +233,7 @@ fn with_report(options: ReportOptions, test: impl FnOnce(&Report<'_>)) {
 
 fn every_filter() -> ReportOptions {
     ReportOptions {
+        labels: false,
         focus: Some("poll".parse().unwrap()),
         ignore: Some("^fib$".parse().unwrap()),
         lines: true,

@@ -40,7 +40,18 @@
 //!     "self_share": 0.42, "self_interval": [0.32, 0.52],
 //!     "total_share": 0.94, "total_interval": [0.88, 0.97]
 //!   }],
-//!   "warnings": ["..."]
+//!   "warnings": ["..."],
+//!   "window": { "from_ns": 12000000000, "to_ns": 15000000000, "inside": null },
+//!   "spans": [{
+//!     "name": "request", "count": 9, "total_ns": 90, "p50_ns": 10, "p99_ns": 10, "max_ns": 10,
+//!     "unfinished": 0, "cut": 0, "moved": 0
+//!   }],
+//!   "values": [{ "name": "queue depth", "min": 0, "max": 7, "last": 3 }],
+//!   "marks": [{ "name": "flush", "count": 2 }],
+//!   "seconds": [{
+//!     "from_ns": 12000000000, "unix_ns": 1700000000000000000, "length_ns": 1000000000, "held": true,
+//!     "ticks": 97, "recorded": 97, "stolen": 0.0, "blocked": 0.02, "top": "burst", "top_share": 0.9
+//!   }]
 //! }
 //! ```
 //!
@@ -55,6 +66,10 @@
 //! - `functions` holds all functions of the shown stacks, most `self` first. With lines told
 //!   apart there is an entry for each line; else `line` is the function's line with the most
 //!   samples. Shares are of `samples.recorded`, intervals hold 95 % (Wilson).
+//! - `window` is the part of the recording that is shown, where it is not all of it; everything is then made
+//!   from the ring's samples, and `by_table`, `by_bytes`, `by_frame_pointer` and `early` are not known: 0.
+//! - `spans`, `values` (of counters) and `marks` are the guest's own; `seconds` is empty unless asked for.
+//!   Their `from_ns` is since the recording began; `stolen` and `blocked` are shares of the vCPUs' time.
 //! - `kind` is `function`, `address` (no name is known), `agent` (the profiler's own) or
 //!   `special` (a mark such as `[truncated]`).
 
@@ -62,7 +77,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::{Interval, Report, warnings};
+use super::{Interval, Report, json_time, warnings};
 use crate::profile::{Counters, Distribution, Unit, VcpuStats};
 use crate::symbols::FunctionKind;
 
@@ -103,6 +118,10 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
             }
         })
         .collect();
+    let time = report.view.as_ref();
+    let time = time
+        .map(|view| json_time::of(report, view))
+        .unwrap_or_default();
     let document = Document {
         schema: SCHEMA,
         recording: Recording {
@@ -140,6 +159,15 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         },
         functions,
         warnings: warnings::of(report, &table),
+        window: recording.ring.as_ref().map(|ring| WindowShown {
+            from_ns: ring.from_ns,
+            to_ns: ring.to_ns,
+            inside: ring.inside.as_deref(),
+        }),
+        spans: time.spans,
+        values: time.values,
+        marks: time.marks,
+        seconds: time.seconds,
     };
     serde_json::to_writer_pretty(&mut *out, &document)?;
     out.write_all(b"\n")
@@ -157,6 +185,18 @@ struct Document<'a> {
     samples: Samples,
     functions: Vec<Function<'a>>,
     warnings: Vec<String>,
+    window: Option<WindowShown<'a>>,
+    spans: Vec<json_time::Span>,
+    values: Vec<json_time::Values>,
+    marks: Vec<json_time::Mark>,
+    seconds: Vec<json_time::Second>,
+}
+
+#[derive(Serialize)]
+struct WindowShown<'a> {
+    from_ns: u64,
+    to_ns: u64,
+    inside: Option<&'a str>,
 }
 
 #[derive(Serialize)]

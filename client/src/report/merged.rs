@@ -6,6 +6,7 @@
 use crate::profile::{ChildLists, FrameId, NodeId};
 
 use super::Report;
+use super::filter::Weights;
 use super::labels::LabelId;
 
 /// What a walk meets.
@@ -22,8 +23,19 @@ pub(super) trait Visitor {
 ///
 /// What has fewer samples than `least` is skipped; stacks without samples always are.
 pub(super) fn walk(report: &Report<'_>, least: u64, visitor: &mut impl Visitor) {
+    walk_some(report, &report.weights, least, visitor);
+}
+
+/// As [`walk`], with other weights than the report's.
+pub(super) fn walk_some(
+    report: &Report<'_>,
+    weights: &Weights,
+    least: u64,
+    visitor: &mut impl Visitor,
+) {
     let walk = Walk {
         report,
+        weights,
         children: ChildLists::of(report.symbolized.profile().tree()),
         least: least.max(1),
     };
@@ -32,6 +44,7 @@ pub(super) fn walk(report: &Report<'_>, least: u64, visitor: &mut impl Visitor) 
 
 struct Walk<'r, 'a> {
     report: &'r Report<'a>,
+    weights: &'r Weights,
     children: ChildLists,
     least: u64,
 }
@@ -55,7 +68,7 @@ struct Step {
 
 impl Walk<'_, '_> {
     fn run(&self, visitor: &mut impl Visitor) {
-        let weights = &self.report.weights;
+        let weights = self.weights;
         let mut places = Vec::new();
         self.add_children(NodeId::ROOT, &mut places);
         places.sort_unstable_by_key(|p| (p.label, p.node));
@@ -116,7 +129,7 @@ impl Walk<'_, '_> {
 
     /// The samples that end at a node.
     fn own(&self, node: NodeId) -> u64 {
-        let weights = &self.report.weights;
+        let weights = self.weights;
         self.children
             .of_node(node)
             .iter()
@@ -127,7 +140,7 @@ impl Walk<'_, '_> {
 
     fn add_children(&self, node: NodeId, places: &mut Vec<Place>) {
         for child in self.children.of_node(node) {
-            if self.report.weights.total(*child) != 0 {
+            if self.weights.total(*child) != 0 {
                 let outermost = self.labels(*child).len() as u32 - 1;
                 places.push(self.place(*child, outermost));
             }

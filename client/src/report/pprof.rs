@@ -81,6 +81,19 @@ fn write_samples(report: &Report<'_>, out: &mut Writer<impl Write>) -> io::Resul
     let period = profile.recording().period_ns;
     let unit = profile.recording().mode.unit();
     let vcpu_key = out.strings.id("vcpu");
+    let recording = profile.recording().name.as_str();
+    let recording = (!recording.is_empty()).then(|| Label {
+        key: out.strings.id("recording"),
+        text: out.strings.id(&Printable(recording).to_string()),
+    });
+    let span_labels: Vec<Label> = profile
+        .span_names()
+        .iter()
+        .map(|name| Label {
+            key: out.strings.id("span"),
+            text: out.strings.id(&Printable(name).to_string()),
+        })
+        .collect();
     let mut used = vec![false; profile.frames().len()];
     let mut vcpu_labels: HashMap<u32, Label> = HashMap::new();
     let mut message = Sample::default();
@@ -108,6 +121,9 @@ fn write_samples(report: &Report<'_>, out: &mut Writer<impl Write>) -> io::Resul
         });
         message.label.clear();
         message.label.push(label.clone());
+        message.label.extend(recording.clone());
+        let span = sample.span.and_then(|span| span_labels.get(span as usize));
+        message.label.extend(span.cloned());
         out.message(field::SAMPLE, &message)?;
     }
     Ok(used)

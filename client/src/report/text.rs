@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use super::functions::{FunctionRow, FunctionTable};
 use super::interval::Interval;
 use super::units::{amount, amount_with_unit, grouped, percent, share};
-use super::{Report, accounting, shorten, times, warnings};
+use super::{Report, accounting, events, seconds, shorten, times, warnings};
 use crate::printable::Printable;
 use crate::profile::Unit;
 
@@ -22,9 +22,20 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     let table = report.functions();
     accounting::write_header(profile.recording(), out)?;
     write_warnings(&warnings::of(report, &table), out)?;
-    accounting::write_accounting(&profile.counters(), profile.recording(), out)?;
-    times::write(profile, out)?;
-    write_functions(report, &table, out)
+    if let Some(view) = report.view.filter(|view| view.seconds) {
+        seconds::write(report, &view, out)?;
+    } else {
+        accounting::write_accounting(&profile.counters(), profile.recording(), out)?;
+        times::write(profile, out)?;
+    }
+    if let Some(view) = &report.view {
+        let window = view.timeline.bounded(&view.of, view.window);
+        events::write(view.timeline, window, out)?;
+    }
+    match report.view {
+        Some(view) if view.seconds => Ok(()),
+        _ => write_functions(report, &table, out),
+    }
 }
 
 /// The accounting and the warnings as short lines, for formats that hold comments.

@@ -63,7 +63,7 @@ pub(super) fn of(report: &Report<'_>, table: &FunctionTable) -> Vec<String> {
 /// Sums that do not agree.
 fn from_sums(profile: &Profile, counters: &Counters, all: &mut Vec<String>) {
     for vcpu in profile.vcpus() {
-        if let Err(disagree) = vcpu.counters.check() {
+        if let Err(disagree) = vcpu.check(profile.recording()) {
             all.push(format!(
                 "vCPU {}: {disagree}; its profile is not complete",
                 vcpu.vcpu

@@ -1,0 +1,167 @@
+//! Which part of time is wanted: on the command line, and of a recording.
+
+use clap::Args;
+
+use super::failure::Failure;
+use super::values;
+use crate::profile::Profile;
+use crate::record::Asked;
+use crate::recording::Recording;
+use crate::report::TimelineView;
+use crate::timeline::{Extent, Moment, RecordingSpan, Timeline, Window};
+
+/// The part of a recording's time that a dump takes from the ring.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Time")]
+pub(super) struct DumpTimeArguments {
+    /// Only the time up to now, as in 30s, with every sample in it, out of the guest's ring
+    #[arg(long, value_name = "TIME", value_parser = values::nanoseconds, conflicts_with_all = ["begin", "end"])]
+    last: Option<u64>,
+    /// Only the time from a moment on: 12s since the recording began, -30s before now, or 21:34:50 or
+    /// 2026-11-21T21:34:50Z (UTC)
+    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
+    begin: Option<Moment>,
+    /// Only the time up to a moment
+    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
+    end: Option<Moment>,
+}
+
+impl DumpTimeArguments {
+    pub(super) fn asked(&self) -> Asked {
+        Asked {
+            from: self.last.map(Moment::BeforeEnd).or(self.begin),
+            to: self.end,
+        }
+    }
+}
+
+/// The part of a recording's time that a report shows.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Time")]
+pub(super) struct ReportTimeArguments {
+    /// Show the seconds: rate, stolen and blocked time and the top function of each
+    #[arg(long)]
+    timeline: bool,
+    /// How long each line of --timeline is, as in 100ms; a second if not given, or longer
+    #[arg(long, value_name = "TIME", value_parser = values::interval, requires = "timeline")]
+    step: Option<u64>,
+    /// Only what was sampled from a moment on: 12s since the recording began, -30s before its end, or
+    /// 21:34:50 or 2026-11-21T21:34:50Z (UTC)
+    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
+    from: Option<Moment>,
+    /// Only what was sampled up to a moment
+    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
+    to: Option<Moment>,
+    /// Only the end of the recording, as in 30s
+    #[arg(long, value_name = "TIME", value_parser = values::nanoseconds, conflicts_with_all = ["from", "to"])]
+    last: Option<u64>,
+    /// Only what was sampled inside spans of this name, on the same vCPU
+    #[arg(long, value_name = "NAME")]
+    in_span: Option<String>,
+    /// All that was counted, also where the file was dumped for a part of the time
+    #[arg(long, conflicts_with_all = ["from", "to", "last", "in_span"])]
+    whole: bool,
+}
+
+/// A part of a recording's time.
+pub(super) struct Part {
+    pub(super) of: RecordingSpan,
+    pub(super) window: Window,
+    /// The profile of it; `None` where the recording's own counts are wanted.
+    pub(super) profile: Option<Profile>,
+}
+
+impl Part {
+    /// The part with the timeline that it is of, for a report.
+    pub(super) fn view<'t>(
+        &self,
+        timeline: &'t Timeline,
+        arguments: &ReportTimeArguments,
+    ) -> TimelineView<'t> {
+        TimelineView {
+            timeline,
+            of: self.of,
+            window: self.window,
+            seconds: arguments.timeline,
+            step_ns: arguments.step,
+        }
+    }
+}
+
+impl ReportTimeArguments {
+    fn needs_timeline(&self) -> bool {
+        self.timeline
+            || self.from.is_some()
+            || self.to.is_some()
+            || self.last.is_some()
+            || self.in_span.is_some()
+    }
+
+    /// The part of the recording that is wanted; `None` where it holds no timeline and needs none.
+    pub(super) fn part(&self, recording: &Recording) -> Result<Option<Part>, Failure> {
+        let Some((timeline, of)) = recording.timeline.as_ref().zip(recording.span) else {
+            return match self.needs_timeline() {
+                false => Ok(None),
+                true => Err(Failure::Usage(
+                    "the recording holds counts alone: the agent kept no ring of what happened when, so \
+                     nobody can tell its seconds apart; give the agent memory for one"
+                        .into(),
+                )),
+            };
+        };
+        let Some(extent) = extent(timeline, &of) else {
+            return Ok(None);
+        };
+        let from = self.last.map(Moment::BeforeEnd).or(self.from);
+        let window = match (from, self.to) {
+            (None, None) if self.whole => None,
+            (None, None) => recording.asked,
+            (from, to) => Some(extent.window(from, to).map_err(Failure::Moment)?),
+        };
+        let span = self.in_span.as_deref();
+        if let Some(name) = span {
+            expect_span(timeline, name)?;
+        }
+        let profile = match (window, span) {
+            (None, None) => None,
+            (window, span) => {
+                let window = window.unwrap_or(extent.whole);
+                Some(timeline.profile(&recording.profile, &of, window, span))
+            }
+        };
+        Ok(Some(Part {
+            of,
+            window: window.unwrap_or(extent.whole),
+            profile,
+        }))
+    }
+}
+
+/// From a recording's beginning to its end, as far as the timeline knows.
+fn extent(timeline: &Timeline, of: &RecordingSpan) -> Option<Extent> {
+    let held = timeline.extent()?;
+    let from_ns = match of.window.from_ns {
+        0 => held.from_ns,
+        began_ns => began_ns,
+    };
+    let to_ns = of.window.to_ns.min(held.to_ns).max(from_ns);
+    Some(Extent {
+        whole: Window { from_ns, to_ns },
+        clock: timeline.wall_clock(),
+    })
+}
+
+fn expect_span(timeline: &Timeline, name: &str) -> Result<(), Failure> {
+    let tables = timeline.spans(Window::ALL);
+    if tables.iter().any(|table| table.name == name) {
+        return Ok(());
+    }
+    let names: Vec<String> = tables
+        .iter()
+        .map(|table| format!("`{}`", crate::printable::Printable(&table.name)))
+        .collect();
+    Err(Failure::Usage(match names.is_empty() {
+        true => format!("no span is called `{name}`: the guest made none while it was recorded"),
+        false => format!("no span is called `{name}`; there are {}", names.join(", ")),
+    }))
+}

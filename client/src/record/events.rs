@@ -1,0 +1,152 @@
+//! The guest's events as they happen.
+
+use std::collections::{BTreeMap, HashMap};
+
+use unikprof_proto::message::{EventNames, Ring as RingRequest};
+use unikprof_proto::ring;
+
+use super::rings::receive;
+use super::session::{Attempt, Session};
+use super::{Observer, RecordError};
+use crate::connection::Connection;
+use crate::timeline::{
+    Event, Ring, RingOrder, RingOrderError, RingPart, Timeline, WallClock, What, Window,
+};
+
+/// The most spans whose beginnings are remembered between two looks.
+const MOST_OPEN: usize = 1 << 16;
+
+const DOING: &str = "fetching events";
+
+/// Follows the rings of an agent: each look brings the events since the one before.
+#[derive(Debug, Default)]
+pub struct EventReader {
+    /// By vCPU: the position of the next record.
+    next: BTreeMap<u32, u64>,
+    /// Spans that have begun: when, by name and number.
+    open: HashMap<(String, u64), u64>,
+}
+
+/// What a look brought.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// The events, in the order of time.
+    pub events: Vec<Event>,
+    /// The dates of the guest's clock.
+    pub clock: WallClock,
+    /// How many records were evicted since the look before, or at the first look, since the agent started.
+    pub evicted: u64,
+}
+
+impl EventReader {
+    /// Fetches the events that are new; at the first look those since `since_ns`.
+    ///
+    /// # Errors
+    /// [`RecordError::NoRing`] where the agent keeps none, and those of the connection.
+    pub fn look(
+        &mut self,
+        session: &mut Session,
+        since_ns: u64,
+        observer: &mut dyn Observer,
+    ) -> Result<Look, RecordError> {
+        if !session.agent().keeps_time() {
+            return Err(RecordError::NoRing);
+        }
+        let mut rings = Vec::new();
+        let mut evicted = 0_u64;
+        for vcpu in 0..session.agent().vcpus {
+            let position = self.next.get(&vcpu).copied();
+            let request = RingRequest {
+                vcpu,
+                position: position.unwrap_or(0),
+                since_ns,
+            };
+            let (ring, next) =
+                session.persist(observer, |connection, _| records(connection, &request))?;
+            let gone = ring.evicted.saturating_sub(request.position);
+            evicted = evicted.saturating_add(gone);
+            self.next.insert(vcpu, next);
+            rings.push(ring);
+        }
+        // After the records: every name that they use is there by now.
+        let names = session.persist(observer, |connection, _| names(connection))?;
+        let timeline = Timeline::new(rings, names, 0);
+        let mut events = timeline.events(Window::ALL);
+        for event in &mut events {
+            self.complete(event);
+        }
+        Ok(Look {
+            events,
+            clock: timeline.wall_clock(),
+            evicted,
+        })
+    }
+
+    /// Finds how long a span took that began in an earlier look.
+    fn complete(&mut self, event: &mut Event) {
+        match &mut event.what {
+            What::SpanBegin { name, number } if self.open.len() < MOST_OPEN => {
+                self.open.insert((name.clone(), *number), event.at_ns);
+            }
+            What::SpanEnd {
+                name,
+                number,
+                length_ns,
+            } => {
+                let began_ns = self.open.remove(&(name.clone(), *number));
+                let passed = began_ns.map(|began| event.at_ns.saturating_sub(began));
+                *length_ns = length_ns.or(passed);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The records that a request asks for, and where to go on.
+fn records(connection: &mut Connection, request: &RingRequest) -> Result<(Ring, u64), Attempt> {
+    connection.send(request, DOING)?;
+    let mut ring = Ring {
+        vcpu: request.vcpu,
+        ..Ring::default()
+    };
+    let (mut order, mut next, mut wrong) = (RingOrder::default(), 0, None);
+    receive(
+        connection,
+        &mut order,
+        request.vcpu,
+        &mut Vec::new(),
+        |part| {
+            match part {
+                RingPart::Head(head) => {
+                    ring.evicted = head.oldest;
+                    ring.read_at_ns = head.now_ns;
+                    ring.read_at_unix_ns = head.wall_clock_ns;
+                }
+                RingPart::Run(run) => {
+                    let push = |record| ring.records.push(record);
+                    let decoded = ring::decode(run.base_ns, run.count, run.payload, push);
+                    wrong = wrong.take().or(decoded.err());
+                }
+                RingPart::End(end) => next = end.next,
+                _ => {}
+            }
+            matches!(part, RingPart::End(_))
+        },
+    )?;
+    match wrong {
+        Some(error) => Err(Attempt::Failed(RingOrderError::from(error).into())),
+        None => Ok((ring, next)),
+    }
+}
+
+fn names(connection: &mut Connection) -> Result<BTreeMap<u32, String>, Attempt> {
+    connection.send(&EventNames { first: 0 }, DOING)?;
+    let (mut order, mut names) = (RingOrder::default(), BTreeMap::new());
+    receive(connection, &mut order, 0, &mut Vec::new(), |part| {
+        if let RingPart::Name(name) = part {
+            names.insert(name.id, name.name.to_owned());
+        }
+        matches!(part, RingPart::NamesEnd(_))
+    })?;
+    Ok(names)
+}

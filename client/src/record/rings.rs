@@ -1,0 +1,164 @@
+//! Bringing home what happened when: the records of the rings, the stacks and the names that they need.
+
+use unikprof_proto::frame::Frame;
+use unikprof_proto::message::{EventNames, Ring, Stacks};
+
+use super::session::{Attempt, Session};
+use super::{Observer, RecordError};
+use crate::connection::Connection;
+use crate::timeline::{Extent, Moment, MomentError, RingOrder, RingPart, WallClock, Window};
+
+/// The most bytes that are taken of one vCPU's ring with its stacks: days at any rate that makes sense.
+const MOST_BYTES: usize = 64 << 20;
+
+/// What a record takes in the guest's memory, for limits that are told in bytes.
+const RECORD_BYTES: u64 = 16;
+
+const DOING: &str = "fetching what happened when";
+
+/// The part of a recording's time that is wanted; all of it by default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// From when on.
+    pub from: Option<Moment>,
+    /// Up to when.
+    pub to: Option<Moment>,
+}
+
+impl Asked {
+    /// Whether it is a part.
+    pub fn is_part(&self) -> bool {
+        *self != Asked::default()
+    }
+}
+
+/// What is fetched of each ring.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    /// Records from this moment on.
+    pub(super) since_ns: u64,
+    /// And of them at most so many, the newest, of all vCPUs together, as bytes in the guest; 0: all.
+    pub(super) most_bytes: u64,
+}
+
+impl Session {
+    /// The dates of the guest's clock, as they were when the session was opened.
+    pub(super) fn wall_clock(&self) -> WallClock {
+        let agent = self.agent();
+        let told = agent.wall_clock_ns.map(|unix| (agent.monotonic_ns, unix));
+        WallClock::new(told)
+    }
+
+    /// The window that is asked for of a recording that began at `began_ns`; it is `now_ns`.
+    pub(super) fn window(
+        &self,
+        asked: Asked,
+        began_ns: u64,
+        now_ns: u64,
+    ) -> Result<Window, MomentError> {
+        let extent = Extent {
+            whole: Window {
+                from_ns: began_ns,
+                to_ns: now_ns,
+            },
+            clock: self.wall_clock(),
+        };
+        extent.window(asked.from, asked.to)
+    }
+
+    /// Fetches names, rings and stacks, and hands each part to `keep` once it is whole: a line that breaks
+    /// leaves no half.
+    pub(super) fn fetch_rings(
+        &mut self,
+        wanted: Wanted,
+        observer: &mut dyn Observer,
+        keep: &mut dyn FnMut(&[u8]) -> Result<(), RecordError>,
+    ) -> Result<(), RecordError> {
+        let names = self.persist(observer, |connection, _| {
+            connection.send(&EventNames { first: 0 }, DOING)?;
+            let mut bytes = Vec::new();
+            let mut order = RingOrder::default();
+            receive(connection, &mut order, 0, &mut bytes, |part| {
+                matches!(part, RingPart::NamesEnd(_))
+            })?;
+            Ok(bytes)
+        })?;
+        keep(&names)?;
+        let vcpus = self.agent().vcpus;
+        for vcpu in 0..vcpus {
+            let of_each = wanted.most_bytes / RECORD_BYTES / u64::from(vcpus);
+            let ring = self.persist(observer, |connection, _| {
+                let position = match wanted.most_bytes {
+                    0 => 0,
+                    _ => end_of_ring(connection, vcpu)?.saturating_sub(of_each),
+                };
+                let mut order = RingOrder::default();
+                let mut bytes = Vec::new();
+                let request = Ring {
+                    vcpu,
+                    position,
+                    since_ns: wanted.since_ns,
+                };
+                connection.send(&request, DOING)?;
+                receive(connection, &mut order, vcpu, &mut bytes, |part| {
+                    matches!(part, RingPart::End(_))
+                })?;
+                // After the records: every stack that they name is there by now.
+                connection.send(&Stacks { vcpu, node: 1 }, DOING)?;
+                receive(connection, &mut order, vcpu, &mut bytes, |part| {
+                    matches!(part, RingPart::StacksEnd)
+                })?;
+                Ok(bytes)
+            })?;
+            keep(&ring)?;
+        }
+        Ok(())
+    }
+}
+
+/// The position after a ring's newest record.
+fn end_of_ring(connection: &mut Connection, vcpu: u32) -> Result<u64, Attempt> {
+    let request = Ring {
+        vcpu,
+        position: u64::MAX,
+        since_ns: u64::MAX,
+    };
+    connection.send(&request, DOING)?;
+    let (mut order, mut end) = (RingOrder::default(), 0);
+    receive(connection, &mut order, vcpu, &mut Vec::new(), |part| {
+        if let RingPart::Head(head) = part {
+            end = head.next;
+        }
+        matches!(part, RingPart::End(_))
+    })?;
+    Ok(end)
+}
+
+/// Receives frames in their order up to the one that `is_last`, and keeps them as they came.
+pub(super) fn receive(
+    connection: &mut Connection,
+    order: &mut RingOrder,
+    vcpu: u32,
+    bytes: &mut Vec<u8>,
+    mut is_last: impl FnMut(&RingPart<'_>) -> bool,
+) -> Result<(), Attempt> {
+    let failed = |error| Attempt::Failed(error);
+    loop {
+        let frame: Frame<'_> = connection.receive(DOING)?;
+        // Of a type that this client does not know.
+        if !RingOrder::takes(frame.kind) && !crate::connection::is_known(frame.kind) {
+            continue;
+        }
+        let part = order.accept(&frame).map_err(|e| failed(e.into()))?;
+        let ended = is_last(&part);
+        let received = connection.received();
+        if bytes.len() + received.len() > MOST_BYTES {
+            let most = MOST_BYTES;
+            return Err(failed(RecordError::EndlessRing { vcpu, most }));
+        }
+        bytes.extend_from_slice(received);
+        if ended {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The part of the JSON report that is about time; [`json`](super::json) documents it.
+
+use serde::Serialize;
+
+use super::{Report, TimelineView, seconds};
+
+/// All of it; empty where a recording holds no time.
+#[derive(Default)]
+pub(super) struct Time {
+    pub(super) spans: Vec<Span>,
+    pub(super) values: Vec<Values>,
+    pub(super) marks: Vec<Mark>,
+    pub(super) seconds: Vec<Second>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Span {
+    name: String,
+    count: u64,
+    total_ns: u64,
+    p50_ns: u64,
+    p99_ns: u64,
+    max_ns: u64,
+    unfinished: u64,
+    cut: u64,
+    moved: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Values {
+    name: String,
+    min: i64,
+    max: i64,
+    last: i64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Mark {
+    name: String,
+    count: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Second {
+    from_ns: u64,
+    unix_ns: Option<u64>,
+    length_ns: u64,
+    held: bool,
+    ticks: u64,
+    recorded: u64,
+    stolen: Option<f64>,
+    blocked: Option<f64>,
+    top: Option<String>,
+    top_share: Option<f64>,
+}
+
+pub(super) fn of(report: &Report<'_>, view: &TimelineView<'_>) -> Time {
+    let timeline = view.timeline;
+    let window = timeline.bounded(&view.of, view.window);
+    let spans = timeline.spans(window).into_iter().map(|table| Span {
+        count: table.times.count(),
+        total_ns: table.times.total_ns(),
+        p50_ns: table.times.percentile(50),
+        p99_ns: table.times.percentile(99),
+        max_ns: table.times.max_ns(),
+        unfinished: table.unfinished,
+        cut: table.cut,
+        moved: table.moved,
+        name: table.name,
+    });
+    let values = timeline.counters(window).into_iter().map(|series| Values {
+        min: series.min(),
+        max: series.max(),
+        last: series.last(),
+        name: series.name,
+    });
+    let marks = timeline.marks(window).into_iter();
+    Time {
+        spans: spans.collect(),
+        values: values.collect(),
+        marks: marks.map(|(name, count)| Mark { name, count }).collect(),
+        seconds: match view.seconds {
+            true => seconds_of(report, view),
+            false => Vec::new(),
+        },
+    }
+}
+
+fn seconds_of(report: &Report<'_>, view: &TimelineView<'_>) -> Vec<Second> {
+    let clock = view.timeline.wall_clock();
+    let seconds = seconds::of(report, view).into_iter().map(|second| {
+        let slice = &second.slice;
+        let name = |function| report.symbolized.function(function).name.clone();
+        Second {
+            from_ns: slice.window.from_ns.saturating_sub(view.of.window.from_ns),
+            unix_ns: clock.unix_ns(slice.window.from_ns),
+            length_ns: slice.window.length_ns(),
+            held: slice.is_held,
+            ticks: slice.ticks,
+            recorded: slice.recorded,
+            stolen: second.share(|times| times.runnable_ns),
+            blocked: second.share(|times| times.blocked_ns),
+            top: second.top.map(|(function, _)| name(function)),
+            top_share: second
+                .top
+                .map(|(_, count)| count as f64 / slice.recorded.max(1) as f64),
+        }
+    });
+    seconds.collect()
+}

@@ -1,0 +1,250 @@
+//! Time: what happened when, out of a guest's rings.
+//!
+//! Counts alone forget time. Where an agent has a ring, a recording file holds beside the counts what
+//! the ring still held: each tick and its stack, the guest's own marks, spans and counters, when it
+//! blocked, what others took. A [`Timeline`] is all of that, and answers
+//!
+//! - which [recordings](Timeline::recordings) the samples belong to,
+//! - what a [`Window`] of time held, as a [profile](Timeline::profile) like any other,
+//! - how the [seconds](Timeline::slices) differ,
+//! - how long the guest's [spans](Timeline::spans) took and what its [counters](Timeline::counters) said.
+//!
+//! Times are of the guest's monotonic clock, in ns; [`WallClock`] makes dates of them where the guest
+//! knows the date. A ring drops its oldest records: [`Timeline::held_since`] says from when on
+//! everything is there.
+
+mod clock;
+mod counters;
+mod event;
+mod lanes;
+mod moment;
+mod order;
+mod profile;
+mod slices;
+mod spans;
+mod sparkline;
+mod times;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use unikprof_proto::ring::{Record, kind};
+
+pub use clock::WallClock;
+pub use counters::CounterSeries;
+pub use event::{Event, What};
+pub use lanes::RecordingSpan;
+pub use moment::{Extent, Moment, MomentError};
+pub use order::RingOrderError;
+pub(crate) use order::{RingOrder, RingPart};
+pub use slices::Slice;
+pub(crate) use slices::step_ns;
+pub use spans::{SpanTable, SpanTimes};
+pub use sparkline::sparkline;
+
+use crate::profile::NodeId;
+use spans::Pairs;
+
+/// What a guest's rings held.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Timeline {
+    /// By the vCPUs' numbers.
+    rings: Vec<Ring>,
+    names: BTreeMap<u32, String>,
+    /// Names that the agent refused: too long, empty, or too many.
+    refused_names: u64,
+    /// Recordings that are known otherwise than by the ring.
+    known: Vec<RecordingSpan>,
+}
+
+/// What one vCPU's ring held.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Ring {
+    /// The vCPU.
+    pub vcpu: u32,
+    /// How many records the ring has room for.
+    pub capacity: u64,
+    /// How many records were dropped for newer ones since the agent started.
+    pub evicted: u64,
+    /// How many were overwritten while the ring was read.
+    pub overwritten: u64,
+    /// How many were given up while they were written, since the agent started.
+    pub given_up: u64,
+    /// When the ring was read.
+    pub read_at_ns: u64,
+    /// The date at that moment, in ns since 1970 (UTC), where the guest knows it.
+    pub read_at_unix_ns: Option<u64>,
+    /// From when on no record is missing.
+    pub(crate) held_since_ns: u64,
+    /// In the order of their times.
+    pub(crate) records: Vec<Record>,
+    /// The stacks that records name, by their ids.
+    pub(crate) stacks: Vec<(u32, NodeId)>,
+    /// What stands for a stack that is not known.
+    pub(crate) unknown_stack: NodeId,
+}
+
+/// A stretch of time, its end not included, on the guest's monotonic clock in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// The first moment.
+    pub from_ns: u64,
+    /// The moment after the last.
+    pub to_ns: u64,
+}
+
+impl Window {
+    /// All time.
+    pub const ALL: Window = Window {
+        from_ns: 0,
+        to_ns: u64::MAX,
+    };
+
+    /// Whether it holds a moment.
+    pub fn contains(&self, at_ns: u64) -> bool {
+        (self.from_ns..self.to_ns).contains(&at_ns)
+    }
+
+    /// How long it is, in ns.
+    pub fn length_ns(&self) -> u64 {
+        self.to_ns.saturating_sub(self.from_ns)
+    }
+
+    /// What both hold; empty where nothing.
+    #[must_use]
+    pub fn and(&self, other: Window) -> Window {
+        let from_ns = self.from_ns.max(other.from_ns);
+        Window {
+            from_ns,
+            to_ns: self.to_ns.min(other.to_ns).max(from_ns),
+        }
+    }
+}
+
+impl Ring {
+    /// The records within a window.
+    pub(crate) fn within(&self, window: Window) -> &[Record] {
+        &self.records[self.places(window)]
+    }
+
+    fn places(&self, window: Window) -> Range<usize> {
+        let from = self
+            .records
+            .partition_point(|record| record.at_ns < window.from_ns);
+        let to = self
+            .records
+            .partition_point(|record| record.at_ns < window.to_ns);
+        from..to.max(from)
+    }
+
+    /// The stack that a record names.
+    pub(crate) fn stack(&self, id: u64) -> NodeId {
+        let known = u32::try_from(id).ok().and_then(|id| {
+            let at = self.stacks.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+            Some(self.stacks[at].1)
+        });
+        known.unwrap_or(self.unknown_stack)
+    }
+}
+
+impl Timeline {
+    /// A timeline of these rings, with the names of their events. The records of each are brought into the
+    /// order of their times.
+    pub(crate) fn new(
+        mut rings: Vec<Ring>,
+        names: BTreeMap<u32, String>,
+        refused_names: u64,
+    ) -> Timeline {
+        rings.sort_by_key(|ring| ring.vcpu);
+        for ring in &mut rings {
+            ring.records.sort_by_key(|record| record.at_ns);
+        }
+        Timeline {
+            rings,
+            names,
+            refused_names,
+            known: Vec::new(),
+        }
+    }
+
+    /// Says what is known of a recording otherwise.
+    pub(crate) fn know(&mut self, recording: RecordingSpan) {
+        self.known.push(recording);
+    }
+
+    /// The rings, by the vCPUs' numbers.
+    pub fn rings(&self) -> &[Ring] {
+        &self.rings
+    }
+
+    /// The name of an event's name id.
+    pub fn name(&self, id: u64) -> Option<&str> {
+        let id = u32::try_from(id).ok()?;
+        self.names.get(&id).map(String::as_str)
+    }
+
+    /// The ids that have this name: one, but in a hostile file.
+    pub(crate) fn name_ids(&self, name: &str) -> Vec<u64> {
+        let same = self.names.iter().filter(|(_, known)| *known == name);
+        same.map(|(id, _)| u64::from(*id)).collect()
+    }
+
+    /// How many names of events the agent refused since it started: too long, empty, or too many.
+    pub fn refused_names(&self) -> u64 {
+        self.refused_names
+    }
+
+    /// The time of day over the guest's monotonic clock.
+    pub fn wall_clock(&self) -> WallClock {
+        let heads = self.rings.iter().filter_map(|ring| {
+            let unix_ns = ring.read_at_unix_ns?;
+            Some((ring.read_at_ns, unix_ns))
+        });
+        let records = self.all_records(Window::ALL);
+        let records = records.filter(|(_, record)| record.kind == kind::CLOCK);
+        WallClock::new(heads.chain(records.map(|(_, r)| (r.at_ns, r.first))))
+    }
+
+    /// From when on no record of any vCPU is missing.
+    pub fn held_since(&self) -> u64 {
+        let since = self.rings.iter().map(|ring| ring.held_since_ns);
+        since.max().unwrap_or(0)
+    }
+
+    /// From the first record to when the rings were read; `None` where there is no record.
+    pub fn extent(&self) -> Option<Window> {
+        let first = self.rings.iter().filter_map(|ring| ring.records.first());
+        let last = self.rings.iter().filter_map(|ring| ring.records.last());
+        let from_ns = first.map(|record| record.at_ns).min()?;
+        let to_ns = last.map(|record| record.at_ns.saturating_add(1)).max()?;
+        let read = self.rings.iter().map(|ring| ring.read_at_ns).max();
+        // A hostile file may hold any times.
+        Some(Window {
+            from_ns,
+            to_ns: read.map_or(to_ns, |read| read.max(to_ns)),
+        })
+    }
+
+    /// The records of all vCPUs within a window: vCPU by vCPU.
+    pub(crate) fn all_records(&self, window: Window) -> impl Iterator<Item = (u32, &Record)> {
+        self.rings.iter().flat_map(move |ring| {
+            let records = ring.within(window).iter();
+            records.map(move |record| (ring.vcpu, record))
+        })
+    }
+
+    /// What happened within a window but for ticks and times, in order.
+    pub fn events(&self, window: Window) -> Vec<Event> {
+        let pairs = Pairs::of(self);
+        let mut events: Vec<Event> = self
+            .all_records(window)
+            .filter_map(|(vcpu, record)| Event::of(vcpu, record, &pairs, |id| self.name(id)))
+            .collect();
+        events.sort_by_key(|event| event.at_ns);
+        // What concerns the whole guest is in every vCPU's ring.
+        events.dedup_by(|next, kept| {
+            next.what == kept.what && next.what.is_of_the_guest() && next.at_ns == kept.at_ns
+        });
+        events
+    }
+}

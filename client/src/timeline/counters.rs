@@ -1,0 +1,111 @@
+//! The guest's counters: values over time.
+
+use std::collections::BTreeMap;
+
+use unikprof_proto::ring::kind;
+
+use super::{Timeline, Window};
+
+/// The values of one counter, on all vCPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CounterSeries {
+    /// Its name.
+    pub name: String,
+    /// When it got which value, in the order of time; at least one.
+    values: Vec<(u64, i64)>,
+}
+
+impl CounterSeries {
+    /// When it got which value, in the order of time.
+    pub fn values(&self) -> &[(u64, i64)] {
+        &self.values
+    }
+
+    /// The least value.
+    pub fn min(&self) -> i64 {
+        self.each().min().unwrap_or(0)
+    }
+
+    /// The greatest value.
+    pub fn max(&self) -> i64 {
+        self.each().max().unwrap_or(0)
+    }
+
+    /// The last value.
+    pub fn last(&self) -> i64 {
+        self.each().next_back().unwrap_or(0)
+    }
+
+    /// How high the value at the end of each of so many equal parts of a window is to be drawn: an eighth of
+    /// the range above the least value, which is not nothing. `None` before the first value.
+    pub(crate) fn heights(&self, window: Window, parts: usize) -> Vec<Option<f64>> {
+        let (least, length) = (self.min(), u128::from(window.length_ns()));
+        let lowest = (self.max().abs_diff(least) as f64 / 8.0).max(1.0);
+        let height = |part: usize| {
+            let passed = length * (part as u128 + 1) / parts.max(1) as u128;
+            let end_ns = u128::from(window.from_ns) + passed;
+            let known = self
+                .values
+                .partition_point(|(at, _)| u128::from(*at) < end_ns);
+            let (_, value) = self.values.get(known.checked_sub(1)?)?;
+            Some(value.abs_diff(least) as f64 + lowest)
+        };
+        (0..parts).map(height).collect()
+    }
+
+    fn each(&self) -> impl DoubleEndedIterator<Item = i64> + '_ {
+        self.values.iter().map(|(_, value)| *value)
+    }
+}
+
+impl Timeline {
+    /// The guest's counters within a window, by their names.
+    pub fn counters(&self, window: Window) -> Vec<CounterSeries> {
+        let mut by_name: BTreeMap<String, Vec<(u64, i64)>> = BTreeMap::new();
+        let records = self.all_records(window);
+        for (_, record) in records.filter(|(_, record)| record.kind == kind::COUNTER) {
+            let values = by_name.entry(self.name_or_id(record.first)).or_default();
+            values.push((record.at_ns, record.second as i64));
+        }
+        let series = by_name.into_iter().map(|(name, mut values)| {
+            values.sort_by_key(|(at_ns, _)| *at_ns);
+            CounterSeries { name, values }
+        });
+        series.collect()
+    }
+
+    /// How often each of the guest's marks was made within a window, by their names.
+    pub fn marks(&self, window: Window) -> BTreeMap<String, u64> {
+        let mut marks = BTreeMap::new();
+        let records = self.all_records(window);
+        for (_, record) in records.filter(|(_, record)| record.kind == kind::MARK) {
+            *marks.entry(self.name_or_id(record.first)).or_default() += 1;
+        }
+        marks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_keeps_its_value_until_the_next() {
+        let series = CounterSeries {
+            name: "depth".to_owned(),
+            values: vec![(15, -2), (30, 6), (35, 2)],
+        };
+        assert_eq!((series.min(), series.max(), series.last()), (-2, 6, 2));
+        let window = Window {
+            from_ns: 0,
+            to_ns: 50,
+        };
+        let heights = series.heights(window, 5);
+        assert_eq!(heights, [None, Some(1.0), Some(1.0), Some(5.0), Some(5.0)]);
+        let extremes = CounterSeries {
+            name: String::new(),
+            values: vec![(0, i64::MIN), (1, i64::MAX)],
+        };
+        assert!(extremes.heights(Window::ALL, 3).iter().all(Option::is_some));
+    }
+}

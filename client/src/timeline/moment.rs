@@ -1,0 +1,208 @@
+//! Moments as people say them: since the beginning, before the end, or by the clock.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::civil::{DateTime, Time};
+use jiff::tz::TimeZone;
+use thiserror::Error;
+
+use super::{WallClock, Window};
+
+/// A moment of a recording.
+///
+/// ```
+/// use unikprof_client::timeline::Moment;
+///
+/// assert_eq!("12s".parse(), Ok(Moment::Since(12_000_000_000)));
+/// assert_eq!("-30s".parse(), Ok(Moment::BeforeEnd(30_000_000_000)));
+/// assert!("2026-11-21T21:34:50Z".parse::<Moment>().is_ok());
+/// assert!("21:34:50".parse::<Moment>().is_ok());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// So many ns after the recording's beginning.
+    Since(u64),
+    /// So many ns before its end.
+    BeforeEnd(u64),
+    /// A date, in ns since 1970 (UTC).
+    Date(u64),
+    /// A time of day (UTC), the last one before the end: ns since midnight.
+    TimeOfDay(u64),
+}
+
+/// What moments are told from: a recording's beginning and end, and what the guest knows of dates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extent {
+    /// From its beginning to its end.
+    pub whole: Window,
+    /// The dates.
+    pub clock: WallClock,
+}
+
+/// A moment cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum MomentError {
+    /// The words are no moment.
+    #[error(
+        "`{0}` is no moment; it is written as in `12s` (since the recording began), `-30s` (before its \
+         end), `21:34:50` or `2026-11-21T21:34:50Z` (UTC)"
+    )]
+    Words(String),
+    /// A date, where the guest knows none.
+    #[error(
+        "the guest does not know the date, so `21:34:50` has no place in its recording; say it as in `12s` \
+         (since the recording began) or `-30s` (before its end)"
+    )]
+    NoDate,
+    /// A window that ends where it begins, or before.
+    #[error("the window is empty: it begins at {from} and ends at {to} of the recording")]
+    Empty {
+        /// Its beginning.
+        from: String,
+        /// Its end.
+        to: String,
+    },
+}
+
+const DAY_NS: u64 = 86_400_000_000_000;
+
+impl FromStr for Moment {
+    type Err = MomentError;
+
+    fn from_str(text: &str) -> Result<Moment, MomentError> {
+        let length = |text: &str| {
+            let length = humantime::parse_duration(text).ok()?;
+            u64::try_from(Duration::as_nanos(&length)).ok()
+        };
+        let before = text.strip_prefix('-').and_then(length);
+        if let Some(before_ns) = before {
+            return Ok(Moment::BeforeEnd(before_ns));
+        }
+        if let Some(since_ns) = length(text) {
+            return Ok(Moment::Since(since_ns));
+        }
+        let date = text.parse::<Timestamp>().ok().or_else(|| {
+            let date: DateTime = text.parse().ok().filter(|_| text.contains('-'))?;
+            Some(date.to_zoned(TimeZone::UTC).ok()?.timestamp())
+        });
+        if let Some(date) = date {
+            let date_ns = u64::try_from(date.as_nanosecond()).ok();
+            return date_ns
+                .map(Moment::Date)
+                .ok_or_else(|| MomentError::Words(text.to_owned()));
+        }
+        let time: Option<Time> = text.parse().ok().filter(|_| text.contains(':'));
+        let since_midnight = time.and_then(|time| {
+            let passed = (time - Time::midnight())
+                .total(jiff::Unit::Nanosecond)
+                .ok()?;
+            Some(passed as u64)
+        });
+        since_midnight
+            .map(Moment::TimeOfDay)
+            .ok_or_else(|| MomentError::Words(text.to_owned()))
+    }
+}
+
+impl Extent {
+    /// Where a moment lies on the guest's monotonic clock, in ns.
+    ///
+    /// # Errors
+    /// [`MomentError::NoDate`].
+    pub fn at(&self, moment: Moment) -> Result<u64, MomentError> {
+        let Window { from_ns, to_ns } = self.whole;
+        match moment {
+            Moment::Since(since_ns) => Ok(from_ns.saturating_add(since_ns)),
+            Moment::BeforeEnd(before_ns) => Ok(to_ns.saturating_sub(before_ns)),
+            Moment::Date(date_ns) => self.clock.monotonic_ns(date_ns).ok_or(MomentError::NoDate),
+            Moment::TimeOfDay(of_day_ns) => {
+                let end = self.clock.unix_ns(to_ns).ok_or(MomentError::NoDate)?;
+                let midnight = end - end % DAY_NS;
+                let today = midnight.saturating_add(of_day_ns);
+                let date_ns = match today <= end {
+                    true => today,
+                    false => today.saturating_sub(DAY_NS),
+                };
+                self.clock.monotonic_ns(date_ns).ok_or(MomentError::NoDate)
+            }
+        }
+    }
+
+    /// The window between two moments; the recording's own beginning or end where one is not named.
+    ///
+    /// # Errors
+    /// [`MomentError`].
+    pub fn window(&self, from: Option<Moment>, to: Option<Moment>) -> Result<Window, MomentError> {
+        let from_ns = from.map_or(Ok(self.whole.from_ns), |from| self.at(from))?;
+        let to_ns = to.map_or(Ok(self.whole.to_ns), |to| self.at(to))?;
+        if to_ns <= from_ns {
+            return Err(MomentError::Empty {
+                from: self.since_beginning(from_ns),
+                to: self.since_beginning(to_ns),
+            });
+        }
+        Ok(Window { from_ns, to_ns })
+    }
+
+    /// A moment in seconds since the beginning, as in `12.345 s`.
+    pub fn since_beginning(&self, at_ns: u64) -> String {
+        let from_ns = self.whole.from_ns;
+        match at_ns.checked_sub(from_ns) {
+            Some(since) => format!("{:.3} s", since as f64 / 1e9),
+            None => format!("-{:.3} s", (from_ns - at_ns) as f64 / 1e9),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn span(dates: bool) -> Extent {
+        // It ends a minute after a midnight.
+        let end_unix = 20_000 * DAY_NS + 60 * SECOND;
+        let told = dates.then_some((200 * SECOND, end_unix));
+        Extent {
+            whole: Window {
+                from_ns: 100 * SECOND,
+                to_ns: 200 * SECOND,
+            },
+            clock: WallClock::new(told),
+        }
+    }
+
+    fn at(text: &str) -> Result<u64, MomentError> {
+        span(true).at(text.parse()?).map(|ns| ns / SECOND)
+    }
+
+    #[test]
+    fn every_way_to_say_a_moment_finds_it() {
+        assert_eq!(at("12s"), Ok(112));
+        assert_eq!(at("1m 30s"), Ok(190));
+        assert_eq!(at("-30s"), Ok(170));
+        assert_eq!(at("00:00:40"), Ok(180));
+        assert_eq!(at("23:59:50"), Ok(130), "the evening before");
+        assert_eq!(at("2024-10-04T00:00:10Z"), Ok(150));
+        assert_eq!(at("2024-10-04 00:00:10"), Ok(150));
+        assert_eq!(at("2024-10-04T02:00:10+02:00"), Ok(150));
+    }
+
+    #[test]
+    fn what_is_no_moment_is_refused() {
+        for text in ["", "12", "soon", "25:00:00", "-", "1969-01-01T00:00:00Z"] {
+            assert!(matches!(at(text), Err(MomentError::Words(_))), "{text}");
+        }
+        let moment = "00:00:40".parse().unwrap();
+        assert_eq!(span(false).at(moment), Err(MomentError::NoDate));
+        let (late, early) = ("20s".parse().unwrap(), "10s".parse().unwrap());
+        let empty = span(true).window(Some(late), Some(early));
+        assert!(matches!(empty, Err(MomentError::Empty { .. })));
+        let open = span(true).window(Some(late), None).unwrap();
+        assert_eq!(open.length_ns(), 80 * SECOND);
+    }
+}

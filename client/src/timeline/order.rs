@@ -1,0 +1,347 @@
+//! The order of the frames about rings, checked alike on the wire and in a file.
+//!
+//! First the names of events, then for each vCPU its records and the stacks that these name.
+
+use thiserror::Error;
+use unikprof_proto::frame::{self, Frame, FrameError, Message};
+use unikprof_proto::message::{
+    EventName, EventNamesEnd, Nodes, RingEnd, RingHead, RingRun, StacksEnd,
+};
+use unikprof_proto::nodes::NodesError;
+use unikprof_proto::ring::{MAX_EVENT_NAMES, RingError};
+
+use crate::connection::message_name;
+
+/// Where the next frame stands.
+#[derive(Debug, Default)]
+pub(crate) struct RingOrder {
+    place: Place,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+enum Place {
+    /// Names, or the next vCPU.
+    #[default]
+    Between,
+    /// The records of a vCPU, from a position on and up to another.
+    Records { vcpu: u32, next: u64, end: u64 },
+    /// The stacks of a vCPU, from a node on; before the first there may be none at all.
+    Stacks { vcpu: u32, next: u32 },
+}
+
+/// A frame in its place.
+#[derive(Debug)]
+pub(crate) enum RingPart<'a> {
+    /// A name.
+    Name(EventName<'a>),
+    /// There are no more names.
+    NamesEnd(EventNamesEnd),
+    /// A vCPU's ring.
+    Head(RingHead),
+    /// The next of its records.
+    Run(RingRun<'a>),
+    /// There are no more records of it.
+    End(RingEnd),
+    /// The next of its stacks.
+    Nodes(Nodes<'a>),
+    /// There are no more stacks of it.
+    StacksEnd,
+}
+
+/// Why a frame about a ring is not in its place.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum RingOrderError {
+    /// The frame is not its message.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// Another message belongs here.
+    #[error("expected {expected}, found {}", message_name(*found))]
+    OutOfPlace {
+        /// What belongs here.
+        expected: &'static str,
+        /// The type of the message found.
+        found: u16,
+    },
+    /// The frame belongs to another vCPU.
+    #[error("a frame belongs to vCPU {found}, in the middle of the ring of vCPU {expected}")]
+    OtherVcpu {
+        /// The vCPU begun.
+        expected: u32,
+        /// The vCPU named.
+        found: u32,
+    },
+    /// Records repeat, or there are more than the ring's head says.
+    #[error("expected records from position {expected} to {end}, found {count} from {found}")]
+    Position {
+        /// The position of the next record.
+        expected: u64,
+        /// The position after the ring's last.
+        end: u64,
+        /// The position found.
+        found: u64,
+        /// How many records were found.
+        count: u32,
+    },
+    /// Stacks are missing or repeated.
+    #[error("expected stack nodes from {expected}, found {count} from {found}")]
+    NodeOrder {
+        /// The id of the next node.
+        expected: u32,
+        /// The id of the first node found.
+        found: u32,
+        /// How many nodes were found.
+        count: u32,
+    },
+    /// A name's id is none, or has a name already.
+    #[error("a name of events has the id {0}, which is taken or none")]
+    Name(u32),
+    /// A vCPU's ring comes twice.
+    #[error("the ring of vCPU {0} comes twice")]
+    Twice(u32),
+    /// The records are none.
+    #[error(transparent)]
+    Records(#[from] RingError),
+    /// The stacks are none.
+    #[error(transparent)]
+    Nodes(#[from] NodesError),
+}
+
+impl RingOrder {
+    /// Whether frames of this type are about rings; [`Nodes`] are where they are no epoch's.
+    pub(crate) fn takes(kind: u16) -> bool {
+        matches!(
+            kind,
+            EventName::TYPE
+                | EventNamesEnd::TYPE
+                | RingHead::TYPE
+                | RingRun::TYPE
+                | RingEnd::TYPE
+                | Nodes::TYPE
+                | StacksEnd::TYPE
+        )
+    }
+
+    /// Whether the records or stacks of a vCPU have begun and not ended.
+    pub(crate) fn is_open(&self) -> bool {
+        !matches!(self.place, Place::Between)
+    }
+
+    /// Checks the next frame, which must be one that [`RingOrder::takes`].
+    pub(crate) fn accept<'a>(&mut self, frame: &Frame<'a>) -> Result<RingPart<'a>, RingOrderError> {
+        match frame.kind {
+            EventName::TYPE => self.name(frame::decode(frame)?),
+            EventNamesEnd::TYPE => {
+                self.expect_between(frame.kind)?;
+                Ok(RingPart::NamesEnd(frame::decode(frame)?))
+            }
+            RingHead::TYPE => self.head(frame::decode(frame)?),
+            RingRun::TYPE => self.run(frame::decode(frame)?),
+            RingEnd::TYPE => self.end(frame::decode(frame)?),
+            Nodes::TYPE => self.nodes(frame::decode(frame)?),
+            StacksEnd::TYPE => self.stacks_end(frame::decode(frame)?),
+            found => Err(self.out_of_place(found)),
+        }
+    }
+
+    fn name<'a>(&mut self, name: EventName<'a>) -> Result<RingPart<'a>, RingOrderError> {
+        self.expect_between(EventName::TYPE)?;
+        if name.id as usize >= MAX_EVENT_NAMES {
+            return Err(RingOrderError::Name(name.id));
+        }
+        Ok(RingPart::Name(name))
+    }
+
+    fn head<'a>(&mut self, head: RingHead) -> Result<RingPart<'a>, RingOrderError> {
+        // A ring may come without its stacks.
+        if let Place::Records { .. } = self.place {
+            return Err(self.out_of_place(RingHead::TYPE));
+        }
+        self.place = Place::Records {
+            vcpu: head.vcpu,
+            next: head.oldest,
+            end: head.next,
+        };
+        Ok(RingPart::Head(head))
+    }
+
+    fn run<'a>(&mut self, run: RingRun<'a>) -> Result<RingPart<'a>, RingOrderError> {
+        let Place::Records { vcpu, next, end } = self.place else {
+            return Err(self.out_of_place(RingRun::TYPE));
+        };
+        same_vcpu(vcpu, run.vcpu)?;
+        let after = run.first.checked_add(run.count.into());
+        let after = after.filter(|after| run.first >= next && *after <= end && run.count > 0);
+        let Some(next) = after else {
+            return Err(RingOrderError::Position {
+                expected: next,
+                end,
+                found: run.first,
+                count: run.count,
+            });
+        };
+        self.place = Place::Records { vcpu, next, end };
+        Ok(RingPart::Run(run))
+    }
+
+    fn end<'a>(&mut self, end: RingEnd) -> Result<RingPart<'a>, RingOrderError> {
+        let Place::Records { vcpu, .. } = self.place else {
+            return Err(self.out_of_place(RingEnd::TYPE));
+        };
+        same_vcpu(vcpu, end.vcpu)?;
+        self.place = Place::Stacks { vcpu, next: 1 };
+        Ok(RingPart::End(end))
+    }
+
+    fn nodes<'a>(&mut self, run: Nodes<'a>) -> Result<RingPart<'a>, RingOrderError> {
+        let Place::Stacks { vcpu, next } = self.place else {
+            return Err(self.out_of_place(Nodes::TYPE));
+        };
+        same_vcpu(vcpu, run.vcpu)?;
+        let after = run.first.checked_add(run.count);
+        match after.filter(|_| run.first == next && run.epoch == 0) {
+            Some(next) => {
+                self.place = Place::Stacks { vcpu, next };
+                Ok(RingPart::Nodes(run))
+            }
+            None => Err(RingOrderError::NodeOrder {
+                expected: next,
+                found: run.first,
+                count: run.count,
+            }),
+        }
+    }
+
+    fn stacks_end<'a>(&mut self, end: StacksEnd) -> Result<RingPart<'a>, RingOrderError> {
+        let Place::Stacks { vcpu, .. } = self.place else {
+            return Err(self.out_of_place(StacksEnd::TYPE));
+        };
+        same_vcpu(vcpu, end.vcpu)?;
+        self.place = Place::Between;
+        Ok(RingPart::StacksEnd)
+    }
+
+    fn expect_between(&self, found: u16) -> Result<(), RingOrderError> {
+        match self.place {
+            Place::Between => Ok(()),
+            _ => Err(self.out_of_place(found)),
+        }
+    }
+
+    fn out_of_place(&self, found: u16) -> RingOrderError {
+        let expected = match self.place {
+            Place::Between => "the head of a vCPU's ring, or a name of events",
+            Place::Records { .. } => "records of a ring, or their end",
+            Place::Stacks { .. } => "the stacks of a ring, or their end",
+        };
+        RingOrderError::OutOfPlace { expected, found }
+    }
+}
+
+fn same_vcpu(expected: u32, found: u32) -> Result<(), RingOrderError> {
+    match expected == found {
+        true => Ok(()),
+        false => Err(RingOrderError::OtherVcpu { expected, found }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn accept<'m, M: Message<'m>>(
+        order: &mut RingOrder,
+        message: &M,
+    ) -> Result<(), RingOrderError> {
+        let mut buffer = [0; 256];
+        frame::encode(message, &mut buffer).unwrap();
+        let frame = frame::split(&buffer).unwrap().unwrap();
+        assert!(RingOrder::takes(frame.kind));
+        order.accept(&frame).map(drop)
+    }
+
+    fn head(vcpu: u32) -> RingHead {
+        RingHead {
+            vcpu,
+            capacity: 8,
+            oldest: 4,
+            next: 9,
+            now_ns: 1,
+            wall_clock_ns: None,
+        }
+    }
+
+    fn run(vcpu: u32, first: u64, count: u32) -> RingRun<'static> {
+        RingRun {
+            vcpu,
+            first,
+            count,
+            base_ns: 0,
+            payload: &[],
+        }
+    }
+
+    fn end(vcpu: u32) -> RingEnd {
+        RingEnd {
+            vcpu,
+            next: 9,
+            lost: 0,
+        }
+    }
+
+    fn nodes(first: u32) -> Nodes<'static> {
+        Nodes {
+            epoch: 0,
+            vcpu: 0,
+            first,
+            count: 2,
+            payload: &[],
+        }
+    }
+
+    #[test]
+    fn two_rings_pass_in_their_order() {
+        let order = &mut RingOrder::default();
+        accept(order, &EventName { id: 0, name: "n" }).unwrap();
+        accept(order, &head(0)).unwrap();
+        accept(order, &run(0, 5, 2)).unwrap();
+        accept(order, &run(0, 8, 1)).unwrap();
+        accept(order, &end(0)).unwrap();
+        accept(order, &nodes(1)).unwrap();
+        accept(order, &nodes(3)).unwrap();
+        assert!(order.is_open());
+        let stacks_end = StacksEnd { vcpu: 0, nodes: 4 };
+        accept(order, &stacks_end).unwrap();
+        accept(order, &head(1)).unwrap();
+        accept(order, &end(1)).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_in_its_place_is_told() {
+        let begun = || {
+            let mut order = RingOrder::default();
+            accept(&mut order, &head(0)).unwrap();
+            order
+        };
+        let position = |first, count| accept(&mut begun(), &run(0, first, count)).unwrap_err();
+        for error in [
+            position(3, 1),
+            position(4, 6),
+            position(4, 0),
+            position(u64::MAX, 1),
+        ] {
+            assert!(matches!(error, RingOrderError::Position { .. }), "{error}");
+        }
+        let other = accept(&mut begun(), &run(1, 4, 1)).unwrap_err();
+        assert!(matches!(other, RingOrderError::OtherVcpu { .. }), "{other}");
+        let twice = accept(&mut begun(), &head(0)).unwrap_err();
+        assert!(twice.to_string().contains("expected records"), "{twice}");
+        let mut order = begun();
+        accept(&mut order, &end(0)).unwrap();
+        let skipped = accept(&mut order, &nodes(2)).unwrap_err();
+        assert!(matches!(skipped, RingOrderError::NodeOrder { .. }));
+        let name = EventName { id: 256, name: "n" };
+        let name = accept(&mut RingOrder::default(), &name);
+        assert_eq!(name, Err(RingOrderError::Name(256)));
+    }
+}

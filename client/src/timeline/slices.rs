@@ -1,0 +1,119 @@
+//! Second by second: equal slices of a window, and what differs from one to the next.
+
+use std::collections::HashMap;
+
+use unikprof_proto::ring::kind;
+
+use super::lanes::RecordingSpan;
+use super::times::Times;
+use super::{Timeline, Window};
+use crate::profile::{NodeId, Runstate};
+
+/// The most slices of one window: longer ones have longer slices.
+pub(crate) const MOST_SLICES: u64 = 1_000;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What happened in one slice of time, on all vCPUs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Slice {
+    /// The slice; the last one may be shorter.
+    pub window: Window,
+    /// Ticks of the recording.
+    pub ticks: u64,
+    /// Those with a stack.
+    pub recorded: u64,
+    /// Whether the rings hold all of it.
+    pub is_held: bool,
+    /// How the vCPUs' time went, as far as their rings tell.
+    pub runstate: Option<Runstate>,
+    /// How often each stack was sampled, in the order of the stacks.
+    pub stacks: Vec<(NodeId, u64)>,
+}
+
+impl Slice {
+    /// Samples a second.
+    pub fn rate_hz(&self) -> f64 {
+        match self.window.length_ns() {
+            0 => 0.0,
+            ns => self.recorded as f64 * SECOND_NS as f64 / ns as f64,
+        }
+    }
+}
+
+/// How long slices are, in ns: as wanted, or a second; longer where there were too many of them.
+pub(crate) fn step_ns(window: Window, wanted_ns: Option<u64>, most: u64) -> u64 {
+    const STEPS: [u64; 13] = [
+        1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 86_400,
+    ];
+    let least = window
+        .length_ns()
+        .div_ceil(most.clamp(1, MOST_SLICES))
+        .max(1);
+    let steps = STEPS.iter().map(|seconds| seconds * SECOND_NS);
+    match wanted_ns {
+        Some(wanted) => wanted.max(least),
+        None => steps
+            .into_iter()
+            .find(|step| *step >= least)
+            .unwrap_or(least),
+    }
+}
+
+impl Timeline {
+    /// A window in slices of `step_ns`, at most a thousand; what lies behind these is left out.
+    pub fn slices(&self, of: &RecordingSpan, window: Window, step_ns: u64) -> Vec<Slice> {
+        let times: Vec<Times> = self.rings.iter().map(Times::of).collect();
+        let count = window.length_ns().div_ceil(step_ns.max(1)).min(MOST_SLICES);
+        let held_since_ns = self.held_since();
+        let slice = |at: u64| {
+            let from_ns = window.from_ns.saturating_add(at.saturating_mul(step_ns));
+            let to_ns = from_ns.saturating_add(step_ns).min(window.to_ns);
+            let window = Window { from_ns, to_ns };
+            let (mut ticks, mut stacks) = (0, HashMap::new());
+            let mut recorded = 0;
+            for ring in &self.rings {
+                for record in ring.within(window) {
+                    let is_tick = matches!(record.kind, kind::SAMPLE | kind::NO_SAMPLE);
+                    if !is_tick || !of.has(record.second, record.at_ns) {
+                        continue;
+                    }
+                    ticks += 1;
+                    if record.kind == kind::SAMPLE {
+                        recorded += 1;
+                        *stacks.entry(ring.stack(record.first)).or_insert(0_u64) += 1;
+                    }
+                }
+            }
+            let mut stacks: Vec<_> = stacks.into_iter().collect();
+            stacks.sort_unstable();
+            let known = times.iter().filter_map(|times| times.of_window(window));
+            Slice {
+                window,
+                ticks,
+                recorded,
+                is_held: held_since_ns <= from_ns,
+                runstate: known.reduce(|sum, next| sum.plus(&next)),
+                stacks,
+            }
+        };
+        (0..count).map(slice).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_windows_have_long_slices() {
+        let window = |seconds: u64| Window {
+            from_ns: 5,
+            to_ns: 5 + seconds * SECOND_NS,
+        };
+        assert_eq!(step_ns(window(30), None, 120), SECOND_NS);
+        assert_eq!(step_ns(window(600), None, 120), 5 * SECOND_NS);
+        assert_eq!(step_ns(window(30), Some(100), 120), SECOND_NS / 4);
+        assert!(step_ns(Window::ALL, None, 120) >= u64::MAX / 1_000);
+    }
+}

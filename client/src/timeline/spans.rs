@@ -1,0 +1,309 @@
+//! The guest's spans: beginnings and ends brought together by name and number.
+
+use std::collections::{BTreeMap, HashMap};
+
+use unikprof_proto::ring::kind;
+
+use super::{Timeline, Window};
+
+/// The spans of one name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SpanTable {
+    /// The name.
+    pub name: String,
+    /// How long they took.
+    pub times: SpanTimes,
+    /// How many had not ended.
+    pub unfinished: u64,
+    /// How many ended whose beginning the rings no longer held.
+    pub cut: u64,
+    /// How many ended on another vCPU than they began on: no samples are taken to be inside of them.
+    pub moved: u64,
+}
+
+/// How long spans took, from beginning to end on the guest's monotonic clock, in ns.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SpanTimes {
+    /// In rising order.
+    lengths_ns: Vec<u64>,
+}
+
+impl SpanTimes {
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.lengths_ns.len() as u64
+    }
+
+    /// All together; spans may overlap.
+    pub fn total_ns(&self) -> u64 {
+        let lengths = self.lengths_ns.iter();
+        lengths.fold(0, |sum, length| sum.saturating_add(*length))
+    }
+
+    /// So many percent of them took at most this; 0 where there is none.
+    pub fn percentile(&self, percent: u64) -> u64 {
+        let rank = (self.count().saturating_mul(percent)).div_ceil(100);
+        let at = rank.max(1).min(self.count()).saturating_sub(1);
+        self.lengths_ns.get(at as usize).copied().unwrap_or(0)
+    }
+
+    /// The longest; 0 where there is none.
+    pub fn max_ns(&self) -> u64 {
+        self.lengths_ns.last().copied().unwrap_or(0)
+    }
+}
+
+/// A span on one vCPU, in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stretch {
+    pub(super) name: u64,
+    pub(super) window: Window,
+}
+
+/// A beginning, and the end that belongs to it.
+#[derive(Debug, Clone, Copy)]
+struct Pair {
+    name: u64,
+    vcpu: u32,
+    began_ns: u64,
+    /// The vCPU and the moment.
+    ended: Option<(u32, u64)>,
+}
+
+/// All spans, by their beginnings.
+#[derive(Debug, Default)]
+pub(super) struct Pairs {
+    pairs: Vec<Pair>,
+    /// By name and number: where the pair is. A number that begins again leaves the one before unfinished.
+    by_number: HashMap<(u64, u64), usize>,
+    /// Name and moment of ends without a beginning.
+    cut: Vec<(u64, u64)>,
+}
+
+impl Pairs {
+    pub(super) fn of(timeline: &Timeline) -> Pairs {
+        let mut pairs = Pairs::default();
+        let mut ends = Vec::new();
+        let mut begins = Vec::new();
+        for (vcpu, record) in timeline.all_records(Window::ALL) {
+            match record.kind {
+                kind::SPAN_BEGIN => begins.push((vcpu, *record)),
+                kind::SPAN_END => ends.push((vcpu, *record)),
+                _ => {}
+            }
+        }
+        // A span may end on another vCPU, whose records come first or last here.
+        begins.sort_by_key(|(_, record)| record.at_ns);
+        for (vcpu, begin) in begins {
+            let at = pairs.pairs.len();
+            pairs.by_number.insert((begin.first, begin.second), at);
+            pairs.pairs.push(Pair {
+                name: begin.first,
+                vcpu,
+                began_ns: begin.at_ns,
+                ended: None,
+            });
+        }
+        for (vcpu, end) in ends {
+            let pair = pairs.by_number.get(&(end.first, end.second)).copied();
+            let pair = pair.and_then(|at| pairs.pairs.get_mut(at));
+            match pair {
+                Some(pair) if pair.ended.is_none() => pair.ended = Some((vcpu, end.at_ns)),
+                _ => pairs.cut.push((end.first, end.at_ns)),
+            }
+        }
+        pairs
+    }
+
+    /// How long the span with this name and number took, if both its ends are there.
+    pub(super) fn length_ns(&self, name: u64, number: u64) -> Option<u64> {
+        let pair = self.pairs.get(*self.by_number.get(&(name, number))?)?;
+        let (_, ended_ns) = pair.ended?;
+        Some(ended_ns.saturating_sub(pair.began_ns))
+    }
+
+    /// The spans that began and ended on a vCPU, and those that have not ended, by their beginnings.
+    pub(super) fn on(&self, vcpu: u32) -> Vec<Stretch> {
+        let here = self.pairs.iter().filter(|pair| pair.vcpu == vcpu);
+        let stretch = |pair: &Pair| {
+            let to_ns = match pair.ended {
+                None => u64::MAX,
+                Some((ended_on, ended_ns)) if ended_on == vcpu => ended_ns,
+                Some(_) => return None,
+            };
+            let window = Window {
+                from_ns: pair.began_ns,
+                to_ns: to_ns.max(pair.began_ns),
+            };
+            Some(Stretch {
+                name: pair.name,
+                window,
+            })
+        };
+        here.filter_map(stretch).collect()
+    }
+}
+
+impl Timeline {
+    /// The guest's spans by their names, those that end in the window, or are unfinished and begin before its
+    /// end; in the order of their total times, longest first.
+    pub fn spans(&self, window: Window) -> Vec<SpanTable> {
+        let pairs = Pairs::of(self);
+        let mut tables: BTreeMap<u64, SpanTable> = BTreeMap::new();
+        for pair in &pairs.pairs {
+            let is_here = match pair.ended {
+                Some((_, ended_ns)) => window.contains(ended_ns),
+                None => pair.began_ns < window.to_ns,
+            };
+            if !is_here {
+                continue;
+            }
+            let table = tables.entry(pair.name).or_default();
+            match pair.ended {
+                None => table.unfinished += 1,
+                Some((vcpu, ended_ns)) => {
+                    let length_ns = ended_ns.saturating_sub(pair.began_ns);
+                    table.times.lengths_ns.push(length_ns);
+                    table.moved += u64::from(vcpu != pair.vcpu);
+                }
+            }
+        }
+        for (name, at_ns) in &pairs.cut {
+            if window.contains(*at_ns) {
+                tables.entry(*name).or_default().cut += 1;
+            }
+        }
+        let mut all: Vec<SpanTable> = tables
+            .into_iter()
+            .map(|(id, mut table)| {
+                table.name = self.name_or_id(id);
+                table.times.lengths_ns.sort_unstable();
+                table
+            })
+            .collect();
+        all.sort_by_key(|table| std::cmp::Reverse(table.times.total_ns()));
+        all
+    }
+
+    /// A name of events; where the file holds none, its number.
+    pub(crate) fn name_or_id(&self, id: u64) -> String {
+        match self.name(id) {
+            Some(name) => name.to_owned(),
+            None => format!("[name {id}]"),
+        }
+    }
+}
+
+/// Whether moments in rising order lie in spans, and in which.
+pub(super) struct Inside {
+    /// By their beginnings.
+    stretches: Vec<Stretch>,
+    next: usize,
+    /// Those that have begun, by their place, and when they end.
+    open: BTreeMap<usize, Stretch>,
+}
+
+impl Inside {
+    pub(super) fn new(stretches: Vec<Stretch>) -> Inside {
+        Inside {
+            stretches,
+            next: 0,
+            open: BTreeMap::new(),
+        }
+    }
+
+    /// The name of the span that began last of those that hold this moment; moments must come in order.
+    pub(super) fn innermost(&mut self, at_ns: u64) -> Option<u64> {
+        while let Some(stretch) = self.stretches.get(self.next) {
+            if stretch.window.from_ns > at_ns {
+                break;
+            }
+            self.open.insert(self.next, *stretch);
+            self.next += 1;
+        }
+        // Each is taken out once: what has ended holds no later moment either.
+        while let Some(last) = self.open.last_entry() {
+            if last.get().window.contains(at_ns) {
+                return Some(last.get().name);
+            }
+            last.remove();
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use unikprof_proto::ring::Record;
+
+    use super::super::Ring;
+    use super::*;
+
+    fn timeline(events: &[(u32, u8, u64, u64, u64)]) -> Timeline {
+        let mut rings: BTreeMap<u32, Ring> = BTreeMap::new();
+        for &(vcpu, kind, at_ns, first, second) in events {
+            let ring = rings.entry(vcpu).or_default();
+            ring.vcpu = vcpu;
+            ring.records.push(Record {
+                kind,
+                at_ns,
+                first,
+                second,
+            });
+        }
+        let names = [(0, "request".to_owned()), (1, "disk".to_owned())];
+        Timeline::new(rings.into_values().collect(), names.into(), 0)
+    }
+
+    const BEGIN: u8 = kind::SPAN_BEGIN;
+    const END: u8 = kind::SPAN_END;
+
+    #[test]
+    fn overlapping_spans_are_told_apart_by_their_numbers() {
+        let timeline = timeline(&[
+            (0, BEGIN, 10, 0, 7),
+            (0, BEGIN, 20, 0, 8),
+            (0, END, 50, 0, 7),
+            (0, END, 120, 0, 8),
+            (0, BEGIN, 130, 1, 7),
+            (0, END, 5, 1, 99),
+            (1, END, 60, 0, 9),
+            (0, BEGIN, 40, 0, 9),
+        ]);
+        let tables = timeline.spans(Window::ALL);
+        let [request, disk] = &tables[..] else {
+            panic!("{tables:?}");
+        };
+        assert_eq!(request.name, "request");
+        assert_eq!((request.times.count(), request.times.total_ns()), (3, 160));
+        assert_eq!(
+            (request.times.percentile(50), request.times.max_ns()),
+            (40, 100)
+        );
+        assert_eq!((request.moved, request.unfinished, request.cut), (1, 0, 0));
+        assert_eq!((disk.unfinished, disk.cut), (1, 1));
+        let early = Window {
+            from_ns: 0,
+            to_ns: 60,
+        };
+        assert_eq!(timeline.spans(early)[0].times.count(), 1);
+    }
+
+    #[test]
+    fn the_innermost_span_is_the_one_that_began_last() {
+        let timeline = timeline(&[
+            (0, BEGIN, 10, 0, 1),
+            (0, BEGIN, 20, 1, 2),
+            (0, END, 30, 1, 2),
+            (0, END, 50, 0, 1),
+            (0, BEGIN, 60, 1, 3),
+        ]);
+        let mut inside = Inside::new(Pairs::of(&timeline).on(0));
+        let names: Vec<Option<u64>> = [5, 10, 25, 30, 49, 50, 61]
+            .map(|at_ns| inside.innermost(at_ns))
+            .into();
+        let expected = [None, Some(0), Some(1), Some(0), Some(0), None, Some(1)];
+        assert_eq!(names, expected);
+    }
+}

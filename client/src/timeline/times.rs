@@ -1,0 +1,151 @@
+//! How a vCPU's time went between two moments, from what its ring tells of it once a second.
+
+use unikprof_proto::ring::{Record, kind};
+
+use super::{Ring, Window};
+use crate::profile::Runstate;
+
+/// The times so far, as the ring tells them, one after the other.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Times {
+    told: Vec<Told>,
+    /// Whether the platform tells stolen and offline time at all.
+    tells_stolen: bool,
+}
+
+/// Running, runnable, blocked and offline, in ns.
+type Sums = [u64; 4];
+
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    at_ns: u64,
+    sums: Sums,
+}
+
+impl Times {
+    pub(super) fn of(ring: &Ring) -> Times {
+        let mut told = Vec::new();
+        let mut ran: Option<&Record> = None;
+        for record in &ring.records {
+            match (record.kind, ran) {
+                (kind::RAN, _) => ran = Some(record),
+                (kind::WAITED, Some(before)) => {
+                    told.push(Told {
+                        at_ns: record.at_ns,
+                        sums: [before.first, before.second, record.first, record.second],
+                    });
+                    ran = None;
+                }
+                // Without the half before it.
+                _ => {}
+            }
+        }
+        // A platform that cannot tell them says nothing of them.
+        let tells_stolen = told.iter().any(|t| t.sums[1] != 0 || t.sums[3] != 0);
+        Times { told, tells_stolen }
+    }
+
+    /// How the time of a window went. Between two moments that the ring tells of, time is taken to have gone
+    /// on evenly; what they do not reach, at either end, as the rest went. `None` where they reach less than
+    /// half of the window.
+    pub(super) fn of_window(&self, window: Window) -> Option<Runstate> {
+        let (first, last) = (self.told.first()?, self.told.last()?);
+        let reached = window.and(Window {
+            from_ns: first.at_ns,
+            to_ns: last.at_ns,
+        });
+        let (covered, whole) = (reached.length_ns(), window.length_ns());
+        if covered == 0 || covered < whole / 2 {
+            return None;
+        }
+        let (start, end) = (self.at(reached.from_ns)?, self.at(reached.to_ns)?);
+        let part = |at: usize| {
+            let ns = u128::from(end[at].saturating_sub(start[at]));
+            let ns = ns * u128::from(whole) / u128::from(covered);
+            u64::try_from(ns).unwrap_or(u64::MAX)
+        };
+        let stolen = |at| self.tells_stolen.then(|| part(at));
+        Some(Runstate {
+            running_ns: Some(part(0)),
+            runnable_ns: stolen(1),
+            blocked_ns: Some(part(2)),
+            offline_ns: stolen(3),
+        })
+    }
+
+    /// The sums at a moment between the first and the last told.
+    fn at(&self, at_ns: u64) -> Option<Sums> {
+        let after = self.told.partition_point(|told| told.at_ns <= at_ns);
+        let before = self.told.get(after.checked_sub(1)?)?;
+        let Some(next) = self.told.get(after) else {
+            return Some(before.sums);
+        };
+        // Told at different moments, by the partition.
+        let step = u128::from(next.at_ns - before.at_ns).max(1);
+        let passed = u128::from(at_ns - before.at_ns);
+        let mut sums = before.sums;
+        for (sum, next) in sums.iter_mut().zip(next.sums) {
+            let grown = u128::from(next.saturating_sub(*sum)) * passed / step;
+            *sum = sum.saturating_add(u64::try_from(grown).unwrap_or(u64::MAX));
+        }
+        Some(sums)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn ring(told: &[(u64, Sums)]) -> Ring {
+        let mut ring = Ring::default();
+        for (at_ns, sums) in told {
+            for (kind, at) in [(kind::RAN, 0), (kind::WAITED, 2)] {
+                ring.records.push(Record {
+                    kind,
+                    at_ns: *at_ns,
+                    first: sums[at],
+                    second: sums[at + 1],
+                });
+            }
+        }
+        ring
+    }
+
+    fn window(from_ns: u64, to_ns: u64) -> Window {
+        Window { from_ns, to_ns }
+    }
+
+    #[test]
+    fn a_window_has_its_part_of_what_was_told_around_it() {
+        let times = Times::of(&ring(&[
+            (1_000, [100, 10, 50, 0]),
+            (2_000, [600, 110, 450, 0]),
+            (3_000, [600, 110, 1_450, 0]),
+        ]));
+        let half = times.of_window(window(1_500, 2_500)).unwrap();
+        assert_eq!((half.running_ns, half.runnable_ns), (Some(250), Some(50)));
+        assert_eq!((half.blocked_ns, half.offline_ns), (Some(700), Some(0)));
+        let beyond = times.of_window(window(2_000, 3_500)).unwrap();
+        assert_eq!(beyond.blocked_ns, Some(1_500), "as the rest went");
+        assert_eq!(times.of_window(window(2_900, 3_500)), None);
+        assert_eq!(times.of_window(window(5_000, 6_000)), None);
+    }
+
+    #[test]
+    fn what_a_platform_does_not_tell_is_unknown() {
+        let times = Times::of(&ring(&[(0, [0, 0, 0, 0]), (100, [90, 0, 10, 0])]));
+        let all = times.of_window(window(0, 100)).unwrap();
+        assert_eq!((all.running_ns, all.runnable_ns), (Some(90), None));
+        assert_eq!(Times::of(&Ring::default()).of_window(window(0, 1)), None);
+    }
+
+    #[test]
+    fn hostile_times_do_not_overflow() {
+        let times = Times::of(&ring(&[(0, [0; 4]), (1, [u64::MAX; 4])]));
+        let all = times.of_window(window(0, 2)).unwrap();
+        assert_eq!(all.running_ns, Some(u64::MAX));
+        let back = Times::of(&ring(&[(0, [9; 4]), (u64::MAX, [0; 4])]));
+        assert_eq!(back.of_window(Window::ALL).unwrap().running_ns, Some(0));
+    }
+}
