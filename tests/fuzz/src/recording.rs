@@ -5,8 +5,9 @@ use std::path::Path;
 
 use unikprof_client::doctor::Diagnosis;
 use unikprof_client::recording::{MAGIC, Reading, Recording, VERSION};
-use unikprof_client::report::{Format, Report, ReportOptions};
+use unikprof_client::report::{Format, Report, ReportOptions, TimelineView};
 use unikprof_client::symbols::Symbolizer;
+use unikprof_client::timeline::{RecordingSpan, Timeline, Window};
 
 use crate::ALLOCATED;
 use crate::checksum::put_frame;
@@ -67,7 +68,21 @@ fn report(recording: &Recording) {
     let symbolized = Symbolizer::default()
         .resolve(&recording.profile)
         .expect("no image is asked for");
-    let report = Report::new(&symbolized, ReportOptions::default());
+    let options = ReportOptions {
+        labels: true,
+        ..ReportOptions::default()
+    };
+    let mut report = Report::new(&symbolized, options);
+    if let Some((timeline, of)) = recording.timeline.as_ref().zip(recording.span) {
+        in_time(recording, timeline, of);
+        report = report.with_timeline(TimelineView {
+            timeline,
+            of,
+            window: Window::ALL,
+            seconds: true,
+            step_ns: None,
+        });
+    }
     for format in [Format::Text, Format::Folded, Format::Json, Format::Pprof] {
         report
             .write(format, &mut Vec::new())
@@ -76,6 +91,27 @@ fn report(recording: &Recording) {
     let diagnosis = Diagnosis::of_recording(recording, &Symbolizer::default());
     assert!(!diagnosis.text(80).contains("NaN"));
     assert!(diagnosis.json()["checks"].is_array());
+}
+
+/// Windows of a recording are profiles that account for every tick.
+fn in_time(recording: &Recording, timeline: &Timeline, of: RecordingSpan) {
+    let extent = timeline.extent().unwrap_or(Window::ALL);
+    let middle_ns = extent.from_ns + extent.length_ns() / 2;
+    let spans = timeline.spans(Window::ALL);
+    let span = spans.first().map(|table| table.name.as_str());
+    for (window, inside) in [(Window::ALL, None), (extent, span)] {
+        let window = Window {
+            to_ns: window.to_ns.max(middle_ns),
+            ..window
+        };
+        let profile = timeline.profile(&recording.profile, &of, window, inside);
+        for vcpu in profile.vcpus() {
+            assert_eq!(vcpu.check(profile.recording()), Ok(()));
+        }
+    }
+    for event in timeline.events(Window::ALL) {
+        assert!(!event.what.to_string().contains('\u{1b}'));
+    }
 }
 
 /// Runs, within the memory that so many bytes of input may take.

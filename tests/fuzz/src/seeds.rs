@@ -1,5 +1,9 @@
 //! The inputs that fuzzing begins with: small, sound, and made anew each time.
 
+use unikprof_proto::message::{
+    EventName, EventNamesEnd, Nodes, RingEnd, RingHead, RingRun, StacksEnd,
+};
+use unikprof_proto::ring::{self, Record};
 use unikprof_client::recording::{FileEnd, FileHeader};
 use unikprof_proto::code::message_type;
 use unikprof_proto::frame::{self, Message};
@@ -122,6 +126,7 @@ fn recordings(answers: &[u8]) -> Vec<Vec<u8>> {
             checksum::put_frame(frame.kind, frame.body, &mut content);
         }
     }
+    rings(&mut content);
     put(
         &FileEnd {
             complete: true,
@@ -139,6 +144,60 @@ fn recordings(answers: &[u8]) -> Vec<Vec<u8>> {
         listed.extend(frame.body);
     }
     vec![whole, listed]
+}
+
+/// What happened when, on one vCPU: every kind of record.
+fn rings(content: &mut Vec<u8>) {
+    let (id, name) = (0, "request");
+    put(&EventName { id, name }, content);
+    let end = EventNamesEnd {
+        names: 1,
+        refused: 0,
+    };
+    put(&end, content);
+    let mut payload = [0; 200];
+    let mut encoder = ring::Encoder::new(0, &mut payload);
+    for kind in (1..=12).chain(16..=19) {
+        encoder.push(Record {
+            kind,
+            at_ns: u64::from(kind) * 1_000,
+            first: u64::from(kind == ring::kind::SAMPLE),
+            second: 1,
+        });
+    }
+    let length = encoder.finish();
+    let head = RingHead {
+        vcpu: 0,
+        capacity: 64,
+        oldest: 5,
+        next: 21,
+        now_ns: 20_000,
+        wall_clock_ns: Some(1_700_000_000_000_000_000),
+    };
+    put(&head, content);
+    let run = RingRun {
+        vcpu: 0,
+        first: 5,
+        count: 16,
+        base_ns: 0,
+        payload: &payload[..length],
+    };
+    put(&run, content);
+    let end = RingEnd {
+        vcpu: 0,
+        next: 21,
+        lost: 0,
+    };
+    put(&end, content);
+    let nodes = Nodes {
+        epoch: 0,
+        vcpu: 0,
+        first: 1,
+        count: 1,
+        payload: &[0x11, 11],
+    };
+    put(&nodes, content);
+    put(&StacksEnd { vcpu: 0, nodes: 1 }, content);
 }
 
 fn put<'m>(message: &impl Message<'m>, out: &mut Vec<u8>) {

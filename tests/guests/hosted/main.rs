@@ -14,6 +14,7 @@
 //! does, so that no guest outlives the test that started it.
 
 mod access;
+mod burst;
 mod deep;
 mod errno;
 mod idle;
@@ -33,6 +34,7 @@ use stop::Stop;
 
 const LOADS: [(&str, u32, Load); 9] = [
     ("shares", 1, shares::run),
+    ("burst", 1, burst::run),
     ("stuck", 1, stuck::run),
     ("threads", threads::VCPUS, threads::run),
     ("errno", 1, errno::run),

@@ -17,3 +17,4 @@ mod pprof;
 mod recordings;
 mod sharing;
 mod threads;
+mod timeline;
