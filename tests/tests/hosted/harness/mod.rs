@@ -1,5 +1,6 @@
 //! What the cases run on: guests, the client's program, a line that breaks, and waiting.
 
+#[allow(dead_code, reason = "shared with the cases on Xen")]
 mod client;
 mod guest;
 mod proxy;
