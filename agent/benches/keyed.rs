@@ -89,6 +89,8 @@ fn start() -> Vec<u8> {
         delay_ns: 0,
         flags: 0,
         caller_table: None,
+        max_age_ns: 0,
+        max_bytes: 0,
     })
 }
 

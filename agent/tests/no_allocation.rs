@@ -226,7 +226,7 @@ mod under_a_key {
         let fetched = ask(&mut service, &mut client, &framed(&fetch));
         assert_eq!(download(&fetched).samples, 3000, "a sealed download");
         let status = ask(&mut service, &mut client, &framed(&Check {}));
-        assert_eq!(read::<Status<'_>>(&status[0]).peers.bad_key, 1);
+        assert_eq!(read::<Status>(&status[0]).peers.bad_key, 1);
 
         let mut altered = client.seal(&framed(&Check {}));
         altered[9] ^= 1;

@@ -120,6 +120,8 @@ fn converse<D: Device>(mut world: World<D>) {
         delay_ns: 0,
         flags: 0,
         caller_table: None,
+        max_age_ns: 0,
+        max_bytes: 0,
     };
     read::<Started>(&client.ask(&mut world, &start));
     let truth = world.sample(5_000, 2_000);
@@ -153,7 +155,7 @@ fn strangers<D: Device>(mut world: World<D>) {
     }
     let mut client = Sealed::connect(&mut world);
     let status = client.ask(&mut world, &Check {});
-    assert_eq!(read::<Status<'_>>(&status).peers.bad_key, 20);
+    assert_eq!(read::<Status>(&status).peers.bad_key, 20);
 
     // An altered record gets no answer, not even an end in good order.
     let mut altered = client.client.seal(&framed(&Check {}));
@@ -164,7 +166,7 @@ fn strangers<D: Device>(mut world: World<D>) {
     assert_eq!(world.peers[peer].received(), 0);
     let mut next = Sealed::connect(&mut world);
     let status = next.ask(&mut world, &Check {});
-    assert_eq!(read::<Status<'_>>(&status).peers.bad_record, 1);
+    assert_eq!(read::<Status>(&status).peers.bad_record, 1);
 }
 
 #[test]
