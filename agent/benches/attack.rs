@@ -310,7 +310,8 @@ impl Bench {
             let opened = client.open(&bytes);
             // A status has more frames than one.
             let mut answers = frames(&opened).into_iter();
-            if let Some(answer) = answers.find(|answer| answer.0 != message_type::RECORDING_STATUS) {
+            if let Some(answer) = answers.find(|answer| answer.0 != message_type::RECORDING_STATUS)
+            {
                 assert_eq!(answer.0, kind);
                 return answer;
             }

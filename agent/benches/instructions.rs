@@ -17,12 +17,25 @@ mod sampler;
 
 use std::env;
 use std::hint::black_box;
+use std::mem::MaybeUninit;
 use std::process::Command;
 
-use fake::stacks::{Random, StackImage, stack};
+use fake::conversation::InProcess;
+use fake::platform::FakePlatform;
+use fake::stacks::{MAPPING, Random, StackImage, stack};
 use sampler::{Sampler, chase};
+use unikprof_agent::{Agent, Config};
 
 const STACKS: usize = 256;
+
+/// What is recorded while ticks come: how many recordings, and whether there is a ring.
+const TICKS: [&str; 5] = [
+    "early",
+    "one recording",
+    "one recording, a ring",
+    "two recordings",
+    "four recordings, a ring",
+];
 
 fn main() {
     let arguments: Vec<String> = env::args().collect();
@@ -45,6 +58,15 @@ fn main() {
         };
         println!("{frames:4} frames   chase {chase:7.1}   sample {sample:7.1}");
     }
+    println!("instructions of a whole tick, 32 frames");
+    for work in TICKS {
+        let count = |calls| instructions(work, 32, calls);
+        let (Some(less), Some(more)) = (count(10 * STACKS), count(20 * STACKS)) else {
+            return println!("valgrind is not here or failed: nothing counted");
+        };
+        let tick = (more - less) as f64 / (10 * STACKS) as f64;
+        println!("{work:<40} {tick:7.1}");
+    }
 }
 
 /// The instructions of this program doing `calls` calls, start and end included.
@@ -61,6 +83,9 @@ fn instructions(work: &str, frames: usize, calls: usize) -> Option<u64> {
 }
 
 fn run(work: &str, frames: usize, calls: usize) {
+    if TICKS.contains(&work) {
+        return ticks(work, frames, calls);
+    }
     let mut random = Random::new(11);
     let sampler = Sampler::new();
     let stacks: Vec<_> = (0..STACKS)
@@ -79,5 +104,42 @@ fn run(work: &str, frames: usize, calls: usize) {
             }
             _ => sampler.sample(registers, image),
         }
+    }
+}
+
+/// Ticks of one known stack.
+fn ticks(work: &str, frames: usize, calls: usize) {
+    let recordings = match work.split_ascii_whitespace().next() {
+        Some("two") => 2,
+        Some("four") => 4,
+        _ => 1,
+    };
+    let config = Config {
+        vcpus: 1,
+        recordings,
+        mappings: &[MAPPING],
+        guest_name: None,
+        guest_id: None,
+        platform_name: "fake",
+        reachable_when_busy: false,
+    };
+    let mut memory = vec![MaybeUninit::uninit(); 1 << 20];
+    let ring = if work.ends_with("ring") { 1 << 20 } else { 0 };
+    let mut ring = vec![MaybeUninit::uninit(); ring];
+    let agent = Agent::new(FakePlatform::new(frames), config, &mut memory).unwrap();
+    let agent = agent.with_ring(&mut ring);
+    let mut client = InProcess::connect(&agent).unwrap();
+    for number in 0..recordings {
+        // All of them are due to every tick.
+        client
+            .start_named(&format!("{number}"), 1_000_000 + u64::from(number))
+            .unwrap();
+    }
+    let platform = agent.platform();
+    let registers = platform.stack().lay(&stack(&mut Random::new(11), frames));
+    let step_ns = if work == "early" { 0 } else { 1_500_000 };
+    for _ in 0..calls {
+        platform.advance(step_ns);
+        black_box(agent.on_tick(Some(&registers)));
     }
 }

@@ -78,10 +78,7 @@ impl Session {
     /// Whether the client's role allows a request.
     pub(super) fn allows(&self, request: u16) -> bool {
         use message_type::{CHECK, EVENT_NAMES, FETCH, HELLO, RING, STACKS};
-        !self.is_view() || matches!(
-                request,
-                HELLO | CHECK | FETCH | RING | STACKS | EVENT_NAMES
-            )
+        !self.is_view() || matches!(request, HELLO | CHECK | FETCH | RING | STACKS | EVENT_NAMES)
     }
 
     /// The preambles are agreed on a key: the handshake is next.

@@ -66,8 +66,13 @@ impl<S: Read + Write> Conversation<S> {
 
     /// Starts a recording of running time, 128 frames deep, until it is stopped.
     pub(crate) fn start(&mut self, period_ns: u64) -> Result<()> {
+        self.start_named("measured", period_ns)
+    }
+
+    /// The same under a name, beside others.
+    pub(crate) fn start_named(&mut self, name: &str, period_ns: u64) -> Result<()> {
         self.send(&Start {
-            name: "measured",
+            name,
             period_ns,
             mode: code::mode::CPU,
             depth: unikprof_agent::MAX_DEPTH as u32,
