@@ -187,6 +187,12 @@ impl LaneCells {
         self.active.store(begin.recording, Ordering::Release);
     }
 
+    /// Makes sampling end by itself.
+    #[cfg(all(test, loom))]
+    pub(crate) fn end_at(&self, until_ns: u64) {
+        self.until_ns.store(until_ns, Ordering::Relaxed);
+    }
+
     /// Ends sampling.
     pub(crate) fn end(&self) {
         self.active.store(0, Ordering::Release);

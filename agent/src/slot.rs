@@ -56,6 +56,18 @@ pub(crate) struct Live<'m> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Due([u64; MAX_RECORDINGS]);
 
+/// The lanes of the recordings that the owner of a slot counts for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Served<'m>(Live<'m>);
+
+impl<'m> Served<'m> {
+    /// The lanes themselves.
+    #[inline]
+    pub(crate) fn lanes(self) -> Live<'m> {
+        self.0
+    }
+}
+
 impl SlotCells {
     pub(crate) fn used(&self) -> &AtomicU32 {
         &self.used
@@ -85,6 +97,11 @@ impl SlotCells {
 impl<'m> Live<'m> {
     pub(crate) fn is_empty(self) -> bool {
         self.bits == 0
+    }
+
+    /// A bit for each lane.
+    pub(crate) fn bits(self) -> u64 {
+        u64::from(self.bits)
     }
 
     /// The lanes with their indices.
@@ -166,22 +183,17 @@ impl Due {
         }
     }
 
-    /// A bit for each of their lanes.
+    /// Those that go on. Who does not [own](Owned::served) the slot must expect them to end at any moment.
     #[inline]
-    pub(crate) fn bits(&self) -> u64 {
-        let lanes = self.0.iter().enumerate();
-        lanes.fold(0, |bits, (index, recording)| {
-            bits | u64::from(*recording != 0) << index
-        })
-    }
-
-    /// The lanes of those recordings, as far as they go on.
-    #[inline]
-    pub(crate) fn lanes<'m>(&self, slot: Slot<'m>) -> impl Iterator<Item = (usize, &'m LaneCells)> {
-        let lanes = slot.lanes.iter().zip(&self.0).enumerate();
-        lanes.filter_map(|(index, (lane, recording))| {
-            (*recording != 0 && lane.active() == *recording).then_some((index, lane))
-        })
+    pub(crate) fn left<'m>(&self, slot: Slot<'m>) -> Live<'m> {
+        let mut bits = 0;
+        for (index, (lane, recording)) in slot.lanes.iter().zip(&self.0).enumerate() {
+            bits |= u32::from(*recording != 0 && lane.active() == *recording) << index;
+        }
+        Live {
+            lanes: slot.lanes,
+            bits,
+        }
     }
 }
 
@@ -218,16 +230,24 @@ impl<'m> Slot<'m> {
         }
     }
 
-    /// Ends the lanes of `live` whose time is over, from within a tick.
+    /// Ends the lanes whose time is over, from within a tick, and answers those that go on. Where somebody
+    /// has the slot, who ends or turns them just now, it is left to the next tick.
     #[cold]
     #[inline(never)]
-    pub(crate) fn expire(self, live: Live<'_>, now_ns: u64, times: Times) {
+    pub(crate) fn expire(self, now_ns: u64, times: Times) -> Live<'m> {
+        let owned = self.take();
+        let live = self.live();
+        let mut left = live;
         for (index, lane) in live.lanes() {
             if now_ns >= lane.until_ns() {
-                self.cells.live.fetch_and(!(1 << index), Ordering::Release);
-                lane.expire(now_ns, times);
+                left.bits &= !(1 << index);
+                if owned.is_some() {
+                    self.cells.live.fetch_and(!(1 << index), Ordering::Release);
+                    lane.expire(now_ns, times);
+                }
             }
         }
+        left
     }
 
     /// Takes the slot, unless somebody has it.
@@ -266,11 +286,24 @@ impl<'m> Owned<'m> {
         &self.slot.cells.path
     }
 
-    /// Counts a walked sample for each recording that it is due to; answers its stack, where there is room.
+    /// Those of the due recordings that have not ended between the look and the taking: none ends while the
+    /// slot is owned. Where all have, nothing may be kept: their table may be cleared at any moment.
     #[inline]
-    pub(crate) fn record(&self, path: &Path<'_>, sample: Sample, due: &Due) -> Option<u32> {
+    pub(crate) fn served(&self, due: &Due) -> Option<Served<'m>> {
+        let left = due.left(self.slot);
+        (!left.is_empty()).then_some(Served(left))
+    }
+
+    /// Counts a walked sample for each recording that it serves; answers its stack, where there is room.
+    #[inline]
+    pub(crate) fn record(
+        &self,
+        path: &Path<'_>,
+        sample: Sample,
+        served: Served<'_>,
+    ) -> Option<u32> {
         let kept = self.slot.table.keep(path);
-        for (index, lane) in due.lanes(self.slot) {
+        for (index, lane) in served.0.lanes() {
             // First, so that who reads beside never sees more outcomes than ticks.
             add_owned(&lane.counters.taken, 1);
             match kept {

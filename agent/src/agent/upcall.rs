@@ -65,8 +65,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         };
         let Entry { times, now_ns, .. } = entry;
         if now_ns >= live.until_ns() {
-            slot.expire(live, now_ns, self.all_times(vcpu));
-            live = slot.live();
+            live = slot.expire(now_ns, self.all_times(vcpu));
         }
         let blocked = slot.cells.is_blocked();
         if blocked
@@ -192,27 +191,31 @@ impl<'m, P: Platform> Agent<'m, P> {
             late,
         } = *delivered;
         let Some(owned) = slot.take() else {
-            for (_, lane) in due.lanes(slot) {
+            let left = due.left(slot);
+            for (_, lane) in left.lanes() {
                 lane.counters.lost.fetch_add(1, Ordering::Relaxed);
             }
-            self.write(entry, kind::NO_SAMPLE, outcome::LOST, due.bits());
+            self.write(entry, kind::NO_SAMPLE, outcome::LOST, left.bits());
             return self.charge(entry, live);
         };
-        // A recording may have ended between the look and the taking: it is due no more.
+        let Some(served) = owned.served(due) else {
+            return self.charge(entry, live);
+        };
+        let (lanes, bits) = (served.lanes(), served.lanes().bits());
         let count = |cell: fn(&CounterCells) -> &AtomicU64| {
-            for (_, lane) in due.lanes(slot) {
+            for (_, lane) in lanes.lanes() {
                 add_owned(&lane.counters.taken, 1);
                 add_owned(cell(&lane.counters), 1);
             }
         };
         if slot.cells.is_blocked() {
             count(|counters| &counters.idle);
-            self.write(entry, kind::NO_SAMPLE, outcome::IDLE, due.bits());
+            self.write(entry, kind::NO_SAMPLE, outcome::IDLE, bits);
             return self.charge(entry, live);
         }
         let Some(registers) = registers else {
             count(|counters| &counters.masked);
-            self.write(entry, kind::NO_SAMPLE, outcome::MASKED, due.bits());
+            self.write(entry, kind::NO_SAMPLE, outcome::MASKED, bits);
             return self.charge(entry, live);
         };
         let mut path = owned.path_cells().begin();
@@ -222,14 +225,12 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
         let (path, walked) = self.walk(registers, slot, live, path);
         let marks = if late { SAMPLE_LATE } else { 0 };
-        match owned.record(&path, Sample { walked, late }, due) {
-            Some(stack) => {
-                self.write(entry, kind::SAMPLE, u64::from(stack), due.bits() | marks);
-            }
-            None => self.write(entry, kind::NO_SAMPLE, outcome::OVERFLOW, due.bits()),
+        match owned.record(&path, Sample { walked, late }, served) {
+            Some(stack) => self.write(entry, kind::SAMPLE, u64::from(stack), bits | marks),
+            None => self.write(entry, kind::NO_SAMPLE, outcome::OVERFLOW, bits),
         }
         let (cycles, has_lost_cpu) = self.cycles_since(entry, live);
-        for (_, lane) in due.lanes(slot) {
+        for (_, lane) in lanes.lanes() {
             lane.lateness_ns.add(lateness_ns);
             lane.sample_cycles.add(cycles);
         }
