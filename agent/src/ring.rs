@@ -54,9 +54,9 @@ pub(crate) struct RingCells {
     lost: AtomicU64,
     /// Records before this position were forgotten: they name stacks that are gone.
     floor: AtomicU64,
-    /// When the vCPU's times were written last, and what was stolen by then.
+    /// When the vCPU's times were written last, and one more than what was stolen by then; 0 = never.
     times_ns: AtomicU64,
-    stolen_ns: AtomicU64,
+    stolen: AtomicU64,
 }
 
 /// Whether `every_ns` have passed since it was so last; then it counts from `now_ns` on.
@@ -221,6 +221,11 @@ impl<'m> Ring<'m> {
         self.next().saturating_sub(self.capacity()).max(floor)
     }
 
+    /// The half in which the last record's time lies.
+    fn half(&self) -> u64 {
+        self.cells.half.load(Ordering::Acquire)
+    }
+
     /// Forgets all records.
     pub(crate) fn forget(&self) {
         self.cells.floor.store(self.next(), Ordering::Relaxed);
@@ -233,10 +238,10 @@ impl<'m> Ring<'m> {
 
     /// What was stolen since this was asked last, of so much in all; 0 the first time.
     pub(crate) fn stolen_since(&self, stolen_ns: u64) -> u64 {
-        let before = self.cells.stolen_ns.swap(stolen_ns, Ordering::Relaxed);
-        match before {
+        let told = stolen_ns.saturating_add(1);
+        match self.cells.stolen.swap(told, Ordering::Relaxed) {
             0 => 0,
-            before => stolen_ns.saturating_sub(before),
+            before => told.saturating_sub(before),
         }
     }
 
@@ -269,11 +274,14 @@ impl<'m> Ring<'m> {
 
     /// Writes a record of two numbers that take 64 bits each, side by side.
     pub(crate) fn push_pair(&self, now_ns: u64, kind: u8, first: u64, second: u64) {
-        if self.is_other_half(now_ns) {
-            let position = self.cells.next.fetch_add(1, Ordering::Relaxed);
+        const LAST: u64 = ANCHOR_EVERY - 1;
+        let mut position = self.cells.next.fetch_add(2, Ordering::Relaxed);
+        let is_anchor = position.is_multiple_of(ANCHOR_EVERY) || position % ANCHOR_EVERY == LAST;
+        if is_anchor || self.is_other_half(now_ns) {
             self.write_time(position, now_ns);
+            self.write_time(position.wrapping_add(1), now_ns);
+            position = self.cells.next.fetch_add(2, Ordering::Relaxed);
         }
-        let position = self.cells.next.fetch_add(2, Ordering::Relaxed);
         self.write(position, now_ns, Entry::new(kind, first, 0));
         self.write(position.wrapping_add(1), now_ns, Entry::rest(second));
     }
@@ -305,7 +313,7 @@ impl<'m> Ring<'m> {
     fn write_time(&self, position: u64, now_ns: u64) {
         let half = now_ns >> HALF_BITS;
         let before = self.cells.half.load(Ordering::Relaxed);
-        self.cells.half.store(half, Ordering::Relaxed);
+        self.cells.half.store(half, Ordering::Release);
         self.write(position, now_ns, Entry::time(half, before));
     }
 

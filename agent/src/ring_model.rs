@@ -60,7 +60,7 @@ fn look(ring: &Ring<'_>, positions: Range<u64>) {
 
 /// All that a reader tells.
 fn read(ring: &Ring<'_>) -> Vec<u64> {
-    let mut reader = Reader::new(ring, 0, 0, 0).hasty();
+    let mut reader = Reader::new(ring, 0, 0).hasty();
     let mut told = Vec::new();
     let mut buffer = [0; 128];
     while let Some(run) = reader.run(ring, &mut buffer) {

@@ -86,7 +86,7 @@ fn head<P: Platform>(
     let Some(ring) = rings.ring(vcpu) else {
         return end(vcpu, position, rings, buffer);
     };
-    let mut reader = Reader::new(&ring, now_ns, position, since_ns);
+    let mut reader = Reader::new(&ring, position, since_ns);
     if !waits {
         reader = reader.hasty();
     }

@@ -2,7 +2,7 @@
 
 use unikprof_proto::ring::{Encoder, Record, kind};
 
-use super::record::{BEFORE_SHIFT, Found, HALF_BITS, REST, TIME, TIME_BITS, is_pair};
+use super::record::{BEFORE_SHIFT, Found, HALF_BITS, REST, TIME, is_pair};
 use super::{ANCHOR_EVERY, Ring};
 
 /// A record that was reserved but not written so far before the newest is waited for: it is being written,
@@ -69,14 +69,19 @@ impl Clock {
 
 impl Reader {
     /// A reader of what is in the ring now, from `position` and `since_ns` on.
-    pub(crate) fn new(ring: &Ring<'_>, now_ns: u64, position: u64, since_ns: u64) -> Self {
+    pub(crate) fn new(ring: &Ring<'_>, position: u64, since_ns: u64) -> Self {
+        // Before the end: a half that begins in between is told by a record that lies before it.
+        let half = ring.half();
         let end = ring.next();
         let oldest = ring.oldest().min(end);
         let mut reader = Self {
             position: position.clamp(oldest, end),
             end,
             since_ns,
-            clock: Clock::at(now_ns >> HALF_BITS, now_ns & ((1 << TIME_BITS) - 1)),
+            clock: Clock {
+                half,
+                near_ns: half << HALF_BITS,
+            },
             hasty: false,
         };
         reader.seek(ring);
@@ -198,7 +203,7 @@ impl Reader {
         self.position = low.saturating_sub(ANCHOR_EVERY).max(self.position);
     }
 
-    /// Finds the half in which times lie here.
+    /// Finds the half in which times lie here. Where no record up to the end tells it, it is the last one.
     fn set_clock(&mut self, ring: &Ring<'_>) {
         let Self { position, end, .. } = *self;
         if let Some((at, clock)) = time_at(ring, position..end) {
@@ -207,11 +212,6 @@ impl Reader {
                 self.clock.half = entry.number >> BEFORE_SHIFT;
             }
             self.clock.near_ns = clock.near_ns;
-            return;
-        }
-        let behind = position.saturating_sub(2 * ANCHOR_EVERY)..position;
-        if let Some((_, clock)) = behind.rev().find_map(|at| time_of(ring, at)) {
-            self.clock = clock;
         }
     }
 }
@@ -248,6 +248,12 @@ impl Ring<'_> {
             Found::Whole(entry, low) => Some((entry, low)),
             _ => None,
         }
+    }
+
+    /// Whether one of these positions keeps a whole time.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn keeps_time(&self, mut positions: core::ops::Range<u64>) -> bool {
+        positions.any(|at| time_of(self, at).is_some())
     }
 
     /// What is at a position.

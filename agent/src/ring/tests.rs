@@ -49,8 +49,8 @@ fn tell(ring: &Ring<'_>, mut reader: Reader) -> Vec<(u64, Record)> {
     told
 }
 
-fn read(ring: &Ring<'_>, now_ns: u64, position: u64, since_ns: u64) -> Vec<(u64, Record)> {
-    tell(ring, Reader::new(ring, now_ns, position, since_ns))
+fn read(ring: &Ring<'_>, position: u64, since_ns: u64) -> Vec<(u64, Record)> {
+    tell(ring, Reader::new(ring, position, since_ns))
 }
 
 fn times(records: &[(u64, Record)]) -> Vec<u64> {
@@ -85,7 +85,7 @@ fn every_kind_comes_back_with_its_numbers() {
     ring.push_pair(6, kind::RAN, u64::MAX, 1);
     ring.push_pair(6, kind::WAITED, 0, u64::MAX);
     let pairs = [(kind::RAN, u64::MAX, 1), (kind::WAITED, 0, u64::MAX)];
-    let found: Vec<_> = read(&ring, 7, 0, 0)
+    let found: Vec<_> = read(&ring, 0, 0)
         .iter()
         .map(|(_, record)| (record.kind, record.first, record.second))
         .collect();
@@ -102,7 +102,7 @@ fn a_ring_filled_many_times_holds_the_newest() {
         for number in 0..100_000_u64 {
             ring.push(number * 1000, mark(number));
             if number % 9973 == 0 {
-                let told = read(&ring, number * 1000, 0, 0);
+                let told = read(&ring, 0, 0);
                 let kept = told.len();
                 assert!(
                     kept + 5 > capacity.min(number as usize),
@@ -141,12 +141,71 @@ fn times_are_whole_however_far_apart_they_lie() {
     let oldest = ring.oldest();
     written.retain(|(position, _)| *position >= oldest);
     for from in (0..written.len()).step_by(13) {
-        let told = read(&ring, now_ns + 40 * HOUR_NS, written[from].0, 0);
+        let told = read(&ring, written[from].0, 0);
         let told: Vec<_> = told
             .iter()
             .map(|(at, record)| (*at, record.at_ns))
             .collect();
         assert_eq!(told, written[from..]);
+    }
+}
+
+/// A short ring keeps no whole time as long as nothing makes it: what it holds was still written when it was,
+/// however late it is read and wherever the reader begins.
+#[test]
+fn a_short_ring_read_late_tells_its_own_times() {
+    for half in [0, 1, 2, 7] {
+        let memory = Memory::new(64);
+        let ring = memory.ring();
+        let start_ns = (half << HALF_BITS) + 5;
+        for number in 0..200 {
+            ring.push(start_ns + number, mark(number));
+        }
+        for position in [0, 150, 198] {
+            let told = read(&ring, position, 0);
+            assert!(
+                told.iter()
+                    .all(|one| one.1.at_ns == start_ns + one.1.second)
+            );
+            assert_eq!(told.last().map(|one| one.1.second), Some(199));
+        }
+    }
+}
+
+/// Records that take two places must not push out the whole times that readers look for.
+#[test]
+fn pairs_leave_the_whole_times_in_place() {
+    let memory = Memory::new(4096);
+    let ring = memory.ring();
+    for number in 0..5000 {
+        ring.push_pair(number, kind::RAN, number, 7 * number);
+        if number % 3 == 0 {
+            ring.push(number, mark(number));
+        }
+    }
+    for position in (ring.oldest()..ring.next() - ANCHOR_EVERY).step_by(7) {
+        assert!(
+            ring.keeps_time(position..position + ANCHOR_EVERY),
+            "{position}"
+        );
+    }
+    let told = read(&ring, 0, 0);
+    let pairs = told.iter().filter(|one| one.1.kind == kind::RAN);
+    assert!(pairs.clone().count() > 1500);
+    assert!(pairs.clone().all(|one| one.1.second == 7 * one.1.first));
+}
+
+/// What was stolen before anybody looked is not told, what comes after is; also where there was none before.
+#[test]
+fn stolen_time_is_told_from_the_first_look_on() {
+    for before in [0, 1, 10_000] {
+        let memory = Memory::new(64);
+        let ring = memory.ring();
+        assert_eq!(ring.stolen_since(before), 0);
+        assert_eq!(ring.stolen_since(before + 7), 7);
+        assert_eq!(ring.stolen_since(before + 7), 0);
+        assert_eq!(ring.stolen_since(0), 0, "a new life begins at 0");
+        assert_eq!(ring.stolen_since(5), 5);
     }
 }
 
@@ -169,7 +228,7 @@ fn a_clock_that_steps_back_and_forth_is_told_as_it_was() {
         ring.push(now_ns, mark(step));
         written.push(now_ns);
     }
-    let told = times(&read(&ring, 0, 0, 0));
+    let told = times(&read(&ring, 0, 0));
     assert_eq!(told, written[written.len() - told.len()..]);
     assert!(told.len() > 150);
 }
@@ -183,14 +242,14 @@ fn a_moment_is_found_and_what_lies_before_it_is_passed_over() {
     }
     let now_ns = 25_000_000;
     for since_ns in [15_100_000, 16_000_500, 20_000_000, 24_999_000] {
-        let told = times(&read(&ring, now_ns, 0, since_ns));
+        let told = times(&read(&ring, 0, since_ns));
         assert_eq!(told.first(), Some(&since_ns.next_multiple_of(1000)));
         assert_eq!(told.last(), Some(&24_999_000));
     }
-    assert!(read(&ring, now_ns, 0, now_ns).is_empty());
-    assert!(read(&ring, now_ns, u64::MAX, 0).is_empty());
-    let all = read(&ring, now_ns, 0, 1);
-    assert_eq!(all, read(&ring, now_ns, 0, 0));
+    assert!(read(&ring, 0, now_ns).is_empty());
+    assert!(read(&ring, u64::MAX, 0).is_empty());
+    let all = read(&ring, 0, 1);
+    assert_eq!(all, read(&ring, 0, 0));
     assert!(all.len() > 9_900);
 }
 
@@ -213,7 +272,7 @@ fn a_writer_that_is_interrupted_mixes_nothing_up() {
                     }
                 }
             });
-            let told = tell(&ring, Reader::new(&ring, 2000, 0, 0).hasty());
+            let told = tell(&ring, Reader::new(&ring, 0, 0).hasty());
             assert!(told.iter().all(|(_, record)| record.at_ns == record.second));
             let lost = memory.cells.lost.load(Ordering::Relaxed);
             let expected = match (nested >= 64, step) {
@@ -241,16 +300,16 @@ fn a_record_that_is_being_written_is_waited_for() {
     ring.push_interrupted(2, mark(2), |at| {
         if at == Step::Claimed {
             ring.push(3, mark(3));
-            let mut reader = Reader::new(&ring, 3, 0, 0);
+            let mut reader = Reader::new(&ring, 0, 0);
             let mut buffer = [0; 300];
             assert!(reader.run(&ring, &mut buffer).is_some());
             assert!(reader.run(&ring, &mut buffer).is_none());
             stopped_at.set(reader.position());
-            let hasty = Reader::new(&ring, 3, 0, 0).hasty();
+            let hasty = Reader::new(&ring, 0, 0).hasty();
             assert_eq!(times(&tell(&ring, hasty)), [1, 3]);
         }
     });
-    assert_eq!(times(&read(&ring, 3, stopped_at.get(), 0)), [2, 3]);
+    assert_eq!(times(&read(&ring, stopped_at.get(), 0)), [2, 3]);
 }
 
 /// A slow client's reader is overtaken by the writers: it goes on with what there still is.
@@ -264,7 +323,7 @@ fn a_reader_that_is_overtaken_goes_on_with_the_oldest() {
         }
     };
     write(0..100);
-    let mut reader = Reader::new(&ring, 100, 0, 0);
+    let mut reader = Reader::new(&ring, 0, 0);
     let mut buffer = [0; 100];
     assert!(reader.run(&ring, &mut buffer).is_some());
     write(100..200);
@@ -286,7 +345,7 @@ fn records_read_beside_their_writer_are_whole() {
             let ring = memory.ring();
             let mut told = 0;
             while !over.load(std::sync::atomic::Ordering::Relaxed) {
-                for (_, record) in read(&ring, 0, 0, 0) {
+                for (_, record) in read(&ring, 0, 0) {
                     assert_eq!(record.at_ns, record.second);
                     told += 1;
                 }
