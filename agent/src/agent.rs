@@ -9,6 +9,7 @@ use unikprof_proto::ring::kind;
 
 use crate::caller_table::{CallerTable, LinkedTableError};
 use crate::code_map::{CodeMap, Mapping, MappingsError};
+use crate::head::{Head, HeadCells};
 use crate::lane::MAX_RECORDINGS;
 use crate::memory::{self, Parts};
 use crate::platform::Platform;
@@ -62,6 +63,7 @@ pub struct Agent<'m, P> {
     callers: Option<CallerTable<'m>>,
     rings: Option<Rings<'m>>,
     parts: Parts<'m>,
+    heads: [HeadCells; MAX_RECORDINGS],
     memory_bytes: u64,
     served: AtomicU32,
     gaps: AtomicU32,
@@ -96,6 +98,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             callers: None,
             rings: None,
             parts,
+            heads: core::array::from_fn(|_| HeadCells::default()),
             memory_bytes,
             served: AtomicU32::new(0),
             gaps: AtomicU32::new(0),
@@ -201,6 +204,26 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[inline]
     pub(crate) fn rings(&self) -> Option<&Rings<'m>> {
         self.rings.as_ref()
+    }
+
+    /// Keeps the head of the recording that begins in a lane.
+    pub(crate) fn keep_head(&self, lane: usize, head: &Head) {
+        if let Some(cells) = self.heads.get(lane) {
+            cells.write(head);
+        }
+    }
+
+    /// Forgets the head of a recording that is gone.
+    pub(crate) fn forget_head(&self, lane: usize) {
+        if let Some(cells) = self.heads.get(lane) {
+            cells.clear();
+        }
+    }
+
+    /// The recordings that there are, with their lanes.
+    pub(crate) fn heads(&self) -> impl Iterator<Item = (usize, Head)> {
+        let heads = self.heads.iter().enumerate();
+        heads.filter_map(|(lane, cells)| Some((lane, cells.read()?)))
     }
 
     /// How often the guest was resumed.

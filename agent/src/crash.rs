@@ -1,15 +1,19 @@
 //! What is left after a crash: a recording file of all that the agent knows, made without allocation.
 //!
-//! The file is as a client writes one: the file's preamble and header, welcome and mappings, the names of
-//! events; of each vCPU its counters as they stand, its ring and the stacks that this names; the end.
+//! The file is as a client writes one: the file's preamble and header, welcome and mappings; of each recording
+//! who it is, as an epoch without vCPUs; the names of events; of each vCPU its counters as they stand, its ring
+//! and the stacks that this names; the end.
 
 use unikprof_proto::code::role;
 use unikprof_proto::file::{self, BlockHead, FileEnd, FileHeader};
 use unikprof_proto::frame::{self, HEADER, Message};
-use unikprof_proto::message::{MAX_PATH, Ring as RingRequest, Snapshot, VcpuEpoch, Welcome};
+use unikprof_proto::message::{
+    Epoch, EpochEnd, MAX_PATH, Ring as RingRequest, Snapshot, VcpuEpoch, Welcome,
+};
 use unikprof_proto::preamble::VERSIONS;
 
 use crate::agent::Agent;
+use crate::lane::LaneCells;
 use crate::platform::Platform;
 use crate::ring::{Answer, OVERHEAD, Rings};
 use crate::sync::Ordering;
@@ -41,6 +45,9 @@ impl<P: Platform> Agent<'_, P> {
     /// memory, or by the guest's next life in memory that survives. Where the block is too small the newest
     /// records are kept, and the file says so. Answers the bytes in use.
     ///
+    /// A block whose writing was cut short has no head. The head of an earlier crash stays until this is called
+    /// again: who has saved what it leads to zeroes it.
+    ///
     /// # Errors
     /// [`CrashDumpError`]; the block then holds no head.
     pub fn crash_dump_into(&self, block: &mut [u8]) -> Result<usize, CrashDumpError> {
@@ -49,8 +56,10 @@ impl<P: Platform> Agent<'_, P> {
                 BlockHead::LENGTH + self.file_length(0),
             ));
         };
-        // What an earlier crash left is not taken for this one's.
+        // What an earlier crash left is not taken for this one's, also where this one dies on the way: seen to
+        // be used, it is zeroed now.
         head.fill(0);
+        core::hint::black_box(&mut *head);
         let mut newest = self.rings().map_or(0, Rings::capacity);
         loop {
             let mut length = 0;
@@ -96,6 +105,7 @@ impl<P: Platform> Agent<'_, P> {
                 output.put(&mapping);
             }
         }
+        self.write_heads(&mut output);
         let mut evicted = false;
         if let Some(rings) = self.rings() {
             output.answer(Answer::Names(0), self, rings);
@@ -125,6 +135,23 @@ impl<P: Platform> Agent<'_, P> {
             complete: reason.is_empty(),
             reason,
         });
+    }
+
+    /// Who the recordings are, each since it began: those that run, and those that nobody has fetched yet.
+    fn write_heads(&self, output: &mut Output<'_>) {
+        let platform = self.platform();
+        for (lane, head) in self.heads() {
+            let cells = self.slot(0).and_then(|slot| slot.lane(lane));
+            let epoch = cells.map_or(0, LaneCells::epoch);
+            output.put(&Epoch {
+                epoch,
+                ended_ns: platform.now_ns(),
+                ended_wall_clock_ns: platform.wall_clock_ns(),
+                gaps: self.gaps().wrapping_sub(head.gaps_before),
+                ..head.settings.head(head.recording, lane)
+            });
+            output.put(&EpochEnd { epoch, samples: 0 });
+        }
     }
 
     /// The counters of a vCPU as they stand, for each recording since it began: its current epoch. Clocks
@@ -210,3 +237,124 @@ impl core::fmt::Display for CrashDumpError {
 }
 
 impl core::error::Error for CrashDumpError {}
+
+#[cfg(all(test, not(loom)))]
+#[allow(unsafe_code, clippy::unwrap_used)]
+mod tests {
+    extern crate std;
+
+    use core::cell::Cell;
+    use core::mem::MaybeUninit;
+    use std::vec::Vec;
+
+    use unikprof_proto::message::RingRun;
+    use unikprof_proto::ring::{decode, kind};
+
+    use super::*;
+    use crate::platform::Runstate;
+    use crate::ring::{Entry, Step, ring_bytes};
+    use crate::{Config, Mapping, minimum_bytes};
+
+    /// A guest whose time stands still.
+    struct Still;
+
+    // SAFETY: it names no memory.
+    unsafe impl Platform for Still {
+        fn now_ns(&self) -> u64 {
+            7
+        }
+
+        fn wall_clock_ns(&self) -> Option<u64> {
+            None
+        }
+
+        fn vcpu(&self) -> Option<u32> {
+            Some(0)
+        }
+
+        fn running_ns(&self, _: u32) -> u64 {
+            7
+        }
+
+        fn runstate(&self, _: u32) -> Option<Runstate> {
+            None
+        }
+
+        fn kick(&self, _: u32) {}
+
+        fn stack_bounds(&self, _: u64) -> Option<core::ops::Range<u64>> {
+            None
+        }
+
+        fn random(&self) -> Option<u64> {
+            None
+        }
+    }
+
+    /// The values of the marks in a file.
+    fn marks(file: &[u8]) -> Vec<u64> {
+        let mut rest = &file[file::PREAMBLE..];
+        let mut marks = Vec::new();
+        while let Some(found) = frame::split(rest).unwrap() {
+            if found.kind == RingRun::TYPE {
+                let run: RingRun<'_> = frame::decode(&found).unwrap();
+                let mark = |record: unikprof_proto::ring::Record| {
+                    if record.kind == kind::MARK {
+                        marks.push(record.second);
+                    }
+                };
+                decode(run.base_ns, run.count, run.payload, mark).unwrap();
+            }
+            rest = &rest[found.length()..];
+        }
+        marks
+    }
+
+    /// An upcall interrupts an event while it is written, writes events of its own, and the guest crashes in it:
+    /// what was half written is left out, and nothing else is.
+    #[test]
+    fn a_crash_in_the_middle_of_an_event_leaves_out_that_one_alone() {
+        const BEFORE: u64 = 300;
+        for step in [Step::Reserved, Step::Looked, Step::Claimed, Step::Numbered] {
+            let mut memory = std::vec![MaybeUninit::uninit(); minimum_bytes(1, 1)];
+            let mut ring = std::vec![MaybeUninit::uninit(); ring_bytes(1, 100)];
+            let config = Config {
+                vcpus: 1,
+                recordings: 1,
+                mappings: &[Mapping {
+                    start: 0x1000,
+                    end: 0x2000,
+                    file_offset: 0,
+                    build_id: &[],
+                    path: "",
+                }],
+                guest_name: None,
+                guest_id: None,
+                platform_name: "still",
+                reachable_when_busy: false,
+            };
+            let agent = Agent::new(Still, config, &mut memory).unwrap();
+            let agent = agent.with_ring(&mut ring);
+            let name = agent.event_name("x").unwrap();
+            (0..BEFORE).for_each(|value| agent.mark(name, value));
+            let ring = agent.ring(0).unwrap();
+            let (came, mut file) = (Cell::new(false), Vec::new());
+            let left = Cell::new(Vec::new());
+            ring.push_interrupted(7, Entry::named(kind::MARK, 0, BEFORE), |at| {
+                if at == step && !came.replace(true) {
+                    agent.mark(name, BEFORE + 1);
+                    let mut bytes = Vec::new();
+                    agent.crash_dump(&mut |piece| bytes.extend_from_slice(piece));
+                    left.set(bytes);
+                }
+            });
+            let marks_left = marks(&left.take());
+            let (last, others) = marks_left.split_last().unwrap();
+            assert_eq!(*last, BEFORE + 1, "{step:?}");
+            assert!(others.iter().copied().eq(others[0]..BEFORE), "{step:?}");
+            assert!(others.len() > 90);
+            agent.crash_dump(&mut |piece| file.extend_from_slice(piece));
+            assert!(marks(&file).contains(&BEFORE), "it was written in the end");
+        }
+    }
+}

@@ -15,6 +15,7 @@ mod cells;
 pub mod code_map;
 mod crash;
 mod events;
+mod head;
 #[cfg(feature = "hosted")]
 pub mod hosted;
 mod lane;

@@ -15,7 +15,7 @@ use unikprof_proto::message::{Start, TableEnd, TableRows};
 use crate::agent::Agent;
 use crate::lane::MAX_RECORDINGS;
 use crate::platform::Platform;
-pub(crate) use crate::recorder::recording::Recording;
+pub(crate) use crate::recorder::recording::{Recording, Settings};
 use crate::text::Text;
 use crate::upload::Upload;
 
@@ -105,7 +105,7 @@ impl Recorder {
         if !recording.settle(agent, server_ns) {
             return Outcome::NotYet;
         }
-        recording.discard();
+        recording.discard(agent);
         let id = self.last + 1;
         recording.start(id, request, agent.platform().now_ns());
         self.last = id;

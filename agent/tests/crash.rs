@@ -13,19 +13,20 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ask::{Answer, Client, frames, records, told};
+use ask::{Answer, Client, RUNNING_TIME, frames, records, told};
 use fake::platform::FakePlatform;
 use fake::stacks::{MAPPING, Random, any_stack};
 use unikprof_agent::{
     Agent, Config, CrashDumpError, MAX_DEPTH, Platform, Runstate, minimum_bytes, ring_bytes,
 };
-use unikprof_proto::file::{self, BlockHead, FileEnd, FileHeader};
+use unikprof_proto::code::{mode, start_flag};
+use unikprof_proto::file::{self, BlockError, BlockHead, FileEnd, FileHeader};
 use unikprof_proto::frame::Message;
 use unikprof_proto::message::{
-    EventName, EventNamesEnd, Mapping, Nodes, RingEnd, RingHead, RingRun, StacksEnd, VcpuEpoch,
-    Welcome,
+    Acknowledge, Acknowledged, Epoch, EpochEnd, EventName, EventNamesEnd, Mapping, Nodes, RingEnd,
+    RingHead, RingRun, StacksEnd, Start, VcpuEpoch, Welcome,
 };
 use unikprof_proto::ring::kind;
 
@@ -57,11 +58,15 @@ unsafe impl GlobalAlloc for Counting {
 struct Fragile {
     fake: FakePlatform,
     breaks: AtomicBool,
+    /// How many more looks at the clock there are.
+    looks: AtomicU64,
 }
 
 // SAFETY: the fake platform's own answers.
 unsafe impl Platform for Fragile {
     fn now_ns(&self) -> u64 {
+        let before = self.looks.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "the guest dies while it crashes");
         self.fake.now_ns()
     }
 
@@ -109,6 +114,7 @@ fn agent(events: u64) -> &'static Agent<'static, Fragile> {
     let platform = Fragile {
         fake: FakePlatform::new(MAX_DEPTH),
         breaks: AtomicBool::new(false),
+        looks: AtomicU64::new(u64::MAX),
     };
     let agent = Agent::new(platform, CONFIG, block(minimum_bytes(2, 2) + 100_000)).unwrap();
     let agent = Box::leak(Box::new(agent.with_ring(block(ring_bytes(2, 1000)))));
@@ -140,7 +146,10 @@ fn read(file: &[u8]) -> (Vec<u64>, String) {
         EventNamesEnd::TYPE,
     ];
     // There as need be.
-    // There as need be.
+    let head = [Epoch::TYPE, EpochEnd::TYPE];
+    while order.get(3..5) == Some(&head) {
+        order.drain(3..5);
+    }
     order.retain(|kind| ![Nodes::TYPE, RingRun::TYPE, VcpuEpoch::TYPE].contains(kind));
     assert_eq!(order, [&start[..], &vcpu, &vcpu, &[FileEnd::TYPE]].concat());
     let header: FileHeader<'_> = frames[0].decode();
@@ -235,6 +244,125 @@ fn a_block_holds_the_newest_that_fit() {
     for length in 0..BlockHead::LENGTH + 2 {
         let refused = agent.crash_dump_into(&mut block[..length]);
         assert_eq!(refused, Err(CrashDumpError::TooSmall(least)));
+    }
+}
+
+/// The file must tell which recordings its samples are of: those that run, and those that nobody has fetched.
+#[test]
+fn the_file_tells_who_the_recordings_are() {
+    let agent = agent(0);
+    let mut client = Client::connect(agent);
+    let heads = || {
+        let mut file = Vec::new();
+        agent.crash_dump(&mut |bytes| file.extend_from_slice(bytes));
+        read(&file);
+        frames(&file[file::PREAMBLE..])
+    };
+    let told = |frames: &[Answer]| -> Vec<(u64, u32, String)> {
+        let heads = frames.iter().filter(is(Epoch::TYPE));
+        heads
+            .map(Answer::decode::<Epoch<'_>>)
+            .map(|head| (head.recording, head.lane, head.name.to_owned()))
+            .collect()
+    };
+    assert!(told(&heads()).is_empty());
+    let first = client.start_as(Start {
+        name: "always on",
+        period_ns: 10_309_278,
+        ..RUNNING_TIME
+    });
+    agent.platform().fake.advance(5_000);
+    let began_ns = agent.platform().fake.now_ns();
+    let name = "x".repeat(64);
+    let second = client.start_as(Start {
+        name: &name,
+        mode: mode::WALL,
+        flags: start_flag::FIXED_INTERVAL,
+        depth: 7,
+        ..RUNNING_TIME
+    });
+    agent.resume();
+    agent.platform().fake.advance(2_000);
+    let file = heads();
+    let both = [
+        (first, 0, "always on".to_owned()),
+        (second, 1, name.clone()),
+    ];
+    assert_eq!(told(&file), both);
+    let epochs = file.iter().filter(is(Epoch::TYPE));
+    let epochs: Vec<Epoch<'_>> = epochs.map(Answer::decode).collect();
+    assert_eq!(
+        (epochs[0].period_ns, epochs[0].mode),
+        (10_309_278, mode::CPU)
+    );
+    let head = epochs[1];
+    assert_eq!((head.mode, head.depth, head.vcpus), (mode::WALL, 7, 0));
+    assert_eq!(head.flags, start_flag::FIXED_INTERVAL);
+    assert_eq!(
+        (head.period_ns, head.late_threshold_ns),
+        (1_000_000, 1_000_000)
+    );
+    assert_eq!((head.recording_started_ns, head.gaps), (began_ns, 1));
+    assert_eq!(head.ended_ns - head.started_ns, 2_000);
+    assert!(head.ended_wall_clock_ns.is_some());
+    // The counters that follow are told by the same epochs.
+    let shares = file.iter().filter(is(VcpuEpoch::TYPE));
+    let shares: Vec<VcpuEpoch> = shares.map(Answer::decode).collect();
+    assert!(shares.iter().any(|share| share.epoch == head.epoch));
+
+    // Ended, but not fetched: its samples are there, so is its head. Then it is gone.
+    let epoch = client.end(second);
+    assert_eq!(told(&heads()), both);
+    client.ask(&Acknowledge { epoch }, Acknowledged::TYPE);
+    assert_eq!(told(&heads()), both[..1]);
+    client.stop();
+    assert!(told(&heads()).is_empty());
+}
+
+/// A guest that dies while it writes what it leaves must not leave half of it, nor what an earlier crash left
+/// there, wherever it dies.
+#[test]
+fn a_block_that_is_half_written_is_none() {
+    let agent = agent(100);
+    let mut client = Client::connect(agent);
+    client.start(1_000_000);
+    let looks = &agent.platform().looks;
+    let mut block = vec![0; 1 << 16];
+    assert!(agent.crash_dump_into(&mut block).is_ok());
+    let earlier = block.clone();
+    let mut deaths = 0;
+    loop {
+        block.copy_from_slice(&earlier);
+        agent.platform().fake.advance(1);
+        looks.store(deaths, Ordering::Relaxed);
+        let left = panic::catch_unwind(AssertUnwindSafe(|| agent.crash_dump_into(&mut block)));
+        looks.store(u64::MAX, Ordering::Relaxed);
+        match left {
+            Ok(length) => {
+                assert!(length.is_ok());
+                break;
+            }
+            Err(_) => assert_eq!(BlockHead::file(&block), Err(BlockError::NoBlock)),
+        }
+        deaths += 1;
+    }
+    assert!(deaths > 3, "it looks at the clock for each of its parts");
+    assert_ne!(block, earlier);
+    assert!(BlockHead::file(&block).is_ok());
+    // Its head in place, but of its file only the beginning, as where memory was not written back.
+    for cut in (BlockHead::LENGTH..500).step_by(7) {
+        let mut torn = earlier.clone();
+        torn[..cut].copy_from_slice(&block[..cut]);
+        let torn = BlockHead::file(&torn);
+        assert!(matches!(
+            torn,
+            Err(BlockError::Checksum(..) | BlockError::Cut(_))
+        ));
+    }
+    for cut in 1..BlockHead::LENGTH {
+        let mut torn = vec![0; block.len()];
+        torn[..cut].copy_from_slice(&block[..cut]);
+        assert_eq!(BlockHead::file(&torn), Err(BlockError::NoBlock));
     }
 }
 

@@ -360,7 +360,8 @@ messages! {
         gaps: u32,
         /// Time of the agent's own network work within the epoch, in ns.
         server_ns: u64,
-        /// How many vCPUs follow.
+        /// How many vCPUs follow. 0 in the file that a crash leaves: this tells who the recording is, and its
+        /// samples are in the rings.
         vcpus: u32,
         /// The checksum of the caller table that callers were looked up in; `None`: none was used.
         caller_table: Option<u32>,

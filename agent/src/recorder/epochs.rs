@@ -144,7 +144,7 @@ impl Recording {
         self.epochs.waiting -= 1;
         self.epochs.clear_some(agent);
         if self.epochs.waiting == 0 && self.phase == Phase::Finished {
-            self.phase = Phase::Idle;
+            self.free(agent);
         }
         Outcome::Done(())
     }

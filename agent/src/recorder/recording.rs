@@ -1,14 +1,16 @@
 //! One recording: when it begins and ends, and what it was asked for.
 
 use unikprof_proto::code::{refusal, start_flag, state};
-use unikprof_proto::message::{Counters, Start};
+use unikprof_proto::message::{Counters, Epoch, Start};
 use unikprof_proto::ring::kind;
 
 use super::{Outcome, RETRY_NS, Refused, Waiting};
 use crate::agent::Agent;
+use crate::head::Head;
 use crate::lane::{Begin, Lookup};
 use crate::platform::Platform;
 use crate::recorder::epochs::Epochs;
+use crate::sampler::late_threshold_ns;
 use crate::text::Text;
 
 /// What was so at an epoch's start.
@@ -21,7 +23,7 @@ pub(crate) struct Mark {
 }
 
 /// What was asked for.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) name: Text,
     pub(crate) mode: u32,
@@ -33,6 +35,32 @@ pub(crate) struct Settings {
     pub(crate) max_age_ns: u64,
     pub(crate) max_bytes: u64,
     pub(crate) caller_table: Option<u32>,
+}
+
+impl Settings {
+    /// The head of what tells of a recording of these settings: without counts, and without times but for its
+    /// beginning.
+    pub(crate) fn head(&self, recording: u64, lane: usize) -> Epoch<'_> {
+        Epoch {
+            epoch: 0,
+            recording,
+            lane: lane as u32,
+            name: self.name.as_str(),
+            mode: self.mode,
+            flags: self.flags,
+            period_ns: self.period_ns,
+            depth: self.depth,
+            late_threshold_ns: late_threshold_ns(self.period_ns),
+            recording_started_ns: self.started_ns,
+            started_ns: self.started_ns,
+            ended_ns: self.started_ns,
+            ended_wall_clock_ns: None,
+            gaps: 0,
+            server_ns: 0,
+            vcpus: 0,
+            caller_table: self.caller_table,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,11 +155,17 @@ impl Recording {
     }
 
     /// Forgets what has ended, fetched or not.
-    pub(super) fn discard(&mut self) {
+    pub(super) fn discard<P: Platform>(&mut self, agent: &Agent<'_, P>) {
         if self.has_ended() {
             self.epochs.discard();
-            self.phase = Phase::Idle;
+            self.free(agent);
         }
+    }
+
+    /// Gives the lane back: of the recording nothing is left.
+    pub(super) fn free<P: Platform>(&mut self, agent: &Agent<'_, P>) {
+        self.phase = Phase::Idle;
+        agent.forget_head(self.lane);
     }
 
     /// Takes the lane, which is free.
@@ -283,6 +317,14 @@ impl Recording {
         }
         let epoch = self.epochs.begin(self.id, alone);
         self.set_mark(agent, epoch, server_ns);
+        agent.keep_head(
+            self.lane,
+            &Head {
+                recording: self.id,
+                settings: self.settings,
+                gaps_before: self.gaps_before,
+            },
+        );
         for (vcpu, slot) in agent.slots() {
             let seed = agent.platform().random();
             let begin = Begin {

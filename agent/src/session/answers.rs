@@ -12,7 +12,6 @@ use crate::cells::HistogramCells;
 use crate::platform::Platform;
 use crate::recorder::{Recording, Waiting};
 use crate::ring::Rings;
-use crate::sampler::late_threshold_ns;
 use crate::table::Column;
 
 /// What a [`Nodes`] frame needs beside its payload.
@@ -152,22 +151,13 @@ impl Session {
         let (start, end) = (recording.mark(epoch), recording.mark(epoch + 1));
         self.send(&Epoch {
             epoch,
-            recording: recording.id(),
-            lane: recording.lane() as u32,
-            name: settings.name.as_str(),
-            mode: settings.mode,
-            flags: settings.flags,
-            period_ns: settings.period_ns,
-            depth: settings.depth,
-            late_threshold_ns: late_threshold_ns(settings.period_ns),
-            recording_started_ns: settings.started_ns,
             started_ns: start.at_ns,
             ended_ns: end.at_ns,
             ended_wall_clock_ns: end.wall_clock_ns,
             gaps: end.gaps,
             server_ns: end.server_ns.saturating_sub(start.server_ns),
             vcpus: context.agent.config().vcpus,
-            caller_table: settings.caller_table,
+            ..settings.head(recording.id(), recording.lane())
         });
     }
 

@@ -14,6 +14,20 @@ use unikprof_proto::message::{
 use unikprof_proto::ring::{Record, decode, kind};
 use unikprof_proto::{nodes, preamble};
 
+/// A recording of running time, each millisecond.
+pub(crate) const RUNNING_TIME: Start<'static> = Start {
+    name: "test",
+    period_ns: 1_000_000,
+    mode: mode::CPU,
+    depth: 128,
+    duration_ns: 0,
+    delay_ns: 0,
+    flags: 0,
+    caller_table: None,
+    max_age_ns: 0,
+    max_bytes: 0,
+};
+
 /// A frame from the agent.
 pub(crate) struct Answer {
     pub(crate) kind: u16,
@@ -99,28 +113,30 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
     }
 
     pub(crate) fn start_mode(&mut self, period_ns: u64, mode: u32) -> u64 {
-        let start = Start {
-            name: "test",
+        self.start_as(Start {
             period_ns,
             mode,
-            depth: 128,
-            duration_ns: 0,
-            delay_ns: 0,
-            flags: 0,
-            caller_table: None,
-            max_age_ns: 0,
-            max_bytes: 0,
-        };
+            ..RUNNING_TIME
+        })
+    }
+
+    /// Starts a recording as it is asked for; answers its id.
+    pub(crate) fn start_as(&mut self, start: Start<'_>) -> u64 {
         let answers = self.ask(&start, Started::TYPE);
         answers[0].decode::<Started>().recording
     }
 
     /// Ends the recording and forgets it.
     pub(crate) fn stop(&mut self) {
-        let answers = self.ask(&Stop { recording: 0 }, Pending::TYPE);
-        let epoch = answers[0].decode::<Pending>().first_epoch;
+        let epoch = self.end(0);
         self.ask(&Acknowledge { epoch }, Acknowledged::TYPE);
         self.advance();
+    }
+
+    /// Ends a recording; answers the epoch that waits then.
+    pub(crate) fn end(&mut self, recording: u64) -> u64 {
+        let answers = self.ask(&Stop { recording }, Pending::TYPE);
+        answers[0].decode::<Pending>().first_epoch
     }
 
     /// As a guest's loop does.
