@@ -164,6 +164,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         &self.platform
     }
 
+    #[inline]
     fn current(&self) -> Option<(u32, Slot<'m>)> {
         let vcpu = self.platform.vcpu()?;
         Some((vcpu, self.slot(vcpu)?))
@@ -231,8 +232,9 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.gaps.load(Ordering::Relaxed)
     }
 
+    #[inline]
     pub(crate) fn nodes_per_vcpu(&self) -> usize {
-        self.parts.nodes.len() / self.parts.slots.len().max(1)
+        self.parts.nodes_per_vcpu
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {

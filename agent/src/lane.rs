@@ -110,22 +110,27 @@ impl LaneCells {
         self.active.load(Ordering::Acquire)
     }
 
+    #[inline]
     pub(crate) fn until_ns(&self) -> u64 {
         self.until_ns.load(Ordering::Relaxed)
     }
 
+    #[inline]
     pub(crate) fn depth(&self) -> usize {
         self.depth.load(Ordering::Relaxed) as usize
     }
 
+    #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Relaxed)
     }
 
+    #[inline]
     pub(crate) fn mode(&self) -> u32 {
         self.mode.load(Ordering::Relaxed)
     }
 
+    #[inline]
     pub(crate) fn lookup(&self) -> Lookup {
         match self.lookup.load(Ordering::Relaxed) {
             0 => Lookup::None,
@@ -151,6 +156,7 @@ impl LaneCells {
     }
 
     /// The clock that is sampled: running time, or running and blocked time.
+    #[inline]
     pub(crate) fn sampled_ns(&self, times: Times) -> u64 {
         if self.mode() == mode::WALL {
             times.running_ns.wrapping_add(times.blocked_ns)
@@ -255,11 +261,13 @@ impl LaneCells {
     }
 
     /// Whether its recording has still to be told that the vCPU blocks.
+    #[inline]
     pub(crate) fn misses_block(&self) -> bool {
         self.active() != 0 && self.counts_blocked() && !self.has_block()
     }
 
     /// Whether its recording knows that the vCPU blocks.
+    #[inline]
     pub(crate) fn has_block(&self) -> bool {
         self.block.recording.load(Ordering::Relaxed) == self.active() && self.active() != 0
     }

@@ -22,6 +22,8 @@ pub(crate) struct Parts<'m> {
     pub(crate) nodes: &'m [Node],
     pub(crate) index: &'m [AtomicU32],
     pub(crate) more_counts: &'m [Counts],
+    /// How many of the nodes each vCPU has.
+    pub(crate) nodes_per_vcpu: usize,
 }
 
 /// Types for which zeroed memory is a value. All of them are made of atomics alone.
@@ -92,6 +94,7 @@ pub(crate) fn divide(
         nodes: take(&mut rest, vcpus * nodes)?,
         index: take(&mut rest, vcpus * Table::index_length(nodes))?,
         more_counts: take(&mut rest, vcpus * nodes * recordings.saturating_sub(1))?,
+        nodes_per_vcpu: nodes,
     })
 }
 

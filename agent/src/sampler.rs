@@ -63,17 +63,22 @@ impl Sampler {
     }
 
     /// Running time left to the target; 0 where it has passed.
+    #[inline]
     pub(crate) fn left_ns(&self, running_ns: u64) -> u64 {
-        self.target_ns
-            .load(Ordering::Relaxed)
-            .saturating_sub(running_ns)
+        let target = self.target_ns.load(Ordering::Relaxed);
+        target.saturating_sub(running_ns).min(self.farthest_ns())
     }
 
     /// Judges a delivery at `running_ns` and, if it is due, moves the target on.
+    #[inline]
     pub(crate) fn deliver(&self, running_ns: u64) -> Delivery {
         let target = self.target_ns.load(Ordering::Relaxed);
         let Some(lateness_ns) = running_ns.checked_sub(target) else {
-            return Delivery::Early(target - running_ns);
+            let left_ns = target - running_ns;
+            if left_ns > self.farthest_ns() {
+                return Delivery::Early(self.draw_anew(running_ns));
+            }
+            return Delivery::Early(left_ns);
         };
         self.pass(running_ns);
         Delivery::Due {
@@ -83,10 +88,15 @@ impl Sampler {
     }
 
     /// Moves the target on beyond `now_ns` of the sampled clock; answers how many targets that passes.
+    #[inline]
     pub(crate) fn pass(&self, now_ns: u64) -> u64 {
         let mut target = self.target_ns.load(Ordering::Relaxed);
         let mut targets = 0;
         let period = self.period_ns.load(Ordering::Relaxed).max(1);
+        if target.saturating_sub(now_ns) > self.farthest_ns() {
+            self.draw_anew(now_ns);
+            return 0;
+        }
         let passed = now_ns.saturating_sub(target) / period;
         if passed > DRAWS {
             targets = passed - DRAWS;
@@ -140,10 +150,29 @@ impl Sampler {
     }
 
     /// Whether a delivery this late is counted as late.
+    #[inline]
     pub(crate) fn is_late(&self, lateness_ns: u64) -> bool {
         lateness_ns > self.late_threshold_ns.load(Ordering::Relaxed)
     }
 
+    /// No target lies farther ahead when it is drawn.
+    #[inline]
+    fn farthest_ns(&self) -> u64 {
+        let period = self.period_ns.load(Ordering::Relaxed);
+        period.saturating_mul(2).max(2)
+    }
+
+    /// The target is another clock's: the guest's has stepped back, or somebody who was stopped within a tick has
+    /// written that of the recording before. Answers how far ahead the new one lies.
+    #[cold]
+    fn draw_anew(&self, now_ns: u64) -> u64 {
+        let left_ns = self.draw();
+        let target = now_ns.saturating_add(left_ns);
+        self.target_ns.store(target, Ordering::Relaxed);
+        left_ns
+    }
+
+    #[inline]
     fn draw(&self) -> u64 {
         let period = self.period_ns.load(Ordering::Relaxed);
         if self.fixed.load(Ordering::Relaxed) != 0 {
@@ -271,6 +300,29 @@ mod tests {
         assert_eq!(sampler.pass(3000 * PERIOD), 0);
         let long = sampler.pass(1_003_000 * PERIOD);
         assert!(long.abs_diff(1_000_000) < 20, "{long} of 1,000,000");
+    }
+
+    /// A clock that steps back an hour must not end the sampling for an hour.
+    #[test]
+    fn a_clock_that_steps_back_is_sampled_from_there() {
+        for follows in [false, true] {
+            let sampler = sampler(false);
+            let hour = 3_600_000 * PERIOD;
+            let _ = sampler.deliver(hour);
+            let (mut now, mut ticks) = (PERIOD, 0);
+            while now < 101 * PERIOD {
+                let left = sampler.left_ns(now);
+                assert!(left <= 2 * PERIOD, "{left}");
+                now += left;
+                let due = if follows {
+                    sampler.follow(now, false)
+                } else {
+                    matches!(sampler.deliver(now), Delivery::Due { .. })
+                };
+                ticks += u64::from(due);
+            }
+            assert!(u64::abs_diff(ticks, 100) < 20, "{ticks}");
+        }
     }
 
     /// After a long time without delivery there is one tick, and the next is not at once.

@@ -69,6 +69,7 @@ impl<'m> Served<'m> {
 }
 
 impl SlotCells {
+    #[inline]
     pub(crate) fn used(&self) -> &AtomicU32 {
         &self.used
     }
@@ -77,6 +78,7 @@ impl SlotCells {
         self.blocked.store(u32::from(blocked), Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked.load(Ordering::Relaxed) != 0
     }
@@ -89,17 +91,20 @@ impl SlotCells {
         self.own_work.fetch_sub(1, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn in_own_work(&self) -> bool {
         self.own_work.load(Ordering::Relaxed) != 0
     }
 }
 
 impl<'m> Live<'m> {
+    #[inline]
     pub(crate) fn is_empty(self) -> bool {
         self.bits == 0
     }
 
     /// A bit for each lane.
+    #[inline]
     pub(crate) fn bits(self) -> u64 {
         u64::from(self.bits)
     }
@@ -119,11 +124,10 @@ impl<'m> Live<'m> {
     /// The lane whose targets arm the timer, of those that sample now: the one of the shortest period.
     /// The others' targets are met by the delivery that follows them.
     #[inline]
-    pub(crate) fn driver(self, blocked: bool, times: Times) -> Option<&'m LaneCells> {
-        let sampling = self.lanes().filter(|(_, lane)| lane.samples(blocked));
-        let (_, driver) = sampling.min_by_key(|(_, lane)| lane.sampler.period_ns())?;
-        driver.sampler.lead(driver.sampled_ns(times));
-        Some(driver)
+    pub(crate) fn driver(self, blocked: bool) -> Option<&'m LaneCells> {
+        let lanes = self.lanes().map(|(_, lane)| lane);
+        let sampling = lanes.filter(|lane| lane.samples(blocked));
+        sampling.min_by_key(|lane| lane.sampler.period_ns())
     }
 
     /// The first moment at which one of them ends by itself.

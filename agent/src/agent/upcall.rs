@@ -64,8 +64,10 @@ impl<'m, P: Platform> Agent<'m, P> {
             now_ns: self.platform.now_ns(),
         };
         let Entry { times, now_ns, .. } = entry;
-        if now_ns >= live.until_ns() {
+        let mut until_ns = live.until_ns();
+        if now_ns >= until_ns {
             live = slot.expire(now_ns, self.all_times(vcpu));
+            until_ns = live.until_ns();
         }
         let blocked = slot.cells.is_blocked();
         if blocked
@@ -77,11 +79,12 @@ impl<'m, P: Platform> Agent<'m, P> {
             self.note_block(Some(owned), slot, live, vcpu, registers);
         }
         // Blocked time is counted when it is over: then there may be nobody to sample for.
-        let Some(driver) = live.driver(blocked, times) else {
+        let Some(driver) = live.driver(blocked) else {
             return (!blocked)
-                .then(|| self.deadline_after(live, now_ns, u64::MAX))
+                .then(|| self.deadline_after(until_ns, now_ns, u64::MAX))
                 .flatten();
         };
+        driver.sampler.lead(driver.sampled_ns(times));
         let (left_ns, has_lost_cpu) = match driver.sampler.deliver(driver.sampled_ns(times)) {
             Delivery::Early(left_ns) => {
                 for (_, lane) in live.lanes().filter(|(_, lane)| lane.samples(blocked)) {
@@ -112,7 +115,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         } else {
             now_ns
         };
-        self.deadline_after(live, now_ns, left_ns)
+        self.deadline_after(until_ns, now_ns, left_ns)
     }
 
     /// The guest is about to block on this vCPU. Until [`on_wake`](Self::on_wake) there is no
@@ -167,11 +170,12 @@ impl<'m, P: Platform> Agent<'m, P> {
             return None;
         }
         let times = self.times(vcpu, live);
-        let driver = live.driver(false, times);
-        let left_ns = driver.map_or(u64::MAX, |driver| {
+        // Nothing is moved on here, where a tick may come between: where a target has passed that another
+        // recording's delivery was to serve, the tick finds the next.
+        let left_ns = live.driver(false).map_or(u64::MAX, |driver| {
             driver.sampler.left_ns(driver.sampled_ns(times))
         });
-        self.deadline_after(live, self.platform.now_ns(), left_ns)
+        self.deadline_after(live.until_ns(), self.platform.now_ns(), left_ns)
     }
 
     /// Takes the slot, walks and counts, or counts why not; answers whether the vCPU has lost its CPU
@@ -376,8 +380,8 @@ impl<'m, P: Platform> Agent<'m, P> {
     }
 
     #[inline]
-    fn deadline_after(&self, live: Live<'_>, now_ns: u64, left_ns: u64) -> Option<u64> {
-        let deadline_ns = now_ns.saturating_add(left_ns).min(live.until_ns());
+    fn deadline_after(&self, until_ns: u64, now_ns: u64, left_ns: u64) -> Option<u64> {
+        let deadline_ns = now_ns.saturating_add(left_ns).min(until_ns);
         (deadline_ns != u64::MAX).then(|| self.platform.timer_deadline(deadline_ns))
     }
 }
