@@ -19,7 +19,7 @@ mod run;
 #[path = "harness/sampler.rs"]
 mod sampler;
 
-use std::arch::x86_64::{_mm_clflush, _mm_mfence};
+use std::arch::x86_64::{_mm_clflush, _mm_lfence, _mm_mfence};
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 
@@ -34,6 +34,8 @@ use unikprof_agent::{Agent, CallerTable, CodeMap, Config, Registers, caller_tabl
 use unikprof_proto::caller_table::{Row, Rule};
 
 const CALLS: usize = 20_000;
+/// Ticks timed at once.
+const RUN: usize = 64;
 
 fn main() {
     if !run::asked_to_measure() {
@@ -213,8 +215,30 @@ fn whole_ticks(clock: &Clock) {
         }],
     );
     println!("{:<38} {timing}", "live, on_tick, 256 stacks of 32");
+    // Many ticks at once: between the steps of the counter.
+    let [run] = clock.series(
+        CALLS / RUN,
+        |call| {
+            platform.stack().lay(&stacks[order[call]]);
+        },
+        [&mut |call| {
+            for _ in 0..RUN {
+                platform.advance(2 * PERIOD_NS);
+                black_box(agent.on_tick(Some(&registers[order[call]])));
+                // SAFETY: a fence touches nothing.
+                unsafe { _mm_lfence() };
+            }
+        }],
+    );
+    println!(
+        "{:<38} {:9.1} {:29.1}",
+        "live, on_tick, a run of 64, each",
+        run.p50 / RUN as f64,
+        run.noise / RUN as f64
+    );
     let counters = client.stop().unwrap().counters;
-    assert_eq!(counters.recorded, (CALLS * cycles::REPETITIONS) as u64);
+    let calls = CALLS + CALLS / RUN * RUN;
+    assert_eq!(counters.recorded, (calls * cycles::REPETITIONS) as u64);
 }
 
 /// Every sample inserts: one node for a new leaf, three for a stack that is new from the root.
