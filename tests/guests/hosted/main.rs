@@ -32,7 +32,7 @@ use unikprof_agent::hosted::{self, Config, Guest};
 
 use stop::Stop;
 
-const LOADS: [(&str, u32, Load); 9] = [
+const LOADS: [(&str, u32, Load); 10] = [
     ("shares", 1, shares::run),
     ("burst", 1, burst::run),
     ("stuck", 1, stuck::run),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use unikprof_proto::message::{Counters, Dump, Fetch, Pending, Status, Stop};
+use unikprof_proto::message::{Counters, Dump, Fetch, Pending, Stop};
 
 use super::error::SoakError;
 use super::ledger::Ledger;
@@ -152,11 +152,10 @@ impl Keeper<'_> {
             "the end of a recording",
             |speaker| {
                 pending(speaker, |speaker| speaker.ask(&Stop { recording: 0 }))?;
-                let answer = check(speaker)?;
-                let status: Status<'_> = answer.decode().ok_or(End::Nonsense)?;
+                let checked = check(speaker)?;
                 Ok(Counted {
-                    recording: status.recording,
-                    counters: status.counters,
+                    recording: checked.recording,
+                    counters: checked.counters,
                 })
             },
         )

@@ -7,11 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use unikprof_proto::code::message_type;
-use unikprof_proto::message::{Check, Hello, Status, Welcome};
+use unikprof_proto::message::{Check, Counters, Hello, RecordingStatus, Status, Welcome};
 
 use super::error::SoakError;
 use super::ledger::Ledger;
-use super::line::{End, OwnedFrame};
+use super::line::End;
 use super::phase::{Phase, Phases};
 use super::program::Program;
 use super::random::Random;
@@ -49,17 +49,47 @@ pub fn served<T>(
     Err(SoakError::NotServed { what, tries, last })
 }
 
-/// Asks for the recorder's state; answers the frame, which is one.
+/// What the recorder is at.
+#[derive(Debug)]
+pub struct Checked {
+    /// The agent's own part.
+    pub agent: Status,
+    /// Its recording; without one all of it is zero. The soak has one at a time.
+    pub recording: u64,
+    /// The recording's counters.
+    pub counters: Counters,
+    /// The first of its epochs that waits.
+    pub first_epoch: u64,
+    /// How many wait.
+    pub epochs: u32,
+}
+
+/// Asks for the recorder's state.
 ///
 /// # Errors
 /// [`End`].
-pub fn check(speaker: &mut Speaker) -> Result<OwnedFrame, End> {
+pub fn check(speaker: &mut Speaker) -> Result<Checked, End> {
     let answer = speaker.ask(&Check {})?;
-    match answer.refusal() {
-        Some(code) => Err(End::Refused(code)),
-        None if answer.decode::<Status<'_>>().is_some() => Ok(answer),
-        None => Err(End::Nonsense),
+    if let Some(code) = answer.refusal() {
+        return Err(End::Refused(code));
     }
+    let agent: Status = answer.decode().ok_or(End::Nonsense)?;
+    let mut checked = Checked {
+        agent,
+        recording: 0,
+        counters: Counters::default(),
+        first_epoch: 0,
+        epochs: 0,
+    };
+    for _ in 0..checked.agent.recordings {
+        let frame = speaker.read_frame()?;
+        let one: RecordingStatus<'_> = frame.decode().ok_or(End::Nonsense)?;
+        checked.recording = one.recording;
+        checked.counters = one.counters;
+        checked.first_epoch = one.first_epoch;
+        checked.epochs = one.epochs;
+    }
+    Ok(checked)
 }
 
 /// How long a rightful client took to be answered, by phase.

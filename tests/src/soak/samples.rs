@@ -3,11 +3,10 @@
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
-use unikprof_proto::message::{Counters, Peers, Status};
+use unikprof_proto::message::{Counters, Peers};
 
 use super::error::SoakError;
 use super::guest::{Footprint, Guest};
-use super::line::End;
 use super::rightful::{check, served};
 use super::speaker::Role;
 
@@ -40,23 +39,18 @@ impl Sample {
     /// # Errors
     /// [`SoakError::NotServed`].
     pub fn take(guest: &Guest, at: Duration) -> Result<Sample, SoakError> {
-        let frame = served(&guest.target, Role::View, "a check", check)?;
-        let status: Option<Status<'_>> = frame.decode();
-        let status = status.ok_or(SoakError::NotServed {
-            what: "a check",
-            tries: 1,
-            last: End::Nonsense,
-        })?;
+        let checked = served(&guest.target, Role::View, "a check", check)?;
+        let agent = checked.agent;
         Ok(Sample {
             at,
             footprint: guest.footprint(),
-            peers: status.peers,
-            server_ns: status.server_ns,
-            server_longest_ns: status.server_longest_ns,
-            counters: status.counters,
-            recording: status.recording,
-            nodes: (status.nodes_used, status.nodes_capacity),
-            sessions: status.sessions,
+            peers: agent.peers,
+            server_ns: agent.server_ns,
+            server_longest_ns: agent.server_longest_ns,
+            counters: checked.counters,
+            recording: checked.recording,
+            nodes: (agent.nodes_used, agent.nodes_capacity),
+            sessions: agent.sessions,
         })
     }
 }

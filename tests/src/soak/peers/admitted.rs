@@ -3,13 +3,12 @@
 use std::time::{Duration, Instant};
 
 use unikprof_proto::code::{message_type, refusal};
-use unikprof_proto::message::{
-    Acknowledge, Check, Dump, Fetch, Hello, Start, Status, Stop, TableBegin,
-};
+use unikprof_proto::message::{Acknowledge, Check, Dump, Fetch, Hello, Start, Stop, TableBegin};
 
 use super::Visit;
 use crate::soak::line::{End, encoded, framed};
 use crate::soak::random::Random;
+use crate::soak::rightful::check;
 use crate::soak::speaker::{Role, Speaker};
 
 pub(super) fn wrong_checksums(visit: &Visit<'_>, random: &mut Random) -> Result<End, End> {
@@ -88,13 +87,12 @@ pub(super) fn fetches_for_ever(visit: &Visit<'_>) -> Result<End, End> {
     let began = Instant::now();
     let mut last = End::Left;
     while began.elapsed() < Duration::from_secs(4) && visit.wait(Duration::ZERO) {
-        let answer = speaker.ask(&Check {})?;
-        if let Some(code) = answer.refusal() {
-            return Ok(End::Refused(code));
-        }
-        let status: Status<'_> = answer.decode().ok_or(End::Nonsense)?;
-        let epoch = status.first_epoch;
-        if status.epochs == 0 {
+        let checked = match check(&mut speaker) {
+            Err(End::Refused(code)) => return Ok(End::Refused(code)),
+            checked => checked?,
+        };
+        let epoch = checked.first_epoch;
+        if checked.epochs == 0 {
             visit.wait(Duration::from_millis(20));
             continue;
         }
@@ -128,6 +126,8 @@ pub(super) fn view_asks_for_control(visit: &Visit<'_>) -> Result<End, End> {
         delay_ns: 0,
         flags: 1,
         caller_table: None,
+        max_age_ns: 0,
+        max_bytes: 0,
     };
     let requests = [
         encoded(&start),
@@ -144,8 +144,8 @@ pub(super) fn view_asks_for_control(visit: &Visit<'_>) -> Result<End, End> {
             None => return Ok(End::Nonsense),
         }
     }
-    match speaker.ask(&Check {})?.decode::<Status<'_>>() {
-        Some(_) => Ok(End::Refused(refusal::NOT_ALLOWED)),
-        None => Ok(End::Nonsense),
+    match check(&mut speaker) {
+        Ok(_) => Ok(End::Refused(refusal::NOT_ALLOWED)),
+        Err(_) => Ok(End::Nonsense),
     }
 }
