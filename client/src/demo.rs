@@ -21,7 +21,7 @@ use crate::output::OutputError;
 use crate::progress::ProgressLine;
 use crate::record::{self, Patience, Session, Settings, Unwind};
 use crate::recording::{Reading, Recording};
-use crate::report::{Format, Report, ReportOptions};
+use crate::report::{Format, Report, ReportOptions, TimelineView};
 use crate::symbols::{ImageOptions, Images, Symbolizer};
 use process::GuestProcess;
 
@@ -135,6 +135,7 @@ fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), Fa
     };
     let mut screen = Vec::new();
     Report::new(&symbolized, brief)
+        .with_timeline(TimelineView::of(&recording))
         .write(Format::Text, &mut screen)
         .map_err(|source| Failure::Report {
             path: "-".into(),
@@ -142,7 +143,8 @@ fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), Fa
         })?;
     cli::print(screen)?;
 
-    let report = Report::new(&symbolized, ReportOptions::default());
+    let report = Report::new(&symbolized, ReportOptions::default())
+        .with_timeline(TimelineView::of(&recording));
     let mut written = vec![(
         path.to_owned(),
         "the recording itself: all others are made from it",
@@ -185,6 +187,8 @@ fn next_steps(recording: &Path, written: &[(PathBuf, &str)]) -> String {
     text.push_str(&format!(
         "\nTry next:\n\
          \x20 unikprof-client report {recording} --lines --top 20\n\
+         \x20 unikprof-client report {recording} --timeline --step 250ms\n\
+         \x20 unikprof-client report {recording} --in-span burst\n\
          \x20 unikprof-client report {recording} --focus store -o store.svg\n\
          \x20 unikprof-client connect ADDR record 30s     with the address of your own guest\n"
     ));

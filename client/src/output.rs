@@ -6,4 +6,4 @@ mod name;
 
 pub use atomic::{AtomicFile, OutputError};
 pub use format::{OutputFormat, UnknownOutputFormat};
-pub use name::{NamePattern, NamePatternError};
+pub use name::{NamePattern, NamePatternError, NamedAfter};

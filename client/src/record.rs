@@ -41,7 +41,7 @@ pub use discard::discard;
 pub use error::RecordError;
 pub use events::{EventReader, Look};
 pub use preset::Preset;
-pub use rings::Asked;
+pub use rings::{Asked, RingFill};
 pub use session::{Patience, Session};
 pub(crate) use settings::rate_text;
 pub use settings::{DEFAULT_NAME, DEFAULT_RATE_HZ, Mode, Settings, Unwind};

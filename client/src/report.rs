@@ -68,6 +68,7 @@ use std::io::{self, BufWriter, Write};
 use regex::Regex;
 use thiserror::Error;
 
+use crate::recording::Recording;
 use crate::symbols::Symbolized;
 use crate::timeline::{RecordingSpan, Timeline, Window};
 use filter::Weights;
@@ -126,6 +127,21 @@ pub struct TimelineView<'a> {
     pub step_ns: Option<u64>,
 }
 
+impl<'a> TimelineView<'a> {
+    /// What a recording file holds of time, without the seconds: all of it, or the window it was made for;
+    /// `None` where it holds counts alone.
+    pub fn of(recording: &'a Recording) -> Option<TimelineView<'a>> {
+        let (timeline, of) = recording.timeline.as_ref().zip(recording.span)?;
+        Some(TimelineView {
+            timeline,
+            of,
+            window: recording.asked.unwrap_or(of.window),
+            seconds: false,
+            step_ns: None,
+        })
+    }
+}
+
 /// A profile with names, as it was asked for.
 #[derive(Debug)]
 pub struct Report<'a> {
@@ -150,10 +166,10 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Shows time as well: the guest's own events, and the seconds if that is wanted.
+    /// Shows time as well, where there is any: the guest's own events, and the seconds if that is wanted.
     #[must_use]
-    pub fn with_timeline(mut self, view: TimelineView<'a>) -> Report<'a> {
-        self.view = Some(view);
+    pub fn with_timeline(mut self, view: impl Into<Option<TimelineView<'a>>>) -> Report<'a> {
+        self.view = view.into();
         self
     }
 

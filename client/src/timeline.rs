@@ -13,6 +13,7 @@
 //! knows the date. A ring drops its oldest records: [`Timeline::held_since`] says from when on
 //! everything is there.
 
+mod blocks;
 mod clock;
 mod counters;
 mod event;
@@ -30,6 +31,7 @@ use std::ops::Range;
 
 use unikprof_proto::ring::{Record, kind};
 
+pub(crate) use blocks::Blocks;
 pub use clock::WallClock;
 pub use counters::CounterSeries;
 pub use event::{Event, What};
@@ -240,6 +242,7 @@ impl Timeline {
             .all_records(window)
             .filter_map(|(vcpu, record)| Event::of(vcpu, record, &pairs, |id| self.name(id)))
             .collect();
+        Blocks::default().complete(&mut events);
         events.sort_by_key(|event| event.at_ns);
         // What concerns the whole guest is in every vCPU's ring.
         events.dedup_by(|next, kept| {

@@ -173,11 +173,12 @@ Examples:
   unikprof-client connect 10.0.0.5 dump --begin 21:34:50 --end 21:35:10 -o then.unikprof";
 
 const EVENTS_HELP: &str = "\
-Marks, spans and counters of the guest's own; recordings that began or ended, steal, resumes and failed
-handshakes.
+Marks, spans and counters of the guest's own; vCPUs that blocked and woke while they were recorded; recordings
+that began or ended, steal, resumes and failed handshakes.
 
 Examples:
   unikprof-client connect 10.0.0.5 events --last 30s
+  unikprof-client connect 10.0.0.5 events --only mark,span,counter
   unikprof-client connect 10.0.0.5 --json events --follow";
 
 #[derive(Debug, Args)]
@@ -196,6 +197,9 @@ pub(super) struct EventsArguments {
     /// Only events of the time up to now, as in 30s
     #[arg(long, value_name = "TIME", value_parser = values::nanoseconds)]
     pub(super) last: Option<u64>,
+    /// Only events of these kinds, as in mark,span,counter
+    #[arg(long, value_name = "KINDS", value_enum, value_delimiter = ',')]
+    pub(super) only: Vec<super::events::Kind>,
 }
 
 /// Where results go.
@@ -206,8 +210,8 @@ pub(super) struct OutputArguments {
     ///
     /// .unikprof is the raw recording, from which `report` makes all others; .svg a flame graph,
     /// .pb.gz for pprof, .folded for other flame graph tools, .txt and .json tables. %t in the name
-    /// becomes the time (UTC), %n the guest's name, %% a percent sign; - is standard output.
-    /// Without any: %n-%t.unikprof.
+    /// becomes the time (UTC), %n the guest's name, %r the recording's, %% a percent sign; - is
+    /// standard output. Without any: %n-%r-%t.unikprof.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub(super) output: Vec<NamePattern>,
     /// The format, whatever the ending: unikprof, text, folded, svg, pprof or json
@@ -269,8 +273,8 @@ pub(super) struct ReportOutputArguments {
     /// Write to this file; its ending tells the format. May be given again
     ///
     /// .svg is a flame graph, .pb.gz for pprof, .folded for other flame graph tools, .txt and .json
-    /// tables. %t in the name becomes the time of the recording (UTC), %n the guest's name, %% a
-    /// percent sign; - is standard output, which gets the text if no file is named.
+    /// tables. %t in the name becomes the time of the recording (UTC), %n the guest's name,
+    /// %r the recording's, %% a percent sign; - is standard output, which gets the text if no file is named.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub(super) output: Vec<NamePattern>,
     /// The format, whatever the ending: text, folded, svg, pprof or json

@@ -17,13 +17,14 @@ use super::status;
 use crate::caller_table::{self, Prepared};
 use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
+use crate::output::NamedAfter;
 use crate::progress::{ProgressLine, WITHOUT_CALLER_TABLE};
 use crate::record::{
     self, Asked, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
     Unwind,
 };
 use crate::recording::{Reading, Recording};
-use crate::report::{Report, ReportOptions};
+use crate::report::{Report, ReportOptions, TimelineView};
 use crate::symbols::{SymbolWarning, Symbolizer};
 
 pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
@@ -124,18 +125,19 @@ impl Conversation {
 
     fn check(&mut self, name: Option<&str>) -> Result<(), Failure> {
         let mut found = self.session.check(&mut ())?;
+        let rings = self.session.ring_fill(&mut ())?;
         let one = match name {
             None => None,
             Some(name) => Some(found.find(Some(name))?.clone()),
         };
         print(match (self.json, one) {
-            (true, None) => json::status(&found, &self.session),
+            (true, None) => json::status(&found, &rings, &self.session),
             (true, Some(one)) => {
                 found.recordings = vec![one];
-                json::status(&found, &self.session)
+                json::status(&found, &rings, &self.session)
             }
-            (false, None) => status::all(&found, &self.session),
-            (false, Some(one)) => status::one(&one, &found, &self.session),
+            (false, None) => status::all(&found, &rings, &self.session),
+            (false, Some(one)) => status::one(&one, &found, &rings, &self.session),
         })
     }
 
@@ -250,8 +252,11 @@ impl Conversation {
         let plan = Plan::new(
             &outputs.output,
             outputs.format,
-            agent.guest_name.as_deref(),
-            self.session.connected(),
+            &NamedAfter {
+                guest: agent.guest_name.as_deref(),
+                recording,
+                time: self.session.connected(),
+            },
         )?;
         if !names.is_empty() {
             names::check(symbolizer, agent)?;
@@ -307,7 +312,8 @@ impl Conversation {
                 columns: Some(ReportOutput::columns(&plan.reports)),
                 ..ReportOptions::default()
             },
-        );
+        )
+        .with_timeline(TimelineView::of(&recording));
         let mut files = Vec::new();
         if plan.keeps_recording {
             files.push(outcome.path.clone());
@@ -335,8 +341,8 @@ impl Conversation {
             return Ok(());
         }
         print(match self.json {
-            true => json::recorded(&recording, &files),
-            false => describe::recorded(&recording, &files, has_names),
+            true => json::recorded(&recording, cut.as_ref(), &files),
+            false => describe::recorded(&recording, cut.as_ref(), &files, has_names),
         })
     }
 }

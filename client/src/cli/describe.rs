@@ -9,9 +9,10 @@ use jiff::Timestamp;
 use crate::agent_info::role_name;
 use crate::connection::Address;
 use crate::printable::Printable;
-use crate::profile::{Mapping, Mode, Unit};
-use crate::record::{Session, Settings, rate_text};
+use crate::profile::{Mapping, Mode, Profile, Unit};
+use crate::record::{self, Session, Settings, rate_text};
 use crate::recording::Recording;
+use crate::report::units::amount_with_unit;
 
 /// Who the agent is.
 pub(super) fn info(session: &Session) -> String {
@@ -76,6 +77,14 @@ pub(super) fn info(session: &Session) -> String {
         yes(agent.tells_runstate(), "told apart", "not told apart"),
     );
     rows.add(
+        "time",
+        yes(
+            agent.keeps_time(),
+            "keeps what happened when, and the guest's own events",
+            "keeps counts alone: it was given no memory for a ring",
+        ),
+    );
+    rows.add(
         "busy guest",
         yes(
             agent.reachable_when_busy(),
@@ -108,14 +117,25 @@ pub(super) fn started(settings: &Settings, recording: u64, address: &Address) ->
         0 => "it goes on until it is stopped".into(),
         ns => format!("it ends after {}", duration(ns)),
     };
+    let begins = match settings.delay_ns {
+        0 => String::new(),
+        ns => format!("it begins in {}, ", duration(ns)),
+    };
+    let sampling = match settings.mode {
+        record::Mode::Cpu => format!("running time at {} Hz", rate_text(settings.period_ns)),
+        record::Mode::Wall => format!(
+            "running and blocked time at {} Hz",
+            rate_text(settings.period_ns)
+        ),
+        record::Mode::OffCpu => "blocked time, measured".to_owned(),
+    };
     let name = word(&settings.name);
     format!(
-        "started recording {recording} `{}` at {} Hz; {ends}\n\
+        "started recording {recording} `{}`: {sampling}; {begins}{ends}\n\
          look at it: unikprof-client connect {address} check\n\
          fetch what it has: unikprof-client connect {address} dump --name {name}\n\
          end and fetch it: unikprof-client connect {address} stop --name {name}\n",
-        settings.name,
-        rate_text(settings.period_ns)
+        Printable(&settings.name)
     )
 }
 
@@ -136,8 +156,13 @@ pub(super) fn word(name: &str) -> String {
     }
 }
 
-/// What was recorded and where it is.
-pub(super) fn recorded(recording: &Recording, files: &[PathBuf], has_names: bool) -> String {
+/// What was recorded and where it is; `cut` is the window that was asked for.
+pub(super) fn recorded(
+    recording: &Recording,
+    cut: Option<&Profile>,
+    files: &[PathBuf],
+    has_names: bool,
+) -> String {
     let profile = &recording.profile;
     let info = profile.recording();
     let c = profile.counters();
@@ -181,6 +206,18 @@ pub(super) fn recorded(recording: &Recording, files: &[PathBuf], has_names: bool
     );
     if let Some(missing) = c.missing {
         rows.add("missing", missing.to_string());
+    }
+    if let Some((cut, ring)) = cut.and_then(|cut| Some((cut, cut.recording().ring.as_ref()?))) {
+        rows.add(
+            "window",
+            format!(
+                "{} in {}, from {:.3} s to {:.3} s of the recording; `report` shows just that",
+                amount_with_unit(cut.sample_count(), info.mode.unit()),
+                duration(cut.recording().elapsed_ns),
+                ring.from_ns as f64 / 1e9,
+                ring.to_ns as f64 / 1e9
+            ),
+        );
     }
     if let Some(share) = profile.cost_share() {
         rows.add("cost", format!("{:.2} % of running time", share * 100.0));

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -13,6 +14,43 @@ use crate::interrupt::Interrupt;
 use crate::record::{EventReader, Session};
 use crate::report::units::grouped;
 use crate::timeline::{Event, WallClock, What};
+
+/// Which events are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Kind {
+    /// The guest's marks
+    Mark,
+    /// The guest's spans: their beginnings and ends
+    Span,
+    /// The guest's counters
+    Counter,
+    /// vCPUs that blocked and woke
+    Block,
+    /// Recordings that began and ended
+    Recording,
+    /// Time that others took
+    Stolen,
+    /// The guest was suspended and resumed
+    Resumed,
+    /// Handshakes that failed
+    BadKey,
+}
+
+impl Kind {
+    /// The [kinds](What::kind) of the events.
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Kind::Mark => &["mark"],
+            Kind::Span => &["span_begin", "span_end"],
+            Kind::Counter => &["counter"],
+            Kind::Block => &["block", "wake"],
+            Kind::Recording => &["recording_began", "recording_ended"],
+            Kind::Stolen => &["stolen"],
+            Kind::Resumed => &["resumed"],
+            Kind::BadKey => &["bad_key"],
+        }
+    }
+}
 
 /// How often the agent is asked for more.
 const EVERY: Duration = Duration::from_millis(500);
@@ -30,6 +68,12 @@ pub(super) fn run(
         None => 0,
         Some(last_ns) => session.check(&mut ())?.now_ns.saturating_sub(last_ns),
     };
+    let kinds: Vec<&str> = arguments
+        .only
+        .iter()
+        .flat_map(|kind| kind.names())
+        .copied()
+        .collect();
     let mut reader = EventReader::default();
     let mut is_first = true;
     loop {
@@ -46,7 +90,8 @@ pub(super) fn run(
         }
         is_first = false;
         let mut text = String::new();
-        for event in &look.events {
+        let wanted = |event: &&Event| kinds.is_empty() || kinds.contains(&event.what.kind());
+        for event in look.events.iter().filter(wanted) {
             // A string takes everything.
             let _ = match as_json {
                 true => writeln!(text, "{}", value(event, &look.clock)),
@@ -90,9 +135,10 @@ fn value(event: &Event, clock: &WallClock) -> Value {
             length_ns,
         } => json!({"name": name, "number": number, "length_ns": length_ns}),
         What::Counter { name, value } => json!({"name": name, "value": value}),
+        What::Wake { length_ns } => json!({"length_ns": length_ns}),
         What::Began { recording } | What::Ended { recording } => json!({"recording": recording}),
         What::Stolen { ns } => json!({"stolen_ns": ns}),
-        What::Resumed | What::BadKey => json!({}),
+        What::Block | What::Resumed | What::BadKey => json!({}),
     };
     if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
         value.extend(more);

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use unikprof_proto::code::start_flag;
 
 use crate::agent_info::role_name;
-use crate::record::{RecorderStatus, RecordingStatus, Session, Settings};
+use crate::profile::Profile;
+use crate::record::{RecorderStatus, RecordingStatus, RingFill, Session, Settings};
 use crate::recording::{Completeness, Recording};
 
 /// Who the agent is, for programs.
@@ -38,6 +39,7 @@ pub(super) fn info(session: &Session) -> String {
         "vcpus": agent.vcpus,
         "monotonic_ns": agent.monotonic_ns,
         "wall_clock_ns": agent.wall_clock_ns,
+        "keeps_time": agent.keeps_time(),
         "tells_runstate": agent.tells_runstate(),
         "reachable_when_busy": agent.reachable_when_busy(),
         "min_period_ns": agent.min_period_ns,
@@ -52,7 +54,7 @@ pub(super) fn info(session: &Session) -> String {
 }
 
 /// What the recorder does, for programs: `recordings`, and beside it the agent's own part.
-pub(super) fn status(status: &RecorderStatus, session: &Session) -> String {
+pub(super) fn status(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> String {
     let peers = &status.peers;
     let recordings: Vec<Value> = status.recordings.iter().map(recording).collect();
     pretty(&json!({
@@ -62,6 +64,9 @@ pub(super) fn status(status: &RecorderStatus, session: &Session) -> String {
         "nodes_used": status.nodes_used,
         "nodes_capacity": status.nodes_capacity,
         "ring_capacity": status.ring_capacity,
+        "rings": rings.iter().map(|ring| json!({
+            "vcpu": ring.vcpu, "capacity": ring.capacity, "held": ring.held, "evicted": ring.evicted,
+        })).collect::<Vec<_>>(),
         "role": role_name(session.agent().role),
         "sealed": session.key().is_some(),
         "key": session.key().map(|key| key.to_string()),
@@ -84,6 +89,7 @@ fn recording(one: &RecordingStatus) -> Value {
         "name": one.name,
         "state": one.state_name(),
         "mode": one.mode,
+        "mode_name": one.mode().to_string(),
         "period_ns": one.period_ns,
         "depth": one.depth,
         "fixed_interval": one.flags & start_flag::FIXED_INTERVAL != 0,
@@ -123,7 +129,8 @@ pub(super) fn discarded(name: &str, recording: u64) -> String {
 }
 
 /// What was recorded and where it is, for programs.
-pub(super) fn recorded(recording: &Recording, files: &[PathBuf]) -> String {
+/// `cut` is the window that was asked for.
+pub(super) fn recorded(recording: &Recording, cut: Option<&Profile>, files: &[PathBuf]) -> String {
     let info = recording.profile.recording();
     let incomplete = match &recording.completeness {
         Completeness::Complete => None,
@@ -138,6 +145,12 @@ pub(super) fn recorded(recording: &Recording, files: &[PathBuf]) -> String {
         "elapsed_ns": info.elapsed_ns,
         "samples": recording.profile.sample_count(),
         "counters": recording.profile.counters(),
+        "window": cut.map(|cut| json!({
+            "from_ns": cut.recording().ring.as_ref().map(|ring| ring.from_ns),
+            "to_ns": cut.recording().ring.as_ref().map(|ring| ring.to_ns),
+            "samples": cut.sample_count(),
+            "warnings": cut.recording().warnings,
+        })),
         "cost_share": recording.profile.cost_share(),
         "complete": incomplete.is_none(),
         "incomplete": incomplete,

@@ -3,11 +3,9 @@
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
-
 use super::failure::Failure;
 use super::{print, screen};
-use crate::output::{AtomicFile, NamePattern, OutputFormat};
+use crate::output::{AtomicFile, NamePattern, NamedAfter, OutputFormat};
 use crate::report::{DEFAULT_COLUMNS, Format, Report, ReportError};
 
 /// The name that means standard output.
@@ -36,12 +34,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// What the patterns mean for this guest at this time; no pattern: a recording named after both.
+    /// What the patterns mean; no pattern: a recording named after guest, recording and time.
     pub(super) fn new(
         patterns: &[NamePattern],
         format: Option<OutputFormat>,
-        guest: Option<&str>,
-        time: Timestamp,
+        after: &NamedAfter<'_>,
     ) -> Result<Plan, Failure> {
         let mut recordings = Vec::new();
         let mut reports = Vec::new();
@@ -54,12 +51,12 @@ impl Plan {
                     OutputFormat::Report(Format::Pprof) => "pb.gz",
                     OutputFormat::Report(format) => format.name(),
                 };
-                default = [pattern(&format!("%n-%t.{ending}"))?];
+                default = [pattern(&format!("%n-%r-%t.{ending}"))?];
                 &default[..]
             }
             given => given,
         };
-        for (format, target) in targets(patterns, format, guest, time)? {
+        for (format, target) in targets(patterns, format, after)? {
             match (format, target) {
                 (OutputFormat::Recording, Target::File(path)) => recordings.push(path),
                 (OutputFormat::Recording, Target::Stdout) => {
@@ -104,8 +101,7 @@ impl ReportOutput {
     pub(super) fn plan(
         patterns: &[NamePattern],
         format: Option<Format>,
-        guest: Option<&str>,
-        time: Timestamp,
+        after: &NamedAfter<'_>,
     ) -> Result<Vec<ReportOutput>, Failure> {
         if patterns.is_empty() {
             return Ok(vec![ReportOutput {
@@ -115,7 +111,7 @@ impl ReportOutput {
         }
         let format = format.map(OutputFormat::Report);
         let mut outputs = Vec::new();
-        for (format, target) in targets(patterns, format, guest, time)? {
+        for (format, target) in targets(patterns, format, after)? {
             let OutputFormat::Report(format) = format else {
                 return Err(Failure::Usage(
                     "`report` reads recordings and writes reports; it cannot write a .unikprof"
@@ -178,15 +174,14 @@ fn pattern(text: &str) -> Result<NamePattern, Failure> {
 fn targets(
     patterns: &[NamePattern],
     format: Option<OutputFormat>,
-    guest: Option<&str>,
-    time: Timestamp,
+    after: &NamedAfter<'_>,
 ) -> Result<Vec<(OutputFormat, Target)>, Failure> {
     let one = |pattern: &NamePattern| {
         if pattern.as_str() == STDOUT {
             let format = format.unwrap_or(OutputFormat::Report(Format::Text));
             return Ok((format, Target::Stdout));
         }
-        let path = pattern.expand(guest, time);
+        let path = pattern.expand(after);
         let format = match format {
             Some(format) => format,
             None => OutputFormat::from_path(&path)?,
@@ -237,20 +232,31 @@ fn is_device(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use jiff::Timestamp;
+
     use super::*;
+
+    const AFTER: NamedAfter<'_> = NamedAfter {
+        guest: Some("web"),
+        recording: "flight",
+        time: Timestamp::UNIX_EPOCH,
+    };
 
     fn plan(names: &[&str], format: Option<OutputFormat>) -> Result<Plan, Failure> {
         let patterns: Vec<NamePattern> = names.iter().map(|n| n.parse().unwrap()).collect();
-        Plan::new(&patterns, format, Some("web"), Timestamp::UNIX_EPOCH)
+        Plan::new(&patterns, format, &AFTER)
     }
 
     #[test]
-    fn without_a_name_there_is_a_recording_named_after_guest_and_time() {
+    fn without_a_name_there_is_a_recording_named_after_all_that_tells_it() {
         let plan = plan(&[], None).unwrap();
-        assert_eq!(plan.recording, Path::new("web-19700101T000000Z.unikprof"));
+        assert_eq!(
+            plan.recording,
+            Path::new("web-flight-19700101T000000Z.unikprof")
+        );
         assert!(plan.keeps_recording && plan.reports.is_empty());
         let patterns = plan_reports(Some(Format::Pprof));
-        assert_eq!(patterns, "web-19700101T000000Z.pb.gz");
+        assert_eq!(patterns, "web-flight-19700101T000000Z.pb.gz");
     }
 
     fn plan_reports(format: Option<Format>) -> String {
@@ -281,6 +287,6 @@ mod tests {
         }
         assert!(plan(&["-"], Some(OutputFormat::Recording)).is_err());
         let to_recording = ["a.unikprof".parse().unwrap()];
-        assert!(ReportOutput::plan(&to_recording, None, None, Timestamp::UNIX_EPOCH).is_err());
+        assert!(ReportOutput::plan(&to_recording, None, &AFTER).is_err());
     }
 }

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::arguments::ReportArguments;
 use super::failure::Failure;
 use super::outputs::ReportOutput;
+use crate::output::NamedAfter;
 use crate::recording::{Completeness, Reading, Recording};
 use crate::report::{Format, Report, ReportOptions};
 
@@ -27,8 +28,11 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
             true => Some(Format::Json),
             false => arguments.outputs.format,
         },
-        recording.agent.guest_name.as_deref(),
-        Timestamp::from_nanosecond(time).unwrap_or(Timestamp::UNIX_EPOCH),
+        &NamedAfter {
+            guest: recording.agent.guest_name.as_deref(),
+            recording: &recording.profile.recording().name,
+            time: Timestamp::from_nanosecond(time).unwrap_or(Timestamp::UNIX_EPOCH),
+        },
     )?;
     let part = arguments.time.part(&recording)?;
     let cut = part.as_ref().and_then(|part| part.profile.as_ref());

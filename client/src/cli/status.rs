@@ -9,21 +9,26 @@ use super::describe::{Rows, access, counted, duration, timestamp};
 use crate::agent_info::AgentInfo;
 use crate::printable::Printable;
 use crate::profile::Mode;
-use crate::record::{RecorderStatus, RecordingStatus, Session, peer_words, rate_text};
-use crate::report::units::{amount_with_unit, grouped};
+use crate::record::{RecorderStatus, RecordingStatus, RingFill, Session, peer_words, rate_text};
+use crate::report::units::{amount_with_unit, grouped, percent};
 
 /// All recordings, a line each, and the agent.
-pub(super) fn all(status: &RecorderStatus, session: &Session) -> String {
+pub(super) fn all(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> String {
     let mut out = match status.recordings.is_empty() {
         true => "nothing is recorded; `start` begins a recording\n".to_owned(),
         false => table(&lines(status, session.agent())),
     };
     out.push('\n');
-    out + &agent(status, session)
+    out + &agent(status, rings, session)
 }
 
 /// One recording in full, and the agent.
-pub(super) fn one(one: &RecordingStatus, status: &RecorderStatus, session: &Session) -> String {
+pub(super) fn one(
+    one: &RecordingStatus,
+    status: &RecorderStatus,
+    rings: &[RingFill],
+    session: &Session,
+) -> String {
     let mut rows = Rows::default();
     let c = &one.counters;
     rows.add("state", state_text(one));
@@ -38,14 +43,19 @@ pub(super) fn one(one: &RecordingStatus, status: &RecorderStatus, session: &Sess
     };
     rows.add(
         "sampling",
-        format!(
-            "mode {}, {} Hz, {interval}, {} frames",
-            one.mode(),
-            rate_text(one.period_ns),
-            one.depth
-        ),
+        match one.mode() {
+            Mode::OffCpu => format!("{}, {} frames", sampling(one), one.depth),
+            _ => format!("{}, {interval}, {} frames", sampling(one), one.depth),
+        },
     );
-    rows.add("keeps", keeps(one));
+    rows.add(
+        "duration",
+        match one.duration_ns {
+            0 => "until stopped".into(),
+            ns => duration(ns),
+        },
+    );
+    rows.add("keeps", keeps(one) + " of the ring in each dump");
     rows.add(
         "ticks",
         format!(
@@ -88,11 +98,11 @@ pub(super) fn one(one: &RecordingStatus, status: &RecorderStatus, session: &Sess
             epochs => format!("{epochs} epochs from {}, to be fetched", one.first_epoch),
         },
     );
-    rows.0 + "\n" + &agent(status, session)
+    rows.0 + "\n" + &agent(status, rings, session)
 }
 
 /// What concerns no recording alone.
-fn agent(status: &RecorderStatus, session: &Session) -> String {
+fn agent(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> String {
     let mut rows = Rows::default();
     rows.add(
         "recordings",
@@ -106,7 +116,8 @@ fn agent(status: &RecorderStatus, session: &Session) -> String {
         "table",
         format!(
             "{} of {} stack nodes used",
-            status.nodes_used, status.nodes_capacity
+            grouped(status.nodes_used),
+            grouped(status.nodes_capacity)
         ),
     );
     rows.add(
@@ -116,6 +127,9 @@ fn agent(status: &RecorderStatus, session: &Session) -> String {
             records => format!("room for {} records of each vCPU", grouped(records)),
         },
     );
+    for ring in rings {
+        rows.add("", fill(ring));
+    }
     rows.add(
         "agent",
         format!(
@@ -130,8 +144,8 @@ fn agent(status: &RecorderStatus, session: &Session) -> String {
     rows.0
 }
 
-const HEAD: [&str; 7] = [
-    "NAME", "STATE", "SINCE", "SAMPLING", "RECORDED", "DROPPED", "TO FETCH",
+const HEAD: [&str; 8] = [
+    "NAME", "STATE", "SINCE", "SAMPLING", "KEEPS", "RECORDED", "DROPPED", "TO FETCH",
 ];
 
 fn lines(status: &RecorderStatus, agent: &AgentInfo) -> Vec<[String; HEAD.len()]> {
@@ -147,11 +161,8 @@ fn lines(status: &RecorderStatus, agent: &AgentInfo) -> Vec<[String; HEAD.len()]
             Printable(&one.name).to_string(),
             state_text(one),
             since(one, agent),
-            match one.mode() {
-                // Measured: there is no rate.
-                Mode::OffCpu => one.mode().to_string(),
-                mode => format!("{mode} at {} Hz", rate_text(one.period_ns)),
-            },
+            sampling(one),
+            keeps(one),
             recorded,
             dropped(one),
             match one.epochs {
@@ -161,6 +172,25 @@ fn lines(status: &RecorderStatus, agent: &AgentInfo) -> Vec<[String; HEAD.len()]
         ]
     };
     status.recordings.iter().map(line).collect()
+}
+
+/// How full a ring is.
+fn fill(ring: &RingFill) -> String {
+    format!(
+        "vCPU {} holds {} ({}), {} evicted for newer ones",
+        ring.vcpu,
+        grouped(ring.held),
+        percent(ring.held as f64 / ring.capacity.max(1) as f64),
+        grouped(ring.evicted)
+    )
+}
+
+/// What is sampled, and how often.
+fn sampling(one: &RecordingStatus) -> String {
+    match one.mode() {
+        Mode::OffCpu => format!("{}, measured", one.mode()),
+        mode => format!("{mode} at {} Hz", rate_text(one.period_ns)),
+    }
 }
 
 /// What left no sample, by its reason.
@@ -217,18 +247,18 @@ fn since(one: &RecordingStatus, agent: &AgentInfo) -> String {
     }
 }
 
-/// How much of the past a dump has.
+/// How much of the ring a dump has.
 fn keeps(one: &RecordingStatus) -> String {
-    let age = (one.max_age_ns != 0).then(|| format!("the last {}", duration(one.max_age_ns)));
+    let age = (one.max_age_ns != 0).then(|| duration(one.max_age_ns));
     let bytes = match one.max_bytes {
         0 => None,
-        bytes if bytes % 1024 == 0 => Some(format!("at most {} KiB", grouped(bytes / 1024))),
-        bytes => Some(format!("at most {} bytes", grouped(bytes))),
+        bytes if bytes % 1024 == 0 => Some(format!("{} KiB", grouped(bytes / 1024))),
+        bytes => Some(format!("{} bytes", grouped(bytes))),
     };
     let bounds: Vec<String> = age.into_iter().chain(bytes).collect();
     match bounds.is_empty() {
-        true => "all that the ring has".into(),
-        false => bounds.join(", ") + " of the ring",
+        true => "all".into(),
+        false => bounds.join(", "),
     }
 }
 

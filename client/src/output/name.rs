@@ -1,4 +1,4 @@
-//! `%t` and `%n` in the names of output files.
+//! `%t`, `%n` and `%r` in the names of output files.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -7,18 +7,33 @@ use jiff::Timestamp;
 use thiserror::Error;
 
 /// The name of an output file, with placeholders: `%t` is the time in UTC, `%n` the guest's name,
-/// `%%` a percent sign.
+/// `%r` the recording's, `%%` a percent sign.
 ///
 /// ```
-/// use unikprof_client::output::NamePattern;
+/// use unikprof_client::output::{NamePattern, NamedAfter};
 ///
-/// let pattern: NamePattern = "%n-%t.svg".parse()?;
-/// let name = pattern.expand(Some("web-1"), "2026-01-02T03:04:05Z".parse()?);
-/// assert_eq!(name.to_str(), Some("web-1-20260102T030405Z.svg"));
+/// let pattern: NamePattern = "%n-%r-%t.svg".parse()?;
+/// let name = pattern.expand(&NamedAfter {
+///     guest: Some("web-1"),
+///     recording: "flight",
+///     time: "2026-01-02T03:04:05Z".parse()?,
+/// });
+/// assert_eq!(name.to_str(), Some("web-1-flight-20260102T030405Z.svg"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamePattern(String);
+
+/// What a file is named after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamedAfter<'a> {
+    /// The guest's name; one without is called `guest`.
+    pub guest: Option<&'a str>,
+    /// The recording's name; one without is called `recording`.
+    pub recording: &'a str,
+    /// When the client connected to the guest.
+    pub time: Timestamp,
+}
 
 /// Why text is not the name of an output file.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -28,7 +43,8 @@ pub enum NamePatternError {
     Empty,
     /// A percent sign that begins no placeholder.
     #[error(
-        "`%{found}` is no placeholder; there are %t (time), %n (guest name) and %% (a percent sign)"
+        "`%{found}` is no placeholder; there are %t (time), %n (guest name), %r (recording name) and %% (a percent \
+         sign)"
     )]
     Placeholder {
         /// What follows the percent sign.
@@ -42,16 +58,18 @@ impl NamePattern {
         &self.0
     }
 
-    /// The file's name. A guest without a name is called `guest`; what does not belong into a
-    /// file's name becomes `_`.
-    pub fn expand(&self, guest: Option<&str>, time: Timestamp) -> PathBuf {
+    /// The file's name. What does not belong into a file's name becomes `_`.
+    pub fn expand(&self, after: &NamedAfter<'_>) -> PathBuf {
         let mut name = String::with_capacity(self.0.len());
         let mut characters = self.0.chars();
         while let Some(character) = characters.next() {
             match character {
                 '%' => match characters.next() {
-                    Some('t') => name.push_str(&time.strftime("%Y%m%dT%H%M%SZ").to_string()),
-                    Some('n') => name.push_str(&file_name(guest.unwrap_or_default())),
+                    Some('t') => name.push_str(&after.time.strftime("%Y%m%dT%H%M%SZ").to_string()),
+                    Some('n') => {
+                        name.push_str(&file_name(after.guest.unwrap_or_default(), "guest"));
+                    }
+                    Some('r') => name.push_str(&file_name(after.recording, "recording")),
                     // `from_str` lets only `%%` pass besides.
                     _ => name.push('%'),
                 },
@@ -73,7 +91,7 @@ impl FromStr for NamePattern {
         while let Some(character) = characters.next() {
             if character == '%' {
                 match characters.next() {
-                    Some('t' | 'n' | '%') => {}
+                    Some('t' | 'n' | 'r' | '%') => {}
                     found => {
                         return Err(NamePatternError::Placeholder {
                             found: found.map(String::from).unwrap_or_default(),
@@ -86,10 +104,10 @@ impl FromStr for NamePattern {
     }
 }
 
-/// A guest's name comes from the other side: it must not leave the directory.
-fn file_name(guest: &str) -> String {
+/// Names come from the other side: they must not leave the directory.
+fn file_name(told: &str, otherwise: &str) -> String {
     const LONGEST: usize = 64;
-    let name: String = guest
+    let name: String = told
         .chars()
         .take(LONGEST)
         .map(|c| {
@@ -101,7 +119,7 @@ fn file_name(guest: &str) -> String {
         })
         .collect();
     match name.trim_start_matches('.') {
-        "" => "guest".into(),
+        "" => otherwise.into(),
         name => name.into(),
     }
 }
@@ -113,12 +131,21 @@ mod tests {
 
     fn expand(pattern: &str, guest: Option<&str>) -> String {
         let pattern: NamePattern = pattern.parse().unwrap();
-        let path = pattern.expand(guest, Timestamp::UNIX_EPOCH);
+        let path = pattern.expand(&NamedAfter {
+            guest,
+            recording: guest.unwrap_or_default(),
+            time: Timestamp::UNIX_EPOCH,
+        });
         path.to_str().unwrap().into()
     }
 
     #[test]
     fn a_guest_cannot_choose_the_directory() {
+        assert_eq!(
+            expand("d/%r.svg", Some("../night shift")),
+            "d/_night_shift.svg"
+        );
+        assert_eq!(expand("%r.svg", None), "recording.svg");
         assert_eq!(
             expand("d/%n.svg", Some("../../etc/passwd")),
             "d/_.._etc_passwd.svg"

@@ -1,7 +1,7 @@
 //! Bringing home what happened when: the records of the rings, the stacks and the names that they need.
 
 use unikprof_proto::frame::Frame;
-use unikprof_proto::message::{EventNames, Ring, Stacks};
+use unikprof_proto::message::{EventNames, Ring, RingHead, Stacks};
 
 use super::session::{Attempt, Session};
 use super::{Observer, RecordError};
@@ -32,6 +32,19 @@ impl Asked {
     }
 }
 
+/// How full a vCPU's ring is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingFill {
+    /// The vCPU.
+    pub vcpu: u32,
+    /// How many records it has room for.
+    pub capacity: u64,
+    /// How many it holds.
+    pub held: u64,
+    /// How many were dropped for newer ones since the agent started.
+    pub evicted: u64,
+}
+
 /// What is fetched of each ring.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
@@ -42,6 +55,27 @@ pub(super) struct Wanted {
 }
 
 impl Session {
+    /// Asks how full the rings are, by the vCPUs' numbers; nothing where the agent keeps none.
+    ///
+    /// # Errors
+    /// [`RecordError`].
+    pub fn ring_fill(&mut self, observer: &mut dyn Observer) -> Result<Vec<RingFill>, RecordError> {
+        let vcpus = match self.agent().keeps_time() {
+            true => self.agent().vcpus,
+            false => 0,
+        };
+        let fill = |vcpu| {
+            let head = self.persist(observer, |connection, _| head_of_ring(connection, vcpu))?;
+            Ok(RingFill {
+                vcpu,
+                capacity: head.capacity,
+                held: head.next.saturating_sub(head.oldest),
+                evicted: head.oldest,
+            })
+        };
+        (0..vcpus).map(fill).collect()
+    }
+
     /// The dates of the guest's clock, as they were when the session was opened.
     pub(super) fn wall_clock(&self) -> WallClock {
         let agent = self.agent();
@@ -90,7 +124,7 @@ impl Session {
             let ring = self.persist(observer, |connection, _| {
                 let position = match wanted.most_bytes {
                     0 => 0,
-                    _ => end_of_ring(connection, vcpu)?.saturating_sub(of_each),
+                    _ => head_of_ring(connection, vcpu)?.next.saturating_sub(of_each),
                 };
                 let mut order = RingOrder::default();
                 let mut bytes = Vec::new();
@@ -116,22 +150,23 @@ impl Session {
     }
 }
 
-/// The position after a ring's newest record.
-fn end_of_ring(connection: &mut Connection, vcpu: u32) -> Result<u64, Attempt> {
+/// What a ring holds, without any of it.
+fn head_of_ring(connection: &mut Connection, vcpu: u32) -> Result<RingHead, Attempt> {
     let request = Ring {
         vcpu,
         position: u64::MAX,
         since_ns: u64::MAX,
     };
     connection.send(&request, DOING)?;
-    let (mut order, mut end) = (RingOrder::default(), 0);
+    let (mut order, mut found) = (RingOrder::default(), None);
     receive(connection, &mut order, vcpu, &mut Vec::new(), |part| {
         if let RingPart::Head(head) = part {
-            end = head.next;
+            found = Some(*head);
         }
         matches!(part, RingPart::End(_))
     })?;
-    Ok(end)
+    // The order lets no end come before its head.
+    found.ok_or(Attempt::Failed(RecordError::NoRing))
 }
 
 /// Receives frames in their order up to the one that `is_last`, and keeps them as they came.

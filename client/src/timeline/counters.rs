@@ -36,19 +36,37 @@ impl CounterSeries {
         self.each().next_back().unwrap_or(0)
     }
 
-    /// How high the value at the end of each of so many equal parts of a window is to be drawn: an eighth of
-    /// the range above the least value, which is not nothing. `None` before the first value.
+    /// How high each of so many equal parts of a window is to be drawn: the mean of the counter over the
+    /// part's time, an eighth of the range above the least value, which is not nothing. `None` before the first
+    /// value.
     pub(crate) fn heights(&self, window: Window, parts: usize) -> Vec<Option<f64>> {
         let (least, length) = (self.min(), u128::from(window.length_ns()));
         let lowest = (self.max().abs_diff(least) as f64 / 8.0).max(1.0);
         let height = |part: usize| {
-            let passed = length * (part as u128 + 1) / parts.max(1) as u128;
-            let end_ns = u128::from(window.from_ns) + passed;
-            let known = self
-                .values
-                .partition_point(|(at, _)| u128::from(*at) < end_ns);
-            let (_, value) = self.values.get(known.checked_sub(1)?)?;
-            Some(value.abs_diff(least) as f64 + lowest)
+            let edge = |part: usize| {
+                let passed = length * part as u128 / parts.max(1) as u128;
+                // Within the window, so it fits.
+                window.from_ns + passed as u64
+            };
+            let (from_ns, to_ns) = (edge(part), edge(part + 1));
+            let known = self.values.partition_point(|(at, _)| *at <= from_ns);
+            let later = self.values[known..]
+                .iter()
+                .take_while(|(at, _)| *at < to_ns);
+            let mut last = known
+                .checked_sub(1)
+                .map(|before| (from_ns, self.values[before].1));
+            let (mut sum, mut time) = (0.0, 0.0);
+            let end = (to_ns, 0);
+            for (at_ns, value) in later.copied().chain([end]) {
+                if let Some((since_ns, value)) = last {
+                    let held = (at_ns - since_ns) as f64;
+                    sum += i64::abs_diff(value, least) as f64 * held;
+                    time += held;
+                }
+                last = Some((at_ns, value));
+            }
+            (time > 0.0).then(|| sum / time + lowest)
         };
         (0..parts).map(height).collect()
     }
@@ -101,7 +119,18 @@ mod tests {
             to_ns: 50,
         };
         let heights = series.heights(window, 5);
-        assert_eq!(heights, [None, Some(1.0), Some(1.0), Some(5.0), Some(5.0)]);
+        assert_eq!(heights, [None, Some(1.0), Some(1.0), Some(7.0), Some(5.0)]);
+        // One that goes up and down within each part is no line at its top.
+        let swings = (0..100).map(|at| (at, if at % 2 == 0 { 8 } else { 0 }));
+        let swings = CounterSeries {
+            name: String::new(),
+            values: swings.collect(),
+        };
+        let all = Window {
+            from_ns: 0,
+            to_ns: 100,
+        };
+        assert_eq!(swings.heights(all, 2), [Some(5.0), Some(5.0)]);
         let extremes = CounterSeries {
             name: String::new(),
             values: vec![(0, i64::MIN), (1, i64::MAX)],

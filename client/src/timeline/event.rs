@@ -52,6 +52,13 @@ pub enum What {
         /// The value.
         value: i64,
     },
+    /// The vCPU blocked.
+    Block,
+    /// The vCPU woke.
+    Wake {
+        /// How long it had blocked, in ns, where that is known.
+        length_ns: Option<u64>,
+    },
     /// A recording began.
     Began {
         /// Its id.
@@ -89,6 +96,8 @@ impl What {
             What::SpanBegin { .. } => "span_begin",
             What::SpanEnd { .. } => "span_end",
             What::Counter { .. } => "counter",
+            What::Block => "block",
+            What::Wake { .. } => "wake",
             What::Began { .. } => "recording_began",
             What::Ended { .. } => "recording_ended",
             What::Stolen { .. } => "stolen",
@@ -117,6 +126,11 @@ impl fmt::Display for What {
                 }
             }
             What::Counter { name, value } => write!(f, "counter  {} = {value}", Printable(name)),
+            What::Block => f.write_str("block    until it wakes"),
+            What::Wake { length_ns } => match length_ns {
+                Some(ns) => write!(f, "wake     after {}", units::duration(*ns)),
+                None => f.write_str("wake     of a block that began before"),
+            },
             What::Began { recording } => write!(f, "began    recording {recording}"),
             What::Ended { recording } => write!(f, "ended    recording {recording}"),
             What::Stolen { ns } => {
@@ -165,6 +179,9 @@ impl Event {
                 name: name(),
                 value: second as i64,
             },
+            kind::BLOCK => What::Block,
+            // Its block is found by who sees both.
+            kind::WAKE => What::Wake { length_ns: None },
             kind::BEGAN => What::Began { recording: first },
             kind::ENDED => What::Ended { recording: first },
             kind::STOLEN => What::Stolen { ns: first },

@@ -13,7 +13,7 @@ pub struct SpanTable {
     pub name: String,
     /// How long they took.
     pub times: SpanTimes,
-    /// How many had not ended.
+    /// How many had not ended, or not within the window.
     pub unfinished: u64,
     /// How many ended whose beginning the rings no longer held.
     pub cut: u64,
@@ -151,15 +151,12 @@ impl Timeline {
         let pairs = Pairs::of(self);
         let mut tables: BTreeMap<u64, SpanTable> = BTreeMap::new();
         for pair in &pairs.pairs {
-            let is_here = match pair.ended {
-                Some((_, ended_ns)) => window.contains(ended_ns),
-                None => pair.began_ns < window.to_ns,
-            };
-            if !is_here {
+            let is_before = pair.ended.is_some_and(|(_, ended)| ended < window.from_ns);
+            if is_before || pair.began_ns >= window.to_ns {
                 continue;
             }
             let table = tables.entry(pair.name).or_default();
-            match pair.ended {
+            match pair.ended.filter(|(_, ended)| window.contains(*ended)) {
                 None => table.unfinished += 1,
                 Some((vcpu, ended_ns)) => {
                     let length_ns = ended_ns.saturating_sub(pair.began_ns);
@@ -287,7 +284,8 @@ mod tests {
             from_ns: 0,
             to_ns: 60,
         };
-        assert_eq!(timeline.spans(early)[0].times.count(), 1);
+        let early = &timeline.spans(early)[0];
+        assert_eq!((early.times.count(), early.unfinished), (1, 2));
     }
 
     #[test]

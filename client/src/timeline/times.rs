@@ -1,4 +1,4 @@
-//! How a vCPU's time went between two moments, from what its ring tells of it once a second.
+//! How a vCPU's time went between two moments, from what its ring tells of it now and then.
 
 use unikprof_proto::ring::{Record, kind};
 
@@ -12,6 +12,9 @@ pub(super) struct Times {
     /// Whether the platform tells stolen and offline time at all.
     tells_stolen: bool,
 }
+
+/// So far apart two moments of a window's ends may be told, however short the window is.
+const APART_NS: u64 = 2_500_000_000;
 
 /// Running, runnable, blocked and offline, in ns.
 type Sums = [u64; 4];
@@ -47,7 +50,8 @@ impl Times {
 
     /// How the time of a window went. Between two moments that the ring tells of, time is taken to have gone
     /// on evenly; what they do not reach, at either end, as the rest went. `None` where they reach less than
-    /// half of the window.
+    /// half of the window, or lie so far apart about one of its ends that the window could have been different
+    /// from what is about it: an agent that is not served writes none.
     pub(super) fn of_window(&self, window: Window) -> Option<Runstate> {
         let (first, last) = (self.told.first()?, self.told.last()?);
         let reached = window.and(Window {
@@ -56,6 +60,13 @@ impl Times {
         });
         let (covered, whole) = (reached.length_ns(), window.length_ns());
         if covered == 0 || covered < whole / 2 {
+            return None;
+        }
+        let allowed = whole.max(APART_NS);
+        if [reached.from_ns, reached.to_ns]
+            .iter()
+            .any(|end| self.gap_ns(*end) > allowed)
+        {
             return None;
         }
         let (start, end) = (self.at(reached.from_ns)?, self.at(reached.to_ns)?);
@@ -71,6 +82,16 @@ impl Times {
             blocked_ns: Some(part(2)),
             offline_ns: stolen(3),
         })
+    }
+
+    /// How far apart the moments told before and after this one are.
+    fn gap_ns(&self, at_ns: u64) -> u64 {
+        let after = self.told.partition_point(|told| told.at_ns <= at_ns);
+        let before = after.checked_sub(1).and_then(|at| self.told.get(at));
+        match (before, self.told.get(after)) {
+            (Some(before), Some(next)) if before.at_ns < at_ns => next.at_ns - before.at_ns,
+            _ => 0,
+        }
     }
 
     /// The sums at a moment between the first and the last told.
