@@ -25,8 +25,10 @@
 
 mod block;
 mod completeness;
+mod contents;
 mod epoch;
 mod error;
+mod finish;
 mod format;
 mod reader;
 mod rings;

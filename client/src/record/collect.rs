@@ -5,11 +5,12 @@ use std::time::Duration;
 use unikprof_proto::code::state;
 use unikprof_proto::message::{Dump, Fetch, Pending, Stop};
 
-use super::rings::Wanted;
+use super::rings::{BEFORE_NS, Wanted};
 use super::session::{Attempt, Session};
 use super::{Asked, Event, Observer, Outcome, RecordError};
 use crate::connection::{Connection, ConnectionError};
 use crate::recording::{EpochError, EpochProgress, Part, RecordingWriter};
+use crate::timeline::Window;
 
 /// How often an agent may say that older epochs were in the way.
 const MOST_ROUNDS: u32 = 64;
@@ -39,6 +40,17 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// The recording's id.
+    fn recording(self) -> u64 {
+        match self {
+            Request::Stop { recording }
+            | Request::Dump { recording }
+            | Request::Copy { recording } => recording,
+        }
+    }
+}
+
 /// Fetches everything that waits, writes it and, but for a copy, acknowledges it.
 ///
 /// An error after something arrived becomes an incomplete recording.
@@ -49,9 +61,11 @@ pub(super) fn collect(
     writer: RecordingWriter,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, RecordError> {
-    if asked.is_part() && !session.agent().keeps_time() {
-        return Err(RecordError::NoRing);
-    }
+    // A window that cannot be shows before anything is asked of the guest.
+    let asked = match asked.is_part() {
+        true => Some(session.window(request.recording(), asked, observer)?),
+        false => None,
+    };
     let mut collector = Collector {
         session,
         writer,
@@ -86,7 +100,8 @@ struct Collector<'a> {
     session: &'a mut Session,
     writer: RecordingWriter,
     observer: &'a mut dyn Observer,
-    asked: Asked,
+    /// The part of time that is wanted.
+    asked: Option<Window>,
     /// The recording's id, and when it began.
     head: Option<(u64, u64)>,
     /// Whether any part of an epoch is in the file.
@@ -194,14 +209,11 @@ impl Collector<'_> {
             },
             most_bytes,
         };
-        let mut window = None;
-        if self.asked.is_part() {
-            let asked = self.session.window(self.asked, began_ns, now_ns)?;
+        if let Some(window) = self.asked {
             wanted = Wanted {
-                since_ns: asked.from_ns,
+                since_ns: window.from_ns.saturating_sub(BEFORE_NS),
                 most_bytes: 0,
             };
-            window = Some(asked);
         }
         let Collector {
             session,
@@ -221,8 +233,8 @@ impl Collector<'_> {
             samples: *samples,
             bytes: *bytes,
         });
-        match window {
-            Some(window) => Ok(writer.window(window)?),
+        match self.asked {
+            Some(window) => Ok(self.writer.window(window)?),
             None => Ok(()),
         }
     }

@@ -2,14 +2,18 @@
 
 use unikprof_proto::frame::Frame;
 use unikprof_proto::message::{EventNames, Ring, RingHead, Stacks};
+use unikprof_proto::{nodes, ring};
 
 use super::session::{Attempt, Session};
 use super::{Observer, RecordError};
 use crate::connection::Connection;
-use crate::timeline::{Extent, Moment, MomentError, RingOrder, RingPart, WallClock, Window};
+use crate::timeline::{Extent, Moment, RingOrder, RingOrderError, RingPart, WallClock, Window};
 
 /// The most bytes that are taken of one vCPU's ring with its stacks: days at any rate that makes sense.
 const MOST_BYTES: usize = 64 << 20;
+
+/// So much before a window is fetched as well: what had begun when it began, and the times of its vCPUs.
+pub(super) const BEFORE_NS: u64 = 5_000_000_000;
 
 /// What a record takes in the guest's memory, for limits that are told in bytes.
 const RECORD_BYTES: u64 = 16;
@@ -83,21 +87,31 @@ impl Session {
         WallClock::new(told)
     }
 
-    /// The window that is asked for of a recording that began at `began_ns`; it is `now_ns`.
+    /// The window that is asked for of a recording that goes on.
+    ///
+    /// # Errors
+    /// [`RecordError::NoRing`], [`RecordError::Moment`], and those of the connection.
     pub(super) fn window(
-        &self,
+        &mut self,
+        recording: u64,
         asked: Asked,
-        began_ns: u64,
-        now_ns: u64,
-    ) -> Result<Window, MomentError> {
+        observer: &mut dyn Observer,
+    ) -> Result<Window, RecordError> {
+        if !self.agent().keeps_time() {
+            return Err(RecordError::NoRing);
+        }
+        let recorder = self.check(observer)?;
+        let Some(status) = recorder.by_id(recording) else {
+            return Err(RecordError::Gone { recording });
+        };
         let extent = Extent {
             whole: Window {
-                from_ns: began_ns,
-                to_ns: now_ns,
+                from_ns: status.started_ns.min(recorder.now_ns),
+                to_ns: recorder.now_ns,
             },
             clock: self.wall_clock(),
         };
-        extent.window(asked.from, asked.to)
+        Ok(extent.window(asked.from, asked.to)?)
     }
 
     /// Fetches names, rings and stacks, and hands each part to `keep` once it is whole: a line that breaks
@@ -185,6 +199,7 @@ pub(super) fn receive(
             continue;
         }
         let part = order.accept(&frame).map_err(|e| failed(e.into()))?;
+        check(&part, vcpu).map_err(|e| failed(e.into()))?;
         let ended = is_last(&part);
         let received = connection.received();
         if bytes.len() + received.len() > MOST_BYTES {
@@ -195,5 +210,18 @@ pub(super) fn receive(
         if ended {
             return Ok(());
         }
+    }
+}
+
+/// Checks what a reader of the file would refuse: there is nobody to ask again by then.
+fn check(part: &RingPart<'_>, vcpu: u32) -> Result<(), RingOrderError> {
+    match part {
+        RingPart::Head(head) if head.vcpu != vcpu => Err(RingOrderError::OtherVcpu {
+            expected: vcpu,
+            found: head.vcpu,
+        }),
+        RingPart::Run(run) => Ok(ring::decode(run.base_ns, run.count, run.payload, |_| ())?),
+        RingPart::Nodes(run) => Ok(nodes::decode(run.first, run.count, run.payload, |_, _| ())?),
+        _ => Ok(()),
     }
 }

@@ -49,9 +49,7 @@ impl Rings {
     ) -> Result<(), Damage> {
         match self.order.accept(frame)? {
             RingPart::Name(name) => {
-                if self.names.insert(name.id, name.name.to_owned()).is_some() {
-                    return Err(RingOrderError::Name(name.id).into());
-                }
+                self.names.insert(name.id, name.name.to_owned());
             }
             RingPart::NamesEnd(end) => self.refused_names = end.refused,
             RingPart::Head(head) => {

@@ -66,7 +66,7 @@ fn write_spans(tables: &[SpanTable], out: &mut impl Write) -> io::Result<()> {
         )?;
         let notes = [
             (table.unfinished, "not ended"),
-            (table.cut, "begun before what the ring holds"),
+            (table.cut, "begun before all that is here"),
             (table.moved, "ended on another vCPU"),
         ];
         let notes = notes.iter().filter(|(count, _)| *count > 0);

@@ -11,7 +11,11 @@ const BAR: u64 = 40;
 pub(super) fn write(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
     write_kinds_of_time(profile, out)?;
     write_lateness(profile, out)?;
-    write_cost(profile, out)
+    match profile.recording().ring {
+        None => write_cost(profile, out),
+        // Measured for whole recordings alone.
+        Some(_) => Ok(()),
+    }
 }
 
 fn write_kinds_of_time(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
@@ -51,10 +55,17 @@ fn write_kinds_of_time(profile: &Profile, out: &mut impl Write) -> io::Result<()
     }
     let unknown = |r: &Runstate| r.runnable_ns.is_none() || r.blocked_ns.is_none();
     if vcpus.iter().any(|vcpu| unknown(&vcpu.runstate)) {
-        writeln!(
-            out,
-            "unknown: the guest's platform does not tell; running is then by the sampler's own clock"
-        )?;
+        let why = match profile.recording().ring.as_ref().map(|ring| &ring.inside) {
+            None => {
+                "the guest's platform does not tell; running is then by the sampler's own clock"
+            }
+            Some(None) => {
+                "the ring tells of these times too seldom for the window, or the guest's platform does not \
+                 tell them"
+            }
+            Some(Some(_)) => "times are told of windows, not of spans",
+        };
+        writeln!(out, "unknown: {why}")?;
     }
     Ok(())
 }

@@ -77,9 +77,14 @@ impl CounterSeries {
 }
 
 impl Timeline {
-    /// The guest's counters within a window, by their names.
+    /// The guest's counters within a window, by their names; each begins with the value that it had when the
+    /// window began, where that is known.
     pub fn counters(&self, window: Window) -> Vec<CounterSeries> {
         let mut by_name: BTreeMap<String, Vec<(u64, i64)>> = BTreeMap::new();
+        for (id, (_, value)) in self.counters_at(window.from_ns) {
+            let values = by_name.entry(self.name_or_id(id)).or_default();
+            values.push((window.from_ns, value));
+        }
         let records = self.all_records(window);
         for (_, record) in records.filter(|(_, record)| record.kind == kind::COUNTER) {
             let values = by_name.entry(self.name_or_id(record.first)).or_default();
@@ -90,6 +95,24 @@ impl Timeline {
             CounterSeries { name, values }
         });
         series.collect()
+    }
+
+    /// What counters had been set to before a moment, by the ids of their names: when, and the value.
+    fn counters_at(&self, at_ns: u64) -> BTreeMap<u64, (u64, i64)> {
+        let before = Window {
+            from_ns: 0,
+            to_ns: at_ns,
+        };
+        let mut last: BTreeMap<u64, (u64, i64)> = BTreeMap::new();
+        let records = self.all_records(before);
+        for (_, record) in records.filter(|(_, record)| record.kind == kind::COUNTER) {
+            let next = (record.at_ns, record.second as i64);
+            let known = last.entry(record.first).or_insert(next);
+            if known.0 <= record.at_ns {
+                *known = next;
+            }
+        }
+        last
     }
 
     /// How often each of the guest's marks was made within a window, by their names.

@@ -16,6 +16,8 @@ use crate::connection::message_name;
 #[derive(Debug, Default)]
 pub(crate) struct RingOrder {
     place: Place,
+    /// The ids that have a name, a bit each.
+    named: [u64; MAX_EVENT_NAMES / 64],
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -145,8 +147,10 @@ impl RingOrder {
 
     fn name<'a>(&mut self, name: EventName<'a>) -> Result<RingPart<'a>, RingOrderError> {
         self.expect_between(EventName::TYPE)?;
-        if name.id as usize >= MAX_EVENT_NAMES {
-            return Err(RingOrderError::Name(name.id));
+        let (word, bit) = (name.id as usize / 64, 1 << (name.id % 64));
+        match self.named.get_mut(word) {
+            Some(named) if *named & bit == 0 => *named |= bit,
+            _ => return Err(RingOrderError::Name(name.id)),
         }
         Ok(RingPart::Name(name))
     }
@@ -343,5 +347,9 @@ mod tests {
         let name = EventName { id: 256, name: "n" };
         let name = accept(&mut RingOrder::default(), &name);
         assert_eq!(name, Err(RingOrderError::Name(256)));
+        let mut order = RingOrder::default();
+        let last = EventName { id: 255, name: "n" };
+        assert_eq!(accept(&mut order, &last), Ok(()));
+        assert_eq!(accept(&mut order, &last), Err(RingOrderError::Name(255)));
     }
 }

@@ -1,0 +1,292 @@
+//! A file's frames, one after the other, and what they add up to.
+
+use std::io::Read;
+
+use unikprof_proto::code::start_flag;
+use unikprof_proto::frame::{self, Frame as WireFrame, Message};
+use unikprof_proto::message::{self, Epoch, EpochEnd, Welcome};
+
+use super::completeness::Completeness;
+use super::epoch::{EpochProgress, Part};
+use super::error::Damage;
+use super::format::{FileEnd, FileHeader, FileWindow};
+use super::rings::Rings;
+use super::stacks::Stacks;
+use super::totals::Totals;
+use crate::agent_info::{AgentInfo, MAX_MAPPINGS, MappingError};
+use crate::frame_reader::{FrameReadError, FrameReader};
+use crate::printable::Printable;
+use crate::profile::{Architecture, Mode, ProfileBuilder, RecordingInfo, Unwind};
+use crate::timeline::{RecordingSpan, RingOrder, Window};
+
+/// What was read so far.
+pub(super) struct Contents {
+    pub(super) client: String,
+    pub(super) created_unix_ns: u64,
+    pub(super) agent: AgentInfo,
+    pub(super) builder: ProfileBuilder,
+    pub(super) totals: Totals,
+    pub(super) info: RecordingInfo,
+    /// What all epochs have in common, once one told it.
+    recording: Option<Settings>,
+    pub(super) epochs: u32,
+    pub(super) gaps: u32,
+    pub(super) progress: EpochProgress,
+    pub(super) stacks: Stacks,
+    /// What the counters of the current epoch say that its stacks hold.
+    pub(super) counted: u64,
+    pub(super) contradictions: Vec<String>,
+    pub(super) rings: Rings,
+    /// Recordings that the file tells of without counts.
+    pub(super) heads: Vec<(RecordingSpan, RecordingInfo)>,
+    /// The recording whose counts these are.
+    pub(super) span: Option<RecordingSpan>,
+    pub(super) asked: Option<Window>,
+    pub(super) end: Option<Completeness>,
+}
+
+/// What makes counts of several epochs ones that can be added up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Settings {
+    recording: u64,
+    period_ns: u64,
+    mode: u32,
+}
+
+impl Contents {
+    /// Reads what comes before the epochs.
+    pub(super) fn begin<R: Read>(frames: &mut FrameReader<R>) -> Result<Contents, Damage> {
+        let header: FileHeader<'_> = expect(frames, "the file's header")?;
+        let (client, created_unix_ns) = (header.client.to_owned(), header.created_unix_ns);
+        let welcome: Welcome<'_> = expect(frames, "a welcome")?;
+        let mappings = welcome.mappings;
+        let mut agent = AgentInfo::new(&welcome);
+        if mappings > MAX_MAPPINGS {
+            return Err(MappingError::TooMany(mappings).into());
+        }
+        for _ in 0..mappings {
+            let mapping: message::Mapping<'_> = expect(frames, "a mapping")?;
+            agent.mappings.add(&mapping)?;
+        }
+        Ok(Contents {
+            client,
+            created_unix_ns,
+            agent,
+            builder: ProfileBuilder::new(),
+            totals: Totals::default(),
+            info: RecordingInfo::default(),
+            recording: None,
+            epochs: 0,
+            gaps: 0,
+            progress: EpochProgress::default(),
+            stacks: Stacks::default(),
+            counted: 0,
+            contradictions: Vec::new(),
+            rings: Rings::default(),
+            heads: Vec::new(),
+            span: None,
+            asked: None,
+            end: None,
+        })
+    }
+
+    /// Reads the epochs and the end.
+    pub(super) fn read_on<R: Read>(&mut self, frames: &mut FrameReader<R>) -> Result<(), Damage> {
+        while let Some(kind) = next(frames)? {
+            let frame = frames.frame();
+            if self.end.is_some() {
+                return Err(Damage::AfterEnd);
+            }
+            if kind == FileEnd::TYPE {
+                let end: FileEnd<'_> = frame::decode(&frame)?;
+                if end.complete && (self.progress.is_open() || self.rings.is_open()) {
+                    return Err(Damage::OutOfPlace {
+                        expected: match self.progress.is_open() {
+                            true => "the end of an epoch",
+                            false => "the end of a ring",
+                        },
+                        found: kind,
+                    });
+                }
+                self.end = Some(if end.complete {
+                    Completeness::Complete
+                } else {
+                    Completeness::Incomplete(Printable(end.reason).to_string())
+                });
+            } else if kind == FileWindow::TYPE {
+                let asked: FileWindow = frame::decode(&frame)?;
+                self.asked = Some(Window {
+                    from_ns: asked.from_ns,
+                    to_ns: asked.to_ns,
+                });
+            } else if self.is_of_rings(kind) {
+                self.rings.accept(&frame, &self.agent, &mut self.builder)?;
+            } else if kind == message::VcpuEpoch::TYPE
+                && self.epochs == 0
+                && !self.progress.is_open()
+            {
+                // What a crashed guest had counted: its rings tell more.
+                let _: message::VcpuEpoch = frame::decode(&frame)?;
+            } else {
+                self.epoch_frame(&frame)?;
+            }
+        }
+        match self.end {
+            Some(_) => Ok(()),
+            None => Err(Damage::NoEnd),
+        }
+    }
+
+    /// Whether a frame of this type is about rings, here.
+    fn is_of_rings(&self, kind: u16) -> bool {
+        let is_free = !self.progress.is_open();
+        is_free && RingOrder::takes(kind) && (kind != message::Nodes::TYPE || self.rings.is_open())
+    }
+
+    fn epoch_frame(&mut self, frame: &WireFrame<'_>) -> Result<(), Damage> {
+        let Contents {
+            progress,
+            stacks,
+            agent,
+            builder,
+            ..
+        } = self;
+        let mut wrong = None;
+        let part = progress.accept(frame, |_, node| {
+            if wrong.is_none() {
+                wrong = stacks.add(node, agent, builder).err();
+            }
+        })?;
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
+        match part {
+            Part::Epoch(epoch) => self.epoch(&epoch),
+            Part::Vcpu(share) => {
+                self.stacks.begin(share.vcpu);
+                let counted = self.totals.add(&share, self.info.mode);
+                self.counted = self.counted.saturating_add(counted);
+                Ok(())
+            }
+            Part::Histogram(histogram) => {
+                self.totals.set_histogram(&histogram);
+                Ok(())
+            }
+            Part::End(end) => {
+                self.epoch_end(&end);
+                Ok(())
+            }
+            Part::Nodes | Part::Repeated | Part::Unknown => Ok(()),
+        }
+    }
+
+    fn epoch(&mut self, epoch: &Epoch<'_>) -> Result<(), Damage> {
+        let span = RecordingSpan {
+            recording: Some(epoch.recording),
+            lane: epoch.lane,
+            window: Window {
+                from_ns: epoch.recording_started_ns,
+                ..Window::ALL
+            },
+        };
+        if epoch.vcpus == 0 {
+            // Nothing was counted: who it is, for the rings' samples.
+            self.heads.push((span, self.info_of(epoch)));
+            return Ok(());
+        }
+        self.span = Some(span);
+        let this = Settings {
+            recording: epoch.recording,
+            period_ns: epoch.period_ns,
+            mode: epoch.mode,
+        };
+        match self.recording {
+            Some(first) if first != this => {
+                return Err(Damage::TwoRecordings {
+                    first: first.recording,
+                    second: this.recording,
+                });
+            }
+            Some(_) => {}
+            None => {
+                self.recording = Some(this);
+                self.info = self.info_of(epoch);
+            }
+        }
+        self.epochs = self.epochs.saturating_add(1);
+        self.gaps = self.gaps.max(epoch.gaps);
+        let info = &mut self.info;
+        let elapsed_ns = epoch.ended_ns.saturating_sub(epoch.started_ns);
+        info.elapsed_ns = info.elapsed_ns.saturating_add(elapsed_ns);
+        info.server_ns = info.server_ns.saturating_add(epoch.server_ns);
+        Ok(())
+    }
+
+    fn info_of(&self, epoch: &Epoch<'_>) -> RecordingInfo {
+        let length_ns = epoch.ended_ns.saturating_sub(epoch.started_ns);
+        RecordingInfo {
+            name: epoch.name.into(),
+            mode: Mode::from_code(epoch.mode),
+            period_ns: epoch.period_ns,
+            depth: epoch.depth,
+            fixed_interval: epoch.flags & start_flag::FIXED_INTERVAL != 0,
+            caller_table: epoch.caller_table,
+            unwind: match epoch.flags & start_flag::UNWIND_TABLE {
+                0 => Unwind::FramePointers,
+                _ => Unwind::Table,
+            },
+            started_unix_ns: epoch
+                .ended_wall_clock_ns
+                .and_then(|ended| ended.checked_sub(length_ns)),
+            late_threshold_ns: epoch.late_threshold_ns,
+            ..self.info_of_agent()
+        }
+    }
+
+    pub(super) fn info_of_agent(&self) -> RecordingInfo {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        RecordingInfo {
+            guest_name: text(&self.agent.guest_name),
+            guest_id: text(&self.agent.guest_id),
+            agent_version: self.agent.agent_version.clone(),
+            architecture: Architecture::from_name(&self.agent.architecture),
+            ..RecordingInfo::default()
+        }
+    }
+
+    fn epoch_end(&mut self, end: &EpochEnd) {
+        let progress = std::mem::take(&mut self.progress);
+        let counted = std::mem::take(&mut self.counted);
+        let found = progress.samples();
+        // A hostile file must not fill the screen.
+        const MOST: usize = 32;
+        if (found != end.samples || found != counted) && self.contradictions.len() < MOST {
+            self.contradictions.push(format!(
+                "the counts of epoch {} do not add up: its stacks hold {found}, its end says {}, \
+                 its counters {counted}",
+                end.epoch, end.samples
+            ));
+        }
+    }
+}
+
+/// Goes to the next frame.
+fn next<R: Read>(frames: &mut FrameReader<R>) -> Result<Option<u16>, Damage> {
+    frames.advance().map_err(|error| match error {
+        FrameReadError::Io(error) => Damage::Io(error),
+        FrameReadError::Frame(error) => Damage::Frame(error),
+        FrameReadError::Cut(_) => Damage::Cut,
+    })
+}
+
+/// The next frame, which must be this message.
+fn expect<'a, R: Read, M: Message<'a>>(
+    frames: &'a mut FrameReader<R>,
+    expected: &'static str,
+) -> Result<M, Damage> {
+    match next(frames)? {
+        None => Err(Damage::NoEnd),
+        Some(found) if found == M::TYPE => Ok(frame::decode(&frames.frame())?),
+        Some(found) => Err(Damage::OutOfPlace { expected, found }),
+    }
+}

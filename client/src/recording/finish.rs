@@ -1,0 +1,136 @@
+//! From what was read of a file to a recording, with what is to be known of it.
+
+use super::completeness::Completeness;
+use super::contents::Contents;
+use super::error::Damage;
+use super::reader::Recording;
+use crate::profile::RecordingInfo;
+use crate::timeline::{RecordingSpan, Timeline, Window};
+
+impl Contents {
+    /// The recording; `damage` is what ended the reading before the file's end.
+    pub(super) fn finish(mut self, damage: Option<String>) -> Recording {
+        let cut_epoch = self.progress.is_open();
+        let completeness = match (damage, self.end.take()) {
+            (Some(damage), _) => Completeness::Salvaged(damage),
+            (None, Some(end)) => end,
+            // `read_on` calls a missing end damage.
+            (None, None) => Completeness::Salvaged(Damage::NoEnd.to_string()),
+        };
+        let mut warnings = Vec::new();
+        if let Completeness::Incomplete(reason) | Completeness::Salvaged(reason) = &completeness {
+            warnings.push(format!("the recording is incomplete: {reason}"));
+        }
+        if cut_epoch {
+            warnings.push(format!(
+                "the last epoch is cut: its stacks hold {} {}, of at least {} that its counters tell of",
+                self.progress.samples(),
+                self.info.mode.unit(),
+                self.counted
+            ));
+        }
+        let is_ring_cut = self.rings.is_open();
+        if is_ring_cut {
+            warnings.push(
+                "the ring of a vCPU is cut: its newest records or its stacks are missing".into(),
+            );
+        }
+        let mut timeline = std::mem::take(&mut self.rings).finish(&mut self.builder);
+        let mut span = self.span;
+        if let Some(timeline) = &mut timeline {
+            for known in self.heads.iter().map(|(span, _)| *span).chain(span) {
+                timeline.know(known);
+            }
+            // Its end, where the rings tell it.
+            span = match span.and_then(|span| span.recording) {
+                Some(id) => timeline.recording(id),
+                None => timeline.busiest(),
+            };
+        }
+        if self.epochs == 0 {
+            match (&timeline, span) {
+                (Some(timeline), Some(span)) => {
+                    self.info = self.info_of_span(&span);
+                    warnings.extend(about_rings_alone(timeline, &span));
+                }
+                _ => warnings.push("the file holds no samples at all".into()),
+            }
+        }
+        if self.gaps > 0 {
+            warnings.push(format!(
+                "the guest was suspended and resumed {} times; what happened in between was not sampled",
+                self.gaps
+            ));
+        }
+        let (vcpus, of_totals) = self.totals.finish(self.info.mode, self.info.period_ns);
+        self.contradictions.extend(of_totals);
+        warnings.extend(self.contradictions.iter().cloned());
+        self.info.warnings = warnings;
+        for mapping in self.agent.mappings.iter() {
+            self.builder.add_mapping(mapping.clone());
+        }
+        for stats in vcpus {
+            self.builder.add_vcpu(stats);
+        }
+        self.builder.set_recording(self.info);
+        let mut profile = self.builder.finish();
+        if self.epochs == 0
+            && let Some((timeline, span)) = timeline.as_ref().zip(span)
+        {
+            profile = timeline.profile(&profile, &span, Window::ALL, None);
+        }
+        Recording {
+            profile,
+            agent: self.agent,
+            client: self.client,
+            created_unix_ns: self.created_unix_ns,
+            epochs: self.epochs,
+            completeness,
+            gaps: self.gaps,
+            contradictions: self.contradictions,
+            timeline,
+            span,
+            asked: self.asked,
+        }
+    }
+
+    /// What is known of a recording that the rings alone tell of.
+    fn info_of_span(&self, span: &RecordingSpan) -> RecordingInfo {
+        let same = |(known, _): &&(RecordingSpan, _)| known.recording == span.recording;
+        match self.heads.iter().find(same) {
+            Some((_, info)) => info.clone(),
+            None => RecordingInfo {
+                name: name_of(span),
+                ..self.info_of_agent()
+            },
+        }
+    }
+}
+
+/// A recording without a name.
+fn name_of(span: &RecordingSpan) -> String {
+    match span.recording {
+        Some(id) => format!("recording {id}"),
+        None => format!("lane {}", span.lane),
+    }
+}
+
+fn about_rings_alone(timeline: &Timeline, span: &RecordingSpan) -> Vec<String> {
+    let mut warnings = vec![
+        "the file holds no counts: all it shows is what was still in the guest's rings".to_owned(),
+    ];
+    let all = timeline.recordings();
+    let others: Vec<String> = all
+        .iter()
+        .filter(|other| *other != span)
+        .map(name_of)
+        .collect();
+    if !others.is_empty() {
+        warnings.push(format!(
+            "the rings hold other recordings as well: {}; this is {}, which has the most samples",
+            others.join(", "),
+            name_of(span)
+        ));
+    }
+    warnings
+}
