@@ -3,9 +3,9 @@
 
 mod peer;
 
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
+use peer::program::connect;
 use peer::{Peer, Script};
 use unikprof_proto::code::{message_type as types, refusal};
 
@@ -17,28 +17,6 @@ fn three() -> Script {
         ends_by_itself: false,
         ..Script::default()
     }
-}
-
-/// Runs `connect`, demands this exit code, and answers stdout and stderr.
-#[track_caller]
-fn connect(code: i32, peer: &Peer, words: &[&str], folder: &Path) -> (String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_unikprof-client"))
-        .args(["connect", &peer.address.to_string()])
-        .args(words)
-        .current_dir(folder)
-        .env_remove("UNIKPROF_KEY_FILE")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let stdout = String::from_utf8(output.stdout).unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(
-        output.status.code(),
-        Some(code),
-        "{words:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}"
-    );
-    assert!(!stderr.contains("panicked"), "{stderr}");
-    (stdout, stderr)
 }
 
 #[test]

@@ -6,40 +6,21 @@ mod peer;
 
 use std::path::Path;
 
-use peer::Script;
+use peer::ring::{self, record};
+use peer::{Script, encode};
 use unikprof_client::recording::{Reading, Recording, RecordingError};
 use unikprof_client::report::{Format, Report, ReportOptions, TimelineView};
 use unikprof_client::symbols::Symbolizer;
 use unikprof_client::timeline::Window;
 use unikprof_proto::file::{BlockHead, FileEnd, FileHeader, preamble};
-use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
-use unikprof_proto::message::{
-    Epoch, EpochEnd, EventName, EventNamesEnd, Nodes, RingEnd, RingHead, RingRun, StacksEnd,
-};
-use unikprof_proto::nodes::{self, Node};
-use unikprof_proto::ring::{Encoder, Record, kind, outcome};
+use unikprof_proto::message::{Epoch, EpochEnd, RingHead};
+use unikprof_proto::ring::{kind, outcome};
 
 const SECOND: u64 = 1_000_000_000;
 
-fn frame<'m, M: Message<'m>>(message: &M) -> Vec<u8> {
-    let mut buffer = vec![0; HEADER + MAX_BODY];
-    let length = frame::encode(message, &mut buffer).unwrap();
-    buffer.truncate(length);
-    buffer
-}
-
-fn record(kind: u8, at_ns: u64, first: u64, second: u64) -> Record {
-    Record {
-        kind,
-        at_ns,
-        first,
-        second,
-    }
-}
-
 /// Three seconds on vCPU 0 from position `oldest` on: ten samples a second, in the second second of another
 /// stack and inside a span.
-fn ring(oldest: u64) -> Vec<u8> {
+fn rings(oldest: u64) -> Vec<u8> {
     let mut records = vec![record(kind::BEGAN, 10 * SECOND, 4, 0)];
     for tick in 0..30 {
         let at_ns = 10 * SECOND + tick * SECOND / 10 + 1;
@@ -56,61 +37,13 @@ fn ring(oldest: u64) -> Vec<u8> {
         }
     }
     records.push(record(kind::NO_SAMPLE, 12 * SECOND + 5, outcome::LOST, 1));
-    let mut payload = vec![0; MAX_BODY - 64];
-    let mut encoder = Encoder::new(0, &mut payload);
-    records.iter().for_each(|record| encoder.push(*record));
-    let length = encoder.finish();
-    let mut stacks = [0; 64];
-    let mut encoder = nodes::Encoder::new(1, &mut stacks);
-    for frames in [&[0x150_u32, 0x110][..], &[0x170, 0x110]] {
-        encoder.push(Node {
-            parent: 0,
-            frames,
-            count: 0,
-        });
-    }
-    let nodes_length = encoder.finish();
-    let next = oldest + records.len() as u64;
-    [
-        frame(&RingHead {
-            vcpu: 0,
-            capacity: 1_000,
-            oldest,
-            next,
-            now_ns: 13 * SECOND,
-            wall_clock_ns: Some(1_700_000_013 * SECOND),
-        }),
-        frame(&RingRun {
-            vcpu: 0,
-            first: oldest,
-            count: records.len() as u32,
-            base_ns: 0,
-            payload: &payload[..length],
-        }),
-        frame(&RingEnd {
-            vcpu: 0,
-            next,
-            lost: 0,
-        }),
-        frame(&Nodes {
-            epoch: 0,
-            vcpu: 0,
-            first: 1,
-            count: 2,
-            payload: &stacks[..nodes_length],
-        }),
-        frame(&StacksEnd { vcpu: 0, nodes: 2 }),
-    ]
-    .concat()
-}
-
-fn names() -> Vec<u8> {
-    let name = |id, name| frame(&EventName { id, name });
-    let end = EventNamesEnd {
-        names: 2,
-        refused: 0,
+    let head = RingHead {
+        now_ns: 13 * SECOND,
+        wall_clock_ns: Some(1_700_000_013 * SECOND),
+        ..ring::head(0, oldest, records.len() as u64)
     };
-    [name(0, "batch"), name(1, "depth"), frame(&end)].concat()
+    let stacks = ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]]);
+    [ring::records(&head, &records), stacks].concat()
 }
 
 /// What a crashed guest left: rings, and who the recording is.
@@ -140,16 +73,16 @@ fn crash(oldest: u64, heads: bool) -> Vec<u8> {
     };
     [
         preamble(1).to_vec(),
-        frame(&FileHeader {
+        encode(&FileHeader {
             client: "agent",
             created_unix_ns: 1,
         }),
         peer::welcome(&Script::default(), 1_000).concat(),
-        if heads { frame(&head) } else { Vec::new() },
-        if heads { frame(&end) } else { Vec::new() },
-        names(),
-        ring(oldest),
-        frame(&FileEnd {
+        if heads { encode(&head) } else { Vec::new() },
+        if heads { encode(&end) } else { Vec::new() },
+        ring::names(&["batch", "depth"], 0),
+        rings(oldest),
+        encode(&FileEnd {
             complete: true,
             reason: "",
         }),

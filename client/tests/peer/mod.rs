@@ -1,7 +1,10 @@
 //! A scripted agent: follows the protocol, except where a test wants it not to.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+mod frames;
 pub mod keyed;
+pub mod program;
+pub mod ring;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,12 +13,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use unikprof_proto::caller_table::{Row, checksum, decode_run};
-use unikprof_proto::code::{message_type as types, mode, refusal, state};
-use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
-use unikprof_proto::message::*;
-use unikprof_proto::nodes::{Encoder, Node};
+use unikprof_proto::code::{message_type as types, mode, refusal};
+use unikprof_proto::frame::{self, Message};
+use unikprof_proto::message::{Ring as RingRequest, *};
 use unikprof_proto::preamble::{self, Preamble};
 
+pub use frames::{encode, epoch, recording_status, status, welcome};
 use keyed::{Keyed, Seal};
 
 /// A stack node: its parent, its frame codes leaf first, its count.
@@ -71,6 +74,23 @@ pub struct Script {
     pub waiting: u32,
     /// Connections that were refused or cut.
     pub peers: Peers,
+    /// What happened when; without it the agent keeps counts alone.
+    pub ring: Option<Ring>,
+    /// What the first recording asked for at its start: how far back, and how many bytes.
+    pub keeps: (u64, u64),
+}
+
+/// Answers about rings, as bytes, so that they may be anything.
+#[derive(Clone, Default)]
+pub struct Ring {
+    /// The names of events and their end.
+    pub names: Vec<u8>,
+    /// The ring's records, by vCPU: from its head to its end.
+    pub records: Vec<Vec<u8>>,
+    /// The stacks that these name, by vCPU.
+    pub stacks: Vec<Vec<u8>>,
+    /// After this many bytes of records the connection is closed.
+    pub closes_after: Option<usize>,
 }
 
 impl Default for Script {
@@ -109,6 +129,8 @@ impl Default for Script {
             is_empty: false,
             waiting: 0,
             peers: Peers::default(),
+            ring: None,
+            keeps: (0, 0),
         }
     }
 }
@@ -125,6 +147,7 @@ pub struct Peer {
     log: Arc<Mutex<Vec<String>>>,
     tables: Arc<Mutex<Vec<Vec<Row>>>>,
     starts: Arc<Mutex<Vec<Asked>>>,
+    asked_rings: Arc<Mutex<Vec<RingRequest>>>,
 }
 
 /// What a start asked for.
@@ -148,6 +171,8 @@ impl Peer {
         let tables = Arc::new(Mutex::new(Vec::new()));
         let starts = Arc::new(Mutex::new(Vec::new()));
         let (kept_tables, kept_starts) = (Arc::clone(&tables), Arc::clone(&starts));
+        let asked_rings = Arc::default();
+        let kept_rings = Arc::clone(&asked_rings);
         thread::spawn(move || {
             let mut guest = Guest {
                 older: script.older_epoch,
@@ -159,6 +184,7 @@ impl Peer {
                 log: shared,
                 tables: kept_tables,
                 starts: kept_starts,
+                asked_rings: kept_rings,
             };
             for (number, stream) in listener.incoming().enumerate() {
                 // A broken conversation is what many tests want.
@@ -170,6 +196,7 @@ impl Peer {
             log,
             tables,
             starts,
+            asked_rings,
         }
     }
 
@@ -187,7 +214,13 @@ impl Peer {
             log: Arc::default(),
             tables: Arc::default(),
             starts: Arc::default(),
+            asked_rings: Arc::default(),
         }
+    }
+
+    /// Which records were asked for.
+    pub fn asked_rings(&self) -> Vec<RingRequest> {
+        self.asked_rings.lock().unwrap().clone()
     }
 
     /// What the agent was asked so far, a word each.
@@ -232,6 +265,7 @@ struct Guest {
     log: Arc<Mutex<Vec<String>>>,
     tables: Arc<Mutex<Vec<Vec<Row>>>>,
     starts: Arc<Mutex<Vec<Asked>>>,
+    asked_rings: Arc<Mutex<Vec<RingRequest>>>,
 }
 
 const RECORDING: u64 = 3;
@@ -414,6 +448,8 @@ impl Guest {
                         name,
                         epochs: self.script.waiting,
                         first_epoch: NEWER,
+                        max_age_ns: self.script.keeps.0,
+                        max_bytes: self.script.keeps.1,
                         ..recording_status(self.script.ends_by_itself)
                     })?;
                 }
@@ -463,6 +499,29 @@ impl Guest {
                 self.acknowledged.push(epoch);
                 self.older = false;
                 line.send(&Acknowledged { epoch })
+            }
+            types::RING => {
+                let request: RingRequest = frame::decode(&frame).unwrap();
+                self.note(&format!("ring {}", request.vcpu));
+                self.asked_rings.lock().unwrap().push(request);
+                let ring = self.script.ring.clone().unwrap();
+                let records = &ring.records[request.vcpu as usize];
+                match ring.closes_after {
+                    Some(length) => {
+                        line.write(&records[..length])?;
+                        Err(std::io::ErrorKind::ConnectionAborted.into())
+                    }
+                    None => line.write(records),
+                }
+            }
+            types::STACKS => {
+                let request: Stacks = frame::decode(&frame).unwrap();
+                let ring = self.script.ring.clone().unwrap();
+                line.write(&ring.stacks[request.vcpu as usize])
+            }
+            types::EVENT_NAMES => {
+                let ring = self.script.ring.clone().unwrap();
+                line.write(&ring.names)
             }
             other => panic!("the client sent a message of type {other:#06x}"),
         }
@@ -525,199 +584,4 @@ impl Line {
         }
         Ok(())
     }
-}
-
-pub fn encode<'m, M: Message<'m>>(message: &M) -> Vec<u8> {
-    let mut buffer = vec![0; HEADER + MAX_BODY];
-    let length = frame::encode(message, &mut buffer).unwrap();
-    buffer.truncate(length);
-    buffer
-}
-
-/// The welcome and its mappings, a frame each.
-pub fn welcome(script: &Script, monotonic_ns: u64) -> Vec<Vec<u8>> {
-    vec![
-        encode(&Welcome {
-            agent_version: "0.1.0",
-            architecture: "x86_64",
-            platform: "xen",
-            guest_name: Some(script.guest_name),
-            guest_id: Some("6ecdf4f5-6a1b-4d2c-9d0c-0123456789ab"),
-            vcpus: script.vcpus.len() as u32,
-            mappings: 1,
-            monotonic_ns,
-            wall_clock_ns: Some(1_700_000_000_000_000_000),
-            capabilities: 1,
-            min_period_ns: 10_000,
-            max_period_ns: 10_000_000_000,
-            max_depth: 128,
-            max_request: MAX_REQUEST,
-            memory_bytes: 1 << 20,
-            nodes_per_vcpu: 4096,
-            caller_rows: script.caller_rows,
-            caller_table: script.caller_table,
-            role: script.keyed.as_ref().map_or(0, |keyed| keyed.role),
-        }),
-        encode(&Mapping {
-            start: script.mapping.0,
-            end: script.mapping.1,
-            file_offset: script.mapping.2,
-            code_base: 0x100,
-            build_id: script.mapping.3,
-            path: "/boot/guest.elf",
-        }),
-    ]
-}
-
-pub fn status() -> Status {
-    Status {
-        recordings: 0,
-        max_recordings: 4,
-        now_ns: 2_000,
-        nodes_used: 1,
-        nodes_capacity: 8192,
-        ring_capacity: 0,
-        sessions: 1,
-        peers: Peers::default(),
-        server_ns: 12,
-        server_longest_ns: 5,
-    }
-}
-
-pub fn recording_status(finished: bool) -> RecordingStatus<'static> {
-    RecordingStatus {
-        recording: RECORDING,
-        lane: 0,
-        name: "default",
-        state: if finished {
-            state::FINISHED
-        } else {
-            state::RECORDING
-        },
-        mode: 0,
-        period_ns: 1_003_009,
-        depth: 128,
-        flags: 0,
-        started_ns: 1_000,
-        duration_ns: if finished { 1_000 } else { 0 },
-        max_age_ns: 0,
-        max_bytes: 0,
-        counters: Counters::default(),
-        first_epoch: 0,
-        epochs: 0,
-    }
-}
-
-/// The frames of an epoch, from this vCPU and node on. An older epoch holds nothing.
-pub fn epoch(script: &Script, number: u64, vcpu: u32, node: u32) -> Vec<Vec<u8>> {
-    let empty: Vec<Vec<StackNode>> = script.vcpus.iter().map(|_| Vec::new()).collect();
-    let vcpus = if number == OLDER {
-        &empty
-    } else {
-        &script.vcpus
-    };
-    let samples = |nodes: &[StackNode]| nodes.iter().map(|(_, _, count)| count).sum::<u64>();
-    let mut frames = vec![encode(&Epoch {
-        epoch: number,
-        recording: RECORDING,
-        lane: 0,
-        name: "default",
-        mode: script.mode,
-        flags: script.epoch_flags,
-        period_ns: 1_000,
-        depth: 128,
-        late_threshold_ns: 500,
-        recording_started_ns: 1_000,
-        started_ns: 1_000,
-        ended_ns: 51_000,
-        ended_wall_clock_ns: Some(1_700_000_000_000_051_000),
-        gaps: 0,
-        server_ns: 77,
-        vcpus: vcpus.len() as u32,
-        caller_table: None,
-    })];
-    for (at, nodes) in vcpus.iter().enumerate().skip(vcpu as usize) {
-        let first = if at as u32 == vcpu { node.max(1) } else { 1 };
-        frames.extend(vcpu_frames(script, number, at as u32, nodes, first));
-    }
-    frames.push(encode(&EpochEnd {
-        epoch: number,
-        samples: vcpus.iter().map(|nodes| samples(nodes)).sum::<u64>() + script.extra_samples,
-    }));
-    frames
-}
-
-fn vcpu_frames(
-    script: &Script,
-    epoch: u64,
-    vcpu: u32,
-    nodes: &[StackNode],
-    first: u32,
-) -> Vec<Vec<u8>> {
-    let counted: u64 = nodes.iter().map(|(_, _, count)| count).sum();
-    let (recorded, blocked) = match script.mode {
-        mode::OFF_CPU => (0, counted),
-        _ => (counted, 0),
-    };
-    let start = Snapshot {
-        at_ns: 1_000,
-        cycles: 3_000,
-        ..Snapshot::default()
-    };
-    let end = Snapshot {
-        at_ns: 51_000,
-        cycles: 153_000,
-        running_ns: 20_000,
-        blocked_ns: 0,
-        runstate: None,
-        counters: Counters {
-            ticks: recorded + 2,
-            recorded,
-            by_frame_pointer: recorded,
-            blocks: blocked.min(1),
-            blocked,
-            idle: 2,
-            early: 9,
-            ..Counters::default()
-        },
-        tick_cycles: 300,
-    };
-    let mut frames = vec![
-        encode(&VcpuEpoch {
-            epoch,
-            vcpu,
-            start,
-            end,
-            nodes: nodes.len() as u32,
-        }),
-        encode(&Histogram {
-            epoch,
-            vcpu,
-            kind: 0,
-            max: 12,
-            buckets: &[4, 98, 8, 1, 10, 1],
-        }),
-    ];
-    let rest = nodes.iter().enumerate().skip(first as usize - 1);
-    for run in rest.collect::<Vec<_>>().chunks(script.nodes_per_frame) {
-        let first = run[0].0 as u32 + 1;
-        let mut payload = vec![0; MAX_BODY - 64];
-        let mut encoder = Encoder::new(first, &mut payload);
-        for (_, (parent, frames, count)) in run {
-            encoder.push(Node {
-                parent: *parent,
-                frames,
-                count: *count,
-            });
-        }
-        let length = encoder.finish();
-        frames.push(encode(&Nodes {
-            epoch,
-            vcpu,
-            first,
-            count: run.len() as u32,
-            payload: &payload[..length],
-        }));
-    }
-    frames
 }

@@ -1,0 +1,34 @@
+//! The client's program, run as a user would.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::Peer;
+
+/// Runs `connect PEER WORDS`, demands this exit code, and answers stdout and stderr.
+#[track_caller]
+pub fn connect(code: i32, peer: &Peer, words: &[&str], folder: &Path) -> (String, String) {
+    let address = peer.address.to_string();
+    run(code, &[&["connect", &address], words].concat(), folder)
+}
+
+/// The same without a peer.
+#[track_caller]
+pub fn run(code: i32, words: &[&str], folder: &Path) -> (String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_unikprof-client"))
+        .args(words)
+        .current_dir(folder)
+        .env_remove("UNIKPROF_KEY_FILE")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{words:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}"
+    );
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    (stdout, stderr)
+}

@@ -1,0 +1,103 @@
+//! What happened when, as frames.
+
+use unikprof_proto::frame::MAX_BODY;
+use unikprof_proto::message::{
+    EventName, EventNamesEnd, Nodes, RingEnd, RingHead, RingRun, StacksEnd,
+};
+use unikprof_proto::nodes::{self, Node};
+use unikprof_proto::ring::{Encoder, Record};
+
+use super::encode;
+
+pub fn record(kind: u8, at_ns: u64, first: u64, second: u64) -> Record {
+    Record {
+        kind,
+        at_ns,
+        first,
+        second,
+    }
+}
+
+/// The head of a ring that holds so many records from position `oldest` on.
+pub fn head(vcpu: u32, oldest: u64, count: u64) -> RingHead {
+    RingHead {
+        vcpu,
+        capacity: 1_000,
+        oldest,
+        next: oldest.saturating_add(count),
+        now_ns: 2_000,
+        wall_clock_ns: None,
+    }
+}
+
+/// A run of records from a position on.
+pub fn run(vcpu: u32, first: u64, records: &[Record]) -> Vec<u8> {
+    let mut payload = vec![0; MAX_BODY - 64];
+    let mut encoder = Encoder::new(0, &mut payload);
+    records.iter().for_each(|record| encoder.push(*record));
+    let length = encoder.finish();
+    encode(&RingRun {
+        vcpu,
+        first,
+        count: records.len() as u32,
+        base_ns: 0,
+        payload: &payload[..length],
+    })
+}
+
+pub fn end(vcpu: u32, next: u64) -> Vec<u8> {
+    encode(&RingEnd {
+        vcpu,
+        next,
+        lost: 0,
+    })
+}
+
+/// Records from the head to the end.
+pub fn records(head: &RingHead, records: &[Record]) -> Vec<u8> {
+    let run = run(head.vcpu, head.oldest, records);
+    [encode(head), run, end(head.vcpu, head.next)].concat()
+}
+
+/// Stacks of one node each, and their end.
+pub fn stacks(vcpu: u32, stacks: &[&[u32]]) -> Vec<u8> {
+    let mut payload = [0; 512];
+    let mut encoder = nodes::Encoder::new(1, &mut payload);
+    for frames in stacks {
+        encoder.push(Node {
+            parent: 0,
+            frames,
+            count: 0,
+        });
+    }
+    let length = encoder.finish();
+    let count = stacks.len() as u32;
+    [
+        encode(&Nodes {
+            epoch: 0,
+            vcpu,
+            first: 1,
+            count,
+            payload: &payload[..length],
+        }),
+        encode(&StacksEnd { vcpu, nodes: count }),
+    ]
+    .concat()
+}
+
+/// Names of events from id 0 on, and how many were refused.
+pub fn names(names: &[&str], refused: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (id, name) in names.iter().enumerate() {
+        bytes.extend(encode(&EventName {
+            id: id as u32,
+            name,
+        }));
+    }
+    let end = EventNamesEnd {
+        names: names.len() as u32,
+        refused,
+    };
+    bytes.extend(encode(&end));
+    bytes
+}
