@@ -86,10 +86,10 @@ pub enum RecordError {
     #[error("the agent broke the protocol while sending what happened when: {0}")]
     Ring(#[from] RingOrderError),
     /// A ring that does not end.
-    #[error("the agent broke the protocol: the ring of vCPU {vcpu} has more than {most} bytes")]
+    #[error(
+        "the agent broke the protocol: what it says of a ring has more than {most} bytes and does not end"
+    )]
     EndlessRing {
-        /// The vCPU.
-        vcpu: u32,
         /// The most that is taken.
         most: usize,
     },

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use unikprof_proto::message::{EventNames, Ring as RingRequest};
 use unikprof_proto::ring;
 
-use super::rings::receive;
+use super::rings::{Answer, receive};
 use super::session::{Attempt, Session};
 use super::{Observer, RecordError};
 use crate::connection::Connection;
@@ -112,40 +112,33 @@ fn records(connection: &mut Connection, request: &RingRequest) -> Result<(Ring, 
         ..Ring::default()
     };
     let (mut order, mut next) = (RingOrder::default(), 0);
-    receive(
-        connection,
-        &mut order,
-        request.vcpu,
-        &mut Vec::new(),
-        |part| {
-            match part {
-                RingPart::Head(head) => {
-                    ring.evicted = head.oldest;
-                    ring.read_at_ns = head.now_ns;
-                    ring.read_at_unix_ns = head.wall_clock_ns;
-                }
-                RingPart::Run(run) => {
-                    let push = |record| ring.records.push(record);
-                    // Checked as it was received.
-                    let _ = ring::decode(run.base_ns, run.count, run.payload, push);
-                }
-                RingPart::End(end) => next = end.next,
-                _ => {}
-            }
-            matches!(part, RingPart::End(_))
-        },
-    )?;
+    let bytes = &mut Vec::new();
+    let answer = Answer::Records(request.vcpu);
+    receive(connection, &mut order, answer, bytes, |part| match part {
+        RingPart::Head(head) => {
+            ring.evicted = head.oldest;
+            ring.read_at_ns = head.now_ns;
+            ring.read_at_unix_ns = head.wall_clock_ns;
+        }
+        RingPart::Run(run) => {
+            // Checked as it was received.
+            let push = |record| ring.records.push(record);
+            let _ = ring::decode(run.base_ns, run.count, run.payload, push);
+        }
+        RingPart::End(end) => next = end.next,
+        _ => {}
+    })?;
     Ok((ring, next))
 }
 
 fn names(connection: &mut Connection) -> Result<BTreeMap<u32, String>, Attempt> {
     connection.send(&EventNames { first: 0 }, DOING)?;
     let (mut order, mut names) = (RingOrder::default(), BTreeMap::new());
-    receive(connection, &mut order, 0, &mut Vec::new(), |part| {
+    let bytes = &mut Vec::new();
+    receive(connection, &mut order, Answer::Names, bytes, |part| {
         if let RingPart::Name(name) = part {
             names.insert(name.id, name.name.to_owned());
         }
-        matches!(part, RingPart::NamesEnd(_))
     })?;
     Ok(names)
 }

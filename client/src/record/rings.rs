@@ -126,9 +126,7 @@ impl Session {
             connection.send(&EventNames { first: 0 }, DOING)?;
             let mut bytes = Vec::new();
             let mut order = RingOrder::default();
-            receive(connection, &mut order, 0, &mut bytes, |part| {
-                matches!(part, RingPart::NamesEnd(_))
-            })?;
+            receive(connection, &mut order, Answer::Names, &mut bytes, |_| ())?;
             Ok(bytes)
         })?;
         keep(&names)?;
@@ -148,14 +146,12 @@ impl Session {
                     since_ns: wanted.since_ns,
                 };
                 connection.send(&request, DOING)?;
-                receive(connection, &mut order, vcpu, &mut bytes, |part| {
-                    matches!(part, RingPart::End(_))
-                })?;
+                let answer = Answer::Records(vcpu);
+                receive(connection, &mut order, answer, &mut bytes, |_| ())?;
                 // After the records: every stack that they name is there by now.
                 connection.send(&Stacks { vcpu, node: 1 }, DOING)?;
-                receive(connection, &mut order, vcpu, &mut bytes, |part| {
-                    matches!(part, RingPart::StacksEnd)
-                })?;
+                let answer = Answer::Stacks;
+                receive(connection, &mut order, answer, &mut bytes, |_| ())?;
                 Ok(bytes)
             })?;
             keep(&ring)?;
@@ -173,55 +169,96 @@ fn head_of_ring(connection: &mut Connection, vcpu: u32) -> Result<RingHead, Atte
     };
     connection.send(&request, DOING)?;
     let (mut order, mut found) = (RingOrder::default(), None);
-    receive(connection, &mut order, vcpu, &mut Vec::new(), |part| {
-        if let RingPart::Head(head) = part {
-            found = Some(*head);
-        }
-        matches!(part, RingPart::End(_))
-    })?;
+    let bytes = &mut Vec::new();
+    receive(
+        connection,
+        &mut order,
+        Answer::Records(vcpu),
+        bytes,
+        |part| {
+            if let RingPart::Head(head) = part {
+                found = Some(*head);
+            }
+        },
+    )?;
     // The order lets no end come before its head.
     found.ok_or(Attempt::Failed(RecordError::NoRing))
 }
 
-/// Receives frames in their order up to the one that `is_last`, and keeps them as they came.
+/// What a request is answered by.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Answer {
+    /// Names of events, and their end.
+    Names,
+    /// The head, the records and the end of a vCPU's ring.
+    Records(u32),
+    /// Stacks, and their end.
+    Stacks,
+}
+
+/// Receives an answer, and keeps its frames as they came.
 pub(super) fn receive(
     connection: &mut Connection,
     order: &mut RingOrder,
-    vcpu: u32,
+    answer: Answer,
     bytes: &mut Vec<u8>,
-    mut is_last: impl FnMut(&RingPart<'_>) -> bool,
+    mut visit: impl FnMut(&RingPart<'_>),
 ) -> Result<(), Attempt> {
-    let failed = |error| Attempt::Failed(error);
+    let failed = |error: RingOrderError| Attempt::Failed(error.into());
     loop {
         let frame: Frame<'_> = connection.receive(DOING)?;
         // Of a type that this client does not know.
         if !RingOrder::takes(frame.kind) && !crate::connection::is_known(frame.kind) {
             continue;
         }
-        let part = order.accept(&frame).map_err(|e| failed(e.into()))?;
-        check(&part, vcpu).map_err(|e| failed(e.into()))?;
-        let ended = is_last(&part);
+        let part = order.accept(&frame).map_err(failed)?;
+        answer.check(&part, frame.kind).map_err(failed)?;
+        visit(&part);
+        let has_ended = matches!(
+            part,
+            RingPart::NamesEnd(_) | RingPart::End(_) | RingPart::StacksEnd
+        );
         let received = connection.received();
         if bytes.len() + received.len() > MOST_BYTES {
-            let most = MOST_BYTES;
-            return Err(failed(RecordError::EndlessRing { vcpu, most }));
+            return Err(Attempt::Failed(RecordError::EndlessRing {
+                most: MOST_BYTES,
+            }));
         }
         bytes.extend_from_slice(received);
-        if ended {
+        if has_ended {
             return Ok(());
         }
     }
 }
 
-/// Checks what a reader of the file would refuse: there is nobody to ask again by then.
-fn check(part: &RingPart<'_>, vcpu: u32) -> Result<(), RingOrderError> {
-    match part {
-        RingPart::Head(head) if head.vcpu != vcpu => Err(RingOrderError::OtherVcpu {
-            expected: vcpu,
-            found: head.vcpu,
-        }),
-        RingPart::Run(run) => Ok(ring::decode(run.base_ns, run.count, run.payload, |_| ())?),
-        RingPart::Nodes(run) => Ok(nodes::decode(run.first, run.count, run.payload, |_, _| ())?),
-        _ => Ok(()),
+impl Answer {
+    /// Checks what a reader of the file would refuse: there is nobody to ask again by then.
+    fn check(self, part: &RingPart<'_>, kind: u16) -> Result<(), RingOrderError> {
+        match (self, part) {
+            (Answer::Names, RingPart::Name(_) | RingPart::NamesEnd(_))
+            | (Answer::Records(_), RingPart::End(_))
+            | (Answer::Stacks, RingPart::StacksEnd) => Ok(()),
+            (Answer::Records(vcpu), RingPart::Head(head)) if head.vcpu != vcpu => {
+                Err(RingOrderError::OtherVcpu {
+                    expected: vcpu,
+                    found: head.vcpu,
+                })
+            }
+            (Answer::Records(_), RingPart::Head(_)) => Ok(()),
+            (Answer::Records(_), RingPart::Run(run)) => {
+                Ok(ring::decode(run.base_ns, run.count, run.payload, |_| ())?)
+            }
+            (Answer::Stacks, RingPart::Nodes(run)) => {
+                Ok(nodes::decode(run.first, run.count, run.payload, |_, _| ())?)
+            }
+            _ => Err(RingOrderError::OutOfPlace {
+                expected: match self {
+                    Answer::Names => "names of events, or their end",
+                    Answer::Records(_) => "records of a ring, or their end",
+                    Answer::Stacks => "the stacks of a ring, or their end",
+                },
+                found: kind,
+            }),
+        }
     }
 }

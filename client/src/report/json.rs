@@ -46,8 +46,9 @@
 //!     "name": "request", "count": 9, "total_ns": 90, "p50_ns": 10, "p99_ns": 10, "max_ns": 10,
 //!     "unfinished": 0, "cut": 0, "moved": 0
 //!   }],
-//!   "values": [{ "name": "queue depth", "min": 0, "max": 7, "last": 3 }],
+//!   "values": [{ "name": "queue depth", "min": 0, "max": 7, "last": 3, "means": [null, 0.5, 3.0] }],
 //!   "marks": [{ "name": "flush", "count": 2 }],
+//!   "refused_names": 0,
 //!   "seconds": [{
 //!     "from_ns": 12000000000, "unix_ns": 1700000000000000000, "length_ns": 1000000000, "held": true,
 //!     "ticks": 97, "recorded": 97, "stolen": 0.0, "blocked": 0.02, "top": "burst", "top_share": 0.9
@@ -68,7 +69,8 @@
 //!   samples. Shares are of `samples.recorded`, intervals hold 95 % (Wilson).
 //! - `window` is the part of the recording that is shown, where it is not all of it; everything is then made
 //!   from the ring's samples, and `by_table`, `by_bytes`, `by_frame_pointer` and `early` are not known: 0.
-//! - `spans`, `values` (of counters) and `marks` are the guest's own; `seconds` is empty unless asked for.
+//! - `spans`, `values` (of counters) and `marks` are the guest's own; `means` are those of 40 equal parts of the
+//!   time shown; `refused_names` were too long, empty or too many. `seconds` is empty unless asked for.
 //!   Their `from_ns` is since the recording began; `stolen` and `blocked` are shares of the vCPUs' time.
 //! - `kind` is `function`, `address` (no name is known), `agent` (the profiler's own) or
 //!   `special` (a mark such as `[truncated]`).
@@ -167,6 +169,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         spans: time.spans,
         values: time.values,
         marks: time.marks,
+        refused_names: time.refused_names,
         seconds: time.seconds,
     };
     serde_json::to_writer_pretty(&mut *out, &document)?;
@@ -189,6 +192,7 @@ struct Document<'a> {
     spans: Vec<json_time::Span>,
     values: Vec<json_time::Values>,
     marks: Vec<json_time::Mark>,
+    refused_names: u64,
     seconds: Vec<json_time::Second>,
 }
 

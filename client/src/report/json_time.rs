@@ -4,12 +4,16 @@ use serde::Serialize;
 
 use super::{Report, TimelineView, seconds};
 
+/// The parts of the time shown that a counter has means of.
+const PARTS: usize = 40;
+
 /// All of it; empty where a recording holds no time.
 #[derive(Default)]
 pub(super) struct Time {
     pub(super) spans: Vec<Span>,
     pub(super) values: Vec<Values>,
     pub(super) marks: Vec<Mark>,
+    pub(super) refused_names: u64,
     pub(super) seconds: Vec<Second>,
 }
 
@@ -32,6 +36,7 @@ pub(super) struct Values {
     min: i64,
     max: i64,
     last: i64,
+    means: Vec<Option<f64>>,
 }
 
 #[derive(Serialize)]
@@ -72,6 +77,7 @@ pub(super) fn of(report: &Report<'_>, view: &TimelineView<'_>) -> Time {
         min: series.min(),
         max: series.max(),
         last: series.last(),
+        means: series.means(window, PARTS),
         name: series.name,
     });
     let marks = timeline.marks(window).into_iter();
@@ -79,6 +85,7 @@ pub(super) fn of(report: &Report<'_>, view: &TimelineView<'_>) -> Time {
         spans: spans.collect(),
         values: values.collect(),
         marks: marks.map(|(name, count)| Mark { name, count }).collect(),
+        refused_names: timeline.refused_names(),
         seconds: match view.seconds {
             true => seconds_of(report, view),
             false => Vec::new(),

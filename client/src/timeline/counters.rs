@@ -36,39 +36,41 @@ impl CounterSeries {
         self.each().next_back().unwrap_or(0)
     }
 
-    /// How high each of so many equal parts of a window is to be drawn: the mean of the counter over the
-    /// part's time, an eighth of the range above the least value, which is not nothing. `None` before the first
-    /// value.
-    pub(crate) fn heights(&self, window: Window, parts: usize) -> Vec<Option<f64>> {
-        let (least, length) = (self.min(), u128::from(window.length_ns()));
-        let lowest = (self.max().abs_diff(least) as f64 / 8.0).max(1.0);
-        let height = |part: usize| {
-            let edge = |part: usize| {
-                let passed = length * part as u128 / parts.max(1) as u128;
-                // Within the window, so it fits.
-                window.from_ns + passed as u64
-            };
+    /// The mean over each of so many equal parts of a window; `None` before the first value.
+    pub fn means(&self, window: Window, parts: usize) -> Vec<Option<f64>> {
+        let length = u128::from(window.length_ns());
+        let edge = |part: usize| {
+            let passed = length * part as u128 / parts.max(1) as u128;
+            // Within the window, so it fits.
+            window.from_ns + passed as u64
+        };
+        let mean = |part: usize| {
             let (from_ns, to_ns) = (edge(part), edge(part + 1));
             let known = self.values.partition_point(|(at, _)| *at <= from_ns);
-            let later = self.values[known..]
-                .iter()
-                .take_while(|(at, _)| *at < to_ns);
-            let mut last = known
-                .checked_sub(1)
-                .map(|before| (from_ns, self.values[before].1));
-            let (mut sum, mut time) = (0.0, 0.0);
-            let end = (to_ns, 0);
-            for (at_ns, value) in later.copied().chain([end]) {
+            let before = known.checked_sub(1).map(|at| (from_ns, self.values[at].1));
+            let later = self.values[known..].iter().copied();
+            let later = later.take_while(|(at, _)| *at < to_ns);
+            let (mut last, mut sum, mut time) = (before, 0.0, 0.0);
+            for (at_ns, value) in later.chain([(to_ns, 0)]) {
                 if let Some((since_ns, value)) = last {
                     let held = (at_ns - since_ns) as f64;
-                    sum += i64::abs_diff(value, least) as f64 * held;
+                    sum += value as f64 * held;
                     time += held;
                 }
                 last = Some((at_ns, value));
             }
-            (time > 0.0).then(|| sum / time + lowest)
+            (time > 0.0).then(|| sum / time)
         };
-        (0..parts).map(height).collect()
+        (0..parts).map(mean).collect()
+    }
+
+    /// The [means](Self::means) as heights to be drawn: the least value is an eighth of the range, which is not
+    /// nothing.
+    pub(crate) fn heights(&self, window: Window, parts: usize) -> Vec<Option<f64>> {
+        let least = self.min() as f64;
+        let lowest = (self.max().abs_diff(self.min()) as f64 / 8.0).max(1.0);
+        let height = |mean: Option<f64>| mean.map(|mean| mean - least + lowest);
+        self.means(window, parts).into_iter().map(height).collect()
     }
 
     fn each(&self) -> impl DoubleEndedIterator<Item = i64> + '_ {

@@ -1,0 +1,466 @@
+//! What happened when, over the wire: what is asked for, agents without rings, and agents that lie about theirs.
+#![allow(clippy::unwrap_used)]
+
+mod peer;
+
+use peer::program::{connect, run};
+use peer::ring::{self, head, record};
+use peer::{Peer, Ring, Script, encode};
+use serde_json::Value;
+use unikprof_client::recording::{Reading, Recording};
+use unikprof_proto::message::{EventName, RingHead, RingRun, StacksEnd};
+use unikprof_proto::ring::{Record, kind};
+
+/// One vCPU, whose samples are those of `Script::default`.
+fn script(ring: Ring) -> Script {
+    let usual = Script::default();
+    Script {
+        vcpus: usual.vcpus[..1].to_vec(),
+        ends_by_itself: false,
+        ring: Some(ring),
+        ..usual
+    }
+}
+
+/// Eight samples, a span around the fourth to sixth of them, and a counter.
+fn eight() -> Vec<Record> {
+    let mut records = vec![record(kind::BEGAN, 1_000, 3, 0)];
+    for tick in 1..=8 {
+        let at_ns = 1_000 + tick * 100;
+        if tick == 4 {
+            records.push(record(kind::SPAN_BEGIN, at_ns - 1, 0, 7));
+            records.push(record(kind::COUNTER, at_ns - 1, 1, -5_i64 as u64));
+        }
+        let stack = if (4..=6).contains(&tick) { 2 } else { 1 };
+        records.push(record(kind::SAMPLE, at_ns, stack, 1));
+        if tick == 6 {
+            records.push(record(kind::SPAN_END, at_ns + 1, 0, 7));
+        }
+    }
+    records
+}
+
+fn answers(head: &RingHead, records: &[Record]) -> Ring {
+    Ring {
+        names: ring::names(&["batch", "depth"], 2),
+        records: vec![ring::records(head, records)],
+        stacks: vec![ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]])],
+        closes_after: None,
+    }
+}
+
+fn honest() -> Ring {
+    let records = eight();
+    answers(&head(0, 0, records.len() as u64), &records)
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn an_agent_without_a_ring_says_so_and_its_counts_are_left_alone() {
+    let here = tempfile::tempdir().unwrap();
+    let without = Script {
+        ends_by_itself: false,
+        ..Script::default()
+    };
+    let peer = Peer::start(without);
+    for words in [
+        &["events"][..],
+        &["events", "--follow"],
+        &["dump", "--last", "30s"],
+        &["dump", "--begin", "1s", "--end", "2s"],
+    ] {
+        let (_, stderr) = connect(5, &peer, words, here.path());
+        assert!(
+            stderr.contains("no memory for a ring"),
+            "{words:?}: {stderr}"
+        );
+    }
+    assert!(!peer.log().contains(&"dump".to_owned()), "{:?}", peer.log());
+    assert_eq!(std::fs::read_dir(here.path()).unwrap().count(), 0);
+    let (check, _) = connect(0, &peer, &["check"], here.path());
+    assert!(check.contains("none: there is no memory for it"), "{check}");
+    let (info, _) = connect(0, &peer, &["info"], here.path());
+    assert!(info.contains("keeps counts alone"), "{info}");
+    connect(0, &peer, &["dump", "-o", "r.unikprof"], here.path());
+    for words in [&["--timeline"][..], &["--last", "1s"], &["--in-span", "x"]] {
+        let (_, stderr) = run(2, &[&["report", "r.unikprof"], words].concat(), here.path());
+        assert!(stderr.contains("counts alone"), "{words:?}: {stderr}");
+    }
+}
+
+/// Guards that a window which cannot be costs a dump: its counts would be cleared for nothing.
+#[test]
+fn a_window_that_cannot_be_is_refused_before_anything_is_dumped() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(script(honest()));
+    for (words, said) in [
+        (
+            &["--begin", "900ns", "--end", "100ns"][..],
+            "window is empty",
+        ),
+        (&["--begin", "1h"], "window is empty"),
+        (&["--last", "0"], "window is empty"),
+        (&["--begin", "soon"], "is no moment"),
+        (&["--begin", "12"], "is no moment"),
+        (&["--last", "1s", "--end", "2s"], "cannot be used with"),
+    ] {
+        let (_, stderr) = connect(2, &peer, &[&["dump"], words].concat(), here.path());
+        assert!(stderr.contains(said), "{words:?}: {stderr}");
+    }
+    assert!(!peer.log().contains(&"dump".to_owned()), "{:?}", peer.log());
+    assert_eq!(std::fs::read_dir(here.path()).unwrap().count(), 0);
+}
+
+/// Names that the agent refused, what is sampled in spans, and the values of counters reach the reports.
+#[test]
+fn a_dump_holds_what_happened_when() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(script(honest()));
+    let words = ["dump", "-o", "r.unikprof", "-o", "r.txt"];
+    connect(0, &peer, &words, here.path());
+    let text = std::fs::read_to_string(here.path().join("r.txt")).unwrap();
+    for word in ["batch", "depth", "refused 2 names of events"] {
+        assert!(text.contains(word), "no {word:?} in:\n{text}");
+    }
+    let report = |more: &[&str]| {
+        let words = [&["report", "r.unikprof", "--json"], more].concat();
+        json(&run(0, &words, here.path()).0)
+    };
+    let cut = report(&["--from", "350ns", "--to", "650ns"]);
+    assert_eq!(cut["samples"]["recorded"], 3);
+    assert_eq!(cut["window"]["from_ns"], 350);
+    assert_eq!(report(&["--in-span", "batch"])["samples"]["recorded"], 3);
+    // The value that the counter had when the window began.
+    let late = report(&["--from", "700ns"]);
+    assert_eq!(late["values"][0]["last"], -5);
+    assert_eq!(report(&[])["refused_names"], 2);
+}
+
+#[test]
+fn the_bounds_of_a_recording_bound_what_is_fetched() {
+    let here = tempfile::tempdir().unwrap();
+    let asked = |keeps, words: &[&str]| {
+        let peer = Peer::start(Script {
+            keeps,
+            ..script(honest())
+        });
+        let words = [&["dump", "-o", "r.unikprof"], words].concat();
+        connect(0, &peer, &words, here.path());
+        let last = *peer.asked_rings().last().unwrap();
+        (last.position, last.since_ns)
+    };
+    // Twelve records; the recording began at 1,000, and it is 2,000 now.
+    assert_eq!(asked((0, 0), &[]), (0, 1_000));
+    assert_eq!(asked((400, 0), &[]), (0, 1_600));
+    assert_eq!(asked((0, 5 * 16), &[]), (12 - 5, 1_000));
+    assert_eq!(asked((400, 5 * 16), &[]), (12 - 5, 1_600));
+    // A window is fetched whole, with some time before it.
+    assert_eq!(asked((400, 5 * 16), &["--last", "100ns"]), (0, 0));
+}
+
+#[test]
+fn check_tells_how_full_rings_are_and_what_was_asked_for() {
+    let here = tempfile::tempdir().unwrap();
+    let records = eight();
+    let peer = Peer::start(Script {
+        keeps: (300_000_000_000, 512 << 10),
+        ..script(answers(&head(0, 4_321, records.len() as u64), &records))
+    });
+    let (text, _) = connect(0, &peer, &["check"], here.path());
+    for word in ["5m, 512 KiB", "vCPU 0 holds 12 (1.2 %), 4,321 evicted"] {
+        assert!(text.contains(word), "no {word:?} in:\n{text}");
+    }
+    let (told, _) = connect(0, &peer, &["check", "--json"], here.path());
+    let told = json(&told);
+    assert_eq!(told["rings"][0]["evicted"], 4_321);
+    assert_eq!(told["rings"][0]["held"], 12);
+    assert_eq!(told["recordings"][0]["max_bytes"], 512 << 10);
+}
+
+/// What breaks the protocol ends `events`, and leaves a dump with its counts, which stay in the guest.
+#[test]
+fn rings_that_lie_are_refused() {
+    let records = eight();
+    let count = records.len() as u64;
+    let run_of = |first, records: &[Record]| ring::run(0, first, records);
+    let lying_count = |count| {
+        encode(&RingRun {
+            vcpu: 0,
+            first: 0,
+            count,
+            base_ns: 0,
+            payload: &[0; 3],
+        })
+    };
+    let bytes = |parts: &[Vec<u8>]| parts.concat();
+    let start = encode(&head(0, 0, count));
+    let end = ring::end(0, count);
+    let whole = run_of(0, &records);
+    for (what, sent) in [
+        (
+            "records before their head",
+            bytes(&[whole.clone(), start.clone(), end.clone()]),
+        ),
+        ("an end alone", end.clone()),
+        (
+            "two heads",
+            bytes(&[start.clone(), start.clone(), end.clone()]),
+        ),
+        (
+            "another vCPU's head",
+            bytes(&[encode(&head(1, 0, count)), ring::end(1, count)]),
+        ),
+        (
+            "another vCPU's end",
+            bytes(&[start.clone(), whole.clone(), ring::end(1, count)]),
+        ),
+        (
+            "records twice",
+            bytes(&[start.clone(), whole.clone(), whole.clone(), end.clone()]),
+        ),
+        (
+            "records beyond the head's",
+            bytes(&[start.clone(), run_of(5, &records), end.clone()]),
+        ),
+        (
+            "a count of many",
+            bytes(&[start.clone(), lying_count(9), end.clone()]),
+        ),
+        (
+            "a count of few",
+            bytes(&[start.clone(), lying_count(1), end.clone()]),
+        ),
+        (
+            "a count of none",
+            bytes(&[start.clone(), lying_count(0), end.clone()]),
+        ),
+        (
+            "stacks among them",
+            bytes(&[start.clone(), ring::stacks(0, &[&[0x150]]), end.clone()]),
+        ),
+    ] {
+        let lie = Ring {
+            records: vec![sent],
+            ..honest()
+        };
+        expect_refused(what, lie, true);
+    }
+    for (what, names) in [
+        (
+            "a name twice",
+            bytes(&[
+                encode(&EventName { id: 0, name: "b" }),
+                ring::names(&["a"], 0),
+            ]),
+        ),
+        (
+            "an id that no name has",
+            encode(&EventName { id: 256, name: "a" }),
+        ),
+        // What follows a whole answer belongs to the next one, which it is not.
+        (
+            "two answers",
+            bytes(&[ring::names(&["a"], 0), ring::names(&["b"], 0)]),
+        ),
+        (
+            "records",
+            bytes(&[start.clone(), whole.clone(), end.clone()]),
+        ),
+    ] {
+        let lie = Ring { names, ..honest() };
+        expect_refused(what, lie, false);
+    }
+    for (what, stacks) in [
+        ("another vCPU's stacks", ring::stacks(1, &[&[0x150]])),
+        ("records for stacks", bytes(&[start, whole, end])),
+        (
+            "another vCPU's end of stacks",
+            encode(&StacksEnd { vcpu: 1, nodes: 0 }),
+        ),
+    ] {
+        let lie = Ring {
+            stacks: vec![stacks],
+            ..honest()
+        };
+        // Events need no stacks.
+        expect_refused(what, lie, false);
+    }
+}
+
+fn expect_refused(what: &str, lie: Ring, events_too: bool) {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(script(lie));
+    if events_too {
+        let (_, stderr) = connect(4, &peer, &["events"], here.path());
+        assert!(stderr.contains("broke the protocol"), "{what}: {stderr}");
+    }
+    let (_, stderr) = connect(8, &peer, &["dump", "-o", "r.unikprof"], here.path());
+    assert!(
+        stderr.contains("broke the protocol") || stderr.contains("expected"),
+        "{what}: {stderr}"
+    );
+    assert!(
+        !peer
+            .log()
+            .iter()
+            .any(|word| word.starts_with("acknowledge")),
+        "{what}: the guest keeps its counts"
+    );
+    let kept = Recording::open(&here.path().join("r.unikprof"), Reading::Strict).unwrap();
+    assert_eq!(kept.profile.sample_count(), 15, "{what}");
+}
+
+/// Numbers that are allowed and make no sense are shown, and neither end the program nor fill the screen.
+#[test]
+fn absurd_rings_are_survived() {
+    let last = u64::MAX;
+    let absurd = [
+        record(kind::BEGAN, 0, 3, 0),
+        record(kind::BEGAN, last, 3, last),
+        record(kind::SAMPLE, last, last, last),
+        record(kind::SAMPLE, 0, 9, 1),
+        record(kind::NO_SAMPLE, last - 1, last, 1),
+        record(kind::BLOCK, 5, last, last),
+        record(kind::WAKE, 3, last, last),
+        record(kind::RAN, last, last, 0),
+        record(kind::WAITED, 0, last, last),
+        record(kind::RAN, 0, 0, 0),
+        record(kind::WAITED, last, 0, 0),
+        record(kind::CLOCK, 7, last, 0),
+        record(kind::CLOCK, last, 1, 0),
+        record(kind::STOLEN, 9, last, last),
+        record(kind::SPAN_END, last, 0, 7),
+        record(kind::SPAN_BEGIN, 0, 0, 7),
+        record(kind::SPAN_BEGIN, last, 250, 7),
+        record(kind::COUNTER, last, last, last),
+        record(kind::COUNTER, 0, last, i64::MIN as u64),
+        record(kind::COUNTER, 1, last, i64::MAX as u64),
+        record(kind::MARK, last, last, last),
+        record(kind::ENDED, 0, last, last),
+        record(kind::NOTHING, 4, last, last),
+        record(13, 1_500, last, last),
+        record(31, last, last, last),
+    ];
+    let count = absurd.len() as u64;
+    let usual = head(0, 0, count);
+    for head in [
+        usual,
+        RingHead {
+            capacity: 0,
+            now_ns: last,
+            wall_clock_ns: Some(last),
+            ..usual
+        },
+        RingHead {
+            capacity: last,
+            oldest: last - count,
+            next: last,
+            now_ns: 0,
+            wall_clock_ns: Some(0),
+            ..usual
+        },
+    ] {
+        let here = tempfile::tempdir().unwrap();
+        let ring = Ring {
+            names: ring::names(&["\x1b[2J\nname", ""], last),
+            ..answers(&head, &absurd)
+        };
+        let peer = Peer::start(script(ring));
+        connect(0, &peer, &["check"], here.path());
+        let (text, _) = connect(0, &peer, &["events"], here.path());
+        assert!(!text.contains('\x1b'), "{text}");
+        let (lines, _) = connect(0, &peer, &["events", "--json"], here.path());
+        assert!(lines.lines().all(|line| json(line).is_object()), "{lines}");
+        for dump in [&["dump"][..], &["dump", "--last", "500ns"]] {
+            let words = [dump, &["-o", "r.unikprof"]].concat();
+            connect(0, &peer, &words, here.path());
+            for words in [
+                &["--timeline"][..],
+                &["--timeline", "--step", "1us", "--json"],
+                &["--from", "0s", "--format", "folded", "--labels"],
+                &["--last", "1h", "-o", "r.pb.gz"],
+            ] {
+                let words = [&["report", "r.unikprof"], words].concat();
+                let (text, _) = run(0, &words, here.path());
+                assert!(!text.contains('\x1b'), "{text}");
+                assert!(text.len() < 1 << 20, "{} bytes", text.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_line_that_is_cut_within_a_ring_leaves_no_half_of_it() {
+    let here = tempfile::tempdir().unwrap();
+    let length = honest().records[0].len();
+    for closes_after in [0, 1, length / 2, length - 1] {
+        let peer = Peer::start(script(Ring {
+            closes_after: Some(closes_after),
+            ..honest()
+        }));
+        let words = ["--retry", "0s", "dump", "-o", "r.unikprof"];
+        let (_, stderr) = connect(8, &peer, &words, here.path());
+        assert!(stderr.contains("incomplete"), "{stderr}");
+        let kept = Recording::open(&here.path().join("r.unikprof"), Reading::Strict).unwrap();
+        assert_eq!(kept.profile.sample_count(), 15);
+        assert_eq!(kept.timeline, None);
+        let code = if closes_after == 0 { 3 } else { 4 };
+        connect(code, &peer, &["--retry", "0s", "events"], here.path());
+    }
+}
+
+/// Which events are wanted is said by kind; a wake tells how long its block was.
+#[test]
+fn events_of_some_kinds_alone() {
+    let here = tempfile::tempdir().unwrap();
+    let records = [
+        record(kind::BEGAN, 100, 3, 0),
+        record(kind::WAKE, 150, 0, 0),
+        record(kind::BLOCK, 200, 1, 0),
+        record(kind::WAKE, 500, 0, 0),
+        record(kind::MARK, 600, 0, 42),
+        record(kind::STOLEN, 700, 12_000_000, 0),
+        record(kind::RESUMED, 800, 0, 0),
+        record(kind::BAD_KEY, 900, 0, 0),
+        record(kind::ENDED, 950, 3, 0),
+        record(kind::SAMPLE, 960, 1, 1),
+    ];
+    let ring = answers(&head(0, 0, records.len() as u64), &records);
+    let peer = Peer::start(script(ring));
+    let (all, _) = connect(0, &peer, &["events"], here.path());
+    let words: Vec<&str> = all
+        .lines()
+        .map(|line| line.split_once("vcpu 0").unwrap().1.trim())
+        .collect();
+    assert_eq!(
+        words,
+        [
+            "began    recording 3",
+            "wake     of a block that began before",
+            "block    until it wakes",
+            "wake     after 300 ns",
+            "mark     batch 42",
+            "stolen   others had the CPU for 12.0 ms",
+            "resumed  the guest was suspended before this",
+            "refused  a client's handshake failed",
+            "ended    recording 3",
+        ]
+    );
+    let kinds = |only: &str| {
+        let words = ["events", "--only", only, "--json"];
+        let (lines, _) = connect(0, &peer, &words, here.path());
+        let kind = |line| json(line)["kind"].as_str().unwrap().to_owned();
+        lines.lines().map(kind).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds("block"), ["wake", "block", "wake"]);
+    assert_eq!(
+        kinds("resumed,stolen,bad-key"),
+        ["stolen", "resumed", "bad_key"]
+    );
+    assert_eq!(kinds("recording"), ["recording_began", "recording_ended"]);
+    let (_, stderr) = connect(2, &peer, &["events", "--only", "all"], here.path());
+    assert!(stderr.contains("stolen"), "{stderr}");
+}
