@@ -117,10 +117,13 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// Gives the agent a block of its own for what happens when, and for the guest's events, which
     /// [`mark`](Self::mark) and its kin tell of. Each vCPU has a ring in it that drops its oldest records.
     /// See [`ring_bytes`](crate::ring_bytes) for how large the block should be; without one, or with one
-    /// that is too small, there are no rings.
+    /// that is too small, there are no rings. Nor are there any without the feature `ring`: the block stays
+    /// unused, names of events are refused, and other events keep nothing.
     #[must_use]
     pub fn with_ring(mut self, block: &'m mut [MaybeUninit<u8>]) -> Self {
-        self.rings = memory::rings(block, self.config.vcpus as usize);
+        if cfg!(feature = "ring") {
+            self.rings = memory::rings(block, self.config.vcpus as usize);
+        }
         self
     }
 
@@ -204,7 +207,12 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// The rings, where there is memory for them.
     #[inline]
     pub(crate) fn rings(&self) -> Option<&Rings<'m>> {
-        self.rings.as_ref()
+        // A constant in an agent without: the compiler then leaves out all that lies behind it.
+        if cfg!(feature = "ring") {
+            self.rings.as_ref()
+        } else {
+            None
+        }
     }
 
     /// Keeps the head of the recording that begins in a lane.

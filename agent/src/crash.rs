@@ -15,7 +15,7 @@ use unikprof_proto::preamble::VERSIONS;
 use crate::agent::Agent;
 use crate::lane::LaneCells;
 use crate::platform::Platform;
-use crate::ring::{Answer, OVERHEAD, Rings};
+use crate::ring::{Answer, NO_RINGS, OVERHEAD, Rings};
 use crate::sync::Ordering;
 
 /// A crash may come on a small stack, so frames are small: the most that one takes.
@@ -126,7 +126,7 @@ impl<P: Platform> Agent<'_, P> {
             }
         }
         let reason = match (self.rings(), evicted) {
-            (None, _) => "the agent was given no memory for a ring",
+            (None, _) => NO_RINGS,
             (_, true) => "the block was too small for the older records",
             _ if output.failed => "a frame did not fit; this is a fault of the agent's",
             _ => "",

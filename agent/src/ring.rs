@@ -101,6 +101,13 @@ pub const fn ring_bytes(vcpus: usize, records: usize) -> usize {
     fixed_bytes().saturating_add(vcpus.saturating_mul(per_vcpu))
 }
 
+/// Why there are no rings.
+pub(crate) const NO_RINGS: &str = if cfg!(feature = "ring") {
+    "the agent was given no memory for a ring at its guest's start"
+} else {
+    "the agent was built without its flight recorder, the feature `ring`"
+};
+
 const RECORD: usize = size_of::<RecordCells>();
 
 /// What the rings of any number of vCPUs need, and room to align four slices.

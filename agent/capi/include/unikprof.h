@@ -154,6 +154,9 @@
 // There are keys, and random has no answer. Since version 3.
 #define UNIKPROF_E_RANDOM (-27)
 
+// The number of recordings is too large. Since version 4.
+#define UNIKPROF_E_RECORDINGS (-28)
+
 // One executable mapping of the guest, as the loader or linker placed it.
 struct unikprof_mapping {
     // sizeof(struct unikprof_mapping), the same in all elements of an array.

@@ -61,6 +61,9 @@ pub const UNIKPROF_E_KEYS: i32 = -26;
 /// There are keys, and `random` has no answer. Since version 3.
 pub const UNIKPROF_E_RANDOM: i32 = -27;
 
+/// The number of recordings is too large. Since version 4.
+pub const UNIKPROF_E_RECORDINGS: i32 = -28;
+
 /// Why a call was refused: one of the codes above that are not [`UNIKPROF_OK`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Misuse(pub(crate) i32);
@@ -124,6 +127,7 @@ pub(crate) fn text(code: i32) -> &'static CStr {
             c"a key cannot be used; give 1 to 8 as unikprof-client keygen makes them, none twice"
         }
         UNIKPROF_E_RANDOM => c"there are keys and no random numbers; give a random that answers",
+        UNIKPROF_E_RECORDINGS => c"the number of recordings is too large; give 0 to 4",
         _ => c"no error of this library's",
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use unikprof_proto::frame::{self, Message};
-use unikprof_proto::message::{Check, Counters, Start, Status, Stop};
+use unikprof_proto::message::{Check, Counters, RecordingStatus, Start, Stop};
 use unikprof_proto::{code, preamble};
 
 /// What a client sends, as C source.
@@ -177,12 +177,12 @@ fn counters(answer: &str) -> Counters {
         .collect();
     let mut rest = &bytes[..];
     while let Some(frame) = frame::split(rest).unwrap() {
-        if let Ok(status) = frame::decode::<Status<'_>>(&frame) {
+        if let Ok(status) = frame::decode::<RecordingStatus<'_>>(&frame) {
             return status.counters;
         }
         rest = &rest[frame.length()..];
     }
-    panic!("no status in {answer}");
+    panic!("no recording in {answer}");
 }
 
 /// Two threads in one call would write the same session; an agent that is stopped while an upcall is inside would

@@ -9,6 +9,7 @@ use core::fmt;
 
 use unikprof_proto::ring::MAX_EVENT_NAME;
 
+use super::NO_RINGS;
 use crate::sync::{AtomicU64, Ordering};
 
 const WORDS: usize = MAX_EVENT_NAME / size_of::<u64>();
@@ -16,7 +17,7 @@ const WORDS: usize = MAX_EVENT_NAME / size_of::<u64>();
 /// Why a name of events was refused. Refusals are counted, and told with the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventNameError {
-    /// The agent was given no memory for a ring.
+    /// The agent was given no memory for a ring, or was built without the feature `ring`.
     NoRing,
     /// The name is empty.
     Empty,
@@ -142,7 +143,7 @@ fn put(cell: &AtomicU64, value: u64) -> bool {
 impl fmt::Display for EventNameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoRing => f.write_str("the agent was given no memory for a ring"),
+            Self::NoRing => f.write_str(NO_RINGS),
             Self::Empty => f.write_str("an event's name has at least one byte"),
             Self::TooLong(length) => write!(
                 f,

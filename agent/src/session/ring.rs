@@ -6,7 +6,7 @@ use unikprof_proto::message::{EventNames, Ring, Stacks};
 
 use super::{Context, FRAME, OUTPUT, Phase, Session};
 use crate::platform::Platform;
-use crate::ring::{Answer, OVERHEAD};
+use crate::ring::{Answer, NO_RINGS, OVERHEAD};
 use crate::text::Text;
 
 impl Session {
@@ -32,9 +32,7 @@ impl Session {
             }
         };
         let text = match agent.rings() {
-            None => Text::from(
-                "the agent was given no memory for a ring; give it some at the guest's start",
-            ),
+            None => Text::from(NO_RINGS),
             Some(rings) if rings.ring(vcpu).is_none() => Text::format(format_args!(
                 "vCPU {vcpu} has no ring; there are {} vCPUs, counted from 0",
                 agent.config().vcpus

@@ -17,9 +17,9 @@ use crate::network::{Network, NetworkMemory};
 use crate::status::{
     self, Misuse, UNIKPROF_E_BUSY, UNIKPROF_E_CONNECTION, UNIKPROF_E_KEYS, UNIKPROF_E_MAPPINGS,
     UNIKPROF_E_MEMORY, UNIKPROF_E_NO_NETWORK, UNIKPROF_E_NOT_STARTED, UNIKPROF_E_NULL,
-    UNIKPROF_E_OTHER_IMAGE, UNIKPROF_E_OVER, UNIKPROF_E_RANDOM, UNIKPROF_E_SESSIONS,
-    UNIKPROF_E_STARTED, UNIKPROF_E_TABLE, UNIKPROF_E_TABLE_ROOM, UNIKPROF_E_TOO_LATE,
-    UNIKPROF_E_UNSUPPORTED, UNIKPROF_E_VCPUS, UNIKPROF_OK,
+    UNIKPROF_E_OTHER_IMAGE, UNIKPROF_E_OVER, UNIKPROF_E_RANDOM, UNIKPROF_E_RECORDINGS,
+    UNIKPROF_E_SESSIONS, UNIKPROF_E_STARTED, UNIKPROF_E_TABLE, UNIKPROF_E_TABLE_ROOM,
+    UNIKPROF_E_TOO_LATE, UNIKPROF_E_UNSUPPORTED, UNIKPROF_E_VCPUS, UNIKPROF_OK,
 };
 
 /// When to come back where another call is under way.
@@ -322,6 +322,7 @@ unsafe fn start(
     let mut agent = Agent::new(Guest(ops), agent_config, arena.rest()).map_err(|error| {
         Misuse(match error {
             StartError::NoVcpu => UNIKPROF_E_VCPUS,
+            StartError::Recordings(_) => UNIKPROF_E_RECORDINGS,
             StartError::Memory(_) => UNIKPROF_E_MEMORY,
             StartError::Mappings(_) => UNIKPROF_E_MAPPINGS,
         })

@@ -1,11 +1,11 @@
 //! Builds `libunikprof.a` and puts it, with its headers, into a folder.
 //!
 //! ```text
-//! cargo run -p unikprof-capi --bin build-archive -- FOLDER [--smoltcp] [--noise]
+//! cargo run -p unikprof-capi --bin build-archive -- FOLDER [--smoltcp] [--noise] [--ring]
 //! ```
 //!
-//! `--smoltcp`: with the agent's own TCP, for guests that hand frames over. `--noise`: with keys. Needs
-//! GNU binutils (`as`, `ld`, `objcopy`, `ar`) beside the Rust toolchain.
+//! `--smoltcp`: with the agent's own TCP, for guests that hand frames over. `--noise`: with keys. `--ring`: with
+//! the flight recorder. Needs GNU binutils (`as`, `ld`, `objcopy`, `ar`) beside the Rust toolchain.
 
 mod direct;
 
@@ -19,7 +19,7 @@ use std::{env, fs, process};
 ///
 /// The compiled core library has not been built so. Its intermediate code is compiled again with ours at
 /// link time, where the forced attributes reach it.
-const RUSTFLAGS: [&str; 16] = [
+const RUSTFLAGS: [&str; 18] = [
     "-C",
     "force-frame-pointers=yes",
     "-C",
@@ -28,9 +28,12 @@ const RUSTFLAGS: [&str; 16] = [
     "llvm-args=-force-attribute=noredzone",
     "-C",
     "llvm-args=-force-attribute=noimplicitfloat",
-    // Fewer copies of what is called from several places; the tick's own road is marked.
+    // Fewer copies of what is called from several places, above all of what encodes integers. The tick's own
+    // road is marked, and stays one function but for its walk and table.
     "-C",
-    "llvm-args=-inline-threshold=150",
+    "llvm-args=-inline-threshold=75",
+    "-C",
+    "llvm-args=-inlinehint-threshold=250",
     // Cryptography without vector registers: a kernel may not keep them for its loop either.
     "--cfg",
     "chacha20_force_soft",
@@ -63,7 +66,7 @@ const LEFT_OUT: [&str; 4] = [".llvmbc", ".llvmcmd", ".comment", ".eh_frame"];
 fn main() -> ExitCode {
     let mut words = env::args_os().skip(1);
     let Some(folder) = words.next() else {
-        eprintln!("expected: build-archive FOLDER [--smoltcp] [--noise]");
+        eprintln!("expected: build-archive FOLDER [--smoltcp] [--noise] [--ring]");
         return ExitCode::from(2);
     };
     let mut features = Vec::new();
@@ -71,8 +74,9 @@ fn main() -> ExitCode {
         match option.to_str() {
             Some("--smoltcp") => features.push("smoltcp"),
             Some("--noise") => features.push("noise"),
+            Some("--ring") => features.push("ring"),
             _ => {
-                eprintln!("{option:?} is no option; there are --smoltcp and --noise");
+                eprintln!("{option:?} is no option; there are --smoltcp, --noise and --ring");
                 return ExitCode::from(2);
             }
         }
