@@ -25,6 +25,13 @@ use crate::ring::{Entry, EventNameError, Ring, Rings};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventName(u8);
 
+impl EventName {
+    /// The name's number, for guests that must keep it as one. See [`Agent::numbered_event_name`].
+    pub fn number(self) -> u8 {
+        self.0
+    }
+}
+
 /// A span that has begun. It may end in another context and on another vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpanId(u64);
@@ -73,6 +80,20 @@ impl<'m, P: Platform> Agent<'m, P> {
     pub fn event_name(&self, text: &str) -> Result<EventName, EventNameError> {
         let rings = self.rings().ok_or(EventNameError::NoRing)?;
         rings.names().intern(text).map(EventName)
+    }
+
+    /// The name that has this [number](EventName::number).
+    ///
+    /// # Errors
+    /// [`EventNameError::NoRing`] and [`EventNameError::Unknown`].
+    #[inline]
+    pub fn numbered_event_name(&self, number: u8) -> Result<EventName, EventNameError> {
+        let rings = self.rings().ok_or(EventNameError::NoRing)?;
+        if rings.names().is_in_use(number) {
+            Ok(EventName(number))
+        } else {
+            Err(EventNameError::Unknown(number))
+        }
     }
 
     /// Something happened; `value` is the guest's own.

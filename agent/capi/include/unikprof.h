@@ -31,7 +31,7 @@
 
 // The version of this header. Structures carry it, and unikprof_abi_version answers that of the
 // library: a library takes structures of its own version and of all before it.
-#define UNIKPROF_ABI_VERSION 3
+#define UNIKPROF_ABI_VERSION 4
 
 // In the place of a deadline: there is nothing to wait for. It is later than every other, so that the
 // earlier of two deadlines is always the smaller number.
@@ -58,6 +58,24 @@
 
 // How many keys there may be. Since version 3.
 #define UNIKPROF_MAX_KEYS 8
+
+// How many recordings there can be at a time. Since version 4.
+#define UNIKPROF_MAX_RECORDINGS 4
+
+// In mode of struct unikprof_boot_recording: running time. Since version 4.
+#define UNIKPROF_MODE_CPU 0
+
+// In mode of struct unikprof_boot_recording: running and blocked time. Since version 4.
+#define UNIKPROF_MODE_WALL 1
+
+// In mode of struct unikprof_boot_recording: blocked time alone, measured. Since version 4.
+#define UNIKPROF_MODE_OFF_CPU 2
+
+// The longest name of events, in bytes, without its end. Since version 4.
+#define UNIKPROF_MAX_EVENT_NAME 48
+
+// How many names of events there can be; their numbers are smaller. Since version 4.
+#define UNIKPROF_MAX_EVENT_NAMES 256
 
 // In flags of struct unikprof_config: the guest calls unikprof_poll and moves its bytes also while
 // its main loop is stuck, from its upcall for instance. Clients are told.
@@ -157,6 +175,24 @@
 // The number of recordings is too large. Since version 4.
 #define UNIKPROF_E_RECORDINGS (-28)
 
+// A recording at boot cannot be as it was asked for, or there is no room for it. Since version 4.
+#define UNIKPROF_E_RECORDING (-29)
+
+// The block for the flight recorder is too short. Since version 4.
+#define UNIKPROF_E_RING (-30)
+
+// The agent has no flight recorder: ring was NULL. Since version 4.
+#define UNIKPROF_E_NO_RING (-31)
+
+// A name of events cannot be used, or is none. Since version 4.
+#define UNIKPROF_E_EVENT_NAME (-32)
+
+// There are as many names of events as there can be. Since version 4.
+#define UNIKPROF_E_EVENT_NAMES (-33)
+
+// The block is too short for a crash dump. Since version 4.
+#define UNIKPROF_E_DUMP_ROOM (-34)
+
 // One executable mapping of the guest, as the loader or linker placed it.
 struct unikprof_mapping {
     // sizeof(struct unikprof_mapping), the same in all elements of an array.
@@ -212,7 +248,7 @@ struct unikprof_key {
 };
 
 // What the agent is told about its guest at the start. All of it is copied: nothing needs to stay
-// where it is but caller_memory.
+// where it is but caller_memory and ring.
 struct unikprof_config {
     // sizeof(struct unikprof_config).
     uint32_t size;
@@ -252,6 +288,17 @@ struct unikprof_config {
     uint32_t key_count;
     // 0.
     uint32_t reserved;
+    // A block for the flight recorder, or NULL: then nothing is kept of what happened when, and there are no
+    // events. It belongs to the agent until unikprof_stop and must not overlap its other memory; any alignment
+    // will do. Only in an archive that was built with --ring. Since version 4.
+    void *ring;
+    // Bytes of that block; unikprof_ring_bytes tells how many. Since version 4.
+    size_t ring_length;
+    // How many recordings there can be at a time, 0 (taken as 1) to UNIKPROF_MAX_RECORDINGS. Each after the
+    // first takes 16 bytes of the memory for every 64 bytes of stacks. Since version 4.
+    uint32_t recordings;
+    // 0. Since version 4.
+    uint32_t reserved_4;
 };
 
 // A range of addresses.
@@ -318,7 +365,8 @@ struct unikprof_ops {
     // the timer of another. An IPI event channel does it. NULL for a guest with one vCPU, which asks
     // unikprof_deadline after each poll instead.
     void (*kick)(void *context, uint32_t vcpu);
-    // The time of day in ns since 1970-01-01 UTC, 0 where it is not known. May be NULL.
+    // The time of day in ns since 1970-01-01 UTC, 0 where it is not known. unikprof_crash_dump asks for it
+    // too, wherever that was called. May be NULL.
     uint64_t (*wall_clock_ns)(void *context);
     // How long a vCPU has been blocked, in ns since a fixed moment. Upcall. May be NULL: then all time
     // counts as blocked in which it did not run.
@@ -341,6 +389,34 @@ struct unikprof_ops {
     // A line for the guest's log, of at most 300 bytes: what its owner should know, and never a secret. May
     // be NULL. Since version 3.
     void (*log)(void *context, const char *line);
+};
+
+// A recording that begins with the guest, before any client has come. Clients find it by its name, as any
+// other. With 0 for all that may be 0 it samples running time at 97 Hz, for as long as the guest
+// runs. Since version 4.
+struct unikprof_boot_recording {
+    // sizeof(struct unikprof_boot_recording).
+    uint32_t size;
+    // UNIKPROF_ABI_VERSION.
+    uint32_t version;
+    // Its name, 1 to 64 bytes of UTF-8 without control characters.
+    const char *name;
+    // UNIKPROF_MODE_CPU, UNIKPROF_MODE_WALL or UNIKPROF_MODE_OFF_CPU.
+    uint32_t mode;
+    // The most frames kept of one stack, at most 128; 0: 128.
+    uint32_t depth;
+    // The mean time between two samples in ns of running time, 10,000 to 10,000,000,000; 0: 97 in a second.
+    uint64_t period_ns;
+    // How long to record, in ns; 0: until a client stops it.
+    uint64_t duration_ns;
+    // How long to wait before, in ns.
+    uint64_t delay_ns;
+    // How far back the samples of a dump need to go, in ns; 0: as far as there are any. The client's preset
+    // default has 300 s.
+    uint64_t max_age_ns;
+    // How many bytes the samples of a dump may take, the newest first; 0: all there are. The client's preset
+    // default has 524,288.
+    uint64_t max_bytes;
 };
 
 // The registers of interrupted code.
@@ -386,7 +462,7 @@ int32_t unikprof_init(const struct unikprof_config *config,
 
 // Installs a caller table that is linked into the image, as unikprof-client caller-table makes it, for
 // recordings that begin before a client has sent one. caller_memory must have been given. Call it right
-// behind unikprof_init: once clients are served it is too late.
+// behind unikprof_init: once clients are served, or a recording has begun at boot, it is too late.
 //
 // Answers the rows of the table, or a code. The table is copied. Takes as much stack as unikprof_init.
 int64_t unikprof_install_caller_table(const void *table,
@@ -447,6 +523,15 @@ int64_t unikprof_frame_tx(void *buffer,
 // that a vCPU whose upcall came at that moment may wait for its next kick; call it again.
 int32_t unikprof_stop(void);
 
+// Begins a recording before any client has come. Call it behind unikprof_init, and behind
+// unikprof_install_caller_table where there is a table; once clients are served it is too late. Each further
+// one takes another of the configuration's recordings. Arm the timer of this vCPU behind it
+// (unikprof_deadline); the others are kicked.
+//
+// Answers the recording's id, above 0, or a code; UNIKPROF_E_RECORDING: log was told why, and the agent
+// serves without it. Since version 4.
+int64_t unikprof_start_at_boot(const struct unikprof_boot_recording *recording);
+
 // The timer's upcall, on the vCPU that it was delivered to. registers are those of the interrupted
 // code, NULL where there are none (an upcall that was forced when events were unmasked): then a tick
 // that is due is counted as masked.
@@ -476,6 +561,57 @@ uint64_t unikprof_deadline(void);
 // recording goes on and notes the gap. Call it on one vCPU before its timer is armed; the others are
 // kicked. Answers the next deadline as unikprof_on_tick does.
 uint64_t unikprof_resume(void);
+
+// How long the block for the flight recorder should be, in bytes: for so many vCPUs, each with room for
+// records records, wherever it is aligned. A record takes 16 bytes; a tick is one, a mark or a counter is one,
+// a span is two, and 64 is the least. The oldest are dropped first. 0 in an archive that was built
+// without --ring. Since version 4.
+size_t unikprof_ring_bytes(uint32_t vcpus,
+                           size_t records);
+
+// The name of events with this text, 1 to UNIKPROF_MAX_EVENT_NAME bytes of UTF-8 without control
+// characters. The same text has the same name, none is ever forgotten, and the text is copied. Ask once for each,
+// at the start.
+//
+// Answers its number, 0 or above, or a code. May be called where unikprof_on_tick may. Since version 4.
+int32_t unikprof_event_name(const char *text);
+
+// Something happened, now and on this vCPU; value is the guest's own. Where vcpu of struct unikprof_ops
+// knows none, it is counted as lost.
+//
+// Answers UNIKPROF_OK or a code. May be called where unikprof_on_tick may, also by an upcall that interrupts
+// another event. Since version 4.
+int32_t unikprof_mark(int32_t name,
+                      uint64_t value);
+
+// A counter has a value, from now on. Else as unikprof_mark. Since version 4.
+int32_t unikprof_counter(int32_t name, int64_t value);
+
+// Something begins that takes time. Spans may overlap, and may end in another context and on another vCPU.
+//
+// Answers what unikprof_span_end is to be given; 0 where nothing was kept, and where the call was wrong
+// unikprof_take_error tells the code. May be called where unikprof_mark may. Since version 4.
+uint64_t unikprof_span_begin(int32_t name);
+
+// What unikprof_span_begin has answered ends, under the same name; 0 is passed over. Else as
+// unikprof_mark. Since version 4.
+int32_t unikprof_span_end(int32_t name, uint64_t span);
+
+// Hands out all that the agent knows as a recording file, which unikprof-client report reads: its pieces to
+// sink, one after the other, with context. Nothing is changed, and the agent goes on if its guest does.
+//
+// For a panic handler: callable on any vCPU and whatever was interrupted, also a tick. It takes 6 KiB of stack
+// beside what sink does. Answers UNIKPROF_OK or a code. Since version 4.
+int32_t unikprof_crash_dump(void (*sink)(void *context, const void *bytes, size_t length),
+                            void *context);
+
+// Leaves the same in block, behind a head by which it is found: by dom0 in the guest's memory, or by the
+// guest's next life in memory that survives. Where the block is too short the newest records are kept, and the
+// file says so.
+//
+// Answers the bytes in use, or a code; the block then holds no head. Since version 4.
+int64_t unikprof_crash_dump_into(void *block,
+                                 size_t length);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -8,7 +8,7 @@ use core::ffi::{c_char, c_void};
 
 /// The version of this header. Structures carry it, and `unikprof_abi_version` answers that of the
 /// library: a library takes structures of its own version and of all before it.
-pub const UNIKPROF_ABI_VERSION: u32 = 3;
+pub const UNIKPROF_ABI_VERSION: u32 = 4;
 
 /// In the place of a deadline: there is nothing to wait for. It is later than every other, so that the
 /// earlier of two deadlines is always the smaller number.
@@ -35,6 +35,24 @@ pub const UNIKPROF_ROLE_CONTROL: u32 = 2;
 
 /// How many keys there may be. Since version 3.
 pub const UNIKPROF_MAX_KEYS: u32 = 8;
+
+/// How many recordings there can be at a time. Since version 4.
+pub const UNIKPROF_MAX_RECORDINGS: u32 = 4;
+
+/// In `mode` of `struct unikprof_boot_recording`: running time. Since version 4.
+pub const UNIKPROF_MODE_CPU: u32 = 0;
+
+/// In `mode` of `struct unikprof_boot_recording`: running and blocked time. Since version 4.
+pub const UNIKPROF_MODE_WALL: u32 = 1;
+
+/// In `mode` of `struct unikprof_boot_recording`: blocked time alone, measured. Since version 4.
+pub const UNIKPROF_MODE_OFF_CPU: u32 = 2;
+
+/// The longest name of events, in bytes, without its end. Since version 4.
+pub const UNIKPROF_MAX_EVENT_NAME: u32 = 48;
+
+/// How many names of events there can be; their numbers are smaller. Since version 4.
+pub const UNIKPROF_MAX_EVENT_NAMES: u32 = 256;
 
 /// In `flags` of `struct unikprof_config`: the guest calls `unikprof_poll` and moves its bytes also while
 /// its main loop is stuck, from its upcall for instance. Clients are told.
@@ -119,7 +137,7 @@ pub struct Mapping {
 }
 
 /// What the agent is told about its guest at the start. All of it is copied: nothing needs to stay
-/// where it is but `caller_memory`.
+/// where it is but `caller_memory` and `ring`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -161,6 +179,47 @@ pub struct Config {
     pub key_count: u32,
     /// 0.
     pub reserved: u32,
+    /// A block for the flight recorder, or NULL: then nothing is kept of what happened when, and there are no
+    /// events. It belongs to the agent until `unikprof_stop` and must not overlap its other memory; any alignment
+    /// will do. Only in an archive that was built with `--ring`. Since version 4.
+    pub ring: *mut c_void,
+    /// Bytes of that block; `unikprof_ring_bytes` tells how many. Since version 4.
+    pub ring_length: usize,
+    /// How many recordings there can be at a time, 0 (taken as 1) to `UNIKPROF_MAX_RECORDINGS`. Each after the
+    /// first takes 16 bytes of the memory for every 64 bytes of stacks. Since version 4.
+    pub recordings: u32,
+    /// 0. Since version 4.
+    pub reserved_4: u32,
+}
+
+/// A recording that begins with the guest, before any client has come. Clients find it by its name, as any
+/// other. With 0 for all that may be 0 it samples running time at 97 Hz, for as long as the guest
+/// runs. Since version 4.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct BootRecording {
+    /// `sizeof(struct unikprof_boot_recording)`.
+    pub size: u32,
+    /// `UNIKPROF_ABI_VERSION`.
+    pub version: u32,
+    /// Its name, 1 to 64 bytes of UTF-8 without control characters.
+    pub name: *const c_char,
+    /// `UNIKPROF_MODE_CPU`, `UNIKPROF_MODE_WALL` or `UNIKPROF_MODE_OFF_CPU`.
+    pub mode: u32,
+    /// The most frames kept of one stack, at most 128; 0: 128.
+    pub depth: u32,
+    /// The mean time between two samples in ns of running time, 10,000 to 10,000,000,000; 0: 97 in a second.
+    pub period_ns: u64,
+    /// How long to record, in ns; 0: until a client stops it.
+    pub duration_ns: u64,
+    /// How long to wait before, in ns.
+    pub delay_ns: u64,
+    /// How far back the samples of a dump need to go, in ns; 0: as far as there are any. The client's preset
+    /// `default` has 300 s.
+    pub max_age_ns: u64,
+    /// How many bytes the samples of a dump may take, the newest first; 0: all there are. The client's preset
+    /// `default` has 524,288.
+    pub max_bytes: u64,
 }
 
 /// A key that clients hold too, and what it allows. Since version 3.
@@ -239,7 +298,8 @@ pub struct Ops {
     /// the timer of another. An IPI event channel does it. NULL for a guest with one vCPU, which asks
     /// `unikprof_deadline` after each poll instead.
     pub kick: Option<unsafe extern "C" fn(context: *mut c_void, vcpu: u32)>,
-    /// The time of day in ns since 1970-01-01 UTC, 0 where it is not known. May be NULL.
+    /// The time of day in ns since 1970-01-01 UTC, 0 where it is not known. `unikprof_crash_dump` asks for it
+    /// too, wherever that was called. May be NULL.
     pub wall_clock_ns: Option<unsafe extern "C" fn(context: *mut c_void) -> u64>,
     /// How long a vCPU has been blocked, in ns since a fixed moment. *Upcall.* May be NULL: then all time
     /// counts as blocked in which it did not run.
@@ -272,7 +332,8 @@ const _: () = {
     assert!(size_of::<Range>() == 24);
     assert!(size_of::<Runstate>() == 40);
     assert!(size_of::<Mapping>() == 56);
-    assert!(size_of::<Config>() == 96);
+    assert!(size_of::<Config>() == 120);
+    assert!(size_of::<BootRecording>() == 64);
     assert!(size_of::<Network>() == 28);
     assert!(size_of::<Key>() == 24);
     assert!(size_of::<Ops>() == 120);

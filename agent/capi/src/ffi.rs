@@ -6,11 +6,15 @@
 
 mod access;
 mod arena;
+mod boot;
 mod calls;
 mod entry;
+mod events;
 mod guest;
 mod one;
 mod read;
 
+pub use boot::*;
 pub use calls::*;
 pub use entry::*;
+pub use events::*;

@@ -63,6 +63,18 @@ pub const UNIKPROF_E_RANDOM: i32 = -27;
 
 /// The number of recordings is too large. Since version 4.
 pub const UNIKPROF_E_RECORDINGS: i32 = -28;
+/// A recording at boot cannot be as it was asked for, or there is no room for it. Since version 4.
+pub const UNIKPROF_E_RECORDING: i32 = -29;
+/// The block for the flight recorder is too short. Since version 4.
+pub const UNIKPROF_E_RING: i32 = -30;
+/// The agent has no flight recorder: `ring` was NULL. Since version 4.
+pub const UNIKPROF_E_NO_RING: i32 = -31;
+/// A name of events cannot be used, or is none. Since version 4.
+pub const UNIKPROF_E_EVENT_NAME: i32 = -32;
+/// There are as many names of events as there can be. Since version 4.
+pub const UNIKPROF_E_EVENT_NAMES: i32 = -33;
+/// The block is too short for a crash dump. Since version 4.
+pub const UNIKPROF_E_DUMP_ROOM: i32 = -34;
 
 /// Why a call was refused: one of the codes above that are not [`UNIKPROF_OK`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +129,7 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         UNIKPROF_E_NETWORK => {
             c"the network cannot be used; give a port, and unicast addresses with a prefix of 0 to 32"
         }
-        UNIKPROF_E_UNSUPPORTED => c"the archive was built without it; build it with --smoltcp or --noise",
+        UNIKPROF_E_UNSUPPORTED => c"the archive was built without it; build it with --smoltcp, --noise or --ring",
         UNIKPROF_E_FRAME => {
             c"a frame is empty or longer than UNIKPROF_MAX_FRAME, or the buffer shorter"
         }
@@ -128,6 +140,24 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         }
         UNIKPROF_E_RANDOM => c"there are keys and no random numbers; give a random that answers",
         UNIKPROF_E_RECORDINGS => c"the number of recordings is too large; give 0 to 4",
+        UNIKPROF_E_RECORDING => {
+            c"a recording at boot was refused, and log was told why; give it a name of its own, a period of 10 \
+              us to 10 s, a depth of 128 at most, and a place among the configuration's recordings"
+        }
+        UNIKPROF_E_RING => {
+            c"the block for the flight recorder is too short; unikprof_ring_bytes says how long it must be"
+        }
+        UNIKPROF_E_NO_RING => c"the agent has no flight recorder; give it a ring in the configuration",
+        UNIKPROF_E_EVENT_NAME => {
+            c"a name of events has 1 to 48 bytes of UTF-8 without control characters, and its number is what \
+              unikprof_event_name answered"
+        }
+        UNIKPROF_E_EVENT_NAMES => {
+            c"there are 256 names of events, and no more; use fewer, and values to tell them apart"
+        }
+        UNIKPROF_E_DUMP_ROOM => {
+            c"the block is too short for a crash dump; give it as many bytes as ring has"
+        }
         _ => c"no error of this library's",
     }
 }

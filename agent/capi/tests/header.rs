@@ -20,20 +20,23 @@ const MACROS: &str = "
 ";
 
 /// Where the calls, structures and constants are.
-const SOURCES: [&str; 4] = [
+const SOURCES: [&str; 6] = [
     "src/abi.rs",
     "src/status.rs",
     "src/ffi/calls.rs",
+    "src/ffi/boot.rs",
     "src/ffi/entry.rs",
+    "src/ffi/events.rs",
 ];
 
 /// Structures by their names in Rust and in C.
-const NAMES: [(&str, &str); 8] = [
+const NAMES: [(&str, &str); 9] = [
     ("Registers", "unikprof_registers"),
     ("Range", "unikprof_range"),
     ("Runstate", "unikprof_runstate"),
     ("Mapping", "unikprof_mapping"),
     ("Config", "unikprof_config"),
+    ("BootRecording", "unikprof_boot_recording"),
     ("Network", "unikprof_network"),
     ("Key", "unikprof_key"),
     ("Ops", "unikprof_ops"),

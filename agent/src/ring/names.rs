@@ -27,6 +27,8 @@ pub enum EventNameError {
     NotPrintable,
     /// There are as many names as there can be.
     TooMany,
+    /// No name has this number.
+    Unknown(u8),
 }
 
 /// A name's memory.
@@ -84,6 +86,13 @@ impl<'m> Names<'m> {
         core::str::from_utf8(bytes).ok()
     }
 
+    /// Whether a name has this id, or is about to.
+    #[inline]
+    pub(crate) fn is_in_use(&self, id: u8) -> bool {
+        let cells = self.cells.get(usize::from(id));
+        cells.is_some_and(|cells| cells.length.load(Ordering::Relaxed) != 0)
+    }
+
     /// How many ids are in use.
     pub(crate) fn count(&self) -> u32 {
         let in_use = |cells: &&NameCells| cells.length.load(Ordering::Relaxed) != 0;
@@ -123,11 +132,10 @@ impl NameCells {
                 .chunks(size_of::<u64>())
                 .zip(&self.words)
                 .all(|(chunk, cell)| {
-                    let mut word = [0; size_of::<u64>()];
-                    if let Some(place) = word.get_mut(..chunk.len()) {
-                        place.copy_from_slice(chunk);
-                    }
-                    put(cell, u64::from_le_bytes(word))
+                    // Upcalls add names, and may not call `memcpy`: a kernel's own may use vectors.
+                    let bytes = chunk.iter().rev();
+                    let word = bytes.fold(0, |word, byte| word << 8 | u64::from(*byte));
+                    put(cell, word)
                 })
     }
 }
@@ -151,6 +159,10 @@ impl fmt::Display for EventNameError {
             ),
             Self::NotPrintable => f.write_str("an event's name holds no control characters"),
             Self::TooMany => f.write_str("there are as many names of events as there can be: 256"),
+            Self::Unknown(number) => write!(
+                f,
+                "no name of events has the number {number}; take one that was answered for a text"
+            ),
         }
     }
 }
@@ -195,6 +207,7 @@ mod tests {
                 }
             }
             assert_eq!(names.count(), texts.len() as u32);
+            assert!(names.is_in_use(5) && !names.is_in_use(6));
             assert_eq!(name(&names, 200), None);
             assert_eq!(names.refused(), 0);
         });

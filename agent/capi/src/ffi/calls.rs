@@ -76,7 +76,7 @@ pub unsafe extern "C" fn unikprof_init(
 
 /// Installs a caller table that is linked into the image, as `unikprof-client caller-table` makes it, for
 /// recordings that begin before a client has sent one. `caller_memory` must have been given. Call it right
-/// behind `unikprof_init`: once clients are served it is too late.
+/// behind `unikprof_init`: once clients are served, or a recording has begun at boot, it is too late.
 ///
 /// Answers the rows of the table, or a code. The table is copied. Takes as much stack as `unikprof_init`.
 ///
@@ -333,6 +333,11 @@ unsafe fn start(
     if !config.caller_memory.is_null() {
         agent = agent.with_caller_memory(callers.rest());
     }
+    // SAFETY: as above, for the third block.
+    let ring = unsafe { Arena::new(config.ring.cast(), config.ring_length) };
+    if cfg!(feature = "ring") && !config.ring.is_null() {
+        agent = agent.with_ring(ring.rest());
+    }
     // SAFETY: room for a state, aligned, and nobody else's.
     unsafe {
         (&raw mut (*place).agent).write(agent);
@@ -381,6 +386,7 @@ unsafe fn serve(place: *mut State) -> Result<(), Misuse> {
         connections: [None; CONNECTIONS],
         opened: 0,
         begun: false,
+        records: false,
     });
     // SAFETY: as above.
     unsafe { (&raw mut (*place).served).write(served) };
@@ -391,7 +397,8 @@ unsafe fn serve(place: *mut State) -> Result<(), Misuse> {
 /// As for [`unikprof_install_caller_table`].
 unsafe fn install(table: *const c_void, length: usize) -> Result<i64, Misuse> {
     let mut claim = Claim::take()?;
-    if claim.served()?.begun {
+    let served = claim.served()?;
+    if served.begun || served.records {
         return Err(Misuse(UNIKPROF_E_TOO_LATE));
     }
     // SAFETY: the caller's promise.
@@ -422,7 +429,9 @@ unsafe fn install(table: *const c_void, length: usize) -> Result<i64, Misuse> {
     })
 }
 
-fn with_served<R>(work: impl FnOnce(&mut Served) -> Result<R, Misuse>) -> Result<R, Misuse> {
+pub(super) fn with_served<R>(
+    work: impl FnOnce(&mut Served) -> Result<R, Misuse>,
+) -> Result<R, Misuse> {
     let mut claim = Claim::take()?;
     work(claim.served()?)
 }
@@ -447,10 +456,10 @@ impl Served {
     }
 }
 
-fn code_of(done: Result<(), Misuse>) -> i32 {
+pub(super) fn code_of(done: Result<(), Misuse>) -> i32 {
     done.map_or_else(|misuse| misuse.0, |()| UNIKPROF_OK)
 }
 
-fn code_or(done: Result<i64, Misuse>) -> i64 {
+pub(super) fn code_or(done: Result<i64, Misuse>) -> i64 {
     done.unwrap_or_else(|misuse| misuse.0.into())
 }

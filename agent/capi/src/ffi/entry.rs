@@ -27,6 +27,7 @@ macro_rules! aligned {
         )
     };
 }
+pub(super) use aligned;
 
 /// The timer's upcall, on the vCPU that it was delivered to. `registers` are those of the interrupted
 /// code, NULL where there are none (an upcall that was forced when events were unmasked): then a tick

@@ -39,6 +39,8 @@ pub(super) struct Served {
     pub(super) opened: u32,
     /// Clients may have come.
     pub(super) begun: bool,
+    /// A recording has begun before them.
+    pub(super) records: bool,
 }
 
 /// One client.

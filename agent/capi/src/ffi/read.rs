@@ -3,18 +3,21 @@
 use core::ffi::{c_char, c_void};
 use core::mem::MaybeUninit;
 
-use unikprof_agent::{MAX_MAPPINGS, Mapping, Registers, minimum_bytes};
+use unikprof_agent::{MAX_MAPPINGS, Mapping, Registers, minimum_bytes, ring_bytes};
 
 use super::access;
 use super::arena::Arena;
-use crate::abi::{self, UNIKPROF_ABI_VERSION, UNIKPROF_REACHABLE_WHEN_BUSY};
+use crate::abi::{
+    self, UNIKPROF_ABI_VERSION, UNIKPROF_MAX_RECORDINGS, UNIKPROF_REACHABLE_WHEN_BUSY,
+};
 use crate::status::{
     Misuse, UNIKPROF_E_FLAGS, UNIKPROF_E_MAPPINGS, UNIKPROF_E_MEMORY, UNIKPROF_E_NULL,
-    UNIKPROF_E_OPS, UNIKPROF_E_SIZE, UNIKPROF_E_TEXT, UNIKPROF_E_VCPUS, UNIKPROF_E_VERSION,
+    UNIKPROF_E_OPS, UNIKPROF_E_RECORDINGS, UNIKPROF_E_RING, UNIKPROF_E_SIZE, UNIKPROF_E_TEXT,
+    UNIKPROF_E_UNSUPPORTED, UNIKPROF_E_VCPUS, UNIKPROF_E_VERSION,
 };
 
 /// The longest name, without its end.
-const NAME: usize = 255;
+pub(super) const NAME: usize = 255;
 /// The longest path, without its end.
 const PATH: usize = 4095;
 /// The longest text of a key, without its end.
@@ -44,7 +47,7 @@ unsafe impl Versioned for abi::Mapping {
 }
 // SAFETY: as above.
 unsafe impl Versioned for abi::Config {
-    const SIZES: &'static [usize] = &[72, 80, size_of::<Self>()];
+    const SIZES: &'static [usize] = &[72, 80, 96, size_of::<Self>()];
 }
 // SAFETY: as above.
 unsafe impl Versioned for abi::Ops {
@@ -52,6 +55,11 @@ unsafe impl Versioned for abi::Ops {
 }
 // SAFETY: as above.
 unsafe impl Versioned for abi::Network {
+    const SIZES: &'static [usize] = &[size_of::<Self>()];
+}
+
+// SAFETY: as above.
+unsafe impl Versioned for abi::BootRecording {
     const SIZES: &'static [usize] = &[size_of::<Self>()];
 }
 
@@ -164,6 +172,10 @@ impl<'c> Wanted<'c> {
         if config.vcpus == 0 || config.vcpus > VCPUS {
             return Err(Misuse(UNIKPROF_E_VCPUS));
         }
+        if config.recordings > UNIKPROF_MAX_RECORDINGS {
+            return Err(Misuse(UNIKPROF_E_RECORDINGS));
+        }
+        ring(&config)?;
         if config.mapping_count == 0 || config.mapping_count as usize > MAX_MAPPINGS {
             return Err(Misuse(UNIKPROF_E_MAPPINGS));
         }
@@ -217,7 +229,7 @@ impl<'c> Wanted<'c> {
     /// else is kept in it.
     pub(super) fn memory_bytes(&self, more: usize) -> usize {
         let aligned = 2 * align_of::<u128>();
-        minimum_bytes(self.config.vcpus as usize, 1)
+        minimum_bytes(self.config.vcpus as usize, self.recordings() as usize)
             .saturating_add(self.copied_bytes)
             .saturating_add(more)
             .saturating_add(aligned)
@@ -248,13 +260,17 @@ impl<'c> Wanted<'c> {
         let mut copy = |text: &str| arena.copy_text(text).ok_or(short);
         Ok(unikprof_agent::Config {
             vcpus: self.config.vcpus,
-            recordings: 1,
+            recordings: self.recordings(),
             mappings,
             guest_name: self.guest_name.map(&mut copy).transpose()?,
             guest_id: self.guest_id.map(&mut copy).transpose()?,
             platform_name: copy(self.platform_name)?,
             reachable_when_busy: self.config.flags & UNIKPROF_REACHABLE_WHEN_BUSY != 0,
         })
+    }
+
+    fn recordings(&self) -> u32 {
+        self.config.recordings.max(1)
     }
 
     fn mapping_count(&self) -> usize {
@@ -285,6 +301,21 @@ impl<'c> Wanted<'c> {
             // SAFETY: the caller's promise.
             path: unsafe { text(found.path, PATH)? }.unwrap_or(""),
         })
+    }
+}
+
+/// Whether the block for the flight recorder can be used, where one is given.
+fn ring(config: &abi::Config) -> Result<(), Misuse> {
+    if config.ring.is_null() {
+        Ok(())
+    } else if !cfg!(feature = "ring") {
+        Err(Misuse(UNIKPROF_E_UNSUPPORTED))
+    } else if config.ring_length < ring_bytes(config.vcpus as usize, 0)
+        || isize::try_from(config.ring_length).is_err()
+    {
+        Err(Misuse(UNIKPROF_E_RING))
+    } else {
+        Ok(())
     }
 }
 

@@ -7,8 +7,12 @@ use iced_x86::{
     Mnemonic, OpAccess, OpKind, Register,
 };
 use object::{
-    Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget, SymbolKind, SymbolSection,
+    Object as _, ObjectSection as _, ObjectSymbol as _, Relocation, RelocationTarget, SymbolKind,
+    SymbolSection,
 };
+
+/// Bytes of the field of a relocation in the code: addresses are counted from behind it.
+const FIELD: i64 = 4;
 
 /// One function.
 pub(crate) struct Function {
@@ -45,6 +49,42 @@ impl Code {
                 .map(|(start, _)| *start)
         };
 
+        // Where a relocation leads to; `behind` is how far behind the field addresses are counted from.
+        let target_of = |relocation: &Relocation, behind: i64| {
+            let RelocationTarget::Symbol(index) = relocation.target() else {
+                return None;
+            };
+            let symbol = object.symbol_by_index(index).unwrap();
+            // Of the section itself, the addend says where.
+            let is_section = symbol.kind() == SymbolKind::Section;
+            let added = if is_section {
+                relocation.addend() + behind
+            } else {
+                0
+            };
+            let at = symbol.address().wrapping_add_signed(added);
+            Some((symbol.section(), at))
+        };
+        // Tables of functions, each up to the next thing that the code refers to: who refers to one may call
+        // all of them. Relocations of fewer bits are places inside a function that a switch leads to.
+        let referred: BTreeSet<(usize, u64)> = text
+            .relocations()
+            .filter_map(|(_, one)| target_of(&one, FIELD))
+            .filter_map(|(section, at)| Some((section.index()?.0, at)))
+            .collect();
+        let mut tables: HashMap<(usize, u64), BTreeSet<u64>> = HashMap::new();
+        for section in object.sections().filter(|one| one.index() != text.index()) {
+            for (at, one) in section.relocations().filter(|(_, one)| one.size() == 64) {
+                let index = section.index().0;
+                let table = referred.range((index, 0)..=(index, at)).next_back();
+                let functions = target_of(&one, 0).filter(|(to, _)| is_in_text(*to));
+                if let (Some(table), Some((_, to))) = (table, functions) {
+                    let functions = tables.entry(*table).or_default();
+                    functions.insert(start_of(to).unwrap());
+                }
+            }
+        }
+
         let mut edges: HashMap<u64, BTreeSet<u64>> = HashMap::new();
         let mut outside: HashMap<u64, Vec<String>> = HashMap::new();
         for (at, relocation) in text.relocations() {
@@ -56,16 +96,13 @@ impl Code {
             if symbol.is_undefined() {
                 let name = symbol.name().unwrap().to_owned();
                 outside.entry(from).or_default().push(name);
-            } else if is_in_text(symbol.section()) {
-                // Of the section itself, the addend says where; counted from behind the field.
-                let is_section = symbol.kind() == SymbolKind::Section;
-                let addend = if is_section {
-                    relocation.addend() + 4
-                } else {
-                    0
-                };
-                let to = symbol.address().wrapping_add_signed(addend);
-                edges.entry(from).or_default().insert(start_of(to).unwrap());
+            } else if let Some((section, to)) = target_of(&relocation, FIELD) {
+                let edges = edges.entry(from).or_default();
+                if is_in_text(section) {
+                    edges.insert(start_of(to).unwrap());
+                } else if let Some(section) = section.index() {
+                    edges.extend(tables.get(&(section.0, to)).into_iter().flatten());
+                }
             }
         }
 

@@ -17,13 +17,31 @@ use object::{
 };
 
 /// What a guest calls from its upcalls.
-const UPCALLS: [&str; 5] = [
+const UPCALLS: [&str; 10] = [
     "unikprof_on_tick",
     "unikprof_on_block",
     "unikprof_on_wake",
     "unikprof_deadline",
     "unikprof_resume",
+    "unikprof_event_name",
+    "unikprof_mark",
+    "unikprof_counter",
+    "unikprof_span_begin",
+    "unikprof_span_end",
 ];
+
+/// What it calls when it panics, wherever that was.
+const CRASHES: [&str; 2] = ["unikprof_crash_dump", "unikprof_crash_dump_into"];
+
+/// Archives of every kind.
+fn archives() -> [&'static Path; 4] {
+    [
+        build::streams(),
+        build::frames(),
+        build::keyed(),
+        build::recorder(),
+    ]
+}
 
 /// The bytes of the agent's one object in the archive.
 fn object_of(folder: &Path) -> Vec<u8> {
@@ -43,7 +61,7 @@ fn object_of(folder: &Path) -> Vec<u8> {
 /// A kernel has the memory functions, and nothing else that a compiler might ask for.
 #[test]
 fn the_memory_functions_are_all_it_asks_for() {
-    for folder in [build::streams(), build::frames(), build::keyed()] {
+    for folder in archives() {
         let bytes = object_of(folder);
         let object = object::File::parse(&*bytes).unwrap();
         let undefined = object.symbols().filter(object::ObjectSymbol::is_undefined);
@@ -59,7 +77,7 @@ fn the_memory_functions_are_all_it_asks_for() {
 /// call what happens to lie in the place of one.
 #[test]
 fn it_asks_for_no_global_offset_table() {
-    for folder in [build::streams(), build::frames()] {
+    for folder in archives() {
         let bytes = object_of(folder);
         let object = object::File::parse(&*bytes).unwrap();
         let mut looked_at = 0;
@@ -79,7 +97,7 @@ fn it_asks_for_no_global_offset_table() {
 #[test]
 fn what_the_header_declares_is_all_it_exports() {
     let header = fs::read_to_string(build::streams().join("unikprof.h")).unwrap();
-    for folder in [build::streams(), build::frames(), build::keyed()] {
+    for folder in archives() {
         let bytes = object_of(folder);
         let object = object::File::parse(&*bytes).unwrap();
         let symbols = object.symbols();
@@ -87,8 +105,8 @@ fn what_the_header_declares_is_all_it_exports() {
             .filter(|symbol| symbol.is_global() && !symbol.is_undefined())
             .map(|symbol| symbol.name().unwrap())
             .collect();
-        for upcall in UPCALLS {
-            assert!(exported.contains(&upcall), "{upcall}");
+        for call in UPCALLS.iter().chain(&CRASHES) {
+            assert!(exported.contains(call), "{call}");
         }
         for name in exported {
             assert!(header.contains(&format!("{name}(")), "`{name}` is exported");
@@ -100,10 +118,12 @@ fn what_the_header_declares_is_all_it_exports() {
 fn it_takes_no_more_room_than_it_may() {
     const MOST: u64 = 96 << 10;
     const CRYPTOGRAPHY: u64 = 64 << 10;
+    const FLIGHT_RECORDER: u64 = 32 << 10;
     let mut without = 0;
     for (folder, most) in [
         (build::streams(), Some(MOST)),
         (build::keyed(), Some(CRYPTOGRAPHY)),
+        (build::recorder(), Some(FLIGHT_RECORDER)),
         (build::frames(), None),
     ] {
         let bytes = object_of(folder);
@@ -139,7 +159,7 @@ fn it_takes_no_more_room_than_it_may() {
 /// would write over it, and be written over.
 #[test]
 fn nothing_is_kept_below_the_stack_pointer() {
-    for folder in [build::streams(), build::frames(), build::keyed()] {
+    for folder in archives() {
         let bytes = object_of(folder);
         let code = Code::read(&bytes);
         let below: Vec<String> = code
@@ -192,7 +212,7 @@ fn the_search_finds_a_red_zone() {
 /// A kernel's stacks are small, and what is written in place must stay so: a network alone is 150 KB. The largest, of the start, holds a service once.
 #[test]
 fn no_function_has_a_large_frame() {
-    for folder in [build::streams(), build::frames(), build::keyed()] {
+    for folder in archives() {
         let bytes = object_of(folder);
         let code = Code::read(&bytes);
         for function in code.functions() {
@@ -205,10 +225,10 @@ fn no_function_has_a_large_frame() {
 /// Kernels that build their interrupt path without SSE save none of its state.
 #[test]
 fn upcalls_touch_no_vector_or_floating_point_state() {
-    for folder in [build::streams(), build::frames(), build::keyed()] {
+    for folder in archives() {
         let bytes = object_of(folder);
         let code = Code::read(&bytes);
-        for function in code.reached_from(&UPCALLS) {
+        for function in code.reached_from(&[&UPCALLS[..], &CRASHES].concat()) {
             assert_eq!(function.vector_instruction(), None, "{}", function.name);
         }
     }
@@ -217,7 +237,7 @@ fn upcalls_touch_no_vector_or_floating_point_state() {
 /// An upcall calls itself and the guest's own functions, and cannot panic.
 #[test]
 fn upcalls_reach_no_panic_and_nothing_outside() {
-    for folder in [build::streams(), build::frames(), build::keyed()] {
+    for folder in archives() {
         let bytes = object_of(folder);
         let code = Code::read(&bytes);
         let reached = code.reached_from(&UPCALLS);
@@ -235,5 +255,21 @@ fn upcalls_reach_no_panic_and_nothing_outside() {
         let deepest = UPCALLS.map(|upcall| code.stack_bytes(upcall));
         println!("stack of {UPCALLS:?}: {deepest:?} bytes beside the guest's functions");
         assert!(deepest.iter().all(|bytes| *bytes <= 2048), "{deepest:?}");
+    }
+}
+
+/// A panic inside the call that a panic's handler makes would be the end of what it had to tell.
+#[test]
+fn a_crash_dump_reaches_no_panic_and_takes_as_much_stack_as_it_says() {
+    for folder in archives() {
+        let bytes = object_of(folder);
+        let code = Code::read(&bytes);
+        for function in code.reached_from(&CRASHES) {
+            assert!(!function.name.contains("panic"), "{}", function.name);
+            assert!(!function.traps(), "{} has a trap", function.name);
+        }
+        let deepest = CRASHES.map(|call| code.stack_bytes(call));
+        println!("stack of {CRASHES:?}: {deepest:?} bytes beside the guest's functions");
+        assert!(deepest.iter().all(|bytes| *bytes <= 6 << 10), "{deepest:?}");
     }
 }

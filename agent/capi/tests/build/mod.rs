@@ -24,6 +24,13 @@ pub(crate) fn keyed() -> &'static Path {
     FOLDER.get_or_init(|| build("keyed", &["--noise"]))
 }
 
+/// The folder with the archive that has the flight recorder.
+#[allow(dead_code, reason = "not every program that includes this asks for it")]
+pub(crate) fn recorder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| build("recorder", &["--ring"]))
+}
+
 fn build(name: &str, options: &[&str]) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let status = Command::new(env!("CARGO_BIN_EXE_build-archive"))
