@@ -9,8 +9,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use unikprof_proto::file::{self, BlockHead, FileEnd};
 use unikprof_proto::frame::{self, Message};
-use unikprof_proto::message::{Check, Counters, RecordingStatus, Start, Stop};
+use unikprof_proto::message::{
+    Check, Counters, EventName, RecordingStatus, RingRun, Start, Stop, VcpuEpoch,
+};
+use unikprof_proto::ring::{self, kind};
 use unikprof_proto::{code, preamble};
 
 /// What a client sends, as C source.
@@ -108,24 +112,23 @@ fn every_misuse_is_an_error_with_a_text() {
 
 /// A library that read the fields an older caller does not have would read whatever lies behind.
 #[test]
-fn a_guest_compiled_with_the_first_header_goes_on_working() {
-    let older = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/older");
-    run(
-        "older_guest",
-        &older,
-        build::streams(),
-        &["-D_DEFAULT_SOURCE"],
-    );
+fn a_guest_compiled_with_an_older_header_goes_on_working() {
+    for version in ["1", "3"] {
+        let older = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/older");
+        run(
+            "older_guest",
+            &older.join(version),
+            build::streams(),
+            &["-D_DEFAULT_SOURCE"],
+        );
+    }
 }
 
 #[test]
 fn upcalls_come_on_any_stack_and_calls_take_as_much_as_they_say() {
-    run(
-        "any_stack",
-        build::streams(),
-        build::streams(),
-        &["-mgeneral-regs-only"],
-    );
+    for archive in [build::streams(), build::recorder()] {
+        run("any_stack", archive, archive, &["-mgeneral-regs-only"]);
+    }
 }
 
 /// A key that cannot be used must not end as a guest that serves everybody.
@@ -171,10 +174,7 @@ fn every_lie_is_an_error_or_a_counted_loss() {
 
 /// The counters in an agent's answer to a [`Check`], as hexadecimal.
 fn counters(answer: &str) -> Counters {
-    let bytes: Vec<u8> = (0..answer.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&answer[at..at + 2], 16).unwrap())
-        .collect();
+    let bytes = bytes_of(answer);
     let mut rest = &bytes[..];
     while let Some(frame) = frame::split(rest).unwrap() {
         if let Ok(status) = frame::decode::<RecordingStatus<'_>>(&frame) {
@@ -185,16 +185,97 @@ fn counters(answer: &str) -> Counters {
     panic!("no recording in {answer}");
 }
 
+fn bytes_of(digits: &str) -> Vec<u8> {
+    (0..digits.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap())
+        .collect()
+}
+
+/// A guest that marks what it does, wherever it is, must not be harmed by it; and what it has left when it panicked
+/// must say what it did.
+#[test]
+fn events_are_kept_and_what_a_panic_leaves_holds_them() {
+    let said = run("events", build::recorder(), build::recorder(), &[]);
+    let bytes = |name: &str| {
+        let digits = said.lines().find_map(|line| line.strip_prefix(name));
+        bytes_of(digits.unwrap())
+    };
+    let (dump, block) = (bytes("dump; "), bytes("block; "));
+    let before = left(&dump);
+    let after = left(BlockHead::file(&block).unwrap());
+
+    let [(_, _, span), .., ended] = before.events[..] else {
+        panic!("{:?}", before.events);
+    };
+    let upcall = before.events[2].2;
+    assert_ne!(span, upcall);
+    let expected = [
+        (kind::SPAN_BEGIN, 0, span),
+        (kind::COUNTER, 1, -7_i64 as u64),
+        (kind::SPAN_BEGIN, 2, upcall),
+        (kind::MARK, 2, 2),
+        (kind::SPAN_END, 2, upcall),
+        (kind::MARK, 0, u64::MAX),
+        (kind::SPAN_END, 0, span),
+    ];
+    assert_eq!(before.events, expected);
+    assert_eq!(before.names, ["request", "queue depth", "upcall"]);
+    assert_eq!((before.samples, ended), (5, (kind::SPAN_END, 0, span)));
+    // The panic came before this one was written.
+    assert_eq!(after.events[..7], expected);
+    assert_eq!(after.events[7..], [(kind::MARK, 0, 4)]);
+    // One counts running time, the other blocked time.
+    assert_eq!(before.recorded, [5, 0]);
+    assert_eq!(after.recorded, [5, 0]);
+}
+
+/// What a guest has left.
+#[derive(Default)]
+struct Left {
+    names: Vec<String>,
+    /// Kinds, names and numbers.
+    events: Vec<(u8, u64, u64)>,
+    samples: usize,
+    /// What each recording has recorded.
+    recorded: Vec<u64>,
+}
+
+fn left(bytes: &[u8]) -> Left {
+    assert_eq!(bytes[..file::MAGIC.len()], file::MAGIC);
+    let mut left = Left::default();
+    let mut rest = &bytes[file::PREAMBLE..];
+    let mut is_complete = false;
+    while let Some(frame) = frame::split(rest).unwrap() {
+        if let Ok(EventName { id, name }) = frame::decode(&frame) {
+            assert_eq!(id as usize, left.names.len());
+            left.names.push(name.to_owned());
+        } else if let Ok(run) = frame::decode::<RingRun<'_>>(&frame) {
+            ring::decode(run.base_ns, run.count, run.payload, |record| {
+                if record.kind >= kind::MARK {
+                    left.events.push((record.kind, record.first, record.second));
+                }
+                left.samples += usize::from(record.kind == kind::SAMPLE);
+            })
+            .unwrap();
+        } else if let Ok(epoch) = frame::decode::<VcpuEpoch>(&frame) {
+            left.recorded.push(epoch.end.counters.recorded);
+        } else if let Ok(end) = frame::decode::<FileEnd<'_>>(&frame) {
+            is_complete = end.complete;
+        }
+        rest = &rest[frame.length()..];
+    }
+    assert!(is_complete && rest.is_empty());
+    left
+}
+
 /// Two threads in one call would write the same session; an agent that is stopped while an upcall is inside would
 /// leave it writing to memory that is the guest's again.
 #[test]
 fn threads_that_poll_at_once_and_a_stop_in_between_harm_nothing() {
-    run(
-        "threads",
-        build::streams(),
-        build::streams(),
-        &["-D_DEFAULT_SOURCE"],
-    );
+    for archive in [build::streams(), build::recorder()] {
+        run("threads", archive, archive, &["-D_DEFAULT_SOURCE"]);
+    }
 }
 
 /// Times, stacks and the build-id that every guest on Xen would have to get right on its own.

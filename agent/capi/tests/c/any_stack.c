@@ -39,6 +39,21 @@ static void do_tick(void)
     CHECK(unikprof_on_tick(&registers) > time_ns);
 }
 
+static void do_mark(void)
+{
+    unikprof_mark(unikprof_event_name("mark"), 1);
+}
+
+static void drop_piece(void *context, const void *bytes, size_t length)
+{
+    CHECK(context == NULL && bytes != NULL && length != 0);
+}
+
+static void do_crash_dump(void)
+{
+    unikprof_crash_dump(drop_piece, NULL);
+}
+
 static size_t stack_of(void (*call)(void))
 {
     size_t untouched = 0;
@@ -55,15 +70,14 @@ static size_t stack_of(void (*call)(void))
     return sizeof painted - untouched;
 }
 
-/* Calls `unikprof_on_tick` with the stack 8 bytes off the ABI; answers whether xmm0 to xmm15 and the control
+/* Calls a function with the stack 8 bytes off the ABI; answers whether xmm0 to xmm15 and the control
  * words came back as they were, the guest's own functions being compiled
  * without them, as all of this file is: so no clobber says so. */
-static int tick_misaligned(void)
+static int is_called_misaligned(uint64_t function, uint64_t first, uint64_t second)
 {
     static unsigned char before[512] __attribute__((aligned(16)));
     static unsigned char after[512] __attribute__((aligned(16)));
     static unsigned char pattern[16] = "0123456789abcdef";
-    time_ns = unikprof_deadline();
     __asm__ volatile("movups %[pattern], %%xmm0\n\t"
                      "movaps %%xmm0, %%xmm7\n\t"
                      "movaps %%xmm0, %%xmm15\n\t"
@@ -71,32 +85,51 @@ static int tick_misaligned(void)
                      "and $-16, %%rsp\n\t"
                      "sub $8, %%rsp\n\t"
                      "fxsave %[before]\n\t"
-                     "call unikprof_on_tick\n\t"
+                     "call *%[function]\n\t"
                      "fxsave %[after]\n\t"
                      "mov %%r12, %%rsp\n\t"
-                     : [before] "+m"(before), [after] "+m"(after)
-                     : [pattern] "m"(pattern), "D"(&registers)
-                     : "rax", "rcx", "rdx", "rsi", "r8", "r9", "r10", "r11", "r12", "memory", "cc");
+                     : [before] "+m"(before), [after] "+m"(after), "+D"(first), "+S"(second)
+                     : [pattern] "m"(pattern), [function] "b"(function)
+                     : "rax", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "memory", "cc");
     return memcmp(before, after, 416) == 0;
 }
 
 int main(void)
 {
-    size_t bytes[4];
+    static unsigned char ring[32 << 10];
+    size_t bytes[6];
+    int32_t name;
     mapping = guest_mapping();
     config = guest_config(&mapping);
     ops = guest_ops();
+    /* Where the archive has a flight recorder. */
+    if (unikprof_ring_bytes(1, 0) != 0) {
+        config.ring = ring;
+        config.ring_length = sizeof ring;
+    }
     registers = guest_interrupted();
     bytes[0] = stack_of(do_init);
     client = unikprof_connection_open();
     bytes[1] = stack_of(do_conversation);
     bytes[2] = stack_of(do_poll);
     bytes[3] = stack_of(do_tick);
-    CHECK(tick_misaligned());
+    bytes[4] = stack_of(do_mark);
+    bytes[5] = stack_of(do_crash_dump);
+    time_ns = unikprof_deadline();
+    CHECK(is_called_misaligned((uint64_t)unikprof_on_tick, (uint64_t)&registers, 0));
+    CHECK(is_called_misaligned((uint64_t)unikprof_event_name, (uint64_t)"name", 0));
+    name = unikprof_event_name("name");
+    CHECK(is_called_misaligned((uint64_t)unikprof_mark, (uint64_t)name, 5));
+    CHECK(is_called_misaligned((uint64_t)unikprof_counter, (uint64_t)name, 5));
+    CHECK(is_called_misaligned((uint64_t)unikprof_span_begin, (uint64_t)name, 0));
+    CHECK(is_called_misaligned((uint64_t)unikprof_span_end, (uint64_t)name, 5));
+    CHECK(is_called_misaligned((uint64_t)unikprof_crash_dump, (uint64_t)drop_piece, 0));
     CHECK(bounds_asked == 2);
-    printf("stack: init %zu, a request %zu, poll %zu, tick %zu bytes, the guest's functions included\n",
-           bytes[0], bytes[1], bytes[2], bytes[3]);
+    printf("stack: init %zu, a request %zu, poll %zu, tick %zu, event %zu, crash dump %zu bytes, the guest's "
+           "functions included\n",
+           bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5]);
     CHECK(bytes[0] <= 32 << 10 && bytes[1] <= 16 << 10 && bytes[2] <= 16 << 10 && bytes[3] <= 2 << 10);
+    CHECK(bytes[4] <= 2 << 10 && bytes[5] <= 6 << 10);
     CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
     puts("all as it should be");
     return 0;

@@ -9,6 +9,7 @@
 
 static unsigned char memory[1 << 20];
 static unsigned char caller_memory[1000];
+static unsigned char ring[20000];
 static int is_over;
 static unsigned long polls_done, were_busy, ticks_after_stop;
 /* Odd while the agent is stopped. */
@@ -42,6 +43,7 @@ static void *upcalls(void *registers)
         uint64_t deadline_ns;
         __atomic_add_fetch(&time_ns, 300000, __ATOMIC_SEQ_CST);
         deadline_ns = unikprof_on_tick(registers);
+        unikprof_mark(unikprof_event_name("tick"), deadline_ns);
         if (before % 2 == 1 && before == __atomic_load_n(&starts_and_stops, __ATOMIC_SEQ_CST)) {
             CHECK(deadline_ns == UNIKPROF_NO_DEADLINE);
             __atomic_add_fetch(&ticks_after_stop, 1, __ATOMIC_SEQ_CST);
@@ -100,6 +102,7 @@ static void use_the_memory(void)
     unsigned long before;
     memset(memory, 0xa5, sizeof memory);
     memset(caller_memory, 0xa5, sizeof caller_memory);
+    memset(ring, 0xa5, sizeof ring);
     __atomic_add_fetch(&starts_and_stops, 1, __ATOMIC_SEQ_CST);
     before = __atomic_load_n(&ticks_after_stop, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&ticks_after_stop, __ATOMIC_SEQ_CST) < before + 10) {
@@ -110,6 +113,9 @@ static void use_the_memory(void)
     }
     for (size_t index = 0; index < sizeof caller_memory; index++) {
         CHECK(caller_memory[index] == 0xa5);
+    }
+    for (size_t index = 0; index < sizeof ring; index++) {
+        CHECK(ring[index] == 0xa5);
     }
 }
 
@@ -123,6 +129,11 @@ int main(void)
 
     config.caller_memory = caller_memory;
     config.caller_memory_length = sizeof caller_memory;
+    /* Where the archive has a flight recorder. */
+    if (unikprof_ring_bytes(1, 0) != 0) {
+        config.ring = ring;
+        config.ring_length = sizeof ring;
+    }
     ops.now_ns = shared_now_ns;
     ops.running_ns = shared_running_ns;
     ops.stack_bounds = shared_stack_bounds;
