@@ -62,7 +62,7 @@ pub(crate) fn measure(vcpu: VcpuId, registers: &Registers) {
     let parts = unsafe { PARTS[vcpu.0 as usize].load(Ordering::Acquire).as_ref() };
     let Some(parts) = parts else { return };
     let statistics = statistics::of(vcpu);
-    let table = Table::new(&parts.nodes, &parts.index, &parts.used);
+    let table = Table::new(&parts.nodes, &parts.index, &[], &parts.used);
     let started = read_tsc();
     let stack = vcpus::stack_bounds(registers.sp).map(|bounds| {
         // SAFETY: the bounds are those of a vCPU's stack, mapped for ever.
@@ -73,7 +73,7 @@ pub(crate) fn measure(vcpu: VcpuId, registers: &Registers) {
     let (path, _) = walk(registers, stack.as_ref(), &guide, MAX_DEPTH, path);
     let walked = read_tsc();
     // A full table counts no more, and costs the same.
-    let _ = table.count(&path, Column::of(0));
+    let _ = table.count(&path, Column::of(0, 0));
     statistics.count.add(read_tsc().wrapping_sub(walked));
     statistics.walk.add(walked.wrapping_sub(started));
     statistics.frames.add(path.len() as u64);
