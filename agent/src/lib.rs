@@ -67,3 +67,4 @@ pub use ring::{EventNameError, ring_bytes};
 pub use secure::{Key, KeyError, KeyId, Keys, KeysError, MAX_KEYS, Role};
 pub use service::{SESSIONS, ServeError, Service, SessionId, Work};
 pub use session::{MAX_REQUEST, busy_answer};
+pub use unikprof_proto::console::{Line as CrashLine, Lines as CrashLines};

@@ -15,7 +15,8 @@
 //! request in order. A message's structure never changes once released; a new field is a new
 //! message type. Codes are raw integers, so that unknown ones survive a round trip.
 //!
-//! The same frames, behind a different magic, make a recording file: see [`file`].
+//! The same frames, behind a different magic, make a recording file: see [`file`]; [`console`] carries one
+//! out of a guest that has nothing else left.
 //!
 //! ```
 //! use unikprof_proto::{frame, message};
@@ -33,6 +34,7 @@
 
 pub mod caller_table;
 pub mod code;
+pub mod console;
 pub mod file;
 pub mod frame;
 pub mod message;
