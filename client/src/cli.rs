@@ -16,6 +16,7 @@ mod keygen;
 mod names;
 mod outputs;
 mod recordings;
+mod recover;
 mod report;
 mod screen;
 mod status;
@@ -60,6 +61,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = match arguments.word {
         Word::Connect(arguments) => connect::run(arguments),
         Word::Report(arguments) => report::run(&arguments),
+        Word::Recover(arguments) => recover::run(&arguments),
         Word::Doctor(arguments) => doctor::run(&arguments),
         Word::CallerTable(arguments) => caller_table::run(&arguments),
         Word::Keygen(arguments) => keygen::run(&arguments),

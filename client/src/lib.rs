@@ -19,6 +19,7 @@ pub mod profile;
 pub mod progress;
 pub mod record;
 pub mod recording;
+pub mod recover;
 pub mod report;
 pub mod symbols;
 pub mod timeline;

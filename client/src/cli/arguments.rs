@@ -72,6 +72,8 @@ pub(super) enum Word {
     Connect(ConnectArguments),
     /// Show a recording: tables, flame graph, pprof and others
     Report(ReportArguments),
+    /// Find what a crashed guest left in a console's log or a dump of its memory
+    Recover(super::recover::RecoverArguments),
     /// Say whether a recording, or what an agent would record, can be trusted
     Doctor(DoctorArguments),
     /// Compile an image's caller table into a file to link into it

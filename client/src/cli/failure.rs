@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::recover::RecoverError;
 use crate::caller_table::{CallerTableError, CompileError};
 use crate::connection::ConnectionError;
 use crate::exit_code;
@@ -25,6 +26,8 @@ pub(crate) enum Failure {
     Record(#[from] RecordError),
     #[error(transparent)]
     Recording(#[from] RecordingError),
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
     #[error(transparent)]
     Symbols(#[from] SymbolError),
     #[error(transparent)]
@@ -84,7 +87,7 @@ impl Failure {
             Failure::Connection(error) => error.exit_code(),
             Failure::Record(error) => error.exit_code(),
             Failure::Recording(error) => error.exit_code(),
-            Failure::Symbols(_) | Failure::Compile(_) => exit_code::INPUT,
+            Failure::Symbols(_) | Failure::Compile(_) | Failure::Recover(_) => exit_code::INPUT,
             Failure::CallerTable(error) => error.exit_code(),
             Failure::Key(error) => error.exit_code(),
             Failure::Output(error) => error.exit_code(),

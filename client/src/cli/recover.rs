@@ -1,0 +1,201 @@
+//! `recover`: a recording file out of a console's log or a dump of memory.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::json;
+use thiserror::Error;
+use unikprof_proto::console::MARK;
+
+use super::failure::Failure;
+use super::print;
+use crate::output::AtomicFile;
+use crate::recover::{Place, Remains, find};
+
+/// The name that means standard input or output.
+const STANDARD: &str = "-";
+
+#[derive(Debug, Args)]
+#[command(after_help = HELP, arg_required_else_help = true)]
+pub(super) struct RecoverArguments {
+    /// The log of a console, or a dump of a guest's memory; - is standard input
+    #[arg(value_name = "FILE")]
+    input: PathBuf,
+    /// Write to this file; - is standard output. Without it, the input's name and .unikprof
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Of several crashes take this one, counted from 1; without it the last that is whole
+    #[arg(long, value_name = "NUMBER")]
+    crash: Option<usize>,
+    /// Print what was found as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const HELP: &str = "\
+A guest that hands out its agent's crash dump in its panic handler leaves its last seconds on its
+console, as lines that begin with `unikprof:`, or in its memory. This word finds them there, whatever
+else is in the file, and writes the recording.
+
+Examples:
+  unikprof-client recover /var/log/xen/console/guest-web.log -o crash.unikprof
+  unikprof-client report crash.unikprof --image guest.elf --timeline
+
+  xl dmesg | unikprof-client recover - -o crash.unikprof
+  xl dump-core web web.core && unikprof-client recover web.core";
+
+/// Why nothing was recovered.
+#[derive(Debug, Error)]
+pub(crate) enum RecoverError {
+    #[error("cannot read {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error(
+        "{} holds nothing that a crashed guest left: expected lines with `{MARK}` as in a console's log, or a \
+         block of memory; does the guest's panic handler hand out its agent's crash dump?", path.display()
+    )]
+    Nothing { path: PathBuf },
+    #[error("{} tells of {found} crashes, there is no number {asked}", path.display())]
+    NoSuchCrash {
+        path: PathBuf,
+        found: usize,
+        asked: usize,
+    },
+    #[error("of what a crashed guest left at {place}, nothing can be used: {reason}")]
+    Unusable { place: Place, reason: String },
+}
+
+pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
+    let path = &arguments.input;
+    let output = output(arguments)?;
+    let bytes = read(path).map_err(|source| RecoverError::Read {
+        path: path.clone(),
+        source,
+    })?;
+    let all = find(&bytes);
+    let number = match arguments.crash {
+        Some(asked) if (1..=all.len()).contains(&asked) => asked,
+        Some(asked) => {
+            let found = all.len();
+            let path = path.clone();
+            return Err(RecoverError::NoSuchCrash { path, found, asked }.into());
+        }
+        None => {
+            let whole = all.iter().rposition(|one| one.missing.is_none());
+            whole.map_or(all.len(), |index| index + 1)
+        }
+    };
+    let Some(remains) = number.checked_sub(1).and_then(|index| all.get(index)) else {
+        return Err(RecoverError::Nothing { path: path.clone() }.into());
+    };
+    let reason = remains.missing.map(|missing| missing.to_string());
+    if let Some(reason) = &reason
+        && remains.file.is_empty()
+    {
+        return Err(RecoverError::Unusable {
+            place: remains.place,
+            reason: reason.clone(),
+        }
+        .into());
+    }
+    let found = Found {
+        remains,
+        number,
+        of: all.len(),
+    };
+    match &output {
+        None => print(&remains.file)?,
+        Some(path) => {
+            let mut file = AtomicFile::create(path)?;
+            if let Err(source) = file.write_all(&remains.file) {
+                return Err(file.failed(source).into());
+            }
+            file.publish()?;
+            print(match arguments.json {
+                true => found.json(path),
+                false => found.text(path),
+            })?;
+        }
+    }
+    match reason {
+        None => Ok(()),
+        Some(reason) => Err(Failure::Incomplete {
+            path: output.unwrap_or_else(|| STANDARD.into()),
+            reason: format!("{reason}; `report --salvage` reads what comes before"),
+        }),
+    }
+}
+
+/// The file to write; `None` is standard output.
+fn output(arguments: &RecoverArguments) -> Result<Option<PathBuf>, Failure> {
+    let standard = Path::new(STANDARD);
+    match &arguments.output {
+        Some(path) if path == standard && arguments.json => Err(Failure::Usage(
+            "the recording and JSON cannot both go to standard output: name a file with -o".into(),
+        )),
+        Some(path) if path == standard => Ok(None),
+        Some(path) => Ok(Some(path.clone())),
+        None if arguments.input == standard => Err(Failure::Usage(
+            "standard input has no name to make the recording's of: name a file with -o".into(),
+        )),
+        None => {
+            let mut name = arguments.input.clone().into_os_string();
+            name.push(".unikprof");
+            Ok(Some(name.into()))
+        }
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    if path != Path::new(STANDARD) {
+        return fs::read(path);
+    }
+    let mut bytes = Vec::new();
+    io::stdin().lock().read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+struct Found<'a> {
+    remains: &'a Remains,
+    number: usize,
+    of: usize,
+}
+
+impl Found<'_> {
+    fn text(&self, path: &Path) -> String {
+        let path = path.display();
+        let which = match self.of {
+            1 => String::new(),
+            of => format!(", crash {} of {of} (--crash takes another)", self.number),
+        };
+        let salvage = match self.remains.missing {
+            None => "",
+            Some(_) => " --salvage",
+        };
+        format!(
+            "found        what a guest left when it crashed, at {}{which}\n\
+             wrote        {path}\n\
+             look at it   unikprof-client report {path} --timeline{salvage}\n",
+            self.remains.place,
+        )
+    }
+
+    fn json(&self, path: &Path) -> String {
+        let (line, byte) = match self.remains.place {
+            Place::Line(line) => (Some(line), None),
+            Place::Byte(byte) => (None, Some(byte)),
+        };
+        let value = json!({
+            "file": path.to_string_lossy(),
+            "crash": self.number,
+            "crashes": self.of,
+            "line": line,
+            "byte": byte,
+            "bytes": self.remains.file.len(),
+            "whole": self.remains.missing.is_none(),
+            "missing": self.remains.missing.map(|missing| missing.to_string()),
+        });
+        format!("{value:#}\n")
+    }
+}

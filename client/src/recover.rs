@@ -1,0 +1,352 @@
+//! Finding what crashed guests left: recording files, in the log of a console or in a dump of memory.
+//!
+//! A log holds them as [lines of text](unikprof_proto::console), memory as [blocks](unikprof_proto::file::BlockHead).
+//! Both may hold anything else beside them, in any place.
+
+use std::fmt;
+
+use unikprof_proto::console::{self, MARK, Piece};
+use unikprof_proto::file::{BlockError, BlockHead};
+
+/// What a guest left when it crashed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remains {
+    /// Where it was found.
+    pub place: Place,
+    /// The recording file; where it is not whole, what there is of it.
+    pub file: Vec<u8>,
+    /// Why it is not whole.
+    pub missing: Option<Missing>,
+}
+
+/// Where something was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In a log, in lines from this one on, counted from 1.
+    Line(usize),
+    /// In memory, from this byte on.
+    Byte(usize),
+}
+
+/// Why something is not whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// The log lacks its beginning: the number of the first line that is there.
+    Beginning(u32),
+    /// The log lacks lines: the number of the first of them, and how many it should have, where that is known.
+    Lines(u32, Option<u64>),
+    /// The block of memory is not whole.
+    Block(BlockError),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(line) => write!(f, "line {line} of the log"),
+            Self::Byte(byte) => write!(f, "byte {byte:#x} of the memory"),
+        }
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Beginning(first) => write!(
+                f,
+                "the log lacks its beginning: the first line of it there is `{MARK}{first:05x}`, expected \
+                 `{MARK}00000`"
+            ),
+            Self::Lines(first, of) => {
+                write!(f, "the log lacks the line `{MARK}{first:05x}`")?;
+                match of {
+                    Some(lines) => write!(f, ", or it is damaged; there should be {lines} lines"),
+                    None => write!(f, ", or it is damaged"),
+                }
+            }
+            Self::Block(error) => error.fmt(f),
+        }
+    }
+}
+
+/// All that crashed guests left in these bytes, in their order: blocks of memory first.
+pub fn find(bytes: &[u8]) -> Vec<Remains> {
+    let mut all = in_memory(bytes);
+    all.extend(in_log(bytes));
+    all
+}
+
+fn in_memory(bytes: &[u8]) -> Vec<Remains> {
+    let mut all = Vec::new();
+    let mut from = 0;
+    while let Some(at) = bytes
+        .get(from..)
+        .and_then(|rest| position(rest, &BlockHead::MAGIC))
+    {
+        let at = from + at;
+        let memory = &bytes[at..];
+        from = at + BlockHead::MAGIC.len();
+        // A program that writes such blocks has the magic as well, without the rest of a head.
+        let head = memory.first_chunk().and_then(BlockHead::decode);
+        if head.is_none() {
+            continue;
+        }
+        let remains = of_block(memory, Place::Byte(at));
+        if remains.missing.is_none() {
+            from = at + BlockHead::LENGTH + remains.file.len();
+        }
+        all.push(remains);
+    }
+    all
+}
+
+fn position(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    let first = *wanted.first()?;
+    let mut from = 0;
+    loop {
+        let rest = bytes.get(from..)?;
+        let at = from + rest.iter().position(|&byte| byte == first)?;
+        if bytes[at..].starts_with(wanted) {
+            return Some(at);
+        }
+        from = at + 1;
+    }
+}
+
+/// What is in a block that begins with a head.
+fn of_block(memory: &[u8], place: Place) -> Remains {
+    let (file, missing) = match BlockHead::file(memory) {
+        Ok(file) => (file, None),
+        Err(error) => {
+            let rest = memory.get(BlockHead::LENGTH..).unwrap_or_default();
+            let head = memory.first_chunk().and_then(BlockHead::decode);
+            let length = head.and_then(|head| usize::try_from(head.length).ok());
+            let file = length.and_then(|length| rest.get(..length));
+            (file.unwrap_or(rest), Some(Missing::Block(error)))
+        }
+    };
+    Remains {
+        place,
+        file: file.to_owned(),
+        missing,
+    }
+}
+
+fn in_log(bytes: &[u8]) -> Vec<Remains> {
+    let mut all = Vec::new();
+    let mut current: Option<Block> = None;
+    for (line, text) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
+        let Some(piece) = console::piece(text) else {
+            continue;
+        };
+        match &mut current {
+            // A log may hold a line twice.
+            Some(block) if piece.number > 0 || block.is_repeated(&piece) => block.take(&piece),
+            _ => {
+                all.extend(current.take().map(Block::end));
+                current = Some(Block::begin(line, &piece));
+            }
+        }
+    }
+    all.extend(current.map(Block::end));
+    all
+}
+
+/// A block as lines bring it.
+struct Block {
+    line: usize,
+    memory: Vec<u8>,
+    next: u32,
+    missing: Option<Missing>,
+}
+
+impl Block {
+    fn begin(line: usize, piece: &Piece) -> Self {
+        let mut block = Self {
+            line,
+            memory: Vec::new(),
+            next: 0,
+            missing: None,
+        };
+        if piece.number > 0 {
+            block.missing = Some(Missing::Beginning(piece.number));
+        }
+        block.take(piece);
+        block
+    }
+
+    /// Is it the beginning that is there already, with nothing behind it yet?
+    fn is_repeated(&self, piece: &Piece) -> bool {
+        self.next == 1 && self.memory == piece.bytes()
+    }
+
+    fn take(&mut self, piece: &Piece) {
+        if self.missing.is_some() || piece.number < self.next {
+            return;
+        }
+        if piece.number > self.next {
+            self.missing = Some(Missing::Lines(self.next, None));
+            return;
+        }
+        self.memory.extend_from_slice(piece.bytes());
+        self.next += 1;
+    }
+
+    fn end(self) -> Remains {
+        let place = Place::Line(self.line);
+        let head = self.memory.first_chunk().and_then(BlockHead::decode);
+        let of = head.map(|head| {
+            let bytes = head.length.saturating_add(BlockHead::LENGTH as u64);
+            bytes.div_ceil(console::BYTES as u64)
+        });
+        let lines = Some(Missing::Lines(self.next, of));
+        let mut remains = of_block(&self.memory, place);
+        remains.missing = match (self.missing, remains.missing) {
+            (Some(Missing::Lines(..)), Some(_))
+            | (None, Some(Missing::Block(BlockError::Cut(_)))) => lines,
+            // What is missing may lie behind the block.
+            (Some(Missing::Lines(..)), None) => None,
+            (known, found) => known.or(found),
+        };
+        remains
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use unikprof_proto::console::Lines;
+
+    use super::*;
+
+    fn block(file: &[u8]) -> Vec<u8> {
+        [&BlockHead::of(file).encode()[..], file].concat()
+    }
+
+    /// A log as a host keeps it: with a prefix, and with other lines between.
+    fn log(file: &[u8], number: usize) -> Vec<String> {
+        let block = block(file);
+        let lines = Lines::of(&block).flat_map(|line| {
+            [
+                format!("(d{number}) {line}\r"),
+                "netfront: unikprof: a word".to_owned(),
+            ]
+        });
+        let first = "xen-guest: panicked".to_owned();
+        std::iter::once(first).chain(lines).collect()
+    }
+
+    fn file(length: usize, seed: usize) -> Vec<u8> {
+        (0..length).map(|index| (index * 31 + seed) as u8).collect()
+    }
+
+    #[test]
+    fn every_crash_in_a_log_is_found() {
+        let (first, second) = (file(500, 1), file(70, 2));
+        let text = [log(&first, 1), log(&second, 2)].concat().join("\n");
+        let found = find(text.as_bytes());
+        let whole = |line, file: &[u8]| Remains {
+            place: Place::Line(line),
+            file: file.to_owned(),
+            missing: None,
+        };
+        let lines = (500 + BlockHead::LENGTH).div_ceil(console::BYTES);
+        assert_eq!(found, [whole(2, &first), whole(2 * lines + 3, &second)]);
+    }
+
+    /// Guards against a part taken for the whole: of the log there is the end alone, the beginning, or not all
+    /// between.
+    #[test]
+    fn what_is_missing_is_told() {
+        let whole = file(500, 1);
+        let lines = log(&whole, 1);
+        let find_in = |lines: &[String]| find(lines.join("\n").as_bytes());
+
+        let end = find_in(&lines[3..]);
+        assert_eq!(end[0].missing, Some(Missing::Beginning(1)));
+        assert!(end[0].file.is_empty());
+
+        let beginning = find_in(&lines[..7]);
+        assert_eq!(beginning[0].missing, Some(Missing::Lines(3, Some(14))));
+        assert!(whole.starts_with(&beginning[0].file));
+        assert_eq!(beginning[0].file.len(), 3 * 39 - BlockHead::LENGTH);
+
+        let mut between = lines.clone();
+        between[5] = between[5].replace(':', ";");
+        let between = find_in(&between);
+        assert_eq!(between[0].missing, Some(Missing::Lines(2, Some(14))));
+        assert_eq!(between.len(), 1);
+
+        let mut twice = lines.clone();
+        twice.insert(1, lines[1].clone());
+        twice.insert(4, lines[3].clone());
+        assert_eq!(find_in(&twice)[0].file, whole);
+        assert_eq!(find_in(&twice)[0].missing, None);
+    }
+
+    /// Two guests that crash at once share Xen's log: no mixture of both is a file.
+    #[test]
+    fn a_mixture_is_no_file() {
+        let lines = [log(&file(500, 1), 1), log(&file(500, 2), 2)];
+        let mixed: Vec<_> = (0..lines[0].len())
+            .map(|index| lines[index / 2 % 2][index].clone())
+            .collect();
+        let found = find(mixed.join("\n").as_bytes());
+        assert!(found.iter().all(|one| one.missing.is_some()), "{found:?}");
+    }
+
+    #[test]
+    fn blocks_in_memory_are_found_wherever_they_lie() {
+        let (first, second) = (file(500, 1), file(70, 2));
+        let mut memory = vec![0x89; 77];
+        memory.extend(BlockHead::MAGIC);
+        memory.extend([0; 100]);
+        let at = memory.len();
+        memory.extend(block(&first));
+        memory.extend(file(99, 3));
+        memory.extend(block(&second));
+        let found = find(&memory);
+        assert_eq!(found.len(), 2);
+        assert_eq!(
+            (found[0].place, &found[0].file, found[0].missing),
+            (Place::Byte(at), &first, None)
+        );
+        assert_eq!((&found[1].file, found[1].missing), (&second, None));
+
+        let cut = find(&memory[..memory.len() - 1]);
+        let error = BlockError::Cut(94);
+        assert_eq!(cut[1].missing, Some(Missing::Block(error)));
+        assert_eq!(cut[1].file, second[..69]);
+        memory[at + 300] ^= 1;
+        let altered = find(&memory);
+        assert!(matches!(
+            altered[0].missing,
+            Some(Missing::Block(BlockError::Checksum(..)))
+        ));
+        assert_eq!(altered[0].file.len(), 500);
+        assert_eq!(altered[1].missing, None);
+    }
+
+    #[test]
+    fn other_bytes_hold_nothing() {
+        for bytes in [
+            &b""[..],
+            b"\n\n",
+            b"unikprof:",
+            &[0x89; 3000],
+            &BlockHead::MAGIC,
+        ] {
+            assert_eq!(find(bytes), []);
+        }
+        // A head that tells of more than there can be.
+        let head = BlockHead {
+            length: u64::MAX,
+            checksum: 0,
+        };
+        let found = find(&head.encode());
+        assert_eq!(
+            found[0].missing,
+            Some(Missing::Block(BlockError::Cut(u64::MAX)))
+        );
+        assert!(found[0].file.is_empty());
+    }
+}
