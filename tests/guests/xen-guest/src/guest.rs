@@ -5,10 +5,16 @@ use xen_sys_lite::clock::read_tsc;
 #[cfg(feature = "accuracy")]
 use crate::accuracy::{self, OrderService};
 use crate::addressing::Addressing;
+#[cfg(feature = "agent")]
+use crate::burst::Burst;
 #[cfg(feature = "accuracy")]
 use crate::capture::CaptureService;
 use crate::command_line::CommandLine;
 use crate::echo::Echo;
+#[cfg(feature = "agent")]
+use crate::events;
+#[cfg(feature = "agent")]
+use crate::failing::Failing;
 use crate::load::{self, Load};
 use crate::network::Network;
 use crate::network_device::{self, NetworkDevice};
@@ -28,6 +34,10 @@ pub(crate) struct Guest {
     /// When to get stuck.
     stuck_at_ns: Option<u64>,
     load: Option<Load>,
+    #[cfg(feature = "agent")]
+    burst: Option<Burst>,
+    #[cfg(feature = "agent")]
+    failing: Option<Failing>,
     /// What a client wants done.
     #[cfg(feature = "accuracy")]
     order: Option<alloc::string::String>,
@@ -60,10 +70,16 @@ impl Guest {
             reconnect_at_ns: 0,
             stuck_at_ns: stuck::from_command_line(command_line),
             load: load::start(command_line),
+            #[cfg(feature = "agent")]
+            burst: Burst::from_command_line(command_line),
+            #[cfg(feature = "agent")]
+            failing: Failing::from_command_line(command_line),
             #[cfg(feature = "accuracy")]
             order: None,
         };
         bare::start(command_line);
+        #[cfg(feature = "agent")]
+        events::start(command_line);
         guest
     }
 
@@ -82,12 +98,28 @@ impl Guest {
         #[cfg(feature = "accuracy")]
         self.follow_order();
         stuck::when_due(self.stuck_at_ns);
-        let deadlines = [
-            served,
-            self.stuck_at_ns,
-            self.load.as_mut().map(|load| load.turn(FIRST)),
-        ];
+        let deadlines = [served, self.stuck_at_ns, self.work()];
         deadlines.into_iter().flatten().min()
+    }
+
+    /// Works for a turn; answers when the next one begins.
+    #[cfg(feature = "agent")]
+    fn work(&mut self) -> Option<u64> {
+        if let Some(failing) = self.failing {
+            failing.when_due();
+        }
+        let burst = self.burst.as_mut().and_then(Burst::turn);
+        if self.burst.as_ref().is_some_and(Burst::is_on) {
+            return burst;
+        }
+        let load = self.load.as_mut().map(|load| load.turn(FIRST));
+        let failing = self.failing.map(|failing| failing.at_ns);
+        [burst, load, failing].into_iter().flatten().min()
+    }
+
+    #[cfg(not(feature = "agent"))]
+    fn work(&mut self) -> Option<u64> {
+        self.load.as_mut().map(|load| load.turn(FIRST))
     }
 
     fn serve(&mut self, served: &mut Served) -> Option<u64> {

@@ -182,6 +182,8 @@ fn fatal(what: &str, frame: &Frame) -> ! {
             frame.rsp,
             frame.rbp,
         );
+        #[cfg(feature = "agent")]
+        crate::crash::leave(&format_args!("{what} {} at {:#x}", frame.vector, frame.rip));
     }
     power::crash()
 }

@@ -19,10 +19,14 @@
 //! | `stats=7001` | tells each TCP client what the vCPUs have done, `NAME VALUE` a line: see `statistics` | |
 //! | `profiler=keys:7777` | serves the profiler to who has a key, see `profiler_access`; nobody without it | `agent` |
 //! | `profiler=open:7777` | serves it to everybody who reaches the port | `agent` |
+//! | `record-at-boot=NAME` | records under that name from the beginning, always on | `agent` |
 //! | `ticks=host`, `ticks=owned` | who has the timer, the guest (as without it) or the profiler | `agent` |
 //! | `vcpus=2` | so many vCPUs run; those behind the first do the load alone | |
 //! | `load=50` | works half the time of each vCPU, for the demo service | `demo` |
 //! | `hotspots=50` | the same in functions of known shares: see `hotspots` | |
+//! | `burst_after=5` | once, after 5 s, two seconds of other work: see `burst` | `agent` |
+//! | `events=upcalls` | tells of some of the timer's upcalls by marks, from within them | `agent` |
+//! | `panic_after=5` `panic_in=upcall` | after 5 s a second of work that ends in a panic: see `failing` | `agent` |
 //! | `stuck=loop` `stuck_after=5` | the main loop never polls again, after 5 s (0) | |
 //! | `bare=1000` | ticks at 1 kHz that do nothing, to compare with; not beside the profiler | |
 //! | `parts=yes` | these ticks walk and count, each timed: see `statistics` | `agent` |
@@ -42,17 +46,25 @@ mod accuracy;
 mod addressing;
 mod bare;
 mod boot;
+#[cfg(feature = "agent")]
+mod burst;
 mod busy;
 #[cfg(feature = "accuracy")]
 mod capture;
 mod channel;
 mod command_line;
 mod console;
+#[cfg(feature = "agent")]
+mod crash;
 #[cfg(feature = "demo")]
 mod demo;
 mod descriptors;
 mod early_console;
 mod echo;
+#[cfg(feature = "agent")]
+mod events;
+#[cfg(feature = "agent")]
+mod failing;
 #[cfg(feature = "faults")]
 mod faults;
 mod guest;
@@ -63,6 +75,8 @@ mod hypercalls;
 mod hypervisor;
 mod idle;
 mod interrupts;
+#[cfg(feature = "agent")]
+mod last_words;
 mod load;
 mod lock;
 mod memory_functions;

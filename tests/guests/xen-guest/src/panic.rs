@@ -1,12 +1,16 @@
-//! A panic says what it is on the debug port and ends the domain as crashed.
+//! A panic says what it is on the debug port, leaves what the profiler knows, and ends the domain as crashed.
 
 use core::panic::PanicInfo;
 
+#[cfg(feature = "agent")]
+use crate::crash;
 use crate::{early_println, interrupts, power};
 
 #[panic_handler]
 fn on_panic(info: &PanicInfo<'_>) -> ! {
     interrupts::disable();
     early_println!("{info}");
+    #[cfg(feature = "agent")]
+    crash::leave(info);
     power::crash()
 }

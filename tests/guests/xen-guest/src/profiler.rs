@@ -34,7 +34,8 @@ const CALLERS: usize = caller_table_bytes(20_000);
 /// A vCPU's records of some minutes.
 const RING: usize = 1 << 20;
 
-type GuestPlatform = XenPlatform<CountedCalls>;
+/// The guest as the agent sees it.
+pub(crate) type GuestPlatform = XenPlatform<CountedCalls>;
 type GuestTicks = Ticks<'static, 'static, CountedCalls>;
 
 static TICKS: AtomicPtr<GuestTicks> = AtomicPtr::new(core::ptr::null_mut());

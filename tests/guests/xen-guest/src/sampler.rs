@@ -8,15 +8,20 @@ use xen_sys_lite::vcpu::VcpuId;
 #[cfg(feature = "accuracy")]
 use crate::capture;
 use crate::interrupts::Registers;
-#[cfg(feature = "agent")]
-use crate::profiler;
 use crate::timer::{self, Who};
 use crate::{bare, meter, vcpus};
+#[cfg(feature = "agent")]
+use crate::{events, failing, profiler};
 
 /// The vCPU's timer has fired while `registers` were running.
 pub(crate) fn on_timer(vcpu: VcpuId, registers: &Registers) {
     let now_ns = timer::now_ns(vcpu);
     let is_due = timer::fired(vcpu, now_ns);
+    #[cfg(feature = "agent")]
+    {
+        events::on_timer();
+        failing::on_timer();
+    }
     #[cfg(feature = "accuracy")]
     if capture::is_on() {
         if is_due {
