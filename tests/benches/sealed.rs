@@ -109,6 +109,7 @@ fn serve(access: Access<'static>) -> Result<(), Failure> {
 struct Guest {
     child: Child,
     session: Session,
+    recording: u64,
 }
 
 impl Guest {
@@ -131,20 +132,27 @@ impl Guest {
             duration_ns: u64::try_from(WORK.as_nanos())?,
             ..Settings::default()
         };
-        session.start(&settings)?;
+        let recording = session.start(&settings)?.recording;
         thread::sleep(WORK);
-        while session.check(&mut ())?.epochs == 0 {
+        while session.check(&mut ())?.find(None)?.epochs == 0 {
             thread::sleep(Duration::from_millis(100));
         }
         child.stdin.as_mut().ok_or("no input")?.write_all(b"\n")?;
-        Ok(Self { child, session })
+        Ok(Self {
+            child,
+            session,
+            recording,
+        })
     }
 
     /// Fetches a copy of all that waits; answers its bytes.
     fn download(&mut self) -> Result<u64, Failure> {
         let mut bytes = Bytes(0);
         let to = Path::new("/dev/null");
-        let outcome = record::fetch(&mut self.session, Request::Copy, to, &mut bytes)?;
+        let copy = Request::Copy {
+            recording: self.recording,
+        };
+        let outcome = record::fetch(&mut self.session, copy, to, &mut bytes)?;
         match outcome.incomplete {
             None => Ok(bytes.0),
             Some(reason) => Err(reason.into()),
