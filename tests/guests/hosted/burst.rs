@@ -1,5 +1,5 @@
-//! Two seconds of usual work, then two of a burst, again and again. The guest tells of both by events of its
-//! own.
+//! Two seconds of usual work, then two of a burst, again and again or once. The guest tells of both by events
+//! of its own.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -26,6 +26,21 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
         agent.counter(depth, -7);
         let _span = agent.span(batch);
         state = phase(state, stop, burst);
+    }
+    Ok(())
+}
+
+/// A burst at the beginning, and nothing but usual work from then on.
+pub(crate) fn once(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
+    let _vcpu = guest.register_thread()?;
+    let agent = guest.agent();
+    let batch = agent.event_name("batch")?;
+    let mut state = phase(1, stop, usual);
+    let span = agent.span(batch);
+    state = phase(state, stop, burst);
+    drop(span);
+    while !stop.is_set() {
+        state = phase(state, stop, usual);
     }
     Ok(())
 }

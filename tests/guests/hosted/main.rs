@@ -17,6 +17,7 @@ mod access;
 mod burst;
 mod deep;
 mod errno;
+mod events;
 mod idle;
 mod registration;
 mod service;
@@ -24,6 +25,7 @@ mod shares;
 mod stop;
 mod stuck;
 mod threads;
+mod waits;
 
 use std::error::Error;
 
@@ -32,9 +34,12 @@ use unikprof_agent::hosted::{self, Config, Guest};
 
 use stop::Stop;
 
-const LOADS: [(&str, u32, Load); 10] = [
+const LOADS: [(&str, u32, Load); 13] = [
     ("shares", 1, shares::run),
     ("burst", 1, burst::run),
+    ("once", 1, burst::once),
+    ("waits", 1, waits::run),
+    ("events", 1, events::run),
     ("stuck", 1, stuck::run),
     ("threads", threads::VCPUS, threads::run),
     ("errno", 1, errno::run),

@@ -1,76 +1,17 @@
 //! What happened when: a burst of other work, some seconds ago, is found by every way there is to ask, and the
 //! guest's own events are told.
 
-use std::time::{Duration, UNIX_EPOCH};
-
 use serde_json::Value;
-use unikprof_client::timeline::WallClock;
 
+use crate::harness::time::{Span, events, report, share};
 use crate::harness::{Client, Guest, wait_until};
 
-/// A batch of the guest's, on its clock: from its beginning to its end.
-struct Batch {
-    from_ns: u64,
-    to_ns: u64,
-    clock: WallClock,
-}
-
-fn events(client: &Client) -> Vec<Value> {
-    let told = client.connect(&["events", "--json"]);
-    let told = &told.expect_success().stdout;
-    let lines = told.lines().map(|line| serde_json::from_str(line).unwrap());
-    lines.collect()
-}
-
 /// Records until a whole batch has come and gone.
-fn record(client: &Client) -> Batch {
+fn record(client: &Client) -> Span {
     client.connect(&["start", "-F", "997"]).expect_success();
     wait_until("a batch that began and ended while it was recorded", || {
-        let events = events(client);
-        let is = |event: &Value, kind: &str| event["kind"] == kind;
-        let began = events.iter().position(|e| is(e, "recording_began"))?;
-        let batch = |e: &&Value, kind: &str| is(e, kind) && e["name"] == "batch";
-        let first = events[began..].iter().find(|e| batch(e, "span_begin"))?;
-        let mut ends = events.iter().filter(|e| batch(e, "span_end"));
-        let end = ends.find(|e| e["number"] == first["number"])?;
-        let from_ns = first["at_ns"].as_u64()?;
-        let to_ns = end["at_ns"].as_u64()?;
-        assert_eq!(end["length_ns"], to_ns - from_ns);
-        Some(Batch {
-            from_ns,
-            to_ns,
-            clock: WallClock::new([(from_ns, first["unix_ns"].as_u64()?)]),
-        })
+        Span::since_recording(&events(client), "batch")
     })
-}
-
-impl Batch {
-    /// A moment so many ns after the beginning, as a date.
-    fn date(&self, after_ns: u64) -> String {
-        let unix_ns = self.clock.unix_ns(self.from_ns + after_ns).unwrap();
-        let date = UNIX_EPOCH + Duration::from_nanos(unix_ns);
-        humantime::format_rfc3339_nanos(date).to_string()
-    }
-
-    fn length_ns(&self) -> u64 {
-        self.to_ns - self.from_ns
-    }
-}
-
-/// The report for programs.
-fn json(client: &Client, name: &str, more: &[&str]) -> Value {
-    client
-        .report(name, &[&["--format", "json"], more].concat())
-        .expect_json()
-}
-
-/// The share of a function's own samples.
-fn share(report: &Value, function: &str) -> f64 {
-    let functions = report["functions"].as_array().unwrap();
-    let found = functions
-        .iter()
-        .filter(|f| f["name"].as_str().unwrap().ends_with(function));
-    found.map(|f| f["self_share"].as_f64().unwrap()).sum()
 }
 
 fn assert_is_burst(report: &Value) {
@@ -100,30 +41,30 @@ fn a_burst_some_seconds_ago_is_found() {
         "then.unikprof",
     ];
     client.connect(&between).expect_success();
-    let then = json(&client, "then.unikprof", &[]);
+    let then = report(&client, "then.unikprof", &[]);
     assert_is_burst(&then);
     let window = then["window"].as_object().expect("a part is told as one");
     let length = window["to_ns"].as_u64().unwrap() - window["from_ns"].as_u64().unwrap();
     assert_eq!(length, batch.length_ns());
-    let whole = json(&client, "then.unikprof", &["--whole"]);
+    let whole = report(&client, "then.unikprof", &["--whole"]);
     assert!(share(&whole, "burst::usual") > 0.1, "{whole:#}");
 
     // By what is cut from a file afterwards.
     client
         .connect(&["stop", "-o", "all.unikprof"])
         .expect_success();
-    assert_is_burst(&json(
+    assert_is_burst(&report(
         &client,
         "all.unikprof",
         &["--from", &from, "--to", &to],
     ));
-    assert_is_burst(&json(&client, "all.unikprof", &["--in-span", "batch"]));
+    assert_is_burst(&report(&client, "all.unikprof", &["--in-span", "batch"]));
 
     // By its end: what is left of it then is whole seconds that others do not have.
     let all = client.recording("all.unikprof");
     let end_ns = all.span.unwrap().window.to_ns;
     let last = format!("{}ns", end_ns - batch.from_ns);
-    let last = json(&client, "all.unikprof", &["--last", &last]);
+    let last = report(&client, "all.unikprof", &["--last", &last]);
     assert!(share(&last, "burst::burst") > 0.1, "{last:#}");
     assert_eq!(
         last["window"]["to_ns"].as_u64().unwrap() - last["window"]["from_ns"].as_u64().unwrap(),
@@ -131,7 +72,7 @@ fn a_burst_some_seconds_ago_is_found() {
     );
 
     // By the seconds.
-    let seconds = json(&client, "all.unikprof", &["--timeline", "--step", "500ms"]);
+    let seconds = report(&client, "all.unikprof", &["--timeline", "--step", "500ms"]);
     let began_ns = all.span.unwrap().window.from_ns;
     let mut inside = 0;
     for second in seconds["seconds"].as_array().unwrap() {
@@ -162,15 +103,15 @@ fn the_guests_own_events_are_told() {
     record(&client);
     let dump = ["dump", "--last", "1h", "-o", "hour.unikprof"];
     client.connect(&dump).expect_success();
-    let report = json(&client, "hour.unikprof", &[]);
-    let counter = &report["values"][0];
+    let told = report(&client, "hour.unikprof", &[]);
+    let counter = &told["values"][0];
     assert_eq!(
         (&counter["name"], &counter["min"]),
         (&"queue depth".into(), &(-7).into())
     );
     assert_eq!(counter["max"], 3);
-    assert_eq!(report["marks"][0]["name"], "batch due");
-    let span = &report["spans"][0];
+    assert_eq!(told["marks"][0]["name"], "batch due");
+    let span = &told["spans"][0];
     assert_eq!(span["name"], "batch");
     assert!(span["p50_ns"].as_u64() >= Some(1_900_000_000), "{span}");
     let text = client.report("hour.unikprof", &[]);

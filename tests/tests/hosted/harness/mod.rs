@@ -4,9 +4,10 @@
 mod client;
 mod guest;
 mod proxy;
+pub(crate) mod time;
 mod wait;
 
 pub(crate) use client::{Client, Finished, RunningClient};
 pub(crate) use guest::Guest;
 pub(crate) use proxy::{Proxy, Then};
-pub(crate) use wait::{SOON, wait_until};
+pub(crate) use wait::{SOON, wait_until, wait_within};

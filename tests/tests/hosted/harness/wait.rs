@@ -10,13 +10,21 @@ pub(crate) const SOON: Duration = Duration::from_secs(60);
 ///
 /// # Panics
 /// After [`SOON`], saying what was waited for.
-pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + SOON;
+pub(crate) fn wait_until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    wait_within(SOON, what, look)
+}
+
+/// The same where it takes longer.
+///
+/// # Panics
+/// After this time, saying what was waited for.
+pub(crate) fn wait_within<T>(most: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + most;
     loop {
         if let Some(seen) = look() {
             return seen;
         }
-        assert!(Instant::now() < end, "not within {SOON:?}: {what}");
+        assert!(Instant::now() < end, "not within {most:?}: {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,0 +1,47 @@
+//! Two seconds of waiting, then two of work, again and again; the waiting is a span of the guest's own.
+
+use std::error::Error;
+use std::hint::black_box;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use unikprof_agent::hosted::{Guest, Vcpu};
+
+use crate::stop::Stop;
+
+const PHASE: Duration = Duration::from_secs(2);
+const NAP: Duration = Duration::from_millis(20);
+
+pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
+    let vcpu = guest.register_thread()?;
+    let agent = guest.agent();
+    let waiting = agent.event_name("waiting")?;
+    let mut state = 1;
+    while !stop.is_set() {
+        let span = agent.span(waiting);
+        wait(&vcpu, stop);
+        drop(span);
+        state = work(state, stop);
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn wait(vcpu: &Vcpu, stop: &Stop) {
+    let end = Instant::now() + PHASE;
+    while Instant::now() < end && !stop.is_set() {
+        vcpu.block(|| thread::sleep(NAP));
+    }
+}
+
+#[inline(never)]
+fn work(mut state: u64, stop: &Stop) -> u64 {
+    let end = Instant::now() + PHASE;
+    while Instant::now() < end && !stop.is_set() {
+        for _ in 0..20_000 {
+            state ^= black_box(state << 13);
+            state ^= state >> 7;
+        }
+    }
+    state
+}

@@ -1,0 +1,138 @@
+//! The guest's events, as the program prints them: each kind that a guest on this machine can cause.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use unikprof_client::exit_code;
+use unikprof_client::key::{Key, Role};
+
+use crate::harness::time::{events, lines, report};
+use crate::harness::{Guest, wait_until};
+
+fn kinds(events: &[Value]) -> BTreeSet<&str> {
+    let kinds = events.iter().map(|event| event["kind"].as_str().unwrap());
+    kinds.collect()
+}
+
+#[test]
+fn every_kind_is_printed() {
+    let guest = Guest::start("events");
+    assert_eq!(guest.told("refused "), "46");
+    let client = guest.client();
+    client.connect(&["start", "--name", "a"]).expect_success();
+    wait_until("blocks and a resume while it is recorded", || {
+        let found = events(&client);
+        let found = kinds(&found);
+        ["block", "wake", "resumed"]
+            .iter()
+            .all(|kind| found.contains(kind))
+            .then_some(())
+    });
+    client
+        .connect(&["stop", "--name", "a", "-o", "a.unikprof"])
+        .expect_success();
+    let found = events(&client);
+    let expected = [
+        "block",
+        "counter",
+        "mark",
+        "recording_began",
+        "recording_ended",
+        "resumed",
+        "span_begin",
+        "span_end",
+        "wake",
+    ];
+    let there = kinds(&found);
+    assert!(
+        expected.iter().all(|kind| there.contains(kind)),
+        "{there:?}"
+    );
+    // In order, with their numbers, and dates where the machine has a clock.
+    let times: Vec<u64> = found.iter().map(|e| e["at_ns"].as_u64().unwrap()).collect();
+    assert!(times.is_sorted());
+    assert!(found.iter().all(|event| event["unix_ns"].is_u64()));
+    let marks: Vec<u64> = found
+        .iter()
+        .filter(|event| event["kind"] == "mark")
+        .map(|event| event["value"].as_u64().unwrap())
+        .collect();
+    assert!(
+        marks.windows(2).all(|pair| pair[1] == pair[0] + 1),
+        "{marks:?}"
+    );
+    let text = client.connect(&["events", "--only", "block,resumed"]);
+    let text = text.expect_success().stdout;
+    assert!(text.contains("wake     after "), "{text}");
+    assert!(text.contains("resumed  the guest was suspended"), "{text}");
+    assert!(!text.contains("mark "), "{text}");
+
+    // One span within another, one across both, and one that never ends; names that were refused are told.
+    let told = report(&client, "a.unikprof", &["--from", "0s"]);
+    assert_eq!(told["refused_names"], 46);
+    let span = |name: &str| {
+        let all = told["spans"].as_array().unwrap();
+        all.iter().find(|span| span["name"] == name).unwrap()
+    };
+    let inner = span("inner");
+    assert!(inner["count"].as_u64() > Some(1), "{inner}");
+    // The inner one of two that overlap takes 50 ms at least, the other one twice that.
+    assert!(inner["p50_ns"].as_u64() >= Some(50_000_000), "{inner}");
+    assert!(inner["max_ns"].as_u64() >= Some(100_000_000), "{inner}");
+    let text = client.report("a.unikprof", &[]).expect_success().stdout;
+    assert!(text.contains("refused 46 names of events"), "{text}");
+}
+
+/// What `--follow` prints is what `events` prints afterwards: nothing twice, nothing left out.
+#[test]
+fn events_are_followed_as_they_happen() {
+    let guest = Guest::start("events");
+    let client = guest.client();
+    let following = client.begin(&["events", "--follow", "--json", "--only", "mark"]);
+    let other = guest.client();
+    wait_until("some marks", || {
+        let found = events(&other);
+        (found.iter().filter(|e| e["kind"] == "mark").count() > 30).then_some(())
+    });
+    following.interrupt();
+    let finished = following.finish();
+    assert_eq!(
+        finished.code,
+        Some(exit_code::SUCCESS.into()),
+        "{finished:?}"
+    );
+    let followed: Vec<u64> = lines(&finished.stdout)
+        .iter()
+        .map(|event| event["value"].as_u64().unwrap())
+        .collect();
+    assert!(followed.len() > 5, "{followed:?}");
+    let expected: Vec<u64> = (1..=followed.len() as u64).collect();
+    assert_eq!(followed, expected);
+}
+
+/// Who tries a key that the guest does not hold is seen by those who have one.
+#[test]
+fn a_failed_handshake_is_an_event() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = ["view", "control", "stranger"].map(|name| folder.path().join(name));
+    for file in &files {
+        Key::generate()
+            .unwrap()
+            .write_new(file, Role::Control)
+            .unwrap();
+    }
+    let [view, control, stranger] = &files;
+    let guest = Guest::start_with_keys("events", view, control);
+    let refused = guest.client().with_key(stranger).connect(&["info"]);
+    refused.expect_code(exit_code::KEY);
+    // The role that may look is enough.
+    let viewer = guest.client().with_key(view);
+    wait_until("the refused handshake", || {
+        let told = viewer
+            .connect(&["events", "--only", "bad-key"])
+            .expect_success();
+        told.stdout
+            .contains("a client's handshake failed")
+            .then_some(())
+    });
+}

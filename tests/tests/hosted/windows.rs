@@ -1,0 +1,107 @@
+//! Windows of recordings that count blocked time: a guest waits for two seconds and works for two.
+
+use serde_json::Value;
+
+use crate::harness::time::{Span, events, report};
+use crate::harness::{Client, Guest, wait_until};
+
+/// What the functions with this name hold themselves or below, in the mode's unit.
+fn total(report: &Value, function: &str) -> u64 {
+    let functions = report["functions"].as_array().unwrap();
+    let found = functions
+        .iter()
+        .filter(|f| f["name"].as_str().unwrap().ends_with(function));
+    found.map(|f| f["total"].as_u64().unwrap()).sum()
+}
+
+/// Records until a whole span of waiting, and the work after it, have come and gone.
+fn record(client: &Client, mode: &str) -> Span {
+    client
+        .connect(&["start", "-F", "331", "--mode", mode])
+        .expect_success();
+    let span = wait_until("a span of waiting while it was recorded", || {
+        Span::since_recording(&events(client), "waiting")
+    });
+    client.wait_for_status("the work after it", |status| {
+        status["now_ns"].as_u64() >= Some(span.to_ns + 1_500_000_000)
+    });
+    span
+}
+
+/// The reports of the time in which the guest waited, of that in which it worked, and of the span.
+fn parts(client: &Client, span: &Span) -> [Value; 3] {
+    let name = "all.unikprof";
+    let moments = [0, span.length_ns(), span.length_ns() + 1_500_000_000].map(|at| span.date(at));
+    let [began, ended, worked] = &moments;
+    [
+        report(client, name, &["--from", began, "--to", ended]),
+        report(client, name, &["--from", ended, "--to", worked]),
+        report(client, name, &["--in-span", "waiting", "--to", ended]),
+    ]
+}
+
+#[test]
+fn blocked_time_is_measured_within_a_window() {
+    let guest = Guest::start("waits");
+    let client = guest.client();
+    let span = record(&client, "off-cpu");
+    // By a dump of the window alone, and by what is cut out of the whole afterwards.
+    let (from, to) = (span.date(0), span.date(span.length_ns()));
+    let dump = [
+        "dump",
+        "--begin",
+        &from,
+        "--end",
+        &to,
+        "-o",
+        "waited.unikprof",
+    ];
+    let told = client.connect(&dump).expect_success().stdout;
+    assert!(told.contains("window"), "{told}");
+    let dumped = report(&client, "waited.unikprof", &[]);
+    client
+        .connect(&["stop", "-o", "all.unikprof"])
+        .expect_success();
+    let [waited, worked, inside] = parts(&client, &span);
+    assert_eq!(
+        waited["counters"], dumped["counters"],
+        "cut before and after"
+    );
+    let blocked = |report: &Value| report["counters"]["blocked"].as_u64().unwrap();
+    // Two seconds of naps; a loaded machine wakes the guest late, which is stolen and not blocked.
+    assert!(blocked(&waited) > span.length_ns() / 4, "{waited:#}");
+    assert!(blocked(&waited) <= span.length_ns(), "{waited:#}");
+    assert_eq!(
+        total(&waited, "waits::wait"),
+        blocked(&waited),
+        "{waited:#}"
+    );
+    assert_eq!(total(&waited, "waits::work"), 0);
+    assert_eq!(waited["counters"]["ticks"], 0, "nothing is sampled");
+    assert_eq!(blocked(&worked), 0, "{worked:#}");
+    assert_eq!(blocked(&inside), blocked(&waited), "the span is the window");
+}
+
+#[test]
+fn a_window_on_the_walls_clock_holds_both_kinds_of_time() {
+    let guest = Guest::start("waits");
+    let client = guest.client();
+    let span = record(&client, "wall");
+    client
+        .connect(&["stop", "-o", "all.unikprof"])
+        .expect_success();
+    let [waited, worked, inside] = parts(&client, &span);
+    let due = span.length_ns() * 331 / 1_000_000_000;
+    let blocked = waited["counters"]["blocked"].as_u64().unwrap();
+    assert!(blocked > due / 4 && blocked <= due, "{blocked} of {due}");
+    assert!(total(&waited, "waits::wait") >= blocked, "{waited:#}");
+    assert_eq!(total(&waited, "waits::work"), 0, "{waited:#}");
+    assert_eq!(worked["counters"]["blocked"], 0, "{worked:#}");
+    let recorded = worked["counters"]["recorded"].as_u64().unwrap();
+    assert!(recorded > 10, "{worked:#}");
+    assert!(
+        total(&worked, "waits::work") * 10 > recorded * 9,
+        "{worked:#}"
+    );
+    assert_eq!(inside["counters"]["blocked"], blocked);
+}
