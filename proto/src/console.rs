@@ -223,6 +223,7 @@ fn checksum(number: u32, bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     extern crate std;
 
     use super::*;
