@@ -6,6 +6,7 @@ mod peer;
 
 use std::path::Path;
 
+use peer::program;
 use peer::ring::{self, record};
 use peer::{Script, encode};
 use unikprof_client::recording::{Reading, Recording, RecordingError};
@@ -14,7 +15,7 @@ use unikprof_client::symbols::Symbolizer;
 use unikprof_client::timeline::Window;
 use unikprof_proto::file::{BlockHead, FileEnd, FileHeader, preamble};
 use unikprof_proto::message::{Epoch, EpochEnd, RingHead};
-use unikprof_proto::ring::{kind, outcome};
+use unikprof_proto::ring::{Record, kind, outcome};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -48,6 +49,10 @@ fn rings(oldest: u64) -> Vec<u8> {
 
 /// What a crashed guest left: rings, and who the recording is.
 fn crash(oldest: u64, heads: bool) -> Vec<u8> {
+    file(&rings(oldest), heads)
+}
+
+fn file(rings: &[u8], heads: bool) -> Vec<u8> {
     let head = Epoch {
         epoch: 1,
         recording: 4,
@@ -81,7 +86,7 @@ fn crash(oldest: u64, heads: bool) -> Vec<u8> {
         if heads { encode(&head) } else { Vec::new() },
         if heads { encode(&end) } else { Vec::new() },
         ring::names(&["batch", "depth"], 0),
-        rings(oldest),
+        rings.to_vec(),
         encode(&FileEnd {
             complete: true,
             reason: "",
@@ -190,6 +195,133 @@ fn files_with_rings_can_be_cut_anywhere() {
             assert!(!part.profile.recording().warnings.is_empty());
         }
     }
+}
+
+/// A tenth of a second apart, three seconds of samples, with more records among them.
+fn samples_and(more: &[Record], wall_clock_ns: Option<u64>) -> Vec<u8> {
+    let mut records = vec![record(kind::BEGAN, 10 * SECOND, 4, 0)];
+    records.extend((0..30).map(|tick| {
+        let at_ns = 10 * SECOND + tick * SECOND / 10 + SECOND / 20;
+        record(kind::SAMPLE, at_ns, 1 + tick / 10 % 2, 1)
+    }));
+    records.extend(more);
+    let head = RingHead {
+        now_ns: 13 * SECOND,
+        wall_clock_ns,
+        ..ring::head(0, 0, records.len() as u64)
+    };
+    let stacks = ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]]);
+    file(&[ring::records(&head, &records), stacks].concat(), true)
+}
+
+/// The program's report of these bytes, for programs.
+fn report(file: &[u8], more: &[&str]) -> serde_json::Value {
+    let here = tempfile::tempdir().unwrap();
+    std::fs::write(here.path().join("r.unikprof"), file).unwrap();
+    let words = [&["report", "r.unikprof", "--json"], more].concat();
+    let (told, _) = program::run(0, &words, here.path());
+    serde_json::from_str(&told).unwrap()
+}
+
+/// The guest's date is set while it is recorded: samples keep their places, each second has the date that the
+/// guest had then, and dates find the time at which they were true.
+#[test]
+fn a_clock_that_steps_moves_dates_and_no_samples() {
+    // 2023-11-14T22:13:20Z at 10 s.
+    let began_unix = 1_700_000_000 * SECOND;
+    let steps =
+        |second: u64, date_ns: u64| record(kind::CLOCK, 10 * SECOND + second * SECOND, date_ns, 0);
+    let dates = |told: &serde_json::Value| -> Vec<u64> {
+        let seconds = told["seconds"].as_array().unwrap();
+        let date = |second: &serde_json::Value| second["unix_ns"].as_u64().unwrap() - began_unix;
+        seconds.iter().map(|second| date(second) / SECOND).collect()
+    };
+    let recorded = |told: &serde_json::Value| told["samples"]["recorded"].as_u64().unwrap();
+
+    let forwards = [steps(0, began_unix), steps(2, began_unix + 3_602 * SECOND)];
+    let forwards = samples_and(&forwards, Some(began_unix + 3_603 * SECOND));
+    let told = report(&forwards, &["--timeline"]);
+    assert_eq!(dates(&told), [0, 1, 3_602]);
+    for second in told["seconds"].as_array().unwrap() {
+        assert_eq!(second["recorded"], 10, "{second}");
+    }
+    // Before the step, over it, and after it.
+    for (from, to, expected) in [
+        ("22:13:20", "22:13:21", 10),
+        ("22:13:21", "23:13:22.5", 15),
+        ("2023-11-14T23:13:22Z", "2023-11-14T23:13:23Z", 10),
+        // Dates that the clock passed over are the moment of the step.
+        ("22:30:00", "23:13:23", 10),
+        ("1s", "-1s", 10),
+    ] {
+        let told = report(&forwards, &["--from", from, "--to", to]);
+        assert_eq!(recorded(&told), expected, "{from} to {to}");
+    }
+
+    let back = [steps(0, began_unix), steps(2, began_unix + SECOND / 2)];
+    let back = samples_and(&back, Some(began_unix + 3 * SECOND / 2));
+    let told = report(&back, &["--timeline"]);
+    assert_eq!(dates(&told), [0, 1, 0]);
+    // A date that was twice is the later one of the two; one that was once is found all the same.
+    let twice = report(&back, &["--from", "22:13:20.5"]);
+    assert_eq!(recorded(&twice), 10);
+    let once = report(&back, &["--from", "22:13:20.2", "--to", "1s"]);
+    assert_eq!(recorded(&once), 8);
+
+    // Who knows no date says so, and other moments stay.
+    let none = samples_and(&[], None);
+    let here = tempfile::tempdir().unwrap();
+    std::fs::write(here.path().join("r.unikprof"), &none).unwrap();
+    let words = ["report", "r.unikprof", "--from", "22:13:21"];
+    let (_, stderr) = program::run(2, &words, here.path());
+    assert!(stderr.contains("does not know the date"), "{stderr}");
+    assert_eq!(recorded(&report(&none, &["--last", "1s"])), 10);
+}
+
+/// Spans within one another, across one another, without an end, without a beginning, and cut by the window.
+#[test]
+fn spans_of_a_window_are_counted_as_they_lie() {
+    let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
+    let begin = |tenths, name, number| record(kind::SPAN_BEGIN, at(tenths), name, number);
+    let end = |tenths, name, number| record(kind::SPAN_END, at(tenths), name, number);
+    let file = samples_and(
+        &[
+            begin(2, 0, 1),
+            end(28, 0, 1),
+            begin(11, 1, 2),
+            begin(12, 1, 3),
+            end(13, 1, 2),
+            end(15, 1, 3),
+            begin(18, 1, 4),
+            end(14, 1, 77),
+        ],
+        None,
+    );
+    let told = report(&file, &["--from", "1s", "--to", "2s"]);
+    let [across, around] = &told["spans"].as_array().unwrap()[..] else {
+        panic!("{told:#}");
+    };
+    assert_eq!(across["name"], "depth");
+    assert_eq!(
+        [&across["count"], &across["unfinished"], &across["cut"]],
+        [2, 1, 1]
+    );
+    assert_eq!(across["total_ns"], SECOND / 2);
+    assert_eq!(
+        [&across["p50_ns"], &across["max_ns"]],
+        [SECOND / 5, 3 * SECOND / 10]
+    );
+    assert_eq!([&around["count"], &around["unfinished"]], [0, 1]);
+    let inside = |name, words: &[&str]| {
+        let words = [&["--in-span", name], words].concat();
+        report(&file, &words)["samples"]["recorded"]
+            .as_u64()
+            .unwrap()
+    };
+    // 1.1 to 1.5 s and 1.8 s to the end; two that overlap count a sample once.
+    assert_eq!(inside("depth", &[]), 4 + 12);
+    assert_eq!(inside("depth", &["--to", "2s"]), 4 + 2);
+    assert_eq!(inside("batch", &["--from", "1s", "--to", "2s"]), 10);
 }
 
 /// What people see of the seconds, against a checked-in file.

@@ -24,7 +24,7 @@ pub(super) enum Kind {
     Span,
     /// The guest's counters
     Counter,
-    /// vCPUs that blocked and woke
+    /// vCPUs that blocked and woke, in recordings of a mode with blocked time
     Block,
     /// Recordings that began and ended
     Recording,

@@ -19,7 +19,9 @@ fn every_kind_is_printed() {
     let guest = Guest::start("events");
     assert_eq!(guest.told("refused "), "46");
     let client = guest.client();
-    client.connect(&["start", "--name", "a"]).expect_success();
+    // Blocks are noted where a recording counts blocked time.
+    let words = ["start", "--name", "a", "--mode", "wall"];
+    client.connect(&words).expect_success();
     wait_until("blocks and a resume while it is recorded", || {
         let found = events(&client);
         let found = kinds(&found);
