@@ -178,9 +178,13 @@ fn wait(
     sleep(agent, &mut fds, next_ns);
 }
 
-/// Sleeps until one of `fds` is ready or the time has come.
+/// Sleeps until one of `fds` is ready or the time has come. While something is recorded that is not for ever: this
+/// thread is no vCPU, so it can tell the rings how the vCPUs' times go on, and no idle guest wakes for it.
 pub(super) fn sleep(agent: &HostedAgent, fds: &mut [pollfd], next_ns: Option<u64>) {
     let now_ns = agent.platform().now_ns();
+    let noting = agent.notes_times_every_ns();
+    let noting_ns = noting.map(|every_ns| now_ns.saturating_add(every_ns));
+    let next_ns = [next_ns, noting_ns].into_iter().flatten().min();
     let timeout_ms = next_ns.map_or(-1, |next_ns| {
         let ms = next_ns.saturating_sub(now_ns).div_ceil(1_000_000);
         i32::try_from(ms).unwrap_or(i32::MAX)

@@ -21,7 +21,9 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
         let span = agent.span(waiting);
         wait(&vcpu, stop);
         drop(span);
+        println!("waited");
         state = work(state, stop);
+        println!("worked");
     }
     Ok(())
 }

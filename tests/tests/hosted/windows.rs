@@ -105,3 +105,27 @@ fn a_window_on_the_walls_clock_holds_both_kinds_of_time() {
     );
     assert_eq!(inside["counters"]["blocked"], blocked);
 }
+
+/// Guards that times are told only when a client asks: the seconds in between would then be alike, or unknown.
+#[test]
+fn seconds_tell_their_times_though_nobody_asks() {
+    let guest = Guest::start("waits");
+    let client = guest.client();
+    client.connect(&["start", "-F", "331"]).expect_success();
+    guest.told("worked");
+    guest.told("waited");
+    guest.told("worked");
+    client
+        .connect(&["stop", "-o", "all.unikprof"])
+        .expect_success();
+    let told = report(&client, "all.unikprof", &["--timeline", "--step", "500ms"]);
+    let shares: Vec<f64> = told["seconds"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|second| second["blocked"].as_f64())
+        .collect();
+    assert!(shares.len() >= 6, "{told:#}");
+    assert!(shares.iter().any(|share| *share > 0.5), "{shares:?}");
+    assert!(shares.iter().any(|share| *share < 0.2), "{shares:?}");
+}
