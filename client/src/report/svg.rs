@@ -132,7 +132,17 @@ fn subtitle(report: &Report<'_>, deeper: u64) -> String {
         )),
     }
     if recording.elapsed_ns != 0 {
-        parts.push(duration(recording.elapsed_ns));
+        let from = recording.ring.as_ref().map_or_else(String::new, |ring| {
+            format!(" from {:.3} s on", ring.from_ns as f64 / 1e9)
+        });
+        parts.push(duration(recording.elapsed_ns) + &from);
+    }
+    let inside = recording
+        .ring
+        .as_ref()
+        .and_then(|ring| ring.inside.as_ref());
+    if let Some(span) = inside {
+        parts.push(format!("inside `{}`", Printable(span)));
     }
     for (count, name) in [
         (counters.lost, "lost"),
