@@ -80,6 +80,9 @@ pub struct Ring {
     pub(crate) held_since_ns: u64,
     /// In the order of their times.
     pub(crate) records: Vec<Record>,
+    /// The vCPU's time so far at moments that are told outside of the ring: running, runnable, blocked and
+    /// offline, in ns.
+    pub(crate) told: Vec<(u64, [u64; 4])>,
     /// The stacks that records name, by their ids.
     pub(crate) stacks: Vec<(u32, NodeId)>,
     /// What stands for a stack that is not known.
@@ -172,6 +175,15 @@ impl Timeline {
     /// Says what is known of a recording otherwise.
     pub(crate) fn know(&mut self, recording: RecordingSpan) {
         self.known.push(recording);
+    }
+
+    /// Says how a vCPU's time had gone at a moment that is told outside of its ring: running, runnable, blocked
+    /// and offline, in ns.
+    pub(crate) fn know_times(&mut self, vcpu: u32, at_ns: u64, sums: [u64; 4]) {
+        let ring = self.rings.iter_mut().find(|ring| ring.vcpu == vcpu);
+        if let Some(ring) = ring {
+            ring.told.push((at_ns, sums));
+        }
     }
 
     /// The rings, by the vCPUs' numbers.

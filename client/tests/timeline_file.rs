@@ -142,6 +142,15 @@ fn what_was_evicted_is_told() {
     assert_eq!(early.sample_count(), 10);
     let slices = timeline.slices(&of, window(9, 11), SECOND);
     assert_eq!([slices[0].is_held, slices[1].is_held], [false, true]);
+    // A crumb at the end is no second of its own.
+    let crumb = Window {
+        from_ns: 10 * SECOND,
+        to_ns: 12 * SECOND + SECOND / 20,
+    };
+    let slices = timeline.slices(&of, crumb, SECOND);
+    let ticks: Vec<u64> = slices.iter().map(|slice| slice.ticks).collect();
+    assert_eq!(ticks, [10, 12], "with the lost one");
+    assert_eq!(slices[1].window.to_ns, crumb.to_ns);
 }
 
 /// Without the recording's head the rings tell its lane; the lane of another is none of its.

@@ -204,7 +204,7 @@ impl Collector<'_> {
         };
         let mut wanted = Wanted {
             since_ns: match max_age_ns {
-                0 => began_ns,
+                0 => began_ns.saturating_sub(BEFORE_NS),
                 age_ns => began_ns.max(now_ns.saturating_sub(age_ns)),
             },
             most_bytes,

@@ -12,7 +12,7 @@ use crate::timeline::{Extent, Moment, RingOrder, RingOrderError, RingPart, WallC
 /// The most bytes that are taken of one vCPU's ring with its stacks: days at any rate that makes sense.
 const MOST_BYTES: usize = 64 << 20;
 
-/// So much before a window is fetched as well: what had begun when it began, and the times of its vCPUs.
+/// So much before a recording or a window is fetched as well: what had begun when it began, and the times of its vCPUs.
 pub(super) const BEFORE_NS: u64 = 5_000_000_000;
 
 /// What a record takes in the guest's memory, for limits that are told in bytes.

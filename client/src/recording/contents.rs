@@ -4,7 +4,7 @@ use std::io::Read;
 
 use unikprof_proto::code::start_flag;
 use unikprof_proto::frame::{self, Frame as WireFrame, Message};
-use unikprof_proto::message::{self, Epoch, EpochEnd, Welcome};
+use unikprof_proto::message::{self, Epoch, EpochEnd, Snapshot, Welcome};
 
 use super::completeness::Completeness;
 use super::epoch::{EpochProgress, Part};
@@ -26,6 +26,8 @@ pub(super) struct Contents {
     pub(super) agent: AgentInfo,
     pub(super) builder: ProfileBuilder,
     pub(super) totals: Totals,
+    /// How the vCPUs' times had gone at the epochs' beginnings and ends.
+    pub(super) told: Vec<(u32, Snapshot)>,
     pub(super) info: RecordingInfo,
     /// What all epochs have in common, once one told it.
     recording: Option<Settings>,
@@ -74,6 +76,7 @@ impl Contents {
             agent,
             builder: ProfileBuilder::new(),
             totals: Totals::default(),
+            told: Vec::new(),
             info: RecordingInfo::default(),
             recording: None,
             epochs: 0,
@@ -164,6 +167,8 @@ impl Contents {
             Part::Epoch(epoch) => self.epoch(&epoch),
             Part::Vcpu(share) => {
                 self.stacks.begin(share.vcpu);
+                let both = [share.start, share.end];
+                self.told.extend(both.map(|told| (share.vcpu, told)));
                 let counted = self.totals.add(&share, self.info.mode);
                 self.counted = self.counted.saturating_add(counted);
                 Ok(())

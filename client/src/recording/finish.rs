@@ -41,6 +41,17 @@ impl Contents {
             for known in self.heads.iter().map(|(span, _)| *span).chain(span) {
                 timeline.know(known);
             }
+            for (vcpu, told) in &self.told {
+                if let Some(times) = &told.runstate {
+                    let sums = [
+                        times.running_ns,
+                        times.runnable_ns,
+                        times.blocked_ns,
+                        times.offline_ns,
+                    ];
+                    timeline.know_times(*vcpu, told.at_ns, sums);
+                }
+            }
             // Its end, where the rings tell it.
             span = match span.and_then(|span| span.recording) {
                 Some(id) => timeline.recording(id),

@@ -17,7 +17,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// What happened in one slice of time, on all vCPUs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slice {
-    /// The slice; the last one may be shorter.
+    /// The slice; the last one may be shorter, or a little longer.
     pub window: Window,
     /// Ticks of the recording.
     pub ticks: u64,
@@ -61,14 +61,26 @@ pub(crate) fn step_ns(window: Window, wanted_ns: Option<u64>, most: u64) -> u64 
 }
 
 impl Timeline {
-    /// A window in slices of `step_ns`, at most a thousand; what lies behind these is left out.
+    /// A window in slices of `step_ns`, at most a thousand; what lies behind these is left out, and a last one of
+    /// less than a tenth is part of the one before.
     pub fn slices(&self, of: &RecordingSpan, window: Window, step_ns: u64) -> Vec<Slice> {
         let times: Vec<Times> = self.rings.iter().map(Times::of).collect();
-        let count = window.length_ns().div_ceil(step_ns.max(1)).min(MOST_SLICES);
+        let step_ns = step_ns.max(1);
+        let (whole, rest_ns) = (window.length_ns() / step_ns, window.length_ns() % step_ns);
+        // A crumb at the end belongs to the slice before it: its own rates would tell nothing.
+        let has_crumb = whole > 0 && rest_ns < step_ns / 10;
+        let count = match has_crumb {
+            true => whole,
+            false => window.length_ns().div_ceil(step_ns),
+        };
+        let count = count.min(MOST_SLICES);
         let held_since_ns = self.held_since();
         let slice = |at: u64| {
             let from_ns = window.from_ns.saturating_add(at.saturating_mul(step_ns));
-            let to_ns = from_ns.saturating_add(step_ns).min(window.to_ns);
+            let to_ns = match has_crumb && at + 1 == whole {
+                true => window.to_ns,
+                false => from_ns.saturating_add(step_ns).min(window.to_ns),
+            };
             let window = Window { from_ns, to_ns };
             let (mut ticks, mut stacks) = (0, HashMap::new());
             let mut recorded = 0;

@@ -27,7 +27,8 @@ struct Told {
 
 impl Times {
     pub(super) fn of(ring: &Ring) -> Times {
-        let mut told = Vec::new();
+        let outside = ring.told.iter();
+        let mut told: Vec<Told> = outside.map(|&(at_ns, sums)| Told { at_ns, sums }).collect();
         let mut ran: Option<&Record> = None;
         for record in &ring.records {
             match (record.kind, ran) {
@@ -43,6 +44,7 @@ impl Times {
                 _ => {}
             }
         }
+        told.sort_by_key(|told| told.at_ns);
         // A platform that cannot tell them says nothing of them.
         let tells_stolen = told.iter().any(|t| t.sums[1] != 0 || t.sums[3] != 0);
         Times { told, tells_stolen }
@@ -159,6 +161,29 @@ mod tests {
         let all = times.of_window(window(0, 100)).unwrap();
         assert_eq!((all.running_ns, all.runnable_ns), (Some(90), None));
         assert_eq!(Times::of(&Ring::default()).of_window(window(0, 1)), None);
+    }
+
+    /// What epochs tell at their ends closes the gap behind the ring's last.
+    #[test]
+    fn times_told_outside_of_the_ring_count_as_well() {
+        let mut ring = ring(&[(10, [10, 0, 0, 0]), (20, [20, 0, 0, 0])]);
+        assert_eq!(Times::of(&ring).of_window(window(20, 40)), None);
+        ring.told = vec![(40, [25, 5, 10, 0]), (0, [0; 4])];
+        let times = Times::of(&ring);
+        let end = times.of_window(window(20, 40)).unwrap();
+        assert_eq!((end.running_ns, end.blocked_ns), (Some(5), Some(10)));
+        assert_eq!(times.of_window(window(0, 10)).unwrap().running_ns, Some(10));
+    }
+
+    /// An agent that nobody served told nothing for a while: its seconds are not alike, they are unknown.
+    #[test]
+    fn a_short_window_within_a_long_silence_is_unknown() {
+        const SECOND: u64 = 1_000_000_000;
+        let told = [(0, [0; 4]), (60 * SECOND, [20 * SECOND, 0, 40 * SECOND, 0])];
+        let times = Times::of(&ring(&told));
+        assert_eq!(times.of_window(window(30 * SECOND, 31 * SECOND)), None);
+        let whole = times.of_window(window(0, 60 * SECOND)).unwrap();
+        assert_eq!(whole.running_ns, Some(20 * SECOND));
     }
 
     #[test]
