@@ -488,6 +488,10 @@ messages! {
         /// Records that were given up because they were overwritten while they were written, since the
         /// agent started.
         lost: u64,
+        /// From when on no record is missing of those that were asked for, but for positions that the runs pass
+        /// over: the moment asked for, or a later one where older records had been dropped; 0 = nothing
+        /// was dropped since the agent started.
+        whole_since_ns: u64,
     }
 
     /// All stacks were sent.

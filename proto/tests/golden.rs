@@ -173,7 +173,7 @@ fn every_message_has_its_bytes() {
             wall_clock_ns: Some(1_700_000_000_000_000_000),
         },
         RingRun { vcpu: 1, first: 4_464, count: 1, base_ns: 5_000, payload: &[0x61, 0x14, 7, 1] },
-        RingEnd { vcpu: 1, next: 70_000, lost: 2 },
+        RingEnd { vcpu: 1, next: 70_000, lost: 2, whole_since_ns: 5_000_000 },
         StacksEnd { vcpu: 1, nodes: 321 },
         EventName { id: 2, name: "request" },
         EventNamesEnd { names: 3, refused: 1 },

@@ -44,7 +44,7 @@ impl Answer {
     ) -> Result<(usize, Option<Self>), FrameError> {
         match self {
             Self::Head(request, waits) => head(request, waits, agent, rings, buffer),
-            Self::Records(vcpu, reader) => records(vcpu, reader, rings, payload, buffer),
+            Self::Records(vcpu, reader) => records(vcpu, reader, agent, rings, payload, buffer),
             Self::Stacks(vcpu, first, last) => {
                 let slot = agent.slot(vcpu).filter(|_| first <= last);
                 let Some(slot) = slot else {
@@ -84,7 +84,7 @@ fn head<P: Platform>(
     } = request;
     let now_ns = agent.platform().now_ns();
     let Some(ring) = rings.ring(vcpu) else {
-        return end(vcpu, position, rings, buffer);
+        return end(vcpu, position, now_ns, rings, buffer);
     };
     let mut reader = Reader::new(&ring, position, since_ns);
     if !waits {
@@ -101,16 +101,20 @@ fn head<P: Platform>(
     put(&head, Some(Answer::Records(vcpu, reader)), buffer)
 }
 
-fn records(
+fn records<P: Platform>(
     vcpu: u32,
     mut reader: Reader,
+    agent: &Agent<'_, P>,
     rings: &Rings<'_>,
     payload: &mut [u8],
     buffer: &mut [u8],
 ) -> Result<(usize, Option<Answer>), FrameError> {
     let run = rings.ring(vcpu).and_then(|ring| reader.run(&ring, payload));
     let Some(run) = run else {
-        return end(vcpu, reader.position(), rings, buffer);
+        // Without a record all that is known is that there is none now.
+        let whole_since_ns = reader.whole_since_ns();
+        let whole_since_ns = whole_since_ns.unwrap_or_else(|| agent.platform().now_ns());
+        return end(vcpu, reader.position(), whole_since_ns, rings, buffer);
     };
     let run = RingRun {
         vcpu,
@@ -125,11 +129,18 @@ fn records(
 fn end(
     vcpu: u32,
     next: u64,
+    whole_since_ns: u64,
     rings: &Rings<'_>,
     buffer: &mut [u8],
 ) -> Result<(usize, Option<Answer>), FrameError> {
     let lost = rings.lost(vcpu);
-    put(&RingEnd { vcpu, next, lost }, None, buffer)
+    let end = RingEnd {
+        vcpu,
+        next,
+        lost,
+        whole_since_ns,
+    };
+    put(&end, None, buffer)
 }
 
 fn names(

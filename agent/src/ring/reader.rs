@@ -15,6 +15,10 @@ pub(crate) struct Reader {
     position: u64,
     end: u64,
     since_ns: u64,
+    /// From when on nothing is missing; `None` while that is for the next record to say.
+    whole_since_ns: Option<u64>,
+    /// Whether a record was told.
+    has_begun: bool,
     clock: Clock,
     /// Whether records that are being written are passed over, instead of being waited for.
     hasty: bool,
@@ -74,10 +78,13 @@ impl Reader {
         let half = ring.half();
         let end = ring.next();
         let oldest = ring.oldest().min(end);
+        let position = position.clamp(oldest, end);
         let mut reader = Self {
-            position: position.clamp(oldest, end),
+            position,
             end,
             since_ns,
+            whole_since_ns: (position == 0).then_some(since_ns),
+            has_begun: false,
             clock: Clock {
                 half,
                 near_ns: half << HALF_BITS,
@@ -103,6 +110,12 @@ impl Reader {
     /// Where to go on.
     pub(crate) fn position(&self) -> u64 {
         self.position
+    }
+
+    /// From when on no record is missing but for positions that were passed over; `None` where no record was
+    /// there to say so.
+    pub(crate) fn whole_since_ns(&self) -> Option<u64> {
+        self.whole_since_ns
     }
 
     /// Encodes the next run into `buffer`; `None` at the end.
@@ -133,13 +146,25 @@ impl Reader {
     fn first(&mut self, ring: &Ring<'_>) -> Option<(u64, Record)> {
         while self.position < self.end {
             match self.record(ring) {
-                Ok(record) if record.at_ns >= self.since_ns && record.kind != NOTHING.kind => {
-                    self.since_ns = 0;
-                    return Some((self.position, record));
+                Ok(record) => {
+                    let since_ns = self.since_ns;
+                    self.whole_since_ns
+                        .get_or_insert_with(|| record.at_ns.max(since_ns));
+                    // What the ring keeps for itself is told in the midst of others, or a gap would show.
+                    let is_wanted = record.at_ns >= since_ns && record.kind != NOTHING.kind;
+                    if self.has_begun || is_wanted {
+                        self.has_begun = true;
+                        return Some((self.position, record));
+                    }
+                    self.position += 1;
                 }
-                Ok(_) => self.position += 1,
                 Err(Found::Unwritten) if self.is_awaited(ring) => return None,
-                Err(_) => self.position = (self.position + 1).max(ring.oldest()).min(self.end),
+                Err(_) => {
+                    if !self.has_begun {
+                        self.whole_since_ns = None;
+                    }
+                    self.position = (self.position + 1).max(ring.oldest()).min(self.end);
+                }
             }
         }
         None

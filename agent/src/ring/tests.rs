@@ -253,6 +253,74 @@ fn a_moment_is_found_and_what_lies_before_it_is_passed_over() {
     assert!(all.len() > 9_900);
 }
 
+/// A client takes a gap for records that were overwritten while it read.
+#[test]
+fn runs_leave_no_gap_where_none_is_overwritten() {
+    let memory = Memory::new(10_000);
+    let ring = memory.ring();
+    for number in 0..6_000_u64 {
+        ring.push(number, mark(number));
+        ring.push_pair(number, kind::RAN, number, number);
+    }
+    for room in 60..90 {
+        let mut reader = Reader::new(&ring, 0, 0);
+        let mut buffer = std::vec![0; room];
+        let mut next = None;
+        while let Some(run) = reader.run(&ring, &mut buffer) {
+            assert_eq!(
+                run.first,
+                next.unwrap_or(run.first),
+                "frames of {room} bytes"
+            );
+            next = Some(run.first + u64::from(run.count));
+        }
+        assert_eq!(next, Some(ring.next()));
+    }
+}
+
+/// Seconds of which nothing is known must not look as if nothing had happened in them.
+#[test]
+fn a_reader_says_from_when_on_it_has_told_all() {
+    let memory = Memory::new(1_000);
+    let ring = memory.ring();
+    let mut buffer = [0; 300];
+    let mut whole_since = |position, since_ns| {
+        let mut reader = Reader::new(&ring, position, since_ns);
+        while reader.run(&ring, &mut buffer).is_some() {}
+        reader.whole_since_ns()
+    };
+    let write = |numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            ring.push(number * 1_000, mark(number));
+        }
+    };
+    write(5..500);
+    assert_eq!(whole_since(0, 0), Some(0), "nothing was dropped");
+    assert_eq!(whole_since(0, 7_000), Some(7_000));
+    assert_eq!(whole_since(0, 9_000_000), Some(9_000_000));
+    let first = whole_since(300, 0).unwrap();
+    assert!(
+        (290_000..310_000).contains(&first),
+        "{first}: the first that was asked for"
+    );
+    write(500..5_000);
+    let oldest = read(&ring, 0, 0)[0].1.at_ns;
+    assert_eq!(whole_since(0, 0), Some(oldest));
+    assert_eq!(whole_since(0, 7_000), Some(oldest));
+    assert_eq!(
+        whole_since(0, 4_500_500),
+        Some(4_500_500),
+        "of this nothing was dropped"
+    );
+    assert_eq!(whole_since(u64::MAX, 0), None);
+
+    let mut overtaken = Reader::new(&ring, 0, 0);
+    write(5_000..5_900);
+    let run = overtaken.run(&ring, &mut [0; 300]).unwrap();
+    assert_eq!(overtaken.whole_since_ns(), Some(run.base_ns));
+    assert!(run.base_ns > oldest);
+}
+
 /// An upcall comes anywhere in the writing of a record, and writes little, or all of the ring again and again:
 /// no record may be mixed of two, and each is told, evicted or counted as lost.
 #[test]

@@ -29,7 +29,6 @@ struct Current {
     ring: Ring,
     /// The position of the record that comes next, where none is missing.
     next: u64,
-    oldest: u64,
     stacks: Stacks,
     /// The stacks that records name, in the order of their ids.
     wanted: Vec<u32>,
@@ -63,6 +62,7 @@ impl Rings {
             RingPart::End(end) => {
                 let current = self.current()?;
                 current.ring.given_up = end.lost;
+                current.ring.held_since_ns = end.whole_since_ns.min(current.ring.read_at_ns);
                 current.name_stacks();
             }
             RingPart::Nodes(run) => self.current()?.nodes(&run, agent, builder)?,
@@ -123,7 +123,6 @@ impl Current {
                 ..Ring::default()
             },
             next: head.oldest,
-            oldest: head.oldest,
             stacks,
             wanted: Vec::new(),
             found: 0,
@@ -142,9 +141,8 @@ impl Current {
             // The order lets positions only rise.
             let missing = run.first.saturating_sub(*next);
             ring.overwritten = ring.overwritten.saturating_add(missing);
-        } else if run.first == self.oldest && self.oldest > 0 {
-            // What came just before was evicted. Where the first record lies further on, those before it
-            // were older than asked for.
+        } else {
+            // Until the end tells, which a file that is cut lacks.
             ring.held_since_ns = ring.records.first().map_or(0, |first| first.at_ns);
         }
         *next = run.first.saturating_add(run.count.into());

@@ -290,6 +290,7 @@ mod tests {
             vcpu,
             next: 9,
             lost: 0,
+            whole_since_ns: 0,
         }
     }
 

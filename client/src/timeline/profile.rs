@@ -113,12 +113,10 @@ impl Timeline {
             from_ns: 0,
             to_ns: 0,
         });
-        // Before the first record nothing happened, if none was dropped.
+        // From where one ring is whole on, also before its first record: then nothing happened.
+        let since = self.rings.iter().map(|ring| ring.held_since_ns);
         let extent = Window {
-            from_ns: match self.held_since() {
-                0 => of.window.from_ns.min(extent.from_ns),
-                _ => extent.from_ns,
-            },
+            from_ns: since.min().unwrap_or(extent.from_ns).min(extent.to_ns),
             ..extent
         };
         window.and(of.window).and(extent)
@@ -130,13 +128,17 @@ impl Timeline {
         for ring in &self.rings {
             if ring.held_since_ns > window.from_ns {
                 let since = ring.held_since_ns.saturating_sub(of.window.from_ns);
+                let why = match ring.evicted {
+                    0 => "no more was asked for".to_owned(),
+                    evicted => format!(
+                        "{evicted} records were evicted for newer ones since the agent started. Give the agent a \
+                         larger ring to keep more"
+                    ),
+                };
                 all.push(format!(
-                    "vCPU {}: the ring holds nothing before {:.1} s of the recording; {} records were \
-                     evicted for newer ones since the agent started. Give the agent a larger ring to keep \
-                     more",
+                    "vCPU {}: the ring holds nothing before {:.1} s of the recording; {why}",
                     ring.vcpu,
                     since as f64 / 1e9,
-                    ring.evicted
                 ));
             }
             if ring.overwritten > 0 {

@@ -50,6 +50,7 @@ pub fn end(vcpu: u32, next: u64) -> Vec<u8> {
         vcpu,
         next,
         lost: 0,
+        whole_since_ns: 0,
     })
 }
 

@@ -187,6 +187,7 @@ fn rings(content: &mut Vec<u8>) {
         vcpu: 0,
         next: 21,
         lost: 0,
+        whole_since_ns: 0,
     };
     put(&end, content);
     let nodes = Nodes {
