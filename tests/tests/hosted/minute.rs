@@ -33,16 +33,7 @@ fn a_burst_a_minute_ago_is_found() {
         assert!(share(&told, "burst::usual") < 0.05, "{told:#}");
     };
 
-    let between = [
-        "dump",
-        "--begin",
-        &from,
-        "--end",
-        &to,
-        "-o",
-        "then.unikprof",
-    ];
-    client.connect(&between).expect_success();
+    burst.dump(&client, "then.unikprof");
     is_burst("then.unikprof", &[]);
 
     // From the burst's beginning on: a little more than the last minute.

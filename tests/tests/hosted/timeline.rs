@@ -31,16 +31,7 @@ fn a_burst_some_seconds_ago_is_found() {
     let (from, to) = (batch.date(0), batch.date(batch.length_ns()));
 
     // By a dump of the time between two moments; reports then show just that.
-    let between = [
-        "dump",
-        "--begin",
-        &from,
-        "--end",
-        &to,
-        "-o",
-        "then.unikprof",
-    ];
-    client.connect(&between).expect_success();
+    batch.dump(&client, "then.unikprof");
     let then = report(&client, "then.unikprof", &[]);
     assert_is_burst(&then);
     let window = then["window"].as_object().expect("a part is told as one");

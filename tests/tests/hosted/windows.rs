@@ -46,17 +46,7 @@ fn blocked_time_is_measured_within_a_window() {
     let client = guest.client();
     let span = record(&client, "off-cpu");
     // By a dump of the window alone, and by what is cut out of the whole afterwards.
-    let (from, to) = (span.date(0), span.date(span.length_ns()));
-    let dump = [
-        "dump",
-        "--begin",
-        &from,
-        "--end",
-        &to,
-        "-o",
-        "waited.unikprof",
-    ];
-    let told = client.connect(&dump).expect_success().stdout;
+    let told = span.dump(&client, "waited.unikprof");
     assert!(told.contains("window"), "{told}");
     let dumped = report(&client, "waited.unikprof", &[]);
     client

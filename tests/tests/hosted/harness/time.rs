@@ -74,6 +74,13 @@ impl Span {
         humantime::format_rfc3339_nanos(date).to_string()
     }
 
+    /// Dumps the window from its beginning to its end into a file; answers what the program said.
+    pub(crate) fn dump(&self, client: &Client, name: &str) -> String {
+        let (from, to) = (self.date(0), self.date(self.length_ns()));
+        let words = ["dump", "--begin", &from, "--end", &to, "-o", name];
+        client.connect(&words).expect_success().stdout
+    }
+
     pub(crate) fn length_ns(&self) -> u64 {
         self.to_ns - self.from_ns
     }
