@@ -288,7 +288,7 @@ fn info_and_check_tell_what_there_is() {
         here.path(),
     );
     assert!(
-        started.contains("started recording 3 `n` at 997 Hz"),
+        started.contains("started recording 3 `n`: running time at 997 Hz"),
         "{started}"
     );
 }
