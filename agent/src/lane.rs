@@ -18,6 +18,8 @@ pub const MAX_RECORDINGS: usize = 4;
 pub(crate) struct LaneCells {
     /// The id of the recording that samples this vCPU; 0 = none.
     active: AtomicU64,
+    /// Which end it was, of all in the slot, when the last one ended.
+    ended: AtomicU32,
     /// The epoch that is counted.
     epoch: AtomicU64,
     /// The monotonic time at which sampling ends by itself.
@@ -165,12 +167,12 @@ impl LaneCells {
         }
     }
 
-    /// Whether a tick of the driver's is one of this lane too.
+    /// Whether a tick of the driver's, which has this period, is one of this lane too.
     #[inline]
-    pub(crate) fn follows(&self, driver: &LaneCells, times: Times, late: bool) -> bool {
+    pub(crate) fn follows(&self, period_ns: u64, times: Times, late: bool) -> bool {
         let followed = self.sampler.follow(self.sampled_ns(times), late);
         // What stands for one period of the one stands for one of the other.
-        followed || self.sampler.period_ns() == driver.sampler.period_ns()
+        followed || self.sampler.period_ns() == period_ns
     }
 
     /// Begins a recording.
@@ -199,12 +201,19 @@ impl LaneCells {
         self.until_ns.store(until_ns, Ordering::Relaxed);
     }
 
-    /// Ends sampling.
-    pub(crate) fn end(&self) {
+    /// Ends sampling: the end of this number, of all in the slot.
+    pub(crate) fn end(&self, number: u32) {
+        self.ended.store(number, Ordering::Relaxed);
         self.active.store(0, Ordering::Release);
     }
 
-    /// Ends sampling from within a tick: the recording's time is over.
+    /// Whether a recording has ended in this lane since so many had in the slot.
+    pub(crate) fn has_ended_since(&self, ends: u32) -> bool {
+        let after = self.ended.load(Ordering::Relaxed).wrapping_sub(ends);
+        (after as i32) > 0
+    }
+
+    /// The recording's time is over, as a tick has seen: notes when that was. It is to be [ended](Self::end) now.
     pub(crate) fn expire(&self, now_ns: u64, times: Times) {
         let Times {
             running_ns,
@@ -213,7 +222,6 @@ impl LaneCells {
         self.ended_running_ns.store(running_ns, Ordering::Relaxed);
         self.ended_blocked_ns.store(blocked_ns, Ordering::Relaxed);
         self.ended_at_ns.store(now_ns, Ordering::Relaxed);
-        self.end();
     }
 
     /// `now`, or where sampling had ended by itself before, that moment.

@@ -88,7 +88,6 @@ impl Sampler {
     }
 
     /// Moves the target on beyond `now_ns` of the sampled clock; answers how many targets that passes.
-    #[inline]
     pub(crate) fn pass(&self, now_ns: u64) -> u64 {
         let mut target = self.target_ns.load(Ordering::Relaxed);
         let mut targets = 0;

@@ -10,7 +10,7 @@
 
 use unikprof_proto::message::Snapshot;
 
-use crate::lane::{Begin, LaneCells, Lookup, MAX_RECORDINGS, Sample, Times, times};
+use crate::lane::{Begin, LaneCells, Lookup, Sample, Times, times};
 use crate::path::{Path, PathCells};
 use crate::sync::{AtomicU32, Ordering, add_owned};
 use crate::table::{Column, Table};
@@ -22,6 +22,8 @@ pub(crate) struct SlotCells {
     taken: AtomicU32,
     /// A bit for each lane that a recording samples in.
     live: AtomicU32,
+    /// How many recordings have ended. Who owns the slot counts them.
+    ends: AtomicU32,
     /// Whether the vCPU is inside its block call.
     blocked: AtomicU32,
     /// How many times over the vCPU is inside the agent's own work.
@@ -45,16 +47,14 @@ pub(crate) struct Owned<'m> {
     slot: Slot<'m>,
 }
 
-/// The lanes that recordings sample in, as they were at one moment.
+/// The lanes that recordings sample in, or some of them, as they were at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Live<'m> {
     lanes: &'m [LaneCells],
     bits: u32,
+    /// How many recordings had ended by then.
+    ends: u32,
 }
-
-/// The recordings that a delivery is a tick of, by lane; 0 = none.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Due([u64; MAX_RECORDINGS]);
 
 /// The lanes of the recordings that the owner of a slot counts for.
 #[derive(Clone, Copy, Debug)]
@@ -124,10 +124,52 @@ impl<'m> Live<'m> {
     /// The lane whose targets arm the timer, of those that sample now: the one of the shortest period.
     /// The others' targets are met by the delivery that follows them.
     #[inline]
-    pub(crate) fn driver(self, blocked: bool) -> Option<&'m LaneCells> {
-        let lanes = self.lanes().map(|(_, lane)| lane);
-        let sampling = lanes.filter(|lane| lane.samples(blocked));
-        sampling.min_by_key(|lane| lane.sampler.period_ns())
+    pub(crate) fn driver(self, blocked: bool) -> Option<(usize, &'m LaneCells)> {
+        let sampling = self.lanes().filter(|(_, lane)| lane.samples(blocked));
+        sampling.min_by_key(|(_, lane)| lane.sampler.period_ns())
+    }
+
+    /// Those that a tick of the driver's, which is in this lane, is a tick of, at these times.
+    #[inline]
+    pub(crate) fn due(self, driver: usize, blocked: bool, late: bool, times: Times) -> Self {
+        let mut due = Self {
+            bits: 1 << driver,
+            ..self
+        };
+        let others = Self {
+            bits: self.bits & !due.bits,
+            ..self
+        };
+        let driver = self.lanes.get(driver);
+        let period_ns = driver.map_or(0, |driver| driver.sampler.period_ns());
+        for (index, lane) in others.lanes() {
+            if lane.samples(blocked) && lane.follows(period_ns, times, late) {
+                due.bits |= 1 << index;
+            }
+        }
+        due
+    }
+
+    /// Those whose recordings have not ended since. Who does not [own](Owned::served) the slot must expect them
+    /// to end at any moment.
+    #[inline]
+    pub(crate) fn left(self, slot: Slot<'_>) -> Self {
+        if slot.cells.ends.load(Ordering::Acquire) == self.ends {
+            return self;
+        }
+        self.left_of_some()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn left_of_some(self) -> Self {
+        let mut left = self;
+        for (index, lane) in self.lanes() {
+            if lane.has_ended_since(self.ends) {
+                left.bits &= !(1 << index);
+            }
+        }
+        left
     }
 
     /// The first moment at which one of them ends by itself.
@@ -137,18 +179,20 @@ impl<'m> Live<'m> {
         untils.min().unwrap_or(u64::MAX)
     }
 
-    /// The most frames that one of them keeps.
+    /// How a stack is walked for the one that asks most: the frames that are kept, and what is looked up.
     #[inline]
-    pub(crate) fn depth(self) -> usize {
-        let depths = self.lanes().map(|(_, lane)| lane.depth());
-        depths.max().unwrap_or(0)
+    pub(crate) fn asked(self) -> (usize, Lookup) {
+        let mut asked = (0, Lookup::None);
+        for (_, lane) in self.lanes() {
+            asked = (asked.0.max(lane.depth()), asked.1.max(lane.lookup()));
+        }
+        asked
     }
 
-    /// What is looked up for the one that asks most.
+    /// Whether the lane of this index is one of them.
     #[inline]
-    pub(crate) fn lookup(self) -> Lookup {
-        let lookups = self.lanes().map(|(_, lane)| lane.lookup());
-        lookups.max().unwrap_or_default()
+    pub(crate) fn has(self, index: usize) -> bool {
+        self.bits >> index & 1 != 0
     }
 
     /// Whether one of them counts blocked time.
@@ -158,56 +202,16 @@ impl<'m> Live<'m> {
     }
 }
 
-impl Due {
-    /// The recordings that a tick of the driver's is a tick of, at these times.
-    #[inline]
-    pub(crate) fn at(
-        live: Live<'_>,
-        driver: &LaneCells,
-        blocked: bool,
-        late: bool,
-        times: Times,
-    ) -> Self {
-        let mut due = Self::default();
-        for (index, lane) in live.lanes() {
-            if core::ptr::eq(lane, driver)
-                || lane.samples(blocked) && lane.follows(driver, times, late)
-            {
-                due.add(index, lane);
-            }
-        }
-        due
-    }
-
-    /// The delivery is a tick of `lane`'s recording.
-    #[inline]
-    pub(crate) fn add(&mut self, index: usize, lane: &LaneCells) {
-        if let Some(recording) = self.0.get_mut(index) {
-            *recording = lane.active();
-        }
-    }
-
-    /// Those that go on. Who does not [own](Owned::served) the slot must expect them to end at any moment.
-    #[inline]
-    pub(crate) fn left<'m>(&self, slot: Slot<'m>) -> Live<'m> {
-        let mut bits = 0;
-        for (index, (lane, recording)) in slot.lanes.iter().zip(&self.0).enumerate() {
-            bits |= u32::from(*recording != 0 && lane.active() == *recording) << index;
-        }
-        Live {
-            lanes: slot.lanes,
-            bits,
-        }
-    }
-}
-
 impl<'m> Slot<'m> {
     /// The lanes that recordings sample in now.
     #[inline]
     pub(crate) fn live(self) -> Live<'m> {
+        // First, so that no lane is taken for that of the recording before.
+        let ends = self.cells.ends.load(Ordering::Acquire);
         Live {
             lanes: self.lanes,
             bits: self.cells.live.load(Ordering::Acquire),
+            ends,
         }
     }
 
@@ -245,13 +249,13 @@ impl<'m> Slot<'m> {
         for (index, lane) in live.lanes() {
             if now_ns >= lane.until_ns() {
                 left.bits &= !(1 << index);
-                if owned.is_some() {
-                    self.cells.live.fetch_and(!(1 << index), Ordering::Release);
+                if let Some(owned) = &owned {
                     lane.expire(now_ns, times);
+                    owned.end(index, lane);
                 }
             }
         }
-        left
+        left.left(self)
     }
 
     /// Takes the slot, unless somebody has it.
@@ -293,7 +297,7 @@ impl<'m> Owned<'m> {
     /// Those of the due recordings that have not ended between the look and the taking: none ends while the
     /// slot is owned. Where all have, nothing may be kept: their table may be cleared at any moment.
     #[inline]
-    pub(crate) fn served(&self, due: &Due) -> Option<Served<'m>> {
+    pub(crate) fn served(&self, due: Live<'m>) -> Option<Served<'m>> {
         let left = due.left(self.slot);
         (!left.is_empty()).then_some(Served(left))
     }
@@ -359,10 +363,18 @@ impl<'m> Owned<'m> {
             self.count_blocked(index, lane, times(&now));
         }
         if last {
-            let live = &self.slot.cells.live;
-            live.fetch_and(!(1 << index), Ordering::Release);
-            lane.end();
+            self.end(index, lane);
         }
         lane.turn(next, now, self.slot.table.used());
+    }
+
+    /// Ends sampling in a lane.
+    fn end(&self, index: usize, lane: &LaneCells) {
+        let SlotCells { live, ends, .. } = self.slot.cells;
+        let number = ends.load(Ordering::Relaxed).wrapping_add(1);
+        live.fetch_and(!(1 << index), Ordering::Release);
+        lane.end(number);
+        // Last: who sees the number sees that the lane is none of the live ones.
+        ends.store(number, Ordering::Release);
     }
 }

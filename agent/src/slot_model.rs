@@ -13,7 +13,7 @@ use unikprof_proto::message::Snapshot;
 use unikprof_proto::nodes;
 
 use crate::lane::{Begin, LaneCells, Lookup, Sample, Times};
-use crate::slot::{Due, Owned, Slot, SlotCells};
+use crate::slot::{Owned, Slot, SlotCells};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::table::{Column, Counts, Node, Table};
 use crate::walk::{End, Walked, Way};
@@ -85,16 +85,14 @@ fn model(test: impl Fn() + Send + Sync + 'static) {
 
 /// What the tick does once it is due to all recordings.
 fn tick(slot: Slot<'_>, code: u32) {
-    let live = slot.live();
-    let mut due = Due::default();
-    live.lanes().for_each(|(index, lane)| due.add(index, lane));
+    let due = slot.live();
     let Some(owned) = slot.take() else {
         for (_, lane) in due.left(slot).lanes() {
             lane.counters.lost.fetch_add(1, Ordering::Relaxed);
         }
         return;
     };
-    let Some(served) = owned.served(&due) else {
+    let Some(served) = owned.served(due) else {
         return;
     };
     let mut path = owned.path_cells().begin();

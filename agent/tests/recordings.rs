@@ -105,7 +105,10 @@ fn each_recording_is_true_for_its_own_span() {
         (together, 1),
         "every tick is the fastest one's"
     );
-    assert_eq!((of(&equal, 2), of(&equal, 3)), (together, still));
+    assert_eq!(of(&equal, 2), together);
+    // Where it takes the lead its target may have passed: then the first delivery is early.
+    let early = still - of(&equal, 3);
+    assert!(early <= 1 && equal.counters.early == early, "{early}");
     assert_eq!(equal.stacks.len(), 2);
     for (leaf, expected) in [(1, 1000), (2, 1000), (3, 500), (4, 1000)] {
         near(of(&slow, leaf), expected, 5);

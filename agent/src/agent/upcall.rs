@@ -5,12 +5,12 @@ use unikprof_proto::ring::{SAMPLE_LATE, kind, outcome};
 
 use super::Agent;
 use crate::cells::CounterCells;
-use crate::lane::{Lookup, Sample, Times};
+use crate::lane::{LaneCells, Lookup, Sample, Times};
 use crate::path::Path;
 use crate::platform::{Platform, Registers};
 use crate::ring::Entry as RingEntry;
 use crate::sampler::Delivery;
-use crate::slot::{Due, Live, Owned, Slot};
+use crate::slot::{Live, Owned, Slot, SlotCells};
 use crate::stack::{CodeMemory, ReadCode, StackMemory};
 use crate::sync::{AtomicU64, Ordering, add_owned};
 use crate::walk::{Guide, Walked, walk};
@@ -30,7 +30,7 @@ struct Entry {
 /// A delivery that was due.
 struct Delivered<'m> {
     live: Live<'m>,
-    due: Due,
+    due: Live<'m>,
     lateness_ns: u64,
     late: bool,
 }
@@ -79,13 +79,15 @@ impl<'m, P: Platform> Agent<'m, P> {
             self.note_block(Some(owned), slot, live, vcpu, registers);
         }
         // Blocked time is counted when it is over: then there may be nobody to sample for.
-        let Some(driver) = live.driver(blocked) else {
+        let Some((index, driver)) = live.driver(blocked) else {
             return (!blocked)
                 .then(|| self.deadline_after(until_ns, now_ns, u64::MAX))
                 .flatten();
         };
-        driver.sampler.lead(driver.sampled_ns(times));
-        let (left_ns, has_lost_cpu) = match driver.sampler.deliver(driver.sampled_ns(times)) {
+        let LaneCells { sampler, .. } = driver;
+        let sampled_ns = driver.sampled_ns(times);
+        sampler.lead(sampled_ns);
+        let (left_ns, has_lost_cpu) = match sampler.deliver(sampled_ns) {
             Delivery::Early(left_ns) => {
                 for (_, lane) in live.lanes().filter(|(_, lane)| lane.samples(blocked)) {
                     lane.counters.early.fetch_add(1, Ordering::Relaxed);
@@ -96,10 +98,10 @@ impl<'m, P: Platform> Agent<'m, P> {
                 lateness_ns,
                 next_ns,
             } => {
-                let late = driver.sampler.is_late(lateness_ns);
+                let late = sampler.is_late(lateness_ns);
                 let delivered = Delivered {
                     live,
-                    due: Due::at(live, driver, blocked, late, times),
+                    due: live.due(index, blocked, late, times),
                     lateness_ns,
                     late,
                 };
@@ -172,7 +174,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         let times = self.times(vcpu, live);
         // Nothing is moved on here, where a tick may come between: where a target has passed that another
         // recording's delivery was to serve, the tick finds the next.
-        let left_ns = live.driver(false).map_or(u64::MAX, |driver| {
+        let left_ns = live.driver(false).map_or(u64::MAX, |(_, driver)| {
             driver.sampler.left_ns(driver.sampled_ns(times))
         });
         self.deadline_after(live.until_ns(), self.platform.now_ns(), left_ns)
@@ -190,7 +192,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     ) -> bool {
         let Delivered {
             live,
-            ref due,
+            due,
             lateness_ns,
             late,
         } = *delivered;
@@ -227,18 +229,20 @@ impl<'m, P: Platform> Agent<'m, P> {
             // What ran then is not known, only what runs now.
             path.push(frame_code::LATE);
         }
-        let (path, walked) = self.walk(registers, slot, live, path);
+        let (path, walked) = self.walk(registers, slot.cells, live.asked(), path);
         let marks = if late { SAMPLE_LATE } else { 0 };
         match owned.record(&path, Sample { walked, late }, served) {
             Some(stack) => self.write(entry, kind::SAMPLE, u64::from(stack), bits | marks),
             None => self.write(entry, kind::NO_SAMPLE, outcome::OVERFLOW, bits),
         }
         let (cycles, has_lost_cpu) = self.cycles_since(entry, live);
-        for (_, lane) in lanes.lanes() {
-            lane.lateness_ns.add(lateness_ns);
-            lane.sample_cycles.add(cycles);
+        for (index, lane) in live.lanes() {
+            add_owned(&lane.tick_cycles, cycles);
+            if lanes.has(index) {
+                lane.lateness_ns.add(lateness_ns);
+                lane.sample_cycles.add(cycles);
+            }
         }
-        charge_cycles(live, cycles);
         has_lost_cpu
     }
 
@@ -255,11 +259,10 @@ impl<'m, P: Platform> Agent<'m, P> {
     fn walk<'p>(
         &self,
         registers: &Registers,
-        slot: Slot<'_>,
-        live: Live<'_>,
+        cells: &SlotCells,
+        (depth, lookup): (usize, Lookup),
         path: Path<'p>,
     ) -> (Path<'p>, Walked) {
-        let lookup = live.lookup();
         let callers = self.callers.as_ref();
         let guide = Guide {
             code: &self.code,
@@ -268,8 +271,8 @@ impl<'m, P: Platform> Agent<'m, P> {
             instructions: Instructions(&self.platform),
         };
         let stack = self.platform.stack_bounds(registers.sp).map(stack_memory);
-        let (mut path, walked) = walk(registers, stack.as_ref(), &guide, live.depth(), path);
-        if slot.cells.in_own_work() {
+        let (mut path, walked) = walk(registers, stack.as_ref(), &guide, depth, path);
+        if cells.in_own_work() {
             path.push(frame_code::AGENT);
         }
         (path, walked)
@@ -296,7 +299,7 @@ impl<'m, P: Platform> Agent<'m, P> {
                     if lane.mode() == mode::WALL {
                         path.push(frame_code::BLOCKED);
                     }
-                    let (path, _) = self.walk(registers, slot, live, path);
+                    let (path, _) = self.walk(registers, slot.cells, live.asked(), path);
                     slot.table.keep(&path).unwrap_or(0)
                 }
                 _ => 0,
