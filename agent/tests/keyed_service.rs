@@ -18,6 +18,11 @@ use unikprof_proto::message::{
     Started, Status, Stop, TableBegin, Welcome,
 };
 use unikprof_proto::preamble;
+#[cfg(feature = "ring")]
+use unikprof_proto::{
+    message::{Ring, RingRun},
+    ring::{decode, kind},
+};
 
 /// What the agent has counted, as a client with a key is told.
 fn peers(service: &mut FakeService) -> Peers {
@@ -115,6 +120,39 @@ fn an_unknown_id_and_a_wrong_key_get_the_same_answer() {
         service.close(session);
     }
     assert_eq!(peers(&mut service).bad_key, 2);
+}
+
+/// Who knocks with a wrong key is told in the ring as well: when, and how often.
+#[cfg(feature = "ring")]
+#[test]
+fn a_failed_handshake_is_an_event() {
+    let agent = fake_guest::agent_with_ring(1, 8 << 20, 1 << 16);
+    let mut service = Service::new(agent, keyed::access()).unwrap();
+    for at_ns in [1_000, 2_000] {
+        agent.platform().run(1_000);
+        let stranger = connect(&mut service, OTHER);
+        assert_eq!(refusals(&stranger.send(&mut service)), refusal::BAD_KEY);
+        service.close(stranger.session);
+        assert_eq!(agent.platform().now_ns(), at_ns);
+    }
+    let mut client = Client::new(&mut service, VIEW);
+    let ring = Ring {
+        vcpu: 0,
+        position: 0,
+        since_ns: 0,
+    };
+    let mut events = Vec::new();
+    for frame in client.ask(&mut service, &ring) {
+        if frame.0 == RingRun::TYPE {
+            let run: RingRun<'_> = read(&frame);
+            decode(run.base_ns, run.count, run.payload, |record| {
+                events.push((record.kind, record.at_ns));
+            })
+            .unwrap();
+        }
+    }
+    events.retain(|event| event.0 != kind::NOTHING);
+    assert_eq!(events, [(kind::BAD_KEY, 1_000), (kind::BAD_KEY, 2_000)]);
 }
 
 /// A client that was made to believe in another version, or in another preamble, fails the handshake.

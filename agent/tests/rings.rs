@@ -9,7 +9,7 @@ mod fake;
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use ask::{Client, told};
 use fake::platform::FakePlatform;
@@ -26,6 +26,8 @@ use unikprof_proto::ring::{MAX_EVENT_NAME, kind, outcome};
 struct TwoVcpus {
     fake: FakePlatform,
     current: AtomicU32,
+    /// What others took; [`UNTOLD`]: the platform does not tell.
+    stolen_ns: AtomicU64,
 }
 
 impl TwoVcpus {
@@ -33,6 +35,7 @@ impl TwoVcpus {
         Self {
             fake: FakePlatform::new(MAX_DEPTH),
             current: AtomicU32::new(0),
+            stolen_ns: AtomicU64::new(UNTOLD),
         }
     }
 
@@ -43,6 +46,8 @@ impl TwoVcpus {
 
 /// Not one that is known.
 const NOWHERE: u32 = u32::MAX;
+
+const UNTOLD: u64 = u64::MAX;
 
 // SAFETY: the fake platform's own answers.
 unsafe impl Platform for TwoVcpus {
@@ -63,8 +68,13 @@ unsafe impl Platform for TwoVcpus {
         self.fake.running_ns(vcpu)
     }
 
-    fn runstate(&self, _: u32) -> Option<Runstate> {
-        None
+    fn runstate(&self, vcpu: u32) -> Option<Runstate> {
+        let runnable_ns = self.stolen_ns.load(Ordering::Relaxed);
+        (runnable_ns != UNTOLD).then(|| Runstate {
+            running_ns: self.running_ns(vcpu),
+            runnable_ns,
+            ..Runstate::default()
+        })
     }
 
     fn kick(&self, _: u32) {}
@@ -431,5 +441,31 @@ fn blocks_are_told_while_blocked_time_is_recorded() {
             assert_eq!(wake.1 - block.1, 500);
             assert_ne!(block.2, 0);
         }
+    });
+}
+
+/// What others took of a second is told on its own where it is much, from the first second on.
+#[test]
+fn steal_is_told_beyond_a_threshold() {
+    const SECOND: u64 = 1_000_000_000;
+    const MS: u64 = 1_000_000;
+    with_rings(300, |agent| {
+        let mut client = Client::connect(agent);
+        client.start(1_000_000_000);
+        for stolen_ns in [0, 0, 9 * MS, 30 * MS, 30 * MS] {
+            agent
+                .platform()
+                .stolen_ns
+                .store(stolen_ns, Ordering::Relaxed);
+            agent.platform().fake.advance(SECOND);
+            client.advance();
+        }
+        let (_, records, _) = client.ring(&ring_of(0));
+        let told = told(&records);
+        let of = |kind: u8| told.iter().filter(move |record| record.0 == kind);
+        let stolen: Vec<_> = of(kind::STOLEN).map(|record| record.2).collect();
+        assert_eq!(stolen, [21 * MS]);
+        let ran: Vec<_> = of(kind::RAN).map(|record| record.3).collect();
+        assert!(ran.ends_with(&[0, 9 * MS, 30 * MS, 30 * MS]), "{ran:?}");
     });
 }

@@ -120,6 +120,12 @@ pub type FakeAgent = Agent<'static, FakePlatform>;
 
 /// An agent on a fake platform, with `memory` bytes for stacks.
 pub fn agent(vcpus: u32, memory: usize) -> &'static FakeAgent {
+    agent_with_ring(vcpus, memory, 0)
+}
+
+/// The same with a ring of so many bytes.
+pub fn agent_with_ring(vcpus: u32, memory: usize, ring: usize) -> &'static FakeAgent {
+    let ring: &'static mut [MaybeUninit<u8>] = Vec::leak(vec![MaybeUninit::uninit(); ring]);
     let memory: &'static mut [MaybeUninit<u8>] = Vec::leak(vec![MaybeUninit::uninit(); memory]);
     let config = Config {
         vcpus,
@@ -133,7 +139,7 @@ pub fn agent(vcpus: u32, memory: usize) -> &'static FakeAgent {
     let callers: &'static mut [MaybeUninit<u8>] =
         Vec::leak(vec![MaybeUninit::uninit(); caller_table_bytes(CALLER_ROWS)]);
     let agent = Agent::new(FakePlatform::default(), config, memory).unwrap();
-    Box::leak(Box::new(agent.with_caller_memory(callers)))
+    Box::leak(Box::new(agent.with_caller_memory(callers).with_ring(ring)))
 }
 
 /// Runs to the vCPU's next deadline and delivers the tick, interrupting a stack of functions that
