@@ -14,6 +14,10 @@
 //! with the empty handler and with neither take turns in random order. Told is how much more CPU
 //! time of its thread a batch takes, with the 95 % interval of the mean over the rounds. The
 //! recording's column includes what any signal costs on this machine; the last column does not.
+//!
+//! *Presets.* The client's presets, `default` at 97 Hz and `profile` at 997 Hz, with the ring: longer batches
+//! with the recording and without it take turns in random order, and what is told of both is the CPU time of
+//! a batch, whose inverse is the throughput, and the 99th percentile of the time that a request takes.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 #[path = "harness/cycles.rs"]
@@ -57,6 +61,7 @@ fn main() {
     system_calls();
     time_per_tick(&guest, &mut loads, cycles_per_ns);
     requests(&mut loads, cycles_per_ns);
+    presets(&mut loads, cycles_per_ns);
 }
 
 /// What runs beside the work.
@@ -263,6 +268,65 @@ fn requests(loads: &mut Loads, cycles_per_ns: f64) {
             quantile(0.5),
             quantile(0.99),
             tick_cycles as f64 / ticks.max(1) as f64 / cycles_per_ns
+        );
+    }
+}
+
+/// What the client's presets take from the demo service: throughput and the slowest of a hundred requests.
+fn presets(loads: &mut Loads, cycles_per_ns: f64) {
+    const ROUNDS: usize = 150;
+    const BATCH_NS: f64 = 150e6;
+    let mut service = Service::new(1, 256);
+    let requests: Vec<Vec<u8>> = RequestGenerator::new(1, 256).take(600).collect();
+    let mut response = Vec::new();
+    let mut cycles = Vec::new();
+    // Answers the CPU time and the 99th percentile of so many rounds over the requests.
+    let mut handle = |repeats: usize| {
+        cycles.clear();
+        let start_ns = thread_cpu_ns();
+        for request in std::iter::repeat_n(&requests, repeats).flatten() {
+            let start = cycle_counter();
+            service.handle(request, &mut response);
+            cycles.push(cycle_counter() - start);
+        }
+        let taken_ns = (thread_cpu_ns() - start_ns) as f64;
+        cycles.sort_unstable();
+        (taken_ns, cycles[cycles.len() * 99 / 100] as f64)
+    };
+    handle(20);
+    let (once_ns, p99) = handle(20);
+    let repeats = (BATCH_NS / (once_ns / 20.0)).ceil() as usize;
+    println!(
+        "\npresets on the demo service: {} requests a batch, {ROUNDS} rounds; a request takes {:.1} µs, its p99 {:.1} µs",
+        repeats * requests.len(),
+        once_ns / (20 * requests.len()) as f64 / 1e3,
+        p99 / cycles_per_ns / 1e3
+    );
+    println!("   preset   rate   CPU time of a batch     p99 of a request");
+    let mut random = Random::new(1);
+    for (name, rate_hz) in [("default", 97), ("profile", 997)] {
+        let mut against = [const { Vec::new() }; 2];
+        let (mut ticks, mut tick_cycles) = (0, 0);
+        for _ in 0..ROUNDS {
+            let mut order = [Load::Nothing, Load::Recording];
+            order.swap(0, random.below(2) as usize);
+            let mut taken = [(0.0, 0.0); 3];
+            for load in order {
+                taken[load as usize] = loads.with(load, rate_hz, || handle(repeats));
+            }
+            let [nothing, _, recording] = taken;
+            against[0].push((recording.0 / nothing.0).ln());
+            against[1].push((recording.1 / nothing.1).ln());
+            if let Some(fetched) = loads.fetched.take() {
+                ticks += fetched.counters.ticks;
+                tick_cycles += fetched.tick_cycles;
+            }
+        }
+        let [time, p99] = against.map(|differences| Interval::of(&differences));
+        let tick_ns = tick_cycles as f64 / ticks.max(1) as f64 / cycles_per_ns;
+        println!(
+            "{name:>9} {rate_hz:3} Hz   {time}       {p99}     {tick_ns:.0} ns a tick by the agent's own account: {:.4} %",
+            tick_ns * rate_hz as f64 / 1e7
         );
     }
 }
