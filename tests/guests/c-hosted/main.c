@@ -1,11 +1,12 @@
 /* A guest in C: it works, serves the agent's clients from its loop, and is sampled by its own timer.
  *
  * It prints `listening on ADDRESS`, and ends when its standard input does, so that no guest outlives the
- * test that started it. */
+ * test that started it. With the argument `flight` a recording begins with it. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 #include <unikprof.h>
 
 #include "profiler.h"
@@ -25,19 +26,28 @@ static int has_input_ended(void)
     return poll(&input, 1, 0) > 0 && (input.revents & POLLHUP) != 0;
 }
 
-int main(void)
+int main(int count, char **arguments)
 {
-    uint64_t state = 1;
+    uint64_t state = 1, span;
+    int32_t a_day, parts;
     /* Above the frame record of `main` there is only the C library. */
     uint64_t frame = (uint64_t)__builtin_frame_address(0);
     int port;
 
     profiler_start(frame + 16);
+    if (count > 1 && strcmp(arguments[1], "flight") == 0) {
+        profiler_record("flight");
+    }
+    a_day = unikprof_event_name("day");
+    parts = unikprof_event_name("parts done");
     port = server_start();
     printf("listening on 127.0.0.1:%d\n", port);
     fflush(stdout);
     while (!has_input_ended()) {
+        span = unikprof_span_begin(a_day);
         state = day(state);
+        unikprof_span_end(a_day, span);
+        unikprof_counter(parts, (int64_t)parts_done);
         server_turn();
     }
     printf("state %llx after %llu parts\n", (unsigned long long)state, (unsigned long long)parts_done);

@@ -14,11 +14,14 @@
 
 #define MAX_MAPPINGS 16
 #define ROWS 50000
+/* Some 65,000 records: a quarter of a minute of this guest. */
+#define RING (1 << 20)
 
 static timer_t timer;
 static uint64_t stack_end;
 static unsigned char memory[4 << 20];
 static unsigned char caller_memory[10 * ROWS];
+static unsigned char ring[RING];
 
 static struct unikprof_mapping mappings[MAX_MAPPINGS];
 static uint32_t mapping_count;
@@ -182,6 +185,9 @@ void profiler_start(uint64_t end_of_stack)
         .platform_name = "hosted",
         .caller_memory = caller_memory,
         .caller_memory_length = sizeof caller_memory,
+        .ring = ring,
+        .ring_length = sizeof ring,
+        .recordings = 2,
     };
     struct unikprof_ops ops = {
         UNIKPROF_HEAD(struct unikprof_ops),
@@ -207,6 +213,21 @@ void profiler_start(uint64_t end_of_stack)
         || timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) {
         fail("there is no timer", strerror(errno));
     }
+}
+
+void profiler_record(const char *name)
+{
+    struct unikprof_boot_recording recording = {
+        UNIKPROF_HEAD(struct unikprof_boot_recording),
+        .name = name,
+        .period_ns = 1000000,
+        .max_age_ns = 300000000000,
+    };
+    int64_t id = unikprof_start_at_boot(&recording);
+    if (id < 0) {
+        fail("nothing is recorded", unikprof_error_text((int32_t)id));
+    }
+    profiler_arm();
 }
 
 void profiler_arm(void)

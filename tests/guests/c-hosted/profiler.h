@@ -8,6 +8,9 @@
  * frame ends: behind the return address of the function that calls this. Ends the process where it cannot. */
 void profiler_start(uint64_t stack_end);
 
+/* Begins a recording that clients find by this name. Ends the process where it cannot. */
+void profiler_record(const char *name);
+
 /* Sets the timer for the sampler's next deadline: call it behind everything that may have begun a
  * recording. */
 void profiler_arm(void);

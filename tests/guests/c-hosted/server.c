@@ -25,6 +25,7 @@ struct client {
 };
 
 static int listener;
+static int32_t client_came;
 static struct client clients[UNIKPROF_SESSIONS];
 
 int server_start(void)
@@ -34,6 +35,7 @@ int server_start(void)
     memset(&address, 0, sizeof address);
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    client_came = unikprof_event_name("client");
     listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof address) != 0
         || listen(listener, 8) != 0
@@ -81,6 +83,7 @@ static void accept_all(void)
                 memset(client, 0, sizeof *client);
                 client->socket = socket;
                 client->connection = connection;
+                unikprof_mark(client_came, (uint64_t)connection);
                 break;
             }
         }

@@ -43,8 +43,14 @@ pub(crate) struct Said {
 impl Guest {
     /// Compiles the guest and starts it.
     pub(crate) fn start(frames: Frames) -> Guest {
+        Self::start_with(frames, &[])
+    }
+
+    /// The same, with arguments.
+    pub(crate) fn start_with(frames: Frames, arguments: &[&str]) -> Guest {
         let program = compile(frames);
         let mut child = Command::new(&program)
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -70,6 +76,12 @@ impl Guest {
     /// Records until there are as many samples, however little of a processor the guest gets.
     pub(crate) fn record_samples(&self, least: u64, settings: &[&str]) {
         self.connect(&[&["start"], settings].concat());
+        self.wait_for_samples(least);
+        self.connect(&["stop", "-o", "run.unikprof"]);
+    }
+
+    /// Waits until the first recording has as many samples.
+    pub(crate) fn wait_for_samples(&self, least: u64) {
         let end = Instant::now() + SOON;
         while self.connect(&["check", "--json"]).json()["recordings"][0]["counters"]["recorded"]
             .as_u64()
@@ -78,7 +90,6 @@ impl Guest {
             assert!(Instant::now() < end, "not {least} samples within {SOON:?}");
             thread::sleep(Duration::from_millis(20));
         }
-        self.connect(&["stop", "-o", "run.unikprof"]);
     }
 
     /// `unikprof-client report` of what was recorded, with the guest's image.
@@ -120,7 +131,8 @@ impl Guest {
         assert!(status.success(), "{status}");
     }
 
-    fn connect(&self, words: &[&str]) -> Said {
+    /// `unikprof-client connect` to the guest.
+    pub(crate) fn connect(&self, words: &[&str]) -> Said {
         let mut command = self.client();
         said(
             &command
@@ -233,6 +245,7 @@ fn archive() -> &'static Path {
                 "--",
             ])
             .arg(&folder)
+            .arg("--ring")
             .current_dir(env!("CARGO_MANIFEST_DIR"));
         said(&command.output().unwrap());
         folder

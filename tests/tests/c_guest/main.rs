@@ -7,6 +7,7 @@ mod guest;
 use std::collections::HashMap;
 
 use guest::{Frames, Guest, SOURCE};
+use serde_json::Value;
 
 /// The functions that work, with their shares and callers.
 const SHARES: [(&str, f64, &str); 3] = [
@@ -114,5 +115,77 @@ fn a_guest_without_frame_pointers_is_told_as_broken() {
     guest.record_samples(SAMPLES, &["--unwind", "table"]);
     let doctor = guest.doctor();
     assert!(!doctor.contains("-fno-omit-frame-pointer"), "{doctor}");
+    guest.stop();
+}
+
+/// Spans, counters and marks of a guest in C come home beside its samples, and say what ran inside.
+#[test]
+fn a_guest_tells_of_its_days() {
+    let guest = Guest::start(Frames::Kept);
+    guest.record_samples(SAMPLES, &[]);
+    let report = guest.report(&["--json"]).json();
+    let find = |kind: &str, name: &str| {
+        let all = report[kind].as_array().unwrap();
+        let found = all.iter().find(|one| one["name"] == name);
+        found
+            .unwrap_or_else(|| panic!("no `{name}`: {all:?}"))
+            .clone()
+    };
+    let day = find("spans", "day");
+    let count = day["count"].as_u64().unwrap();
+    assert!(count > 10, "{day}");
+    assert!(day["p50_ns"].as_u64() <= day["p99_ns"].as_u64(), "{day}");
+    // A day has a hundred parts.
+    let parts = find("values", "parts done");
+    let [min, max] = ["min", "max"].map(|key| parts[key].as_u64().unwrap());
+    assert!(max >= min + 1_000 && max % 100 == 0, "{parts}");
+    assert!(find("marks", "client")["count"].as_u64() >= Some(1));
+
+    let inside = guest.report(&["--json", "--in-span", "day"]).json();
+    let functions = inside["functions"].as_array().unwrap();
+    let sixty = functions.iter().find(|one| one["name"] == "sixty").unwrap();
+    let share = sixty["self_share"].as_f64().unwrap();
+    assert!((share - 0.6).abs() < TOLERANCE, "{share}");
+    let shown = |report: &Value| report["samples"]["shown"].as_u64().unwrap();
+    assert!(shown(&inside) > 0 && shown(&inside) <= shown(&report));
+
+    let told = guest.connect(&["events", "--json"]).stdout;
+    let events: Vec<Value> = told
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let of = |kind: &str, name: &str| {
+        let it = events
+            .iter()
+            .filter(|one| one["kind"] == kind && one["name"] == name);
+        it.cloned().collect::<Vec<_>>()
+    };
+    let begin = &of("span_begin", "day")[0];
+    let ends = of("span_end", "day");
+    let end = ends.iter().find(|end| end["number"] == begin["number"]);
+    let at = |event: &Value| event["at_ns"].as_u64().unwrap();
+    let end = end.unwrap();
+    assert_eq!(end["length_ns"].as_u64(), Some(at(end) - at(begin)));
+    assert!(!of("counter", "parts done").is_empty() && !of("mark", "client").is_empty());
+    guest.stop();
+}
+
+/// What ran before the first client came is there, under the name that the guest gave it.
+#[test]
+fn a_recording_begins_with_the_guest() {
+    let guest = Guest::start_with(Frames::Kept, &["flight"]);
+    guest.wait_for_samples(SAMPLES);
+    let recordings = guest.connect(&["check", "--json"]).json();
+    let names: Vec<&str> = recordings["recordings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["flight"]);
+    guest.connect(&["dump", "--name", "flight", "-o", "run.unikprof"]);
+    let report = guest.report(&["--json"]).json();
+    assert_eq!(report["recording"]["name"], "flight");
+    assert!(report["samples"]["recorded"].as_u64() >= Some(SAMPLES));
     guest.stop();
 }
