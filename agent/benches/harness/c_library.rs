@@ -1,6 +1,6 @@
 //! The C archive as a library of this program, and a guest of its calls.
 
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::path::Path;
@@ -20,6 +20,10 @@ struct Calls {
     output: unsafe extern "C" fn(i32, *mut c_void, usize) -> i64,
     close: unsafe extern "C" fn(i32) -> i32,
     stop: unsafe extern "C" fn() -> i32,
+    event_name: unsafe extern "C" fn(*const c_char) -> i32,
+    mark: unsafe extern "C" fn(i32, u64) -> i32,
+    span_begin: unsafe extern "C" fn(i32) -> u64,
+    span_end: unsafe extern "C" fn(i32, u64) -> i32,
 }
 
 /// A guest that asks `clock` for the time and lies on the stack of `stack`.
@@ -29,6 +33,7 @@ pub(crate) struct CGuest<'p> {
     // Both are the agent's until it is stopped.
     _context: Box<Context<'p>>,
     _memory: Vec<u8>,
+    _ring: Vec<u8>,
 }
 
 struct Context<'p> {
@@ -37,13 +42,18 @@ struct Context<'p> {
 }
 
 impl<'p> CGuest<'p> {
-    /// Builds the archive with the command that guests use, loads it and starts its agent.
+    /// Builds the archive with the command that guests use, loads it and starts its agent; where `ring_bytes` is not
+    /// 0, with a flight recorder of so many.
     pub(crate) fn start(
         clock: &'p FakePlatform,
         stack: &'p FakePlatform,
         code: Range<u64>,
+        ring_bytes: usize,
     ) -> Self {
-        let library = load();
+        let library = match ring_bytes {
+            0 => load("c-archive", &[]),
+            _ => load("c-archive-ring", &["--ring"]),
+        };
         let calls = Calls {
             on_tick: library.find(c"unikprof_on_tick"),
             poll: library.find(c"unikprof_poll"),
@@ -52,6 +62,10 @@ impl<'p> CGuest<'p> {
             output: library.find(c"unikprof_connection_output"),
             close: library.find(c"unikprof_connection_close"),
             stop: library.find(c"unikprof_stop"),
+            event_name: library.find(c"unikprof_event_name"),
+            mark: library.find(c"unikprof_mark"),
+            span_begin: library.find(c"unikprof_span_begin"),
+            span_end: library.find(c"unikprof_span_end"),
         };
         let init: unsafe extern "C" fn(
             *const abi::Config,
@@ -61,6 +75,7 @@ impl<'p> CGuest<'p> {
         ) -> i32 = library.find(c"unikprof_init");
         let mut context = Box::new(Context { clock, stack });
         let mut memory = vec![0_u8; 1 << 20];
+        let mut ring = vec![0_u8; ring_bytes];
         let mapping = abi::Mapping {
             size: size_of::<abi::Mapping>() as u32,
             version: abi::UNIKPROF_ABI_VERSION,
@@ -88,6 +103,13 @@ impl<'p> CGuest<'p> {
             keys: core::ptr::null(),
             key_count: 0,
             reserved: 0,
+            ring: match ring_bytes {
+                0 => std::ptr::null_mut(),
+                _ => ring.as_mut_ptr().cast(),
+            },
+            ring_length: ring_bytes,
+            recordings: 0,
+            reserved_4: 0,
         };
         let ops = abi::Ops {
             size: size_of::<abi::Ops>() as u32,
@@ -122,6 +144,27 @@ impl<'p> CGuest<'p> {
             clock,
             _context: context,
             _memory: memory,
+            _ring: ring,
+        }
+    }
+
+    pub(crate) fn event_name(&self, text: &CStr) -> i32 {
+        // SAFETY: a text that ends with 0.
+        unsafe { (self.calls.event_name)(text.as_ptr()) }
+    }
+
+    #[inline]
+    pub(crate) fn mark(&self, name: i32, value: u64) {
+        // SAFETY: numbers.
+        unsafe { (self.calls.mark)(name, value) };
+    }
+
+    #[inline]
+    pub(crate) fn span(&self, name: i32) {
+        // SAFETY: numbers.
+        unsafe {
+            let span = (self.calls.span_begin)(name);
+            (self.calls.span_end)(name, span);
         }
     }
 
@@ -250,8 +293,8 @@ impl Library {
     }
 }
 
-fn load() -> Library {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c-archive");
+fn load(name: &str, options: &[&str]) -> Library {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let shared = folder.join("libunikprof.so");
     let mut build = Command::new(env!("CARGO"));
     build
@@ -265,6 +308,7 @@ fn load() -> Library {
             "--",
         ])
         .arg(&folder)
+        .args(options)
         .current_dir(env!("CARGO_MANIFEST_DIR"));
     assert!(build.status().unwrap().success());
     let mut link = Command::new("gcc");
