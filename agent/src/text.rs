@@ -38,16 +38,23 @@ impl Default for Text {
 
 impl From<&str> for Text {
     fn from(text: &str) -> Self {
-        Self::format(format_args!("{text}"))
+        let mut own = Self::default();
+        let _ = own.write_str(text);
+        own
     }
 }
 
 impl fmt::Write for Text {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let start = usize::from(self.length);
-        let fits = &text[..text.floor_char_boundary(MAX_TEXT - start)];
-        self.bytes[start..start + fits.len()].copy_from_slice(fits.as_bytes());
-        self.length += fits.len() as u16;
+        // Also in a panic's handler, so there is no panic in it.
+        let room = self.bytes.get_mut(usize::from(self.length)..);
+        let room = room.unwrap_or_default();
+        let fits = text.get(..text.floor_char_boundary(room.len()));
+        let fits = fits.unwrap_or_default();
+        if let Some(place) = room.get_mut(..fits.len()) {
+            place.copy_from_slice(fits.as_bytes());
+        }
+        self.length = self.length.saturating_add(fits.len() as u16);
         if fits.len() == text.len() {
             Ok(())
         } else {
