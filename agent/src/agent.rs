@@ -170,12 +170,17 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[inline]
     fn current(&self) -> Option<(u32, Slot<'m>)> {
         let vcpu = self.platform.vcpu()?;
-        Some((vcpu, self.slot(vcpu)?))
+        Some((vcpu, self.parts_of(vcpu)?))
     }
 
-    /// The slot of a vCPU.
-    #[inline]
+    /// The slot of a vCPU. Once, for all who are in no hurry.
+    #[inline(never)]
     pub(crate) fn slot(&self, vcpu: u32) -> Option<Slot<'m>> {
+        self.parts_of(vcpu)
+    }
+
+    #[inline]
+    fn parts_of(&self, vcpu: u32) -> Option<Slot<'m>> {
         let vcpu = vcpu as usize;
         let cells: &'m SlotCells = self.parts.slots.get(vcpu)?;
         let count = self.nodes_per_vcpu();

@@ -87,16 +87,26 @@ impl core::error::Error for FrameError {}
 /// # Errors
 /// [`FrameError::Buffer`] where it does not fit `buffer` or [`MAX_BODY`].
 pub fn encode<'a, M: Message<'a>>(message: &M, buffer: &mut [u8]) -> Result<usize, FrameError> {
-    let (header, rest) = buffer
-        .split_at_mut_checked(HEADER)
+    let room = buffer.get_mut(HEADER..).ok_or(FrameError::Buffer)?;
+    let most = room.len().min(MAX_BODY);
+    let room = room.get_mut(..most).unwrap_or_default();
+    let body = postcard::to_slice(message, room).map_err(|_| FrameError::Buffer)?;
+    let length = body.len();
+    put_header(M::TYPE, length, buffer)
+}
+
+/// Writes the header of a body that is there; answers the frame's length. Once, for all messages.
+#[inline(never)]
+fn put_header(kind: u16, length: usize, frame: &mut [u8]) -> Result<usize, FrameError> {
+    let (header, body) = frame
+        .split_first_chunk_mut::<HEADER>()
         .ok_or(FrameError::Buffer)?;
-    let room = rest.len().min(MAX_BODY);
-    let body = postcard::to_slice(message, &mut rest[..room]).map_err(|_| FrameError::Buffer)?;
-    header[..2].copy_from_slice(&M::TYPE.to_le_bytes());
-    header[2..6].copy_from_slice(&(body.len() as u32).to_le_bytes());
+    let body = body.get(..length).ok_or(FrameError::Buffer)?;
+    header[..2].copy_from_slice(&kind.to_le_bytes());
+    header[2..6].copy_from_slice(&(length as u32).to_le_bytes());
     let checksum = crc32c(crc32c(0, &header[..6]), body);
-    header[6..10].copy_from_slice(&checksum.to_le_bytes());
-    Ok(HEADER + body.len())
+    header[6..].copy_from_slice(&checksum.to_le_bytes());
+    Ok(HEADER + length)
 }
 
 /// The first frame in `bytes`, or `None` while more bytes must come.
