@@ -613,6 +613,17 @@ int32_t unikprof_crash_dump(void (*sink)(void *context, const void *bytes, size_
 int64_t unikprof_crash_dump_into(void *block,
                                  size_t length);
 
+// Hands out a block of unikprof_crash_dump_into as lines of text, for a way out that carries nothing else: the
+// guest's console. Each goes to sink with context, ends with 0, has at most 77 characters and no newline. Other lines
+// may come between; unikprof-client recover finds them in the console's log.
+//
+// Answers UNIKPROF_OK or a code. There need not be an agent; it may be called where unikprof_crash_dump may.
+// Since version 4.
+int32_t unikprof_crash_lines(const void *block,
+                             size_t length,
+                             void (*sink)(void *context, const char *line),
+                             void *context);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -15,7 +15,7 @@ use unikprof_proto::message::{
     Check, Counters, EventName, RecordingStatus, RingRun, Start, Stop, VcpuEpoch,
 };
 use unikprof_proto::ring::{self, kind};
-use unikprof_proto::{code, preamble};
+use unikprof_proto::{code, console, preamble};
 
 /// What a client sends, as C source.
 fn client() -> String {
@@ -202,6 +202,10 @@ fn events_are_kept_and_what_a_panic_leaves_holds_them() {
         bytes_of(digits.unwrap())
     };
     let (dump, block) = (bytes("dump; "), bytes("block; "));
+    let lines = said.lines().filter_map(|line| line.strip_prefix("line "));
+    let pieces = lines.map(|line| console::piece(line.as_bytes()).unwrap());
+    let told: Vec<u8> = pieces.flat_map(|piece| piece.bytes().to_vec()).collect();
+    assert_eq!(told, block, "the console's lines carry all of the block");
     let before = left(&dump);
     let after = left(BlockHead::file(&block).unwrap());
 

@@ -4,7 +4,9 @@
 
 use core::ffi::{c_char, c_void};
 
-use unikprof_agent::{Agent, CrashDumpError, EventName, EventNameError, SpanId, ring_bytes};
+use unikprof_agent::{
+    Agent, CrashDumpError, CrashLines, EventName, EventNameError, SpanId, ring_bytes,
+};
 
 use super::calls::{code_of, code_or};
 use super::entry::aligned;
@@ -13,11 +15,17 @@ use super::{one, read};
 
 use crate::status::{
     Misuse, UNIKPROF_E_DUMP_ROOM, UNIKPROF_E_EVENT_NAME, UNIKPROF_E_EVENT_NAMES,
-    UNIKPROF_E_NO_RING, UNIKPROF_E_NULL, UNIKPROF_E_UNSUPPORTED,
+    UNIKPROF_E_NO_RING, UNIKPROF_E_NULL, UNIKPROF_E_UNSUPPORTED, UNIKPROF_OK,
 };
 
 /// Where a crash dump goes, piece by piece.
 type Sink = unsafe extern "C" fn(context: *mut c_void, bytes: *const c_void, length: usize);
+
+/// Where a line goes.
+type LineSink = unsafe extern "C" fn(context: *mut c_void, line: *const c_char);
+
+/// Room for a line of at most 77 characters, and its end.
+const LINE: usize = 80;
 
 /// How long the block for the flight recorder should be, in bytes: for so many vCPUs, each with room for
 /// `records` records, wherever it is aligned. A record takes 16 bytes; a tick is one, a mark or a counter is one,
@@ -113,6 +121,26 @@ pub unsafe extern "C" fn unikprof_crash_dump_into(block: *mut c_void, length: us
     aligned!(crash_dump_into)
 }
 
+/// Hands out a block of `unikprof_crash_dump_into` as lines of text, for a way out that carries nothing else: the
+/// guest's console. Each goes to `sink` with `context`, ends with 0, has at most 77 characters and no newline. Other lines
+/// may come between; `unikprof-client recover` finds them in the console's log.
+///
+/// Answers UNIKPROF_OK or a code. There need not be an agent; it may be called where `unikprof_crash_dump` may.
+/// Since version 4.
+///
+/// # Safety
+/// C's: `block` is NULL or leads to `length` bytes; `sink` is NULL or a function that may be called so.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unikprof_crash_lines(
+    block: *const c_void,
+    length: usize,
+    sink: Option<unsafe extern "C" fn(context: *mut c_void, line: *const c_char)>,
+    context: *mut c_void,
+) -> i32 {
+    aligned!(crash_lines)
+}
+
 unsafe extern "C" fn event_name(text: *const c_char) -> i32 {
     let name = recorder(|agent| {
         // SAFETY: the caller's promise. A longer text is none that can be used either.
@@ -165,6 +193,31 @@ unsafe extern "C" fn crash_dump_into(block: *mut c_void, length: usize) -> i64 {
             Err(CrashDumpError::TooSmall(_)) => Err(Misuse(UNIKPROF_E_DUMP_ROOM)),
         }
     }))
+}
+
+unsafe extern "C" fn crash_lines(
+    block: *const c_void,
+    length: usize,
+    sink: Option<LineSink>,
+    context: *mut c_void,
+) -> i32 {
+    if !cfg!(feature = "ring") {
+        return UNIKPROF_E_UNSUPPORTED;
+    }
+    // SAFETY: the caller's promise.
+    let (Some(sink), Ok(block)) = (sink, unsafe { read::bytes(block, length) }) else {
+        return UNIKPROF_E_NULL;
+    };
+    for line in CrashLines::of(block) {
+        let mut text = [0; LINE];
+        let line = line.as_str().as_bytes();
+        if let Some(place) = text.get_mut(..line.len()) {
+            place.copy_from_slice(line);
+        }
+        // SAFETY: the caller's promise; the text ends with 0.
+        unsafe { sink(context, text.as_ptr().cast()) };
+    }
+    UNIKPROF_OK
 }
 
 /// Enters as an upcall does, where there is a flight recorder.

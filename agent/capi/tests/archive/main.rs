@@ -31,7 +31,11 @@ const UPCALLS: [&str; 10] = [
 ];
 
 /// What it calls when it panics, wherever that was.
-const CRASHES: [&str; 2] = ["unikprof_crash_dump", "unikprof_crash_dump_into"];
+const CRASHES: [&str; 3] = [
+    "unikprof_crash_dump",
+    "unikprof_crash_dump_into",
+    "unikprof_crash_lines",
+];
 
 /// Archives of every kind.
 fn archives() -> [&'static Path; 4] {

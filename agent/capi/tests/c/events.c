@@ -143,9 +143,17 @@ static void panic(void)
     CHECK_CODE(unikprof_crash_dump(keep, &left), UNIKPROF_OK);
 }
 
+static void print_line(void *context, const char *line)
+{
+    CHECK(strlen(line) < 78 && strchr(line, '\n') == NULL);
+    ++*(size_t *)context;
+    printf("line %s\n", line);
+}
+
 static void what_is_left(int32_t name)
 {
     int64_t used;
+    size_t lines = 0;
     CHECK_CODE(unikprof_crash_dump(NULL, NULL), UNIKPROF_E_NULL);
     CHECK_CODE(unikprof_crash_dump_into(NULL, 5), UNIKPROF_E_NULL);
     CHECK_CODE(unikprof_crash_dump_into(NULL, 0), UNIKPROF_E_DUMP_ROOM);
@@ -157,6 +165,10 @@ static void what_is_left(int32_t name)
     used = unikprof_crash_dump_into(block, sizeof block);
     CHECK(used > (int64_t)left.length && used < (int64_t)sizeof block);
     print("block", block, used);
+    CHECK_CODE(unikprof_crash_lines(NULL, 5, print_line, &lines), UNIKPROF_E_NULL);
+    CHECK_CODE(unikprof_crash_lines(block, (size_t)used, NULL, NULL), UNIKPROF_E_NULL);
+    CHECK_CODE(unikprof_crash_lines(block, (size_t)used, print_line, &lines), UNIKPROF_OK);
+    CHECK(lines > 10 && lines < (size_t)used);
 }
 
 static void recordings_at_boot(const struct unikprof_config *config, const struct unikprof_ops *ops)

@@ -168,6 +168,11 @@ static void never_called(void *context, const void *bytes, size_t length)
     CHECK(context == NULL && bytes == NULL && length == 0);
 }
 
+static void never_told(void *context, const char *line)
+{
+    CHECK(context == NULL && line == NULL);
+}
+
 /* What is said in one place, the archive's build, is not to be said in a hundred. */
 static void events_without_a_flight_recorder(void)
 {
@@ -183,6 +188,7 @@ static void events_without_a_flight_recorder(void)
     CHECK_CODE(unikprof_span_end(0, 0), UNIKPROF_E_UNSUPPORTED);
     CHECK_CODE(unikprof_crash_dump(never_called, NULL), UNIKPROF_E_UNSUPPORTED);
     CHECK_CODE(unikprof_crash_dump_into(buffer, sizeof buffer), UNIKPROF_E_UNSUPPORTED);
+    CHECK_CODE(unikprof_crash_lines(buffer, sizeof buffer, never_told, NULL), UNIKPROF_E_UNSUPPORTED);
     CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
 }
 
