@@ -1,0 +1,108 @@
+//! `recover`: what a crashed guest left, out of a console's log or a dump of memory.
+#![allow(clippy::unwrap_used)]
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use unikprof_client::exit_code;
+use unikprof_proto::console::Lines;
+use unikprof_proto::file::BlockHead;
+
+fn run(directory: &Path, words: &[&str], stdin: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_unikprof-client"))
+        .arg("recover")
+        .args(words)
+        .current_dir(directory)
+        .stdin(File::open(directory.join(stdin)).unwrap())
+        .output()
+        .unwrap()
+}
+
+/// Runs, demands this exit code, and answers stdout and stderr.
+#[track_caller]
+fn expect(code: u8, directory: &Path, words: &[&str]) -> (String, String) {
+    let output = run(directory, words, "/dev/null");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code.into()), "{stdout}{stderr}");
+    (stdout, stderr)
+}
+
+fn block(file: &[u8]) -> Vec<u8> {
+    [&BlockHead::of(file).encode()[..], file].concat()
+}
+
+/// A console's log in which two guests have crashed.
+fn log(files: [&[u8]; 2]) -> String {
+    let mut log = "guest: up\r\n".to_owned();
+    for file in files {
+        log += "guest: panicked\r\n";
+        for line in Lines::of(&block(file)) {
+            log += &format!("{line}\r\nguest: more\r\n");
+        }
+    }
+    log
+}
+
+#[test]
+fn the_last_crash_of_a_log_is_written_and_others_if_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let files: [&[u8]; 2] = [&[1; 500], &[2; 90]];
+    fs::write(directory.join("console.log"), log(files)).unwrap();
+    let (told, _) = expect(exit_code::SUCCESS, directory, &["console.log"]);
+    for words in ["crash 2 of 2", "report console.log.unikprof"] {
+        assert!(told.contains(words), "{told}");
+    }
+    let written = |name: &str| fs::read(directory.join(name)).unwrap();
+    assert_eq!(written("console.log.unikprof"), files[1]);
+
+    let first = ["console.log", "--crash", "1", "-o", "first", "--json"];
+    let (told, _) = expect(exit_code::SUCCESS, directory, &first);
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["line"], &told["crashes"]), (&3.into(), &2.into()));
+    assert_eq!(written("first"), files[0]);
+
+    let piped = run(directory, &["-", "-o", "-"], "console.log");
+    assert_eq!(piped.stdout, files[1]);
+    expect(
+        exit_code::INPUT,
+        directory,
+        &["console.log", "--crash", "3"],
+    );
+    expect(exit_code::USAGE, directory, &["-"]);
+
+    fs::write(
+        directory.join("core"),
+        [&[0x7f; 999][..], &block(files[0])].concat(),
+    )
+    .unwrap();
+    expect(exit_code::SUCCESS, directory, &["core"]);
+    assert_eq!(written("core.unikprof"), files[0]);
+}
+
+#[test]
+fn what_is_cut_is_kept_and_told_and_nothing_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let files: [&[u8]; 2] = [&[1; 500], &[2; 90]];
+    let log = log(files);
+    let cut = log.find("unikprof:00004").unwrap();
+    fs::write(directory.join("cut.log"), &log[..cut]).unwrap();
+    let (told, error) = expect(exit_code::INCOMPLETE, directory, &["cut.log"]);
+    assert!(told.contains("--salvage"), "{told}");
+    assert!(error.contains("lacks the line `unikprof:00004`"), "{error}");
+    let kept = fs::read(directory.join("cut.log.unikprof")).unwrap();
+    assert!(kept.len() > 100 && files[0].starts_with(&kept));
+
+    let second = log.find("unikprof:00001").unwrap();
+    let end = &log[second..cut];
+    fs::write(directory.join("end.log"), end).unwrap();
+    let (_, error) = expect(exit_code::INPUT, directory, &["end.log"]);
+    assert!(error.contains("lacks its beginning"), "{error}");
+    fs::write(directory.join("other.log"), "guest: up\n").unwrap();
+    let (_, error) = expect(exit_code::INPUT, directory, &["other.log"]);
+    assert!(error.contains("panic handler"), "{error}");
+    assert!(!directory.join("other.log.unikprof").exists());
+}
