@@ -152,6 +152,17 @@ pub(crate) fn run(
     script: &str,
     deadline: Instant,
 ) -> Result<Dom0Output, CommandFailure> {
+    let bytes = run_for_bytes(port, script, deadline)?;
+    let text = String::from_utf8_lossy(&bytes).replace('\r', "");
+    parse_output(&text).ok_or(CommandFailure::Broken(text))
+}
+
+/// The same, with what it printed as it came: bytes, and the status behind them.
+pub(crate) fn run_for_bytes(
+    port: u16,
+    script: &str,
+    deadline: Instant,
+) -> Result<Vec<u8>, CommandFailure> {
     let mut text = Vec::new();
     let failure = |error: &io::Error, text: &[u8]| {
         let so_far = String::from_utf8_lossy(text).into_owned();
@@ -176,8 +187,19 @@ pub(crate) fn run(
             Err(e) => return Err(failure(&e, &text)),
         }
     }
-    let text = String::from_utf8_lossy(&text).replace('\r', "");
-    parse_output(&text).ok_or(CommandFailure::Broken(text))
+    Ok(text)
+}
+
+/// The bytes in front of a status that says success.
+pub(crate) fn bytes_of_success(mut bytes: Vec<u8>) -> Result<Vec<u8>, CommandFailure> {
+    let end = format!("{STATUS}0\n");
+    if !bytes.ends_with(end.as_bytes()) {
+        return Err(CommandFailure::Broken(
+            String::from_utf8_lossy(&bytes).into_owned(),
+        ));
+    }
+    bytes.truncate(bytes.len() - end.len());
+    Ok(bytes)
 }
 
 /// Runs a command in dom0 and copies its output to the board until it ends.

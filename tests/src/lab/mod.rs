@@ -228,20 +228,34 @@ impl Lab {
     ///
     /// [`LabError::TimedOut`], [`LabError::MachineEnded`], or [`LabError::Setup`] where dom0 does not answer.
     pub fn dom0(&self, script: &str, within: Duration) -> Result<Dom0Output, LabError> {
+        dom0::run(self.command_port()?, script, Instant::now() + within)
+            .map_err(|failure| self.explain_failure(script, within, failure))
+    }
+
+    /// Runs a shell script in dom0 that must succeed, and returns the bytes that it printed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lab::dom0`], and [`LabError::Setup`] where the script fails.
+    pub fn dom0_bytes(&self, script: &str, within: Duration) -> Result<Vec<u8>, LabError> {
+        dom0::run_for_bytes(self.command_port()?, script, Instant::now() + within)
+            .and_then(dom0::bytes_of_success)
+            .map_err(|failure| self.explain_failure(script, within, failure))
+    }
+
+    fn explain_failure(&self, script: &str, within: Duration, failure: CommandFailure) -> LabError {
         let waited_for = format!("dom0 running {script:?}");
-        dom0::run(self.command_port()?, script, Instant::now() + within).map_err(|failure| {
-            if self.board.look(|facts| facts.machine_ended().is_some()) {
-                return self.explain(None, waited_for.clone(), within);
-            }
-            match failure {
-                CommandFailure::Late(tail) => LabError::TimedOut {
-                    waited_for: waited_for.clone(),
-                    after: within,
-                    tail,
-                },
-                CommandFailure::Broken(text) => LabError::setup(&waited_for, text),
-            }
-        })
+        if self.board.look(|facts| facts.machine_ended().is_some()) {
+            return self.explain(None, waited_for, within);
+        }
+        match failure {
+            CommandFailure::Late(tail) => LabError::TimedOut {
+                waited_for,
+                after: within,
+                tail,
+            },
+            CommandFailure::Broken(text) => LabError::setup(&waited_for, text),
+        }
     }
 
     /// Creates a guest again from the image that `xl save` left in dom0, under the same name.

@@ -25,7 +25,7 @@ use unikprof_tests::soak::random::Random;
 use unikprof_tests::soak::target::{KeyFiles, Keys, Target};
 
 use client::Client;
-use wait::wait_until;
+use wait::{SOON, wait_until};
 
 /// As the shared client wants it: the image that the guests run. No report is made here.
 struct Guest;

@@ -19,7 +19,7 @@ mod client;
 mod wait;
 
 use client::Client;
-pub(crate) use wait::wait_until;
+pub(crate) use wait::{SOON, wait_until};
 
 const NAME: &str = "c-xen";
 

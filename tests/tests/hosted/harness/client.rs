@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
 use unikprof_client::recording::{Reading, Recording};
 
-use super::wait_until;
+use super::{SOON, wait_until};
 
 /// Clients of one address, and a folder for what they write.
 pub(crate) struct Client {
@@ -94,6 +95,11 @@ impl Client {
     /// Runs `unikprof-client connect ADDRESS WORDS` to its end.
     pub(crate) fn connect(&self, words: &[impl AsRef<OsStr>]) -> Finished {
         self.begin(words).finish()
+    }
+
+    /// Runs `unikprof-client WORDS` in the folder, without a guest.
+    pub(crate) fn run(&self, words: &[impl AsRef<OsStr>]) -> Finished {
+        RunningClient::spawn(self.command().args(words)).finish()
     }
 
     /// Records for a while, and expects that to succeed.
@@ -193,15 +199,35 @@ impl RunningClient {
     }
 
     /// Waits for its end.
+    ///
+    /// # Panics
+    /// After [`SOON`], with what it has said by then.
     pub(crate) fn finish(mut self) -> Finished {
-        let what = format!("the end of `{}`", self.words);
-        let status = wait_until(&what, || self.child.try_wait().unwrap());
+        let end = Instant::now() + SOON;
+        let ended = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break Some(status);
+            }
+            if Instant::now() >= end {
+                self.child.kill().unwrap();
+                self.child.wait().unwrap();
+                break None;
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
         let [stdout, stderr] = self.output.take().unwrap();
+        let (stdout, stderr) = (stdout.join().unwrap(), stderr.join().unwrap());
+        let Some(status) = ended else {
+            panic!(
+                "not within {SOON:?}: the end of `{}`, which said:\n{stdout}{stderr}",
+                self.words
+            );
+        };
         Finished {
             words: self.words.clone(),
             code: status.code(),
-            stdout: stdout.join().unwrap(),
-            stderr: stderr.join().unwrap(),
+            stdout,
+            stderr,
         }
     }
 }
