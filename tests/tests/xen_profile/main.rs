@@ -8,6 +8,7 @@ mod accounting;
 mod bad_line;
 mod clients;
 mod faults;
+mod flight;
 mod harness;
 mod hot_spots;
 mod idle;

@@ -52,6 +52,10 @@ fn a_recording_goes_on_after_a_save_and_restore() {
                 warnings.iter().any(|text| is_gap(text.as_str().unwrap())),
                 "{warnings:#?}"
             );
+            // The same in what happened when, once.
+            let told = client.connect(&["events", "--json"]).expect_success();
+            let resumed = told.stdout.matches("\"kind\":\"resumed\"").count();
+            assert_eq!(resumed, 1, "{}", told.stdout);
             // Times go on from where they stood: no vCPU ran for longer than the recording lasted.
             let vcpu = &report["vcpus"][0];
             let elapsed = vcpu["elapsed_ns"].as_u64().unwrap();

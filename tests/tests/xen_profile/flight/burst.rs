@@ -1,0 +1,191 @@
+//! Two seconds of other work, once, before anybody came: found by every way there is to ask when.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde_json::Value;
+use unikprof_client::timeline::WallClock;
+use unikprof_tests::lab::Lab;
+
+use super::{FLIGHT, LIVING, RECORDERS, events};
+use crate::harness::{Client, Guest, on, wait_until};
+
+/// The burst, on the guest's clock.
+struct Burst {
+    from_ns: u64,
+    to_ns: u64,
+    clock: WallClock,
+}
+
+impl Burst {
+    /// A moment so many ns after the beginning, as a date.
+    fn date(&self, after_ns: u64) -> String {
+        let unix_ns = self.clock.unix_ns(self.from_ns + after_ns).unwrap();
+        let date = UNIX_EPOCH + Duration::from_nanos(unix_ns);
+        humantime::format_rfc3339_nanos(date).to_string()
+    }
+}
+
+/// Waits until it is over; answers it, and all the guest's events.
+fn burst(client: &Client) -> (Burst, Vec<Value>) {
+    wait_until("the burst to be over", || {
+        let events = events(client);
+        let burst = |kind: &str| {
+            let mut all = events.iter();
+            all.find(|e| e["kind"] == kind && e["name"] == "burst")
+        };
+        let (begin, end) = (burst("span_begin")?, burst("span_end")?);
+        let (from_ns, to_ns) = (begin["at_ns"].as_u64()?, end["at_ns"].as_u64()?);
+        assert_eq!(begin["number"], end["number"]);
+        assert_eq!(end["length_ns"], to_ns - from_ns);
+        let burst = Burst {
+            from_ns,
+            to_ns,
+            clock: WallClock::new([(from_ns, begin["unix_ns"].as_u64()?)]),
+        };
+        Some((burst, events))
+    })
+}
+
+/// Samples whose stack has a function in it, and all.
+fn under(report: &Value, function: &str) -> (u64, u64) {
+    let functions = report["functions"].as_array().unwrap();
+    let found = functions
+        .iter()
+        .find(|f| f["name"].as_str().unwrap().ends_with(function));
+    let recorded = report["samples"]["recorded"].as_u64().unwrap();
+    (found.map_or(0, |f| f["total"].as_u64().unwrap()), recorded)
+}
+
+/// Asserts that a report shows the burst, and nothing of the usual work but what a delivery was late for.
+fn assert_is_burst(report: &Value) {
+    let (burst, all) = under(report, "burst::burst");
+    let (usual, _) = under(report, "hotspots::year");
+    assert_eq!(
+        report["counters"]["recorded"], all,
+        "every tick is accounted for"
+    );
+    // The rest is what the guest's loop does between its turns.
+    assert!(burst > 20 && burst * 2 > all, "{report:#}");
+    assert!(usual <= 2, "{report:#}");
+}
+
+fn json(client: &Client, file: &str, more: &[&str]) -> Value {
+    client
+        .report(file, &[&["--json"], more].concat())
+        .expect_json()
+}
+
+fn dump(client: &Client, file: &str, more: &[&str]) {
+    let words = [&["dump", "--name", FLIGHT, "-o", file], more].concat();
+    client.connect(&words).expect_success();
+}
+
+/// A client of the guest, which nobody has told to record.
+fn client(lab: &Lab) -> Client {
+    Guest::of_recording(lab, LIVING).client()
+}
+
+#[test]
+fn a_burst_before_anybody_came_is_found() {
+    on(&RECORDERS, "a_burst_before_anybody_came_is_found", |lab| {
+        let client = client(lab);
+        let (burst, _) = burst(&client);
+        let (from, to) = (burst.date(0), burst.date(burst.to_ns - burst.from_ns));
+
+        // Between two moments.
+        dump(&client, "then.unikprof", &["--begin", &from, "--end", &to]);
+        let then = json(&client, "then.unikprof", &[]);
+        assert_is_burst(&then);
+        let window = then["window"].as_object().expect("a part is told as one");
+        let length = window["to_ns"].as_u64().unwrap() - window["from_ns"].as_u64().unwrap();
+        assert_eq!(length, burst.to_ns - burst.from_ns);
+
+        // Of late: so far back that it holds all of it.
+        let now = client.connect(&["info", "--json"]).expect_json();
+        let ago_ns = now["monotonic_ns"].as_u64().unwrap() - burst.from_ns + 1_000_000_000;
+        dump(
+            &client,
+            "late.unikprof",
+            &["--last", &format!("{ago_ns}ns")],
+        );
+        assert!(under(&json(&client, "late.unikprof", &[]), "burst::burst").0 > 20);
+
+        // Cut from a file afterwards, by its moments and by its name.
+        dump(&client, "all.unikprof", &[]);
+        let cut = ["--from", &from, "--to", &to];
+        assert_is_burst(&json(&client, "all.unikprof", &cut));
+        assert_is_burst(&json(&client, "all.unikprof", &["--in-span", "burst"]));
+
+        // By the seconds. Where a machine is busy most samples of one may come late, and have a leaf of their own.
+        let seconds = ["--timeline", "--step", "250ms"];
+        let seconds = json(&client, "all.unikprof", &seconds);
+        let began_ns = client
+            .recording("all.unikprof")
+            .span
+            .unwrap()
+            .window
+            .from_ns;
+        let is_burst = |second: &&Value| {
+            let from_ns = began_ns + second["from_ns"].as_u64().unwrap();
+            let to_ns = from_ns + second["length_ns"].as_u64().unwrap();
+            burst.from_ns <= from_ns && to_ns <= burst.to_ns
+        };
+        let is_top = |second: &Value| {
+            let top = second["top"].as_str();
+            top.is_some_and(|top| top.ends_with("burst::burst"))
+        };
+        let seconds = seconds["seconds"].as_array().unwrap();
+        let (inside, outside): (Vec<_>, Vec<_>) = seconds.iter().partition(is_burst);
+        assert!(inside.iter().any(|second| is_top(second)), "{inside:#?}");
+        // The two that its ends lie in.
+        assert!(outside.iter().filter(|second| is_top(second)).count() <= 2);
+        let text = client.report("all.unikprof", &["--timeline"]);
+        let text = &text.expect_success().stdout;
+        for words in ["top function", "spans of the guest's own", "  burst\n"] {
+            assert!(text.contains(words), "{text}");
+        }
+    });
+}
+
+/// Guards events that are lost, told twice or out of order, those of an upcall above all: it interrupts the loop
+/// wherever that is.
+#[test]
+fn the_guests_events_are_told_also_from_an_upcall() {
+    on(
+        &RECORDERS,
+        "the_guests_events_are_told_also_from_an_upcall",
+        |lab| {
+            let client = client(lab);
+            let (burst, events) = burst(&client);
+            let of = |kind: &str, name: &str| -> Vec<&Value> {
+                let all = events.iter();
+                all.filter(|e| e["kind"] == kind && e["name"] == name)
+                    .collect()
+            };
+            let times: Vec<_> = events.iter().map(|e| e["at_ns"].as_u64()).collect();
+            assert!(times.is_sorted());
+            let due = of("mark", "burst due");
+            assert_eq!(due.len(), 1);
+            assert!(due[0]["at_ns"].as_u64() <= Some(burst.from_ns));
+            let rounds = of("counter", "burst rounds");
+            assert_eq!(rounds.len(), 2, "{rounds:#?}");
+            assert_eq!(rounds[0]["value"], 0);
+            assert!(rounds[1]["value"].as_i64() > Some(0));
+            assert!(rounds[1]["at_ns"].as_u64() >= Some(burst.to_ns));
+
+            let upcalls = of("mark", "timer upcall");
+            assert!(upcalls.len() > 2, "{upcalls:#?}");
+            for (number, mark) in (0_u64..).zip(&upcalls) {
+                assert_eq!(mark["value"], 32 * number, "{upcalls:#?}");
+            }
+            dump(&client, "events.unikprof", &[]);
+            let report = json(&client, "events.unikprof", &[]);
+            let values = report["values"].as_array().unwrap();
+            let values = values.iter().find(|v| v["name"] == "burst rounds").unwrap();
+            assert_eq!(values["last"], rounds[1]["value"]);
+            let spans = report["spans"].as_array().unwrap();
+            let span = spans.iter().find(|v| v["name"] == "burst").unwrap();
+            assert_eq!(span["total_ns"], burst.to_ns - burst.from_ns);
+        },
+    );
+}
