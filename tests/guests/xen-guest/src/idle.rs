@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "sleeping is an instruction")]
 
-use core::arch::asm;
+use core::arch::{asm, naked_asm};
 
 use xen_sys_lite::vcpu::VcpuId;
 
@@ -66,8 +66,28 @@ pub(crate) fn sleep_until(deadline_ns: Option<u64>, mut awake: impl FnMut() -> b
 /// Sleeps until the next interrupt, with interrupts off before and after.
 ///
 /// The processor takes no interrupt between `sti` and the instruction behind it, so none is slept through;
-/// Xen handles `hlt` as `SCHEDOP_block`.
+/// Xen handles `hlt` as `SCHEDOP_block`. An emulated one may take it there all the same: see [`leave_hlt`].
 fn block() {
-    // SAFETY: interrupts find their table and stacks.
-    unsafe { asm!("sti", "hlt", "cli", options(nomem, nostack)) };
+    // SAFETY: interrupts find their table and stacks, and leave the registers as they were.
+    unsafe { asm!("call {}", sym sti_hlt_cli, clobber_abi("C")) };
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn sti_hlt_cli() {
+    naked_asm!("sti", ".globl idle_hlt", "idle_hlt:", "hlt", "cli", "ret",)
+}
+
+/// Where to return to from an interrupt at `pc`: behind the `hlt` instead of to it.
+///
+/// In QEMU's emulation an upcall comes between the two now and then, once in a minute or two of a guest that sleeps
+/// hundreds of times a second. The `hlt` would sleep through what it told: for ever, where that was the timer and the
+/// network at once.
+pub(crate) fn leave_hlt(pc: u64) -> u64 {
+    unsafe extern "C" {
+        static idle_hlt: u8;
+    }
+    match pc == &raw const idle_hlt as u64 {
+        true => pc + 1,
+        false => pc,
+    }
 }

@@ -13,8 +13,7 @@ use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::descriptors::UPCALL_STACK_TOP;
-use crate::early_println;
-use crate::power;
+use crate::{early_println, idle, power};
 
 /// The vector that Xen raises for event channels.
 pub(crate) const UPCALL_VECTOR: u8 = 0x40;
@@ -150,7 +149,7 @@ pub(crate) fn disable() {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn interrupt_handler(frame: &Frame, entered: u64) {
+extern "C" fn interrupt_handler(frame: &mut Frame, entered: u64) {
     let is_upcall = frame.vector == PAGE_FAULT
         && frame.error_code == WRITE_TO_NO_PAGE
         && read_cr2() == UPCALL_FRAME;
@@ -163,6 +162,7 @@ extern "C" fn interrupt_handler(frame: &Frame, entered: u64) {
         fatal("an upcall was delivered twice: vector", frame);
     }
     crate::upcall::on_upcall(frame.registers(), entered);
+    frame.rip = idle::leave_hlt(frame.rip);
 }
 
 /// Says what happened where, and ends.
