@@ -28,7 +28,7 @@ fn record(client: &Client, mode: &str) -> Span {
     span
 }
 
-/// The reports of the time in which the guest waited, of that in which it worked, and of the span.
+/// The reports of the time in which the guest waited, of that in which it worked, and of the span within both.
 fn parts(client: &Client, span: &Span) -> [Value; 3] {
     let name = "all.unikprof";
     let moments = [0, span.length_ns(), span.length_ns() + 1_500_000_000].map(|at| span.date(at));
@@ -36,7 +36,11 @@ fn parts(client: &Client, span: &Span) -> [Value; 3] {
     [
         report(client, name, &["--from", began, "--to", ended]),
         report(client, name, &["--from", ended, "--to", worked]),
-        report(client, name, &["--in-span", "waiting", "--to", ended]),
+        report(
+            client,
+            name,
+            &["--in-span", "waiting", "--from", began, "--to", worked],
+        ),
     ]
 }
 
@@ -69,7 +73,7 @@ fn blocked_time_is_measured_within_a_window() {
     assert_eq!(total(&waited, "waits::work"), 0);
     assert_eq!(waited["counters"]["ticks"], 0, "nothing is sampled");
     assert_eq!(blocked(&worked), 0, "{worked:#}");
-    assert_eq!(blocked(&inside), blocked(&waited), "the span is the window");
+    assert_eq!(blocked(&inside), blocked(&waited), "the span alone");
 }
 
 #[test]
