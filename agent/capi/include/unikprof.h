@@ -10,6 +10,8 @@
  *   after blocking    deadline = unikprof_on_wake()
  *   in the loop       move bytes with unikprof_connection_*, unikprof_poll(now_ns)
  *   after a restore   unikprof_resume()
+ *   anywhere          unikprof_mark, unikprof_span_begin and _end, unikprof_counter: the guest's own events
+ *   in a panic        unikprof_crash_dump(sink, context)
  *
  * Every structure begins with its size and the version of this header; set both (UNIKPROF_HEAD). A guest
  * that was compiled with an older header runs with a newer library. Memory is the guest's: the library
