@@ -15,7 +15,7 @@
 //! request in order. A message's structure never changes once released; a new field is a new
 //! message type. Codes are raw integers, so that unknown ones survive a round trip.
 //!
-//! The same frames, behind a different magic, make a recording file: see [`file`]; [`console`] carries one
+//! The same frames, behind a different magic, make a recording file: see [`file`](mod@file); [`console`] carries one
 //! out of a guest that has nothing else left.
 //!
 //! ```
