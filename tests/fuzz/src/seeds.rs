@@ -1,12 +1,12 @@
 //! The inputs that fuzzing begins with: small, sound, and made anew each time.
 
+use unikprof_client::recording::{FileEnd, FileHeader};
+use unikprof_proto::code::message_type;
+use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
     EventName, EventNamesEnd, Nodes, RingEnd, RingHead, RingRun, StacksEnd,
 };
 use unikprof_proto::ring::{self, Record};
-use unikprof_client::recording::{FileEnd, FileHeader};
-use unikprof_proto::code::message_type;
-use unikprof_proto::frame::{self, Message};
 
 use crate::elf::{CODE_ADDRESS, TestElf};
 use crate::{checksum, recording, sessions};
