@@ -1,0 +1,101 @@
+//! A vCPU blocks and wakes: where it blocked, and for how long.
+
+use unikprof_proto::code::{frame_code, mode};
+use unikprof_proto::ring::kind;
+
+use super::{INTERRUPTED_CYCLES, charge_cycles};
+use crate::agent::Agent;
+use crate::platform::{Platform, Registers};
+use crate::ring::Entry;
+use crate::slot::{Live, Owned, Slot};
+use crate::sync::Ordering;
+
+impl<'m, P: Platform> Agent<'m, P> {
+    /// The guest is about to block on this vCPU. Until [`on_wake`](Self::on_wake) there is no
+    /// deadline: an idle guest stays asleep. The running time left to the target is kept.
+    ///
+    /// `registers` are those of the code that blocks, [`Registers::here`] as a rule: a recording of
+    /// blocked time counts it to their stack. `None` where they are not known.
+    #[inline]
+    pub fn on_block(&self, registers: Option<&Registers>) {
+        if let Some((vcpu, slot)) = self.current() {
+            let live = slot.live();
+            if live.counts_blocked() {
+                self.note_block(slot.take_patiently(), slot, live, vcpu, registers);
+            }
+            slot.cells.set_blocked(true);
+        }
+    }
+
+    /// The guest woke on this vCPU; answers the next deadline as [`on_tick`](Self::on_tick) does.
+    pub fn on_wake(&self) -> Option<u64> {
+        let (vcpu, slot) = self.current()?;
+        let live = slot.live();
+        if live.lanes().any(|(_, lane)| lane.has_block()) {
+            let cycles = self.platform.cycles();
+            let times = self.all_times(vcpu);
+            if let Some(ring) = self.ring(vcpu) {
+                ring.push(self.platform.now_ns(), Entry::new(kind::WAKE, 0, 0));
+            }
+            match slot.take_patiently() {
+                Some(owned) => owned.end_block(live, times),
+                None => {
+                    for (_, lane) in live.lanes().filter(|(_, lane)| lane.has_block()) {
+                        let weight = lane.take_blocked(times);
+                        let uncounted = &lane.counters.blocked_overflow;
+                        uncounted.fetch_add(weight, Ordering::Relaxed);
+                        lane.close_block();
+                    }
+                }
+            }
+            self.charge_since(cycles, live);
+        }
+        slot.cells.set_blocked(false);
+        self.deadline()
+    }
+
+    /// The vCPU blocks in the code of `registers`: keeps its stack for the time to come, for each recording
+    /// that counts blocked time and does not know of it. Who has not got the slot knows no stack.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn note_block(
+        &self,
+        owned: Option<Owned<'m>>,
+        slot: Slot<'m>,
+        live: Live<'m>,
+        vcpu: u32,
+        registers: Option<&Registers>,
+    ) {
+        let cycles = self.platform.cycles();
+        let mut noted = None;
+        for (_, lane) in live.lanes().filter(|(_, lane)| lane.misses_block()) {
+            let stack = match (&owned, registers) {
+                (Some(owned), Some(registers)) => {
+                    let mut path = owned.path_cells().begin();
+                    if lane.mode() == mode::WALL {
+                        path.push(frame_code::BLOCKED);
+                    }
+                    let (path, _) = self.walk(registers, slot.cells, live.asked(), path);
+                    slot.table.keep(&path).unwrap_or(0)
+                }
+                _ => 0,
+            };
+            lane.open_block(stack, self.all_times(vcpu));
+            noted = Some(stack);
+        }
+        if let Some(stack) = noted {
+            if let Some(ring) = self.ring(vcpu) {
+                let block = Entry::new(kind::BLOCK, u64::from(stack), 0);
+                ring.push(self.platform.now_ns(), block);
+            }
+            self.charge_since(cycles, live);
+        }
+    }
+
+    /// Adds what blocking or waking has cost since `cycles` to the agent's price.
+    fn charge_since(&self, cycles: u64, live: Live<'_>) {
+        let spent = self.platform.cycles().wrapping_sub(cycles);
+        // More than that was somebody else's.
+        charge_cycles(live, spent.min(INTERRUPTED_CYCLES));
+    }
+}
