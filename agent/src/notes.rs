@@ -43,7 +43,6 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// How often times should be [noted](Self::note_times) now, by who can wake without waking the guest;
     /// `None` while nothing is recorded that needs them.
     #[cfg(feature = "hosted")]
-    #[cfg(feature = "hosted")]
     pub(crate) fn notes_times_every_ns(&self) -> Option<u64> {
         let is_recording = || self.slots().any(|(_, slot)| !slot.live().is_empty());
         (self.rings().is_some() && is_recording()).then_some(TIMES_EVERY_NS)

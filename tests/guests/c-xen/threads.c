@@ -91,7 +91,7 @@ static __attribute__((noinline)) void block(uint64_t until_ns)
     profiler_on_block();
     timer_set_for_block(until_ns);
     /* The processor takes no interrupt between `sti` and the instruction behind it, so that none is slept
-     * through. Xen handles `hlt` as SCHEDOP_block. */
+     * through; for an emulator that does see on_upcall. Xen handles `hlt` as SCHEDOP_block. */
     __asm__ volatile("sti; hlt; cli" : : : "memory");
     timer_set_sampler(profiler_on_wake());
 }
