@@ -46,18 +46,28 @@ pub fn run(vcpu: u32, first: u64, records: &[Record]) -> Vec<u8> {
 }
 
 pub fn end(vcpu: u32, next: u64) -> Vec<u8> {
+    end_since(vcpu, next, 0)
+}
+
+fn end_since(vcpu: u32, next: u64, whole_since_ns: u64) -> Vec<u8> {
     encode(&RingEnd {
         vcpu,
         next,
         lost: 0,
-        whole_since_ns: 0,
+        whole_since_ns,
     })
 }
 
 /// Records from the head to the end.
 pub fn records(head: &RingHead, records: &[Record]) -> Vec<u8> {
     let run = run(head.vcpu, head.oldest, records);
-    [encode(head), run, end(head.vcpu, head.next)].concat()
+    // Where some were evicted, all is told from the oldest on.
+    let whole_since_ns = match head.oldest {
+        0 => 0,
+        _ => records.first().map_or(0, |first| first.at_ns),
+    };
+    let end = end_since(head.vcpu, head.next, whole_since_ns);
+    [encode(head), run, end].concat()
 }
 
 /// Stacks of one node each, and their end.
