@@ -103,15 +103,19 @@ fn a_view_key_looks_and_copies_and_changes_nothing() {
     let keyed = Keyed::start("shares");
     let info = keyed.connect(VIEW, &["info", "--json"]).expect_json();
     assert_eq!(info["role"], "view");
+    keyed.connect(CONTROL, &["start"]).expect_success();
     for words in [&["start"][..], &["stop"], &["dump"], &["record", "1s"]] {
         let refused = keyed.connect(VIEW, words).expect_code(exit_code::KEY);
         assert!(refused.stderr.contains("`control`"), "{}", refused.stderr);
     }
     keyed
+        .connect(CONTROL, &["stop", "--discard"])
+        .expect_success();
+    keyed
         .connect(CONTROL, &["start", "--duration", "300ms"])
         .expect_success();
     wait_until("the end of the recording", || {
-        let status = keyed.connect(VIEW, &["check", "--json"]).expect_json();
+        let status = keyed.connect(VIEW, &["check", "--json"]).expect_status();
         (status["state"] == "finished").then_some(())
     });
     for name in ["one.unikprof", "two.unikprof"] {
@@ -125,7 +129,7 @@ fn a_view_key_looks_and_copies_and_changes_nothing() {
     assert!(recordings[0] > 0);
     assert_eq!(recordings, [recordings[0]; 3]);
     let nothing = keyed.connect(VIEW, &["fetch"]);
-    nothing.expect_code(exit_code::REFUSED);
+    nothing.expect_code(exit_code::NO_SUCH_RECORDING);
     keyed.wait_for_peers("not_allowed", 4);
 }
 
@@ -253,7 +257,7 @@ fn a_replayed_conversation_gets_nothing() {
     let _ = stream.read_to_end(&mut more);
     assert!(more.is_empty(), "{} bytes", more.len());
     keyed.wait_for_peers("bad_record", 1);
-    let status = keyed.connect(CONTROL, &["check", "--json"]).expect_json();
+    let status = keyed.connect(CONTROL, &["check", "--json"]).expect_status();
     assert_eq!(status["state"], "idle");
 }
 
@@ -306,7 +310,7 @@ fn finished_recording(keyed: &Keyed) -> u64 {
         .connect(CONTROL, &["start", "--duration", "300ms"])
         .expect_success();
     wait_until("the end of the recording", || {
-        let status = keyed.connect(VIEW, &["check", "--json"]).expect_json();
+        let status = keyed.connect(VIEW, &["check", "--json"]).expect_status();
         (status["state"] == "finished").then_some(())
     });
     keyed

@@ -126,9 +126,9 @@ impl Client {
         Recording::open(&self.path(name), Reading::Strict).unwrap()
     }
 
-    /// `check --json`, see [`of_one`].
+    /// What `check --json` [says](Finished::expect_status).
     pub(crate) fn status(&self) -> Value {
-        of_one(self.connect(&["check", "--json"]).expect_json())
+        self.connect(&["check", "--json"]).expect_status()
     }
 
     /// Waits until `check` says so; answers what it said. An agent that has no session left is
@@ -139,7 +139,7 @@ impl Client {
             if finished.code == Some(unikprof_client::exit_code::REFUSED.into()) {
                 return None;
             }
-            Some(of_one(finished.expect_json())).filter(|status| so(status))
+            Some(finished.expect_status()).filter(|status| so(status))
         })
     }
 
@@ -262,25 +262,26 @@ impl Finished {
         let finished = self.expect_success();
         serde_json::from_str(&finished.stdout).unwrap()
     }
-}
 
-/// A status in which what is said of the only recording stands beside what is said of the agent; without
-/// one its state is `idle`.
-pub(crate) fn of_one(mut status: Value) -> Value {
-    let recordings = status["recordings"].as_array().cloned().unwrap_or_default();
-    match recordings.as_slice() {
-        [] => {
-            status["state"] = "idle".into();
-            status["epochs"] = 0.into();
-        }
-        [Value::Object(only)] => {
-            for (name, value) in only {
-                status[name.as_str()] = value.clone();
+    /// The status that it printed, in which what is said of the only recording stands beside what is said of the
+    /// agent; without one its state is `idle`.
+    pub(crate) fn expect_status(self) -> Value {
+        let mut status = self.expect_json();
+        let recordings = status["recordings"].as_array().cloned().unwrap_or_default();
+        match recordings.as_slice() {
+            [] => {
+                status["state"] = "idle".into();
+                status["epochs"] = 0.into();
             }
+            [Value::Object(only)] => {
+                for (name, value) in only {
+                    status[name.as_str()] = value.clone();
+                }
+            }
+            _ => {}
         }
-        _ => {}
+        status
     }
-    status
 }
 
 fn read_all(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
