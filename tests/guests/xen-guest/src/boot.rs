@@ -18,7 +18,7 @@ pub(crate) const CODE_SELECTOR: u16 = 0x08;
 pub(crate) const DATA_SELECTOR: u16 = 0x10;
 
 /// Bytes of the first vCPU's stack.
-pub(crate) const STACK_SIZE: usize = 256 * 1024;
+pub(crate) const STACK_SIZE: usize = 1024 * 1024;
 
 global_asm!(
     r#"
