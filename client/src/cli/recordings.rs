@@ -19,8 +19,8 @@ Examples:
   unikprof-client connect 10.0.0.5 record 10s --image guest.elf -o -";
 
 pub(super) const START_HELP: &str = "\
-Names tell recordings apart, also for another client and after a lost connection. An agent holds as many at a
-time as `check` tells; each keeps its own rate, mode and counts.
+Names tell recordings apart, also for another client and after a lost connection.
+An agent holds as many at a time as `check` tells; each keeps its own rate, mode and counts.
 
 Examples:
   unikprof-client connect 10.0.0.5 start --name flight --preset default
