@@ -4,9 +4,9 @@ use unikprof_client::recording::{FileEnd, FileHeader};
 use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY};
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Dump, Epoch, EpochEnd, EventName, EventNames, EventNamesEnd,
-    Fetch, Handshake, HandshakeReply, Hello, Histogram, Mapping, Nodes, Pending, Refusal, Ring,
-    RingEnd, RingHead, RingRun, Stacks, StacksEnd, Start, Started, Status, Stop, TableBegin,
-    TableEnd, TableInstalled, TableReady, TableRows, VcpuEpoch, Welcome,
+    Fetch, Handshake, HandshakeReply, Hello, Histogram, Mapping, Nodes, Pending, RecordingStatus,
+    Refusal, Ring, RingEnd, RingHead, RingRun, Stacks, StacksEnd, Start, Started, Status, Stop,
+    TableBegin, TableEnd, TableInstalled, TableReady, TableRows, VcpuEpoch, Welcome,
 };
 use unikprof_proto::preamble;
 
@@ -61,7 +61,7 @@ pub(crate) fn message(frame: &Frame<'_>) -> bool {
     }
     round_trip! {
         Acknowledge Acknowledged Check Dump Epoch EpochEnd EventName EventNames EventNamesEnd Fetch FileEnd FileHeader Handshake HandshakeReply Hello Histogram
-        Mapping Nodes Pending Refusal Ring RingEnd RingHead RingRun Stacks StacksEnd Start Started Status Stop TableBegin TableEnd
+        Mapping Nodes Pending RecordingStatus Refusal Ring RingEnd RingHead RingRun Stacks StacksEnd Start Started Status Stop TableBegin TableEnd
         TableInstalled TableReady TableRows VcpuEpoch Welcome
     }
     is_message
