@@ -128,19 +128,8 @@ impl Bench {
             clock: Duration::ZERO,
             random: 1,
         };
-        let start = framed(&Start {
-            name: "attack",
-            // All of it is over before the client has been silent for too long.
-            period_ns: 20_000,
-            mode: 0,
-            depth: 128,
-            duration_ns: 0,
-            delay_ns: 0,
-            flags: 0,
-            caller_table: None,
-            max_age_ns: 0,
-            max_bytes: 0,
-        });
+        // All of it is over before the client has been silent for too long.
+        let start = framed(&Start::running_time("attack", 20_000));
         let mut client = bench.connect(CONTROL, 65_535);
         bench.ask(&mut client, &start, message_type::STARTED);
         for n in 0..STACKS {

@@ -18,7 +18,6 @@ use fake_guest::client::{FakeService, read};
 use fake_guest::{FakeAgent, agent, tick};
 use keyed::{CONTROL, Client, OTHER, connect, exchange, framed, frames};
 use unikprof_agent::{Access, Service, SessionId};
-use unikprof_proto::code::mode;
 use unikprof_proto::message::{Fetch, Pending, Start, Stop};
 use unikprof_proto::preamble;
 
@@ -80,18 +79,7 @@ fn handshakes() {
 
 /// A recording that has ended, and the request to fetch it.
 fn start() -> Vec<u8> {
-    framed(&Start {
-        name: "measured",
-        period_ns: 1_000_000,
-        mode: mode::CPU,
-        depth: 128,
-        duration_ns: 0,
-        delay_ns: 0,
-        flags: 0,
-        caller_table: None,
-        max_age_ns: 0,
-        max_bytes: 0,
-    })
+    framed(&Start::running_time("measured", 1_000_000))
 }
 
 fn fetch(pending: &[u8]) -> Fetch {

@@ -111,18 +111,7 @@ fn converse<D: Device>(mut world: World<D>) {
     assert_eq!(read::<Welcome<'_>>(&welcome).role, role::CONTROL);
     let mapping = client.frame(&mut world, SECOND);
     assert!(mapping.is_some(), "as in the clear");
-    let start = Start {
-        name: "test",
-        period_ns: 100_000,
-        mode: 0,
-        depth: 128,
-        duration_ns: 0,
-        delay_ns: 0,
-        flags: 0,
-        caller_table: None,
-        max_age_ns: 0,
-        max_bytes: 0,
-    };
+    let start = Start::running_time("test", 100_000);
     read::<Started>(&client.ask(&mut world, &start));
     let truth = world.sample(5_000, 2_000);
     let pending = client.ask(&mut world, &Stop { recording: 0 });

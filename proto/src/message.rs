@@ -539,6 +539,25 @@ pub struct Peers {
     pub not_allowed: u64,
 }
 
+impl<'m> Start<'m> {
+    /// Running time at random intervals, stacks of at most 128 frames, from now until it is stopped, with no bounds
+    /// and no caller table asked for.
+    pub const fn running_time(name: &'m str, period_ns: u64) -> Self {
+        Self {
+            name,
+            period_ns,
+            mode: crate::code::mode::CPU,
+            depth: 128,
+            duration_ns: 0,
+            delay_ns: 0,
+            flags: 0,
+            caller_table: None,
+            max_age_ns: 0,
+            max_bytes: 0,
+        }
+    }
+}
+
 impl Peers {
     /// How many connections were refused or cut.
     pub fn connections(&self) -> u64 {

@@ -124,18 +124,7 @@ pub fn refusal_code(frames: &[(u16, Vec<u8>)]) -> (u32, String) {
 }
 
 pub const fn one_ms() -> Start<'static> {
-    Start {
-        name: "test",
-        period_ns: 1_000_000,
-        mode: 0,
-        depth: 128,
-        duration_ns: 0,
-        delay_ns: 0,
-        flags: 0,
-        caller_table: None,
-        max_age_ns: 0,
-        max_bytes: 0,
-    }
+    Start::running_time("test", 1_000_000)
 }
 
 pub fn service(vcpus: u32) -> (&'static FakeAgent, FakeService) {

@@ -259,18 +259,7 @@ impl<D: Device> World<D> {
     }
 
     pub fn start(&mut self, client: usize) -> Result<(), End> {
-        let start = Start {
-            name: "test",
-            period_ns: 100_000,
-            mode: 0,
-            depth: 128,
-            duration_ns: 0,
-            delay_ns: 0,
-            flags: 0,
-            caller_table: None,
-            max_age_ns: 0,
-            max_bytes: 0,
-        };
+        let start = Start::running_time("test", 100_000);
         expect(self.ask(client, &start)?, message_type::STARTED).map(drop)
     }
 

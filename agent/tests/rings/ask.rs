@@ -15,18 +15,7 @@ use unikprof_proto::ring::{Record, decode, kind};
 use unikprof_proto::{nodes, preamble};
 
 /// A recording of running time, each millisecond.
-pub(crate) const RUNNING_TIME: Start<'static> = Start {
-    name: "test",
-    period_ns: 1_000_000,
-    mode: mode::CPU,
-    depth: 128,
-    duration_ns: 0,
-    delay_ns: 0,
-    flags: 0,
-    caller_table: None,
-    max_age_ns: 0,
-    max_bytes: 0,
-};
+pub(crate) const RUNNING_TIME: Start<'static> = Start::running_time("test", 1_000_000);
 
 /// A frame from the agent.
 pub(crate) struct Answer {
