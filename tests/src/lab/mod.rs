@@ -33,11 +33,13 @@ mod kernel;
 mod machine;
 mod packages;
 mod requirement;
+mod run_folder;
+mod signs;
+mod sizing;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use board::{Board, Facts, Stream};
@@ -50,6 +52,8 @@ pub use error::{LabError, Unavailable, WrongVersion};
 pub use guest_image::{build_xen_guest, build_xen_guest_without_frame_pointers};
 use machine::{Hardware, Machine};
 pub use requirement::{REQUIRED_VARIABLE, run_or_skip};
+pub use signs::GuestEnd;
+use signs::{BootOutcome, boot_outcome, console_text, domain_id, guest_end, line_with};
 
 /// Keeps the logs of a lab that ended well; those of one whose case panics stay always, for a day.
 pub const KEEP_VARIABLE: &str = "UNIKPROF_XEN_KEEP";
@@ -88,15 +92,6 @@ struct Guest {
     first_forward: usize,
 }
 
-/// How a guest ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GuestEnd {
-    /// It shut itself down, rebooted or was suspended; with Xen's word.
-    InOrder(String),
-    /// It crashed or was killed; with Xen's word.
-    Crash(String),
-}
-
 impl Lab {
     /// Boots the machine and creates the guests; returns when `xl` has started each of them.
     ///
@@ -108,10 +103,10 @@ impl Lab {
     pub fn start(config: LabConfig) -> Result<Self, LabError> {
         config.check()?;
         let cache = Cache::open()?;
-        let folder = run_folder(cache.folder())?;
+        let folder = run_folder::create(cache.folder())?;
         let initrd = folder.join("initrd");
         dom0::write_initramfs(&cache, &config, &initrd)?;
-        let (hardware, first_forwards) = hardware(&config, file_size_mb(&initrd)?)?;
+        let (hardware, first_forwards) = sizing::hardware(&config, &initrd)?;
         let deadline = Instant::now() + config.boot_deadline;
 
         let guests = config.guests.iter().cloned().zip(first_forwards);
@@ -440,209 +435,4 @@ pub(crate) fn target_folder() -> PathBuf {
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"),
         PathBuf::from,
     )
-}
-
-enum BootOutcome {
-    Ready,
-    Failed(String),
-    MachineEnded,
-}
-
-fn boot_outcome(facts: &Facts) -> Option<BootOutcome> {
-    const BAD_SIGNS: [&str; 4] = [
-        "Panic on CPU",
-        "Hardware Dom0 crashed",
-        "Kernel panic",
-        dom0::FAILED,
-    ];
-    let serial = facts.text(Stream::Serial);
-    if serial.contains(dom0::READY) {
-        return Some(BootOutcome::Ready);
-    }
-    if let Some(line) = BAD_SIGNS.iter().find_map(|sign| line_with(serial, sign)) {
-        return Some(BootOutcome::Failed(line));
-    }
-    facts.machine_ended().map(|_| BootOutcome::MachineEnded)
-}
-
-/// The domain's number, from the line with which `xl` begins to watch it.
-fn domain_id(facts: &Facts, guest: usize) -> Option<u16> {
-    let (_, rest) = facts.text(Stream::Fate(guest)).split_once("(domid ")?;
-    rest.split_once(')')?.0.parse().ok()
-}
-
-/// How the guest ended, from `xl`'s line with the reason code of `xen/include/public/sched.h`.
-fn guest_end(facts: &Facts, guest: usize) -> Option<GuestEnd> {
-    let fate = facts.text(Stream::Fate(guest));
-    let Some((_, rest)) = fate.split_once("has shut down, reason code ") else {
-        let gone = facts.closed(Stream::Fate(guest));
-        return gone.then(|| GuestEnd::InOrder("destroyed".to_owned()));
-    };
-    // A triple fault reaches xl as a reboot.
-    let triple_fault = domain_id(facts, guest).is_some_and(|id| {
-        let vcpu = format!("d{id}v");
-        let tripled = |line: &str| line.contains(&vcpu) && line.contains("Triple fault");
-        facts.text(Stream::Serial).lines().any(tripled)
-    });
-    if triple_fault {
-        return Some(GuestEnd::Crash("triple fault".to_owned()));
-    }
-    let code: String = rest.chars().take_while(char::is_ascii_digit).collect();
-    Some(match code.as_str() {
-        "0" => GuestEnd::InOrder("power off".to_owned()),
-        "1" => GuestEnd::InOrder("reboot".to_owned()),
-        "2" => GuestEnd::InOrder("suspend".to_owned()),
-        "3" => GuestEnd::Crash("crash".to_owned()),
-        "4" => GuestEnd::Crash("watchdog".to_owned()),
-        other => GuestEnd::Crash(format!("reason {other}")),
-    })
-}
-
-fn console_text(facts: &Facts, guest: usize) -> String {
-    let early = domain_id(facts, guest).map_or("", |id| facts.text(Stream::Early(id)));
-    format!("{early}{}", facts.text(Stream::Console(guest)))
-}
-
-fn line_with(text: &str, pattern: &str) -> Option<String> {
-    text.lines()
-        .find(|line| line.contains(pattern))
-        .map(str::to_owned)
-}
-
-/// The machine for a configuration, and each guest's first index among the forwards.
-fn hardware(config: &LabConfig, initrd_mb: u64) -> Result<(Hardware, Vec<usize>), LabError> {
-    let mut forwards = vec![(dom0::ADDRESS.to_owned(), dom0::COMMAND_PORT)];
-    let mut first_forwards = Vec::new();
-    let mut kernels_mb = 0;
-    let mut guests_mb = 0;
-    for (index, guest) in config.guests.iter().enumerate() {
-        first_forwards.push(forwards.len());
-        forwards.extend(
-            guest
-                .ports
-                .iter()
-                .map(|&port| (config::guest_address(index), port)),
-        );
-        kernels_mb += file_size_mb(&guest.kernel)?;
-        // What Xen keeps for a domain beside its memory.
-        guests_mb += guest.memory_mb + 24;
-    }
-    // The initramfs holds each kernel, and xl reads it into memory once more.
-    let dom0_memory_mb = 256 + 3 * kernels_mb + config.extra_dom0_memory_mb;
-    let hardware = Hardware {
-        processors: config.processors(),
-        memory_mb: 216 + dom0_memory_mb + guests_mb + initrd_mb,
-        dom0_memory_mb,
-        forwards,
-    };
-    Ok((hardware, first_forwards))
-}
-
-fn file_size_mb(path: &Path) -> Result<u64, LabError> {
-    let size = std::fs::metadata(path)
-        .map_err(|e| LabError::setup(format!("reading {}", path.display()), e))?
-        .len();
-    Ok(size.div_ceil(1 << 20))
-}
-
-/// A new folder for one lab, named after this process.
-fn run_folder(cache: &Path) -> Result<PathBuf, LabError> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    remove_old_folders(&cache.join("run"));
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let folder = cache.join(format!("run/{}-{number}", std::process::id()));
-    if folder.exists() {
-        // Left by a process with the same number, which has ended.
-        std::fs::remove_dir_all(&folder)
-            .map_err(|e| LabError::setup(format!("removing {}", folder.display()), e))?;
-    }
-    packages::create(&folder)?;
-    Ok(folder)
-}
-
-/// Removes the folders of failed or killed labs that nobody has looked at for a day.
-fn remove_old_folders(runs: &Path) {
-    const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
-    let Ok(entries) = std::fs::read_dir(runs) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        let age = entry
-            .metadata()
-            .and_then(|data| data.modified())
-            .map(|at| at.elapsed());
-        if matches!(age, Ok(Ok(age)) if age > KEPT) {
-            // Another lab may be at it too.
-            let _ = std::fs::remove_dir_all(entry.path());
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn facts(serial: &str, fate: &str, closed: bool) -> Arc<Board> {
-        let board = Arc::new(Board::default());
-        board.append(Stream::Serial, serial.as_bytes());
-        board.append(Stream::Fate(0), fate.as_bytes());
-        if closed {
-            board.close(Stream::Fate(0));
-        }
-        board
-    }
-
-    fn end(serial: &str, fate: &str, closed: bool) -> Option<GuestEnd> {
-        facts(serial, fate, closed).look(|facts| guest_end(facts, 0))
-    }
-
-    const WAITING: &str = "Waiting for domain g (domid 3) to die [pid 120]\n";
-
-    #[test]
-    fn the_end_of_a_guest_is_told_from_its_life() {
-        assert_eq!(end("", WAITING, false), None);
-        let off = format!("{WAITING}Domain 3 has shut down, reason code 0 0x0\n");
-        assert_eq!(
-            end("", &off, false),
-            Some(GuestEnd::InOrder("power off".to_owned()))
-        );
-        let crash = format!("{WAITING}Domain 3 has shut down, reason code 3 0x3\n");
-        assert_eq!(
-            end("", &crash, true),
-            Some(GuestEnd::Crash("crash".to_owned()))
-        );
-        assert_eq!(
-            end("", WAITING, true),
-            Some(GuestEnd::InOrder("destroyed".to_owned()))
-        );
-    }
-
-    #[test]
-    fn a_triple_fault_is_a_crash_of_its_own_domain_only() {
-        let reboot = format!("{WAITING}Domain 3 has shut down, reason code 1 0x1\n");
-        let fault =
-            |domain| format!("(XEN) d{domain}v0 Triple fault - invoking HVM shutdown action 1\n");
-        assert_eq!(
-            end(&fault(3), &reboot, true),
-            Some(GuestEnd::Crash("triple fault".to_owned()))
-        );
-        assert_eq!(
-            end(&fault(31), &reboot, true),
-            Some(GuestEnd::InOrder("reboot".to_owned()))
-        );
-    }
-
-    #[test]
-    fn a_panic_of_xen_fails_the_boot_and_readiness_wins() {
-        let outcome = |serial: &str| facts(serial, "", false).look(boot_outcome);
-        assert!(matches!(
-            outcome("(XEN) Panic on CPU 0:\n"),
-            Some(BootOutcome::Failed(line)) if line.contains("Panic")
-        ));
-        assert!(matches!(
-            outcome("lab: dom0 ready\n"),
-            Some(BootOutcome::Ready)
-        ));
-        assert!(outcome("(XEN) Xen version 4.17\n").is_none());
-    }
 }

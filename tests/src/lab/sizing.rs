@@ -1,0 +1,48 @@
+//! How large the machine of a lab has to be, and which ports it forwards.
+
+use std::path::Path;
+
+use super::config::{self, LabConfig};
+use super::dom0;
+use super::error::LabError;
+use super::machine::Hardware;
+
+/// The machine for a configuration, and each guest's first index among the forwards.
+pub(super) fn hardware(
+    config: &LabConfig,
+    initrd: &Path,
+) -> Result<(Hardware, Vec<usize>), LabError> {
+    let initrd_mb = file_size_mb(initrd)?;
+    let mut forwards = vec![(dom0::ADDRESS.to_owned(), dom0::COMMAND_PORT)];
+    let mut first_forwards = Vec::new();
+    let mut kernels_mb = 0;
+    let mut guests_mb = 0;
+    for (index, guest) in config.guests.iter().enumerate() {
+        first_forwards.push(forwards.len());
+        forwards.extend(
+            guest
+                .ports
+                .iter()
+                .map(|&port| (config::guest_address(index), port)),
+        );
+        kernels_mb += file_size_mb(&guest.kernel)?;
+        // What Xen keeps for a domain beside its memory.
+        guests_mb += guest.memory_mb + 24;
+    }
+    // The initramfs holds each kernel, and xl reads it into memory once more.
+    let dom0_memory_mb = 256 + 3 * kernels_mb + config.extra_dom0_memory_mb;
+    let hardware = Hardware {
+        processors: config.processors(),
+        memory_mb: 216 + dom0_memory_mb + guests_mb + initrd_mb,
+        dom0_memory_mb,
+        forwards,
+    };
+    Ok((hardware, first_forwards))
+}
+
+fn file_size_mb(path: &Path) -> Result<u64, LabError> {
+    let size = std::fs::metadata(path)
+        .map_err(|e| LabError::setup(format!("reading {}", path.display()), e))?
+        .len();
+    Ok(size.div_ceil(1 << 20))
+}
