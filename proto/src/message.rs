@@ -4,10 +4,20 @@
 //! is the guest's own (its boot, as a rule) and they are comparable only within one guest's life.
 //! Text is UTF-8; limits are in bytes.
 
+mod counters;
+mod histogram;
+mod peers;
+mod snapshot;
+
 use serde::{Deserialize, Serialize};
 
 use crate::code::message_type as types;
 use crate::frame::Message;
+
+pub use counters::Counters;
+pub use histogram::{BUCKETS, bucket, bucket_floor};
+pub use peers::Peers;
+pub use snapshot::{Runstate, Snapshot};
 
 /// The longest name of a recording.
 pub const MAX_NAME: usize = 64;
@@ -520,25 +530,6 @@ messages! {
     }
 }
 
-/// Connections that were refused or cut since the agent started, each counted once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peers {
-    /// They broke the protocol: foreign bytes, a malformed frame, no common version.
-    pub malformed: u64,
-    /// They were silent for too long, took no answer, or left a handshake hanging.
-    pub timed_out: u64,
-    /// There was no free session for them.
-    pub turned_away: u64,
-    /// They had not shown a key, and made room for somebody else.
-    pub displaced: u64,
-    /// Their handshake failed: no key, an unknown one, a wrong one, or altered bytes.
-    pub bad_key: u64,
-    /// A record after the handshake failed: altered, replayed, out of order, or cut.
-    pub bad_record: u64,
-    /// Requests that the client's role does not allow; the connections went on.
-    pub not_allowed: u64,
-}
-
 impl<'m> Start<'m> {
     /// Running time at random intervals, stacks of at most 128 frames, from now until it is stopped, with no bounds
     /// and no caller table asked for.
@@ -555,219 +546,5 @@ impl<'m> Start<'m> {
             max_age_ns: 0,
             max_bytes: 0,
         }
-    }
-}
-
-impl Peers {
-    /// How many connections were refused or cut.
-    pub fn connections(&self) -> u64 {
-        [
-            self.malformed,
-            self.timed_out,
-            self.turned_away,
-            self.displaced,
-            self.bad_key,
-            self.bad_record,
-        ]
-        .iter()
-        .fold(0, |sum: u64, part| sum.saturating_add(*part))
-    }
-}
-
-/// What became of every tick, since the recording began.
-///
-/// A *tick* is a delivery whose target was reached, and
-/// `ticks = recorded + overflow + lost + masked + idle`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counters {
-    /// Deliveries whose target was reached.
-    pub ticks: u64,
-    /// Walked and counted.
-    pub recorded: u64,
-    /// Walked, but the table was full.
-    pub overflow: u64,
-    /// The slot was busy.
-    pub lost: u64,
-    /// Delivered without registers.
-    pub masked: u64,
-    /// Delivered inside the block call.
-    pub idle: u64,
-    /// Delivered before their target and armed again; not ticks.
-    pub early: u64,
-    /// Recorded, but delivered late.
-    pub late: u64,
-    /// Recorded, deeper than the limit.
-    pub truncated: u64,
-    /// Recorded, with a chain of frame pointers that ended badly.
-    pub broken: u64,
-    /// Recorded; the interrupted function's caller was found through the caller table.
-    /// `by_table + by_bytes + by_frame_pointer = recorded`.
-    pub by_table: u64,
-    /// Recorded; its caller was found by the instructions around the interrupted one.
-    pub by_bytes: u64,
-    /// Recorded; its caller was taken from the frame pointer, right or not.
-    pub by_frame_pointer: u64,
-    /// Recorded under [`UNWIND_TABLE`](crate::code::start_flag::UNWIND_TABLE), with at least one frame
-    /// that the table does not know, whose frame pointer was followed instead.
-    pub mixed: u64,
-    /// How often the vCPU blocked, where blocked time is recorded.
-    pub blocks: u64,
-    /// Blocked time counted: in samples, or in ns in mode [`OFF_CPU`](crate::code::mode::OFF_CPU).
-    pub blocked: u64,
-    /// Blocked time that was not counted, in the same unit: the table was full.
-    pub blocked_overflow: u64,
-}
-
-impl Counters {
-    /// Whether every tick is accounted for, and every recorded one's caller.
-    pub fn add_up(&self) -> bool {
-        let parts = [
-            self.recorded,
-            self.overflow,
-            self.lost,
-            self.masked,
-            self.idle,
-        ];
-        parts
-            .iter()
-            .try_fold(0_u64, |sum, part| sum.checked_add(*part))
-            == Some(self.ticks)
-            && self
-                .by_table
-                .checked_add(self.by_bytes)
-                .and_then(|sum| sum.checked_add(self.by_frame_pointer))
-                == Some(self.recorded)
-    }
-
-    /// Combines two sets of counters field by field.
-    #[must_use]
-    pub fn zip(&self, other: &Self, combine: impl Fn(u64, u64) -> u64) -> Self {
-        Self {
-            ticks: combine(self.ticks, other.ticks),
-            recorded: combine(self.recorded, other.recorded),
-            overflow: combine(self.overflow, other.overflow),
-            lost: combine(self.lost, other.lost),
-            masked: combine(self.masked, other.masked),
-            idle: combine(self.idle, other.idle),
-            early: combine(self.early, other.early),
-            late: combine(self.late, other.late),
-            truncated: combine(self.truncated, other.truncated),
-            broken: combine(self.broken, other.broken),
-            by_table: combine(self.by_table, other.by_table),
-            by_bytes: combine(self.by_bytes, other.by_bytes),
-            by_frame_pointer: combine(self.by_frame_pointer, other.by_frame_pointer),
-            mixed: combine(self.mixed, other.mixed),
-            blocks: combine(self.blocks, other.blocks),
-            blocked: combine(self.blocked, other.blocked),
-            blocked_overflow: combine(self.blocked_overflow, other.blocked_overflow),
-        }
-    }
-}
-
-/// One vCPU at one moment of a recording.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Snapshot {
-    /// The monotonic clock.
-    pub at_ns: u64,
-    /// The cycle counter; 0 where the platform has none.
-    pub cycles: u64,
-    /// The vCPU's running time, as the sampler judges it, in ns.
-    pub running_ns: u64,
-    /// Its blocked time, as the sampler judges it, in ns.
-    pub blocked_ns: u64,
-    /// The kinds of time, where the platform tells them.
-    pub runstate: Option<Runstate>,
-    /// The counters since the recording began.
-    pub counters: Counters,
-    /// Cycles spent in ticks, and in blocking and waking where that is recorded, since the recording
-    /// began.
-    pub tick_cycles: u64,
-}
-
-/// How a vCPU has spent its time, in ns since a fixed moment of the platform's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Runstate {
-    /// On a physical CPU.
-    pub running_ns: u64,
-    /// Ready to run while others ran: stolen.
-    pub runnable_ns: u64,
-    /// Waiting for an event.
-    pub blocked_ns: u64,
-    /// Neither: paused, or not yet brought up.
-    pub offline_ns: u64,
-}
-
-/// How many buckets a histogram has.
-pub const BUCKETS: usize = 128;
-
-/// The bucket of `value`: exact below 8, then four buckets for each power of two.
-///
-/// ```
-/// use unikprof_proto::message::{bucket, bucket_floor};
-/// assert_eq!(bucket(5), 5);
-/// assert!(bucket_floor(bucket(1000)) <= 1000 && bucket_floor(bucket(1000) + 1) > 1000);
-/// ```
-pub fn bucket(value: u64) -> usize {
-    if value < 8 {
-        return value as usize;
-    }
-    let exponent = value.ilog2();
-    let quarter = (value >> (exponent - 2)) & 3;
-    (8 + (exponent as usize - 3) * 4 + quarter as usize).min(BUCKETS - 1)
-}
-
-/// The least value that falls into a bucket.
-pub fn bucket_floor(bucket: usize) -> u64 {
-    if bucket < 8 {
-        return bucket as u64;
-    }
-    let exponent = (bucket - 8) / 4 + 3;
-    let quarter = (bucket - 8) % 4;
-    (4 + quarter as u64) << (exponent - 2)
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buckets_are_contiguous() {
-        for index in 0..BUCKETS {
-            let floor = bucket_floor(index);
-            assert_eq!(bucket(floor), index, "floor {floor}");
-            if index > 0 {
-                assert_eq!(bucket(floor - 1), index - 1);
-            }
-        }
-        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
-    }
-
-    #[test]
-    fn counters_that_do_not_add_up_are_seen() {
-        let whole = Counters {
-            ticks: 15,
-            recorded: 1,
-            overflow: 2,
-            lost: 3,
-            masked: 4,
-            idle: 5,
-            by_bytes: 1,
-            ..Counters::default()
-        };
-        assert!(whole.add_up());
-        assert!(!Counters { ticks: 16, ..whole }.add_up());
-        let two_ways = Counters {
-            by_table: 1,
-            ..whole
-        };
-        assert!(!two_ways.add_up(), "one sample has one way");
-        assert!(
-            !Counters {
-                lost: u64::MAX,
-                ..whole
-            }
-            .add_up()
-        );
     }
 }

@@ -1,0 +1,126 @@
+//! What became of every tick.
+
+use serde::{Deserialize, Serialize};
+
+/// What became of every tick, since the recording began.
+///
+/// A *tick* is a delivery whose target was reached, and
+/// `ticks = recorded + overflow + lost + masked + idle`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Deliveries whose target was reached.
+    pub ticks: u64,
+    /// Walked and counted.
+    pub recorded: u64,
+    /// Walked, but the table was full.
+    pub overflow: u64,
+    /// The slot was busy.
+    pub lost: u64,
+    /// Delivered without registers.
+    pub masked: u64,
+    /// Delivered inside the block call.
+    pub idle: u64,
+    /// Delivered before their target and armed again; not ticks.
+    pub early: u64,
+    /// Recorded, but delivered late.
+    pub late: u64,
+    /// Recorded, deeper than the limit.
+    pub truncated: u64,
+    /// Recorded, with a chain of frame pointers that ended badly.
+    pub broken: u64,
+    /// Recorded; the interrupted function's caller was found through the caller table.
+    /// `by_table + by_bytes + by_frame_pointer = recorded`.
+    pub by_table: u64,
+    /// Recorded; its caller was found by the instructions around the interrupted one.
+    pub by_bytes: u64,
+    /// Recorded; its caller was taken from the frame pointer, right or not.
+    pub by_frame_pointer: u64,
+    /// Recorded under [`UNWIND_TABLE`](crate::code::start_flag::UNWIND_TABLE), with at least one frame
+    /// that the table does not know, whose frame pointer was followed instead.
+    pub mixed: u64,
+    /// How often the vCPU blocked, where blocked time is recorded.
+    pub blocks: u64,
+    /// Blocked time counted: in samples, or in ns in mode [`OFF_CPU`](crate::code::mode::OFF_CPU).
+    pub blocked: u64,
+    /// Blocked time that was not counted, in the same unit: the table was full.
+    pub blocked_overflow: u64,
+}
+
+impl Counters {
+    /// Whether every tick is accounted for, and every recorded one's caller.
+    pub fn add_up(&self) -> bool {
+        let parts = [
+            self.recorded,
+            self.overflow,
+            self.lost,
+            self.masked,
+            self.idle,
+        ];
+        parts
+            .iter()
+            .try_fold(0_u64, |sum, part| sum.checked_add(*part))
+            == Some(self.ticks)
+            && self
+                .by_table
+                .checked_add(self.by_bytes)
+                .and_then(|sum| sum.checked_add(self.by_frame_pointer))
+                == Some(self.recorded)
+    }
+
+    /// Combines two sets of counters field by field.
+    #[must_use]
+    pub fn zip(&self, other: &Self, combine: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            ticks: combine(self.ticks, other.ticks),
+            recorded: combine(self.recorded, other.recorded),
+            overflow: combine(self.overflow, other.overflow),
+            lost: combine(self.lost, other.lost),
+            masked: combine(self.masked, other.masked),
+            idle: combine(self.idle, other.idle),
+            early: combine(self.early, other.early),
+            late: combine(self.late, other.late),
+            truncated: combine(self.truncated, other.truncated),
+            broken: combine(self.broken, other.broken),
+            by_table: combine(self.by_table, other.by_table),
+            by_bytes: combine(self.by_bytes, other.by_bytes),
+            by_frame_pointer: combine(self.by_frame_pointer, other.by_frame_pointer),
+            mixed: combine(self.mixed, other.mixed),
+            blocks: combine(self.blocks, other.blocks),
+            blocked: combine(self.blocked, other.blocked),
+            blocked_overflow: combine(self.blocked_overflow, other.blocked_overflow),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_that_do_not_add_up_are_seen() {
+        let whole = Counters {
+            ticks: 15,
+            recorded: 1,
+            overflow: 2,
+            lost: 3,
+            masked: 4,
+            idle: 5,
+            by_bytes: 1,
+            ..Counters::default()
+        };
+        assert!(whole.add_up());
+        assert!(!Counters { ticks: 16, ..whole }.add_up());
+        let two_ways = Counters {
+            by_table: 1,
+            ..whole
+        };
+        assert!(!two_ways.add_up(), "one sample has one way");
+        assert!(
+            !Counters {
+                lost: u64::MAX,
+                ..whole
+            }
+            .add_up()
+        );
+    }
+}
