@@ -6,5 +6,6 @@ pub mod guest_statistics;
 pub mod lab;
 pub mod profiled;
 pub mod soak;
+pub mod source;
 pub mod xen_bench;
 pub mod xen_demo;

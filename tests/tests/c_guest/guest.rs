@@ -1,7 +1,6 @@
 //! Guests in C: compiled once for each way of keeping frames, and run; the client's program beside them.
 
 use std::io::{BufRead, BufReader};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -161,21 +160,6 @@ impl Said {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap()
     }
-}
-
-/// The lines of a function in C source.
-pub(crate) fn lines_of(function: &str, source: &str) -> RangeInclusive<usize> {
-    let head = format!(" {function}(uint64_t state)");
-    let begins = source
-        .lines()
-        .position(|line| line.ends_with(&head))
-        .unwrap();
-    let length = source
-        .lines()
-        .skip(begins)
-        .position(|line| line == "}")
-        .unwrap();
-    begins + 1..=begins + 1 + length
 }
 
 fn said(output: &Output) -> Said {

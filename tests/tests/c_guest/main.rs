@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use guest::{Frames, Guest, SOURCE};
 use serde_json::Value;
+use unikprof_tests::source::lines_of;
 
 /// The functions that work, with their shares and callers.
 const SHARES: [(&str, f64, &str); 3] = [
@@ -37,7 +38,7 @@ fn c_functions_have_their_names_shares_and_lines() {
             "{found:#}"
         );
         let line = usize::try_from(found["line"].as_u64().unwrap()).unwrap();
-        let lines = guest::lines_of(name, SOURCE);
+        let lines = lines_of(name, SOURCE).unwrap();
         assert!(
             lines.contains(&line),
             "{name}: line {line} is not in {lines:?}"

@@ -1,6 +1,6 @@
 //! Whether a recording of the kernel in C says what it did: functions, lines, callers.
 
-use std::ops::RangeInclusive;
+use unikprof_tests::source::lines_of;
 
 use crate::harness::{on, record, report, samples_by_stack};
 
@@ -41,7 +41,7 @@ fn c_functions_have_their_names_shares_and_lines() {
             let file = function["file"].as_str().unwrap();
             assert!(file.ends_with("c-xen/work.c"), "{function:#}");
             let line = usize::try_from(function["line"].as_u64().unwrap()).unwrap();
-            let lines = lines_of(name);
+            let lines = lines_of(name, SOURCE).unwrap();
             assert!(
                 lines.contains(&line),
                 "{name}: line {line} is not in {lines:?}"
@@ -79,19 +79,4 @@ fn callers_are_those_of_the_thread_that_ran() {
             "{stacks:#?}"
         );
     });
-}
-
-/// The lines of a function in the kernel's source.
-fn lines_of(function: &str) -> RangeInclusive<usize> {
-    let head = format!(" {function}(uint64_t state)");
-    let begins = SOURCE
-        .lines()
-        .position(|line| line.ends_with(&head))
-        .unwrap();
-    let length = SOURCE
-        .lines()
-        .skip(begins)
-        .position(|line| line == "}")
-        .unwrap();
-    begins + 1..=begins + 1 + length
 }

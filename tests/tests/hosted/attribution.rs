@@ -5,6 +5,7 @@ use std::fs;
 
 use object::Object as _;
 use serde_json::Value;
+use unikprof_tests::source::lines_of;
 
 use crate::harness::{Client, Guest};
 
@@ -45,7 +46,7 @@ fn functions_have_their_shares_in_order_on_their_lines() {
         let file = found["file"].as_str().unwrap();
         assert!(file.ends_with("guests/hosted/shares.rs"), "{file}");
         let line = usize::try_from(found["line"].as_u64().unwrap()).unwrap();
-        let lines = lines_of(name);
+        let lines = lines_of(name, SOURCE).unwrap();
         assert!(
             lines.contains(&line),
             "{name}: line {line} is not in {lines:?}"
@@ -148,21 +149,6 @@ fn mapping_of<'a>(info: &'a Value, file: &str) -> &'a Value {
 
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The lines of a function in the guest's source.
-fn lines_of(function: &str) -> std::ops::RangeInclusive<usize> {
-    let head = format!("fn {function}(");
-    let begins = SOURCE
-        .lines()
-        .position(|line| line.starts_with(&head))
-        .unwrap();
-    let length = SOURCE
-        .lines()
-        .skip(begins)
-        .position(|line| line == "}")
-        .unwrap();
-    begins + 1..=begins + 1 + length
 }
 
 /// The guest neither polls nor calls nor returns: this is when its owner needs the profile.

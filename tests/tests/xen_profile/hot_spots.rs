@@ -1,10 +1,10 @@
 //! Whether a profile says what the guest did: a load whose functions have known shares.
 
 use std::collections::HashMap;
-use std::ops::RangeInclusive;
 
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest;
+use unikprof_tests::source::lines_of;
 
 use crate::harness::{Boot, Client, Guest, counters_add_up, on};
 
@@ -134,7 +134,7 @@ fn names_files_and_lines_are_those_of_the_source() {
                 let file = found["file"].as_str().unwrap();
                 assert!(file.ends_with("src/hotspots.rs"), "{file}");
                 let line = usize::try_from(found["line"].as_u64().unwrap()).unwrap();
-                let lines = lines_of(name);
+                let lines = lines_of(name, SOURCE).unwrap();
                 assert!(lines.contains(&line), "{name}: {line} is not in {lines:?}");
             }
             // Only `equinox` has its work inlined, from `step`: told apart, that is a frame of its own.
@@ -151,22 +151,10 @@ fn names_files_and_lines_are_those_of_the_source() {
                 "{equinox:#}"
             );
             let line = usize::try_from(step["line"].as_u64().unwrap()).unwrap();
-            assert!(lines_of("step").contains(&line), "{step:#}");
+            assert!(
+                lines_of("step", SOURCE).unwrap().contains(&line),
+                "{step:#}"
+            );
         },
     );
-}
-
-/// The lines of a function in the guest's source.
-fn lines_of(function: &str) -> RangeInclusive<usize> {
-    let head = format!("fn {function}(");
-    let begins = SOURCE
-        .lines()
-        .position(|line| line.starts_with(&head))
-        .unwrap();
-    let length = SOURCE
-        .lines()
-        .skip(begins)
-        .position(|line| line == "}")
-        .unwrap();
-    begins + 1..=begins + 1 + length
 }
