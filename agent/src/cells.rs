@@ -33,30 +33,22 @@ pub(crate) struct CounterCells {
 
 impl CounterCells {
     pub(crate) fn read(&self) -> Counters {
-        let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        let lost = read(&self.lost);
+        let fields = self.each().map(|cell| cell.load(Ordering::Relaxed));
+        let taken_alone = Counters::from_array(fields);
         Counters {
-            ticks: read(&self.taken).wrapping_add(lost),
-            recorded: read(&self.recorded),
-            overflow: read(&self.overflow),
-            lost,
-            masked: read(&self.masked),
-            idle: read(&self.idle),
-            early: read(&self.early),
-            late: read(&self.late),
-            truncated: read(&self.truncated),
-            broken: read(&self.broken),
-            by_table: read(&self.by_table),
-            by_bytes: read(&self.by_bytes),
-            by_frame_pointer: read(&self.by_frame_pointer),
-            mixed: read(&self.mixed),
-            blocks: read(&self.blocks),
-            blocked: read(&self.blocked),
-            blocked_overflow: read(&self.blocked_overflow),
+            ticks: taken_alone.ticks.wrapping_add(taken_alone.lost),
+            ..taken_alone
         }
     }
 
     pub(crate) fn clear(&self) {
+        for cell in self.each() {
+            cell.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// In the order of [`Counters`], with `taken` for its ticks.
+    fn each(&self) -> [&AtomicU64; Counters::FIELDS] {
         let Self {
             taken,
             recorded,
@@ -76,7 +68,7 @@ impl CounterCells {
             blocked,
             blocked_overflow,
         } = self;
-        for cell in [
+        [
             taken,
             recorded,
             overflow,
@@ -94,21 +86,26 @@ impl CounterCells {
             blocks,
             blocked,
             blocked_overflow,
-        ] {
-            cell.store(0, Ordering::Relaxed);
-        }
+        ]
     }
 }
 
-const SNAPSHOT_WORDS: usize = 27;
+/// A [`Snapshot`]'s fields beside its counters.
+const CLOCKS: usize = 10;
 
 /// A [`Snapshot`] kept in the slot.
 #[derive(Debug)]
-pub(crate) struct SnapshotCells([AtomicU64; SNAPSHOT_WORDS]);
+pub(crate) struct SnapshotCells {
+    clocks: [AtomicU64; CLOCKS],
+    counters: [AtomicU64; Counters::FIELDS],
+}
 
 impl Default for SnapshotCells {
     fn default() -> Self {
-        Self(core::array::from_fn(|_| AtomicU64::new(0)))
+        Self {
+            clocks: core::array::from_fn(|_| AtomicU64::new(0)),
+            counters: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
     }
 }
 
@@ -120,83 +117,59 @@ impl SnapshotCells {
             running_ns,
             blocked_ns,
             runstate,
-            counters: c,
+            counters,
             tick_cycles,
         } = *snapshot;
         let known = u64::from(runstate.is_some());
         let r = runstate.unwrap_or_default();
-        let words: [u64; SNAPSHOT_WORDS] = [
+        let clocks: [u64; CLOCKS] = [
             at_ns,
             cycles,
             running_ns,
+            blocked_ns,
             tick_cycles,
             known,
             r.running_ns,
             r.runnable_ns,
             r.blocked_ns,
             r.offline_ns,
-            c.ticks,
-            c.recorded,
-            c.overflow,
-            c.lost,
-            c.masked,
-            c.idle,
-            c.early,
-            c.late,
-            c.truncated,
-            c.broken,
-            blocked_ns,
-            c.by_table,
-            c.by_bytes,
-            c.by_frame_pointer,
-            c.mixed,
-            c.blocks,
-            c.blocked,
-            c.blocked_overflow,
         ];
-        for (cell, word) in self.0.iter().zip(words) {
-            cell.store(word, Ordering::Relaxed);
+        for (cell, value) in self.clocks.iter().zip(clocks) {
+            cell.store(value, Ordering::Relaxed);
+        }
+        for (cell, value) in self.counters.iter().zip(counters.to_array()) {
+            cell.store(value, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn load(&self) -> Snapshot {
-        let word = |index: usize| {
-            self.0
-                .get(index)
-                .map_or(0, |cell| cell.load(Ordering::Relaxed))
-        };
+        let value = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        let [
+            at_ns,
+            cycles,
+            running_ns,
+            blocked_ns,
+            tick_cycles,
+            known,
+            r_running_ns,
+            r_runnable_ns,
+            r_blocked_ns,
+            r_offline_ns,
+        ] = self.clocks.each_ref().map(value);
         let runstate = Runstate {
-            running_ns: word(5),
-            runnable_ns: word(6),
-            blocked_ns: word(7),
-            offline_ns: word(8),
+            running_ns: r_running_ns,
+            runnable_ns: r_runnable_ns,
+            blocked_ns: r_blocked_ns,
+            offline_ns: r_offline_ns,
         };
         Snapshot {
-            at_ns: word(0),
-            cycles: word(1),
-            running_ns: word(2),
-            blocked_ns: word(19),
-            tick_cycles: word(3),
-            runstate: (word(4) == 1).then_some(runstate),
-            counters: Counters {
-                ticks: word(9),
-                recorded: word(10),
-                overflow: word(11),
-                lost: word(12),
-                masked: word(13),
-                idle: word(14),
-                early: word(15),
-                late: word(16),
-                truncated: word(17),
-                broken: word(18),
-                by_table: word(20),
-                by_bytes: word(21),
-                by_frame_pointer: word(22),
-                mixed: word(23),
-                blocks: word(24),
-                blocked: word(25),
-                blocked_overflow: word(26),
-            },
+            at_ns,
+            cycles,
+            running_ns,
+            blocked_ns,
+            tick_cycles,
+            runstate: (known == 1).then_some(runstate),
+            counters: Counters::from_array(self.counters.each_ref().map(value)),
         }
     }
 }

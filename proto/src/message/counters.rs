@@ -47,6 +47,9 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// How many there are.
+    pub const FIELDS: usize = 17;
+
     /// Whether every tick is accounted for, and every recorded one's caller.
     pub fn add_up(&self) -> bool {
         let parts = [
@@ -70,24 +73,93 @@ impl Counters {
     /// Combines two sets of counters field by field.
     #[must_use]
     pub fn zip(&self, other: &Self, combine: impl Fn(u64, u64) -> u64) -> Self {
+        let (these, others) = (self.to_array(), other.to_array());
+        Self::from_array(core::array::from_fn(|field| {
+            combine(these[field], others[field])
+        }))
+    }
+
+    /// All of them, in the order of the structure.
+    pub const fn to_array(&self) -> [u64; Self::FIELDS] {
+        let Self {
+            ticks,
+            recorded,
+            overflow,
+            lost,
+            masked,
+            idle,
+            early,
+            late,
+            truncated,
+            broken,
+            by_table,
+            by_bytes,
+            by_frame_pointer,
+            mixed,
+            blocks,
+            blocked,
+            blocked_overflow,
+        } = *self;
+        [
+            ticks,
+            recorded,
+            overflow,
+            lost,
+            masked,
+            idle,
+            early,
+            late,
+            truncated,
+            broken,
+            by_table,
+            by_bytes,
+            by_frame_pointer,
+            mixed,
+            blocks,
+            blocked,
+            blocked_overflow,
+        ]
+    }
+
+    /// What [`to_array`](Self::to_array) gave.
+    pub const fn from_array(fields: [u64; Self::FIELDS]) -> Self {
+        let [
+            ticks,
+            recorded,
+            overflow,
+            lost,
+            masked,
+            idle,
+            early,
+            late,
+            truncated,
+            broken,
+            by_table,
+            by_bytes,
+            by_frame_pointer,
+            mixed,
+            blocks,
+            blocked,
+            blocked_overflow,
+        ] = fields;
         Self {
-            ticks: combine(self.ticks, other.ticks),
-            recorded: combine(self.recorded, other.recorded),
-            overflow: combine(self.overflow, other.overflow),
-            lost: combine(self.lost, other.lost),
-            masked: combine(self.masked, other.masked),
-            idle: combine(self.idle, other.idle),
-            early: combine(self.early, other.early),
-            late: combine(self.late, other.late),
-            truncated: combine(self.truncated, other.truncated),
-            broken: combine(self.broken, other.broken),
-            by_table: combine(self.by_table, other.by_table),
-            by_bytes: combine(self.by_bytes, other.by_bytes),
-            by_frame_pointer: combine(self.by_frame_pointer, other.by_frame_pointer),
-            mixed: combine(self.mixed, other.mixed),
-            blocks: combine(self.blocks, other.blocks),
-            blocked: combine(self.blocked, other.blocked),
-            blocked_overflow: combine(self.blocked_overflow, other.blocked_overflow),
+            ticks,
+            recorded,
+            overflow,
+            lost,
+            masked,
+            idle,
+            early,
+            late,
+            truncated,
+            broken,
+            by_table,
+            by_bytes,
+            by_frame_pointer,
+            mixed,
+            blocks,
+            blocked,
+            blocked_overflow,
         }
     }
 }
@@ -122,5 +194,15 @@ mod tests {
             }
             .add_up()
         );
+    }
+
+    #[test]
+    fn counters_come_back_as_they_went() {
+        let fields = core::array::from_fn(|field| field as u64 + 1);
+        let counters = Counters::from_array(fields);
+        assert_eq!((counters.ticks, counters.blocked_overflow), (1, 17));
+        assert_eq!(counters.to_array(), fields);
+        let twice = counters.zip(&counters, |a, b| a + b);
+        assert_eq!(twice.to_array(), fields.map(|field| 2 * field));
     }
 }
