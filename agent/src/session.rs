@@ -5,28 +5,35 @@
 //! own conversation and nobody else's.
 
 mod answers;
+mod context;
+mod fault;
+mod input;
 #[cfg_attr(feature = "noise", path = "session/keyed.rs")]
 #[cfg_attr(not(feature = "noise"), path = "session/clear.rs")]
 mod line;
+mod opening;
 mod requests;
 mod ring;
 
 use core::ops::Range;
 
-use unikprof_proto::code::{refusal, role, security};
-use unikprof_proto::frame::{self, FrameError, HEADER, MAX_BODY, Message};
-use unikprof_proto::message::{Peers, Refusal};
-use unikprof_proto::preamble::{self, Preamble, VERSIONS};
+use unikprof_proto::code::refusal;
+use unikprof_proto::frame::{self, FrameError, HEADER, Message};
+use unikprof_proto::message::Refusal;
+use unikprof_proto::preamble;
 use unikprof_proto::secure::{RECORD_HEADER, TAG};
 
 use crate::access::Access;
-use crate::agent::Agent;
 use crate::platform::Platform;
-use crate::recorder::{Outcome, Recorder, Refused};
+use crate::recorder::{Outcome, Refused};
 use crate::ring::Answer;
 use crate::text::Text;
 
+pub(crate) use context::{Busy, Context};
+pub(crate) use fault::Fault;
 use line::Line;
+pub use opening::busy_answer;
+use opening::own_preamble;
 
 /// The longest request body.
 pub const MAX_REQUEST: usize = 1024;
@@ -43,78 +50,6 @@ const STRANGER_NS: u64 = 2_000_000_000;
 const STALLED_NS: u64 = 10_000_000_000;
 /// A client that asks nothing is closed after 60 s.
 const SILENT_NS: u64 = 60_000_000_000;
-
-/// What a session works on beside its own state.
-pub(crate) struct Context<'c, 'm, P> {
-    pub(crate) agent: &'c Agent<'m, P>,
-    pub(crate) recorder: &'c mut Recorder,
-    pub(crate) now_ns: u64,
-    pub(crate) sessions: u32,
-    pub(crate) peers: &'c mut Peers,
-    pub(crate) server: Busy,
-    pub(crate) access: Access<'c>,
-    /// As many sessions look as may.
-    #[cfg(feature = "noise")]
-    pub(crate) views_taken: bool,
-    #[cfg(feature = "noise")]
-    pub(crate) handshake: crate::secure::Turn,
-    /// When no further frame is begun.
-    pub(crate) until_ns: u64,
-    /// Something was left undone at that time.
-    pub(crate) is_unfinished: bool,
-}
-
-impl<P: Platform> Context<'_, '_, P> {
-    /// Whether the time for this poll is used up.
-    fn is_out_of_time(&mut self) -> bool {
-        let is_late = self.agent.platform().now_ns() >= self.until_ns;
-        self.is_unfinished |= is_late;
-        is_late
-    }
-}
-
-/// The agent's own network work since it started, in ns.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Busy {
-    pub(crate) total_ns: u64,
-    pub(crate) longest_ns: u64,
-}
-
-/// Why a conversation was ended from this side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// The client broke the protocol.
-    Malformed,
-    /// The client was silent, or did not take its answer.
-    TimedOut,
-    /// It made room for somebody else.
-    Displaced,
-    /// Its handshake failed.
-    BadKey,
-    /// A record failed.
-    #[cfg(feature = "noise")]
-    BadRecord,
-    /// There was no room for what its key allows.
-    #[cfg(feature = "noise")]
-    TurnedAway,
-}
-
-impl Fault {
-    /// Counts a connection that was ended for this.
-    pub(crate) fn count(self, peers: &mut Peers) {
-        let counter = match self {
-            Self::Malformed => &mut peers.malformed,
-            Self::TimedOut => &mut peers.timed_out,
-            Self::Displaced => &mut peers.displaced,
-            Self::BadKey => &mut peers.bad_key,
-            #[cfg(feature = "noise")]
-            Self::BadRecord => &mut peers.bad_record,
-            #[cfg(feature = "noise")]
-            Self::TurnedAway => &mut peers.turned_away,
-        };
-        *counter += 1;
-    }
-}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
@@ -308,19 +243,6 @@ impl Session {
         taken
     }
 
-    fn take_in(&mut self, bytes: &[u8]) -> usize {
-        #[cfg(feature = "noise")]
-        if self.line.is_sealed() {
-            return self.receive_record(bytes);
-        }
-        take(
-            &mut self.input,
-            &mut self.input_length,
-            &mut self.skip,
-            bytes,
-        )
-    }
-
     /// Fills `buffer` with what the client is to be sent; answers how many bytes.
     pub(crate) fn transmit<P: Platform>(
         &mut self,
@@ -391,98 +313,6 @@ impl Session {
         }
     }
 
-    fn read_preamble<P: Platform>(&mut self, context: &Context<'_, '_, P>) -> bool {
-        let Some(bytes) = self.input[..self.input_length].first_chunk() else {
-            if !preamble::is_prefix(&self.input[..self.input_length]) {
-                self.give_up(Fault::Malformed);
-            }
-            return false;
-        };
-        let client = *bytes;
-        self.consume(preamble::LENGTH);
-        let offered = match preamble::decode(&client) {
-            Ok(offered) => offered,
-            // Something else speaks: it would not understand an answer.
-            Err(_) => {
-                self.give_up(Fault::Malformed);
-                return false;
-            }
-        };
-        if offered.versions.common(VERSIONS).is_none() {
-            let text = Text::format(format_args!(
-                "this agent speaks protocol versions {VERSIONS}, the client {}; use a client of the \
-                 agent's version",
-                offered.versions
-            ));
-            self.end_with(
-                refusal::NO_COMMON_VERSION,
-                0,
-                text.as_str(),
-                Fault::Malformed,
-            );
-            return true;
-        }
-        match (context.access.is_keyed(), offered.security) {
-            #[cfg(not(feature = "noise"))]
-            (true, _) => false,
-            (false, security::OPEN) => {
-                self.phase = Phase::Open;
-                self.role = Some(role::OPEN);
-                self.progress_ns = context.now_ns;
-                false
-            }
-            #[cfg(feature = "noise")]
-            (true, security::NOISE) => {
-                self.expect_handshake(client);
-                false
-            }
-            (false, _) => {
-                let text = "this agent is open; connect without a key";
-                self.end_with(refusal::NOT_KEYED, 0, text, Fault::BadKey);
-                true
-            }
-            #[cfg(feature = "noise")]
-            (true, _) => {
-                let text = "this agent serves those who hold a key; connect with --key-file";
-                self.end_with(refusal::KEY_NEEDED, 0, text, Fault::BadKey);
-                true
-            }
-        }
-    }
-
-    /// Answers the request at the front of the input; answers whether there was a whole one.
-    fn read_request<P: Platform>(&mut self, context: &mut Context<'_, '_, P>) -> bool {
-        if self.input_length < HEADER {
-            return false;
-        }
-        let input = self.input;
-        let split = match frame::split(&input[..self.input_length]) {
-            Ok(None) => return self.pass_over_long(&input),
-            split => split,
-        };
-        let (kind, answered) = match split {
-            Ok(Some(request)) => {
-                let answered = self.answer(&request, context);
-                if matches!(answered, Ok(false)) {
-                    self.again = true;
-                    return false;
-                }
-                self.consume(request.length());
-                (request.kind, answered)
-            }
-            Ok(None) => return false,
-            Err(FrameError::TooLong(kind, length)) => {
-                (kind, Err(FrameError::TooLong(kind, length)))
-            }
-            Err(error) => (0, Err(error)),
-        };
-        self.again = false;
-        if let Err(error) = answered {
-            self.malformed(kind, error);
-        }
-        true
-    }
-
     /// Ends a conversation whose client broke the protocol. `true`: a frame says so.
     fn malformed(&mut self, request: u16, error: FrameError) -> bool {
         let text = Text::format(format_args!("{error}"));
@@ -495,22 +325,6 @@ impl Session {
         self.refuse(code, request, text);
         self.phase = Phase::Closing;
         self.fault = Some(fault);
-    }
-
-    /// A request longer than any that is known is passed over by its length.
-    fn pass_over_long(&mut self, input: &[u8; HEADER + MAX_REQUEST]) -> bool {
-        let length = u32::from_le_bytes([input[2], input[3], input[4], input[5]]) as usize;
-        if length <= MAX_REQUEST || length > MAX_BODY {
-            return false;
-        }
-        let kind = u16::from_le_bytes([input[0], input[1]]);
-        self.skip = HEADER + length - self.input_length;
-        self.input_length = 0;
-        let text = Text::format(format_args!(
-            "a request of {length} bytes; this agent takes {MAX_REQUEST} at the most"
-        ));
-        self.refuse(refusal::UNKNOWN_REQUEST, kind, text.as_str());
-        true
     }
 
     /// Sends an outcome; `false` where there is none yet.
@@ -543,47 +357,4 @@ impl Session {
             Err(_) => self.phase = Phase::Closing,
         }
     }
-
-    fn consume(&mut self, bytes: usize) {
-        self.input.copy_within(bytes..self.input_length, 0);
-        self.input_length -= bytes;
-    }
-}
-
-/// What this side says first.
-fn own_preamble(access: Access<'_>) -> Preamble {
-    if access.is_keyed() {
-        preamble::KEYED
-    } else {
-        preamble::OPEN
-    }
-}
-
-/// Moves bytes to the end of `input`, but for those that are to be passed over; answers how many were
-/// taken.
-fn take(input: &mut [u8], length: &mut usize, skip: &mut usize, bytes: &[u8]) -> usize {
-    let skipped = (*skip).min(bytes.len());
-    *skip -= skipped;
-    let bytes = &bytes[skipped..];
-    let room = &mut input[*length..];
-    let taken = room.len().min(bytes.len());
-    room[..taken].copy_from_slice(&bytes[..taken]);
-    *length += taken;
-    skipped + taken
-}
-
-/// What to send on a connection for which there is no session: the preamble and a refusal. Answers
-/// its length in bytes; a buffer of 128 bytes is large enough.
-pub fn busy_answer(access: Access<'_>, buffer: &mut [u8]) -> usize {
-    let Some((head, rest)) = buffer.split_at_mut_checked(preamble::LENGTH) else {
-        return 0;
-    };
-    head.copy_from_slice(&preamble::encode(own_preamble(access)));
-    let text = "all sessions are taken; try again later";
-    let refusal = Refusal {
-        code: refusal::BUSY,
-        request: 0,
-        text,
-    };
-    frame::encode(&refusal, rest).map_or(0, |length| preamble::LENGTH + length)
 }

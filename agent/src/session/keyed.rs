@@ -200,7 +200,7 @@ impl Session {
             skip,
             ..
         } = self;
-        let taken = super::take(input, input_length, skip, line.incoming.plaintext());
+        let taken = super::input::take(input, input_length, skip, line.incoming.plaintext());
         line.incoming.consume(taken);
         false
     }
