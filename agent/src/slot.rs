@@ -12,7 +12,7 @@ use unikprof_proto::message::Snapshot;
 
 use crate::lane::{Begin, LaneCells, Lookup, Sample, Times, times};
 use crate::path::{Path, PathCells};
-use crate::sync::{AtomicU32, Ordering, add_owned};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, add_owned};
 use crate::table::{Column, Table};
 
 /// Everything of a slot but its lanes and its table, in the memory block.
@@ -26,6 +26,8 @@ pub(crate) struct SlotCells {
     ends: AtomicU32,
     /// Whether the vCPU is inside its block call.
     blocked: AtomicU32,
+    /// Since when, in ns; 0 where nobody asks.
+    blocked_since_ns: AtomicU64,
     /// How many times over the vCPU is inside the agent's own work.
     own_work: AtomicU32,
     /// Table nodes in use.
@@ -81,6 +83,18 @@ impl SlotCells {
     #[inline]
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked.load(Ordering::Relaxed) != 0
+    }
+
+    /// Keeps since when the vCPU blocks; 0: nobody asks.
+    pub(crate) fn set_blocked_since(&self, now_ns: u64) {
+        self.blocked_since_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Since when the vCPU blocked, in ns, where somebody asks: once for each block.
+    pub(crate) fn take_blocked_since(&self) -> Option<u64> {
+        let since_ns = self.blocked_since_ns.load(Ordering::Relaxed);
+        self.set_blocked_since(0);
+        (since_ns != 0).then_some(since_ns)
     }
 
     pub(crate) fn enter_own_work(&self) {

@@ -444,6 +444,34 @@ fn blocks_are_told_while_blocked_time_is_recorded() {
     });
 }
 
+/// A recording of running time tells of long waits alone, however many short ones there are.
+#[test]
+fn long_waits_are_told_in_a_recording_of_running_time() {
+    with_rings(300, |agent| {
+        let wait = |ns| {
+            agent.on_block(None);
+            agent.platform().fake.advance(ns);
+            agent.on_wake();
+        };
+        let mut client = Client::connect(agent);
+        wait(50_000_000);
+        // Who asks comes in the middle of a wait.
+        agent.on_block(None);
+        client.start(1_000_000_000);
+        agent.platform().fake.advance(40_000_000);
+        agent.on_wake();
+        for ns in [19_999_999, 20_000_000, 5, 3_600_000_000_000] {
+            wait(ns);
+        }
+        let (_, records, _) = client.ring(&ring_of(0));
+        let told = told(&records);
+        let waits = told.iter().filter(|one| one.0 == kind::WAKE);
+        let waits: Vec<_> = waits.map(|one| one.2).collect();
+        assert_eq!(waits, [20_000_000, 3_600_000_000_000]);
+        assert!(told.iter().all(|one| one.0 != kind::BLOCK));
+    });
+}
+
 /// What others took of a second is told on its own where it is much, from the first second on.
 #[test]
 fn steal_is_told_beyond_a_threshold() {

@@ -421,6 +421,7 @@ fn events_of_some_kinds_alone() {
         record(kind::WAKE, 150, 0, 0),
         record(kind::BLOCK, 200, 1, 0),
         record(kind::WAKE, 500, 0, 0),
+        record(kind::WAKE, 550, 35_000_000, 0),
         record(kind::MARK, 600, 0, 42),
         record(kind::STOLEN, 700, 12_000_000, 0),
         record(kind::RESUMED, 800, 0, 0),
@@ -442,6 +443,7 @@ fn events_of_some_kinds_alone() {
             "wake     of a block that began before",
             "block    until it wakes",
             "wake     after 300 ns",
+            "wake     after 35.0 ms",
             "mark     batch 42",
             "stolen   others had the CPU for 12.0 ms",
             "resumed  the guest was suspended before this",
@@ -455,7 +457,7 @@ fn events_of_some_kinds_alone() {
         let kind = |line| json(line)["kind"].as_str().unwrap().to_owned();
         lines.lines().map(kind).collect::<Vec<_>>()
     };
-    assert_eq!(kinds("block"), ["wake", "block", "wake"]);
+    assert_eq!(kinds("block"), ["wake", "block", "wake", "wake"]);
     assert_eq!(
         kinds("resumed,stolen,bad-key"),
         ["stolen", "resumed", "bad_key"]

@@ -33,7 +33,8 @@ pub mod kind {
     pub const NO_SAMPLE: u8 = 2;
     /// The vCPU blocks: the stack's id, 0 where it is not known.
     pub const BLOCK: u8 = 3;
-    /// The vCPU woke.
+    /// The vCPU woke. How long it had blocked, in ns, where no [`BLOCK`] was written: a recording of running
+    /// time alone tells of long waits only.
     pub const WAKE: u8 = 4;
     /// A recording began: its id, and its lane.
     pub const BEGAN: u8 = 5;

@@ -175,8 +175,9 @@ Examples:
   unikprof-client connect 10.0.0.5 dump --begin 21:34:50 --end 21:35:10 -o then.unikprof";
 
 const EVENTS_HELP: &str = "\
-Marks, spans and counters of the guest's own; vCPUs that blocked and woke, while a recording in a
-mode with blocked time goes on; recordings that began or ended, steal, resumes and failed handshakes.
+Marks, spans and counters of the guest's own; vCPUs that blocked and woke (where no recording counts
+blocked time: waits of 20 ms and more); recordings that began or ended, steal, resumes and failed
+handshakes.
 
 Examples:
   unikprof-client connect 10.0.0.5 events --last 30s

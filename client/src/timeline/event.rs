@@ -180,8 +180,10 @@ impl Event {
                 value: second as i64,
             },
             kind::BLOCK => What::Block,
-            // Its block is found by who sees both.
-            kind::WAKE => What::Wake { length_ns: None },
+            // Where it tells of no length, its block is found by who sees both.
+            kind::WAKE => What::Wake {
+                length_ns: (first != 0).then_some(first),
+            },
             kind::BEGAN => What::Began { recording: first },
             kind::ENDED => What::Ended { recording: first },
             kind::STOLEN => What::Stolen { ns: first },

@@ -85,6 +85,23 @@ fn every_kind_is_printed() {
     assert!(text.contains("refused 46 names of events"), "{text}");
 }
 
+/// A recording of running time, which is what is always on, shows at least where the guest slept for long.
+#[test]
+fn long_waits_are_told_in_a_recording_of_running_time() {
+    let guest = Guest::start("events");
+    let client = guest.client();
+    client.connect(&["start", "--name", "a"]).expect_success();
+    let waits = wait_until("waits", || {
+        let found = events(&client);
+        assert!(!kinds(&found).contains("block"), "{found:?}");
+        let waits = found.iter().filter(|event| event["kind"] == "wake");
+        let waits: Vec<_> = waits.map(|wake| wake["length_ns"].as_u64()).collect();
+        (waits.len() >= 3).then_some(waits)
+    });
+    // The guest sleeps for 50 ms at a time.
+    assert!(waits.iter().all(|ns| *ns >= Some(50_000_000)), "{waits:?}");
+}
+
 /// What `--follow` prints is what `events` prints afterwards: nothing twice, nothing left out.
 #[test]
 fn events_are_followed_as_they_happen() {

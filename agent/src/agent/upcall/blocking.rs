@@ -10,6 +10,10 @@ use crate::ring::Entry;
 use crate::slot::{Live, Owned, Slot};
 use crate::sync::Ordering;
 
+/// A wait that a recording of running time has in its ring: longer than those of a guest that works. They
+/// come fifty times a second at the most, and then there are no ticks beside them.
+const LONG_WAIT_NS: u64 = 20_000_000;
+
 impl<'m, P: Platform> Agent<'m, P> {
     /// The guest is about to block on this vCPU. Until [`on_wake`](Self::on_wake) there is no
     /// deadline: an idle guest stays asleep. The running time left to the target is kept.
@@ -23,6 +27,9 @@ impl<'m, P: Platform> Agent<'m, P> {
             if live.counts_blocked() {
                 self.note_block(slot.take_patiently(), slot, live, vcpu, registers);
             }
+            let is_asked = !live.is_empty() && self.ring(vcpu).is_some();
+            let since_ns = if is_asked { self.platform.now_ns() } else { 0 };
+            slot.cells.set_blocked_since(since_ns);
             slot.cells.set_blocked(true);
         }
     }
@@ -31,6 +38,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     pub fn on_wake(&self) -> Option<u64> {
         let (vcpu, slot) = self.current()?;
         let live = slot.live();
+        let since_ns = slot.cells.take_blocked_since();
         if live.lanes().any(|(_, lane)| lane.has_block()) {
             let cycles = self.platform.cycles();
             let times = self.all_times(vcpu);
@@ -49,6 +57,14 @@ impl<'m, P: Platform> Agent<'m, P> {
                 }
             }
             self.charge_since(cycles, live);
+        } else if let (Some(since_ns), Some(ring)) = (since_ns, self.ring(vcpu))
+            && !live.is_empty()
+        {
+            let now_ns = self.platform.now_ns();
+            let waited_ns = now_ns.saturating_sub(since_ns);
+            if waited_ns >= LONG_WAIT_NS {
+                ring.push(now_ns, Entry::new(kind::WAKE, waited_ns, 0));
+            }
         }
         slot.cells.set_blocked(false);
         self.deadline()
