@@ -3,6 +3,8 @@
 
 mod peer;
 
+use std::process::Command;
+
 use peer::program::{connect, run};
 use peer::ring::{self, head, record};
 use peer::{Peer, Ring, Script, encode};
@@ -410,6 +412,28 @@ fn a_line_that_is_cut_within_a_ring_leaves_no_half_of_it() {
         let code = if closes_after == 0 { 3 } else { 4 };
         connect(code, &peer, &["--retry", "0s", "events"], here.path());
     }
+}
+
+/// Ctrl-C is how following ends: in good order also where the agent owes an answer.
+#[cfg(unix)]
+#[test]
+fn following_ends_well_while_an_answer_is_on_its_way() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(script(Ring {
+        records: vec![Vec::new()],
+        ..honest()
+    }));
+    let child = Command::new(env!("CARGO_BIN_EXE_unikprof-client"))
+        .args(["connect", &peer.address.to_string(), "events", "--follow"])
+        .current_dir(here.path())
+        .spawn()
+        .unwrap();
+    peer.wait_for("ring 0");
+    let kill = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(0));
 }
 
 /// Which events are wanted is said by kind; a wake tells how long its block was.

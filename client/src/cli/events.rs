@@ -24,7 +24,7 @@ pub(super) enum Kind {
     Span,
     /// The guest's counters
     Counter,
-    /// vCPUs that blocked and woke, in recordings of a mode with blocked time
+    /// vCPUs that blocked and woke
     Block,
     /// Recordings that began and ended
     Recording,
@@ -77,7 +77,11 @@ pub(super) fn run(
     let mut reader = EventReader::default();
     let mut is_first = true;
     loop {
-        let look = reader.look(session, since_ns, &mut ())?;
+        let look = match reader.look(session, since_ns, &mut ()) {
+            // Ctrl-C is how following ends, also where an answer is on its way.
+            Err(error) if arguments.follow && error.is_interrupt() => return Ok(()),
+            look => look?,
+        };
         if look.evicted > 0 {
             let since = match is_first {
                 true => "since the agent started",
