@@ -149,6 +149,33 @@ fn wall_clock_time_is_sampled_awake_and_blocked() {
     assert_eq!(got.counters.idle, 0);
 }
 
+/// What runs between the call that blocks and the wake, upcalls above all, is running time: it is sampled by the
+/// tick that follows.
+#[test]
+fn what_runs_within_a_block_is_sampled_awake() {
+    let (agent, mut service, mut client) = started(WALL);
+    for _ in 0..2_000 {
+        on_stack(&[7, 2], |registers| agent.on_block(Some(registers)));
+        agent.platform().run(MS / 8);
+        agent.platform().idle(MS / 2);
+        agent.platform().run(MS / 8);
+        let mut deadline = agent.on_wake();
+        let end = agent.platform().now_ns() + MS / 4;
+        while deadline.is_some_and(|deadline| deadline <= end) {
+            assert!(tick(agent, &[1, 2]));
+            deadline = agent.deadline();
+        }
+        agent.platform().run(end - agent.platform().now_ns());
+    }
+    let got = stop(&mut client, &mut service);
+    assert!(got.samples.abs_diff(2_000) < 77, "{}", got.samples);
+    // Binomial at the most: six deviations of 2,000 at 1/2 are 134.
+    let blocked = got.stacks[&vec![0, 7, 2]];
+    assert!(blocked.abs_diff(1_000) < 134, "{blocked} of 1,000");
+    assert_eq!(got.stacks[&vec![1, 2]], got.counters.recorded);
+    assert_eq!((got.counters.idle, got.counters.late), (0, 0));
+}
+
 /// An idle guest sleeps through a wall-clock recording, and its sleep is in it.
 #[test]
 fn a_sleeping_guest_is_not_woken_and_still_seen() {
