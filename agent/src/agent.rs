@@ -15,7 +15,7 @@ use crate::memory::{self, Parts};
 use crate::platform::Platform;
 use crate::ring::Rings;
 use crate::slot::{Slot, SlotCells};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::table::Table;
 
 /// What the agent is told about its guest at the start.
@@ -67,6 +67,7 @@ pub struct Agent<'m, P> {
     memory_bytes: u64,
     served: AtomicU32,
     gaps: AtomicU32,
+    cleared: AtomicU64,
 }
 
 impl<'m, P: Platform> Agent<'m, P> {
@@ -102,6 +103,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             memory_bytes,
             served: AtomicU32::new(0),
             gaps: AtomicU32::new(0),
+            cleared: AtomicU64::new(0),
         })
     }
 
@@ -243,6 +245,19 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// How often the guest was resumed.
     pub(crate) fn gaps(&self) -> u32 {
         self.gaps.load(Ordering::Relaxed)
+    }
+
+    /// How often the stacks have been cleared: where it is the same before records were read and after their stacks
+    /// were, these are theirs.
+    pub(crate) fn cleared(&self) -> u64 {
+        // With an addition, nothing that was read before is read behind it.
+        self.cleared.fetch_add(0, Ordering::AcqRel)
+    }
+
+    /// The stacks are about to be cleared, and no ring names them any more.
+    pub(crate) fn count_cleared(&self) {
+        // With its own order on both sides: who reads beside sees the rings as they are now, or the count as it was.
+        self.cleared.fetch_add(1, Ordering::SeqCst);
     }
 
     #[inline]

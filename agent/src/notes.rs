@@ -86,12 +86,17 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.rings().is_none() || is_filling()
     }
 
-    /// Forgets all stacks, and what the rings hold: it named them. Only while nothing is recorded.
+    /// Forgets all stacks, and what the rings hold: it named them. Only while nothing is recorded. Who is reading a
+    /// ring and its stacks meanwhile, in another conversation or as a crash on another vCPU, is told by
+    /// [`cleared`](Agent::cleared).
     pub(crate) fn forget_stacks(&self) {
         for (vcpu, slot) in self.slots() {
             if let Some(ring) = self.ring(vcpu).filter(|_| slot.table.used() > 0) {
                 ring.forget();
             }
+        }
+        self.count_cleared();
+        for (_, slot) in self.slots() {
             slot.table.clear();
         }
     }

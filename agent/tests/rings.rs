@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use ask::{Client, told};
+use ask::{Client, nodes_of, records, told};
 use fake::platform::FakePlatform;
 use fake::stacks::{MAPPING, Random, any_stack};
 use unikprof_agent::{
@@ -19,7 +19,9 @@ use unikprof_agent::{
 };
 use unikprof_proto::code::{message_type, mode, refusal};
 use unikprof_proto::frame::Message;
-use unikprof_proto::message::{EventNames, Nodes, Refusal, Ring, RingEnd, RingHead, Stacks};
+use unikprof_proto::message::{
+    EventNames, Nodes, Refusal, Ring, RingEnd, RingHead, RingRun, Stacks, StacksEnd,
+};
 use unikprof_proto::ring::{MAX_EVENT_NAME, kind, outcome};
 
 /// The fake platform with two vCPUs, of which the test says on which it is.
@@ -417,6 +419,62 @@ fn a_new_recording_leaves_the_stacks_of_older_samples() {
         assert_eq!(stacks.len(), 20);
         assert!(stacks.iter().all(|id| *id <= after as u64));
     });
+}
+
+/// Guards samples that are named by stacks of another recording: one may begin, and the stacks be cleared for it,
+/// wherever another client is in reading a ring and its stacks. It must be able to see that.
+#[test]
+fn who_reads_while_stacks_are_cleared_is_told() {
+    for moment in ["the records", "what lies between", "the stacks"] {
+        with_rings(1000, |agent| {
+            let mut client = Client::connect(agent);
+            let mut random = Random::new(5);
+            let reader = client.open_another();
+            let (mut told_so, mut misled) = (0, 0);
+            while told_so < 3 {
+                let other = client.switch_to(reader);
+                let truth = client.stacks(&Stacks { vcpu: 0, node: 1 });
+                // As another client does, in the middle of what this one asks.
+                let mut begins = |client: &mut Client<'_, '_, TwoVcpus>, here: &str| {
+                    if here == moment {
+                        let reader = client.switch_to(other);
+                        client.start(1_000_000);
+                        for _ in 0..20 {
+                            agent.platform().fake.advance(2_000_000);
+                            let registers =
+                                agent.platform().fake.stack().lay(&any_stack(&mut random));
+                            agent.on_tick(Some(&registers));
+                        }
+                        client.switch_to(reader);
+                    }
+                };
+                let first = client.begin_to_ask(&ring_of(0));
+                begins(&mut client, "the records");
+                let answers = client.end_asking(first);
+                begins(&mut client, "what lies between");
+                let head: RingHead = answers[0].decode();
+                let runs = answers.iter().filter(|one| one.kind == RingRun::TYPE);
+                let all: Vec<_> = runs.flat_map(|run| records(&run.decode())).collect();
+                let first = client.begin_to_ask(&Stacks { vcpu: 0, node: 1 });
+                begins(&mut client, "the stacks");
+                let answers = client.end_asking(first);
+                let end: StacksEnd = answers.last().unwrap().decode();
+                let got = nodes_of(&answers);
+                let named = told(&all).into_iter().filter(|one| one.0 == kind::SAMPLE);
+                let is_right = named.map(|one| one.2 as usize - 1).all(|index| {
+                    truth
+                        .get(index)
+                        .is_none_or(|truth| got.get(index) == Some(truth))
+                });
+                assert!(is_right || head.cleared != end.cleared);
+                told_so += u32::from(head.cleared != end.cleared);
+                misled += u32::from(!is_right);
+                client.switch_to(other);
+                client.stop();
+            }
+            assert!(misled > 0, "{moment}: it is seen in what was read");
+        });
+    }
 }
 
 /// A recording of blocked time tells where the vCPU blocked, and when it woke.

@@ -471,6 +471,9 @@ messages! {
         now_ns: u64,
         /// Nanoseconds since 1970-01-01 UTC now, where the guest knows.
         wall_clock_ns: Option<u64>,
+        /// How often the guest's stacks have been cleared since the agent started. The ids in the records are those of
+        /// the stacks that [`StacksEnd`] tells the same of.
+        cleared: u64,
     }
 
     /// A run of records; see [`ring`](crate::ring) for the encoding.
@@ -510,6 +513,9 @@ messages! {
         vcpu: u32,
         /// The greatest id there was.
         nodes: u32,
+        /// How often the guest's stacks have been cleared since the agent started, at this moment. Where it is more
+        /// than [`RingHead`] said, the ids in its records may name other stacks by now: ask for both again.
+        cleared: u64,
     }
 
     /// A name of the guest's events.

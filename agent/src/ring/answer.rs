@@ -48,7 +48,12 @@ impl Answer {
             Self::Stacks(vcpu, first, last) => {
                 let slot = agent.slot(vcpu).filter(|_| first <= last);
                 let Some(slot) = slot else {
-                    return put(&StacksEnd { vcpu, nodes: last }, None, buffer);
+                    let end = StacksEnd {
+                        vcpu,
+                        nodes: last,
+                        cleared: agent.cleared(),
+                    };
+                    return put(&end, None, buffer);
                 };
                 let (count, length) = slot.table.encode(None, first, last, payload);
                 let run = Nodes {
@@ -82,6 +87,8 @@ fn head<P: Platform>(
         position,
         since_ns,
     } = request;
+    // Before the ring is looked at: what is told of it names the stacks of now, or those of before it was cleared.
+    let cleared = agent.cleared();
     let now_ns = agent.platform().now_ns();
     let Some(ring) = rings.ring(vcpu) else {
         return end(vcpu, position, now_ns, rings, buffer);
@@ -97,6 +104,7 @@ fn head<P: Platform>(
         next: reader.end(),
         now_ns,
         wall_clock_ns: agent.platform().wall_clock_ns(),
+        cleared,
     };
     put(&head, Some(Answer::Records(vcpu, reader)), buffer)
 }

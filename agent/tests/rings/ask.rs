@@ -70,6 +70,20 @@ pub(crate) fn told(records: &[(u64, Record)]) -> Vec<(u8, u64, u64, u64)> {
     records.iter().map(told).collect()
 }
 
+/// The nodes of an answer: id, then frames and count.
+pub(crate) fn nodes_of(answers: &[Answer]) -> Vec<(u32, (Vec<u32>, u64))> {
+    let mut all = Vec::new();
+    for answer in answers.iter().filter(|one| one.kind == Nodes::TYPE) {
+        let run: Nodes<'_> = answer.decode();
+        assert_eq!(run.epoch, 0);
+        nodes::decode(run.first, run.count, run.payload, |id, node| {
+            all.push((id, (node.frames.to_vec(), node.count)));
+        })
+        .unwrap();
+    }
+    all
+}
+
 pub(crate) struct Client<'a, 'm, P: Platform> {
     service: Service<'a, 'm, P>,
     session: SessionId,
@@ -94,6 +108,36 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
         let end = answers.last().unwrap().kind;
         assert!(end == last || end == Refusal::TYPE, "{end:#x}");
         answers
+    }
+
+    /// Another conversation with the same agent, which is spoken from now on; answers the one before.
+    pub(crate) fn open_another(&mut self) -> SessionId {
+        let session = self.service.open().unwrap();
+        let before = self.switch_to(session);
+        self.send(&preamble::encode(preamble::OPEN));
+        assert_eq!(self.take().len(), preamble::LENGTH);
+        before
+    }
+
+    /// Goes on in another conversation; answers the one before.
+    pub(crate) fn switch_to(&mut self, session: SessionId) -> SessionId {
+        std::mem::replace(&mut self.session, session)
+    }
+
+    /// Sends a request; answers the first bytes that come, some of the first frame.
+    pub(crate) fn begin_to_ask<'r>(&mut self, request: &impl Message<'r>) -> Vec<u8> {
+        let mut buffer = [0; 256];
+        let length = frame::encode(request, &mut buffer).unwrap();
+        self.send(&buffer[..length]);
+        let mut first = [0; 8];
+        let length = self.service.transmit(self.session, &mut first);
+        first[..length].to_vec()
+    }
+
+    /// All frames of an answer whose first bytes came before.
+    pub(crate) fn end_asking(&mut self, mut first: Vec<u8>) -> Vec<Answer> {
+        first.extend(self.take());
+        frames(&first)
     }
 
     /// Starts a recording of running time; answers its id.
@@ -162,18 +206,7 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
 
     /// The nodes: id, then frames and count.
     pub(crate) fn stacks(&mut self, request: &Stacks) -> Vec<(u32, (Vec<u32>, u64))> {
-        let mut all = Vec::new();
-        for answer in self.ask(request, message_type::STACKS_END) {
-            if answer.kind == Nodes::TYPE {
-                let run: Nodes<'_> = answer.decode();
-                assert_eq!(run.epoch, 0);
-                nodes::decode(run.first, run.count, run.payload, |id, node| {
-                    all.push((id, (node.frames.to_vec(), node.count)));
-                })
-                .unwrap();
-            }
-        }
-        all
+        nodes_of(&self.ask(request, message_type::STACKS_END))
     }
 
     fn send(&mut self, bytes: &[u8]) {

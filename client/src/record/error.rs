@@ -93,6 +93,17 @@ pub enum RecordError {
         /// The most that is taken.
         most: usize,
     },
+    /// The stacks that a ring names do not stay.
+    #[error(
+        "the stacks that the ring of vCPU {vcpu} names were cleared each of {times} times that it was read: \
+         somebody starts recordings without a pause"
+    )]
+    StacksCleared {
+        /// The vCPU.
+        vcpu: u32,
+        /// How often it was read.
+        times: u32,
+    },
     /// The agent keeps no events.
     #[error(
         "the agent keeps no events: it was given no memory for a ring; give it some at the guest's start"
@@ -160,7 +171,8 @@ impl RecordError {
             RecordError::Epoch(_)
             | RecordError::NothingToFetch
             | RecordError::Ring(_)
-            | RecordError::EndlessRing { .. } => exit_code::PROTOCOL,
+            | RecordError::EndlessRing { .. }
+            | RecordError::StacksCleared { .. } => exit_code::PROTOCOL,
             RecordError::NoRing => exit_code::REFUSED,
             RecordError::Moment(_) => exit_code::USAGE,
             RecordError::Output(error) => error.exit_code(),

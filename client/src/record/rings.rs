@@ -18,6 +18,9 @@ pub(super) const BEFORE_NS: u64 = 5_000_000_000;
 /// What a record takes in the guest's memory, for limits that are told in bytes.
 const RECORD_BYTES: u64 = 16;
 
+/// How often a ring is read whose stacks were cleared meanwhile: another client's recording began.
+const MOST_READINGS: u32 = 8;
+
 const DOING: &str = "fetching what happened when";
 
 /// The part of a recording's time that is wanted; all of it by default.
@@ -138,26 +141,53 @@ impl Session {
                     0 => 0,
                     _ => head_of_ring(connection, vcpu)?.next.saturating_sub(of_each),
                 };
-                let mut order = RingOrder::default();
-                let mut bytes = Vec::new();
                 let request = Ring {
                     vcpu,
                     position,
                     since_ns: wanted.since_ns,
                 };
-                connection.send(&request, DOING)?;
-                let answer = Answer::Records(vcpu);
-                receive(connection, &mut order, answer, &mut bytes, |_| ())?;
-                // After the records: every stack that they name is there by now.
-                connection.send(&Stacks { vcpu, node: 1 }, DOING)?;
-                let answer = Answer::Stacks;
-                receive(connection, &mut order, answer, &mut bytes, |_| ())?;
-                Ok(bytes)
+                for _ in 0..MOST_READINGS {
+                    if let Some(bytes) = ring_with_stacks(connection, &request)? {
+                        return Ok(bytes);
+                    }
+                }
+                Err(Attempt::Failed(RecordError::StacksCleared {
+                    vcpu,
+                    times: MOST_READINGS,
+                }))
             })?;
             keep(&ring)?;
         }
         Ok(())
     }
+}
+
+/// A ring and the stacks that its records name; `None` where these were cleared meanwhile, and the ids may name others.
+fn ring_with_stacks(
+    connection: &mut Connection,
+    request: &Ring,
+) -> Result<Option<Vec<u8>>, Attempt> {
+    let (mut order, mut bytes) = (RingOrder::default(), Vec::new());
+    let (mut before, mut after) = (None, None);
+    connection.send(request, DOING)?;
+    let answer = Answer::Records(request.vcpu);
+    receive(connection, &mut order, answer, &mut bytes, |part| {
+        if let RingPart::Head(head) = part {
+            before = Some(head.cleared);
+        }
+    })?;
+    // After the records: every stack that they name is there by now.
+    let stacks = Stacks {
+        vcpu: request.vcpu,
+        node: 1,
+    };
+    connection.send(&stacks, DOING)?;
+    receive(connection, &mut order, Answer::Stacks, &mut bytes, |part| {
+        if let RingPart::StacksEnd(end) = part {
+            after = Some(end.cleared);
+        }
+    })?;
+    Ok((before == after).then_some(bytes))
 }
 
 /// What a ring holds, without any of it.
@@ -216,7 +246,7 @@ pub(super) fn receive(
         visit(&part);
         let has_ended = matches!(
             part,
-            RingPart::NamesEnd(_) | RingPart::End(_) | RingPart::StacksEnd
+            RingPart::NamesEnd(_) | RingPart::End(_) | RingPart::StacksEnd(_)
         );
         let received = connection.received();
         if bytes.len() + received.len() > MOST_BYTES {
@@ -237,7 +267,7 @@ impl Answer {
         match (self, part) {
             (Answer::Names, RingPart::Name(_) | RingPart::NamesEnd(_))
             | (Answer::Records(_), RingPart::End(_))
-            | (Answer::Stacks, RingPart::StacksEnd) => Ok(()),
+            | (Answer::Stacks, RingPart::StacksEnd(_)) => Ok(()),
             (Answer::Records(vcpu), RingPart::Head(head)) if head.vcpu != vcpu => {
                 Err(RingOrderError::OtherVcpu {
                     expected: vcpu,

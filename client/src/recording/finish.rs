@@ -35,6 +35,12 @@ impl Contents {
                 "the ring of a vCPU is cut: its newest records or its stacks are missing".into(),
             );
         }
+        for vcpu in self.rings.cleared() {
+            self.contradictions.push(format!(
+                "the stacks of vCPU {vcpu} were cleared while its ring was read: which ones its samples had is not \
+                 known"
+            ));
+        }
         let mut timeline = std::mem::take(&mut self.rings).finish(&mut self.builder);
         let mut span = self.span;
         if let Some(timeline) = &mut timeline {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use unikprof_proto::frame::{Frame, Message as _};
-use unikprof_proto::message::{Nodes, RingHead, RingRun};
+use unikprof_proto::message::{Nodes, RingHead, RingRun, StacksEnd};
 use unikprof_proto::nodes;
 use unikprof_proto::ring::{self, kind};
 
@@ -22,6 +22,8 @@ pub(super) struct Rings {
     /// By vCPU.
     rings: BTreeMap<u32, Ring>,
     current: Option<Current>,
+    /// vCPUs whose stacks were cleared while they were told.
+    cleared: Vec<u32>,
 }
 
 /// The vCPU that is being read.
@@ -36,6 +38,8 @@ struct Current {
     found: usize,
     /// Whether some record's stack is not there.
     lacks_some: bool,
+    /// How often the stacks had been cleared when the records were read.
+    cleared: u64,
 }
 
 impl Rings {
@@ -66,7 +70,12 @@ impl Rings {
                 current.name_stacks();
             }
             RingPart::Nodes(run) => self.current()?.nodes(&run, agent, builder)?,
-            RingPart::StacksEnd => self.end_vcpu(builder)?,
+            RingPart::StacksEnd(end) => {
+                if self.current()?.forgets_stacks(&end) {
+                    self.cleared.push(end.vcpu);
+                }
+                self.end_vcpu(builder)?;
+            }
         }
         Ok(())
     }
@@ -74,6 +83,11 @@ impl Rings {
     /// Whether a vCPU's ring is cut.
     pub(super) fn is_open(&self) -> bool {
         self.order.is_open()
+    }
+
+    /// The vCPUs whose samples name stacks that were cleared before they were told.
+    pub(super) fn cleared(&self) -> &[u32] {
+        &self.cleared
     }
 
     /// The timeline, also of rings that are cut; `None` where there is no ring.
@@ -127,6 +141,7 @@ impl Current {
             wanted: Vec::new(),
             found: 0,
             lacks_some: false,
+            cleared: head.cleared,
         }
     }
 
@@ -147,6 +162,16 @@ impl Current {
         }
         *next = run.first.saturating_add(run.count.into());
         Ok(())
+    }
+
+    /// Forgets the stacks that were told, where they may be others than the records name; answers whether so.
+    fn forgets_stacks(&mut self, end: &StacksEnd) -> bool {
+        let are_others = end.cleared != self.cleared && !self.wanted.is_empty();
+        if are_others {
+            self.ring.stacks.clear();
+            self.lacks_some = true;
+        }
+        are_others
     }
 
     /// Notes which stacks the records name.

@@ -47,7 +47,7 @@ pub(crate) enum RingPart<'a> {
     /// The next of its stacks.
     Nodes(Nodes<'a>),
     /// There are no more stacks of it.
-    StacksEnd,
+    StacksEnd(StacksEnd),
 }
 
 /// Why a frame about a ring is not in its place.
@@ -221,7 +221,7 @@ impl RingOrder {
         };
         same_vcpu(vcpu, end.vcpu)?;
         self.place = Place::Between;
-        Ok(RingPart::StacksEnd)
+        Ok(RingPart::StacksEnd(end))
     }
 
     fn expect_between(&self, found: u16) -> Result<(), RingOrderError> {
@@ -272,6 +272,7 @@ mod tests {
             next: 9,
             now_ns: 1,
             wall_clock_ns: None,
+            cleared: 0,
         }
     }
 
@@ -315,7 +316,11 @@ mod tests {
         accept(order, &nodes(1)).unwrap();
         accept(order, &nodes(3)).unwrap();
         assert!(order.is_open());
-        let stacks_end = StacksEnd { vcpu: 0, nodes: 4 };
+        let stacks_end = StacksEnd {
+            vcpu: 0,
+            nodes: 4,
+            cleared: 0,
+        };
         accept(order, &stacks_end).unwrap();
         accept(order, &head(1)).unwrap();
         accept(order, &end(1)).unwrap();

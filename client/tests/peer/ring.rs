@@ -27,6 +27,7 @@ pub fn head(vcpu: u32, oldest: u64, count: u64) -> RingHead {
         next: oldest.saturating_add(count),
         now_ns: 2_000,
         wall_clock_ns: None,
+        cleared: 0,
     }
 }
 
@@ -72,6 +73,11 @@ pub fn records(head: &RingHead, records: &[Record]) -> Vec<u8> {
 
 /// Stacks of one node each, and their end.
 pub fn stacks(vcpu: u32, stacks: &[&[u32]]) -> Vec<u8> {
+    stacks_cleared(vcpu, stacks, 0)
+}
+
+/// The same of stacks that have been cleared so often by their end.
+pub fn stacks_cleared(vcpu: u32, stacks: &[&[u32]], cleared: u64) -> Vec<u8> {
     let mut payload = [0; 512];
     let mut encoder = nodes::Encoder::new(1, &mut payload);
     for frames in stacks {
@@ -91,7 +97,11 @@ pub fn stacks(vcpu: u32, stacks: &[&[u32]]) -> Vec<u8> {
             count,
             payload: &payload[..length],
         }),
-        encode(&StacksEnd { vcpu, nodes: count }),
+        encode(&StacksEnd {
+            vcpu,
+            nodes: count,
+            cleared,
+        }),
     ]
     .concat()
 }

@@ -173,6 +173,7 @@ fn rings(content: &mut Vec<u8>) {
         next: 21,
         now_ns: 20_000,
         wall_clock_ns: Some(1_700_000_000_000_000_000),
+        cleared: 3,
     };
     put(&head, content);
     let run = RingRun {
@@ -198,7 +199,11 @@ fn rings(content: &mut Vec<u8>) {
         payload: &[0x11, 11],
     };
     put(&nodes, content);
-    put(&StacksEnd { vcpu: 0, nodes: 1 }, content);
+    put(&StacksEnd {
+            vcpu: 0,
+            nodes: 1,
+            cleared: 3,
+        }, content);
 }
 
 fn put<'m>(message: &impl Message<'m>, out: &mut Vec<u8>) {
