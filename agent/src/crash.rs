@@ -1,15 +1,16 @@
 //! What is left after a crash: a recording file of all that the agent knows, made without allocation.
 //!
 //! The file is as a client writes one: the file's preamble and header, welcome and mappings; of each recording
-//! who it is, as an epoch without vCPUs; the names of events; of each vCPU its counters as they stand, its ring
-//! and the stacks that this names; the end.
+//! who it is, as an epoch without vCPUs; the names of events; of each vCPU, first the one that it is made on, its
+//! counters as they stand, its ring and the stacks that this names; the end. The newest records come first, each
+//! part behind its stacks: where the end is lost, what is there tells of the last moments.
+
+mod rings;
 
 use unikprof_proto::code::role;
 use unikprof_proto::file::{self, BlockHead, FileEnd, FileHeader};
 use unikprof_proto::frame::{self, HEADER, Message};
-use unikprof_proto::message::{
-    Epoch, EpochEnd, MAX_PATH, Ring as RingRequest, Snapshot, VcpuEpoch, Welcome,
-};
+use unikprof_proto::message::{Epoch, EpochEnd, MAX_PATH, Snapshot, VcpuEpoch, Welcome};
 use unikprof_proto::preamble::VERSIONS;
 
 use crate::agent::Agent;
@@ -109,20 +110,12 @@ impl<P: Platform> Agent<'_, P> {
         let mut evicted = false;
         if let Some(rings) = self.rings() {
             output.answer(Answer::Names(0), self, rings);
-            for vcpu in 0..self.config().vcpus {
+            let vcpus = 0..self.config().vcpus;
+            let here = self.platform().vcpu().filter(|vcpu| vcpus.contains(vcpu));
+            let others = vcpus.filter(|vcpu| Some(*vcpu) != here);
+            for vcpu in here.into_iter().chain(others) {
                 self.write_counters(vcpu, &mut output);
-                let next = rings.ring(vcpu).map_or(0, |ring| ring.next());
-                let position = next.saturating_sub(newest);
-                evicted |= rings
-                    .ring(vcpu)
-                    .is_some_and(|ring| ring.oldest() < position);
-                let request = RingRequest {
-                    vcpu,
-                    position,
-                    since_ns: 0,
-                };
-                output.answer(Answer::Head(request, false), self, rings);
-                output.answer(Answer::stacks(self, vcpu, 1), self, rings);
+                evicted |= self.write_ring(rings, vcpu, newest, &mut output);
             }
         }
         let reason = match (self.rings(), evicted) {

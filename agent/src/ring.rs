@@ -21,7 +21,7 @@ pub(crate) use self::answer::{Answer, OVERHEAD};
 pub(crate) use self::laps::Laps;
 pub use self::names::EventNameError;
 pub(crate) use self::names::{NameCells, Names};
-pub(crate) use self::reader::Reader;
+pub(crate) use self::reader::{Reader, Run};
 use self::record::HALF_BITS;
 pub(crate) use self::record::{Entry, RecordCells, Step};
 use crate::sync::{AtomicU64, Ordering};

@@ -212,6 +212,11 @@ impl<'m> Table<'m> {
         (count, encoder.finish())
     }
 
+    /// The node towards the root; 0 = none.
+    pub(crate) fn parent(&self, id: u32) -> Option<u32> {
+        Some(self.node(id)?.parent.load(Ordering::Relaxed))
+    }
+
     #[inline]
     fn node(&self, id: u32) -> Option<&'m Node> {
         self.nodes.get((id as usize).wrapping_sub(1))

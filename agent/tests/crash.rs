@@ -159,7 +159,9 @@ fn read(file: &[u8]) -> (Vec<u64>, String) {
         Some("fragile")
     );
     let runs = frames.iter().filter(is(RingRun::TYPE));
-    let records: Vec<_> = runs.flat_map(|run| records(&run.decode())).collect();
+    let mut records: Vec<_> = runs.flat_map(|run| records(&run.decode())).collect();
+    // The newest come first.
+    records.sort_by_key(|(position, _)| *position);
     let marks = told(&records);
     let marks = marks.iter().filter(|record| record.0 == kind::MARK);
     let end: FileEnd<'_> = frames.last().unwrap().decode();

@@ -21,7 +21,9 @@
 //!
 //! What a guest left when it crashed is such a file as well, without counts: an epoch without vCPUs then
 //! tells of a recording. Out of the guest's memory it comes in a
-//! [block](unikprof_proto::file::BlockHead), which is read like the file in it.
+//! [block](unikprof_proto::file::BlockHead), which is read like the file in it. The newest records of a ring come first
+//! in it, in runs with the stacks that they name before them, and a `RingEnd` and a `StacksEnd` behind all: a file that
+//! is cut tells of the last moments.
 
 mod block;
 mod completeness;
@@ -31,6 +33,7 @@ mod error;
 mod finish;
 mod format;
 mod reader;
+mod ring_stacks;
 mod rings;
 mod stacks;
 mod totals;

@@ -25,6 +25,7 @@ mod slices;
 mod spans;
 mod sparkline;
 mod times;
+mod told;
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,5 +1,5 @@
 //! What is told of the rings, frame by frame: their records, the stacks that these name, and the names of
-//! events. For sessions and for what is left after a crash.
+//! events.
 
 use unikprof_proto::frame::{self, FrameError, HEADER, Message};
 use unikprof_proto::message::{
@@ -17,8 +17,7 @@ pub(crate) const OVERHEAD: usize = HEADER + 48;
 /// An answer of several frames: what comes next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answer {
-    /// The request, and whether what is being written is waited for.
-    Head(RingRequest, bool),
+    Head(RingRequest),
     Records(u32, Reader),
     /// The vCPU, the next node and the last one.
     Stacks(u32, u32, u32),
@@ -43,7 +42,7 @@ impl Answer {
         buffer: &mut [u8],
     ) -> Result<(usize, Option<Self>), FrameError> {
         match self {
-            Self::Head(request, waits) => head(request, waits, agent, rings, buffer),
+            Self::Head(request) => head(request, agent, rings, buffer),
             Self::Records(vcpu, reader) => records(vcpu, reader, agent, rings, payload, buffer),
             Self::Stacks(vcpu, first, last) => {
                 let slot = agent.slot(vcpu).filter(|_| first <= last);
@@ -77,7 +76,6 @@ impl Answer {
 
 fn head<P: Platform>(
     request: RingRequest,
-    waits: bool,
     agent: &Agent<'_, P>,
     rings: &Rings<'_>,
     buffer: &mut [u8],
@@ -93,10 +91,7 @@ fn head<P: Platform>(
     let Some(ring) = rings.ring(vcpu) else {
         return end(vcpu, position, now_ns, rings, buffer);
     };
-    let mut reader = Reader::new(&ring, position, since_ns);
-    if !waits {
-        reader = reader.hasty();
-    }
+    let reader = Reader::new(&ring, position, since_ns);
     let head = RingHead {
         vcpu,
         capacity: ring.capacity(),

@@ -102,6 +102,12 @@ impl Reader {
         self
     }
 
+    /// The same up to a position. The times of records before it may be told by those behind it.
+    pub(crate) fn up_to(mut self, end: u64) -> Self {
+        self.end = self.end.min(end);
+        self
+    }
+
     /// The position after the newest record there was at the beginning.
     pub(crate) fn end(&self) -> u64 {
         self.end

@@ -20,7 +20,7 @@ impl Session {
         let (vcpu, answer) = match request.kind {
             message_type::RING => {
                 let ring: Ring = frame::decode(request)?;
-                (ring.vcpu, Answer::Head(ring, true))
+                (ring.vcpu, Answer::Head(ring))
             }
             message_type::STACKS => {
                 let Stacks { vcpu, node } = frame::decode(request)?;

@@ -111,7 +111,7 @@ fn records(connection: &mut Connection, request: &RingRequest) -> Result<(Ring, 
         vcpu: request.vcpu,
         ..Ring::default()
     };
-    let (mut order, mut next) = (RingOrder::default(), 0);
+    let (mut order, mut next) = (RingOrder::on_the_wire(), 0);
     let bytes = &mut Vec::new();
     let answer = Answer::Records(request.vcpu);
     receive(connection, &mut order, answer, bytes, |part| match part {
@@ -133,7 +133,7 @@ fn records(connection: &mut Connection, request: &RingRequest) -> Result<(Ring, 
 
 fn names(connection: &mut Connection) -> Result<BTreeMap<u32, String>, Attempt> {
     connection.send(&EventNames { first: 0 }, DOING)?;
-    let (mut order, mut names) = (RingOrder::default(), BTreeMap::new());
+    let (mut order, mut names) = (RingOrder::on_the_wire(), BTreeMap::new());
     let bytes = &mut Vec::new();
     receive(connection, &mut order, Answer::Names, bytes, |part| {
         if let RingPart::Name(name) = part {

@@ -128,7 +128,7 @@ impl Session {
         let names = self.persist(observer, |connection, _| {
             connection.send(&EventNames { first: 0 }, DOING)?;
             let mut bytes = Vec::new();
-            let mut order = RingOrder::default();
+            let mut order = RingOrder::on_the_wire();
             receive(connection, &mut order, Answer::Names, &mut bytes, |_| ())?;
             Ok(bytes)
         })?;
@@ -167,7 +167,7 @@ fn ring_with_stacks(
     connection: &mut Connection,
     request: &Ring,
 ) -> Result<Option<Vec<u8>>, Attempt> {
-    let (mut order, mut bytes) = (RingOrder::default(), Vec::new());
+    let (mut order, mut bytes) = (RingOrder::on_the_wire(), Vec::new());
     let (mut before, mut after) = (None, None);
     connection.send(request, DOING)?;
     let answer = Answer::Records(request.vcpu);
@@ -198,7 +198,7 @@ fn head_of_ring(connection: &mut Connection, vcpu: u32) -> Result<RingHead, Atte
         since_ns: u64::MAX,
     };
     connection.send(&request, DOING)?;
-    let (mut order, mut found) = (RingOrder::default(), None);
+    let (mut order, mut found) = (RingOrder::on_the_wire(), None);
     let bytes = &mut Vec::new();
     receive(
         connection,

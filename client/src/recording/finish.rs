@@ -32,16 +32,17 @@ impl Contents {
         let is_ring_cut = self.rings.is_open();
         if is_ring_cut {
             warnings.push(
-                "the ring of a vCPU is cut: its newest records or its stacks are missing".into(),
+                "the ring of a vCPU is cut: some of its records or its stacks are missing".into(),
             );
         }
-        for vcpu in self.rings.cleared() {
-            self.contradictions.push(format!(
+        let rings = std::mem::take(&mut self.rings);
+        let (cleared, mut timeline) = rings.finish(&self.agent, &mut self.builder);
+        self.contradictions.extend(cleared.iter().map(|vcpu| {
+            format!(
                 "the stacks of vCPU {vcpu} were cleared while its ring was read: which ones its samples had is not \
                  known"
-            ));
-        }
-        let mut timeline = std::mem::take(&mut self.rings).finish(&mut self.builder);
+            )
+        }));
         let mut span = self.span;
         if let Some(timeline) = &mut timeline {
             for known in self.heads.iter().map(|(span, _)| *span).chain(span) {

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use unikprof_proto::frame::{Frame, Message as _};
-use unikprof_proto::message::{Nodes, RingHead, RingRun, StacksEnd};
+use unikprof_proto::message::{Nodes, RingHead, RingRun};
 use unikprof_proto::nodes;
-use unikprof_proto::ring::{self, kind};
+use unikprof_proto::ring::{self, Record, kind};
 
 use super::error::Damage;
-use super::stacks::Stacks;
+use super::ring_stacks::RingStacks;
 use crate::agent_info::AgentInfo;
 use crate::profile::{Frame as ProfileFrame, NodeId, ProfileBuilder, SpecialFrame};
 use crate::timeline::{Ring, RingOrder, RingOrderError, RingPart, Timeline};
@@ -29,17 +29,14 @@ pub(super) struct Rings {
 /// The vCPU that is being read.
 struct Current {
     ring: Ring,
-    /// The position of the record that comes next, where none is missing.
-    next: u64,
-    stacks: Stacks,
-    /// The stacks that records name, in the order of their ids.
-    wanted: Vec<u32>,
-    /// How many of these are found.
-    found: usize,
-    /// Whether some record's stack is not there.
-    lacks_some: bool,
-    /// How often the stacks had been cleared when the records were read.
+    /// Its records as they came: each run's first position, the one after its last, and its records.
+    runs: Vec<(u64, u64, Vec<Record>)>,
+    stacks: RingStacks,
+    /// How often the stacks had been cleared when the ring was read, and whether they have been since.
     cleared: u64,
+    are_others: bool,
+    /// From when on no record is missing, where the ring's end has told.
+    held_since_ns: Option<u64>,
 }
 
 impl Rings {
@@ -56,7 +53,7 @@ impl Rings {
             }
             RingPart::NamesEnd(end) => self.refused_names = end.refused,
             RingPart::Head(head) => {
-                self.end_vcpu(builder)?;
+                self.end_vcpu(agent, builder)?;
                 if self.rings.contains_key(&head.vcpu) {
                     return Err(RingOrderError::Twice(head.vcpu).into());
                 }
@@ -66,15 +63,13 @@ impl Rings {
             RingPart::End(end) => {
                 let current = self.current()?;
                 current.ring.given_up = end.lost;
-                current.ring.held_since_ns = end.whole_since_ns.min(current.ring.read_at_ns);
-                current.name_stacks();
+                current.held_since_ns = Some(end.whole_since_ns);
             }
-            RingPart::Nodes(run) => self.current()?.nodes(&run, agent, builder)?,
+            RingPart::Nodes(run) => self.current()?.nodes(&run)?,
             RingPart::StacksEnd(end) => {
-                if self.current()?.forgets_stacks(&end) {
-                    self.cleared.push(end.vcpu);
-                }
-                self.end_vcpu(builder)?;
+                let current = self.current()?;
+                current.are_others = end.cleared != current.cleared;
+                self.end_vcpu(agent, builder)?;
             }
         }
         Ok(())
@@ -85,21 +80,19 @@ impl Rings {
         self.order.is_open()
     }
 
-    /// The vCPUs whose samples name stacks that were cleared before they were told.
-    pub(super) fn cleared(&self) -> &[u32] {
-        &self.cleared
-    }
-
-    /// The timeline, also of rings that are cut; `None` where there is no ring.
-    pub(super) fn finish(mut self, builder: &mut ProfileBuilder) -> Option<Timeline> {
-        if let Some(current) = &mut self.current {
-            current.name_stacks();
-        }
+    /// Ends the reading, also of a ring that is cut: the vCPUs whose samples name stacks that were cleared before they
+    /// were told, and the timeline; `None` where there is no ring.
+    pub(super) fn finish(
+        mut self,
+        agent: &AgentInfo,
+        builder: &mut ProfileBuilder,
+    ) -> (Vec<u32>, Option<Timeline>) {
         // More stacks than numbers: what is cut then goes without.
-        self.end_vcpu(builder).ok()?;
+        let is_whole = self.end_vcpu(agent, builder).is_ok();
         let rings: Vec<Ring> = self.rings.into_values().collect();
-        let is_there = !rings.is_empty();
-        is_there.then(|| Timeline::new(rings, self.names, self.refused_names))
+        let is_there = is_whole && !rings.is_empty();
+        let timeline = is_there.then(|| Timeline::new(rings, self.names, self.refused_names));
+        (self.cleared, timeline)
     }
 
     fn current(&mut self) -> Result<&mut Current, Damage> {
@@ -110,14 +103,14 @@ impl Rings {
         })
     }
 
-    fn end_vcpu(&mut self, builder: &mut ProfileBuilder) -> Result<(), Damage> {
-        if let Some(mut current) = self.current.take() {
-            current.lacks_some |= current.found < current.wanted.len();
-            if current.lacks_some {
-                let unknown = ProfileFrame::Special(SpecialFrame::UnknownCode);
-                current.ring.unknown_stack = builder.step(NodeId::ROOT, unknown)?;
+    fn end_vcpu(&mut self, agent: &AgentInfo, builder: &mut ProfileBuilder) -> Result<(), Damage> {
+        if let Some(current) = self.current.take() {
+            let are_others = current.are_others;
+            let ring = current.end(agent, builder)?;
+            if are_others && ring.unknown_stack != NodeId::ROOT {
+                self.cleared.push(ring.vcpu);
             }
-            self.rings.insert(current.ring.vcpu, current.ring);
+            self.rings.insert(ring.vcpu, ring);
         }
         Ok(())
     }
@@ -125,8 +118,6 @@ impl Rings {
 
 impl Current {
     fn of(head: &RingHead) -> Current {
-        let mut stacks = Stacks::default();
-        stacks.begin(head.vcpu);
         Current {
             ring: Ring {
                 vcpu: head.vcpu,
@@ -136,91 +127,83 @@ impl Current {
                 read_at_unix_ns: head.wall_clock_ns,
                 ..Ring::default()
             },
-            next: head.oldest,
-            stacks,
-            wanted: Vec::new(),
-            found: 0,
-            lacks_some: false,
+            runs: Vec::new(),
+            stacks: RingStacks::default(),
             cleared: head.cleared,
+            are_others: false,
+            held_since_ns: None,
         }
     }
 
     fn run(&mut self, run: &RingRun<'_>) -> Result<(), Damage> {
-        let Current { ring, next, .. } = self;
-        let is_first = ring.records.is_empty();
+        let mut records = Vec::new();
         let decoded = ring::decode(run.base_ns, run.count, run.payload, |record| {
-            ring.records.push(record);
+            records.push(record);
         });
         decoded.map_err(RingOrderError::from)?;
-        if !is_first {
-            // The order lets positions only rise.
-            let missing = run.first.saturating_sub(*next);
-            ring.overwritten = ring.overwritten.saturating_add(missing);
-        } else {
-            // Until the end tells, which a file that is cut lacks.
-            ring.held_since_ns = ring.records.first().map_or(0, |first| first.at_ns);
-        }
-        *next = run.first.saturating_add(run.count.into());
+        let after = run.first.saturating_add(run.count.into());
+        self.runs.push((run.first, after, records));
         Ok(())
     }
 
-    /// Forgets the stacks that were told, where they may be others than the records name; answers whether so.
-    fn forgets_stacks(&mut self, end: &StacksEnd) -> bool {
-        let are_others = end.cleared != self.cleared && !self.wanted.is_empty();
-        if are_others {
-            self.ring.stacks.clear();
-            self.lacks_some = true;
-        }
-        are_others
-    }
-
-    /// Notes which stacks the records name.
-    fn name_stacks(&mut self) {
-        let named = self.ring.records.iter().filter(|record| {
-            record.kind == kind::SAMPLE || (record.kind == kind::BLOCK && record.first != 0)
+    fn nodes(&mut self, run: &Nodes<'_>) -> Result<(), Damage> {
+        let Current { stacks, .. } = self;
+        let decoded = nodes::decode(run.first, run.count, run.payload, |id, node| {
+            stacks.add(id, node);
         });
-        let mut lacks_some = false;
-        self.wanted = named
-            .filter_map(|record| {
-                let id = u32::try_from(record.first).ok().filter(|id| *id != 0);
-                lacks_some |= id.is_none();
-                id
-            })
-            .collect();
-        self.lacks_some |= lacks_some;
-        self.wanted.sort_unstable();
-        self.wanted.dedup();
+        Ok(decoded.map_err(RingOrderError::from)?)
     }
 
-    fn nodes(
-        &mut self,
-        run: &Nodes<'_>,
-        agent: &AgentInfo,
-        builder: &mut ProfileBuilder,
-    ) -> Result<(), Damage> {
+    /// The ring with its records in their order and the stacks that these name.
+    fn end(self, agent: &AgentInfo, builder: &mut ProfileBuilder) -> Result<Ring, Damage> {
         let Current {
-            ring,
-            stacks,
-            wanted,
-            found,
+            mut ring,
+            mut runs,
+            mut stacks,
             ..
         } = self;
-        let mut wrong = None;
-        let decoded = nodes::decode(run.first, run.count, run.payload, |id, node| {
-            if wrong.is_some() {
-                return;
-            }
-            let is_wanted = wanted.binary_search(&id).is_ok();
-            match stacks.name(node, is_wanted, agent, builder) {
-                Ok(Some(stack)) => {
-                    ring.stacks.push((id, stack));
-                    *found += 1;
-                }
-                Ok(None) => {}
-                Err(error) => wrong = Some(error),
-            }
+        runs.sort_unstable_by_key(|(first, ..)| *first);
+        let gaps = runs.iter().zip(runs.iter().skip(1));
+        // The order lets no position come twice.
+        ring.overwritten = gaps.fold(0, |sum: u64, ((_, after, _), (first, ..))| {
+            sum.saturating_add(first.saturating_sub(*after))
         });
-        decoded.map_err(RingOrderError::from)?;
-        wrong.map_or(Ok(()), Err)
+        ring.records = runs.into_iter().flat_map(|(.., records)| records).collect();
+        let first_ns = ring.records.first().map_or(0, |first| first.at_ns);
+        // A file that is cut lacks the end that tells.
+        ring.held_since_ns = match self.held_since_ns {
+            Some(since_ns) => since_ns.min(ring.read_at_ns),
+            None => first_ns,
+        };
+        if self.are_others {
+            stacks.clear();
+        }
+        let mut lacks_some = false;
+        for named in named(&ring.records) {
+            let stack = match u32::try_from(named) {
+                Ok(id) if id != 0 => stacks.stack(id, agent, builder)?.map(|stack| (id, stack)),
+                _ => None,
+            };
+            match stack {
+                Some(stack) => ring.stacks.push(stack),
+                None => lacks_some = true,
+            }
+        }
+        if lacks_some {
+            let unknown = ProfileFrame::Special(SpecialFrame::UnknownCode);
+            ring.unknown_stack = builder.step(NodeId::ROOT, unknown)?;
+        }
+        Ok(ring)
     }
+}
+
+/// The stacks that records name, each once, in the order of their ids.
+fn named(records: &[Record]) -> Vec<u64> {
+    let names = records.iter().filter(|record| {
+        record.kind == kind::SAMPLE || (record.kind == kind::BLOCK && record.first != 0)
+    });
+    let mut named: Vec<u64> = names.map(|record| record.first).collect();
+    named.sort_unstable();
+    named.dedup();
+    named
 }

@@ -50,20 +50,6 @@ impl Stacks {
         Ok(())
     }
 
-    /// Takes the next node; answers the stack that ends in it, if that is wanted.
-    pub(super) fn name(
-        &mut self,
-        node: Node<'_>,
-        is_wanted: bool,
-        agent: &AgentInfo,
-        builder: &mut ProfileBuilder,
-    ) -> Result<Option<NodeId>, Damage> {
-        match self.push(node, agent, builder)? {
-            Some(stack) if is_wanted => Ok(Some(builder.step(stack.callers, stack.innermost)?)),
-            _ => Ok(None),
-        }
-    }
-
     fn push(
         &mut self,
         node: Node<'_>,
@@ -108,7 +94,7 @@ impl Stacks {
 }
 
 /// Whether the frame below this mark is an interrupted place, as a leaf is, and no return address.
-fn marks_a_place(code: u32) -> bool {
+pub(super) fn marks_a_place(code: u32) -> bool {
     matches!(code, frame_code::BLOCKED | frame_code::LATE)
 }
 

@@ -1,6 +1,7 @@
 //! The order of the frames about rings, checked alike on the wire and in a file.
 //!
-//! First the names of events, then for each vCPU its records and the stacks that these name.
+//! First the names of events, then for each vCPU its records and the stacks that these name. On the wire, records and
+//! then stacks come in their order; what a crash has left has the newest records first, between their stacks.
 
 use thiserror::Error;
 use unikprof_proto::frame::{self, Frame, FrameError, Message};
@@ -10,12 +11,18 @@ use unikprof_proto::message::{
 use unikprof_proto::nodes::NodesError;
 use unikprof_proto::ring::{MAX_EVENT_NAMES, RingError};
 
+use super::told::Told;
 use crate::connection::message_name;
 
 /// Where the next frame stands.
 #[derive(Debug, Default)]
 pub(crate) struct RingOrder {
     place: Place,
+    /// Whether records and stacks come in their order.
+    is_strict: bool,
+    /// The positions of a vCPU's records, and the ids of its nodes, that were told.
+    records: Told,
+    nodes: Told,
     /// The ids that have a name, a bit each.
     named: [u64; MAX_EVENT_NAMES / 64],
 }
@@ -25,10 +32,10 @@ enum Place {
     /// Names, or the next vCPU.
     #[default]
     Between,
-    /// The records of a vCPU, from a position on and up to another.
-    Records { vcpu: u32, next: u64, end: u64 },
-    /// The stacks of a vCPU, from a node on; before the first there may be none at all.
-    Stacks { vcpu: u32, next: u32 },
+    /// The records of a vCPU, from a position on and up to another; in a file, with stacks between them.
+    Records { vcpu: u32, first: u64, end: u64 },
+    /// The stacks of a vCPU; there may be none at all.
+    Stacks { vcpu: u32 },
 }
 
 /// A frame in its place.
@@ -88,7 +95,7 @@ pub enum RingOrderError {
     #[error("expected stack nodes from {expected}, found {count} from {found}")]
     NodeOrder {
         /// The id of the next node.
-        expected: u32,
+        expected: u64,
         /// The id of the first node found.
         found: u32,
         /// How many nodes were found.
@@ -109,6 +116,14 @@ pub enum RingOrderError {
 }
 
 impl RingOrder {
+    /// The order on the wire.
+    pub(crate) fn on_the_wire() -> RingOrder {
+        RingOrder {
+            is_strict: true,
+            ..RingOrder::default()
+        }
+    }
+
     /// Whether frames of this type are about rings; [`Nodes`] are where they are no epoch's.
     pub(crate) fn takes(kind: u16) -> bool {
         matches!(
@@ -162,29 +177,33 @@ impl RingOrder {
         }
         self.place = Place::Records {
             vcpu: head.vcpu,
-            next: head.oldest,
+            first: head.oldest,
             end: head.next,
         };
+        (self.records, self.nodes) = Default::default();
         Ok(RingPart::Head(head))
     }
 
     fn run<'a>(&mut self, run: RingRun<'a>) -> Result<RingPart<'a>, RingOrderError> {
-        let Place::Records { vcpu, next, end } = self.place else {
+        let Place::Records { vcpu, first, end } = self.place else {
             return Err(self.out_of_place(RingRun::TYPE));
         };
         same_vcpu(vcpu, run.vcpu)?;
+        let expected = match self.is_strict {
+            true => first.max(self.records.next()),
+            false => first,
+        };
         let after = run.first.checked_add(run.count.into());
-        let after = after.filter(|after| run.first >= next && *after <= end && run.count > 0);
-        let Some(next) = after else {
-            return Err(RingOrderError::Position {
-                expected: next,
+        let after = after.filter(|after| run.first >= expected && *after <= end);
+        match after.is_some_and(|after| self.records.add(run.first, after)) {
+            true => Ok(RingPart::Run(run)),
+            false => Err(RingOrderError::Position {
+                expected,
                 end,
                 found: run.first,
                 count: run.count,
-            });
-        };
-        self.place = Place::Records { vcpu, next, end };
-        Ok(RingPart::Run(run))
+            }),
+        }
     }
 
     fn end<'a>(&mut self, end: RingEnd) -> Result<RingPart<'a>, RingOrderError> {
@@ -192,22 +211,27 @@ impl RingOrder {
             return Err(self.out_of_place(RingEnd::TYPE));
         };
         same_vcpu(vcpu, end.vcpu)?;
-        self.place = Place::Stacks { vcpu, next: 1 };
+        self.place = Place::Stacks { vcpu };
         Ok(RingPart::End(end))
     }
 
     fn nodes<'a>(&mut self, run: Nodes<'a>) -> Result<RingPart<'a>, RingOrderError> {
-        let Place::Stacks { vcpu, next } = self.place else {
-            return Err(self.out_of_place(Nodes::TYPE));
+        let vcpu = match self.place {
+            Place::Stacks { vcpu } => vcpu,
+            Place::Records { vcpu, .. } if !self.is_strict => vcpu,
+            _ => return Err(self.out_of_place(Nodes::TYPE)),
         };
         same_vcpu(vcpu, run.vcpu)?;
+        let next = self.nodes.next().max(1);
+        let is_in_order = !self.is_strict || u64::from(run.first) == next;
         let after = run.first.checked_add(run.count);
-        match after.filter(|_| run.first == next && run.epoch == 0) {
-            Some(next) => {
-                self.place = Place::Stacks { vcpu, next };
-                Ok(RingPart::Nodes(run))
-            }
-            None => Err(RingOrderError::NodeOrder {
+        let after = after.filter(|_| run.epoch == 0 && run.first > 0 && is_in_order);
+        // Of a table that was cleared meanwhile there may be none.
+        let is_told = after
+            .is_some_and(|after| run.count == 0 || self.nodes.add(run.first.into(), after.into()));
+        match is_told {
+            true => Ok(RingPart::Nodes(run)),
+            false => Err(RingOrderError::NodeOrder {
                 expected: next,
                 found: run.first,
                 count: run.count,
@@ -216,7 +240,7 @@ impl RingOrder {
     }
 
     fn stacks_end<'a>(&mut self, end: StacksEnd) -> Result<RingPart<'a>, RingOrderError> {
-        let Place::Stacks { vcpu, .. } = self.place else {
+        let Place::Stacks { vcpu } = self.place else {
             return Err(self.out_of_place(StacksEnd::TYPE));
         };
         same_vcpu(vcpu, end.vcpu)?;
@@ -326,10 +350,41 @@ mod tests {
         accept(order, &end(1)).unwrap();
     }
 
+    /// What a crash has left: the newest first, each part behind its stacks; on the wire that is out of place.
+    #[test]
+    fn parts_pass_in_any_order_in_a_file_but_none_twice() {
+        let order = &mut RingOrder::default();
+        accept(order, &head(0)).unwrap();
+        accept(order, &nodes(17)).unwrap();
+        accept(order, &nodes(1)).unwrap();
+        accept(order, &run(0, 7, 2)).unwrap();
+        accept(order, &nodes(3)).unwrap();
+        accept(order, &run(0, 5, 2)).unwrap();
+        for twice in [run(0, 5, 1), run(0, 8, 1), run(0, 4, 3)] {
+            let twice = accept(order, &twice).unwrap_err();
+            assert!(matches!(twice, RingOrderError::Position { .. }), "{twice}");
+        }
+        let twice = accept(order, &nodes(16)).unwrap_err();
+        assert!(matches!(twice, RingOrderError::NodeOrder { .. }), "{twice}");
+        accept(order, &run(0, 4, 1)).unwrap();
+        accept(order, &end(0)).unwrap();
+        accept(order, &nodes(30)).unwrap();
+
+        let wire = &mut RingOrder::on_the_wire();
+        accept(wire, &head(0)).unwrap();
+        assert!(accept(wire, &nodes(1)).is_err());
+        accept(wire, &run(0, 7, 2)).unwrap();
+        assert!(accept(wire, &run(0, 5, 2)).is_err());
+        accept(wire, &end(0)).unwrap();
+        assert!(accept(wire, &nodes(2)).is_err());
+        accept(wire, &nodes(1)).unwrap();
+        assert!(accept(wire, &nodes(1)).is_err());
+    }
+
     #[test]
     fn what_is_not_in_its_place_is_told() {
         let begun = || {
-            let mut order = RingOrder::default();
+            let mut order = RingOrder::on_the_wire();
             accept(&mut order, &head(0)).unwrap();
             order
         };
