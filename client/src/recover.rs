@@ -4,6 +4,7 @@
 //! Both may hold anything else beside them, in any place.
 
 use std::fmt;
+use std::io::{self, Read};
 
 use unikprof_proto::console::{self, MARK, Piece};
 use unikprof_proto::file::{BlockError, BlockHead};
@@ -73,6 +74,74 @@ pub fn find(bytes: &[u8]) -> Vec<Remains> {
     let mut all = in_memory(bytes);
     all.extend(in_log(bytes));
     all
+}
+
+/// What a file that is no recording seems to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// A log with lines that a crashed guest left.
+    Log,
+    /// Memory with a block that a crashed guest left.
+    Memory,
+    /// A dump of memory, as far as it was read without such a block.
+    Core,
+}
+
+/// Looks whether [`find`] would find something, in the first 256 MiB; `None` where not, and it is no dump of memory
+/// either. It needs little memory.
+///
+/// # Errors
+/// Those of the source.
+pub fn holder(mut source: impl Read) -> io::Result<Option<Holder>> {
+    const MOST: usize = 256 << 20;
+    const CHUNK: usize = 1 << 20;
+    // Longer than a line of a log with what a host puts before it, and than a block's head.
+    const OVERLAP: usize = 1 << 10;
+    let (mut window, mut looked) = (Vec::with_capacity(CHUNK + OVERLAP), 0);
+    let mut is_core = false;
+    loop {
+        let held = window.len();
+        let read = source
+            .by_ref()
+            .take(CHUNK as u64)
+            .read_to_end(&mut window)?;
+        if looked == 0 {
+            is_core = is_core_file(&window);
+        }
+        if has_block(&window) {
+            return Ok(Some(Holder::Memory));
+        }
+        if window
+            .split(|&byte| byte == b'\n')
+            .any(|line| console::piece(line).is_some())
+        {
+            return Ok(Some(Holder::Log));
+        }
+        looked += read;
+        if read == 0 || looked >= MOST {
+            return Ok(is_core.then_some(Holder::Core));
+        }
+        window.drain(..(held + read).saturating_sub(OVERLAP));
+    }
+}
+
+/// Whether these bytes begin an ELF file of the type that holds memory.
+fn is_core_file(bytes: &[u8]) -> bool {
+    const TYPE: usize = 16;
+    const ET_CORE: u8 = 4;
+    bytes.starts_with(b"\x7fELF") && bytes.get(TYPE..TYPE + 2) == Some(&[ET_CORE, 0])
+}
+
+fn has_block(bytes: &[u8]) -> bool {
+    let mut from = 0;
+    while let Some(at) = position(&bytes[from..], &BlockHead::MAGIC) {
+        let head = bytes[from + at..].first_chunk();
+        if head.and_then(BlockHead::decode).is_some() {
+            return true;
+        }
+        from += at + BlockHead::MAGIC.len();
+    }
+    false
 }
 
 fn in_memory(bytes: &[u8]) -> Vec<Remains> {
@@ -324,6 +393,32 @@ mod tests {
         ));
         assert_eq!(altered[0].file.len(), 500);
         assert_eq!(altered[1].missing, None);
+    }
+
+    /// Guards an error that leaves whom a guest has crashed alone with its log: wherever in it the lines are.
+    #[test]
+    fn what_would_be_found_is_seen_wherever_it_lies() {
+        let holder = |bytes: &[u8]| holder(bytes).unwrap();
+        let left = file(500, 1);
+        let lines = log(&left, 1).join("\n");
+        for before in [0, 100, (1 << 20) - 30, (1 << 20) - 1, 3 << 20] {
+            let other = vec![b'\n'; before];
+            let text = [&other[..], lines.as_bytes()].concat();
+            assert_eq!(holder(&text), Some(Holder::Log), "{before}");
+            let memory = [&vec![0x89; before][..], &block(&left), &[0; 99]].concat();
+            assert_eq!(holder(&memory), Some(Holder::Memory), "{before}");
+        }
+        let core = [
+            b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x04\0",
+            &[0; 3000][..],
+        ]
+        .concat();
+        assert_eq!(holder(&core), Some(Holder::Core));
+        let mut program = core.clone();
+        program[16] = 2;
+        for other in [&b""[..], b"unikprof:", &BlockHead::MAGIC, &program] {
+            assert_eq!(holder(other), None);
+        }
     }
 
     #[test]

@@ -82,6 +82,48 @@ fn the_last_crash_of_a_log_is_written_and_others_if_asked_for() {
     assert_eq!(written("core.unikprof"), files[0]);
 }
 
+/// Guards a dead end: who has a log or a dump of a guest that crashed, and asks for a report of it, is told of `recover`.
+#[test]
+fn a_report_of_what_a_crash_left_points_to_recover() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let left = [1; 500];
+    fs::write(directory.join("console.log"), log([&left, &left])).unwrap();
+    fs::write(
+        directory.join("memory"),
+        [&[7; 99][..], &block(&left)].concat(),
+    )
+    .unwrap();
+    fs::write(
+        directory.join("core"),
+        b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x04\0",
+    )
+    .unwrap();
+    fs::write(directory.join("other"), "guest: up\n").unwrap();
+    for word in ["report", "doctor"] {
+        for (file, said) in [
+            ("console.log", "`unikprof-client recover console.log`"),
+            ("memory", "`unikprof-client recover memory`"),
+            ("core", "`unikprof-client recover core`"),
+            ("other", "found `guest: up"),
+        ] {
+            let program = env!("CARGO_BIN_EXE_unikprof-client");
+            let output = Command::new(program)
+                .args([word, file])
+                .current_dir(directory)
+                .output();
+            let output = output.unwrap();
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(
+                output.status.code(),
+                Some(exit_code::INPUT.into()),
+                "{error}"
+            );
+            assert!(error.contains(said), "{word} {file}: {error}");
+        }
+    }
+}
+
 #[test]
 fn what_is_cut_is_kept_and_told_and_nothing_is_an_error() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Why a recording file cannot be read.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use unikprof_proto::file::BlockError;
@@ -16,6 +16,7 @@ use crate::connection::message_name;
 use crate::exit_code;
 use crate::printable::PrintableBytes;
 use crate::profile::TooManyStacks;
+use crate::recover::Holder;
 use crate::timeline::RingOrderError;
 
 /// Why a file could not be read.
@@ -39,6 +40,14 @@ pub enum RecordingError {
         path: PathBuf,
         /// Its first bytes.
         found: Vec<u8>,
+    },
+    /// It is no recording, but what a guest left when it crashed can be found in it, or may be.
+    #[error("{} is no unikprof recording, but {}", path.display(), way_out(*holder, path))]
+    Remains {
+        /// The file.
+        path: PathBuf,
+        /// What it seems to be.
+        holder: Holder,
     },
     /// It is of another version.
     #[error(
@@ -137,6 +146,24 @@ impl RecordingError {
     pub fn exit_code(&self) -> u8 {
         exit_code::INPUT
     }
+}
+
+fn way_out(holder: Holder, path: &Path) -> String {
+    let (is, makes) = match holder {
+        Holder::Log => (
+            "a log that holds what a crashed guest left",
+            "makes a recording of it",
+        ),
+        Holder::Memory => (
+            "memory that holds what a crashed guest left",
+            "makes a recording of it",
+        ),
+        Holder::Core => (
+            "a dump of memory",
+            "looks in it for what a crashed guest left",
+        ),
+    };
+    format!("{is}: `unikprof-client recover {}` {makes}", path.display())
 }
 
 fn advice(salvageable: bool) -> &'static str {

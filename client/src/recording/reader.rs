@@ -15,6 +15,7 @@ use super::format::{self, PREAMBLE, VERSION};
 use crate::agent_info::AgentInfo;
 use crate::frame_reader::FrameReader;
 use crate::profile::Profile;
+use crate::recover;
 use crate::timeline::{RecordingSpan, Timeline, Window};
 
 /// What to do with a damaged file.
@@ -108,9 +109,17 @@ impl Recording {
     ) -> Result<Recording, RecordingError> {
         let versions = preamble.first_chunk().and_then(format::versions);
         let Some((file, protocol)) = versions else {
-            return Err(RecordingError::NotARecording {
-                path: path.into(),
-                found: preamble.to_owned(),
+            // Whether the rest can be read does not matter: it is none.
+            let holder = recover::holder(preamble.chain(source)).unwrap_or_default();
+            return Err(match holder {
+                Some(holder) => RecordingError::Remains {
+                    path: path.into(),
+                    holder,
+                },
+                None => RecordingError::NotARecording {
+                    path: path.into(),
+                    found: preamble.to_owned(),
+                },
             });
         };
         if file != VERSION || !(VERSIONS.lowest..=VERSIONS.highest).contains(&protocol) {
