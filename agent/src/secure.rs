@@ -6,10 +6,12 @@
 mod ephemeral;
 #[cfg(all(test, not(loom)))]
 mod erasure_tests;
+mod hash;
 mod keys;
 mod noise;
 mod pace;
 mod records;
+mod secret;
 
 pub use keys::{Key, KeyError, KeyId, Keys, KeysError, MAX_KEYS, Role};
 

@@ -1,11 +1,11 @@
 //! Ephemeral secrets: one for each handshake.
 
-use blake2::{Blake2s256, Digest};
 use curve25519_dalek::MontgomeryPoint;
 use subtle::ConstantTimeEq;
-use zeroize::{Zeroize, ZeroizeOnDrop};
 
+use super::hash::digest;
 use super::keys::Key;
+use super::secret::Secret;
 use crate::platform::Platform;
 
 /// What is hashed first.
@@ -19,47 +19,38 @@ const BASE: MontgomeryPoint = {
 };
 
 /// An X25519 secret; erased when it is dropped.
-#[derive(Zeroize, ZeroizeOnDrop)]
-pub(crate) struct Ephemeral([u8; 32]);
+pub(crate) struct Ephemeral(Secret);
 
 impl Ephemeral {
     /// A new secret: 256 bits of the platform's randomness, hashed with the key, a number that is never
     /// the same, and the clocks, so that a source that is worse than it says does not give it away
     /// to somebody without the key. `None` where the source does not answer.
     pub(crate) fn draw<P: Platform>(platform: &P, key: &Key, count: u64) -> Option<Self> {
-        let mut hash = Blake2s256::new()
-            .chain_update(CONTEXT)
-            .chain_update(key.bytes());
-        for _ in 0..4 {
-            hash.update(platform.random()?.to_le_bytes());
+        let mut random = Secret::<32>([0; 32]);
+        for bytes in random.0.chunks_exact_mut(8) {
+            bytes.copy_from_slice(&platform.random()?.to_le_bytes());
         }
-        for number in [count, platform.now_ns(), platform.cycles()] {
-            hash.update(number.to_le_bytes());
-        }
-        let mut secret = Self([0; 32]);
-        hash.finalize_into((&mut secret.0).into());
-        Some(secret)
+        let numbers = [count, platform.now_ns(), platform.cycles()];
+        let [count, now_ns, cycles] = numbers.map(u64::to_le_bytes);
+        let parts: [&[u8]; 6] = [CONTEXT, key.bytes(), &random.0, &count, &now_ns, &cycles];
+        Some(Self(Secret(digest(&parts))))
     }
 
     #[cfg(test)]
     pub(super) const fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
+        Self(Secret(bytes))
     }
 
     /// The public half.
     pub(super) fn public(&self) -> [u8; 32] {
-        BASE.mul_clamped(self.0).to_bytes()
+        BASE.mul_clamped(self.0.0).to_bytes()
     }
 
     /// The secret shared with the peer; `None` where the peer's point is one of the few that make it
     /// known to everybody.
-    pub(super) fn shared(&self, peer: [u8; 32]) -> Option<Shared> {
-        let shared = Shared(MontgomeryPoint(peer).mul_clamped(self.0).to_bytes());
+    pub(super) fn shared(&self, peer: [u8; 32]) -> Option<Secret> {
+        let shared: Secret = Secret(MontgomeryPoint(peer).mul_clamped(self.0.0).to_bytes());
         let is_zero: bool = shared.0.ct_eq(&[0; 32]).into();
         (!is_zero).then_some(shared)
     }
 }
-
-/// A shared secret; erased when it is dropped.
-#[derive(Zeroize, ZeroizeOnDrop)]
-pub(super) struct Shared(pub(super) [u8; 32]);

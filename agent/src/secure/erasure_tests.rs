@@ -4,11 +4,10 @@
 use core::mem::MaybeUninit;
 use core::slice;
 
-use zeroize::Zeroizing;
-
-use super::ephemeral::{Ephemeral, Shared};
+use super::ephemeral::Ephemeral;
 use super::keys::{Key, Keys, KeysError, MAX_KEYS, Role};
 use super::noise::{Responder, Transport};
+use super::secret::Secret;
 
 /// A byte of which no secret below has many.
 const NOT_SECRET: u8 = 0xee;
@@ -82,10 +81,10 @@ fn all_of_an_agents_keys_are_erased() {
 fn ephemeral_and_shared_secrets_are_erased() {
     let (before, after) = drop_in_place(Ephemeral::from_bytes(secret(4)));
     assert_eq!((before, after), (secret(4), [0; 32]));
-    let (before, after) = drop_in_place(Shared(secret(5)));
+    let (before, after) = drop_in_place(Secret(secret(5)));
     assert_eq!((before, after), (secret(5), [0; 32]));
-    let (before, after) = drop_in_place(Zeroizing::new(secret(6)));
-    assert_eq!((before, after), (secret(6), [0; 32]));
+    let (before, after) = drop_in_place(Secret([6; 64]));
+    assert_eq!((before, after), ([6; 64], [0; 64]));
 }
 
 /// A responder behind the first message of an initiator with this key.

@@ -2,12 +2,14 @@
 
 use core::fmt;
 
-use blake2::{Blake2s256, Digest};
 use subtle::ConstantTimeEq;
 use unikprof_proto::code::role;
 pub use unikprof_proto::secure::KeyId;
 use unikprof_proto::secure::{KEY, KEY_ID, KEY_ID_CONTEXT, KEY_PREFIX as PREFIX};
 use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use super::hash::digest;
+use super::secret::Secret;
 
 /// How many keys an agent can have: two roles, and room for the old and the new while they change.
 pub const MAX_KEYS: usize = 8;
@@ -22,14 +24,16 @@ pub const MAX_KEYS: usize = 8;
 /// assert_eq!(format!("{key:?}"), "Key(03ecb237f7066f5d)");
 /// # Ok::<(), unikprof_agent::KeyError>(())
 /// ```
-#[derive(Zeroize, ZeroizeOnDrop)]
-pub struct Key([u8; KEY]);
+#[derive(Zeroize)]
+pub struct Key(Secret<KEY>);
+
+impl ZeroizeOnDrop for Key {}
 
 impl Key {
     /// The key of these bytes. They must come from a good source of random numbers; the caller's copy
     /// is the caller's to erase.
     pub const fn from_bytes(bytes: [u8; KEY]) -> Self {
-        Self(bytes)
+        Self(Secret(bytes))
     }
 
     /// The key in `text`: one line `unikprof-key-1:` and 64 lower-case hexadecimal digits. Lines that
@@ -50,7 +54,7 @@ impl Key {
         if digits.len() != 2 * KEY {
             return Err(KeyError::Length(digits.len()));
         }
-        let mut key = Self([0; KEY]);
+        let mut key = Secret([0; KEY]);
         for (byte, digits) in key.0.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
             for digit in digits {
                 let digit = match digit {
@@ -61,28 +65,25 @@ impl Key {
                 *byte = *byte << 4 | digit;
             }
         }
-        Ok(key)
+        Ok(Self(key))
     }
 
     /// The key's id: it tells which key is meant, and nothing about the key.
     pub fn id(&self) -> KeyId {
-        let digest = Blake2s256::new()
-            .chain_update(KEY_ID_CONTEXT)
-            .chain_update(self.0)
-            .finalize();
+        let digest = digest(&[KEY_ID_CONTEXT, &self.0.0]);
         let mut id = [0; KEY_ID];
         id.copy_from_slice(&digest[..KEY_ID]);
         KeyId(id)
     }
 
     pub(super) fn bytes(&self) -> &[u8; KEY] {
-        &self.0
+        &self.0.0
     }
 }
 
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
-        self.0.ct_eq(&other.0).into()
+        self.0.0.ct_eq(&other.0.0).into()
     }
 }
 
@@ -202,7 +203,8 @@ impl Keys {
     /// [`KeysError`]; the key is erased then.
     pub fn add(&mut self, role: Role, key: Key) -> Result<(), KeysError> {
         let id = key.id();
-        if self.find(id).is_some() || self.entries.iter().flatten().any(|it| it.key == key) {
+        // The same key has the same id. Two keys of one id could not be told apart either.
+        if self.find(id).is_some() {
             return Err(KeysError::Twice(id));
         }
         let place = self.entries.iter_mut().find(|entry| entry.is_none());

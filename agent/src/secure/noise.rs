@@ -8,28 +8,21 @@
 //! Section and function names are those of the Noise Protocol Framework, revision 34. All lengths
 //! are fixed, so nothing here can panic; all that is secret is erased when it is dropped.
 
-use blake2::{Blake2s256, Digest};
 use chacha20poly1305::aead::AeadInPlace;
 use chacha20poly1305::{ChaCha20Poly1305, KeyInit};
 use core::fmt;
 use unikprof_proto::secure::{KEY, NAME, TAG};
-use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+use zeroize::ZeroizeOnDrop;
 
 use super::ephemeral::Ephemeral;
+use super::hash::{HASH, derive, digest};
 use super::keys::Key;
-
-/// The hash's output, in bytes.
-const HASH: usize = 32;
-/// The hash's block, in bytes.
-const BLOCK: usize = 64;
-
-type Secret = Zeroizing<[u8; HASH]>;
+use super::secret::Secret;
 
 /// A responder that has read the first message, and found it made with its key.
-#[derive(ZeroizeOnDrop)]
 pub(crate) struct Responder {
     symmetric: Symmetric,
-    peer: [u8; 32],
+    peer: Secret,
 }
 
 impl Responder {
@@ -46,7 +39,7 @@ impl Responder {
         symmetric.decrypt_and_hash(payload, tag)?;
         Some(Self {
             symmetric,
-            peer: ephemeral,
+            peer: Secret(ephemeral),
         })
     }
 
@@ -80,7 +73,7 @@ impl Responder {
         let public = ephemeral.public();
         self.symmetric.mix_hash(&public);
         self.symmetric.mix_key(&public);
-        let shared = ephemeral.shared(self.peer)?;
+        let shared = ephemeral.shared(self.peer.0)?;
         self.symmetric.mix_key(&shared.0);
         let tag = self.symmetric.encrypt_and_hash(payload)?;
         Some((public, tag, self.symmetric.split()))
@@ -112,23 +105,20 @@ impl fmt::Debug for Transport {
 }
 
 /// `CipherState`: a key and how often it was used.
-#[derive(Zeroize, ZeroizeOnDrop)]
+#[derive(ZeroizeOnDrop)]
 struct Cipher {
-    key: [u8; KEY],
+    key: Secret<KEY>,
     nonce: u64,
 }
 
 impl Cipher {
-    fn new(key: &Secret) -> Self {
-        Self {
-            key: **key,
-            nonce: 0,
-        }
+    fn new(key: Secret) -> Self {
+        Self { key, nonce: 0 }
     }
 
     /// The AEAD, which erases its own copy of the key.
     fn aead(&self) -> ChaCha20Poly1305 {
-        ChaCha20Poly1305::new((&self.key).into())
+        ChaCha20Poly1305::new((&self.key.0).into())
     }
 
     /// The nonce to use; the last is not for use, as the framework has it.
@@ -158,10 +148,9 @@ impl Cipher {
 }
 
 /// `SymmetricState`.
-#[derive(ZeroizeOnDrop)]
 struct Symmetric {
-    chaining_key: [u8; HASH],
-    hash: [u8; HASH],
+    chaining_key: Secret,
+    hash: Secret<HASH>,
     cipher: Cipher,
 }
 
@@ -171,44 +160,41 @@ impl Symmetric {
         const { assert!(NAME.len() > HASH) };
         let hash = digest(&[NAME.as_bytes()]);
         let mut symmetric = Self {
-            chaining_key: hash,
-            hash,
-            cipher: Cipher {
-                key: [0; KEY],
-                nonce: 0,
-            },
+            chaining_key: Secret(hash),
+            hash: Secret(hash),
+            cipher: Cipher::new(Secret([0; KEY])),
         };
         symmetric.mix_hash(prologue);
         symmetric
     }
 
     fn mix_hash(&mut self, data: &[u8]) {
-        self.hash = digest(&[&self.hash, data]);
+        self.hash.0 = digest(&[&self.hash.0, data]);
     }
 
     fn mix_key(&mut self, material: &[u8; 32]) {
         let [chaining_key, key, _] = derive(&self.chaining_key, material);
-        self.chaining_key = *chaining_key;
-        self.cipher = Cipher::new(&key);
+        self.chaining_key = chaining_key;
+        self.cipher = Cipher::new(key);
     }
 
     fn mix_key_and_hash(&mut self, material: &[u8; 32]) {
         let [chaining_key, hash, key] = derive(&self.chaining_key, material);
-        self.chaining_key = *chaining_key;
-        self.mix_hash(&*hash);
-        self.cipher = Cipher::new(&key);
+        self.chaining_key = chaining_key;
+        self.mix_hash(&hash.0);
+        self.cipher = Cipher::new(key);
     }
 
     fn encrypt_and_hash(&mut self, payload: &mut [u8]) -> Option<[u8; TAG]> {
-        let tag = self.cipher.encrypt(&self.hash, payload)?;
-        self.hash = digest(&[&self.hash, payload, &tag]);
+        let tag = self.cipher.encrypt(&self.hash.0, payload)?;
+        self.hash.0 = digest(&[&self.hash.0, payload, &tag]);
         Some(tag)
     }
 
     fn decrypt_and_hash(&mut self, payload: &mut [u8], tag: &[u8; TAG]) -> Option<()> {
-        let hash = digest(&[&self.hash, payload, tag]);
-        self.cipher.decrypt(&self.hash, payload, tag)?;
-        self.hash = hash;
+        let hash = digest(&[&self.hash.0, payload, tag]);
+        self.cipher.decrypt(&self.hash.0, payload, tag)?;
+        self.hash.0 = hash;
         Some(())
     }
 
@@ -216,36 +202,10 @@ impl Symmetric {
     fn split(&self) -> Transport {
         let [receiving, sending, _] = derive(&self.chaining_key, &[]);
         Transport {
-            receiving: Cipher::new(&receiving),
-            sending: Cipher::new(&sending),
+            receiving: Cipher::new(receiving),
+            sending: Cipher::new(sending),
         }
     }
-}
-
-/// `HKDF` with three outputs; where two are wanted, the first two are the same.
-fn derive(chaining_key: &[u8; HASH], material: &[u8]) -> [Secret; 3] {
-    let temporary = hmac(chaining_key, &[material]);
-    let first = hmac(&temporary, &[&[1]]);
-    let second = hmac(&temporary, &[&*first, &[2]]);
-    let third = hmac(&temporary, &[&*second, &[3]]);
-    [first, second, third]
-}
-
-/// `HMAC-HASH`, RFC 2104. A key of 32 bytes is shorter than a block.
-fn hmac(key: &[u8; HASH], parts: &[&[u8]]) -> Secret {
-    let mut pad = Zeroizing::new([0x36; BLOCK]);
-    pad.iter_mut().zip(key).for_each(|(pad, key)| *pad ^= key);
-    let mut hash = Blake2s256::new_with_prefix(pad.as_slice());
-    parts.iter().for_each(|part| hash.update(part));
-    let inner: Secret = Zeroizing::new(hash.finalize().into());
-    pad.iter_mut().for_each(|pad| *pad ^= 0x36 ^ 0x5c);
-    Zeroizing::new(digest(&[&*pad, &*inner]))
-}
-
-fn digest(parts: &[&[u8]]) -> [u8; HASH] {
-    let mut hash = Blake2s256::new();
-    parts.iter().for_each(|part| hash.update(part));
-    hash.finalize().into()
 }
 
 #[cfg(all(test, not(loom)))]
