@@ -186,17 +186,14 @@ impl<'m, P: Platform> Agent<'m, P> {
         let vcpu = vcpu as usize;
         let cells: &'m SlotCells = self.parts.slots.get(vcpu)?;
         let count = self.nodes_per_vcpu();
-        let nodes = self.parts.nodes.get(vcpu * count..(vcpu + 1) * count)?;
-        let length = Table::index_length(count);
-        let index = self.parts.index.get(vcpu * length..(vcpu + 1) * length)?;
+        let nodes = part(self.parts.nodes, vcpu, count)?;
+        let index = part(self.parts.index, vcpu, Table::index_length(count))?;
         let recordings = self.config.recordings as usize;
-        let lanes = vcpu * recordings..(vcpu + 1) * recordings;
-        let length = count * (recordings - 1);
-        let more_counts = vcpu * length..(vcpu + 1) * length;
-        let more_counts = self.parts.more_counts.get(more_counts)?;
+        let lanes = part(self.parts.lanes, vcpu, recordings)?;
+        let more_counts = part(self.parts.more_counts, vcpu, count * (recordings - 1))?;
         Some(Slot {
             cells,
-            lanes: self.parts.lanes.get(lanes)?,
+            lanes,
             table: Table::new(nodes, index, more_counts, cells.used()),
         })
     }
@@ -302,6 +299,12 @@ impl<'m, P: Platform> Agent<'m, P> {
     pub(crate) fn release_service(&self) {
         self.served.store(0, Ordering::Release);
     }
+}
+
+/// A vCPU's part of what all have, `each` of it apiece.
+#[inline]
+fn part<T>(all: &[T], vcpu: usize, each: usize) -> Option<&[T]> {
+    all.get(vcpu * each..)?.get(..each)
 }
 
 /// While it lives, samples of its vCPU are marked as the agent's own work.

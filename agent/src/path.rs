@@ -70,6 +70,29 @@ impl<'a> Path<'a> {
         }
     }
 
+    /// Adds what `next` answers, which is told the length so far, until that is nothing. By value: so the length and
+    /// the hash stay in registers, and no frame waits for that of the one before to be written and read.
+    #[inline]
+    pub(crate) fn push_all(self, mut next: impl FnMut(usize) -> Option<u32>) -> Self {
+        let Self {
+            cells,
+            mut length,
+            mut hash,
+        } = self;
+        while let Some(code) = next(length) {
+            if let Some(cell) = cells.get(PADDING + length) {
+                cell.store(code, Ordering::Relaxed);
+                length += 1;
+                hash = extend(hash, code);
+            }
+        }
+        Self {
+            cells,
+            length,
+            hash,
+        }
+    }
+
     /// How many frames there are.
     pub fn len(&self) -> usize {
         self.length

@@ -53,9 +53,9 @@ pub(crate) struct Owned<'m> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Live<'m> {
     lanes: &'m [LaneCells],
-    bits: u32,
-    /// How many recordings had ended by then.
-    ends: u32,
+    /// A bit for each lane, and in the upper half how many recordings had ended by then: one word, so that
+    /// nobody reads as a whole what was just written in halves, for which processors wait.
+    state: u64,
 }
 
 /// The lanes of the recordings that the owner of a slot counts for.
@@ -113,20 +113,49 @@ impl SlotCells {
 
 impl<'m> Live<'m> {
     #[inline]
+    fn new(lanes: &'m [LaneCells], bits: u32, ends: u32) -> Self {
+        let state = u64::from(ends) << u32::BITS | u64::from(bits);
+        Self { lanes, state }
+    }
+
+    #[inline]
+    fn ends(self) -> u32 {
+        (self.state >> u32::BITS) as u32
+    }
+
+    #[inline]
     pub(crate) fn is_empty(self) -> bool {
-        self.bits == 0
+        self.bits() == 0
     }
 
     /// A bit for each lane.
     #[inline]
-    pub(crate) fn bits(self) -> u64 {
-        u64::from(self.bits)
+    pub(crate) fn bits(self) -> u32 {
+        self.state as u32
+    }
+
+    /// What of them is left, as [`Live::state`] had it when it was.
+    #[inline]
+    pub(crate) fn in_state(self, state: u64) -> Self {
+        Self { state, ..self }
+    }
+
+    /// Which lanes there are, and when.
+    #[inline]
+    pub(crate) fn state(self) -> u64 {
+        self.state
+    }
+
+    /// The lanes of `bits`, as they were then.
+    #[inline]
+    fn with(self, bits: u32) -> Self {
+        Self::new(self.lanes, bits, self.ends())
     }
 
     /// The lanes with their indices.
     #[inline]
     pub(crate) fn lanes(self) -> impl Iterator<Item = (usize, &'m LaneCells)> {
-        let mut bits = self.bits;
+        let mut bits = self.bits();
         core::iter::from_fn(move || {
             let index = bits.trailing_zeros() as usize;
             let lane = self.lanes.get(index)?;
@@ -146,44 +175,30 @@ impl<'m> Live<'m> {
     /// Those that a tick of the driver's, which is in this lane, is a tick of, at these times.
     #[inline]
     pub(crate) fn due(self, driver: usize, blocked: bool, late: bool, times: Times) -> Self {
-        let mut due = Self {
-            bits: 1 << driver,
-            ..self
-        };
-        let others = Self {
-            bits: self.bits & !due.bits,
-            ..self
-        };
+        let mut bits = 1 << driver;
+        let others = self.with(self.bits() & !bits);
         let driver = self.lanes.get(driver);
         let period_ns = driver.map_or(0, |driver| driver.sampler.period_ns());
         for (index, lane) in others.lanes() {
             if lane.samples(blocked) && lane.follows(period_ns, times, late) {
-                due.bits |= 1 << index;
+                bits |= 1 << index;
             }
         }
-        due
+        self.with(bits)
     }
 
     /// Those whose recordings have not ended since. Who does not [own](Owned::served) the slot must expect them
     /// to end at any moment.
     #[inline]
     pub(crate) fn left(self, slot: Slot<'_>) -> Self {
-        if slot.cells.ends.load(Ordering::Acquire) == self.ends {
+        if slot.cells.ends.load(Ordering::Acquire) == self.ends() {
             return self;
         }
-        self.left_of_some()
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn left_of_some(self) -> Self {
-        let mut left = self;
-        for (index, lane) in self.lanes() {
-            if lane.has_ended_since(self.ends) {
-                left.bits &= !(1 << index);
-            }
+        let Self { lanes, state } = self;
+        Self {
+            lanes,
+            state: left_of_some(lanes, state),
         }
-        left
     }
 
     /// The first moment at which one of them ends by itself.
@@ -206,7 +221,7 @@ impl<'m> Live<'m> {
     /// Whether the lane of this index is one of them.
     #[inline]
     pub(crate) fn has(self, index: usize) -> bool {
-        self.bits >> index & 1 != 0
+        self.bits() >> index & 1 != 0
     }
 
     /// Whether one of them counts blocked time.
@@ -216,17 +231,27 @@ impl<'m> Live<'m> {
     }
 }
 
+/// The state of [`Live`] without the lanes whose recordings have ended since. Handed over in registers, so that a
+/// tick's `Live` stays in them.
+#[cold]
+#[inline(never)]
+fn left_of_some(lanes: &[LaneCells], state: u64) -> u64 {
+    let mut left = Live { lanes, state };
+    for (index, lane) in left.lanes() {
+        if lane.has_ended_since(left.ends()) {
+            left.state &= !(1 << index);
+        }
+    }
+    left.state
+}
+
 impl<'m> Slot<'m> {
     /// The lanes that recordings sample in now.
     #[inline]
     pub(crate) fn live(self) -> Live<'m> {
         // First, so that no lane is taken for that of the recording before.
         let ends = self.cells.ends.load(Ordering::Acquire);
-        Live {
-            lanes: self.lanes,
-            bits: self.cells.live.load(Ordering::Acquire),
-            ends,
-        }
+        Live::new(self.lanes, self.cells.live.load(Ordering::Acquire), ends)
     }
 
     /// Asks for what a tick will touch, while it still reads its clocks.
@@ -254,22 +279,20 @@ impl<'m> Slot<'m> {
 
     /// Ends the lanes whose time is over, from within a tick, and answers those that go on. Where somebody
     /// has the slot, who ends or turns them just now, it is left to the next tick.
-    #[cold]
-    #[inline(never)]
     pub(crate) fn expire(self, now_ns: u64, times: Times) -> Live<'m> {
         let owned = self.take();
         let live = self.live();
-        let mut left = live;
+        let mut bits = live.bits();
         for (index, lane) in live.lanes() {
             if now_ns >= lane.until_ns() {
-                left.bits &= !(1 << index);
+                bits &= !(1 << index);
                 if let Some(owned) = &owned {
                     lane.expire(now_ns, times);
                     owned.end(index, lane);
                 }
             }
         }
-        left.left(self)
+        live.with(bits).left(self)
     }
 
     /// Takes the slot, unless somebody has it.

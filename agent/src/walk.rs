@@ -270,10 +270,28 @@ impl Place {
                 End::Broken
             });
         };
+        self.pass_record(caller_fp);
+        Ok(code)
+    }
+
+    /// The same where the return address lies in the stretch of code that was found last, as most do; `None` where it
+    /// does not, or the chain ends.
+    #[inline]
+    fn step_nearby(&mut self, stack: &impl ReadStack) -> Option<u32> {
+        if self.fp < self.sp {
+            return None;
+        }
+        let [caller_fp, return_address] = stack.frame_record(self.fp)?;
+        let code = self.stretch.code(return_address)?;
+        self.pass_record(caller_fp);
+        Some(code)
+    }
+
+    #[inline]
+    fn pass_record(&mut self, caller_fp: u64) {
         // The record is inside the stack, so this does not overflow.
         self.sp = self.fp.wrapping_add(FRAME_RECORD);
         self.fp = caller_fp;
-        Ok(code)
     }
 }
 
@@ -316,8 +334,7 @@ fn rule_of_bytes(bytes: [u8; 5]) -> Rule {
     }
 }
 
-/// Follows the chain of records to the root, from the frame that returns to `return_code`. The path goes
-/// in and out by value: only so do its length and hash stay in registers.
+/// Follows the chain of records to the root, from the frame that returns to `return_code`.
 #[inline]
 fn by_records<'a>(
     mut place: Place,
@@ -326,22 +343,30 @@ fn by_records<'a>(
     code: &CodeMap,
     callers: Option<&CallerTable<'_>>,
     depth: usize,
-    mut path: Path<'a>,
+    path: Path<'a>,
 ) -> (Path<'a>, Walked) {
-    let end = loop {
+    let mut end = End::Root;
+    let path = path.push_all(|length| {
+        if length < depth
+            && let Some(code) = place.step_nearby(stack)
+        {
+            return_code = code;
+            return Some(code);
+        }
         match place.step_by_record(stack, code) {
+            Ok(_) if length >= depth => end = End::Truncated,
+            Ok(code) => {
+                return_code = code;
+                return Some(code);
+            }
             // A function that has a caller was taken for the outermost.
             Err(End::Root) if place.ends_in_zero(stack) && has_caller(callers, return_code) => {
-                break End::Broken;
+                end = End::Broken;
             }
-            Err(end) => break end,
-            Ok(_) if path.len() >= depth => break End::Truncated,
-            Ok(code) => {
-                path.push(code);
-                return_code = code;
-            }
+            Err(other) => end = other,
         }
-    };
+        None
+    });
     (path, Walked::by_frame_pointer(end, false))
 }
 

@@ -68,17 +68,12 @@ impl<'m, P: Platform> Agent<'m, P> {
         let Entry { times, now_ns, .. } = entry;
         let mut until_ns = live.until_ns();
         if now_ns >= until_ns {
-            live = slot.expire(now_ns, self.all_times(vcpu));
+            live = live.in_state(self.expire(vcpu, now_ns));
             until_ns = live.until_ns();
         }
         let blocked = slot.cells.is_blocked();
-        if blocked
-            && live.lanes().any(|(_, lane)| lane.misses_block())
-            && let Some(owned) = slot.take()
-        {
-            // Where the block began before the recording, this is the first that is seen of it. A slot
-            // that is taken is being blocked or woken.
-            self.note_block(Some(owned), slot, live, vcpu, registers);
+        if blocked && live.lanes().any(|(_, lane)| lane.misses_block()) {
+            self.note_block_under_way(vcpu, registers);
         }
         // Blocked time is counted when it is over: then there may be nobody to sample for.
         let Some((index, driver)) = live.driver(blocked) else {
@@ -160,13 +155,14 @@ impl<'m, P: Platform> Agent<'m, P> {
             for (_, lane) in left.lanes() {
                 lane.counters.lost.fetch_add(1, Ordering::Relaxed);
             }
-            self.write(entry, kind::NO_SAMPLE, outcome::LOST, left.bits());
+            self.write(entry, kind::NO_SAMPLE, outcome::LOST, left.bits().into());
             return self.charge(entry, live);
         };
         let Some(served) = owned.served(due) else {
             return self.charge(entry, live);
         };
-        let (lanes, bits) = (served.lanes(), served.lanes().bits());
+        let lanes = served.lanes();
+        let bits = u64::from(lanes.bits());
         let count = |cell: fn(&CounterCells) -> &AtomicU64| {
             for (_, lane) in lanes.lanes() {
                 add_owned(&lane.counters.taken, 1);
@@ -203,6 +199,17 @@ impl<'m, P: Platform> Agent<'m, P> {
             }
         }
         has_lost_cpu
+    }
+
+    /// Ends the recordings whose time is over; answers the [state](Live::state) of those that go on. Finds the slot by
+    /// itself, as everything does that ticks seldom need: what is handed over as a whole lies in memory, where a tick
+    /// then has it all the way.
+    #[cold]
+    #[inline(never)]
+    fn expire(&self, vcpu: u32, now_ns: u64) -> u64 {
+        let times = self.all_times(vcpu);
+        let slot = self.slot(vcpu);
+        slot.map_or(0, |slot| slot.expire(now_ns, times).state())
     }
 
     /// Writes into the ring what has become of a tick.
@@ -275,20 +282,19 @@ impl<'m, P: Platform> Agent<'m, P> {
         if cycles < INTERRUPTED_CYCLES {
             return (cycles, false);
         }
-        (self.cycles_run(entry, live).min(cycles), true)
+        let lane = live.lanes().next().map(|(_, lane)| lane);
+        let run = self.cycles_run(entry.vcpu, entry.times.running_ns, lane);
+        (run.min(cycles), true)
     }
 
-    /// The running time of this tick, in cycles at the rate they have come since an epoch began.
+    /// The running time since `running_ns`, in cycles at the rate they have come since an epoch of the lane began.
     #[cold]
     #[inline(never)]
-    fn cycles_run(&self, entry: &Entry, live: Live<'_>) -> u64 {
-        let Some((_, lane)) = live.lanes().next() else {
+    fn cycles_run(&self, vcpu: u32, running_ns: u64, lane: Option<&LaneCells>) -> u64 {
+        let Some(lane) = lane else {
             return 0;
         };
-        let ran_ns = self
-            .platform
-            .running_ns(entry.vcpu)
-            .saturating_sub(entry.times.running_ns);
+        let ran_ns = self.platform.running_ns(vcpu).saturating_sub(running_ns);
         let start = lane.boundary(lane.epoch());
         let cycles = self.platform.cycles().saturating_sub(start.cycles);
         let passed_ns = self.platform.now_ns().saturating_sub(start.at_ns).max(1);

@@ -70,11 +70,23 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.deadline()
     }
 
+    /// A tick finds the vCPU blocked, and recordings that have not been told: where the block began before them, this is the
+    /// first that is seen of it. A slot that is taken is being blocked or woken.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn note_block_under_way(&self, vcpu: u32, registers: Option<&Registers>) {
+        if let Some(slot) = self.slot(vcpu)
+            && let Some(owned) = slot.take()
+        {
+            self.note_block(Some(owned), slot, slot.live(), vcpu, registers);
+        }
+    }
+
     /// The vCPU blocks in the code of `registers`: keeps its stack for the time to come, for each recording
     /// that counts blocked time and does not know of it. Who has not got the slot knows no stack.
     #[cold]
     #[inline(never)]
-    pub(super) fn note_block(
+    fn note_block(
         &self,
         owned: Option<Owned<'m>>,
         slot: Slot<'m>,
