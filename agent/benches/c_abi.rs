@@ -8,7 +8,7 @@
 //!
 //! The archive is the one that guests link, built by its own command, and loaded here as a library. Both
 //! agents ask the same clock, which takes no time, through what their guests give: C functions for one, a
-//! platform for the other.
+//! platform for the other. Both read the processor's cycle counter twice a tick, as every guest does.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 #[path = "../capi/src/abi.rs"]
@@ -27,23 +27,77 @@ mod library;
 #[path = "harness/run.rs"]
 mod run;
 
-use std::arch::x86_64::{_fxrstor64, _fxsave64, _mm_lfence, _mm_mfence};
+use std::arch::x86_64::{_fxrstor64, _fxsave64, _mm_lfence, _mm_mfence, _rdtsc};
 use std::ffi::CString;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use cycles::{Clock, HEADING, Timing};
 use fake::conversation::{Conversation, InProcess};
 use fake::platform::FakePlatform;
 use fake::stacks::{MAPPING, Random, Stack, stack};
 use library::CGuest;
-use unikprof_agent::{Agent, Config, Registers};
+use unikprof_agent::{Agent, Config, Platform, Registers, Runstate};
 
 const CALLS: usize = 20_000;
 const PERIOD_NS: u64 = 1_000_000;
 const RING: usize = 1 << 20;
-/// Events timed at once.
+/// Events, or ticks, timed at once.
 const RUN: usize = 64;
+
+const CONFIG: Config<'static> = Config {
+    vcpus: 1,
+    recordings: 1,
+    mappings: &[MAPPING],
+    guest_name: None,
+    guest_id: None,
+    platform_name: "bench",
+    reachable_when_busy: false,
+};
+
+/// The platform of the guests in Rust: its cycle counter is the processor's, as the archive's is.
+struct Counting(FakePlatform);
+
+// SAFETY: as the inner one's, which is asked for everything but the counter.
+unsafe impl Platform for Counting {
+    fn now_ns(&self) -> u64 {
+        self.0.now_ns()
+    }
+
+    fn wall_clock_ns(&self) -> Option<u64> {
+        self.0.wall_clock_ns()
+    }
+
+    fn vcpu(&self) -> Option<u32> {
+        self.0.vcpu()
+    }
+
+    fn running_ns(&self, vcpu: u32) -> u64 {
+        self.0.running_ns(vcpu)
+    }
+
+    fn runstate(&self, vcpu: u32) -> Option<Runstate> {
+        self.0.runstate(vcpu)
+    }
+
+    fn kick(&self, vcpu: u32) {
+        self.0.kick(vcpu);
+    }
+
+    fn stack_bounds(&self, sp: u64) -> Option<Range<u64>> {
+        self.0.stack_bounds(sp)
+    }
+
+    fn random(&self) -> Option<u64> {
+        self.0.random()
+    }
+
+    fn cycles(&self) -> u64 {
+        // SAFETY: every x86-64 has the instruction, and Linux lets processes use it.
+        unsafe { _rdtsc() }
+    }
+}
 
 /// Where the processor's vector and floating point state is put.
 #[repr(C, align(16))]
@@ -59,6 +113,9 @@ fn main() {
     for (count, frames) in [(1, 8), (256, 8), (256, 32)] {
         beside_rust(&clock, count, frames);
     }
+    for frames in [8, 32] {
+        in_runs(&clock, frames);
+    }
     events(&clock);
 }
 
@@ -70,19 +127,10 @@ fn beside_rust(clock: &Clock, count: usize, frames: usize) {
         .collect();
 
     let mut memory = vec![MaybeUninit::uninit(); 1 << 20];
-    let config = Config {
-        vcpus: 1,
-        recordings: 1,
-        mappings: &[MAPPING],
-        guest_name: None,
-        guest_id: None,
-        platform_name: "bench",
-        reachable_when_busy: false,
-    };
-    let agent = Agent::new(FakePlatform::new(frames), config, &mut memory).unwrap();
+    let agent = Agent::new(Counting(FakePlatform::new(frames)), CONFIG, &mut memory).unwrap();
     let mut client = InProcess::connect(&agent).unwrap();
     client.start(PERIOD_NS).unwrap();
-    let platform = agent.platform();
+    let Counting(platform) = agent.platform();
 
     // Clocks of their own, which stand still while the others are measured; the stack is the same.
     let (c_clock, ring_clock) = (FakePlatform::new(1), FakePlatform::new(1));
@@ -149,6 +197,86 @@ fn beside_rust(clock: &Clock, count: usize, frames: usize) {
     drop((c_client, ring_client));
 }
 
+/// Ticks of one stack, so many at once, with a fence after each: between the steps of a coarse counter. In Rust
+/// with a ring as well. The fences and what else is around a tick are taken off.
+fn in_runs(clock: &Clock, frames: usize) {
+    let mut memory = [(); 2].map(|()| vec![MaybeUninit::uninit(); 1 << 20]);
+    let mut ring = vec![MaybeUninit::uninit(); RING];
+    let [first, second] = &mut memory;
+    let agent = Agent::new(Counting(FakePlatform::new(frames)), CONFIG, first).unwrap();
+    let with_ring = Agent::new(Counting(FakePlatform::new(frames)), CONFIG, second).unwrap();
+    let with_ring = with_ring.with_ring(&mut ring);
+    let image = stack(&mut Random::new(11), frames);
+    let registers = [&agent, &with_ring].map(|agent| {
+        let mut client = InProcess::connect(agent).unwrap();
+        client.start(PERIOD_NS).unwrap();
+        agent.platform().0.stack().lay(&image)
+    });
+    let clocks = [FakePlatform::new(1), FakePlatform::new(1)];
+    let code = MAPPING.start..MAPPING.end;
+    let guests = [(&clocks[0], 0), (&clocks[1], RING)]
+        .map(|(clock, ring)| CGuest::start(clock, &agent.platform().0, code.clone(), ring));
+    for guest in &guests {
+        let mut client = Conversation::new(guest.connect()).unwrap();
+        client.start(PERIOD_NS).unwrap();
+    }
+    let c_registers = library::registers(&registers[0]);
+    let in_rust = |agent: &Agent<'_, Counting>, registers: &Registers| {
+        for _ in 0..RUN {
+            agent.platform().0.advance(2 * PERIOD_NS);
+            black_box(agent.on_tick(Some(registers)));
+            fence();
+        }
+    };
+    let through_c = |clock: &FakePlatform, guest: &CGuest<'_>| {
+        for _ in 0..RUN {
+            clock.advance(2 * PERIOD_NS);
+            black_box(guest.on_tick(&c_registers));
+            fence();
+        }
+    };
+    let timings = clock.in_turns(
+        CALLS / 8,
+        [
+            &mut |_| {
+                for _ in 0..RUN {
+                    clocks[0].advance(0);
+                    fence();
+                }
+            },
+            &mut |_| in_rust(&agent, &registers[0]),
+            &mut |_| in_rust(&with_ring, &registers[1]),
+            &mut |_| through_c(&clocks[0], &guests[0]),
+            &mut |_| through_c(&clocks[1], &guests[1]),
+        ],
+    );
+    let around = timings[0];
+    let [rust, rust_ring, c, c_ring] = [1, 2, 3, 4].map(|at: usize| a_call(timings[at], around));
+    for (name, timing, beside) in [
+        ("Rust", rust, rust),
+        ("Rust, a ring", rust_ring, rust),
+        ("C ABI", c, rust),
+        ("C ABI, --ring", c_ring, rust_ring),
+    ] {
+        println!(
+            "{:<38} {timing}  {:.2} × Rust",
+            format!("{frames} frames, runs of {RUN}: {name}"),
+            timing.p50 / beside.p50
+        );
+    }
+}
+
+/// One of a run, without its share of what is around it.
+fn a_call(timing: Timing, around: Timing) -> Timing {
+    let a_call = |ns: f64| (ns - around.p50) / RUN as f64;
+    Timing {
+        p50: a_call(timing.p50),
+        p99: a_call(timing.p99),
+        max: a_call(timing.max),
+        noise: timing.noise / RUN as f64,
+    }
+}
+
 fn fence() {
     // SAFETY: every x86-64 has it, and it touches no memory.
     unsafe { _mm_lfence() };
@@ -185,16 +313,10 @@ fn events(clock: &Clock) {
             &mut |call| each(call, &|name| guest.span(name)),
         ],
     );
-    let a_call = |timing: Timing| Timing {
-        p50: (timing.p50 - fences.p50) / RUN as f64,
-        p99: (timing.p99 - fences.p50) / RUN as f64,
-        max: (timing.max - fences.p50) / RUN as f64,
-        noise: timing.noise / RUN as f64,
-    };
-    println!("{:<38} {}", "C ABI: mark, 256 names", a_call(mark));
+    println!("{:<38} {}", "C ABI: mark, 256 names", a_call(mark, fences));
     println!(
         "{:<38} {}",
         "C ABI: span, its begin and its end",
-        a_call(span)
+        a_call(span, fences)
     );
 }

@@ -5,11 +5,21 @@
 //! ```
 //!
 //! The program runs itself under valgrind, twice for each kind of work, with different numbers of
-//! calls; the difference is the calls' own.
+//! calls; the difference is the calls' own. Ticks also through the C ABI, of the archive that guests link.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
+#[path = "../capi/src/abi.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the bench uses a part of another package's file"
+)]
+mod abi;
 #[path = "../tests/fake/mod.rs"]
 mod fake;
+#[path = "harness/c_library.rs"]
+#[allow(dead_code, reason = "events are another bench's")]
+mod library;
 #[path = "harness/run.rs"]
 mod run;
 #[path = "harness/sampler.rs"]
@@ -20,19 +30,24 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::process::Command;
 
-use fake::conversation::InProcess;
+use fake::conversation::{Conversation, InProcess};
 use fake::platform::FakePlatform;
 use fake::stacks::{MAPPING, Random, StackImage, stack};
+use library::CGuest;
 use sampler::{Sampler, chase};
 use unikprof_agent::{Agent, Config};
 
 const STACKS: usize = 256;
 
 /// What is recorded while ticks come: how many recordings, and whether there is a ring.
-const TICKS: [&str; 5] = [
+const TICKS: [&str; 9] = [
     "early",
+    "early, through C",
+    "early, through C, a ring",
     "one recording",
     "one recording, a ring",
+    "one recording, through C",
+    "one recording, through C, a ring",
     "two recordings",
     "four recordings, a ring",
 ];
@@ -83,6 +98,9 @@ fn instructions(work: &str, frames: usize, calls: usize) -> Option<u64> {
 }
 
 fn run(work: &str, frames: usize, calls: usize) {
+    if work.contains("through C") {
+        return c_ticks(work, frames, calls);
+    }
     if TICKS.contains(&work) {
         return ticks(work, frames, calls);
     }
@@ -137,9 +155,33 @@ fn ticks(work: &str, frames: usize, calls: usize) {
     }
     let platform = agent.platform();
     let registers = platform.stack().lay(&stack(&mut Random::new(11), frames));
-    let step_ns = if work == "early" { 0 } else { 1_500_000 };
+    let step_ns = step_ns(work);
     for _ in 0..calls {
         platform.advance(step_ns);
         black_box(agent.on_tick(Some(&registers)));
+    }
+}
+
+/// The same of a guest in C.
+fn c_ticks(work: &str, frames: usize, calls: usize) {
+    let (clock, memory) = (FakePlatform::new(1), FakePlatform::new(frames));
+    let ring = if work.ends_with("ring") { 1 << 20 } else { 0 };
+    let guest = CGuest::start(&clock, &memory, MAPPING.start..MAPPING.end, ring);
+    let mut client = Conversation::new(guest.connect()).unwrap();
+    client.start(1_000_000).unwrap();
+    let stack = stack(&mut Random::new(11), frames);
+    let registers = library::registers(&memory.stack().lay(&stack));
+    for _ in 0..calls {
+        clock.advance(step_ns(work));
+        black_box(guest.on_tick(&registers));
+    }
+}
+
+/// How far the clock goes on between two ticks.
+fn step_ns(work: &str) -> u64 {
+    if work.starts_with("early") {
+        0
+    } else {
+        1_500_000
     }
 }

@@ -165,15 +165,13 @@ fn ticks(clock: &Clock) {
                     fence();
                 }
             };
-            let [without_ns, with_ns] = clock.series(
+            for agent in [without, with] {
+                agent.platform().stack().lay(&stacks[0]);
+            }
+            let [without_ns, with_ns] = clock.in_turns(
                 CALLS,
-                |call| {
-                    for agent in [without, with] {
-                        agent.platform().stack().lay(&stacks[call % RUN]);
-                    }
-                },
-                [&mut |call| many(without, &first[call % RUN]), &mut |call| {
-                    many(with, &second[call % RUN]);
+                [&mut |_| many(without, &first[0]), &mut |_| {
+                    many(with, &second[0]);
                 }],
             );
             let added = (with_ns.p50 - without_ns.p50) / RUN as f64;

@@ -88,18 +88,46 @@ impl Clock {
                 medians[index].push(repetition[repetition.len() / 2]);
             }
         }
-        std::array::from_fn(|index| {
-            let (all, medians) = (&mut all[index], &mut medians[index]);
-            all.sort_unstable();
-            medians.sort_unstable();
-            let ns = |cycles: u64| cycles as f64 / self.cycles_per_ns;
-            Timing {
-                p50: ns(medians[medians.len() / 2]),
-                p99: ns(all[all.len() * 99 / 100]),
-                max: ns(all[all.len() - 1]),
-                noise: ns(medians[medians.len() - 1] - medians[0]),
+        std::array::from_fn(|index| self.timing(&mut all[index], &mut medians[index]))
+    }
+
+    /// The same for works that need no preparation, which take turns call by call: on a machine whose other work comes
+    /// and goes, they see the same of it.
+    #[allow(dead_code, reason = "not for every bench")]
+    pub(crate) fn in_turns<const N: usize>(
+        &self,
+        calls: usize,
+        mut works: [&mut dyn FnMut(usize); N],
+    ) -> [Timing; N] {
+        let mut medians = [const { Vec::new() }; N];
+        let mut all = [const { Vec::new() }; N];
+        for _ in 0..REPETITIONS {
+            let first = all[0].len();
+            for call in 0..calls {
+                for (all, work) in all.iter_mut().zip(&mut works) {
+                    all.push(self.time(|| work(call)).saturating_sub(self.empty_cycles));
+                }
             }
-        })
+            for (all, medians) in all.iter_mut().zip(&mut medians) {
+                let repetition: &mut [u64] = &mut all[first..];
+                repetition.sort_unstable();
+                medians.push(repetition[repetition.len() / 2]);
+            }
+        }
+        std::array::from_fn(|index| self.timing(&mut all[index], &mut medians[index]))
+    }
+
+    /// Of all calls' cycles and the repetitions' medians.
+    fn timing(&self, all: &mut [u64], medians: &mut [u64]) -> Timing {
+        all.sort_unstable();
+        medians.sort_unstable();
+        let ns = |cycles: u64| cycles as f64 / self.cycles_per_ns;
+        Timing {
+            p50: ns(medians[medians.len() / 2]),
+            p99: ns(all[all.len() * 99 / 100]),
+            max: ns(all[all.len() - 1]),
+            noise: ns(medians[medians.len() - 1] - medians[0]),
+        }
     }
 
     /// One call: nothing before it is still under way when the clock is read, and nothing of it
