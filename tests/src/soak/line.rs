@@ -10,8 +10,9 @@ use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
 use unikprof_proto::message::Refusal;
 use unikprof_proto::preamble;
 
-/// Longer than the agent waits for anything but a silent session.
-pub const PATIENCE: Duration = Duration::from_secs(15);
+/// Longer than the agent waits for anything but a silent session, and than a busy machine keeps it from its
+/// processor.
+pub const PATIENCE: Duration = Duration::from_secs(50);
 
 /// An open connection.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -17,7 +18,7 @@ use unikprof_tests::soak::rightful::check;
 use unikprof_tests::soak::speaker::{Role, Speaker};
 use unikprof_tests::soak::target::{KeyFiles, Keys, Target};
 
-use crate::harness::{Client, Guest, wait_until};
+use crate::harness::{Client, Guest, wait_until, wait_within};
 
 /// A guest with keys, a client of each, and a session that was there before everybody else.
 struct Scene {
@@ -61,16 +62,53 @@ impl Scene {
         self.target.keys.as_ref().unwrap()
     }
 
-    /// Visits as this peer, so often.
+    /// Visits as this peer until so many have come to the end that is theirs: one that the machine keeps from its
+    /// processor for longer than a stranger has is rightly timed out, and comes again.
     fn visit(&mut self, peer: Peer, times: usize) -> Vec<End> {
+        let mut ends = Vec::new();
+        while ends.len() < times {
+            let before = self.timed_out();
+            let end = self.visit_once(peer);
+            if self.timed_out() == before {
+                ends.extend(end);
+            }
+        }
+        ends
+    }
+
+    /// How many strangers the agent did not wait for any longer.
+    fn timed_out(&mut self) -> u64 {
+        check(&mut self.bystander).unwrap().agent.peers.timed_out
+    }
+
+    /// Visits as this peer. The session that was there before is served meanwhile: it asks now and then,
+    /// lest its own silence end it where a visit takes long.
+    fn visit_once(&mut self, peer: Peer) -> Vec<End> {
+        let Scene {
+            target,
+            overheard,
+            stop,
+            random,
+            bystander,
+            ..
+        } = self;
         let visit = Visit {
-            target: &self.target,
-            overheard: &self.overheard,
-            stop: &self.stop,
+            target,
+            overheard,
+            stop,
         };
-        (0..times)
-            .flat_map(|_| peer.visit(&visit, &mut self.random))
-            .collect()
+        let ends = thread::scope(|scope| {
+            let _leave = Leave(stop);
+            let ended = scope.spawn(|| peer.visit(&visit, random));
+            wait_within(VISIT, "the end of the visit", || {
+                check(bystander).unwrap();
+                ended.is_finished().then_some(())
+            });
+            ended.join().unwrap()
+        });
+        // For the next ones.
+        stop.store(false, Ordering::Relaxed);
+        ends
     }
 
     /// Waits until `check` tells so many of a kind; then the session that was there before and a new one
@@ -92,6 +130,9 @@ impl Scene {
         self.client.status()["peers"].clone()
     }
 }
+
+/// How long a visit may take: until a slow reader's answers have filled all buffers on a busy machine.
+const VISIT: Duration = Duration::from_secs(600);
 
 /// Tells peers to leave, also where a case fails: they would be waited for.
 struct Leave<'l>(&'l AtomicBool);
@@ -229,7 +270,7 @@ fn a_handshake_left_hanging_is_timed_out() {
 #[test]
 fn a_slow_writer_is_timed_out() {
     let mut scene = Scene::new(12);
-    let ends = scene.visit(Peer::SlowWriter, 1);
+    let ends = scene.visit_once(Peer::SlowWriter);
     assert!(matches!(ends[..], [End::Closed | End::Reset]), "{ends:?}");
     scene.expect_told("timed_out", 1);
 }
@@ -237,7 +278,7 @@ fn a_slow_writer_is_timed_out() {
 #[test]
 fn a_slow_reader_is_timed_out() {
     let mut scene = Scene::new(13);
-    let ends = scene.visit(Peer::SlowReader, 1);
+    let ends = scene.visit_once(Peer::SlowReader);
     assert!(matches!(ends[..], [End::Closed | End::Reset]), "{ends:?}");
     scene.expect_told("timed_out", 1);
 }
@@ -353,22 +394,20 @@ fn a_flood_of_connections_keeps_nobody_out_who_has_a_key() {
             let (target, overheard, stop) = (&scene.target, &scene.overheard, &stop);
             scope.spawn(move || {
                 let mut random = Random::new(seed);
-                let mut connections = 0;
                 while !stop.load(Ordering::Relaxed) {
                     let visit = Visit {
                         target,
                         overheard,
                         stop,
                     };
-                    connections += Peer::Flood.visit(&visit, &mut random).len();
+                    Peer::Flood.visit(&visit, &mut random);
                 }
-                connections
             })
         });
         let leave = Leave(&stop);
         wait_until("a flood", || {
             let checked = check(&mut scene.bystander).unwrap();
-            (checked.agent.peers.connections() > 20).then_some(())
+            (checked.agent.peers.connections() > 100).then_some(())
         });
         for _ in 0..3 {
             wait_until("a session in the flood", || {
@@ -382,8 +421,9 @@ fn a_flood_of_connections_keeps_nobody_out_who_has_a_key() {
             (finished.code == Some(0)).then_some(())
         });
         drop(leave);
-        let connections: usize = floods.map(|flood| flood.join().unwrap()).iter().sum();
-        assert!(connections > 100, "{connections} are no flood");
+        for flood in floods {
+            flood.join().unwrap();
+        }
     });
     let recording = scene.client.recording("run.unikprof");
     assert_eq!(recording.completeness, Completeness::Complete);
@@ -398,16 +438,18 @@ fn a_flood_of_connections_keeps_nobody_out_who_has_a_key() {
 #[test]
 fn strangers_make_room_for_each_other() {
     let mut scene = Scene::new(18);
-    // Beside the one that was there before, which is nobody's to take.
-    let mut strangers: Vec<Line> = (0..3)
-        .map(|_| Line::connect(scene.target.address).unwrap())
-        .collect();
-    for stranger in &mut strangers {
-        stranger.read_preamble().unwrap();
-    }
-    scene.client.status();
-    let told = scene.peers();
-    assert!(told["displaced"].as_u64() >= Some(1), "{told:#}");
+    // Again where the machine was too slow for it: strangers are not kept for long in any case.
+    wait_until("a stranger who made room", || {
+        // Beside the one that was there before, which is nobody's to take.
+        let mut strangers: Vec<Line> = (0..3)
+            .map(|_| Line::connect(scene.target.address).unwrap())
+            .collect();
+        for stranger in &mut strangers {
+            let _ = stranger.read_preamble();
+        }
+        scene.client.status();
+        (scene.peers()["displaced"].as_u64() >= Some(1)).then_some(())
+    });
     scene.expect_undisturbed();
 }
 

@@ -13,7 +13,7 @@ use crate::soak::random::Random;
 use crate::soak::target::{Keys, TestKey};
 
 /// Longer than an agent keeps a stranger.
-const STRANGER: Duration = Duration::from_secs(8);
+const STRANGER: Duration = Duration::from_secs(30);
 
 /// Handshakes of rightful clients, as anybody on the way can keep them.
 #[derive(Debug, Default)]

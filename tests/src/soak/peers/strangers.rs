@@ -9,7 +9,7 @@ use crate::soak::line::{End, Line};
 use crate::soak::random::Random;
 
 /// Longer than an agent keeps a stranger.
-const STRANGER: Duration = Duration::from_secs(8);
+const STRANGER: Duration = Duration::from_secs(30);
 
 pub(super) fn foreign_bytes(visit: &Visit<'_>, random: &mut Random) -> Result<End, End> {
     let mut line = connect(visit)?;
