@@ -1,4 +1,4 @@
-//! Two seconds of usual work, then two of a burst, again and again or once. The guest tells of both by events
+//! Two seconds or more of usual work, then two of a burst, again and again or once. The guest tells of both by events
 //! of its own.
 
 use std::error::Error;
@@ -10,6 +10,8 @@ use unikprof_agent::hosted::Guest;
 use crate::stop::Stop;
 
 const PHASE: Duration = Duration::from_secs(2);
+/// How much is done in a phase at least, however little of a processor the guest gets: some tenths of a second.
+const LEAST: u32 = 10_000;
 
 pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     let _vcpu = guest.register_thread()?;
@@ -47,8 +49,10 @@ pub(crate) fn once(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
 
 fn phase(mut state: u64, stop: &Stop, work: fn(u64) -> u64) -> u64 {
     let end = Instant::now() + PHASE;
-    while Instant::now() < end && !stop.is_set() {
+    let mut done = 0;
+    while (done < LEAST || Instant::now() < end) && !stop.is_set() {
         state = black_box(work(black_box(state))) | 1;
+        done += 1;
     }
     state
 }

@@ -1,12 +1,13 @@
 //! The demo's service over TCP, so that somebody else can see how fast it answers; and a second vCPU
 //! with bursts of the same work, which blocks in between.
 //!
-//! The load prints `serving on ADDRESS`. There a request is its length in bytes (u32, little endian)
+//! The load prints `serving on ADDRESS` once both are registered. There a request is its length in bytes (u32, little endian)
 //! and so many bytes; so is its answer.
 
 use std::error::Error;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -31,10 +32,14 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
-    println!("serving on {}", listener.local_addr()?);
+    let (registered, other) = channel();
     thread::scope(|scope| {
-        let bursts = scope.spawn(|| bursts(guest, stop));
-        let served = serve(guest, stop, &listener);
+        let bursts = scope.spawn(|| bursts(guest, stop, registered));
+        let vcpu = guest.register_thread()?;
+        // Where it cannot be, its thread has ended and says why.
+        let _ = other.recv();
+        println!("serving on {}", listener.local_addr()?);
+        let served = serve(&vcpu, stop, &listener);
         bursts
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -43,14 +48,13 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
 }
 
 /// One client after the other.
-fn serve(guest: &Guest, stop: &Stop, listener: &TcpListener) -> Result<(), Box<dyn Error>> {
-    let vcpu = guest.register_thread()?;
+fn serve(vcpu: &Vcpu, stop: &Stop, listener: &TcpListener) -> Result<(), Box<dyn Error>> {
     let mut service = Service::new(SEED, DOCUMENTS);
     while !stop.is_set() {
         match listener.accept() {
             Ok((stream, _)) => {
                 // A client that goes away ends its own connection and no more.
-                if let Err(error) = answer(&vcpu, stop, &mut service, stream) {
+                if let Err(error) = answer(vcpu, stop, &mut service, stream) {
                     eprintln!("a client of the service: {error}");
                 }
             }
@@ -114,8 +118,9 @@ fn is_pause(kind: ErrorKind) -> bool {
     )
 }
 
-fn bursts(guest: &Guest, stop: &Stop) -> Result<(), hosted::Error> {
+fn bursts(guest: &Guest, stop: &Stop, registered: Sender<()>) -> Result<(), hosted::Error> {
     let vcpu = guest.register_thread()?;
+    let _ = registered.send(());
     let mut service = Service::new(SEED + 1, DOCUMENTS);
     let mut requests = RequestGenerator::new(SEED + 1, DOCUMENTS);
     let mut response = Vec::new();

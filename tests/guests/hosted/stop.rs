@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How long a load may take to notice.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a load may take to notice, its threads being kept from their processors.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whether the load is to end. Clones share the answer.
 #[derive(Clone, Default)]
@@ -15,7 +15,7 @@ pub(crate) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     /// Set when standard input ends. A load that does not look, such as an endless loop, is ended
-    /// some seconds later with exit code 3.
+    /// a minute later with exit code 3.
     pub(crate) fn at_end_of_input() -> io::Result<Stop> {
         let stop = Stop::default();
         let set = stop.clone();

@@ -12,6 +12,9 @@ use crate::stop::Stop;
 /// Two of them have one thread for good, two a new one again and again.
 pub(crate) const VCPUS: u32 = 4;
 
+/// How many threads come and go from one line that tells of it to the next.
+const TOLD: u64 = 100;
+
 pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     let registered = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -24,7 +27,10 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
                         passing.join()
                     });
                     passing.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-                    registered.fetch_add(1, Ordering::Relaxed);
+                    let before = registered.fetch_add(1, Ordering::Relaxed);
+                    if (before + 1).is_multiple_of(TOLD) {
+                        println!("registered {TOLD} more");
+                    }
                 }
                 Ok(())
             })
@@ -36,7 +42,6 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
         }
         Ok::<(), hosted::Error>(())
     })?;
-    println!("registered {}", registered.into_inner());
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Two seconds of waiting, then two of work, again and again; the waiting is a span of the guest's own.
+//! Two seconds of waiting, then two or more of work, again and again; the waiting is a span of the guest's own.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -10,7 +10,10 @@ use unikprof_agent::hosted::{Guest, Vcpu};
 use crate::stop::Stop;
 
 const PHASE: Duration = Duration::from_secs(2);
-const NAP: Duration = Duration::from_millis(20);
+/// Long beside what a loaded machine takes to wake the guest.
+const NAP: Duration = Duration::from_millis(200);
+/// How much is done in a phase at least, however little of a processor the guest gets: some tenths of a second.
+const LEAST: u32 = 10_000;
 
 pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     let vcpu = guest.register_thread()?;
@@ -39,7 +42,9 @@ fn wait(vcpu: &Vcpu, stop: &Stop) {
 #[inline(never)]
 fn work(mut state: u64, stop: &Stop) -> u64 {
     let end = Instant::now() + PHASE;
-    while Instant::now() < end && !stop.is_set() {
+    let mut done = 0;
+    while (done < LEAST || Instant::now() < end) && !stop.is_set() {
+        done += 1;
         for _ in 0..20_000 {
             state ^= black_box(state << 13);
             state ^= state >> 7;
