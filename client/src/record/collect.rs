@@ -16,8 +16,8 @@ use crate::timeline::Window;
 const MOST_ROUNDS: u32 = 64;
 
 /// How often a recording that has just ended is looked at until its last epoch is there, and how long
-/// to wait between: a tick that is under way is in its way.
-const MOST_LOOKS: u32 = 10;
+/// to wait between: a tick that is under way is in its way, and its vCPU may have to wait for a processor.
+const MOST_LOOKS: u32 = 100;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// What brings counts out of the recorder; a recording 0 is the only one there is.
