@@ -28,7 +28,7 @@ const DEVICE: &str = "unikprof0";
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 5);
 const HOST: &str = "10.77.0.1/24";
 /// The longest that anything may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_linux_client_is_served_on_a_tap_device() {

@@ -24,7 +24,7 @@ fn open(peer: &Peer, access: Access, connect: Duration) -> Result<Session, Conne
     let patience = Patience {
         timeouts: Timeouts {
             connect,
-            answer: Duration::from_secs(5),
+            answer: PATIENT,
         },
         reconnect: PATIENT,
     };
@@ -32,7 +32,7 @@ fn open(peer: &Peer, access: Access, connect: Duration) -> Result<Session, Conne
 }
 
 fn session(peer: &Peer) -> Session {
-    open(peer, key(SECRET).into(), Duration::from_secs(5)).unwrap()
+    open(peer, key(SECRET).into(), PATIENT).unwrap()
 }
 
 fn refused(keyed: Keyed, access: Access) -> (ConnectionError, Peer) {
@@ -351,7 +351,8 @@ fn who_is_always_turned_away_hears_so_in_time() {
         turned_away: usize::MAX,
         ..keyed(Keyed::default())
     });
-    let connect = Duration::from_millis(500);
+    // Time enough for each try on a busy machine.
+    let connect = Duration::from_secs(3);
     let error = open(&peer, key(SECRET).into(), connect).unwrap_err();
     assert!(
         matches!(

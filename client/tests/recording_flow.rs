@@ -18,8 +18,8 @@ use unikprof_proto::code::{message_type as types, refusal};
 fn patience(reconnect: Duration) -> Patience {
     Patience {
         timeouts: Timeouts {
-            connect: Duration::from_secs(5),
-            answer: Duration::from_secs(5),
+            connect: PATIENT,
+            answer: PATIENT,
         },
         reconnect,
     }

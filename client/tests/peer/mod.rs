@@ -242,7 +242,7 @@ impl Peer {
 
     /// Waits until the agent was asked this.
     pub fn wait_for(&self, word: &str) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !self.log().iter().any(|entry| entry == word) {
             assert!(
                 Instant::now() < deadline,
@@ -279,7 +279,7 @@ const NEWER: u64 = 7;
 impl Guest {
     fn converse(&mut self, stream: TcpStream, number: usize) -> std::io::Result<()> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         let mut line = Line {
             budget: self.script.cuts.get(number).copied(),
             input: Vec::new(),
