@@ -161,12 +161,17 @@ fn a_guest_tells_of_its_days() {
             .filter(|one| one["kind"] == kind && one["name"] == name);
         it.cloned().collect::<Vec<_>>()
     };
-    let begin = &of("span_begin", "day")[0];
-    let ends = of("span_end", "day");
-    let end = ends.iter().find(|end| end["number"] == begin["number"]);
+    // A fast guest is at the end of its ring while it is read: what is overwritten meanwhile is missing.
+    let (begins, ends) = (of("span_begin", "day"), of("span_end", "day"));
     let at = |event: &Value| event["at_ns"].as_u64().unwrap();
-    let end = end.unwrap();
-    assert_eq!(end["length_ns"].as_u64(), Some(at(end) - at(begin)));
+    let mut whole = 0;
+    for begin in &begins {
+        for end in ends.iter().filter(|end| end["number"] == begin["number"]) {
+            assert_eq!(end["length_ns"].as_u64(), Some(at(end) - at(begin)));
+            whole += 1;
+        }
+    }
+    assert!(whole > 10, "{whole} days");
     assert!(!of("counter", "parts done").is_empty() && !of("mark", "client").is_empty());
     guest.stop();
 }

@@ -2,6 +2,7 @@
 
 use unikprof_client::exit_code;
 use unikprof_client::recording::Completeness;
+use unikprof_proto::code::message_type;
 
 use crate::harness::{Client, Guest, Proxy, Then, wait_until};
 
@@ -34,11 +35,11 @@ fn ctrl_c_keeps_what_was_sampled() {
 fn a_line_cut_while_recording_is_taken_up_again() {
     let guest = Guest::start("shares");
     let proxy = Proxy::to(guest.address());
+    // A client that asks how it goes knows that it goes: a start is not repeated.
+    proxy.limit_next_at(message_type::CHECK, Then::Cut);
     let client = Client::of(proxy.address());
     let running = client.begin(&["record", "2s", "-o", "run.unikprof"]);
-    let watcher = guest.client();
-    watcher.wait_for_status("the recording", |status| status["state"] == "recording");
-    proxy.cut();
+    proxy.wait_for_limit();
     let finished = running.finish().expect_success();
     assert!(proxy.connections() >= 2);
     assert!(
@@ -124,9 +125,14 @@ fn what_arrived_before_the_line_broke_for_good_is_kept_and_said() {
 fn a_client_killed_while_recording_loses_nothing() {
     let guest = Guest::start("shares");
     let client = guest.client();
-    let running = client.begin(&["record", "1s", "-o", "run.unikprof"]);
-    client.wait_for_status("the recording", |status| status["state"] == "recording");
+    let proxy = Proxy::to(guest.address());
+    // It gets no further before it is killed, however long that takes.
+    proxy.limit_next_at(message_type::CHECK, Then::Stall);
+    let unlucky = Client::of(proxy.address());
+    let running = unlucky.begin(&["record", "1s", "-o", "run.unikprof"]);
+    proxy.wait_for_limit();
     running.kill();
+    drop(proxy);
     let status = client.wait_for_status("its end", |status| status["state"] == "finished");
     client
         .connect(&["stop", "-o", "all.unikprof"])

@@ -60,8 +60,7 @@ fn keys_open_a_guest_on_xen_and_nothing_else_does() {
 fn clients(target: &Target) -> (TempDir, [Client; 2]) {
     let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
     let files = KeyFiles::write(target.keys.as_ref().unwrap(), folder.path()).unwrap();
-    let clients =
-        [files.view, files.control].map(|key| Client::of_emulated(target.address).with_key(&key));
+    let clients = [files.view, files.control].map(|key| Client::of(target.address).with_key(&key));
     (folder, clients)
 }
 
@@ -76,7 +75,7 @@ fn roles(target: &Target) {
     assert_eq!(status["state"], "idle", "{status:#}");
     let refused = view.connect(&["start"]);
     assert_eq!(refused.code, Some(exit_code::KEY.into()), "{refused:?}");
-    let open = Client::of_emulated(target.address).connect(&["check"]);
+    let open = Client::of(target.address).connect(&["check"]);
     assert_eq!(open.code, Some(exit_code::KEY.into()), "{open:?}");
     let status = control.status();
     assert_eq!(status["state"], "idle", "{status:#}");

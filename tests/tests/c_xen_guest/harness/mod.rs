@@ -70,7 +70,7 @@ pub(crate) fn on_address(case: &str, body: impl FnOnce(&Client, SocketAddr)) {
         }
         if let Some(lab) = lab {
             let address = profiler_address(lab, NAME)?;
-            body(&Client::of_emulated(address), address);
+            body(&Client::of(address), address);
         }
         Ok(())
     });

@@ -3,6 +3,7 @@
 #[allow(dead_code, reason = "shared with the cases on Xen")]
 mod client;
 mod guest;
+#[allow(dead_code, reason = "shared with the cases on Xen")]
 mod proxy;
 pub(crate) mod time;
 mod wait;

@@ -5,6 +5,8 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
+use unikprof_proto::{frame, preamble};
+
 use super::SOON;
 
 /// A forwarder on loopback. It ends when the value is dropped.
@@ -13,7 +15,7 @@ pub(crate) struct Proxy {
     shared: Arc<Shared>,
 }
 
-/// What happens to a connection after so many bytes towards the client.
+/// What happens to a connection after so many bytes towards the client, or at a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     /// It is cut, and the next one is forwarded.
@@ -34,6 +36,8 @@ struct Shared {
 struct State {
     /// Of the next connection.
     limit: Option<(usize, Then)>,
+    /// The same: a type of request, which is not forwarded any more.
+    request: Option<(u16, Then)>,
     /// Whether a limit was reached.
     reached: bool,
     connections: Vec<[TcpStream; 2]>,
@@ -62,6 +66,12 @@ impl Proxy {
     /// The next connection lasts for `bytes` towards the client.
     pub(crate) fn limit_next(&self, bytes: usize, then: Then) {
         self.shared.lock().limit = Some((bytes, then));
+    }
+
+    /// The next connection, which is in the clear, lasts until the client sends a message of this type: it has then
+    /// read the answers to those before it.
+    pub(crate) fn limit_next_at(&self, request: u16, then: Then) {
+        self.shared.lock().request = Some((request, then));
     }
 
     /// Waits until the limit has been reached.
@@ -115,17 +125,44 @@ impl Shared {
             let Ok(guest) = TcpStream::connect(self.guest) else {
                 continue;
             };
-            let limit = state.limit.take();
+            let (limit, request) = (state.limit.take(), state.request.take());
             state
                 .connections
                 .push([&client, &guest].map(|end| end.try_clone().unwrap()));
             drop(state);
             let [from_client, from_guest] = [&client, &guest].map(|end| end.try_clone().unwrap());
             let upwards = Arc::clone(self);
-            thread::spawn(move || upwards.forward(from_client, guest, None));
+            thread::spawn(move || upwards.forward_requests(from_client, guest, request));
             let downwards = Arc::clone(self);
             thread::spawn(move || downwards.forward(from_guest, client, limit));
         }
+    }
+
+    fn forward_requests(&self, mut from: TcpStream, mut to: TcpStream, limit: Option<(u16, Then)>) {
+        let Some((request, then)) = limit else {
+            return self.forward(from, to, None);
+        };
+        let mut begin = [0; preamble::LENGTH];
+        let mut is_reached = false;
+        if from.read_exact(&mut begin).is_ok() && to.write_all(&begin).is_ok() {
+            let mut requests = Vec::new();
+            let mut buffer = [0; 1024];
+            while let Ok(length @ 1..) = from.read(&mut buffer) {
+                requests.extend_from_slice(&buffer[..length]);
+                while let Ok(Some(frame)) = frame::split(&requests) {
+                    is_reached |= frame.kind == request;
+                    let length = frame.length();
+                    if is_reached || to.write_all(&requests[..length]).is_err() {
+                        break;
+                    }
+                    requests.drain(..length);
+                }
+                if is_reached {
+                    break;
+                }
+            }
+        }
+        self.end(is_reached.then_some(then), &from, &to);
     }
 
     fn forward(&self, mut from: TcpStream, mut to: TcpStream, limit: Option<(usize, Then)>) {
@@ -140,7 +177,13 @@ impl Shared {
                 _ => break,
             }
         }
-        if let (0, Some((_, then))) = (left, limit) {
+        let reached = limit.filter(|_| left == 0).map(|(_, then)| then);
+        self.end(reached, &from, &to);
+    }
+
+    /// Ends a connection, by itself or because its limit was reached.
+    fn end(&self, reached: Option<Then>, from: &TcpStream, to: &TcpStream) {
+        if let Some(then) = reached {
             if then == Then::CutForGood {
                 self.close();
             }

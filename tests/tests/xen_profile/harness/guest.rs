@@ -63,7 +63,7 @@ impl<'a> Guest<'a> {
 
     /// A client of this guest.
     pub(crate) fn client(&self) -> Client {
-        Client::of_emulated(self.address())
+        Client::of(self.address())
     }
 
     /// Runs a script in dom0, in which `$ID` is the domain's number; answers what it printed.
