@@ -1,6 +1,7 @@
 //! What somebody on the way can do to the records of a rightful client.
 
 use unikprof_proto::message::{Check, Hello, Welcome};
+use unikprof_proto::secure::RECORD_HEADER;
 
 use super::Visit;
 use crate::soak::keyed;
@@ -67,7 +68,9 @@ pub(super) fn damaged(
         RecordDamage::Replayed => [&first[..], &one].concat(),
         RecordDamage::Reordered => [other, one].concat(),
         RecordDamage::Cut => {
-            let left = 2 + random.below(one.len() as u64 - 2) as usize;
+            // So much is missing that what follows cannot happen to be the same.
+            let missing = 8 + random.below(one.len() as u64 - 8 - RECORD_HEADER as u64) as usize;
+            let left = one.len() - missing;
             [&one[..left], &other, &random.bytes(4096)].concat()
         }
     };
