@@ -199,11 +199,14 @@ fn rings(content: &mut Vec<u8>) {
         payload: &[0x11, 11],
     };
     put(&nodes, content);
-    put(&StacksEnd {
+    put(
+        &StacksEnd {
             vcpu: 0,
             nodes: 1,
             cleared: 3,
-        }, content);
+        },
+        content,
+    );
 }
 
 fn put<'m>(message: &impl Message<'m>, out: &mut Vec<u8>) {
