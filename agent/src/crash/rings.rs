@@ -16,6 +16,8 @@ const FIRST_PART: u64 = 8;
 const PART: u64 = 128;
 const PART_BYTES: usize = 512;
 
+const _: () = assert!(PART_BYTES + OVERHEAD <= FRAME, "a part fits a frame");
+
 /// The fewest nodes that are told at once, as a power of two: about a frame of them.
 const BLOCK_SHIFT: u32 = 4;
 /// The most blocks that a table is divided into.
@@ -160,7 +162,7 @@ impl Told {
 
 #[inline(never)]
 fn tell_nodes(vcpu: u32, first: u32, last: u32, table: &Table<'_>, output: &mut Output<'_>) {
-    let mut payload = [0; FRAME - OVERHEAD];
+    let mut payload = [0; PART_BYTES];
     let mut first = first;
     while first <= last {
         let (count, length) = table.encode(None, first, last, &mut payload);
