@@ -284,23 +284,26 @@ mod tests {
         }
     }
 
-    /// The values of the marks in a file.
+    /// The values of the marks in a file, whose newest records come first.
     fn marks(file: &[u8]) -> Vec<u64> {
         let mut rest = &file[file::PREAMBLE..];
         let mut marks = Vec::new();
         while let Some(found) = frame::split(rest).unwrap() {
             if found.kind == RingRun::TYPE {
                 let run: RingRun<'_> = frame::decode(&found).unwrap();
+                let mut position = run.first;
                 let mark = |record: unikprof_proto::ring::Record| {
                     if record.kind == kind::MARK {
-                        marks.push(record.second);
+                        marks.push((position, record.second));
                     }
+                    position += 1;
                 };
                 decode(run.base_ns, run.count, run.payload, mark).unwrap();
             }
             rest = &rest[found.length()..];
         }
-        marks
+        marks.sort_unstable();
+        marks.into_iter().map(|(_, value)| value).collect()
     }
 
     /// An upcall interrupts an event while it is written, writes events of its own, and the guest crashes in it:
