@@ -462,8 +462,58 @@ fn outputs_that_cannot_be_written() {
             "--format",
             "unikprof",
         ],
-        &["/dev/full", "make room"],
+        &[
+            "/dev/full",
+            "make room",
+            "Nothing is lost",
+            &format!("connect {address} stop --name record-"),
+        ],
     );
+}
+
+/// An older epoch is safe on disk, and cleared in the guest, when there is no more room: it is kept whole, and
+/// no half of the newer one.
+#[test]
+fn a_disk_that_fills_up_keeps_what_the_guest_has_cleared() {
+    let here = tempfile::tempdir().unwrap();
+    let script = Script {
+        vcpus: vec![
+            (0..2_000)
+                .map(|node| (0, vec![0x110 + node % 64], 1))
+                .collect(),
+        ],
+        older_epoch: true,
+        ..Script::default()
+    };
+    let roomy = Peer::start(script.clone());
+    let address = roomy.address.to_string();
+    let dump = ["connect", &address, "dump", "-o", "whole.unikprof"];
+    expect(0, &dump, here.path());
+    let length = fs::metadata(here.path().join("whole.unikprof"))
+        .unwrap()
+        .len();
+
+    let peer = Peer::start(script.clone());
+    // The limit stands for a full disk: three quarters of what would be written, in blocks of 512 bytes.
+    let limited = format!(
+        "trap '' XFSZ; ulimit -f {}; exec \"$@\"",
+        length * 3 / 4 / 512
+    );
+    let output = Command::new("sh")
+        .args(["-c", &limited, "sh", PROGRAM])
+        .args(["connect", &peer.address.to_string(), "dump"])
+        .args(["-o", "cut.unikprof"])
+        .current_dir(here.path())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(8), "{stderr}");
+    assert!(stderr.contains("`dump` fetches it again"), "{stderr}");
+    let log = peer.log();
+    assert!(log.contains(&"fetch 7".into()), "{log:?}");
+    assert!(!log.contains(&"acknowledge 7".into()), "{log:?}");
+    let (out, _) = expect(0, &["report", "cut.unikprof", "--json"], here.path());
+    assert!(out.contains("the recording is incomplete"), "{out}");
 }
 
 #[test]

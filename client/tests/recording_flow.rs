@@ -277,6 +277,7 @@ fn a_full_disk_leaves_the_counts_in_the_guest() {
     let error = record_to(Path::new("/dev/full"), &peer, PATIENT).unwrap_err();
     assert_eq!(error.exit_code(), 7, "{error}");
     assert!(error.to_string().contains("make room"), "{error}");
+    assert!(error.to_string().contains("`stop` fetches"), "{error}");
     assert!(
         !peer
             .log()

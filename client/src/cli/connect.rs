@@ -266,7 +266,17 @@ impl Conversation {
         let mut progress = ProgressLine::on_stderr();
         let outcome = get(&mut self.session, &plan, &mut progress);
         progress.finish();
-        let outcome = outcome?;
+        let outcome = outcome.map_err(|error| match error {
+            RecordError::Unwritten { word, source } => Failure::Unwritten {
+                command: format!(
+                    "connect {} {word} --name {}",
+                    self.session.address(),
+                    describe::word(recording)
+                ),
+                source,
+            },
+            other => other.into(),
+        })?;
         if let Some(epoch) = outcome.unacknowledged {
             eprintln!(
                 "warning: the guest could not be told that the recording is safe here; it keeps \

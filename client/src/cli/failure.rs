@@ -24,6 +24,12 @@ pub(crate) enum Failure {
     Connection(#[from] ConnectionError),
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// As [`RecordError::Unwritten`], with the words to type.
+    #[error("{source}. Nothing is lost: the guest keeps it until `{command}` has fetched it")]
+    Unwritten {
+        command: String,
+        source: OutputError,
+    },
     #[error(transparent)]
     Recording(#[from] RecordingError),
     #[error(transparent)]
@@ -90,7 +96,7 @@ impl Failure {
             Failure::Symbols(_) | Failure::Compile(_) | Failure::Recover(_) => exit_code::INPUT,
             Failure::CallerTable(error) => error.exit_code(),
             Failure::Key(error) => error.exit_code(),
-            Failure::Output(error) => error.exit_code(),
+            Failure::Output(error) | Failure::Unwritten { source: error, .. } => error.exit_code(),
             Failure::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 exit_code::SUCCESS
             }

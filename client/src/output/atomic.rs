@@ -1,7 +1,7 @@
 //! A file that appears whole or not at all.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -32,6 +32,8 @@ pub struct AtomicFile {
     path: PathBuf,
     /// The name it has now, while that is not its own.
     temporary: Option<PathBuf>,
+    /// Its length when it was last published.
+    published: u64,
     is_device: bool,
 }
 
@@ -77,6 +79,7 @@ impl AtomicFile {
                     file: file.map_err(failed)?,
                     path: path.into(),
                     temporary: None,
+                    published: 0,
                     is_device: true,
                 });
             }
@@ -87,6 +90,7 @@ impl AtomicFile {
             file,
             path: target,
             temporary: Some(temporary),
+            published: 0,
             is_device: false,
         })
     }
@@ -96,9 +100,9 @@ impl AtomicFile {
         &self.path
     }
 
-    /// Whether the file has its own name already.
+    /// Whether the file has its own name already. A device never has more than was written to it.
     pub fn is_published(&self) -> bool {
-        self.temporary.is_none()
+        self.temporary.is_none() && !self.is_device
     }
 
     /// Sees to it that everything written so far is on disk under the file's own name. More may be
@@ -111,6 +115,7 @@ impl AtomicFile {
             return Ok(());
         }
         self.file.sync_all().map_err(|e| self.failed(e))?;
+        self.published = self.file.metadata().map_err(|e| self.failed(e))?.len();
         if let Some(temporary) = &self.temporary {
             fs::rename(temporary, &self.path).map_err(|e| self.failed(e))?;
             self.temporary = None;
@@ -120,6 +125,20 @@ impl AtomicFile {
             }
         }
         Ok(())
+    }
+
+    /// Takes back what was written since the file was last published.
+    ///
+    /// # Errors
+    /// [`OutputError`], also where it was not published yet.
+    pub fn cut_back(&mut self) -> Result<(), OutputError> {
+        if !self.is_published() {
+            return Err(self.failed(io::Error::other("nothing of it was safe yet")));
+        }
+        let cut = self.file.set_len(self.published);
+        cut.and_then(|()| self.file.seek(SeekFrom::Start(self.published)))
+            .map(|_| ())
+            .map_err(|e| self.failed(e))
     }
 
     /// An error of this file's.
@@ -185,7 +204,7 @@ fn advice(source: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             "; name another place with `-o`"
         }
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
             "; make room, or name another place with `-o`"
         }
         _ => "",

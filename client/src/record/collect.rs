@@ -9,6 +9,7 @@ use super::rings::{BEFORE_NS, Wanted};
 use super::session::{Attempt, Session};
 use super::{Asked, Event, Observer, Outcome, RecordError};
 use crate::connection::{Connection, ConnectionError};
+use crate::output::OutputError;
 use crate::recording::{EpochError, EpochProgress, Part, RecordingWriter};
 use crate::timeline::Window;
 
@@ -41,6 +42,15 @@ pub enum Request {
 }
 
 impl Request {
+    /// The word that makes it.
+    fn word(self) -> &'static str {
+        match self {
+            Request::Stop { .. } => "stop",
+            Request::Dump { .. } => "dump",
+            Request::Copy { .. } => "fetch",
+        }
+    }
+
     /// The recording's id.
     fn recording(self) -> u64 {
         match self {
@@ -88,6 +98,7 @@ pub(super) fn collect(
     };
     match collected {
         Ok(()) => Ok(collector.outcome(None)),
+        Err(RecordError::Output(error)) => collector.keep_what_is_safe(error, request.word()),
         Err(error) => collector.keep(error),
     }
 }
@@ -289,11 +300,29 @@ impl Collector<'_> {
     fn keep(mut self, error: RecordError) -> Result<Outcome, RecordError> {
         // Who gives up wants no half file, unless the guest has cleared what is in it.
         let wanted = self.writer.is_published() || !error.is_interrupt();
-        if !self.arrived || !wanted || matches!(error, RecordError::Output(_)) {
+        if !self.arrived || !wanted {
             return Err(error);
         }
         self.writer.end(Some(&error.to_string()))?;
         self.writer.publish()?;
+        Ok(self.outcome(Some(error)))
+    }
+
+    /// Ends the file where it could not be written on. What was safe in it before is cleared in the guest,
+    /// all else is still there.
+    fn keep_what_is_safe(
+        mut self,
+        source: OutputError,
+        word: &'static str,
+    ) -> Result<Outcome, RecordError> {
+        let error = RecordError::Unwritten { word, source };
+        if !self.writer.is_published() {
+            return Err(error);
+        }
+        self.writer = self.writer.cut_back()?;
+        // Without room for this the file is whole as far as it goes, and its reader says that it was cut.
+        let ended = self.writer.end(Some(&error.to_string()));
+        let _ = ended.and_then(|()| self.writer.publish());
         Ok(self.outcome(Some(error)))
     }
 

@@ -19,7 +19,7 @@ pub enum RecordError {
     #[error(transparent)]
     Connection(#[from] ConnectionError),
     /// The connection was lost and did not come back.
-    #[error("{source}; it could not be taken up again in {}", humantime::format_duration(*after))]
+    #[error("{source}. It could not be taken up again in {}", humantime::format_duration(*after))]
     Lost {
         /// How long it was tried.
         after: Duration,
@@ -41,7 +41,7 @@ pub enum RecordError {
     },
     /// The recording could not be followed to its end.
     #[error(
-        "{source}; recording {recording}, `{}`, may go on in the guest: `check` tells, and `stop --name` \
+        "{source}. Recording {recording}, `{}`, may go on in the guest: `check` tells, and `stop --name` \
          ends and fetches it",
         Printable(name)
     )]
@@ -146,9 +146,17 @@ pub enum RecordError {
         /// What it is at.
         state: &'static str,
     },
-    /// The recording file could not be written.
+    /// The recording file could not be begun.
     #[error(transparent)]
     Output(#[from] OutputError),
+    /// The recording file could not be written on.
+    #[error("{source}. The guest keeps what is not safe on disk: `{word}` fetches it again")]
+    Unwritten {
+        /// The word that fetches it.
+        word: &'static str,
+        /// What happened.
+        source: OutputError,
+    },
 }
 
 impl RecordError {
@@ -175,7 +183,9 @@ impl RecordError {
             | RecordError::StacksCleared { .. } => exit_code::PROTOCOL,
             RecordError::NoRing => exit_code::REFUSED,
             RecordError::Moment(_) => exit_code::USAGE,
-            RecordError::Output(error) => error.exit_code(),
+            RecordError::Output(error) | RecordError::Unwritten { source: error, .. } => {
+                error.exit_code()
+            }
         }
     }
 

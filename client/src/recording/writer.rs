@@ -96,6 +96,19 @@ impl RecordingWriter {
         self.file.get_mut().publish()
     }
 
+    /// The same file as it was last published: what was written since, and could not be, is taken back.
+    ///
+    /// # Errors
+    /// [`OutputError`], also where it was not published yet.
+    pub fn cut_back(self) -> Result<RecordingWriter, OutputError> {
+        // What waits in the buffer goes with it: dropped, it would be written once more.
+        let (mut file, _) = self.file.into_parts();
+        file.cut_back()?;
+        Ok(RecordingWriter {
+            file: BufWriter::new(file),
+        })
+    }
+
     fn message<'m, M: Message<'m>>(&mut self, message: &M) -> Result<(), OutputError> {
         let mut buffer = [0; HEADER + MAX_BODY];
         let length = frame::encode(message, &mut buffer)
