@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use unikprof_proto::code::refusal;
+use unikprof_proto::code::{refusal, role};
 use unikprof_proto::message::{Acknowledge, Acknowledged, Check, RecordingStatus, Started, Status};
 
 use super::approach::{Approach, Waits};
@@ -173,7 +173,9 @@ impl Session {
         let Some(callers) = &settings.callers else {
             return self.start_once(settings);
         };
-        if self.greeting.info.caller_table != Some(callers.checksum()) {
+        // Who may only look is told so of the recording, not of a table that nobody asked about.
+        let may_install = self.greeting.info.role != role::VIEW;
+        if may_install && self.greeting.info.caller_table != Some(callers.checksum()) {
             match self.install(callers, observer) {
                 // Others use the table that is there. It may have become this one since the greeting.
                 Err(error) if error.is_refused(refusal::ALREADY_RECORDING) => {

@@ -98,6 +98,35 @@ fn a_guest_with_keys_is_recorded_under_a_key() {
     );
 }
 
+/// The rotation of docs/SECURITY.md: the old key and the new one are both good, then the new one alone, and who
+/// comes with the old one is counted.
+#[test]
+fn a_key_is_replaced_without_a_gap() {
+    let folder = tempfile::tempdir().unwrap();
+    let [old, new] = ["old", "new"].map(|name| {
+        let file = folder.path().join(name);
+        let key = Key::generate().unwrap();
+        key.write_new(&file, Role::Control).unwrap();
+        file
+    });
+    let connect = |client: &Client, key: &PathBuf, word: &str| {
+        client.connect(&["--key-file", key.to_str().unwrap(), word, "--json"])
+    };
+    let both = Guest::start_with_control_keys("idle", &[&old, &new]);
+    let client = both.client();
+    for key in [&old, &new] {
+        let info = connect(&client, key, "info").expect_json();
+        assert_eq!(info["role"], "control");
+        assert_eq!(info["key"], Key::read(key).unwrap().id().to_string());
+    }
+    drop(both);
+    let after = Guest::start_with_control_keys("idle", &[&new]);
+    let client = after.client();
+    connect(&client, &old, "info").expect_code(exit_code::KEY);
+    let status = connect(&client, &new, "check").expect_json();
+    assert_eq!(status["peers"]["bad_key"], 1, "{status:#}");
+}
+
 #[test]
 fn a_view_key_looks_and_copies_and_changes_nothing() {
     let keyed = Keyed::start("shares");
@@ -107,6 +136,8 @@ fn a_view_key_looks_and_copies_and_changes_nothing() {
     for words in [&["start"][..], &["stop"], &["dump"], &["record", "1s"]] {
         let refused = keyed.connect(VIEW, words).expect_code(exit_code::KEY);
         assert!(refused.stderr.contains("`control`"), "{}", refused.stderr);
+        // Not of the caller table, which goes ahead of a start and which nobody asked about.
+        assert!(!refused.stderr.contains("table"), "{}", refused.stderr);
     }
     keyed
         .connect(CONTROL, &["stop", "--discard"])

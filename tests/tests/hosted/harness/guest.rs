@@ -33,6 +33,16 @@ impl Guest {
         Guest::spawn(&mut command)
     }
 
+    /// Starts a guest with several keys of the role control.
+    pub(crate) fn start_with_control_keys(load: &str, files: &[&Path]) -> Guest {
+        let mut command = Command::new(Guest::program());
+        command.arg(load);
+        for file in files {
+            command.arg("--control-key-file").arg(file);
+        }
+        Guest::spawn(&mut command)
+    }
+
     /// Starts a guest that records from its beginning, under this name.
     pub(crate) fn start_recording(load: &str, name: &str) -> Guest {
         let words = [load, "--open", "--record-at-boot", name];
