@@ -10,6 +10,7 @@ use peer::ring::{self, head, record};
 use peer::{Peer, Ring, Script, encode};
 use serde_json::Value;
 use unikprof_client::recording::{Reading, Recording};
+use unikprof_proto::code::mode;
 use unikprof_proto::message::{EventName, RingHead, RingRun, StacksEnd};
 use unikprof_proto::ring::{Record, kind};
 
@@ -535,7 +536,7 @@ fn events_of_some_kinds_alone() {
         record(kind::SAMPLE, 960, 1, 1),
     ];
     let ring = answers(&head(0, 0, records.len() as u64), &records);
-    let peer = Peer::start(script(ring));
+    let peer = Peer::start(script(ring.clone()));
     let (all, _) = connect(0, &peer, &["events"], here.path());
     let words: Vec<&str> = all
         .lines()
@@ -544,7 +545,7 @@ fn events_of_some_kinds_alone() {
     assert_eq!(
         words,
         [
-            "began    recording 3",
+            "began    recording 3 `default`",
             "wake     of a block that began before",
             "block    until it wakes",
             "wake     after 300 ns",
@@ -553,7 +554,7 @@ fn events_of_some_kinds_alone() {
             "stolen   others had the CPU for 12.0 ms",
             "resumed  the guest was suspended before this",
             "refused  a client's handshake failed",
-            "ended    recording 3",
+            "ended    recording 3 `default`",
         ]
     );
     let kinds = |only: &str| {
@@ -563,6 +564,16 @@ fn events_of_some_kinds_alone() {
         lines.lines().map(kind).collect::<Vec<_>>()
     };
     assert_eq!(kinds("block"), ["wake", "block", "wake", "wake"]);
+    // The one recording there is samples running time alone.
+    let (_, stderr) = connect(0, &peer, &["events", "--only", "block"], here.path());
+    assert!(stderr.contains("--mode off-cpu"), "{stderr}");
+    let waits = Peer::start(Script {
+        mode: mode::OFF_CPU,
+        ends_by_itself: false,
+        ..script(ring)
+    });
+    let (_, stderr) = connect(0, &waits, &["events", "--only", "block"], here.path());
+    assert!(!stderr.contains("off-cpu"), "{stderr}");
     assert_eq!(
         kinds("resumed,stolen,bad-key"),
         ["stolen", "resumed", "bad_key"]

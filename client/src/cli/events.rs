@@ -1,17 +1,20 @@
 //! `connect ADDR events`: what happened in the guest, one line each.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use unikprof_proto::code::{mode, state};
 
 use super::arguments::EventsArguments;
 use super::failure::Failure;
 use super::print;
 use crate::interrupt::Interrupt;
-use crate::record::{EventReader, Session};
+use crate::printable::Printable;
+use crate::record::{EventReader, RecordError, RecordingStatus, Session};
 use crate::report::units::grouped;
 use crate::timeline::{Event, WallClock, What};
 
@@ -52,6 +55,9 @@ impl Kind {
     }
 }
 
+/// How much before the time that is asked for is looked at: spans and blocks that end in it have their lengths.
+const BEFORE_NS: u64 = 5_000_000_000;
+
 /// How often the agent is asked for more.
 const EVERY: Duration = Duration::from_millis(500);
 
@@ -75,13 +81,20 @@ pub(super) fn run(
         .copied()
         .collect();
     let mut reader = EventReader::default();
+    let mut names = RecordingNames::default();
     let mut is_first = true;
     loop {
-        let look = match reader.look(session, since_ns, &mut ()) {
+        let looked = reader
+            .look(session, since_ns.saturating_sub(BEFORE_NS), &mut ())
+            .and_then(|look| names.learn(session, &look.events).map(|()| look));
+        let look = match looked {
             // Ctrl-C is how following ends, also where an answer is on its way.
             Err(error) if arguments.follow && error.is_interrupt() => return Ok(()),
             look => look?,
         };
+        if is_first && arguments.only.contains(&Kind::Block) {
+            warn_where_few_blocks_are_kept(session)?;
+        }
         if look.evicted > 0 {
             let since = match is_first {
                 true => "since the agent started",
@@ -94,12 +107,15 @@ pub(super) fn run(
         }
         is_first = false;
         let mut text = String::new();
-        let wanted = |event: &&Event| kinds.is_empty() || kinds.contains(&event.what.kind());
+        let wanted = |event: &&Event| {
+            event.at_ns >= since_ns
+                && (kinds.is_empty() || kinds.contains(&event.what.kind()))
+        };
         for event in look.events.iter().filter(wanted) {
             // A string takes everything.
             let _ = match as_json {
-                true => writeln!(text, "{}", value(event, &look.clock)),
-                false => writeln!(text, "{}", line(event, &look.clock)),
+                true => writeln!(text, "{}", value(event, &look.clock, &names)),
+                false => writeln!(text, "{}", line(event, &look.clock, &names)),
             };
         }
         if !text.is_empty() {
@@ -112,18 +128,70 @@ pub(super) fn run(
     }
 }
 
+/// The names of recordings: an event tells their number alone.
+#[derive(Default)]
+struct RecordingNames(BTreeMap<u64, String>);
+
+impl RecordingNames {
+    /// Asks the agent where an event is about a recording that is not known. It knows those that are there; of
+    /// others the number has to do.
+    fn learn(&mut self, session: &mut Session, events: &[Event]) -> Result<(), RecordError> {
+        let is_unknown = |event: &Event| match event.what {
+            What::Began { recording } | What::Ended { recording } => {
+                !self.0.contains_key(&recording)
+            }
+            _ => false,
+        };
+        if events.iter().any(is_unknown) {
+            let there = session.check(&mut ())?.recordings.into_iter();
+            self.0.extend(there.map(|one| (one.recording, one.name)));
+        }
+        Ok(())
+    }
+
+    /// The name of the recording that an event is about.
+    fn of(&self, event: &Event) -> Option<&str> {
+        match event.what {
+            What::Began { recording } | What::Ended { recording } => {
+                self.0.get(&recording).map(String::as_str)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Who asks for blocks and gets few should know why.
+fn warn_where_few_blocks_are_kept(session: &mut Session) -> Result<(), RecordError> {
+    let there = session.check(&mut ())?.recordings;
+    let keeps_all = |one: &RecordingStatus| {
+        one.state == state::RECORDING && matches!(one.mode, mode::WALL | mode::OFF_CPU)
+    };
+    if !there.iter().any(keeps_all) {
+        eprintln!(
+            "warning: no recording of the mode wall or off-cpu goes on: the agent keeps waits of 20 ms and more \
+             alone, while it records; `start --name waits --mode off-cpu` begins one that has all"
+        );
+    }
+    Ok(())
+}
+
 /// An event for people: when, where, what.
-fn line(event: &Event, clock: &WallClock) -> String {
+fn line(event: &Event, clock: &WallClock, names: &RecordingNames) -> String {
     let date = clock.unix_ns(event.at_ns).and_then(|unix_ns| {
         let date = Timestamp::from_nanosecond(unix_ns.into()).ok()?;
         Some(date.strftime("%Y-%m-%d %H:%M:%S%.6f").to_string())
     });
     let when = date.unwrap_or_else(|| format!("{:>18.6} s up", event.at_ns as f64 / 1e9));
-    format!("{when}  vcpu {:<3} {}", event.vcpu, event.what)
+    let mut line = format!("{when}  vcpu {:<3} {}", event.vcpu, event.what);
+    if let Some(name) = names.of(event) {
+        // A string takes everything.
+        let _ = write!(line, " `{}`", Printable(name));
+    }
+    line
 }
 
 /// An event for programs, on one line.
-fn value(event: &Event, clock: &WallClock) -> Value {
+fn value(event: &Event, clock: &WallClock, names: &RecordingNames) -> Value {
     let mut value = json!({
         "at_ns": event.at_ns,
         "unix_ns": clock.unix_ns(event.at_ns),
@@ -140,7 +208,9 @@ fn value(event: &Event, clock: &WallClock) -> Value {
         } => json!({"name": name, "number": number, "length_ns": length_ns}),
         What::Counter { name, value } => json!({"name": name, "value": value}),
         What::Wake { length_ns } => json!({"length_ns": length_ns}),
-        What::Began { recording } | What::Ended { recording } => json!({"recording": recording}),
+        What::Began { recording } | What::Ended { recording } => {
+            json!({"recording": recording, "name": names.of(event)})
+        }
         What::Stolen { ns } => json!({"stolen_ns": ns}),
         What::Block | What::Resumed | What::BadKey => json!({}),
     };
@@ -167,15 +237,16 @@ mod tests {
         };
         let clock = WallClock::new([(0, 1_700_000_000_000_000_000)]);
         assert_eq!(
-            line(&event, &clock),
+            line(&event, &clock, &RecordingNames::default()),
             "2023-11-14 22:13:20.001500  vcpu 1   end      disk\\u{1b}[2J #7 after 1.2 ms"
         );
-        let unknown = line(&event, &WallClock::default());
+        let names = RecordingNames::default();
+        let unknown = line(&event, &WallClock::default(), &names);
         assert!(
             unknown.starts_with("          0.001500 s up  vcpu 1"),
             "{unknown}"
         );
-        let value = value(&event, &clock);
+        let value = value(&event, &clock, &names);
         assert_eq!(value["kind"], "span_end");
         assert_eq!(value["length_ns"], 1_200_000);
         assert_eq!(value["unix_ns"], 1_700_000_000_001_500_000_u64);
