@@ -23,6 +23,7 @@ use crate::record::{self, Patience, Session, Settings, Unwind};
 use crate::recording::{Reading, Recording};
 use crate::report::{Format, Report, ReportOptions, TimelineView};
 use crate::symbols::{ImageOptions, Images, Symbolizer};
+use crate::timeline::Window;
 use process::GuestProcess;
 
 pub(crate) use guest::run as guest;
@@ -36,8 +37,8 @@ const TOP: usize = 12;
 /// What `demo` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The guest is a process on this machine: two vCPUs serve made-up requests, one of them all the time,
-one of them now and then. It ends with the demo.
+The guest is a process on this machine: two vCPUs serve made-up requests, one of
+them all the time, one of them now and then. It ends with the demo.
 
 Example:
   unikprof-client demo --duration 10s --output /tmp/demo")]
@@ -170,10 +171,14 @@ fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), Fa
         cli::write_report(&report, format, &file)?;
         written.push((file, what));
     }
-    cli::print(next_steps(path, &written))
+    let spans = recording.timeline.as_ref();
+    let spans = spans.map(|timeline| timeline.spans(Window::ALL));
+    // On a busy machine a short demo may have seen none of the guest's spans.
+    let span = spans.iter().flatten().map(|table| table.name.as_str());
+    cli::print(next_steps(path, &written, span.last()))
 }
 
-fn next_steps(recording: &Path, written: &[(PathBuf, &str)]) -> String {
+fn next_steps(recording: &Path, written: &[(PathBuf, &str)], span: Option<&str>) -> String {
     let width = written.iter().map(|(path, _)| path.as_os_str().len()).max();
     let width = width.unwrap_or(0);
     let mut text = String::from("\nWritten:\n");
@@ -184,11 +189,14 @@ fn next_steps(recording: &Path, written: &[(PathBuf, &str)]) -> String {
         ));
     }
     let recording = recording.display();
+    let in_span = span.map_or(String::new(), |name| {
+        format!("  unikprof-client report {recording} --in-span {name}\n")
+    });
     text.push_str(&format!(
         "\nTry next:\n\
          \x20 unikprof-client report {recording} --lines --top 20\n\
          \x20 unikprof-client report {recording} --timeline --step 250ms\n\
-         \x20 unikprof-client report {recording} --in-span burst\n\
+         {in_span}\
          \x20 unikprof-client report {recording} --focus store -o store.svg\n\
          \x20 unikprof-client connect ADDR record 30s     with the address of your own guest\n"
     ));

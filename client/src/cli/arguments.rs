@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use regex::Regex;
 
-use super::access::AccessArguments;
+use super::access::{AccessArguments, CONNECTION};
 use super::names::NameArguments;
 use super::recordings::{
     CheckArguments, FetchArguments, RecordArguments, StartArguments, StopArguments,
@@ -108,13 +108,13 @@ pub(super) struct ConnectArguments {
     #[arg(value_name = "ADDR")]
     pub(super) address: Address,
     /// How long the agent may take to accept the connection and for each part of an answer
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::duration, global = true)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::duration, global = true, help_heading = CONNECTION)]
     pub(super) timeout: Duration,
     /// How long a lost connection is tried again; 0s: not at all
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration, global = true)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration, global = true, help_heading = CONNECTION)]
     pub(super) retry: Duration,
     /// Print the result as JSON
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Output")]
     pub(super) json: bool,
     #[command(flatten)]
     pub(super) access: AccessArguments,
@@ -166,8 +166,10 @@ pub(super) enum ConnectWord {
 }
 
 const DUMP_HELP: &str = "\
-Where the agent keeps what happened when, the file also holds each sample with its time, as far as the
-guest's ring still has them; `report --timeline` and `report --from ... --to ...` show these.
+Where the agent keeps what happened when, the file also holds each sample with
+its time, as far as the guest's ring still has them; `report --timeline` and
+`report --from ... --to ...` show these. --last and --begin may go further back
+than the recording's own --max-age.
 
 Examples:
   unikprof-client connect 10.0.0.5 dump -o so-far.unikprof
@@ -175,9 +177,9 @@ Examples:
   unikprof-client connect 10.0.0.5 dump --begin 21:34:50 --end 21:35:10 -o then.unikprof";
 
 const EVENTS_HELP: &str = "\
-Marks, spans and counters of the guest's own; vCPUs that blocked and woke (where no recording counts
-blocked time: waits of 20 ms and more); recordings that began or ended, steal, resumes and failed
-handshakes.
+Marks, spans and counters of the guest's own; vCPUs that blocked and woke (where
+no recording counts blocked time: waits of 20 ms and more); recordings that
+began or ended, steal, resumes and failed handshakes.
 
 Examples:
   unikprof-client connect 10.0.0.5 events --last 30s
@@ -306,7 +308,7 @@ pub(super) struct DoctorArguments {
     #[arg(value_name = "FILE|ADDR")]
     pub(super) target: String,
     /// How long the agent may take to accept the connection and for each part of an answer
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::duration, help_heading = CONNECTION)]
     pub(super) timeout: Duration,
     /// Print the result as JSON
     #[arg(long)]
@@ -318,8 +320,8 @@ pub(super) struct DoctorArguments {
 }
 
 const DOCTOR_HELP: &str = "\
-Each check is good, look (the profile can be used, if this is known) or bad, and says what to do.
-The exit code is 9 if one is bad, and 0 if none is.
+Each check is good, look (the profile can be used, if this is known) or bad, and
+says what to do. The exit code is 9 if one is bad, and 0 if none is.
 
 Examples:
   unikprof-client doctor run.unikprof --image guest.elf
@@ -335,5 +337,19 @@ mod tests {
     #[test]
     fn the_words_make_sense() {
         Arguments::command().debug_assert();
+    }
+
+    /// clap breaks what is too long for the terminal, in the middle of a paragraph that has its own breaks.
+    #[test]
+    fn paragraphs_fit_a_terminal() {
+        fn look(word: &clap::Command) {
+            let help = word.get_after_help().map(ToString::to_string);
+            for line in help.iter().flat_map(|help| help.lines()) {
+                let is_prose = !line.starts_with(' ');
+                assert!(!is_prose || line.len() <= 80, "{}: {line}", word.get_name());
+            }
+            word.get_subcommands().for_each(look);
+        }
+        look(&Arguments::command());
     }
 }

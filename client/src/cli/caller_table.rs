@@ -32,19 +32,20 @@ pub(super) struct CallerTableArguments {
 }
 
 const HELP: &str = "\
-`record` and `start` send the agent such a table by themselves. A file is for recordings that begin
-at boot, before any client is there. It belongs to one image, which it knows by its build-id and in
-which it knows code by its place in the file: linking must not change either afterwards. So link the
-image with a section for it, behind the code and as long as this word says:
+`record` and `start` send the agent such a table by themselves. A file is for
+recordings that begin at boot, before any client is there. It belongs to one
+image, which it knows by its build-id and in which it knows code by its place in
+the file: linking must not change either afterwards. So link the image with a
+section for it, behind the code and as long as this word says:
 
   assembly   .section .unikprof.callers, \"a\"
              .space BYTES
   Rust       #[unsafe(link_section = \".unikprof.callers\")]
              static TABLE: [u8; BYTES] = [0; BYTES];
 
-then make the table and put it in, which leaves code and build-id as they are. An image linked with
-the table in it (include_bytes!, .incbin) needs a build-id that does not follow from its content, as
--Wl,--build-id=0x... gives one.
+then make the table and put it in, which leaves code and build-id as they are.
+An image linked with the table in it (include_bytes!, .incbin) needs a build-id
+that does not follow from its content, as -Wl,--build-id=0x... gives one.
 
 Examples:
   unikprof-client caller-table guest.elf

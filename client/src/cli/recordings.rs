@@ -8,9 +8,9 @@ use super::values;
 use crate::record::{DEFAULT_NAME, Mode, Preset, Settings, Unwind};
 
 pub(super) const RECORD_HELP: &str = "\
-The recording has a name of its own and leaves others in the guest alone. The guest ends it by itself,
-also if this client is gone; `stop --name` then fetches it, and `check` tells the name.
-Ctrl-C ends it early and keeps what was sampled so far.
+The recording has a name of its own and leaves others in the guest alone. The
+guest ends it by itself, also if this client is gone; `stop --name` then fetches
+it, and `check` tells the name. Ctrl-C ends it early and keeps what was sampled.
 
 Examples:
   unikprof-client connect 10.0.0.5 record 30s
@@ -19,8 +19,9 @@ Examples:
   unikprof-client connect 10.0.0.5 record 10s --image guest.elf -o -";
 
 pub(super) const START_HELP: &str = "\
-Names tell recordings apart, also for another client and after a lost connection.
-An agent holds as many at a time as `check` tells; each keeps its own rate, mode and counts.
+Names tell recordings apart, for other clients too and after a lost connection.
+An agent holds as many at a time as `check` tells; each keeps its own rate, mode
+and counts.
 
 Examples:
   unikprof-client connect 10.0.0.5 start --name flight --preset default
@@ -30,7 +31,7 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct RecordArguments {
-    /// How long to record, as in 30s or 5m; without it, until Ctrl-C
+    /// How long to record, as in 30s or 5m; 0 or without it, until Ctrl-C
     #[arg(value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
     duration_ns: u64,
     /// The recording's name; one of its own if not given

@@ -35,9 +35,10 @@ pub(super) struct RecoverArguments {
 }
 
 const HELP: &str = "\
-A guest that hands out its agent's crash dump in its panic handler leaves its last seconds on its
-console, as lines that begin with `unikprof:`, or in its memory. This word finds them there, whatever
-else is in the file, and writes the recording.
+A guest that hands out its agent's crash dump in its panic handler leaves its
+last seconds on its console, as lines that begin with `unikprof:`, or in its
+memory. This word finds them there, whatever else is in the file, and writes the
+recording.
 
 Examples:
   unikprof-client recover /var/log/xen/console/guest-web.log -o crash.unikprof

@@ -7,8 +7,8 @@ use super::settings::Settings;
 /// What a recording is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Preset {
-    /// Always on: 97 Hz without an end; a dump holds at most the last 5 minutes and 512 KiB of samples. It costs a
-    /// tenth of `profile`
+    /// Always on: 97 Hz without an end; a dump holds at most the last 5 minutes and 512 KiB of samples, unless it
+    /// asks for a window. It costs a tenth of `profile`
     Default,
     /// To look closely for a while: 997 Hz, and a dump holds all there is. Every report tells what it has cost;
     /// docs/BENCHMARKS.md tells what to expect of both
