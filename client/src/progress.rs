@@ -18,6 +18,8 @@ pub struct ProgressLine {
     is_terminal: bool,
     /// Whether the user was told that the recording is being stopped.
     stopping: bool,
+    /// Whether the user was told that the recording does not end by itself; on a terminal the line does.
+    endless: bool,
 }
 
 /// What a recording without its caller table lacks, and how it would have it.
@@ -48,6 +50,7 @@ impl ProgressLine {
             bar,
             is_terminal,
             stopping: false,
+            endless: false,
         }
     }
 
@@ -56,7 +59,11 @@ impl ProgressLine {
         self.bar.finish_and_clear();
     }
 
-    fn running(&self, status: &RecordingStatus, recorder: &RecorderStatus) {
+    fn running(&mut self, status: &RecordingStatus, recorder: &RecorderStatus) {
+        if !self.is_terminal && status.duration_ns == 0 && !self.endless {
+            self.endless = true;
+            self.say("recording until it is interrupted: no duration was given");
+        }
         if status.duration_ns != 0 && self.bar.length().is_none() {
             self.bar.set_length(status.duration_ns / 1_000_000);
             self.bar.set_style(style("{spinner} [{bar:24}] {msg}"));

@@ -41,7 +41,12 @@ pub(super) fn info(session: &Session) -> String {
             counted(agent.vcpus.into(), "vCPU")
         ),
     );
-    rows.add("up", duration(agent.monotonic_ns));
+    // The clock of a hosted guest is its machine's.
+    let up = match agent.platform.as_str() {
+        "hosted" => "machine up",
+        _ => "up",
+    };
+    rows.add(up, duration(agent.monotonic_ns));
     if let Some(time) = agent.wall_clock_ns.and_then(timestamp) {
         rows.add("clock", format!("{time:.0}"));
     }
@@ -176,7 +181,10 @@ pub(super) fn recorded(
         format!(
             "{} of {guest} in {}{}",
             match info.mode.unit() {
-                Unit::Samples => format!("{} samples", profile.sample_count()),
+                Unit::Samples => match profile.sample_count() {
+                    1 => "1 sample".to_owned(),
+                    count => format!("{count} samples"),
+                },
                 Unit::Nanoseconds => {
                     format!("{} of blocked time", duration(profile.sample_count()))
                 }
@@ -281,8 +289,10 @@ fn yes(is: bool, yes: &'static str, no: &'static str) -> &'static str {
 /// A length of time with as much as people read of it.
 pub(super) fn duration(ns: u64) -> String {
     let rounded = match ns {
-        0..1_000_000 => ns,
-        1_000_000..10_000_000_000 => ns / 1_000_000 * 1_000_000,
+        0..1_000 => ns,
+        1_000..1_000_000 => ns / 1_000 * 1_000,
+        1_000_000..1_000_000_000 => ns / 1_000_000 * 1_000_000,
+        1_000_000_000..10_000_000_000 => ns / 100_000_000 * 100_000_000,
         _ => ns / 1_000_000_000 * 1_000_000_000,
     };
     humantime::format_duration(Duration::from_nanos(rounded)).to_string()

@@ -267,7 +267,8 @@ fn state_text(one: &RecordingStatus) -> String {
     let elapsed = duration(u64::try_from(one.elapsed().as_nanos()).unwrap_or(u64::MAX));
     match (one.state, one.left()) {
         (state::DELAYED, _) => {
-            format!("{name}: begins in {:.1} s", one.delay_left().as_secs_f64())
+            let left = u64::try_from(one.delay_left().as_nanos()).unwrap_or(u64::MAX);
+            format!("{name}: begins in {}", duration(left))
         }
         (state::RECORDING, Some(left)) => {
             let left = duration(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));

@@ -19,6 +19,9 @@ const LINES: u64 = 120;
 const NAMES_BEGIN: usize = 62;
 const LEAST_NAME: usize = 24;
 
+/// So much that the lines do not tell of is worth a word.
+const TOLD_FROM_NS: u64 = 1_000_000_000;
+
 /// The columns of a line over time.
 const OVERVIEW: usize = 100;
 
@@ -118,6 +121,16 @@ pub(super) fn write(
         writeln!(
             out,
             "evicted: the ring no longer held all of it when it was read"
+        )?;
+    }
+    let shown = view.timeline.bounded(&view.of, view.window);
+    let wanted = view.window.and(view.of.window);
+    if shown.from_ns.saturating_sub(wanted.from_ns) >= TOLD_FROM_NS {
+        writeln!(
+            out,
+            "before {:.1} s: in the counts alone; the file has no more of the rings (--max-age, --max-size, the rings' \
+             own size)",
+            shown.from_ns.saturating_sub(view.of.window.from_ns) as f64 / 1e9
         )?;
     }
     Ok(())

@@ -50,6 +50,7 @@ pub(crate) fn amount(count: u64, unit: Unit) -> String {
 /// As [`amount`], with the word for what it is: `1,234 samples`, or `1.2 ms`.
 pub(crate) fn amount_with_unit(count: u64, unit: Unit) -> String {
     match unit {
+        Unit::Samples if count == 1 => "1 sample".into(),
         Unit::Samples => format!("{} samples", grouped(count)),
         Unit::Nanoseconds => duration(count),
     }
