@@ -108,8 +108,7 @@ pub(super) fn run(
         is_first = false;
         let mut text = String::new();
         let wanted = |event: &&Event| {
-            event.at_ns >= since_ns
-                && (kinds.is_empty() || kinds.contains(&event.what.kind()))
+            event.at_ns >= since_ns && (kinds.is_empty() || kinds.contains(&event.what.kind()))
         };
         for event in look.events.iter().filter(wanted) {
             // A string takes everything.
