@@ -139,7 +139,7 @@ pub enum RecordError {
     },
     /// There is nothing to take a copy of.
     #[error(
-        "nothing waits to be fetched: the recording is {state}. Counts wait once a recording's duration has \
+        "nothing waits to be fetched yet (the recording's state: {state}). Counts wait once a recording's duration has \
          passed; before that, `dump` and `stop` fetch them, which takes a key with the role `control`"
     )]
     NothingWaits {
