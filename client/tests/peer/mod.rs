@@ -452,6 +452,7 @@ impl Guest {
                         first_epoch: NEWER,
                         max_age_ns: self.script.keeps.0,
                         max_bytes: self.script.keeps.1,
+                        mode: self.script.mode,
                         ..recording_status(self.script.ends_by_itself)
                     })?;
                 }
