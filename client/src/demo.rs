@@ -174,8 +174,8 @@ fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), Fa
     let spans = recording.timeline.as_ref();
     let spans = spans.map(|timeline| timeline.spans(Window::ALL));
     // On a busy machine a short demo may have seen none of the guest's spans.
-    let span = spans.iter().flatten().map(|table| table.name.as_str());
-    cli::print(next_steps(path, &written, span.last()))
+    let mut span = spans.iter().flatten().map(|table| table.name.as_str());
+    cli::print(next_steps(path, &written, span.next_back()))
 }
 
 fn next_steps(recording: &Path, written: &[(PathBuf, &str)], span: Option<&str>) -> String {
