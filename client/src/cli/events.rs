@@ -167,8 +167,8 @@ fn warn_where_few_blocks_are_kept(session: &mut Session) -> Result<(), RecordErr
     };
     if !there.iter().any(keeps_all) {
         eprintln!(
-            "warning: no recording of the mode wall or off-cpu goes on: the agent keeps waits of 20 ms and more \
-             alone, while it records; `start --name waits --mode off-cpu` begins one that has all"
+            "warning: no recording of the mode wall or off-cpu goes on: the agent keeps only waits of 20 ms and \
+             more, and only while it records; `start --name waits --mode off-cpu` begins one that has all"
         );
     }
     Ok(())
