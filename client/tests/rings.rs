@@ -518,6 +518,29 @@ fn following_ends_well_while_an_answer_is_on_its_way() {
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(0));
 }
 
+/// Guards that events are missing without a word: a ring that laps a slow answer evicts what lies between two runs.
+#[test]
+fn events_tell_of_records_that_were_evicted_while_they_were_fetched() {
+    let here = tempfile::tempdir().unwrap();
+    let mark = |at_ns, value| record(kind::MARK, at_ns, 0, value);
+    let records = [
+        encode(&head(0, 10, 8)),
+        ring::run(0, 10, &[mark(100, 1), mark(200, 2)]),
+        ring::run(0, 15, &[mark(300, 6)]),
+        ring::run(0, 17, &[mark(400, 8)]),
+        ring::end(0, 18),
+    ];
+    let ring = Ring {
+        records: vec![records.concat()],
+        ..honest()
+    };
+    let peer = Peer::start(script(ring));
+    let (lines, stderr) = connect(0, &peer, &["events"], here.path());
+    assert_eq!(lines.lines().count(), 4, "{lines}");
+    // Ten before the head, three between the first runs, and one between the last.
+    assert!(stderr.contains("14 records were evicted"), "{stderr}");
+}
+
 /// Which events are wanted is said by kind; a wake tells how long its block was.
 #[test]
 fn events_of_some_kinds_alone() {

@@ -65,7 +65,9 @@ impl EventReader {
             let (ring, next) =
                 session.persist(observer, |connection, _| records(connection, &request))?;
             let gone = ring.evicted.saturating_sub(request.position);
-            evicted = evicted.saturating_add(gone);
+            evicted = evicted
+                .saturating_add(gone)
+                .saturating_add(ring.overwritten);
             self.next.insert(vcpu, next);
             rings.push(ring);
         }
@@ -111,7 +113,7 @@ fn records(connection: &mut Connection, request: &RingRequest) -> Result<(Ring, 
         vcpu: request.vcpu,
         ..Ring::default()
     };
-    let (mut order, mut next) = (RingOrder::on_the_wire(), 0);
+    let (mut order, mut next, mut after) = (RingOrder::on_the_wire(), 0, None::<u64>);
     let bytes = &mut Vec::new();
     let answer = Answer::Records(request.vcpu);
     receive(connection, &mut order, answer, bytes, |part| match part {
@@ -121,6 +123,10 @@ fn records(connection: &mut Connection, request: &RingRequest) -> Result<(Ring, 
             ring.read_at_unix_ns = head.wall_clock_ns;
         }
         RingPart::Run(run) => {
+            // Records between two runs were evicted while the answer was on its way.
+            let missing = after.map_or(0, |after| run.first.saturating_sub(after));
+            ring.overwritten = ring.overwritten.saturating_add(missing);
+            after = Some(run.first.saturating_add(run.count.into()));
             // Checked as it was received.
             let push = |record| ring.records.push(record);
             let _ = ring::decode(run.base_ns, run.count, run.payload, push);
