@@ -23,6 +23,7 @@
 //! not registered.
 
 mod alternate_stack;
+mod longest_work;
 mod mappings;
 mod network;
 mod platform;
@@ -43,6 +44,7 @@ use crate::{Access, Agent, BootError, BootRecording, LinkedTableError, ServeErro
 
 use network::Network;
 
+pub use longest_work::{LongestWork, longest_work};
 pub use platform::Hosted;
 #[cfg(feature = "tap")]
 pub use tap::Tap;

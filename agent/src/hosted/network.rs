@@ -10,6 +10,7 @@ use std::vec::Vec;
 
 use libc::pollfd;
 
+use super::longest_work::Piece;
 use super::platform::Hosted;
 use super::{Error, HostedAgent, Listen};
 use crate::access::Access;
@@ -88,6 +89,7 @@ fn serve(mut service: Service<'static, 'static, Hosted>, listener: &TcpListener)
     // For a moment there are also those who made room for others.
     let mut connections: Vec<Connection<Socket>> = Vec::with_capacity(2 * SESSIONS);
     loop {
+        let piece = Piece::begin();
         let work = service.begin_work();
         accept(&mut service, listener, &mut connections);
         // Each is first in its turn: none keeps the others from having one.
@@ -105,6 +107,7 @@ fn serve(mut service: Service<'static, 'static, Hosted>, listener: &TcpListener)
         }
         let next_ns = service.advance();
         service.end_work(work);
+        piece.end();
         let door = service.place_from_ns();
         wait(service.agent(), listener, &connections, door, next_ns);
     }
