@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use unikprof_tests::soak::events::EVENTS;
 use unikprof_tests::soak::keeper::DOWNLOADS;
 use unikprof_tests::soak::latency::all_measured;
+use unikprof_tests::soak::others::OTHERS;
 use unikprof_tests::soak::phase::Phase;
 use unikprof_tests::soak::proxy::FAULTS;
 use unikprof_tests::soak::rightful::CLIENTS;
@@ -26,7 +28,7 @@ fn soak(keyed: bool) {
     .unwrap();
     assert_eq!(outcome.problems, Vec::<String>::new(), "\n{outcome}");
     // That it tried something, and that the guest was measured all the while.
-    for subject in [PEERS, FAULTS, CLIENTS, DOWNLOADS] {
+    for subject in [PEERS, FAULTS, CLIENTS, DOWNLOADS, OTHERS, EVENTS] {
         assert!(outcome.ledger.total(subject) > 0, "{subject}\n{outcome}");
     }
     assert!(all_measured(&outcome.latencies), "\n{outcome}");
@@ -34,6 +36,8 @@ fn soak(keyed: bool) {
     assert!(!outcome.recordings.is_empty(), "\n{outcome}");
     let samples: u64 = outcome.recordings.iter().map(|(_, sum)| sum.samples).sum();
     assert!(samples > 0, "\n{outcome}");
+    assert!(!outcome.others.is_empty(), "\n{outcome}");
+    assert!(outcome.followed.events > 0, "\n{outcome}");
     let last = outcome.samples.last().unwrap();
     assert!(last.peers.connections() > 0, "\n{outcome}");
 }

@@ -1,8 +1,10 @@
 //! The demo's service over TCP, so that somebody else can see how fast it answers; and a second vCPU
-//! with bursts of the same work, which blocks in between.
+//! with bursts of the same work, which blocks in between. Each request and each burst tells of itself: a mark
+//! with its number, a span around it, and a counter with its number again.
 //!
 //! The load prints `serving on ADDRESS` once both are registered. There a request is its length in bytes (u32, little endian)
-//! and so many bytes; so is its answer.
+//! and so many bytes; so is its answer. At its end it prints `longest work` and what the agent's longest piece
+//! of work was made of.
 
 use std::error::Error;
 use std::io::{self, ErrorKind, Read, Write};
@@ -11,7 +13,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use unikprof_agent::hosted::{self, Guest, Vcpu};
+use unikprof_agent::hosted::{self, Guest, HostedAgent, LongestWork, Vcpu};
+use unikprof_agent::{EventName, EventNameError};
 use unikprof_demo_service::{RequestGenerator, Service};
 
 use crate::stop::Stop;
@@ -33,28 +36,72 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
     let (registered, other) = channel();
+    let [requests, teller] = [Teller::new(guest, "request")?, Teller::new(guest, "burst")?];
     thread::scope(|scope| {
-        let bursts = scope.spawn(|| bursts(guest, stop, registered));
+        let bursts = scope.spawn(|| bursts(guest, stop, teller, registered));
         let vcpu = guest.register_thread()?;
         // Where it cannot be, its thread has ended and says why.
         let _ = other.recv();
         println!("serving on {}", listener.local_addr()?);
-        let served = serve(&vcpu, stop, &listener);
+        let served = serve(&vcpu, stop, &listener, requests);
         bursts
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         served
-    })
+    })?;
+    let LongestWork {
+        took_ns,
+        cpu_ns,
+        preempted,
+        faults,
+        most_cpu_ns,
+    } = hosted::longest_work();
+    println!("longest work {took_ns} {cpu_ns} {preempted} {faults} {most_cpu_ns}");
+    Ok(())
+}
+
+/// What tells of each of something.
+struct Teller {
+    agent: &'static HostedAgent,
+    name: EventName,
+    /// Of those told so far.
+    number: u64,
+}
+
+impl Teller {
+    fn new(guest: &Guest, name: &str) -> Result<Teller, EventNameError> {
+        let agent = guest.agent();
+        Ok(Teller {
+            agent,
+            name: agent.event_name(name)?,
+            number: 0,
+        })
+    }
+
+    /// Does one, and tells of it.
+    fn tell(&mut self, work: impl FnOnce()) {
+        self.number += 1;
+        self.agent.mark(self.name, self.number);
+        let span = self.agent.span(self.name);
+        work();
+        drop(span);
+        self.agent.counter(self.name, self.number as i64);
+    }
 }
 
 /// One client after the other.
-fn serve(vcpu: &Vcpu, stop: &Stop, listener: &TcpListener) -> Result<(), Box<dyn Error>> {
+fn serve(
+    vcpu: &Vcpu,
+    stop: &Stop,
+    listener: &TcpListener,
+    mut teller: Teller,
+) -> Result<(), Box<dyn Error>> {
     let mut service = Service::new(SEED, DOCUMENTS);
     while !stop.is_set() {
         match listener.accept() {
             Ok((stream, _)) => {
                 // A client that goes away ends its own connection and no more.
-                if let Err(error) = answer(vcpu, stop, &mut service, stream) {
+                if let Err(error) = answer(vcpu, stop, &mut service, &mut teller, stream) {
                     eprintln!("a client of the service: {error}");
                 }
             }
@@ -71,6 +118,7 @@ fn answer(
     vcpu: &Vcpu,
     stop: &Stop,
     service: &mut Service,
+    teller: &mut Teller,
     mut stream: TcpStream,
 ) -> io::Result<()> {
     stream.set_nonblocking(false)?;
@@ -87,7 +135,9 @@ fn answer(
         if !vcpu.block(|| fill(&mut stream, &mut request, stop))? {
             return Ok(());
         }
-        service.handle(&request, &mut response);
+        teller.tell(|| {
+            service.handle(&request, &mut response);
+        });
         answer.clear();
         answer.extend((response.len() as u32).to_le_bytes());
         answer.extend(&response);
@@ -118,16 +168,23 @@ fn is_pause(kind: ErrorKind) -> bool {
     )
 }
 
-fn bursts(guest: &Guest, stop: &Stop, registered: Sender<()>) -> Result<(), hosted::Error> {
+fn bursts(
+    guest: &Guest,
+    stop: &Stop,
+    mut teller: Teller,
+    registered: Sender<()>,
+) -> Result<(), hosted::Error> {
     let vcpu = guest.register_thread()?;
     let _ = registered.send(());
     let mut service = Service::new(SEED + 1, DOCUMENTS);
     let mut requests = RequestGenerator::new(SEED + 1, DOCUMENTS);
     let mut response = Vec::new();
     while !stop.is_set() {
-        for request in requests.by_ref().take(BURST) {
-            service.handle(&request, &mut response);
-        }
+        teller.tell(|| {
+            for request in requests.by_ref().take(BURST) {
+                service.handle(&request, &mut response);
+            }
+        });
         vcpu.block(|| thread::sleep(PAUSE));
     }
     Ok(())

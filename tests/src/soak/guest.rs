@@ -1,10 +1,12 @@
 //! The guests: processes of `hosted-guest`, and what the system knows of them.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use unikprof_agent::hosted::LongestWork;
 
 use super::error::SoakError;
 use super::target::{KeyFiles, Keys, Target};
@@ -13,9 +15,9 @@ use super::target::{KeyFiles, Keys, Target};
 pub struct Guest {
     child: Child,
     /// The guest ends when this does.
-    _stdin: ChildStdin,
+    stdin: Option<ChildStdin>,
     /// Kept, so that the guest can print.
-    _stdout: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
     /// Where its agent listens, and the keys.
     pub target: Target,
     /// Where its own service listens, if it has one.
@@ -75,8 +77,8 @@ impl Guest {
         };
         let mut guest = Guest {
             child,
-            _stdin: stdin,
-            _stdout: stdout,
+            stdin: Some(stdin),
+            stdout,
             target: Target {
                 address: SocketAddr::from(([127, 0, 0, 1], 0)),
                 keys,
@@ -113,6 +115,34 @@ impl Guest {
             })
             .map(|thread| thread.file_name().to_string_lossy().into_owned())
             .collect()
+    }
+
+    /// Tells it to end, and waits for what it says then of its agent's work.
+    ///
+    /// # Errors
+    /// [`SoakError`].
+    pub fn end(mut self) -> Result<LongestWork, SoakError> {
+        const LABEL: &str = "longest work ";
+        drop(self.stdin.take());
+        let mut said = String::new();
+        self.stdout
+            .read_to_string(&mut said)
+            .map_err(SoakError::io("reading from the guest"))?;
+        let line = said.lines().find_map(|line| line.strip_prefix(LABEL));
+        let mut told = numbers(line.unwrap_or_default());
+        let mut next = || {
+            told.next().ok_or_else(|| SoakError::Guest {
+                expected: "`longest work` and five numbers, at its end",
+                found: said.clone(),
+            })
+        };
+        Ok(LongestWork {
+            took_ns: next()?,
+            cpu_ns: next()?,
+            preempted: next()?,
+            faults: next()?,
+            most_cpu_ns: next()?,
+        })
     }
 
     /// Whether it has not ended by itself.

@@ -2,7 +2,9 @@
 //! for as long as asked.
 
 pub mod audit;
+pub mod downloads;
 pub mod error;
+pub mod events;
 pub mod faults;
 pub mod guest;
 pub mod keeper;
@@ -10,6 +12,7 @@ pub mod keyed;
 pub mod latency;
 pub mod ledger;
 pub mod line;
+pub mod others;
 pub mod peers;
 pub mod phase;
 pub mod program;

@@ -31,7 +31,7 @@ pub struct Finished {
     pub words: String,
     /// `None` where a signal ended it.
     pub code: Option<i32>,
-    /// What it printed.
+    /// What it printed beside its results.
     pub said: String,
 }
 
@@ -59,6 +59,20 @@ impl Program {
     /// # Errors
     /// The system's.
     pub fn begin(&self, address: SocketAddr, role: Role, words: &[&str]) -> io::Result<Running> {
+        self.begin_into(Stdio::null(), address, role, words)
+    }
+
+    /// The same; what it prints as its result goes to `results`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn begin_into(
+        &self,
+        results: Stdio,
+        address: SocketAddr,
+        role: Role,
+        words: &[&str],
+    ) -> io::Result<Running> {
         let mut command = Command::new(&self.path);
         command.args(["connect", &address.to_string()]).args(words);
         command.args(["--timeout", "5s", "--retry", "20s"]);
@@ -71,7 +85,7 @@ impl Program {
         }
         let child = command
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(results)
             .stderr(Stdio::piped())
             .spawn()?;
         Ok(Running {
@@ -99,7 +113,8 @@ impl Running {
         early
     }
 
-    /// Sends what Ctrl-C sends after a while, and waits for its end.
+    /// Asks it to end after a while, as Ctrl-C would, and waits for its end. It is SIGTERM, since who is started in
+    /// the background is started with SIGINT ignored.
     ///
     /// # Errors
     /// The system's.
@@ -107,7 +122,7 @@ impl Running {
         thread::sleep(wait);
         let id = self.child.id().to_string();
         Command::new("kill")
-            .args(["-INT", &id])
+            .args(["-TERM", &id])
             .stderr(Stdio::null())
             .status()?;
         self.finish()
@@ -154,9 +169,23 @@ impl Finished {
             Some(4) => "broken protocol".into(),
             Some(5) => "refused".into(),
             Some(8) => "kept in part".into(),
+            Some(11) => "no such recording".into(),
             Some(130) => "interrupted".into(),
             Some(code) => format!("code {code}"),
             None => "killed".into(),
+        }
+    }
+
+    /// Whether others were in its way: the agent had no session for it and said so or closed before a word, or
+    /// another client began to send its caller table meanwhile.
+    #[must_use]
+    pub fn was_crowded(&self) -> bool {
+        match self.code {
+            Some(3) => true,
+            Some(5) => ["sessions", "try again"]
+                .iter()
+                .any(|why| self.said.contains(why)),
+            _ => false,
         }
     }
 

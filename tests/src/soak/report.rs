@@ -2,10 +2,14 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use unikprof_agent::hosted::LongestWork;
 use unikprof_proto::message::Counters;
 
+use super::audit::{Audit, Sum};
+use super::events::EVENTS;
 use super::keeper::DOWNLOADS;
 use super::latency::Spread;
+use super::others::OTHERS;
 use super::phase::{PHASES, Phase};
 use super::proxy::{FAULTS, PLACES};
 use super::rightful::CLIENTS;
@@ -35,6 +39,8 @@ impl Display for Outcome {
             ("Faults of lines", FAULTS),
             ("Clients that came and went", CLIENTS),
             ("Downloads of the always-on recording", DOWNLOADS),
+            ("What was done with other recordings", OTHERS),
+            ("Those who followed the guest's events", EVENTS),
         ] {
             writeln!(f, "\n{heading}: {} in all.\n", self.ledger.total(subject))?;
             writeln!(f, "| what | times | how it ended |\n|---|---|---|")?;
@@ -82,8 +88,18 @@ impl Outcome {
         row("stack nodes", &|s| {
             format!("{} of {}", s.nodes.0, s.nodes.1)
         })?;
-        row("recording", &|s| s.recording.to_string())?;
+        row("recordings", &|s| s.recordings.to_string())?;
+        row("the id of the one that is always on", &|s| {
+            s.recording.to_string()
+        })?;
         row("its ticks", &|s| s.counters.ticks.to_string())?;
+        row("records in the rings", &|s| s.ring.held.to_string())?;
+        row("records evicted for newer ones", &|s| {
+            s.ring.evicted.to_string()
+        })?;
+        row("records given up while written", &|s| {
+            s.ring.given_up.to_string()
+        })?;
         row("longest poll so far", &|s| {
             format!("{} µs", s.server_longest_ns / 1_000)
         })?;
@@ -114,6 +130,21 @@ impl Outcome {
                     .agent_cpu_ns
                     .saturating_sub(first.footprint.agent_cpu_ns)
             )
+        )?;
+        let LongestWork {
+            took_ns,
+            cpu_ns,
+            preempted,
+            faults,
+            most_cpu_ns,
+        } = self.longest;
+        writeln!(
+            f,
+            "The longest poll took {} µs by the clock: {} µs of the thread's CPU time, {preempted} times that \
+             others took the CPU, {faults} page faults. The most CPU time of a poll was {} µs.",
+            took_ns / 1_000,
+            cpu_ns / 1_000,
+            most_cpu_ns / 1_000
         )
     }
 
@@ -180,36 +211,59 @@ impl Outcome {
     }
 
     fn lost(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let none = Counters::default();
-        let sum = self.recordings.iter().fold(none, |sum, (_, of)| {
-            sum.zip(&of.counters, u64::wrapping_add)
-        });
-        let epochs: u64 = self.recordings.iter().map(|(_, of)| of.epochs).sum();
-        let samples: u64 = self.recordings.iter().map(|(_, of)| of.samples).sum();
-        writeln!(
-            f,
-            "\n{} always-on recordings, {epochs} epochs, {} files of {} MB; {} epochs came more than \
-             once and were the same, {} files ended within one that another has.\n",
-            self.recordings.len(),
-            self.audit.files,
-            self.audit.bytes / 1_000_000,
-            self.audit.repeated,
-            self.audit.partial
-        )?;
-        let Counters {
-            ticks,
-            recorded,
-            overflow,
-            lost,
-            masked,
-            idle,
+        let Audit {
+            files,
+            repeated,
+            partial,
+            bytes,
             ..
-        } = sum;
+        } = &self.audit;
         writeln!(
             f,
-            "{ticks} ticks = {recorded} recorded + {overflow} overflow + {lost} lost + {masked} masked + \
-             {idle} idle; the stacks hold {samples} samples. The agent's own counters at each stop \
-             are the same."
+            "\n{files} files of {} MB; {repeated} epochs came more than once and were the same, {partial} \
+             files ended within one that another has. The agent's own counters at each stop of a \
+             recording are what its downloads come to.\n",
+            bytes / 1_000_000
+        )?;
+        sum(f, "always-on recordings", &self.recordings)?;
+        sum(f, "other recordings", &self.others)?;
+        writeln!(
+            f,
+            "Thrown away, and so not compared: {} other recordings.\n",
+            self.discarded
+        )?;
+        let followed = &self.followed;
+        writeln!(
+            f,
+            "The guest's own marks, spans and counters: {} received, and {} of these again; {} were evicted \
+             before a client came for them, as it was told.",
+            followed.events, followed.repeated, followed.evicted
         )
     }
+}
+
+/// What recordings came to, each of which was compared.
+fn sum(f: &mut Formatter<'_>, what: &str, recordings: &[(u64, Sum)]) -> fmt::Result {
+    let mut sum = Sum::default();
+    for (_, of) in recordings {
+        sum.epochs += of.epochs;
+        sum.counters = sum.counters.zip(&of.counters, u64::wrapping_add);
+    }
+    let Counters {
+        ticks,
+        recorded,
+        overflow,
+        lost,
+        masked,
+        idle,
+        blocks,
+        ..
+    } = sum.counters;
+    writeln!(
+        f,
+        "{} {what} of {} epochs: {ticks} ticks = {recorded} recorded + {overflow} overflow + {lost} lost + \
+         {masked} masked + {idle} idle; {blocks} blocks.\n",
+        recordings.len(),
+        sum.epochs
+    )
 }

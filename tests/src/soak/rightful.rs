@@ -54,14 +54,31 @@ pub fn served<T>(
 pub struct Checked {
     /// The agent's own part.
     pub agent: Status,
-    /// Its recording; without one all of it is zero. The soak has one at a time.
-    pub recording: u64,
-    /// The recording's counters.
+    /// Its recordings.
+    pub recordings: Vec<Recorded>,
+}
+
+/// A recording, as its agent tells of it.
+#[derive(Debug, Clone)]
+pub struct Recorded {
+    /// Its id.
+    pub id: u64,
+    /// Its name.
+    pub name: String,
+    /// Its counters.
     pub counters: Counters,
     /// The first of its epochs that waits.
     pub first_epoch: u64,
     /// How many wait.
     pub epochs: u32,
+}
+
+impl Checked {
+    /// The recording of this name.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&Recorded> {
+        self.recordings.iter().find(|one| one.name == name)
+    }
 }
 
 /// Asks for the recorder's state.
@@ -76,18 +93,18 @@ pub fn check(speaker: &mut Speaker) -> Result<Checked, End> {
     let agent: Status = answer.decode().ok_or(End::Nonsense)?;
     let mut checked = Checked {
         agent,
-        recording: 0,
-        counters: Counters::default(),
-        first_epoch: 0,
-        epochs: 0,
+        recordings: Vec::new(),
     };
     for _ in 0..checked.agent.recordings {
         let frame = speaker.read_frame()?;
         let one: RecordingStatus<'_> = frame.decode().ok_or(End::Nonsense)?;
-        checked.recording = one.recording;
-        checked.counters = one.counters;
-        checked.first_epoch = one.first_epoch;
-        checked.epochs = one.epochs;
+        checked.recordings.push(Recorded {
+            id: one.recording,
+            name: one.name.into(),
+            counters: one.counters,
+            first_epoch: one.first_epoch,
+            epochs: one.epochs,
+        });
     }
     Ok(checked)
 }
@@ -172,7 +189,7 @@ impl Comers<'_> {
             keys: self.target.keys.clone(),
         };
         let patience = Duration::from_secs(4);
-        match random.below(16) {
+        match random.below(18) {
             0 => self.program(self.target.address, role, &["info"], random)?,
             1 => self.program(self.target.address, role, &["check"], random)?,
             2 => self.program(self.faulty, role, &["info"], random)?,
@@ -188,7 +205,15 @@ impl Comers<'_> {
                 });
                 self.count("vanishes in an answer", end.map(drop));
             }
-            6..=10 => {
+            6 => {
+                let address = random.pick(&[self.target.address, self.faulty]);
+                self.program(address, role, &["events", "--last", "3s"], random)?;
+            }
+            7 => {
+                let address = random.pick(&[self.target.address, self.faulty]);
+                self.program(address, role, &["events", "--json"], random)?;
+            }
+            8..=12 => {
                 let end = Speaker::open(&bad, role).and_then(|mut speaker| {
                     let _ = speaker.line().wait_for(patience);
                     hello(&mut speaker)

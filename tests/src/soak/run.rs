@@ -7,12 +7,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use unikprof_agent::hosted::LongestWork;
+
 use super::audit::{Audit, Sum};
+use super::downloads::{Counted, Downloads};
 use super::error::SoakError;
+use super::events::{EVENTS, Followed, Follower};
 use super::guest::Guest;
-use super::keeper::{Counted, Keeper};
+use super::keeper::{DOWNLOADS, Keeper};
 use super::latency::Latencies;
 use super::ledger::Ledger;
+use super::others::{Ended, OTHERS, Others};
 use super::peers::{Overheard, Peer, Visit};
 use super::phase::{Phase, Phases};
 use super::program::Program;
@@ -59,6 +64,14 @@ pub struct Outcome {
     pub audit: Audit,
     /// What each always-on recording came to.
     pub recordings: Vec<(u64, Sum)>,
+    /// What each of the other recordings came to, those that were thrown away left out.
+    pub others: Vec<(u64, Sum)>,
+    /// How many recordings were thrown away.
+    pub discarded: u64,
+    /// The guest's own events.
+    pub followed: Followed,
+    /// What the agent's longest piece of work was made of.
+    pub longest: LongestWork,
     /// Requests to the guest's own service.
     pub requests: u64,
     /// How many cuts there were, each a byte further than the one before.
@@ -115,7 +128,13 @@ pub fn run(plan: Plan) -> Result<Outcome, SoakError> {
         entries: Entries::default(),
         problems: Mutex::default(),
     };
-    let (mut samples, counted, requests) = soak.all();
+    let Seen {
+        mut samples,
+        counted,
+        mut others,
+        mut followed,
+        requests,
+    } = soak.all();
     let Soak {
         latencies,
         entries,
@@ -132,15 +151,17 @@ pub fn run(plan: Plan) -> Result<Outcome, SoakError> {
     if !guest.is_alive() {
         problems.push("the guest has ended".into());
     }
+    let longest = guest.end()?;
+    problems.append(&mut others.problems);
+    problems.append(&mut followed.problems);
     problems.extend(growth(&samples));
     let mut audit = Audit::folder(&downloads)?;
-    let recordings = counted
-        .iter()
-        .map(|counted| {
-            let sum = audit.compare(counted.recording, &counted.counters);
-            (counted.recording, sum)
-        })
-        .collect();
+    let mut compare = |counted: &Counted| {
+        let sum = audit.compare(counted.recording, &counted.counters);
+        (counted.recording, sum)
+    };
+    let recordings = counted.iter().map(&mut compare).collect();
+    let others_sums = others.counted.iter().map(&mut compare).collect();
     problems.append(&mut audit.wrong);
     let cuts = faulty.cuts();
     drop(faulty);
@@ -152,6 +173,10 @@ pub fn run(plan: Plan) -> Result<Outcome, SoakError> {
         ledger,
         audit,
         recordings,
+        others: others_sums,
+        discarded: others.discarded,
+        followed,
+        longest,
         requests,
         cuts,
         problems,
@@ -207,6 +232,15 @@ fn calm(guest: &Guest, at: Duration) -> Result<Sample, SoakError> {
     }
 }
 
+/// What the threads came to.
+struct Seen {
+    samples: Vec<Sample>,
+    counted: Vec<Counted>,
+    others: Ended,
+    followed: Followed,
+    requests: u64,
+}
+
 struct Soak<'s> {
     guest: &'s Guest,
     decoy: &'s Target,
@@ -229,19 +263,32 @@ struct Soak<'s> {
 
 impl Soak<'_> {
     /// Runs all threads to their ends.
-    fn all(&self) -> (Vec<Sample>, Vec<Counted>, u64) {
+    fn all(&self) -> Seen {
+        let place = Mutex::new(());
         thread::scope(|scope| {
             let keeper = scope.spawn(|| {
                 let keeper = Keeper {
-                    program: self.program,
-                    target: &self.guest.target,
-                    faulty: self.faulty.address,
-                    folder: self.downloads,
-                    ledger: self.ledger,
+                    downloads: self.downloads_as(DOWNLOADS),
+                    place: &place,
                     stop: &self.stop,
                     shift: SHIFT.min(self.duration / 3),
                 };
                 keeper.keep(&mut Random::stream(self.seed, 2))
+            });
+            let others = scope.spawn(|| {
+                let others = Others {
+                    downloads: self.downloads_as(OTHERS),
+                    place: &place,
+                    stop: &self.stop,
+                };
+                others.keep(&mut Random::stream(self.seed, 3))
+            });
+            let follower = scope.spawn(|| {
+                let follower = Follower {
+                    downloads: self.downloads_as(EVENTS),
+                    stop: &self.stop,
+                };
+                follower.follow(&mut Random::stream(self.seed, 4))
             });
             let load = self.guest.service.map(|service| {
                 scope.spawn(move || self.latencies.drive(service, &self.phases, &self.stop))
@@ -275,6 +322,8 @@ impl Soak<'_> {
             }
             self.stop.store(true, Ordering::Relaxed);
             let counted = self.join("the always-on recording", keeper.join());
+            let others = self.join("other recordings", others.join());
+            let followed = self.join("the guest's own events", follower.join());
             let requests = match load {
                 Some(load) => self.join("the guest's own service", load.join()),
                 None => None,
@@ -283,8 +332,25 @@ impl Soak<'_> {
             for comer in comers {
                 self.join("clients that come and go", comer.join());
             }
-            (samples, counted.unwrap_or_default(), requests.unwrap_or(0))
+            Seen {
+                samples,
+                counted: counted.unwrap_or_default(),
+                others: others.unwrap_or_default(),
+                followed: followed.unwrap_or_default(),
+                requests: requests.unwrap_or(0),
+            }
         })
+    }
+
+    fn downloads_as(&self, subject: &'static str) -> Downloads<'_> {
+        Downloads {
+            program: self.program,
+            target: &self.guest.target,
+            faulty: self.faulty.address,
+            folder: self.downloads,
+            ledger: self.ledger,
+            subject,
+        }
     }
 
     /// Goes through the phases and looks once a minute, until the time is over.

@@ -3,12 +3,17 @@
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
-use unikprof_proto::message::{Counters, Peers};
+use unikprof_proto::message::{Counters, Peers, Ring, RingEnd, RingHead};
 
 use super::error::SoakError;
 use super::guest::{Footprint, Guest};
+use super::keeper::ALWAYS_ON;
+use super::line::End;
 use super::rightful::{check, served};
-use super::speaker::Role;
+use super::speaker::{Role, Speaker};
+
+/// How many vCPUs the guest has.
+const VCPUS: u32 = 2;
 
 /// The guest at one moment.
 #[derive(Debug, Clone, Copy)]
@@ -23,14 +28,49 @@ pub struct Sample {
     pub server_ns: u64,
     /// The longest piece of it, in ns.
     pub server_longest_ns: u64,
-    /// The counters of the recording that runs.
+    /// The counters of the recording that is always on.
     pub counters: Counters,
-    /// Its id.
+    /// Its id; 0 where there is none at the moment.
     pub recording: u64,
+    /// How many recordings there are.
+    pub recordings: u32,
+    /// All vCPUs' rings.
+    pub ring: RingState,
     /// Stack nodes in use and in all.
     pub nodes: (u64, u64),
     /// Open sessions, this one included.
     pub sessions: u32,
+}
+
+/// What rings hold, in records.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RingState {
+    /// There are so many.
+    pub held: u64,
+    /// So many were dropped for newer ones.
+    pub evicted: u64,
+    /// So many were given up while they were written.
+    pub given_up: u64,
+}
+
+impl RingState {
+    /// Asks for the rings of all vCPUs.
+    fn ask(speaker: &mut Speaker, vcpus: u32) -> Result<RingState, End> {
+        let mut state = RingState::default();
+        for vcpu in 0..vcpus {
+            let request = Ring {
+                vcpu,
+                position: u64::MAX,
+                since_ns: u64::MAX,
+            };
+            let head: RingHead = speaker.ask(&request)?.decode().ok_or(End::Nonsense)?;
+            let end: RingEnd = speaker.read_frame()?.decode().ok_or(End::Nonsense)?;
+            state.held += head.next - head.oldest;
+            state.evicted += head.oldest;
+            state.given_up += end.lost;
+        }
+        Ok(state)
+    }
 }
 
 impl Sample {
@@ -39,7 +79,11 @@ impl Sample {
     /// # Errors
     /// [`SoakError::NotServed`].
     pub fn take(guest: &Guest, at: Duration) -> Result<Sample, SoakError> {
-        let checked = served(&guest.target, Role::View, "a check", check)?;
+        let (checked, ring) = served(&guest.target, Role::View, "a check", |speaker| {
+            let checked = check(speaker)?;
+            Ok((checked, RingState::ask(speaker, VCPUS)?))
+        })?;
+        let always_on = checked.named(ALWAYS_ON);
         let agent = checked.agent;
         Ok(Sample {
             at,
@@ -47,8 +91,10 @@ impl Sample {
             peers: agent.peers,
             server_ns: agent.server_ns,
             server_longest_ns: agent.server_longest_ns,
-            counters: checked.counters,
-            recording: checked.recording,
+            counters: always_on.map_or(Counters::default(), |one| one.counters),
+            recording: always_on.map_or(0, |one| one.id),
+            recordings: agent.recordings,
+            ring,
             nodes: (agent.nodes_used, agent.nodes_capacity),
             sessions: agent.sessions,
         })

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use unikprof_proto::code::{message_type, refusal};
-use unikprof_proto::message::{Acknowledge, Check, Dump, Fetch, Hello, Start, Stop, TableBegin};
+use unikprof_proto::message::{
+    Acknowledge, Check, Dump, Fetch, Hello, Ring, Start, Stop, TableBegin,
+};
 
 use super::Visit;
 use crate::soak::line::{End, encoded, framed};
@@ -97,13 +99,25 @@ pub(super) fn fetches_for_ever(visit: &Visit<'_>) -> Result<End, End> {
             Err(End::Refused(code)) => return Ok(End::Refused(code)),
             checked => checked?,
         };
-        let epoch = checked.first_epoch;
-        if checked.epochs == 0 {
-            visit.wait(Duration::from_millis(20));
-            continue;
+        // What happened when is always there.
+        let ring = Ring {
+            vcpu: 0,
+            position: 0,
+            since_ns: 0,
+        };
+        let mut frame = speaker.ask(&ring)?;
+        while frame.kind != message_type::RING_END {
+            if let Some(code) = frame.refusal() {
+                return Ok(End::Refused(code));
+            }
+            frame = speaker.read_frame()?;
         }
+        let waiting = checked.recordings.iter().find(|one| one.epochs > 0);
+        let Some(waiting) = waiting else {
+            continue;
+        };
         let fetch = Fetch {
-            epoch,
+            epoch: waiting.first_epoch,
             vcpu: 0,
             node: 1,
         };

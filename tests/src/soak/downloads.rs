@@ -1,0 +1,191 @@
+//! A recording brought home again and again, in every way that can go wrong; and its end, compared with what
+//! the agent has counted.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use unikprof_proto::message::{Counters, Dump, Fetch, Pending, Stop};
+
+use super::error::SoakError;
+use super::ledger::Ledger;
+use super::line::{End, OwnedFrame};
+use super::program::{Finished, Program, Running};
+use super::random::Random;
+use super::rightful::{check, served};
+use super::speaker::{Role, Speaker};
+use super::target::Target;
+
+/// Who brings recordings home.
+#[derive(Clone, Copy)]
+pub struct Downloads<'d> {
+    /// The client's program.
+    pub program: &'d Program,
+    /// The guest.
+    pub target: &'d Target,
+    /// A line to it with faults.
+    pub faulty: SocketAddr,
+    /// Where downloads go.
+    pub folder: &'d Path,
+    /// What was done is noted here.
+    pub ledger: &'d Ledger,
+    /// Under this subject.
+    pub subject: &'static str,
+}
+
+/// What the agent counted in one recording, by its own word.
+#[derive(Debug, Clone, Copy)]
+pub struct Counted {
+    /// Which.
+    pub recording: u64,
+    /// All of it.
+    pub counters: Counters,
+}
+
+/// A client of the program's may find all sessions taken so often.
+const TRIES: u32 = 40;
+
+impl Downloads<'_> {
+    /// Takes what a recording has counted so far into the file of this name, in one way or another; `more` are
+    /// words for `dump`.
+    ///
+    /// # Errors
+    /// [`SoakError`]: what must succeed did not.
+    pub fn take(
+        &self,
+        recording: &str,
+        more: &[&str],
+        file: &str,
+        random: &mut Random,
+    ) -> Result<(), SoakError> {
+        let path = self.path(file);
+        let mut words = vec!["dump", "--name", recording, "-o", &path];
+        words.extend(more);
+        let kind = match more.first() {
+            None => String::from("dump"),
+            Some(part) => format!("dump {part}"),
+        };
+        let count = |how: &str, outcome: String| {
+            self.ledger
+                .count(self.subject, format!("{kind}{how}"), outcome);
+        };
+        let failed = SoakError::io("running the client");
+        let begin = |address| self.program.begin(address, Role::Control, &words);
+        match random.below(8) {
+            0 => {
+                let running = begin(self.target.address).map_err(failed)?;
+                let killed = running.kill_after(Duration::from_millis(random.below(40)));
+                let outcome = if killed { "killed" } else { "done before" };
+                count(", to be killed", outcome.into());
+            }
+            1 => {
+                let wait = Duration::from_millis(random.below(40));
+                let running = begin(self.target.address);
+                let ended = running.and_then(|running| running.interrupt_after(wait));
+                count(", interrupted", ended.map_err(failed)?.outcome());
+            }
+            2..=4 => {
+                let ended = begin(self.faulty).and_then(Running::finish);
+                count(" over a bad line", ended.map_err(failed)?.outcome());
+            }
+            5 => {
+                let bytes = random.below(20_000) as usize;
+                let end = self.fetch_in_part(recording, bytes);
+                let outcome = end.map_or_else(End::text, |()| "left in the middle".into());
+                self.ledger
+                    .count(self.subject, "fetch, left in the middle", outcome);
+            }
+            _ => self.must(&kind, &words)?,
+        }
+        Ok(())
+    }
+
+    /// Makes an epoch, fetches some of it and vanishes.
+    fn fetch_in_part(&self, recording: &str, bytes: usize) -> Result<(), End> {
+        let mut speaker = Speaker::open(self.target, Role::Control)?;
+        let checked = check(&mut speaker)?;
+        let recording = checked.named(recording).ok_or(End::Nonsense)?.id;
+        let pending = pending(speaker.ask(&Dump { recording })?)?;
+        let fetch = Fetch {
+            epoch: pending.first_epoch,
+            vcpu: 0,
+            node: 1,
+        };
+        let sent = speaker.send_message(&fetch);
+        sent.map_err(|error| End::of(&error))?;
+        let _ = speaker.line().wait_for(Duration::from_millis(300));
+        match speaker.line().read_exact(bytes) {
+            // There was no more.
+            Ok(_) | Err(End::Silent) => Ok(()),
+            Err(end) => Err(end),
+        }
+    }
+
+    /// Ends a recording and takes its rest into the file of this name; what it counted is asked for before.
+    ///
+    /// # Errors
+    /// [`SoakError`].
+    pub fn end(&self, recording: &str, file: &str) -> Result<Counted, SoakError> {
+        let what = "the end of a recording";
+        let counted = served(self.target, Role::Control, what, |speaker| {
+            let checked = check(speaker)?;
+            let id = checked.named(recording).ok_or(End::Nonsense)?.id;
+            pending(speaker.ask(&Stop { recording: id })?)?;
+            let checked = check(speaker)?;
+            let ended = checked.named(recording).ok_or(End::Nonsense)?;
+            Ok(Counted {
+                recording: ended.id,
+                counters: ended.counters,
+            })
+        })?;
+        let path = self.path(file);
+        self.must("stop", &["stop", "--name", recording, "-o", &path])?;
+        Ok(counted)
+    }
+
+    /// Runs the program until it succeeds; only an agent without room may be in the way.
+    ///
+    /// # Errors
+    /// [`SoakError`].
+    pub fn must(&self, kind: &str, words: &[&str]) -> Result<(), SoakError> {
+        let finished = self.unless_crowded(kind, words)?;
+        match finished.code {
+            Some(0) => Ok(()),
+            _ => Err(finished.into_error()),
+        }
+    }
+
+    /// Runs the program until the agent has a session for it.
+    ///
+    /// # Errors
+    /// [`SoakError`].
+    pub fn unless_crowded(&self, kind: &str, words: &[&str]) -> Result<Finished, SoakError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let finished = self
+                .program
+                .run(self.target.address, Role::Control, words)
+                .map_err(SoakError::io("running the client"))?;
+            self.ledger.count(self.subject, kind, finished.outcome());
+            if !finished.was_crowded() || tries == TRIES {
+                return Ok(finished);
+            }
+            thread::sleep(Duration::from_millis(250));
+        }
+    }
+
+    /// Where the file of this name is.
+    #[must_use]
+    pub fn path(&self, file: &str) -> String {
+        self.folder.join(file).display().to_string()
+    }
+}
+
+fn pending(answer: OwnedFrame) -> Result<Pending, End> {
+    match answer.refusal() {
+        Some(code) => Err(End::Refused(code)),
+        None => answer.decode().ok_or(End::Nonsense),
+    }
+}
