@@ -13,8 +13,8 @@ use super::BenchError;
 use super::rig::{Rig, fetch};
 
 const STACKS: usize = 10_000;
-/// So many nodes of the demo load's tree hold that many stacks.
-const NODES: u64 = 15_000;
+/// So many samples of the demo load have that many stacks.
+const SAMPLES: u64 = 45_000;
 const RATE_HZ: f64 = 9_973.0;
 const REPETITIONS: usize = 5;
 const WORK: &str = "load=100 echo=7";
@@ -75,20 +75,21 @@ fn downloads(rig: &Rig, how: &str, table: &mut String) -> Result<f64, BenchError
     Ok(rates[rates.len() / 2])
 }
 
-/// Records until there are enough stacks.
+/// Records until there are enough stacks. The table tells nothing of that: it keeps those of earlier recordings.
 fn record_many(rig: &Rig) -> Result<(), BenchError> {
     const PATIENCE: Duration = Duration::from_secs(180);
     rig.start_recording(RATE_HZ)?;
     let deadline = Instant::now() + PATIENCE;
     let mut session = rig.session()?;
     loop {
-        let nodes = session.check(&mut ())?.nodes_used;
-        if nodes >= NODES {
+        let recordings = session.check(&mut ())?.recordings;
+        let samples: u64 = recordings.iter().map(|one| one.counters.recorded).sum();
+        if samples >= SAMPLES {
             return Ok(());
         }
         if Instant::now() > deadline {
             return Err(BenchError::Unexpected(format!(
-                "{nodes} nodes in {PATIENCE:?}"
+                "{samples} samples in {PATIENCE:?}"
             )));
         }
         thread::sleep(Duration::from_millis(200));
