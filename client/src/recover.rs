@@ -94,7 +94,7 @@ pub enum Holder {
 /// Those of the source.
 pub fn holder(mut source: impl Read) -> io::Result<Option<Holder>> {
     const MOST: usize = 256 << 20;
-    const CHUNK: usize = 1 << 20;
+    const CHUNK: usize = 64 << 10;
     // Longer than a line of a log with what a host puts before it, and than a block's head.
     const OVERLAP: usize = 1 << 10;
     let (mut window, mut looked) = (Vec::with_capacity(CHUNK + OVERLAP), 0);
@@ -401,7 +401,7 @@ mod tests {
         let holder = |bytes: &[u8]| holder(bytes).unwrap();
         let left = file(500, 1);
         let lines = log(&left, 1).join("\n");
-        for before in [0, 100, (1 << 20) - 30, (1 << 20) - 1, 3 << 20] {
+        for before in [0, 100, (64 << 10) - 30, (64 << 10) - 1, 3 << 20] {
             let other = vec![b'\n'; before];
             let text = [&other[..], lines.as_bytes()].concat();
             assert_eq!(holder(&text), Some(Holder::Log), "{before}");
