@@ -131,7 +131,9 @@ fn judge(
     let leaf = code.code(registers.pc);
     assert_eq!(frames[0], leaf.unwrap_or(frame_code::UNKNOWN_CODE));
 
-    let read = watched.read.borrow();
+    let mut read = watched.read.borrow().clone();
+    // A record that returns into another stretch of code than the one before is looked at twice.
+    read.dedup();
     let mut floor = registers.sp;
     for (at, _) in read.iter() {
         assert!(*at >= floor, "strictly upward, from the stack pointer");
