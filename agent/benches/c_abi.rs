@@ -33,7 +33,7 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use cycles::{Clock, HEADING, Timing};
+use cycles::{Clock, HEADING};
 use fake::conversation::{Conversation, InProcess};
 use fake::platform::FakePlatform;
 use fake::stacks::{MAPPING, Random, Stack, stack};
@@ -251,7 +251,8 @@ fn in_runs(clock: &Clock, frames: usize) {
         ],
     );
     let around = timings[0];
-    let [rust, rust_ring, c, c_ring] = [1, 2, 3, 4].map(|at: usize| a_call(timings[at], around));
+    let [rust, rust_ring, c, c_ring] =
+        [1, 2, 3, 4].map(|at: usize| timings[at].of_one(around, RUN));
     for (name, timing, beside) in [
         ("Rust", rust, rust),
         ("Rust, a ring", rust_ring, rust),
@@ -263,17 +264,6 @@ fn in_runs(clock: &Clock, frames: usize) {
             format!("{frames} frames, runs of {RUN}: {name}"),
             timing.p50 / beside.p50
         );
-    }
-}
-
-/// One of a run, without its share of what is around it.
-fn a_call(timing: Timing, around: Timing) -> Timing {
-    let a_call = |ns: f64| (ns - around.p50) / RUN as f64;
-    Timing {
-        p50: a_call(timing.p50),
-        p99: a_call(timing.p99),
-        max: a_call(timing.max),
-        noise: timing.noise / RUN as f64,
     }
 }
 
@@ -313,10 +303,14 @@ fn events(clock: &Clock) {
             &mut |call| each(call, &|name| guest.span(name)),
         ],
     );
-    println!("{:<38} {}", "C ABI: mark, 256 names", a_call(mark, fences));
+    println!(
+        "{:<38} {}",
+        "C ABI: mark, 256 names",
+        mark.of_one(fences, RUN)
+    );
     println!(
         "{:<38} {}",
         "C ABI: span, its begin and its end",
-        a_call(span, fences)
+        span.of_one(fences, RUN)
     );
 }

@@ -22,7 +22,7 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 
 use ask::{Client, told};
-use cycles::{Clock, HEADING, Timing};
+use cycles::{Clock, HEADING};
 use fake::platform::FakePlatform;
 use fake::stacks::{MAPPING, Random, Stack, stack};
 use unikprof_agent::{Agent, Config, EventName, Platform, Registers};
@@ -107,20 +107,9 @@ fn events(clock: &Clock) {
             ("counter, 256 names", counter),
             ("span, its begin and its end", span),
         ] {
-            println!("{name:<38} {}", a_call(timing, fences));
+            println!("{name:<38} {}", timing.of_one(fences, RUN));
         }
     });
-}
-
-/// One of a run, without its share of the fences.
-fn a_call(timing: Timing, fences: Timing) -> Timing {
-    let a_call = |ns: f64| (ns - fences.p50) / RUN as f64;
-    Timing {
-        p50: a_call(timing.p50),
-        p99: a_call(timing.p99),
-        max: a_call(timing.max),
-        noise: timing.noise / RUN as f64,
-    }
 }
 
 /// All of `on_tick` on known stacks of 32 frames, in turns with and without a ring.

@@ -149,6 +149,20 @@ impl Clock {
     }
 }
 
+impl Timing {
+    /// One of a run of `calls`, without its share of what is around it.
+    #[allow(dead_code, reason = "not for every bench")]
+    pub(crate) fn of_one(self, around: Self, calls: usize) -> Self {
+        let of_one = |ns: f64| (ns - around.p50) / calls as f64;
+        Self {
+            p50: of_one(self.p50),
+            p99: of_one(self.p99),
+            max: of_one(self.max),
+            noise: self.noise / calls as f64,
+        }
+    }
+}
+
 impl std::fmt::Display for Timing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {

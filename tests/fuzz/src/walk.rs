@@ -132,7 +132,9 @@ fn judge(
     assert_eq!(frames[0], leaf.unwrap_or(frame_code::UNKNOWN_CODE));
 
     let mut read = watched.read.borrow().clone();
-    // A record that returns into another stretch of code than the one before is looked at twice.
+    assert!(read.len() <= 2 * depth, "no record more than twice");
+    // One that returns into another stretch of code than the one before is looked at twice: to keep what was read
+    // costs each tick more.
     read.dedup();
     let mut floor = registers.sp;
     for (at, _) in read.iter() {
