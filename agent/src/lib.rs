@@ -6,65 +6,43 @@
 #[cfg(feature = "hosted")]
 extern crate std;
 
-mod access;
-mod admission;
+// The wings, from the top down: a module imports from its own wing and from those below it.
 mod agent;
-mod boot;
-pub mod caller_table;
-mod cells;
-pub mod code_map;
-mod crash;
-mod events;
-mod head;
-#[cfg(feature = "hosted")]
-pub mod hosted;
-mod lane;
-mod memory;
-mod notes;
-pub mod path;
-mod platform;
-mod recorder;
-pub mod rescue;
+mod count;
+mod ground;
+mod guests;
+mod record;
 mod ring;
-#[cfg(all(test, loom))]
-mod ring_model;
-mod sampler;
-#[cfg(feature = "noise")]
-mod secure;
-mod service;
-mod session;
-mod slot;
-#[cfg(all(test, loom))]
-mod slot_model;
+mod serve;
 pub mod stack;
-#[cfg(feature = "embedded-io")]
-pub mod stream_server;
-mod sync;
-pub mod table;
-#[cfg(feature = "smoltcp")]
-pub mod tcp_server;
-mod text;
-mod upload;
-pub mod walk;
-mod welcome;
-#[cfg(feature = "xen")]
-pub mod xen;
 
-pub use access::Access;
 pub use agent::{Agent, Config, StartError};
-pub use boot::{BootError, BootMode, BootRecording};
-pub use caller_table::{CallerTable, LinkedTableError, caller_table_bytes};
-pub use code_map::{CodeMap, MAX_MAPPINGS, Mapping, MappingsError};
-pub use crash::CrashDumpError;
-pub use events::{EventName, Span, SpanId};
-pub use lane::MAX_RECORDINGS;
-pub use memory::minimum_bytes;
-pub use path::MAX_DEPTH;
-pub use platform::{Platform, Registers, Runstate};
-pub use recorder::{MAX_PERIOD_NS, MIN_PERIOD_NS};
+pub use count::lane::MAX_RECORDINGS;
+pub use count::memory::minimum_bytes;
+pub use count::table;
+pub use ground::platform::{Platform, Registers, Runstate};
+#[cfg(feature = "hosted")]
+pub use guests::hosted;
+pub use guests::rescue;
+#[cfg(feature = "xen")]
+pub use guests::xen;
+pub use record::crash::CrashDumpError;
+pub use record::events::{EventName, Span, SpanId};
+pub use record::recorder::{MAX_PERIOD_NS, MIN_PERIOD_NS};
+pub use record::welcome::MAX_REQUEST;
 pub use ring::{EventNameError, ring_bytes};
+pub use serve::access::Access;
+pub use serve::boot::{BootError, BootMode, BootRecording};
 #[cfg(feature = "noise")]
-pub use secure::{Key, KeyError, KeyId, Keys, KeysError, MAX_KEYS, Role};
-pub use service::{SESSIONS, ServeError, Service, SessionId, Work};
-pub use session::{MAX_REQUEST, busy_answer};
+pub use serve::secure::{Key, KeyError, KeyId, Keys, KeysError, MAX_KEYS, Role};
+pub use serve::service::{SESSIONS, ServeError, Service, SessionId, Work};
+pub use serve::session::busy_answer;
+#[cfg(feature = "embedded-io")]
+pub use serve::stream_server;
+#[cfg(feature = "smoltcp")]
+pub use serve::tcp_server;
+pub use stack::caller_table::{self, CallerTable, LinkedTableError, caller_table_bytes};
+pub use stack::code_map::{self, CodeMap, MAX_MAPPINGS, Mapping, MappingsError};
+pub use stack::path::{self, MAX_DEPTH};
+pub use stack::walk;
 pub use unikprof_proto::console::{Line as CrashLine, Lines as CrashLines};

@@ -10,7 +10,7 @@ use core::fmt;
 use unikprof_proto::ring::MAX_EVENT_NAME;
 
 use super::NO_RINGS;
-use crate::sync::{AtomicU64, Ordering};
+use crate::ground::sync::{AtomicU64, Ordering};
 
 const WORDS: usize = MAX_EVENT_NAME / size_of::<u64>();
 

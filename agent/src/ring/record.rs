@@ -12,7 +12,7 @@
 
 use unikprof_proto::ring::kind;
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::ground::sync::{AtomicU64, Ordering};
 
 /// Bits of a time in a record.
 pub(super) const TIME_BITS: u32 = 43;

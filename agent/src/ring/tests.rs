@@ -28,6 +28,10 @@ impl Memory {
     }
 }
 
+fn block(bytes: usize) -> Vec<MaybeUninit<u8>> {
+    std::vec![MaybeUninit::new(0xff); bytes]
+}
+
 fn mark(number: u64) -> Entry {
     Entry::named(kind::MARK, 7, number)
 }
@@ -428,4 +432,26 @@ fn records_read_beside_their_writer_are_whole() {
         assert!(reading.join().is_ok());
     });
     assert_eq!(memory.cells.lost.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn rings_take_all_of_their_block_wherever_it_lies() {
+    let bytes = ring_bytes(3, 1000);
+    for offset in 0..65 {
+        let mut block = block(bytes + 65);
+        let rings = Rings::in_block(&mut block[offset..bytes + offset], 3).unwrap();
+        for vcpu in 0..3 {
+            let ring = rings.ring(vcpu).unwrap();
+            assert!((1000..1020).contains(&ring.capacity()));
+            assert_eq!(ring.next(), 0);
+        }
+        assert!(rings.ring(3).is_none());
+    }
+    assert!(Rings::in_block(&mut block(ring_bytes(3, 0)), 3).is_some());
+    assert!(Rings::in_block(&mut block(ring_bytes(3, 0) / 2), 3).is_none());
+    assert!(Rings::in_block(&mut block(1 << 16), 0).is_none());
+    assert!(Rings::in_block(&mut block(1 << 16), usize::MAX).is_none());
+    let mut mebibyte = block(1 << 20);
+    let ring = Rings::in_block(&mut mebibyte, 1).unwrap().ring(0).unwrap();
+    assert!(ring.capacity() > 64_000);
 }

@@ -5,10 +5,10 @@ use unikprof_proto::ring::kind;
 
 use super::{INTERRUPTED_CYCLES, charge_cycles};
 use crate::agent::Agent;
-use crate::platform::{Platform, Registers};
+use crate::count::slot::{Live, Owned, Slot};
+use crate::ground::platform::{Platform, Registers};
+use crate::ground::sync::Ordering;
 use crate::ring::Entry;
-use crate::slot::{Live, Owned, Slot};
-use crate::sync::Ordering;
 
 /// A wait that a recording of running time has in its ring: longer than those of a guest that works. They
 /// come fifty times a second at the most, and then there are no ticks beside them.

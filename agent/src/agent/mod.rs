@@ -1,0 +1,336 @@
+//! The agent: what it is given at the start, and its slots.
+
+pub(crate) mod head;
+mod upcall;
+
+use core::mem::MaybeUninit;
+
+use unikprof_proto::message::Snapshot;
+use unikprof_proto::ring::kind;
+
+use self::head::{Head, HeadCells};
+use crate::count::lane::MAX_RECORDINGS;
+use crate::count::memory::{self, Parts};
+use crate::count::slot::{Slot, SlotCells};
+use crate::count::table::Table;
+use crate::ground::platform::Platform;
+use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::ring::Rings;
+use crate::stack::caller_table::{CallerTable, LinkedTableError};
+use crate::stack::code_map::{CodeMap, Mapping, MappingsError};
+
+/// What the agent is told about its guest at the start.
+#[derive(Clone, Copy, Debug)]
+pub struct Config<'m> {
+    /// How many vCPUs there are, at least 1. Each has a slot; the memory is divided evenly.
+    pub vcpus: u32,
+    /// How many recordings there can be at a time, 1 to [`MAX_RECORDINGS`]. Each one after the first takes
+    /// 16 bytes of the memory for every 64 bytes of stacks.
+    pub recordings: u32,
+    /// The guest's executable mappings, sorted by address. Code outside them is shown as unknown.
+    pub mappings: &'m [Mapping<'m>],
+    /// The guest's name, where known.
+    pub guest_name: Option<&'m str>,
+    /// The guest's id (on Xen its UUID), where known.
+    pub guest_id: Option<&'m str>,
+    /// What the guest runs on: `xen` or `hosted`.
+    pub platform_name: &'m str,
+    /// Whether the agent is served even while the guest is stuck in a loop.
+    pub reachable_when_busy: bool,
+}
+
+/// Why an agent cannot start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartError {
+    /// `Config::vcpus` is 0.
+    NoVcpu,
+    /// `Config::recordings` is 0, or more than [`MAX_RECORDINGS`].
+    Recordings(u32),
+    /// The memory block is too small: the least it must have, in bytes.
+    Memory(usize),
+    /// The mappings cannot be used.
+    Mappings(MappingsError),
+}
+
+/// The profiler of one guest. Shared by the upcall and the service.
+///
+/// Every method may be called from any context, at any moment, also from an upcall that interrupts
+/// another method: none of them allocates, locks, waits or panics.
+#[derive(Debug)]
+pub struct Agent<'m, P> {
+    platform: P,
+    config: Config<'m>,
+    code: CodeMap,
+    callers: Option<CallerTable<'m>>,
+    rings: Option<Rings<'m>>,
+    parts: Parts<'m>,
+    heads: [HeadCells; MAX_RECORDINGS],
+    memory_bytes: u64,
+    served: AtomicU32,
+    gaps: AtomicU32,
+    cleared: AtomicU64,
+}
+
+impl<'m, P: Platform> Agent<'m, P> {
+    /// An agent that keeps all it ever needs in `memory`; it never allocates.
+    ///
+    /// # Errors
+    /// [`StartError`] where the configuration cannot be used.
+    pub fn new(
+        platform: P,
+        config: Config<'m>,
+        memory: &'m mut [MaybeUninit<u8>],
+    ) -> Result<Self, StartError> {
+        let vcpus = config.vcpus as usize;
+        if vcpus == 0 {
+            return Err(StartError::NoVcpu);
+        }
+        let recordings = config.recordings as usize;
+        if !(1..=MAX_RECORDINGS).contains(&recordings) {
+            return Err(StartError::Recordings(config.recordings));
+        }
+        let code = CodeMap::new(config.mappings).map_err(StartError::Mappings)?;
+        let memory_bytes = memory.len() as u64;
+        let parts = memory::divide(memory, vcpus, recordings)
+            .ok_or(StartError::Memory(memory::minimum_bytes(vcpus, recordings)))?;
+        Ok(Self {
+            platform,
+            config,
+            code,
+            callers: None,
+            rings: None,
+            parts,
+            heads: core::array::from_fn(|_| HeadCells::default()),
+            memory_bytes,
+            served: AtomicU32::new(0),
+            gaps: AtomicU32::new(0),
+            cleared: AtomicU64::new(0),
+        })
+    }
+
+    /// Gives the agent a block of its own for a caller table, which clients send it. See
+    /// [`caller_table_bytes`](crate::caller_table_bytes) for how large it should be; without one the
+    /// agent takes none.
+    #[must_use]
+    pub fn with_caller_memory(mut self, block: &'m mut [MaybeUninit<u8>]) -> Self {
+        self.callers = CallerTable::in_block(block, self.code.end());
+        self
+    }
+
+    /// Gives the agent a block of its own for what happens when, and for the guest's events, which
+    /// [`mark`](Self::mark) and its kin tell of. Each vCPU has a ring in it that drops its oldest records.
+    /// See [`ring_bytes`](crate::ring_bytes) for how large the block should be; without one, or with one
+    /// that is too small, there are no rings. Nor are there any without the feature `ring`: the block stays
+    /// unused, names of events are refused, and other events keep nothing.
+    #[must_use]
+    pub fn with_ring(mut self, block: &'m mut [MaybeUninit<u8>]) -> Self {
+        if cfg!(feature = "ring") {
+            self.rings = Rings::in_block(block, self.config.vcpus as usize);
+        }
+        self
+    }
+
+    /// Installs a caller table that is linked into the image, as `unikprof-client caller-table` makes
+    /// it, for recordings that begin before a client has come; answers its rows. The agent must have
+    /// [memory](Self::with_caller_memory) for it.
+    ///
+    /// # Errors
+    /// [`LinkedTableError`].
+    pub fn install_caller_table(&mut self, file: &[u8]) -> Result<u32, LinkedTableError> {
+        let none = CallerTable::new(&[], &[], 0);
+        self.callers
+            .as_ref()
+            .unwrap_or(&none)
+            .install_file(file, self.config.mappings, &self.code)
+    }
+
+    /// The guest was restored from a save or has migrated. A recording goes on and notes the gap.
+    ///
+    /// Call it on one vCPU, when event channels and clocks work again and before anything is armed;
+    /// then arm the [`deadline`](Self::deadline) of this vCPU. The others are kicked.
+    pub fn resume(&self) {
+        self.platform.resume();
+        self.gaps.fetch_add(1, Ordering::Relaxed);
+        self.note_everywhere(kind::RESUMED, 0, 0);
+        let current = self.platform.vcpu();
+        for (vcpu, slot) in self.slots() {
+            if !slot.live().is_empty() && Some(vcpu) != current {
+                self.platform.kick(vcpu);
+            }
+        }
+    }
+
+    /// What the agent was told at the start.
+    pub fn config(&self) -> &Config<'m> {
+        &self.config
+    }
+
+    /// The platform below.
+    pub fn platform(&self) -> &P {
+        &self.platform
+    }
+
+    #[inline]
+    fn current(&self) -> Option<(u32, Slot<'m>)> {
+        let vcpu = self.platform.vcpu()?;
+        Some((vcpu, self.parts_of(vcpu)?))
+    }
+
+    /// The slot of a vCPU. Once, for all who are in no hurry.
+    #[inline(never)]
+    pub(crate) fn slot(&self, vcpu: u32) -> Option<Slot<'m>> {
+        self.parts_of(vcpu)
+    }
+
+    #[inline]
+    fn parts_of(&self, vcpu: u32) -> Option<Slot<'m>> {
+        let vcpu = vcpu as usize;
+        let cells: &'m SlotCells = self.parts.slots.get(vcpu)?;
+        let count = self.nodes_per_vcpu();
+        let nodes = part(self.parts.nodes, vcpu, count)?;
+        let index = part(self.parts.index, vcpu, Table::index_length(count))?;
+        let recordings = self.config.recordings as usize;
+        let lanes = part(self.parts.lanes, vcpu, recordings)?;
+        let more_counts = part(self.parts.more_counts, vcpu, count * (recordings - 1))?;
+        Some(Slot {
+            cells,
+            lanes,
+            table: Table::new(nodes, index, more_counts, cells.used()),
+        })
+    }
+
+    /// All slots, in the order of their vCPUs.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (u32, Slot<'m>)> + use<'_, 'm, P> {
+        (0..self.config.vcpus).filter_map(|vcpu| Some((vcpu, self.slot(vcpu)?)))
+    }
+
+    /// The caller table, where there is memory for one.
+    pub(crate) fn callers(&self) -> Option<&CallerTable<'m>> {
+        self.callers.as_ref()
+    }
+
+    /// The rings, where there is memory for them.
+    #[inline]
+    pub(crate) fn rings(&self) -> Option<&Rings<'m>> {
+        // A constant in an agent without: the compiler then leaves out all that lies behind it.
+        if cfg!(feature = "ring") {
+            self.rings.as_ref()
+        } else {
+            None
+        }
+    }
+
+    /// Keeps the head of the recording that begins in a lane.
+    pub(crate) fn keep_head(&self, lane: usize, head: &Head) {
+        if let Some(cells) = self.heads.get(lane) {
+            cells.write(head);
+        }
+    }
+
+    /// Forgets the head of a recording that is gone.
+    pub(crate) fn forget_head(&self, lane: usize) {
+        if let Some(cells) = self.heads.get(lane) {
+            cells.clear();
+        }
+    }
+
+    /// The recordings that there are, with their lanes.
+    pub(crate) fn heads(&self) -> impl Iterator<Item = (usize, Head)> {
+        let heads = self.heads.iter().enumerate();
+        heads.filter_map(|(lane, cells)| Some((lane, cells.read()?)))
+    }
+
+    /// How often the guest was resumed.
+    pub(crate) fn gaps(&self) -> u32 {
+        self.gaps.load(Ordering::Relaxed)
+    }
+
+    /// How often the stacks have been cleared: where it is the same before records were read and after their stacks
+    /// were, these are theirs.
+    pub(crate) fn cleared(&self) -> u64 {
+        // With an addition, nothing that was read before is read behind it.
+        self.cleared.fetch_add(0, Ordering::AcqRel)
+    }
+
+    /// The stacks are about to be cleared, and no ring names them any more.
+    pub(crate) fn count_cleared(&self) {
+        // With its own order on both sides: who reads beside sees the rings as they are now, or the count as it was.
+        self.cleared.fetch_add(1, Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub(crate) fn nodes_per_vcpu(&self) -> usize {
+        self.parts.nodes_per_vcpu
+    }
+
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    pub(crate) fn code(&self) -> &CodeMap {
+        &self.code
+    }
+
+    /// A vCPU at this moment, without its counters.
+    pub(crate) fn snapshot(&self, vcpu: u32) -> Snapshot {
+        Snapshot {
+            at_ns: self.platform.now_ns(),
+            cycles: self.platform.cycles(),
+            running_ns: self.platform.running_ns(vcpu),
+            blocked_ns: self.platform.blocked_ns(vcpu),
+            runstate: self.platform.runstate(vcpu),
+            ..Snapshot::default()
+        }
+    }
+
+    /// Marks this vCPU's work as the agent's own until the guard is dropped.
+    pub(crate) fn own_work(&self) -> OwnWork<'m> {
+        let cells = self.current().map(|(_, slot)| slot.cells);
+        if let Some(cells) = cells {
+            cells.enter_own_work();
+        }
+        OwnWork(cells)
+    }
+
+    /// Claims the one service an agent may have.
+    pub(crate) fn claim_service(&self) -> bool {
+        self.served.swap(1, Ordering::AcqRel) == 0
+    }
+
+    pub(crate) fn release_service(&self) {
+        self.served.store(0, Ordering::Release);
+    }
+}
+
+/// A vCPU's part of what all have, `each` of it apiece.
+#[inline]
+fn part<T>(all: &[T], vcpu: usize, each: usize) -> Option<&[T]> {
+    all.get(vcpu * each..)?.get(..each)
+}
+
+/// While it lives, samples of its vCPU are marked as the agent's own work.
+pub(crate) struct OwnWork<'m>(Option<&'m SlotCells>);
+
+impl Drop for OwnWork<'_> {
+    fn drop(&mut self) {
+        if let Some(cells) = self.0 {
+            cells.leave_own_work();
+        }
+    }
+}
+
+impl core::fmt::Display for StartError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::NoVcpu => f.write_str("there must be at least one vCPU"),
+            Self::Recordings(asked) => write!(
+                f,
+                "there can be 1 to {MAX_RECORDINGS} recordings at a time; asked for {asked}"
+            ),
+            Self::Memory(least) => write!(f, "the memory block must have at least {least} bytes"),
+            Self::Mappings(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl core::error::Error for StartError {}

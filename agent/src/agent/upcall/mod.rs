@@ -1,0 +1,332 @@
+//! The agent as the upcall sees it: ticks and deadlines.
+
+mod blocking;
+
+use unikprof_proto::code::frame_code;
+use unikprof_proto::ring::{SAMPLE_LATE, kind, outcome};
+
+use super::Agent;
+use crate::count::cells::CounterCells;
+use crate::count::lane::{LaneCells, Lookup, Sample, Times};
+use crate::count::sampler::Delivery;
+use crate::count::slot::{Live, Slot, SlotCells};
+use crate::ground::platform::{Platform, Registers};
+use crate::ground::sync::{AtomicU64, Ordering, add_owned};
+use crate::ring::Entry as RingEntry;
+use crate::stack::path::Path;
+use crate::stack::walk::{Guide, Walked, walk};
+use crate::stack::{CodeMemory, ReadCode, StackMemory};
+
+/// A tick that took more cycles than this was interrupted itself: the vCPU lost its CPU meanwhile.
+const INTERRUPTED_CYCLES: u64 = 50_000;
+
+/// How things stood when a tick was delivered.
+#[derive(Clone, Copy)]
+struct Entry {
+    vcpu: u32,
+    cycles: u64,
+    times: Times,
+    now_ns: u64,
+}
+
+/// A delivery that was due.
+struct Delivered<'m> {
+    live: Live<'m>,
+    due: Live<'m>,
+    lateness_ns: u64,
+    late: bool,
+}
+
+/// Adds to the price that each recording tells: what was spent while it ran.
+#[inline]
+fn charge_cycles(live: Live<'_>, cycles: u64) {
+    for (_, lane) in live.lanes() {
+        add_owned(&lane.tick_cycles, cycles);
+    }
+}
+
+impl<'m, P: Platform> Agent<'m, P> {
+    /// The timer upcall, on the vCPU it was delivered to. `registers` are those of the interrupted
+    /// code, `None` where there are none (an upcall forced when events were unmasked).
+    ///
+    /// Answers the next deadline of this vCPU, as its timer is programmed, in ns: program it, or the
+    /// guest's own where that is earlier. `None`: there is nothing to wait for.
+    #[inline]
+    pub fn on_tick(&self, registers: Option<&Registers>) -> Option<u64> {
+        let (vcpu, slot) = self.current()?;
+        let mut live = slot.live();
+        if live.is_empty() {
+            return None;
+        }
+        slot.prefetch(live);
+        let entry = Entry {
+            vcpu,
+            cycles: self.platform.cycles(),
+            times: self.times(vcpu, live),
+            now_ns: self.platform.now_ns(),
+        };
+        let Entry { times, now_ns, .. } = entry;
+        let mut until_ns = live.until_ns();
+        if now_ns >= until_ns {
+            live = live.in_state(self.expire(vcpu, now_ns));
+            until_ns = live.until_ns();
+        }
+        let blocked = slot.cells.is_blocked();
+        if blocked && live.lanes().any(|(_, lane)| lane.misses_block()) {
+            self.note_block_under_way(vcpu, registers);
+        }
+        // Blocked time is counted when it is over: then there may be nobody to sample for.
+        let Some((index, driver)) = live.driver(blocked) else {
+            return (!blocked)
+                .then(|| self.deadline_after(until_ns, now_ns, u64::MAX))
+                .flatten();
+        };
+        let LaneCells { sampler, .. } = driver;
+        let sampled_ns = driver.sampled_ns(times);
+        sampler.lead(sampled_ns);
+        let (left_ns, has_lost_cpu) = match sampler.deliver(sampled_ns) {
+            Delivery::Early(left_ns) => {
+                for (_, lane) in live.lanes().filter(|(_, lane)| lane.samples(blocked)) {
+                    lane.counters.early.fetch_add(1, Ordering::Relaxed);
+                }
+                (left_ns, self.charge(&entry, live))
+            }
+            Delivery::Due {
+                lateness_ns,
+                next_ns,
+            } => {
+                let late = sampler.is_late(lateness_ns);
+                let delivered = Delivered {
+                    live,
+                    due: live.due(index, blocked, late, times),
+                    lateness_ns,
+                    late,
+                };
+                (next_ns, self.tick(slot, registers, &delivered, &entry))
+            }
+        };
+        if slot.cells.is_blocked() {
+            return None;
+        }
+        // Where the vCPU has lost its CPU since, the clock has gone on and its running time has not.
+        let now_ns = if has_lost_cpu {
+            self.platform.now_ns()
+        } else {
+            now_ns
+        };
+        self.deadline_after(until_ns, now_ns, left_ns)
+    }
+
+    /// The next deadline of this vCPU, as its timer is programmed, in ns; `None` while nothing is
+    /// recorded or the vCPU blocks.
+    pub fn deadline(&self) -> Option<u64> {
+        let (vcpu, slot) = self.current()?;
+        let live = slot.live();
+        if live.is_empty() || slot.cells.is_blocked() {
+            return None;
+        }
+        let times = self.times(vcpu, live);
+        // Nothing is moved on here, where a tick may come between: where a target has passed that another
+        // recording's delivery was to serve, the tick finds the next.
+        let left_ns = live.driver(false).map_or(u64::MAX, |(_, driver)| {
+            driver.sampler.left_ns(driver.sampled_ns(times))
+        });
+        self.deadline_after(live.until_ns(), self.platform.now_ns(), left_ns)
+    }
+
+    /// Takes the slot, walks and counts, or counts why not; answers whether the vCPU has lost its CPU
+    /// meanwhile.
+    #[inline]
+    fn tick(
+        &self,
+        slot: Slot<'m>,
+        registers: Option<&Registers>,
+        delivered: &Delivered<'m>,
+        entry: &Entry,
+    ) -> bool {
+        let Delivered {
+            live,
+            due,
+            lateness_ns,
+            late,
+        } = *delivered;
+        let Some(owned) = slot.take() else {
+            let left = due.left(slot);
+            for (_, lane) in left.lanes() {
+                lane.counters.lost.fetch_add(1, Ordering::Relaxed);
+            }
+            self.write(entry, kind::NO_SAMPLE, outcome::LOST, left.bits().into());
+            return self.charge(entry, live);
+        };
+        let Some(served) = owned.served(due) else {
+            return self.charge(entry, live);
+        };
+        let lanes = served.lanes();
+        let bits = u64::from(lanes.bits());
+        let count = |cell: fn(&CounterCells) -> &AtomicU64| {
+            for (_, lane) in lanes.lanes() {
+                add_owned(&lane.counters.taken, 1);
+                add_owned(cell(&lane.counters), 1);
+            }
+        };
+        if slot.cells.is_blocked() {
+            count(|counters| &counters.idle);
+            self.write(entry, kind::NO_SAMPLE, outcome::IDLE, bits);
+            return self.charge(entry, live);
+        }
+        let Some(registers) = registers else {
+            count(|counters| &counters.masked);
+            self.write(entry, kind::NO_SAMPLE, outcome::MASKED, bits);
+            return self.charge(entry, live);
+        };
+        let mut path = owned.path_cells().begin();
+        if late {
+            // What ran then is not known, only what runs now.
+            path.push(frame_code::LATE);
+        }
+        let (path, walked) = self.walk(registers, slot.cells, live.asked(), path);
+        let marks = if late { SAMPLE_LATE } else { 0 };
+        match owned.record(&path, Sample { walked, late }, served) {
+            Some(stack) => self.write(entry, kind::SAMPLE, u64::from(stack), bits | marks),
+            None => self.write(entry, kind::NO_SAMPLE, outcome::OVERFLOW, bits),
+        }
+        let (cycles, has_lost_cpu) = self.cycles_since(entry, live);
+        for (index, lane) in live.lanes() {
+            add_owned(&lane.tick_cycles, cycles);
+            if lanes.has(index) {
+                lane.lateness_ns.add(lateness_ns);
+                lane.sample_cycles.add(cycles);
+            }
+        }
+        has_lost_cpu
+    }
+
+    /// Ends the recordings whose time is over; answers the [state](Live::state) of those that go on. Finds the slot by
+    /// itself, as everything does that ticks seldom need: what is handed over as a whole lies in memory, where a tick
+    /// then has it all the way.
+    #[cold]
+    #[inline(never)]
+    fn expire(&self, vcpu: u32, now_ns: u64) -> u64 {
+        let times = self.all_times(vcpu);
+        let slot = self.slot(vcpu);
+        slot.map_or(0, |slot| slot.expire(now_ns, times).state())
+    }
+
+    /// Writes into the ring what has become of a tick.
+    #[inline]
+    fn write(&self, entry: &Entry, kind: u8, first: u64, second: u64) {
+        if let Some(ring) = self.ring(entry.vcpu) {
+            ring.push(entry.now_ns, RingEntry::new(kind, first, second));
+        }
+    }
+
+    /// Walks the stack of `registers` as the recordings ask.
+    #[inline]
+    fn walk<'p>(
+        &self,
+        registers: &Registers,
+        cells: &SlotCells,
+        (depth, lookup): (usize, Lookup),
+        path: Path<'p>,
+    ) -> (Path<'p>, Walked) {
+        let callers = self.callers.as_ref();
+        let guide = Guide {
+            code: &self.code,
+            callers: callers.filter(|_| lookup != Lookup::None),
+            every_frame: lookup == Lookup::EveryFrame,
+            instructions: Instructions(&self.platform),
+        };
+        let stack = self.platform.stack_bounds(registers.sp).map(stack_memory);
+        let (mut path, walked) = walk(registers, stack.as_ref(), &guide, depth, path);
+        if cells.in_own_work() {
+            path.push(frame_code::AGENT);
+        }
+        (path, walked)
+    }
+
+    /// The vCPU's times, as far as its recordings need them.
+    #[inline]
+    fn times(&self, vcpu: u32, live: Live<'_>) -> Times {
+        if live.counts_blocked() {
+            self.all_times(vcpu)
+        } else {
+            Times {
+                running_ns: self.platform.running_ns(vcpu),
+                blocked_ns: 0,
+            }
+        }
+    }
+
+    fn all_times(&self, vcpu: u32) -> Times {
+        Times {
+            running_ns: self.platform.running_ns(vcpu),
+            blocked_ns: self.platform.blocked_ns(vcpu),
+        }
+    }
+
+    /// Adds this tick's cycles to the agent's price; answers whether the vCPU has lost its CPU
+    /// meanwhile.
+    #[inline]
+    fn charge(&self, entry: &Entry, live: Live<'_>) -> bool {
+        let (cycles, has_lost_cpu) = self.cycles_since(entry, live);
+        charge_cycles(live, cycles);
+        has_lost_cpu
+    }
+
+    /// The cycles that this tick has run, and whether the vCPU has lost its CPU meanwhile. The counter
+    /// goes on while others have the CPU, so a tick that took longer than any can is charged by the
+    /// running time instead.
+    #[inline]
+    fn cycles_since(&self, entry: &Entry, live: Live<'_>) -> (u64, bool) {
+        let cycles = self.platform.cycles().wrapping_sub(entry.cycles);
+        if cycles < INTERRUPTED_CYCLES {
+            return (cycles, false);
+        }
+        let lane = live.lanes().next().map(|(_, lane)| lane);
+        let run = self.cycles_run(entry.vcpu, entry.times.running_ns, lane);
+        (run.min(cycles), true)
+    }
+
+    /// The running time since `running_ns`, in cycles at the rate they have come since an epoch of the lane began.
+    #[cold]
+    #[inline(never)]
+    fn cycles_run(&self, vcpu: u32, running_ns: u64, lane: Option<&LaneCells>) -> u64 {
+        let Some(lane) = lane else {
+            return 0;
+        };
+        let ran_ns = self.platform.running_ns(vcpu).saturating_sub(running_ns);
+        let start = lane.boundary(lane.epoch());
+        let cycles = self.platform.cycles().saturating_sub(start.cycles);
+        let passed_ns = self.platform.now_ns().saturating_sub(start.at_ns).max(1);
+        let run = u128::from(ran_ns) * u128::from(cycles) / u128::from(passed_ns);
+        u64::try_from(run).unwrap_or(u64::MAX)
+    }
+
+    #[inline]
+    fn deadline_after(&self, until_ns: u64, now_ns: u64, left_ns: u64) -> Option<u64> {
+        let deadline_ns = now_ns.saturating_add(left_ns).min(until_ns);
+        (deadline_ns != u64::MAX).then(|| self.platform.timer_deadline(deadline_ns))
+    }
+}
+
+/// The instructions that a platform lets be read.
+struct Instructions<'p, P>(&'p P);
+
+#[allow(unsafe_code)]
+impl<P: Platform> ReadCode for Instructions<'_, P> {
+    #[inline]
+    fn around(&self, pc: u64) -> Option<[u8; 5]> {
+        let bounds = self.0.code_bounds(pc)?;
+        // SAFETY: the bounds come from the platform, whose contract is that they are readable for as
+        // long as the upcall runs; the value does not outlive it.
+        unsafe { CodeMemory::new(bounds) }.around(pc)
+    }
+}
+
+#[allow(unsafe_code)]
+#[inline]
+fn stack_memory(bounds: core::ops::Range<u64>) -> StackMemory {
+    // SAFETY: the bounds come from the platform, whose contract is that they are readable for as
+    // long as the upcall runs; the value does not outlive it.
+    unsafe { StackMemory::new(bounds) }
+}

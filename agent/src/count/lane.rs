@@ -1,0 +1,488 @@
+//! A lane: one recording's place in a slot. Several recordings share a slot's ticks and stacks, and
+//! each has its targets, its counters and its epochs to itself.
+
+use unikprof_proto::code::mode;
+use unikprof_proto::message::Snapshot;
+
+use crate::count::cells::{CounterCells, HistogramCells, SnapshotCells};
+use crate::count::sampler::Sampler;
+use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, add_owned, prefetch};
+use crate::stack::walk::{End, Walked, Way};
+
+/// The most recordings that there can be at a time.
+pub const MAX_RECORDINGS: usize = 4;
+
+/// One lane, in the memory block. What every tick touches comes first.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub(crate) struct LaneCells {
+    /// The id of the recording that samples this vCPU; 0 = none.
+    active: AtomicU64,
+    /// Which end it was, of all in the slot, when the last one ended.
+    ended: AtomicU32,
+    /// The epoch that is counted.
+    epoch: AtomicU64,
+    /// The monotonic time at which sampling ends by itself.
+    until_ns: AtomicU64,
+    /// What is sampled.
+    mode: AtomicU32,
+    depth: AtomicU32,
+    /// Whether callers are looked up: see [`Lookup`].
+    lookup: AtomicU32,
+    pub(crate) sampler: Sampler,
+    pub(crate) tick_cycles: AtomicU64,
+    pub(crate) counters: CounterCells,
+    pub(crate) sample_cycles: HistogramCells,
+    pub(crate) lateness_ns: HistogramCells,
+    /// Where a tick saw `until_ns` pass: the monotonic clock, 0 = not yet, and the vCPU's times.
+    ended_at_ns: AtomicU64,
+    ended_running_ns: AtomicU64,
+    ended_blocked_ns: AtomicU64,
+    block: BlockCells,
+    /// Snapshots at the start of an epoch, by the epoch's id.
+    boundaries: [SnapshotCells; 4],
+    /// Table nodes in use at these moments.
+    boundary_nodes: [AtomicU32; 4],
+}
+
+/// Where the vCPU blocks, while a recording of blocked time runs.
+#[derive(Debug, Default)]
+struct BlockCells {
+    /// The recording that the rest belongs to; of another one it means nothing.
+    recording: AtomicU64,
+    /// The stack that blocked; 0 = not known.
+    stack: AtomicU32,
+    /// Up to where blocked time has been counted.
+    counted_ns: AtomicU64,
+}
+
+/// How a vCPU has spent its time, as the sampler judges it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Times {
+    pub(crate) running_ns: u64,
+    pub(crate) blocked_ns: u64,
+}
+
+/// Which callers are looked up in the caller table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Lookup {
+    /// None.
+    #[default]
+    None,
+    /// That of the interrupted function.
+    Leaf,
+    /// All.
+    EveryFrame,
+}
+
+/// What the tick found, beside the path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) walked: Walked,
+    pub(crate) late: bool,
+}
+
+/// What a recording asks of each lane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begin {
+    pub(crate) recording: u64,
+    pub(crate) epoch: u64,
+    pub(crate) mode: u32,
+    pub(crate) lookup: Lookup,
+    pub(crate) depth: u32,
+    pub(crate) period_ns: u64,
+    pub(crate) fixed: bool,
+    pub(crate) until_ns: u64,
+    pub(crate) seed: u64,
+}
+
+impl LaneCells {
+    /// Asks for what a tick will touch, while it still reads its clocks.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(&self.sampler);
+        prefetch(&self.counters);
+        self.sample_cycles.prefetch();
+        self.lateness_ns.prefetch();
+    }
+
+    /// The recording that samples this vCPU; 0 = none.
+    #[inline]
+    pub(crate) fn active(&self) -> u64 {
+        self.active.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn until_ns(&self) -> u64 {
+        self.until_ns.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn depth(&self) -> usize {
+        self.depth.load(Ordering::Relaxed) as usize
+    }
+
+    #[inline]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn mode(&self) -> u32 {
+        self.mode.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn lookup(&self) -> Lookup {
+        match self.lookup.load(Ordering::Relaxed) {
+            0 => Lookup::None,
+            1 => Lookup::Leaf,
+            _ => Lookup::EveryFrame,
+        }
+    }
+
+    /// Whether it has a target now: blocked time is measured, and none of it is running time.
+    #[inline]
+    pub(crate) fn samples(&self, blocked: bool) -> bool {
+        match self.mode() {
+            mode::CPU => true,
+            mode::WALL => !blocked,
+            _ => false,
+        }
+    }
+
+    /// Whether it counts blocked time.
+    #[inline]
+    pub(crate) fn counts_blocked(&self) -> bool {
+        self.mode() != mode::CPU
+    }
+
+    /// The clock that is sampled: running time, or running and blocked time.
+    #[inline]
+    pub(crate) fn sampled_ns(&self, times: Times) -> u64 {
+        if self.mode() == mode::WALL {
+            times.running_ns.wrapping_add(times.blocked_ns)
+        } else {
+            times.running_ns
+        }
+    }
+
+    /// Whether a tick of the driver's, which has this period, is one of this lane too.
+    #[inline]
+    pub(crate) fn follows(&self, period_ns: u64, times: Times, late: bool) -> bool {
+        let followed = self.sampler.follow(self.sampled_ns(times), late);
+        // What stands for one period of the one stands for one of the other.
+        followed || self.sampler.period_ns() == period_ns
+    }
+
+    /// Begins a recording.
+    pub(crate) fn begin(&self, begin: &Begin, snapshot: &Snapshot) {
+        self.counters.clear();
+        self.tick_cycles.store(0, Ordering::Relaxed);
+        self.sample_cycles.clear();
+        self.lateness_ns.clear();
+        self.ended_at_ns.store(0, Ordering::Relaxed);
+        self.close_block();
+        self.mode.store(begin.mode, Ordering::Relaxed);
+        self.lookup.store(begin.lookup as u32, Ordering::Relaxed);
+        self.depth.store(begin.depth, Ordering::Relaxed);
+        self.until_ns.store(begin.until_ns, Ordering::Relaxed);
+        let sampled_ns = self.sampled_ns(times(snapshot));
+        self.sampler
+            .begin(begin.period_ns, begin.fixed, sampled_ns, begin.seed);
+        self.boundaries[(begin.epoch & 3) as usize].store(snapshot);
+        self.epoch.store(begin.epoch, Ordering::Release);
+        self.active.store(begin.recording, Ordering::Release);
+    }
+
+    /// Makes sampling end by itself.
+    #[cfg(all(test, loom))]
+    pub(crate) fn end_at(&self, until_ns: u64) {
+        self.until_ns.store(until_ns, Ordering::Relaxed);
+    }
+
+    /// Ends sampling: the end of this number, of all in the slot.
+    pub(crate) fn end(&self, number: u32) {
+        self.ended.store(number, Ordering::Relaxed);
+        self.active.store(0, Ordering::Release);
+    }
+
+    /// Whether a recording has ended in this lane since so many had in the slot.
+    pub(crate) fn has_ended_since(&self, ends: u32) -> bool {
+        let after = self.ended.load(Ordering::Relaxed).wrapping_sub(ends);
+        (after as i32) > 0
+    }
+
+    /// The recording's time is over, as a tick has seen: notes when that was. It is to be [ended](Self::end) now.
+    pub(crate) fn expire(&self, now_ns: u64, times: Times) {
+        let Times {
+            running_ns,
+            blocked_ns,
+        } = times;
+        self.ended_running_ns.store(running_ns, Ordering::Relaxed);
+        self.ended_blocked_ns.store(blocked_ns, Ordering::Relaxed);
+        self.ended_at_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// `now`, or where sampling had ended by itself before, that moment.
+    pub(crate) fn at_the_end(&self, mut now: Snapshot) -> Snapshot {
+        let ended_at_ns = self.ended_at_ns.load(Ordering::Relaxed);
+        if ended_at_ns != 0 {
+            now.at_ns = ended_at_ns;
+            now.running_ns = self.ended_running_ns.load(Ordering::Relaxed);
+            now.blocked_ns = self.ended_blocked_ns.load(Ordering::Relaxed);
+        }
+        now
+    }
+
+    /// Makes `next` the epoch that is counted; `now` is the vCPU at this moment, without its counters.
+    pub(crate) fn turn(&self, next: u64, mut now: Snapshot, nodes: u32) {
+        now.counters = self.counters.read();
+        now.tick_cycles = self.tick_cycles.load(Ordering::Relaxed);
+        self.boundaries[(next & 3) as usize].store(&now);
+        self.boundary_nodes[(next & 3) as usize].store(nodes, Ordering::Relaxed);
+        self.epoch.store(next, Ordering::Release);
+    }
+
+    /// Counts a walked sample that the table has.
+    #[inline]
+    pub(crate) fn count(&self, sample: Sample) {
+        let counters = &self.counters;
+        add_owned(&counters.recorded, 1);
+        let way = match sample.walked.way {
+            Way::Table => &counters.by_table,
+            Way::Bytes => &counters.by_bytes,
+            Way::FramePointer => &counters.by_frame_pointer,
+        };
+        add_owned(way, 1);
+        if sample.walked.mixed {
+            add_owned(&counters.mixed, 1);
+        }
+        match sample.walked.end {
+            End::Root => {}
+            End::Truncated => add_owned(&counters.truncated, 1),
+            End::Broken => add_owned(&counters.broken, 1),
+        }
+        if sample.late {
+            add_owned(&counters.late, 1);
+        }
+    }
+
+    /// Whether its recording has still to be told that the vCPU blocks.
+    #[inline]
+    pub(crate) fn misses_block(&self) -> bool {
+        self.active() != 0 && self.counts_blocked() && !self.has_block()
+    }
+
+    /// Whether its recording knows that the vCPU blocks.
+    #[inline]
+    pub(crate) fn has_block(&self) -> bool {
+        self.block.recording.load(Ordering::Relaxed) == self.active() && self.active() != 0
+    }
+
+    /// The vCPU blocks on `stack`, 0 where that is not known.
+    pub(crate) fn open_block(&self, stack: u32, times: Times) {
+        self.counters.blocks.fetch_add(1, Ordering::Relaxed);
+        if self.mode() == mode::WALL {
+            self.sampler.owe(self.sampled_ns(times));
+        }
+        self.block.stack.store(stack, Ordering::Relaxed);
+        self.block
+            .counted_ns
+            .store(times.blocked_ns, Ordering::Relaxed);
+        self.block.recording.store(self.active(), Ordering::Relaxed);
+    }
+
+    /// The vCPU has woken; what it blocked must be counted before.
+    pub(crate) fn close_block(&self) {
+        self.block.recording.store(0, Ordering::Relaxed);
+    }
+
+    /// The stack that the vCPU blocks on; 0 where it is not known.
+    pub(crate) fn blocked_stack(&self) -> u32 {
+        self.block.stack.load(Ordering::Relaxed)
+    }
+
+    /// Blocked time of the open block that was not counted yet, in the unit of its mode. From here on
+    /// it is.
+    pub(crate) fn take_blocked(&self, times: Times) -> u64 {
+        let counted_ns = self.block.counted_ns.load(Ordering::Relaxed);
+        let until_ns = times.blocked_ns.max(counted_ns);
+        self.block.counted_ns.store(until_ns, Ordering::Relaxed);
+        if self.mode() == mode::WALL {
+            // What has run meanwhile, before and after the sleep, is put in front of it. Behind it, a timer that
+            // is armed over the sleep and ends it at each target would find none of them in it.
+            let ran = Times {
+                blocked_ns: counted_ns,
+                ..times
+            };
+            self.sampler.owe(self.sampled_ns(ran));
+            return self.sampler.pass(self.sampled_ns(times));
+        }
+        until_ns - counted_ns
+    }
+
+    /// The snapshot at the start of `epoch`, which is at the end of the one before.
+    pub(crate) fn boundary(&self, epoch: u64) -> Snapshot {
+        self.boundaries[(epoch & 3) as usize].load()
+    }
+
+    /// How many table nodes were in use at the start of `epoch`.
+    pub(crate) fn boundary_nodes(&self, epoch: u64) -> u32 {
+        self.boundary_nodes[(epoch & 3) as usize].load(Ordering::Relaxed)
+    }
+}
+
+pub(crate) fn times(snapshot: &Snapshot) -> Times {
+    Times {
+        running_ns: snapshot.running_ns,
+        blocked_ns: snapshot.blocked_ns,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use crate::count::sampler::Delivery;
+
+    const PERIOD: u64 = 1_000_000;
+    /// What a round runs outside of its block, runs within it before and after the sleep, and sleeps, in ns.
+    const WORK: u64 = 204_643;
+    const BEFORE: u64 = 61_803;
+    const AFTER: u64 = 131_071;
+    const SLEEP: u64 = 314_159;
+
+    /// A vCPU of numbers, in a recording of running and blocked time.
+    #[derive(Default)]
+    struct Vcpu {
+        lane: LaneCells,
+        times: Times,
+        ticks: u64,
+        blocked: u64,
+    }
+
+    impl Vcpu {
+        fn sampled(fixed: bool) -> Self {
+            let vcpu = Self::default();
+            let begin = Begin {
+                recording: 1,
+                epoch: 1,
+                mode: mode::WALL,
+                lookup: Lookup::None,
+                depth: 1,
+                period_ns: PERIOD,
+                fixed,
+                until_ns: u64::MAX,
+                seed: 42,
+            };
+            vcpu.lane.begin(&begin, &Snapshot::default());
+            vcpu
+        }
+
+        fn left_ns(&self) -> u64 {
+            self.lane.sampler.left_ns(self.lane.sampled_ns(self.times))
+        }
+
+        /// Runs for so long, with each tick as it is due.
+        fn work(&mut self, mut ns: u64) {
+            while self.left_ns() <= ns {
+                let left_ns = self.left_ns();
+                ns -= left_ns;
+                self.times.running_ns += left_ns;
+                let delivery = self.lane.sampler.deliver(self.lane.sampled_ns(self.times));
+                assert!(matches!(delivery, Delivery::Due { .. }));
+                self.ticks += 1;
+            }
+            self.times.running_ns += ns;
+        }
+
+        /// Blocks for so long, and runs within it on both sides.
+        fn block(&mut self, sleep_ns: u64) {
+            self.lane.open_block(7, self.times);
+            self.times.running_ns += BEFORE;
+            self.times.blocked_ns += sleep_ns;
+            self.times.running_ns += AFTER;
+            self.wake();
+        }
+
+        fn wake(&mut self) {
+            self.blocked += self.lane.take_blocked(self.times);
+            self.lane.close_block();
+        }
+
+        /// Asserts that ticks and blocked samples are as many as periods of either time, give or take so many;
+        /// that so much running time may have no ticks, and sleep has them instead.
+        fn assert_shares(&self, give: u64, unseen_ns: u64) {
+            let Times {
+                running_ns,
+                blocked_ns,
+            } = self.times;
+            let (ran, slept) = (running_ns / PERIOD, blocked_ns / PERIOD);
+            let told = std::format!(
+                "{} of {ran} run, {} of {slept} slept",
+                self.ticks,
+                self.blocked
+            );
+            let all = (running_ns + blocked_ns) / PERIOD;
+            assert!((self.ticks + self.blocked).abs_diff(all) <= give, "{told}");
+            let unseen = unseen_ns / PERIOD;
+            assert!(self.ticks <= ran + give, "{told}");
+            assert!(self.ticks + unseen + give >= ran, "{told}");
+        }
+    }
+
+    /// Guards running time within a block, of upcalls for the most part, that counts as blocked. The intervals are
+    /// fixed, and the lengths of no simple ratio: the shares are right to the sample.
+    #[test]
+    fn what_runs_within_a_block_is_no_blocked_time() {
+        let mut vcpu = Vcpu::sampled(true);
+        for _ in 0..100_000 {
+            vcpu.work(WORK);
+            vcpu.block(SLEEP);
+        }
+        vcpu.assert_shares(3, 0);
+    }
+
+    /// A block that several epochs have a part of, each with what ran in it.
+    #[test]
+    fn a_block_that_is_counted_in_parts_is_counted_once() {
+        let mut vcpu = Vcpu::sampled(true);
+        for _ in 0..100_000 {
+            vcpu.work(WORK);
+            vcpu.lane.open_block(7, vcpu.times);
+            for _ in 0..3 {
+                vcpu.times.running_ns += BEFORE;
+                vcpu.times.blocked_ns += SLEEP / 3;
+                vcpu.blocked += vcpu.lane.take_blocked(vcpu.times);
+            }
+            vcpu.times.running_ns += AFTER;
+            vcpu.wake();
+        }
+        vcpu.assert_shares(3, 0);
+    }
+
+    /// A timer that is left armed ends the sleep at each target that lies in it. The target is in blocked time
+    /// all the same, and the next block sleeps on.
+    #[test]
+    fn a_sleep_that_targets_end_is_still_blocked_time() {
+        let mut vcpu = Vcpu::sampled(false);
+        let mut ended = 0;
+        for _ in 0..100_000 {
+            vcpu.work(WORK);
+            let mut left_ns = SLEEP;
+            while left_ns > 0 {
+                let until_target = vcpu.left_ns().saturating_sub(BEFORE);
+                let sleep_ns = until_target.min(left_ns);
+                left_ns -= sleep_ns;
+                ended += u64::from(left_ns > 0);
+                vcpu.block(sleep_ns);
+                vcpu.work(0);
+            }
+        }
+        // No target comes within half a period of the one before: what a target brings about is not sampled. Six
+        // deviations of 78,000 samples, the half of them blocked, are 840.
+        vcpu.assert_shares(840, ended * (BEFORE + AFTER));
+    }
+}

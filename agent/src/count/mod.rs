@@ -1,0 +1,13 @@
+//! One vCPU's counting, in the memory given at start: slot, lanes, table, sampler, counters.
+//!
+//! Everything here may be called from an upcall: it is bounded, and never allocates, locks, waits, panics or uses
+//! floating point. The poll flips epochs and clears counts through the same slot.
+
+pub(crate) mod cells;
+pub(crate) mod lane;
+pub(crate) mod memory;
+pub(crate) mod sampler;
+pub(crate) mod slot;
+#[cfg(all(test, loom))]
+mod slot_model;
+pub mod table;

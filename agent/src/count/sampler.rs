@@ -1,0 +1,401 @@
+//! When to sample: random targets on the vCPU's running time.
+//!
+//! Each target lies a random step behind the one before, drawn evenly from half to one and a half
+//! times the period: never behind *now*, so nothing drifts. A step's spread is a whole period, so
+//! after one step every phase of a load in step with the period is equally likely. Time stolen or
+//! spent blocked does not advance the clock, so each sample stands for one period of running time.
+
+use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// A late delivery skips whole periods beyond this many at once, instead of drawing them singly.
+const DRAWS: u64 = 8;
+
+/// A recording that follows a faster one makes up for so many targets at the most.
+const MOST_OWED: u64 = 16;
+
+/// The sampler's state. Its vCPU alone writes it while it is active; who starts a recording writes
+/// it before.
+#[derive(Debug, Default)]
+pub(crate) struct Sampler {
+    period_ns: AtomicU64,
+    fixed: AtomicU32,
+    target_ns: AtomicU64,
+    random: AtomicU64,
+    late_threshold_ns: AtomicU64,
+    /// Whether another recording's targets arm the timer.
+    follows: AtomicU32,
+    /// Targets that have passed and were not served.
+    owed: AtomicU64,
+    /// How late the one that a leader owes was when its clock went on in another way, in ns.
+    owed_lateness_ns: AtomicU64,
+}
+
+/// What a delivery was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// Before the target: how much running time is left, in ns.
+    Early(u64),
+    /// A tick.
+    Due {
+        /// Running time past the target, in ns.
+        lateness_ns: u64,
+        /// Running time left to the next target, in ns.
+        next_ns: u64,
+    },
+}
+
+impl Sampler {
+    /// Begins: the first target is drawn from `running_ns`.
+    pub(crate) fn begin(&self, period_ns: u64, fixed: bool, running_ns: u64, seed: u64) {
+        self.period_ns.store(period_ns.max(1), Ordering::Relaxed);
+        self.fixed.store(u32::from(fixed), Ordering::Relaxed);
+        self.random.store(seed | 1, Ordering::Relaxed);
+        self.follows.store(0, Ordering::Relaxed);
+        self.owed.store(0, Ordering::Relaxed);
+        self.late_threshold_ns
+            .store(late_threshold_ns(period_ns), Ordering::Relaxed);
+        let first = running_ns.saturating_add(self.draw());
+        self.target_ns.store(first, Ordering::Relaxed);
+    }
+
+    /// The mean of the steps between targets.
+    #[inline]
+    pub(crate) fn period_ns(&self) -> u64 {
+        self.period_ns.load(Ordering::Relaxed)
+    }
+
+    /// Running time left to the target; 0 where it has passed, or one is owed.
+    #[inline]
+    pub(crate) fn left_ns(&self, running_ns: u64) -> u64 {
+        if self.owed.load(Ordering::Relaxed) != 0 {
+            return 0;
+        }
+        let target = self.target_ns.load(Ordering::Relaxed);
+        target.saturating_sub(running_ns).min(self.farthest_ns())
+    }
+
+    /// Judges a delivery at `running_ns` and, if it is due, moves the target on.
+    #[inline]
+    pub(crate) fn deliver(&self, running_ns: u64) -> Delivery {
+        if self.owed.load(Ordering::Relaxed) != 0 {
+            self.owed.store(0, Ordering::Relaxed);
+            return Delivery::Due {
+                lateness_ns: self.owed_lateness_ns.load(Ordering::Relaxed),
+                next_ns: self.left_ns(running_ns),
+            };
+        }
+        let target = self.target_ns.load(Ordering::Relaxed);
+        let Some(lateness_ns) = running_ns.checked_sub(target) else {
+            let left_ns = target - running_ns;
+            if left_ns > self.farthest_ns() {
+                return Delivery::Early(self.draw_anew(running_ns));
+            }
+            return Delivery::Early(left_ns);
+        };
+        self.pass(running_ns);
+        Delivery::Due {
+            lateness_ns,
+            next_ns: self.left_ns(running_ns),
+        }
+    }
+
+    /// Moves the target on beyond `now_ns` of the sampled clock; answers how many targets that passes.
+    pub(crate) fn pass(&self, now_ns: u64) -> u64 {
+        let mut target = self.target_ns.load(Ordering::Relaxed);
+        let mut targets = 0;
+        let period = self.period_ns.load(Ordering::Relaxed).max(1);
+        if target.saturating_sub(now_ns) > self.farthest_ns() {
+            self.draw_anew(now_ns);
+            return 0;
+        }
+        let passed = now_ns.saturating_sub(target) / period;
+        if passed > DRAWS {
+            targets = passed - DRAWS;
+            target = target.saturating_add(targets * period);
+        }
+        // A draw is at least half a period, so this many reach beyond now.
+        for _ in 0..=2 * (DRAWS + 1) {
+            if target > now_ns {
+                break;
+            }
+            targets += 1;
+            target = target.saturating_add(self.draw());
+        }
+        self.target_ns.store(target, Ordering::Relaxed);
+        targets
+    }
+
+    /// Judges a delivery that the targets of a faster recording armed. Where more targets than one have
+    /// passed since the last, the deliveries that follow make up for them, so that the rate is the one
+    /// asked for; not where this one is `late`, for what they would sample is not what ran then.
+    #[inline]
+    pub(crate) fn follow(&self, now_ns: u64, late: bool) -> bool {
+        let passed = self.pass(now_ns);
+        let passed = if late { passed.min(1) } else { passed };
+        let owed = self.owed.load(Ordering::Relaxed).saturating_add(passed);
+        self.follows.store(1, Ordering::Relaxed);
+        self.owed
+            .store(owed.saturating_sub(1).min(MOST_OWED), Ordering::Relaxed);
+        owed > 0
+    }
+
+    /// The clock goes on with what is counted in another way: what was due until `now_ns` is still owed
+    /// to the deliveries that it follows, or the one that was on its way to the next of its own.
+    pub(crate) fn owe(&self, now_ns: u64) {
+        let target = self.target_ns.load(Ordering::Relaxed);
+        let owed = self.owed.load(Ordering::Relaxed);
+        let passed = self.pass(now_ns);
+        let most = match self.follows.load(Ordering::Relaxed) {
+            0 => 1,
+            _ => MOST_OWED,
+        };
+        if passed != 0 {
+            let lateness_ns = now_ns.saturating_sub(target);
+            self.owed_lateness_ns.store(lateness_ns, Ordering::Relaxed);
+        }
+        let owed = owed.saturating_add(passed).min(most);
+        self.owed.store(owed, Ordering::Relaxed);
+    }
+
+    /// Its targets arm the timer from here on, if they did not before. One that has passed by now was
+    /// another's to serve.
+    #[inline]
+    pub(crate) fn lead(&self, now_ns: u64) {
+        if self.follows.load(Ordering::Relaxed) != 0 {
+            self.follows.store(0, Ordering::Relaxed);
+            self.owed.store(0, Ordering::Relaxed);
+            self.pass(now_ns);
+        }
+    }
+
+    /// Whether a delivery this late is counted as late.
+    #[inline]
+    pub(crate) fn is_late(&self, lateness_ns: u64) -> bool {
+        lateness_ns > self.late_threshold_ns.load(Ordering::Relaxed)
+    }
+
+    /// No target lies farther ahead when it is drawn.
+    #[inline]
+    fn farthest_ns(&self) -> u64 {
+        let period = self.period_ns.load(Ordering::Relaxed);
+        period.saturating_mul(2).max(2)
+    }
+
+    /// The target is another clock's: the guest's has stepped back, or somebody who was stopped within a tick has
+    /// written that of the recording before. Answers how far ahead the new one lies.
+    #[cold]
+    fn draw_anew(&self, now_ns: u64) -> u64 {
+        let left_ns = self.draw();
+        let target = now_ns.saturating_add(left_ns);
+        self.target_ns.store(target, Ordering::Relaxed);
+        left_ns
+    }
+
+    #[inline]
+    fn draw(&self) -> u64 {
+        let period = self.period_ns.load(Ordering::Relaxed);
+        if self.fixed.load(Ordering::Relaxed) != 0 {
+            return period.max(1);
+        }
+        // xorshift64*: Marsaglia's generator with Vigna's multiplier.
+        let mut random = self.random.load(Ordering::Relaxed);
+        random ^= random >> 12;
+        random ^= random << 25;
+        random ^= random >> 27;
+        self.random.store(random, Ordering::Relaxed);
+        let bits = random.wrapping_mul(0x2545_f491_4f6c_dd1d);
+        let part = ((u128::from(bits) * u128::from(period)) >> 64) as u64;
+        (period - period / 2 + part).max(1)
+    }
+}
+
+/// Running time past its target from which a sample counts as late: a whole period, so that another
+/// sample was due in between; at least 100 µs, which an upcall may take by itself.
+pub(crate) fn late_threshold_ns(period_ns: u64) -> u64 {
+    period_ns.max(100_000)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const PERIOD: u64 = 1_000_000;
+
+    fn sampler(fixed: bool) -> Sampler {
+        let sampler = Sampler::default();
+        sampler.begin(PERIOD, fixed, 0, 42);
+        sampler
+    }
+
+    /// Delivers at each target exactly and answers the number of ticks up to `end`.
+    fn ticks_until(sampler: &Sampler, end: u64) -> u64 {
+        let (mut now, mut ticks) = (0, 0);
+        loop {
+            now += sampler.left_ns(now);
+            if now > end {
+                return ticks;
+            }
+            assert!(matches!(
+                sampler.deliver(now),
+                Delivery::Due { lateness_ns: 0, .. }
+            ));
+            ticks += 1;
+        }
+    }
+
+    /// The mean of the targets is the period asked for: nothing drifts.
+    #[test]
+    fn the_mean_is_the_period() {
+        let ticks = ticks_until(&sampler(false), 100_000 * PERIOD);
+        // Steps are uniform with variance P²/12: six sigmas of 100,000 of them are 548 periods.
+        assert!(ticks.abs_diff(100_000) < 548, "{ticks}");
+        assert_eq!(ticks_until(&sampler(true), 1000 * PERIOD), 1000);
+    }
+
+    #[test]
+    fn an_early_delivery_keeps_the_target() {
+        let sampler = sampler(false);
+        let target = sampler.left_ns(0);
+        assert!((PERIOD / 2..=PERIOD * 3 / 2).contains(&target));
+        assert_eq!(sampler.deliver(target - 3), Delivery::Early(3));
+        assert_eq!(sampler.deliver(target - 1), Delivery::Early(1));
+        assert!(matches!(
+            sampler.deliver(target),
+            Delivery::Due { lateness_ns: 0, .. }
+        ));
+    }
+
+    /// A guest that runs for 0.3 and blocks for 0.7 of a period, by turns, whose upcalls come 0.1 of a period after
+    /// their targets. What became due while it ran is running time, though it blocked before the upcall came.
+    #[test]
+    fn a_target_on_its_way_when_the_vcpu_blocks_is_no_blocked_time() {
+        const RUNS: u64 = 300_000;
+        const ROUNDS: u64 = 20_000;
+        let sampler = sampler(false);
+        let (mut ticks, mut blocked) = (0, 0);
+        for round in 0..ROUNDS {
+            let end = round * PERIOD + RUNS;
+            let mut now = round * PERIOD;
+            loop {
+                now += sampler.left_ns(now) + PERIOD / 10;
+                if now >= end {
+                    break;
+                }
+                assert!(matches!(sampler.deliver(now), Delivery::Due { .. }));
+                ticks += 1;
+            }
+            sampler.owe(end);
+            blocked += sampler.pass((round + 1) * PERIOD);
+        }
+        let share = ticks as f64 / (ticks + blocked) as f64;
+        assert!((0.29..0.31).contains(&share), "{share}");
+        assert!(
+            (ticks + blocked).abs_diff(ROUNDS) < 500,
+            "{ticks} {blocked}"
+        );
+    }
+
+    /// Bursts shorter than the period are seen in proportion: the remainder is never redrawn.
+    #[test]
+    fn short_bursts_are_seen() {
+        let sampler = sampler(false);
+        let (burst, mut running, mut ticks) = (300_000, 0, 0);
+        for _ in 0..100_000 {
+            let end = running + burst;
+            while running + sampler.left_ns(running) <= end {
+                running += sampler.left_ns(running);
+                assert!(matches!(sampler.deliver(running), Delivery::Due { .. }));
+                ticks += 1;
+            }
+            running = end;
+        }
+        assert!(u64::abs_diff(ticks, 30_000) < 300, "{ticks} of 30,000");
+    }
+
+    /// A load that is in step with the period: half its time in each of two phases.
+    #[test]
+    fn a_load_in_step_does_not_fool_the_sampler() {
+        let in_first_phase = |fixed| {
+            let sampler = sampler(fixed);
+            let (mut now, mut hits) = (PERIOD / 4, 0);
+            for _ in 0..10_000 {
+                now += sampler.left_ns(now);
+                let _ = sampler.deliver(now);
+                hits += u64::from(now % PERIOD < PERIOD / 2);
+            }
+            hits
+        };
+        assert!(
+            in_first_phase(false).abs_diff(5_000) < 250,
+            "{}",
+            in_first_phase(false)
+        );
+        assert_eq!(
+            in_first_phase(true),
+            10_000,
+            "the fixed interval sees one phase only"
+        );
+    }
+
+    /// What passes while nobody looks is as many targets as were due, whether singly or all at once.
+    #[test]
+    fn targets_pass_at_the_mean_rate() {
+        let sampler = sampler(false);
+        let mut passed = 0;
+        for step in 1..=1000_u64 {
+            passed += sampler.pass(step * 3 * PERIOD);
+        }
+        assert!(u64::abs_diff(passed, 3000) < 100, "{passed} of 3000");
+        assert_eq!(sampler.pass(3000 * PERIOD), 0);
+        let long = sampler.pass(1_003_000 * PERIOD);
+        assert!(long.abs_diff(1_000_000) < 20, "{long} of 1,000,000");
+    }
+
+    /// A clock that steps back an hour must not end the sampling for an hour.
+    #[test]
+    fn a_clock_that_steps_back_is_sampled_from_there() {
+        for follows in [false, true] {
+            let sampler = sampler(false);
+            let hour = 3_600_000 * PERIOD;
+            let _ = sampler.deliver(hour);
+            let (mut now, mut ticks) = (PERIOD, 0);
+            while now < 101 * PERIOD {
+                let left = sampler.left_ns(now);
+                assert!(left <= 2 * PERIOD, "{left}");
+                now += left;
+                let due = if follows {
+                    sampler.follow(now, false)
+                } else {
+                    matches!(sampler.deliver(now), Delivery::Due { .. })
+                };
+                ticks += u64::from(due);
+            }
+            assert!(u64::abs_diff(ticks, 100) < 20, "{ticks}");
+        }
+    }
+
+    /// After a long time without delivery there is one tick, and the next is not at once.
+    #[test]
+    fn lateness_is_one_tick_and_bounded_work() {
+        let sampler = sampler(false);
+        let Delivery::Due {
+            lateness_ns,
+            next_ns,
+        } = sampler.deliver(1_000_000 * PERIOD)
+        else {
+            unreachable!("long past the target");
+        };
+        assert!(lateness_ns > 999_990 * PERIOD && next_ns > 0 && next_ns <= PERIOD * 3 / 2);
+        assert!(sampler.is_late(lateness_ns) && !sampler.is_late(PERIOD));
+        assert_eq!(late_threshold_ns(10_000), 100_000);
+    }
+
+    #[test]
+    fn the_ends_of_the_range_do_not_overflow() {
+        for period in [0, 1, u64::MAX / 4] {
+            let sampler = Sampler::default();
+            sampler.begin(period, false, u64::MAX - 10, 7);
+            let _ = sampler.deliver(u64::MAX);
+        }
+    }
+}

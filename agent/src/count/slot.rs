@@ -1,0 +1,417 @@
+//! The slot: one vCPU's place in all recordings, with one owner at a time.
+//!
+//! The tick takes the slot with one compare-and-swap; so does whoever starts, flips or ends a
+//! recording. Nobody waits: a tick that finds the slot busy is counted as lost, and the recorder
+//! comes back later. What is counted goes to the columns of the current epochs; a flip makes the next
+//! epoch of a recording current and leaves the column of the last to its reader.
+//!
+//! Each recording has a [lane](LaneCells). One tick serves all whose targets it has reached: the stack
+//! is walked once and counted for each.
+
+use unikprof_proto::message::Snapshot;
+
+use crate::count::lane::{Begin, LaneCells, Lookup, Sample, Times, times};
+use crate::count::table::{Column, Table};
+use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, add_owned};
+use crate::stack::path::{Path, PathCells};
+
+/// Everything of a slot but its lanes and its table, in the memory block.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub(crate) struct SlotCells {
+    taken: AtomicU32,
+    /// A bit for each lane that a recording samples in.
+    live: AtomicU32,
+    /// How many recordings have ended. Who owns the slot counts them.
+    ends: AtomicU32,
+    /// Whether the vCPU is inside its block call.
+    blocked: AtomicU32,
+    /// Since when, in ns; 0 where nobody asks.
+    blocked_since_ns: AtomicU64,
+    /// How many times over the vCPU is inside the agent's own work.
+    own_work: AtomicU32,
+    /// Table nodes in use.
+    used: AtomicU32,
+    path: PathCells,
+}
+
+/// One vCPU's cells, lanes and table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot<'m> {
+    pub(crate) cells: &'m SlotCells,
+    pub(crate) lanes: &'m [LaneCells],
+    pub(crate) table: Table<'m>,
+}
+
+/// The right to count and to flip. Given up when dropped.
+#[derive(Debug)]
+pub(crate) struct Owned<'m> {
+    slot: Slot<'m>,
+}
+
+/// The lanes that recordings sample in, or some of them, as they were at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Live<'m> {
+    lanes: &'m [LaneCells],
+    /// A bit for each lane, and in the upper half how many recordings had ended by then: one word, so that
+    /// nobody reads as a whole what was just written in halves, for which processors wait.
+    state: u64,
+}
+
+/// The lanes of the recordings that the owner of a slot counts for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Served<'m>(Live<'m>);
+
+impl<'m> Served<'m> {
+    /// The lanes themselves.
+    #[inline]
+    pub(crate) fn lanes(self) -> Live<'m> {
+        self.0
+    }
+}
+
+impl SlotCells {
+    #[inline]
+    pub(crate) fn used(&self) -> &AtomicU32 {
+        &self.used
+    }
+
+    pub(crate) fn set_blocked(&self, blocked: bool) {
+        self.blocked.store(u32::from(blocked), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked.load(Ordering::Relaxed) != 0
+    }
+
+    /// Keeps since when the vCPU blocks; 0: nobody asks.
+    pub(crate) fn set_blocked_since(&self, now_ns: u64) {
+        self.blocked_since_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Since when the vCPU blocked, in ns, where somebody asks: once for each block.
+    pub(crate) fn take_blocked_since(&self) -> Option<u64> {
+        let since_ns = self.blocked_since_ns.load(Ordering::Relaxed);
+        self.set_blocked_since(0);
+        (since_ns != 0).then_some(since_ns)
+    }
+
+    pub(crate) fn enter_own_work(&self) {
+        self.own_work.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn leave_own_work(&self) {
+        self.own_work.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn in_own_work(&self) -> bool {
+        self.own_work.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl<'m> Live<'m> {
+    #[inline]
+    fn new(lanes: &'m [LaneCells], bits: u32, ends: u32) -> Self {
+        let state = u64::from(ends) << u32::BITS | u64::from(bits);
+        Self { lanes, state }
+    }
+
+    #[inline]
+    fn ends(self) -> u32 {
+        (self.state >> u32::BITS) as u32
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(self) -> bool {
+        self.bits() == 0
+    }
+
+    /// A bit for each lane.
+    #[inline]
+    pub(crate) fn bits(self) -> u32 {
+        self.state as u32
+    }
+
+    /// What of them is left, as [`Live::state`] had it when it was.
+    #[inline]
+    pub(crate) fn in_state(self, state: u64) -> Self {
+        Self { state, ..self }
+    }
+
+    /// Which lanes there are, and when.
+    #[inline]
+    pub(crate) fn state(self) -> u64 {
+        self.state
+    }
+
+    /// The lanes of `bits`, as they were then.
+    #[inline]
+    fn with(self, bits: u32) -> Self {
+        Self::new(self.lanes, bits, self.ends())
+    }
+
+    /// The lanes with their indices.
+    #[inline]
+    pub(crate) fn lanes(self) -> impl Iterator<Item = (usize, &'m LaneCells)> {
+        let mut bits = self.bits();
+        core::iter::from_fn(move || {
+            let index = bits.trailing_zeros() as usize;
+            let lane = self.lanes.get(index)?;
+            bits &= bits - 1;
+            Some((index, lane))
+        })
+    }
+
+    /// The lane whose targets arm the timer, of those that sample now: the one of the shortest period.
+    /// The others' targets are met by the delivery that follows them.
+    #[inline]
+    pub(crate) fn driver(self, blocked: bool) -> Option<(usize, &'m LaneCells)> {
+        let sampling = self.lanes().filter(|(_, lane)| lane.samples(blocked));
+        sampling.min_by_key(|(_, lane)| lane.sampler.period_ns())
+    }
+
+    /// Those that a tick of the driver's, which is in this lane, is a tick of, at these times.
+    #[inline]
+    pub(crate) fn due(self, driver: usize, blocked: bool, late: bool, times: Times) -> Self {
+        let mut bits = 1 << driver;
+        let others = self.with(self.bits() & !bits);
+        let driver = self.lanes.get(driver);
+        let period_ns = driver.map_or(0, |driver| driver.sampler.period_ns());
+        for (index, lane) in others.lanes() {
+            if lane.samples(blocked) && lane.follows(period_ns, times, late) {
+                bits |= 1 << index;
+            }
+        }
+        self.with(bits)
+    }
+
+    /// Those whose recordings have not ended since. Who does not [own](Owned::served) the slot must expect them
+    /// to end at any moment.
+    #[inline]
+    pub(crate) fn left(self, slot: Slot<'_>) -> Self {
+        if slot.cells.ends.load(Ordering::Acquire) == self.ends() {
+            return self;
+        }
+        let Self { lanes, state } = self;
+        Self {
+            lanes,
+            state: left_of_some(lanes, state),
+        }
+    }
+
+    /// The first moment at which one of them ends by itself.
+    #[inline]
+    pub(crate) fn until_ns(self) -> u64 {
+        let untils = self.lanes().map(|(_, lane)| lane.until_ns());
+        untils.min().unwrap_or(u64::MAX)
+    }
+
+    /// How a stack is walked for the one that asks most: the frames that are kept, and what is looked up.
+    #[inline]
+    pub(crate) fn asked(self) -> (usize, Lookup) {
+        let mut asked = (0, Lookup::None);
+        for (_, lane) in self.lanes() {
+            asked = (asked.0.max(lane.depth()), asked.1.max(lane.lookup()));
+        }
+        asked
+    }
+
+    /// Whether the lane of this index is one of them.
+    #[inline]
+    pub(crate) fn has(self, index: usize) -> bool {
+        self.bits() >> index & 1 != 0
+    }
+
+    /// Whether one of them counts blocked time.
+    #[inline]
+    pub(crate) fn counts_blocked(self) -> bool {
+        self.lanes().any(|(_, lane)| lane.counts_blocked())
+    }
+}
+
+/// The state of [`Live`] without the lanes whose recordings have ended since. Handed over in registers, so that a
+/// tick's `Live` stays in them.
+#[cold]
+#[inline(never)]
+fn left_of_some(lanes: &[LaneCells], state: u64) -> u64 {
+    let mut left = Live { lanes, state };
+    for (index, lane) in left.lanes() {
+        if lane.has_ended_since(left.ends()) {
+            left.state &= !(1 << index);
+        }
+    }
+    left.state
+}
+
+impl<'m> Slot<'m> {
+    /// The lanes that recordings sample in now.
+    #[inline]
+    pub(crate) fn live(self) -> Live<'m> {
+        // First, so that no lane is taken for that of the recording before.
+        let ends = self.cells.ends.load(Ordering::Acquire);
+        Live::new(self.lanes, self.cells.live.load(Ordering::Acquire), ends)
+    }
+
+    /// Asks for what a tick will touch, while it still reads its clocks.
+    #[inline]
+    pub(crate) fn prefetch(self, live: Live<'_>) {
+        self.cells.path.prefetch();
+        live.lanes().for_each(|(_, lane)| lane.prefetch());
+    }
+
+    /// One recording's lane.
+    #[inline]
+    pub(crate) fn lane(self, index: usize) -> Option<&'m LaneCells> {
+        self.lanes.get(index)
+    }
+
+    /// Begins a recording in a lane where none is active, after the last one was [ended](Owned::flip):
+    /// no tick then counts there, nor will one that was under way. Its counts must be
+    /// [clear](Table::clear_column).
+    pub(crate) fn begin(self, index: usize, begin: &Begin, snapshot: &Snapshot) {
+        if let Some(lane) = self.lane(index) {
+            lane.begin(begin, snapshot);
+            self.cells.live.fetch_or(1 << index, Ordering::Release);
+        }
+    }
+
+    /// Ends the lanes whose time is over, from within a tick, and answers those that go on. Where somebody
+    /// has the slot, who ends or turns them just now, it is left to the next tick.
+    pub(crate) fn expire(self, now_ns: u64, times: Times) -> Live<'m> {
+        let owned = self.take();
+        let live = self.live();
+        let mut bits = live.bits();
+        for (index, lane) in live.lanes() {
+            if now_ns >= lane.until_ns() {
+                bits &= !(1 << index);
+                if let Some(owned) = &owned {
+                    lane.expire(now_ns, times);
+                    owned.end(index, lane);
+                }
+            }
+        }
+        live.with(bits).left(self)
+    }
+
+    /// Takes the slot, unless somebody has it.
+    #[inline]
+    pub(crate) fn take(self) -> Option<Owned<'m>> {
+        self.cells
+            .taken
+            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            // Lazily: an `Owned` made and dropped on failure would free what somebody else has.
+            .then(|| Owned { slot: self })
+    }
+
+    /// The same outside of upcalls: a busy slot is tried again, but not waited for. Who has it needs it for
+    /// about a microsecond, unless its vCPU is not running.
+    pub(crate) fn take_patiently(self) -> Option<Owned<'m>> {
+        const TRIES: u32 = 64;
+        (0..TRIES).find_map(|_| {
+            core::hint::spin_loop();
+            self.take()
+        })
+    }
+}
+
+impl Drop for Owned<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.slot.cells.taken.store(0, Ordering::Release);
+    }
+}
+
+impl<'m> Owned<'m> {
+    /// Where the path of a sample is written.
+    #[inline]
+    pub(crate) fn path_cells(&self) -> &'m PathCells {
+        &self.slot.cells.path
+    }
+
+    /// Those of the due recordings that have not ended between the look and the taking: none ends while the
+    /// slot is owned. Where all have, nothing may be kept: their table may be cleared at any moment.
+    #[inline]
+    pub(crate) fn served(&self, due: Live<'m>) -> Option<Served<'m>> {
+        let left = due.left(self.slot);
+        (!left.is_empty()).then_some(Served(left))
+    }
+
+    /// Counts a walked sample for each recording that it serves; answers its stack, where there is room.
+    #[inline]
+    pub(crate) fn record(
+        &self,
+        path: &Path<'_>,
+        sample: Sample,
+        served: Served<'_>,
+    ) -> Option<u32> {
+        let kept = self.slot.table.keep(path);
+        for (index, lane) in served.0.lanes() {
+            // First, so that who reads beside never sees more outcomes than ticks.
+            add_owned(&lane.counters.taken, 1);
+            match kept {
+                Ok(stack) => {
+                    let column = Column::of(index, lane.epoch());
+                    self.slot.table.add_to(stack, column, 1);
+                    lane.count(sample);
+                }
+                Err(_) => add_owned(&lane.counters.overflow, 1),
+            }
+        }
+        kept.ok()
+    }
+
+    /// The vCPU has woken: counts what it blocked since the last flip, for each recording that knows of
+    /// it and goes on; one that has ended counted it then.
+    pub(crate) fn end_block(&self, live: Live<'_>, times: Times) {
+        for (index, lane) in live.lanes() {
+            if lane.has_block() {
+                self.count_blocked(index, lane, times);
+            }
+            lane.close_block();
+        }
+    }
+
+    /// Counts the blocked time of the open block up to `times`.
+    fn count_blocked(&self, index: usize, lane: &LaneCells, times: Times) {
+        let weight = lane.take_blocked(times);
+        let stack = lane.blocked_stack();
+        if stack == 0 {
+            return add_owned(&lane.counters.blocked_overflow, weight);
+        }
+        let column = Column::of(index, lane.epoch());
+        self.slot.table.add_to(stack, column, weight);
+        add_owned(&lane.counters.blocked, weight);
+    }
+
+    /// Makes the next epoch of a lane current; `now` is the vCPU at this moment, without its counters.
+    /// With `last`, sampling ends here. A flip that was done is not done again.
+    pub(crate) fn flip(&self, index: usize, next: u64, last: bool, now: Snapshot) {
+        let Some(lane) = self.slot.lane(index) else {
+            return;
+        };
+        if lane.epoch() == next {
+            return;
+        }
+        let now = lane.at_the_end(now);
+        if self.slot.cells.is_blocked() && lane.has_block() {
+            self.count_blocked(index, lane, times(&now));
+        }
+        if last {
+            self.end(index, lane);
+        }
+        lane.turn(next, now, self.slot.table.used());
+    }
+
+    /// Ends sampling in a lane.
+    fn end(&self, index: usize, lane: &LaneCells) {
+        let SlotCells { live, ends, .. } = self.slot.cells;
+        let number = ends.load(Ordering::Relaxed).wrapping_add(1);
+        live.fetch_and(!(1 << index), Ordering::Release);
+        lane.end(number);
+        // Last: who sees the number sees that the lane is none of the live ones.
+        ends.store(number, Ordering::Release);
+    }
+}

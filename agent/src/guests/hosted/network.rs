@@ -1,0 +1,274 @@
+//! The service thread: sockets in, sockets out.
+#![allow(unsafe_code)]
+
+use std::boxed::Box;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
+use std::thread;
+use std::vec::Vec;
+
+use libc::pollfd;
+
+use super::longest_work::Piece;
+use super::platform::Hosted;
+use super::{Error, HostedAgent, Listen};
+use crate::ground::platform::Platform;
+use crate::serve::access::Access;
+use crate::serve::boot::BootRecording;
+use crate::serve::service::{SESSIONS, ServeError, Service};
+use crate::serve::stream_server::{Connection, Progress};
+
+/// Where clients come from: open, but not served yet.
+pub(super) enum Network {
+    /// The operating system's sockets.
+    Sockets(TcpListener, SocketAddr),
+    #[cfg(feature = "tap")]
+    Tap(super::tap::OpenTap),
+}
+
+impl Network {
+    pub(super) fn open(listen: &Listen) -> Result<Self, Error> {
+        let address = match listen {
+            Listen::Loopback(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, *port)),
+            Listen::Address(address) => *address,
+            #[cfg(feature = "tap")]
+            Listen::Tap(tap) => return super::tap::OpenTap::open(tap).map(Self::Tap),
+        };
+        let failed = |error| Error::Listen(address, error);
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self::Sockets(listener, address))
+    }
+
+    /// Where clients connect.
+    pub(super) fn address(&self) -> SocketAddr {
+        match self {
+            Self::Sockets(_, address) => *address,
+            #[cfg(feature = "tap")]
+            Self::Tap(tap) => tap.address(),
+        }
+    }
+
+    /// Serves `agent` for as long as the process lives.
+    pub(super) fn spawn(
+        self,
+        agent: &'static HostedAgent,
+        access: Access<'static>,
+        recording: Option<&BootRecording<'_>>,
+    ) -> Result<(), Error> {
+        let mut service = Service::new(agent, access).map_err(|error| match error {
+            ServeError::Served => Error::Started,
+            error => Error::Serve(error),
+        })?;
+        if let Some(recording) = recording {
+            let begun = service.start_at_boot(recording);
+            begun.map_err(|error| Error::Boot(Box::new(error)))?;
+        }
+        match self {
+            Self::Sockets(listener, _) => spawn(move || serve(service, &listener)),
+            #[cfg(feature = "tap")]
+            Self::Tap(tap) => {
+                let server = tap.server(&service)?;
+                spawn(move || server.serve(service))
+            }
+        }
+    }
+}
+
+fn spawn(serve: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    thread::Builder::new()
+        .name("unikprof".into())
+        .spawn(serve)
+        .map(drop)
+        .map_err(|error| Error::System("starting the service thread", error))
+}
+
+fn serve(mut service: Service<'static, 'static, Hosted>, listener: &TcpListener) {
+    // For a moment there are also those who made room for others.
+    let mut connections: Vec<Connection<Socket>> = Vec::with_capacity(2 * SESSIONS);
+    loop {
+        let piece = Piece::begin();
+        let work = service.begin_work();
+        accept(&mut service, listener, &mut connections);
+        // Each is first in its turn: none keeps the others from having one.
+        if !connections.is_empty() {
+            connections.rotate_left(1);
+        }
+        let mut index = 0;
+        while let Some(connection) = connections.get_mut(index) {
+            match connection.poll(&mut service) {
+                Ok(Progress::Open) => index += 1,
+                Ok(Progress::Over) | Err(_) => {
+                    connections.swap_remove(index).close(&mut service);
+                }
+            }
+        }
+        let next_ns = service.advance();
+        service.end_work(work);
+        piece.end();
+        let door = service.place_from_ns();
+        wait(service.agent(), listener, &connections, door, next_ns);
+    }
+}
+
+fn accept(
+    service: &mut Service<'static, 'static, Hosted>,
+    listener: &TcpListener,
+    connections: &mut Vec<Connection<Socket>>,
+) {
+    // As many as may be served and refused in one round; the rest waits in the backlog.
+    for _ in 0..2 * SESSIONS {
+        // In the order in which they came, whoever knocks most.
+        if service.place_from_ns().is_some() {
+            return;
+        }
+        let Ok((stream, _)) = listener.accept() else {
+            return;
+        };
+        if stream
+            .set_nonblocking(true)
+            .and_then(|()| stream.set_nodelay(true))
+            .is_err()
+        {
+            continue;
+        }
+        match Connection::open(service, Socket(stream)) {
+            Ok(connection) => connections.push(connection),
+            Err(Socket(mut stream)) => {
+                let mut answer = [0; 128];
+                let length = service.busy_answer(&mut answer);
+                let _ = stream.write(&answer[..length]);
+            }
+        }
+    }
+}
+
+/// Waits until a socket is ready or the time has come; for newcomers from the time on that `door` gives.
+fn wait(
+    agent: &HostedAgent,
+    listener: &TcpListener,
+    connections: &[Connection<Socket>],
+    door: Option<u64>,
+    next_ns: Option<u64>,
+) {
+    let mut fds = [pollfd {
+        fd: -1,
+        events: 0,
+        revents: 0,
+    }; 1 + SESSIONS];
+    fds[0] = pollfd {
+        fd: door.map_or(listener.as_raw_fd(), |_| -1),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    for (entry, connection) in fds[1..].iter_mut().zip(connections) {
+        let output = if connection.has_output() {
+            libc::POLLOUT
+        } else {
+            0
+        };
+        // A client that does not read its answers is not listened to either.
+        let events = if output == 0 { libc::POLLIN } else { output };
+        *entry = pollfd {
+            fd: connection.stream().0.as_raw_fd(),
+            events,
+            revents: 0,
+        };
+    }
+    let next_ns = [next_ns, door].into_iter().flatten().min();
+    sleep(agent, &mut fds, next_ns);
+}
+
+/// Sleeps until one of `fds` is ready or the time has come. While something is recorded that is not for ever: this
+/// thread is no vCPU, so it can tell the rings how the vCPUs' times go on, and no idle guest wakes for it.
+pub(super) fn sleep(agent: &HostedAgent, fds: &mut [pollfd], next_ns: Option<u64>) {
+    let now_ns = agent.platform().now_ns();
+    let noting = agent.notes_times_every_ns();
+    let noting_ns = noting.map(|every_ns| now_ns.saturating_add(every_ns));
+    let next_ns = [next_ns, noting_ns].into_iter().flatten().min();
+    let timeout_ms = next_ns.map_or(-1, |next_ns| {
+        let ms = next_ns.saturating_sub(now_ns).div_ceil(1_000_000);
+        i32::try_from(ms).unwrap_or(i32::MAX)
+    });
+    poll(fds, timeout_ms);
+}
+
+fn poll(fds: &mut [pollfd], timeout_ms: i32) -> i32 {
+    // SAFETY: the array is as long as it is said to be.
+    unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) }
+}
+
+/// A socket that does not block, as [`Connection`] wants it.
+#[derive(Debug)]
+struct Socket(TcpStream);
+
+#[derive(Debug)]
+struct SocketError;
+
+impl std::fmt::Display for SocketError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the connection is gone")
+    }
+}
+
+impl std::error::Error for SocketError {}
+
+impl embedded_io::Error for SocketError {
+    fn kind(&self) -> embedded_io::ErrorKind {
+        embedded_io::ErrorKind::ConnectionReset
+    }
+}
+
+impl embedded_io::ErrorType for Socket {
+    type Error = SocketError;
+}
+
+impl embedded_io::Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, SocketError> {
+        retry(|| self.0.read(buffer))
+    }
+}
+
+impl embedded_io::Write for Socket {
+    fn write(&mut self, buffer: &[u8]) -> Result<usize, SocketError> {
+        retry(|| self.0.write(buffer))
+    }
+
+    fn flush(&mut self) -> Result<(), SocketError> {
+        Ok(())
+    }
+}
+
+impl embedded_io::ReadReady for Socket {
+    fn read_ready(&mut self) -> Result<bool, SocketError> {
+        Ok(is_ready(self.0.as_raw_fd(), libc::POLLIN))
+    }
+}
+
+impl embedded_io::WriteReady for Socket {
+    fn write_ready(&mut self) -> Result<bool, SocketError> {
+        Ok(is_ready(self.0.as_raw_fd(), libc::POLLOUT))
+    }
+}
+
+fn is_ready(fd: RawFd, events: i16) -> bool {
+    poll(
+        &mut [pollfd {
+            fd,
+            events,
+            revents: 0,
+        }],
+        0,
+    ) > 0
+}
+
+fn retry(mut call: impl FnMut() -> io::Result<usize>) -> Result<usize, SocketError> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other.map_err(|_| SocketError),
+        }
+    }
+}

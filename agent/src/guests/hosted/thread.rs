@@ -1,0 +1,218 @@
+//! Registered threads: their timers and the signal handler that is their timer upcall.
+#![allow(unsafe_code)]
+
+use core::ffi::{c_int, c_void};
+use core::marker::PhantomData;
+use core::ops::Range;
+use std::io;
+
+use libc::{sigaction, sigevent, siginfo_t, timer_t, ucontext_t};
+
+use super::alternate_stack::AlternateStack;
+use super::platform::{Thread, Timer};
+use super::{AGENT, Error, HostedAgent};
+use crate::ground::platform::{Platform, Registers};
+use crate::stack::{FRAME_RECORD, ReadStack, StackMemory};
+
+/// A registered thread. Dropping it ends the registration; it cannot leave its thread.
+#[derive(Debug)]
+pub struct Vcpu {
+    agent: &'static HostedAgent,
+    id: u32,
+    timer: timer_t,
+    _stack: AlternateStack,
+    _own_thread: PhantomData<*const ()>,
+}
+
+impl Vcpu {
+    pub(super) fn register(agent: &'static HostedAgent) -> Result<Self, Error> {
+        let platform = agent.platform();
+        if platform.vcpu().is_some() {
+            return Err(Error::Registered);
+        }
+        let stack = outermost_frame(agent, &stack_of_this_thread()?);
+        // SAFETY: always succeeds.
+        let id = unsafe { libc::gettid() };
+        let mut clock = 0;
+        // SAFETY: the thread is the calling one, the place a clock's.
+        let failed = unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock) };
+        check("pthread_getcpuclockid", failed)?;
+        let alternate_stack = AlternateStack::install()?;
+        let timer = create_timer(id, platform.signal)?;
+        let Some(vcpu) = platform.occupy(
+            Thread {
+                id,
+                clock,
+                timer: Timer(timer),
+            },
+            &stack,
+        ) else {
+            delete_timer(timer);
+            return Err(Error::NoFreeVcpu(agent.config().vcpus));
+        };
+        // A recording may run already.
+        platform.kick(vcpu);
+        Ok(Self {
+            agent,
+            id: vcpu,
+            timer,
+            _stack: alternate_stack,
+            _own_thread: PhantomData,
+        })
+    }
+
+    /// The vCPU's id.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Runs `blocking`, which waits for something. While it waits no timer wakes the thread (but for
+    /// one that was armed already); the running time left to the next sample is kept.
+    #[inline(always)]
+    pub fn block<T>(&self, blocking: impl FnOnce() -> T) -> T {
+        struct Wake(&'static HostedAgent);
+        impl Drop for Wake {
+            fn drop(&mut self) {
+                if let Some(deadline_ns) = self.0.on_wake() {
+                    self.0.platform().arm(deadline_ns);
+                }
+            }
+        }
+        self.agent.on_block(Some(&Registers::here()));
+        let _wake = Wake(self.agent);
+        blocking()
+    }
+}
+
+impl Drop for Vcpu {
+    fn drop(&mut self) {
+        self.agent.platform().leave(self.id);
+        delete_timer(self.timer);
+    }
+}
+
+/// Makes the handler the process's own for `signal`.
+pub(super) fn install_handler(signal: c_int) -> Result<(), Error> {
+    // SAFETY: zeros are a valid `sigaction`: no flags, an empty mask.
+    let mut action: sigaction = unsafe { core::mem::zeroed() };
+    action.sa_sigaction = on_signal as *const () as usize;
+    // On the alternate stack: the thread's own may be nearly used up.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+    // SAFETY: the handler has the type that SA_SIGINFO asks for and is async-signal-safe: it reads
+    // clocks, sets a timer, and touches atomics and cells without destructors.
+    let failed = unsafe { libc::sigaction(signal, &raw const action, core::ptr::null_mut()) };
+    check_errno("sigaction", failed)
+}
+
+/// The timer upcall.
+extern "C" fn on_signal(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
+    let Some(agent) = AGENT.get() else {
+        return;
+    };
+    // SAFETY: the calling thread's own errno.
+    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: with SA_SIGINFO the kernel passes the interrupted context.
+    let registers = unsafe { registers(&*context.cast::<ucontext_t>()) };
+    if let Some(deadline_ns) = agent.on_tick(Some(&registers)) {
+        agent.platform().arm(deadline_ns);
+    }
+    // SAFETY: as above. The interrupted code must not see what the system calls here have set.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+#[cfg(target_arch = "x86_64")]
+fn registers(context: &ucontext_t) -> Registers {
+    let register = |index: c_int| context.uc_mcontext.gregs[index as usize] as u64;
+    Registers {
+        pc: register(libc::REG_RIP),
+        sp: register(libc::REG_RSP),
+        fp: register(libc::REG_RBP),
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!("hosted guests are supported on x86_64 Linux");
+
+fn create_timer(thread: libc::pid_t, signal: c_int) -> Result<timer_t, Error> {
+    // SAFETY: zeros are a valid `sigevent`.
+    let mut event: sigevent = unsafe { core::mem::zeroed() };
+    event.sigev_notify = libc::SIGEV_THREAD_ID;
+    event.sigev_signo = signal;
+    event.sigev_notify_thread_id = thread;
+    let mut timer = core::ptr::null_mut();
+    // CLOCK_MONOTONIC: a timer on the thread's CPU clock fires at the kernel's own tick only, some
+    // 250 times a second.
+    // SAFETY: the structures are the ones asked for.
+    let failed =
+        unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) };
+    check_errno("timer_create", failed)?;
+    Ok(timer)
+}
+
+fn delete_timer(timer: timer_t) {
+    // SAFETY: the timer was created above and is deleted once. A signal under way finds that its
+    // thread is no vCPU.
+    unsafe { libc::timer_delete(timer) };
+}
+
+fn stack_of_this_thread() -> Result<Range<u64>, Error> {
+    // SAFETY: zeros will do, since the call below sets all of it.
+    let mut attributes: libc::pthread_attr_t = unsafe { core::mem::zeroed() };
+    // SAFETY: the calling thread's own attributes, into a structure of the right type.
+    let failed = unsafe { libc::pthread_getattr_np(libc::pthread_self(), &raw mut attributes) };
+    check("pthread_getattr_np", failed)?;
+    let mut start = core::ptr::null_mut();
+    let mut size = 0;
+    // SAFETY: attributes that were set above, and destroyed once.
+    let failed = unsafe {
+        let failed =
+            libc::pthread_attr_getstack(&raw const attributes, &raw mut start, &raw mut size);
+        libc::pthread_attr_destroy(&raw mut attributes);
+        failed
+    };
+    check("pthread_attr_getstack", failed)?;
+    let start = start.expose_provenance() as u64;
+    Ok(start..start + size as u64)
+}
+
+/// Ends the stack with its outermost frame.
+///
+/// The C library that calls `main` keeps something else in the frame pointer, so a chain that
+/// reaches its caller would look broken. The chain is followed here once, to see where that is.
+#[inline(never)]
+fn outermost_frame(agent: &HostedAgent, stack: &Range<u64>) -> Range<u64> {
+    let mut fp: u64;
+    // SAFETY: copies a register.
+    unsafe {
+        core::arch::asm!("mov {}, rbp", out(reg) fp, options(nomem, nostack, preserves_flags));
+    };
+    // SAFETY: the calling thread's stack, read from its own frame upwards only.
+    let memory = unsafe { StackMemory::new(fp..stack.end) };
+    let mut end = None;
+    while let Some([caller_fp, return_address]) = memory.frame_record(fp) {
+        if agent.code().code(return_address).is_none() || caller_fp != 0 && caller_fp <= fp {
+            break;
+        }
+        end = Some(fp + FRAME_RECORD);
+        fp = caller_fp;
+    }
+    stack.start..end.unwrap_or(stack.end)
+}
+
+/// For calls that answer an error number.
+fn check(call: &'static str, error: c_int) -> Result<(), Error> {
+    if error == 0 {
+        Ok(())
+    } else {
+        Err(Error::System(call, io::Error::from_raw_os_error(error)))
+    }
+}
+
+/// For calls that set `errno`.
+pub(super) fn check_errno(call: &'static str, result: c_int) -> Result<(), Error> {
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(Error::System(call, io::Error::last_os_error()))
+    }
+}

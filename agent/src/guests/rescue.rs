@@ -1,0 +1,363 @@
+//! Reaching a guest that is stuck: what its loop polls, polled from the upcall when the loop does not.
+//!
+//! A guest in an endless loop never polls its network, and that is when its owner wants the profile.
+//! Keep what is polled (device, interface, sockets, [`Service`](crate::Service)) in a [`PollCell`], and
+//! use it in three places:
+//!
+//! - The loop polls with [`PollCell::poll`], and says with [`on_block`](PollCell::on_block) and
+//!   [`on_wake`](PollCell::on_wake) that it sleeps: a loop that sleeps is not stuck.
+//! - The upcall calls [`notice`](PollCell::notice) for an event of the device, and at its end
+//!   [`rescue`](PollCell::rescue). That polls where there is something to poll for and the loop has not
+//!   done so for [`OVERDUE_NS`]; never while a poll is under way. One rescue is one bounded poll, on a
+//!   [`RescueStack`] of its own, since upcall stacks are small.
+//! - Both then see to it that there is an upcall at [`look_at_ns`](PollCell::look_at_ns), since a stuck
+//!   guest that records nothing has no other timer: the device's event comes once, and at first the loop
+//!   is not overdue. Programming the timer only for what is earlier than it is set to costs one
+//!   hypercall in 50 ms at most, and none where nobody is connected or the guest sleeps.
+//!
+//! Ticks that fall into a rescue wait for its end, as upcalls do, and find the code that is stuck.
+//!
+//! Only for what is re-entrant in this sense: the device and stack must be used through the cell
+//! alone, and polling must take no lock that the loop may hold: no allocator's, no console's. A guest
+//! whose own TCP stack is not so cannot be reached while it is stuck.
+#![allow(unsafe_code)]
+
+use core::cell::UnsafeCell;
+
+use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// How long the loop may be away before the upcall steps in, in ns.
+pub const OVERDUE_NS: u64 = 50_000_000;
+/// [`PollCell::look_at_ns`] is never sooner than this, so that a stuck guest is not all rescue.
+const PAUSE_NS: u64 = 1_000_000;
+/// In the place of a time: never.
+const NEVER: u64 = u64::MAX;
+
+/// Something that is polled by the guest's loop and, when that is stuck, by the upcall.
+#[derive(Debug)]
+pub struct PollCell<T> {
+    polled: UnsafeCell<T>,
+    busy: AtomicU32,
+    /// When the loop's last poll began; [`NEVER`] while it sleeps.
+    last_ns: AtomicU64,
+    /// When the last poll wants the next one, though nothing comes.
+    wanted_ns: AtomicU64,
+    /// 1: something has come that no poll has seen.
+    noticed: AtomicU32,
+    rescues: AtomicU64,
+}
+
+// SAFETY: `busy` lets one user in at a time, on whichever vCPU, so T moves between them but is never
+// shared.
+unsafe impl<T: Send> Sync for PollCell<T> {}
+
+impl<T> PollCell<T> {
+    /// A cell around `polled`; `now_ns` counts as the last poll.
+    pub fn new(polled: T, now_ns: u64) -> Self {
+        Self {
+            polled: UnsafeCell::new(polled),
+            busy: AtomicU32::new(0),
+            last_ns: AtomicU64::new(now_ns),
+            wanted_ns: AtomicU64::new(NEVER),
+            noticed: AtomicU32::new(0),
+            rescues: AtomicU64::new(0),
+        }
+    }
+
+    /// The loop's poll. `poll` answers when it wants to be called again though nothing comes, on the
+    /// clock of `now_ns`; so does this. Where another poll is under way that is at once.
+    pub fn poll(&self, now_ns: u64, poll: impl FnOnce(&mut T) -> Option<u64>) -> Option<u64> {
+        let Some(_entered) = self.enter() else {
+            return Some(now_ns);
+        };
+        self.last_ns.store(now_ns, Ordering::Relaxed);
+        self.noticed.store(0, Ordering::Relaxed);
+        // SAFETY: entered, so this is the only reference until `_entered` is dropped.
+        let next_ns = poll(unsafe { &mut *self.polled.get() });
+        self.wanted_ns
+            .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
+        next_ns
+    }
+
+    /// The loop is about to sleep until it is to poll again. Upcalls held back, as for
+    /// [`Agent::on_block`](crate::Agent::on_block).
+    pub fn on_block(&self) {
+        self.last_ns.store(NEVER, Ordering::Relaxed);
+    }
+
+    /// The loop has woken, and has until [`OVERDUE_NS`] later to poll.
+    pub fn on_wake(&self, now_ns: u64) {
+        self.last_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Something may have come that is to be polled: the device has sent an event. From an upcall.
+    pub fn notice(&self) {
+        self.noticed.store(1, Ordering::Relaxed);
+    }
+
+    /// The upcall's poll, if the loop is overdue with one. Answers whether it polled.
+    pub fn rescue(
+        &self,
+        now_ns: u64,
+        stack: &RescueStack<'_>,
+        mut poll: impl FnMut(&mut T) -> Option<u64>,
+    ) -> bool {
+        if self.due_ns().is_none_or(|due_ns| now_ns < due_ns) {
+            return false;
+        }
+        let Some(_entered) = self.enter() else {
+            return false;
+        };
+        self.noticed.store(0, Ordering::Relaxed);
+        // SAFETY: as in `poll`.
+        let polled = unsafe { &mut *self.polled.get() };
+        let mut next_ns = None;
+        let ran = stack.run(&mut || next_ns = poll(polled));
+        if ran {
+            self.rescues.fetch_add(1, Ordering::Relaxed);
+            self.wanted_ns
+                .store(next_ns.unwrap_or(NEVER), Ordering::Relaxed);
+        } else {
+            self.notice();
+        }
+        ran
+    }
+
+    /// When there should be an upcall that calls [`rescue`](Self::rescue), on the clock of `now_ns`;
+    /// `None` while nothing waits for a poll, or the loop sleeps. Ask after each poll and each upcall.
+    pub fn look_at_ns(&self, now_ns: u64) -> Option<u64> {
+        let due_ns = self.due_ns()?;
+        Some(due_ns.max(now_ns.saturating_add(PAUSE_NS)))
+    }
+
+    /// How often the upcall had to step in.
+    pub fn rescues(&self) -> u64 {
+        self.rescues.load(Ordering::Relaxed)
+    }
+
+    /// When the upcall is to poll, as things are.
+    fn due_ns(&self) -> Option<u64> {
+        let last_ns = self.last_ns.load(Ordering::Relaxed);
+        let wanted_ns = match self.noticed.load(Ordering::Relaxed) {
+            0 => self.wanted_ns.load(Ordering::Relaxed),
+            _ => 0,
+        };
+        if last_ns == NEVER || wanted_ns == NEVER {
+            return None;
+        }
+        Some(last_ns.saturating_add(OVERDUE_NS).max(wanted_ns))
+    }
+
+    fn enter(&self) -> Option<Entered<'_>> {
+        let entered = self
+            .busy
+            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+        // Lazily, since dropping an `Entered` lets the next one in.
+        entered.is_ok().then(|| Entered(&self.busy))
+    }
+}
+
+struct Entered<'a>(&'a AtomicU32);
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+/// A stack for rescues. One serves all vCPUs, used by one at a time.
+#[derive(Debug)]
+pub struct RescueStack<'m> {
+    top: *mut u8,
+    busy: AtomicU32,
+    _memory: core::marker::PhantomData<&'m mut [u8]>,
+}
+
+// SAFETY: the memory is this value's alone, and `busy` lets one vCPU use it at a time.
+unsafe impl Send for RescueStack<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for RescueStack<'_> {}
+
+impl<'m> RescueStack<'m> {
+    /// A stack in `memory`. 32 KiB is enough for the agent's own poll.
+    ///
+    /// # Safety
+    /// The memory is large enough for whatever is polled on it: nothing guards its lower end.
+    pub unsafe fn new(memory: &'m mut [u8]) -> Self {
+        let end = memory.as_mut_ptr_range().end;
+        // The ABI wants stacks aligned to 16 bytes.
+        let top = end.wrapping_sub(end.addr() & 15);
+        Self {
+            top,
+            busy: AtomicU32::new(0),
+            _memory: core::marker::PhantomData,
+        }
+    }
+
+    /// Runs `work` on this stack; `false` where it is in use.
+    fn run(&self, work: &mut dyn FnMut()) -> bool {
+        let entered = self
+            .busy
+            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+        let Some(_entered) = entered.is_ok().then(|| Entered(&self.busy)) else {
+            return false;
+        };
+        let mut work = work;
+        // SAFETY: the stack is unused, large enough by contract of `new`, and stays borrowed; `call`
+        // gets the pointer it expects, and does not unwind (a panic in a guest ends the guest).
+        unsafe { switch(self.top, call, (&raw mut work).cast()) };
+        true
+    }
+}
+
+extern "C" fn call(work: *mut u8) {
+    // SAFETY: `run` passes a pointer to its own `&mut dyn FnMut()`, which outlives the call.
+    let work = unsafe { &mut *work.cast::<&mut dyn FnMut()>() };
+    work();
+}
+
+/// Calls `function` with `argument` on the stack that ends at `top`.
+///
+/// # Safety
+/// `top` is aligned to 16 bytes, with enough free memory below it for the call; `function` does not
+/// unwind.
+#[cfg(target_arch = "x86_64")]
+unsafe fn switch(top: *mut u8, function: extern "C" fn(*mut u8), argument: *mut u8) {
+    // The frame pointer is kept, so that a walk from inside finds its way back.
+    // SAFETY: rsp is restored from r12, which the callee keeps; everything else that a call may change
+    // is named by the ABI clobbers.
+    unsafe {
+        core::arch::asm!(
+            "mov r12, rsp",
+            "mov rsp, {top}",
+            "call {function}",
+            "mov rsp, r12",
+            top = in(reg) top,
+            function = in(reg) function,
+            in("rdi") argument,
+            out("r12") _,
+            clobber_abi("C"),
+        );
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!("stacks can be switched on x86_64");
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+
+    use super::*;
+
+    fn stack() -> RescueStack<'static> {
+        let memory = std::boxed::Box::leak(std::vec![0; 65536].into_boxed_slice());
+        // SAFETY: 64 KiB for closures that count.
+        unsafe { RescueStack::new(memory) }
+    }
+
+    /// Counts polls; the next is wanted when `next_ns` says.
+    fn count(next_ns: Option<u64>) -> impl FnMut(&mut u32) -> Option<u64> {
+        move |count| {
+            *count += 1;
+            next_ns
+        }
+    }
+
+    fn polls(cell: PollCell<u32>) -> u32 {
+        cell.polled.into_inner()
+    }
+
+    #[test]
+    fn a_loop_that_polls_is_left_alone() {
+        let (stack, cell) = (stack(), PollCell::new(0, 1000));
+        cell.notice();
+        assert!(!cell.rescue(1000 + OVERDUE_NS - 1, &stack, count(None)));
+        assert_eq!(cell.look_at_ns(1000), Some(1000 + OVERDUE_NS));
+        assert_eq!(cell.poll(2000, count(None)), None);
+        assert_eq!(cell.look_at_ns(2000), None, "the loop has seen it");
+        cell.notice();
+        assert!(!cell.rescue(1000 + OVERDUE_NS, &stack, count(None)));
+        assert!(cell.rescue(2000 + OVERDUE_NS, &stack, count(None)));
+        assert_eq!((cell.rescues(), polls(cell)), (1, 2));
+    }
+
+    /// A stuck guest at 10 kHz should be found in its loop, not in ten thousand polls.
+    #[test]
+    fn without_anything_to_poll_for_nothing_is_polled() {
+        let (stack, cell) = (stack(), PollCell::new(0, 0));
+        assert_eq!(cell.look_at_ns(0), None);
+        assert!(!cell.rescue(10 * OVERDUE_NS, &stack, count(None)));
+        cell.notice();
+        assert!(cell.rescue(10 * OVERDUE_NS, &stack, count(None)));
+        assert!(!cell.rescue(11 * OVERDUE_NS, &stack, count(None)));
+        assert_eq!(polls(cell), 1);
+    }
+
+    /// Retransmissions and time-outs go on while the guest is stuck, though no packet comes.
+    #[test]
+    fn what_a_poll_wants_is_polled_in_time() {
+        let (stack, cell) = (stack(), PollCell::new(0, 0));
+        assert_eq!(cell.poll(0, count(Some(1000))), Some(1000));
+        assert_eq!(
+            cell.look_at_ns(0),
+            Some(OVERDUE_NS),
+            "the loop's time first"
+        );
+        let late_ns = 10 * OVERDUE_NS;
+        assert!(cell.rescue(OVERDUE_NS, &stack, count(Some(late_ns))));
+        assert_eq!(cell.look_at_ns(OVERDUE_NS), Some(late_ns));
+        assert!(!cell.rescue(late_ns - 1, &stack, count(None)));
+        assert!(cell.rescue(late_ns, &stack, count(Some(late_ns))));
+        assert_eq!(cell.look_at_ns(late_ns), Some(late_ns + PAUSE_NS));
+    }
+
+    #[test]
+    fn a_loop_that_sleeps_is_not_stuck() {
+        let (stack, cell) = (stack(), PollCell::new(0, 0));
+        cell.poll(0, count(Some(1000)));
+        cell.on_block();
+        cell.notice();
+        assert_eq!(cell.look_at_ns(0), None);
+        assert!(!cell.rescue(10 * OVERDUE_NS, &stack, count(None)));
+        cell.on_wake(20 * OVERDUE_NS);
+        assert!(!cell.rescue(21 * OVERDUE_NS - 1, &stack, count(None)));
+        assert!(cell.rescue(21 * OVERDUE_NS, &stack, count(None)));
+    }
+
+    /// An upcall that interrupts a poll must not begin another.
+    #[test]
+    fn a_poll_under_way_is_not_entered_again() {
+        let (stack, cell) = (stack(), PollCell::new(0, 0));
+        let next_ns = cell.poll(0, |_| {
+            cell.notice();
+            assert!(!cell.rescue(OVERDUE_NS, &stack, count(None)));
+            assert_eq!(cell.poll(5, count(None)), Some(5), "come back soon");
+            Some(7)
+        });
+        assert_eq!(next_ns, Some(7));
+        assert_eq!(cell.look_at_ns(0), Some(OVERDUE_NS), "noticed meanwhile");
+        assert_eq!(cell.poll(0, |_| None), None, "left again");
+    }
+
+    /// The work runs inside the given memory, with an aligned stack, and comes back.
+    #[test]
+    fn a_rescue_runs_on_its_own_stack() {
+        let mut memory = std::vec![0_u8; 65536 + 8];
+        let bounds = memory.as_ptr_range();
+        for cut in 0..8 {
+            let end = memory.len() - cut;
+            // SAFETY: 64 KiB for closures that format a number.
+            let stack = unsafe { RescueStack::new(&mut memory[..end]) };
+            let mut place = core::ptr::null();
+            assert!(stack.run(&mut || {
+                let local = core::hint::black_box(0_u128);
+                place = (&raw const local).cast::<u8>();
+                assert!(!stack.run(&mut || ()), "in use");
+                // Needs an aligned stack: formatting uses aligned SSE stores.
+                assert_eq!(std::format!("{:.3}", core::hint::black_box(1.5)), "1.500");
+            }));
+            assert!(bounds.contains(&place));
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! What is left after a crash: a recording file of all that the agent knows, made without allocation.
+//!
+//! The file is as a client writes one: the file's preamble and header, welcome and mappings; of each recording
+//! who it is, as an epoch without vCPUs; the names of events; of each vCPU, first the one that it is made on, its
+//! counters as they stand, its ring and the stacks that this names; the end. The newest records come first, each
+//! part behind its stacks: where the end is lost, what is there tells of the last moments.
+
+mod rings;
+
+use unikprof_proto::code::role;
+use unikprof_proto::file::{self, BlockHead, FileEnd, FileHeader};
+use unikprof_proto::frame::{self, HEADER, Message};
+use unikprof_proto::message::{Epoch, EpochEnd, MAX_PATH, Snapshot, VcpuEpoch, Welcome};
+use unikprof_proto::preamble::VERSIONS;
+
+use crate::agent::Agent;
+use crate::count::lane::LaneCells;
+use crate::ground::platform::Platform;
+use crate::ground::sync::Ordering;
+use crate::record::ring_answer::{Answer, OVERHEAD};
+use crate::ring::{NO_RINGS, Rings};
+
+/// A crash may come on a small stack, so frames are small: the most that one takes.
+const FRAME: usize = 1024;
+
+const _: () = assert!(FRAME > HEADER + 3 * MAX_PATH + 200, "a welcome fits");
+
+/// Why a block of memory cannot take what is left after a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashDumpError {
+    /// The block is too small even without a single record: the least it must have now, in bytes.
+    TooSmall(usize),
+}
+
+impl<P: Platform> Agent<'_, P> {
+    /// Hands out all that the agent knows as a recording file, piece by piece: rings, stacks, names and
+    /// counters. Nothing is changed, and the agent goes on if its guest does.
+    ///
+    /// For a panic handler: callable on any vCPU, whatever was interrupted, also a tick or an event while
+    /// it was written; what was half written is left out. Beside what `sink` and the platform take it needs
+    /// less than 6 KiB of stack.
+    pub fn crash_dump(&self, sink: &mut dyn FnMut(&[u8])) {
+        self.write_file(u64::MAX, sink);
+    }
+
+    /// Leaves the same in `block`, behind a [head](BlockHead) by which it is found: by dom0 in the guest's
+    /// memory, or by the guest's next life in memory that survives. Where the block is too small the newest
+    /// records are kept, and the file says so. Answers the bytes in use.
+    ///
+    /// A block whose writing was cut short has no head. The head of an earlier crash stays until this is called
+    /// again: who has saved what it leads to zeroes it.
+    ///
+    /// # Errors
+    /// [`CrashDumpError`]; the block then holds no head.
+    pub fn crash_dump_into(&self, block: &mut [u8]) -> Result<usize, CrashDumpError> {
+        let Some((head, room)) = block.split_first_chunk_mut::<{ BlockHead::LENGTH }>() else {
+            return Err(CrashDumpError::TooSmall(
+                BlockHead::LENGTH + self.file_length(0),
+            ));
+        };
+        // What an earlier crash left is not taken for this one's, also where this one dies on the way: seen to
+        // be used, it is zeroed now.
+        head.fill(0);
+        core::hint::black_box(&mut *head);
+        let mut newest = self.rings().map_or(0, Rings::capacity);
+        loop {
+            let mut length = 0;
+            self.write_file(newest, &mut |bytes| {
+                if let Some(place) = room.get_mut(length..length + bytes.len()) {
+                    place.copy_from_slice(bytes);
+                }
+                length += bytes.len();
+            });
+            if let Some(file) = room.get(..length) {
+                *head = BlockHead::of(file).encode();
+                return Ok(BlockHead::LENGTH + length);
+            }
+            if newest == 0 {
+                return Err(CrashDumpError::TooSmall(BlockHead::LENGTH + length));
+            }
+            newest /= 2;
+        }
+    }
+
+    fn file_length(&self, newest: u64) -> usize {
+        let mut length = 0;
+        self.write_file(newest, &mut |bytes| length += bytes.len());
+        length
+    }
+
+    /// The file, with so many of the newest records of each ring.
+    fn write_file(&self, newest: u64, sink: &mut dyn FnMut(&[u8])) {
+        let mut output = Output {
+            sink,
+            buffer: [0; FRAME],
+            failed: false,
+        };
+        (output.sink)(&file::preamble(VERSIONS.highest));
+        output.put(&FileHeader {
+            client: concat!("unikprof-agent ", env!("CARGO_PKG_VERSION"), ", crash dump"),
+            created_unix_ns: self.platform().wall_clock_ns().unwrap_or(0),
+        });
+        let welcome: Welcome<'_> = self.welcome(role::OPEN, false);
+        output.put(&welcome);
+        for index in 0..self.config().mappings.len() {
+            if let Some(mapping) = self.mapping(index) {
+                output.put(&mapping);
+            }
+        }
+        self.write_heads(&mut output);
+        let mut evicted = false;
+        if let Some(rings) = self.rings() {
+            output.answer(Answer::Names(0), self, rings);
+            let vcpus = 0..self.config().vcpus;
+            let here = self.platform().vcpu().filter(|vcpu| vcpus.contains(vcpu));
+            let others = vcpus.filter(|vcpu| Some(*vcpu) != here);
+            for vcpu in here.into_iter().chain(others) {
+                self.write_counters(vcpu, &mut output);
+                evicted |= self.write_ring(rings, vcpu, newest, &mut output);
+            }
+        }
+        let reason = match (self.rings(), evicted) {
+            (None, _) => NO_RINGS,
+            (_, true) => "the block was too small for the older records",
+            _ if output.failed => "a frame did not fit; this is a fault of the agent's",
+            _ => "",
+        };
+        output.put(&FileEnd {
+            complete: reason.is_empty(),
+            reason,
+        });
+    }
+
+    /// Who the recordings are, each since it began: those that run, and those that nobody has fetched yet.
+    fn write_heads(&self, output: &mut Output<'_>) {
+        let platform = self.platform();
+        for (lane, head) in self.heads() {
+            let cells = self.slot(0).and_then(|slot| slot.lane(lane));
+            let epoch = cells.map_or(0, LaneCells::epoch);
+            output.put(&Epoch {
+                epoch,
+                ended_ns: platform.now_ns(),
+                ended_wall_clock_ns: platform.wall_clock_ns(),
+                gaps: self.gaps().wrapping_sub(head.gaps_before),
+                ..head.settings.head(head.recording, lane)
+            });
+            output.put(&EpochEnd { epoch, samples: 0 });
+        }
+    }
+
+    /// The counters of a vCPU as they stand, for each recording since it began: its current epoch. Clocks
+    /// that an upcall may not ask are left out.
+    fn write_counters(&self, vcpu: u32, output: &mut Output<'_>) {
+        let Some(slot) = self.slot(vcpu) else {
+            return;
+        };
+        let platform = self.platform();
+        let here = platform.vcpu() == Some(vcpu);
+        for (_, lane) in slot.live().lanes() {
+            let epoch = lane.epoch();
+            let end = Snapshot {
+                at_ns: platform.now_ns(),
+                cycles: platform.cycles(),
+                running_ns: if here { platform.running_ns(vcpu) } else { 0 },
+                blocked_ns: if here { platform.blocked_ns(vcpu) } else { 0 },
+                runstate: None,
+                counters: lane.counters.read(),
+                tick_cycles: lane.tick_cycles.load(Ordering::Relaxed),
+            };
+            output.put(&VcpuEpoch {
+                epoch,
+                vcpu,
+                start: lane.boundary(epoch),
+                end,
+                nodes: slot.table.used(),
+            });
+        }
+    }
+}
+
+/// Frames on their way to the sink.
+struct Output<'s> {
+    sink: &'s mut dyn FnMut(&[u8]),
+    buffer: [u8; FRAME],
+    failed: bool,
+}
+
+impl Output<'_> {
+    fn put<'f, M: Message<'f>>(&mut self, message: &M) {
+        match frame::encode(message, &mut self.buffer) {
+            Ok(length) => self.hand_out(length),
+            Err(_) => self.failed = true,
+        }
+    }
+
+    /// An answer with all its frames.
+    fn answer<P: Platform>(&mut self, answer: Answer, agent: &Agent<'_, P>, rings: &Rings<'_>) {
+        let mut payload = [0; FRAME - OVERHEAD];
+        let mut next = Some(answer);
+        while let Some(answer) = next {
+            match answer.encode(agent, rings, &mut payload, &mut self.buffer) {
+                Ok((length, after)) => {
+                    self.hand_out(length);
+                    next = after;
+                }
+                Err(_) => {
+                    self.failed = true;
+                    next = None;
+                }
+            }
+        }
+    }
+
+    fn hand_out(&mut self, length: usize) {
+        if let Some(frame) = self.buffer.get(..length) {
+            (self.sink)(frame);
+        }
+    }
+}
+
+impl core::fmt::Display for CrashDumpError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::TooSmall(least) => write!(
+                f,
+                "the block is too small for what is left after a crash; it must have at least {least} \
+                 bytes"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for CrashDumpError {}
+
+#[cfg(all(test, not(loom)))]
+#[allow(unsafe_code, clippy::unwrap_used)]
+mod tests {
+    extern crate std;
+
+    use core::cell::Cell;
+    use core::mem::MaybeUninit;
+    use std::vec::Vec;
+
+    use unikprof_proto::message::RingRun;
+    use unikprof_proto::ring::{decode, kind};
+
+    use super::*;
+    use crate::ground::platform::Runstate;
+    use crate::ring::{Entry, Step, ring_bytes};
+    use crate::{Config, Mapping, minimum_bytes};
+
+    /// A guest whose time stands still.
+    struct Still;
+
+    // SAFETY: it names no memory.
+    unsafe impl Platform for Still {
+        fn now_ns(&self) -> u64 {
+            7
+        }
+
+        fn wall_clock_ns(&self) -> Option<u64> {
+            None
+        }
+
+        fn vcpu(&self) -> Option<u32> {
+            Some(0)
+        }
+
+        fn running_ns(&self, _: u32) -> u64 {
+            7
+        }
+
+        fn runstate(&self, _: u32) -> Option<Runstate> {
+            None
+        }
+
+        fn kick(&self, _: u32) {}
+
+        fn stack_bounds(&self, _: u64) -> Option<core::ops::Range<u64>> {
+            None
+        }
+
+        fn random(&self) -> Option<u64> {
+            None
+        }
+    }
+
+    /// The values of the marks in a file, whose newest records come first.
+    fn marks(file: &[u8]) -> Vec<u64> {
+        let mut rest = &file[file::PREAMBLE..];
+        let mut marks = Vec::new();
+        while let Some(found) = frame::split(rest).unwrap() {
+            if found.kind == RingRun::TYPE {
+                let run: RingRun<'_> = frame::decode(&found).unwrap();
+                let mut position = run.first;
+                let mark = |record: unikprof_proto::ring::Record| {
+                    if record.kind == kind::MARK {
+                        marks.push((position, record.second));
+                    }
+                    position += 1;
+                };
+                decode(run.base_ns, run.count, run.payload, mark).unwrap();
+            }
+            rest = &rest[found.length()..];
+        }
+        marks.sort_unstable();
+        marks.into_iter().map(|(_, value)| value).collect()
+    }
+
+    /// An upcall interrupts an event while it is written, writes events of its own, and the guest crashes in it:
+    /// what was half written is left out, and nothing else is.
+    #[test]
+    fn a_crash_in_the_middle_of_an_event_leaves_out_that_one_alone() {
+        const BEFORE: u64 = 300;
+        for step in [Step::Reserved, Step::Looked, Step::Claimed, Step::Numbered] {
+            let mut memory = std::vec![MaybeUninit::uninit(); minimum_bytes(1, 1)];
+            let mut ring = std::vec![MaybeUninit::uninit(); ring_bytes(1, 100)];
+            let config = Config {
+                vcpus: 1,
+                recordings: 1,
+                mappings: &[Mapping {
+                    start: 0x1000,
+                    end: 0x2000,
+                    file_offset: 0,
+                    build_id: &[],
+                    path: "",
+                }],
+                guest_name: None,
+                guest_id: None,
+                platform_name: "still",
+                reachable_when_busy: false,
+            };
+            let agent = Agent::new(Still, config, &mut memory).unwrap();
+            let agent = agent.with_ring(&mut ring);
+            let name = agent.event_name("x").unwrap();
+            (0..BEFORE).for_each(|value| agent.mark(name, value));
+            let ring = agent.ring(0).unwrap();
+            let (came, mut file) = (Cell::new(false), Vec::new());
+            let left = Cell::new(Vec::new());
+            ring.push_interrupted(7, Entry::named(kind::MARK, 0, BEFORE), |at| {
+                if at == step && !came.replace(true) {
+                    agent.mark(name, BEFORE + 1);
+                    let mut bytes = Vec::new();
+                    agent.crash_dump(&mut |piece| bytes.extend_from_slice(piece));
+                    left.set(bytes);
+                }
+            });
+            let marks_left = marks(&left.take());
+            let (last, others) = marks_left.split_last().unwrap();
+            assert_eq!(*last, BEFORE + 1, "{step:?}");
+            assert!(others.iter().copied().eq(others[0]..BEFORE), "{step:?}");
+            assert!(others.len() > 90);
+            agent.crash_dump(&mut |piece| file.extend_from_slice(piece));
+            assert!(marks(&file).contains(&BEFORE), "it was written in the end");
+        }
+    }
+}

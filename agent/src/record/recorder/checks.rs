@@ -1,0 +1,83 @@
+//! What a request to start must be.
+
+use unikprof_proto::code::{mode, refusal, start_flag};
+use unikprof_proto::message::{MAX_NAME, Start};
+
+use super::{MAX_PERIOD_NS, MIN_PERIOD_NS, Refused};
+use crate::agent::Agent;
+use crate::ground::platform::Platform;
+use crate::ground::text::Text;
+use crate::stack::caller_table::CallerTable;
+use crate::stack::path::MAX_DEPTH;
+
+/// The settings must lie within the agent's limits.
+pub(super) fn check(request: &Start<'_>) -> Result<(), Refused> {
+    let refused = |code, text| Err(Refused { code, text });
+    let name = request.name;
+    if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
+        return refused(
+            refusal::BAD_NAME,
+            Text::format(format_args!(
+                "a name has 1 to {MAX_NAME} bytes and no control characters; this one has {} bytes",
+                name.len()
+            )),
+        );
+    }
+    if !(MIN_PERIOD_NS..=MAX_PERIOD_NS).contains(&request.period_ns) {
+        return refused(
+            refusal::BAD_PERIOD,
+            Text::format(format_args!(
+                "the period may be {MIN_PERIOD_NS} to {MAX_PERIOD_NS} ns (0.1 Hz to 100 kHz); asked \
+                 for {} ns",
+                request.period_ns
+            )),
+        );
+    }
+    if request.depth == 0 || request.depth as usize > MAX_DEPTH {
+        return refused(
+            refusal::BAD_DEPTH,
+            Text::format(format_args!(
+                "the depth may be 1 to {MAX_DEPTH} frames; asked for {}",
+                request.depth
+            )),
+        );
+    }
+    if !matches!(request.mode, mode::CPU | mode::WALL | mode::OFF_CPU) {
+        return refused(
+            refusal::UNSUPPORTED_MODE,
+            Text::format(format_args!(
+                "this agent records running, wall-clock and blocked time (modes {}, {} and {}); asked \
+                 for mode {}",
+                mode::CPU,
+                mode::WALL,
+                mode::OFF_CPU,
+                request.mode
+            )),
+        );
+    }
+    Ok(())
+}
+
+/// The caller table that is asked for must be the one that is held.
+pub(super) fn check_table<P: Platform>(
+    agent: &Agent<'_, P>,
+    request: &Start<'_>,
+) -> Result<(), Refused> {
+    let held = agent.callers().and_then(CallerTable::checksum);
+    let text = match (request.caller_table, held) {
+        (None, _) if request.flags & start_flag::UNWIND_TABLE != 0 => {
+            Text::from("to look every frame up in a caller table, name the table")
+        }
+        (None, _) => return Ok(()),
+        (Some(asked), Some(held)) if asked == held => return Ok(()),
+        (Some(asked), Some(held)) => Text::format(format_args!(
+            "the agent holds the caller table {held:#010x}, not {asked:#010x}: another client sent its \
+             own; try again"
+        )),
+        (Some(_), None) => Text::from("the agent holds no caller table; send one first"),
+    };
+    Err(Refused {
+        code: refusal::NO_TABLE,
+        text,
+    })
+}

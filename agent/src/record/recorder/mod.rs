@@ -1,0 +1,299 @@
+//! The recorder: which recordings there are, and which of their epochs wait to be fetched.
+//!
+//! Each recording has a name and a [lane](crate::count::lane::LaneCells) of every slot. It is counted in
+//! epochs: while it runs one epoch is counted and at most one waits; when it has ended, two may wait. An
+//! epoch is cleared only when a client acknowledges it, so a download that breaks can be repeated.
+//! Nothing here waits: what a tick on another vCPU is in the way of is finished by a later call.
+
+mod checks;
+mod epochs;
+mod recording;
+
+use unikprof_proto::code::{refusal, start_flag};
+use unikprof_proto::message::{Start, TableEnd, TableRows};
+
+use crate::agent::Agent;
+use crate::count::lane::MAX_RECORDINGS;
+use crate::ground::platform::Platform;
+use crate::ground::text::Text;
+pub(crate) use crate::record::recorder::recording::Recording;
+use crate::record::upload::Upload;
+
+/// The shortest sampling period, in ns: 100 kHz.
+pub const MIN_PERIOD_NS: u64 = 10_000;
+/// The longest sampling period, in ns.
+pub const MAX_PERIOD_NS: u64 = 10_000_000_000;
+
+/// What a tick was in the way of is tried again after this long.
+pub(crate) const RETRY_NS: u64 = 100_000;
+
+/// A request that is refused: the code and what the text needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) code: u32,
+    pub(crate) text: Text,
+}
+
+/// How a request fared.
+pub(crate) enum Outcome<T> {
+    Done(T),
+    Refused(Refused),
+    /// A tick is in the way: ask again.
+    NotYet,
+}
+
+/// The epochs that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) recording: u64,
+    pub(crate) first_epoch: u64,
+    pub(crate) epochs: u32,
+    pub(crate) complete: bool,
+}
+
+/// All recordings, each in its lane.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    recordings: [Recording; MAX_RECORDINGS],
+    /// The id of the recording that was started last.
+    last: u64,
+    upload: Upload,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self {
+            recordings: core::array::from_fn(Recording::new),
+            last: 0,
+            upload: Upload::default(),
+        }
+    }
+}
+
+impl Recorder {
+    /// The recordings there are, in the order of their lanes.
+    pub(crate) fn recordings(&self) -> impl Iterator<Item = &Recording> {
+        self.recordings.iter().filter(|one| !one.is_free())
+    }
+
+    /// A lane's recording, whatever has become of it.
+    pub(crate) fn recording(&self, lane: usize) -> Option<&Recording> {
+        self.recordings.get(lane)
+    }
+
+    /// The recording that `epoch` belongs to, if it waits to be fetched.
+    pub(crate) fn holding(&self, epoch: u64) -> Option<&Recording> {
+        self.recordings().find(|one| one.has(epoch))
+    }
+
+    /// Starts a recording; answers its id and when it begins.
+    pub(crate) fn start<P: Platform>(
+        &mut self,
+        agent: &Agent<'_, P>,
+        request: &Start<'_>,
+        server_ns: u64,
+    ) -> Outcome<(u64, u64)> {
+        let checked = checks::check(request).and_then(|()| checks::check_table(agent, request));
+        let place = checked.and_then(|()| self.place_for(agent, request));
+        let index = match place {
+            Ok(index) => index,
+            Err(refused) => return Outcome::Refused(refused),
+        };
+        let Some(recording) = self.recordings.get_mut(index) else {
+            return Outcome::NotYet;
+        };
+        if !recording.settle(agent, server_ns) {
+            return Outcome::NotYet;
+        }
+        recording.discard(agent);
+        let id = self.last + 1;
+        recording.start(id, request, agent.platform().now_ns());
+        self.last = id;
+        self.advance(agent, server_ns);
+        let started_ns = self.recordings.get(index);
+        let started_ns = started_ns.map_or(0, |one| one.settings().started_ns);
+        Outcome::Done((id, started_ns))
+    }
+
+    /// The lane for a new recording: a free one, or with leave to discard that of one which has ended.
+    fn place_for<P: Platform>(
+        &self,
+        agent: &Agent<'_, P>,
+        request: &Start<'_>,
+    ) -> Result<usize, Refused> {
+        let lanes = agent.config().recordings as usize;
+        let discard = request.flags & start_flag::DISCARD != 0;
+        let named = |one: &&Recording| one.settings().name.as_str() == request.name;
+        if let Some(same) = self.recordings().find(named) {
+            return match same.has_ended() {
+                false => Err(same.already_recording()),
+                true if discard => Ok(same.lane()),
+                true => Err(same.unfetched()),
+            };
+        }
+        let mut places = self.recordings.iter().take(lanes);
+        if let Some(free) = places.find(|one| one.is_free()) {
+            return Ok(free.lane());
+        }
+        let ended = self.recordings().find(|one| one.has_ended());
+        match ended {
+            Some(ended) if discard => Ok(ended.lane()),
+            Some(ended) => Err(ended.unfetched()),
+            None => Err(Refused {
+                code: refusal::TOO_MANY_RECORDINGS,
+                text: Text::format(format_args!(
+                    "this agent holds {lanes} recordings at a time, and they run: {}; stop one",
+                    Names(self)
+                )),
+            }),
+        }
+    }
+
+    /// Ends a recording, or tells again how it ended.
+    pub(crate) fn stop<P: Platform>(
+        &mut self,
+        agent: &Agent<'_, P>,
+        recording: u64,
+        server_ns: u64,
+    ) -> Outcome<Waiting> {
+        match self.find(recording) {
+            Ok(one) => one.stop(agent, server_ns),
+            Err(refused) => Outcome::Refused(refused),
+        }
+    }
+
+    /// Makes an epoch of the counts so far, if none waits. `again` says that this very request was
+    /// answered with [`Outcome::NotYet`] before.
+    pub(crate) fn dump<P: Platform>(
+        &mut self,
+        agent: &Agent<'_, P>,
+        recording: u64,
+        server_ns: u64,
+        again: bool,
+    ) -> Outcome<Waiting> {
+        match self.find(recording) {
+            Ok(one) => one.dump(agent, server_ns, again),
+            Err(refused) => Outcome::Refused(refused),
+        }
+    }
+
+    /// Forgets an epoch that is safe with a client.
+    pub(crate) fn acknowledge<P: Platform>(
+        &mut self,
+        agent: &Agent<'_, P>,
+        epoch: u64,
+    ) -> Outcome<()> {
+        match self.recordings.iter_mut().find(|one| one.has(epoch)) {
+            Some(one) => one.acknowledge(agent, epoch),
+            None => Outcome::Refused(self.no_epoch(epoch)),
+        }
+    }
+
+    /// Does what time has come for; answers when to come back, on the monotonic clock in ns.
+    pub(crate) fn advance<P: Platform>(
+        &mut self,
+        agent: &Agent<'_, P>,
+        server_ns: u64,
+    ) -> Option<u64> {
+        let now_ns = agent.platform().now_ns();
+        (0..self.recordings.len())
+            .filter_map(|index| {
+                // The stacks of the others must stay.
+                let alone = !self.holds_stacks(index);
+                let recording = self.recordings.get_mut(index)?;
+                recording.advance(agent, alone, now_ns, server_ns)
+            })
+            .min()
+    }
+
+    /// Whether a recording beside that in lane `index` has stacks in the tables.
+    fn holds_stacks(&self, index: usize) -> bool {
+        self.recordings()
+            .any(|one| one.lane() != index && !one.is_delayed())
+    }
+
+    /// Begins to take a caller table; answers the upload's id.
+    pub(crate) fn begin_table<P: Platform>(
+        &mut self,
+        agent: &Agent<'_, P>,
+        rows: u32,
+        server_ns: u64,
+    ) -> Result<u64, Refused> {
+        for one in &mut self.recordings {
+            // Once a recording is settled no tick reads the table.
+            if !one.is_free() && !one.has_ended() || !one.settle(agent, server_ns) {
+                return Err(one.already_recording());
+            }
+        }
+        self.upload.begin(agent.callers(), rows)
+    }
+
+    /// Takes rows of a caller table.
+    pub(crate) fn table_rows<P: Platform>(&mut self, agent: &Agent<'_, P>, run: &TableRows<'_>) {
+        self.upload.rows(agent.callers(), run);
+    }
+
+    /// Installs the caller table that was sent; answers its rows.
+    pub(crate) fn end_table<P: Platform>(
+        &mut self,
+        agent: &Agent<'_, P>,
+        end: &TableEnd,
+    ) -> Result<u32, Refused> {
+        self.upload.end(agent.callers(), end)
+    }
+
+    /// That `epoch` does not wait.
+    pub(crate) fn no_epoch(&self, epoch: u64) -> Refused {
+        Refused {
+            code: refusal::NO_EPOCH,
+            text: Text::format(format_args!(
+                "epoch {epoch} does not wait: it was never made, or it was acknowledged"
+            )),
+        }
+    }
+
+    /// The recording asked for; 0: whichever there is.
+    fn find(&mut self, recording: u64) -> Result<&mut Recording, Refused> {
+        let there = self.recordings().count();
+        let (code, text) = match (there, recording) {
+            (0, _) => (
+                refusal::NO_RECORDING,
+                Text::from("there is no recording; start one"),
+            ),
+            (1, 0) => (0, Text::default()),
+            (_, 0) => (
+                refusal::WHICH_RECORDING,
+                Text::format(format_args!(
+                    "several recordings are there: {}; name one",
+                    Names(self)
+                )),
+            ),
+            _ => (
+                refusal::NO_RECORDING,
+                Text::format(format_args!(
+                    "recording {recording} is gone; there is: {}",
+                    Names(self)
+                )),
+            ),
+        };
+        let wanted = |one: &&mut Recording| {
+            !one.is_free() && (recording == 0 && there == 1 || one.id() == recording)
+        };
+        let found = self.recordings.iter_mut().find(wanted);
+        found.ok_or(Refused { code, text })
+    }
+}
+
+/// The recordings there are, for people.
+struct Names<'r>(&'r Recorder);
+
+impl core::fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for (number, one) in self.0.recordings().enumerate() {
+            let comma = if number == 0 { "" } else { ", " };
+            let name = one.settings().name;
+            write!(f, "{comma}`{}` (recording {})", name.as_str(), one.id())?;
+        }
+        Ok(())
+    }
+}

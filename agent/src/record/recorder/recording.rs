@@ -1,0 +1,324 @@
+//! One recording: when it begins and ends, and what it was asked for.
+
+use unikprof_proto::code::{refusal, start_flag, state};
+use unikprof_proto::message::{Counters, Start};
+use unikprof_proto::ring::kind;
+
+use super::{Outcome, RETRY_NS, Refused, Waiting};
+use crate::agent::Agent;
+use crate::agent::head::{Head, Settings};
+use crate::count::lane::{Begin, Lookup};
+use crate::ground::platform::Platform;
+use crate::ground::text::Text;
+use crate::record::recorder::epochs::Epochs;
+
+/// What was so at an epoch's start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Mark {
+    pub(crate) at_ns: u64,
+    pub(crate) wall_clock_ns: Option<u64>,
+    pub(crate) server_ns: u64,
+    pub(crate) gaps: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The lane is free.
+    #[default]
+    Idle,
+    Delayed,
+    Recording,
+    /// Ended, but a tick is in the way of the last flip.
+    Ending,
+    Finished,
+}
+
+/// A lane's recording, if it has one.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    lane: usize,
+    id: u64,
+    pub(super) phase: Phase,
+    settings: Settings,
+    pub(super) epochs: Epochs,
+    /// How often the guest had been resumed when the recording began.
+    pub(super) gaps_before: u32,
+}
+
+impl Recording {
+    pub(super) fn new(lane: usize) -> Self {
+        Self {
+            lane,
+            id: 0,
+            phase: Phase::Idle,
+            settings: Settings::default(),
+            epochs: Epochs::new(lane),
+            gaps_before: 0,
+        }
+    }
+
+    /// Its lane in every slot.
+    pub(crate) fn lane(&self) -> usize {
+        self.lane
+    }
+
+    /// Unique in this guest's life.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(crate) fn state(&self) -> u32 {
+        match self.phase {
+            Phase::Idle => state::IDLE,
+            Phase::Delayed => state::DELAYED,
+            Phase::Recording => state::RECORDING,
+            Phase::Ending | Phase::Finished => state::FINISHED,
+        }
+    }
+
+    pub(super) fn is_free(&self) -> bool {
+        self.phase == Phase::Idle
+    }
+
+    pub(super) fn is_delayed(&self) -> bool {
+        self.phase == Phase::Delayed
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Ending | Phase::Finished)
+    }
+
+    pub(crate) fn waiting(&self, complete: bool) -> Waiting {
+        let (first_epoch, epochs) = self.epochs.waiting();
+        Waiting {
+            recording: self.id,
+            first_epoch,
+            epochs,
+            complete,
+        }
+    }
+
+    /// Whether `epoch` is one of this recording's and waits to be fetched.
+    pub(crate) fn has(&self, epoch: u64) -> bool {
+        !self.is_free() && self.epochs.has(epoch)
+    }
+
+    /// What was so at the start of `epoch`, which is at the end of the one before.
+    pub(crate) fn mark(&self, epoch: u64) -> Mark {
+        self.epochs.mark(epoch)
+    }
+
+    /// Forgets what has ended, fetched or not.
+    pub(super) fn discard<P: Platform>(&mut self, agent: &Agent<'_, P>) {
+        if self.has_ended() {
+            self.epochs.discard();
+            self.free(agent);
+        }
+    }
+
+    /// Gives the lane back: of the recording nothing is left.
+    pub(super) fn free<P: Platform>(&mut self, agent: &Agent<'_, P>) {
+        self.phase = Phase::Idle;
+        agent.forget_head(self.lane);
+    }
+
+    /// Takes the lane, which is free.
+    pub(super) fn start(&mut self, id: u64, request: &Start<'_>, now_ns: u64) {
+        self.id = id;
+        self.settings = Settings {
+            name: Text::from(request.name),
+            mode: request.mode,
+            flags: request.flags,
+            period_ns: request.period_ns,
+            depth: request.depth,
+            duration_ns: request.duration_ns,
+            started_ns: now_ns.saturating_add(request.delay_ns),
+            max_age_ns: request.max_age_ns,
+            max_bytes: request.max_bytes,
+            caller_table: request.caller_table,
+        };
+        self.phase = Phase::Delayed;
+    }
+
+    /// Ends the recording, or tells again how it ended.
+    pub(super) fn stop<P: Platform>(
+        &mut self,
+        agent: &Agent<'_, P>,
+        server_ns: u64,
+    ) -> Outcome<Waiting> {
+        match self.phase {
+            Phase::Delayed => {
+                self.phase = Phase::Idle;
+                return Outcome::Done(self.waiting(true));
+            }
+            Phase::Recording => self.phase = Phase::Ending,
+            Phase::Idle | Phase::Ending | Phase::Finished => {}
+        }
+        if self.settle(agent, server_ns) {
+            Outcome::Done(self.waiting(true))
+        } else {
+            Outcome::NotYet
+        }
+    }
+
+    /// Makes an epoch of the counts so far, if none waits. `again` says that this very request was
+    /// answered with [`Outcome::NotYet`] before.
+    pub(super) fn dump<P: Platform>(
+        &mut self,
+        agent: &Agent<'_, P>,
+        server_ns: u64,
+        again: bool,
+    ) -> Outcome<Waiting> {
+        if !self.settle(agent, server_ns) {
+            return Outcome::NotYet;
+        }
+        match self.phase {
+            Phase::Recording if self.epochs.may_flip() => {
+                if self.flip(agent, false, server_ns) {
+                    Outcome::Done(self.waiting(true))
+                } else {
+                    Outcome::NotYet
+                }
+            }
+            Phase::Recording => Outcome::Done(self.waiting(again)),
+            _ => Outcome::Done(self.waiting(true)),
+        }
+    }
+
+    /// Does what time has come for at `now_ns`; answers when to come back, on the monotonic clock. `alone`
+    /// says that no other recording has stacks in the tables.
+    pub(super) fn advance<P: Platform>(
+        &mut self,
+        agent: &Agent<'_, P>,
+        alone: bool,
+        now_ns: u64,
+        server_ns: u64,
+    ) -> Option<u64> {
+        let alone = alone && agent.may_forget_stacks();
+        let Settings {
+            started_ns,
+            duration_ns,
+            ..
+        } = self.settings;
+        let until_ns = until_ns(started_ns, duration_ns);
+        let retry = Some(now_ns.saturating_add(RETRY_NS));
+        if self.phase == Phase::Delayed && now_ns >= started_ns {
+            // Counts in the lane's columns are cleared with the tables, or were before.
+            if !alone && !self.epochs.clear_some(agent) {
+                return retry;
+            }
+            self.begin(agent, alone, now_ns, server_ns);
+        }
+        if self.phase == Phase::Recording && now_ns >= until_ns {
+            self.phase = Phase::Ending;
+        }
+        self.settle(agent, server_ns);
+        if !self.epochs.clear_some(agent) || self.phase == Phase::Ending {
+            return retry;
+        }
+        match self.phase {
+            Phase::Delayed => Some(started_ns),
+            Phase::Recording => (duration_ns != 0).then_some(until_ns),
+            Phase::Idle | Phase::Ending | Phase::Finished => None,
+        }
+    }
+
+    /// The counters of all vCPUs since the recording began.
+    pub(crate) fn counters<P: Platform>(&self, agent: &Agent<'_, P>) -> Counters {
+        if matches!(self.phase, Phase::Idle | Phase::Delayed) {
+            return Counters::default();
+        }
+        let lanes = agent.slots().filter_map(|(_, slot)| slot.lane(self.lane));
+        lanes.fold(Counters::default(), |sum, lane| {
+            sum.zip(&lane.counters.read(), u64::wrapping_add)
+        })
+    }
+
+    pub(super) fn already_recording(&self) -> Refused {
+        Refused {
+            code: refusal::ALREADY_RECORDING,
+            text: Text::format(format_args!(
+                "`{}` is being recorded (recording {}); dump it, stop it or wait",
+                self.settings.name, self.id
+            )),
+        }
+    }
+
+    pub(super) fn unfetched(&self) -> Refused {
+        Refused {
+            code: refusal::UNFETCHED,
+            text: Text::format(format_args!(
+                "`{}` (recording {}) has ended and nobody has fetched it; stop fetches it, start with \
+                 discard throws it away",
+                self.settings.name, self.id
+            )),
+        }
+    }
+
+    fn begin<P: Platform>(
+        &mut self,
+        agent: &Agent<'_, P>,
+        alone: bool,
+        now_ns: u64,
+        server_ns: u64,
+    ) {
+        let until_ns = until_ns(self.settings.started_ns, self.settings.duration_ns);
+        self.phase = Phase::Recording;
+        self.settings.started_ns = now_ns;
+        self.gaps_before = agent.gaps();
+        if alone {
+            agent.forget_stacks();
+        }
+        let epoch = self.epochs.begin(self.id, alone);
+        self.set_mark(agent, epoch, server_ns);
+        agent.keep_head(
+            self.lane,
+            &Head {
+                recording: self.id,
+                settings: self.settings,
+                gaps_before: self.gaps_before,
+            },
+        );
+        for (vcpu, slot) in agent.slots() {
+            let seed = agent.platform().random();
+            let begin = Begin {
+                recording: self.id,
+                epoch,
+                mode: self.settings.mode,
+                lookup: match self.settings.caller_table {
+                    None => Lookup::None,
+                    Some(_) if self.settings.flags & start_flag::UNWIND_TABLE != 0 => {
+                        Lookup::EveryFrame
+                    }
+                    Some(_) => Lookup::Leaf,
+                },
+                depth: self.settings.depth,
+                period_ns: self.settings.period_ns,
+                fixed: self.settings.flags & start_flag::FIXED_INTERVAL != 0,
+                until_ns,
+                seed: seed
+                    .unwrap_or(now_ns ^ u64::from(vcpu + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            };
+            slot.begin(self.lane, &begin, &agent.snapshot(vcpu));
+            agent.platform().kick(vcpu);
+        }
+        agent.note_everywhere(kind::BEGAN, self.id, self.lane as u64);
+    }
+
+    /// Finishes the end of a recording that ticks were in the way of; answers whether none is left.
+    pub(super) fn settle<P: Platform>(&mut self, agent: &Agent<'_, P>, server_ns: u64) -> bool {
+        self.phase != Phase::Ending || self.flip(agent, true, server_ns)
+    }
+}
+
+fn until_ns(started_ns: u64, duration_ns: u64) -> u64 {
+    if duration_ns == 0 {
+        u64::MAX
+    } else {
+        started_ns.saturating_add(duration_ns)
+    }
+}

@@ -1,0 +1,177 @@
+//! What is told of the rings, frame by frame: their records, the stacks that these name, and the names of
+//! events.
+
+use unikprof_proto::frame::{self, FrameError, HEADER, Message};
+use unikprof_proto::message::{
+    EventName, EventNamesEnd, Nodes, Ring as RingRequest, RingEnd, RingHead, RingRun, StacksEnd,
+};
+use unikprof_proto::ring::MAX_EVENT_NAME;
+
+use crate::agent::Agent;
+use crate::ground::platform::Platform;
+use crate::ring::{Reader, Rings};
+
+/// What a frame takes beside the records or the stacks in it.
+pub(crate) const OVERHEAD: usize = HEADER + 48;
+
+/// An answer of several frames: what comes next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answer {
+    Head(RingRequest),
+    Records(u32, Reader),
+    /// The vCPU, the next node and the last one.
+    Stacks(u32, u32, u32),
+    /// The next id.
+    Names(u32),
+}
+
+impl Answer {
+    /// The stacks of a vCPU that there are now, from `node` on.
+    pub(crate) fn stacks<P: Platform>(agent: &Agent<'_, P>, vcpu: u32, node: u32) -> Self {
+        let last = agent.slot(vcpu).map_or(0, |slot| slot.table.used());
+        Self::Stacks(vcpu, node.max(1), last)
+    }
+
+    /// Encodes the next frame into `buffer`; answers its length and what comes after it. The records or
+    /// stacks of a frame go through `payload`, which is smaller than the buffer by [`OVERHEAD`].
+    pub(crate) fn encode<P: Platform>(
+        self,
+        agent: &Agent<'_, P>,
+        rings: &Rings<'_>,
+        payload: &mut [u8],
+        buffer: &mut [u8],
+    ) -> Result<(usize, Option<Self>), FrameError> {
+        match self {
+            Self::Head(request) => head(request, agent, rings, buffer),
+            Self::Records(vcpu, reader) => records(vcpu, reader, agent, rings, payload, buffer),
+            Self::Stacks(vcpu, first, last) => {
+                let slot = agent.slot(vcpu).filter(|_| first <= last);
+                let Some(slot) = slot else {
+                    let end = StacksEnd {
+                        vcpu,
+                        nodes: last,
+                        cleared: agent.cleared(),
+                    };
+                    return put(&end, None, buffer);
+                };
+                let (count, length) = slot.table.encode(None, first, last, payload);
+                let run = Nodes {
+                    epoch: 0,
+                    vcpu,
+                    first,
+                    count,
+                    payload: payload.get(..length).unwrap_or_default(),
+                };
+                // A table that was cleared meanwhile has fewer.
+                let next = match count {
+                    0 => last.saturating_add(1),
+                    count => first.saturating_add(count),
+                };
+                put(&run, Some(Self::Stacks(vcpu, next, last)), buffer)
+            }
+            Self::Names(first) => names(first, rings, buffer),
+        }
+    }
+}
+
+fn head<P: Platform>(
+    request: RingRequest,
+    agent: &Agent<'_, P>,
+    rings: &Rings<'_>,
+    buffer: &mut [u8],
+) -> Result<(usize, Option<Answer>), FrameError> {
+    let RingRequest {
+        vcpu,
+        position,
+        since_ns,
+    } = request;
+    // Before the ring is looked at: what is told of it names the stacks of now, or those of before it was cleared.
+    let cleared = agent.cleared();
+    let now_ns = agent.platform().now_ns();
+    let Some(ring) = rings.ring(vcpu) else {
+        return end(vcpu, position, now_ns, rings, buffer);
+    };
+    let reader = Reader::new(&ring, position, since_ns);
+    let head = RingHead {
+        vcpu,
+        capacity: ring.capacity(),
+        oldest: ring.oldest().min(reader.end()),
+        next: reader.end(),
+        now_ns,
+        wall_clock_ns: agent.platform().wall_clock_ns(),
+        cleared,
+    };
+    put(&head, Some(Answer::Records(vcpu, reader)), buffer)
+}
+
+fn records<P: Platform>(
+    vcpu: u32,
+    mut reader: Reader,
+    agent: &Agent<'_, P>,
+    rings: &Rings<'_>,
+    payload: &mut [u8],
+    buffer: &mut [u8],
+) -> Result<(usize, Option<Answer>), FrameError> {
+    let run = rings.ring(vcpu).and_then(|ring| reader.run(&ring, payload));
+    let Some(run) = run else {
+        // Without a record all that is known is that there is none now.
+        let whole_since_ns = reader.whole_since_ns();
+        let whole_since_ns = whole_since_ns.unwrap_or_else(|| agent.platform().now_ns());
+        return end(vcpu, reader.position(), whole_since_ns, rings, buffer);
+    };
+    let run = RingRun {
+        vcpu,
+        first: run.first,
+        count: run.count,
+        base_ns: run.base_ns,
+        payload: payload.get(..run.bytes).unwrap_or_default(),
+    };
+    put(&run, Some(Answer::Records(vcpu, reader)), buffer)
+}
+
+fn end(
+    vcpu: u32,
+    next: u64,
+    whole_since_ns: u64,
+    rings: &Rings<'_>,
+    buffer: &mut [u8],
+) -> Result<(usize, Option<Answer>), FrameError> {
+    let lost = rings.lost(vcpu);
+    let end = RingEnd {
+        vcpu,
+        next,
+        lost,
+        whole_since_ns,
+    };
+    put(&end, None, buffer)
+}
+
+fn names(
+    first: u32,
+    rings: &Rings<'_>,
+    buffer: &mut [u8],
+) -> Result<(usize, Option<Answer>), FrameError> {
+    let names = rings.names();
+    let count = names.count();
+    let mut text = [0; MAX_EVENT_NAME];
+    // One that is being added is passed over.
+    for id in first..count {
+        if let Some(name) = names.get(id as u8, &mut text) {
+            let name = EventName { id, name };
+            return put(&name, Some(Answer::Names(id + 1)), buffer);
+        }
+    }
+    let end = EventNamesEnd {
+        names: count,
+        refused: names.refused(),
+    };
+    put(&end, None, buffer)
+}
+
+fn put<'f, M: Message<'f>>(
+    message: &M,
+    next: Option<Answer>,
+    buffer: &mut [u8],
+) -> Result<(usize, Option<Answer>), FrameError> {
+    Ok((frame::encode(message, buffer)?, next))
+}

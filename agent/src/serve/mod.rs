@@ -1,0 +1,16 @@
+//! Conversations with clients: transports, sessions, admission and keys. All I/O of the agent is here.
+//!
+//! Nothing in this wing is called from an upcall. It runs in the guest's loop, in bounded pieces, and may be
+//! interrupted by a sample at any instruction. It never touches a table or a ring except through `record`.
+
+pub(crate) mod access;
+mod admission;
+pub(crate) mod boot;
+#[cfg(feature = "noise")]
+pub(crate) mod secure;
+pub(crate) mod service;
+pub(crate) mod session;
+#[cfg(feature = "embedded-io")]
+pub mod stream_server;
+#[cfg(feature = "smoltcp")]
+pub mod tcp_server;

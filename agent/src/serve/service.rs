@@ -1,0 +1,362 @@
+//! The service: all conversations with clients, and the recorder they share. No I/O of its own; a
+//! server moves the bytes.
+
+use core::fmt;
+
+use unikprof_proto::message::{Peers, Start};
+#[cfg(feature = "noise")]
+use unikprof_proto::ring::kind;
+
+use crate::agent::{Agent, OwnWork};
+use crate::ground::platform::Platform;
+use crate::record::recorder::{Outcome, RETRY_NS, Recorder};
+use crate::serve::access::Access;
+use crate::serve::admission::{self, Place};
+#[cfg(feature = "noise")]
+use crate::serve::secure::Pace;
+use crate::serve::session::{self, Busy, Context, Fault, Session};
+
+/// How many conversations there can be at a time.
+pub const SESSIONS: usize = 4;
+
+/// A poll begins nothing more when it has taken so long; what is left is the next one's.
+pub(crate) const BUDGET_NS: u64 = 1_000_000;
+
+/// One conversation of a [`Service`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionId {
+    index: usize,
+    /// How many had the place before.
+    number: u64,
+}
+
+/// Serves one agent to its clients. Call it from the guest's loop; ticks may interrupt it anywhere.
+///
+/// Clients may be hostile. One that has not shown who it is, by a key where the agent has
+/// [keys](Access::Keys), has 2 s; where all sessions are taken it makes room for a newcomer after a
+/// fifth of a second, after half a second where its handshake was good. What a single call does is
+/// bounded: between [`begin_work`](Self::begin_work) and [`end_work`](Self::end_work), or in one call
+/// outside of them, nothing is begun after 1 ms.
+#[derive(Debug)]
+pub struct Service<'a, 'm, P: Platform> {
+    agent: &'a Agent<'m, P>,
+    access: Access<'a>,
+    recorder: Recorder,
+    sessions: [Session; SESSIONS],
+    /// How many conversations each place has had.
+    numbers: [u64; SESSIONS],
+    #[cfg(feature = "noise")]
+    pace: Pace,
+    peers: Peers,
+    server: Busy,
+    /// When the work under way is to end.
+    until_ns: Option<u64>,
+    /// Something was left for the next poll.
+    is_unfinished: bool,
+}
+
+/// Why an agent cannot be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServeError {
+    /// It has a service already.
+    Served,
+    /// [`Access::Keys`] without a key: nobody could be served.
+    NoKeys,
+    /// There are keys, and the platform has no [randomness](Platform::random): what is encrypted could
+    /// be read by others.
+    NoRandomness,
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Served => "the agent has a service already",
+            Self::NoKeys => "there are no keys, so nobody could be served; add one, or say `Access::Open`",
+            Self::NoRandomness => {
+                "the platform has no source of random numbers, so keys protect nothing; nobody is served"
+            }
+        })
+    }
+}
+
+impl core::error::Error for ServeError {}
+
+impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
+    /// The service of `agent` for those whom `access` names. What it refuses for is also
+    /// [logged](Platform::log).
+    ///
+    /// # Errors
+    /// [`ServeError`].
+    pub fn new(agent: &'a Agent<'m, P>, access: Access<'a>) -> Result<Self, ServeError> {
+        #[cfg(feature = "noise")]
+        if let Err(error) = check(agent.platform(), access) {
+            let text = crate::ground::text::Text::format(format_args!("unikprof: {error}"));
+            agent.platform().log(text.as_str());
+            return Err(error);
+        }
+        if !agent.claim_service() {
+            return Err(ServeError::Served);
+        }
+        Ok(Self {
+            agent,
+            access,
+            recorder: Recorder::default(),
+            sessions: core::array::from_fn(|_| Session::default()),
+            numbers: [0; SESSIONS],
+            #[cfg(feature = "noise")]
+            pace: Pace::default(),
+            peers: Peers::default(),
+            server: Busy::default(),
+            until_ns: None,
+            is_unfinished: false,
+        })
+    }
+
+    /// The agent that is served.
+    pub fn agent(&self) -> &'a Agent<'m, P> {
+        self.agent
+    }
+
+    /// Begins a conversation with a client that has connected. `None`: all are taken, and the
+    /// connection should be told so with [`busy_answer`](Self::busy_answer), and closed.
+    pub fn open(&mut self) -> Option<SessionId> {
+        let now_ns = self.agent.platform().now_ns();
+        let index = match admission::place(&self.sessions, now_ns) {
+            Some(Place::Free(index)) => index,
+            Some(Place::Taken(index)) => {
+                // Its connection finds itself given up.
+                self.count_end(index, Some(Fault::Displaced));
+                index
+            }
+            None => {
+                self.peers.turned_away += 1;
+                return None;
+            }
+        };
+        self.numbers[index] += 1;
+        self.sessions[index].open(self.access, now_ns);
+        Some(SessionId {
+            index,
+            number: self.numbers[index],
+        })
+    }
+
+    /// From when on there is a session for a client that waits, where there is none now: a stranger is here
+    /// that makes room then. `None`: [`open`](Self::open) it at once, which may turn it away.
+    ///
+    /// A server that leaves newcomers in the queue they came in until then lets everybody have a turn;
+    /// one that turns them away gives the place to whoever knocks most often.
+    pub fn place_from_ns(&self) -> Option<u64> {
+        let now_ns = self.agent.platform().now_ns();
+        match admission::place(&self.sessions, now_ns) {
+            Some(_) => None,
+            None => admission::place_from_ns(&self.sessions),
+        }
+    }
+
+    /// What to send on a connection for which there is no session, before it is closed. Answers its
+    /// length in bytes; a buffer of 128 bytes is large enough.
+    pub fn busy_answer(&self, buffer: &mut [u8]) -> usize {
+        session::busy_answer(self.access, buffer)
+    }
+
+    /// Takes bytes that a client has sent; answers how many. Offer the rest again after
+    /// [`transmit`](Self::transmit).
+    pub fn receive(&mut self, id: SessionId, bytes: &[u8]) -> usize {
+        let now_ns = self.agent.platform().now_ns();
+        self.session(id)
+            .map_or(bytes.len(), |session| session.receive(bytes, now_ns))
+    }
+
+    /// Fills `buffer` with bytes for a client; answers how many. A full buffer means that there may
+    /// be more; so does [`advance`](Self::advance) that wants to be called at once.
+    pub fn transmit(&mut self, id: SessionId, buffer: &mut [u8]) -> usize {
+        let SessionId { index, .. } = id;
+        if self.session(id).is_none() {
+            return 0;
+        }
+        let now_ns = self.agent.platform().now_ns();
+        let sessions = self
+            .sessions
+            .iter()
+            .filter(|session| !session.is_free())
+            .count() as u32;
+        let mut context = Context {
+            agent: self.agent,
+            recorder: &mut self.recorder,
+            now_ns,
+            sessions,
+            peers: &mut self.peers,
+            server: self.server,
+            access: self.access,
+            #[cfg(feature = "noise")]
+            views_taken: admission::views_taken(&self.sessions),
+            #[cfg(feature = "noise")]
+            handshake: self.pace.turn(&self.sessions, index, now_ns),
+            until_ns: self.until_ns.unwrap_or(now_ns.saturating_add(BUDGET_NS)),
+            is_unfinished: false,
+        };
+        let length = self.sessions[index].transmit(&mut context, buffer);
+        self.is_unfinished |= context.is_unfinished;
+        #[cfg(feature = "noise")]
+        if context.handshake.was_made {
+            self.pace.done(index, now_ns);
+        }
+        length
+    }
+
+    /// Whether the connection should be closed: everything was sent, or the client was given up.
+    pub fn is_over(&self, id: SessionId) -> bool {
+        !self.is_current(id) || self.sessions[id.index].is_over()
+    }
+
+    /// Whether the connection should be closed at once: the client was given up, and would not take
+    /// what is still on its way to it.
+    pub fn is_given_up(&self, id: SessionId) -> bool {
+        !self.is_current(id) || self.sessions[id.index].is_given_up()
+    }
+
+    /// Says whether the connection still holds some of what [`transmit`](Self::transmit) gave it: a client
+    /// that does not take it is given up as soon as one that is in the way of more.
+    pub fn set_undelivered(&mut self, id: SessionId, has_undelivered: bool) {
+        if self.is_current(id) {
+            self.sessions[id.index].set_undelivered(has_undelivered);
+        }
+    }
+
+    /// Ends a conversation whose connection is gone. What it had started goes on.
+    pub fn close(&mut self, id: SessionId) {
+        if self.is_current(id) {
+            self.sessions[id.index].cut();
+            self.count_end(id.index, None);
+            self.sessions[id.index].close();
+        }
+    }
+
+    /// Does what time has come for: recordings begin and end, silent clients are given up. Answers
+    /// when to come back, on the monotonic clock in ns.
+    pub fn advance(&mut self) -> Option<u64> {
+        let now_ns = self.agent.platform().now_ns();
+        let recorder = self.recorder.advance(self.agent, self.server.total_ns);
+        self.agent.note_times(now_ns);
+        let unfinished = core::mem::take(&mut self.is_unfinished).then_some(now_ns);
+        let mut next = None;
+        let mut at = |deadline: u64| {
+            next = Some(next.map_or(deadline, |next: u64| next.min(deadline)));
+        };
+        for session in &mut self.sessions {
+            if session
+                .deadline_ns()
+                .is_some_and(|deadline| now_ns >= deadline)
+            {
+                session.give_up(Fault::TimedOut);
+            }
+            let retry = session.wants_retry().then_some(now_ns + RETRY_NS);
+            let close = session.is_given_up().then_some(now_ns);
+            let deadlines = [session.deadline_ns(), retry, close];
+            deadlines.into_iter().flatten().for_each(&mut at);
+        }
+        #[cfg(feature = "noise")]
+        if let Some(at_ns) = self.pace.deadline_ns(&self.sessions) {
+            at(at_ns.max(now_ns));
+        }
+        [recorder, unfinished].into_iter().flatten().for_each(at);
+        next
+    }
+
+    /// Does `work` within the time of the work under way, or within that of one poll.
+    #[cfg(feature = "embedded-io")]
+    pub(crate) fn limited<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
+        if self.until_ns.is_some() {
+            return work(self);
+        }
+        self.until_ns = Some(self.agent.platform().now_ns().saturating_add(BUDGET_NS));
+        let done = work(self);
+        self.until_ns = None;
+        done
+    }
+
+    /// Whether the work under way has had its time. Then something is left for the next poll.
+    #[cfg(any(feature = "embedded-io", feature = "smoltcp"))]
+    pub(crate) fn is_out_of_time(&mut self) -> bool {
+        let is_late = self
+            .until_ns
+            .is_some_and(|until_ns| self.agent.platform().now_ns() >= until_ns);
+        self.is_unfinished |= is_late;
+        is_late
+    }
+
+    fn is_current(&self, id: SessionId) -> bool {
+        self.numbers.get(id.index) == Some(&id.number)
+    }
+
+    fn session(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.is_current(id).then(|| &mut self.sessions[id.index])
+    }
+
+    /// Counts a conversation that has ended, once: for its own fault, or for the one given.
+    fn count_end(&mut self, index: usize, otherwise: Option<Fault>) {
+        if let Some(fault) = self.sessions[index].fault().or(otherwise) {
+            #[cfg(feature = "noise")]
+            if fault == Fault::BadKey {
+                self.agent.note_here(kind::BAD_KEY);
+            }
+            fault.count(&mut self.peers);
+        }
+    }
+
+    /// Starts a recording; answers its id and when it begins.
+    pub(crate) fn start(&mut self, request: &Start<'_>) -> Outcome<(u64, u64)> {
+        self.recorder
+            .start(self.agent, request, self.server.total_ns)
+    }
+
+    /// Marks what follows as the agent's own network work, in time and in samples, until the guard
+    /// is given to [`end_work`](Self::end_work).
+    pub fn begin_work(&mut self) -> Work<'m> {
+        let started_ns = self.agent.platform().now_ns();
+        self.until_ns = Some(started_ns.saturating_add(BUDGET_NS));
+        Work {
+            started_ns,
+            _mark: self.agent.own_work(),
+        }
+    }
+
+    /// Ends what [`begin_work`](Self::begin_work) began.
+    pub fn end_work(&mut self, work: Work<'m>) {
+        let now_ns = self.agent.platform().now_ns();
+        let took_ns = now_ns.saturating_sub(work.started_ns);
+        self.until_ns = None;
+        self.server.total_ns += took_ns;
+        self.server.longest_ns = self.server.longest_ns.max(took_ns);
+    }
+}
+
+impl<P: Platform> Drop for Service<'_, '_, P> {
+    fn drop(&mut self) {
+        self.agent.release_service();
+    }
+}
+
+/// Whether an agent on `platform` can be served so.
+#[cfg(feature = "noise")]
+fn check<P: Platform>(platform: &P, access: Access<'_>) -> Result<(), ServeError> {
+    let Some(keys) = access.keys() else {
+        return Ok(());
+    };
+    if keys.is_empty() {
+        return Err(ServeError::NoKeys);
+    }
+    // A source that is broken says the same again and again.
+    let words: [Option<u64>; 4] = core::array::from_fn(|_| platform.random());
+    if words.contains(&None) || words.iter().all(|word| *word == words[0]) {
+        return Err(ServeError::NoRandomness);
+    }
+    Ok(())
+}
+
+/// Work of the agent's own, under way.
+pub struct Work<'m> {
+    started_ns: u64,
+    _mark: OwnWork<'m>,
+}

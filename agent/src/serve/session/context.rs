@@ -1,0 +1,44 @@
+//! What a session works on beside its own state.
+
+use unikprof_proto::message::Peers;
+
+use crate::agent::Agent;
+use crate::ground::platform::Platform;
+use crate::record::recorder::Recorder;
+use crate::serve::access::Access;
+
+/// What a session works on beside its own state.
+pub(crate) struct Context<'c, 'm, P> {
+    pub(crate) agent: &'c Agent<'m, P>,
+    pub(crate) recorder: &'c mut Recorder,
+    pub(crate) now_ns: u64,
+    pub(crate) sessions: u32,
+    pub(crate) peers: &'c mut Peers,
+    pub(crate) server: Busy,
+    pub(crate) access: Access<'c>,
+    /// As many sessions look as may.
+    #[cfg(feature = "noise")]
+    pub(crate) views_taken: bool,
+    #[cfg(feature = "noise")]
+    pub(crate) handshake: crate::serve::secure::Turn,
+    /// When no further frame is begun.
+    pub(crate) until_ns: u64,
+    /// Something was left undone at that time.
+    pub(crate) is_unfinished: bool,
+}
+
+impl<P: Platform> Context<'_, '_, P> {
+    /// Whether the time for this poll is used up.
+    pub(super) fn is_out_of_time(&mut self) -> bool {
+        let is_late = self.agent.platform().now_ns() >= self.until_ns;
+        self.is_unfinished |= is_late;
+        is_late
+    }
+}
+
+/// The agent's own network work since it started, in ns.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Busy {
+    pub(crate) total_ns: u64,
+    pub(crate) longest_ns: u64,
+}

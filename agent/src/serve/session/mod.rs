@@ -1,0 +1,358 @@
+//! One client's conversation, as a state machine without I/O.
+//!
+//! Bytes go in through [`Session::receive`], bytes come out through [`Session::transmit`]; what lies
+//! between is bounded: one request, one frame of an answer. A client that does not read stops its
+//! own conversation and nobody else's.
+
+mod answers;
+mod context;
+mod fault;
+mod input;
+#[cfg_attr(feature = "noise", path = "keyed.rs")]
+#[cfg_attr(not(feature = "noise"), path = "clear.rs")]
+mod line;
+mod opening;
+mod requests;
+mod ring;
+
+use core::ops::Range;
+
+use unikprof_proto::code::refusal;
+use unikprof_proto::frame::{self, FrameError, HEADER, Message};
+use unikprof_proto::message::Refusal;
+use unikprof_proto::preamble;
+use unikprof_proto::secure::{RECORD_HEADER, TAG};
+
+use crate::ground::platform::Platform;
+use crate::ground::text::Text;
+use crate::record::recorder::{Outcome, Refused};
+use crate::record::ring_answer::Answer;
+use crate::record::welcome::MAX_REQUEST;
+use crate::serve::access::Access;
+
+pub(crate) use context::{Busy, Context};
+pub(crate) use fault::Fault;
+use line::Line;
+pub use opening::busy_answer;
+use opening::own_preamble;
+
+/// Room for one frame of an answer. Nodes fill it; everything else is smaller.
+const OUTPUT: usize = 4096;
+
+/// Where a frame begins in the output: a record's header may come before it.
+const FRAME: usize = RECORD_HEADER;
+
+/// A connection that has not shown who it is, by its preamble or by a key, is closed after 2 s.
+const STRANGER_NS: u64 = 2_000_000_000;
+/// A client that does not take its answer is closed after 10 s.
+const STALLED_NS: u64 = 10_000_000_000;
+/// A client that asks nothing is closed after 60 s.
+const SILENT_NS: u64 = 60_000_000_000;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Free,
+    /// Waits for the client's preamble.
+    Preamble,
+    /// Waits for the client's handshake.
+    #[cfg(feature = "noise")]
+    Handshake,
+    Open,
+    /// Sends what is left, then closes.
+    Closing,
+    /// Nothing more is sent: the connection is to be closed at once.
+    GivenUp,
+}
+
+/// An answer of several frames: what comes next.
+#[derive(Clone, Copy, Debug, Default)]
+enum Series {
+    #[default]
+    None,
+    Mapping(usize),
+    /// The recordings of a status: a bit for each lane that is still to be told of.
+    Recordings(u32),
+    /// The head of an epoch, then the vCPU and node given.
+    Head(u64, u32, u32),
+    Vcpu(u64, u32, u32),
+    Histogram(u64, u32, u32),
+    Nodes(u64, u32, u32),
+}
+
+/// One client's conversation.
+#[derive(Debug)]
+pub(crate) struct Session {
+    phase: Phase,
+    series: Series,
+    /// An answer about the rings: what comes next.
+    ring: Option<Answer>,
+    /// The request at the front of the input was answered with [`Outcome::NotYet`].
+    again: bool,
+    /// Why it is ended, where it is for a fault of the client's.
+    fault: Option<Fault>,
+    /// Bytes of an unknown request that are still to be passed over.
+    skip: usize,
+    /// The connection holds some of what it was given.
+    has_undelivered: bool,
+    /// What the client may do; `None` as long as it is a stranger.
+    role: Option<u32>,
+    /// When bytes moved last; for a stranger, when it came.
+    progress_ns: u64,
+    line: Line,
+    input_length: usize,
+    output_start: usize,
+    output_end: usize,
+    input: [u8; HEADER + MAX_REQUEST],
+    output: [u8; FRAME + OUTPUT + TAG],
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self {
+            phase: Phase::Free,
+            series: Series::None,
+            ring: None,
+            again: false,
+            fault: None,
+            skip: 0,
+            has_undelivered: false,
+            role: None,
+            progress_ns: 0,
+            line: Line::default(),
+            input_length: 0,
+            output_start: 0,
+            output_end: 0,
+            input: [0; HEADER + MAX_REQUEST],
+            output: [0; FRAME + OUTPUT + TAG],
+        }
+    }
+}
+
+impl Session {
+    pub(crate) fn is_free(&self) -> bool {
+        self.phase == Phase::Free
+    }
+
+    /// Begins a conversation: the agent's preamble is ready to be sent.
+    pub(crate) fn open(&mut self, access: Access<'_>, now_ns: u64) {
+        self.close();
+        self.phase = Phase::Preamble;
+        self.progress_ns = now_ns;
+        self.output[..preamble::LENGTH].copy_from_slice(&preamble::encode(own_preamble(access)));
+        self.output_end = preamble::LENGTH;
+    }
+
+    /// Forgets the conversation, and erases its keys and what was said.
+    pub(crate) fn close(&mut self) {
+        self.phase = Phase::Free;
+        self.series = Series::None;
+        self.ring = None;
+        self.again = false;
+        self.fault = None;
+        self.skip = 0;
+        self.has_undelivered = false;
+        self.role = None;
+        self.line.close();
+        self.input.fill(0);
+        self.output.fill(0);
+        self.input_length = 0;
+        self.output_start = 0;
+        self.output_end = 0;
+    }
+
+    /// When a client came that has not shown who it is; `None` where it has.
+    pub(crate) fn stranger_since_ns(&self) -> Option<u64> {
+        (!self.is_free() && self.role.is_none()).then_some(self.progress_ns)
+    }
+
+    /// Whether its handshake was good, which by itself proves nothing.
+    pub(crate) fn has_shaken_hands(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
+    /// Whether everything was sent and the connection should be closed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_given_up() || self.phase == Phase::Closing && self.output_start == self.output_end
+    }
+
+    /// Whether the connection should be closed whatever is still on its way.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.phase == Phase::GivenUp
+    }
+
+    /// Why this side has ended it, where the client is to blame.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// When to give up on this client, on the monotonic clock in ns.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        let patience = match self.phase {
+            Phase::Free | Phase::GivenUp => return None,
+            _ if self.role.is_none() => STRANGER_NS,
+            Phase::Closing => STALLED_NS,
+            Phase::Open if self.output_start < self.output_end || self.has_undelivered => {
+                STALLED_NS
+            }
+            _ => SILENT_NS,
+        };
+        Some(self.progress_ns.saturating_add(patience))
+    }
+
+    /// Says whether the connection still holds some of what it was given for the client.
+    pub(crate) fn set_undelivered(&mut self, has_undelivered: bool) {
+        self.has_undelivered = has_undelivered;
+    }
+
+    /// Gives up on this client: nothing more is sent.
+    pub(crate) fn give_up(&mut self, fault: Fault) {
+        self.fault.get_or_insert(fault);
+        self.phase = Phase::GivenUp;
+        self.series = Series::None;
+        self.ring = None;
+        self.output_start = self.output_end;
+    }
+
+    /// The connection is gone, whatever was on its way.
+    pub(crate) fn cut(&mut self) {
+        #[cfg(feature = "noise")]
+        if self.is_amid_record() && !self.is_over() {
+            self.fault.get_or_insert(Fault::BadRecord);
+        }
+    }
+
+    /// Whether a request waits for something that time will bring.
+    pub(crate) fn wants_retry(&self) -> bool {
+        self.again
+    }
+
+    /// Takes bytes from the client; answers how many. Those not taken must be offered again.
+    pub(crate) fn receive(&mut self, bytes: &[u8], now_ns: u64) -> usize {
+        if matches!(self.phase, Phase::Free | Phase::Closing | Phase::GivenUp) {
+            // Nobody listens any more; the bytes may go.
+            return bytes.len();
+        }
+        let taken = self.take_in(bytes);
+        // What a stranger sends in single bytes is not progress: it must be there in time.
+        if taken > 0 && self.role.is_some() {
+            self.progress_ns = now_ns;
+        }
+        taken
+    }
+
+    /// Fills `buffer` with what the client is to be sent; answers how many bytes.
+    pub(crate) fn transmit<P: Platform>(
+        &mut self,
+        context: &mut Context<'_, '_, P>,
+        buffer: &mut [u8],
+    ) -> usize {
+        let mut written = 0;
+        loop {
+            let pending = &self.output[self.output_start..self.output_end];
+            let room = &mut buffer[written..];
+            let length = pending.len().min(room.len());
+            room[..length].copy_from_slice(&pending[..length]);
+            written += length;
+            self.output_start += length;
+            if self.output_start < self.output_end
+                || context.is_out_of_time()
+                || !self.produce(context)
+            {
+                break;
+            }
+        }
+        if written > 0 && self.role.is_some() {
+            self.progress_ns = context.now_ns;
+        }
+        written
+    }
+
+    /// Puts the next frame into the output, which is empty; answers whether there is one.
+    fn produce<P: Platform>(&mut self, context: &mut Context<'_, '_, P>) -> bool {
+        // The answer to a handshake still goes in the clear.
+        let is_sealed = self.line.is_sealed();
+        self.output_start = FRAME;
+        self.output_end = FRAME;
+        let is_made = self.next_frame(context);
+        if is_sealed && self.output_start < self.output_end {
+            let plaintext = self.output_start..self.output_end;
+            match self.line.seal(&mut self.output, plaintext) {
+                Some(Range { start, end }) => (self.output_start, self.output_end) = (start, end),
+                None => self.give_up(Fault::TimedOut),
+            }
+        }
+        is_made
+    }
+
+    fn next_frame<P: Platform>(&mut self, context: &mut Context<'_, '_, P>) -> bool {
+        if !matches!(self.series, Series::None) {
+            self.continue_series(context);
+            return true;
+        }
+        if self.continue_ring(context) {
+            return true;
+        }
+        match self.phase {
+            Phase::Free | Phase::Closing | Phase::GivenUp => false,
+            Phase::Preamble => {
+                self.read_preamble(context)
+                    || (self.phase != Phase::Preamble && self.next_frame(context))
+            }
+            #[cfg(feature = "noise")]
+            Phase::Handshake => self.shake_hands(context),
+            Phase::Open => {
+                #[cfg(feature = "noise")]
+                if self.open_record(context) {
+                    return true;
+                }
+                self.phase == Phase::Open && self.read_request(context)
+            }
+        }
+    }
+
+    /// Ends a conversation whose client broke the protocol. `true`: a frame says so.
+    fn malformed(&mut self, request: u16, error: FrameError) -> bool {
+        let text = Text::format(format_args!("{error}"));
+        self.end_with(refusal::MALFORMED, request, text.as_str(), Fault::Malformed);
+        true
+    }
+
+    /// Says why, and ends the conversation.
+    fn end_with(&mut self, code: u32, request: u16, text: &str, fault: Fault) {
+        self.refuse(code, request, text);
+        self.phase = Phase::Closing;
+        self.fault = Some(fault);
+    }
+
+    /// Sends an outcome; `false` where there is none yet.
+    fn finish<'f, M: Message<'f>>(&mut self, request: u16, outcome: Outcome<M>) -> bool {
+        match outcome {
+            Outcome::Done(message) => self.send(&message),
+            Outcome::Refused(refused) => self.refuse_with(request, &refused),
+            Outcome::NotYet => return false,
+        }
+        true
+    }
+
+    fn refuse_with(&mut self, request: u16, refused: &Refused) {
+        self.refuse(refused.code, request, refused.text.as_str());
+    }
+
+    fn refuse(&mut self, code: u32, request: u16, text: &str) {
+        self.send(&Refusal {
+            code,
+            request,
+            text,
+        });
+    }
+
+    /// Adds a frame to the output. Every message fits the empty output, by its limits.
+    fn send<'f, M: Message<'f>>(&mut self, message: &M) {
+        let room = &mut self.output[..FRAME + OUTPUT];
+        match frame::encode(message, &mut room[self.output_end..]) {
+            Ok(length) => self.output_end += length,
+            Err(_) => self.phase = Phase::Closing,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What a client may ask.
+
+use unikprof_proto::code::{message_type, refusal};
+use unikprof_proto::frame::{self, FrameError};
+use unikprof_proto::message::{
+    Acknowledge, Acknowledged, Check, Dump, Fetch, Hello, Pending, Start, Started, Stop,
+    TableBegin, TableEnd, TableInstalled, TableReady,
+};
+
+use super::{Context, Series, Session};
+use crate::ground::platform::Platform;
+use crate::ground::text::Text;
+use crate::record::recorder::{Outcome, Refused, Waiting};
+
+impl Session {
+    /// Answers a request; `Ok(false)` where it must be asked again later.
+    pub(super) fn answer<P: Platform>(
+        &mut self,
+        request: &frame::Frame<'_>,
+        context: &mut Context<'_, '_, P>,
+    ) -> Result<bool, FrameError> {
+        #[cfg(feature = "noise")]
+        if !self.allows(request.kind) {
+            context.peers.not_allowed += 1;
+            let text = "the client's key allows to look, and no more; use the key for control";
+            self.refuse(refusal::NOT_ALLOWED, request.kind, text);
+            return Ok(true);
+        }
+        let Context {
+            agent,
+            recorder,
+            server,
+            ..
+        } = context;
+        let server_ns = server.total_ns;
+        let pending = |Waiting {
+                           recording,
+                           first_epoch,
+                           epochs,
+                           complete,
+                       }| Pending {
+            recording,
+            first_epoch,
+            epochs,
+            complete,
+        };
+        match request.kind {
+            message_type::HELLO => {
+                frame::decode::<Hello<'_>>(request)?;
+                self.welcome(context);
+                Ok(true)
+            }
+            message_type::CHECK => {
+                frame::decode::<Check>(request)?;
+                self.status(context);
+                Ok(true)
+            }
+            message_type::START => {
+                let start: Start<'_> = frame::decode(request)?;
+                let outcome = recorder.start(agent, &start, server_ns);
+                let started = outcome.map(|(recording, started_ns)| Started {
+                    recording,
+                    started_ns,
+                });
+                Ok(self.finish(request.kind, started))
+            }
+            message_type::TABLE_BEGIN => {
+                let TableBegin { rows } = frame::decode(request)?;
+                let begun = recorder.begin_table(agent, rows, server_ns);
+                let ready = begun.map(|upload| TableReady { upload });
+                Ok(self.finish(request.kind, ready.into()))
+            }
+            message_type::TABLE_ROWS => {
+                recorder.table_rows(agent, &frame::decode(request)?);
+                Ok(true)
+            }
+            message_type::TABLE_END => {
+                let end: TableEnd = frame::decode(request)?;
+                let installed = recorder.end_table(agent, &end);
+                let installed = installed.map(|rows| TableInstalled { rows });
+                Ok(self.finish(request.kind, installed.into()))
+            }
+            message_type::STOP => {
+                let stop: Stop = frame::decode(request)?;
+                let outcome = recorder.stop(agent, stop.recording, server_ns);
+                Ok(self.finish(request.kind, outcome.map(pending)))
+            }
+            message_type::DUMP => {
+                let dump: Dump = frame::decode(request)?;
+                let outcome = recorder.dump(agent, dump.recording, server_ns, self.again);
+                Ok(self.finish(request.kind, outcome.map(pending)))
+            }
+            message_type::ACKNOWLEDGE => {
+                let Acknowledge { epoch } = frame::decode(request)?;
+                let outcome = recorder.acknowledge(agent, epoch);
+                Ok(self.finish(request.kind, outcome.map(|()| Acknowledged { epoch })))
+            }
+            message_type::FETCH => {
+                let fetch: Fetch = frame::decode(request)?;
+                if recorder.holding(fetch.epoch).is_some() {
+                    self.series = Series::Head(fetch.epoch, fetch.vcpu, fetch.node.max(1));
+                    self.continue_series(context);
+                } else {
+                    self.refuse_with(request.kind, &recorder.no_epoch(fetch.epoch));
+                }
+                Ok(true)
+            }
+            message_type::RING | message_type::STACKS | message_type::EVENT_NAMES => {
+                self.answer_ring(request, context)
+            }
+            kind => {
+                let text = Text::format(format_args!("this agent knows no request {kind:#06x}"));
+                self.refuse(refusal::UNKNOWN_REQUEST, kind, text.as_str());
+                Ok(true)
+            }
+        }
+    }
+}
+
+impl<T> From<Result<T, Refused>> for Outcome<T> {
+    fn from(result: Result<T, Refused>) -> Self {
+        result.map_or_else(Self::Refused, Self::Done)
+    }
+}
+
+impl<T> Outcome<T> {
+    fn map<U>(self, map: impl FnOnce(T) -> U) -> Outcome<U> {
+        match self {
+            Self::Done(value) => Outcome::Done(map(value)),
+            Self::Refused(refused) => Outcome::Refused(refused),
+            Self::NotYet => Outcome::NotYet,
+        }
+    }
+}

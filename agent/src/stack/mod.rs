@@ -1,0 +1,12 @@
+//! From registers to a path of frames: the walk, the caller table and the code map.
+//!
+//! All of it is called from upcalls, except for the upload of a caller table. Memory of the guest is read only inside
+//! the bounds that the platform gives. Nothing here counts, allocates or panics.
+
+pub mod caller_table;
+pub mod code_map;
+mod memory;
+pub mod path;
+pub mod walk;
+
+pub use self::memory::{CodeMemory, FRAME_RECORD, ReadCode, ReadStack, StackMemory};
