@@ -3,7 +3,7 @@
 
 mod fake_guest;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use fake_guest::client::{Client, download, one_ms, read, refusal_code, service};
 use fake_guest::{FakeAgent, agent, deliver, tick};
@@ -29,6 +29,35 @@ fn a_welcome_says_who_the_agent_is() {
     let mapping: Mapping<'_> = read(&frames[1]);
     assert_eq!((mapping.start, mapping.code_base), (fake_guest::CODE, 16));
     assert_eq!(frames.len(), 2);
+}
+
+/// Numbers of recordings and stacks repeat after a reboot and in every copy of a save: clients tell them apart
+/// by the instance id, also where the platform has no random numbers.
+#[test]
+fn an_instance_id_is_renewed_after_a_suspension_and_never_repeats() {
+    let mut ids = Vec::new();
+    for has_no_random in [false, true] {
+        for _ in 0..3 {
+            let agent = fake_guest::agent_with(|platform| {
+                platform.has_no_random = has_no_random.into();
+            });
+            let mut service = Service::new(agent, Access::Open).unwrap();
+            for _ in 0..3 {
+                let mut client = Client::connect(&mut service);
+                let frames = client.ask(&mut service, &Hello { client: "test" });
+                assert_eq!(read::<Welcome<'_>>(&frames[0]).instance, agent.instance());
+                ids.push(agent.instance());
+                service.close(client.session);
+                agent.resume();
+            }
+        }
+    }
+    assert!(!ids.contains(&0), "{ids:?}");
+    // The fake platform's random numbers are the same for each agent.
+    let drawn: HashSet<_> = ids[..9].iter().collect();
+    assert_eq!(drawn.len(), 3);
+    let hashed: HashSet<_> = ids[9..].iter().collect();
+    assert_eq!(hashed.len(), 9, "{ids:?}");
 }
 
 #[test]

@@ -49,6 +49,8 @@ pub struct AgentInfo {
     pub caller_table: Option<u32>,
     /// What this client may do; see [`unikprof_proto::code::role`].
     pub role: u32,
+    /// The agent's instance id; the numbers of recordings, epochs and stacks are unique only within one.
+    pub instance: u64,
     /// The guest's executable mappings.
     pub mappings: CodeMap,
 }
@@ -75,6 +77,7 @@ impl AgentInfo {
             caller_rows: welcome.caller_rows,
             caller_table: welcome.caller_table,
             role: welcome.role,
+            instance: welcome.instance,
             mappings: CodeMap::default(),
         }
     }

@@ -236,6 +236,9 @@ messages! {
         caller_table: Option<u32>,
         /// What this client may do; see [`code::role`](crate::code::role).
         role: u32,
+        /// The agent's instance id: random, never 0, renewed when the guest resumes after a suspension. Recordings,
+        /// epochs and stacks are identified by their numbers only within one instance.
+        instance: u64,
     }
 
     /// One executable mapping of the guest. A recording's codes refer to the mappings in force when

@@ -113,6 +113,7 @@ fn every_message_has_its_bytes() {
             caller_rows: 20_000,
             caller_table: None,
             role: 2,
+            instance: 0x0123_4567_89ab_cdef,
         },
         Mapping {
             start: 0x10_0000,

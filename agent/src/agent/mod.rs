@@ -1,6 +1,7 @@
 //! The agent: what it is given at the start, and its slots.
 
 pub(crate) mod head;
+mod instance;
 mod upcall;
 
 use core::mem::MaybeUninit;
@@ -68,6 +69,7 @@ pub struct Agent<'m, P> {
     memory_bytes: u64,
     served: AtomicU32,
     gaps: AtomicU32,
+    instance: AtomicU64,
     cleared: AtomicU64,
 }
 
@@ -91,6 +93,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
         let code = CodeMap::new(config.mappings).map_err(StartError::Mappings)?;
         let memory_bytes = memory.len() as u64;
+        let instance = instance::draw(&platform, 0, memory.as_ptr().addr() as u64);
         let parts = memory::divide(memory, vcpus, recordings)
             .ok_or(StartError::Memory(memory::minimum_bytes(vcpus, recordings)))?;
         Ok(Self {
@@ -104,6 +107,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             memory_bytes,
             served: AtomicU32::new(0),
             gaps: AtomicU32::new(0),
+            instance: AtomicU64::new(instance),
             cleared: AtomicU64::new(0),
         })
     }
@@ -144,13 +148,22 @@ impl<'m, P: Platform> Agent<'m, P> {
             .install_file(file, self.config.mappings, &self.code)
     }
 
-    /// The guest was restored from a save or has migrated. A recording goes on and notes the gap.
+    /// The guest was restored from a save or has migrated. A recording goes on and notes the gap; the
+    /// [instance id](Self::instance) is renewed; sessions under a key end before another byte is sent.
     ///
     /// Call it on one vCPU, when event channels and clocks work again and before anything is armed;
     /// then arm the [`deadline`](Self::deadline) of this vCPU. The others are kicked.
     pub fn resume(&self) {
+        // First: a service that runs beside this ends its sealed sessions as soon as it sees the new number.
+        self.gaps.fetch_add(1, Ordering::SeqCst);
         self.platform.resume();
-        self.gaps.fetch_add(1, Ordering::Relaxed);
+        let previous = self.instance();
+        let renewed = instance::draw(
+            &self.platform,
+            previous,
+            self.parts.slots.as_ptr().addr() as u64,
+        );
+        self.instance.store(renewed, Ordering::Relaxed);
         self.note_everywhere(kind::RESUMED, 0, 0);
         let current = self.platform.vcpu();
         for (vcpu, slot) in self.slots() {
@@ -158,6 +171,13 @@ impl<'m, P: Platform> Agent<'m, P> {
                 self.platform.kick(vcpu);
             }
         }
+    }
+
+    /// The id of this agent in this life of its guest: random, never 0, and renewed by
+    /// [`resume`](Self::resume). Recordings, epochs and stacks of equal numbers are the same only within one
+    /// instance: a guest that reboots, or is restored a second time from one save, counts them from the start.
+    pub fn instance(&self) -> u64 {
+        self.instance.load(Ordering::Relaxed)
     }
 
     /// What the agent was told at the start.
@@ -242,7 +262,7 @@ impl<'m, P: Platform> Agent<'m, P> {
 
     /// How often the guest was resumed.
     pub(crate) fn gaps(&self) -> u32 {
-        self.gaps.load(Ordering::Relaxed)
+        self.gaps.load(Ordering::SeqCst)
     }
 
     /// How often the stacks have been cleared: where it is the same before records were read and after their stacks

@@ -50,6 +50,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             caller_rows: self.callers().map_or(0, CallerTable::room),
             caller_table: self.callers().and_then(CallerTable::checksum),
             role,
+            instance: self.instance(),
         }
     }
 

@@ -125,6 +125,17 @@ pub fn agent(vcpus: u32, memory: usize) -> &'static FakeAgent {
 
 /// The same with a ring of so many bytes.
 pub fn agent_with_ring(vcpus: u32, memory: usize, ring: usize) -> &'static FakeAgent {
+    build(FakePlatform::default(), vcpus, memory, ring)
+}
+
+/// An agent of one vCPU on a platform that `change` has changed.
+pub fn agent_with(change: impl FnOnce(&mut FakePlatform)) -> &'static FakeAgent {
+    let mut platform = FakePlatform::default();
+    change(&mut platform);
+    build(platform, 1, 1 << 17, 0)
+}
+
+fn build(platform: FakePlatform, vcpus: u32, memory: usize, ring: usize) -> &'static FakeAgent {
     let ring: &'static mut [MaybeUninit<u8>] = Vec::leak(vec![MaybeUninit::uninit(); ring]);
     let memory: &'static mut [MaybeUninit<u8>] = Vec::leak(vec![MaybeUninit::uninit(); memory]);
     let config = Config {
@@ -138,7 +149,7 @@ pub fn agent_with_ring(vcpus: u32, memory: usize, ring: usize) -> &'static FakeA
     };
     let callers: &'static mut [MaybeUninit<u8>] =
         Vec::leak(vec![MaybeUninit::uninit(); caller_table_bytes(CALLER_ROWS)]);
-    let agent = Agent::new(FakePlatform::default(), config, memory).unwrap();
+    let agent = Agent::new(platform, config, memory).unwrap();
     Box::leak(Box::new(agent.with_caller_memory(callers).with_ring(ring)))
 }
 

@@ -36,6 +36,8 @@ pub(super) fn info(session: &Session) -> String {
         "platform": agent.platform,
         "guest_name": agent.guest_name,
         "guest_id": agent.guest_id,
+        // As text: not every reader of JSON keeps 64 bits of a number.
+        "instance": format!("{:016x}", agent.instance),
         "vcpus": agent.vcpus,
         "monotonic_ns": agent.monotonic_ns,
         "wall_clock_ns": agent.wall_clock_ns,

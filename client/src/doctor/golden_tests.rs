@@ -54,6 +54,7 @@ pub(super) fn agent() -> AgentInfo {
         caller_rows: 16_384,
         caller_table: None,
         role: 0,
+        instance: 0x0123_4567_89ab_cdef,
         mappings: mappings(&[1, 2, 3, 4]),
     }
 }

@@ -37,6 +37,7 @@ pub fn welcome(script: &Script, monotonic_ns: u64) -> Vec<Vec<u8>> {
             caller_rows: script.caller_rows,
             caller_table: script.caller_table,
             role: script.keyed.as_ref().map_or(0, |keyed| keyed.role),
+            instance: 0x0123_4567_89ab_cdef,
         }),
         encode(&Mapping {
             start: script.mapping.0,
