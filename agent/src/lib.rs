@@ -20,7 +20,7 @@ pub use agent::{Agent, Config, StartError};
 pub use count::lane::MAX_RECORDINGS;
 pub use count::memory::minimum_bytes;
 pub use count::table;
-pub use ground::platform::{Platform, Registers, Runstate};
+pub use ground::platform::{Moment, Platform, Registers, Runstate};
 #[cfg(feature = "hosted")]
 pub use guests::hosted;
 pub use guests::rescue;

@@ -40,6 +40,15 @@ pub struct WallTime {
     pub nanoseconds: u32,
 }
 
+/// System time and the time stamp counter, read at the same moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// System time, ns.
+    pub system_time_ns: u64,
+    /// The time stamp counter that it was calculated from.
+    pub tsc: u64,
+}
+
 /// A consistent copy of a [`VcpuTimeInfo`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeSnapshot {
@@ -58,15 +67,21 @@ impl TimeSnapshot {
     #[must_use]
     pub fn try_read(time: &VcpuTimeInfo) -> Option<Self> {
         let version = time.version.load(Ordering::Acquire);
-        let snapshot = Self {
+        let snapshot = Self::load(time);
+        fence(Ordering::Acquire);
+        let unchanged = time.version.load(Ordering::Relaxed) == version;
+        (version & 1 == 0 && unchanged).then_some(snapshot)
+    }
+
+    /// The fields as they are, consistent if the version is even and the same before and after.
+    #[inline]
+    fn load(time: &VcpuTimeInfo) -> Self {
+        Self {
             tsc_timestamp: time.tsc_timestamp.load(Ordering::Relaxed),
             system_time_ns: time.system_time.load(Ordering::Relaxed),
             multiplier: time.tsc_to_system_mul.load(Ordering::Relaxed),
             shift: time.tsc_shift.load(Ordering::Relaxed),
-        };
-        fence(Ordering::Acquire);
-        let unchanged = time.version.load(Ordering::Relaxed) == version;
-        (version & 1 == 0 && unchanged).then_some(snapshot)
+        }
     }
 
     /// System time when the TSC reads `tsc`, ns.
@@ -74,6 +89,7 @@ impl TimeSnapshot {
     /// system_time + ((tsc − tsc_timestamp) shifted by tsc_shift) × multiplier ÷ 2³². A `tsc` before the
     /// last update counts as that update.
     #[must_use]
+    #[inline]
     pub fn system_time_at(&self, tsc: u64) -> u64 {
         let delta = tsc.saturating_sub(self.tsc_timestamp);
         let places = u32::from(self.shift.unsigned_abs());
@@ -121,15 +137,24 @@ impl<'a> Clock<'a> {
     #[must_use]
     #[inline]
     pub fn now_ns(&self) -> u64 {
+        self.read().system_time_ns
+    }
+
+    /// As [`now_ns`](Self::now_ns), with the TSC that the result was calculated from.
+    #[must_use]
+    #[inline]
+    pub fn read(&self) -> Reading {
         loop {
-            // The TSC is read between two looks at the version, so that both belong to one update.
+            // The TSC is read between two reads of the version, so that both belong to one update.
             let version = self.time.version.load(Ordering::Acquire);
-            if let Some(snapshot) = TimeSnapshot::try_read(self.time) {
-                let tsc = read_tsc();
-                fence(Ordering::Acquire);
-                if self.time.version.load(Ordering::Relaxed) == version {
-                    return snapshot.system_time_at(tsc);
-                }
+            let snapshot = TimeSnapshot::load(self.time);
+            let tsc = read_tsc();
+            fence(Ordering::Acquire);
+            if version & 1 == 0 && self.time.version.load(Ordering::Relaxed) == version {
+                return Reading {
+                    system_time_ns: snapshot.system_time_at(tsc),
+                    tsc,
+                };
             }
             core::hint::spin_loop();
         }
@@ -185,7 +210,7 @@ impl<'a> Clock<'a> {
     }
 }
 
-/// Reads the time stamp counter, not before the loads that come earlier.
+/// Reads the time stamp counter, not before the loads that come earlier: behind a fence (`lfence`).
 #[must_use]
 #[inline]
 pub fn read_tsc() -> u64 {

@@ -40,6 +40,17 @@ impl Registers {
     }
 }
 
+/// The clocks of one vCPU, read together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// [`Platform::now_ns`].
+    pub now_ns: u64,
+    /// [`Platform::running_ns`] of the vCPU.
+    pub running_ns: u64,
+    /// [`Platform::cycles`].
+    pub cycles: u64,
+}
+
 /// The system below the agent: clocks, stacks and the other vCPUs.
 ///
 /// Every method takes `&self`, because the timer upcall calls them while the guest's loop may be
@@ -66,6 +77,17 @@ pub unsafe trait Platform {
     /// How long `vcpu` has run, in ns since a fixed moment: neither stolen nor blocked time
     /// advances it, and it never goes back. *Upcall*, there for the vCPU it is on.
     fn running_ns(&self, vcpu: u32) -> u64;
+
+    /// The clocks of `vcpu`, which is the vCPU that this code runs on, read once for each tick. A platform
+    /// that derives them from one counter overrides this, and reads the counter once. *Upcall.*
+    #[inline]
+    fn moment(&self, vcpu: u32) -> Moment {
+        Moment {
+            cycles: self.cycles(),
+            running_ns: self.running_ns(vcpu),
+            now_ns: self.now_ns(),
+        }
+    }
 
     /// How long `vcpu` has been blocked, in ns since a fixed moment; it never goes back. *Upcall*,
     /// there for the vCPU it is on. Unless a platform knows better: all the time that it did not run,

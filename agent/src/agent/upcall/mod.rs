@@ -10,7 +10,7 @@ use crate::count::cells::CounterCells;
 use crate::count::lane::{LaneCells, Lookup, Sample, Times};
 use crate::count::sampler::Delivery;
 use crate::count::slot::{Live, Slot, SlotCells};
-use crate::ground::platform::{Platform, Registers};
+use crate::ground::platform::{Moment, Platform, Registers};
 use crate::ground::sync::{AtomicU64, Ordering, add_owned};
 use crate::ring::Entry as RingEntry;
 use crate::stack::path::Path;
@@ -59,11 +59,12 @@ impl<'m, P: Platform> Agent<'m, P> {
             return None;
         }
         slot.prefetch(live);
+        let moment = self.platform.moment(vcpu);
         let entry = Entry {
             vcpu,
-            cycles: self.platform.cycles(),
-            times: self.times(vcpu, live),
-            now_ns: self.platform.now_ns(),
+            cycles: moment.cycles,
+            times: self.times(vcpu, live, moment),
+            now_ns: moment.now_ns,
         };
         let Entry { times, now_ns, .. } = entry;
         let mut until_ns = live.until_ns();
@@ -125,13 +126,14 @@ impl<'m, P: Platform> Agent<'m, P> {
         if live.is_empty() || slot.cells.is_blocked() {
             return None;
         }
-        let times = self.times(vcpu, live);
+        let moment = self.platform.moment(vcpu);
+        let times = self.times(vcpu, live, moment);
         // Nothing is moved on here, where a tick may come between: where a target has passed that another
         // recording's delivery was to serve, the tick finds the next.
         let left_ns = live.driver(false).map_or(u64::MAX, |(_, driver)| {
             driver.sampler.left_ns(driver.sampled_ns(times))
         });
-        self.deadline_after(live.until_ns(), self.platform.now_ns(), left_ns)
+        self.deadline_after(live.until_ns(), moment.now_ns, left_ns)
     }
 
     /// Takes the slot, walks and counts, or counts why not; answers whether the vCPU has lost its CPU
@@ -244,16 +246,17 @@ impl<'m, P: Platform> Agent<'m, P> {
         (path, walked)
     }
 
-    /// The vCPU's times, as far as its recordings need them.
+    /// The vCPU's times at `moment`; blocked time only where a recording needs it.
     #[inline]
-    fn times(&self, vcpu: u32, live: Live<'_>) -> Times {
-        if live.counts_blocked() {
-            self.all_times(vcpu)
-        } else {
-            Times {
-                running_ns: self.platform.running_ns(vcpu),
-                blocked_ns: 0,
-            }
+    fn times(&self, vcpu: u32, live: Live<'_>, moment: Moment) -> Times {
+        let counts_blocked = live.counts_blocked();
+        Times {
+            running_ns: moment.running_ns,
+            blocked_ns: if counts_blocked {
+                self.platform.blocked_ns(vcpu)
+            } else {
+                0
+            },
         }
     }
 
