@@ -1,11 +1,12 @@
 //! How many instructions one sample takes: the same on every run, so that a change is seen at once.
 //!
 //! ```text
-//! cargo bench -p unikprof-agent --bench instructions
+//! cargo bench -p unikprof-agent --features xen --bench instructions
 //! ```
 //!
 //! The program runs itself under valgrind, twice for each kind of work, with different numbers of
-//! calls; the difference is the calls' own. Ticks also through the C ABI, of the archive that guests link.
+//! calls; the difference is the calls' own. Ticks also through the C ABI, of the archive that guests link, and
+//! with the feature `xen` through `Ticks` and `XenPlatform`.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 #[path = "../capi/src/abi.rs"]
@@ -24,6 +25,9 @@ mod library;
 mod run;
 #[path = "harness/sampler.rs"]
 mod sampler;
+#[cfg(feature = "xen")]
+#[path = "harness/xen_guest.rs"]
+mod xen_guest;
 
 use std::env;
 use std::hint::black_box;
@@ -40,7 +44,7 @@ use unikprof_agent::{Agent, Config};
 const STACKS: usize = 256;
 
 /// What is recorded while ticks come: how many recordings, and whether there is a ring.
-const TICKS: [&str; 9] = [
+const TICKS: &[&str] = &[
     "early",
     "early, through C",
     "early, through C, a ring",
@@ -50,6 +54,10 @@ const TICKS: [&str; 9] = [
     "one recording, through C, a ring",
     "two recordings",
     "four recordings, a ring",
+    #[cfg(feature = "xen")]
+    "early, on Xen",
+    #[cfg(feature = "xen")]
+    "one recording, on Xen",
 ];
 
 fn main() {
@@ -74,7 +82,7 @@ fn main() {
         println!("{frames:4} frames   chase {chase:7.1}   sample {sample:7.1}");
     }
     println!("instructions of a whole tick, 32 frames");
-    for work in TICKS {
+    for &work in TICKS {
         let count = |calls| instructions(work, 32, calls);
         let (Some(less), Some(more)) = (count(10 * STACKS), count(20 * STACKS)) else {
             return println!("valgrind is not here or failed: nothing counted");
@@ -100,6 +108,10 @@ fn instructions(work: &str, frames: usize, calls: usize) -> Option<u64> {
 fn run(work: &str, frames: usize, calls: usize) {
     if work.contains("through C") {
         return c_ticks(work, frames, calls);
+    }
+    #[cfg(feature = "xen")]
+    if work.contains("on Xen") {
+        return xen_ticks(work, frames, calls);
     }
     if TICKS.contains(&work) {
         return ticks(work, frames, calls);
@@ -174,6 +186,22 @@ fn c_ticks(work: &str, frames: usize, calls: usize) {
     for _ in 0..calls {
         clock.advance(step_ns(work));
         black_box(guest.on_tick(&registers));
+    }
+}
+
+/// The same of a Xen guest that keeps its timer.
+#[cfg(feature = "xen")]
+fn xen_ticks(work: &str, frames: usize, calls: usize) {
+    let image = Box::leak(Box::new(StackImage::new(frames)));
+    let registers = image.lay(&stack(&mut Random::new(11), frames));
+    let guest = xen_guest::XenGuest::start(image);
+    InProcess::connect(guest.agent())
+        .unwrap()
+        .start_named("0", 1_000_000)
+        .unwrap();
+    for _ in 0..calls {
+        guest.advance(step_ns(work));
+        black_box(guest.on_timer(&registers));
     }
 }
 

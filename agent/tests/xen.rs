@@ -1,44 +1,70 @@
 //! The Xen platform on a fake hypervisor: clocks, both ways of sharing the timer, blocking, resuming.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use unikprof_agent::xen::{Hooks, TickSource, Ticks, XenPlatform};
+use unikprof_agent::xen::{Hooks, TickSource, Ticks, VcpuAreas, XenPlatform};
 use unikprof_agent::{Access, Agent, Config, Mapping, Platform, Registers, Service, SessionId};
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{Check, Counters, RecordingStatus, Start};
 use unikprof_proto::preamble;
+use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo, VcpuTimeInfo};
 use xen_sys_lite::events::{EventChannels, Port};
-use xen_sys_lite::fake::FakeXen;
+use xen_sys_lite::fake::{FakeXen, leak_page};
+use xen_sys_lite::memory::SharedInfoPage;
 use xen_sys_lite::runstate::{self, RunstateArea};
-use xen_sys_lite::vcpu::VcpuId;
+use xen_sys_lite::sched::{self, Woken};
+use xen_sys_lite::vcpu::{self, VcpuId};
 
 const CODE: u64 = 0x10_0000;
 const BOOT: VcpuId = VcpuId(0);
+const SECOND: VcpuId = VcpuId(1);
+/// The vCPUs that the platform has room for: more than have their information in the shared page.
+const ROOM: usize = 40;
+const REGISTERS: Registers = Registers {
+    pc: CODE,
+    sp: 0,
+    fp: 0,
+};
 
-/// A guest with one vCPU on a fake Xen of its own.
+/// A guest on a fake Xen of its own. vCPUs run when [`Guest::run_as`] says so.
 struct Guest {
     xen: &'static FakeXen,
-    ticks: Ticks<'static, 'static, &'static FakeXen>,
-    service: Service<'static, 'static, XenPlatform<&'static FakeXen>>,
+    ticks: Ticks<'static, 'static, &'static FakeXen, ROOM>,
+    service: Service<'static, 'static, XenPlatform<&'static FakeXen, ROOM>>,
     session: SessionId,
     events: EventChannels<&'static FakeXen>,
-    kick: Port,
+    shared: SharedInfoPage,
+    vcpus: Vec<u32>,
 }
 
-/// One test runs one guest, on a thread of its own.
-struct Statics {
-    area: RunstateArea,
-    kick: AtomicU32,
+/// What the hooks of a vCPU return. One test runs one guest, on a thread of its own.
+struct VcpuState {
+    id: u32,
+    time: Cell<&'static VcpuTimeInfo>,
+    /// The `vcpu_info` that the vCPU registers.
+    own: Option<&'static VcpuInfo>,
+    runstate: RunstateArea,
+    kick: Cell<Port>,
 }
 
 thread_local! {
-    static STATICS: &'static Statics = Box::leak(Box::new(Statics {
-        area: RunstateArea::new(),
-        kick: AtomicU32::new(0),
-    }));
+    static CURRENT: Cell<u32> = const { Cell::new(0) };
+    static VCPUS: Cell<&'static [VcpuState]> = const { Cell::new(&[]) };
+}
+
+fn state_of(vcpu: u32) -> Option<&'static VcpuState> {
+    VCPUS.get().iter().find(|state| state.id == vcpu)
+}
+
+fn areas(vcpu: u32) -> Option<VcpuAreas> {
+    let state = state_of(vcpu)?;
+    Some(VcpuAreas {
+        time: state.time.get(),
+        runstate: &state.runstate,
+    })
 }
 
 fn stack(_: u64) -> Option<Range<u64>> {
@@ -46,28 +72,44 @@ fn stack(_: u64) -> Option<Range<u64>> {
 }
 
 impl Guest {
+    /// A guest with one vCPU.
     fn new(source: TickSource) -> Self {
+        Self::with_vcpus(source, &[(0, false)])
+    }
+
+    /// A guest with the vCPUs of these ids; true: the vCPU registers a `vcpu_info` of its own.
+    fn with_vcpus(source: TickSource, vcpus: &[(u32, bool)]) -> Self {
         let xen: &'static FakeXen = Box::leak(Box::new(FakeXen::new()));
         xen.advance(5_000_000_000);
+        let shared = SharedInfoPage::map(&xen, leak_page()).unwrap();
         xen.set_wall_base(1_800_000_000, 0);
-        let shared = xen.map_shared_info();
         runstate::enable_update_flag(xen).unwrap();
-        STATICS
-            .with(|statics| runstate::register(xen, BOOT, &statics.area))
-            .unwrap();
-        let events = EventChannels::new(xen, shared);
-        let kick = events.bind_ipi(BOOT).unwrap();
-        STATICS.with(|statics| statics.kick.store(kick.0, Ordering::Relaxed));
+        let states = vcpus.iter().map(|&(id, registers)| {
+            if id != 0 {
+                xen.add_vcpu(VcpuId(id));
+            }
+            let own: Option<&'static VcpuInfo> = registers.then(|| &*Box::leak(Box::default()));
+            VcpuState {
+                id,
+                time: Cell::new(time_of(own, shared.get(), id)),
+                own,
+                runstate: RunstateArea::new(),
+                kick: Cell::new(Port(0)),
+            }
+        });
+        VCPUS.set(Vec::leak(states.collect()));
+        let events = EventChannels::new(xen, shared.get());
+        connect(xen, events);
         let hooks = Hooks {
-            vcpu: || Some(0),
+            vcpu: || Some(CURRENT.get()),
+            areas,
             stack_bounds: stack,
             code_bounds: |_| None,
-            kick_port: |_| STATICS.with(|statics| Some(Port(statics.kick.load(Ordering::Relaxed)))),
-            runstate: |vcpu| (vcpu == 0).then(|| STATICS.with(|statics| &statics.area)),
+            kick_port: |vcpu| Some(state_of(vcpu)?.kick.get()),
             log: |_| {},
         };
         // SAFETY: no stack is named.
-        let platform = unsafe { XenPlatform::new(xen, shared, hooks) };
+        let platform = unsafe { XenPlatform::new(xen, shared.get(), hooks) };
         let mapping = Mapping {
             start: CODE,
             end: 2 * CODE,
@@ -76,7 +118,7 @@ impl Guest {
             path: "guest",
         };
         let config = Config {
-            vcpus: 1,
+            vcpus: vcpus.iter().map(|(id, _)| id + 1).max().unwrap(),
             recordings: 1,
             mappings: Box::leak(Box::new([mapping])),
             guest_name: None,
@@ -84,7 +126,7 @@ impl Guest {
             platform_name: "xen",
             reachable_when_busy: false,
         };
-        let memory = Vec::leak(vec![MaybeUninit::uninit(); 1 << 16]);
+        let memory = Vec::leak(vec![MaybeUninit::uninit(); 1 << 20]);
         let agent = Box::leak(Box::new(Agent::new(platform, config, memory).unwrap()));
         let mut service = Service::new(agent, Access::Open).unwrap();
         let session = service.open().unwrap();
@@ -94,10 +136,35 @@ impl Guest {
             service,
             session,
             events,
-            kick,
+            shared,
+            vcpus: vcpus.iter().map(|(id, _)| *id).collect(),
         };
         guest.exchange(&preamble::encode(preamble::OPEN));
         guest
+    }
+
+    /// The code that follows runs on this vCPU.
+    fn run_as(&self, vcpu: VcpuId) {
+        self.xen.run_as(vcpu);
+        CURRENT.set(vcpu.0);
+    }
+
+    /// Saves the guest and restores it on a host whose system time is `system_time_ns`. Everything that Xen
+    /// knew is gone, and set up again in the order that docs/xen.md names; then the first vCPU resumes.
+    fn restore(&self, system_time_ns: u64) -> Option<u64> {
+        self.run_as(BOOT);
+        self.xen.set_restored_ns(system_time_ns);
+        self.ticks.suspend();
+        assert_eq!(sched::suspend(&self.xen), Ok(Woken::InNewDomain));
+        self.shared.map_again(&self.xen).unwrap();
+        connect(self.xen, self.events);
+        self.ticks.resume()
+    }
+
+    /// Has the vCPU been kicked? If so, takes the kick.
+    fn is_kicked(&self, vcpu: VcpuId) -> bool {
+        self.events
+            .take_pending(state_of(vcpu.0).unwrap().kick.get())
     }
 
     fn exchange(&mut self, bytes: &[u8]) -> Vec<u8> {
@@ -114,7 +181,7 @@ impl Guest {
         self.exchange(&buffer[..length])
     }
 
-    /// Starts a recording at 1 kHz and takes the kick, as the vCPU would.
+    /// Starts a recording at 1 kHz, and each vCPU takes its kick; returns the last one's deadline.
     fn record(&mut self) -> Option<u64> {
         self.ask(&Start {
             name: "test",
@@ -128,8 +195,13 @@ impl Guest {
             max_age_ns: 0,
             max_bytes: 0,
         });
-        assert!(self.events.take_pending(self.kick), "the vCPU is kicked");
-        self.ticks.on_kick(None)
+        let mut deadline = None;
+        for vcpu in self.vcpus.clone().into_iter().map(VcpuId) {
+            assert!(self.is_kicked(vcpu), "every vCPU is kicked");
+            self.run_as(vcpu);
+            deadline = self.ticks.on_kick(None);
+        }
+        deadline
     }
 
     fn counters(&mut self) -> Counters {
@@ -140,19 +212,39 @@ impl Guest {
         recording.counters
     }
 
+    /// The deadline of the current vCPU's timer.
     fn armed(&self) -> Option<u64> {
-        self.xen.deadline_ns(BOOT)
+        self.xen.deadline_ns(VcpuId(CURRENT.get()))
     }
 
     /// Runs until the armed deadline and delivers the timer.
     fn fire(&mut self) -> Option<u64> {
         let deadline = self.armed().unwrap();
         self.xen.advance(deadline.saturating_sub(self.xen.now_ns()));
-        self.ticks.on_timer(Some(&Registers {
-            pc: CODE,
-            sp: 0,
-            fp: 0,
-        }))
+        self.ticks.on_timer(Some(&REGISTERS))
+    }
+}
+
+/// Where Xen keeps a vCPU's clock.
+fn time_of(
+    own: Option<&'static VcpuInfo>,
+    shared: &'static SharedInfo,
+    id: u32,
+) -> &'static VcpuTimeInfo {
+    &own.unwrap_or_else(|| &shared.vcpu_info[id as usize]).time
+}
+
+/// Tells Xen of each vCPU's areas and binds its kick.
+fn connect(xen: &'static FakeXen, events: EventChannels<&'static FakeXen>) {
+    for state in VCPUS.get() {
+        let vcpu = VcpuId(state.id);
+        if let Some(own) = state.own {
+            let address = core::ptr::from_ref(own).expose_provenance() as u64;
+            // SAFETY: the fake takes addresses of this process as guest-physical ones.
+            unsafe { vcpu::register_vcpu_info(xen, vcpu, own, address).unwrap() };
+        }
+        runstate::register(xen, vcpu, &state.runstate).unwrap();
+        state.kick.set(events.bind_ipi(vcpu).unwrap());
     }
 }
 
@@ -177,16 +269,11 @@ fn a_host_programs_what_is_answered() {
     assert_eq!(guest.armed(), None, "no hypercall of ours");
     let calls = guest.xen.hypercalls();
     guest.xen.advance(first - guest.xen.now_ns());
-    let registers = Registers {
-        pc: CODE,
-        sp: 0,
-        fp: 0,
-    };
-    let next = guest.ticks.on_timer(Some(&registers)).unwrap();
+    let next = guest.ticks.on_timer(Some(&REGISTERS)).unwrap();
     assert!(next > first && next < first + 1_500_001);
     // The guest's own deadline comes first: the sampler's is kept.
     guest.xen.advance(10);
-    assert_eq!(guest.ticks.on_timer(Some(&registers)), Some(next));
+    assert_eq!(guest.ticks.on_timer(Some(&REGISTERS)), Some(next));
     guest.ticks.on_block(None);
     guest.xen.advance(70);
     guest.ticks.on_wake();
@@ -208,11 +295,7 @@ fn owned_blocks_cost_less_than_a_hypercall_each() {
             .armed()
             .is_none_or(|deadline| deadline <= guest.xen.now_ns())
         {
-            guest.ticks.on_timer(Some(&Registers {
-                pc: CODE,
-                sp: 0,
-                fp: 0,
-            }));
+            guest.ticks.on_timer(Some(&REGISTERS));
         }
     }
     let calls = guest.xen.hypercalls() - calls;
@@ -240,11 +323,7 @@ fn an_idle_owned_guest_is_woken_once_at_most() {
         guest
             .xen
             .advance(deadline.saturating_sub(guest.xen.now_ns()));
-        guest.ticks.on_timer(Some(&Registers {
-            pc: CODE,
-            sp: 0,
-            fp: 0,
-        }));
+        guest.ticks.on_timer(Some(&REGISTERS));
         wakes += 1;
         assert!(wakes <= 1);
     }
@@ -270,37 +349,179 @@ fn steal_does_not_advance_the_sampler() {
     let mut guest = Guest::new(TickSource::Host);
     let first = guest.record().unwrap();
     guest.xen.steal(BOOT, 50_000_000);
-    let next = guest
-        .ticks
-        .on_timer(Some(&Registers {
-            pc: CODE,
-            sp: 0,
-            fp: 0,
-        }))
-        .unwrap();
+    let next = guest.ticks.on_timer(Some(&REGISTERS)).unwrap();
     assert_eq!(guest.counters().ticks, 0);
     assert_eq!(next, first + 50_000_000);
     let runstate = guest.ticks.agent().platform().runstate(0).unwrap();
     assert_eq!(runstate.runnable_ns, 50_000_000);
 }
 
-/// After a restore Xen's clocks begin anew; ours go on, and so does the recording.
+/// Xen keeps the clock of a vCPU that has registered its `vcpu_info` there, and no longer in the shared page,
+/// which has no room at all for vCPUs from 32 on. Guards against deadlines in the past, which storm.
+#[test]
+fn clocks_are_read_where_the_vcpu_has_registered_them() {
+    let mut guest = Guest::with_vcpus(TickSource::Host, &[(0, false), (1, true), (33, true)]);
+    guest.record();
+    for vcpu in [0, 1, 33].map(VcpuId) {
+        guest.run_as(vcpu);
+        let now_ns = guest.xen.now_ns();
+        let mut deadline = guest.ticks.on_kick(None).unwrap();
+        assert!(
+            deadline > now_ns,
+            "{deadline} on vCPU {} at {now_ns}",
+            vcpu.0
+        );
+        for _ in 0..10 {
+            guest.xen.advance(deadline - guest.xen.now_ns());
+            deadline = guest.ticks.on_timer(Some(&REGISTERS)).unwrap();
+            assert!(deadline > guest.xen.now_ns());
+        }
+    }
+    let counters = guest.counters();
+    assert!(counters.recorded >= 30 && counters.add_up(), "{counters:?}");
+}
+
+/// A vCPU whose areas nobody knows, and one that the platform has no room for: no count and no deadline.
+#[test]
+fn an_unknown_vcpu_is_not_sampled() {
+    for source in [TickSource::Owned, TickSource::Host] {
+        for unknown in [7, ROOM as u32, u32::MAX] {
+            let mut guest = Guest::with_vcpus(source, &[(0, false), (39, true)]);
+            guest.xen.add_vcpu(VcpuId(unknown));
+            guest.record();
+            guest.run_as(VcpuId(unknown));
+            let platform = guest.ticks.agent().platform();
+            assert_eq!(platform.vcpu(), None);
+            assert_eq!(platform.now_ns(), guest.xen.now_ns(), "the clock of vCPU 0");
+            let taken = guest.counters().ticks;
+            for _ in 0..10 {
+                guest.xen.advance(10_000_000);
+                assert_eq!(guest.ticks.on_timer(Some(&REGISTERS)), None);
+                assert_eq!(guest.ticks.on_kick(Some(&REGISTERS)), None);
+                guest.ticks.on_block(None);
+                assert_eq!(guest.ticks.on_wake(), None);
+            }
+            assert!(!guest.ticks.set_guest_deadline(Some(1)), "refused");
+            assert_eq!(guest.armed(), None);
+            assert_eq!(guest.counters().ticks, taken);
+        }
+    }
+}
+
+/// After a restore Xen's clocks have another origin, before or behind the old one; the agent's continue, and so
+/// does the recording, on both vCPUs.
 #[test]
 fn a_restore_leaves_no_hole_in_running_time() {
-    let mut guest = Guest::new(TickSource::Owned);
-    guest.record();
-    (0..10).for_each(|_| assert_eq!(guest.fire(), None));
-    let platform = guest.ticks.agent().platform();
-    let (now, running) = (platform.now_ns(), platform.running_ns(0));
-    // The area is what a new domain finds: totals from its own start.
-    guest.xen.advance(3_600_000_000_000);
-    guest.ticks.resume();
-    assert_eq!((platform.now_ns(), platform.running_ns(0)), (now, running));
-    let before = guest.counters().ticks;
-    (0..10).for_each(|_| assert_eq!(guest.fire(), None));
-    let counters = guest.counters();
-    assert!(
-        counters.ticks >= before + 9 && counters.add_up(),
-        "{counters:?}"
-    );
+    for (source, restored_ns) in [
+        (TickSource::Owned, 1_000_000_000),
+        (TickSource::Owned, 3_600_000_000_000),
+        (TickSource::Host, 1_000_000_000),
+    ] {
+        let mut guest = Guest::with_vcpus(source, &[(0, false), (1, true)]);
+        guest.record();
+        let vcpus = [BOOT, SECOND];
+        let tick = |guest: &Guest, vcpu: VcpuId, deadline: Option<u64>| {
+            guest.run_as(vcpu);
+            // A timer that has fired while another vCPU ran is due now.
+            let deadline = deadline.or(guest.armed()).unwrap_or(0);
+            guest
+                .xen
+                .advance(deadline.saturating_sub(guest.xen.now_ns()));
+            guest.ticks.on_timer(Some(&REGISTERS))
+        };
+        for vcpu in vcpus {
+            guest.run_as(vcpu);
+            let mut next = guest.ticks.on_kick(None);
+            (0..10).for_each(|_| next = tick(&guest, vcpu, next));
+        }
+        guest.xen.steal(SECOND, 7_000_000);
+        let platform = guest.ticks.agent().platform();
+        let times =
+            |platform: &XenPlatform<_, ROOM>| vcpus.map(|vcpu| platform.runstate(vcpu.0).unwrap());
+        let before = (platform.now_ns(), times(platform));
+        let next = guest.restore(restored_ns);
+        assert_eq!((platform.now_ns(), times(platform)), before);
+        assert_eq!(before.1[1].runnable_ns, 7_000_000);
+        let ticks = guest.counters().ticks;
+        assert!(!guest.is_kicked(BOOT) && guest.is_kicked(SECOND));
+        for (vcpu, mut next) in [(BOOT, next), (SECOND, None)] {
+            guest.run_as(vcpu);
+            if vcpu == SECOND {
+                next = guest.ticks.on_kick(None);
+            }
+            let now_ns = guest.xen.now_ns();
+            let first = next.or(guest.armed()).unwrap_or(now_ns);
+            assert!(
+                first.saturating_sub(now_ns) < 3_000_000,
+                "{first} at {now_ns}"
+            );
+            (0..10).for_each(|_| next = tick(&guest, vcpu, next));
+        }
+        let counters = guest.counters();
+        assert!(
+            counters.ticks >= ticks + 18 && counters.add_up(),
+            "{counters:?}"
+        );
+    }
+}
+
+/// The guest's own deadlines are times of the old origin: what is left of each is kept, and the vCPUs that have
+/// one arm their timers again, also while nothing is recorded.
+#[test]
+fn deadlines_of_the_guest_survive_a_restore() {
+    const PASSED_NS: u64 = 100_000;
+    for restored_ns in [1_000_000_000, 3_600_000_000_000] {
+        for is_recording in [false, true] {
+            let mut guest =
+                Guest::with_vcpus(TickSource::Owned, &[(0, false), (1, true), (2, false)]);
+            if is_recording {
+                guest.record();
+            }
+            let vcpus = [(BOOT, 400_000), (SECOND, 300_000)];
+            for (vcpu, left_ns) in vcpus {
+                guest.run_as(vcpu);
+                let deadline_ns = guest.xen.now_ns() + left_ns;
+                assert!(guest.ticks.set_guest_deadline(Some(deadline_ns)));
+            }
+            // The clock is not read meanwhile where nothing is recorded.
+            guest.xen.advance(PASSED_NS);
+            assert_eq!(guest.restore(restored_ns), None);
+            assert_eq!(guest.xen.now_ns(), restored_ns);
+            let vcpus = vcpus.map(|(vcpu, left_ns)| (vcpu, left_ns - PASSED_NS));
+            for (vcpu, left_ns) in vcpus {
+                guest.run_as(vcpu);
+                if vcpu != BOOT {
+                    assert!(guest.is_kicked(vcpu), "its timer is gone");
+                    guest.ticks.on_kick(None);
+                }
+                let armed = guest.armed();
+                assert!(
+                    armed.is_some_and(|at| at > restored_ns),
+                    "{armed:?} at {restored_ns}"
+                );
+                assert!(
+                    armed.is_some_and(|at| at <= restored_ns + left_ns),
+                    "{armed:?}"
+                );
+                if !is_recording {
+                    assert_eq!(armed, Some(restored_ns + left_ns));
+                }
+            }
+            assert_eq!(
+                guest.is_kicked(VcpuId(2)),
+                is_recording,
+                "it has no deadline"
+            );
+            for (vcpu, left_ns) in vcpus {
+                guest.run_as(vcpu);
+                guest
+                    .xen
+                    .advance((restored_ns + left_ns).saturating_sub(guest.xen.now_ns()));
+                guest.ticks.on_timer(Some(&REGISTERS));
+                if !is_recording {
+                    assert_eq!(guest.armed(), None, "it fires once");
+                }
+            }
+        }
+    }
 }

@@ -299,16 +299,19 @@ impl FakeXen {
         self.advance(wake_ns.unwrap_or(now).saturating_sub(now));
     }
 
-    /// What a migration leaves: plain memory, no ports, no grants, no areas, another clock.
+    /// What a restore or migration leaves: plain memory, no ports, no grants, no registered areas, no timers, a
+    /// clock with another origin and vCPUs that have not run yet.
     fn become_new_domain(&self) {
         let mut state = self.state();
         state.ports.clear();
         state.shared = None;
         state.grant_frames.clear();
         state.upcall_vectors.clear();
-        state.now_ns += 1_000_000_000_000;
+        let now_ns = state.restored_ns;
+        state.now_ns = now_ns;
         for vcpu in state.vcpus.values_mut() {
             (vcpu.info, vcpu.runstate, vcpu.deadline_ns) = (None, None, None);
+            (vcpu.made_ns, vcpu.stolen_ns) = (now_ns, 0);
         }
         drop(state);
         self.lock_backends().clear();

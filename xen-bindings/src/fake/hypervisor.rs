@@ -98,6 +98,12 @@ impl FakeXen {
         self.state().now_ns
     }
 
+    /// Sets the system time that the domain finds after a restore: less than now on a host that has booted
+    /// later. Zero unless set.
+    pub fn set_restored_ns(&self, system_time_ns: u64) {
+        self.state().restored_ns = system_time_ns;
+    }
+
     /// Sets the time of day at system time zero.
     pub fn set_wall_base(&self, seconds: u64, nanoseconds: u32) {
         if let Some(shared) = self.state().shared {

@@ -11,6 +11,8 @@ use crate::errno::Errno;
 #[derive(Default)]
 pub(super) struct State {
     pub(super) now_ns: u64,
+    /// System time on the host of the next restore.
+    pub(super) restored_ns: u64,
     pub(super) shared: Option<&'static SharedInfo>,
     pub(super) vcpus: BTreeMap<u32, Vcpu>,
     pub(super) current: u32,
@@ -26,6 +28,8 @@ pub(super) struct State {
 pub(super) struct Vcpu {
     pub(super) info: Option<&'static VcpuInfo>,
     pub(super) runstate: Option<&'static vcpu::RunstateInfo>,
+    /// When its runstate began to be counted.
+    pub(super) made_ns: u64,
     pub(super) stolen_ns: u64,
     pub(super) deadline_ns: Option<u64>,
     pub(super) initialised: bool,
@@ -151,7 +155,8 @@ impl State {
             if let Some(area) = vcpu.runstate {
                 let marked = self.now_ns | vcpu::RUNSTATE_UPDATE;
                 area.state_entry_time.store(marked, Ordering::SeqCst);
-                area.time[0].store(self.now_ns - vcpu.stolen_ns, Ordering::SeqCst);
+                let running_ns = self.now_ns - vcpu.made_ns - vcpu.stolen_ns;
+                area.time[0].store(running_ns, Ordering::SeqCst);
                 area.time[1].store(vcpu.stolen_ns, Ordering::SeqCst);
                 area.state_entry_time.store(self.now_ns, Ordering::SeqCst);
             }

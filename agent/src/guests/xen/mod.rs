@@ -1,18 +1,24 @@
 //! Guests on Xen: clocks, runstate and event channels through [`xen_sys_lite`].
 //!
-//! [`XenPlatform`] is what the agent asks; [`Ticks`] is where the guest's upcall hands over. Two ways
-//! of sharing the timer are first class, by [`TickSource`]:
+//! [`XenPlatform`] implements the agent's [`Platform`](crate::Platform); the guest's upcall calls [`Ticks`].
+//! The timer is shared in one of two ways, selected by [`TickSource`]:
 //!
 //! - [`TickSource::Host`]: the guest keeps VIRQ_TIMER (it can be bound once for each vCPU) and its own
 //!   single-shot deadlines. It calls [`Ticks::on_timer`] from its handler and programs the earlier of
-//!   its own deadline and the one answered.
-//! - [`TickSource::Owned`]: the guest hands VIRQ_TIMER over. The timer is armed here, and the guest
-//!   says with [`Ticks::set_guest_deadline`] when it wants to be woken itself.
+//!   its own deadline and the returned one.
+//! - [`TickSource::Owned`]: the guest gives up VIRQ_TIMER. [`Ticks`] arms the timer, and the guest
+//!   sets its own deadline with [`Ticks::set_guest_deadline`].
 //!
-//! An idle guest is left alone in both: while a vCPU is inside [`Ticks::on_block`] and
-//! [`Ticks::on_wake`] the sampler has no deadline. Under `Host` that costs no hypercall of its own;
-//! under `Owned` a deadline armed before the block is left standing, so a block costs at most one
-//! spurious wake, and arming again is left out where an earlier deadline stands.
+//! Neither wakes an idle guest: between [`Ticks::on_block`] and [`Ticks::on_wake`] of a vCPU the
+//! sampler has no deadline. Under `Host` a block costs no hypercall of its own; under `Owned` a
+//! deadline armed before the block stays armed, so a block costs at most one spurious wake, and the
+//! timer is not armed again while an earlier deadline is armed.
+//!
+//! # Which vCPUs are sampled
+//!
+//! Those for which [`Hooks::vcpu`] returns an id, that have [`VcpuAreas`], and whose id is below the
+//! parameter `VCPUS` of [`XenPlatform`] (32 by default) and [`Config::vcpus`](crate::Config::vcpus). On any
+//! other vCPU nothing is counted and no deadline is returned or armed.
 //!
 //! # A guest that is stuck
 //!
@@ -31,9 +37,12 @@
 //! client the timer fires 20 times a second at most while the loop lives. While the rescue polls, upcalls
 //! are held back: a tick that falls due then is late, and shows the loop that is stuck.
 
+/// What differs between processor architectures: `cycles` and `random`.
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64.rs"]
+mod arch;
 mod platform;
-mod random;
 mod ticks;
 
-pub use platform::{Hooks, XenPlatform};
+pub use platform::{Hooks, VcpuAreas, XenPlatform};
 pub use ticks::{TickSource, Ticks};

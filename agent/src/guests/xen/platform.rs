@@ -1,28 +1,28 @@
-//! What the agent asks of a Xen guest.
+//! The agent's [`Platform`] on Xen.
 #![allow(unsafe_code)]
 
 use core::ops::Range;
 
 use xen_sys_lite::Hypercall;
-use xen_sys_lite::abi::xen::SharedInfo;
+use xen_sys_lite::abi::xen::{SharedInfo, VcpuTimeInfo};
 use xen_sys_lite::clock::Clock;
 use xen_sys_lite::events::{EventChannels, Port};
 use xen_sys_lite::runstate::{RunstateArea, State};
-use xen_sys_lite::vcpu::VcpuId;
 
-use crate::ground::platform::{Platform, Runstate};
+use crate::ground::platform::{Moment, Platform, Runstate};
 use crate::ground::sync::{AtomicU64, Ordering};
 
-use super::random::random;
+use super::arch;
 
-/// The most vCPUs whose clocks lie in the shared information page.
-pub(super) const MAX_VCPUS: usize = 32;
-
-/// What only the guest knows. All of it is called from upcalls: bounded, no lock, no allocation.
+/// What only the guest knows. All but [`log`](Self::log) are called from upcalls: bounded, no lock, no
+/// allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Hooks {
-    /// The vCPU this code runs on; `None` where it is not sampled.
+    /// The vCPU this code runs on; `None` if it is not sampled.
     pub vcpu: fn() -> Option<u32>,
+    /// The memory in which Xen keeps a vCPU's times; `None` for a vCPU that is not sampled. vCPU 0 has
+    /// it always: its clock is read on vCPUs that have none.
+    pub areas: fn(u32) -> Option<VcpuAreas>,
     /// The stack that a stack pointer lies on; see [`Platform::stack_bounds`].
     pub stack_bounds: fn(u64) -> Option<Range<u64>>,
     /// The code around a pc whose bytes can be read, the image's text as a rule; see
@@ -30,34 +30,59 @@ pub struct Hooks {
     pub code_bounds: fn(u64) -> Option<Range<u64>>,
     /// The port of the event channel that makes a vCPU call [`Ticks::on_kick`](super::Ticks::on_kick).
     pub kick_port: fn(u32) -> Option<Port>,
-    /// The area that Xen keeps a vCPU's runstate in.
-    pub runstate: fn(u32) -> Option<&'static RunstateArea>,
-    /// The guest's log, line by line; see [`Platform::log`]. Not from upcalls.
+    /// Writes a line to the guest's log; see [`Platform::log`]. Not from upcalls.
     pub log: fn(&str),
 }
 
-/// The platform of a Xen guest.
+/// The memory in which Xen keeps one vCPU's times.
+#[derive(Clone, Copy, Debug)]
+pub struct VcpuAreas {
+    /// The vCPU's clock. It lies in the `vcpu_info` that was registered for this vCPU
+    /// ([`register_vcpu_info`](xen_sys_lite::vcpu::register_vcpu_info)), and in
+    /// [`SharedInfo::vcpu_info`] only while none is: Xen no longer updates that copy after a
+    /// registration, and has none for vCPUs from 32 on.
+    pub time: &'static VcpuTimeInfo,
+    /// The vCPU's registered runstate area.
+    pub runstate: &'static RunstateArea,
+}
+
+/// The platform of a Xen guest, for the vCPUs below `VCPUS`.
 #[derive(Debug)]
-pub struct XenPlatform<H> {
+pub struct XenPlatform<H, const VCPUS: usize = 32> {
     events: EventChannels<H>,
     shared: &'static SharedInfo,
     hooks: Hooks,
-    /// Added to system time, so that the clock goes on over a migration.
+    /// Added to system time, so that the clock continues over a migration.
     offset_ns: AtomicU64,
-    vcpus: [VcpuClock; MAX_VCPUS],
+    vcpus: [VcpuClock; VCPUS],
 }
 
-/// One vCPU's times: what they were when they were read last, and what is added to Xen's so that they
-/// go on from there after a migration. In the order of [`times`].
+/// One vCPU's times when they were last read, and the offsets that are added to Xen's, so that they
+/// continue over a migration. The arrays are in the order of [`times`]. A tick touches the first cache
+/// line only.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 struct VcpuClock {
     last_now_ns: AtomicU64,
     last_ns: [AtomicU64; 4],
     offset_ns: [AtomicU64; 4],
 }
 
-/// Running, runnable, blocked and offline time at `now_ns`. Xen's totals stand as of the last change
-/// of state; the time since belongs to the state it changed to.
+impl VcpuClock {
+    /// Xen's times with the offsets added.
+    #[inline]
+    fn continued(&self, mut times: [u64; 4]) -> [u64; 4] {
+        for ((time, offset), last) in times.iter_mut().zip(&self.offset_ns).zip(&self.last_ns) {
+            *time = time.wrapping_add(offset.load(Ordering::Relaxed));
+            last.store(*time, Ordering::Relaxed);
+        }
+        times
+    }
+}
+
+/// Running, runnable, blocked and offline time at `now_ns`. Xen's totals are as of the last change
+/// of state; the time since then belongs to the state it changed to.
+#[inline]
 fn times(area: &RunstateArea, now_ns: u64) -> [u64; 4] {
     let state = area.read();
     let mut times = [
@@ -79,7 +104,7 @@ fn times(area: &RunstateArea, now_ns: u64) -> [u64; 4] {
     times
 }
 
-impl<H: Hypercall> XenPlatform<H> {
+impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
     /// The platform of the guest whose `shared` information page is mapped.
     ///
     /// # Safety
@@ -100,44 +125,68 @@ impl<H: Hypercall> XenPlatform<H> {
         &self.hooks
     }
 
-    fn clock(&self, vcpu: u32) -> Option<Clock<'static>> {
-        Clock::new(self.shared, VcpuId(vcpu))
+    /// The state kept for a vCPU, and Xen's; `None` for a vCPU that is not sampled.
+    #[inline]
+    fn known(&self, vcpu: u32) -> Option<(&VcpuClock, VcpuAreas)> {
+        let clock = self.vcpus.get(vcpu as usize)?;
+        Some((clock, (self.hooks.areas)(vcpu)?))
+    }
+
+    /// The same for the vCPU this code runs on.
+    #[inline]
+    fn current(&self) -> Option<(&VcpuClock, VcpuAreas)> {
+        self.known((self.hooks.vcpu)()?)
+    }
+
+    /// The clock to read on this vCPU. Clocks of different vCPUs agree where Xen says that the TSC is
+    /// stable; a vCPU without areas has no closer one than that of vCPU 0.
+    fn clock(&self) -> Option<Clock<'static>> {
+        let areas = match self.current() {
+            Some((_, areas)) => areas,
+            None => (self.hooks.areas)(0)?,
+        };
+        Some(Clock::with_time_info(self.shared, areas.time))
     }
 
     /// System time, as Xen counts it.
     fn system_time_ns(&self) -> u64 {
-        let vcpu = (self.hooks.vcpu)().unwrap_or(0);
-        self.clock(vcpu).map_or(0, |clock| clock.now_ns())
+        self.clock().map_or(0, |clock| clock.now_ns())
+    }
+
+    /// The monotonic clock when system time is `system_time_ns`.
+    #[inline]
+    pub(super) fn monotonic(&self, system_time_ns: u64) -> u64 {
+        system_time_ns.wrapping_add(self.offset_ns.load(Ordering::Relaxed))
+    }
+
+    /// Reads all clocks, so that they continue from here after a [`resume`](Platform::resume).
+    pub(super) fn read_all(&self) {
+        self.now_ns();
+        for (vcpu, _) in (0..).zip(&self.vcpus) {
+            self.times(vcpu);
+        }
     }
 
     /// Running, runnable, blocked and offline time now, over all migrations.
     fn times(&self, vcpu: u32) -> Option<[u64; 4]> {
-        let clock = self.vcpus.get(vcpu as usize)?;
-        let mut times = times((self.hooks.runstate)(vcpu)?, self.system_time_ns());
-        for ((time, offset), last) in times.iter_mut().zip(&clock.offset_ns).zip(&clock.last_ns) {
-            *time = time.wrapping_add(offset.load(Ordering::Relaxed));
-            last.store(*time, Ordering::Relaxed);
-        }
-        Some(times)
+        let (clock, areas) = self.known(vcpu)?;
+        Some(clock.continued(times(areas.runstate, self.system_time_ns())))
     }
 }
 
 // SAFETY: `stack_bounds` and `code_bounds` are the guest's, whose promise `new` asks for.
-unsafe impl<H: Hypercall> Platform for XenPlatform<H> {
-    #[inline]
+unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS> {
     fn now_ns(&self) -> u64 {
-        let now_ns = self
-            .system_time_ns()
-            .wrapping_add(self.offset_ns.load(Ordering::Relaxed));
-        if let Some(clock) = self.vcpu().and_then(|vcpu| self.vcpus.get(vcpu as usize)) {
+        let now_ns = self.monotonic(self.system_time_ns());
+        if let Some((clock, _)) = self.current() {
             clock.last_now_ns.store(now_ns, Ordering::Relaxed);
         }
         now_ns
     }
 
     fn wall_clock_ns(&self) -> Option<u64> {
-        let time = self.clock((self.hooks.vcpu)().unwrap_or(0))?.wall_time();
-        // Xen fills it before the guest starts; zero means that it did not.
+        let time = self.clock()?.wall_time();
+        // Xen sets it before the guest starts; zero means that it did not.
         (time.seconds > 0).then(|| {
             time.seconds
                 .saturating_mul(1_000_000_000)
@@ -147,7 +196,24 @@ unsafe impl<H: Hypercall> Platform for XenPlatform<H> {
 
     #[inline]
     fn vcpu(&self) -> Option<u32> {
-        (self.hooks.vcpu)()
+        (self.hooks.vcpu)().filter(|vcpu| self.known(*vcpu).is_some())
+    }
+
+    /// One fenced read of the TSC gives all three.
+    #[inline]
+    fn moment(&self, vcpu: u32) -> Moment {
+        let Some((clock, areas)) = self.known(vcpu) else {
+            return Moment::default();
+        };
+        let reading = Clock::with_time_info(self.shared, areas.time).read();
+        let now_ns = self.monotonic(reading.system_time_ns);
+        clock.last_now_ns.store(now_ns, Ordering::Relaxed);
+        let [running_ns, ..] = clock.continued(times(areas.runstate, reading.system_time_ns));
+        Moment {
+            now_ns,
+            running_ns,
+            cycles: reading.tsc,
+        }
     }
 
     #[inline]
@@ -173,7 +239,7 @@ unsafe impl<H: Hypercall> Platform for XenPlatform<H> {
 
     fn kick(&self, vcpu: u32) {
         if let Some(port) = (self.hooks.kick_port)(vcpu) {
-            // Fails only where the port is closed: that vCPU does not run, and has nothing to arm.
+            // Fails only if the port is closed: that vCPU does not run and has nothing to arm.
             let _ = self.events.send(port);
         }
     }
@@ -189,7 +255,7 @@ unsafe impl<H: Hypercall> Platform for XenPlatform<H> {
     }
 
     fn random(&self) -> Option<u64> {
-        random()
+        arch::random()
     }
 
     fn log(&self, line: &str) {
@@ -202,24 +268,24 @@ unsafe impl<H: Hypercall> Platform for XenPlatform<H> {
 
     fn resume(&self) {
         let last_ns = |clock: &VcpuClock| clock.last_now_ns.load(Ordering::Relaxed);
-        let stood_ns = self.vcpus.iter().map(last_ns).max().unwrap_or(0);
+        let last_now_ns = self.vcpus.iter().map(last_ns).max().unwrap_or(0);
         let system_time_ns = self.system_time_ns();
         self.offset_ns
-            .store(stood_ns.wrapping_sub(system_time_ns), Ordering::Relaxed);
+            .store(last_now_ns.wrapping_sub(system_time_ns), Ordering::Relaxed);
         for (vcpu, clock) in (0..).zip(&self.vcpus) {
-            let Some(area) = (self.hooks.runstate)(vcpu) else {
+            let Some(areas) = (self.hooks.areas)(vcpu) else {
                 continue;
             };
-            let times = times(area, system_time_ns);
+            let times = times(areas.runstate, system_time_ns);
             for ((time, offset), last) in times.iter().zip(&clock.offset_ns).zip(&clock.last_ns) {
-                let stood_ns = last.load(Ordering::Relaxed);
-                offset.store(stood_ns.wrapping_sub(*time), Ordering::Relaxed);
+                let last_ns = last.load(Ordering::Relaxed);
+                offset.store(last_ns.wrapping_sub(*time), Ordering::Relaxed);
             }
         }
     }
 
     #[inline]
     fn cycles(&self) -> u64 {
-        xen_sys_lite::clock::read_tsc()
+        arch::cycles()
     }
 }

@@ -1,40 +1,41 @@
-//! Where the guest's upcall hands over: ticks, kicks, blocking and waking.
+//! What the guest calls from its upcall and idle loop: ticks, kicks, blocking and waking.
 
 use xen_sys_lite::Hypercall;
 use xen_sys_lite::timer::{self, Deadline};
 use xen_sys_lite::vcpu::VcpuId;
 
 use super::XenPlatform;
-use super::platform::MAX_VCPUS;
 use crate::agent::Agent;
 use crate::ground::platform::{Platform, Registers};
 use crate::ground::sync::{AtomicU64, Ordering};
 
-/// Who has the timer.
+/// Who arms the timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TickSource {
-    /// The guest hands VIRQ_TIMER over; timers are armed by [`Ticks`].
+    /// [`Ticks`] arms the timers and gets every VIRQ_TIMER.
     Owned,
-    /// The guest keeps VIRQ_TIMER and programs the deadlines that [`Ticks`] answers.
+    /// The guest keeps VIRQ_TIMER and programs the deadlines that [`Ticks`] returns.
     Host,
 }
 
 /// The agent at the guest's timer. Call its methods on the vCPU concerned, with its upcalls held
 /// back, as they are inside an upcall.
 #[derive(Debug)]
-pub struct Ticks<'a, 'm, H> {
-    agent: &'a Agent<'m, XenPlatform<H>>,
+pub struct Ticks<'a, 'm, H, const VCPUS: usize = 32> {
+    agent: &'a Agent<'m, XenPlatform<H, VCPUS>>,
     hypercall: H,
     source: TickSource,
-    vcpus: [Deadlines; MAX_VCPUS],
+    vcpus: [Deadlines; VCPUS],
 }
 
-/// Deadlines in system time; [`NONE`] = none. Only the vCPU itself writes them.
+/// One vCPU's deadlines, or [`NONE`]. Only the vCPU itself writes them, and [`Ticks::resume`].
 #[derive(Debug)]
 struct Deadlines {
+    /// On the platform's monotonic clock, which continues over a restore.
     guest_ns: AtomicU64,
+    /// In system time.
     sampler_ns: AtomicU64,
-    /// What the timer was programmed with and has not fired for.
+    /// What the timer is armed for, in system time.
     armed_ns: AtomicU64,
 }
 
@@ -50,9 +51,13 @@ impl Default for Deadlines {
     }
 }
 
-impl<'a, 'm, H: Hypercall> Ticks<'a, 'm, H> {
+impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
     /// The ticks of `agent`.
-    pub fn new(agent: &'a Agent<'m, XenPlatform<H>>, hypercall: H, source: TickSource) -> Self {
+    pub fn new(
+        agent: &'a Agent<'m, XenPlatform<H, VCPUS>>,
+        hypercall: H,
+        source: TickSource,
+    ) -> Self {
         let vcpus = core::array::from_fn(|_| Deadlines::default());
         Self {
             agent,
@@ -63,11 +68,11 @@ impl<'a, 'm, H: Hypercall> Ticks<'a, 'm, H> {
     }
 
     /// The agent.
-    pub fn agent(&self) -> &'a Agent<'m, XenPlatform<H>> {
+    pub fn agent(&self) -> &'a Agent<'m, XenPlatform<H, VCPUS>> {
         self.agent
     }
 
-    /// Who has the timer.
+    /// Who arms the timer.
     pub fn source(&self) -> TickSource {
         self.source
     }
@@ -75,24 +80,26 @@ impl<'a, 'm, H: Hypercall> Ticks<'a, 'm, H> {
     /// VIRQ_TIMER was delivered to this vCPU. `registers` are those of the interrupted code, `None`
     /// where there are none.
     ///
-    /// Under [`TickSource::Host`] answers the sampler's next deadline in system time: program the
+    /// Under [`TickSource::Host`] returns the sampler's next deadline in system time: program the
     /// earlier of it and the guest's own. Under [`TickSource::Owned`] that is done here, and the
-    /// answer is `None`.
+    /// result is `None`.
     pub fn on_timer(&self, registers: Option<&Registers>) -> Option<u64> {
-        if let Some((_, deadlines)) = self.current() {
+        if self.source == TickSource::Owned
+            && let Some((_, deadlines)) = self.current()
+        {
             deadlines.armed_ns.store(NONE, Ordering::Relaxed);
+            let guest_ns = deadlines.guest_ns.load(Ordering::Relaxed);
             let platform = self.agent.platform();
-            if deadlines.guest_ns.load(Ordering::Relaxed)
-                <= platform.timer_deadline(platform.now_ns())
-            {
+            // Without a deadline of the guest the clock is not read.
+            if guest_ns != NONE && guest_ns <= platform.now_ns() {
                 deadlines.guest_ns.store(NONE, Ordering::Relaxed);
             }
         }
         self.program(self.agent.on_tick(registers))
     }
 
-    /// Another vCPU asks this one to arm its timer: a recording has begun. Answers as
-    /// [`on_timer`](Self::on_timer).
+    /// Another vCPU has kicked this one, so that it arms its timer: a recording has begun. Returns
+    /// the same as [`on_timer`](Self::on_timer).
     pub fn on_kick(&self, registers: Option<&Registers>) -> Option<u64> {
         self.program(self.agent.on_tick(registers))
     }
@@ -105,33 +112,58 @@ impl<'a, 'm, H: Hypercall> Ticks<'a, 'm, H> {
         self.program(None);
     }
 
-    /// The vCPU has woken. Answers as [`on_timer`](Self::on_timer).
+    /// The vCPU has woken. Returns the same as [`on_timer`](Self::on_timer).
     pub fn on_wake(&self) -> Option<u64> {
         self.program(self.agent.on_wake())
     }
 
-    /// Under [`TickSource::Owned`]: when the guest itself wants an upcall of its timer, once, in ns
-    /// of system time; `None` = not at all.
-    pub fn set_guest_deadline(&self, deadline_ns: Option<u64>) {
-        if let Some((vcpu, deadlines)) = self.current() {
-            deadlines
-                .guest_ns
-                .store(deadline_ns.unwrap_or(NONE), Ordering::Relaxed);
-            self.arm(vcpu, deadlines);
-        }
+    /// Under [`TickSource::Owned`]: sets the guest's own deadline on this vCPU, in ns of system time.
+    /// The timer fires once for it; `None` = no deadline. The time left to it survives a restore.
+    ///
+    /// Returns false if the vCPU is [not sampled](super#which-vcpus-are-sampled): its timer is not
+    /// touched, and remains the guest's to arm.
+    pub fn set_guest_deadline(&self, deadline_ns: Option<u64>) -> bool {
+        let Some((vcpu, deadlines)) = self.current() else {
+            return false;
+        };
+        let platform = self.agent.platform();
+        let guest_ns = deadline_ns.map_or(NONE, |at| platform.monotonic(at));
+        deadlines.guest_ns.store(guest_ns, Ordering::Relaxed);
+        self.arm(vcpu, deadlines);
+        true
     }
 
-    /// The guest was restored or has migrated, and its event channels, clocks and runstate areas
-    /// work again. Call it on one vCPU. Answers as [`on_timer`](Self::on_timer).
+    /// The guest is about to suspend itself for a save or a migration. Call it on the vCPU that makes the
+    /// hypercall, right before it, while the others have their upcalls held back: after a restore the
+    /// clocks and the time left to the guest's deadlines continue from here, and without this call from
+    /// when they were last read. A suspend that is cancelled needs nothing else.
+    pub fn suspend(&self) {
+        self.agent.platform().read_all();
+    }
+
+    /// The guest was restored from a save or has migrated, and its event channels, clocks and runstate
+    /// areas work again. Call it on one vCPU, while the others have their upcalls held back. Returns the
+    /// same as [`on_timer`](Self::on_timer).
+    ///
+    /// The other vCPUs are kicked, so that each arms its own timer again: those that have a deadline of
+    /// the sampler or, under [`TickSource::Owned`], of the guest. Under [`TickSource::Host`] the
+    /// guest's own deadlines are the guest's to arm.
     pub fn resume(&self) -> Option<u64> {
-        for deadlines in &self.vcpus {
-            deadlines.armed_ns.store(NONE, Ordering::Relaxed);
-        }
         self.agent.resume();
+        let platform = self.agent.platform();
+        let current = platform.vcpu();
+        for (vcpu, deadlines) in (0..).zip(&self.vcpus) {
+            // Times of the old origin, for timers that Xen has not restored.
+            deadlines.sampler_ns.store(NONE, Ordering::Relaxed);
+            deadlines.armed_ns.store(NONE, Ordering::Relaxed);
+            if deadlines.guest_ns.load(Ordering::Relaxed) != NONE && Some(vcpu) != current {
+                platform.kick(vcpu);
+            }
+        }
         self.program(self.agent.deadline())
     }
 
-    /// Under `Owned` takes the sampler's deadline over, under `Host` passes it on.
+    /// Under `Owned` stores and arms the sampler's deadline, under `Host` returns it.
     fn program(&self, sampler_ns: Option<u64>) -> Option<u64> {
         if self.source == TickSource::Host {
             return sampler_ns;
@@ -145,14 +177,18 @@ impl<'a, 'm, H: Hypercall> Ticks<'a, 'm, H> {
         None
     }
 
-    /// Arms the timer for the earlier deadline, unless it fires no later as it is: firing early costs
-    /// less than arming at each block.
+    /// Arms the timer for the earlier deadline, unless it is armed for that time or an earlier one: a
+    /// spurious wake now and then costs less than a hypercall at each block.
     fn arm(&self, vcpu: u32, deadlines: &Deadlines) {
         if self.source == TickSource::Host {
             return;
         }
         let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
-        let wanted_ns = load(&deadlines.guest_ns).min(load(&deadlines.sampler_ns));
+        let guest_ns = match load(&deadlines.guest_ns) {
+            NONE => NONE,
+            at => self.agent.platform().timer_deadline(at),
+        };
+        let wanted_ns = guest_ns.min(load(&deadlines.sampler_ns));
         if wanted_ns >= load(&deadlines.armed_ns) {
             return;
         }

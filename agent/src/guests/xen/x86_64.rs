@@ -1,20 +1,27 @@
-//! Random numbers from the processor.
+//! The processor's own sources on x86-64: the cycle counter and random numbers.
 #![allow(unsafe_code)]
 
 use core::arch::asm;
-use core::arch::x86_64::{__cpuid, __cpuid_count};
+use core::arch::x86_64::{__cpuid, __cpuid_count, _rdtsc};
 
 /// CPUID leaf 1, ECX: the processor has RDRAND.
 const RDRAND: u32 = 1 << 30;
 /// CPUID leaf 7, EBX: it has RDSEED.
 const RDSEED: u32 = 1 << 18;
-/// Intel's manual: ten tries of RDRAND without an answer mean a broken source.
+/// Intel's manual: ten failures of RDRAND in a row mean a broken source.
 const TRIES: u32 = 10;
-/// RDSEED may run dry where many ask at the same time.
+/// RDSEED fails for a while if several processors use it at the same time.
 const SEED_TRIES: u32 = 1000;
 
-/// From RDRAND, or from RDSEED where that has no answer; `None` where the processor has neither, or they
-/// are broken. All zeros and all ones are what broken ones have answered, and are not taken.
+/// The time stamp counter without a fence: it measures what ticks cost, and is not compared with Xen's times.
+#[inline]
+pub(super) fn cycles() -> u64 {
+    // SAFETY: every x86-64 has the instruction; a guest whose rdtsc is trapped has it emulated.
+    unsafe { _rdtsc() }
+}
+
+/// 64 bits from RDRAND, or from RDSEED if RDRAND fails; `None` if the processor has neither, or both
+/// fail. All zeros and all ones are values that broken processors have returned, and count as failures.
 pub(super) fn random() -> Option<u64> {
     let is_good = |word: &u64| *word != 0 && *word != u64::MAX;
     let by_rdrand = || (0..TRIES).find_map(|_| rdrand().filter(is_good));
@@ -28,17 +35,17 @@ pub(super) fn random() -> Option<u64> {
         .or_else(|| has_rdseed.then(by_rdseed).flatten())
 }
 
-/// Only where the processor has it.
+/// Only on a processor that has the instruction.
 fn rdrand() -> Option<u64> {
     let (word, filled): (u64, u8);
-    // SAFETY: `random` has asked the processor; the instruction writes registers and flags only.
+    // SAFETY: `random` has checked CPUID; the instruction writes registers and flags only.
     unsafe {
         asm!("rdrand {}", "setc {}", out(reg) word, out(reg_byte) filled, options(nomem, nostack));
     }
     (filled == 1).then_some(word)
 }
 
-/// Only where the processor has it.
+/// Only on a processor that has the instruction.
 fn rdseed() -> Option<u64> {
     let (word, filled): (u64, u8);
     // SAFETY: as above.
@@ -52,7 +59,7 @@ fn rdseed() -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A constant would pass for randomness with everybody who does not look twice.
+    /// Guards against a constant in place of a random number.
     #[test]
     fn numbers_differ_where_there_are_any() {
         if let Some(first) = random() {

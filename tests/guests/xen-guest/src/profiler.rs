@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use smoltcp::iface::SocketSet;
 use unikprof_agent::tcp_server::{TcpBuffers, TcpSockets};
-use unikprof_agent::xen::{Hooks, TickSource, Ticks, XenPlatform};
+use unikprof_agent::xen::{Hooks, TickSource, Ticks, VcpuAreas, XenPlatform};
 use unikprof_agent::{
     Access, Agent, BootRecording, Config, Mapping, Platform, Service, caller_table_bytes,
 };
@@ -166,11 +166,19 @@ fn platform() -> GuestPlatform {
         stack_bounds: vcpus::stack_bounds,
         code_bounds: |pc| Some(text()).filter(|text| text.contains(&pc)),
         kick_port: |vcpu| vcpus::kick_port(VcpuId(vcpu)),
-        runstate: |vcpu| vcpus::runstate(VcpuId(vcpu)),
+        areas,
         log: |line| println!("xen-guest: {line}"),
     };
     // SAFETY: the bounds named are those of the vCPUs' stacks and of the image's text, mapped for ever.
     unsafe { XenPlatform::new(xen(), shared_info(), hooks) }
+}
+
+/// Where Xen keeps a vCPU's times; this guest registers no `vcpu_info`.
+fn areas(vcpu: u32) -> Option<VcpuAreas> {
+    Some(VcpuAreas {
+        time: &shared_info().vcpu_info.get(vcpu as usize)?.time,
+        runstate: vcpus::runstate(VcpuId(vcpu))?,
+    })
 }
 
 /// Where the guest's code lies, with the file's headers in front of it.

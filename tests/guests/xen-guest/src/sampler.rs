@@ -95,6 +95,14 @@ pub(crate) fn on_wake(vcpu: VcpuId) {
     program(vcpu, next_ns);
 }
 
+/// The domain is about to be suspended.
+pub(crate) fn suspend() {
+    #[cfg(feature = "agent")]
+    if let Some(ticks) = profiler::ticks() {
+        ticks.suspend();
+    }
+}
+
 /// The domain was restored, and this vCPU's upcalls work again; the others are kicked.
 pub(crate) fn resume(vcpu: VcpuId) {
     #[cfg(feature = "agent")]

@@ -28,6 +28,7 @@ pub(crate) fn suspend(store: &mut GuestStore, served: Option<&mut Served>) {
     stop_others();
     interrupts::disable();
     let stood_ns = timer::now_ns(FIRST);
+    sampler::suspend();
     let woken = sched::suspend(&xen());
     if woken == Ok(Woken::InNewDomain) {
         connect(stood_ns);

@@ -130,8 +130,9 @@ fn arm_unless(vcpu: VcpuId, is_armed: impl FnOnce(u64, u64) -> bool) {
         at => Some(at.wrapping_sub(OFFSET_NS.load(Ordering::Relaxed))),
     };
     #[cfg(feature = "agent")]
-    if let Some(owner) = profiler::timer_owner() {
-        owner.set_guest_deadline(system_ns);
+    if let Some(owner) = profiler::timer_owner()
+        && owner.set_guest_deadline(system_ns)
+    {
         return;
     }
     let Some(system_ns) = system_ns else { return };

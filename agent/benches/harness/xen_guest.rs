@@ -1,0 +1,91 @@
+//! A guest with one vCPU on Xen, whose clock moves when a bench moves it.
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use unikprof_agent::xen::{Hooks, TickSource, Ticks, VcpuAreas, XenPlatform};
+use unikprof_agent::{Agent, Config, Registers};
+use xen_sys_lite::abi::xen::VcpuTimeInfo;
+use xen_sys_lite::fake::FakeXen;
+use xen_sys_lite::runstate::RunstateArea;
+
+use crate::fake::stacks::{MAPPING, StackImage};
+
+type Guest = Agent<'static, XenPlatform<&'static FakeXen>>;
+
+pub(crate) struct XenGuest {
+    agent: &'static Guest,
+    ticks: Ticks<'static, 'static, &'static FakeXen>,
+}
+
+thread_local! {
+    static TIME: Cell<Option<&'static VcpuTimeInfo>> = const { Cell::new(None) };
+    static STACK: Cell<Option<&'static StackImage>> = const { Cell::new(None) };
+}
+
+/// All of its time is running time: Xen has never written it.
+static RUNSTATE: RunstateArea = RunstateArea::new();
+
+impl XenGuest {
+    /// A guest whose stacks are laid into `stack`.
+    pub(crate) fn start(stack: &'static StackImage) -> Self {
+        STACK.set(Some(stack));
+        let xen: &'static FakeXen = Box::leak(Box::new(FakeXen::new()));
+        let shared = xen.map_shared_info();
+        TIME.set(Some(&shared.vcpu_info[0].time));
+        let hooks = Hooks {
+            vcpu: || Some(0),
+            stack_bounds,
+            code_bounds: |_| None,
+            kick_port: |_| None,
+            areas,
+            log: |_| {},
+        };
+        // SAFETY: the stack named is leaked.
+        let platform = unsafe { XenPlatform::new(xen, shared, hooks) };
+        let config = Config {
+            vcpus: 1,
+            recordings: 1,
+            mappings: &[MAPPING],
+            guest_name: None,
+            guest_id: None,
+            platform_name: "xen",
+            reachable_when_busy: false,
+        };
+        let memory = Vec::leak(vec![MaybeUninit::uninit(); 1 << 20]);
+        let agent = Box::leak(Box::new(Agent::new(platform, config, memory).unwrap()));
+        Self {
+            agent,
+            ticks: Ticks::new(agent, xen, TickSource::Host),
+        }
+    }
+
+    pub(crate) fn agent(&self) -> &'static Guest {
+        self.agent
+    }
+
+    /// Lets time pass without the fake hypervisor, whose instructions would count too.
+    pub(crate) fn advance(&self, ns: u64) {
+        if let Some(time) = TIME.get() {
+            time.system_time.fetch_add(ns, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn on_timer(&self, registers: &Registers) -> Option<u64> {
+        self.ticks.on_timer(Some(registers))
+    }
+}
+
+fn areas(_: u32) -> Option<VcpuAreas> {
+    Some(VcpuAreas {
+        time: TIME.get()?,
+        runstate: &RUNSTATE,
+    })
+}
+
+fn stack_bounds(sp: u64) -> Option<Range<u64>> {
+    let bounds = STACK.get()?.bounds();
+    bounds.contains(&sp).then_some(sp..bounds.end)
+}
