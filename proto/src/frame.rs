@@ -13,6 +13,7 @@
 
 use core::fmt;
 
+use crc::{CRC_32_ISCSI, Crc};
 use serde::{Deserialize, Serialize};
 
 /// The length of a frame's header in bytes.
@@ -149,34 +150,16 @@ pub fn decode<'a, M: Message<'a>>(frame: &Frame<'a>) -> Result<M, FrameError> {
     }
 }
 
-/// CRC-32C (Castagnoli, reflected polynomial 0x82f63b78), continued from `crc`.
+/// CRC-32C (Castagnoli, reflected polynomial 0x82f63b78), continued from `crc`; 0 begins a new one.
+#[inline(never)]
 pub(crate) fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
-    let mut crc = !crc;
-    for byte in bytes {
-        crc = CRC_TABLE[usize::from(crc as u8 ^ byte)] ^ (crc >> 8);
-    }
-    !crc
+    // The checksum inverts the register; the crate takes a register in the unreflected bit order.
+    let mut digest = CRC_32C.digest_with_initial((!crc).reverse_bits());
+    digest.update(bytes);
+    digest.finalize()
 }
 
-const CRC_TABLE: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut index = 0;
-    while index < table.len() {
-        let mut crc = index as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 1 == 1 {
-                (crc >> 1) ^ 0x82f6_3b78
-            } else {
-                crc >> 1
-            };
-            bit += 1;
-        }
-        table[index] = crc;
-        index += 1;
-    }
-    table
-};
+static CRC_32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use crc::{CRC_32_ISCSI, Crc};
 use socket2::SockRef;
 use unikprof_proto::code::refusal;
 use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
@@ -274,21 +275,10 @@ pub fn framed(kind: u16, body: &[u8]) -> Vec<u8> {
     bytes.extend((body.len() as u32).to_le_bytes());
     let mut checked = bytes.clone();
     checked.extend(body);
-    bytes.extend(crc32c(&checked).to_le_bytes());
+    let checksum = Crc::<u32>::new(&CRC_32_ISCSI).checksum(&checked);
+    bytes.extend(checksum.to_le_bytes());
     bytes.extend(body);
     bytes
-}
-
-/// CRC-32C, bit by bit.
-fn crc32c(bytes: &[u8]) -> u32 {
-    let mut crc = u32::MAX;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = (crc >> 1) ^ (0x82f6_3b78 & 0_u32.wrapping_sub(crc & 1));
-        }
-    }
-    !crc
 }
 
 #[cfg(test)]
