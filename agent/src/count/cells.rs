@@ -9,6 +9,7 @@ use crate::ground::sync::{AtomicU64, Ordering, add_owned, prefetch};
 
 /// The counters of one vCPU since the recording began.
 #[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct CounterCells {
     /// Ticks that took the slot; those that did not are in `lost` alone, so that a snapshot taken
     /// while a tick finds the slot busy still adds up.
@@ -95,6 +96,7 @@ const CLOCKS: usize = 10;
 
 /// A [`Snapshot`] kept in the slot.
 #[derive(Debug)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct SnapshotCells {
     clocks: [AtomicU64; CLOCKS],
     counters: [AtomicU64; Counters::FIELDS],
@@ -176,6 +178,7 @@ impl SnapshotCells {
 
 /// A distribution in logarithmic buckets.
 #[derive(Debug)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct HistogramCells {
     max: AtomicU64,
     counts: [AtomicU64; BUCKETS],

@@ -15,6 +15,7 @@ pub const MAX_RECORDINGS: usize = 4;
 /// One lane, in the memory block. What every tick touches comes first.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct LaneCells {
     /// The id of the recording that samples this vCPU; 0 = none.
     active: AtomicU64,
@@ -47,6 +48,7 @@ pub(crate) struct LaneCells {
 
 /// Where the vCPU blocks, while a recording of blocked time runs.
 #[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 struct BlockCells {
     /// The recording that the rest belongs to; of another one it means nothing.
     recording: AtomicU64,

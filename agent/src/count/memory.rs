@@ -1,12 +1,11 @@
 //! The memory block: given once at the start, divided once, never grown.
-#![allow(unsafe_code)]
 
 use core::mem::MaybeUninit;
 
 use crate::count::lane::LaneCells;
 use crate::count::slot::SlotCells;
 use crate::count::table::{Counts, Node, Table};
-use crate::ground::block::{Zeroed, take};
+use crate::ground::block::take;
 use crate::ground::sync::AtomicU32;
 
 /// The block's parts, for all vCPUs in their order.
@@ -20,15 +19,6 @@ pub(crate) struct Parts<'m> {
     /// How many of the nodes each vCPU has.
     pub(crate) nodes_per_vcpu: usize,
 }
-
-// SAFETY: structures and arrays of atomic integers only.
-unsafe impl Zeroed for SlotCells {}
-// SAFETY: as above.
-unsafe impl Zeroed for LaneCells {}
-// SAFETY: as above.
-unsafe impl Zeroed for Node {}
-// SAFETY: as above.
-unsafe impl Zeroed for Counts {}
 
 /// The least block that holds `vcpus` slots with a few stacks each, for so many `recordings` at a time,
 /// wherever it is aligned.

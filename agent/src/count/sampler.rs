@@ -16,6 +16,7 @@ const MOST_OWED: u64 = 16;
 /// The sampler's state. Its vCPU alone writes it while it is active; who starts a recording writes
 /// it before.
 #[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct Sampler {
     period_ns: AtomicU64,
     fixed: AtomicU32,

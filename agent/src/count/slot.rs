@@ -18,6 +18,7 @@ use crate::stack::path::{Path, PathCells};
 /// Everything of a slot but its lanes and its table, in the memory block.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct SlotCells {
     taken: AtomicU32,
     /// A bit for each lane that a recording samples in.

@@ -23,6 +23,7 @@ const PROBES: usize = 64;
 /// A run of frames with its counts.
 #[repr(C, align(64))]
 #[derive(Debug)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub struct Node {
     /// Those of the first lane; the others' lie apart.
     counts: Counts,

@@ -1,23 +1,12 @@
-//! The division of a memory block that the guest gives once, at start.
+//! Divides a memory block, which the guest gives once at start, into slices of atomics.
 #![allow(unsafe_code)]
 
 use core::mem::MaybeUninit;
 
-use crate::ground::sync::{AtomicU32, AtomicU64};
-
-/// Types for which zeroed memory is a value. All of them are made of atomics alone.
-///
-/// # Safety
-/// Every bit pattern of zeros is a value, and the value has no destructor to run.
-pub(crate) unsafe trait Zeroed {}
-
-// SAFETY: an atomic integer.
-unsafe impl Zeroed for AtomicU32 {}
-// SAFETY: an atomic integer.
-unsafe impl Zeroed for AtomicU64 {}
-
-/// Takes `count` zeroed values from the front of `block`.
-pub(crate) fn take<'m, T: Zeroed>(
+/// Takes `count` values from the front of `block` and sets their bytes to zero. `None` if the block is too
+/// small.
+#[cfg(not(loom))]
+pub(crate) fn take<'m, T: bytemuck::Zeroable>(
     block: &mut &'m mut [MaybeUninit<u8>],
     count: usize,
 ) -> Option<&'m [T]> {
@@ -28,7 +17,13 @@ pub(crate) fn take<'m, T: Zeroed>(
     let (values, rest) = aligned.split_at_mut_checked(bytes)?;
     *block = rest;
     values.fill(MaybeUninit::new(0));
-    // SAFETY: the bytes are aligned for T, as many as `count` values take, all zero, which T says
-    // is a value, and borrowed exclusively for 'm.
+    // SAFETY: the bytes are aligned for T, large enough for `count` values, and borrowed exclusively for 'm.
+    // All are zero, which `bytemuck::Zeroable` guarantees to be a valid T.
     Some(unsafe { core::slice::from_raw_parts(values.as_ptr().cast::<T>(), count) })
+}
+
+/// Takes nothing: an atomic of the model checker is not a plain integer, so its models allocate their cells.
+#[cfg(loom)]
+pub(crate) fn take<'m, T>(_: &mut &'m mut [MaybeUninit<u8>], _: usize) -> Option<&'m [T]> {
+    None
 }

@@ -5,7 +5,6 @@
 //! belongs to; it gives up where the place is somebody else's, which takes an interruption in which the
 //! whole ring was filled. A reader runs beside and takes only what carries the lap it expects. Nobody
 //! locks or waits.
-#![allow(unsafe_code)]
 
 mod laps;
 #[cfg(all(test, loom))]
@@ -21,7 +20,7 @@ use core::mem::MaybeUninit;
 
 use unikprof_proto::ring::MAX_EVENT_NAMES;
 
-use crate::ground::block::{Zeroed, take};
+use crate::ground::block::take;
 
 pub(crate) use self::laps::Laps;
 pub use self::names::EventNameError;
@@ -39,6 +38,7 @@ pub(crate) const MIN_RECORDS: usize = 64;
 
 /// What all vCPUs share.
 #[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct SharedCells {
     names_refused: AtomicU64,
     /// Records of contexts whose vCPU is not known.
@@ -50,6 +50,7 @@ pub(crate) struct SharedCells {
 /// What one vCPU's ring needs beside its records.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct RingCells {
     /// The next position.
     next: AtomicU64,
@@ -129,15 +130,6 @@ fn records_per_vcpu(bytes: usize, vcpus: usize) -> Option<usize> {
     let records = (for_records / RECORD).checked_div(vcpus)?;
     (records >= MIN_RECORDS).then_some(records)
 }
-
-// SAFETY: structures of atomic integers only.
-unsafe impl Zeroed for SharedCells {}
-// SAFETY: as above.
-unsafe impl Zeroed for NameCells {}
-// SAFETY: as above.
-unsafe impl Zeroed for RingCells {}
-// SAFETY: as above.
-unsafe impl Zeroed for RecordCells {}
 
 impl<'m> Rings<'m> {
     /// Rings over all of `block`, the same for each of `vcpus`; `None` if it is too small.

@@ -33,6 +33,7 @@ pub enum EventNameError {
 
 /// A name's memory.
 #[derive(Debug)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct NameCells {
     /// The length of the name; 0 = free.
     length: AtomicU64,

@@ -140,6 +140,7 @@ pub(super) enum Found {
 /// The memory of a record.
 #[repr(C, align(16))]
 #[derive(Debug)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct RecordCells {
     head: AtomicU64,
     number: AtomicU64,

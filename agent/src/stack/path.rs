@@ -20,6 +20,7 @@ const PADDING: usize = FRAMES_PER_NODE;
 
 /// The cells that a path is written into.
 #[derive(Debug)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub struct PathCells {
     cells: [AtomicU32; PADDING + MAX_CODES],
 }
