@@ -60,12 +60,11 @@ impl core::error::Error for MappingsError {}
 /// Mappings as the tick uses them.
 #[derive(Debug)]
 pub struct CodeMap {
-    stretches: [Stretch; MAX_MAPPINGS],
-    count: usize,
+    stretches: heapless::Vec<Stretch, MAX_MAPPINGS>,
 }
 
 /// A stretch of code: addresses `start..start + length` have the codes from `base` on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stretch {
     start: u64,
     length: u64,
@@ -81,14 +80,7 @@ impl CodeMap {
         if mappings.is_empty() {
             return Err(MappingsError::None);
         }
-        if mappings.len() > MAX_MAPPINGS {
-            return Err(MappingsError::TooMany(mappings.len()));
-        }
-        let mut stretches = [Stretch {
-            start: 0,
-            length: 0,
-            base: 0,
-        }; MAX_MAPPINGS];
+        let mut stretches = heapless::Vec::new();
         let mut base = frame_code::FIRST_ADDRESS;
         let mut floor = 0;
         for (index, mapping) in mappings.iter().enumerate() {
@@ -96,31 +88,32 @@ impl CodeMap {
                 return Err(MappingsError::Order(index));
             }
             let length = mapping.end - mapping.start;
-            stretches[index] = Stretch {
-                start: mapping.start,
+            let start = mapping.start;
+            let stretch = Stretch {
+                start,
                 length,
                 base,
             };
+            stretches
+                .push(stretch)
+                .map_err(|_| MappingsError::TooMany(mappings.len()))?;
             base = u32::try_from(length)
                 .ok()
                 .and_then(|length| base.checked_add(length))
                 .ok_or(MappingsError::TooLarge)?;
             floor = mapping.end;
         }
-        Ok(Self {
-            stretches,
-            count: mappings.len(),
-        })
+        Ok(Self { stretches })
     }
 
     /// The code of the first address of mapping `index`, for the wire.
     pub fn code_base(&self, index: usize) -> Option<u32> {
-        Some(self.stretches().get(index)?.base)
+        Some(self.stretches.get(index)?.base)
     }
 
     /// The code behind the last mapping.
     pub fn end(&self) -> u32 {
-        let last = self.stretches().last();
+        let last = self.stretches.last();
         last.map_or(frame_code::FIRST_ADDRESS, |last| {
             last.base.wrapping_add(last.length as u32)
         })
@@ -134,19 +127,14 @@ impl CodeMap {
     /// The stretch that holds `address`. Kept by the walk: the next address mostly lies in the same.
     #[inline(never)]
     pub(crate) fn find(&self, address: u64) -> Option<Stretch> {
-        let stretches = self.stretches();
-        let after = stretches.partition_point(|stretch| stretch.start <= address);
-        let stretch = *stretches.get(after.checked_sub(1)?)?;
+        let after = self.stretches.partition_point(|it| it.start <= address);
+        let stretch = *self.stretches.get(after.checked_sub(1)?)?;
         stretch.code(address).map(|_| stretch)
     }
 
     /// Any stretch, to begin a walk with.
     pub(crate) fn first(&self) -> Stretch {
-        self.stretches[0]
-    }
-
-    fn stretches(&self) -> &[Stretch] {
-        &self.stretches[..self.count.min(MAX_MAPPINGS)]
+        self.stretches.first().copied().unwrap_or_default()
     }
 }
 
@@ -201,7 +189,8 @@ mod tests {
     fn unusable_mappings_are_refused() {
         let refused = |mappings: &[Mapping<'_>]| CodeMap::new(mappings).map(|_| ()).unwrap_err();
         assert_eq!(refused(&[]), MappingsError::None);
-        assert_eq!(refused(&[mapping(0, 1); 65]), MappingsError::TooMany(65));
+        let many: [_; 65] = core::array::from_fn(|index| mapping(index as u64, index as u64 + 1));
+        assert_eq!(refused(&many), MappingsError::TooMany(65));
         assert_eq!(refused(&[mapping(8, 8)]), MappingsError::Order(0));
         assert_eq!(
             refused(&[mapping(0, 16), mapping(8, 24)]),
