@@ -97,7 +97,7 @@ fn many_stacks() {
     let mut cache = CacheX86_64::<_>::new();
     let mut framehop = |call: usize| {
         let (live, stack) = (live.borrow(), &stacks[order[call]]);
-        let Registers { pc, sp, fp } = stack.registers;
+        let Registers { pc, sp, fp, .. } = stack.registers;
         let registers = UnwindRegsX86_64::new(pc, sp, fp);
         let mut read_stack = |address: u64| live.word(address).ok_or(());
         let mut frames = unwinder.iter_frames(pc, registers, &mut cache, &mut read_stack);
@@ -259,7 +259,7 @@ fn registers() -> Registers {
             options(nomem, nostack, preserves_flags)
         );
     }
-    Registers { pc, sp, fp }
+    Registers::new(pc, sp, fp)
 }
 
 /// The stack from the stack pointer to the end of the outermost frame with a frame pointer: below

@@ -113,11 +113,7 @@ fn no_road_through_a_tick_allocates() {
         tick(Some(&registers), 2 * PERIOD_NS);
         tick(Some(&registers), 0);
     }
-    let nowhere = Registers {
-        pc: 1,
-        sp: 8,
-        fp: 8,
-    };
+    let nowhere = Registers::new(1, 8, 8);
     tick(Some(&nowhere), 200 * PERIOD_NS);
     // The stack is no more than the leaf: it fits, or was there.
     let leaf = agent.platform().stack().lay(&Stack(vec![stacks[0].0[0]]));

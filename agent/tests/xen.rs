@@ -23,11 +23,7 @@ const BOOT: VcpuId = VcpuId(0);
 const SECOND: VcpuId = VcpuId(1);
 /// The vCPUs that the platform has room for: more than have their information in the shared page.
 const ROOM: usize = 40;
-const REGISTERS: Registers = Registers {
-    pc: CODE,
-    sp: 0,
-    fp: 0,
-};
+const REGISTERS: Registers = Registers::new(CODE, 0, 0);
 
 /// A guest on a fake Xen of its own. vCPUs run when [`Guest::run_as`] says so.
 struct Guest {

@@ -77,8 +77,6 @@ impl<'p> CGuest<'p> {
         let mut memory = vec![0_u8; 1 << 20];
         let mut ring = vec![0_u8; ring_bytes];
         let mapping = abi::Mapping {
-            size: size_of::<abi::Mapping>() as u32,
-            version: abi::UNIKPROF_ABI_VERSION,
             start: code.start,
             end: code.end,
             file_offset: 0,
@@ -87,7 +85,6 @@ impl<'p> CGuest<'p> {
             path: std::ptr::null(),
         };
         let config = abi::Config {
-            size: size_of::<abi::Config>() as u32,
             version: abi::UNIKPROF_ABI_VERSION,
             vcpus: 1,
             access: abi::UNIKPROF_ACCESS_OPEN,
@@ -102,18 +99,14 @@ impl<'p> CGuest<'p> {
             network: std::ptr::null(),
             keys: core::ptr::null(),
             key_count: 0,
-            reserved: 0,
             ring: match ring_bytes {
                 0 => std::ptr::null_mut(),
                 _ => ring.as_mut_ptr().cast(),
             },
             ring_length: ring_bytes,
             recordings: 0,
-            reserved_4: 0,
         };
         let ops = abi::Ops {
-            size: size_of::<abi::Ops>() as u32,
-            version: abi::UNIKPROF_ABI_VERSION,
             context: (&raw mut *context).cast(),
             now_ns: Some(now_ns),
             vcpu: Some(vcpu),
@@ -197,11 +190,10 @@ impl Drop for CGuest<'_> {
 /// The registers as C hands them over.
 pub(crate) fn registers(from: &Registers) -> abi::Registers {
     abi::Registers {
-        size: size_of::<abi::Registers>() as u32,
-        version: abi::UNIKPROF_ABI_VERSION,
         pc: from.pc,
         sp: from.sp,
         fp: from.fp,
+        lr: from.lr,
     }
 }
 

@@ -142,7 +142,7 @@ fn copy_stack(visit: &mut Visit<'_>) -> u64 {
     }
     words.truncate(((end - sp) / 8) as usize);
     visit.copied = Some(Copied {
-        registers: Registers { pc, sp, fp },
+        registers: Registers::new(pc, sp, fp),
         words,
         return_addresses,
     });

@@ -13,10 +13,10 @@
  *   anywhere          unikprof_mark, unikprof_span_begin and _end, unikprof_counter: the guest's own events
  *   in a panic        unikprof_crash_dump(sink, context)
  *
- * Every structure begins with its size and the version of this header; set both (UNIKPROF_HEAD). A guest
- * that was compiled with an older header runs with a newer library. Memory is the guest's: the library
- * allocates nothing, starts no thread, and calls no function but those of struct unikprof_ops, memcpy,
- * memmove, memset and memcmp. Times are in ns, of the one clock now_ns.
+ * struct unikprof_config holds the version of this header, and unikprof_init refuses any other than the
+ * library's own. Fields that are not set must be 0. Memory is the guest's: the library allocates nothing,
+ * starts no thread, and calls no function but those of struct unikprof_ops, memcpy, memmove, memset and
+ * memcmp. Times are in ns, of the one clock now_ns.
  *
  * Calls answer UNIKPROF_OK (0), a number from 0 up, or a code below 0; unikprof_error_text says what it
  * means. Calls that answer a deadline answer one that can be used whatever was wrong, and

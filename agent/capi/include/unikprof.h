@@ -13,10 +13,10 @@
  *   anywhere          unikprof_mark, unikprof_span_begin and _end, unikprof_counter: the guest's own events
  *   in a panic        unikprof_crash_dump(sink, context)
  *
- * Every structure begins with its size and the version of this header; set both (UNIKPROF_HEAD). A guest
- * that was compiled with an older header runs with a newer library. Memory is the guest's: the library
- * allocates nothing, starts no thread, and calls no function but those of struct unikprof_ops, memcpy,
- * memmove, memset and memcmp. Times are in ns, of the one clock now_ns.
+ * struct unikprof_config holds the version of this header, and unikprof_init refuses any other than the
+ * library's own. Fields that are not set must be 0. Memory is the guest's: the library allocates nothing,
+ * starts no thread, and calls no function but those of struct unikprof_ops, memcpy, memmove, memset and
+ * memcmp. Times are in ns, of the one clock now_ns.
  *
  * Calls answer UNIKPROF_OK (0), a number from 0 up, or a code below 0; unikprof_error_text says what it
  * means. Calls that answer a deadline answer one that can be used whatever was wrong, and
@@ -31,9 +31,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The version of this header. Structures carry it, and unikprof_abi_version answers that of the
-// library: a library takes structures of its own version and of all before it.
-#define UNIKPROF_ABI_VERSION 4
+// The version of this header, in version of struct unikprof_config. unikprof_init refuses a
+// configuration of any version but the library's own, which unikprof_abi_version returns.
+#define UNIKPROF_ABI_VERSION 1
 
 // In the place of a deadline: there is nothing to wait for. It is later than every other, so that the
 // earlier of two deadlines is always the smaller number.
@@ -48,35 +48,34 @@
 #define UNIKPROF_ACCESS_OPEN 1
 
 // In access of struct unikprof_config: those who hold one of keys are served, and everything is
-// encrypted. Takes random of struct unikprof_ops, and an archive that was built with --noise. Since
-// version 3.
+// encrypted. Takes random of struct unikprof_ops, and an archive that was built with --noise.
 #define UNIKPROF_ACCESS_KEYS 2
 
-// In role of struct unikprof_key: to look, and no more. Since version 3.
+// In role of struct unikprof_key: to look, and no more.
 #define UNIKPROF_ROLE_VIEW 1
 
-// In role of struct unikprof_key: everything. Since version 3.
+// In role of struct unikprof_key: everything.
 #define UNIKPROF_ROLE_CONTROL 2
 
-// How many keys there may be. Since version 3.
+// How many keys there may be.
 #define UNIKPROF_MAX_KEYS 8
 
-// How many recordings there can be at a time. Since version 4.
+// How many recordings there can be at a time.
 #define UNIKPROF_MAX_RECORDINGS 4
 
-// In mode of struct unikprof_boot_recording: running time. Since version 4.
+// In mode of struct unikprof_boot_recording: running time.
 #define UNIKPROF_MODE_CPU 0
 
-// In mode of struct unikprof_boot_recording: running and blocked time. Since version 4.
+// In mode of struct unikprof_boot_recording: running and blocked time.
 #define UNIKPROF_MODE_WALL 1
 
-// In mode of struct unikprof_boot_recording: blocked time alone, measured. Since version 4.
+// In mode of struct unikprof_boot_recording: blocked time alone, measured.
 #define UNIKPROF_MODE_OFF_CPU 2
 
-// The longest name of events, in bytes, without its end. Since version 4.
+// The longest name of events, in bytes, without its end.
 #define UNIKPROF_MAX_EVENT_NAME 48
 
-// How many names of events there can be; their numbers are smaller. Since version 4.
+// How many names of events there can be; their numbers are smaller.
 #define UNIKPROF_MAX_EVENT_NAMES 256
 
 // In flags of struct unikprof_config: the guest calls unikprof_poll and moves its bytes also while
@@ -96,111 +95,104 @@
 // A pointer is NULL that must not be.
 #define UNIKPROF_E_NULL (-1)
 
-// A structure is shorter than its first version, or longer than its version is.
-#define UNIKPROF_E_SIZE (-2)
-
-// A structure's version is 0 or newer than the library.
-#define UNIKPROF_E_VERSION (-3)
+// The configuration's version is not the library's.
+#define UNIKPROF_E_VERSION (-2)
 
 // There is no agent: unikprof_init was not called, has failed, or unikprof_stop was called since.
-#define UNIKPROF_E_NOT_STARTED (-4)
+#define UNIKPROF_E_NOT_STARTED (-3)
 
 // There is an agent already.
-#define UNIKPROF_E_STARTED (-5)
+#define UNIKPROF_E_STARTED (-4)
 
 // Another call is under way: on another CPU, or below this one on the same stack.
-#define UNIKPROF_E_BUSY (-6)
+#define UNIKPROF_E_BUSY (-5)
 
 // The memory block is too short.
-#define UNIKPROF_E_MEMORY (-7)
+#define UNIKPROF_E_MEMORY (-6)
 
 // The configuration does not say whom to serve.
-#define UNIKPROF_E_ACCESS (-8)
+#define UNIKPROF_E_ACCESS (-7)
 
 // The number of vCPUs is 0 or too large, or there are several and no kick.
-#define UNIKPROF_E_VCPUS (-9)
+#define UNIKPROF_E_VCPUS (-8)
 
 // The mappings cannot be used.
-#define UNIKPROF_E_MAPPINGS (-10)
+#define UNIKPROF_E_MAPPINGS (-9)
 
 // A text is too long, or not UTF-8.
-#define UNIKPROF_E_TEXT (-11)
+#define UNIKPROF_E_TEXT (-10)
 
 // A function is NULL that is required.
-#define UNIKPROF_E_OPS (-12)
+#define UNIKPROF_E_OPS (-11)
 
 // All sessions are taken.
-#define UNIKPROF_E_SESSIONS (-13)
+#define UNIKPROF_E_SESSIONS (-12)
 
 // There is no such connection, or it was closed.
-#define UNIKPROF_E_CONNECTION (-14)
+#define UNIKPROF_E_CONNECTION (-13)
 
 // The conversation is over: close the connection.
-#define UNIKPROF_E_OVER (-15)
+#define UNIKPROF_E_OVER (-14)
 
 // A client may have come already: the call belongs right behind unikprof_init.
-#define UNIKPROF_E_TOO_LATE (-16)
+#define UNIKPROF_E_TOO_LATE (-15)
 
 // The caller table is damaged, or none.
-#define UNIKPROF_E_TABLE (-17)
+#define UNIKPROF_E_TABLE (-16)
 
 // The caller table was made from another image.
-#define UNIKPROF_E_OTHER_IMAGE (-18)
+#define UNIKPROF_E_OTHER_IMAGE (-17)
 
 // The caller table does not fit caller_memory.
-#define UNIKPROF_E_TABLE_ROOM (-19)
+#define UNIKPROF_E_TABLE_ROOM (-18)
 
 // A flag is set that the library does not know.
-#define UNIKPROF_E_FLAGS (-20)
+#define UNIKPROF_E_FLAGS (-19)
 
 // The agent's place in the network cannot be used.
-#define UNIKPROF_E_NETWORK (-21)
+#define UNIKPROF_E_NETWORK (-20)
 
 // The archive was built without it.
-#define UNIKPROF_E_UNSUPPORTED (-22)
+#define UNIKPROF_E_UNSUPPORTED (-21)
 
 // A frame is empty or too long, or the buffer too short for one.
-#define UNIKPROF_E_FRAME (-23)
+#define UNIKPROF_E_FRAME (-22)
 
 // The queue of frames is full: this one was dropped.
-#define UNIKPROF_E_FULL (-24)
+#define UNIKPROF_E_FULL (-23)
 
 // The agent has no network: network was NULL.
-#define UNIKPROF_E_NO_NETWORK (-25)
+#define UNIKPROF_E_NO_NETWORK (-24)
 
-// A key cannot be used, there is none, or there are too many. Since version 3.
-#define UNIKPROF_E_KEYS (-26)
+// A key cannot be used, there is none, or there are too many.
+#define UNIKPROF_E_KEYS (-25)
 
-// There are keys, and random has no answer. Since version 3.
-#define UNIKPROF_E_RANDOM (-27)
+// There are keys, and random has no answer.
+#define UNIKPROF_E_RANDOM (-26)
 
-// The number of recordings is too large. Since version 4.
-#define UNIKPROF_E_RECORDINGS (-28)
+// The number of recordings is too large.
+#define UNIKPROF_E_RECORDINGS (-27)
 
-// A recording at boot cannot be as it was asked for, or there is no room for it. Since version 4.
-#define UNIKPROF_E_RECORDING (-29)
+// A recording at boot cannot be as it was asked for, or there is no room for it.
+#define UNIKPROF_E_RECORDING (-28)
 
-// The block for the flight recorder is too short. Since version 4.
-#define UNIKPROF_E_RING (-30)
+// The block for the flight recorder is too short.
+#define UNIKPROF_E_RING (-29)
 
-// The agent has no flight recorder: ring was NULL. Since version 4.
-#define UNIKPROF_E_NO_RING (-31)
+// The agent has no flight recorder: ring was NULL.
+#define UNIKPROF_E_NO_RING (-30)
 
-// A name of events cannot be used, or is none. Since version 4.
-#define UNIKPROF_E_EVENT_NAME (-32)
+// A name of events cannot be used, or is none.
+#define UNIKPROF_E_EVENT_NAME (-31)
 
-// There are as many names of events as there can be. Since version 4.
-#define UNIKPROF_E_EVENT_NAMES (-33)
+// There are as many names of events as there can be.
+#define UNIKPROF_E_EVENT_NAMES (-32)
 
-// The block is too short for a crash dump. Since version 4.
-#define UNIKPROF_E_DUMP_ROOM (-34)
+// The block is too short for a crash dump.
+#define UNIKPROF_E_DUMP_ROOM (-33)
 
 // One executable mapping of the guest, as the loader or linker placed it.
 struct unikprof_mapping {
-    // sizeof(struct unikprof_mapping), the same in all elements of an array.
-    uint32_t size;
-    // UNIKPROF_ABI_VERSION.
-    uint32_t version;
     // The first address of the code.
     uint64_t start;
     // The address after the last.
@@ -216,12 +208,8 @@ struct unikprof_mapping {
     const char *path;
 };
 
-// Where the agent's own TCP is in the network. IPv4 over Ethernet. Since version 2.
+// Where the agent's own TCP is in the network. IPv4 over Ethernet.
 struct unikprof_network {
-    // sizeof(struct unikprof_network).
-    uint32_t size;
-    // UNIKPROF_ABI_VERSION.
-    uint32_t version;
     // The device's address, unicast.
     uint8_t hardware_address[6];
     // The port that clients connect to, not 0.
@@ -234,16 +222,10 @@ struct unikprof_network {
     uint32_t prefix_length;
 };
 
-// A key that clients hold too, and what it allows. Since version 3.
+// A key that clients hold too, and what it allows.
 struct unikprof_key {
-    // sizeof(struct unikprof_key), the same in all elements of an array.
-    uint32_t size;
-    // UNIKPROF_ABI_VERSION.
-    uint32_t version;
     // UNIKPROF_ROLE_VIEW or UNIKPROF_ROLE_CONTROL.
     uint32_t role;
-    // 0.
-    uint32_t reserved;
     // The key as unikprof-client keygen writes it: a line unikprof-key-1: and 64 digits; lines
     // that begin with # are passed over. At most 1023 bytes.
     const char *text;
@@ -252,8 +234,6 @@ struct unikprof_key {
 // What the agent is told about its guest at the start. All of it is copied: nothing needs to stay
 // where it is but caller_memory and ring.
 struct unikprof_config {
-    // sizeof(struct unikprof_config).
-    uint32_t size;
     // UNIKPROF_ABI_VERSION.
     uint32_t version;
     // How many vCPUs there are, 1 to 4096. The memory is divided evenly between them.
@@ -262,6 +242,9 @@ struct unikprof_config {
     uint32_t access;
     // UNIKPROF_REACHABLE_WHEN_BUSY, or 0.
     uint32_t flags;
+    // How many recordings there can be at a time, 0 (taken as 1) to UNIKPROF_MAX_RECORDINGS. Each after the
+    // first takes 16 bytes of the memory for every 64 bytes of stacks.
+    uint32_t recordings;
     // How many mappings there are, 1 to 64.
     uint32_t mapping_count;
     // The executable mappings, sorted by address. Code outside of them is shown as unknown.
@@ -280,35 +263,24 @@ struct unikprof_config {
     // Bytes of that block.
     size_t caller_memory_length;
     // The agent's own place in the network, for a guest that hands frames over; NULL for one that has
-    // connections of its own. Only in an archive that was built with --smoltcp. Since version 2.
+    // connections of its own. Only in an archive that was built with --smoltcp.
     const struct unikprof_network *network;
     // The keys of those who are served, with UNIKPROF_ACCESS_KEYS. They are copied into memory, and
-    // erased by unikprof_stop; the guest's own copies are the guest's to erase. Since version 3.
+    // erased by unikprof_stop; the guest's own copies are the guest's to erase.
     const struct unikprof_key *keys;
     // How many there are, 1 to UNIKPROF_MAX_KEYS; several may have one role, so that keys can be changed
-    // while both the old and the new are good. 0 with UNIKPROF_ACCESS_OPEN. Since version 3.
+    // while both the old and the new are good. 0 with UNIKPROF_ACCESS_OPEN.
     uint32_t key_count;
-    // 0.
-    uint32_t reserved;
     // A block for the flight recorder, or NULL: then nothing is kept of what happened when, and there are no
     // events. It belongs to the agent until unikprof_stop and must not overlap its other memory; any alignment
-    // will do. Only in an archive that was built with --ring. Since version 4.
+    // will do. Only in an archive that was built with --ring.
     void *ring;
-    // Bytes of that block; unikprof_ring_bytes tells how many. Since version 4.
+    // Bytes of that block; unikprof_ring_bytes tells how many.
     size_t ring_length;
-    // How many recordings there can be at a time, 0 (taken as 1) to UNIKPROF_MAX_RECORDINGS. Each after the
-    // first takes 16 bytes of the memory for every 64 bytes of stacks. Since version 4.
-    uint32_t recordings;
-    // 0. Since version 4.
-    uint32_t reserved_4;
 };
 
 // A range of addresses.
 struct unikprof_range {
-    // The size of the structure, filled in by the library.
-    uint32_t size;
-    // The library's version, filled in by the library.
-    uint32_t version;
     // The first address.
     uint64_t start;
     // The address after the last.
@@ -317,10 +289,6 @@ struct unikprof_range {
 
 // How a vCPU has spent its time, in ns since a fixed moment, as Xen's runstate tells it.
 struct unikprof_runstate {
-    // The size of the structure, filled in by the library.
-    uint32_t size;
-    // The library's version, filled in by the library.
-    uint32_t version;
     // It ran.
     uint64_t running_ns;
     // It could have run, and others did: stolen time.
@@ -340,10 +308,6 @@ struct unikprof_runstate {
 // connections, frames). All get context as their first argument. None may call back into the library
 // to any end: calls from inside are answered with UNIKPROF_E_BUSY or count a lost sample.
 struct unikprof_ops {
-    // sizeof(struct unikprof_ops).
-    uint32_t size;
-    // UNIKPROF_ABI_VERSION.
-    uint32_t version;
     // Passed to all of them.
     void *context;
     // The monotonic clock in ns; its origin is the guest's own, and it is the clock of all deadlines.
@@ -383,24 +347,20 @@ struct unikprof_ops {
     int32_t (*random)(void *context, uint64_t *bits);
     // A moment of now_ns as the guest's timer is programmed with it, where the two differ: after a
     // migration, where now_ns goes on and the hypervisor's clock begins anew. Upcall. May be NULL:
-    // then they are the same. Since version 2.
+    // then they are the same.
     uint64_t (*timer_deadline_ns)(void *context, uint64_t monotonic_ns);
     // The clocks below may have another origin: unikprof_resume was called. From here on now_ns and
-    // the times of all vCPUs go on where they stood. Upcall. May be NULL. Since version 2.
+    // the times of all vCPUs go on where they stood. Upcall. May be NULL.
     void (*resume)(void *context);
     // A line for the guest's log, of at most 300 bytes: what its owner should know, and never a secret. May
-    // be NULL. Since version 3.
+    // be NULL.
     void (*log)(void *context, const char *line);
 };
 
 // A recording that begins with the guest, before any client has come. Clients find it by its name, as any
 // other. With 0 for all that may be 0 it samples running time at 97 Hz, for as long as the guest
-// runs. Since version 4.
+// runs.
 struct unikprof_boot_recording {
-    // sizeof(struct unikprof_boot_recording).
-    uint32_t size;
-    // UNIKPROF_ABI_VERSION.
-    uint32_t version;
     // Its name, 1 to 64 bytes of UTF-8 without control characters.
     const char *name;
     // UNIKPROF_MODE_CPU, UNIKPROF_MODE_WALL or UNIKPROF_MODE_OFF_CPU.
@@ -423,16 +383,14 @@ struct unikprof_boot_recording {
 
 // The registers of interrupted code.
 struct unikprof_registers {
-    // sizeof(struct unikprof_registers).
-    uint32_t size;
-    // UNIKPROF_ABI_VERSION.
-    uint32_t version;
-    // The program counter, rip.
+    // The program counter: rip.
     uint64_t pc;
-    // The stack pointer, rsp, as it was in the interrupted code.
+    // The stack pointer, as it was in the interrupted code: rsp.
     uint64_t sp;
-    // The frame pointer, rbp.
+    // The frame pointer: rbp.
     uint64_t fp;
+    // The link register of architectures that have one (aarch64: x30). On x86-64 0, and never read.
+    uint64_t lr;
 };
 
 #ifdef __cplusplus
@@ -509,13 +467,13 @@ int64_t unikprof_busy_answer(void *buffer,
 
 // The guest's device has received a frame of Ethernet. It is copied and looked at by the next
 // unikprof_poll; 16 wait at the most. From the loop, not from an upcall. Answers UNIKPROF_OK or a code;
-// UNIKPROF_E_FULL: it was dropped, as a network may. Since version 2.
+// UNIKPROF_E_FULL: it was dropped, as a network may.
 int32_t unikprof_frame_rx(const void *frame,
                           size_t length);
 
 // Gives the next frame that the guest's device is to send; length is at least UNIKPROF_MAX_FRAME. Answers
 // the frame's length, 0: none for now, or a code. Ask behind each unikprof_poll until it answers 0, and
-// poll again where it gave frames: there may be more. Since version 2.
+// poll again where it gave frames: there may be more.
 int64_t unikprof_frame_tx(void *buffer,
                           size_t length);
 
@@ -531,7 +489,7 @@ int32_t unikprof_stop(void);
 // (unikprof_deadline); the others are kicked.
 //
 // Answers the recording's id, above 0, or a code; UNIKPROF_E_RECORDING: log was told why, and the agent
-// serves without it. Since version 4.
+// serves without it.
 int64_t unikprof_start_at_boot(const struct unikprof_boot_recording *recording);
 
 // The timer's upcall, on the vCPU that it was delivered to. registers are those of the interrupted
@@ -541,7 +499,6 @@ int64_t unikprof_start_at_boot(const struct unikprof_boot_recording *recording);
 // Answers the next deadline of this vCPU in ns, on the clock of now_ns: program the timer for it, or
 // for the guest's own where that is earlier. UNIKPROF_NO_DEADLINE: nothing to wait for, also before
 // unikprof_init. May be called at any time, on any stack, nested, and on several vCPUs at once.
-// A structure that is not as it should be counts as NULL; see unikprof_take_error.
 uint64_t unikprof_on_tick(const struct unikprof_registers *registers);
 
 // The guest is about to block on this vCPU, with its upcalls held back. Until unikprof_on_wake the
@@ -567,7 +524,7 @@ uint64_t unikprof_resume(void);
 // How long the block for the flight recorder should be, in bytes: for so many vCPUs, each with room for
 // records records, wherever it is aligned. A record takes 16 bytes; a tick is one, a mark or a counter is one,
 // a span is two, and 64 is the least. The oldest are dropped first. 0 in an archive that was built
-// without --ring. Since version 4.
+// without --ring.
 size_t unikprof_ring_bytes(uint32_t vcpus,
                            size_t records);
 
@@ -575,35 +532,35 @@ size_t unikprof_ring_bytes(uint32_t vcpus,
 // characters. The same text has the same name, none is ever forgotten, and the text is copied. Ask once for each,
 // at the start.
 //
-// Answers its number, 0 or above, or a code. May be called where unikprof_on_tick may. Since version 4.
+// Answers its number, 0 or above, or a code. May be called where unikprof_on_tick may.
 int32_t unikprof_event_name(const char *text);
 
 // Something happened, now and on this vCPU; value is the guest's own. Where vcpu of struct unikprof_ops
 // knows none, it is counted as lost.
 //
 // Answers UNIKPROF_OK or a code. May be called where unikprof_on_tick may, also by an upcall that interrupts
-// another event. Since version 4.
+// another event.
 int32_t unikprof_mark(int32_t name,
                       uint64_t value);
 
-// A counter has a value, from now on. Else as unikprof_mark. Since version 4.
+// A counter has a value, from now on. Else as unikprof_mark.
 int32_t unikprof_counter(int32_t name, int64_t value);
 
 // Something begins that takes time. Spans may overlap, and may end in another context and on another vCPU.
 //
 // Answers what unikprof_span_end is to be given; 0 where nothing was kept, and where the call was wrong
-// unikprof_take_error tells the code. May be called where unikprof_mark may. Since version 4.
+// unikprof_take_error tells the code. May be called where unikprof_mark may.
 uint64_t unikprof_span_begin(int32_t name);
 
 // What unikprof_span_begin has answered ends, under the same name; 0 is passed over. Else as
-// unikprof_mark. Since version 4.
+// unikprof_mark.
 int32_t unikprof_span_end(int32_t name, uint64_t span);
 
 // Hands out all that the agent knows as a recording file, which unikprof-client report reads: its pieces to
 // sink, one after the other, with context. Nothing is changed, and the agent goes on if its guest does.
 //
 // For a panic handler: callable on any vCPU and whatever was interrupted, also a tick. It takes 6 KiB of stack
-// beside what sink does. Answers UNIKPROF_OK or a code. Since version 4.
+// beside what sink does. Answers UNIKPROF_OK or a code.
 int32_t unikprof_crash_dump(void (*sink)(void *context, const void *bytes, size_t length),
                             void *context);
 
@@ -611,7 +568,7 @@ int32_t unikprof_crash_dump(void (*sink)(void *context, const void *bytes, size_
 // guest's next life in memory that survives. Where the block is too short the newest records are kept, and the
 // file says so.
 //
-// Answers the bytes in use, or a code; the block then holds no head. Since version 4.
+// Answers the bytes in use, or a code; the block then holds no head.
 int64_t unikprof_crash_dump_into(void *block,
                                  size_t length);
 
@@ -620,7 +577,6 @@ int64_t unikprof_crash_dump_into(void *block,
 // may come between; unikprof-client recover finds them in the console's log.
 //
 // Answers UNIKPROF_OK or a code. There need not be an agent; it may be called where unikprof_crash_dump may.
-// Since version 4.
 int32_t unikprof_crash_lines(const void *block,
                              size_t length,
                              void (*sink)(void *context, const char *line),
@@ -631,7 +587,3 @@ int32_t unikprof_crash_lines(const void *block,
 #endif  // __cplusplus
 
 #endif  /* UNIKPROF_H */
-
-
-/* The first two fields of a structure: struct unikprof_ops ops = { UNIKPROF_HEAD(struct unikprof_ops), ... }; */
-#define UNIKPROF_HEAD(type) .size = sizeof(type), .version = UNIKPROF_ABI_VERSION

@@ -45,7 +45,7 @@ UNIKPROF_UPCALL static inline uint64_t unikprof_xen_deadline(uint64_t deadline_n
 UNIKPROF_UPCALL static inline uint64_t unikprof_xen_tick(uint64_t pc, uint64_t sp, uint64_t fp)
 {
     struct unikprof_registers registers = {
-        UNIKPROF_HEAD(struct unikprof_registers), .pc = pc, .sp = sp, .fp = fp,
+        .pc = pc, .sp = sp, .fp = fp,
     };
     return unikprof_on_tick(&registers);
 }
@@ -121,7 +121,6 @@ UNIKPROF_UPCALL static inline int32_t unikprof_xen_code_bounds(void *context, ui
 static inline struct unikprof_ops unikprof_xen_ops(struct unikprof_xen *guest)
 {
     struct unikprof_ops ops = {
-        UNIKPROF_HEAD(struct unikprof_ops),
         .context = guest,
         .now_ns = unikprof_xen_now_ns,
         .vcpu = unikprof_xen_vcpu,
@@ -141,7 +140,6 @@ static inline struct unikprof_mapping unikprof_xen_mapping(const struct unikprof
                                                            const char *notes, const char *notes_end)
 {
     struct unikprof_mapping mapping = {
-        UNIKPROF_HEAD(struct unikprof_mapping),
         .start = (uint64_t)guest->code_start,
         .end = (uint64_t)guest->code_end,
         .file_offset = file_offset,

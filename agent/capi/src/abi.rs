@@ -1,14 +1,13 @@
 //! Structures and constants that C sees. No behaviour here.
 //!
-//! Every structure begins with its size and the version of the header that it was compiled with. A new
-//! field goes to the end and raises [`UNIKPROF_ABI_VERSION`]; the fields that an older caller lacks are
-//! taken as zero.
+//! Any change to them raises [`UNIKPROF_ABI_VERSION`], which `unikprof_init` checks. Fields that are not
+//! set are 0.
 
 use core::ffi::{c_char, c_void};
 
-/// The version of this header. Structures carry it, and `unikprof_abi_version` answers that of the
-/// library: a library takes structures of its own version and of all before it.
-pub const UNIKPROF_ABI_VERSION: u32 = 4;
+/// The version of this header, in `version` of `struct unikprof_config`. `unikprof_init` refuses a
+/// configuration of any version but the library's own, which `unikprof_abi_version` returns.
+pub const UNIKPROF_ABI_VERSION: u32 = 1;
 
 /// In the place of a deadline: there is nothing to wait for. It is later than every other, so that the
 /// earlier of two deadlines is always the smaller number.
@@ -23,35 +22,34 @@ pub const UNIKPROF_NO_VCPU: u32 = u32::MAX;
 pub const UNIKPROF_ACCESS_OPEN: u32 = 1;
 
 /// In `access` of `struct unikprof_config`: those who hold one of `keys` are served, and everything is
-/// encrypted. Takes `random` of `struct unikprof_ops`, and an archive that was built with `--noise`. Since
-/// version 3.
+/// encrypted. Takes `random` of `struct unikprof_ops`, and an archive that was built with `--noise`.
 pub const UNIKPROF_ACCESS_KEYS: u32 = 2;
 
-/// In `role` of `struct unikprof_key`: to look, and no more. Since version 3.
+/// In `role` of `struct unikprof_key`: to look, and no more.
 pub const UNIKPROF_ROLE_VIEW: u32 = 1;
 
-/// In `role` of `struct unikprof_key`: everything. Since version 3.
+/// In `role` of `struct unikprof_key`: everything.
 pub const UNIKPROF_ROLE_CONTROL: u32 = 2;
 
-/// How many keys there may be. Since version 3.
+/// How many keys there may be.
 pub const UNIKPROF_MAX_KEYS: u32 = 8;
 
-/// How many recordings there can be at a time. Since version 4.
+/// How many recordings there can be at a time.
 pub const UNIKPROF_MAX_RECORDINGS: u32 = 4;
 
-/// In `mode` of `struct unikprof_boot_recording`: running time. Since version 4.
+/// In `mode` of `struct unikprof_boot_recording`: running time.
 pub const UNIKPROF_MODE_CPU: u32 = 0;
 
-/// In `mode` of `struct unikprof_boot_recording`: running and blocked time. Since version 4.
+/// In `mode` of `struct unikprof_boot_recording`: running and blocked time.
 pub const UNIKPROF_MODE_WALL: u32 = 1;
 
-/// In `mode` of `struct unikprof_boot_recording`: blocked time alone, measured. Since version 4.
+/// In `mode` of `struct unikprof_boot_recording`: blocked time alone, measured.
 pub const UNIKPROF_MODE_OFF_CPU: u32 = 2;
 
-/// The longest name of events, in bytes, without its end. Since version 4.
+/// The longest name of events, in bytes, without its end.
 pub const UNIKPROF_MAX_EVENT_NAME: u32 = 48;
 
-/// How many names of events there can be; their numbers are smaller. Since version 4.
+/// How many names of events there can be; their numbers are smaller.
 pub const UNIKPROF_MAX_EVENT_NAMES: u32 = 256;
 
 /// In `flags` of `struct unikprof_config`: the guest calls `unikprof_poll` and moves its bytes also while
@@ -69,26 +67,20 @@ pub const UNIKPROF_MAX_FRAME: u32 = 1514;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Registers {
-    /// `sizeof(struct unikprof_registers)`.
-    pub size: u32,
-    /// `UNIKPROF_ABI_VERSION`.
-    pub version: u32,
-    /// The program counter, `rip`.
+    /// The program counter: `rip`.
     pub pc: u64,
-    /// The stack pointer, `rsp`, as it was in the interrupted code.
+    /// The stack pointer, as it was in the interrupted code: `rsp`.
     pub sp: u64,
-    /// The frame pointer, `rbp`.
+    /// The frame pointer: `rbp`.
     pub fp: u64,
+    /// The link register of architectures that have one (aarch64: `x30`). On x86-64 0, and never read.
+    pub lr: u64,
 }
 
 /// A range of addresses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
-    /// The size of the structure, filled in by the library.
-    pub size: u32,
-    /// The library's version, filled in by the library.
-    pub version: u32,
     /// The first address.
     pub start: u64,
     /// The address after the last.
@@ -99,10 +91,6 @@ pub struct Range {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Runstate {
-    /// The size of the structure, filled in by the library.
-    pub size: u32,
-    /// The library's version, filled in by the library.
-    pub version: u32,
     /// It ran.
     pub running_ns: u64,
     /// It could have run, and others did: stolen time.
@@ -117,10 +105,6 @@ pub struct Runstate {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Mapping {
-    /// `sizeof(struct unikprof_mapping)`, the same in all elements of an array.
-    pub size: u32,
-    /// `UNIKPROF_ABI_VERSION`.
-    pub version: u32,
     /// The first address of the code.
     pub start: u64,
     /// The address after the last.
@@ -141,8 +125,6 @@ pub struct Mapping {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// `sizeof(struct unikprof_config)`.
-    pub size: u32,
     /// `UNIKPROF_ABI_VERSION`.
     pub version: u32,
     /// How many vCPUs there are, 1 to 4096. The memory is divided evenly between them.
@@ -151,6 +133,9 @@ pub struct Config {
     pub access: u32,
     /// `UNIKPROF_REACHABLE_WHEN_BUSY`, or 0.
     pub flags: u32,
+    /// How many recordings there can be at a time, 0 (taken as 1) to `UNIKPROF_MAX_RECORDINGS`. Each after the
+    /// first takes 16 bytes of the memory for every 64 bytes of stacks.
+    pub recordings: u32,
     /// How many mappings there are, 1 to 64.
     pub mapping_count: u32,
     /// The executable mappings, sorted by address. Code outside of them is shown as unknown.
@@ -169,39 +154,28 @@ pub struct Config {
     /// Bytes of that block.
     pub caller_memory_length: usize,
     /// The agent's own place in the network, for a guest that hands frames over; NULL for one that has
-    /// connections of its own. Only in an archive that was built with `--smoltcp`. Since version 2.
+    /// connections of its own. Only in an archive that was built with `--smoltcp`.
     pub network: *const Network,
     /// The keys of those who are served, with `UNIKPROF_ACCESS_KEYS`. They are copied into `memory`, and
-    /// erased by `unikprof_stop`; the guest's own copies are the guest's to erase. Since version 3.
+    /// erased by `unikprof_stop`; the guest's own copies are the guest's to erase.
     pub keys: *const Key,
     /// How many there are, 1 to `UNIKPROF_MAX_KEYS`; several may have one role, so that keys can be changed
-    /// while both the old and the new are good. 0 with `UNIKPROF_ACCESS_OPEN`. Since version 3.
+    /// while both the old and the new are good. 0 with `UNIKPROF_ACCESS_OPEN`.
     pub key_count: u32,
-    /// 0.
-    pub reserved: u32,
     /// A block for the flight recorder, or NULL: then nothing is kept of what happened when, and there are no
     /// events. It belongs to the agent until `unikprof_stop` and must not overlap its other memory; any alignment
-    /// will do. Only in an archive that was built with `--ring`. Since version 4.
+    /// will do. Only in an archive that was built with `--ring`.
     pub ring: *mut c_void,
-    /// Bytes of that block; `unikprof_ring_bytes` tells how many. Since version 4.
+    /// Bytes of that block; `unikprof_ring_bytes` tells how many.
     pub ring_length: usize,
-    /// How many recordings there can be at a time, 0 (taken as 1) to `UNIKPROF_MAX_RECORDINGS`. Each after the
-    /// first takes 16 bytes of the memory for every 64 bytes of stacks. Since version 4.
-    pub recordings: u32,
-    /// 0. Since version 4.
-    pub reserved_4: u32,
 }
 
 /// A recording that begins with the guest, before any client has come. Clients find it by its name, as any
 /// other. With 0 for all that may be 0 it samples running time at 97 Hz, for as long as the guest
-/// runs. Since version 4.
+/// runs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BootRecording {
-    /// `sizeof(struct unikprof_boot_recording)`.
-    pub size: u32,
-    /// `UNIKPROF_ABI_VERSION`.
-    pub version: u32,
     /// Its name, 1 to 64 bytes of UTF-8 without control characters.
     pub name: *const c_char,
     /// `UNIKPROF_MODE_CPU`, `UNIKPROF_MODE_WALL` or `UNIKPROF_MODE_OFF_CPU`.
@@ -222,31 +196,21 @@ pub struct BootRecording {
     pub max_bytes: u64,
 }
 
-/// A key that clients hold too, and what it allows. Since version 3.
+/// A key that clients hold too, and what it allows.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Key {
-    /// `sizeof(struct unikprof_key)`, the same in all elements of an array.
-    pub size: u32,
-    /// `UNIKPROF_ABI_VERSION`.
-    pub version: u32,
     /// `UNIKPROF_ROLE_VIEW` or `UNIKPROF_ROLE_CONTROL`.
     pub role: u32,
-    /// 0.
-    pub reserved: u32,
     /// The key as `unikprof-client keygen` writes it: a line `unikprof-key-1:` and 64 digits; lines
     /// that begin with `#` are passed over. At most 1023 bytes.
     pub text: *const c_char,
 }
 
-/// Where the agent's own TCP is in the network. IPv4 over Ethernet. Since version 2.
+/// Where the agent's own TCP is in the network. IPv4 over Ethernet.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Network {
-    /// `sizeof(struct unikprof_network)`.
-    pub size: u32,
-    /// `UNIKPROF_ABI_VERSION`.
-    pub version: u32,
     /// The device's address, unicast.
     pub hardware_address: [u8; 6],
     /// The port that clients connect to, not 0.
@@ -270,10 +234,6 @@ pub struct Network {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Ops {
-    /// `sizeof(struct unikprof_ops)`.
-    pub size: u32,
-    /// `UNIKPROF_ABI_VERSION`.
-    pub version: u32,
     /// Passed to all of them.
     pub context: *mut c_void,
     /// The monotonic clock in ns; its origin is the guest's own, and it is the clock of all deadlines.
@@ -316,25 +276,25 @@ pub struct Ops {
     pub random: Option<unsafe extern "C" fn(context: *mut c_void, bits: *mut u64) -> i32>,
     /// A moment of `now_ns` as the guest's timer is programmed with it, where the two differ: after a
     /// migration, where `now_ns` goes on and the hypervisor's clock begins anew. *Upcall.* May be NULL:
-    /// then they are the same. Since version 2.
+    /// then they are the same.
     pub timer_deadline_ns:
         Option<unsafe extern "C" fn(context: *mut c_void, monotonic_ns: u64) -> u64>,
     /// The clocks below may have another origin: `unikprof_resume` was called. From here on `now_ns` and
-    /// the times of all vCPUs go on where they stood. *Upcall.* May be NULL. Since version 2.
+    /// the times of all vCPUs go on where they stood. *Upcall.* May be NULL.
     pub resume: Option<unsafe extern "C" fn(context: *mut c_void)>,
     /// A line for the guest's log, of at most 300 bytes: what its owner should know, and never a secret. May
-    /// be NULL. Since version 3.
+    /// be NULL.
     pub log: Option<unsafe extern "C" fn(context: *mut c_void, line: *const c_char)>,
 }
 
 const _: () = {
     assert!(size_of::<Registers>() == 32);
-    assert!(size_of::<Range>() == 24);
-    assert!(size_of::<Runstate>() == 40);
-    assert!(size_of::<Mapping>() == 56);
-    assert!(size_of::<Config>() == 120);
-    assert!(size_of::<BootRecording>() == 64);
-    assert!(size_of::<Network>() == 28);
-    assert!(size_of::<Key>() == 24);
-    assert!(size_of::<Ops>() == 120);
+    assert!(size_of::<Range>() == 16);
+    assert!(size_of::<Runstate>() == 32);
+    assert!(size_of::<Mapping>() == 48);
+    assert!(size_of::<Config>() == 112);
+    assert!(size_of::<BootRecording>() == 56);
+    assert!(size_of::<Network>() == 20);
+    assert!(size_of::<Key>() == 16);
+    assert!(size_of::<Ops>() == 112);
 };

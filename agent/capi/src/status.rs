@@ -6,76 +6,70 @@ use core::ffi::CStr;
 pub const UNIKPROF_OK: i32 = 0;
 /// A pointer is NULL that must not be.
 pub const UNIKPROF_E_NULL: i32 = -1;
-/// A structure is shorter than its first version, or longer than its version is.
-pub const UNIKPROF_E_SIZE: i32 = -2;
-/// A structure's version is 0 or newer than the library.
-pub const UNIKPROF_E_VERSION: i32 = -3;
+/// The configuration's version is not the library's.
+pub const UNIKPROF_E_VERSION: i32 = -2;
 /// There is no agent: `unikprof_init` was not called, has failed, or `unikprof_stop` was called since.
-pub const UNIKPROF_E_NOT_STARTED: i32 = -4;
+pub const UNIKPROF_E_NOT_STARTED: i32 = -3;
 /// There is an agent already.
-pub const UNIKPROF_E_STARTED: i32 = -5;
+pub const UNIKPROF_E_STARTED: i32 = -4;
 /// Another call is under way: on another CPU, or below this one on the same stack.
-pub const UNIKPROF_E_BUSY: i32 = -6;
+pub const UNIKPROF_E_BUSY: i32 = -5;
 /// The memory block is too short.
-pub const UNIKPROF_E_MEMORY: i32 = -7;
+pub const UNIKPROF_E_MEMORY: i32 = -6;
 /// The configuration does not say whom to serve.
-pub const UNIKPROF_E_ACCESS: i32 = -8;
+pub const UNIKPROF_E_ACCESS: i32 = -7;
 /// The number of vCPUs is 0 or too large, or there are several and no `kick`.
-pub const UNIKPROF_E_VCPUS: i32 = -9;
+pub const UNIKPROF_E_VCPUS: i32 = -8;
 /// The mappings cannot be used.
-pub const UNIKPROF_E_MAPPINGS: i32 = -10;
+pub const UNIKPROF_E_MAPPINGS: i32 = -9;
 /// A text is too long, or not UTF-8.
-pub const UNIKPROF_E_TEXT: i32 = -11;
+pub const UNIKPROF_E_TEXT: i32 = -10;
 /// A function is NULL that is required.
-pub const UNIKPROF_E_OPS: i32 = -12;
+pub const UNIKPROF_E_OPS: i32 = -11;
 /// All sessions are taken.
-pub const UNIKPROF_E_SESSIONS: i32 = -13;
+pub const UNIKPROF_E_SESSIONS: i32 = -12;
 /// There is no such connection, or it was closed.
-pub const UNIKPROF_E_CONNECTION: i32 = -14;
+pub const UNIKPROF_E_CONNECTION: i32 = -13;
 /// The conversation is over: close the connection.
-pub const UNIKPROF_E_OVER: i32 = -15;
+pub const UNIKPROF_E_OVER: i32 = -14;
 /// A client may have come already: the call belongs right behind `unikprof_init`.
-pub const UNIKPROF_E_TOO_LATE: i32 = -16;
+pub const UNIKPROF_E_TOO_LATE: i32 = -15;
 /// The caller table is damaged, or none.
-pub const UNIKPROF_E_TABLE: i32 = -17;
+pub const UNIKPROF_E_TABLE: i32 = -16;
 /// The caller table was made from another image.
-pub const UNIKPROF_E_OTHER_IMAGE: i32 = -18;
+pub const UNIKPROF_E_OTHER_IMAGE: i32 = -17;
 /// The caller table does not fit `caller_memory`.
-pub const UNIKPROF_E_TABLE_ROOM: i32 = -19;
+pub const UNIKPROF_E_TABLE_ROOM: i32 = -18;
 /// A flag is set that the library does not know.
-pub const UNIKPROF_E_FLAGS: i32 = -20;
-
+pub const UNIKPROF_E_FLAGS: i32 = -19;
 /// The agent's place in the network cannot be used.
-pub const UNIKPROF_E_NETWORK: i32 = -21;
+pub const UNIKPROF_E_NETWORK: i32 = -20;
 /// The archive was built without it.
-pub const UNIKPROF_E_UNSUPPORTED: i32 = -22;
+pub const UNIKPROF_E_UNSUPPORTED: i32 = -21;
 /// A frame is empty or too long, or the buffer too short for one.
-pub const UNIKPROF_E_FRAME: i32 = -23;
+pub const UNIKPROF_E_FRAME: i32 = -22;
 /// The queue of frames is full: this one was dropped.
-pub const UNIKPROF_E_FULL: i32 = -24;
+pub const UNIKPROF_E_FULL: i32 = -23;
 /// The agent has no network: `network` was NULL.
-pub const UNIKPROF_E_NO_NETWORK: i32 = -25;
-
-/// A key cannot be used, there is none, or there are too many. Since version 3.
-pub const UNIKPROF_E_KEYS: i32 = -26;
-/// There are keys, and `random` has no answer. Since version 3.
-pub const UNIKPROF_E_RANDOM: i32 = -27;
-
-/// The number of recordings is too large. Since version 4.
-pub const UNIKPROF_E_RECORDINGS: i32 = -28;
-/// A recording at boot cannot be as it was asked for, or there is no room for it. Since version 4.
-pub const UNIKPROF_E_RECORDING: i32 = -29;
-/// The block for the flight recorder is too short. Since version 4.
-pub const UNIKPROF_E_RING: i32 = -30;
-/// The agent has no flight recorder: `ring` was NULL. Since version 4.
-pub const UNIKPROF_E_NO_RING: i32 = -31;
-/// A name of events cannot be used, or is none. Since version 4.
-pub const UNIKPROF_E_EVENT_NAME: i32 = -32;
-/// There are as many names of events as there can be. Since version 4.
-pub const UNIKPROF_E_EVENT_NAMES: i32 = -33;
-/// The block is too short for a crash dump. Since version 4.
-pub const UNIKPROF_E_DUMP_ROOM: i32 = -34;
-
+pub const UNIKPROF_E_NO_NETWORK: i32 = -24;
+/// A key cannot be used, there is none, or there are too many.
+pub const UNIKPROF_E_KEYS: i32 = -25;
+/// There are keys, and `random` has no answer.
+pub const UNIKPROF_E_RANDOM: i32 = -26;
+/// The number of recordings is too large.
+pub const UNIKPROF_E_RECORDINGS: i32 = -27;
+/// A recording at boot cannot be as it was asked for, or there is no room for it.
+pub const UNIKPROF_E_RECORDING: i32 = -28;
+/// The block for the flight recorder is too short.
+pub const UNIKPROF_E_RING: i32 = -29;
+/// The agent has no flight recorder: `ring` was NULL.
+pub const UNIKPROF_E_NO_RING: i32 = -30;
+/// A name of events cannot be used, or is none.
+pub const UNIKPROF_E_EVENT_NAME: i32 = -31;
+/// There are as many names of events as there can be.
+pub const UNIKPROF_E_EVENT_NAMES: i32 = -32;
+/// The block is too short for a crash dump.
+pub const UNIKPROF_E_DUMP_ROOM: i32 = -33;
 /// Why a call was refused: one of the codes above that are not [`UNIKPROF_OK`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Misuse(pub(crate) i32);
@@ -85,12 +79,9 @@ pub(crate) fn text(code: i32) -> &'static CStr {
     match code {
         UNIKPROF_OK => c"no error",
         UNIKPROF_E_NULL => c"a pointer is NULL that must not be",
-        UNIKPROF_E_SIZE => {
-            c"a structure's size is not that of its version; set size = sizeof(the structure)"
-        }
         UNIKPROF_E_VERSION => {
-            c"a structure's version is 0 or newer than the library; set version = \
-              UNIKPROF_ABI_VERSION and link a library that is not older than the header"
+            c"the configuration's version is not the library's; set version = UNIKPROF_ABI_VERSION, and use \
+              the header that was built with the library"
         }
         UNIKPROF_E_NOT_STARTED => c"there is no agent; call unikprof_init first",
         UNIKPROF_E_STARTED => c"there is an agent already; call unikprof_stop first",

@@ -13,12 +13,6 @@ const BLESS: &str = "UNIKPROF_BLESS=1 cargo test -p unikprof-capi --test header"
 /// What stands above all.
 const INTRODUCTION: &str = include_str!("../include/introduction.h");
 
-/// What stands below, where C needs more than Rust has words for.
-const MACROS: &str = "
-/* The first two fields of a structure: struct unikprof_ops ops = { UNIKPROF_HEAD(struct unikprof_ops), ... }; */
-#define UNIKPROF_HEAD(type) .size = sizeof(type), .version = UNIKPROF_ABI_VERSION
-";
-
 /// Where the calls, structures and constants are.
 const SOURCES: [&str; 6] = [
     "src/abi.rs",
@@ -59,7 +53,6 @@ fn generate() -> String {
         usize_is_size_t: true,
         line_length: 100,
         tab_width: 4,
-        trailer: Some(MACROS.to_owned()),
         ..Config::default()
     };
     config.export.rename = NAMES

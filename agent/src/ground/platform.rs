@@ -7,16 +7,31 @@ pub use unikprof_proto::message::Runstate;
 /// The registers of interrupted code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
-    /// The program counter (`rip`).
+    /// The program counter: `rip`, on aarch64 `ELR_EL1`.
     pub pc: u64,
-    /// The stack pointer (`rsp`).
+    /// The stack pointer: `rsp`, on aarch64 `sp`.
     pub sp: u64,
-    /// The frame pointer (`rbp`).
+    /// The frame pointer: `rbp`, on aarch64 `x29`.
     pub fp: u64,
+    /// The link register: on aarch64 `x30`. x86-64 has none: 0 there, and never read.
+    pub lr: u64,
 }
 
 impl Registers {
-    /// Those of the function that calls this: what [`Agent::on_block`](crate::Agent::on_block) asks for.
+    /// Registers of an architecture without a link register.
+    #[inline]
+    pub const fn new(pc: u64, sp: u64, fp: u64) -> Self {
+        Self { pc, sp, fp, lr: 0 }
+    }
+
+    /// The same with a link register.
+    #[inline]
+    pub const fn with_lr(self, lr: u64) -> Self {
+        Self { lr, ..self }
+    }
+
+    /// The registers of the calling function, for [`Agent::on_block`](crate::Agent::on_block). The link
+    /// register is left 0: the calling function has saved its own.
     #[allow(unsafe_code)]
     #[inline(always)]
     pub fn here() -> Self {
@@ -36,7 +51,7 @@ impl Registers {
                 options(nomem, nostack, preserves_flags)
             );
         }
-        Self { pc, sp, fp }
+        Self::new(pc, sp, fp)
     }
 }
 
@@ -140,5 +155,16 @@ pub unsafe trait Platform {
     /// The cycle counter, or 0 where there is none. *Upcall.*
     fn cycles(&self) -> u64 {
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// The client leaves out `Registers::here` where it was inlined into the code that blocks, and knows it
+    /// by this path (`is_here` in client/src/symbols/symbolized.rs).
+    #[test]
+    fn registers_keep_the_path_that_the_client_knows() {
+        let path = core::any::type_name::<super::Registers>();
+        assert_eq!(path, "unikprof_agent::ground::platform::Registers");
     }
 }

@@ -457,11 +457,7 @@ mod tests {
         };
         let code = CodeMap::new(&[mapping]).unwrap();
         let cells = PathCells::default();
-        let registers = Registers {
-            pc: CODE,
-            sp: STACK,
-            fp,
-        };
+        let registers = Registers::new(CODE, STACK, fp);
         let stack = Words(words.to_vec());
         let guide = Guide::frame_pointers(&code);
         let (path, walked) = walk(&registers, Some(&stack), &guide, depth, cells.begin());
@@ -574,11 +570,7 @@ mod tests {
         };
         let code = CodeMap::new(&[mapping]).unwrap();
         let cells = PathCells::default();
-        let registers = Registers {
-            pc: 77,
-            sp: STACK,
-            fp: 0,
-        };
+        let registers = Registers::new(77, STACK, 0);
         let guide = Guide::frame_pointers(&code);
         let (path, walked) = walk(&registers, None::<&Words>, &guide, 128, cells.begin());
         assert_eq!(walked.end, End::Broken);
@@ -631,11 +623,7 @@ mod tests {
         })
     }
 
-    const LEAF: Registers = Registers {
-        pc: CODE,
-        sp: STACK,
-        fp: STACK + 24,
-    };
+    const LEAF: Registers = Registers::new(CODE, STACK, STACK + 24);
 
     /// A leaf without a frame of its own: the frame pointer is its caller's, whose return address
     /// leads past it.

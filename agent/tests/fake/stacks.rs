@@ -131,15 +131,12 @@ impl StackImage {
             self.words[word + 1].store(*caller, Ordering::Relaxed);
             word = next;
         }
-        Registers {
-            pc: stack.0.first().copied().unwrap_or(0),
-            sp: bounds.start,
-            fp: if callers.is_empty() {
-                0
-            } else {
-                at(LEAF_WORDS)
-            },
-        }
+        let fp = if callers.is_empty() {
+            0
+        } else {
+            at(LEAF_WORDS)
+        };
+        Registers::new(stack.0.first().copied().unwrap_or(0), bounds.start, fp)
     }
 
     /// The memory's addresses.

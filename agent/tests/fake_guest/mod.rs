@@ -193,11 +193,7 @@ pub fn on_stack<T>(frames: &[u64], body: impl FnOnce(&Registers) -> T) -> T {
     }
     let fp = if frames.len() > 1 { start } else { 0 };
     STACK.set(Some(start..start + 8 * words.len() as u64));
-    let registers = Registers {
-        pc: CODE + frames.first().copied().unwrap_or(0),
-        sp: start,
-        fp,
-    };
+    let registers = Registers::new(CODE + frames.first().copied().unwrap_or(0), start, fp);
     let answer = body(&registers);
     std::hint::black_box(&words);
     answer

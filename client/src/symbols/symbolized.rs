@@ -302,7 +302,9 @@ impl Names {
     fn is_here(&self, symbol: &Symbol) -> bool {
         let name = &self.functions[symbol.function.index()].name;
         // Where inlined functions have bare names only, theirs lacks the type.
-        symbol.inlined && name.starts_with("unikprof_agent::platform::") && name.ends_with("::here")
+        symbol.inlined
+            && name.starts_with("unikprof_agent::ground::platform::")
+            && name.ends_with("::here")
     }
 
     pub(crate) fn finish(
@@ -353,7 +355,7 @@ mod tests {
         }
         let profile = builder.finish();
         let mut names = Names::new(2, 0);
-        let here = names.function(None, "unikprof_agent::platform::Registers::here");
+        let here = names.function(None, "unikprof_agent::ground::platform::Registers::here");
         let wait = names.function(None, "guest::wait");
         let symbol = |function, inlined| Symbol {
             function,

@@ -97,10 +97,12 @@ impl<'a> Fake<'a> {
     /// What the next ticks interrupt; `None`: delivered without registers.
     pub(crate) fn interrupt_at(&self, at: Option<(u64, usize, usize)>) {
         let start = self.bounds().start;
-        *self.registers.borrow_mut() = at.map(|(pc, sp, fp)| Registers {
-            pc: CODE + pc % 0x2_0000,
-            sp: start + 8 * sp as u64,
-            fp: start + 8 * fp as u64,
+        *self.registers.borrow_mut() = at.map(|(pc, sp, fp)| {
+            Registers::new(
+                CODE + pc % 0x2_0000,
+                start + 8 * sp as u64,
+                start + 8 * fp as u64,
+            )
         });
     }
 

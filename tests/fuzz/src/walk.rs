@@ -36,11 +36,11 @@ pub fn check(bytes: &[u8]) {
     let code = CodeMap::new(&mappings).expect("sorted, apart and small");
     let bounds = bounds(input, &addresses);
     let depth = 1 + input.below(MAX_DEPTH);
-    let registers = Registers {
-        pc: word(input, &addresses, &starts),
-        sp: word(input, &addresses, &starts),
-        fp: word(input, &addresses, &starts),
-    };
+    let registers = Registers::new(
+        word(input, &addresses, &starts),
+        word(input, &addresses, &starts),
+        word(input, &addresses, &starts),
+    );
     let mut offset = input.below(64) * 8;
     while !input.is_empty() && offset <= SIZE - 8 {
         page.put(offset, word(input, &addresses, &starts));

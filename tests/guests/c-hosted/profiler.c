@@ -101,7 +101,6 @@ static void on_timer(int signal, siginfo_t *information, void *interrupted)
 {
     const ucontext_t *context = interrupted;
     struct unikprof_registers registers = {
-        UNIKPROF_HEAD(struct unikprof_registers),
         .pc = (uint64_t)context->uc_mcontext.gregs[REG_RIP],
         .sp = (uint64_t)context->uc_mcontext.gregs[REG_RSP],
         .fp = (uint64_t)context->uc_mcontext.gregs[REG_RBP],
@@ -132,7 +131,7 @@ static void find_build_id(struct unikprof_mapping *mapping, const unsigned char 
 
 static int add_mapping(struct dl_phdr_info *image, size_t size, void *context)
 {
-    struct unikprof_mapping found = { UNIKPROF_HEAD(struct unikprof_mapping) };
+    struct unikprof_mapping found = { 0 };
     (void)size;
     (void)context;
     /* The program itself has no name here. */
@@ -176,7 +175,7 @@ void profiler_start(uint64_t end_of_stack)
     qsort(mappings, mapping_count, sizeof mappings[0], by_start);
 
     struct unikprof_config config = {
-        UNIKPROF_HEAD(struct unikprof_config),
+        .version = UNIKPROF_ABI_VERSION,
         .vcpus = 1,
         .access = UNIKPROF_ACCESS_OPEN,
         .mapping_count = mapping_count,
@@ -190,7 +189,6 @@ void profiler_start(uint64_t end_of_stack)
         .recordings = 2,
     };
     struct unikprof_ops ops = {
-        UNIKPROF_HEAD(struct unikprof_ops),
         .now_ns = now_ns,
         .vcpu = vcpu,
         .running_ns = running_ns,
@@ -218,7 +216,6 @@ void profiler_start(uint64_t end_of_stack)
 void profiler_record(const char *name)
 {
     struct unikprof_boot_recording recording = {
-        UNIKPROF_HEAD(struct unikprof_boot_recording),
         .name = name,
         .period_ns = 1000000,
         .max_age_ns = 300000000000,

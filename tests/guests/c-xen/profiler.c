@@ -109,7 +109,7 @@ static int32_t runstate(void *context, uint32_t of, struct unikprof_runstate *ti
 
 uint64_t profiler_on_tick(const struct interrupt_frame *frame)
 {
-    struct unikprof_registers registers = { UNIKPROF_HEAD(struct unikprof_registers) };
+    struct unikprof_registers registers = { 0 };
     if (frame == NULL) {
         return unikprof_on_tick(NULL);
     }
@@ -174,7 +174,6 @@ void profiler_start(void)
     char name[64], uuid[64];
     uint32_t ignored;
     struct unikprof_mapping text = {
-        UNIKPROF_HEAD(struct unikprof_mapping),
         .start = (uint64_t)image_start,
         .end = (uint64_t)text_end,
         .file_offset = 0, /* link.ld: the image begins with the file's headers */
@@ -183,11 +182,10 @@ void profiler_start(void)
         .path = "c-xen",
     };
     struct unikprof_network network = {
-        UNIKPROF_HEAD(struct unikprof_network),
         .port = PORT,
     };
     struct unikprof_config config = {
-        UNIKPROF_HEAD(struct unikprof_config),
+        .version = UNIKPROF_ABI_VERSION,
         .vcpus = 1,
         .access = UNIKPROF_ACCESS_OPEN,
         .mappings = &text,
@@ -197,7 +195,6 @@ void profiler_start(void)
         .network = &network,
     };
     struct unikprof_ops ops = {
-        UNIKPROF_HEAD(struct unikprof_ops),
         .now_ns = now_ns,
         .vcpu = vcpu,
         .running_ns = running_ns,

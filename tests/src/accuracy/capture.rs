@@ -85,7 +85,7 @@ impl Captured {
                 return Err(cut);
             }
             samples.push(Captured {
-                registers: Registers { pc, sp, fp },
+                registers: Registers::new(pc, sp, fp),
                 stack: CapturedStack {
                     base,
                     words: copied,
@@ -135,14 +135,7 @@ mod tests {
             Captured::read_all(&bytes(&[1, 0x100, 3, 0x100, 2, 7, 8, 4, 5, 6, 0, 0])).unwrap();
         assert_eq!(samples.len(), 2);
         let stack = &samples[0].stack;
-        assert_eq!(
-            samples[0].registers,
-            Registers {
-                pc: 1,
-                sp: 0x100,
-                fp: 3
-            }
-        );
+        assert_eq!(samples[0].registers, Registers::new(1, 0x100, 3));
         assert_eq!(stack.frame_record(0x100), Some([7, 8]));
         assert_eq!(stack.end(), 0x110);
         for outside in [0, 0xf8, 0x104, 0x108, 0x110, u64::MAX] {

@@ -141,7 +141,7 @@ impl<'a> Judge<'a> {
     /// The functions of a sample by its unwind tables, leaf first, as far as there are tables; `None` where
     /// they do not lead from the leaf to a caller.
     fn full(&mut self, sample: &Captured) -> Option<Vec<FunctionStart>> {
-        let Registers { pc, sp, fp } = sample.registers;
+        let Registers { pc, sp, fp, .. } = sample.registers;
         let registers = UnwindRegsX86_64::new(pc, sp, fp);
         let mut read_stack = |address| sample.stack.word(address).ok_or(());
         let mut frames = self

@@ -69,11 +69,12 @@ mod keyed {
                 return Err(refused);
             }
             let keys = place.insert(Self(unikprof_agent::Keys::new()));
-            // SAFETY: the caller's promise.
-            let stride = unsafe { read::structure(config.keys)? }.size as usize;
+            if config.keys.is_null() {
+                return Err(Misuse(UNIKPROF_E_NULL));
+            }
             for index in 0..config.key_count as usize {
-                // SAFETY: `key_count` of them are there, all of the same size.
-                let key = unsafe { read::structure(config.keys.byte_add(index * stride))? };
+                // SAFETY: `key_count` of them are there, by the caller's promise.
+                let key = unsafe { read::structure(config.keys.add(index))? };
                 // SAFETY: the caller's promise.
                 let text = unsafe { read::text(key.text, read::KEY)? };
                 let text = text.ok_or(Misuse(UNIKPROF_E_NULL))?;

@@ -18,7 +18,7 @@ const _: () = assert!(MAX_DEPTH == 128, "as the header says");
 /// (`unikprof_deadline`); the others are kicked.
 ///
 /// Answers the recording's id, above 0, or a code; UNIKPROF_E_RECORDING: `log` was told why, and the agent
-/// serves without it. Since version 4.
+/// serves without it.
 ///
 /// # Safety
 /// C's: `recording` is NULL or leads to a structure of its kind.

@@ -234,7 +234,7 @@ pub unsafe extern "C" fn unikprof_busy_answer(buffer: *mut c_void, length: usize
 
 /// The guest's device has received a frame of Ethernet. It is copied and looked at by the next
 /// `unikprof_poll`; 16 wait at the most. From the loop, not from an upcall. Answers UNIKPROF_OK or a code;
-/// UNIKPROF_E_FULL: it was dropped, as a network may. Since version 2.
+/// UNIKPROF_E_FULL: it was dropped, as a network may.
 ///
 /// # Safety
 /// C's: `frame` is NULL or leads to `length` bytes.
@@ -248,7 +248,7 @@ pub unsafe extern "C" fn unikprof_frame_rx(frame: *const c_void, length: usize) 
 
 /// Gives the next frame that the guest's device is to send; `length` is at least UNIKPROF_MAX_FRAME. Answers
 /// the frame's length, 0: none for now, or a code. Ask behind each `unikprof_poll` until it answers 0, and
-/// poll again where it gave frames: there may be more. Since version 2.
+/// poll again where it gave frames: there may be more.
 ///
 /// # Safety
 /// C's: `buffer` is NULL or leads to `length` bytes that are nobody else's.

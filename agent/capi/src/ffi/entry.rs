@@ -36,7 +36,6 @@ pub(super) use aligned;
 /// Answers the next deadline of this vCPU in ns, on the clock of `now_ns`: program the timer for it, or
 /// for the guest's own where that is earlier. UNIKPROF_NO_DEADLINE: nothing to wait for, also before
 /// `unikprof_init`. May be called at any time, on any stack, nested, and on several vCPUs at once.
-/// A structure that is not as it should be counts as NULL; see `unikprof_take_error`.
 ///
 /// # Safety
 /// C's: `registers` is NULL or leads to a structure of its kind.
@@ -92,13 +91,13 @@ pub extern "C" fn unikprof_resume() -> u64 {
 
 unsafe extern "C" fn on_tick(registers: *const abi::Registers) -> u64 {
     // SAFETY: the caller's promise.
-    let registers = unsafe { read_registers(registers) };
+    let registers = unsafe { read::registers(registers) };
     deadline_of(one::upcall(|agent| agent.on_tick(registers.as_ref())))
 }
 
 unsafe extern "C" fn on_block(registers: *const abi::Registers, pc: u64, sp: u64, fp: u64) -> i32 {
     // SAFETY: the caller's promise.
-    let registers = unsafe { read_registers(registers) }.unwrap_or(Registers { pc, sp, fp });
+    let registers = unsafe { read::registers(registers) }.unwrap_or(Registers::new(pc, sp, fp));
     match one::upcall(|agent| agent.on_block(Some(&registers))) {
         Ok(()) => UNIKPROF_OK,
         Err(misuse) => misuse.0,
@@ -118,23 +117,6 @@ extern "C" fn resume() -> u64 {
         agent.resume();
         agent.deadline()
     }))
-}
-
-/// # Safety
-/// `registers` is NULL or leads to a structure of its kind.
-#[inline]
-unsafe fn read_registers(registers: *const abi::Registers) -> Option<Registers> {
-    if registers.is_null() {
-        return None;
-    }
-    // SAFETY: the caller's promise.
-    match unsafe { read::registers(registers) } {
-        Ok(registers) => Some(registers),
-        Err(misuse) => {
-            one::note(misuse);
-            None
-        }
-    }
 }
 
 #[inline]

@@ -30,7 +30,7 @@ const LINE: usize = 80;
 /// How long the block for the flight recorder should be, in bytes: for so many vCPUs, each with room for
 /// `records` records, wherever it is aligned. A record takes 16 bytes; a tick is one, a mark or a counter is one,
 /// a span is two, and 64 is the least. The oldest are dropped first. 0 in an archive that was built
-/// without `--ring`. Since version 4.
+/// without `--ring`.
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_ring_bytes(vcpus: u32, records: usize) -> usize {
     if cfg!(feature = "ring") {
@@ -44,7 +44,7 @@ pub extern "C" fn unikprof_ring_bytes(vcpus: u32, records: usize) -> usize {
 /// characters. The same text has the same name, none is ever forgotten, and the text is copied. Ask once for each,
 /// at the start.
 ///
-/// Answers its number, 0 or above, or a code. May be called where `unikprof_on_tick` may. Since version 4.
+/// Answers its number, 0 or above, or a code. May be called where `unikprof_on_tick` may.
 ///
 /// # Safety
 /// C's: `text` is NULL or ends with 0.
@@ -58,14 +58,14 @@ pub unsafe extern "C" fn unikprof_event_name(text: *const c_char) -> i32 {
 /// knows none, it is counted as lost.
 ///
 /// Answers UNIKPROF_OK or a code. May be called where `unikprof_on_tick` may, also by an upcall that interrupts
-/// another event. Since version 4.
+/// another event.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_mark(name: i32, value: u64) -> i32 {
     aligned!(mark)
 }
 
-/// A counter has a value, from now on. Else as `unikprof_mark`. Since version 4.
+/// A counter has a value, from now on. Else as `unikprof_mark`.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_counter(name: i32, value: i64) -> i32 {
@@ -75,7 +75,7 @@ pub extern "C" fn unikprof_counter(name: i32, value: i64) -> i32 {
 /// Something begins that takes time. Spans may overlap, and may end in another context and on another vCPU.
 ///
 /// Answers what `unikprof_span_end` is to be given; 0 where nothing was kept, and where the call was wrong
-/// `unikprof_take_error` tells the code. May be called where `unikprof_mark` may. Since version 4.
+/// `unikprof_take_error` tells the code. May be called where `unikprof_mark` may.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_span_begin(name: i32) -> u64 {
@@ -83,7 +83,7 @@ pub extern "C" fn unikprof_span_begin(name: i32) -> u64 {
 }
 
 /// What `unikprof_span_begin` has answered ends, under the same name; 0 is passed over. Else as
-/// `unikprof_mark`. Since version 4.
+/// `unikprof_mark`.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_span_end(name: i32, span: u64) -> i32 {
@@ -94,7 +94,7 @@ pub extern "C" fn unikprof_span_end(name: i32, span: u64) -> i32 {
 /// `sink`, one after the other, with `context`. Nothing is changed, and the agent goes on if its guest does.
 ///
 /// For a panic handler: callable on any vCPU and whatever was interrupted, also a tick. It takes 6 KiB of stack
-/// beside what `sink` does. Answers UNIKPROF_OK or a code. Since version 4.
+/// beside what `sink` does. Answers UNIKPROF_OK or a code.
 ///
 /// # Safety
 /// C's: `sink` is NULL or a function that may be called so.
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn unikprof_crash_dump(
 /// guest's next life in memory that survives. Where the block is too short the newest records are kept, and the
 /// file says so.
 ///
-/// Answers the bytes in use, or a code; the block then holds no head. Since version 4.
+/// Answers the bytes in use, or a code; the block then holds no head.
 ///
 /// # Safety
 /// C's: `block` is NULL or leads to `length` bytes that are nobody else's.
@@ -126,7 +126,6 @@ pub unsafe extern "C" fn unikprof_crash_dump_into(block: *mut c_void, length: us
 /// may come between; `unikprof-client recover` finds them in the console's log.
 ///
 /// Answers UNIKPROF_OK or a code. There need not be an agent; it may be called where `unikprof_crash_dump` may.
-/// Since version 4.
 ///
 /// # Safety
 /// C's: `block` is NULL or leads to `length` bytes; `sink` is NULL or a function that may be called so.

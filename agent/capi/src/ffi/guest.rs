@@ -5,7 +5,7 @@ use core::ops;
 
 use unikprof_agent::{Platform, Runstate};
 
-use crate::abi::{self, Ops, UNIKPROF_ABI_VERSION, UNIKPROF_NO_VCPU};
+use crate::abi::{self, Ops, UNIKPROF_NO_VCPU};
 
 /// What asks the functions that C gave. The required ones are there; an absent one answers nothing.
 pub(super) struct Guest(pub(super) Ops);
@@ -28,12 +28,7 @@ impl Guest {
         ask: Option<unsafe extern "C" fn(*mut c_void, u64, *mut abi::Range) -> i32>,
         address: u64,
     ) -> Option<ops::Range<u64>> {
-        let mut range = abi::Range {
-            size: size_of::<abi::Range>() as u32,
-            version: UNIKPROF_ABI_VERSION,
-            start: 0,
-            end: 0,
-        };
+        let mut range = abi::Range { start: 0, end: 0 };
         // SAFETY: called as its description says.
         let known = unsafe { ask?(self.context(), address, &raw mut range) };
         // A range that does not hold what it was asked for is another's.
@@ -85,8 +80,6 @@ unsafe impl Platform for Guest {
 
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {
         let mut times = abi::Runstate {
-            size: size_of::<abi::Runstate>() as u32,
-            version: UNIKPROF_ABI_VERSION,
             running_ns: 0,
             runnable_ns: 0,
             blocked_ns: 0,

@@ -1,7 +1,6 @@
-//! Reading what C points to: structures of any version, texts, mappings.
+//! Reading what C points to: structures, texts, mappings.
 
 use core::ffi::{c_char, c_void};
-use core::mem::MaybeUninit;
 
 use unikprof_agent::{MAX_MAPPINGS, Mapping, Registers, minimum_bytes, ring_bytes};
 
@@ -12,7 +11,7 @@ use crate::abi::{
 };
 use crate::status::{
     Misuse, UNIKPROF_E_FLAGS, UNIKPROF_E_MAPPINGS, UNIKPROF_E_MEMORY, UNIKPROF_E_NULL,
-    UNIKPROF_E_OPS, UNIKPROF_E_RECORDINGS, UNIKPROF_E_RING, UNIKPROF_E_SIZE, UNIKPROF_E_TEXT,
+    UNIKPROF_E_OPS, UNIKPROF_E_RECORDINGS, UNIKPROF_E_RING, UNIKPROF_E_TEXT,
     UNIKPROF_E_UNSUPPORTED, UNIKPROF_E_VCPUS, UNIKPROF_E_VERSION,
 };
 
@@ -28,102 +27,43 @@ const BUILD_ID: usize = 64;
 /// The most vCPUs.
 const VCPUS: u32 = 4096;
 
-/// A structure of C's that may have grown since the caller was compiled.
+/// A copy of the structure of C's at `from`.
 ///
 /// # Safety
-/// `repr(C)`; begins with `size: u32` and `version: u32`; zeroed bytes are a value.
-pub(super) unsafe trait Versioned: Copy {
-    /// Its size in each version of the header, from the first on. The last is its size now.
-    const SIZES: &'static [usize];
-}
-
-// SAFETY: as the trait asks: integers, pointers, optional functions.
-unsafe impl Versioned for abi::Registers {
-    const SIZES: &'static [usize] = &[size_of::<Self>()];
-}
-// SAFETY: as above.
-unsafe impl Versioned for abi::Mapping {
-    const SIZES: &'static [usize] = &[size_of::<Self>()];
-}
-// SAFETY: as above.
-unsafe impl Versioned for abi::Config {
-    const SIZES: &'static [usize] = &[72, 80, 96, size_of::<Self>()];
-}
-// SAFETY: as above.
-unsafe impl Versioned for abi::Ops {
-    const SIZES: &'static [usize] = &[96, 112, size_of::<Self>()];
-}
-// SAFETY: as above.
-unsafe impl Versioned for abi::Network {
-    const SIZES: &'static [usize] = &[size_of::<Self>()];
-}
-
-// SAFETY: as above.
-unsafe impl Versioned for abi::BootRecording {
-    const SIZES: &'static [usize] = &[size_of::<Self>()];
-}
-
-// SAFETY: as above.
-unsafe impl Versioned for abi::Key {
-    const SIZES: &'static [usize] = &[size_of::<Self>()];
-}
-
-/// The structure at `from`; what the caller's version lacks is zero.
-///
-/// # Safety
-/// `from` is NULL or leads to a structure of as many bytes as its own `size` says, in any alignment.
+/// `from` is NULL or leads to a structure of this kind, in any alignment, all of whose fields are set.
 #[inline]
-pub(super) unsafe fn structure<T: Versioned>(from: *const T) -> Result<T, Misuse> {
+pub(super) unsafe fn structure<T: Copy>(from: *const T) -> Result<T, Misuse> {
     if from.is_null() {
         return Err(Misuse(UNIKPROF_E_NULL));
     }
     // SAFETY: the caller's promise.
-    let size = unsafe { size_of_known(from)? };
-    let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: the caller's structure has `size` bytes, ours no fewer (its sizes only grow); what is left
-    // of ours stays zero, which is a value.
-    Ok(unsafe {
-        core::ptr::copy_nonoverlapping(from.cast::<u8>(), value.as_mut_ptr().cast(), size);
-        value.assume_init()
-    })
+    Ok(unsafe { from.read_unaligned() })
 }
 
-/// The size of the structure at `from`, where its version has that size.
+/// The configuration at `from`, if its version is the library's. Nothing behind the version is read of any
+/// other, which may be shorter.
 ///
 /// # Safety
-/// `from` leads to a structure, in any alignment.
-#[inline]
-unsafe fn size_of_known<T: Versioned>(from: *const T) -> Result<usize, Misuse> {
-    let head = from.cast::<u32>();
-    // SAFETY: every structure begins with these two.
-    let (size, version) = unsafe { (head.read_unaligned(), head.add(1).read_unaligned()) };
-    if version == 0 || version > UNIKPROF_ABI_VERSION {
+/// `from` is NULL or leads to a configuration of the version that it begins with, in any alignment.
+unsafe fn config(from: *const abi::Config) -> Result<abi::Config, Misuse> {
+    // SAFETY: the caller's promise; a configuration of every version begins with its version.
+    let version = unsafe { structure(from.cast::<u32>())? };
+    if version != UNIKPROF_ABI_VERSION {
         return Err(Misuse(UNIKPROF_E_VERSION));
     }
-    // A structure that has not grown since has its last size.
-    let known = T::SIZES.get(version as usize - 1).or(T::SIZES.last());
-    let size = size as usize;
-    if known == Some(&size) {
-        Ok(size)
-    } else {
-        Err(Misuse(UNIKPROF_E_SIZE))
-    }
+    // SAFETY: the caller's promise.
+    unsafe { structure(from) }
 }
 
-/// The registers at `from`. They have not grown yet, and are read without a call of `memcpy`: this is on the
-/// road of the upcall.
+/// The registers at `from`; `None` if it is NULL.
 ///
 /// # Safety
-/// As for [`structure`], but not NULL.
+/// As for [`structure`].
 #[inline]
-pub(super) unsafe fn registers(from: *const abi::Registers) -> Result<Registers, Misuse> {
-    const { assert!(abi::Registers::SIZES.len() == 1) };
-    // SAFETY: the caller's promise, and as many bytes as the one size that is known.
-    let abi::Registers { pc, sp, fp, .. } = unsafe {
-        size_of_known(from)?;
-        from.read_unaligned()
-    };
-    Ok(Registers { pc, sp, fp })
+pub(super) unsafe fn registers(from: *const abi::Registers) -> Option<Registers> {
+    // SAFETY: the caller's promise.
+    let abi::Registers { pc, sp, fp, lr } = unsafe { structure(from).ok()? };
+    Some(Registers { pc, sp, fp, lr })
 }
 
 /// The text at `from`, if there is one.
@@ -164,7 +104,7 @@ impl<'c> Wanted<'c> {
     /// description says or are NULL. None of it changes while the answer is used.
     pub(super) unsafe fn read(config: *const abi::Config) -> Result<Self, Misuse> {
         // SAFETY: the caller's promise.
-        let config = unsafe { structure(config)? };
+        let config = unsafe { self::config(config)? };
         access::check(&config)?;
         if config.flags & !UNIKPROF_REACHABLE_WHEN_BUSY != 0 {
             return Err(Misuse(UNIKPROF_E_FLAGS));
@@ -281,10 +221,11 @@ impl<'c> Wanted<'c> {
     /// As for [`read`](Self::read).
     unsafe fn mapping(&self, index: usize) -> Result<Mapping<'c>, Misuse> {
         let first = self.config.mappings;
-        // SAFETY: the first is there, by the caller's promise.
-        let stride = unsafe { structure(first)? }.size as usize;
-        // SAFETY: `mapping_count` of them are, all of the same size.
-        let found = unsafe { structure(first.byte_add(index * stride))? };
+        if first.is_null() {
+            return Err(Misuse(UNIKPROF_E_NULL));
+        }
+        // SAFETY: `mapping_count` of them are there, by the caller's promise.
+        let found = unsafe { structure(first.add(index))? };
         let build_id = if found.build_id.is_null() {
             &[]
         } else if found.build_id_length <= BUILD_ID {

@@ -43,7 +43,7 @@ static uint64_t guest_running_ns(void *context, uint32_t vcpu)
 static int32_t guest_stack_bounds(void *context, uint64_t sp, struct unikprof_range *bounds)
 {
     CHECK(context == stack && sp != 0);
-    CHECK(bounds->size == sizeof *bounds && bounds->version == unikprof_abi_version());
+    CHECK(bounds->start == 0 && bounds->end == 0);
     bounds_asked++;
     bounds->start = told_bounds.start;
     bounds->end = told_bounds.end;
@@ -53,7 +53,7 @@ static int32_t guest_stack_bounds(void *context, uint64_t sp, struct unikprof_ra
 /* A chain of frames; the registers of its leaf. */
 static struct unikprof_registers guest_interrupted(void)
 {
-    struct unikprof_registers registers = { UNIKPROF_HEAD(struct unikprof_registers), .pc = CODE };
+    struct unikprof_registers registers = { .pc = CODE };
     for (int frame = 0; frame < FRAMES; frame++) {
         stack[2 * frame] = frame + 1 == FRAMES ? 0 : (uint64_t)&stack[2 * frame + 2];
         stack[2 * frame + 1] = CODE + 0x100u * (unsigned)(frame + 1);
@@ -67,7 +67,7 @@ static struct unikprof_registers guest_interrupted(void)
 static struct unikprof_mapping guest_mapping(void)
 {
     struct unikprof_mapping mapping = {
-        UNIKPROF_HEAD(struct unikprof_mapping), .start = CODE, .end = CODE + 0x1000,
+        .start = CODE, .end = CODE + 0x1000,
     };
     return mapping;
 }
@@ -75,7 +75,7 @@ static struct unikprof_mapping guest_mapping(void)
 static struct unikprof_config guest_config(const struct unikprof_mapping *mapping)
 {
     struct unikprof_config config = {
-        UNIKPROF_HEAD(struct unikprof_config),
+        .version = UNIKPROF_ABI_VERSION,
         .vcpus = 1,
         .access = UNIKPROF_ACCESS_OPEN,
         .mapping_count = 1,
@@ -87,7 +87,6 @@ static struct unikprof_config guest_config(const struct unikprof_mapping *mappin
 static struct unikprof_ops guest_ops(void)
 {
     struct unikprof_ops ops = {
-        UNIKPROF_HEAD(struct unikprof_ops),
         .context = stack,
         .now_ns = guest_now_ns,
         .vcpu = guest_vcpu,

@@ -104,7 +104,7 @@ int main(void)
     struct unikprof_ops ops = unikprof_xen_ops(&guest);
     struct unikprof_mapping mapping;
     struct unikprof_config config = {
-        UNIKPROF_HEAD(struct unikprof_config), .vcpus = 1, .access = UNIKPROF_ACCESS_OPEN, .mapping_count = 1,
+        .version = UNIKPROF_ABI_VERSION, .vcpus = 1, .access = UNIKPROF_ACCESS_OPEN, .mapping_count = 1,
     };
     static char memory[1 << 20];
 

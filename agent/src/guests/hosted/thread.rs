@@ -123,11 +123,11 @@ extern "C" fn on_signal(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
 #[cfg(target_arch = "x86_64")]
 fn registers(context: &ucontext_t) -> Registers {
     let register = |index: c_int| context.uc_mcontext.gregs[index as usize] as u64;
-    Registers {
-        pc: register(libc::REG_RIP),
-        sp: register(libc::REG_RSP),
-        fp: register(libc::REG_RBP),
-    }
+    Registers::new(
+        register(libc::REG_RIP),
+        register(libc::REG_RSP),
+        register(libc::REG_RBP),
+    )
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -49,11 +49,7 @@ impl OneVcpu {
             record[0].store(caller_fp, Ordering::Relaxed);
             record[1].store(address, Ordering::Relaxed);
         }
-        Registers {
-            pc: CODE,
-            sp: start,
-            fp: start,
-        }
+        Registers::new(CODE, start, start)
     }
 
     fn bounds(&self) -> Range<u64> {

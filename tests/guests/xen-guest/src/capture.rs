@@ -121,7 +121,7 @@ impl Ring {
             self.is_full.store(true, Ordering::Relaxed);
             return;
         }
-        let Registers { pc, sp, fp } = *registers;
+        let Registers { pc, sp, fp, .. } = *registers;
         let head: [u64; HEAD] = [pc, sp, fp, sp, depth as u64];
         let words = head.into_iter().chain((0..depth).map(word));
         for (index, word) in words.enumerate() {

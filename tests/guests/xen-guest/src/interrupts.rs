@@ -120,11 +120,7 @@ pub(crate) use unikprof_agent::Registers;
 
 impl Frame {
     pub(crate) fn registers(&self) -> Registers {
-        Registers {
-            pc: self.rip,
-            sp: self.rsp,
-            fp: self.rbp,
-        }
+        Registers::new(self.rip, self.rsp, self.rbp)
     }
 }
 
