@@ -33,9 +33,9 @@ fn peers(service: &mut FakeService) -> Peers {
     peers
 }
 
-/// Half a second and more: who is a stranger may be displaced.
+/// A second and more: an unauthenticated client may be displaced, also if its handshake was good.
 fn pass_grace(service: &FakeService) {
-    service.agent().platform().idle(600_000_000);
+    service.agent().platform().idle(1_100_000_000);
 }
 
 fn refusals(bytes: &[u8]) -> u32 {
@@ -358,6 +358,255 @@ fn a_flood_does_not_keep_out_who_has_a_key() {
         peers.displaced > 20 && peers.turned_away > 1000,
         "{peers:?}"
     );
+}
+
+/// A client far away gets in while unauthenticated clients take every session: it sends its preamble and its
+/// handshake in one flight, so the agent has found the key when the client's session would be given to another.
+#[test]
+fn a_long_round_trip_does_not_keep_out_who_has_a_key_during_a_flood() {
+    for (round_trip_ms, waits_for_preamble, gets_in) in [
+        (300, false, true),
+        (900, false, true),
+        // What a client would see that sends its handshake only when the agent's preamble has arrived.
+        (300, true, false),
+    ] {
+        let (agent, mut service) = keyed::service();
+        let mut flood = Vec::new();
+        let mut far: Option<(u64, SessionId)> = None;
+        let mut shaking = None;
+        let mut client = None;
+        let mut answered = None;
+        for now_ms in 0..5_000_u64 {
+            agent.platform().idle(1_000_000);
+            // From 1 s on the client tries once; like the others it waits in the queue for a session.
+            if now_ms >= 1_000 && far.is_none() && service.place_from_ns().is_none() {
+                far = service.open().map(|session| (now_ms, session));
+            }
+            while service.place_from_ns().is_none() {
+                flood.push(service.open().unwrap());
+            }
+            if let Some((since_ms, session)) = far {
+                let passed_ms = now_ms - since_ms;
+                let first = first_message(session, VIEW, preamble::encode(preamble::KEYED));
+                let flight_ms = if waits_for_preamble { round_trip_ms } else { 0 };
+                if passed_ms == 0 {
+                    exchange(&mut service, session, &preamble::encode(preamble::KEYED));
+                }
+                if passed_ms == flight_ms {
+                    service.receive(session, &first.first);
+                    shaking = Some(first);
+                }
+                // The reply waits for its turn, then travels for half of the round trip; so does the first record.
+                let reply = exchange(&mut service, session, &[]);
+                if !reply.is_empty() && client.is_none() {
+                    client = Some((now_ms, shaking.take().unwrap().finish(&reply)));
+                }
+                if let Some((replied_ms, client)) = &mut client
+                    && now_ms == *replied_ms + round_trip_ms
+                {
+                    let record = client.seal(&framed(&Check {}));
+                    let answer = exchange(&mut service, session, &record);
+                    answered = Some(frames(&client.open(&answer)).len());
+                    break;
+                }
+                if service.is_given_up(session) {
+                    break;
+                }
+            }
+            service.advance();
+            let over = |session: &SessionId| service.is_over(*session);
+            let ended: Vec<SessionId> = flood.iter().copied().filter(over).collect();
+            flood.retain(|session| !ended.contains(session));
+            ended.into_iter().for_each(|session| service.close(session));
+        }
+        assert!(far.is_some(), "it has had a session");
+        let expected = gets_in.then_some(1);
+        assert_eq!(
+            answered, expected,
+            "{round_trip_ms} ms, {waits_for_preamble}"
+        );
+    }
+}
+
+/// Guards nonces: a guest that was saved may run twice, and both copies would go on with the same keys. Whatever is
+/// called first after the suspension, not a byte is sent under the old keys; what was recorded is still there.
+#[test]
+fn a_suspension_ends_sealed_sessions_before_another_byte_is_sent() {
+    type First = fn(&mut FakeService, SessionId);
+    let firsts: [First; 4] = [
+        |_, _| {},
+        |service, session| {
+            service.receive(session, &[40, 0]);
+        },
+        |service, _| {
+            service.advance();
+        },
+        |service, _| {
+            let newcomer = service.open().unwrap();
+            service.close(newcomer);
+        },
+    ];
+    let (agent, mut service) = keyed::service();
+    let mut client = Client::new(&mut service, CONTROL);
+    client.ask(&mut service, &one_ms());
+    (0..5_000).for_each(|n| assert!(fake_guest::tick(agent, &[n % 251, n % 241])));
+    let pending = client.ask(&mut service, &Stop { recording: 0 });
+    let epoch = read::<Pending>(&pending[0]).first_epoch;
+    let fetch = Fetch {
+        epoch,
+        vcpu: 0,
+        node: 1,
+    };
+    for first in firsts {
+        let mut client = Client::new(&mut service, VIEW);
+        let request = client.seal(&framed(&fetch));
+        service.receive(client.session, &request);
+        // A part of a record is on its way, the rest of it is sealed and waits.
+        let mut buffer = [0; 100];
+        assert_eq!(service.transmit(client.session, &mut buffer), 100);
+        agent.resume();
+        first(&mut service, client.session);
+        assert_eq!(service.transmit(client.session, &mut buffer), 0);
+        assert!(service.is_given_up(client.session) && service.is_over(client.session));
+        service.close(client.session);
+        let mut again = Client::new(&mut service, VIEW);
+        let frames = again.ask(&mut service, &fetch);
+        assert_eq!(fake_guest::client::download(&frames).samples, 5_000);
+        service.close(again.session);
+    }
+    // A handshake whose reply was made, and not sent, ends as well: its ephemeral key is in both copies.
+    let shaking = connect(&mut service, VIEW);
+    agent.platform().idle(5_000_000);
+    service.receive(shaking.session, &shaking.first);
+    assert_eq!(service.transmit(shaking.session, &mut [0; 10]), 10);
+    agent.resume();
+    assert_eq!(service.transmit(shaking.session, &mut [0; 100]), 0);
+    assert!(service.is_given_up(shaking.session));
+    service.close(shaking.session);
+    // One whose reply was not made yet goes on, with an ephemeral key of its own.
+    let shaking = connect(&mut service, VIEW);
+    service.receive(shaking.session, &shaking.first);
+    agent.resume();
+    agent.platform().idle(5_000_000);
+    let reply = exchange(&mut service, shaking.session, &[]);
+    let mut client = shaking.finish(&reply);
+    assert_eq!(client.ask(&mut service, &Check {}).len(), 2);
+}
+
+/// Without keys there is no nonce to protect: a session in the clear goes on after a suspension.
+#[test]
+fn a_suspension_leaves_sessions_in_the_clear() {
+    let agent = agent(1, 1 << 17);
+    let mut service = Service::new(agent, Access::Open).unwrap();
+    let mut client = fake_guest::client::Client::connect(&mut service);
+    agent.resume();
+    assert_eq!(client.ask(&mut service, &Check {}).len(), 1);
+}
+
+/// Guards the bytes that a stream had not taken when the guest was suspended.
+#[cfg(feature = "embedded-io")]
+#[test]
+fn a_suspension_drops_what_a_stream_has_not_taken() {
+    use unikprof_agent::stream_server::{Connection, Progress};
+
+    let (agent, mut service) = keyed::service();
+    let pipe = pipe::Pipe::default();
+    let mut connection = Connection::open(&mut service, pipe.clone()).unwrap();
+    let shaking = first_message((), CONTROL, preamble::encode(preamble::KEYED));
+    agent.platform().idle(5_000_000);
+    pipe.send(&preamble::encode(preamble::KEYED));
+    pipe.send(&shaking.first);
+    pipe.make_room(10_000);
+    let mut poll = |pipe: &pipe::Pipe| {
+        let progress = connection.poll(&mut service).unwrap();
+        (progress, pipe.take())
+    };
+    let (_, reply) = poll(&pipe);
+    let mut client = shaking.finish(&reply[preamble::LENGTH..]);
+    pipe.send(&client.seal(&framed(&Hello { client: "test" })));
+    pipe.make_room(10);
+    let (progress, sent) = poll(&pipe);
+    assert_eq!((progress, sent.len()), (Progress::Open, 10));
+    agent.resume();
+    pipe.make_room(10_000);
+    assert_eq!(poll(&pipe), (Progress::Over, Vec::new()));
+}
+
+/// A stream in memory.
+#[cfg(feature = "embedded-io")]
+mod pipe {
+    use std::cell::RefCell;
+    use std::convert::Infallible;
+    use std::rc::Rc;
+
+    use embedded_io::{ErrorType, Read, ReadReady, Write, WriteReady};
+
+    #[derive(Clone, Debug, Default)]
+    pub(super) struct Pipe(Rc<RefCell<Ends>>);
+
+    #[derive(Debug, Default)]
+    struct Ends {
+        to_agent: Vec<u8>,
+        to_client: Vec<u8>,
+        room: usize,
+    }
+
+    impl Pipe {
+        /// Sends bytes to the agent.
+        pub(super) fn send(&self, bytes: &[u8]) {
+            self.0.borrow_mut().to_agent.extend_from_slice(bytes);
+        }
+
+        /// Sets how many bytes the stream takes from the agent.
+        pub(super) fn make_room(&self, bytes: usize) {
+            self.0.borrow_mut().room = bytes;
+        }
+
+        /// The bytes that the agent has written.
+        pub(super) fn take(&self) -> Vec<u8> {
+            std::mem::take(&mut self.0.borrow_mut().to_client)
+        }
+    }
+
+    impl ErrorType for Pipe {
+        type Error = Infallible;
+    }
+
+    impl Read for Pipe {
+        fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Infallible> {
+            let bytes = &mut self.0.borrow_mut().to_agent;
+            let length = buffer.len().min(bytes.len());
+            buffer[..length].copy_from_slice(&bytes[..length]);
+            bytes.drain(..length);
+            Ok(length)
+        }
+    }
+
+    impl ReadReady for Pipe {
+        fn read_ready(&mut self) -> Result<bool, Infallible> {
+            Ok(!self.0.borrow().to_agent.is_empty())
+        }
+    }
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> Result<usize, Infallible> {
+            let ends = &mut *self.0.borrow_mut();
+            let length = bytes.len().min(ends.room);
+            ends.room -= length;
+            ends.to_client.extend_from_slice(&bytes[..length]);
+            Ok(length)
+        }
+
+        fn flush(&mut self) -> Result<(), Infallible> {
+            Ok(())
+        }
+    }
+
+    impl WriteReady for Pipe {
+        fn write_ready(&mut self) -> Result<bool, Infallible> {
+            Ok(self.0.borrow().room > 0)
+        }
+    }
 }
 
 /// Three who look do not keep out the one who controls.

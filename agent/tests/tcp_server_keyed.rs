@@ -164,6 +164,42 @@ fn strangers_are_refused_and_leave_their_sockets_free() {
     strangers(world(Medium::Ethernet).with_the_guests_stack());
 }
 
+/// Guards the bytes in the sockets' buffers: after a suspension the connection is reset, and nothing more of the
+/// sealed answer is sent.
+#[test]
+fn a_suspension_resets_sealed_connections() {
+    let mut world = world(Medium::Ethernet);
+    let mut client = Sealed::connect(&mut world);
+    let start = Start::running_time("test", 100_000);
+    read::<Started>(&client.ask(&mut world, &start));
+    world.sample(5_000, 2_000);
+    let pending = client.ask(&mut world, &Stop { recording: 0 });
+    let epoch = read::<Pending>(&pending).first_epoch;
+    let fetch = Fetch {
+        epoch,
+        vcpu: 0,
+        node: 1,
+    };
+    client.send(&mut world, &framed(&fetch));
+    let peer = client.client.session;
+    let received = |world: &mut World<Port>| world.peers[peer].received() > 0;
+    assert!(world.run(SECOND, received));
+    // What was sent before arrives, and its acknowledgements ask for more.
+    for _ in 0..4 {
+        world.agent.platform().idle(100_000);
+        let now = world.now();
+        world.peers[peer].poll(now);
+    }
+    world.peers[peer].take_bytes();
+    world.agent.resume();
+    let over = |world: &mut World<Port>| world.peers[peer].is_over();
+    assert!(world.run(SECOND, over), "it is reset");
+    assert_eq!(world.peers[peer].received(), 0);
+    // Its socket is free, and the epoch is still there.
+    let mut next = Sealed::connect(&mut world);
+    assert_eq!(next.fetch(&mut world, epoch).values().sum::<u64>(), 5_000);
+}
+
 /// Guards a record that lies half opened in a session when a poll's time is over, while the rest waits in the
 /// socket: nothing but the server's own word wakes the guest for them, since the client waits for its answer.
 fn leave_work(mut world: World<Port>, step_ns: u64) {

@@ -34,7 +34,6 @@ use unikprof_proto::preamble;
 pub use address::{Address, AddressError, DEFAULT_PORT};
 pub use error::ConnectionError;
 pub(crate) use error::message_name;
-use handshake::Preambles;
 use line::Line;
 use patient::{PatientStream, WaitEnded};
 pub use sealed::RecordError;
@@ -141,12 +140,16 @@ impl Connection {
         stream.set_nodelay(true).map_err(lost)?;
         let mut stream = PatientStream::new(stream, interrupt.clone()).map_err(lost)?;
         stream.wait_until(deadline);
-        let ours = preamble::encode(match access {
-            Access::Open => preamble::OPEN,
-            Access::Key(_) => preamble::KEYED,
-        });
-        // A peer that is no agent may have closed already; what it sent is the better message.
-        let sent = stream.write_all(&ours);
+        let (begun, first_flight) = match access {
+            Access::Open => (None, preamble::encode(preamble::OPEN).to_vec()),
+            Access::Key(key) => {
+                let ours = preamble::encode(preamble::KEYED);
+                let (begun, message) = handshake::begin(key, &ours)?;
+                (Some((begun, key)), [&ours[..], &message].concat())
+            }
+        };
+        // A peer that is not an agent may have closed already; what it sent makes the better error.
+        let sent = stream.write_all(&first_flight);
         let (theirs, said) = preambles::read(&mut stream, address, timeouts.connect)?;
         sent.map_err(lost)?;
         let version = preamble::VERSIONS.common(said.versions).ok_or_else(|| {
@@ -155,23 +158,19 @@ impl Connection {
                 theirs: said.versions,
             }
         })?;
-        let line = match (said.security, access) {
-            (security::OPEN, Access::Open) => Line::Clear(stream),
-            (security::NOISE, Access::Key(key)) => {
-                let preambles = Preambles {
-                    client: ours,
-                    agent: theirs,
-                };
+        let line = match (said.security, begun) {
+            (security::OPEN, None) => Line::Clear(stream),
+            (security::NOISE, Some((begun, _))) => {
                 let waited = timeouts.connect;
-                Line::Sealed(handshake::run(stream, key, &preambles, address, waited)?)
+                Line::Sealed(handshake::finish(stream, begun, &theirs, address, waited)?)
             }
-            (security::NOISE, Access::Open) => {
+            (security::NOISE, None) => {
                 return Err(ConnectionError::KeyNeeded {
                     address: address.clone(),
                 });
             }
-            // Talking on would be what somebody wants who has taken the agent's place.
-            (security::OPEN, Access::Key(key)) => {
+            // To go on without the key is what an impostor in the agent's place would want.
+            (security::OPEN, Some((_, key))) => {
                 return Err(ConnectionError::OpenAgent {
                     address: address.clone(),
                     key: key.id(),

@@ -16,8 +16,8 @@ use unikprof_proto::code::{refusal, role};
 
 const PATIENT: Duration = Duration::from_secs(20);
 
-/// What the clear part of a conversation takes: a preamble, and the reply to a handshake.
-const CLEAR: usize = 16 + 10 + 48;
+/// The bytes that an agent with a key sends in the clear: its preamble and the reply to the handshake.
+const CLEAR: usize = 16 + 10 + 64;
 
 fn open(peer: &Peer, access: Access, connect: Duration) -> Result<Session, ConnectionError> {
     let address = Address::new(peer.address.ip().to_string(), peer.address.port());
@@ -107,16 +107,40 @@ fn another_key_is_refused_and_named_by_its_id() {
     assert_eq!(error.exit_code(), 10);
 }
 
-/// The preambles are part of what the handshake authenticates.
+/// The handshake authenticates both preambles: the client's in the first message, the agent's in the second.
 #[test]
 fn an_altered_preamble_fails_the_handshake() {
     let altered = Keyed {
-        altered_preamble: true,
+        altered_client_preamble: true,
         ..Keyed::default()
     };
     let (error, _) = refused(altered, key(SECRET).into());
     assert!(matches!(error, ConnectionError::BadKey { .. }), "{error}");
     assert!(error.to_string().contains("alters"), "{error}");
+
+    let altered = Keyed {
+        altered_preamble: true,
+        ..Keyed::default()
+    };
+    let (error, peer) = refused(altered, key(SECRET).into());
+    assert!(
+        matches!(error, ConnectionError::FalseAgent { .. }),
+        "{error}"
+    );
+    assert!(!peer.log().contains(&"hello".into()));
+}
+
+/// Guards clients with a long round trip: an agent that is flooded keeps a stranger for a fifth of a second only, so
+/// the handshake must not wait for the agent's preamble.
+#[test]
+fn preamble_and_handshake_are_sent_before_the_agent_has_sent_anything() {
+    let script = keyed(Keyed {
+        is_silent_first: true,
+        ..Keyed::default()
+    });
+    let peer = Peer::start(script);
+    let opened = open(&peer, key(SECRET).into(), PATIENT).unwrap();
+    assert_eq!(opened.key(), Some(key(SECRET).id()));
 }
 
 #[test]

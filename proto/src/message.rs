@@ -173,8 +173,8 @@ messages! {
         first: u32,
     }
 
-    /// A client's first message under a key: `-> psk, e` of the handshake, in the clear. Answered by
-    /// [`HandshakeReply`]; see [`secure`](crate::secure).
+    /// A client's first message under a key: `-> psk, e` of the handshake. It follows the client's preamble at
+    /// once. Answered by [`HandshakeReply`]; see [`secure`](crate::secure).
     Handshake = HANDSHAKE {
         /// Which key; see [`secure::KEY_ID`](crate::secure::KEY_ID).
         key: [u8; crate::secure::KEY_ID],
@@ -456,7 +456,9 @@ messages! {
     HandshakeReply = HANDSHAKE_REPLY {
         /// The ephemeral public key.
         ephemeral: [u8; 32],
-        /// The tag of the empty payload.
+        /// The payload: the agent's preamble, sealed.
+        preamble: [u8; crate::preamble::LENGTH],
+        /// The payload's tag.
         tag: [u8; 16],
     }
 

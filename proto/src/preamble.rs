@@ -11,8 +11,8 @@
 //! The version in use is the highest that both sides speak. Where there is none, the agent sends
 //! its own preamble, a [`Refusal`](crate::message::Refusal) that names both ranges, and closes.
 //!
-//! Preambles travel in the clear. Under [`NOISE`](crate::code::security::NOISE) both are part of what
-//! the handshake authenticates, see [`secure`](crate::secure).
+//! Preambles travel in the clear. Under [`NOISE`](crate::code::security::NOISE) the handshake
+//! authenticates both, see [`secure`](crate::secure).
 
 use core::fmt;
 

@@ -2,14 +2,20 @@
 //!
 //! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s` with a 32-byte key that both sides hold:
 //!
-//! 1. Both preambles, with [`security::NOISE`](crate::code::security::NOISE), in the clear. The client
-//!    reads the agent's before it goes on.
-//! 2. The client sends a [`Handshake`](crate::message::Handshake), the agent answers with a
-//!    [`HandshakeReply`](crate::message::HandshakeReply), as frames in the clear. Both payloads are
-//!    empty. The [`prologue`] binds what was sent before.
+//! 1. The client sends its preamble, with [`security::NOISE`](crate::code::security::NOISE), and a
+//!    [`Handshake`](crate::message::Handshake) frame at once, without waiting for the agent's preamble. Both travel
+//!    in the clear. The payload is empty; the [`prologue`] binds the client's preamble and the key's id.
+//! 2. The agent sends its preamble in the clear when the connection opens, and answers the handshake with a
+//!    [`HandshakeReply`](crate::message::HandshakeReply). Its payload is the agent's preamble, sealed. The client
+//!    compares it with the one that it received in the clear and closes the connection if they differ, before it
+//!    sends anything else.
 //! 3. Then only records, in both directions: a length in bytes (u16, little endian), and so many bytes
 //!    of ciphertext with its [`TAG`]. The plaintexts, one after the other, are the stream of frames;
 //!    a frame may span records.
+//!
+//! A preamble that was altered on the way therefore fails the handshake: the client's at the agent, in the first
+//! message; the agent's at the client, in the second. The forms of both handshake messages are the same in all
+//! protocol versions, because the client sends the first before it knows the agent's versions.
 //!
 //! A `Handshake` can be replayed by anybody who has seen one. So a client is somebody only when
 //! its first record has been opened: then it has its role, not before.
@@ -65,19 +71,14 @@ pub const MAX_ANSWER: usize = 4096;
 pub const MAX_REQUEST: usize = 1024;
 
 /// The length of a prologue.
-pub const PROLOGUE: usize = 2 * preamble::LENGTH + KEY_ID;
+pub const PROLOGUE: usize = preamble::LENGTH + KEY_ID;
 
-/// What the handshake authenticates beside its own messages: both preambles, as sent, and the id of
-/// the key. A preamble or an id that was altered on the way fails the handshake.
-pub fn prologue(
-    client: &[u8; preamble::LENGTH],
-    agent: &[u8; preamble::LENGTH],
-    key: &[u8; KEY_ID],
-) -> [u8; PROLOGUE] {
+/// The data that the first message authenticates beside itself: the client's preamble, as sent, and the id of
+/// the key. If either was altered on the way, the handshake fails.
+pub fn prologue(client: &[u8; preamble::LENGTH], key: &[u8; KEY_ID]) -> [u8; PROLOGUE] {
     let mut bytes = [0; PROLOGUE];
-    let (preambles, id) = bytes.split_at_mut(2 * preamble::LENGTH);
-    preambles[..preamble::LENGTH].copy_from_slice(client);
-    preambles[preamble::LENGTH..].copy_from_slice(agent);
+    let (preamble, id) = bytes.split_at_mut(preamble::LENGTH);
+    preamble.copy_from_slice(client);
     id.copy_from_slice(key);
     bytes
 }

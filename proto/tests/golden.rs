@@ -144,7 +144,7 @@ fn every_message_has_its_bytes() {
             server_longest_ns: 321,
         },
         Handshake { key: [1; 8], ephemeral: [2; 32], tag: [3; 16] },
-        HandshakeReply { ephemeral: [4; 32], tag: [5; 16] },
+        HandshakeReply { ephemeral: [4; 32], preamble: [0x33; 16], tag: [5; 16] },
         RecordingStatus {
             recording: 1,
             lane: 2,

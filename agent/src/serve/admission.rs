@@ -5,8 +5,9 @@ use crate::serve::session::Session;
 
 /// A stranger has this long before it makes room for a newcomer: time for its handshake to come.
 const GRACE_NS: u64 = 200_000_000;
-/// One whose handshake was good has this long: it has a key, or has heard somebody who has.
-const GRACE_OF_HANDSHAKE_NS: u64 = 500_000_000;
+/// A client whose handshake was good has this long, one round trip, to send its first record. It holds a key, or
+/// replays the handshake of a client that does.
+const GRACE_OF_HANDSHAKE_NS: u64 = 1_000_000_000;
 /// How many sessions may be of clients that only look: one is kept for handshakes and for control.
 #[cfg(feature = "noise")]
 const VIEWS: usize = SESSIONS - 1;

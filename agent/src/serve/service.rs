@@ -47,6 +47,9 @@ pub struct Service<'a, 'm, P: Platform> {
     numbers: [u64; SESSIONS],
     #[cfg(feature = "noise")]
     pace: Pace,
+    /// How often the agent had been resumed when the sealed sessions began.
+    #[cfg(feature = "noise")]
+    gaps: u32,
     peers: Peers,
     server: Busy,
     /// When the work under way is to end.
@@ -105,6 +108,8 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
             numbers: [0; SESSIONS],
             #[cfg(feature = "noise")]
             pace: Pace::default(),
+            #[cfg(feature = "noise")]
+            gaps: agent.gaps(),
             peers: Peers::default(),
             server: Busy::default(),
             until_ns: None,
@@ -120,6 +125,7 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     /// Begins a conversation with a client that has connected. `None`: all are taken, and the
     /// connection should be told so with [`busy_answer`](Self::busy_answer), and closed.
     pub fn open(&mut self) -> Option<SessionId> {
+        self.end_suspended();
         let now_ns = self.agent.platform().now_ns();
         let index = match admission::place(&self.sessions, now_ns) {
             Some(Place::Free(index)) => index,
@@ -163,6 +169,7 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     /// Takes bytes that a client has sent; answers how many. Offer the rest again after
     /// [`transmit`](Self::transmit).
     pub fn receive(&mut self, id: SessionId, bytes: &[u8]) -> usize {
+        self.end_suspended();
         let now_ns = self.agent.platform().now_ns();
         self.session(id)
             .map_or(bytes.len(), |session| session.receive(bytes, now_ns))
@@ -172,6 +179,7 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     /// be more; so does [`advance`](Self::advance) that wants to be called at once.
     pub fn transmit(&mut self, id: SessionId, buffer: &mut [u8]) -> usize {
         let SessionId { index, .. } = id;
+        self.end_suspended();
         if self.session(id).is_none() {
             return 0;
         }
@@ -202,18 +210,24 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         if context.handshake.was_made {
             self.pace.done(index, now_ns);
         }
+        if self.end_suspended() && self.sessions[index].is_given_up() {
+            // An interrupt suspended the guest while the bytes were being made.
+            buffer[..length].fill(0);
+            return 0;
+        }
         length
     }
 
     /// Whether the connection should be closed: everything was sent, or the client was given up.
     pub fn is_over(&self, id: SessionId) -> bool {
-        !self.is_current(id) || self.sessions[id.index].is_over()
+        self.is_given_up(id) || self.sessions[id.index].is_over()
     }
 
     /// Whether the connection should be closed at once: the client was given up, and would not take
     /// what is still on its way to it.
     pub fn is_given_up(&self, id: SessionId) -> bool {
-        !self.is_current(id) || self.sessions[id.index].is_given_up()
+        let is_current = self.is_current(id);
+        !is_current || self.sessions[id.index].is_given_up() || self.is_suspended(id.index)
     }
 
     /// Says whether the connection still holds some of what [`transmit`](Self::transmit) gave it: a client
@@ -236,6 +250,7 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     /// Does what time has come for: recordings begin and end, silent clients are given up. Answers
     /// when to come back, on the monotonic clock in ns.
     pub fn advance(&mut self) -> Option<u64> {
+        self.end_suspended();
         let now_ns = self.agent.platform().now_ns();
         let recorder = self.recorder.advance(self.agent, self.server.total_ns);
         self.agent.note_times(now_ns);
@@ -284,6 +299,32 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
             .is_some_and(|until_ns| self.agent.platform().now_ns() >= until_ns);
         self.is_unfinished |= is_late;
         is_late
+    }
+
+    /// Ends all sealed sessions if the guest was suspended since they began; returns whether it was.
+    ///
+    /// A saved guest can be restored more than once, and the original may run on. All copies then hold the same
+    /// keys and nonces: two different records sealed with one nonce would reveal both plaintexts.
+    fn end_suspended(&mut self) -> bool {
+        #[cfg(feature = "noise")]
+        {
+            let gaps = self.agent.gaps();
+            if gaps != self.gaps {
+                self.sessions.iter_mut().for_each(Session::end_sealed);
+                self.gaps = gaps;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether a session is sealed, and the guest was suspended since it began.
+    fn is_suspended(&self, index: usize) -> bool {
+        #[cfg(feature = "noise")]
+        let is_suspended = self.agent.gaps() != self.gaps && self.sessions[index].is_sealed();
+        #[cfg(not(feature = "noise"))]
+        let (_, is_suspended) = (index, false);
+        is_suspended
     }
 
     fn is_current(&self, id: SessionId) -> bool {

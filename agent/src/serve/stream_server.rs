@@ -65,9 +65,6 @@ impl<S: Read + Write + ReadReady + WriteReady> Connection<S> {
         service: &mut Service<'_, '_, P>,
     ) -> Result<Progress, S::Error> {
         loop {
-            if service.is_given_up(self.session) {
-                return Ok(Progress::Over);
-            }
             let mut moved = false;
             if self.input.is_empty() && self.stream.read_ready()? {
                 match self.stream.read(self.input.space())? {
@@ -78,6 +75,10 @@ impl<S: Read + Write + ReadReady + WriteReady> Connection<S> {
             if self.output.is_empty() {
                 let length = service.transmit(self.session, self.output.space());
                 self.output.fill(length);
+            }
+            // Also after `transmit`: a session that has just ended must not send the bytes that wait here.
+            if service.is_given_up(self.session) {
+                return Ok(Progress::Over);
             }
             if !self.output.is_empty() && self.stream.write_ready()? {
                 let written = self.stream.write(self.output.filled())?;

@@ -73,7 +73,7 @@ pub struct Shaking<S = SessionId> {
     pub first: Vec<u8>,
 }
 
-/// Connects, exchanges preambles and makes the first message, which is not sent yet.
+/// Connects, sends the preamble and makes the first message, which is not sent yet.
 pub fn connect(service: &mut FakeService, key: [u8; 32]) -> Shaking {
     let session = service.open().unwrap();
     let said = exchange(service, session, &preamble::encode(preamble::KEYED));
@@ -84,7 +84,7 @@ pub fn connect(service: &mut FakeService, key: [u8; 32]) -> Shaking {
 /// The first message of a client that has sent (or believes so) this preamble.
 pub fn first_message<S>(session: S, key: [u8; 32], sent: [u8; 16]) -> Shaking<S> {
     let id = Key::from_bytes(key).id();
-    let prologue = secure::prologue(&sent, &preamble::encode(preamble::KEYED), &id.0);
+    let prologue = secure::prologue(&sent, &id.0);
     let mut state = Builder::new(secure::NAME.parse().unwrap())
         .psk(0, &key)
         .unwrap()
@@ -125,8 +125,11 @@ impl<S> Shaking<S> {
             body,
         };
         let reply: HandshakeReply = frame::decode(&found).unwrap();
-        let message = [&reply.ephemeral[..], &reply.tag[..]].concat();
-        assert_eq!(self.state.read_message(&message, &mut []).unwrap(), 0);
+        let message = [&reply.ephemeral[..], &reply.preamble, &reply.tag].concat();
+        let mut sealed = [0; preamble::LENGTH];
+        let length = self.state.read_message(&message, &mut sealed).unwrap();
+        assert_eq!(length, preamble::LENGTH);
+        assert_eq!(sealed, preamble::encode(preamble::KEYED));
         Client {
             session: self.session,
             transport: self.state.into_transport_mode().unwrap(),

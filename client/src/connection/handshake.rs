@@ -1,7 +1,7 @@
 //! The handshake under a key: both sides show that they hold it, and agree on keys for this
 //! connection alone.
 
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::time::Duration;
 
 use snow::{Builder, HandshakeState};
@@ -14,51 +14,57 @@ use unikprof_proto::secure::{KEY, NAME, TAG, prologue};
 use super::patient::PatientStream;
 use super::sealed::Sealed;
 use super::{Address, ConnectionError, broken, refused};
-use crate::key::Key;
+use crate::key::{Key, KeyId};
 
 const DOING: &str = "showing the key";
 
-/// An ephemeral public key and the tag of an empty payload: either message of the handshake.
-const MESSAGE: usize = 32 + TAG;
+/// The first message: an ephemeral public key and the tag of an empty payload.
+const FIRST: usize = 32 + TAG;
+/// The second message: an ephemeral public key, the agent's preamble sealed, and its tag.
+const SECOND: usize = 32 + preamble::LENGTH + TAG;
 
-/// Both preambles, as sent.
-pub(super) struct Preambles {
-    pub(super) client: [u8; preamble::LENGTH],
-    pub(super) agent: [u8; preamble::LENGTH],
+/// A handshake whose first message has been made.
+pub(super) struct Begun {
+    state: Initiator,
+    id: KeyId,
 }
 
-/// Runs the handshake; all that follows is sealed. `waited` is for the error where the time is up.
-pub(super) fn run(
-    mut stream: PatientStream,
+/// Begins a handshake. Returns it and the first message's frame, which the client sends right behind `ours`, its
+/// preamble, without waiting for the agent's: a slow connection then takes one round trip less, and a crowded agent
+/// does not reject the client before its key has arrived.
+pub(super) fn begin(
     key: &Key,
-    preambles: &Preambles,
-    address: &Address,
-    waited: Duration,
-) -> Result<Sealed<PatientStream>, ConnectionError> {
+    ours: &[u8; preamble::LENGTH],
+) -> Result<(Begun, Vec<u8>), ConnectionError> {
     let id = key.id();
-    let prologue = prologue(&preambles.client, &preambles.agent, &id.0);
-    let mut state = Initiator::new(key, &prologue)?;
-    let first = state.first()?;
-    let (ephemeral, tag) = parts(&first);
-    let mut buffer = [0; HEADER + MAX_BODY];
+    let mut state = Initiator::new(key, &prologue(ours, &id.0))?;
+    let (ephemeral, tag) = state.first()?;
     let request = Handshake {
         key: id.0,
         ephemeral,
         tag,
     };
-    let length = frame::encode(&request, &mut buffer).map_err(|source| ConnectionError::Frame {
+    let mut frame = vec![0; HEADER + MAX_BODY];
+    let length = frame::encode(&request, &mut frame).map_err(|source| ConnectionError::Frame {
         doing: DOING,
         source,
     })?;
-    let sent = stream.write_all(&buffer[..length]);
-    // An agent that hangs up on us has said why.
-    let reply = match read_frame(&mut stream, &mut buffer, waited) {
-        Err(ConnectionError::Lost { .. } | ConnectionError::Closed { .. }) if sent.is_err() => {
-            sent.map_err(|source| broken(DOING, waited, source))?;
-            return Err(ConnectionError::Closed { doing: DOING });
-        }
-        other => other?,
-    };
+    frame.truncate(length);
+    Ok((Begun { state, id }, frame))
+}
+
+/// Reads the agent's reply; everything that follows is sealed. `theirs` is the agent's preamble as it was received
+/// in the clear. `waited` is for the error if the time is up.
+pub(super) fn finish(
+    mut stream: PatientStream,
+    begun: Begun,
+    theirs: &[u8; preamble::LENGTH],
+    address: &Address,
+    waited: Duration,
+) -> Result<Sealed<PatientStream>, ConnectionError> {
+    let Begun { mut state, id } = begun;
+    let mut buffer = [0; HEADER + MAX_BODY];
+    let reply = read_frame(&mut stream, &mut buffer, waited)?;
     let wrong = |source| ConnectionError::Frame {
         doing: DOING,
         source,
@@ -87,10 +93,8 @@ pub(super) fn run(
             });
         }
     };
-    let mut second = [0; MESSAGE];
-    second[..32].copy_from_slice(&reply.ephemeral);
-    second[32..].copy_from_slice(&reply.tag);
-    if state.second(&second).is_err() {
+    // Only who holds the key can have sealed a preamble, and it must be the one that came in the clear.
+    if state.second(&reply).as_ref() != Ok(theirs) {
         return Err(ConnectionError::FalseAgent {
             address: address.clone(),
             key: id,
@@ -140,12 +144,9 @@ fn read_frame<'b>(
     }
 }
 
-fn parts(message: &[u8; MESSAGE]) -> ([u8; 32], [u8; TAG]) {
-    let (mut ephemeral, mut tag) = ([0; 32], [0; TAG]);
-    ephemeral.copy_from_slice(&message[..32]);
-    tag.copy_from_slice(&message[32..]);
-    (ephemeral, tag)
-}
+/// The second message cannot be opened.
+#[derive(Debug, PartialEq, Eq)]
+struct NotOpened;
 
 /// The client's side. Its implementation keeps a copy of the key and does not erase it, so this does:
 /// the state stays at one place, and the copy in it is written over whatever becomes of it.
@@ -167,21 +168,33 @@ impl Initiator {
         state.ok_or_else(|| unusable(snow::Error::Input))
     }
 
-    fn first(&mut self) -> Result<[u8; MESSAGE], ConnectionError> {
-        let mut message = [0; MESSAGE];
+    /// The first message: the ephemeral public key and the tag.
+    fn first(&mut self) -> Result<([u8; 32], [u8; TAG]), ConnectionError> {
+        let mut message = [0; FIRST];
         self.state()?
             .write_message(&[], &mut message)
             .map_err(unusable)?;
-        Ok(message)
+        let (mut ephemeral, mut tag) = ([0; 32], [0; TAG]);
+        ephemeral.copy_from_slice(&message[..32]);
+        tag.copy_from_slice(&message[32..]);
+        Ok((ephemeral, tag))
     }
 
-    fn second(&mut self, message: &[u8; MESSAGE]) -> Result<(), ConnectionError> {
+    /// The agent's preamble, which it has sealed in the second message. An error if the message was not made with
+    /// the key, or was altered.
+    fn second(&mut self, reply: &HandshakeReply) -> Result<[u8; preamble::LENGTH], NotOpened> {
+        let mut message = [0; SECOND];
+        let (ephemeral, payload) = message.split_at_mut(32);
+        ephemeral.copy_from_slice(&reply.ephemeral);
+        payload[..preamble::LENGTH].copy_from_slice(&reply.preamble);
+        payload[preamble::LENGTH..].copy_from_slice(&reply.tag);
         // Room for the tag too: an implementation may decrypt in place.
-        let mut nothing = [0; TAG];
-        self.state()?
-            .read_message(message, &mut nothing)
-            .map_err(unusable)?;
-        Ok(())
+        let mut opened = [0; preamble::LENGTH + TAG];
+        let state = self.0.as_deref_mut().ok_or(NotOpened)?;
+        match state.read_message(&message, &mut opened) {
+            Ok(preamble::LENGTH) => opened[..preamble::LENGTH].try_into().map_err(|_| NotOpened),
+            _ => Err(NotOpened),
+        }
     }
 
     fn finish(mut self) -> Result<snow::TransportState, ConnectionError> {

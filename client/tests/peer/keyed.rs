@@ -27,8 +27,12 @@ pub struct Keyed {
     pub role: u32,
     /// What its preamble says of security.
     pub says: u8,
-    /// What the agent believes to have said: another value is an alteration on the way.
+    /// The agent's preamble is altered on the way.
     pub altered_preamble: bool,
+    /// The client's preamble is altered on the way.
+    pub altered_client_preamble: bool,
+    /// It sends its preamble only after the client's first message has arrived.
+    pub is_silent_first: bool,
     /// It takes any key, as one does who has taken the agent's place.
     pub is_false: bool,
     /// It answers the handshake with this refusal.
@@ -61,6 +65,8 @@ impl Default for Keyed {
             role: role::CONTROL,
             says: security::NOISE,
             altered_preamble: false,
+            altered_client_preamble: false,
+            is_silent_first: false,
             is_false: false,
             refuses: None,
             record: MAX_ANSWER,
@@ -98,12 +104,16 @@ impl Keyed {
         };
         let frame = Frame { kind, body: &body };
         let shown: Handshake = frame::decode(&frame).unwrap();
+        if self.is_silent_first {
+            line.write(ours)?;
+        }
         if let Some(code) = self.refuses {
             return refuse(line, code);
         }
-        let mut ours = *ours;
+        let (mut ours, mut theirs) = (*ours, *theirs);
         ours[preamble::LENGTH - 1] ^= u8::from(self.altered_preamble);
-        let prologue = secure::prologue(theirs, &ours, &shown.key);
+        theirs[preamble::LENGTH - 1] ^= u8::from(self.altered_client_preamble);
+        let prologue = secure::prologue(&theirs, &shown.key);
         let mut secret = [0; 32];
         for (at, byte) in secret.iter_mut().enumerate() {
             *byte = u8::from_str_radix(&self.secret[2 * at..][..2], 16).unwrap();
@@ -120,6 +130,7 @@ impl Keyed {
         if self.is_false {
             line.send(&HandshakeReply {
                 ephemeral: [9; 32],
+                preamble: ours,
                 tag: [0; 16],
             })?;
             return Ok(false);
@@ -127,11 +138,12 @@ impl Keyed {
         if !opened || shown.key != key(self.secret).id().0 {
             return refuse(line, refusal::BAD_KEY);
         }
-        let mut second = [0; 48];
-        state.write_message(&[], &mut second).unwrap();
+        let mut second = [0; 64];
+        state.write_message(&ours, &mut second).unwrap();
         line.send(&HandshakeReply {
             ephemeral: second[..32].try_into().unwrap(),
-            tag: second[32..].try_into().unwrap(),
+            preamble: second[32..48].try_into().unwrap(),
+            tag: second[48..].try_into().unwrap(),
         })?;
         assert!(line.input.is_empty(), "the client waits for the reply");
         line.seal = Some(Seal {

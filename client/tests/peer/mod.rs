@@ -295,7 +295,9 @@ impl Guest {
                 ..preamble::KEYED
             },
         });
-        line.write(&ours)?;
+        if keyed.as_ref().is_none_or(|keyed| !keyed.is_silent_first) {
+            line.write(&ours)?;
+        }
         let mut theirs = [0; preamble::LENGTH];
         line.stream.read_exact(&mut theirs)?;
         if number < self.script.turned_away {

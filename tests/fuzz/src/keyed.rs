@@ -202,7 +202,7 @@ fn exchange(service: &mut FakeService<'_, '_>, session: SessionId, mut sent: &[u
 /// A first message, the same each time.
 fn first_message(key: [u8; 32]) -> (Vec<u8>, HandshakeState) {
     let (id, said) = (Key::from_bytes(key).id(), preamble::encode(PREAMBLE));
-    let prologue = secure::prologue(&said, &said, &id.0);
+    let prologue = secure::prologue(&said, &id.0);
     let mut state = Builder::new(secure::NAME.parse().expect("its name"))
         .psk(0, &key)
         .and_then(|builder| builder.prologue(&prologue))
@@ -244,8 +244,10 @@ impl Client {
         }
         let found: Frame<'_> = frame::split(&answer).expect("sound").expect("whole");
         let reply: HandshakeReply = frame::decode(&found).expect("a reply");
-        let reply = [&reply.ephemeral[..], &reply.tag].concat();
-        state.read_message(&reply, &mut []).expect("the agent's");
+        let reply = [&reply.ephemeral[..], &reply.preamble, &reply.tag].concat();
+        let mut sealed = [0; preamble::LENGTH];
+        state.read_message(&reply, &mut sealed).expect("the agent's");
+        assert_eq!(sealed, preamble::encode(PREAMBLE));
         Self {
             session,
             transport: state.into_transport_mode().expect("it is done"),

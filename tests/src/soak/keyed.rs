@@ -26,21 +26,21 @@ pub struct KeyedLine {
 }
 
 impl Begun {
-    /// The first message under `key`; `theirs` is the agent's preamble.
+    /// The first message under `key`.
     ///
     /// # Errors
     /// [`snow`]'s, as an error of input.
-    pub fn new(key: &TestKey, theirs: &[u8; preamble::LENGTH]) -> io::Result<Begun> {
-        Begun::named(key, key.id(), theirs)
+    pub fn new(key: &TestKey) -> io::Result<Begun> {
+        Begun::named(key, key.id())
     }
 
     /// The same with any id in the clear.
     ///
     /// # Errors
     /// [`snow`]'s, as an error of input.
-    pub fn named(key: &TestKey, id: [u8; 8], theirs: &[u8; preamble::LENGTH]) -> io::Result<Begun> {
+    pub fn named(key: &TestKey, id: [u8; 8]) -> io::Result<Begun> {
         let ours = preamble::encode(preamble::KEYED);
-        let bound = prologue(&ours, theirs, &id);
+        let bound = prologue(&ours, &id);
         let parameters = NAME.parse().map_err(failed)?;
         let mut state = snow::Builder::new(parameters)
             .prologue(&bound)
@@ -63,20 +63,28 @@ impl Begun {
         })
     }
 
-    /// Reads the agent's reply.
+    /// Reads the agent's reply; `theirs` is the agent's preamble as it was received in the clear.
     ///
     /// # Errors
     /// [`End`]: a refusal, or no reply that fits.
-    pub fn finish(mut self, mut line: Line) -> Result<KeyedLine, End> {
+    pub fn finish(
+        mut self,
+        mut line: Line,
+        theirs: &[u8; preamble::LENGTH],
+    ) -> Result<KeyedLine, End> {
         let frame = line.read_frame()?;
         if let Some(code) = frame.refusal() {
             return Err(End::Refused(code));
         }
         let reply: HandshakeReply = frame.decode().ok_or(End::Nonsense)?;
-        let bytes = [&reply.ephemeral[..], &reply.tag[..]].concat();
+        let bytes = [&reply.ephemeral[..], &reply.preamble, &reply.tag].concat();
+        let mut sealed = [0; preamble::LENGTH];
         self.state
-            .read_message(&bytes, &mut [])
+            .read_message(&bytes, &mut sealed)
             .map_err(|_| End::Nonsense)?;
+        if sealed != *theirs {
+            return Err(End::Nonsense);
+        }
         Ok(KeyedLine {
             line,
             transport: self
@@ -106,10 +114,10 @@ pub fn greet(target: &Target) -> Result<(Line, [u8; preamble::LENGTH]), End> {
 /// [`End`].
 pub fn open(target: &Target, key: &TestKey) -> Result<KeyedLine, End> {
     let (mut line, theirs) = greet(target)?;
-    let begun = Begun::new(key, &theirs).map_err(|_| End::Nonsense)?;
+    let begun = Begun::new(key).map_err(|_| End::Nonsense)?;
     line.send_message(&begun.message)
         .map_err(|error| End::of(&error))?;
-    begun.finish(line)
+    begun.finish(line, &theirs)
 }
 
 impl KeyedLine {

@@ -157,9 +157,9 @@ fn a_wrong_key_is_refused() {
 fn an_unknown_key_is_refused_as_a_wrong_one_is() {
     let mut scene = Scene::new(2);
     let mut answer = |id| {
-        let (mut line, theirs) = keyed::greet(&scene.target).unwrap();
+        let (mut line, _) = keyed::greet(&scene.target).unwrap();
         let key = unikprof_tests::soak::target::TestKey(scene.random.key());
-        let begun = Begun::named(&key, id, &theirs).unwrap();
+        let begun = Begun::named(&key, id).unwrap();
         line.send_message(&begun.message).unwrap();
         line.read_frame().unwrap()
     };
@@ -253,8 +253,8 @@ fn a_handshake_left_hanging_is_timed_out() {
     let key = scene.keys().control;
     let mut hanging: Vec<Line> = [0, 30, usize::MAX]
         .map(|bytes| {
-            let (mut line, theirs) = keyed::greet(&scene.target).unwrap();
-            let begun = Begun::new(&key, &theirs).unwrap();
+            let (mut line, _) = keyed::greet(&scene.target).unwrap();
+            let begun = Begun::new(&key).unwrap();
             let message = unikprof_tests::soak::line::encoded(&begun.message);
             line.send(&message[..bytes.min(message.len())]).unwrap();
             line

@@ -70,6 +70,23 @@ impl Line {
 }
 
 impl Session {
+    /// Whether all that follows is sealed.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.line.is_sealed()
+    }
+
+    /// Ends a sealed conversation: nothing more is sent, and its keys and buffers are erased at once.
+    pub(crate) fn end_sealed(&mut self) {
+        if !self.is_sealed() {
+            return;
+        }
+        self.abandon();
+        self.line.close();
+        self.input.fill(0);
+        self.output.fill(0);
+        self.input_length = 0;
+    }
+
     /// Whether it may look, and no more.
     pub(crate) fn is_view(&self) -> bool {
         self.role == Some(Role::View.code())
@@ -121,8 +138,7 @@ impl Session {
         let Some(entry) = keys.and_then(|keys| keys.find(KeyId(shake.key))) else {
             return self.bad_key();
         };
-        let agent = preamble::encode(preamble::KEYED);
-        let bound = prologue(&self.line.preamble, &agent, &shake.key);
+        let bound = prologue(&self.line.preamble, &shake.key);
         let first = Responder::read(&entry.key, &bound, shake.ephemeral, &mut [], &shake.tag);
         let Some(responder) = first else {
             return self.bad_key();
@@ -138,12 +154,18 @@ impl Session {
         };
         context.handshake.was_made = true;
         context.handshake.is_allowed = false;
-        let Some((ephemeral, tag, transport)) = responder.write(&ephemeral, &mut []) else {
+        // The client compares it with the preamble that it received in the clear.
+        let mut preamble = preamble::encode(preamble::KEYED);
+        let Some((ephemeral, tag, transport)) = responder.write(&ephemeral, &mut preamble) else {
             return self.bad_key();
         };
         self.line.waits = false;
         self.input_length = 0;
-        self.send(&HandshakeReply { ephemeral, tag });
+        self.send(&HandshakeReply {
+            ephemeral,
+            preamble,
+            tag,
+        });
         self.line.transport = Some(transport);
         self.line.role = Some(entry.role);
         self.phase = Phase::Open;

@@ -208,6 +208,11 @@ impl Session {
     /// Gives up on this client: nothing more is sent.
     pub(crate) fn give_up(&mut self, fault: Fault) {
         self.fault.get_or_insert(fault);
+        self.abandon();
+    }
+
+    /// Ends the conversation at once: nothing more is sent.
+    fn abandon(&mut self) {
         self.phase = Phase::GivenUp;
         self.series = Series::None;
         self.ring = None;

@@ -191,6 +191,15 @@ impl TcpSockets {
     ) -> Option<u64> {
         let port = self.port;
         self.first = (self.first + 1) % SOCKETS;
+        // Connections that were given up are reset before anything else: whatever lies in their buffers is not sent.
+        for place in &mut self.places {
+            if let Stage::Serving(session) = place.stage
+                && service.is_given_up(session)
+            {
+                service.close(session);
+                place.stage = reset(sockets.get_mut(place.handle), now_ns);
+            }
+        }
         let (behind, before) = self.places.split_at_mut(self.first);
         let mut next_ns = None;
         for place in before.iter_mut().chain(behind) {

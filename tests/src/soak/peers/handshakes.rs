@@ -42,9 +42,9 @@ pub(super) fn downgrade(visit: &Visit<'_>) -> Result<End, End> {
 
 pub(super) fn left_hanging(visit: &Visit<'_>, random: &mut Random) -> Result<End, End> {
     let keys = keys(visit)?;
-    let (mut line, theirs) = keyed::greet(visit.target)?;
+    let (mut line, _) = keyed::greet(visit.target)?;
     let _ = line.wait_for(STRANGER);
-    let begun = Begun::new(&keys.view, &theirs).map_err(|_| End::Nonsense)?;
+    let begun = Begun::new(&keys.view).map_err(|_| End::Nonsense)?;
     let message = encoded(&begun.message);
     // A part of it, all of it, or nothing: the agent's reply is never answered.
     let sent = random.below(message.len() as u64 + 1) as usize;
@@ -68,8 +68,8 @@ pub(super) fn unknown_key(visit: &Visit<'_>, random: &mut Random) -> Result<End,
 
 pub(super) fn altered(visit: &Visit<'_>, random: &mut Random) -> Result<End, End> {
     let keys = keys(visit)?;
-    let (mut line, theirs) = keyed::greet(visit.target)?;
-    let mut begun = Begun::new(&keys.view, &theirs).map_err(|_| End::Nonsense)?;
+    let (mut line, _) = keyed::greet(visit.target)?;
+    let mut begun = Begun::new(&keys.view).map_err(|_| End::Nonsense)?;
     let message = &mut begun.message;
     let part: &mut [u8] = match random.below(3) {
         0 => &mut message.key,
@@ -90,10 +90,10 @@ pub(super) fn replayed(visit: &Visit<'_>, random: &mut Random) -> Result<End, En
             // Nobody was overheard yet: listen to a client first.
             let keys = keys(visit)?;
             let (mut line, theirs) = keyed::greet(visit.target)?;
-            let begun = Begun::new(&keys.control, &theirs).map_err(|_| End::Nonsense)?;
+            let begun = Begun::new(&keys.control).map_err(|_| End::Nonsense)?;
             let message = begun.message;
             let _ = line.send_message(&message);
-            begun.finish(line)?;
+            begun.finish(line, &theirs)?;
             visit.overheard.keep(message);
             message
         }
@@ -118,10 +118,10 @@ pub(super) fn replayed(visit: &Visit<'_>, random: &mut Random) -> Result<End, En
 
 fn with_key(visit: &Visit<'_>, key: &TestKey, id: [u8; 8]) -> Result<End, End> {
     let (mut line, theirs) = keyed::greet(visit.target)?;
-    let begun = Begun::named(key, id, &theirs).map_err(|_| End::Nonsense)?;
+    let begun = Begun::named(key, id).map_err(|_| End::Nonsense)?;
     line.send_message(&begun.message)
         .map_err(|error| End::of(&error))?;
-    match begun.finish(line) {
+    match begun.finish(line, &theirs) {
         Ok(_) => Ok(End::Left),
         Err(end) => Ok(end),
     }
