@@ -1,7 +1,8 @@
-//! Heads: who each recording is and what it was asked for, where a crash finds it.
+//! Heads: the id and the settings of each recording, kept in the agent for crash dumps.
 //!
-//! The recorder writes a head when its recording begins, and takes it away when the recording is gone. It
-//! is read by who has nothing but the agent, also where the writing was interrupted: then there is none.
+//! The recorder writes a head when its recording begins, and removes it when the recording is forgotten. A
+//! panic handler, which has the agent but not the service, reads it. A head whose writing the panic interrupted
+//! reads as missing.
 
 use unikprof_proto::message::{Epoch, MAX_NAME};
 
@@ -9,9 +10,13 @@ use crate::count::sampler::late_threshold_ns;
 use crate::ground::sync::{AtomicU64, Ordering};
 use crate::ground::text::Text;
 
-const NAME_WORDS: usize = MAX_NAME / size_of::<u64>();
+/// Words of a head that hold a number each.
+const NUMBERS: usize = 8;
 
-/// What was asked for.
+/// Words of a head beside the id.
+const WORDS: usize = NUMBERS + MAX_NAME / size_of::<u64>();
+
+/// The settings with which a recording was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) name: Text,
@@ -27,8 +32,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The head of what tells of a recording of these settings: without counts, and without times but for its
-    /// beginning.
+    /// The wire's head of a recording with these settings: without counts, and with no time but its start.
     pub(crate) fn head(&self, recording: u64, lane: usize) -> Epoch<'_> {
         Epoch {
             epoch: 0,
@@ -53,122 +57,118 @@ impl Settings {
 }
 
 /// A head's memory. Only the recorder writes it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct HeadCells {
-    /// The recording's id, which no other has; 0 = there is none, or not all of it.
+    /// The recording's id, which is never used twice; 0 if there is no head, or if it is being written.
     recording: AtomicU64,
-    mode: AtomicU64,
-    flags: AtomicU64,
-    period_ns: AtomicU64,
-    depth: AtomicU64,
-    started_ns: AtomicU64,
-    /// The checksum, and above it a bit that says whether there is one.
-    caller_table: AtomicU64,
-    gaps_before: AtomicU64,
-    name_length: AtomicU64,
-    name: [AtomicU64; NAME_WORDS],
+    /// See [`Head::words`].
+    words: [AtomicU64; WORDS],
 }
 
-/// A recording, as far as a crash needs to tell it.
+/// What a crash dump says of a recording.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     pub(crate) recording: u64,
-    /// Without what concerns its end and its dumps.
+    /// Without the fields that concern the recording's end and its dumps.
     pub(crate) settings: Settings,
     /// How often the guest had been resumed when the recording began.
     pub(crate) gaps_before: u32,
 }
 
+/// Bit of the caller table's word: there is one, and its checksum is in the lower half.
 const IS_THERE: u64 = 1 << 32;
 
-impl Default for HeadCells {
-    fn default() -> Self {
-        let cell = || AtomicU64::new(0);
-        Self {
-            recording: cell(),
-            mode: cell(),
-            flags: cell(),
-            period_ns: cell(),
-            depth: cell(),
-            started_ns: cell(),
-            caller_table: cell(),
-            gaps_before: cell(),
-            name_length: cell(),
-            name: core::array::from_fn(|_| cell()),
+impl Head {
+    /// Everything but the id: [`NUMBERS`] words, then the bytes of the name.
+    fn words(&self) -> [u64; WORDS] {
+        let settings = &self.settings;
+        let caller_table = settings.caller_table;
+        let numbers: [u64; NUMBERS] = [
+            settings.mode.into(),
+            settings.flags.into(),
+            settings.period_ns,
+            settings.depth.into(),
+            settings.started_ns,
+            caller_table.map_or(0, |checksum| u64::from(checksum) | IS_THERE),
+            self.gaps_before.into(),
+            settings.name.as_str().len() as u64,
+        ];
+        let mut words = [0; WORDS];
+        let (first, name) = words.split_at_mut(NUMBERS);
+        first.copy_from_slice(&numbers);
+        for (word, chunk) in name
+            .iter_mut()
+            .zip(settings.name.as_str().as_bytes().chunks(8))
+        {
+            let mut bytes = [0; 8];
+            for (byte, from) in bytes.iter_mut().zip(chunk) {
+                *byte = *from;
+            }
+            *word = u64::from_le_bytes(bytes);
         }
+        words
     }
-}
 
-impl HeadCells {
-    /// Writes a recording's head in the place of another.
-    pub(crate) fn write(&self, head: &Head) {
-        self.clear();
-        let Settings {
-            name,
+    /// The head that consists of these [words](Self::words); `None` if the name is not one.
+    fn from_words(recording: u64, words: [u64; WORDS]) -> Option<Self> {
+        let (numbers, name_words) = words.split_first_chunk::<NUMBERS>()?;
+        let &[
             mode,
             flags,
             period_ns,
             depth,
             started_ns,
             caller_table,
-            ..
-        } = head.settings;
-        let caller_table = caller_table.map_or(0, |checksum| u64::from(checksum) | IS_THERE);
-        for (cell, value) in [
-            (&self.mode, u64::from(mode)),
-            (&self.flags, u64::from(flags)),
-            (&self.period_ns, period_ns),
-            (&self.depth, u64::from(depth)),
-            (&self.started_ns, started_ns),
-            (&self.caller_table, caller_table),
-            (&self.gaps_before, u64::from(head.gaps_before)),
-            (&self.name_length, name.as_str().len() as u64),
-        ] {
-            cell.store(value, Ordering::Relaxed);
+            gaps_before,
+            name_length,
+        ] = numbers;
+        let mut name = [0; MAX_NAME];
+        for (chunk, word) in name.chunks_exact_mut(8).zip(name_words) {
+            chunk.copy_from_slice(&word.to_le_bytes());
         }
-        for (cell, chunk) in self.name.iter().zip(name.as_str().as_bytes().chunks(8)) {
-            let mut word = [0; 8];
-            if let Some(place) = word.get_mut(..chunk.len()) {
-                place.copy_from_slice(chunk);
-            }
-            cell.store(u64::from_le_bytes(word), Ordering::Relaxed);
+        let name = name.get(..name_length as usize)?;
+        Some(Self {
+            recording,
+            settings: Settings {
+                name: Text::from(core::str::from_utf8(name).ok()?),
+                mode: mode as u32,
+                flags: flags as u32,
+                period_ns,
+                depth: depth as u32,
+                started_ns,
+                caller_table: (caller_table & IS_THERE != 0).then_some(caller_table as u32),
+                ..Settings::default()
+            },
+            gaps_before: gaps_before as u32,
+        })
+    }
+}
+
+impl HeadCells {
+    /// Replaces the head by that of another recording.
+    pub(crate) fn write(&self, head: &Head) {
+        self.clear();
+        for (cell, word) in self.words.iter().zip(head.words()) {
+            cell.store(word, Ordering::Relaxed);
         }
         self.recording.store(head.recording, Ordering::Release);
     }
 
-    /// Takes the head away.
+    /// Removes the head.
     pub(crate) fn clear(&self) {
-        // Acquire: nothing that is written afterwards is seen with the id before.
+        // Acquire: a reader that sees a word written later does not see the old id.
         self.recording.swap(0, Ordering::AcqRel);
     }
 
-    /// The head, if there is one and nobody writes it just now.
+    /// The head; `None` if there is none, or if it was being written.
     pub(crate) fn read(&self) -> Option<Head> {
         let recording = self.recording.load(Ordering::Acquire);
-        let get = |cell: &AtomicU64| cell.load(Ordering::Acquire);
-        let mut name = [0; MAX_NAME];
-        for (chunk, cell) in name.chunks_mut(8).zip(&self.name) {
-            chunk.copy_from_slice(get(cell).to_le_bytes().get(..chunk.len())?);
-        }
-        let name = name.get(..get(&self.name_length) as usize)?;
-        let caller_table = get(&self.caller_table);
-        let settings = Settings {
-            name: Text::from(core::str::from_utf8(name).ok()?),
-            mode: get(&self.mode) as u32,
-            flags: get(&self.flags) as u32,
-            period_ns: get(&self.period_ns),
-            depth: get(&self.depth) as u32,
-            started_ns: get(&self.started_ns),
-            caller_table: (caller_table & IS_THERE != 0).then_some(caller_table as u32),
-            ..Settings::default()
-        };
-        let gaps_before = get(&self.gaps_before) as u32;
+        let words = core::array::from_fn(|index| {
+            let cell = self.words.get(index);
+            cell.map_or(0, |cell| cell.load(Ordering::Acquire))
+        });
         let is_whole = recording != 0 && self.recording.load(Ordering::Relaxed) == recording;
-        is_whole.then_some(Head {
-            recording,
-            settings,
-            gaps_before,
-        })
+        is_whole.then(|| Head::from_words(recording, words))?
     }
 }
 
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// What a crash tells of a recording is what it was asked for, not what the one before it was.
+    /// A crash dump has the settings of the recording itself, nothing of the recording before it.
     #[test]
     fn a_head_comes_back_as_it_was_written() {
         let cells = HeadCells::default();
@@ -220,18 +220,19 @@ mod tests {
         assert!(cells.read().is_none());
     }
 
-    /// A crash in the middle of the writing must not mix two recordings.
+    /// A crash while a head is written must not mix two recordings.
     #[test]
-    fn what_is_half_written_is_not_there() {
+    fn a_half_written_head_is_missing() {
         let cells = HeadCells::default();
         cells.write(&head(1, "one"));
         cells.clear();
-        cells.name_length.store(u64::MAX, Ordering::Relaxed);
+        let name_length = &cells.words[NUMBERS - 1];
+        name_length.store(u64::MAX, Ordering::Relaxed);
         assert!(cells.read().is_none());
         cells.recording.store(2, Ordering::Relaxed);
         assert!(cells.read().is_none(), "no length of a name");
-        cells.name_length.store(1, Ordering::Relaxed);
-        cells.name[0].store(0xff, Ordering::Relaxed);
+        name_length.store(1, Ordering::Relaxed);
+        cells.words[NUMBERS].store(0xff, Ordering::Relaxed);
         assert!(cells.read().is_none(), "no text");
     }
 }
