@@ -1,6 +1,7 @@
-//! What every other module stands on: the platform's interface, atomics, the division of memory blocks, short texts.
+//! The lowest layer: the platform's interface, atomics, the division of memory blocks, short texts.
 //!
-//! Nothing here imports from another wing.
+//! It imports from no other layer. Upcalls call the platform's methods that are marked so, the atomics, and
+//! [`text`]; [`block`] runs once, at the guest's start. Nothing here allocates or locks.
 
 pub(crate) mod block;
 pub(crate) mod platform;

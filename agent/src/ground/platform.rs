@@ -1,4 +1,4 @@
-//! What the agent asks of the system it is linked into.
+//! The interface between the agent and the system that it runs on.
 
 use core::ops::Range;
 
@@ -68,8 +68,8 @@ pub struct Moment {
 
 /// The system below the agent: clocks, stacks and the other vCPUs.
 ///
-/// Every method takes `&self`, because the timer upcall calls them while the guest's loop may be
-/// inside another. Methods that the upcall calls are marked *upcall*: they must be bounded and must
+/// Every method takes `&self`, because the timer upcall may interrupt the guest's loop inside another
+/// method. Methods that the upcall calls are marked *upcall*: they must be bounded and must
 /// neither allocate, lock, panic nor touch floating point.
 ///
 /// # Safety
@@ -79,18 +79,18 @@ pub struct Moment {
 /// readable for as long as the upcall runs.
 #[allow(unsafe_code)]
 pub unsafe trait Platform {
-    /// The monotonic clock in ns, its origin the platform's own. *Upcall.*
+    /// The monotonic clock in ns. The platform chooses its origin. *Upcall.*
     fn now_ns(&self) -> u64;
 
-    /// The time of day in ns since 1970-01-01 UTC, where the guest knows it.
+    /// The time of day in ns since 1970-01-01 UTC; `None` if the guest does not know it.
     fn wall_clock_ns(&self) -> Option<u64>;
 
-    /// The vCPU this code runs on, or `None` where it is not one that is sampled. Ids count up from
+    /// The id of the vCPU that this code runs on; `None` if that vCPU is not sampled. Ids count up from
     /// 0. *Upcall.*
     fn vcpu(&self) -> Option<u32>;
 
-    /// How long `vcpu` has run, in ns since a fixed moment: neither stolen nor blocked time
-    /// advances it, and it never goes back. *Upcall*, there for the vCPU it is on.
+    /// How long `vcpu` has run, in ns since a fixed moment. Stolen and blocked time do not
+    /// advance it, and it never goes back. The *upcall* reads it for its own vCPU.
     fn running_ns(&self, vcpu: u32) -> u64;
 
     /// The clocks of `vcpu`, which is the vCPU that this code runs on, read once for each tick. A platform
@@ -104,55 +104,54 @@ pub unsafe trait Platform {
         }
     }
 
-    /// How long `vcpu` has been blocked, in ns since a fixed moment; it never goes back. *Upcall*,
-    /// there for the vCPU it is on. Unless a platform knows better: all the time that it did not run,
-    /// what others took included.
+    /// How long `vcpu` has been blocked, in ns since a fixed moment; it never goes back. The *upcall* reads
+    /// it for its own vCPU. The default is all time that the vCPU did not run, stolen time included.
     fn blocked_ns(&self, vcpu: u32) -> u64 {
         self.now_ns().saturating_sub(self.running_ns(vcpu))
     }
 
-    /// How `vcpu` has spent its time, where the platform can tell.
+    /// How `vcpu` has spent its time; `None` if the platform does not know.
     fn runstate(&self, vcpu: u32) -> Option<Runstate>;
 
-    /// Makes [`Agent::on_tick`](crate::Agent::on_tick) be called soon on `vcpu`, so that it arms its
-    /// own timer: a Xen vCPU cannot arm another's.
+    /// Makes the platform call [`Agent::on_tick`](crate::Agent::on_tick) soon on `vcpu`, so that the vCPU arms
+    /// its own timer: a Xen vCPU cannot arm another's.
     fn kick(&self, vcpu: u32);
 
-    /// The stack that `sp` lies on, or `None` where it lies on none that is known. *Upcall.*
+    /// The bounds of the stack that contains `sp`; `None` if no known stack does. *Upcall.*
     ///
-    /// A chain of frame pointers has reached its root where the saved frame pointer is 0, or in a
-    /// frame that ends where the stack does: a platform whose outermost function saves something
-    /// else ends the stack with that function's frame.
+    /// A chain of frame pointers ends at a saved frame pointer of 0, or at a frame that ends at the
+    /// stack's end. If the outermost function saves another value, the platform must place the stack's
+    /// end at the end of that function's frame.
     fn stack_bounds(&self, sp: u64) -> Option<Range<u64>>;
 
-    /// The code around `pc` whose bytes can be read, or `None` where nothing is known of it: the
-    /// interrupted function's caller is then found without a look at its instructions. *Upcall.*
+    /// The readable code around `pc`; `None` if it is unknown. Without it the agent finds the interrupted
+    /// function's caller without reading its instructions. *Upcall.*
     fn code_bounds(&self, pc: u64) -> Option<Range<u64>> {
         let _ = pc;
         None
     }
 
-    /// 64 random bits, where the platform has a source of them. Sequence numbers are drawn from it, and
-    /// the secrets of encrypted conversations: without it an agent with keys serves nobody.
+    /// 64 random bits; `None` if the platform has no source of them. The agent draws TCP sequence numbers
+    /// and the secrets of encrypted connections from it: without it an agent with keys serves no client.
     fn random(&self) -> Option<u64>;
 
-    /// A line for the guest's log, without an end of line: what its owner should know, and nobody else
-    /// would tell. Never from an upcall, and never a secret. As it is here it goes nowhere.
+    /// Writes a line, without its end, to the guest's log: a message for the guest's owner. Never called
+    /// from an upcall, and never with a secret. The default discards the line.
     fn log(&self, line: &str) {
         let _ = line;
     }
 
-    /// A moment of the monotonic clock as the guest programs its timer with it. The two differ where
-    /// the clock below has jumped, as Xen's does with a migration. *Upcall.*
+    /// Converts a time of the monotonic clock to the clock that the guest programs its timer with. The two
+    /// differ after the underlying clock has jumped, as Xen's does in a migration. *Upcall.*
     fn timer_deadline(&self, monotonic_ns: u64) -> u64 {
         monotonic_ns
     }
 
-    /// The guest was restored from a save or has migrated: the clocks below may have another
-    /// origin. From here on the platform's own clocks go on where they stood.
+    /// Called after the guest was restored from a save or has migrated: the underlying clocks may have a
+    /// new origin. The platform's own clocks must continue from their last values.
     fn resume(&self) {}
 
-    /// The cycle counter, or 0 where there is none. *Upcall.*
+    /// The cycle counter, or 0 if there is none. *Upcall.*
     fn cycles(&self) -> u64 {
         0
     }

@@ -1,18 +1,18 @@
-//! The atomics in use: the processor's, or loom's where the slot is model-checked.
+//! The atomic types: the processor's, or loom's under the model checker.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Adds to a cell that only its owner writes; cheaper than a locked addition.
+/// Adds to a cell that only the caller writes, without a locked instruction. Saturates.
 #[inline]
 pub(crate) fn add_owned(cell: &AtomicU64, amount: u64) {
     let sum = cell.load(Ordering::Relaxed).saturating_add(amount);
     cell.store(sum, Ordering::Relaxed);
 }
 
-/// Asks for the cache lines of `value` ahead of their use. A prefetch neither faults nor waits.
+/// Prefetches the cache lines of `value`. A prefetch neither faults nor waits.
 #[allow(unsafe_code, reason = "the instruction is an intrinsic")]
 #[inline]
 pub(crate) fn prefetch<T>(value: &T) {

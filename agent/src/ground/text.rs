@@ -1,10 +1,10 @@
-//! Short texts without allocation: recording names and reasons of refusals.
+//! Short texts without allocation: recording names and reasons for refusals.
 
 use core::fmt::{self, Write};
 
 use unikprof_proto::message::MAX_TEXT;
 
-/// At most [`MAX_TEXT`] bytes of text; what does not fit is cut at a character.
+/// A text of at most [`MAX_TEXT`] bytes. A longer text is cut at a character boundary.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Text {
     bytes: [u8; MAX_TEXT],
@@ -46,7 +46,7 @@ impl From<&str> for Text {
 
 impl fmt::Write for Text {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // Also in a panic's handler, so there is no panic in it.
+        // A panic handler calls this, so it must not panic.
         let room = self.bytes.get_mut(usize::from(self.length)..);
         let room = room.unwrap_or_default();
         let fits = text.get(..text.floor_char_boundary(room.len()));
@@ -75,7 +75,7 @@ impl fmt::Debug for Text {
     }
 }
 
-/// The end of `text` in at most `limit` bytes: of a path, the file's name says most.
+/// The last `limit` bytes of `text` at most, cut at a character boundary: a path keeps its file name.
 pub(crate) fn tail(text: &str, limit: usize) -> &str {
     let start = text.ceil_char_boundary(text.len().saturating_sub(limit));
     text.get(start..).unwrap_or_default()
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_cut_at_a_character() {
+    fn a_longer_text_is_cut_at_a_character() {
         let text = Text::format(format_args!("{:255}é", "x"));
         assert_eq!(text.as_str().len(), 255);
         assert_eq!(

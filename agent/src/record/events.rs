@@ -21,12 +21,12 @@ use crate::agent::Agent;
 use crate::ground::platform::Platform;
 use crate::ring::{Entry, EventNameError, Ring, Rings};
 
-/// A name of events, known to the agent that made it.
+/// The name of a kind of event. Valid only with the agent that returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventName(u8);
 
 impl EventName {
-    /// The name's number, for guests that must keep it as one. See [`Agent::numbered_event_name`].
+    /// The name's number, for guests that store names as integers. See [`Agent::numbered_event_name`].
     pub fn number(self) -> u8 {
         self.0
     }
@@ -37,15 +37,15 @@ impl EventName {
 pub struct SpanId(u64);
 
 impl SpanId {
-    /// Of a span whose beginning could not be written; its end is not either.
+    /// A span whose beginning was not written. Its end is not written either.
     const NONE: Self = Self(0);
 
-    /// The span's number, for guests that must keep it as one; unique in the agent's life.
+    /// The span's number, for guests that store spans as integers. Unique in the agent's life.
     pub fn number(self) -> u64 {
         self.0
     }
 
-    /// The span of a [number](Self::number).
+    /// The span with this [number](Self::number).
     pub fn from_number(number: u64) -> Self {
         Self(number)
     }
@@ -67,13 +67,13 @@ impl<P: Platform> Drop for Span<'_, '_, P> {
     }
 }
 
-/// Events: like every method of the agent from any context, at any moment, also from an upcall that
-/// interrupts another event while it is written. An event goes to the ring of the vCPU that it
-/// happens on; one that happens where [`Platform::vcpu`] is not known is counted as lost.
+/// Events. These methods may be called from any context at any time, also from an upcall that
+/// interrupts the writing of another event. An event goes into the ring of the vCPU that it
+/// happens on. If [`Platform::vcpu`] is `None`, it is counted as lost.
 impl<'m, P: Platform> Agent<'m, P> {
-    /// The name of events with this text, 1 to [48](unikprof_proto::ring::MAX_EVENT_NAME) bytes without
-    /// control characters. The same text has the same name; there can be
-    /// [256](unikprof_proto::ring::MAX_EVENT_NAMES), and none is ever forgotten.
+    /// The event name with this text of 1 to [48](unikprof_proto::ring::MAX_EVENT_NAME) bytes without
+    /// control characters. It is added if it is new. The same text always gives the same name. There are at most
+    /// [256](unikprof_proto::ring::MAX_EVENT_NAMES) names, and none is ever removed.
     ///
     /// # Errors
     /// [`EventNameError`].
@@ -82,7 +82,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         rings.names().intern(text).map(EventName)
     }
 
-    /// The name that has this [number](EventName::number).
+    /// The name with this [number](EventName::number).
     ///
     /// # Errors
     /// [`EventNameError::NoRing`] and [`EventNameError::Unknown`].
@@ -96,7 +96,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Something happened; `value` is the guest's own.
+    /// Records a mark. The meaning of `value` is the guest's.
     #[inline]
     pub fn mark(&self, name: EventName, value: u64) {
         self.event(|ring, _, _| {
@@ -107,7 +107,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         });
     }
 
-    /// A counter has a value, from now on.
+    /// Records a counter's new value.
     #[inline]
     pub fn counter(&self, name: EventName, value: i64) {
         self.event(|ring, _, _| {
@@ -118,7 +118,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         });
     }
 
-    /// Something begins that takes time. Spans may overlap.
+    /// Records the beginning of a span. Spans may overlap.
     #[inline]
     pub fn span_begin(&self, name: EventName) -> SpanId {
         let begun = self.event(|ring, rings, vcpu| {
@@ -132,7 +132,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         begun.flatten().map_or(SpanId::NONE, SpanId)
     }
 
-    /// What [`span_begin`](Self::span_begin) told of ends, under the same name.
+    /// Records the end of a span that [`span_begin`](Self::span_begin) returned, under the same name.
     #[inline]
     pub fn span_end(&self, name: EventName, id: SpanId) {
         if id != SpanId::NONE {
@@ -145,7 +145,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// A span that ends when the answer is dropped.
+    /// Begins a span that ends when the returned value is dropped.
     #[inline]
     pub fn span(&self, name: EventName) -> Span<'_, 'm, P> {
         Span {
@@ -155,7 +155,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Hands the ring of this vCPU to `write`, where there is one.
+    /// Calls `write` with this vCPU's ring. Counts the event as lost if the vCPU has none.
     #[inline]
     fn event<T>(&self, write: impl FnOnce(Ring<'m>, &Rings<'m>, u32) -> T) -> Option<T> {
         let rings = self.rings()?;

@@ -1,6 +1,6 @@
-//! What the agent itself writes into the rings, beside the ticks.
+//! Records that the agent itself writes into the rings, beside ticks and the guest's events.
 //!
-//! Records of one vCPU are written by others here: a ring takes writers from anywhere.
+//! Code on one vCPU writes records into another vCPU's ring here: a ring accepts writers from any context.
 
 use unikprof_proto::ring::kind;
 
@@ -8,21 +8,21 @@ use crate::agent::Agent;
 use crate::ground::platform::{Platform, Runstate};
 use crate::ring::{Entry, Ring};
 
-/// How a vCPU's time went is written once a second, as far as the agent is served.
+/// Interval of the records of each vCPU's runstate times. They are written only while the service is polled.
 const TIMES_EVERY_NS: u64 = 1_000_000_000;
-/// The time of day is written once a minute.
+/// Interval of the records of the time of day.
 const CLOCK_EVERY_NS: u64 = 60_000_000_000;
-/// Of what others took in a second, so much is told of on its own.
+/// Stolen time per interval from which on it gets a record of its own.
 const STOLEN_NS: u64 = 10_000_000;
 
 impl<'m, P: Platform> Agent<'m, P> {
-    /// A vCPU's ring, where there are rings.
+    /// A vCPU's ring; `None` if there are no rings or no such vCPU.
     #[inline]
     pub(crate) fn ring(&self, vcpu: u32) -> Option<Ring<'m>> {
         self.rings()?.ring(vcpu)
     }
 
-    /// Notes in every ring what concerns all vCPUs.
+    /// Writes a record that concerns all vCPUs into every ring.
     pub(crate) fn note_everywhere(&self, kind: u8, first: u64, second: u64) {
         if self.rings().is_some() {
             let now_ns = self.platform().now_ns();
@@ -32,7 +32,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Notes in this vCPU's ring, or the first one where it is not known.
+    /// Writes a record into this vCPU's ring, or into the first ring if the vCPU is not known.
     #[cfg(feature = "noise")]
     pub(crate) fn note_here(&self, kind: u8) {
         if let Some(ring) = self.ring(self.platform().vcpu().unwrap_or(0)) {
@@ -40,15 +40,16 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// How often times should be [noted](Self::note_times) now, by who can wake without waking the guest;
-    /// `None` while nothing is recorded that needs them.
+    /// The interval at which a thread that is not a vCPU should call [`note_times`](Self::note_times); `None`
+    /// while there are no rings or no recording runs.
     #[cfg(feature = "hosted")]
     pub(crate) fn notes_times_every_ns(&self) -> Option<u64> {
         let is_recording = || self.slots().any(|(_, slot)| !slot.live().is_empty());
         (self.rings().is_some() && is_recording()).then_some(TIMES_EVERY_NS)
     }
 
-    /// Notes how the vCPUs' times have gone on, where that was not done for a while. Nothing wakes for it.
+    /// Writes the time of day and the vCPUs' runstate times into the rings, each if its interval has passed.
+    /// No timer is armed for it.
     pub(crate) fn note_times(&self, now_ns: u64) {
         let Some(rings) = self.rings() else {
             return;
@@ -76,8 +77,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Whether the stacks may be forgotten, which the rings' samples name: where there are no rings, or little
-    /// room is left.
+    /// Whether the stacks may be cleared, although ring records may refer to them: true if there are no rings, or
+    /// if more than half of a vCPU's nodes are in use.
     pub(crate) fn may_forget_stacks(&self) -> bool {
         let is_filling = || {
             self.slots()
@@ -86,9 +87,9 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.rings().is_none() || is_filling()
     }
 
-    /// Forgets all stacks, and what the rings hold: it named them. Only while nothing is recorded. Who is reading a
-    /// ring and its stacks meanwhile, in another conversation or as a crash on another vCPU, is told by
-    /// [`cleared`](Agent::cleared).
+    /// Clears all stacks, and the ring records, which refer to them. Call it only while no recording runs. Another
+    /// session, or a crash dump on another vCPU, that is reading a ring and its stacks at the same time detects this
+    /// by [`cleared`](Agent::cleared).
     pub(crate) fn forget_stacks(&self) {
         for (vcpu, slot) in self.slots() {
             if let Some(ring) = self.ring(vcpu).filter(|_| slot.table.used() > 0) {
