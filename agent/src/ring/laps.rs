@@ -1,17 +1,17 @@
-//! Where a position lies: its lap and its place, without a division.
+//! Splits a position into its lap and its place within the lap, without a division.
 
-/// How positions are divided into laps of a fixed length.
+/// Laps of a fixed length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Laps {
     shift: u32,
-    /// ⌈2⁶⁴ ÷ blocks⌉, where a lap has so many blocks of 2^shift records. There are below 256 blocks: the
-    /// product's error then stays below one part in a block for every position below 2⁵⁶.
+    /// ⌈2⁶⁴ ÷ blocks⌉, where a lap consists of `blocks` blocks of 2^shift records. There are fewer than 256 blocks:
+    /// the rounding error stays below one block for every position below 2⁵⁶.
     reciprocal: u64,
     capacity: u64,
 }
 
 impl Laps {
-    /// Laps of at most so many records, and at least 127 of 128 of them; `None` below 2.
+    /// Laps of at most `records` records, and at least 127/128 of that; `None` if that is less than 2.
     pub(crate) fn new(records: usize) -> Option<Self> {
         let records = records as u64;
         let shift = (u64::BITS - records.leading_zeros()).saturating_sub(8);
@@ -23,7 +23,7 @@ impl Laps {
         })
     }
 
-    /// How many records a lap has.
+    /// The number of records in a lap.
     pub(crate) fn capacity(&self) -> u64 {
         self.capacity
     }
@@ -44,9 +44,9 @@ impl Laps {
 mod tests {
     use super::*;
 
-    /// A place outside the lap would lose records; a wrong lap would mix old ones with new ones.
+    /// Guards lost records (a place outside the lap) and mixed ones (a wrong lap).
     #[test]
-    fn every_position_lies_where_division_says() {
+    fn every_position_has_the_lap_and_place_that_division_gives() {
         assert!(Laps::new(0).is_none() && Laps::new(1).is_none());
         for records in [2, 3, 7, 64, 255, 256, 257, 1000, 65_535, 64_639, 1 << 26] {
             let laps = Laps::new(records).unwrap();

@@ -1,9 +1,10 @@
-//! The ring: what happened when, on each vCPU, the oldest dropped first; in a block of memory of its own.
+//! The flight recorder's rings: timestamped records, one ring for each vCPU, in a memory block of their own. New
+//! records overwrite the oldest.
 //!
-//! Any context of a vCPU writes into its ring, also an upcall that interrupts a writer. A writer
-//! reserves a position, claims the record's place, and publishes what it wrote there with the lap that it
-//! belongs to; it gives up where the place is somebody else's, which takes an interruption in which the
-//! whole ring was filled. A reader runs beside and takes only what carries the lap it expects. Nobody
+//! Every context of a vCPU writes into the vCPU's ring, also an upcall that interrupts another writer. A writer
+//! reserves a position, claims the record's place, and publishes the record together with its lap. It drops and
+//! counts its record if another writer has the place, which happens only if the whole ring was filled while the
+//! writer was interrupted. A reader runs concurrently and accepts only records of the expected lap. Nothing
 //! locks or waits.
 
 mod laps;
@@ -30,42 +31,42 @@ use self::record::HALF_BITS;
 pub(crate) use self::record::{Entry, RecordCells, Step};
 use crate::ground::sync::{AtomicU64, Ordering};
 
-/// A position at a multiple of this keeps the whole time, so that a reader finds one soon.
+/// Positions at multiples of this hold a full time, so that a reader finds one near every position.
 const ANCHOR_EVERY: u64 = 256;
 
-/// The fewest records a vCPU's ring has.
+/// The smallest capacity of a vCPU's ring, in records.
 pub(crate) const MIN_RECORDS: usize = 64;
 
-/// What all vCPUs share.
+/// The memory that all rings share.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct SharedCells {
     names_refused: AtomicU64,
-    /// Records of contexts whose vCPU is not known.
+    /// Records lost because the writer's vCPU is not known.
     unplaced: AtomicU64,
-    /// When the time of day was written last.
+    /// When the time of day was last written; 0 = never.
     clock_ns: AtomicU64,
 }
 
-/// What one vCPU's ring needs beside its records.
+/// The memory of one ring beside its records.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct RingCells {
-    /// The next position.
+    /// The position of the next record.
     next: AtomicU64,
-    /// The half in which the last record's time lies: its bits from [`HALF_BITS`] on.
+    /// The half of the last record's time: the time's bits from [`HALF_BITS`] on.
     half: AtomicU64,
-    /// Records that were given up.
+    /// Lost records: their writers did not get the place.
     lost: AtomicU64,
-    /// Records before this position were forgotten: they name stacks that are gone.
+    /// Records before this position are invalid: they refer to stacks that were cleared.
     floor: AtomicU64,
-    /// When the vCPU's times were written last, and one more than what was stolen by then; 0 = never.
+    /// When the vCPU's times were last written, and the stolen time until then plus one; 0 = never.
     times_ns: AtomicU64,
     stolen: AtomicU64,
 }
 
-/// Whether `every_ns` have passed since it was so last; then it counts from `now_ns` on.
+/// Whether `every_ns` have passed since `last_ns`, or it is 0. If so, sets it to `now_ns`.
 fn is_due(last_ns: &AtomicU64, now_ns: u64, every_ns: u64) -> bool {
     let last = last_ns.load(Ordering::Relaxed);
     let is_due = last == 0 || now_ns.saturating_sub(last) >= every_ns;
@@ -75,7 +76,7 @@ fn is_due(last_ns: &AtomicU64, now_ns: u64, every_ns: u64) -> bool {
     is_due
 }
 
-/// All rings and the names.
+/// All vCPUs' rings, and the event names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rings<'m> {
     shared: &'m SharedCells,
@@ -93,21 +94,21 @@ pub(crate) struct Ring<'m> {
     laps: Laps,
 }
 
-/// How large the block for the rings should be, in bytes: for so many vCPUs, each with room for `records`
-/// records, wherever it is aligned. See [`Agent::with_ring`](crate::Agent::with_ring).
+/// The size of a block, of any alignment, for the rings of `vcpus` vCPUs with at least `records` records each, in
+/// bytes. See [`Agent::with_ring`](crate::Agent::with_ring).
 pub const fn ring_bytes(vcpus: usize, records: usize) -> usize {
     let records = if records < MIN_RECORDS {
         MIN_RECORDS
     } else {
         records
     };
-    // A ring's length is rounded down by less than one part in 128.
+    // A ring's capacity is rounded down by less than one part in 128.
     let records = records.saturating_add(records / 64 + 1);
     let per_vcpu = size_of::<RingCells>().saturating_add(records.saturating_mul(RECORD));
     fixed_bytes().saturating_add(vcpus.saturating_mul(per_vcpu))
 }
 
-/// Why there are no rings.
+/// The error text if there are no rings.
 pub(crate) const NO_RINGS: &str = if cfg!(feature = "ring") {
     "the agent was given no memory for a ring at its guest's start"
 } else {
@@ -116,14 +117,14 @@ pub(crate) const NO_RINGS: &str = if cfg!(feature = "ring") {
 
 const RECORD: usize = size_of::<RecordCells>();
 
-/// What the rings of any number of vCPUs need, and room to align four slices.
+/// Bytes that do not depend on the number of vCPUs, and padding to align four slices.
 const fn fixed_bytes() -> usize {
     size_of::<SharedCells>()
         + MAX_EVENT_NAMES * size_of::<NameCells>()
         + 4 * align_of::<RingCells>()
 }
 
-/// How many records each of `vcpus` rings has room for in a block of so many bytes.
+/// The capacity of each of `vcpus` rings in a block of `bytes`; `None` if it is below [`MIN_RECORDS`].
 fn records_per_vcpu(bytes: usize, vcpus: usize) -> Option<usize> {
     let rings = vcpus.checked_mul(size_of::<RingCells>())?;
     let for_records = bytes.checked_sub(fixed_bytes().checked_add(rings)?)?;
@@ -132,7 +133,7 @@ fn records_per_vcpu(bytes: usize, vcpus: usize) -> Option<usize> {
 }
 
 impl<'m> Rings<'m> {
-    /// Rings over all of `block`, the same for each of `vcpus`; `None` if it is too small.
+    /// Divides `block` into rings of equal size for `vcpus` vCPUs; `None` if it is too small.
     pub(crate) fn in_block(block: &'m mut [MaybeUninit<u8>], vcpus: usize) -> Option<Self> {
         let records = records_per_vcpu(block.len(), vcpus)?;
         let mut rest = block;
@@ -143,7 +144,7 @@ impl<'m> Rings<'m> {
         Self::new(shared.first()?, names, cells, records)
     }
 
-    /// Rings over these parts, one for each of `cells`, with the records divided evenly.
+    /// Rings made of these parts: one for each element of `cells`, with the records divided evenly.
     pub(crate) fn new(
         shared: &'m SharedCells,
         names: &'m [NameCells],
@@ -173,12 +174,12 @@ impl<'m> Rings<'m> {
         })
     }
 
-    /// How many records each ring has room for.
+    /// The capacity of each ring in records.
     pub(crate) fn capacity(&self) -> u64 {
         self.laps.capacity()
     }
 
-    /// A number that no other position of any vCPU makes, never 0.
+    /// A number that is unique to this position of this vCPU, never 0.
     #[inline]
     pub(crate) fn number(&self, vcpu: u32, position: u64) -> u64 {
         let vcpus = self.cells.len() as u64;
@@ -187,12 +188,12 @@ impl<'m> Rings<'m> {
             .wrapping_add(u64::from(vcpu) + 1)
     }
 
-    /// Whether the time of day was not written for so long.
+    /// Whether `every_ns` have passed since the time of day was last written. If so, it counts as written now.
     pub(crate) fn is_clock_due(&self, now_ns: u64, every_ns: u64) -> bool {
         is_due(&self.shared.clock_ns, now_ns, every_ns)
     }
 
-    /// The names of events.
+    /// The event names.
     pub(crate) fn names(&self) -> Names<'m> {
         Names {
             cells: self.names,
@@ -200,13 +201,13 @@ impl<'m> Rings<'m> {
         }
     }
 
-    /// Counts a record that has no place.
+    /// Counts a record that is lost because its vCPU is not known.
     #[cold]
     pub(crate) fn count_unplaced(&self) {
         self.shared.unplaced.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many records were given up: of a vCPU's ring, and with the first those that had no place.
+    /// Lost records of a vCPU's ring. Those whose vCPU is not known are added to vCPU 0.
     pub(crate) fn lost(&self, vcpu: u32) -> u64 {
         let unplaced = match vcpu {
             0 => self.shared.unplaced.load(Ordering::Relaxed),
@@ -229,59 +230,59 @@ impl<'m> Ring<'m> {
         })
     }
 
-    /// How many records there is room for.
+    /// The capacity in records.
     pub(crate) fn capacity(&self) -> u64 {
         self.laps.capacity()
     }
 
-    /// The position after the newest record.
+    /// The position behind the newest record.
     pub(crate) fn next(&self) -> u64 {
         self.cells.next.load(Ordering::Acquire)
     }
 
-    /// The position of the oldest record that is held.
+    /// The position of the oldest record.
     pub(crate) fn oldest(&self) -> u64 {
         let floor = self.cells.floor.load(Ordering::Relaxed);
         self.next().saturating_sub(self.capacity()).max(floor)
     }
 
-    /// The half in which the last record's time lies.
+    /// The half of the last record's time; see [`HALF_BITS`].
     fn half(&self) -> u64 {
         self.cells.half.load(Ordering::Acquire)
     }
 
-    /// Forgets all records.
+    /// Invalidates all records.
     pub(crate) fn forget(&self) {
         self.cells.floor.store(self.next(), Ordering::Relaxed);
     }
 
-    /// Whether the vCPU's times were not written for so long.
+    /// Whether `every_ns` have passed since the vCPU's times were last written. If so, they count as written now.
     pub(crate) fn is_time_due(&self, now_ns: u64, every_ns: u64) -> bool {
         is_due(&self.cells.times_ns, now_ns, every_ns)
     }
 
-    /// What was stolen since this was asked last, of so much in all; 0 the first time.
+    /// The stolen time since the last call, given the total; 0 in the first call.
     pub(crate) fn stolen_since(&self, stolen_ns: u64) -> u64 {
-        let told = stolen_ns.saturating_add(1);
-        match self.cells.stolen.swap(told, Ordering::Relaxed) {
+        let marked = stolen_ns.saturating_add(1);
+        match self.cells.stolen.swap(marked, Ordering::Relaxed) {
             0 => 0,
-            before => told.saturating_sub(before),
+            before => marked.saturating_sub(before),
         }
     }
 
-    /// How many records were given up.
+    /// The number of lost records.
     pub(crate) fn lost(&self) -> u64 {
         self.cells.lost.load(Ordering::Relaxed)
     }
 
-    /// Writes a record; answers its position, or `None` where it was given up.
+    /// Writes a record; returns its position, or `None` if it is lost.
     #[inline]
     pub(crate) fn push(&self, now_ns: u64, entry: Entry) -> Option<u64> {
         let position = self.reserve(now_ns);
         self.write(position, now_ns, entry).then_some(position)
     }
 
-    /// Writes a record whose number is made of its own position; answers that number.
+    /// Writes a record whose number is computed from its position; returns that number, or `None` if it is lost.
     #[inline]
     pub(crate) fn push_numbered(
         &self,
@@ -296,7 +297,7 @@ impl<'m> Ring<'m> {
             .then_some(number)
     }
 
-    /// Writes a record of two numbers that take 64 bits each, side by side.
+    /// Writes two 64-bit numbers as two adjacent records.
     pub(crate) fn push_pair(&self, now_ns: u64, kind: u8, first: u64, second: u64) {
         const LAST: u64 = ANCHOR_EVERY - 1;
         let mut position = self.cells.next.fetch_add(2, Ordering::Relaxed);
@@ -310,14 +311,14 @@ impl<'m> Ring<'m> {
         self.write(position.wrapping_add(1), now_ns, Entry::rest(second));
     }
 
-    /// Writes a record as [`push`](Self::push) does, with `interrupt` called wherever an upcall could come.
+    /// Writes a record as [`push`](Self::push) does, and calls `interrupt` wherever an upcall could interrupt.
     #[cfg(test)]
     pub(crate) fn push_interrupted(&self, now_ns: u64, entry: Entry, interrupt: impl Fn(Step)) {
         let position = self.reserve(now_ns);
         self.write_interrupted(position, now_ns, entry, interrupt);
     }
 
-    /// A position for a record; first writes down the whole time, where that is called for.
+    /// Reserves a position. Writes a record of the full time first if one is due.
     #[inline]
     fn reserve(&self, now_ns: u64) -> u64 {
         let position = self.cells.next.fetch_add(1, Ordering::Relaxed);

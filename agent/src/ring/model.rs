@@ -1,5 +1,5 @@
-//! The ring under loom: every interleaving of readers with a writer that another interrupts, and of names
-//! that are added at once.
+//! Loom models of the ring: every interleaving of readers with a writer that another writer interrupts, and of
+//! names that are added concurrently.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p unikprof-agent --lib _model`
 
@@ -17,7 +17,7 @@ use unikprof_proto::ring::{MAX_EVENT_NAME, decode, kind};
 use crate::ground::sync::{AtomicU64, Ordering};
 use crate::ring::{Entry, NameCells, Names, Reader, RecordCells, Ring, RingCells, Step};
 
-/// As few records as show every order: those of a whole lap fit into one interruption.
+/// The smallest ring that shows every order: one interruption fills a whole lap.
 const RECORDS: usize = 2;
 
 struct Memory {
@@ -31,7 +31,7 @@ impl Memory {
             cells: RingCells::default(),
             records: (0..RECORDS).map(|_| RecordCells::default()).collect(),
         };
-        // The ring's own first record, the time, is out of the way.
+        // The first record, the ring's own time, is written here, so that tests need not count it.
         memory.push(1);
         memory
     }
@@ -49,30 +49,33 @@ fn mark(number: u64) -> Entry {
     Entry::named(kind::MARK, 0, number)
 }
 
-/// Reads places as a reader does; few enough for all interleavings.
+/// Reads places as a reader does, in few enough steps for loom to explore.
 fn look(ring: &Ring<'_>, positions: Range<u64>) {
     for position in positions {
         if let Some((entry, time)) = ring.whole(position) {
-            assert_eq!(entry, mark(time), "no record is mixed of two");
+            assert_eq!(entry, mark(time), "no record mixes two writers' data");
         }
     }
 }
 
-/// All that a reader tells.
+/// The numbers of all records that a reader returns.
 fn read(ring: &Ring<'_>) -> Vec<u64> {
-    let mut reader = Reader::new(ring, 0, 0).hasty();
-    let mut told = Vec::new();
+    let mut reader = Reader::new(ring, 0, 0).no_wait();
+    let mut found = Vec::new();
     let mut buffer = [0; 128];
     while let Some(run) = reader.run(ring, &mut buffer) {
         decode(run.base_ns, run.count, &buffer[..run.bytes], |record| {
             if record.kind == kind::MARK {
-                assert_eq!(record.at_ns, record.second, "no record is mixed of two");
-                told.push(record.second);
+                assert_eq!(
+                    record.at_ns, record.second,
+                    "no record mixes two writers' data"
+                );
+                found.push(record.second);
             }
         })
         .expect("a run is whole");
     }
-    told
+    found
 }
 
 fn model(test: impl Fn() + Send + Sync + 'static) {
@@ -81,9 +84,9 @@ fn model(test: impl Fn() + Send + Sync + 'static) {
     builder.check(test);
 }
 
-/// A reader on another vCPU while the ring wraps under it.
+/// A reader on another vCPU while the ring wraps around.
 #[test]
-fn a_reader_beside_a_writer_tells_whole_records() {
+fn a_concurrent_reader_finds_complete_records() {
     model(|| {
         let memory = Arc::new(Memory::new());
         let writer = thread::spawn({
@@ -93,15 +96,15 @@ fn a_reader_beside_a_writer_tells_whole_records() {
                 memory.push(3);
             }
         });
-        // Those there were, and one that comes.
+        // The records written before, and one that is being written.
         look(&memory.ring(), 1..3);
         assert!(writer.join().is_ok());
         assert_eq!(read(&memory.ring()), [2, 3]);
     });
 }
 
-/// An upcall comes at any point of the writing of a record and fills the ring meanwhile, with a reader beside:
-/// the older record never takes the place of a newer one, and what was given up is counted.
+/// An upcall interrupts the writing of a record at each point and fills the ring, with a concurrent reader: the
+/// older record never overwrites a newer one, and lost records are counted.
 #[test]
 fn an_interrupted_writer_and_a_reader_mix_nothing_up() {
     for step in [Step::Reserved, Step::Looked, Step::Claimed, Step::Numbered] {
@@ -110,32 +113,32 @@ fn an_interrupted_writer_and_a_reader_mix_nothing_up() {
             let writer = thread::spawn({
                 let memory = memory.clone();
                 move || {
-                    let came = Cell::new(false);
+                    let has_interrupted = Cell::new(false);
                     memory.ring().push_interrupted(2, mark(2), |at| {
-                        if at == step && !came.replace(true) {
+                        if at == step && !has_interrupted.replace(true) {
                             memory.push(3);
                             memory.push(4);
                         }
                     });
                 }
             });
-            // Both that have the interrupted one's place.
+            // Both positions that share the interrupted record's place.
             look(&memory.ring(), 4..5);
             look(&memory.ring(), 2..3);
             assert!(writer.join().is_ok());
-            let told = read(&memory.ring());
-            // The place of 2 is that of 4: one of them has it.
+            let found = read(&memory.ring());
+            // Records 2 and 4 have the same place: one of them is lost.
             let has_place = matches!(step, Step::Claimed | Step::Numbered);
-            assert_eq!(told, if has_place { &[3][..] } else { &[3, 4] });
+            assert_eq!(found, if has_place { &[3][..] } else { &[3, 4] });
             assert_eq!(memory.ring().lost(), 1);
         });
     }
 }
 
-/// Two vCPUs that take one another for the same, as threads that move between them can: at worst a record is
-/// given up.
+/// Two writers that run at the same time on one ring, as hosted threads that move between vCPUs can: at worst a
+/// record is lost.
 #[test]
-fn writers_side_by_side_mix_nothing_up() {
+fn concurrent_writers_mix_nothing_up() {
     model(|| {
         let memory = Arc::new(Memory::new());
         let writer = thread::spawn({
@@ -146,14 +149,14 @@ fn writers_side_by_side_mix_nothing_up() {
         memory.push(2);
         memory.push(2);
         assert!(writer.join().is_ok());
-        let told = read(&memory.ring()).len() as u64;
-        assert!(told + memory.ring().lost() >= RECORDS as u64);
+        let found = read(&memory.ring()).len() as u64;
+        assert!(found + memory.ring().lost() >= RECORDS as u64);
     });
 }
 
-/// The same name and another that begins as it does are added at once: each is kept once, whole.
+/// The same name, and another that begins alike, are added concurrently: each is stored once, complete.
 #[test]
-fn names_that_are_added_at_once_are_kept_once() {
+fn names_added_concurrently_are_stored_once() {
     model(|| {
         let cells: Arc<Vec<NameCells>> = Arc::new((0..2).map(|_| NameCells::default()).collect());
         let refused = Arc::new(AtomicU64::new(0));

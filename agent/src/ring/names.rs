@@ -1,9 +1,9 @@
-//! The names of the guest's events: kept once each, in the order in which they came.
+//! The names of the guest's events, each stored once, in the order of arrival.
 //!
-//! A name is added by any context of any vCPU, and an upcall may interrupt it. Its words are put into an
-//! entry one after the other, each only where there is none yet. Who finds a word that is its own goes on;
-//! who finds another goes to the next entry. So an entry belongs to the text whose words it has, two
-//! who add the same text end in the same entry, and nobody waits.
+//! Any context of any vCPU adds names, and an upcall may interrupt the adding. A writer stores a name's words into
+//! an entry one by one, each with a compare-and-swap of 0. If the cell already holds the same word, the writer
+//! goes on with the next word; if it holds another, with the next entry. So an entry belongs to the text whose
+//! words it holds, concurrent writers of the same text end in the same entry, and no writer waits.
 
 use core::fmt;
 
@@ -14,7 +14,7 @@ use crate::ground::sync::{AtomicU64, Ordering};
 
 const WORDS: usize = MAX_EVENT_NAME / size_of::<u64>();
 
-/// Why a name of events was refused. Refusals are counted, and told with the ring.
+/// Why an event name was refused. Refusals are counted, and sent with the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventNameError {
     /// The agent was given no memory for a ring, or was built without the feature `ring`.
@@ -25,7 +25,7 @@ pub enum EventNameError {
     TooLong(usize),
     /// The name holds a control character.
     NotPrintable,
-    /// There are as many names as there can be.
+    /// There are already [`MAX_EVENT_NAMES`](unikprof_proto::ring::MAX_EVENT_NAMES) names.
     TooMany,
     /// No name has this number.
     Unknown(u8),
@@ -35,9 +35,9 @@ pub enum EventNameError {
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct NameCells {
-    /// The length of the name; 0 = free.
+    /// The name's length in bytes; 0 = free.
     length: AtomicU64,
-    /// No word of a name is 0: the first byte of each belongs to the text.
+    /// The name's bytes. No word in use is 0: its first byte belongs to the text, which has no control characters.
     words: [AtomicU64; WORDS],
 }
 
@@ -63,7 +63,7 @@ impl<'m> Names<'m> {
         Self { cells, refused }
     }
 
-    /// The id of a name, which is added where it is new.
+    /// The id of a name. A new name is added.
     pub(crate) fn intern(&self, name: &str) -> Result<u8, EventNameError> {
         self.check(name)
             .and_then(|()| self.add(name))
@@ -72,7 +72,7 @@ impl<'m> Names<'m> {
             })
     }
 
-    /// The name of an id, copied into `buffer`; `None` where there is none, or not yet all of it.
+    /// Copies the name of an id into `buffer`; `None` if there is none, or it is not complete yet.
     pub(crate) fn get<'b>(&self, id: u8, buffer: &'b mut [u8; MAX_EVENT_NAME]) -> Option<&'b str> {
         let cells = self.cells.get(usize::from(id))?;
         let length = cells.length.load(Ordering::Relaxed) as usize;
@@ -87,20 +87,20 @@ impl<'m> Names<'m> {
         core::str::from_utf8(bytes).ok()
     }
 
-    /// Whether a name has this id, or is about to.
+    /// Whether this id has a name, or is being given one.
     #[inline]
     pub(crate) fn is_in_use(&self, id: u8) -> bool {
         let cells = self.cells.get(usize::from(id));
         cells.is_some_and(|cells| cells.length.load(Ordering::Relaxed) != 0)
     }
 
-    /// How many ids are in use.
+    /// The number of ids in use.
     pub(crate) fn count(&self) -> u32 {
         let in_use = |cells: &&NameCells| cells.length.load(Ordering::Relaxed) != 0;
         self.cells.iter().take_while(in_use).count() as u32
     }
 
-    /// How many names were refused.
+    /// The number of refused names.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -125,7 +125,7 @@ impl<'m> Names<'m> {
 }
 
 impl NameCells {
-    /// Whether this is, or now has become, the entry of `name`.
+    /// Whether this entry holds `name`, or was free and now does.
     fn take(&self, name: &str) -> bool {
         put(&self.length, name.len() as u64)
             && name
@@ -133,7 +133,7 @@ impl NameCells {
                 .chunks(size_of::<u64>())
                 .zip(&self.words)
                 .all(|(chunk, cell)| {
-                    // Upcalls add names, and may not call `memcpy`: a kernel's own may use vectors.
+                    // No `memcpy`: upcalls add names, and a kernel's `memcpy` may use vector registers.
                     let bytes = chunk.iter().rev();
                     let word = bytes.fold(0, |word, byte| word << 8 | u64::from(*byte));
                     put(cell, word)
@@ -141,7 +141,7 @@ impl NameCells {
     }
 }
 
-/// Whether the cell holds `value`, which it is given where it is empty.
+/// Stores `value` into the cell if that is 0. Returns whether the cell now holds `value`.
 fn put(cell: &AtomicU64, value: u64) -> bool {
     match cell.compare_exchange(0, value, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => true,
@@ -230,9 +230,9 @@ mod tests {
         });
     }
 
-    /// An upcall has added half of a name's words when another context comes with a name that shares them.
+    /// Guards an entry whose writer was interrupted halfway, when another context adds a name that begins alike.
     #[test]
-    fn an_entry_that_was_begun_belongs_to_whoever_completes_it() {
+    fn a_half_written_entry_belongs_to_the_writer_that_completes_it() {
         with_names(|names| {
             names.cells[0].length.store(16, Ordering::Relaxed);
             let word = u64::from_le_bytes(*b"requests");

@@ -1,27 +1,27 @@
-//! Reading a ring beside its writers.
+//! Reads a ring while writers are active.
 
 use unikprof_proto::ring::{Encoder, Record, kind};
 
 use super::record::{BEFORE_SHIFT, Found, HALF_BITS, REST, TIME, is_pair};
 use super::{ANCHOR_EVERY, Ring};
 
-/// A record that was reserved but not written so far before the newest is waited for: it is being written,
-/// as a rule by what this reader has interrupted. One further back was given up.
+/// A reserved but unwritten record at most this far from the newest one is waited for: it is being written,
+/// usually by a context that this reader interrupted. One further back is taken as lost.
 const PATIENCE: u64 = 64;
 
-/// Where a reader stands. It is read with a [`Ring`] at hand.
+/// A reader's position in a [`Ring`], which is passed to each method.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader {
     position: u64,
     end: u64,
     since_ns: u64,
-    /// From when on nothing is missing; `None` while that is for the next record to say.
+    /// From this time on no record is missing; `None` if the next record decides it.
     whole_since_ns: Option<u64>,
-    /// Whether a record was told.
+    /// Whether a record was returned.
     has_begun: bool,
     clock: Clock,
-    /// Whether records that are being written are passed over, instead of being waited for.
-    hasty: bool,
+    /// If true, unwritten records are skipped instead of waited for.
+    no_wait: bool,
 }
 
 /// Records at consecutive positions, encoded.
@@ -33,7 +33,7 @@ pub(crate) struct Run {
     pub(crate) bytes: usize,
 }
 
-/// What makes whole times of their lowest bits.
+/// Restores full times from their lowest bits.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     half: u64,
@@ -50,8 +50,8 @@ impl Clock {
         clock
     }
 
-    /// The whole time of a record's bits: in the half told last, or, where a bit of its own says that it is
-    /// not of that, in the half beside it that lies nearer.
+    /// The full time of a record's bits: in the half of the last [`TIME`] record, or, if the record's top bit
+    /// differs from that half, in the nearer of the two halves beside it.
     fn whole(&mut self, low: u64) -> u64 {
         let in_half = low & ((1 << HALF_BITS) - 1);
         let odd = low >> HALF_BITS;
@@ -72,9 +72,9 @@ impl Clock {
 }
 
 impl Reader {
-    /// A reader of what is in the ring now, from `position` and `since_ns` on.
+    /// A reader of the records that the ring holds now, from `position` and `since_ns` on.
     pub(crate) fn new(ring: &Ring<'_>, position: u64, since_ns: u64) -> Self {
-        // Before the end: a half that begins in between is told by a record that lies before it.
+        // Read before the end: a half that begins in between has a `TIME` record before the end.
         let half = ring.half();
         let end = ring.next();
         let oldest = ring.oldest().min(end);
@@ -89,37 +89,37 @@ impl Reader {
                 half,
                 near_ns: half << HALF_BITS,
             },
-            hasty: false,
+            no_wait: false,
         };
         reader.seek(ring);
         reader.set_clock(ring);
         reader
     }
 
-    /// The same, for when nobody will write on: nothing is waited for.
-    pub(crate) fn hasty(mut self) -> Self {
-        self.hasty = true;
+    /// The same reader, for a ring whose writers have stopped: it waits for no unwritten record.
+    pub(crate) fn no_wait(mut self) -> Self {
+        self.no_wait = true;
         self
     }
 
-    /// The same up to a position. The times of records before it may be told by those behind it.
+    /// The same reader, ending at `end`. Records behind `end` may still be used to restore times.
     pub(crate) fn up_to(mut self, end: u64) -> Self {
         self.end = self.end.min(end);
         self
     }
 
-    /// The position after the newest record there was at the beginning.
+    /// The position behind the newest record at the reader's creation.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Where to go on.
+    /// The position of the next record to read.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
-    /// From when on no record is missing but for positions that were passed over; `None` where no record was
-    /// there to say so.
+    /// From this time on no record is missing, except at positions that were skipped; `None` if there was no
+    /// record to derive it from.
     pub(crate) fn whole_since_ns(&self) -> Option<u64> {
         self.whole_since_ns
     }
@@ -148,7 +148,7 @@ impl Reader {
         })
     }
 
-    /// Goes to the next record that can be told, from the moment asked for on.
+    /// Goes to the next readable record at or after `since_ns`.
     fn first(&mut self, ring: &Ring<'_>) -> Option<(u64, Record)> {
         while self.position < self.end {
             match self.record(ring) {
@@ -156,7 +156,7 @@ impl Reader {
                     let since_ns = self.since_ns;
                     self.whole_since_ns
                         .get_or_insert_with(|| record.at_ns.max(since_ns));
-                    // What the ring keeps for itself is told in the midst of others, or a gap would show.
+                    // Internal records amid others are returned too: skipping them would look like a gap.
                     let is_wanted = record.at_ns >= since_ns && record.kind != NOTHING.kind;
                     if self.has_begun || is_wanted {
                         self.has_begun = true;
@@ -178,10 +178,10 @@ impl Reader {
 
     fn is_awaited(&self, ring: &Ring<'_>) -> bool {
         let patience = PATIENCE.min(ring.capacity() / 4);
-        !self.hasty && ring.next().saturating_sub(self.position) <= patience
+        !self.no_wait && ring.next().saturating_sub(self.position) <= patience
     }
 
-    /// The record here; [`NOTHING`] where the ring keeps it for itself.
+    /// The record at the current position; [`NOTHING`] for an internal one.
     fn record(&mut self, ring: &Ring<'_>) -> Result<Record, Found> {
         if self.position >= self.end {
             return Err(Found::Unwritten);
@@ -217,7 +217,7 @@ impl Reader {
         })
     }
 
-    /// Passes over what certainly lies before the moment asked for, by the times that the ring keeps whole.
+    /// Skips records that certainly lie before `since_ns`, by a binary search over the [`TIME`] records.
     fn seek(&mut self, ring: &Ring<'_>) {
         if self.since_ns == 0 {
             return;
@@ -230,15 +230,16 @@ impl Reader {
                 _ => high = middle,
             }
         }
-        // A clock that was set back may have put what is asked for a little before.
+        // If the clock was set back, wanted records may lie a little earlier.
         self.position = low.saturating_sub(ANCHOR_EVERY).max(self.position);
     }
 
-    /// Finds the half in which times lie here. Where no record up to the end tells it, it is the last one.
+    /// Finds the half of the current position's times. If there is no [`TIME`] record up to the end, it is the
+    /// ring's last half.
     fn set_clock(&mut self, ring: &Ring<'_>) {
         let Self { position, end, .. } = *self;
         if let Some((at, clock)) = time_at(ring, position..end) {
-            // Told by the record itself: what lies before it is of the half before.
+            // The records before the `TIME` record belong to the half before it, which it holds.
             if let Found::Whole(entry, _) = ring.read(at) {
                 self.clock.half = entry.number >> BEFORE_SHIFT;
             }
@@ -247,7 +248,7 @@ impl Reader {
     }
 }
 
-/// What stands for a position that the ring keeps for itself.
+/// Returned in place of an internal record.
 const NOTHING: Record = Record {
     kind: kind::NOTHING,
     at_ns: 0,
@@ -255,7 +256,7 @@ const NOTHING: Record = Record {
     second: 0,
 };
 
-/// The first whole time among the next positions.
+/// The first [`TIME`] record among the next positions.
 fn time_at(ring: &Ring<'_>, positions: core::ops::Range<u64>) -> Option<(u64, Clock)> {
     let near = positions.take(2 * ANCHOR_EVERY as usize);
     near.into_iter().find_map(|at| time_of(ring, at))
@@ -272,7 +273,7 @@ fn time_of(ring: &Ring<'_>, position: u64) -> Option<(u64, Clock)> {
 }
 
 impl Ring<'_> {
-    /// What is told of a position, and the lowest bits of its time.
+    /// The complete record at a position, and the lowest bits of its time.
     #[cfg(all(test, loom))]
     pub(crate) fn whole(&self, position: u64) -> Option<(super::Entry, u64)> {
         match self.read(position) {
@@ -281,13 +282,13 @@ impl Ring<'_> {
         }
     }
 
-    /// Whether one of these positions keeps a whole time.
+    /// Whether one of these positions holds a [`TIME`] record.
     #[cfg(all(test, not(loom)))]
     pub(super) fn keeps_time(&self, mut positions: core::ops::Range<u64>) -> bool {
         positions.any(|at| time_of(self, at).is_some())
     }
 
-    /// What is at a position.
+    /// Reads the place of a position.
     fn read(&self, position: u64) -> Found {
         let (lap, place) = self.laps.locate(position);
         self.records

@@ -1,31 +1,31 @@
-//! A record in memory: two words, written by any context of its vCPU and read beside it.
+//! A record in memory: two words, written by any context of its vCPU and read concurrently.
 //!
 //! | word 0 | field |
 //! |---|---|
 //! | bits 0 to 42 | the lowest bits of the time in ns |
 //! | bits 43 to 50 | a small number: a name's id, a lane |
 //! | bits 51 to 55 | the kind, never 0 |
-//! | bits 56 to 63 | the lap: how often the ring was filled before, modulo 256 |
+//! | bits 56 to 63 | the lap: how many times the ring was filled before, modulo 256 |
 //!
-//! Word 1 is a number of 64 bits. What does not fit takes two records side by side, the second of kind
-//! [`REST`]. [`TIME`] keeps what the lowest bits of times leave out.
+//! Word 1 is a 64-bit number. A record with two large numbers takes two adjacent places, the second of kind
+//! [`REST`]. Records of kind [`TIME`] hold the upper bits of times.
 
 use unikprof_proto::ring::kind;
 
 use crate::ground::sync::{AtomicU64, Ordering};
 
-/// Bits of a time in a record.
+/// The number of a time's lowest bits that a record holds.
 pub(super) const TIME_BITS: u32 = 43;
 
-/// How many lower bits of a time the halves leave out that [`TIME`] tells of: one less than a record has, so
-/// that a record's own bits say whether it belongs to the half told last.
+/// A half is a time without its lowest `HALF_BITS` bits, as [`TIME`] records hold it. A record has one bit more: its
+/// top bit, which is the half's lowest, shows whether the record belongs to the half of the last [`TIME`] record.
 pub(super) const HALF_BITS: u32 = TIME_BITS - 1;
 
-/// Of the ring's own: the second number of the record before.
+/// Internal kind: the second number of the record before.
 pub(super) const REST: u8 = 30;
 
-/// Of the ring's own: the half that the times from here on lie in, and above it, from bit
-/// [`BEFORE_SHIFT`] on, that of those before.
+/// Internal kind: the half of the following times, and from bit [`BEFORE_SHIFT`] on the half of the
+/// preceding ones.
 pub(super) const TIME: u8 = 31;
 
 /// See [`TIME`].
@@ -37,10 +37,10 @@ const LAP_SHIFT: u32 = KIND_SHIFT + 5;
 
 /// Word 0 of a record that was never written.
 const EMPTY: u64 = 0;
-/// Word 0 of a record that is being written. Its kind is 0.
+/// Word 0 of a record that is being written. No published record has this value: its kind is not 0.
 const BUSY: u64 = 1;
 
-/// What a record tells, without its time and place.
+/// A record's contents without its time and position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(super) kind: u8,
@@ -48,12 +48,12 @@ pub(crate) struct Entry {
     pub(super) number: u64,
 }
 
-/// Both numbers of a kind whose numbers are below 2³² share a word.
+/// Kinds whose two numbers are below 2³² and share word 1.
 const fn is_split(kind: u8) -> bool {
     matches!(kind, kind::SAMPLE | kind::NO_SAMPLE | kind::BLOCK)
 }
 
-/// The first number of these kinds is small, and the second one large.
+/// Kinds whose first number is small and whose second one is large.
 const fn is_named(kind: u8) -> bool {
     matches!(
         kind,
@@ -61,13 +61,13 @@ const fn is_named(kind: u8) -> bool {
     )
 }
 
-/// Kinds whose second number takes a record of its own.
+/// Kinds whose second number takes a record of its own, of kind [`REST`].
 pub(super) const fn is_pair(kind: u8) -> bool {
     matches!(kind, kind::RAN | kind::WAITED)
 }
 
 impl Entry {
-    /// An event of the guest's.
+    /// A guest's event.
     #[inline]
     pub(crate) fn named(kind: u8, name: u8, number: u64) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Entry {
         }
     }
 
-    /// The half that times lie in from here on, and that they lay in before.
+    /// A [`TIME`] record: the half of the following times, and that of the preceding ones.
     pub(super) fn time(half: u64, before: u64) -> Self {
         Self {
             kind: TIME,
@@ -86,7 +86,7 @@ impl Entry {
         }
     }
 
-    /// The second half of a pair.
+    /// The second record of a pair.
     pub(super) fn rest(number: u64) -> Self {
         Self {
             kind: REST,
@@ -95,7 +95,7 @@ impl Entry {
         }
     }
 
-    /// A record of `kind` with its two numbers; of a [pair](is_pair) the first one alone.
+    /// A record of `kind` with its two numbers; for a [pair](is_pair) the first record, with the first number alone.
     #[inline]
     pub(crate) fn new(kind: u8, first: u64, second: u64) -> Self {
         if is_named(kind) {
@@ -109,7 +109,7 @@ impl Entry {
         }
     }
 
-    /// The two numbers again.
+    /// The record's two numbers.
     pub(super) fn numbers(self) -> (u64, u64) {
         let Self {
             kind,
@@ -126,14 +126,14 @@ impl Entry {
     }
 }
 
-/// What a reader finds in a place.
+/// The result of reading a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// The record, and the lowest [`TIME_BITS`] of its time.
+    /// A complete record, and the lowest [`TIME_BITS`] of its time.
     Whole(Entry, u64),
-    /// It was not written yet, or never will be.
+    /// The record is not written yet, or was lost.
     Unwritten,
-    /// A later one has its place.
+    /// A later record has the place.
     Overwritten,
 }
 
@@ -155,7 +155,7 @@ impl Default for RecordCells {
     }
 }
 
-/// Where a writer can be interrupted, for the model.
+/// Points at which a writer can be interrupted, for tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Reserved,
@@ -165,8 +165,8 @@ pub(crate) enum Step {
 }
 
 impl RecordCells {
-    /// Writes the record of this lap; `false` where the place belongs to another writer, of a later lap or
-    /// of an earlier one that was interrupted while it wrote: this record is given up.
+    /// Writes the record of this lap. `false` if another writer has the place: one of a later lap, or one of an
+    /// earlier lap that was interrupted while it wrote. The record is then lost.
     #[inline]
     pub(super) fn write(
         &self,
@@ -180,8 +180,8 @@ impl RecordCells {
         if before == BUSY || before != EMPTY && !is_before(lap_of(before), lap) {
             return false;
         }
-        // Acquire: the number of the record before lies behind us. Whoever sees our number sees `BUSY`, or
-        // what came after it.
+        // Acquire: our number is stored after that of the record before. A reader that sees our number also sees
+        // `BUSY` or a later head.
         let claimed =
             self.head
                 .compare_exchange(before, BUSY, Ordering::Acquire, Ordering::Relaxed);
@@ -199,7 +199,7 @@ impl RecordCells {
         true
     }
 
-    /// The record of this lap.
+    /// Reads the record of this lap.
     pub(super) fn read(&self, lap: u8) -> Found {
         let head = self.head.load(Ordering::Acquire);
         let number = self.number.load(Ordering::Acquire);
@@ -215,7 +215,7 @@ impl RecordCells {
             };
         }
         if head != after {
-            // It was written while we read; the next look will find it.
+            // It was written while we read; reading again finds it.
             return Found::Unwritten;
         }
         let entry = Entry {
@@ -231,7 +231,7 @@ fn lap_of(head: u64) -> u8 {
     (head >> LAP_SHIFT) as u8
 }
 
-/// Whether a lap comes before another, as far as eight bits can tell.
+/// Whether a lap comes before another, modulo 256.
 fn is_before(lap: u8, other: u8) -> bool {
     (lap.wrapping_sub(other) as i8) < 0
 }

@@ -36,7 +36,7 @@ fn mark(number: u64) -> Entry {
     Entry::named(kind::MARK, 7, number)
 }
 
-/// All that a reader tells, with its positions, without what the ring keeps for itself.
+/// All records that a reader returns, with their positions, without the ring's internal ones.
 fn tell(ring: &Ring<'_>, mut reader: Reader) -> Vec<(u64, Record)> {
     let mut told = Vec::new();
     let mut buffer = [0; 300];
@@ -96,7 +96,7 @@ fn every_kind_comes_back_with_its_numbers() {
     assert_eq!(found, [&expected[..], &pairs].concat());
 }
 
-/// A reader must find the newest records, whole and in order, however often the ring was filled.
+/// A reader must find the newest records, complete and in order, however many times the ring was filled.
 #[test]
 fn a_ring_filled_many_times_holds_the_newest() {
     for length in [64, 100, 333, 1000] {
@@ -125,7 +125,7 @@ fn a_ring_filled_many_times_holds_the_newest() {
     }
 }
 
-/// Times keep 43 bits in a record: what lies hours apart must not be drawn together, wherever reading begins.
+/// A record holds 43 bits of its time: the times of records hours apart must be restored, wherever reading begins.
 #[test]
 fn times_are_whole_however_far_apart_they_lie() {
     const HOUR_NS: u64 = 3_600_000_000_000;
@@ -154,8 +154,8 @@ fn times_are_whole_however_far_apart_they_lie() {
     }
 }
 
-/// A short ring keeps no whole time as long as nothing makes it: what it holds was still written when it was,
-/// however late it is read and wherever the reader begins.
+/// A short ring may hold no `TIME` record: times must still be right, however late the ring is read and wherever
+/// the reader begins.
 #[test]
 fn a_short_ring_read_late_tells_its_own_times() {
     for half in [0, 1, 2, 7] {
@@ -176,7 +176,7 @@ fn a_short_ring_read_late_tells_its_own_times() {
     }
 }
 
-/// Records that take two places must not push out the whole times that readers look for.
+/// Records that take two places must not displace the `TIME` records that readers look for.
 #[test]
 fn pairs_leave_the_whole_times_in_place() {
     let memory = Memory::new(4096);
@@ -199,7 +199,7 @@ fn pairs_leave_the_whole_times_in_place() {
     assert!(pairs.clone().all(|one| one.1.second == 7 * one.1.first));
 }
 
-/// What was stolen before anybody looked is not told, what comes after is; also where there was none before.
+/// Stolen time before the first call is not counted, later stolen time is; also if there was none before.
 #[test]
 fn stolen_time_is_told_from_the_first_look_on() {
     for before in [0, 1, 10_000] {
@@ -213,7 +213,7 @@ fn stolen_time_is_told_from_the_first_look_on() {
     }
 }
 
-/// A monotonic clock that steps is a fault of the guest's, but what it said must be told.
+/// A guest whose monotonic clock steps is faulty, but its times must be returned as they were written.
 #[test]
 fn a_clock_that_steps_back_and_forth_is_told_as_it_was() {
     let memory = Memory::new(400);
@@ -257,7 +257,7 @@ fn a_moment_is_found_and_what_lies_before_it_is_passed_over() {
     assert!(all.len() > 9_900);
 }
 
-/// A client takes a gap for records that were overwritten while it read.
+/// The client takes a gap as records that were overwritten while it read.
 #[test]
 fn runs_leave_no_gap_where_none_is_overwritten() {
     let memory = Memory::new(10_000);
@@ -282,7 +282,7 @@ fn runs_leave_no_gap_where_none_is_overwritten() {
     }
 }
 
-/// Seconds of which nothing is known must not look as if nothing had happened in them.
+/// Seconds whose records are missing must not look like seconds without events.
 #[test]
 fn a_reader_says_from_when_on_it_has_told_all() {
     let memory = Memory::new(1_000);
@@ -325,8 +325,8 @@ fn a_reader_says_from_when_on_it_has_told_all() {
     assert!(run.base_ns > oldest);
 }
 
-/// An upcall comes anywhere in the writing of a record, and writes little, or all of the ring again and again:
-/// no record may be mixed of two, and each is told, evicted or counted as lost.
+/// An upcall interrupts the writing of a record at each point, and writes few records or fills the ring several
+/// times: no record may mix two writers' data, and each is returned, evicted or counted as lost.
 #[test]
 fn a_writer_that_is_interrupted_mixes_nothing_up() {
     for step in [Step::Reserved, Step::Looked, Step::Claimed, Step::Numbered] {
@@ -344,14 +344,14 @@ fn a_writer_that_is_interrupted_mixes_nothing_up() {
                     }
                 }
             });
-            let told = tell(&ring, Reader::new(&ring, 0, 0).hasty());
+            let told = tell(&ring, Reader::new(&ring, 0, 0).no_wait());
             assert!(told.iter().all(|(_, record)| record.at_ns == record.second));
             let lost = memory.cells.lost.load(Ordering::Relaxed);
             let expected = match (nested >= 64, step) {
                 (false, _) => 0,
-                // It comes back to a place that is taken.
+                // The interrupted writer finds its place taken.
                 (true, Step::Reserved | Step::Looked) => 1,
-                // It has the place: each lap gives up one record.
+                // The interrupted writer has the place: each lap loses one record.
                 (true, _) => nested / 64,
             };
             assert!(lost.abs_diff(expected) <= 1, "{step:?}: {lost} of {nested}");
@@ -361,8 +361,7 @@ fn a_writer_that_is_interrupted_mixes_nothing_up() {
     }
 }
 
-/// A follower that reads while a record is being written must come back for it; what is left after a crash
-/// is told without.
+/// A reader that meets a record that is being written must wait for it; a crash dump skips it.
 #[test]
 fn a_record_that_is_being_written_is_waited_for() {
     let memory = Memory::new(64);
@@ -377,14 +376,14 @@ fn a_record_that_is_being_written_is_waited_for() {
             assert!(reader.run(&ring, &mut buffer).is_some());
             assert!(reader.run(&ring, &mut buffer).is_none());
             stopped_at.set(reader.position());
-            let hasty = Reader::new(&ring, 0, 0).hasty();
-            assert_eq!(times(&tell(&ring, hasty)), [1, 3]);
+            let no_wait = Reader::new(&ring, 0, 0).no_wait();
+            assert_eq!(times(&tell(&ring, no_wait)), [1, 3]);
         }
     });
     assert_eq!(times(&read(&ring, stopped_at.get(), 0)), [2, 3]);
 }
 
-/// A slow client's reader is overtaken by the writers: it goes on with what there still is.
+/// The writers overtake a slow client's reader: it goes on with the oldest records left.
 #[test]
 fn a_reader_that_is_overtaken_goes_on_with_the_oldest() {
     let memory = Memory::new(128);
@@ -407,7 +406,7 @@ fn a_reader_that_is_overtaken_goes_on_with_the_oldest() {
     assert!(tell(&ring, reader).is_empty());
 }
 
-/// Readers on other vCPUs beside a writer that fills a small ring as fast as it can.
+/// Readers on other vCPUs, with a concurrent writer that fills a small ring as fast as it can.
 #[test]
 fn records_read_beside_their_writer_are_whole() {
     let memory = Memory::new(64);

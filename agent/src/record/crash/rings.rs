@@ -112,7 +112,7 @@ fn part(
     payload: &mut [u8],
 ) -> (u64, Option<(Run, Option<u64>)>) {
     while start < end {
-        let mut reader = Reader::new(ring, start, 0).hasty().up_to(end);
+        let mut reader = Reader::new(ring, start, 0).no_wait().up_to(end);
         match reader.run(ring, payload) {
             Some(run) if run.first.saturating_add(u64::from(run.count)) == end => {
                 return (run.first, Some((run, reader.whole_since_ns())));
