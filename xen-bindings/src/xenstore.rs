@@ -249,7 +249,7 @@ impl<C: Channel> Store<C> {
         for piece in pieces {
             self.send(piece, deadline)?;
         }
-        self.channel.notify().map_err(StoreError::Notify)?;
+        self.notify()?;
         self.await_reply(expected, reply, deadline)
     }
 
@@ -282,7 +282,7 @@ impl<C: Channel> Store<C> {
         }
     }
 
-    /// Writes all of `bytes`. A request cut short by a timeout cannot be taken back: the ring is not used
+    /// Writes all of `bytes`. A request that a timeout cuts short cannot be taken back: the ring is not used
     /// again then.
     fn send(&mut self, mut bytes: &[u8], deadline: u64) -> Result<(), StoreError> {
         while !bytes.is_empty() {
@@ -294,7 +294,7 @@ impl<C: Channel> Store<C> {
             if bytes.is_empty() {
                 break;
             }
-            self.channel.notify().map_err(StoreError::Notify)?;
+            self.notify()?;
             if count == 0 {
                 if self.channel.now_ns() >= deadline {
                     self.broken = true;
@@ -324,7 +324,7 @@ impl<C: Channel> Store<C> {
         });
         if taken > 0 {
             // xenstored may wait for room.
-            self.channel.notify().map_err(StoreError::Notify)?;
+            self.notify()?;
         }
         match result {
             Ok(Some(incoming::Taken::Watch(token))) => {
@@ -335,6 +335,15 @@ impl<C: Channel> Store<C> {
             Ok(None) => Ok(None),
             Err(error) => Err(self.fail(error)),
         }
+    }
+
+    /// Notifies xenstore. If that fails, a message may be in the ring in part, or read in part; the ring is not
+    /// used again then.
+    fn notify(&mut self) -> Result<(), StoreError> {
+        self.channel.notify().map_err(|errno| {
+            self.broken = true;
+            StoreError::Notify(errno)
+        })
     }
 
     fn fail(&mut self, error: ProtocolError) -> StoreError {
@@ -364,6 +373,7 @@ mod tests {
     use crate::channel::PolledChannel;
     use crate::errno::Errno;
     use crate::fake::{FakeXen, store::FakeStore};
+    use std::cell::Cell;
     use std::vec;
     use std::vec::Vec;
 
@@ -376,6 +386,60 @@ mod tests {
     }
 
     const WATCH: WatchId = WatchId::new(63).unwrap();
+
+    /// A channel whose notification number `fails_at` fails; the others work.
+    struct Unreliable<'x> {
+        channel: PolledChannel<'static, &'x FakeXen>,
+        notifications: Cell<u32>,
+        fails_at: u32,
+    }
+
+    impl Channel for Unreliable<'_> {
+        fn notify(&self) -> Result<(), Errno> {
+            self.notifications.set(self.notifications.get() + 1);
+            if self.notifications.get() == self.fails_at {
+                return Err(Errno::EINVAL);
+            }
+            self.channel.notify()
+        }
+
+        fn now_ns(&self) -> u64 {
+            self.channel.now_ns()
+        }
+
+        fn wait_until(&self, deadline_ns: u64) {
+            self.channel.wait_until(deadline_ns);
+        }
+    }
+
+    /// Guards against a second request in the middle of the first: a request longer than the ring, a whole one,
+    /// or an answer that is half read when a notification fails.
+    #[test]
+    fn a_failed_notification_ends_the_use_of_the_ring() {
+        let value = [b'x'; 3000];
+        for fails_at in 1..=8 {
+            let xen = FakeXen::new();
+            let (daemon, mut store) = connected(&xen);
+            store.write("long", &value).unwrap();
+            let channel = Unreliable {
+                channel: *store.channel(),
+                notifications: Cell::new(0),
+                fails_at,
+            };
+            let mut store = Store::new(store.into_page(), channel);
+            let mut buffer = [0; 4096];
+            let written = store.write("a", &value);
+            let result = written.and_then(|()| store.read("long", &mut buffer).map(|_| ()));
+            assert_eq!(result, Err(StoreError::Notify(Errno::EINVAL)), "{fails_at}");
+            assert_eq!(
+                store.write("b", b"y"),
+                Err(StoreError::Broken),
+                "{fails_at}"
+            );
+            assert_eq!(store.take_fired(), Err(StoreError::Broken), "{fails_at}");
+            assert_eq!(daemon.get("/local/domain/1/b"), None, "{fails_at}");
+        }
+    }
 
     #[test]
     fn values_come_back() {

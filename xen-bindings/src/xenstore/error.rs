@@ -30,7 +30,7 @@ pub enum StoreError {
     Protocol(ProtocolError),
     /// An earlier error has ended the use of this ring.
     Broken,
-    /// The notification failed.
+    /// Xenstore could not be notified; the ring is not used again.
     Notify(Errno),
 }
 
