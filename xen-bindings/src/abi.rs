@@ -3,25 +3,29 @@
 //! Nothing here behaves: structures are `repr(C)` and carry const size and offset assertions, and each
 //! module names the header its facts come from (paths are relative to `xen/include/public`). Structures
 //! that Xen or a backend writes while the guest looks hold atomics. Codes are raw integers; the modules
-//! above convert them, and a code they do not know survives the conversion.
+//! above convert them, and keep a code that they do not know.
 
 pub mod console;
-pub mod cpuid;
 pub mod elfnote;
 pub mod event_channel;
 pub mod grant_table;
 pub mod hvm;
-pub mod hvm_vcpu;
 pub mod memory;
 pub mod netif;
 pub mod ring;
 pub mod sched;
-pub mod start_info;
 pub mod vcpu;
 pub mod version;
 pub mod xen;
 pub mod xenbus;
 pub mod xs_wire;
+
+// What differs between processor architectures: `LEGACY_MAX_VCPUS`, the architecture's parts of the shared
+// structures, and headers that only one architecture has.
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::*;
 
 /// Bytes in a page of the Xen ABI, whatever the guest's own page size.
 pub const PAGE_SIZE: usize = 4096;

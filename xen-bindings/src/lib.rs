@@ -4,8 +4,8 @@
 //! The crate reads from bottom to top; each layer uses only those before it.
 //!
 //! 1. [`abi`]: layouts and numbers, with the header each comes from. No behaviour.
-//! 2. [`Hypercall`]: the one road to Xen. [`HypercallPage`] is the real one, [`cpuid`] finds it; under the
-//!    same calls `fake::FakeXen` (feature `fake`) serves tests. [`Errno`] is what may come back.
+//! 2. [`Hypercall`]: how the guest calls Xen. [`HypercallPage`] implements it, found through [`cpuid`], and for
+//!    tests `fake::FakeXen` (feature `fake`). [`Errno`] is the error it returns.
 //! 3. [`SharedPage`]: memory that others write too. Values are copied in and out, checked.
 //! 4. One vCPU's world, all usable through shared references inside an upcall, without lock, allocation or
 //!    panic: [`events`], [`clock`], [`timer`], [`runstate`], [`sched`], [`vcpu`].
@@ -20,7 +20,8 @@
 //! access out of bounds and no panic. After such an error the ring concerned is not used again.
 //!
 //! `unsafe` is in few files: the hypercall and its table of operations, pages, the places where memory is
-//! given to Xen by address (`memory`, `vcpu`, `grant`), the start information, and one instruction (`clock`).
+//! given to Xen by address (`memory`, `vcpu`, `grant`), the start information, and one instruction
+//! (`x86_64/clock.rs`).
 //! A constructor over raw memory is one `unsafe fn` with a stated contract; what it makes is safe to use.
 //!
 //! # The order of a boot
@@ -85,7 +86,7 @@
 //! - `fake`: the hypervisor, xenstore and network backend of the tests, for other crates' tests too (`std`).
 
 #[cfg(not(target_arch = "x86_64"))]
-compile_error!("this crate knows the Xen ABI of x86_64 only");
+compile_error!("this crate supports Xen on x86_64 only");
 
 #[cfg(all(feature = "fake", not(test)))]
 extern crate std;
@@ -95,7 +96,6 @@ mod byte_ring;
 mod channel;
 pub mod clock;
 pub mod console;
-pub mod cpuid;
 mod errno;
 pub mod events;
 #[cfg(any(test, feature = "fake"))]
@@ -109,14 +109,19 @@ mod page;
 pub mod ring;
 pub mod runstate;
 pub mod sched;
-pub mod start_info;
-pub mod timer;
 pub mod vcpu;
 pub mod version;
 pub mod xenbus;
 pub mod xenstore;
 
+// What differs between processor architectures.
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as arch;
+
+pub use arch::*;
 pub use channel::{Channel, PolledChannel};
 pub use errno::Errno;
-pub use hypercall::{Hypercall, HypercallPage, NotXen};
+pub use hypercall::Hypercall;
 pub use page::{Frame, OutOfPage, PageMemory, Plain, SharedPage};

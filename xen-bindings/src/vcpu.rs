@@ -1,11 +1,7 @@
-//! vCPUs: their information, and bringing up the second and later ones of a PVH or HVM guest.
+//! vCPUs: their information, and starting and stopping the second and later ones.
 
-#![allow(
-    unsafe_code,
-    reason = "memory is given to Xen by address, and code is started on another vCPU"
-)]
+#![allow(unsafe_code, reason = "memory is given to Xen by address")]
 
-use crate::abi::hvm_vcpu::{MODE_64B, VcpuHvmContext};
 use crate::abi::vcpu as abi;
 use crate::abi::xen::{VcpuInfo, hypercall as number};
 use crate::abi::{PAGE_SHIFT, PAGE_SIZE};
@@ -13,7 +9,7 @@ use crate::errno::Errno;
 use crate::hypercall::Hypercall;
 use crate::hypercall::operations::{VcpuDown, VcpuIsUp, issue_for_vcpu};
 
-pub use crate::abi::hvm_vcpu::Registers64;
+pub use crate::arch::vcpu::*;
 
 /// Number of a vCPU within its domain, from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,90 +57,6 @@ pub unsafe fn register_vcpu_info(
     ];
     // SAFETY: Xen reads the argument and writes the place from now on. By the caller's contract the address
     // is that of `place`, which lives for ever and whose fields are atomics.
-    Errno::from_result(unsafe { hypercall.call(number::VCPU_OP, arguments) }).map(drop)
-}
-
-/// Sets the first registers of `vcpu` (64-bit mode, flat segments); [`up`] lets it run.
-///
-/// ```
-/// use xen_sys_lite::fake::FakeXen;
-/// use xen_sys_lite::vcpu::{self, Registers64, VcpuId, long_mode_registers};
-///
-/// let xen = FakeXen::new();
-/// # xen.add_vcpu(VcpuId(1));
-/// let registers = Registers64 { rdi: 1, ..long_mode_registers(0x20_1000, 0x40_0000, 0x1000) };
-/// // SAFETY: (a fake runs nothing)
-/// unsafe {
-///     vcpu::initialise(&xen, VcpuId(1), &registers)?;
-///     vcpu::up(&xen, VcpuId(1))?;
-/// }
-/// assert!(vcpu::is_up(&xen, VcpuId(1))?);
-/// # Ok::<(), xen_sys_lite::Errno>(())
-/// ```
-///
-/// # Safety
-/// Code at `registers.rip` must be fit to run with these registers, on a vCPU that shares the guest's memory.
-///
-/// # Errors
-/// `EEXIST` where it was done before, `ENOENT` for a vCPU that does not exist, `EINVAL` for registers that
-/// make no sense together.
-pub unsafe fn initialise(
-    hypercall: &impl Hypercall,
-    vcpu: VcpuId,
-    registers: &Registers64,
-) -> Result<(), Errno> {
-    let mut context = VcpuHvmContext {
-        mode: MODE_64B,
-        registers: *registers,
-        ..VcpuHvmContext::default()
-    };
-    let arguments = [
-        u64::from(abi::op::INITIALISE),
-        u64::from(vcpu.0),
-        core::ptr::from_mut(&mut context).expose_provenance() as u64,
-        0,
-        0,
-    ];
-    // SAFETY: Xen reads the context, which is as long as the header's; the rest is the caller's contract.
-    Errno::from_result(unsafe { hypercall.call(number::VCPU_OP, arguments) }).map(drop)
-}
-
-/// Registers that begin in long mode at `entry` with paging on, interrupts off and `stack` as rsp.
-///
-/// `page_table` is the physical address of the top-level page table. SSE is enabled (CR4.OSFXSR), and NX.
-#[must_use]
-pub const fn long_mode_registers(entry: u64, stack: u64, page_table: u64) -> Registers64 {
-    const CR0: u64 = 0x8001_0033; // PG, WP, NE, ET, MP, PE
-    const CR4: u64 = 0x620; // OSXMMEXCPT, OSFXSR, PAE
-    const EFER: u64 = 0xd00; // NXE, LMA, LME
-    Registers64 {
-        rax: 0,
-        rcx: 0,
-        rdx: 0,
-        rbx: 0,
-        rsp: stack,
-        rbp: 0,
-        rsi: 0,
-        rdi: 0,
-        rip: entry,
-        rflags: 2,
-        cr0: CR0,
-        cr3: page_table,
-        cr4: CR4,
-        efer: EFER,
-    }
-}
-
-/// Lets an initialised `vcpu` run.
-///
-/// # Safety
-/// As [`initialise`]: its code begins to run.
-///
-/// # Errors
-/// `EINVAL` where it was not initialised, `ENOENT` for a vCPU that does not exist.
-pub unsafe fn up(hypercall: &impl Hypercall, vcpu: VcpuId) -> Result<(), Errno> {
-    let arguments = [u64::from(abi::op::UP), u64::from(vcpu.0), 0, 0, 0];
-    // SAFETY: no address is passed; what runs is the caller's contract.
     Errno::from_result(unsafe { hypercall.call(number::VCPU_OP, arguments) }).map(drop)
 }
 

@@ -1,9 +1,8 @@
-//! Hypercall numbers, virtual interrupts, the shared information page (`xen.h`, `arch-x86/xen.h`,
-//! `arch-x86/xen-x86_64.h`).
+//! Hypercall numbers, virtual interrupts, the shared information page (`xen.h`).
 
 use core::sync::atomic::{AtomicI8, AtomicU8, AtomicU32, AtomicU64};
 
-use super::layout;
+use super::{ArchSharedInfo, ArchVcpuInfo, LEGACY_MAX_VCPUS, layout};
 
 /// Hypercall numbers (`__HYPERVISOR_*`).
 pub mod hypercall {
@@ -47,9 +46,6 @@ pub const VMASST_TYPE_RUNSTATE_UPDATE_FLAG: u32 = 5;
 /// `DOMID_SELF`: the calling domain.
 pub const DOMID_SELF: u16 = 0x7ff0;
 
-/// `XEN_LEGACY_MAX_VCPUS`: vCPUs whose information lies in the shared information page.
-pub const LEGACY_MAX_VCPUS: usize = 32;
-
 /// `EVTCHN_2L_NR_CHANNELS`: ports of the two-level event channel ABI.
 pub const EVTCHN_2L_NR_CHANNELS: u32 = 4096;
 
@@ -80,7 +76,7 @@ layout!(VcpuTimeInfo, size 32, version @ 0, tsc_timestamp @ 8, system_time @ 16,
 
 /// `struct vcpu_info`: one vCPU's event flags and time. Written by Xen and by the guest.
 ///
-/// Aligned to its size, so that a copy registered with `VCPUOP_register_vcpu_info` never crosses a page.
+/// Aligned to 64 bytes, so that a copy registered with `VCPUOP_register_vcpu_info` never crosses a page.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct VcpuInfo {
@@ -91,14 +87,11 @@ pub struct VcpuInfo {
     pad: [u8; 6],
     /// Bit n: word n of [`SharedInfo::evtchn_pending`] has news for this vCPU.
     pub evtchn_pending_sel: AtomicU64,
-    /// `arch.cr2`, used by PV guests only.
-    pub cr2: AtomicU64,
-    arch_pad: u64,
+    /// The architecture's part.
+    pub arch: ArchVcpuInfo,
     /// This vCPU's clock.
     pub time: VcpuTimeInfo,
 }
-layout!(VcpuInfo, size 64, evtchn_upcall_pending @ 0, evtchn_upcall_mask @ 1,
-    evtchn_pending_sel @ 8, cr2 @ 16, time @ 32);
 
 /// `struct shared_info`: the page that Xen and the domain share. Written by both.
 #[repr(C)]
@@ -118,8 +111,6 @@ pub struct SharedInfo {
     pub wc_nsec: AtomicU32,
     /// High half of the seconds.
     pub wc_sec_hi: AtomicU32,
-    /// `struct arch_shared_info`, used by PV guests only.
-    arch: [u64; 6],
+    /// The architecture's part.
+    pub arch: ArchSharedInfo,
 }
-layout!(SharedInfo, size 3136, vcpu_info @ 0, evtchn_pending @ 2048, evtchn_mask @ 2560,
-    wc_version @ 3072, wc_sec @ 3076, wc_nsec @ 3080, wc_sec_hi @ 3084, arch @ 3088);

@@ -1,6 +1,6 @@
 //! First registers of a secondary vCPU of a PVH or HVM guest (`hvm/hvm_vcpu.h`).
 
-use super::layout;
+use super::super::layout;
 
 /// `VCPU_HVM_MODE_64B`: start in long mode, with flat 64-bit segments.
 pub const MODE_64B: u32 = 1;

@@ -1,6 +1,6 @@
 //! What a PVH guest is given at its entry (`arch-x86/hvm/start_info.h`).
 
-use super::layout;
+use super::super::layout;
 
 /// `XEN_HVM_START_MAGIC_VALUE`.
 pub const MAGIC: u32 = 0x336e_c578;
