@@ -22,6 +22,14 @@
 //! whose own TCP stack is not so cannot be reached while it is stuck.
 #![allow(unsafe_code)]
 
+// What differs between processor architectures: `switch`.
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as arch;
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!("stacks can be switched on x86_64");
+
 use core::cell::UnsafeCell;
 
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
@@ -205,7 +213,7 @@ impl<'m> RescueStack<'m> {
         let mut work = work;
         // SAFETY: the stack is unused, large enough by contract of `new`, and stays borrowed; `call`
         // gets the pointer it expects, and does not unwind (a panic in a guest ends the guest).
-        unsafe { switch(self.top, call, (&raw mut work).cast()) };
+        unsafe { arch::switch(self.top, call, (&raw mut work).cast()) };
         true
     }
 }
@@ -215,34 +223,6 @@ extern "C" fn call(work: *mut u8) {
     let work = unsafe { &mut *work.cast::<&mut dyn FnMut()>() };
     work();
 }
-
-/// Calls `function` with `argument` on the stack that ends at `top`.
-///
-/// # Safety
-/// `top` is aligned to 16 bytes, with enough free memory below it for the call; `function` does not
-/// unwind.
-#[cfg(target_arch = "x86_64")]
-unsafe fn switch(top: *mut u8, function: extern "C" fn(*mut u8), argument: *mut u8) {
-    // The frame pointer is kept, so that a walk from inside finds its way back.
-    // SAFETY: rsp is restored from r12, which the callee keeps; everything else that a call may change
-    // is named by the ABI clobbers.
-    unsafe {
-        core::arch::asm!(
-            "mov r12, rsp",
-            "mov rsp, {top}",
-            "call {function}",
-            "mov rsp, r12",
-            top = in(reg) top,
-            function = in(reg) function,
-            in("rdi") argument,
-            out("r12") _,
-            clobber_abi("C"),
-        );
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-compile_error!("stacks can be switched on x86_64");
 
 #[cfg(all(test, not(loom)))]
 mod tests {

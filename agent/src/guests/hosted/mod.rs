@@ -31,6 +31,14 @@ mod platform;
 mod tap;
 mod thread;
 
+// What differs between processor architectures: `cycles` and `registers`.
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as arch;
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!("hosted guests are supported on x86_64 Linux");
+
 use std::boxed::Box;
 use std::fmt;
 use std::io;

@@ -13,6 +13,7 @@ use std::vec::Vec;
 
 use libc::{clockid_t, itimerspec, pid_t, timer_t, timespec};
 
+use super::arch;
 use crate::ground::platform::{Platform, Runstate};
 
 /// The platform of a Linux process.
@@ -280,11 +281,9 @@ unsafe impl Platform for Hosted {
         std::eprintln!("{line}");
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[inline]
     fn cycles(&self) -> u64 {
-        // SAFETY: every x86_64 has the instruction, and Linux lets processes use it.
-        unsafe { core::arch::x86_64::_rdtsc() }
+        arch::cycles()
     }
 }
 

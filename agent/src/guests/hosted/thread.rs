@@ -10,7 +10,7 @@ use libc::{sigaction, sigevent, siginfo_t, timer_t, ucontext_t};
 
 use super::alternate_stack::AlternateStack;
 use super::platform::{Thread, Timer};
-use super::{AGENT, Error, HostedAgent};
+use super::{AGENT, Error, HostedAgent, arch};
 use crate::ground::platform::{Platform, Registers};
 use crate::stack::{FRAME_RECORD, ReadStack, StackMemory};
 
@@ -112,26 +112,13 @@ extern "C" fn on_signal(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the calling thread's own errno.
     let errno = unsafe { *libc::__errno_location() };
     // SAFETY: with SA_SIGINFO the kernel passes the interrupted context.
-    let registers = unsafe { registers(&*context.cast::<ucontext_t>()) };
+    let registers = unsafe { arch::registers(&*context.cast::<ucontext_t>()) };
     if let Some(deadline_ns) = agent.on_tick(Some(&registers)) {
         agent.platform().arm(deadline_ns);
     }
     // SAFETY: as above. The interrupted code must not see what the system calls here have set.
     unsafe { *libc::__errno_location() = errno };
 }
-
-#[cfg(target_arch = "x86_64")]
-fn registers(context: &ucontext_t) -> Registers {
-    let register = |index: c_int| context.uc_mcontext.gregs[index as usize] as u64;
-    Registers::new(
-        register(libc::REG_RIP),
-        register(libc::REG_RSP),
-        register(libc::REG_RBP),
-    )
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-compile_error!("hosted guests are supported on x86_64 Linux");
 
 fn create_timer(thread: libc::pid_t, signal: c_int) -> Result<timer_t, Error> {
     // SAFETY: zeros are a valid `sigevent`.
@@ -181,11 +168,7 @@ fn stack_of_this_thread() -> Result<Range<u64>, Error> {
 /// reaches its caller would look broken. The chain is followed here once, to see where that is.
 #[inline(never)]
 fn outermost_frame(agent: &HostedAgent, stack: &Range<u64>) -> Range<u64> {
-    let mut fp: u64;
-    // SAFETY: copies a register.
-    unsafe {
-        core::arch::asm!("mov {}, rbp", out(reg) fp, options(nomem, nostack, preserves_flags));
-    };
+    let mut fp = Registers::here().fp;
     // SAFETY: the calling thread's stack, read from its own frame upwards only.
     let memory = unsafe { StackMemory::new(fp..stack.end) };
     let mut end = None;

@@ -37,12 +37,14 @@
 //! client the timer fires 20 times a second at most while the loop lives. While the rescue polls, upcalls
 //! are held back: a tick that falls due then is late, and shows the loop that is stuck.
 
-/// What differs between processor architectures: `cycles` and `random`.
-#[cfg(target_arch = "x86_64")]
-#[path = "x86_64.rs"]
-mod arch;
 mod platform;
 mod ticks;
+
+// What differs between processor architectures: `arm_timer`, `cycles` and `random`.
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as arch;
 
 pub use platform::{Hooks, VcpuAreas, XenPlatform};
 pub use ticks::{TickSource, Ticks};

@@ -1,10 +1,8 @@
 //! What the guest calls from its upcall and idle loop: ticks, kicks, blocking and waking.
 
 use xen_sys_lite::Hypercall;
-use xen_sys_lite::timer::{self, Deadline};
-use xen_sys_lite::vcpu::VcpuId;
 
-use super::XenPlatform;
+use super::{XenPlatform, arch};
 use crate::agent::Agent;
 use crate::ground::platform::{Platform, Registers};
 use crate::ground::sync::{AtomicU64, Ordering};
@@ -192,10 +190,8 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
         if wanted_ns >= load(&deadlines.armed_ns) {
             return;
         }
-        // A deadline that has passed fires at once. Any other error leaves nothing armed, and the
-        // next deadline is tried again.
-        let armed =
-            timer::set_singleshot(&self.hypercall, VcpuId(vcpu), Deadline::at(wanted_ns)).is_ok();
+        // After an error nothing is armed, and the next deadline is tried.
+        let armed = arch::arm_timer(&self.hypercall, vcpu, wanted_ns);
         deadlines
             .armed_ns
             .store(if armed { wanted_ns } else { NONE }, Ordering::Relaxed);
