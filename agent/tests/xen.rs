@@ -100,6 +100,7 @@ impl Guest {
             vcpu: || Some(CURRENT.get()),
             areas,
             stack_bounds: stack,
+            continuation: |_, _| None,
             code_bounds: |_| None,
             kick_port: |vcpu| Some(state_of(vcpu)?.kick.get()),
             log: |_| {},

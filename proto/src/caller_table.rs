@@ -13,14 +13,19 @@
 //! |---|---|---|
 //! | 0 | 8 | `UNIKCALL` |
 //! | 8 | 4 | version, 1 |
-//! | 12 | 4 | length of the build-id, 1 to 64 |
+//! | 12 | 2 | the architecture, as ELF's `e_machine` has it: [`machine`] |
+//! | 14 | 2 | length of the build-id, 1 to 64 |
 //! | 16 | 64 | build-id, padded with zeros |
 //! | 80 | 4 | number of rows |
 //! | 84 | 4 | CRC-32C of the rows |
 //! | 88 | 8 each | rows: file offset, rule |
 //!
-//! Integers are little-endian. The rules are those of the x86_64 psABI: the return address lies just
-//! below the canonical frame address (CFA).
+//! Integers are little-endian. A [`Rule`] says where the canonical frame address (CFA) lies, which is the value that
+//! the stack pointer has in the caller after the return, and where the caller's registers are saved below it.
+//!
+//! - x86_64 (psABI): a call pushes the return address, so it always lies just below the CFA.
+//! - aarch64 (AAPCS64): a call leaves the return address in the link register, `x30`; a function that calls others
+//!   saves it. A rule names the place, or says that it is still in the register.
 
 use core::fmt;
 
@@ -30,32 +35,56 @@ use crate::nodes::{put_varint, take_varint};
 
 /// How to get from a frame to its caller, in 32 bits.
 ///
-/// | bits | |
+/// | bits | meaning |
 /// |---|---|
-/// | 0 to 1 | 0 unknown, 1 outermost, 2 the CFA is relative to the stack pointer, 3 to the frame pointer |
+/// | 0 to 1 | kind: 0 unknown, 1 special, 2 the CFA is relative to the stack pointer, 3 to the frame pointer |
 /// | 2 to 7 | how many words below the CFA the caller's frame pointer is saved; 0: it is still in its register |
-/// | 8 to 23 | the CFA's distance from the register, in words of 8 bytes |
-/// | 24 to 31 | 0 |
+/// | 8 to 23 | kinds 2 and 3: the CFA's distance above the register, in words of 8 bytes; kind 1: see below |
+/// | 24 to 31 | how many words below the CFA the return address is saved; 0: the architecture's usual place |
 ///
-/// Any value is accepted: a rule that makes no sense leads nowhere.
+/// The usual place of the return address is the word just below the CFA on x86_64, and the link register on aarch64.
+///
+/// Kind 1, with all other bits 0, is the outermost function. With bit 8 set, the CFA is *loaded from memory*, as where
+/// code switches to another stack and has kept the former stack pointer (OCaml's `caml_c_call`):
+/// CFA = \*(register + distance) + addend.
+///
+/// | bits | meaning in a rule with a loaded CFA |
+/// |---|---|
+/// | 8 | 1 |
+/// | 9 | the register: 0 the stack pointer, 1 the frame pointer |
+/// | 10 to 16 | the distance of the loaded word above the register, in words |
+/// | 17 to 23 | the addend, in words |
+///
+/// All other values are reserved. Any value is accepted: an agent treats a rule that it does not know as unknown, and
+/// reads only inside the stack's bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rule(pub u32);
 
-/// A [`Rule`], taken apart.
+/// A [`Rule`], decoded. Where the return address is saved is a field of its own: [`Rule::return_address`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     /// Nothing is known of this code.
     Unknown,
     /// The outermost function: it has no caller.
     Outermost,
-    /// The return address lies one word below the canonical frame address.
+    /// The canonical frame address lies above a register.
     Cfa {
-        /// What the canonical frame address is relative to.
+        /// The register.
         base: Base,
-        /// How far it lies above, in words of 8 bytes.
+        /// How far the CFA lies above it, in words of 8 bytes.
         words: u16,
-        /// How many words below it the caller's frame pointer is saved; `None`: it is still in its
-        /// register.
+        /// How many words below the CFA the caller's frame pointer is saved; `None`: it is still in its register.
+        saved_fp: Option<u8>,
+    },
+    /// The canonical frame address is computed from a word in memory.
+    LoadedCfa {
+        /// The register.
+        base: Base,
+        /// How far above it the word lies, in words; at most [`Rule::MAX_LOADED`].
+        at: u8,
+        /// What is added to the word, in words; at most [`Rule::MAX_LOADED`].
+        plus: u8,
+        /// How many words below the CFA the caller's frame pointer is saved; `None`: it is still in its register.
         saved_fp: Option<u8>,
     },
 }
@@ -63,9 +92,9 @@ pub enum Caller {
 /// A register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
-    /// `rsp`.
+    /// The stack pointer: `rsp`, `sp`.
     StackPointer,
-    /// `rbp`.
+    /// The frame pointer: `rbp`, `x29`.
     FramePointer,
 }
 
@@ -74,52 +103,97 @@ impl Rule {
     pub const UNKNOWN: Self = Self(0);
     /// The outermost function.
     pub const OUTERMOST: Self = Self(1);
-    /// At a function's entry: the return address lies where the stack pointer points.
+    /// At a function's entry on x86_64: the return address lies where the stack pointer points.
     pub const ENTRY: Self = Self(2 | 1 << 8);
-    /// A frame record: the frame pointer points to the caller's, the return address lies above it.
+    /// A frame record on x86_64: the frame pointer points to the caller's, the return address lies above it.
     pub const FRAME_RECORD: Self = Self(3 | 2 << 2 | 2 << 8);
-    /// The furthest that a frame pointer can be saved below the CFA, in words.
+    /// The greatest distance below the CFA at which a frame pointer can be saved, in words.
     pub const MAX_SAVED: u8 = 63;
+    /// The greatest distance and addend of a loaded CFA, in words.
+    pub const MAX_LOADED: u8 = 127;
 
-    /// The rule of `caller`; [`UNKNOWN`](Self::UNKNOWN) where it cannot be said.
+    /// The rule of `caller`, with the return address at its usual place; [`UNKNOWN`](Self::UNKNOWN) where no rule can
+    /// express it.
     pub const fn new(caller: Caller) -> Self {
-        match caller {
-            Caller::Unknown => Self::UNKNOWN,
-            Caller::Outermost => Self::OUTERMOST,
+        let (kind, fields, saved_fp) = match caller {
+            Caller::Unknown => return Self::UNKNOWN,
+            Caller::Outermost => return Self::OUTERMOST,
             Caller::Cfa {
                 base,
                 words,
                 saved_fp,
+            } => (2 | base.bit(), words as u32, saved_fp),
+            Caller::LoadedCfa {
+                base,
+                at,
+                plus,
+                saved_fp,
             } => {
-                let kind = match base {
-                    Base::StackPointer => 2,
-                    Base::FramePointer => 3,
-                };
-                let saved = match saved_fp {
-                    None => 0,
-                    Some(saved @ 1..=Self::MAX_SAVED) => saved as u32,
-                    Some(_) => return Self::UNKNOWN,
-                };
-                Self(kind | saved << 2 | (words as u32) << 8)
+                if at > Self::MAX_LOADED || plus > Self::MAX_LOADED {
+                    return Self::UNKNOWN;
+                }
+                let fields = 1 | base.bit() << 1 | (at as u32) << 2 | (plus as u32) << 9;
+                (1, fields, saved_fp)
             }
+        };
+        let saved = match saved_fp {
+            None => 0,
+            Some(saved @ 1..=Self::MAX_SAVED) => saved as u32,
+            Some(_) => return Self::UNKNOWN,
+        };
+        Self(kind | saved << 2 | fields << 8)
+    }
+
+    /// The same rule with the return address saved this many words below the CFA; 0: at its usual place.
+    #[must_use]
+    pub const fn with_return_address(self, words: u8) -> Self {
+        Self(self.0 & 0x00ff_ffff | (words as u32) << 24)
+    }
+
+    /// How many words below the CFA the return address is saved; 0: at the architecture's usual place.
+    #[inline]
+    pub const fn return_address(self) -> u8 {
+        (self.0 >> 24) as u8
+    }
+
+    /// Decodes the rule; a reserved value is [`Unknown`](Caller::Unknown).
+    #[inline]
+    pub const fn caller(self) -> Caller {
+        let fields = self.0 >> 8;
+        let saved_fp = match (self.0 >> 2 & 0x3f) as u8 {
+            0 => None,
+            saved => Some(saved),
+        };
+        match self.0 & 3 {
+            2 | 3 => Caller::Cfa {
+                base: Base::of_bit(self.0 & 1),
+                words: fields as u16,
+                saved_fp,
+            },
+            1 if self.0 == Self::OUTERMOST.0 => Caller::Outermost,
+            1 if fields & 1 == 1 => Caller::LoadedCfa {
+                base: Base::of_bit(fields >> 1 & 1),
+                at: (fields >> 2) as u8 & Self::MAX_LOADED,
+                plus: (fields >> 9) as u8 & Self::MAX_LOADED,
+                saved_fp,
+            },
+            _ => Caller::Unknown,
+        }
+    }
+}
+
+impl Base {
+    const fn bit(self) -> u32 {
+        match self {
+            Self::StackPointer => 0,
+            Self::FramePointer => 1,
         }
     }
 
-    /// Takes the rule apart.
-    #[inline]
-    pub const fn caller(self) -> Caller {
-        let saved = (self.0 >> 2 & 0x3f) as u8;
-        let words = (self.0 >> 8) as u16;
-        let base = match self.0 & 3 {
-            0 => return Caller::Unknown,
-            1 => return Caller::Outermost,
-            2 => Base::StackPointer,
-            _ => Base::FramePointer,
-        };
-        Caller::Cfa {
-            base,
-            words,
-            saved_fp: if saved == 0 { None } else { Some(saved) },
+    const fn of_bit(bit: u32) -> Self {
+        match bit {
+            0 => Self::StackPointer,
+            _ => Self::FramePointer,
         }
     }
 }
@@ -249,6 +323,23 @@ pub fn decode_run(
 
 /// The magic of a table file.
 pub const MAGIC: [u8; 8] = *b"UNIKCALL";
+/// Architectures, by the numbers that ELF files have for them (`e_machine`).
+pub mod machine {
+    /// `EM_X86_64`.
+    pub const X86_64: u16 = 62;
+    /// `EM_AARCH64`.
+    pub const AARCH64: u16 = 183;
+
+    /// The name that agents have for an architecture; `None` for one that has no agent.
+    pub const fn name(machine: u16) -> Option<&'static str> {
+        match machine {
+            X86_64 => Some("x86_64"),
+            AARCH64 => Some("aarch64"),
+            _ => None,
+        }
+    }
+}
+
 /// The version of table files.
 pub const VERSION: u32 = 1;
 /// The length of a table file's head, in bytes.
@@ -257,6 +348,7 @@ pub const HEAD: usize = 88;
 /// A caller table as a file holds it, keyed by file offset.
 #[derive(Clone, Copy, Debug)]
 pub struct TableFile<'a> {
+    machine: u16,
     build_id: &'a [u8],
     rows: &'a [u8],
 }
@@ -311,18 +403,26 @@ impl<'a> TableFile<'a> {
         if version != VERSION {
             return Err(TableFileError::Version(version));
         }
-        let lengths = || {
+        let parts = || {
+            let [machine, length] = [12, 14].map(|at| {
+                let bytes = bytes.get(at..at + 2)?;
+                Some(u16::from_le_bytes(bytes.try_into().ok()?))
+            });
             let build_id = bytes.get(16..16 + MAX_BUILD_ID)?;
-            let build_id = build_id.get(..number(12)? as usize)?;
+            let build_id = build_id.get(..usize::from(length?))?;
             let rows = bytes.get(HEAD..)?;
             let whole = rows.len() as u64 == u64::from(number(80)?) * 8;
-            (whole && !build_id.is_empty()).then_some((build_id, rows))
+            (whole && !build_id.is_empty()).then_some((machine?, build_id, rows))
         };
-        let (build_id, rows) = lengths().ok_or(TableFileError::Length)?;
+        let (machine, build_id, rows) = parts().ok_or(TableFileError::Length)?;
         if Some(crc32c(0, rows)) != number(84) {
             return Err(TableFileError::Checksum);
         }
-        let file = Self { build_id, rows };
+        let file = Self {
+            machine,
+            build_id,
+            rows,
+        };
         let mut floor = None;
         for (number, row) in (0..).zip(file.rows()) {
             if floor >= Some(row.code) {
@@ -331,6 +431,11 @@ impl<'a> TableFile<'a> {
             floor = Some(row.code);
         }
         Ok(file)
+    }
+
+    /// The [architecture](machine) that its rules are for.
+    pub fn machine(&self) -> u16 {
+        self.machine
     }
 
     /// The build-id of the image it was made from.
@@ -345,9 +450,9 @@ impl<'a> TableFile<'a> {
     }
 }
 
-/// The head of the table file of these rows; the rows' bytes follow it. `None` where the build-id is
-/// empty or longer than [`MAX_BUILD_ID`], or there are too many rows.
-pub fn file_head(build_id: &[u8], rows: &[Row]) -> Option<[u8; HEAD]> {
+/// The head of the table file of these rows for an [architecture](machine); the rows' bytes follow it. `None` if the
+/// build-id is empty or longer than [`MAX_BUILD_ID`], or there are too many rows.
+pub fn file_head(machine: u16, build_id: &[u8], rows: &[Row]) -> Option<[u8; HEAD]> {
     let mut head = [0; HEAD];
     let id = head.get_mut(16..16 + MAX_BUILD_ID)?;
     if build_id.is_empty() {
@@ -358,7 +463,7 @@ pub fn file_head(build_id: &[u8], rows: &[Row]) -> Option<[u8; HEAD]> {
     head[..8].copy_from_slice(&MAGIC);
     for (at, value) in [
         (8, VERSION),
-        (12, build_id.len() as u32),
+        (12, u32::from(machine) | (build_id.len() as u32) << 16),
         (80, u32::try_from(rows.len()).ok()?),
         (84, crc),
     ] {
@@ -390,8 +495,30 @@ mod tests {
                 }
             }
         }
+        for base in [Base::StackPointer, Base::FramePointer] {
+            for (at, plus) in [(0, 0), (1, 1), (0, 7), (127, 0), (5, 127)] {
+                for saved_fp in [None, Some(2), Some(63)] {
+                    let caller = Caller::LoadedCfa {
+                        base,
+                        at,
+                        plus,
+                        saved_fp,
+                    };
+                    assert_eq!(Rule::new(caller).caller(), caller);
+                }
+            }
+        }
         for caller in [Caller::Unknown, Caller::Outermost] {
             assert_eq!(Rule::new(caller).caller(), caller);
+        }
+        for (at, plus) in [(128, 0), (0, 128)] {
+            let too_far = Rule::new(Caller::LoadedCfa {
+                base: Base::StackPointer,
+                at,
+                plus,
+                saved_fp: None,
+            });
+            assert_eq!(too_far, Rule::UNKNOWN);
         }
         let too_far = Caller::Cfa {
             base: Base::StackPointer,
@@ -411,6 +538,25 @@ mod tests {
             saved_fp: Some(2),
         };
         assert_eq!(Rule::FRAME_RECORD.caller(), record);
+    }
+
+    /// The place of the return address does not touch the other fields.
+    #[test]
+    fn the_return_address_has_a_field_of_its_own() {
+        let rule = Rule::FRAME_RECORD.with_return_address(255);
+        assert_eq!(rule.0 >> 24, 255);
+        assert_eq!(rule.return_address(), 255);
+        assert_eq!(rule.caller(), Rule::FRAME_RECORD.caller());
+        assert_eq!(rule.with_return_address(0), Rule::FRAME_RECORD);
+        assert_eq!(Rule::ENTRY.return_address(), 0);
+    }
+
+    /// What a later version may define is unknown to this one.
+    #[test]
+    fn reserved_rules_are_unknown() {
+        for reserved in [4, 1 << 8, 1 << 24, 1 | 1 << 2, 1 | 2 << 8, 1 | 1 << 24] {
+            assert_eq!(Rule(reserved).caller(), Caller::Unknown, "{reserved:#x}");
+        }
     }
 
     const ROWS: [Row; 4] = [
@@ -453,7 +599,7 @@ mod tests {
     }
 
     fn file(build_id: &[u8]) -> Option<Vec<u8>> {
-        let mut file = Vec::from(file_head(build_id, &ROWS)?);
+        let mut file = Vec::from(file_head(machine::AARCH64, build_id, &ROWS)?);
         file.extend(ROWS.iter().flat_map(|row| row.to_bytes()));
         Some(file)
     }
@@ -463,6 +609,7 @@ mod tests {
         let file = file(&[7; 20]).unwrap();
         let parsed = TableFile::parse(&file).unwrap();
         assert_eq!(parsed.build_id(), [7; 20]);
+        assert_eq!(parsed.machine(), machine::AARCH64);
         assert!(parsed.rows().eq(ROWS));
         let error = |bytes: &[u8]| TableFile::parse(bytes).unwrap_err();
         assert_eq!(error(&file[1..]), TableFileError::Magic);
@@ -470,13 +617,13 @@ mod tests {
         assert_eq!(error(&file[..20]), TableFileError::Length);
         for (at, expected) in [
             (8, TableFileError::Version(0)),
-            (12, TableFileError::Length),
+            (14, TableFileError::Length),
             (80, TableFileError::Length),
             (84, TableFileError::Checksum),
             (100, TableFileError::Checksum),
         ] {
             let mut bad = file.clone();
-            bad[at] ^= if at == 12 { 20 } else { 1 };
+            bad[at] ^= if at == 14 { 20 } else { 1 };
             assert_eq!(error(&bad), expected, "byte {at}");
         }
         assert!(self::file(&[]).is_none() && self::file(&[1; 65]).is_none());
@@ -485,7 +632,7 @@ mod tests {
     #[test]
     fn rows_out_of_order_are_refused() {
         let rows = [ROWS[1], ROWS[0]];
-        let mut file = Vec::from(file_head(&[1], &rows).unwrap());
+        let mut file = Vec::from(file_head(machine::X86_64, &[1], &rows).unwrap());
         file.extend(rows.iter().flat_map(|row| row.to_bytes()));
         assert_eq!(
             TableFile::parse(&file).err(),

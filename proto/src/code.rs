@@ -215,7 +215,7 @@ pub mod frame_code {
     pub const TRUNCATED: u32 = 1;
     /// The chain of frame pointers ended badly: the root-most callers are missing.
     pub const BROKEN: u32 = 2;
-    /// The interrupted pc lies in no mapping.
+    /// The interrupted pc, or a return address, lies in no mapping: code that was loaded or generated later.
     pub const UNKNOWN_CODE: u32 = 3;
     /// The interrupted code was the agent's own.
     pub const AGENT: u32 = 4;

@@ -38,6 +38,7 @@ impl XenGuest {
         let hooks = Hooks {
             vcpu: || Some(0),
             stack_bounds,
+            continuation: |_, _| None,
             code_bounds: |_| None,
             kick_port: |_| None,
             areas,

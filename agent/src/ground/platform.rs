@@ -124,6 +124,27 @@ pub unsafe trait Platform {
     /// end at the end of that function's frame.
     fn stack_bounds(&self, sp: u64) -> Option<Range<u64>>;
 
+    /// The registers at which a walk goes on that has reached the end of a chain on one stack, or `None` where that
+    /// is the end. *Upcall.*
+    ///
+    /// An interrupt or exception handler that runs on a stack of its own has the interrupted code's frames on another
+    /// stack. Without this method a sample inside the handler lacks them. The guest finds the interrupted registers in
+    /// the frame that the processor and its entry code have saved, and returns them; the walk goes on at their `pc`, on
+    /// the stack that [`stack_bounds`](Self::stack_bounds) names for their `sp`. The same serves coroutines and
+    /// fibers, whose callers lie on the stack that they were started from.
+    ///
+    /// Everything below `sp` has been passed; `sp` tells which stack it was. `fp` is the frame pointer that could not
+    /// be followed: 0 if the entry code clears it, otherwise mostly that of the interrupted code. An entry code that
+    /// stays on the interrupted stack must clear the frame pointer before it calls the handler, since the chain would
+    /// otherwise lead past the interrupted function.
+    ///
+    /// It is called for the end of every chain, except at the depth limit. A walk continues at most
+    /// [`MAX_HOPS`](crate::walk::MAX_HOPS) times.
+    fn continuation(&self, sp: u64, fp: u64) -> Option<Registers> {
+        let _ = (sp, fp);
+        None
+    }
+
     /// The readable code around `pc`; `None` if it is unknown. Without it the agent finds the interrupted
     /// function's caller without reading its instructions. *Upcall.*
     fn code_bounds(&self, pc: u64) -> Option<Range<u64>> {

@@ -10,10 +10,11 @@
 use core::fmt;
 use core::mem::MaybeUninit;
 
-use unikprof_proto::caller_table::{Row, Rule, TableFile, TableFileError, checksum};
+use unikprof_proto::caller_table::{Row, Rule, TableFile, TableFileError, checksum, machine};
 
 use crate::ground::block::take;
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::stack::architecture::MACHINE;
 use crate::stack::code_map::{CodeMap, Mapping};
 
 /// One entry of the index for as many rows of room.
@@ -50,6 +51,8 @@ pub struct CallerTable<'m> {
 pub enum LinkedTableError {
     /// It is no table, or damaged.
     File(TableFileError),
+    /// Its rules are for another architecture, this [number](unikprof_proto::caller_table::machine) in ELF files.
+    OtherArchitecture(u16),
     /// It was made from another image: no mapping has its build-id.
     OtherImage,
     /// The block has not room for it.
@@ -65,6 +68,18 @@ impl fmt::Display for LinkedTableError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(error) => write!(f, "{error}"),
+            Self::OtherArchitecture(found) => {
+                let expected = machine::name(MACHINE).unwrap_or_default();
+                f.write_str("the caller table is for ")?;
+                match machine::name(*found) {
+                    Some(name) => f.write_str(name)?,
+                    None => write!(f, "an unknown architecture (ELF machine {found})")?,
+                }
+                write!(
+                    f,
+                    " and this guest runs on {expected}; make it again from the image that is linked"
+                )
+            }
             Self::OtherImage => f.write_str(
                 "the caller table was made from another image: no mapping has its build-id; make it \
                  again from the image that is linked",
@@ -177,6 +192,9 @@ impl<'m> CallerTable<'m> {
         code: &CodeMap,
     ) -> Result<u32, LinkedTableError> {
         let file = TableFile::parse(file).map_err(LinkedTableError::File)?;
+        if file.machine() != MACHINE {
+            return Err(LinkedTableError::OtherArchitecture(file.machine()));
+        }
         let own = |mapping: &&Mapping<'_>| mapping.build_id == file.build_id();
         if !mappings.iter().any(|mapping| own(&mapping)) {
             return Err(LinkedTableError::OtherImage);
@@ -348,6 +366,7 @@ impl CallerTable<'_> {
 mod tests {
     extern crate std;
 
+    use std::string::ToString as _;
     use std::vec;
     use std::vec::Vec;
 
@@ -428,7 +447,11 @@ mod tests {
     }
 
     fn file(id: u8, rows: &[Row]) -> Vec<u8> {
-        let mut file = Vec::from(file_head(&[id; 20], rows).unwrap());
+        file_for(MACHINE, id, rows)
+    }
+
+    fn file_for(machine: u16, id: u8, rows: &[Row]) -> Vec<u8> {
+        let mut file = Vec::from(file_head(machine, &[id; 20], rows).unwrap());
         file.extend(rows.iter().flat_map(|row| row.to_bytes()));
         file
     }
@@ -482,6 +505,17 @@ mod tests {
         let install = |file: &[u8]| table.install_file(file, &mappings, &code);
         let rows = rows((0..8).map(|n| n * 16));
         assert_eq!(install(&file(2, &rows)), Err(LinkedTableError::OtherImage));
+        for (other, says) in [
+            (
+                machine::AARCH64,
+                "is for aarch64 and this guest runs on x86_64",
+            ),
+            (8, "is for an unknown architecture (ELF machine 8)"),
+        ] {
+            let error = install(&file_for(other, 1, &rows)).unwrap_err();
+            assert_eq!(error, LinkedTableError::OtherArchitecture(other));
+            assert!(error.to_string().contains(says), "{error}");
+        }
         assert_eq!(
             install(&file(1, &rows)),
             Err(LinkedTableError::TooLarge { rows: 9, room: 4 })

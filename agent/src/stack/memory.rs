@@ -3,6 +3,8 @@
 
 use core::ops::Range;
 
+use crate::ground::platform::Registers;
+
 /// A frame record takes 16 bytes: the caller's frame pointer, then the return address.
 pub const FRAME_RECORD: u64 = 16;
 
@@ -17,6 +19,51 @@ pub trait ReadStack {
 
     /// The address after the last byte.
     fn end(&self) -> u64;
+}
+
+impl<S: ReadStack> ReadStack for &S {
+    #[inline]
+    fn frame_record(&self, fp: u64) -> Option<[u64; 2]> {
+        (**self).frame_record(fp)
+    }
+
+    #[inline]
+    fn word(&self, address: u64) -> Option<u64> {
+        (**self).word(address)
+    }
+
+    #[inline]
+    fn end(&self) -> u64 {
+        (**self).end()
+    }
+}
+
+/// The stacks that a walk may read.
+pub trait Stacks {
+    /// One of them.
+    type Stack: ReadStack;
+
+    /// The stack that holds `address`, or `None` where none is known there.
+    fn at(&self, address: u64) -> Option<Self::Stack>;
+
+    /// The registers at which a walk goes on whose chain has ended with this stack pointer and frame pointer. See
+    /// [`Platform::continuation`](crate::Platform::continuation).
+    fn continuation(&self, sp: u64, fp: u64) -> Option<Registers>;
+}
+
+/// One stack, wherever the stack pointer lies, or none.
+impl<'s, S: ReadStack> Stacks for Option<&'s S> {
+    type Stack = &'s S;
+
+    #[inline]
+    fn at(&self, _: u64) -> Option<Self::Stack> {
+        *self
+    }
+
+    #[inline]
+    fn continuation(&self, _: u64, _: u64) -> Option<Registers> {
+        None
+    }
 }
 
 /// Memory with instructions in it.

@@ -3,10 +3,16 @@
 //! All of it is called from upcalls, except for the upload of a caller table. Memory of the guest is read only inside
 //! the bounds that the platform gives. Nothing here counts, allocates or panics.
 
+#[cfg(target_arch = "aarch64")]
+#[path = "aarch64.rs"]
+mod architecture;
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64.rs"]
+mod architecture;
 pub mod caller_table;
 pub mod code_map;
 mod memory;
 pub mod path;
 pub mod walk;
 
-pub use self::memory::{CodeMemory, FRAME_RECORD, ReadCode, ReadStack, StackMemory};
+pub use self::memory::{CodeMemory, FRAME_RECORD, ReadCode, ReadStack, StackMemory, Stacks};

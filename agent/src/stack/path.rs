@@ -73,25 +73,29 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Adds what `next` answers, which is told the length so far, until that is nothing. By value: so the length and
-    /// the hash stay in registers, and no frame waits for that of the one before to be written and read.
+    /// Adds frames from `next` until it has none or the path has `limit`. By value: so the length and the hash stay in
+    /// registers, and no frame waits until that before it has been written and read back.
     #[inline]
-    pub(crate) fn push_all(self, mut next: impl FnMut(usize) -> Option<u32>) -> Self {
+    pub(crate) fn push_all(self, limit: usize, mut next: impl FnMut() -> Option<u32>) -> Self {
         let Self {
             cells,
-            mut length,
+            length,
             mut hash,
         } = self;
-        while let Some(code) = next(length) {
-            if let Some(cell) = cells.get(PADDING + length) {
-                cell.store(code, Ordering::Relaxed);
-                length += 1;
-                hash = extend(hash, code);
-            }
+        let limit = limit.min(MAX_CODES);
+        let room = cells.get(PADDING + length..PADDING + limit);
+        let mut pushed = 0;
+        for cell in room.unwrap_or_default() {
+            let Some(code) = next() else {
+                break;
+            };
+            cell.store(code, Ordering::Relaxed);
+            hash = extend(hash, code);
+            pushed += 1;
         }
         Self {
             cells,
-            length,
+            length: length + pushed,
             hash,
         }
     }

@@ -422,6 +422,7 @@ fn by_rule(rule: Rule) -> Result<Option<Places>, ()> {
             let saved = saved_fp.map(|words| cfa - 8 * u64::from(words));
             Ok(Some((cfa - 8, saved)))
         }
+        Caller::LoadedCfa { .. } => Err(()),
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian};
 use object::{Object, ObjectSection, ObjectSegment, SegmentFlags, elf};
-use unikprof_proto::caller_table::{Row, Rule, file_head};
+use unikprof_proto::caller_table::{Row, Rule, file_head, machine};
 
 use super::error::CompileError;
 use super::instructions::{is_padding, tell};
@@ -186,7 +186,7 @@ impl ImageTable {
         };
         let id = self.build_id.as_ref().ok_or_else(no_id)?;
         let rows = self.rows()?;
-        let head = file_head(id.as_bytes(), &rows).ok_or_else(no_id)?;
+        let head = file_head(machine::X86_64, id.as_bytes(), &rows).ok_or_else(no_id)?;
         let mut file = Vec::with_capacity(head.len() + rows.len() * 8);
         file.extend(head);
         file.extend(rows.iter().flat_map(|row| row.to_bytes()));

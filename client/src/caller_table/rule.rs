@@ -2,8 +2,8 @@
 
 use gimli::constants as op;
 use gimli::{
-    CfaRule, EndianSlice, Expression, LittleEndian, Register, RegisterRule, UnwindSection,
-    UnwindTableRow, X86_64,
+    CfaRule, EndianSlice, Expression, LittleEndian, Reader as _, Register, RegisterRule,
+    UnwindSection, UnwindTableRow, X86_64,
 };
 use unikprof_proto::caller_table::{Base, Caller, Rule};
 
@@ -32,10 +32,14 @@ where
                 from_register(*register, *offset, row.register(X86_64::RBP)).map(Place::Rule)
             }
             CfaRule::Expression(expression) => match expression.get(section) {
-                Ok(expression) if in_register(row.register(X86_64::RBP)) => {
-                    linkage_table(&expression)
+                Ok(expression) => {
+                    let frame_pointer = row.register(X86_64::RBP);
+                    let linkage = in_register(frame_pointer.clone())
+                        .then(|| linkage_table(&expression))
+                        .flatten();
+                    linkage.or_else(|| loaded(&expression, frame_pointer).map(Place::Rule))
                 }
-                _ => None,
+                Err(_) => None,
             },
         },
         _ => None,
@@ -112,6 +116,49 @@ fn linkage_table(expression: &Expression<Bytes<'_>>) -> Option<Place> {
     }
 }
 
+/// The rule of code that has switched stacks and kept the former stack pointer in memory, as OCaml's `caml_c_call`
+/// does: `*(register + at) + plus`.
+fn loaded(
+    expression: &Expression<Bytes<'_>>,
+    frame_pointer: Option<RegisterRule<usize>>,
+) -> Option<Rule> {
+    let mut bytes = expression.0;
+    let base = match op(&mut bytes)? {
+        op::DW_OP_breg7 => Base::StackPointer,
+        op::DW_OP_breg6 => Base::FramePointer,
+        _ => return None,
+    };
+    let at = in_words(bytes.read_sleb128().ok()?)?;
+    if op(&mut bytes)? != op::DW_OP_deref {
+        return None;
+    }
+    let plus = match op(&mut bytes) {
+        None => 0,
+        Some(op::DW_OP_plus_uconst) => bytes.read_uleb128().ok()?,
+        Some(_) => return None,
+    };
+    let saved_fp = match frame_pointer {
+        rule if in_register(rule.clone()) => None,
+        // Just below the frame address lies the return address.
+        Some(RegisterRule::Offset(offset)) if offset <= -2 * WORD => {
+            Some(u8::try_from(in_words(offset.checked_neg()?)?).ok()?)
+        }
+        _ => return None,
+    };
+    let rule = Rule::new(Caller::LoadedCfa {
+        base,
+        at: u8::try_from(at).ok()?,
+        plus: u8::try_from(in_words(i64::try_from(plus).ok()?)?).ok()?,
+        saved_fp,
+    });
+    (bytes.is_empty() && rule != Rule::UNKNOWN).then_some(rule)
+}
+
+/// The next operation of an expression.
+fn op(bytes: &mut Bytes<'_>) -> Option<gimli::DwOp> {
+    bytes.read_u8().ok().map(gimli::DwOp)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,5 +215,60 @@ mod tests {
         assert_eq!(rule(X86_64::RSP, 8 * 65_535, fp), furthest);
         let kept = Some(RegisterRule::SameValue);
         assert_eq!(rule(X86_64::RSP, 8, kept), cfa(Base::StackPointer, 1, None));
+    }
+
+    #[test]
+    fn a_frame_address_in_memory_has_a_rule() {
+        let rule = |bytes: &[u8], fp| {
+            let expression = Expression(EndianSlice::new(bytes, LittleEndian));
+            loaded(&expression, fp).map(Rule::caller)
+        };
+        let found = |base, at, plus, saved_fp| {
+            Some(Caller::LoadedCfa {
+                base,
+                at,
+                plus,
+                saved_fp,
+            })
+        };
+        // breg7 +8, deref, plus_uconst 8: `caml_c_call` of OCaml 5.
+        let c_call = [0x77, 8, 0x06, 0x23, 8];
+        assert_eq!(rule(&c_call, None), found(Base::StackPointer, 1, 1, None));
+        let saved = Some(RegisterRule::Offset(-16));
+        assert_eq!(
+            rule(&c_call, saved),
+            found(Base::StackPointer, 1, 1, Some(2))
+        );
+        let plain = [0x76, 0, 0x06];
+        assert_eq!(rule(&plain, None), found(Base::FramePointer, 0, 0, None));
+        for unknown in [
+            // Another register, half a word, below the register, too far, cut, more operations, another order.
+            &[0x73, 8, 0x06][..],
+            &[0x77, 4, 0x06],
+            &[0x77, 0x78, 0x06],
+            &[0x77, 0x80, 0x08, 0x06],
+            &[0x77, 8, 0x06, 0x23, 4],
+            &[0x77, 8, 0x06, 0x23, 0x80, 0x08],
+            &[0x77, 8, 0x06, 0x23],
+            &[0x77, 8],
+            &[0x77],
+            &[],
+            &[0x77, 8, 0x06, 0x06],
+            &[0x77, 8, 0x06, 0x23, 8, 0x06],
+            &[0x77, 8, 0x23, 8, 0x06],
+        ] {
+            assert_eq!(rule(unknown, None), None, "{unknown:x?}");
+        }
+        for elsewhere in [
+            RegisterRule::Offset(-8),
+            RegisterRule::Offset(-12),
+            RegisterRule::Offset(8),
+            RegisterRule::Offset(i64::MIN),
+            RegisterRule::Offset(-8 * 64),
+            RegisterRule::Register(X86_64::RAX),
+        ] {
+            let name = format!("{elsewhere:?}");
+            assert_eq!(rule(&c_call, Some(elsewhere)), None, "{name}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use unikprof_agent::path::PathCells;
 use unikprof_agent::stack::{FRAME_RECORD, ReadStack, StackMemory};
-use unikprof_agent::walk::{End, Guide, walk};
+use unikprof_agent::walk::{End, Guide, MAX_UNKNOWN, walk};
 use unikprof_agent::{CallerTable, CodeMap, MAX_DEPTH, Mapping, Registers, caller_table_bytes};
 use unikprof_proto::caller_table::{Row, Rule};
 use unikprof_proto::code::frame_code;
@@ -73,10 +73,12 @@ fn walk_by_table(
     let mut rows: Vec<Row> = Vec::new();
     let mut above = frame_code::FIRST_ADDRESS;
     for _ in 0..input.below(64) {
-        let rule = match input.below(4) {
+        let rule = match input.below(5) {
             0 => Rule::UNKNOWN,
             1 => Rule::FRAME_RECORD,
-            2 => Rule(2 | u32::from(input.byte() & 1) | u32::from(input.short() & 0x3ff) << 2),
+            // Loaded from a word near the register.
+            2 => Rule(1 | 1 << 8 | u32::from(input.short() & 0x1e7) << 9),
+            3 => Rule(2 | u32::from(input.byte() & 1) | u32::from(input.short() & 0x3ff) << 2),
             _ => Rule(input.number() as u32),
         };
         rows.push(Row { code: above, rule });
@@ -141,13 +143,22 @@ fn judge(
         assert!(*at >= floor, "strictly upward, from the stack pointer");
         floor = at + FRAME_RECORD;
     }
-    let callers = read.iter().map_while(|(_, address)| code.code(*address));
-    let callers: Vec<u32> = callers.take(depth - 1).collect();
+    let known = |address: u64| code.code(address);
+    let callers = read
+        .iter()
+        .map(|(_, address)| known(*address).unwrap_or(frame_code::UNKNOWN_CODE));
+    let callers: Vec<u32> = callers.take(frames.len() - 1).collect();
     assert_eq!(frames[1..], callers, "the return addresses, in order");
-    assert!(
-        read.len() <= depth,
-        "one record more than is kept, to see that there is one"
-    );
+    let unknown = callers
+        .iter()
+        .filter(|caller| **caller == frame_code::UNKNOWN_CODE);
+    assert!(unknown.count() <= MAX_UNKNOWN as usize);
+    match read.get(frames.len() - 1..) {
+        Some([]) => {}
+        // One record more than is kept: it ends the chain, or shows that there is one beyond the limit.
+        Some([(_, address)]) => assert!(end == End::Truncated || known(*address).is_none()),
+        other => panic!("{other:?} beyond the path"),
+    }
     if end == End::Truncated {
         assert_eq!(frames.len(), depth);
     }

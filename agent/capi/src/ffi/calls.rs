@@ -423,7 +423,9 @@ unsafe fn install(table: *const c_void, length: usize) -> Result<i64, Misuse> {
     installed.map(i64::from).map_err(|error| {
         Misuse(match error {
             LinkedTableError::File(_) => UNIKPROF_E_TABLE,
-            LinkedTableError::OtherImage => UNIKPROF_E_OTHER_IMAGE,
+            LinkedTableError::OtherArchitecture(_) | LinkedTableError::OtherImage => {
+                UNIKPROF_E_OTHER_IMAGE
+            }
             LinkedTableError::TooLarge { .. } => UNIKPROF_E_TABLE_ROOM,
         })
     })

@@ -15,7 +15,7 @@ use crate::ground::sync::{AtomicU64, Ordering, add_owned};
 use crate::ring::Entry as RingEntry;
 use crate::stack::path::Path;
 use crate::stack::walk::{Guide, Walked, walk};
-use crate::stack::{CodeMemory, ReadCode, StackMemory};
+use crate::stack::{CodeMemory, ReadCode, StackMemory, Stacks};
 
 /// A tick that took more cycles than this was interrupted itself: the vCPU lost its CPU meanwhile.
 const INTERRUPTED_CYCLES: u64 = 50_000;
@@ -238,8 +238,8 @@ impl<'m, P: Platform> Agent<'m, P> {
             every_frame: lookup == Lookup::EveryFrame,
             instructions: Instructions(&self.platform),
         };
-        let stack = self.platform.stack_bounds(registers.sp).map(stack_memory);
-        let (mut path, walked) = walk(registers, stack.as_ref(), &guide, depth, path);
+        let stacks = PlatformStacks(&self.platform);
+        let (mut path, walked) = walk(registers, stacks, &guide, depth, path);
         if cells.in_own_work() {
             path.push(frame_code::AGENT);
         }
@@ -326,10 +326,23 @@ impl<P: Platform> ReadCode for Instructions<'_, P> {
     }
 }
 
+/// The stacks of a platform.
+struct PlatformStacks<'p, P>(&'p P);
+
 #[allow(unsafe_code)]
-#[inline]
-fn stack_memory(bounds: core::ops::Range<u64>) -> StackMemory {
-    // SAFETY: the bounds come from the platform, whose contract is that they are readable for as
-    // long as the upcall runs; the value does not outlive it.
-    unsafe { StackMemory::new(bounds) }
+impl<P: Platform> Stacks for PlatformStacks<'_, P> {
+    type Stack = StackMemory;
+
+    #[inline]
+    fn at(&self, address: u64) -> Option<StackMemory> {
+        let bounds = self.0.stack_bounds(address)?;
+        // SAFETY: the bounds come from the platform, whose contract is that they are readable for as
+        // long as the upcall runs; the value does not outlive it.
+        Some(unsafe { StackMemory::new(bounds) })
+    }
+
+    #[inline]
+    fn continuation(&self, sp: u64, fp: u64) -> Option<Registers> {
+        self.0.continuation(sp, fp)
+    }
 }

@@ -9,7 +9,7 @@ use xen_sys_lite::clock::Clock;
 use xen_sys_lite::events::{EventChannels, Port};
 use xen_sys_lite::runstate::{RunstateArea, State};
 
-use crate::ground::platform::{Moment, Platform, Runstate};
+use crate::ground::platform::{Moment, Platform, Registers, Runstate};
 use crate::ground::sync::{AtomicU64, Ordering};
 
 use super::arch;
@@ -26,6 +26,8 @@ pub struct Hooks {
     /// The stack that a stack pointer lies on; see [`Platform::stack_bounds`].
     pub stack_bounds: fn(u64) -> Option<Range<u64>>,
     /// The code around a pc whose bytes can be read, the image's text as a rule; see
+    /// [`Platform::continuation`]; `|_, _| None` in a guest whose handlers are not interrupted.
+    pub continuation: fn(u64, u64) -> Option<Registers>,
     /// [`Platform::code_bounds`].
     pub code_bounds: fn(u64) -> Option<Range<u64>>,
     /// The port of the event channel that makes a vCPU call [`Ticks::on_kick`](super::Ticks::on_kick).
@@ -250,6 +252,10 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
     }
 
     #[inline]
+    fn continuation(&self, sp: u64, fp: u64) -> Option<Registers> {
+        (self.hooks.continuation)(sp, fp)
+    }
+
     fn code_bounds(&self, pc: u64) -> Option<Range<u64>> {
         (self.hooks.code_bounds)(pc)
     }

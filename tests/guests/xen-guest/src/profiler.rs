@@ -164,6 +164,7 @@ fn platform() -> GuestPlatform {
     let hooks = Hooks {
         vcpu: || Some(vcpus::current().0),
         stack_bounds: vcpus::stack_bounds,
+        continuation: |_, _| None,
         code_bounds: |pc| Some(text()).filter(|text| text.contains(&pc)),
         kick_port: |vcpu| vcpus::kick_port(VcpuId(vcpu)),
         areas,

@@ -1,0 +1,218 @@
+//! The walk: from the interrupted registers to the root of the stack.
+//!
+//! The interrupted function may not have a frame yet, may have removed it, or may never have one. So its caller is
+//! looked up in the caller table; without a row there, the instructions around the interrupted one show a function's
+//! entry or return. From its caller on, the walk follows the chain of frame records, or looks every frame up in the
+//! table ([`chain`]). A chain that ends on one stack may continue on another ([`hop`]).
+//!
+//! Neither the stack nor the table is trusted. A step counts only if what it reads lies wholly inside the stack,
+//! aligned, above the step before, with a return address that can be code. The first step that does not ends the chain.
+//! Return addresses outside all mappings, of code that was loaded or generated later, become frames of
+//! [unknown code](frame_code::UNKNOWN_CODE), under stricter conditions; see [`chain`].
+
+use unikprof_proto::caller_table::Rule;
+use unikprof_proto::code::frame_code;
+
+use self::chain::{Chain, Place, follow};
+use self::hop::next_hop;
+use crate::ground::platform::Registers;
+use crate::stack::architecture::rule_of_bytes;
+use crate::stack::caller_table::CallerTable;
+use crate::stack::code_map::CodeMap;
+use crate::stack::path::Path;
+use crate::stack::{ReadCode, Stacks};
+
+mod chain;
+mod hop;
+#[cfg(test)]
+mod tests;
+
+pub use self::chain::MAX_UNKNOWN;
+pub use self::hop::MAX_HOPS;
+
+/// How a walk ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// At the root of the stack.
+    Root,
+    /// At the depth limit; callers are missing.
+    Truncated,
+    /// At an impossible record; callers are missing.
+    Broken,
+}
+
+/// How the interrupted function's caller was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By the caller table's row for the interrupted instruction.
+    Table,
+    /// By the instructions around the interrupted one, which are those of an entry or a return.
+    Bytes,
+    /// By the frame pointer.
+    FramePointer,
+}
+
+/// The result of a walk, beside its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Walked {
+    /// How it ended.
+    pub end: End,
+    /// How the interrupted function's caller was found.
+    pub way: Way,
+    /// Every frame was to be looked up, and the table had no row for at least one.
+    pub mixed: bool,
+}
+
+/// What a walk uses to find callers.
+#[derive(Clone, Copy, Debug)]
+pub struct Guide<'g, C> {
+    /// The guest's code.
+    pub code: &'g CodeMap,
+    /// The caller table, if the recording uses one.
+    pub callers: Option<&'g CallerTable<'g>>,
+    /// Look every frame up in `callers`, not only the interrupted one.
+    pub every_frame: bool,
+    /// The instructions; `()` if they are not to be read.
+    pub instructions: C,
+}
+
+impl<'g> Guide<'g, ()> {
+    /// The chain of frame records alone.
+    pub fn frame_pointers(code: &'g CodeMap) -> Self {
+        Self {
+            code,
+            callers: None,
+            every_frame: false,
+            instructions: (),
+        }
+    }
+}
+
+/// Walks the stack that `registers` were interrupted on, adding at most `depth` frames to `path`, leaf
+/// first. If callers are missing at the root, a mark is added behind the last frame.
+///
+/// If `stacks` has none at the interrupted stack pointer, the path is the leaf alone, and broken.
+#[inline]
+pub fn walk<'a>(
+    registers: &Registers,
+    stacks: impl Stacks,
+    guide: &Guide<'_, impl ReadCode>,
+    depth: usize,
+    path: Path<'a>,
+) -> (Path<'a>, Walked) {
+    let depth = depth.saturating_add(path.len());
+    let mut path = path;
+    let mut start = Start::Interrupted(*registers);
+    let mut walked = Walked {
+        end: End::Broken,
+        way: Way::FramePointer,
+        mixed: false,
+    };
+    for hops in 0..=MAX_HOPS {
+        let chain;
+        (path, chain) = from(&start, &stacks, guide, depth, path);
+        walked = match hops {
+            0 => chain.walked,
+            _ => walked.then(chain.walked),
+        };
+        match next_hop(&chain, &stacks, guide) {
+            None => break,
+            Some(_) if hops == MAX_HOPS => walked.end = End::Broken,
+            Some(_) if path.len() >= depth => {
+                walked.end = End::Truncated;
+                break;
+            }
+            Some(next) => {
+                if hops == 0 && chain.is_leaf && matches!(next, Start::Caller { .. }) {
+                    walked.way = Way::Table;
+                }
+                start = next;
+            }
+        }
+    }
+    match walked.end {
+        End::Root => {}
+        End::Truncated => path.push(frame_code::TRUNCATED),
+        End::Broken => path.push(frame_code::BROKEN),
+    }
+    (path, walked)
+}
+
+impl Walked {
+    /// The result of two chains: the interrupted function's caller is in the first.
+    fn then(self, last: Self) -> Self {
+        Self {
+            end: last.end,
+            way: self.way,
+            mixed: self.mixed || last.mixed,
+        }
+    }
+}
+
+/// Where a chain of frames begins.
+enum Start {
+    /// In an interrupted function.
+    Interrupted(Registers),
+    /// In a function that is returned to, with these registers.
+    Caller { code: u32, sp: u64, fp: u64 },
+}
+
+/// Adds the frames on one stack to `path`, until it has `depth`.
+#[inline]
+fn from<'a>(
+    start: &Start,
+    stacks: &impl Stacks,
+    guide: &Guide<'_, impl ReadCode>,
+    depth: usize,
+    mut path: Path<'a>,
+) -> (Path<'a>, Chain) {
+    let (place, code, way, stack) = match start {
+        Start::Interrupted(registers) => {
+            let mut place = Place::new(registers.sp, registers.fp, guide.code);
+            let code = place.code(guide.code, registers.pc);
+            let leaf = code.unwrap_or(frame_code::UNKNOWN_CODE);
+            path.push(leaf);
+            let Some(stack) = stacks.at(registers.sp) else {
+                return (
+                    path,
+                    Chain::at_leaf(place, leaf, End::Broken, Way::FramePointer),
+                );
+            };
+            let (rule, way) = leaf_rule(guide, code, registers.pc);
+            match place.step(rule, &stack, guide.code) {
+                Ok((code, true)) => (place, code, way, stack),
+                Ok((code, false)) => (place, code, Way::FramePointer, stack),
+                Err(End::Root) => return (path, Chain::at_leaf(place, leaf, End::Root, way)),
+                Err(end) => return (path, Chain::at_leaf(place, leaf, end, Way::FramePointer)),
+            }
+        }
+        Start::Caller { code, sp, fp } => {
+            let place = Place::new(*sp, *fp, guide.code);
+            // The word below the frame address, which may be the end of its stack.
+            match stacks.at(sp.saturating_sub(8)) {
+                Some(stack) => (place, *code, Way::Table, stack),
+                None => return (path, Chain::at_leaf(place, *code, End::Broken, Way::Table)),
+            }
+        }
+    };
+    follow(place, code, way, &stack, guide, depth, path)
+}
+
+/// The rule for the interrupted instruction, and where it comes from.
+#[inline]
+fn leaf_rule(guide: &Guide<'_, impl ReadCode>, code: Option<u32>, pc: u64) -> (Rule, Way) {
+    let Some(code) = code else {
+        return (Rule::UNKNOWN, Way::FramePointer);
+    };
+    let rule = guide
+        .callers
+        .map_or(Rule::UNKNOWN, |callers| callers.rule(code));
+    if rule != Rule::UNKNOWN {
+        return (rule, Way::Table);
+    }
+    let bytes = guide.instructions.around(pc);
+    match bytes.map_or(Rule::UNKNOWN, rule_of_bytes) {
+        Rule::UNKNOWN => (Rule::UNKNOWN, Way::FramePointer),
+        rule => (rule, Way::Bytes),
+    }
+}

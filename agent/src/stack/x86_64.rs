@@ -1,0 +1,76 @@
+//! What the walk must know of x86_64.
+
+use unikprof_proto::caller_table::{Base, Caller, Rule, machine};
+
+/// The architecture in a caller table's file.
+pub(super) const MACHINE: u16 = machine::X86_64;
+
+/// The rule of code that has set up a frame record: `rbp` points to the caller's `rbp`, the return address lies above.
+pub(super) const FRAME_RECORD: Rule = Rule::FRAME_RECORD;
+
+/// The address of the return address of a frame with this canonical frame address; `None` where the rule names another
+/// place than the one just below it, where every call pushes it.
+#[inline]
+pub(super) const fn saved_return_address(rule: Rule, cfa: u64) -> Option<u64> {
+    match rule.return_address() {
+        0 | 1 => cfa.checked_sub(8),
+        _ => None,
+    }
+}
+
+/// Whether an address outside all known mappings can be code: it is canonical for 48 bits, and not in the lowest page,
+/// where small integers lie that look like addresses.
+pub(super) const fn may_be_code(address: u64) -> bool {
+    const PAGE: u64 = 4096;
+    let sign = address as i64 >> 47;
+    address >= PAGE && (sign == 0 || sign == -1)
+}
+
+/// The rule that follows from the byte before an instruction and the four from it on (Intel's manual, volume 2): at
+/// a function's entry the frame pointer is not yet pushed, at its return it is popped.
+pub(super) fn rule_of_bytes(bytes: [u8; 5]) -> Rule {
+    const PUSH_RBP: u8 = 0x55;
+    const RET: u8 = 0xc3;
+    const PUSHED: Rule = Rule::new(Caller::Cfa {
+        base: Base::StackPointer,
+        words: 2,
+        saved_fp: Some(2),
+    });
+    match bytes {
+        [_, PUSH_RBP | RET, ..] => Rule::ENTRY,
+        // rep ret; endbr64
+        [_, 0xf3, RET, ..] | [_, 0xf3, 0x0f, 0x1e, 0xfa] => Rule::ENTRY,
+        // mov rbp, rsp, in its two encodings
+        [PUSH_RBP, 0x48, 0x89, 0xe5, _] | [PUSH_RBP, 0x48, 0x8b, 0xec, _] => PUSHED,
+        _ => Rule::UNKNOWN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_integers_and_non_canonical_words_are_no_code() {
+        for code in [0x1000, 0x7fff_ffff_ffff, 0xffff_8000_0000_0000, u64::MAX] {
+            assert!(may_be_code(code), "{code:#x}");
+        }
+        for garbage in [
+            0,
+            1,
+            0xfff,
+            0x8000_0000_0000,
+            0xffff_7fff_ffff_ffff,
+            0x3ff0_0000_0000_0000,
+        ] {
+            assert!(!may_be_code(garbage), "{garbage:#x}");
+        }
+    }
+
+    #[test]
+    fn the_return_address_lies_just_below_the_frame_address() {
+        let at = |words| saved_return_address(Rule::ENTRY.with_return_address(words), 0x100);
+        assert_eq!([at(0), at(1), at(2)], [Some(0xf8), Some(0xf8), None]);
+        assert_eq!(saved_return_address(Rule::ENTRY, 7), None);
+    }
+}
