@@ -111,31 +111,6 @@ impl ProfileBuilder {
         self.tree.child(parent, id.0)
     }
 
-    /// Counts the stack of a node; the same one may come again. The root counts as
-    /// [`SpecialFrame::UnknownCode`].
-    ///
-    /// # Errors
-    ///
-    /// [`TooManyStacks`] where the numbers of frames or stacks run out.
-    ///
-    /// # Panics
-    ///
-    /// If `node` comes from another builder and is out of range here.
-    pub fn add_sample(&mut self, node: NodeId, vcpu: u32, count: u64) -> Result<(), TooManyStacks> {
-        assert!(node.index() < self.tree.len(), "a node of another builder");
-        let node = match node {
-            NodeId::ROOT => self.child(node, Frame::Special(SpecialFrame::UnknownCode))?,
-            node => node,
-        };
-        self.samples.push(Sample {
-            node,
-            vcpu,
-            span: None,
-            count,
-        });
-        Ok(())
-    }
-
     /// Adds a mapping; the first is taken to be the program's own.
     pub fn add_mapping(&mut self, mapping: Mapping) {
         self.mappings.push(mapping);
@@ -231,9 +206,8 @@ mod tests {
             .unwrap();
         let outer = builder.child(NodeId::ROOT, Frame::caller(2)).unwrap();
         let inner = builder.child(outer, Frame::leaf(1)).unwrap();
-        builder.add_sample(inner, 0, 3).unwrap();
-        builder.add_sample(NodeId::ROOT, 0, 4).unwrap();
-        builder.add_stack(0, 1, &[]).unwrap();
+        builder.count(0, inner, 3);
+        builder.add_stack(0, 5, &[]).unwrap();
         let profile = builder.finish();
         let counts: Vec<u64> = profile.samples().iter().map(|s| s.count).collect();
         assert_eq!(counts, [5, 5]);

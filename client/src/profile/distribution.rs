@@ -43,8 +43,9 @@ impl Distribution {
         })
     }
 
-    /// A distribution of these values, each with how often it came.
-    pub fn from_values(values: impl IntoIterator<Item = (u64, u64)>) -> Distribution {
+    /// A distribution of these values, each with its count.
+    #[cfg(test)]
+    pub(crate) fn from_values(values: impl IntoIterator<Item = (u64, u64)>) -> Distribution {
         let mut all = Distribution::default();
         for (value, count) in values {
             all = all.plus(&Distribution {
