@@ -34,6 +34,7 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::process::Command;
 
+use fake::CONFIG;
 use fake::conversation::{Conversation, InProcess};
 use fake::platform::FakePlatform;
 use fake::stacks::{MAPPING, Random, StackImage, stack};
@@ -145,13 +146,8 @@ fn ticks(work: &str, frames: usize, calls: usize) {
         _ => 1,
     };
     let config = Config {
-        vcpus: 1,
         recordings,
-        mappings: &[MAPPING],
-        guest_name: None,
-        guest_id: None,
-        platform_name: "fake",
-        reachable_when_busy: false,
+        ..CONFIG
     };
     let mut memory = vec![MaybeUninit::uninit(); 1 << 20];
     let ring = if work.ends_with("ring") { 1 << 20 } else { 0 };

@@ -20,12 +20,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use fake::CONFIG;
 use fake::conversation::{Conversation, Fetched, InProcess};
 use fake::platform::FakePlatform;
-use fake::stacks::{MAPPING, Random, any_stack};
+use fake::stacks::{Random, any_stack};
 use unikprof_agent::hosted;
 use unikprof_agent::table::{Node, Table};
-use unikprof_agent::{Access, Agent, Config, MAX_DEPTH};
+use unikprof_agent::{Access, Agent, MAX_DEPTH};
 use unikprof_demo_service::{RequestGenerator, Service};
 
 const MEMORY_BYTES: usize = 4 << 20;
@@ -72,17 +73,8 @@ fn generated(count: usize) -> (Fetched, u64) {
     while stacks.len() < count {
         stacks.insert(any_stack(&mut random));
     }
-    let config = Config {
-        vcpus: 1,
-        recordings: 1,
-        mappings: &[MAPPING],
-        guest_name: None,
-        guest_id: None,
-        platform_name: "fake",
-        reachable_when_busy: false,
-    };
     let mut memory = vec![MaybeUninit::uninit(); MEMORY_BYTES];
-    let agent = Agent::new(FakePlatform::new(MAX_DEPTH), config, &mut memory).unwrap();
+    let agent = Agent::new(FakePlatform::new(MAX_DEPTH), CONFIG, &mut memory).unwrap();
     let mut client = InProcess::connect(&agent).unwrap();
     client.start(PERIOD_NS).unwrap();
     for stack in &stacks {

@@ -23,9 +23,10 @@ use std::mem::MaybeUninit;
 
 use ask::{Client, told};
 use cycles::{Clock, HEADING};
+use fake::CONFIG;
 use fake::platform::FakePlatform;
-use fake::stacks::{MAPPING, Random, Stack, stack};
-use unikprof_agent::{Agent, Config, EventName, Platform, Registers};
+use fake::stacks::{Random, Stack, stack};
+use unikprof_agent::{Agent, EventName, Platform, Registers};
 use unikprof_proto::frame::{HEADER, Message};
 use unikprof_proto::message::{Ring, RingEnd};
 use unikprof_proto::ring::kind;
@@ -46,16 +47,6 @@ fn main() {
     ticks(&clock);
     room();
 }
-
-const CONFIG: Config<'static> = Config {
-    vcpus: 1,
-    recordings: 1,
-    mappings: &[MAPPING],
-    guest_name: None,
-    guest_id: None,
-    platform_name: "fake",
-    reachable_when_busy: false,
-};
 
 /// An agent with a ring of 1 MiB, or without one.
 fn with_agent<T>(ring: bool, work: impl FnOnce(&Agent<'_, FakePlatform>) -> T) -> T {

@@ -24,13 +24,14 @@ use std::hint::black_box;
 use std::mem::MaybeUninit;
 
 use cycles::{Clock, HEADING, Timing};
+use fake::CONFIG;
 use fake::conversation::InProcess;
 use fake::platform::FakePlatform;
 use fake::stacks::{MAPPING, Random, Stack, StackImage, stack};
 use sampler::{NODES, Sampler, chase};
 use unikprof_agent::stack::FRAME_RECORD;
 use unikprof_agent::walk::Guide;
-use unikprof_agent::{Agent, CallerTable, CodeMap, Config, Registers, caller_table_bytes};
+use unikprof_agent::{Agent, CallerTable, CodeMap, Registers, caller_table_bytes};
 use unikprof_proto::caller_table::{Row, Rule};
 
 const CALLS: usize = 20_000;
@@ -184,17 +185,8 @@ fn whole_ticks(clock: &Clock) {
     let mut random = Random::new(11);
     let stacks: Vec<Stack> = (0..256).map(|_| stack(&mut random, 32)).collect();
     let order: Vec<usize> = (0..CALLS).map(|_| random.below(256) as usize).collect();
-    let config = Config {
-        vcpus: 1,
-        recordings: 1,
-        mappings: &[MAPPING],
-        guest_name: None,
-        guest_id: None,
-        platform_name: "fake",
-        reachable_when_busy: false,
-    };
     let mut memory = vec![MaybeUninit::uninit(); 1 << 20];
-    let agent = Agent::new(FakePlatform::new(32), config, &mut memory).unwrap();
+    let agent = Agent::new(FakePlatform::new(32), CONFIG, &mut memory).unwrap();
     let mut client = InProcess::connect(&agent).unwrap();
     client.start(PERIOD_NS).unwrap();
     let platform = agent.platform();

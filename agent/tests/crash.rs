@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ask::{Answer, Client, RUNNING_TIME, frames, records, told};
 use fake::platform::FakePlatform;
-use fake::stacks::{MAPPING, Random, any_stack};
+use fake::stacks::{Random, any_stack};
 use unikprof_agent::{
     Agent, Config, CrashDumpError, MAX_DEPTH, Platform, Runstate, minimum_bytes, ring_bytes,
 };
@@ -101,11 +101,8 @@ unsafe impl Platform for Fragile {
 const CONFIG: Config<'static> = Config {
     vcpus: 2,
     recordings: 2,
-    mappings: &[MAPPING],
     guest_name: Some("fragile"),
-    guest_id: None,
-    platform_name: "fake",
-    reachable_when_busy: false,
+    ..fake::CONFIG
 };
 
 /// An agent with `events` marks, the numbers from 0 on, for as long as the program runs.

@@ -8,27 +8,19 @@ mod fake;
 use std::collections::HashSet;
 use std::mem::MaybeUninit;
 
+use fake::CONFIG;
 use fake::conversation::{Fetched, InProcess};
 use fake::platform::FakePlatform;
-use fake::stacks::{MAPPING, Random, Stack, any_stack};
-use unikprof_agent::{Agent, Config, MAX_DEPTH};
+use fake::stacks::{Random, Stack, any_stack};
+use unikprof_agent::{Agent, MAX_DEPTH};
 
 const STACKS: usize = 20_000;
 const PERIOD_NS: u64 = 1_000_000;
 
 /// Samples each stack once, in an agent with this much memory.
 fn sample(stacks: &HashSet<Stack>, memory_bytes: usize) -> Fetched {
-    let config = Config {
-        vcpus: 1,
-        recordings: 1,
-        mappings: &[MAPPING],
-        guest_name: None,
-        guest_id: None,
-        platform_name: "fake",
-        reachable_when_busy: false,
-    };
     let mut memory = vec![MaybeUninit::uninit(); memory_bytes];
-    let agent = Agent::new(FakePlatform::new(MAX_DEPTH), config, &mut memory).unwrap();
+    let agent = Agent::new(FakePlatform::new(MAX_DEPTH), CONFIG, &mut memory).unwrap();
     let mut client = InProcess::connect(&agent).unwrap();
     client.start(PERIOD_NS).unwrap();
     for stack in stacks {

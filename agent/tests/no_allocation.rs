@@ -12,10 +12,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
+use fake::CONFIG;
 use fake::conversation::InProcess;
 use fake::platform::FakePlatform;
-use fake::stacks::{MAPPING, Random, Stack, any_stack, stack};
-use unikprof_agent::{Agent, Config, MAX_DEPTH, Registers, minimum_bytes};
+use fake::stacks::{Random, Stack, any_stack, stack};
+use unikprof_agent::{Agent, MAX_DEPTH, Registers, minimum_bytes};
 
 /// The system's allocator, counting every call of a thread.
 struct Counting;
@@ -87,19 +88,10 @@ fn no_road_through_a_tick_allocates() {
     let mut random = Random::new(3);
     let mut stacks: Vec<Stack> = (0..2000).map(|_| any_stack(&mut random)).collect();
     stacks.push(stack(&mut random, MAX_DEPTH + 1));
-    let config = Config {
-        vcpus: 1,
-        recordings: 1,
-        mappings: &[MAPPING],
-        guest_name: None,
-        guest_id: None,
-        platform_name: "fake",
-        reachable_when_busy: false,
-    };
     // Far too small: most stacks are overflow.
     let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(1, 1) + 10_000];
     let platform = FakePlatform::new(MAX_DEPTH + 1);
-    let agent = Agent::new(platform, config, &mut memory).unwrap();
+    let agent = Agent::new(platform, CONFIG, &mut memory).unwrap();
     let mut client = InProcess::connect(&agent).unwrap();
     client.start(PERIOD_NS).unwrap();
 

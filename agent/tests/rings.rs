@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use ask::{Client, nodes_of, records, told};
 use fake::platform::FakePlatform;
-use fake::stacks::{MAPPING, Random, any_stack};
+use fake::stacks::{Random, any_stack};
 use unikprof_agent::{
     Agent, Config, EventNameError, MAX_DEPTH, Platform, Runstate, SpanId, minimum_bytes, ring_bytes,
 };
@@ -93,11 +93,7 @@ unsafe impl Platform for TwoVcpus {
 const CONFIG: Config<'static> = Config {
     vcpus: 2,
     recordings: 2,
-    mappings: &[MAPPING],
-    guest_name: None,
-    guest_id: None,
-    platform_name: "fake",
-    reachable_when_busy: false,
+    ..fake::CONFIG
 };
 
 type Block = Vec<MaybeUninit<u8>>;
