@@ -1,4 +1,4 @@
-//! The stack that the timer upcall runs on, beside the thread's own.
+//! The signal stack that the timer upcall runs on.
 #![allow(unsafe_code)]
 
 use core::mem::MaybeUninit;
@@ -9,11 +9,11 @@ use libc::stack_t;
 use super::Error;
 use super::thread::check_errno;
 
-/// Room for a tick of a build without optimisation, below the processor's state, which the kernel puts
-/// there too; the standard library's alternate stacks are for less.
+/// Room for a tick of an unoptimised build and for the processor state that the kernel saves there. The standard
+/// library's alternate stacks are smaller.
 const BYTES: usize = 64 * 1024;
 
-/// This thread's alternate stack, until it is dropped: then the thread has the former one again.
+/// This thread's alternate stack. Dropping it restores the previous one.
 #[derive(Debug)]
 pub(super) struct AlternateStack {
     _memory: Box<[MaybeUninit<u8>]>,
@@ -29,12 +29,12 @@ impl AlternateStack {
             ss_size: memory.len(),
         };
         let mut before = MaybeUninit::uninit();
-        // SAFETY: the memory is the stack's alone until `drop` has taken it away; the place is a stack's.
+        // SAFETY: nothing else uses the memory until `drop` has removed the stack; `before` is a `stack_t`.
         let failed = unsafe { libc::sigaltstack(&raw const stack, before.as_mut_ptr()) };
         check_errno("sigaltstack", failed)?;
         Ok(Self {
             _memory: memory,
-            // SAFETY: written by the call, which has not failed.
+            // SAFETY: the call succeeded and has written it.
             before: unsafe { before.assume_init() },
         })
     }
@@ -42,8 +42,8 @@ impl AlternateStack {
 
 impl Drop for AlternateStack {
     fn drop(&mut self) {
-        // SAFETY: what the thread had before is its own still. Nothing runs on this stack: who drops is
-        // not a signal handler.
+        // SAFETY: the previous stack still belongs to the thread. No signal handler drops this value, so nothing
+        // runs on this stack.
         unsafe { libc::sigaltstack(&raw const self.before, core::ptr::null_mut()) };
     }
 }

@@ -10,26 +10,26 @@ use libc::{dl_phdr_info, size_t};
 
 use crate::stack::code_map::{MAX_MAPPINGS, Mapping};
 
-/// ELF: a loadable segment, a segment of notes, an executable segment, and the type of a build-id
+/// ELF constants: a loadable segment, a segment of notes, the executable flag, and the type of a build-id
 /// note (System V ABI, chapter 5; binutils' `NT_GNU_BUILD_ID`).
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 const PF_X: u32 = 1;
 const NT_GNU_BUILD_ID: u32 = 3;
 
-/// All executable mappings that have a file, sorted by address; at most [`MAX_MAPPINGS`], the first
-/// of which the loader names first: the program itself.
+/// The executable mappings that belong to a file, sorted by address: the first [`MAX_MAPPINGS`] in the loader's
+/// order, which begins with the program itself.
 pub(super) fn of_this_process() -> Vec<Mapping<'static>> {
     let mut mappings: Vec<Mapping<'static>> = Vec::new();
-    // SAFETY: the callback has the type asked for, and its data outlives the call.
+    // SAFETY: the callback has the required type, and its data outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(collect), (&raw mut mappings).cast::<c_void>()) };
     mappings.truncate(MAX_MAPPINGS);
     mappings.sort_by_key(|mapping| mapping.start);
     mappings
 }
 
-/// The code that this code is part of: the program, or the library that holds the agent. It is not
-/// unloaded while the agent runs.
+/// The mapping that contains the agent's code: the program, or a library. It is not unloaded while the agent
+/// runs.
 pub(super) fn of_the_agent(mappings: &[Mapping<'_>]) -> Range<u64> {
     let here = of_the_agent as *const () as u64;
     mappings
@@ -96,7 +96,7 @@ fn path(info: &dl_phdr_info) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// The build-id in a segment of notes: each is name size, descriptor size, type, name, descriptor,
+/// The build-id in a segment of notes. Each note is name size, descriptor size, type, name, descriptor,
 /// padded to words.
 fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
     loop {

@@ -1,8 +1,8 @@
 //! Guests that are Linux processes: the "Unix build" of a unikernel.
 //!
-//! Each registered thread is a vCPU. Its ticks come from a timer on `CLOCK_MONOTONIC` that signals
-//! the thread; the sampler judges them by the thread's CPU time. A thread of the agent's own serves
-//! clients, on loopback unless another address is asked for.
+//! Each registered thread is a vCPU. A timer on `CLOCK_MONOTONIC` signals the thread for each tick; the
+//! sampler's targets lie on the thread's CPU time. A separate service thread serves clients, by default on
+//! loopback.
 //!
 //! ```no_run
 //! use unikprof_agent::Access;
@@ -19,8 +19,8 @@
 //! # Ok::<(), hosted::Error>(())
 //! ```
 //!
-//! Not seen: code in libraries loaded after the start (shown as unknown code), and threads that were
-//! not registered.
+//! Limits: code in libraries loaded after the start is shown as unknown code, and threads that are not
+//! registered are not sampled.
 
 mod alternate_stack;
 mod longest_work;
@@ -61,30 +61,30 @@ pub use thread::Vcpu;
 /// How a hosted guest is profiled.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Whom to serve.
+    /// Which clients are served.
     pub access: Access<'static>,
-    /// How many threads can be registered at a time. The memory is divided evenly between them.
+    /// The most threads that can be registered at a time. The memory is divided evenly between them.
     pub vcpus: u32,
-    /// All the memory that the agent keeps stacks in, in bytes.
+    /// The memory for stacks, in bytes.
     pub memory_bytes: usize,
-    /// How many recordings there can be at a time; see [`Config::recordings`](crate::Config::recordings).
+    /// The most recordings at a time; see [`Config::recordings`](crate::Config::recordings).
     pub recordings: u32,
-    /// Where clients connect.
+    /// The address that clients connect to.
     pub listen: Listen,
     /// The guest's name, shown in recordings.
     pub guest_name: Option<String>,
     /// The guest's id, shown in recordings.
     pub guest_id: Option<String>,
-    /// The signal that ticks come by.
+    /// The signal that delivers ticks.
     pub signal: i32,
-    /// Memory for a caller table, which clients send; 10 bytes a row. 0: the agent takes none.
+    /// The memory for a caller table that clients upload, 10 bytes per row. 0: the agent accepts none.
     pub caller_table_bytes: usize,
-    /// The memory for the rings, in bytes: what happened when, and the program's own events. 0: none.
+    /// The memory for the flight recorder's rings, in bytes. 0: there are no rings.
     pub ring_bytes: usize,
-    /// A caller table that is linked into the program, as `unikprof-client caller-table` makes it: it is
-    /// there before a client has sent one.
+    /// A caller table that is linked into the program, in the format of `unikprof-client caller-table`. It is
+    /// installed at the start.
     pub linked_caller_table: Option<&'static [u8]>,
-    /// A recording that begins with the agent, before any client has come.
+    /// A recording that begins when the agent starts, before a client connects.
     pub record_at_boot: Option<BootRecording<'static>>,
 }
 
@@ -109,38 +109,38 @@ impl Config {
     }
 }
 
-/// Where clients connect; [`Config::access`] says which of them are served.
+/// The address that clients connect to. [`Config::access`] decides which of them are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// On 127.0.0.1, at this port; 0 = any that is free.
+    /// This port on 127.0.0.1; 0 = any free port.
     Loopback(u16),
-    /// At this address, which others than this machine may reach.
+    /// This address, which other machines may be able to reach.
     Address(SocketAddr),
-    /// On a TAP device, with the agent's own TCP, as in a unikernel.
+    /// An address on a TAP device, served by the agent's own TCP, as in a unikernel.
     #[cfg(feature = "tap")]
     Tap(Tap),
 }
 
-/// Why a hosted guest cannot be profiled.
+/// Why the agent of a hosted guest cannot start, or a thread cannot be registered.
 #[derive(Debug)]
 pub enum Error {
-    /// There is an agent in this process already.
+    /// This process has an agent already.
     Started,
     /// The configuration cannot be used.
     Start(StartError),
     /// The agent cannot be served.
     Serve(ServeError),
-    /// The recording that is to begin at once cannot.
+    /// [`Config::record_at_boot`] cannot begin.
     Boot(Box<BootError>),
-    /// The caller table that is linked in cannot be used.
+    /// [`Config::linked_caller_table`] cannot be used.
     CallerTable(LinkedTableError),
-    /// The address cannot be listened on.
+    /// Listening on the address failed.
     Listen(SocketAddr, io::Error),
-    /// A system call failed: which, and how.
+    /// A system call failed: its name and the error.
     System(&'static str, io::Error),
     /// This thread is registered already.
     Registered,
-    /// As many threads are registered as [`Config::vcpus`] says.
+    /// [`Config::vcpus`] threads are registered already.
     NoFreeVcpu(u32),
 }
 
@@ -176,7 +176,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// The running agent of this process. It lives as long as the process does.
+/// The running agent of this process. It runs until the process ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Guest {
     agent: &'static HostedAgent,
@@ -186,7 +186,7 @@ pub struct Guest {
 /// The agent of a hosted guest.
 pub type HostedAgent = Agent<'static, Hosted>;
 
-/// The one agent of this process: its signal handler has no other way to it.
+/// The agent of this process, for the signal handler.
 static AGENT: OnceLock<HostedAgent> = OnceLock::new();
 
 /// Starts the agent and its service thread. Threads are sampled once they are
@@ -236,7 +236,7 @@ pub fn start(config: Config) -> Result<Guest, Error> {
 }
 
 impl Guest {
-    /// Makes the calling thread a vCPU until the value is dropped.
+    /// Makes the calling thread a vCPU until the returned value is dropped.
     ///
     /// # Errors
     /// [`Error`].
@@ -244,7 +244,7 @@ impl Guest {
         Vcpu::register(self.agent)
     }
 
-    /// Where clients connect.
+    /// The address that clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -1,4 +1,4 @@
-//! The service thread: sockets in, sockets out.
+//! The service thread of hosted guests: accepts clients and moves bytes between sockets and the service.
 #![allow(unsafe_code)]
 
 use std::boxed::Box;
@@ -19,7 +19,7 @@ use crate::serve::boot::BootRecording;
 use crate::serve::service::{SESSIONS, ServeError, Service};
 use crate::serve::stream_server::{Connection, Progress};
 
-/// Where clients come from: open, but not served yet.
+/// An open listening socket or TAP device that is not served yet.
 pub(super) enum Network {
     /// The operating system's sockets.
     Sockets(TcpListener, SocketAddr),
@@ -42,7 +42,7 @@ impl Network {
         Ok(Self::Sockets(listener, address))
     }
 
-    /// Where clients connect.
+    /// The address that clients connect to.
     pub(super) fn address(&self) -> SocketAddr {
         match self {
             Self::Sockets(_, address) => *address,
@@ -51,7 +51,7 @@ impl Network {
         }
     }
 
-    /// Serves `agent` for as long as the process lives.
+    /// Starts the thread that serves `agent` until the process ends.
     pub(super) fn spawn(
         self,
         agent: &'static HostedAgent,
@@ -86,13 +86,13 @@ fn spawn(serve: impl FnOnce() + Send + 'static) -> Result<(), Error> {
 }
 
 fn serve(mut service: Service<'static, 'static, Hosted>, listener: &TcpListener) {
-    // For a moment there are also those who made room for others.
+    // Connections that are being replaced by others are still in it for a moment.
     let mut connections: Vec<Connection<Socket>> = Vec::with_capacity(2 * SESSIONS);
     loop {
         let piece = Piece::begin();
         let work = service.begin_work();
         accept(&mut service, listener, &mut connections);
-        // Each is first in its turn: none keeps the others from having one.
+        // Rotates the polling order, so that no connection starves another.
         if !connections.is_empty() {
             connections.rotate_left(1);
         }
@@ -118,9 +118,9 @@ fn accept(
     listener: &TcpListener,
     connections: &mut Vec<Connection<Socket>>,
 ) {
-    // As many as may be served and refused in one round; the rest waits in the backlog.
+    // The most that may be served and refused in one round; the rest waits in the backlog.
     for _ in 0..2 * SESSIONS {
-        // In the order in which they came, whoever knocks most.
+        // Newcomers wait in the backlog in order of arrival until a place is free.
         if service.place_from_ns().is_some() {
             return;
         }
@@ -145,7 +145,7 @@ fn accept(
     }
 }
 
-/// Waits until a socket is ready or the time has come; for newcomers from the time on that `door` gives.
+/// Waits until a socket is ready or `next_ns` is reached. Newcomers are not waited for before `door`, in ns.
 fn wait(
     agent: &HostedAgent,
     listener: &TcpListener,
@@ -169,7 +169,7 @@ fn wait(
         } else {
             0
         };
-        // A client that does not read its answers is not listened to either.
+        // Nothing is read from a client while it does not read its answers.
         let events = if output == 0 { libc::POLLIN } else { output };
         *entry = pollfd {
             fd: connection.stream().0.as_raw_fd(),
@@ -181,8 +181,8 @@ fn wait(
     sleep(agent, &mut fds, next_ns);
 }
 
-/// Sleeps until one of `fds` is ready or the time has come. While something is recorded that is not for ever: this
-/// thread is no vCPU, so it can tell the rings how the vCPUs' times go on, and no idle guest wakes for it.
+/// Sleeps until one of `fds` is ready or `next_ns` is reached. While a recording runs it wakes at least once per
+/// interval, so that the poll writes the vCPUs' times into the rings. This thread is no vCPU, so no idle vCPU wakes.
 pub(super) fn sleep(agent: &HostedAgent, fds: &mut [pollfd], next_ns: Option<u64>) {
     let now_ns = agent.platform().now_ns();
     let noting = agent.notes_times_every_ns();
@@ -196,11 +196,11 @@ pub(super) fn sleep(agent: &HostedAgent, fds: &mut [pollfd], next_ns: Option<u64
 }
 
 fn poll(fds: &mut [pollfd], timeout_ms: i32) -> i32 {
-    // SAFETY: the array is as long as it is said to be.
+    // SAFETY: the pointer and the length are those of one slice.
     unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) }
 }
 
-/// A socket that does not block, as [`Connection`] wants it.
+/// A non-blocking socket for a [`Connection`].
 #[derive(Debug)]
 struct Socket(TcpStream);
 

@@ -1,4 +1,4 @@
-//! The platform below a hosted agent: clocks, timers and stacks of registered threads.
+//! The platform of a hosted agent: clocks, timers and stacks of registered threads.
 #![allow(unsafe_code)]
 
 use core::ffi::c_int;
@@ -21,9 +21,9 @@ use crate::ground::platform::{Platform, Runstate};
 pub struct Hosted {
     pub(super) signal: i32,
     program: Range<u64>,
-    /// What the signal handler of a vCPU's own thread needs.
+    /// State that the signal handler of a vCPU's own thread uses.
     cells: Vec<VcpuCells>,
-    /// What others need; never locked in a signal handler.
+    /// State that other threads use. Never locked in a signal handler.
     threads: Mutex<Vec<ThreadState>>,
 }
 
@@ -31,26 +31,26 @@ pub struct Hosted {
 struct VcpuCells {
     stack_start: AtomicU64,
     stack_end: AtomicU64,
-    /// CPU time of the threads that were this vCPU before.
+    /// The vCPU's running time before this thread, minus the thread's CPU time at its registration (wrapping).
     earlier_ns: AtomicU64,
-    /// The same of the time that they waited for a processor.
+    /// The same for the time spent waiting for a processor.
     earlier_waited_ns: AtomicU64,
-    /// The thread's scheduler statistics, kept open: the signal handler may not allocate. Negative where
-    /// the kernel keeps none.
+    /// An open descriptor of the thread's scheduler statistics, because the signal handler may not allocate.
+    /// Negative if the kernel keeps none.
     statistics: AtomicI32,
 }
 
-/// A vCPU's thread, and the time of those before it.
+/// A vCPU's thread, and the times of its previous threads.
 #[derive(Debug)]
 struct ThreadState {
     thread: Option<Thread>,
     earlier: Runstate,
-    /// Since when there is this thread, or none.
+    /// When this thread registered, or the last one left.
     since_ns: u64,
-    /// How long this thread had waited before it was registered.
+    /// How long this thread had waited for a processor before it was registered.
     waited_before_ns: u64,
-    /// The most blocked time told so far: it is what the other clocks leave over, and they are not
-    /// read at one moment.
+    /// The greatest blocked time returned so far. Blocked time is the remainder of the other clocks, which are not
+    /// read at the same moment, so it could go back.
     blocked_ns: u64,
 }
 
@@ -62,23 +62,23 @@ pub(super) struct Thread {
     pub(super) timer: Timer,
 }
 
-/// A timer of the kernel's.
+/// A kernel timer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timer(pub(super) timer_t);
 
-// SAFETY: a timer's id is a handle of the kernel's, valid in every thread of the process.
+// SAFETY: a timer id is a kernel handle, valid in every thread of the process.
 unsafe impl Send for Timer {}
 
 std::thread_local! {
-    /// The vCPU that this thread is, or `NO_VCPU`, and its timer. Without a destructor, so that the
-    /// signal handler may look at any moment of the thread's life.
+    /// This thread's vCPU id, or `NO_VCPU`, and its timer. It has no destructor, so that the
+    /// signal handler may read it at any time.
     static VCPU: Cell<(u32, timer_t)> = const { Cell::new((NO_VCPU, core::ptr::null_mut())) };
 }
 
 const NO_VCPU: u32 = u32::MAX;
 
 impl Hosted {
-    /// The platform of a process whose program has its code at `program`.
+    /// The platform of a process whose program's code lies at `program`.
     pub(super) fn new(vcpus: u32, signal: i32, program: Range<u64>) -> Self {
         let since_ns = read_clock(libc::CLOCK_MONOTONIC).unwrap_or(0);
         let state = |_| ThreadState {
@@ -96,7 +96,7 @@ impl Hosted {
         }
     }
 
-    /// Makes the calling thread a vCPU whose stack lies in `stack`; `None` where all are taken.
+    /// Makes the calling thread a vCPU whose stack lies in `stack`; `None` if all vCPUs are taken.
     pub(super) fn occupy(&self, thread: Thread, stack: &Range<u64>) -> Option<u32> {
         let mut threads = self.threads();
         let index = threads.iter().position(|state| state.thread.is_none())?;
@@ -108,7 +108,7 @@ impl Hosted {
         state.waited_before_ns = waited_ns(thread.id).unwrap_or(0);
         let statistics = std::fs::File::open(statistics_path(thread.id));
         let statistics = statistics.map_or(-1, IntoRawFd::into_raw_fd);
-        // The thread may have run before: what counts is the time from here on.
+        // The thread may have run before its registration: only the time from here on counts.
         let ran_ns = read_clock(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0);
         let cells = &self.cells[index];
         let earlier_ns = state.earlier.running_ns.wrapping_sub(ran_ns);
@@ -125,7 +125,7 @@ impl Hosted {
         Some(index as u32)
     }
 
-    /// Ends what [`occupy`](Self::occupy) began; in the same thread.
+    /// Ends the registration that [`occupy`](Self::occupy) began. Called in the same thread.
     pub(super) fn leave(&self, vcpu: u32) {
         let runstate = self.runstate(vcpu);
         let running_ns = self.running_ns(vcpu);
@@ -157,20 +157,20 @@ impl Hosted {
     pub(super) fn arm(&self, deadline_ns: u64) {
         let (vcpu, timer) = VCPU.get();
         if vcpu != NO_VCPU {
-            // A deadline of 0 would disarm.
+            // A deadline of 0 would disarm the timer.
             set_timer(timer, libc::TIMER_ABSTIME, deadline_ns.max(1));
         }
     }
 
     fn threads(&self) -> MutexGuard<'_, Vec<ThreadState>> {
-        // Nothing panics while it is locked; were it so, the numbers would still be numbers.
+        // Nothing panics while it is locked, and every partial update would still be valid numbers.
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 // SAFETY: `stack_bounds` names the stack of the calling thread from its stack pointer up, which the
 // thread's own frames occupy: it is mapped for as long as the thread runs. `code_bounds` names the code
-// that this code is part of.
+// that contains the agent.
 unsafe impl Platform for Hosted {
     fn now_ns(&self) -> u64 {
         read_clock(libc::CLOCK_MONOTONIC).unwrap_or(0)
@@ -203,7 +203,7 @@ unsafe impl Platform for Hosted {
             .wrapping_add(thread_ns.unwrap_or(0))
     }
 
-    /// What is left of the monotonic clock; what others took is left out where the kernel tells it.
+    /// The monotonic clock minus running time and, if the kernel keeps statistics, time waiting for a processor.
     fn blocked_ns(&self, vcpu: u32) -> u64 {
         let Some(cells) = self.cells.get(vcpu as usize) else {
             return 0;
@@ -249,7 +249,7 @@ unsafe impl Platform for Hosted {
     }
 
     fn kick(&self, vcpu: u32) {
-        // Locked, so that the timer is not deleted meanwhile.
+        // Locked, so that the timer is not deleted at the same time.
         let threads = self.threads();
         if let Some(thread) = threads.get(vcpu as usize).and_then(|state| state.thread) {
             set_timer(thread.timer.0, 0, 1);
@@ -272,7 +272,7 @@ unsafe impl Platform for Hosted {
 
     fn random(&self) -> Option<u64> {
         let mut bytes = [0_u8; 8];
-        // SAFETY: the buffer is as long as it is said to be.
+        // SAFETY: the pointer and the length are those of one buffer.
         let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
         (got == 8).then_some(u64::from_ne_bytes(bytes))
     }
@@ -287,24 +287,24 @@ unsafe impl Platform for Hosted {
     }
 }
 
-/// How long a thread of this process was ready to run while others ran, from the scheduler's
-/// statistics; `None` where the kernel keeps none.
+/// How long a thread of this process waited for a processor, from the scheduler's statistics; `None` if the
+/// kernel keeps none.
 fn waited_ns(thread: pid_t) -> Option<u64> {
     waited_in(&std::fs::read(statistics_path(thread)).ok()?)
 }
 
-/// The same from a file that is open already. Async-signal-safe: one system call, no memory.
+/// The same from an open file. Async-signal-safe: one system call, no allocation.
 fn waited_by(statistics: c_int) -> Option<u64> {
     if statistics < 0 {
         return None;
     }
     let mut text = [0_u8; 64];
-    // SAFETY: the buffer is as long as it is said to be; a descriptor that is none is an error.
+    // SAFETY: the pointer and the length are those of one buffer; an invalid descriptor is an error.
     let length = unsafe { libc::pread(statistics, text.as_mut_ptr().cast(), text.len(), 0) };
     waited_in(text.get(..usize::try_from(length).ok()?)?)
 }
 
-/// Scheduler statistics are three numbers: time run, time waited in ns, turns.
+/// Scheduler statistics are three numbers: running time in ns, waiting time in ns, number of time slices.
 fn waited_in(text: &[u8]) -> Option<u64> {
     let waited = text.split(u8::is_ascii_whitespace).nth(1)?;
     core::str::from_utf8(waited).ok()?.parse().ok()
@@ -319,7 +319,7 @@ fn read_clock(clock: clockid_t) -> Option<u64> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the structure is the one asked for.
+    // SAFETY: the structure has the required type.
     let failed = unsafe { libc::clock_gettime(clock, &raw mut time) } != 0;
     (!failed).then_some((time.tv_sec as u64).wrapping_mul(1_000_000_000) + time.tv_nsec as u64)
 }
@@ -337,7 +337,7 @@ fn set_timer(timer: timer_t, flags: i32, ns: u64) {
         it_interval: zero,
         it_value: value,
     };
-    // SAFETY: the structure is the one asked for; an id that is gone is an error, not a fault.
+    // SAFETY: the structure has the required type; an id of a deleted timer is an error, not a fault.
     unsafe { libc::timer_settime(timer, flags, &raw const setting, core::ptr::null_mut()) };
 }
 
@@ -359,10 +359,10 @@ mod tests {
         }
         // SAFETY: always succeeds.
         let thread = unsafe { libc::gettid() };
-        let told = waited_ns(thread);
+        let by_path = waited_ns(thread);
         let file = std::fs::File::open(statistics_path(thread));
         let by_file = file.ok().and_then(|file| waited_by(file.into_raw_fd()));
-        assert!(by_file >= told, "{by_file:?} after {told:?}");
+        assert!(by_file >= by_path, "{by_file:?} after {by_path:?}");
         assert_eq!(waited_by(-1), None);
     }
 }

@@ -1,5 +1,5 @@
-//! Clients that come through a TAP device: the agent has an address of its own there, as it has in a
-//! unikernel, and every packet goes through its own TCP.
+//! Serves clients through a TAP device: the agent has its own address there, as in a unikernel, and its own TCP
+//! handles every packet.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_short};
@@ -26,24 +26,24 @@ use crate::serve::tcp_server::{TcpConfig, TcpServer, TcpStorage, check};
 /// An address on a TAP device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tap {
-    /// The device's name. It is made where there is none of this name, which takes the privilege to
-    /// administer networks; the host brings it up and gives itself an address there.
+    /// The device's name. A missing device is created, which needs the privilege CAP_NET_ADMIN. The host must
+    /// bring the device up and give itself an address on it.
     pub device: &'static str,
     /// The agent's address. IPv6 needs the feature `ipv6`.
     pub address: IpAddr,
-    /// How many bits of the address are its network's.
+    /// The length of the network prefix in bits.
     pub prefix: u8,
-    /// The way to other networks.
+    /// The gateway to other networks.
     pub gateway: Option<IpAddr>,
     /// The port that clients connect to; not 0.
     pub port: u16,
 }
 
-/// The longest frame: Ethernet's header and 1500 bytes. A host whose own limit is lower says so
-/// itself, in TCP's handshake.
+/// The longest frame: Ethernet's header and 1500 bytes. A host with a lower limit announces it in TCP's
+/// handshake.
 const FRAME: usize = 14 + 1500;
 
-/// A TAP device that is open, and a configuration that is good.
+/// An open TAP device and a checked configuration.
 #[derive(Debug)]
 pub(super) struct OpenTap {
     place: Place,
@@ -84,7 +84,7 @@ impl OpenTap {
 }
 
 impl TapServer {
-    /// Serves for as long as the process lives.
+    /// Serves until the process ends.
     pub(super) fn serve(mut self, mut service: Service<'static, 'static, Hosted>) {
         loop {
             let next_ns = self.server.poll(&mut self.device, &mut service);
@@ -93,7 +93,7 @@ impl TapServer {
     }
 }
 
-/// Where the agent is in the network, as smoltcp says it.
+/// The agent's addresses in smoltcp's types.
 #[derive(Debug)]
 struct Place {
     socket_address: SocketAddr,
@@ -126,7 +126,7 @@ impl Place {
     }
 }
 
-/// Why an address cannot be used, beside what [`TcpServer`] says.
+/// Why an address cannot be used, in addition to the checks of [`TcpServer`].
 #[derive(Clone, Copy, Debug)]
 enum Unusable {
     /// The prefix is longer than the address: both in bits.
@@ -164,8 +164,8 @@ fn ip_address(address: IpAddr) -> io::Result<IpAddress> {
     }
 }
 
-/// A hardware address that is the guest's alone and the same at each start, so that no neighbour's
-/// memory of it is ever wrong: locally administered, then the address's last four bytes.
+/// A hardware address that is unique to the guest and the same at each start, so that no neighbour's ARP cache
+/// becomes stale: locally administered, then the address's last four bytes.
 fn hardware_address(address: IpAddr) -> EthernetAddress {
     let [.., a, b, c, d] = match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -174,13 +174,13 @@ fn hardware_address(address: IpAddr) -> EthernetAddress {
     EthernetAddress([0x02, 0, a, b, c, d])
 }
 
-/// The device. What it does not take is lost, as on any wire, and sent again by TCP.
+/// The device. Frames that it does not accept are lost, as on any network, and TCP sends them again.
 #[derive(Debug)]
 struct TapDevice {
     file: File,
     received: Box<[u8]>,
     sending: Vec<u8>,
-    /// The device was taken away from under the file.
+    /// The device was removed while the file was open.
     is_gone: bool,
 }
 
@@ -192,7 +192,7 @@ impl TapDevice {
                 ifru_flags: (libc::IFF_TAP | libc::IFF_NO_PI) as c_short,
             },
         };
-        // The last byte stays 0; the kernel refuses names that are no names.
+        // The last byte stays 0; the kernel refuses invalid names.
         if name.len() >= request.ifr_name.len() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -204,7 +204,7 @@ impl TapDevice {
             .write(true)
             .custom_flags(libc::O_NONBLOCK)
             .open("/dev/net/tun")?;
-        // SAFETY: TUNSETIFF reads and writes an `ifreq`, which this is.
+        // SAFETY: TUNSETIFF reads and writes an `ifreq`, and `request` is one.
         let failed =
             unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } < 0;
         if failed {
@@ -218,7 +218,7 @@ impl TapDevice {
         })
     }
 
-    /// What to sleep on.
+    /// The descriptor and events to sleep on.
     fn interest(&self) -> pollfd {
         let fd = if self.is_gone {
             -1
@@ -278,7 +278,7 @@ impl phy::RxToken for Received<'_> {
     }
 }
 
-/// The right to send one frame.
+/// Permission to send one frame.
 struct Sending<'a> {
     file: &'a File,
     bytes: &'a mut Vec<u8>,
@@ -289,7 +289,7 @@ impl phy::TxToken for Sending<'_> {
         self.bytes.clear();
         self.bytes.resize(length, 0);
         let result = write(self.bytes);
-        // A full queue, or a device that is down: the frame is lost.
+        // The frame is lost if the queue is full or the device is down.
         let _ = self.file.write(self.bytes);
         result
     }
@@ -311,7 +311,7 @@ mod tests {
         port: 7777,
     };
 
-    /// What is wrong with a configuration is said before any device is opened or made.
+    /// A bad configuration is rejected before a device is opened or created.
     #[test]
     fn a_bad_configuration_is_an_error() {
         let gateway = Some(IpAddr::V4(Ipv4Addr::BROADCAST));

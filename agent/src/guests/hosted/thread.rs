@@ -1,4 +1,4 @@
-//! Registered threads: their timers and the signal handler that is their timer upcall.
+//! Registered threads: their timers, and the signal handler that serves as their timer upcall.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
@@ -14,7 +14,7 @@ use super::{AGENT, Error, HostedAgent, arch};
 use crate::ground::platform::{Platform, Registers};
 use crate::stack::{FRAME_RECORD, ReadStack, StackMemory};
 
-/// A registered thread. Dropping it ends the registration; it cannot leave its thread.
+/// A registered thread. Dropping the value ends the registration. It cannot be sent to another thread.
 #[derive(Debug)]
 pub struct Vcpu {
     agent: &'static HostedAgent,
@@ -34,7 +34,7 @@ impl Vcpu {
         // SAFETY: always succeeds.
         let id = unsafe { libc::gettid() };
         let mut clock = 0;
-        // SAFETY: the thread is the calling one, the place a clock's.
+        // SAFETY: the calling thread exists, and `clock` is a clock id.
         let failed = unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock) };
         check("pthread_getcpuclockid", failed)?;
         let alternate_stack = AlternateStack::install()?;
@@ -50,7 +50,7 @@ impl Vcpu {
             delete_timer(timer);
             return Err(Error::NoFreeVcpu(agent.config().vcpus));
         };
-        // A recording may run already.
+        // A recording may be running already.
         platform.kick(vcpu);
         Ok(Self {
             agent,
@@ -66,8 +66,8 @@ impl Vcpu {
         self.id
     }
 
-    /// Runs `blocking`, which waits for something. While it waits no timer wakes the thread (but for
-    /// one that was armed already); the running time left to the next sample is kept.
+    /// Runs `blocking`, which waits for something. No new timer is armed while it waits; one that was armed
+    /// before may still fire. The running time left to the next sample is kept.
     #[inline(always)]
     pub fn block<T>(&self, blocking: impl FnOnce() -> T) -> T {
         struct Wake(&'static HostedAgent);
@@ -91,15 +91,15 @@ impl Drop for Vcpu {
     }
 }
 
-/// Makes the handler the process's own for `signal`.
+/// Installs the handler for `signal`.
 pub(super) fn install_handler(signal: c_int) -> Result<(), Error> {
     // SAFETY: zeros are a valid `sigaction`: no flags, an empty mask.
     let mut action: sigaction = unsafe { core::mem::zeroed() };
     action.sa_sigaction = on_signal as *const () as usize;
-    // On the alternate stack: the thread's own may be nearly used up.
+    // On the alternate stack: the thread's own may be nearly full.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
-    // SAFETY: the handler has the type that SA_SIGINFO asks for and is async-signal-safe: it reads
-    // clocks, sets a timer, and touches atomics and cells without destructors.
+    // SAFETY: the handler has the type that SA_SIGINFO requires and is async-signal-safe: it reads
+    // clocks, sets a timer, and uses atomics and cells without destructors.
     let failed = unsafe { libc::sigaction(signal, &raw const action, core::ptr::null_mut()) };
     check_errno("sigaction", failed)
 }
@@ -116,7 +116,7 @@ extern "C" fn on_signal(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     if let Some(deadline_ns) = agent.on_tick(Some(&registers)) {
         agent.platform().arm(deadline_ns);
     }
-    // SAFETY: as above. The interrupted code must not see what the system calls here have set.
+    // SAFETY: as above. The interrupted code must not see the errno of this handler's system calls.
     unsafe { *libc::__errno_location() = errno };
 }
 
@@ -127,9 +127,9 @@ fn create_timer(thread: libc::pid_t, signal: c_int) -> Result<timer_t, Error> {
     event.sigev_signo = signal;
     event.sigev_notify_thread_id = thread;
     let mut timer = core::ptr::null_mut();
-    // CLOCK_MONOTONIC: a timer on the thread's CPU clock fires at the kernel's own tick only, some
+    // CLOCK_MONOTONIC: a timer on the thread's CPU clock fires only at the kernel's tick, about
     // 250 times a second.
-    // SAFETY: the structures are the ones asked for.
+    // SAFETY: the structures have the required types.
     let failed =
         unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) };
     check_errno("timer_create", failed)?;
@@ -137,20 +137,20 @@ fn create_timer(thread: libc::pid_t, signal: c_int) -> Result<timer_t, Error> {
 }
 
 fn delete_timer(timer: timer_t) {
-    // SAFETY: the timer was created above and is deleted once. A signal under way finds that its
-    // thread is no vCPU.
+    // SAFETY: the timer was created above and is deleted once. The handler of a pending signal finds that
+    // the thread is no vCPU.
     unsafe { libc::timer_delete(timer) };
 }
 
 fn stack_of_this_thread() -> Result<Range<u64>, Error> {
-    // SAFETY: zeros will do, since the call below sets all of it.
+    // SAFETY: zeros are a valid value; the call below overwrites them.
     let mut attributes: libc::pthread_attr_t = unsafe { core::mem::zeroed() };
     // SAFETY: the calling thread's own attributes, into a structure of the right type.
     let failed = unsafe { libc::pthread_getattr_np(libc::pthread_self(), &raw mut attributes) };
     check("pthread_getattr_np", failed)?;
     let mut start = core::ptr::null_mut();
     let mut size = 0;
-    // SAFETY: attributes that were set above, and destroyed once.
+    // SAFETY: the attributes were set above and are destroyed once.
     let failed = unsafe {
         let failed =
             libc::pthread_attr_getstack(&raw const attributes, &raw mut start, &raw mut size);
@@ -162,10 +162,10 @@ fn stack_of_this_thread() -> Result<Range<u64>, Error> {
     Ok(start..start + size as u64)
 }
 
-/// Ends the stack with its outermost frame.
+/// Cuts the stack's bounds at the end of the outermost frame with a frame pointer.
 ///
-/// The C library that calls `main` keeps something else in the frame pointer, so a chain that
-/// reaches its caller would look broken. The chain is followed here once, to see where that is.
+/// The C library code that calls `main` uses the frame pointer for another value, so a chain that
+/// reaches it would look broken. This function follows the chain once to find its last good frame.
 #[inline(never)]
 fn outermost_frame(agent: &HostedAgent, stack: &Range<u64>) -> Range<u64> {
     let mut fp = Registers::here().fp;
@@ -182,7 +182,7 @@ fn outermost_frame(agent: &HostedAgent, stack: &Range<u64>) -> Range<u64> {
     stack.start..end.unwrap_or(stack.end)
 }
 
-/// For calls that answer an error number.
+/// For calls that return an error number.
 fn check(call: &'static str, error: c_int) -> Result<(), Error> {
     if error == 0 {
         Ok(())
