@@ -1,4 +1,4 @@
-//! Frames: how messages are told apart on a byte stream.
+//! Frames: the encoding of messages on a byte stream.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -7,9 +7,9 @@
 //! | 6 | 4 | CRC-32C over the type, the length and the body, little endian |
 //! | 10 | length | the body |
 //!
-//! A reader passes over a type it does not know by its length. The checksum is there because
-//! TCP's 16 bits let one damaged segment in 65,536 through, and because the same frames lie on
-//! disk in recording files.
+//! A reader skips a frame of an unknown type by its length. The frame has a checksum because
+//! TCP's 16-bit checksum misses one damaged segment in 65,536, and because recording files consist of
+//! the same frames.
 
 use core::fmt;
 
@@ -19,16 +19,16 @@ use serde::{Deserialize, Serialize};
 /// The length of a frame's header in bytes.
 pub const HEADER: usize = 10;
 
-/// The longest body in bytes, in both directions. A longer one ends the conversation.
+/// The longest body in bytes, in both directions. A receiver closes the connection at a longer one.
 pub const MAX_BODY: usize = 16 * 1024;
 
-/// A message: what a frame's body means.
+/// A message: the decoded body of a frame.
 pub trait Message<'a>: Serialize + Deserialize<'a> {
-    /// The type that its frames carry; see [`code::message_type`](crate::code::message_type).
+    /// The type in its frames' headers; see [`code::message_type`](crate::code::message_type).
     const TYPE: u16;
 }
 
-/// One whole frame, borrowed from the stream; its checksum has been verified.
+/// A complete frame, borrowed from the stream. Its checksum is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// The message type, known or not.
@@ -38,24 +38,24 @@ pub struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Header and body, in bytes: how far the next frame is.
+    /// The length of header and body in bytes: the offset of the next frame.
     pub fn length(&self) -> usize {
         HEADER + self.body.len()
     }
 }
 
-/// Why bytes are not a frame, or a frame not the message wanted.
+/// Why bytes are not a frame, or a frame is not the expected message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
-    /// The header announces a body longer than [`MAX_BODY`]: its type and the length in bytes.
+    /// The header announces a body longer than [`MAX_BODY`]: the frame's type and the length in bytes.
     TooLong(u16, u32),
-    /// The checksum does not fit the bytes: the frame's type.
+    /// The checksum does not match the bytes: the frame's type.
     Checksum(u16),
-    /// Another message was expected: the type wanted and the type found.
+    /// Another message was expected: the expected type and the type found.
     Type(u16, u16),
-    /// The body is not an encoding of the message: the frame's type.
+    /// The body is not a valid encoding of the message: the frame's type.
     Body(u16),
-    /// The message does not fit into the buffer given.
+    /// The message does not fit into the given buffer.
     Buffer,
 }
 
@@ -83,10 +83,10 @@ impl fmt::Display for FrameError {
 
 impl core::error::Error for FrameError {}
 
-/// Writes `message` as one frame at the start of `buffer`; answers its length in bytes.
+/// Writes `message` as one frame at the start of `buffer`; returns the frame's length in bytes.
 ///
 /// # Errors
-/// [`FrameError::Buffer`] where it does not fit `buffer` or [`MAX_BODY`].
+/// [`FrameError::Buffer`] if it does not fit into `buffer`, or its body is longer than [`MAX_BODY`].
 pub fn encode<'a, M: Message<'a>>(message: &M, buffer: &mut [u8]) -> Result<usize, FrameError> {
     let room = buffer.get_mut(HEADER..).ok_or(FrameError::Buffer)?;
     let most = room.len().min(MAX_BODY);
@@ -96,7 +96,8 @@ pub fn encode<'a, M: Message<'a>>(message: &M, buffer: &mut [u8]) -> Result<usiz
     put_header(M::TYPE, length, buffer)
 }
 
-/// Writes the header of a body that is there; answers the frame's length. Once, for all messages.
+/// Writes the header in front of a body in `frame`; returns the frame's length. Out of line: one copy for all
+/// message types.
 #[inline(never)]
 fn put_header(kind: u16, length: usize, frame: &mut [u8]) -> Result<usize, FrameError> {
     let (header, body) = frame
@@ -110,12 +111,12 @@ fn put_header(kind: u16, length: usize, frame: &mut [u8]) -> Result<usize, Frame
     Ok(HEADER + length)
 }
 
-/// The first frame in `bytes`, or `None` while more bytes must come.
+/// The first frame in `bytes`; `None` if it is not complete yet.
 ///
-/// A frame over the limit is refused as soon as its header is there, before its body.
+/// A body longer than [`MAX_BODY`] is rejected as soon as the header is complete.
 ///
 /// # Errors
-/// [`FrameError::TooLong`] and [`FrameError::Checksum`]; the stream cannot go on after either.
+/// [`FrameError::TooLong`] and [`FrameError::Checksum`]. No further frame can be read after either.
 pub fn split(bytes: &[u8]) -> Result<Option<Frame<'_>>, FrameError> {
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
         return Ok(None);
@@ -135,11 +136,11 @@ pub fn split(bytes: &[u8]) -> Result<Option<Frame<'_>>, FrameError> {
     Ok(Some(Frame { kind, body }))
 }
 
-/// The message in `frame`.
+/// Decodes the message in `frame`.
 ///
 /// # Errors
-/// [`FrameError::Type`] where the frame holds another message, [`FrameError::Body`] where the body
-/// is cut, has bytes left over or breaks the encoding.
+/// [`FrameError::Type`] if the frame has another type, [`FrameError::Body`] if the body
+/// is truncated, has trailing bytes or is not a valid encoding.
 pub fn decode<'a, M: Message<'a>>(frame: &Frame<'a>) -> Result<M, FrameError> {
     if frame.kind != M::TYPE {
         return Err(FrameError::Type(M::TYPE, frame.kind));
