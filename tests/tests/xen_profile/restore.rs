@@ -1,9 +1,9 @@
-//! A save and a restore while a recording runs.
+//! A save and a restore of a guest with two vCPUs, whose timers the agent arms, while a recording runs.
 
 use std::time::Duration;
 
 use unikprof_tests::lab::LabConfig;
-use unikprof_tests::profiled::profiled_guest;
+use unikprof_tests::profiled::profiled_guest_with_vcpus;
 
 use crate::harness::{Boot, Guest, SOON, counters_add_up, on};
 
@@ -13,7 +13,11 @@ const SAVED: Boot = Boot {
         Ok(LabConfig {
             // The image of the guest's 64 MiB lies on dom0's RAM disk.
             extra_dom0_memory_mb: 128,
-            ..LabConfig::with_guest(profiled_guest("saved", "load=50")?)
+            ..LabConfig::with_guest(profiled_guest_with_vcpus(
+                "saved",
+                2,
+                "load=50 ticks=owned",
+            )?)
         })
     },
 };
