@@ -141,7 +141,8 @@ impl Bench {
         bench.fetch = framed(&Fetch {
             epoch: pending.first_epoch,
             vcpu: 0,
-            node: 1,
+            known: 0,
+            counted: 0,
         });
         bench.leave();
         bench.world.agent.platform().follow_the_machine();

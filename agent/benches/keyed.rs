@@ -87,7 +87,8 @@ fn fetch(pending: &[u8]) -> Fetch {
     Fetch {
         epoch: pending.first_epoch,
         vcpu: 0,
-        node: 1,
+        known: 0,
+        counted: 0,
     }
 }
 

@@ -40,7 +40,7 @@ use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
 use object::{Object, ObjectSection};
 use unikprof_agent::path::PathCells;
 use unikprof_agent::stack::{FRAME_RECORD, ReadStack, StackMemory};
-use unikprof_agent::table::{Column, Node, Table};
+use unikprof_agent::table::{Column, Node, Table, TableCells};
 use unikprof_agent::walk::{Guide, walk};
 use unikprof_agent::{CodeMap, MAX_DEPTH, Mapping, Registers};
 
@@ -77,7 +77,7 @@ fn many_stacks() {
     let index: Vec<AtomicU32> = (0..Table::index_length(nodes.len()))
         .map(|_| AtomicU32::new(0))
         .collect();
-    let used = AtomicU32::new(0);
+    let table = TableCells::default();
     let cells = PathCells::default();
     let guide = Guide::frame_pointers(&code);
     let own = |call: usize| {
@@ -89,7 +89,7 @@ fn many_stacks() {
             MAX_DEPTH,
             cells.begin(),
         );
-        let counted = Table::new(&nodes, &index, &[], &used).count(&path, Column::of(0, 0));
+        let counted = Table::new(&nodes, &index, &[], &table).count(&path, Column::of(0, 0));
         black_box(counted.is_ok());
         path.len()
     };
@@ -152,7 +152,7 @@ fn measure() {
     let index: Vec<AtomicU32> = (0..Table::index_length(nodes.len()))
         .map(|_| AtomicU32::new(0))
         .collect();
-    let used = AtomicU32::new(0);
+    let table = TableCells::default();
     let cells = PathCells::default();
     let guide = Guide::frame_pointers(&code);
     let registers = registers();
@@ -162,7 +162,7 @@ fn measure() {
         // SAFETY: the frames from here to the thread's first, which are live.
         let stack = unsafe { StackMemory::new(bounds.clone()) };
         let (path, _) = walk(&registers, Some(&stack), &guide, MAX_DEPTH, cells.begin());
-        let counted = Table::new(&nodes, &index, &[], &used).count(&path, Column::of(0, 0));
+        let counted = Table::new(&nodes, &index, &[], &table).count(&path, Column::of(0, 0));
         black_box(counted.is_ok());
         path.len()
     };

@@ -3,11 +3,11 @@
 
 mod fake_guest;
 
-use fake_guest::client::{Client, Download, FakeService, download, one_ms, read, service};
+use fake_guest::client::{Client, Download, FakeService, download, one_ms, read, service, whole};
 use fake_guest::{FakeAgent, block, on_stack, tick};
 use unikprof_agent::Platform;
 use unikprof_proto::code::mode;
-use unikprof_proto::message::{Acknowledge, Dump, Fetch, Pending, Start, Stop};
+use unikprof_proto::message::{Acknowledge, Dump, Pending, Start, Stop};
 
 const OFF_CPU: Start<'static> = Start {
     mode: mode::OFF_CPU,
@@ -20,11 +20,7 @@ const WALL: Start<'static> = Start {
 const MS: u64 = 1_000_000;
 
 fn fetch(client: &mut Client, service: &mut FakeService, epoch: u64) -> Download {
-    let fetch = Fetch {
-        epoch,
-        vcpu: 0,
-        node: 1,
-    };
+    let fetch = whole(epoch);
     let download = download(&client.ask(service, &fetch));
     let counted: u64 = download.stacks.values().sum();
     assert_eq!(counted, download.samples, "what the head promises");

@@ -3,14 +3,16 @@
 
 mod fake_guest;
 
-use fake_guest::client::{Client, FakeService, download, one_ms, read, refusal_code, service};
+use fake_guest::client::{
+    Client, FakeService, download, one_ms, read, refusal_code, service, whole,
+};
 use fake_guest::{CALLER_ROWS, FakeAgent, tick};
 use unikprof_proto::caller_table::{Row, Rule, RunEncoder, checksum};
 use unikprof_proto::code::{refusal, start_flag};
 use unikprof_proto::frame::Message as _;
 use unikprof_proto::message::{
-    Epoch, Fetch, Hello, Pending, Start, Started, Stop, TableBegin, TableEnd, TableInstalled,
-    TableReady, TableRows, Welcome,
+    Epoch, Hello, Pending, Start, Started, Stop, TableBegin, TableEnd, TableInstalled, TableReady,
+    TableRows, Welcome,
 };
 
 const ENTRY: u32 = 0x40;
@@ -77,7 +79,13 @@ fn install(client: &mut Client, service: &mut FakeService) -> u32 {
 }
 
 fn welcome(client: &mut Client, service: &mut FakeService) -> (u32, Option<u32>) {
-    let frames = client.ask(service, &Hello { client: "" });
+    let frames = client.ask(
+        service,
+        &Hello {
+            client: "",
+            client_id: 0,
+        },
+    );
     let welcome: Welcome<'_> = read(&frames[0]);
     (welcome.caller_rows, welcome.caller_table)
 }
@@ -94,11 +102,7 @@ fn record(
     // The fake's stack begins with a frame record, of which an entry rule sees the first word.
     tick(agent, &[u64::from(ENTRY), 2, 0x2003]);
     let pending: Pending = read(&client.ask(service, &Stop { recording: 0 })[0]);
-    let fetch = Fetch {
-        epoch: pending.first_epoch,
-        vcpu: 0,
-        node: 1,
-    };
+    let fetch = whole(pending.first_epoch);
     let frames = client.ask(service, &fetch);
     let head: Epoch<'_> = read(&frames[0]);
     assert_eq!(head.caller_table, start.caller_table);
@@ -150,14 +154,7 @@ fn a_table_is_sent_installed_and_used() {
     client.start(&mut service, every);
     tick(agent, &[1, 2, 0x2000, 0x2004]);
     let pending: Pending = read(&client.ask(&mut service, &Stop { recording: 0 })[0]);
-    let frames = client.ask(
-        &mut service,
-        &Fetch {
-            epoch: pending.first_epoch,
-            vcpu: 0,
-            node: 1,
-        },
-    );
+    let frames = client.ask(&mut service, &whole(pending.first_epoch));
     let counters = download(&frames).counters;
     assert_eq!(
         [counters.by_table, counters.mixed],

@@ -135,11 +135,11 @@ fn no_road_through_a_tick_allocates() {
 mod under_a_key {
     use unikprof_agent::SessionId;
     use unikprof_proto::code::role;
-    use unikprof_proto::message::{Check, Fetch, Hello, Pending, Status, Stop, Welcome};
+    use unikprof_proto::message::{Check, Hello, Pending, Status, Stop, Welcome};
     use unikprof_proto::preamble;
 
     use super::allocator_calls;
-    use crate::fake_guest::client::{FakeService, download, one_ms, read};
+    use crate::fake_guest::client::{FakeService, download, one_ms, read, whole};
     use crate::fake_guest::tick;
     use crate::keyed::{self, CONTROL, Client, OTHER, first_message, framed, frames};
 
@@ -197,7 +197,10 @@ mod under_a_key {
         let shaking = first_message(session, CONTROL, sent);
         let answer = exchange(&mut service, session, &shaking.first);
         let mut client = shaking.finish(&answer);
-        let hello = framed(&Hello { client: "test" });
+        let hello = framed(&Hello {
+            client: "test",
+            client_id: 0,
+        });
         let welcome = ask(&mut service, &mut client, &hello);
         assert_eq!(read::<Welcome<'_>>(&welcome[0]).role, role::CONTROL);
         ask(&mut service, &mut client, &framed(&one_ms()));
@@ -206,11 +209,7 @@ mod under_a_key {
         }
         let pending = ask(&mut service, &mut client, &framed(&Stop { recording: 0 }));
         let pending: Pending = read(&pending[0]);
-        let fetch = Fetch {
-            epoch: pending.first_epoch,
-            vcpu: 0,
-            node: 1,
-        };
+        let fetch = whole(pending.first_epoch);
         let fetched = ask(&mut service, &mut client, &framed(&fetch));
         assert_eq!(download(&fetched).samples, 3000, "a sealed download");
         let status = ask(&mut service, &mut client, &framed(&Check {}));

@@ -3,12 +3,14 @@
 
 mod fake_guest;
 
-use fake_guest::client::{Client, FakeService, download, one_ms, read, refusal_code, service};
+use fake_guest::client::{
+    Client, FakeService, download, one_ms, read, refusal_code, service, whole,
+};
 use fake_guest::{FakeAgent, tick};
 use unikprof_agent::Platform as _;
 use unikprof_proto::code::{mode, refusal, start_flag, state};
 use unikprof_proto::message::{
-    Acknowledge, Check, Dump, Fetch, Pending, RecordingStatus, Start, Started, Status, Stop,
+    Acknowledge, Check, Dump, Pending, RecordingStatus, Start, Started, Status, Stop,
 };
 
 const MS: u64 = 1_000_000;
@@ -41,14 +43,7 @@ fn fetch(
     service: &mut FakeService,
     epoch: u64,
 ) -> fake_guest::client::Download {
-    let fetched = download(&client.ask(
-        service,
-        &Fetch {
-            epoch,
-            vcpu: 0,
-            node: 1,
-        },
-    ));
+    let fetched = download(&client.ask(service, &whole(epoch)));
     client.ask(service, &Acknowledge { epoch });
     assert!(fetched.counters.add_up(), "{:?}", fetched.counters);
     assert_eq!(fetched.counters.recorded, fetched.samples);

@@ -7,22 +7,23 @@ mod ask;
 #[path = "fake/mod.rs"]
 mod fake;
 
+use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use ask::{Client, nodes_of, records, told};
+use ask::{Answer, Client, nodes_of, records, told};
 use fake::platform::FakePlatform;
-use fake::stacks::{Random, any_stack};
+use fake::stacks::{MAPPING, Random, any_stack};
 use unikprof_agent::{
     Agent, Config, EventNameError, MAX_DEPTH, Platform, Runstate, SpanId, minimum_bytes, ring_bytes,
 };
-use unikprof_proto::code::{message_type, mode, refusal};
+use unikprof_proto::code::{frame_code, message_type, mode, refusal};
 use unikprof_proto::frame::Message;
 use unikprof_proto::message::{
     EventNames, Nodes, Refusal, Ring, RingEnd, RingHead, RingRun, Stacks, StacksEnd,
 };
-use unikprof_proto::ring::{MAX_EVENT_NAME, kind, outcome};
+use unikprof_proto::ring::{MAX_EVENT_NAME, Record, kind, outcome};
 
 /// The fake platform with two vCPUs, of which the test says on which it is.
 struct TwoVcpus {
@@ -264,31 +265,27 @@ fn names_that_are_refused_are_counted() {
     });
 }
 
-/// Records name stacks by their ids: these must be told, those of one vCPU, from any node on.
+/// Records name stacks by their numbers: a client receives the nodes of one vCPU that it lacks, and no others.
 #[test]
-fn stacks_are_told_without_counts() {
+fn a_client_receives_the_nodes_that_it_lacks() {
     with_rings(300, |agent| {
         let mut random = Random::new(5);
         let mut client = Client::connect(agent);
         client.start(1_000_000);
-        for _ in 0..300 {
-            agent.platform().fake.advance(2_000_000);
-            let registers = agent.platform().fake.stack().lay(&any_stack(&mut random));
-            agent.on_tick(Some(&registers));
-        }
-        let all = client.stacks(&Stacks { vcpu: 0, node: 0 });
+        (0..300).for_each(|_| _ = tick(agent, &mut random));
+        let all = client.stacks(&Stacks { vcpu: 0, known: 0 });
         assert!(all.len() > 300);
-        assert!(all.iter().all(|(_, node)| node.1 == 0));
-        let ids: Vec<u32> = all.iter().map(|(id, _)| *id).collect();
-        assert!(ids.iter().copied().eq(1..=ids.len() as u32));
-        let rest = client.stacks(&Stacks { vcpu: 0, node: 250 });
-        assert_eq!(rest, all[249..]);
-        assert!(client.stacks(&Stacks { vcpu: 1, node: 1 }).is_empty());
-        let none = client.stacks(&Stacks {
+        assert!(all.is_sorted_by(|one, next| one.0 < next.0));
+        assert!(all.iter().all(|(number, (parent, _))| parent < number));
+        let rest = client.stacks(&Stacks {
             vcpu: 0,
-            node: u32::MAX,
+            known: all[249].0,
         });
-        assert!(none.is_empty());
+        assert_eq!(rest, all[250..]);
+        assert!(client.stacks(&Stacks { vcpu: 1, known: 0 }).is_empty());
+        for known in [all.last().unwrap().0, u64::MAX - 1, u64::MAX] {
+            assert!(client.stacks(&Stacks { vcpu: 0, known }).is_empty());
+        }
     });
 }
 
@@ -302,7 +299,7 @@ fn without_rings_there_are_no_events_and_requests_are_refused() {
     let mut client = Client::connect(&agent);
     for refused in [
         client.ask(&ring_of(0), RingEnd::TYPE),
-        client.ask(&Stacks { vcpu: 0, node: 1 }, Nodes::TYPE),
+        client.ask(&Stacks { vcpu: 0, known: 0 }, Nodes::TYPE),
         client.ask(&EventNames { first: 0 }, 0),
     ] {
         let [answer] = &refused[..] else {
@@ -356,9 +353,10 @@ fn the_agent_tells_of_its_recordings_ticks_and_times() {
         assert_eq!(numbers(kind::ENDED), [(id, 0)]);
         let samples: Vec<_> = of(kind::SAMPLE).collect();
         assert_eq!(samples.len(), 50);
-        let nodes = client.stacks(&Stacks { vcpu: 0, node: 1 }).len() as u64;
+        let nodes = client.stacks(&Stacks { vcpu: 0, known: 0 });
+        let held: Vec<_> = nodes.iter().map(|(number, _)| *number).collect();
         for (index, sample) in samples.iter().enumerate() {
-            assert!((1..=nodes).contains(&sample.2), "the stack is there");
+            assert!(held.contains(&sample.2), "the stack is there");
             assert_eq!(sample.3 & 0xff, 1, "the first lane's");
             let after = samples.get(index + 1);
             assert!(after.is_none_or(|after| after.1 == sample.1 + 2_000_000));
@@ -378,97 +376,159 @@ fn the_agent_tells_of_its_recordings_ticks_and_times() {
     });
 }
 
-/// Samples name stacks of the table: a new recording must not give their ids to others.
+/// Delivers a tick in a new stack; returns the codes of its frames, leaf first.
+fn tick(agent: &Agent<'_, TwoVcpus>, random: &mut Random) -> Vec<u32> {
+    let stack = any_stack(random);
+    let platform = agent.platform();
+    platform.fake.advance(2_000_000);
+    agent.on_tick(Some(&platform.fake.stack().lay(&stack)));
+    let code = |address: &u64| frame_code::FIRST_ADDRESS + (address - MAPPING.start) as u32;
+    stack.0.iter().map(code).collect()
+}
+
+/// Records and their stacks as a client keeps them, beside what was sampled.
+#[derive(Default)]
+struct Samples {
+    /// What was sampled, by its time.
+    truth: HashMap<u64, Vec<u32>>,
+    /// Stacks by their numbers.
+    known: HashMap<u64, Vec<u32>>,
+    newest: u64,
+}
+
+impl Samples {
+    /// Makes a recording of so many samples.
+    fn record(
+        &mut self,
+        client: &mut Client<'_, '_, TwoVcpus>,
+        agent: &Agent<'_, TwoVcpus>,
+        (random, samples): (&mut Random, u32),
+    ) {
+        client.start(1_000_000);
+        for _ in 0..samples {
+            let stack = tick(agent, random);
+            self.truth.insert(agent.platform().now_ns(), stack);
+        }
+        client.stop();
+    }
+
+    fn request(&self) -> Stacks {
+        Stacks {
+            vcpu: 0,
+            known: self.newest,
+        }
+    }
+
+    /// Adds the nodes of an answer; returns the number of the oldest node that the agent held.
+    fn add(&mut self, answers: &[Answer]) -> u64 {
+        for (number, (parent, mut stack)) in nodes_of(answers) {
+            // A mark in front says that the sample was late.
+            stack.retain(|code| *code >= frame_code::FIRST_ADDRESS);
+            if parent != 0 {
+                stack.extend_from_slice(&self.known[&parent]);
+            }
+            assert_eq!(self.known.insert(number, stack), None, "a number twice");
+        }
+        let end: StacksEnd = answers.last().unwrap().decode();
+        self.newest = end.known;
+        end.oldest
+    }
+
+    /// Checks that no record names a stack that was not sampled then. Returns for each sample whether its stack is
+    /// known; all that are not were given up.
+    fn check(&self, records: &[(u64, Record)], oldest: u64) -> Vec<bool> {
+        let samples = records.iter().map(|(_, record)| record);
+        let samples = samples.filter(|record| record.kind == kind::SAMPLE);
+        let check = |sample: &Record| match self.known.get(&sample.first) {
+            Some(stack) => {
+                assert_eq!(*stack, self.truth[&sample.at_ns]);
+                true
+            }
+            None => {
+                assert!(sample.first < oldest, "{} of {oldest}", sample.first);
+                false
+            }
+        };
+        samples.map(check).collect()
+    }
+}
+
+/// A new recording leaves the stacks of older samples, until memory runs short: then the oldest are given up.
 #[test]
-fn a_new_recording_leaves_the_stacks_of_older_samples() {
-    with_rings(1000, |agent| {
+fn older_samples_keep_their_stacks_until_these_are_given_up() {
+    with_rings(2000, |agent| {
         let mut client = Client::connect(agent);
         let mut random = Random::new(5);
-        let mut record = |client: &mut Client<'_, '_, TwoVcpus>| {
-            client.start(1_000_000);
-            for _ in 0..20 {
-                agent.platform().fake.advance(2_000_000);
-                let registers = agent.platform().fake.stack().lay(&any_stack(&mut random));
-                agent.on_tick(Some(&registers));
+        let mut samples = Samples::default();
+        let mut first_oldest = 0;
+        for round in 0..100 {
+            samples.record(&mut client, agent, (&mut random, 20));
+            let (_, records, _) = client.ring(&ring_of(0));
+            // A client that comes now, and one that has followed.
+            let answers = client.ask(&Stacks { vcpu: 0, known: 0 }, StacksEnd::TYPE);
+            let mut fresh = Samples {
+                truth: samples.truth.clone(),
+                ..Samples::default()
+            };
+            let oldest = fresh.add(&answers);
+            let is_named = fresh.check(&records, oldest);
+            assert!(is_named.len() >= 20 && is_named[is_named.len() - 20..].iter().all(|is| *is));
+            if round < 3 {
+                assert!(is_named.iter().all(|is| *is));
+                first_oldest = oldest;
             }
-            client.stop();
-            client.stacks(&Stacks { vcpu: 0, node: 1 })
-        };
-        let first = record(&mut client);
-        let second = record(&mut client);
-        assert_eq!(second[..first.len()], first);
-        assert!(second.len() > first.len());
-        // Until little room is left: then what named them goes too.
-        let mut before = second.len();
-        let after = loop {
-            let after = record(&mut client).len();
-            if after < before {
-                break after;
+            let answers = client.ask(&samples.request(), StacksEnd::TYPE);
+            assert_eq!(samples.add(&answers), oldest);
+            if round == 99 {
+                assert!(oldest > first_oldest && !is_named[0], "stacks have aged");
             }
-            before = after;
-        };
-        let (head, records, _) = client.ring(&ring_of(0));
-        assert!(head.oldest > 0 && records[0].0 >= head.oldest);
-        let stacks = told(&records);
-        let stacks = stacks.iter().filter(|one| one.0 == kind::SAMPLE);
-        let stacks: Vec<_> = stacks.map(|one| one.2).collect();
-        assert_eq!(stacks.len(), 20);
-        assert!(stacks.iter().all(|id| *id <= after as u64));
+        }
     });
 }
 
-/// Guards samples that are named by stacks of another recording: one may begin, and the stacks be cleared for it,
-/// wherever another client is in reading a ring and its stacks. It must be able to see that.
+/// Guards samples that are named by other stacks: other clients record, and stacks are given up, wherever this one is
+/// in reading a ring and its stacks.
 #[test]
-fn who_reads_while_stacks_are_cleared_is_told() {
+fn stacks_that_age_while_a_client_reads_are_not_taken_for_others() {
     for moment in ["the records", "what lies between", "the stacks"] {
-        with_rings(1000, |agent| {
+        with_rings(2000, |agent| {
             let mut client = Client::connect(agent);
             let mut random = Random::new(5);
             let reader = client.open_another();
-            let (mut told_so, mut misled) = (0, 0);
-            while told_so < 3 {
+            let mut samples = Samples::default();
+            let mut given_up = 0;
+            for _ in 0..20 {
                 let other = client.switch_to(reader);
-                let truth = client.stacks(&Stacks { vcpu: 0, node: 1 });
                 // As another client does, in the middle of what this one asks.
-                let mut begins = |client: &mut Client<'_, '_, TwoVcpus>, here: &str| {
+                let mut goes_on = |client: &mut Client<'_, '_, TwoVcpus>, here: &str| {
                     if here == moment {
                         let reader = client.switch_to(other);
-                        client.start(1_000_000);
-                        for _ in 0..20 {
-                            agent.platform().fake.advance(2_000_000);
-                            let registers =
-                                agent.platform().fake.stack().lay(&any_stack(&mut random));
-                            agent.on_tick(Some(&registers));
+                        for _ in 0..4 {
+                            samples.record(client, agent, (&mut random, 20));
                         }
                         client.switch_to(reader);
                     }
                 };
                 let first = client.begin_to_ask(&ring_of(0));
-                begins(&mut client, "the records");
+                goes_on(&mut client, "the records");
                 let answers = client.end_asking(first);
-                begins(&mut client, "what lies between");
-                let head: RingHead = answers[0].decode();
+                goes_on(&mut client, "what lies between");
                 let runs = answers.iter().filter(|one| one.kind == RingRun::TYPE);
                 let all: Vec<_> = runs.flat_map(|run| records(&run.decode())).collect();
-                let first = client.begin_to_ask(&Stacks { vcpu: 0, node: 1 });
-                begins(&mut client, "the stacks");
+                let first = client.begin_to_ask(&Stacks { vcpu: 0, known: 0 });
+                goes_on(&mut client, "the stacks");
                 let answers = client.end_asking(first);
-                let end: StacksEnd = answers.last().unwrap().decode();
-                let got = nodes_of(&answers);
-                let named = told(&all).into_iter().filter(|one| one.0 == kind::SAMPLE);
-                let is_right = named.map(|one| one.2 as usize - 1).all(|index| {
-                    truth
-                        .get(index)
-                        .is_none_or(|truth| got.get(index) == Some(truth))
-                });
-                assert!(is_right || head.cleared != end.cleared);
-                told_so += u32::from(head.cleared != end.cleared);
-                misled += u32::from(!is_right);
+                samples.known.clear();
+                let oldest = samples.add(&answers);
+                let is_named = samples.check(&all, oldest);
+                let was_named = all.iter().filter(|(_, record)| record.first != 0);
+                let was_named = was_named.filter(|(_, record)| record.kind == kind::SAMPLE);
+                let named = is_named.iter().filter(|is| **is).count();
+                given_up += was_named.count() - named;
                 client.switch_to(other);
-                client.stop();
             }
-            assert!(misled > 0, "{moment}: it is seen in what was read");
+            let is_between = moment == "what lies between";
+            assert!(given_up > 0 || !is_between, "{moment}: some are given up");
         });
     }
 }

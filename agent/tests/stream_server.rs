@@ -31,7 +31,14 @@ impl Stalled {
     fn asking(times: usize) -> Self {
         let mut sent = preamble::encode(preamble::OPEN).to_vec();
         let mut buffer = [0; 64];
-        let length = frame::encode(&Hello { client: "" }, &mut buffer).unwrap();
+        let length = frame::encode(
+            &Hello {
+                client: "",
+                client_id: 0,
+            },
+            &mut buffer,
+        )
+        .unwrap();
         (0..times).for_each(|_| sent.extend_from_slice(&buffer[..length]));
         Self { sent, room: 100 }
     }

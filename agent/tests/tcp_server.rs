@@ -5,6 +5,7 @@
 mod fake_guest;
 mod network;
 
+use fake_guest::client::whole;
 use network::{Cable, End, LATENCY_NS, PORT, World, ipv4, read};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium};
 use smoltcp::socket::tcp::State;
@@ -13,9 +14,7 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 use unikprof_agent::tcp_server::{SOCKETS, TcpConfig, TcpError, TcpServer, TcpStorage, smoltcp};
 use unikprof_agent::{Access, SESSIONS, Service};
 use unikprof_proto::code::{frame_code, message_type, refusal, state};
-use unikprof_proto::message::{
-    Check, Fetch, Hello, Mapping, RecordingStatus, Refusal, Status, Welcome,
-};
+use unikprof_proto::message::{Check, Hello, Mapping, RecordingStatus, Refusal, Status, Welcome};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -34,7 +33,15 @@ fn status<D: Device>(world: &mut World<D>, client: usize) -> (u32, u32, u64) {
 /// A whole conversation, from hello to acknowledge; every tick delivered is fetched, once.
 fn converse<D: Device>(mut world: World<D>) {
     let client = world.connect();
-    let welcome = world.ask(client, &Hello { client: "test" }).unwrap();
+    let welcome = world
+        .ask(
+            client,
+            &Hello {
+                client: "test",
+                client_id: 0,
+            },
+        )
+        .unwrap();
     assert_eq!(read::<Welcome<'_>>(&welcome).mappings, 1);
     let mapping = world.frame(client).unwrap();
     assert_eq!(read::<Mapping<'_>>(&mapping).start, fake_guest::CODE);
@@ -111,14 +118,7 @@ fn stall<D: Device>(mut world: World<D>) {
 
     // The first asks and never reads.
     world.peers[clients[0]].reads = false;
-    world.send(
-        clients[0],
-        &Fetch {
-            epoch,
-            vcpu: 0,
-            node: 1,
-        },
-    );
+    world.send(clients[0], &whole(epoch));
     world.wait(SECOND / 10);
     let stalled_ns = world.now_ns();
     for client in &clients[1..] {
@@ -204,14 +204,7 @@ fn a_client_that_ends_its_side_gets_what_it_asked_for() {
     world.start(client).unwrap();
     let truth = world.sample(6_000, 3_000);
     let epoch = world.stop(client).unwrap();
-    world.send(
-        client,
-        &Fetch {
-            epoch,
-            vcpu: 0,
-            node: 1,
-        },
-    );
+    world.send(client, &whole(epoch));
     world.poll();
     world.peers[client].close();
     assert_eq!(world.receive(client).unwrap(), truth);
@@ -239,14 +232,7 @@ fn a_client_that_vanishes_leaves_the_epoch_whole() {
     world.start(client).unwrap();
     let truth = world.sample(6_000, 3_000);
     let epoch = world.stop(client).unwrap();
-    world.send(
-        client,
-        &Fetch {
-            epoch,
-            vcpu: 0,
-            node: 1,
-        },
-    );
+    world.send(client, &whole(epoch));
     assert!(world.run(SECOND, |world| world.peers[client].received() > 8_000));
     world.wire.set_cable(world.port_of(client), Cable::Cut);
 

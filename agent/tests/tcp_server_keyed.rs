@@ -8,6 +8,7 @@ mod network;
 
 use std::sync::atomic::Ordering;
 
+use fake_guest::client::whole;
 use keyed::{CONTROL, Client, OTHER, first_message, framed};
 use network::{Download, End, Frame, Port, Stacks, World, ipv4, read};
 use smoltcp::phy::{Device, Medium};
@@ -16,8 +17,8 @@ use unikprof_agent::tcp_server::smoltcp;
 use unikprof_proto::code::{refusal, role};
 use unikprof_proto::frame::{self, HEADER, Message};
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Check, Fetch, HandshakeReply, Hello, Pending, Refusal, Start,
-    Started, Status, Stop, TableRows, Welcome,
+    Acknowledge, Acknowledged, Check, HandshakeReply, Hello, Pending, Refusal, Start, Started,
+    Status, Stop, TableRows, Welcome,
 };
 use unikprof_proto::{preamble, secure};
 
@@ -75,11 +76,7 @@ impl Sealed {
     }
 
     fn fetch<D: Device>(&mut self, world: &mut World<D>, epoch: u64) -> Stacks {
-        let fetch = Fetch {
-            epoch,
-            vcpu: 0,
-            node: 1,
-        };
+        let fetch = whole(epoch);
         self.send(world, &framed(&fetch));
         let mut download = Download::default();
         while download.samples.is_none() {
@@ -107,7 +104,13 @@ fn shake_hands<D: Device>(
 /// A whole conversation; every tick delivered is fetched, once, and nothing of it is on the wire in the clear.
 fn converse<D: Device>(mut world: World<D>) {
     let mut client = Sealed::connect(&mut world);
-    let welcome = client.ask(&mut world, &Hello { client: "test" });
+    let welcome = client.ask(
+        &mut world,
+        &Hello {
+            client: "test",
+            client_id: 0,
+        },
+    );
     assert_eq!(read::<Welcome<'_>>(&welcome).role, role::CONTROL);
     let mapping = client.frame(&mut world, SECOND);
     assert!(mapping.is_some(), "as in the clear");
@@ -175,11 +178,7 @@ fn a_suspension_resets_sealed_connections() {
     world.sample(5_000, 2_000);
     let pending = client.ask(&mut world, &Stop { recording: 0 });
     let epoch = read::<Pending>(&pending).first_epoch;
-    let fetch = Fetch {
-        epoch,
-        vcpu: 0,
-        node: 1,
-    };
+    let fetch = whole(epoch);
     client.send(&mut world, &framed(&fetch));
     let peer = client.client.session;
     let received = |world: &mut World<Port>| world.peers[peer].received() > 0;

@@ -13,14 +13,15 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use fake_guest::client::whole;
 use network::{Download, Frame, read};
 use unikprof_agent::hosted::{self, Config, Guest, Listen, Tap};
 use unikprof_agent::{Access, SESSIONS};
 use unikprof_proto::code::{message_type, refusal};
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Check, Fetch, Hello, Mapping, Pending, RecordingStatus, Refusal,
-    Start, Stop, Welcome,
+    Acknowledge, Acknowledged, Check, Hello, Mapping, Pending, RecordingStatus, Refusal, Start,
+    Stop, Welcome,
 };
 use unikprof_proto::preamble;
 
@@ -66,7 +67,10 @@ fn a_linux_client_is_served_on_a_tap_device() {
 /// A recording from start to acknowledge, over a link that goes down in between.
 fn records(address: SocketAddr) {
     let mut client = Client::connect(address).unwrap();
-    client.send(&Hello { client: "test" });
+    client.send(&Hello {
+        client: "test",
+        client_id: 0,
+    });
     let welcome = client.frame();
     for _ in 0..read::<Welcome<'_>>(&welcome).mappings {
         assert_eq!(client.frame().0, <Mapping<'_> as Message<'_>>::TYPE);
@@ -102,11 +106,7 @@ fn records(address: SocketAddr) {
     }
     client.send(&Stop { recording: 0 });
     let epoch = read::<Pending>(&client.frame()).first_epoch;
-    client.send(&Fetch {
-        epoch,
-        vcpu: 0,
-        node: 1,
-    });
+    client.send(&whole(epoch));
     let mut download = Download::default();
     while download.samples.is_none() {
         download.take(&client.frame()).unwrap();

@@ -41,8 +41,10 @@ pub struct AgentInfo {
     pub max_request: u32,
     /// The memory given to the agent, in bytes.
     pub memory_bytes: u64,
-    /// How many stack nodes each vCPU has room for.
-    pub nodes_per_vcpu: u32,
+    /// How many segments each vCPU's stack nodes are divided into.
+    pub segments: u32,
+    /// How many stack nodes a segment has room for.
+    pub segment_nodes: u32,
     /// How many rows of a caller table there is room for; 0: the agent takes none.
     pub caller_rows: u32,
     /// The checksum of the caller table that it holds.
@@ -73,7 +75,8 @@ impl AgentInfo {
             max_depth: welcome.max_depth,
             max_request: welcome.max_request,
             memory_bytes: welcome.memory_bytes,
-            nodes_per_vcpu: welcome.nodes_per_vcpu,
+            segments: welcome.segments,
+            segment_nodes: welcome.segment_nodes,
             caller_rows: welcome.caller_rows,
             caller_table: welcome.caller_table,
             role: welcome.role,
@@ -97,9 +100,15 @@ impl AgentInfo {
         self.capabilities & capability::RING != 0
     }
 
-    /// Whether this may be the same guest at a later moment of the same life.
+    /// How many stack nodes each vCPU has room for.
+    pub fn nodes_per_vcpu(&self) -> u64 {
+        u64::from(self.segments) * u64::from(self.segment_nodes)
+    }
+
+    /// Whether this may be the same guest at a later moment of the same life, and was not suspended meanwhile.
     pub fn continues(&self, earlier: &AgentInfo) -> bool {
         self.guest_id == earlier.guest_id
+            && self.instance == earlier.instance
             && self.mappings == earlier.mappings
             && self.monotonic_ns >= earlier.monotonic_ns
     }
@@ -248,6 +257,7 @@ impl CodeMap {
             frame_code::AGENT => SpecialFrame::AgentWork,
             frame_code::BLOCKED => SpecialFrame::Blocked,
             frame_code::LATE => SpecialFrame::Late,
+            frame_code::AGED => SpecialFrame::Aged,
             code if code < frame_code::FIRST_ADDRESS => SpecialFrame::Other(code),
             code => {
                 let address = self.address(code).ok_or(UnknownCode(code))?;

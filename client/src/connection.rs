@@ -23,7 +23,7 @@ mod preambles;
 mod sealed;
 
 use std::io::{self, Write as _};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use unikprof_proto::code::{refusal, security};
@@ -49,6 +49,13 @@ const UNANSWERED: usize = 64 * 1024;
 
 /// The name and version that the client gives.
 pub const CLIENT: &str = concat!("unikprof-client ", env!("CARGO_PKG_VERSION"));
+
+/// The random number by which agents recognise this process on each of its connections: a lease on a recording belongs
+/// to it. 0, which takes no lease, if the system has no random numbers.
+fn client_id() -> u64 {
+    static ID: OnceLock<u64> = OnceLock::new();
+    *ID.get_or_init(|| getrandom::u64().map_or(0, |id| id.max(1)))
+}
 
 /// How long the other side may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,7 +211,11 @@ impl Connection {
     /// [`ConnectionError`], also for mappings that cannot be.
     pub fn hello(&mut self) -> Result<Greeting, ConnectionError> {
         const DOING: &str = "greeting the agent";
-        let welcome: Welcome<'_> = self.ask(&Hello { client: CLIENT }, "a welcome", DOING)?;
+        let hello = Hello {
+            client: CLIENT,
+            client_id: client_id(),
+        };
+        let welcome: Welcome<'_> = self.ask(&hello, "a welcome", DOING)?;
         let count = welcome.mappings;
         let mut info = AgentInfo::new(&welcome);
         self.role = Some(info.role);
@@ -347,6 +358,6 @@ fn broken(doing: &'static str, waited: Duration, source: io::Error) -> Connectio
 
 /// Whether this client knows what a message of this type is.
 pub(crate) fn is_known(kind: u16) -> bool {
-    use unikprof_proto::code::message_type::{EVENT_NAMES, EVENT_NAMES_END, HELLO, REFUSAL};
-    (HELLO..=EVENT_NAMES).contains(&kind) || (REFUSAL..=EVENT_NAMES_END).contains(&kind)
+    use unikprof_proto::code::message_type::{COUNTS, EVENT_NAMES, HELLO, REFUSAL};
+    (HELLO..=EVENT_NAMES).contains(&kind) || (REFUSAL..=COUNTS).contains(&kind)
 }

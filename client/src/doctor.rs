@@ -45,6 +45,7 @@ use frame_records::PassedOver;
 use crate::agent_info::AgentInfo;
 use crate::key::KeyId;
 use crate::printable::Printable;
+use crate::profile::Mode;
 use crate::record::RecorderStatus;
 use crate::recording::Recording;
 use crate::report::{Report, ReportOptions};
@@ -148,7 +149,13 @@ fn judge(
     passed_over: Option<&PassedOver>,
 ) -> Diagnosis {
     let profile = &recording.profile;
-    let mut checks = recording_checks::of(recording);
+    let info = profile.recording();
+    let mut checks = Vec::new();
+    // The agent's sums agree by construction: this one check does not use them.
+    if info.mode != Mode::OffCpu {
+        checks.push(sampling_checks::rate(&profile.counters(), info));
+    }
+    checks.extend(recording_checks::of(recording));
     checks.push(image_checks::identity(symbolized, wrong_image));
     if let Some(symbolized) = symbolized {
         let report = Report::new(symbolized, ReportOptions::default());
@@ -157,7 +164,6 @@ fn judge(
         checks.extend(stack_checks::of(symbolized, passed_over));
         checks.extend(sampling_checks::of_recording(recording, symbolized, &table));
     }
-    let info = profile.recording();
     let guest = match info.guest_name.as_str() {
         "" => Cow::Borrowed("an unnamed guest"),
         name => Printable(name).to_string().into(),

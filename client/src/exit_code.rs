@@ -14,6 +14,7 @@
 //! | 9 | `doctor` found something bad |
 //! | 10 | the agent asks for a key, does not accept the one given, or does not allow it the request |
 //! | 11 | no recording has the name given, or there are several and none was named |
+//! | 12 | another client holds the lease on the recording |
 //! | 130 | interrupted; nothing was kept |
 
 /// Done.
@@ -41,5 +42,7 @@ pub const UNTRUSTWORTHY: u8 = 9;
 pub const KEY: u8 = 10;
 /// No recording in the guest has the name given, or there are several and none was named.
 pub const NO_SUCH_RECORDING: u8 = 11;
+/// Another client holds the lease on the recording.
+pub const LEASED: u8 = 12;
 /// Interrupted; nothing was kept.
 pub const INTERRUPTED: u8 = 130;

@@ -145,7 +145,6 @@ mod tests {
         let mut bytes = vec![0; 2 * (HEADER + MAX_BODY)];
         let first = frame::encode(&Acknowledge { epoch: 300 }, &mut bytes).unwrap();
         let nodes = Nodes {
-            epoch: 1,
             vcpu: 2,
             first: 3,
             count: 4,

@@ -21,5 +21,6 @@ pub mod record;
 pub mod recording;
 pub mod recover;
 pub mod report;
+mod runs;
 pub mod symbols;
 pub mod timeline;

@@ -275,6 +275,9 @@ pub enum SpecialFrame {
     /// The sample came late because events were masked: the leaf of a stack whose next frame is the
     /// code that unmasked them, not the code that ran.
     Late,
+    /// Samples and blocked time whose stacks the agent gave up before they were fetched, the oldest first, because
+    /// memory ran short.
+    Aged,
     /// A code this client does not know.
     Other(u32),
 }
@@ -288,6 +291,7 @@ impl fmt::Display for SpecialFrame {
             SpecialFrame::AgentWork => f.write_str("[unikprof agent]"),
             SpecialFrame::Blocked => f.write_str("[blocked]"),
             SpecialFrame::Late => f.write_str("[late: events were masked]"),
+            SpecialFrame::Aged => f.write_str("[aged]"),
             SpecialFrame::Other(code) => write!(f, "[special {code}]"),
         }
     }
@@ -350,6 +354,7 @@ mod tests {
             SpecialFrame::AgentWork,
             SpecialFrame::Blocked,
             SpecialFrame::Late,
+            SpecialFrame::Aged,
             SpecialFrame::Other(9),
         ]
         .iter()
@@ -364,6 +369,7 @@ mod tests {
                 "[unikprof agent]",
                 "[blocked]",
                 "[late: events were masked]",
+                "[aged]",
                 "[special 9]"
             ]
         );

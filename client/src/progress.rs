@@ -135,6 +135,7 @@ fn message(status: &RecordingStatus, recorder: &RecorderStatus) -> String {
     let mut text = format!("{time}  {} samples, {rate:.0}/s", counters.recorded);
     for (what, count) in [
         ("lost", counters.lost),
+        ("aged", counters.aged),
         ("overflow", counters.overflow),
         ("masked", counters.masked),
     ] {
@@ -143,7 +144,7 @@ fn message(status: &RecordingStatus, recorder: &RecorderStatus) -> String {
     if let Some(used) =
         (recorder.nodes_used.saturating_mul(100)).checked_div(recorder.nodes_capacity)
     {
-        text.push_str(&format!("  table {used} % full"));
+        text.push_str(&format!("  memory {used} % full"));
     }
     text
 }

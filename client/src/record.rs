@@ -14,8 +14,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Nothing is lost on the way: an epoch is fetched again from where the line broke, and cleared in
-//! the guest only when it is safe on the client's disk. Where the line stays broken, what arrived
+//! While a recording runs, [`record`] drains it: it fetches counts, records and stacks before the guest's memory is full,
+//! so that a recording of any length is complete.
+//!
+//! Nothing is lost on the way: an epoch is fetched again from where the connection broke, and cleared in
+//! the guest only when it is safe on the client's disk. If the connection does not come back, what arrived
 //! is kept in a recording that says it is incomplete.
 
 mod approach;
@@ -31,12 +34,12 @@ mod status;
 mod upload;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use unikprof_proto::code::state;
 
 pub use collect::Request;
-use collect::collect;
+use collect::{Collector, collect};
 pub use discard::discard;
 pub use error::RecordError;
 pub use events::{EventReader, Look};
@@ -44,7 +47,7 @@ pub use preset::Preset;
 pub use rings::{Asked, RingFill};
 pub use session::{Patience, Session};
 pub(crate) use settings::rate_text;
-pub use settings::{DEFAULT_NAME, DEFAULT_RATE_HZ, Mode, Settings, Unwind};
+pub use settings::{DEFAULT_NAME, DEFAULT_RATE_HZ, Keep, Mode, Settings, Unwind};
 pub(crate) use status::peer_words;
 pub use status::{MOST_RECORDINGS, Names, RecorderStatus, RecordingStatus};
 
@@ -52,6 +55,12 @@ use crate::connection::ConnectionError;
 
 /// How often a running recording is looked at.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a recording runs before it is drained for the first time, and the shortest and the longest time between
+/// two drains.
+const FIRST_DRAIN: Duration = Duration::from_millis(250);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// What happens while a recording is made.
 #[derive(Debug)]
@@ -116,13 +125,18 @@ pub fn record(
     path: &Path,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, RecordError> {
-    // Whatever is wrong with the place shows before half a minute is spent.
+    // An output that cannot be written is reported before half a minute is spent.
     let writer = session.create_recording(path)?;
     let recording = session.start_observed(settings, observer)?.recording;
-    watch(session, recording, observer)
-        .map_err(|error| error.while_running(recording, &settings.name))?;
+    let mut collector = Collector::new(session, writer);
     let request = Request::Stop { recording };
-    collect(session, request, Asked::default(), writer, observer)
+    let collected = match drain_until_end(&mut collector, recording, observer) {
+        Ok(()) => collector.collect(request, observer),
+        // A disk that is full leaves the rest in the guest, as at the end.
+        Err(error @ RecordError::Output(_)) => Err(error),
+        Err(error) => Err(error.while_running(recording, &settings.name)),
+    };
+    collector.finish(collected, request)
 }
 
 /// Ends a recording, or takes what it has counted so far and leaves it running, and writes that to
@@ -154,14 +168,17 @@ pub fn fetch_part(
     collect(session, request, asked, writer, observer)
 }
 
-/// Waits until a recording has ended or the user wants it to.
-fn watch(
-    session: &mut Session,
+/// Fetches what a recording has counted, and the records of the rings, before the guest's memory is full, until the
+/// recording has ended or the user wants it to.
+fn drain_until_end(
+    collector: &mut Collector<'_>,
     recording: u64,
     observer: &mut dyn Observer,
 ) -> Result<(), RecordError> {
+    // When it was drained last, or was first seen to be recording.
+    let (mut since, mut is_first) = (None, true);
     loop {
-        let recorder = session.check(observer)?;
+        let recorder = collector.session.check(observer)?;
         let Some(status) = recorder.by_id(recording) else {
             return Err(RecordError::Gone { recording });
         };
@@ -172,12 +189,32 @@ fn watch(
         if status.state == state::FINISHED {
             return Ok(());
         }
+        let now = Instant::now();
+        let due = match (status.state, is_first) {
+            // The agent does not know the rate yet.
+            (state::RECORDING, true) => *since.get_or_insert(now) + FIRST_DRAIN,
+            (state::RECORDING, false) => *since.get_or_insert(now) + between_drains(status),
+            _ => now + CHECK_EVERY,
+        };
+        if due <= now {
+            collector.drain(recording, observer)?;
+            (since, is_first) = (Some(Instant::now()), false);
+            continue;
+        }
         // A little longer than the guest needs: its clock and ours are not the same.
         let left = status.left().map(|left| left + Duration::from_millis(20));
         let wait = left.map_or(CHECK_EVERY, |left| left.min(CHECK_EVERY));
-        if session.sleep(wait) {
+        if collector.session.sleep(wait.min(due - now)) {
             observer.event(Event::Stopping);
             return Ok(());
         }
     }
+}
+
+/// How long the guest's memory may fill up between two drains: a quarter of what it holds at the present rate.
+fn between_drains(status: &RecordingStatus) -> Duration {
+    let windows = [status.samples_window_ns, status.stacks_window_ns];
+    let least = windows.into_iter().flatten().min();
+    let wait = least.map_or(LONGEST_PAUSE, |ns| Duration::from_nanos(ns / 4));
+    wait.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
 }

@@ -25,7 +25,6 @@ mod slices;
 mod spans;
 mod sparkline;
 mod times;
-mod told;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -69,25 +68,29 @@ pub struct Ring {
     pub capacity: u64,
     /// How many records were dropped for newer ones since the agent started.
     pub evicted: u64,
-    /// How many were overwritten while the ring was read.
+    /// How many were evicted before they could be fetched: while the ring was read, or between two fetches.
     pub overwritten: u64,
+    /// Where these lie: from the record before to the record after.
+    pub(crate) gaps: Vec<Window>,
     /// How many were given up while they were written, since the agent started.
     pub given_up: u64,
     /// When the ring was read.
     pub read_at_ns: u64,
     /// The date at that moment, in ns since 1970 (UTC), where the guest knows it.
     pub read_at_unix_ns: Option<u64>,
-    /// From when on no record is missing.
+    /// From when on no record is missing, but for `gaps`.
     pub(crate) held_since_ns: u64,
     /// In the order of their times.
     pub(crate) records: Vec<Record>,
     /// The vCPU's time so far at moments that are told outside of the ring: running, runnable, blocked and
     /// offline, in ns.
     pub(crate) told: Vec<(u64, [u64; 4])>,
-    /// The stacks that records name, by their ids.
-    pub(crate) stacks: Vec<(u32, NodeId)>,
+    /// The stacks that records name, by their numbers.
+    pub(crate) stacks: Vec<(u64, NodeId)>,
     /// What stands for a stack that is not known.
     pub(crate) unknown_stack: NodeId,
+    /// What stands for a stack that the agent gave up before its record was fetched.
+    pub(crate) aged_stack: NodeId,
 }
 
 /// A stretch of time, its end not included, on the guest's monotonic clock in ns.
@@ -143,13 +146,15 @@ impl Ring {
         from..to.max(from)
     }
 
-    /// The stack that a record names.
-    pub(crate) fn stack(&self, id: u64) -> NodeId {
-        let known = u32::try_from(id).ok().and_then(|id| {
-            let at = self.stacks.binary_search_by_key(&id, |(id, _)| *id).ok()?;
-            Some(self.stacks[at].1)
-        });
-        known.unwrap_or(self.unknown_stack)
+    /// The stack with the number that a sample names.
+    pub(crate) fn stack(&self, number: u64) -> NodeId {
+        if number == 0 {
+            return self.aged_stack;
+        }
+        let known = self
+            .stacks
+            .binary_search_by_key(&number, |(known, _)| *known);
+        known.map_or(self.unknown_stack, |at| self.stacks[at].1)
     }
 }
 
@@ -220,7 +225,14 @@ impl Timeline {
         WallClock::new(heads.chain(records.map(|(_, r)| (r.at_ns, r.first))))
     }
 
-    /// From when on no record of any vCPU is missing.
+    /// Whether all records of a window are there, of all vCPUs.
+    pub(crate) fn holds(&self, window: Window) -> bool {
+        let misses = |gap: &Window| gap.and(window).length_ns() > 0;
+        let mut rings = self.rings.iter();
+        rings.all(|ring| ring.held_since_ns <= window.from_ns && !ring.gaps.iter().any(misses))
+    }
+
+    /// From when on no record of any vCPU is missing, but for those that were evicted before they could be fetched.
     pub fn held_since(&self) -> u64 {
         let since = self.rings.iter().map(|ring| ring.held_since_ns);
         since.max().unwrap_or(0)

@@ -102,7 +102,7 @@ fn help_teaches() {
     ] {
         assert!(help.contains(word), "no {word:?} in:\n{help}");
     }
-    for word in ["info", "record", "start", "stop", "dump", "check", "fetch"] {
+    for word in ["info", "record", "start", "stop", "dump", "check", "copy"] {
         let (help, _) = expect(0, &["connect", "h", word, "--help"], here.path());
         assert!(help.contains("Usage:"), "{help}");
     }
@@ -510,7 +510,7 @@ fn a_disk_that_fills_up_keeps_what_the_guest_has_cleared() {
     assert_eq!(output.status.code(), Some(8), "{stderr}");
     assert!(stderr.contains("`dump` fetches it again"), "{stderr}");
     let log = peer.log();
-    assert!(log.contains(&"fetch 7".into()), "{log:?}");
+    assert!(log.contains(&"fetch 7 0".into()), "{log:?}");
     assert!(!log.contains(&"acknowledge 7".into()), "{log:?}");
     let (out, _) = expect(0, &["report", "cut.unikprof", "--json"], here.path());
     assert!(out.contains("the recording is incomplete"), "{out}");
@@ -521,7 +521,7 @@ fn an_incomplete_recording_has_an_exit_code_of_its_own() {
     let here = tempfile::tempdir().unwrap();
     let script = Script::default();
     let greeting = 16 + peer::welcome(&script, 1_000).concat().len();
-    let half = peer::epoch(&script, 7, 0, 1).concat().len() / 2;
+    let half = peer::epoch(&script, 7).concat().len() / 2;
     let peer = Peer::start(Script {
         cuts: [vec![greeting + 16 + half], vec![20; 100]].concat(),
         ..script

@@ -280,7 +280,7 @@ fn info_check_and_doctor_tell_the_role_and_what_strangers_tried() {
     assert_eq!(check["peers"]["bad_key"], 3);
     assert_eq!(check["server_longest_ns"], 5);
     assert_eq!(check["sealed"], true);
-    let [fetched, _] = connect("fetch", &["-o", "r.unikprof"]);
+    let [fetched, _] = connect("copy", &["-o", "r.unikprof"]);
     has(&fetched, &["18 samples", "r.unikprof"]);
 
     let arguments = ["doctor", &address, "--key-file", "g.key"];

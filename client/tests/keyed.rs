@@ -274,7 +274,9 @@ fn records_cut_anywhere_are_taken_up_under_a_new_handshake() {
         frames.concat().len() + 18 * records
     };
     let greeting = CLEAR + sealed(&peer::welcome(&script, 1_000));
-    let epoch = sealed(&peer::epoch(&script, 7, 0, 1));
+    let vcpus = 0..script.vcpus.len() as u32;
+    let epoch = vcpus.map(|vcpu| sealed(&peer::share(&script, 7, vcpu, 0, 0)));
+    let epoch: usize = epoch.sum();
     for cut in (0..epoch).step_by(11) {
         // The list of pending epochs is a record of a frame of its own.
         let peer = Peer::start(Script {

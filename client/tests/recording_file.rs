@@ -7,21 +7,26 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use peer::Script;
-use unikprof_client::profile::{Frame, Mode, SpecialFrame, Unit};
+use peer::{Script, encode};
+use unikprof_client::profile::{Frame, Mode, Profile, SpecialFrame, Unit};
 use unikprof_client::recording::{
     Completeness, Reading, Recording, RecordingError, RecordingWriter,
 };
+use unikprof_proto::file::{FileEnd, FileHeader, preamble};
+use unikprof_proto::frame::Message;
+use unikprof_proto::message::Nodes;
+use unikprof_proto::nodes::{Encoder, Node};
 
 fn write(directory: &Path, script: &Script, epochs: &[u64], incomplete: Option<&str>) -> PathBuf {
     let path = directory.join("r.unikprof");
     let welcome = peer::welcome(script, 1_000).concat();
     let created = Timestamp::from_second(1_700_000_000).unwrap();
     let mut writer = RecordingWriter::create(&path, 1, created, &welcome).unwrap();
-    for epoch in epochs {
-        writer
-            .append(&peer::epoch(script, *epoch, 0, 1).concat())
-            .unwrap();
+    for (at, epoch) in epochs.iter().enumerate() {
+        // A file holds each node once.
+        let known = if at == 0 { 0 } else { 2 * peer::SEGMENT - 1 };
+        let frames = peer::epoch_after(script, *epoch, known).concat();
+        writer.append(&frames).unwrap();
     }
     writer.end(incomplete).unwrap();
     writer.publish().unwrap();
@@ -216,7 +221,7 @@ fn samples_that_do_not_add_up_are_told() {
     let warnings = &recording.profile.recording().warnings;
     assert!(warnings[0].contains("do not add up"), "{warnings:?}");
     assert!(
-        warnings[0].contains("18") && warnings[0].contains("19"),
+        warnings[0].contains("15") && warnings[0].contains("16"),
         "{warnings:?}"
     );
 }
@@ -292,14 +297,19 @@ fn shuffled_repeated_and_missing_frames_never_pass() {
         file
     };
     let whole: Vec<usize> = (0..frames.len()).collect();
-    assert!(read(&build(&whole), Reading::Strict).is_ok());
+    let expected = read(&build(&whole), Reading::Strict).unwrap().profile;
     for (at, frame) in frames.iter().enumerate() {
         let mut missing = whole.clone();
         missing.remove(at);
         // A histogram is no count: without it, only the price is unknown.
         let is_histogram = frame[..2] == [0x08, 0x80];
         let read_without = read(&build(&missing), Reading::Strict);
-        assert_eq!(read_without.is_ok(), is_histogram, "without frame {at}");
+        let is_whole = |read: Recording| read.contradictions.is_empty();
+        assert_eq!(
+            read_without.is_ok_and(is_whole),
+            is_histogram,
+            "without frame {at}"
+        );
         let mut twice = whole.clone();
         twice.insert(at, at);
         assert!(
@@ -310,11 +320,148 @@ fn shuffled_repeated_and_missing_frames_never_pass() {
             let mut swapped = whole.clone();
             swapped.swap(at, other);
             let _ = read(&build(&swapped), Reading::Salvage);
-            assert!(
-                read(&build(&swapped), Reading::Strict).is_err(),
-                "frames {at} and {other} swapped"
-            );
+            // Stack nodes may come anywhere.
+            if let Ok(read) = read(&build(&swapped), Reading::Strict) {
+                assert_eq!(read.profile, expected, "frames {at} and {other} swapped");
+            }
         }
+    }
+}
+
+/// A file whose frames between welcome and end are these.
+fn file(script: &Script, frames: &[Vec<u8>], complete: bool) -> Vec<u8> {
+    [
+        preamble(1).to_vec(),
+        encode(&FileHeader {
+            client: "test",
+            created_unix_ns: 1,
+        }),
+        peer::welcome(script, 1_000).concat(),
+        frames.concat(),
+        encode(&FileEnd {
+            complete,
+            reason: "",
+        }),
+    ]
+    .concat()
+}
+
+fn is_of<'m, M: Message<'m>>(frame: &[u8]) -> bool {
+    frame[..2] == M::TYPE.to_le_bytes()
+}
+
+#[test]
+fn stacks_may_follow_the_counts_that_name_them() {
+    let script = Script::default();
+    let frames = peer::epoch(&script, 7);
+    let whole = read(&file(&script, &frames, true), Reading::Strict).unwrap();
+    let (nodes, others): (Vec<_>, Vec<_>) = frames
+        .into_iter()
+        .partition(|frame| is_of::<Nodes<'_>>(frame));
+    let newest_first: Vec<_> = others.into_iter().chain(nodes.into_iter().rev()).collect();
+    let found = read(&file(&script, &newest_first, true), Reading::Strict).unwrap();
+    assert_eq!(found.profile.sample_count(), whole.profile.sample_count());
+    assert_eq!(stacks_of(&found.profile), stacks_of(&whole.profile));
+}
+
+fn stacks_of(profile: &Profile) -> Vec<(u32, u64, Vec<Frame>)> {
+    let samples = profile.samples().iter().map(|sample| {
+        let frames = profile.stack(sample.node).map(|id| profile.frame(id));
+        (sample.vcpu, sample.count, frames.collect())
+    });
+    let mut stacks: Vec<_> = samples.collect();
+    stacks.sort();
+    stacks
+}
+
+/// Guards that counts of stacks that are not in the file are left out, or shown under other stacks.
+#[test]
+fn counts_of_stacks_that_are_missing_are_refused_in_a_complete_file() {
+    let script = Script::default();
+    let mut frames = peer::epoch(&script, 7);
+    // The first run of nodes holds the parents of all others.
+    let at = frames.iter().position(|frame| is_of::<Nodes<'_>>(frame));
+    frames.remove(at.unwrap());
+    let error = read(&file(&script, &frames, true), Reading::Strict).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("expected") && text.contains("found"),
+        "{text}"
+    );
+    assert!(text.contains("--salvage"), "{text}");
+    for (complete, reading) in [(false, Reading::Strict), (true, Reading::Salvage)] {
+        let kept = read(&file(&script, &frames, complete), reading).unwrap();
+        assert_eq!(kept.profile.sample_count(), script.samples());
+        let unknown = Frame::Special(SpecialFrame::UnknownCode);
+        let stacks = stacks_of(&kept.profile);
+        assert!(
+            stacks
+                .iter()
+                .any(|(_, count, stack)| *stack == [unknown] && *count == 13),
+            "{stacks:?}"
+        );
+    }
+}
+
+#[test]
+fn impossible_stack_nodes_are_refused() {
+    let script = Script::default();
+    let nodes = |first: u64, parent: u64| {
+        let mut payload = [0; 64];
+        let mut encoder = Encoder::new(first, &mut payload);
+        encoder.push(Node {
+            parent,
+            frames: &[0x110],
+        });
+        let length = encoder.finish();
+        encode(&Nodes {
+            vcpu: 0,
+            first,
+            count: 1,
+            payload: &payload[..length],
+        })
+    };
+    let (segment, first) = (peer::SEGMENT, peer::number(1));
+    for (what, sent, said) in [
+        ("a node twice", nodes(first, 0), "once"),
+        ("a node of no segment", nodes(segment - 1, 0), "segment"),
+        (
+            "a parent in another segment",
+            nodes(2 * segment, first),
+            "in the same segment",
+        ),
+    ] {
+        let frames = [peer::epoch(&script, 7), vec![sent]].concat();
+        let error = read(&file(&script, &frames, true), Reading::Strict).unwrap_err();
+        let text = error.to_string();
+        for word in [said, "expected", "found"] {
+            assert!(text.contains(word), "{what}: no {word:?} in {text}");
+        }
+        let kept = read(&file(&script, &frames, true), Reading::Salvage).unwrap();
+        assert_eq!(kept.profile.sample_count(), script.samples(), "{what}");
+    }
+}
+
+#[test]
+fn what_the_agent_gave_up_is_a_frame_and_part_of_the_accounting() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = Script {
+        aged: 4,
+        ..Script::default()
+    };
+    let path = write(directory.path(), &script, &[7, 8], None);
+    let recording = Recording::open(&path, Reading::Strict).unwrap();
+    assert_eq!(recording.contradictions, [""; 0]);
+    let profile = &recording.profile;
+    assert_eq!(profile.sample_count(), 2 * script.samples() + 2 * 2 * 4);
+    assert_eq!(
+        (profile.counters().aged, profile.counters().check()),
+        (16, Ok(()))
+    );
+    let aged = Frame::Special(SpecialFrame::Aged);
+    let stacks = stacks_of(profile);
+    for vcpu in [0, 1] {
+        assert!(stacks.contains(&(vcpu, 8, vec![aged])), "{stacks:?}");
     }
 }
 

@@ -49,6 +49,14 @@ fn greeting(script: &Script) -> usize {
     16 + peer::welcome(script, 1_000).concat().len()
 }
 
+/// The length of an epoch's answers in bytes.
+fn epoch_bytes(script: &Script) -> usize {
+    let vcpus = 0..script.vcpus.len() as u32;
+    vcpus
+        .map(|vcpu| peer::share(script, 7, vcpu, 0, 0).concat().len())
+        .sum()
+}
+
 #[test]
 fn a_recording_is_made_in_the_order_that_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -64,7 +72,8 @@ fn a_recording_is_made_in_the_order_that_loses_nothing() {
             "start",
             "check",
             "stop",
-            "fetch 7",
+            "fetch 7 0",
+            "fetch 7 1",
             "acknowledge 7"
         ]
     );
@@ -79,7 +88,7 @@ fn a_recording_is_made_in_the_order_that_loses_nothing() {
 fn a_fetch_broken_anywhere_is_taken_up_where_it_broke() {
     let script = Script::default();
     let greeting = greeting(&script);
-    let epoch = peer::epoch(&script, 7, 0, 1).concat().len();
+    let epoch = epoch_bytes(&script);
     let directory = tempfile::tempdir().unwrap();
     let whole_path = directory.path().join("whole.unikprof");
     let peer = Peer::start(script.clone());
@@ -144,7 +153,7 @@ fn the_recording_goes_on_while_the_line_is_down() {
 #[test]
 fn what_arrived_before_the_line_broke_for_good_is_kept_and_says_so() {
     let script = Script::default();
-    let cut = greeting(&script) + 16 + peer::epoch(&script, 7, 0, 1).concat().len() / 2;
+    let cut = greeting(&script) + 16 + epoch_bytes(&script) / 2;
     // Every later connection ends within its greeting.
     let peer = Peer::start(Script {
         cuts: [vec![cut], vec![20; 1000]].concat(),
@@ -212,10 +221,12 @@ fn an_older_epoch_in_the_way_is_fetched_first() {
         [
             "hello",
             "stop",
-            "fetch 6",
+            "fetch 6 0",
+            "fetch 6 1",
             "acknowledge 6",
             "stop",
-            "fetch 7",
+            "fetch 7 0",
+            "fetch 7 1",
             "acknowledge 7"
         ]
     );
@@ -235,7 +246,7 @@ fn an_acknowledgement_whose_answer_is_lost_is_given_again() {
         epochs: 1,
         complete: true,
     });
-    let epoch = peer::epoch(&script, 7, 0, 1).concat().len();
+    let epoch = epoch_bytes(&script);
     let peer = Peer::start(Script {
         cuts: vec![greeting(&script) + pending.len() + epoch],
         ..script

@@ -74,7 +74,7 @@ fn dump_and_stop_take_the_one_that_is_named() {
 fn where_it_is_not_clear_which_one_is_meant_the_names_are_told() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(three());
-    for words in [&["stop"][..], &["dump"], &["fetch"], &["stop", "--discard"]] {
+    for words in [&["stop"][..], &["dump"], &["copy"], &["stop", "--discard"]] {
         let (_, stderr) = connect(11, &peer, words, here.path());
         for name in ["`default`", "`nightly`", "`a b`", "--name"] {
             assert!(stderr.contains(name), "{words:?}: {stderr}");

@@ -34,7 +34,7 @@ fn eight() -> Vec<Record> {
             records.push(record(kind::SPAN_BEGIN, at_ns - 1, 0, 7));
             records.push(record(kind::COUNTER, at_ns - 1, 1, -5_i64 as u64));
         }
-        let stack = if (4..=6).contains(&tick) { 2 } else { 1 };
+        let stack = ring::stack(if (4..=6).contains(&tick) { 2 } else { 1 });
         records.push(record(kind::SAMPLE, at_ns, stack, 1));
         if tick == 6 {
             records.push(record(kind::SPAN_END, at_ns + 1, 0, 7));
@@ -48,8 +48,8 @@ fn answers(head: &RingHead, records: &[Record]) -> Ring {
         names: ring::names(&["batch", "depth"], 2),
         records: vec![ring::records(head, records)],
         stacks: vec![ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]])],
-        first_stacks: Vec::new(),
         closes_after: None,
+        live: None,
     }
 }
 
@@ -264,11 +264,6 @@ fn rings_that_lie_are_refused() {
             "an id that no name has",
             encode(&EventName { id: 256, name: "a" }),
         ),
-        // What follows a whole answer belongs to the next one, which it is not.
-        (
-            "two answers",
-            bytes(&[ring::names(&["a"], 0), ring::names(&["b"], 0)]),
-        ),
         (
             "records",
             bytes(&[start.clone(), whole.clone(), end.clone()]),
@@ -279,13 +274,18 @@ fn rings_that_lie_are_refused() {
     }
     for (what, stacks) in [
         ("another vCPU's stacks", ring::stacks(1, &[&[0x150]])),
+        // What follows a whole answer belongs to the next one, which it is not.
+        (
+            "two answers",
+            bytes(&[ring::stacks(0, &[&[0x150]]), ring::stacks(0, &[&[0x150]])]),
+        ),
         ("records for stacks", bytes(&[start, whole, end])),
         (
             "another vCPU's end of stacks",
             encode(&StacksEnd {
                 vcpu: 1,
-                nodes: 0,
-                cleared: 0,
+                oldest: 0,
+                known: 0,
             }),
         ),
     ] {
@@ -319,82 +319,6 @@ fn expect_refused(what: &str, lie: Ring, events_too: bool) {
     );
     let kept = Recording::open(&here.path().join("r.unikprof"), Reading::Strict).unwrap();
     assert_eq!(kept.profile.sample_count(), 15, "{what}");
-}
-
-/// Guards samples that are named by another recording's stacks: one began between the records and the stacks that they
-/// name, and the guest's stacks had to be cleared for it. The ring is asked for again.
-#[test]
-fn a_ring_whose_stacks_were_cleared_is_asked_for_again() {
-    let others = || ring::stacks_cleared(0, &[&[0x170, 0x110], &[0x150, 0x110]], 1);
-    for (times, code) in [(1, 0), (7, 0), (8, 8)] {
-        let here = tempfile::tempdir().unwrap();
-        let peer = Peer::start(script(Ring {
-            first_stacks: vec![others(); times],
-            ..honest()
-        }));
-        let (_, stderr) = connect(code, &peer, &["dump", "-o", "r.unikprof"], here.path());
-        let asked = peer.log().iter().filter(|word| *word == "ring 0").count();
-        assert_eq!(asked, (times + 1).min(8));
-        let kept = Recording::open(&here.path().join("r.unikprof"), Reading::Strict).unwrap();
-        assert_eq!(kept.timeline.is_some(), code == 0);
-        if code == 0 {
-            let report = |words: &[&str]| {
-                run(0, &[&["report", "r.unikprof"], words].concat(), here.path()).0
-            };
-            let honest_peer = Peer::start(script(honest()));
-            connect(0, &honest_peer, &["dump", "-o", "h.unikprof"], here.path());
-            let window = ["--from", "350ns", "--format", "folded"];
-            let honest = run(
-                0,
-                &[&["report", "h.unikprof"], &window[..]].concat(),
-                here.path(),
-            )
-            .0;
-            assert_eq!(report(&window), honest);
-        } else {
-            assert!(stderr.contains("cleared each of 8 times"), "{stderr}");
-        }
-    }
-}
-
-/// A file that was made while they were cleared, as a crash may make one: its samples have no stacks, and it says so.
-#[test]
-fn samples_whose_stacks_were_cleared_have_none() {
-    let here = tempfile::tempdir().unwrap();
-    let peer = Peer::start(script(honest()));
-    connect(0, &peer, &["dump", "-o", "r.unikprof"], here.path());
-    let path = here.path().join("r.unikprof");
-    let file = std::fs::read(&path).unwrap();
-    let stacks = |cleared| ring::stacks_cleared(0, &[&[0x150, 0x110], &[0x170, 0x110]], cleared);
-    let (honest, others) = (stacks(0), stacks(1));
-    let at = file
-        .windows(honest.len())
-        .position(|part| part == honest)
-        .unwrap();
-    let altered = [&file[..at], &others, &file[at + honest.len()..]].concat();
-    std::fs::write(&path, altered).unwrap();
-    let kept = Recording::open(&path, Reading::Strict).unwrap();
-    assert!(
-        kept.contradictions
-            .iter()
-            .any(|one| one.contains("cleared")),
-        "{:?}",
-        kept.contradictions
-    );
-    let window = [
-        "report",
-        "r.unikprof",
-        "--from",
-        "350ns",
-        "--format",
-        "folded",
-    ];
-    let folded = run(0, &window, here.path()).0;
-    assert!(
-        folded.lines().all(|line| line.starts_with("[unknown")),
-        "{folded}"
-    );
-    assert!(!folded.is_empty());
 }
 
 /// Numbers that are allowed and make no sense are shown, and neither end the program nor fill the screen.

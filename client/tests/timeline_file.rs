@@ -14,7 +14,7 @@ use unikprof_client::report::{Format, Report, ReportOptions, TimelineView};
 use unikprof_client::symbols::Symbolizer;
 use unikprof_client::timeline::Window;
 use unikprof_proto::file::{BlockHead, FileEnd, FileHeader, preamble};
-use unikprof_proto::message::{Epoch, EpochEnd, RingHead};
+use unikprof_proto::message::{Epoch, RingHead};
 use unikprof_proto::ring::{Record, kind, outcome};
 
 const SECOND: u64 = 1_000_000_000;
@@ -29,10 +29,10 @@ fn rings(oldest: u64) -> Vec<u8> {
             records.push(record(kind::SPAN_BEGIN, at_ns - 1, 0, 77));
             records.push(record(kind::COUNTER, at_ns - 1, 1, -5_i64 as u64));
         }
-        let stack = if (10..20).contains(&tick) { 2 } else { 1 };
+        let stack = ring::stack(if (10..20).contains(&tick) { 2 } else { 1 });
         records.push(record(kind::SAMPLE, at_ns, stack, 1));
         // Another recording's.
-        records.push(record(kind::SAMPLE, at_ns, 1, 2));
+        records.push(record(kind::SAMPLE, at_ns, ring::stack(1), 2));
         if tick == 19 {
             records.push(record(kind::SPAN_END, at_ns + 1, 0, 77));
         }
@@ -72,10 +72,6 @@ fn file(rings: &[u8], heads: bool) -> Vec<u8> {
         vcpus: 0,
         caller_table: None,
     };
-    let end = EpochEnd {
-        epoch: 1,
-        samples: 0,
-    };
     [
         preamble(1).to_vec(),
         encode(&FileHeader {
@@ -84,7 +80,6 @@ fn file(rings: &[u8], heads: bool) -> Vec<u8> {
         }),
         peer::welcome(&Script::default(), 1_000).concat(),
         if heads { encode(&head) } else { Vec::new() },
-        if heads { encode(&end) } else { Vec::new() },
         ring::names(&["batch", "depth"], 0),
         rings.to_vec(),
         encode(&FileEnd {

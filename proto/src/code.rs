@@ -74,10 +74,10 @@ pub mod message_type {
     pub const VCPU_EPOCH: u16 = 0x8007;
     /// [`Histogram`](crate::message::Histogram): a distribution of one vCPU.
     pub const HISTOGRAM: u16 = 0x8008;
-    /// [`Nodes`](crate::message::Nodes): a run of stack nodes with their counts.
+    /// [`Nodes`](crate::message::Nodes): a run of stack nodes.
     pub const NODES: u16 = 0x8009;
-    /// [`EpochEnd`](crate::message::EpochEnd): all of the epoch was sent.
-    pub const EPOCH_END: u16 = 0x800a;
+    /// [`VcpuEnd`](crate::message::VcpuEnd): one vCPU's share of an epoch was sent.
+    pub const VCPU_END: u16 = 0x800a;
     /// [`Acknowledged`](crate::message::Acknowledged): the epoch is gone.
     pub const ACKNOWLEDGED: u16 = 0x800b;
     /// [`TableReady`](crate::message::TableReady): send the rows.
@@ -100,6 +100,8 @@ pub mod message_type {
     pub const EVENT_NAME: u16 = 0x8014;
     /// [`EventNamesEnd`](crate::message::EventNamesEnd): all names were sent.
     pub const EVENT_NAMES_END: u16 = 0x8015;
+    /// [`Counts`](crate::message::Counts): a run of counts.
+    pub const COUNTS: u16 = 0x8016;
 }
 
 /// Why a request was refused: [`Refusal::code`](crate::message::Refusal::code).
@@ -148,6 +150,8 @@ pub mod refusal {
     pub const WHICH_RECORDING: u32 = 21;
     /// The agent was given no memory for a ring.
     pub const NO_RING: u32 = 22;
+    /// Another client holds the lease on the recording; the text names it.
+    pub const LEASED: u32 = 23;
 }
 
 /// What is sampled: [`Start::mode`](crate::message::Start::mode).
@@ -170,6 +174,9 @@ pub mod start_flag {
     pub const FIXED_INTERVAL: u32 = 2;
     /// Look every frame up in the caller table, not the interrupted one alone. Needs a table.
     pub const UNWIND_TABLE: u32 = 4;
+    /// Where memory runs short, keep the newest stacks: counts of the oldest that nobody fetched are added to
+    /// [`Counters::aged`](crate::message::Counters::aged). Without it they are kept, and new stacks overflow.
+    pub const KEEP_NEWEST: u32 = 8;
 }
 
 /// The state of a recording: [`RecordingStatus::state`](crate::message::RecordingStatus::state).
@@ -224,6 +231,9 @@ pub mod frame_code {
     /// The sample came late, because events were masked: the code below is that which unmasked
     /// them, not that which ran. The leaf of such samples.
     pub const LATE: u32 = 6;
+    /// Samples whose stacks were given up, the oldest first, because memory ran short. Made by clients from
+    /// [`Counters::aged`](crate::message::Counters::aged); an agent never sends it.
+    pub const AGED: u32 = 7;
     /// The first code that is an address.
     pub const FIRST_ADDRESS: u32 = 16;
 }

@@ -35,6 +35,7 @@
 pub mod caller_table;
 pub mod code;
 pub mod console;
+pub mod counts;
 pub mod file;
 pub mod frame;
 pub mod message;

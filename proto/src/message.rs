@@ -21,6 +21,8 @@ pub use snapshot::{Runstate, Snapshot};
 
 /// The longest name of a recording.
 pub const MAX_NAME: usize = 64;
+/// The longest name and version of a client; a longer one loses its end.
+pub const MAX_CLIENT: usize = 64;
 /// The longest text of a refusal.
 pub const MAX_TEXT: usize = 256;
 /// The longest path of a mapping, guest name or guest id; longer ones lose their beginning.
@@ -54,9 +56,14 @@ macro_rules! messages {
 messages! {
     /// Asks who the agent is. Answered by [`Welcome`] and its [`Mapping`]s.
     Hello<'a> = HELLO {
-        /// The client's name and version, for the guest's log.
+        /// The client's name and version, for the guest's log and for other clients, at most
+        /// [`MAX_CLIENT`] bytes.
         #[serde(borrow)]
         client: &'a str,
+        /// A random number that this client process chose, the same on each of its connections. A lease on a
+        /// recording belongs to it, so that a client keeps its lease over a lost connection. 0: this client takes no
+        /// lease.
+        client_id: u64,
     }
 
     /// Starts a recording. Answered by [`Started`].
@@ -86,7 +93,8 @@ messages! {
         max_bytes: u64,
     }
 
-    /// Ends a recording; one that has ended already is told again. Answered by [`Pending`].
+    /// Ends a recording and takes the lease on it. For one that has ended already the answer is repeated. Answered by
+    /// [`Pending`].
     Stop = STOP {
         /// The recording's id, or 0 for whichever there is, if there is but one.
         recording: u64,
@@ -95,25 +103,29 @@ messages! {
     /// Asks for the recorder's state. Answered by [`Status`] and its [`RecordingStatus`]es.
     Check = CHECK {}
 
-    /// Turns the counts so far into an epoch, if none waits to be fetched; the recording goes on.
-    /// Answered by [`Pending`].
+    /// Turns the counts so far into an epoch, if none waits to be fetched, and takes the lease on the recording,
+    /// which goes on. Answered by [`Pending`].
     Dump = DUMP {
         /// The recording's id, or 0 for whichever there is, if there is but one.
         recording: u64,
     }
 
-    /// Asks for an epoch. Answered by [`Epoch`], then for each vCPU [`VcpuEpoch`], its
-    /// [`Histogram`]s and [`Nodes`], and at last [`EpochEnd`]; from the vCPU and node given on.
+    /// Asks for one vCPU's share of an epoch that waits. Answered by [`Epoch`], [`VcpuEpoch`], its [`Histogram`]s,
+    /// the [`Nodes`] that the client lacks, the [`Counts`] that are not zero, and [`VcpuEnd`]. Needs no lease. Several
+    /// requests may be sent without waiting for their answers.
     Fetch = FETCH {
         /// Which epoch.
         epoch: u64,
-        /// The first vCPU wanted.
+        /// Which vCPU.
         vcpu: u32,
-        /// The first node wanted of that vCPU; the first there is has the id 1.
-        node: u32,
+        /// The client has all nodes of this vCPU up to this number, from this instance of the agent; 0: none.
+        known: u64,
+        /// The client has the counts up to this number, from an answer that broke off; 0: none.
+        counted: u64,
     }
 
-    /// Says that an epoch is safe with the client. Answered by [`Acknowledged`].
+    /// Says that an epoch is safe with the client, which must hold the lease on its recording. Answered by
+    /// [`Acknowledged`].
     Acknowledge = ACKNOWLEDGE {
         /// Which epoch.
         epoch: u64,
@@ -158,13 +170,12 @@ messages! {
         since_ns: u64,
     }
 
-    /// Asks for the stacks that records of a vCPU's ring name. Answered by [`Nodes`] of epoch 0, without
-    /// counts, and [`StacksEnd`].
+    /// Asks for the stack nodes of a vCPU that the client lacks. Answered by [`Nodes`] and [`StacksEnd`].
     Stacks = STACKS {
         /// The vCPU.
         vcpu: u32,
-        /// The first node wanted; the first there is has the id 1.
-        node: u32,
+        /// The client has all nodes of this vCPU up to this number, from this instance of the agent; 0: none.
+        known: u64,
     }
 
     /// Asks for the names of the guest's events. Answered by [`EventName`]s and [`EventNamesEnd`].
@@ -228,8 +239,10 @@ messages! {
         max_request: u32,
         /// The memory given to the agent, in bytes.
         memory_bytes: u64,
-        /// How many stack nodes each vCPU has room for.
-        nodes_per_vcpu: u32,
+        /// How many segments each vCPU's stack nodes are divided into.
+        segments: u32,
+        /// How many stack nodes a segment has room for. See [`nodes`](crate::nodes) for the numbers of nodes.
+        segment_nodes: u32,
         /// How many rows of a caller table there is room for; 0: the agent takes none.
         caller_rows: u32,
         /// The checksum of the caller table that it holds.
@@ -312,6 +325,16 @@ messages! {
         max_bytes: u64,
         /// The counters of all vCPUs since the recording began.
         counters: Counters,
+        /// For how long the ring holds its samples at the present rate, in ns; `None`: there is no ring, or nothing is
+        /// written into it. The least of all vCPUs.
+        samples_window_ns: Option<u64>,
+        /// For how long the memory holds its stacks at the present rate of new ones, in ns; `None`: no new stacks
+        /// come. The least of all vCPUs.
+        stacks_window_ns: Option<u64>,
+        /// The name and version of the client that holds the lease on it.
+        holder: Option<&'a str>,
+        /// Since when that client has held it, on the monotonic clock in ns.
+        held_since_ns: u64,
         /// The first epoch that waits to be fetched.
         first_epoch: u64,
         /// How many epochs wait.
@@ -390,8 +413,6 @@ messages! {
         start: Snapshot,
         /// At the end.
         end: Snapshot,
-        /// How many nodes follow; their ids begin at 1.
-        nodes: u32,
     }
 
     /// A distribution over one vCPU's recording so far, as pairs of varints (bucket, count).
@@ -409,14 +430,13 @@ messages! {
         buckets: &'a [u8],
     }
 
-    /// A run of stack nodes; see [`nodes`](crate::nodes) for the encoding.
+    /// A run of stack nodes with consecutive numbers; see [`nodes`](crate::nodes) for the encoding. A run lies within
+    /// one segment.
     Nodes<'a> = NODES {
-        /// Their epoch.
-        epoch: u64,
         /// Their vCPU.
         vcpu: u32,
-        /// The id of the first.
-        first: u32,
+        /// The number of the first.
+        first: u64,
         /// How many.
         count: u32,
         /// The nodes.
@@ -424,12 +444,30 @@ messages! {
         payload: &'a [u8],
     }
 
-    /// Everything asked for was sent.
-    EpochEnd = EPOCH_END {
+    /// A run of counts that are not zero; see [`counts`](crate::counts) for the encoding.
+    Counts<'a> = COUNTS {
+        /// Their epoch.
+        epoch: u64,
+        /// Their vCPU.
+        vcpu: u32,
+        /// The number that the first one's distance is counted from.
+        after: u64,
+        /// How many.
+        count: u32,
+        /// The counts.
+        #[serde(borrow)]
+        payload: &'a [u8],
+    }
+
+    /// One vCPU's share of an epoch was sent.
+    VcpuEnd = VCPU_END {
         /// The epoch.
         epoch: u64,
-        /// The sum of the counts of all its nodes, also of those not asked for. It equals
-        /// `recorded + blocked` of its counters.
+        /// The vCPU.
+        vcpu: u32,
+        /// The client has all nodes of the vCPU up to this number now.
+        known: u64,
+        /// The sum of all its counts, also of those not asked for. It equals `recorded + blocked` of its counters.
         samples: u64,
     }
 
@@ -476,9 +514,6 @@ messages! {
         now_ns: u64,
         /// Nanoseconds since 1970-01-01 UTC now, where the guest knows.
         wall_clock_ns: Option<u64>,
-        /// How often the guest's stacks have been cleared since the agent started. The ids in the records are those of
-        /// the stacks that [`StacksEnd`] tells the same of.
-        cleared: u64,
     }
 
     /// A run of records; see [`ring`](crate::ring) for the encoding.
@@ -516,11 +551,11 @@ messages! {
     StacksEnd = STACKS_END {
         /// The vCPU.
         vcpu: u32,
-        /// The greatest id there was.
-        nodes: u32,
-        /// How often the guest's stacks have been cleared since the agent started, at this moment. Where it is more
-        /// than [`RingHead`] said, the ids in its records may name other stacks by now: ask for both again.
-        cleared: u64,
+        /// The number of the first node that the agent held at that moment. Older ones that the client does not have
+        /// were given up.
+        oldest: u64,
+        /// The client has all nodes of the vCPU up to this number now.
+        known: u64,
     }
 
     /// A name of the guest's events.

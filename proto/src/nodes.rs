@@ -1,21 +1,25 @@
 //! Stack nodes: the compact encoding of call stacks.
 //!
-//! A guest keeps its stacks as a tree. A node holds a run of frames and names its parent, the run
-//! towards the root; a stack is a node with all its ancestors. Node ids begin at 1 and a parent's
-//! id is smaller than its children's; parent 0 means that the node holds the root.
+//! A guest keeps the stacks of each vCPU as trees. A node holds a run of frames and names its parent, the run towards
+//! the root; a stack is a node with all its ancestors.
 //!
-//! A run of nodes is encoded so, each from the state that the nodes before it left:
+//! The nodes of a vCPU lie in *segments*, which are filled one after the other, and given up as a whole. A node's
+//! **number** is `birth × segment_nodes + index`: the birth counts the segments that were begun on this vCPU, from 1 on;
+//! the index of the node in its segment counts from 0. Numbers are never used again within one
+//! [instance](crate::message::Welcome::instance) of the agent. A node and its ancestors lie in one segment, and a
+//! parent's number is smaller than its children's. A client that has all nodes up to a number lacks only those above it.
+//!
+//! A run of nodes with consecutive numbers is encoded so, each from the state that the nodes before it left:
 //!
 //! | bytes | field |
 //! |---|---|
-//! | 1 | bits 0 to 3: the number of frames; bit 4: same parent as the node before; bit 5: a count follows; bits 6 and 7: zero |
-//! | varint | id − parent, unless bit 4 is set |
+//! | 1 | bits 0 to 3: the number of frames; bit 4: same parent as the node before; bits 5 to 7: zero |
+//! | varint | number − parent's number, 0 for a root, unless bit 4 is set |
 //! | varint each | the frames, root-most first: 0 = as predicted, else 1 + zigzag(code − the caller's code) |
-//! | varint | the count, if bit 5 is set |
 //!
 //! The prediction: the frame that followed the same caller last, in a table of 256 entries indexed
 //! by a hash of the caller. A program calls the same functions again and again, so most frames take
-//! one byte. For the root-most frame of a node the caller is the parent's id, negated. Every run
+//! one byte. For the root-most frame of a node the caller is the low half of the parent's number, negated. Every run
 //! begins with an empty table, so that a run can be decoded alone.
 //!
 //! Varints are LEB128, as in postcard.
@@ -26,27 +30,25 @@ use core::fmt;
 pub const MAX_FRAMES: usize = 15;
 
 /// The most bytes that one node takes.
-pub const MAX_NODE_BYTES: usize = 1 + 5 + MAX_FRAMES * 5 + 10;
+pub const MAX_NODE_BYTES: usize = 1 + 10 + MAX_FRAMES * 5;
 
 /// A node, borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node<'a> {
-    /// The node towards the root; 0 where this one holds the root.
-    pub parent: u32,
+    /// The number of the node towards the root; 0 if this one holds the root.
+    pub parent: u64,
     /// The frame codes, leaf first; 1 to [`MAX_FRAMES`] of them, none is zero.
     pub frames: &'a [u32],
-    /// How often the stack that ends in this node was sampled.
-    pub count: u64,
 }
 
 /// Why bytes are not a run of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodesError {
-    /// The bytes end within a node, or a varint does not end: the node's id.
-    Cut(u32),
-    /// A node that cannot be: no frames, reserved bits, a parent that is not before it, a code out
-    /// of range: the node's id.
-    Impossible(u32),
+    /// The bytes end within a node, or a varint does not end: the node's number.
+    Cut(u64),
+    /// A node that cannot be: no frames, reserved bits, a parent before the first number, a code out
+    /// of range: the node's number.
+    Impossible(u64),
     /// The run is whole, but bytes are left over: how many.
     LeftOver(usize),
 }
@@ -65,21 +67,26 @@ impl core::error::Error for NodesError {}
 
 /// What encoder and decoder both remember of a run.
 struct Memory {
-    id: u32,
-    parent: u32,
+    number: u64,
+    parent: u64,
     /// The root-most frame of the node before.
     root: u32,
     followed: [u32; 256],
 }
 
 impl Memory {
-    fn new(first: u32) -> Self {
+    fn new(first: u64) -> Self {
         Self {
-            id: first,
+            number: first,
             parent: 0,
             root: 0,
             followed: [0; 256],
         }
+    }
+
+    /// What stands for the caller of a node's root-most frame.
+    fn above_root(&self) -> u32 {
+        (self.parent as u32).wrapping_neg()
     }
 
     fn prediction(&mut self, caller: u32) -> &mut u32 {
@@ -94,8 +101,8 @@ pub struct Encoder<'a> {
 }
 
 impl<'a> Encoder<'a> {
-    /// Begins a run whose first node has the id `first`.
-    pub fn new(first: u32, buffer: &'a mut [u8]) -> Self {
+    /// Begins a run whose first node has the number `first`.
+    pub fn new(first: u64, buffer: &'a mut [u8]) -> Self {
         Self {
             memory: Memory::new(first),
             output: Output { buffer, length: 0 },
@@ -112,14 +119,15 @@ impl<'a> Encoder<'a> {
     pub fn push(&mut self, node: Node<'_>) {
         let Self { memory, output } = self;
         let same_parent = node.parent == memory.parent;
-        output.byte(
-            node.frames.len() as u8 | u8::from(same_parent) << 4 | u8::from(node.count > 0) << 5,
-        );
+        output.byte(node.frames.len() as u8 | u8::from(same_parent) << 4);
         if !same_parent {
-            output.varint(u64::from(memory.id.wrapping_sub(node.parent)));
+            output.varint(match node.parent {
+                0 => 0,
+                parent => memory.number.wrapping_sub(parent),
+            });
             memory.parent = node.parent;
         }
-        let (mut caller, mut base) = (node.parent.wrapping_neg(), memory.root);
+        let (mut caller, mut base) = (memory.above_root(), memory.root);
         memory.root = node.frames.last().copied().unwrap_or(0);
         for &frame in node.frames.iter().rev() {
             let predicted = memory.prediction(caller);
@@ -131,10 +139,7 @@ impl<'a> Encoder<'a> {
             }
             (caller, base) = (frame, frame);
         }
-        if node.count > 0 {
-            output.varint(node.count);
-        }
-        memory.id = memory.id.wrapping_add(1);
+        memory.number = memory.number.wrapping_add(1);
     }
 
     /// The encoded run: the bytes of the buffer that it took.
@@ -143,37 +148,40 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Decodes a run of `count` nodes whose first has the id `first`, handing each with its id to
+/// Decodes a run of `count` nodes whose first has the number `first`, handing each with its number to
 /// `visit`.
 ///
 /// # Errors
 /// [`NodesError`] at the first node that cannot be; `visit` has then seen those before it.
 pub fn decode(
-    first: u32,
+    first: u64,
     count: u32,
     payload: &[u8],
-    mut visit: impl FnMut(u32, Node<'_>),
+    mut visit: impl FnMut(u64, Node<'_>),
 ) -> Result<(), NodesError> {
     let mut memory = Memory::new(first);
     let mut input = Input { bytes: payload };
     for _ in 0..count {
-        let id = memory.id;
-        let cut = NodesError::Cut(id);
-        let impossible = NodesError::Impossible(id);
+        let number = memory.number;
+        let cut = NodesError::Cut(number);
+        let impossible = NodesError::Impossible(number);
         let head = input.byte().ok_or(cut)?;
         let length = usize::from(head & 0x0f);
-        if length == 0 || head & 0xc0 != 0 {
+        if length == 0 || head & 0xe0 != 0 {
             return Err(impossible);
         }
         if head & 0x10 == 0 {
-            let back = u32::try_from(input.varint().ok_or(cut)?).map_err(|_| impossible)?;
-            memory.parent = id.checked_sub(back).ok_or(impossible)?;
-        }
-        if memory.parent >= id {
-            return Err(impossible);
+            let back = input.varint().ok_or(cut)?;
+            memory.parent = match back {
+                0 => 0,
+                back => number.checked_sub(back).ok_or(impossible)?,
+            };
+            if back != 0 && memory.parent == 0 {
+                return Err(impossible);
+            }
         }
         let mut frames = [0; MAX_FRAMES];
-        let (mut caller, mut base) = (memory.parent.wrapping_neg(), memory.root);
+        let (mut caller, mut base) = (memory.above_root(), memory.root);
         for frame in frames[..length].iter_mut().rev() {
             let token = input.varint().ok_or(cut)?;
             let predicted = memory.prediction(caller);
@@ -190,20 +198,14 @@ pub fn decode(
             (caller, base) = (*predicted, *predicted);
         }
         memory.root = frames[length - 1];
-        let count = if head & 0x20 == 0 {
-            0
-        } else {
-            input.varint().ok_or(cut)?
-        };
         visit(
-            id,
+            number,
             Node {
                 parent: memory.parent,
                 frames: &frames[..length],
-                count,
             },
         );
-        memory.id = id.checked_add(1).ok_or(impossible)?;
+        memory.number = number.checked_add(1).ok_or(impossible)?;
     }
     match input.bytes.len() {
         0 => Ok(()),
@@ -297,23 +299,22 @@ mod tests {
 
     use super::*;
 
-    type Owned = (u32, Vec<u32>, u64);
+    type Owned = (u64, Vec<u32>);
 
-    fn round_trip(first: u32, nodes: &[Owned]) -> (usize, Vec<Owned>) {
+    fn round_trip(first: u64, nodes: &[Owned]) -> (usize, Vec<Owned>) {
         let mut buffer = [0; 4096];
         let mut encoder = Encoder::new(first, &mut buffer);
-        for (parent, frames, count) in nodes {
+        for (parent, frames) in nodes {
             assert!(encoder.has_room());
             encoder.push(Node {
                 parent: *parent,
                 frames,
-                count: *count,
             });
         }
         let length = encoder.finish();
         let mut back = Vec::new();
         decode(first, nodes.len() as u32, &buffer[..length], |_, node| {
-            back.push((node.parent, node.frames.to_vec(), node.count));
+            back.push((node.parent, node.frames.to_vec()));
         })
         .unwrap();
         (length, back)
@@ -322,30 +323,29 @@ mod tests {
     #[test]
     fn extremes_come_back() {
         let nodes = [
-            (0, std::vec![1], 0),
-            (9, std::vec![u32::MAX, 1, u32::MAX], u64::MAX),
-            (9, (1..=15).collect(), 1),
-            (11, std::vec![16; 15], 3),
+            (0, std::vec![1]),
+            (9, std::vec![u32::MAX, 1, u32::MAX]),
+            (9, (1..=15).collect()),
+            (11, std::vec![16; 15]),
+            (0, std::vec![16]),
         ];
         assert_eq!(round_trip(10, &nodes).1, nodes);
-        let last = [(u32::MAX - 2, std::vec![u32::MAX], 1)];
-        assert_eq!(round_trip(u32::MAX - 1, &last).1, last);
+        let far = [(1 << 40, std::vec![7]), (0, std::vec![7])];
+        assert_eq!(round_trip(u64::MAX - 3, &far).1, far);
+        let last = [(u64::MAX - 2, std::vec![u32::MAX])];
+        assert_eq!(round_trip(u64::MAX - 1, &last).1, last);
     }
 
     /// The point of the prediction: the second stack through the same callers costs a byte a frame.
     #[test]
     fn repeated_frames_take_one_byte() {
         let frames = std::vec![0x1010, 0x9020, 0x3030, 0x8888];
-        let (once, _) = round_trip(1, &[(0, frames.clone(), 1)]);
+        let (once, _) = round_trip(1 << 20, &[(0, frames.clone())]);
         let mut other = frames.clone();
         other[0] = 0x1099;
-        let (twice, back) = round_trip(1, &[(0, frames.clone(), 1), (0, other.clone(), 1)]);
-        assert_eq!(back, [(0, frames, 1), (0, other, 1)]);
-        assert_eq!(
-            twice - once,
-            1 + 3 + 3 + 1,
-            "head, three predicted, one new, count"
-        );
+        let (twice, back) = round_trip(1 << 20, &[(0, frames.clone()), (0, other.clone())]);
+        assert_eq!(back, [(0, frames), (0, other)]);
+        assert_eq!(twice - once, 1 + 3 + 3, "head, three predicted, one new");
     }
 
     #[test]
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(decode(&[]), Err(NodesError::Cut(1)));
         assert_eq!(decode(&[0x10]), Err(NodesError::Impossible(1)), "no frames");
         assert_eq!(
-            decode(&[0x51, 3]),
+            decode(&[0x31, 3]),
             Err(NodesError::Impossible(1)),
             "reserved bits"
         );
@@ -364,9 +364,9 @@ mod tests {
             "parent before 0"
         );
         assert_eq!(
-            decode(&[0x01, 0, 3]),
+            decode(&[0x01, 1, 3]),
             Err(NodesError::Impossible(1)),
-            "its own parent"
+            "a parent with the number 0"
         );
         assert_eq!(
             decode(&[0x11, 0]),
@@ -388,20 +388,18 @@ mod tests {
     #[test]
     fn golden() {
         let mut buffer = [0; 256];
-        let mut encoder = Encoder::new(1, &mut buffer);
+        let mut encoder = Encoder::new(1000, &mut buffer);
         encoder.push(Node {
             parent: 0,
             frames: &[300, 20, 16],
-            count: 2,
         });
         encoder.push(Node {
-            parent: 1,
+            parent: 1000,
             frames: &[21, 300],
-            count: 0,
         });
         let length = encoder.finish();
         let expected = [
-            0x33, 33, 9, 0xb1, 0x04, 2, // three frames, the root's parent, a count
+            0x13, 33, 9, 0xb1, 0x04, // three frames, a root as what comes before a run is
             0x02, 1, 0xb9, 0x04, 0xae, 0x04, // two frames, one node back
         ];
         assert_eq!(buffer[..length], expected, "{:#04x?}", &buffer[..length]);

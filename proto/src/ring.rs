@@ -26,12 +26,13 @@ pub const MAX_RECORD_BYTES: usize = 1 + 3 * 10;
 pub mod kind {
     /// Nothing: a position that the ring keeps for itself. To be passed over; it was not evicted.
     pub const NOTHING: u8 = 0;
-    /// A tick's sample: the stack's id, and the lanes of the recordings that it was a tick of (the lowest
-    /// eight bits) with the sample's marks above ([`SAMPLE_LATE`](super::SAMPLE_LATE)).
+    /// A tick's sample: the number of the stack's leaf-most [node](crate::nodes), and the lanes of the recordings that it was a tick of (the lowest
+    /// eight bits) with the sample's marks above ([`SAMPLE_LATE`](super::SAMPLE_LATE)). The number is 0
+    /// where the agent gave the stack up before the record was sent.
     pub const SAMPLE: u8 = 1;
     /// A tick that left no sample: what became of it (see [`outcome`](super::outcome)), and the lanes.
     pub const NO_SAMPLE: u8 = 2;
-    /// The vCPU blocks: the stack's id, 0 where it is not known.
+    /// The vCPU blocks: the number of the stack's leaf-most node, 0 where it is not known or was given up.
     pub const BLOCK: u8 = 3;
     /// The vCPU woke. How long it had blocked, in ns, where no [`BLOCK`] was written: a recording of running
     /// time alone tells of long waits only.

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 
 use unikprof_agent::path::PathCells;
 use unikprof_agent::stack::{ReadCode, StackMemory};
-use unikprof_agent::table::{Column, Node, Table};
+use unikprof_agent::table::{Column, Node, Table, TableCells};
 use unikprof_agent::walk::{Guide, walk};
 use unikprof_agent::{CodeMap, MAX_DEPTH, Registers};
 
@@ -19,7 +19,7 @@ pub(crate) const NODES: usize = 14_000;
 pub(crate) struct Sampler {
     pub(crate) nodes: Vec<Node>,
     pub(crate) index: Vec<AtomicU32>,
-    used: AtomicU32,
+    table: TableCells,
     pub(crate) cells: PathCells,
     pub(crate) code: CodeMap,
 }
@@ -31,14 +31,14 @@ impl Sampler {
             index: (0..Table::index_length(NODES))
                 .map(|_| AtomicU32::new(0))
                 .collect(),
-            used: AtomicU32::new(0),
+            table: TableCells::default(),
             cells: PathCells::default(),
             code: CodeMap::new(&[MAPPING]).unwrap(),
         }
     }
 
     pub(crate) fn table(&self) -> Table<'_> {
-        Table::new(&self.nodes, &self.index, &[], &self.used)
+        Table::new(&self.nodes, &self.index, &[], &self.table)
     }
 
     /// What a tick does with the interrupted registers once it has taken the slot.

@@ -70,7 +70,6 @@ pub struct Agent<'m, P> {
     served: AtomicU32,
     gaps: AtomicU32,
     instance: AtomicU64,
-    cleared: AtomicU64,
 }
 
 impl<'m, P: Platform> Agent<'m, P> {
@@ -108,7 +107,6 @@ impl<'m, P: Platform> Agent<'m, P> {
             served: AtomicU32::new(0),
             gaps: AtomicU32::new(0),
             instance: AtomicU64::new(instance),
-            cleared: AtomicU64::new(0),
         })
     }
 
@@ -215,7 +213,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         Some(Slot {
             cells,
             lanes,
-            table: Table::new(nodes, index, more_counts, cells.used()),
+            table: Table::new(nodes, index, more_counts, cells.table()),
         })
     }
 
@@ -263,19 +261,6 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// How often the guest was resumed.
     pub(crate) fn gaps(&self) -> u32 {
         self.gaps.load(Ordering::SeqCst)
-    }
-
-    /// How often the stacks have been cleared: where it is the same before records were read and after their stacks
-    /// were, these are theirs.
-    pub(crate) fn cleared(&self) -> u64 {
-        // With an addition, nothing that was read before is read behind it.
-        self.cleared.fetch_add(0, Ordering::AcqRel)
-    }
-
-    /// The stacks are about to be cleared, and no ring names them any more.
-    pub(crate) fn count_cleared(&self) {
-        // With its own order on both sides: who reads beside sees the rings as they are now, or the count as it was.
-        self.cleared.fetch_add(1, Ordering::SeqCst);
     }
 
     #[inline]

@@ -15,6 +15,7 @@ pub(crate) struct CounterCells {
     /// while a tick finds the slot busy still adds up.
     pub(crate) taken: AtomicU64,
     pub(crate) recorded: AtomicU64,
+    pub(crate) aged: AtomicU64,
     pub(crate) overflow: AtomicU64,
     pub(crate) lost: AtomicU64,
     pub(crate) masked: AtomicU64,
@@ -30,6 +31,7 @@ pub(crate) struct CounterCells {
     pub(crate) blocks: AtomicU64,
     pub(crate) blocked: AtomicU64,
     pub(crate) blocked_overflow: AtomicU64,
+    pub(crate) blocked_aged: AtomicU64,
 }
 
 impl CounterCells {
@@ -39,6 +41,20 @@ impl CounterCells {
         Counters {
             ticks: taken_alone.ticks.wrapping_add(taken_alone.lost),
             ..taken_alone
+        }
+    }
+
+    /// Counts so many recorded samples, and so much blocked time, as aged instead. Only the owner of the slot calls it.
+    pub(crate) fn age(&self, samples: u64, blocked: u64) {
+        for (from, to, amount) in [
+            (&self.recorded, &self.aged, samples),
+            (&self.blocked, &self.blocked_aged, blocked),
+        ] {
+            from.store(
+                from.load(Ordering::Relaxed).saturating_sub(amount),
+                Ordering::Relaxed,
+            );
+            add_owned(to, amount);
         }
     }
 
@@ -53,6 +69,7 @@ impl CounterCells {
         let Self {
             taken,
             recorded,
+            aged,
             overflow,
             lost,
             masked,
@@ -68,10 +85,12 @@ impl CounterCells {
             blocks,
             blocked,
             blocked_overflow,
+            blocked_aged,
         } = self;
         [
             taken,
             recorded,
+            aged,
             overflow,
             lost,
             masked,
@@ -87,6 +106,7 @@ impl CounterCells {
             blocks,
             blocked,
             blocked_overflow,
+            blocked_aged,
         ]
     }
 }
@@ -142,6 +162,17 @@ impl SnapshotCells {
         for (cell, value) in self.counters.iter().zip(counters.to_array()) {
             cell.store(value, Ordering::Relaxed);
         }
+    }
+
+    /// Changes the counters as [`CounterCells::age`] does.
+    pub(crate) fn age(&self, samples: u64, blocked: u64) {
+        let mut snapshot = self.load();
+        let counters = &mut snapshot.counters;
+        counters.recorded = counters.recorded.saturating_sub(samples);
+        counters.aged = counters.aged.saturating_add(samples);
+        counters.blocked = counters.blocked.saturating_sub(blocked);
+        counters.blocked_aged = counters.blocked_aged.saturating_add(blocked);
+        self.store(&snapshot);
     }
 
     pub(crate) fn load(&self) -> Snapshot {
@@ -258,6 +289,7 @@ mod tests {
             counters: Counters {
                 ticks: 8,
                 recorded: 9,
+                aged: 27,
                 overflow: 10,
                 lost: 11,
                 masked: 12,
@@ -273,6 +305,7 @@ mod tests {
                 blocks: 24,
                 blocked: 25,
                 blocked_overflow: 26,
+                blocked_aged: 28,
             },
             tick_cycles: 18,
             blocked_ns: 19,

@@ -6,6 +6,7 @@ use unikprof_proto::message::Snapshot;
 
 use crate::count::cells::{CounterCells, HistogramCells, SnapshotCells};
 use crate::count::sampler::Sampler;
+use crate::count::table::SEGMENTS;
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, add_owned, prefetch};
 use crate::stack::walk::{End, Walked, Way};
 
@@ -30,6 +31,7 @@ pub(crate) struct LaneCells {
     depth: AtomicU32,
     /// Whether callers are looked up: see [`Lookup`].
     lookup: AtomicU32,
+    pub(crate) segments: SegmentsCell,
     pub(crate) sampler: Sampler,
     pub(crate) tick_cycles: AtomicU64,
     pub(crate) counters: CounterCells,
@@ -42,8 +44,71 @@ pub(crate) struct LaneCells {
     block: BlockCells,
     /// Snapshots at the start of an epoch, by the epoch's id.
     boundaries: [SnapshotCells; 4],
-    /// Table nodes in use at these moments.
-    boundary_nodes: [AtomicU32; 4],
+}
+
+/// Which segments of the table a recording has counts in, and which it may use.
+///
+/// One word, whose bits are: in the lowest byte the segments with counts in the column of even epochs, in the next byte
+/// those of odd epochs, in the third byte the segments that it may *not* use. All counts of a column in other segments
+/// are zero. Only the owner of the slot writes it.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
+pub(crate) struct SegmentsCell(AtomicU32);
+
+const BARRED_SHIFT: u32 = 16;
+
+const _: () = assert!(SEGMENTS <= 8);
+
+impl SegmentsCell {
+    /// Notes that the recording has a count in this segment from here on; `false` if it may not use the segment.
+    #[inline]
+    pub(crate) fn touch(&self, segment: u32, epoch: u64) -> bool {
+        let word = self.0.load(Ordering::Relaxed);
+        let bit = 1 << segment;
+        let touched = word | bit << column_shift(epoch);
+        if touched != word {
+            if word & bit << BARRED_SHIFT != 0 {
+                return false;
+            }
+            self.0.store(touched, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// The segments with counts of this epoch, a bit for each.
+    pub(crate) fn of(&self, epoch: u64) -> u32 {
+        self.0.load(Ordering::Relaxed) >> column_shift(epoch) & 0xff
+    }
+
+    /// The segments with counts of any epoch.
+    pub(crate) fn all(&self) -> u32 {
+        self.of(0) | self.of(1)
+    }
+
+    /// Notes that the counts of this epoch's column are zero in the segments of these bits.
+    pub(crate) fn clear(&self, epoch: u64, segments: u32) {
+        let word = self.0.load(Ordering::Relaxed);
+        let left = word & !((segments & 0xff) << column_shift(epoch));
+        self.0.store(left, Ordering::Relaxed);
+    }
+
+    /// Bars the recording from the segments of these bits as long as it has no counts there, and from no others.
+    pub(crate) fn bar(&self, segments: u32) {
+        let word = self.0.load(Ordering::Relaxed);
+        let barred = (segments & 0xff) << BARRED_SHIFT;
+        self.0
+            .store(word & !(0xff << BARRED_SHIFT) | barred, Ordering::Relaxed);
+    }
+
+    /// The segments that the recording may not begin to use.
+    pub(crate) fn barred(&self) -> u32 {
+        self.0.load(Ordering::Relaxed) >> BARRED_SHIFT & 0xff
+    }
+}
+
+#[inline]
+fn column_shift(epoch: u64) -> u32 {
+    (epoch & 1) as u32 * 8
 }
 
 /// Where the vCPU blocks, while a recording of blocked time runs.
@@ -185,6 +250,7 @@ impl LaneCells {
         self.lateness_ns.clear();
         self.ended_at_ns.store(0, Ordering::Relaxed);
         self.close_block();
+        self.segments.bar(0);
         self.mode.store(begin.mode, Ordering::Relaxed);
         self.lookup.store(begin.lookup as u32, Ordering::Relaxed);
         self.depth.store(begin.depth, Ordering::Relaxed);
@@ -238,11 +304,10 @@ impl LaneCells {
     }
 
     /// Makes `next` the epoch that is counted; `now` is the vCPU at this moment, without its counters.
-    pub(crate) fn turn(&self, next: u64, mut now: Snapshot, nodes: u32) {
+    pub(crate) fn turn(&self, next: u64, mut now: Snapshot) {
         now.counters = self.counters.read();
         now.tick_cycles = self.tick_cycles.load(Ordering::Relaxed);
         self.boundaries[(next & 3) as usize].store(&now);
-        self.boundary_nodes[(next & 3) as usize].store(nodes, Ordering::Relaxed);
         self.epoch.store(next, Ordering::Release);
     }
 
@@ -329,9 +394,13 @@ impl LaneCells {
         self.boundaries[(epoch & 3) as usize].load()
     }
 
-    /// How many table nodes were in use at the start of `epoch`.
-    pub(crate) fn boundary_nodes(&self, epoch: u64) -> u32 {
-        self.boundary_nodes[(epoch & 3) as usize].load(Ordering::Relaxed)
+    /// Counts what was recorded up to `epoch` as aged: so many samples and so much blocked time, whose counts were taken
+    /// out of this epoch's column. The caller owns the slot.
+    pub(crate) fn age(&self, epoch: u64, samples: u64, blocked: u64) {
+        for later in epoch + 1..=self.epoch() {
+            self.boundaries[(later & 3) as usize].age(samples, blocked);
+        }
+        self.counters.age(samples, blocked);
     }
 }
 

@@ -4,7 +4,7 @@ use core::mem::MaybeUninit;
 
 use crate::count::lane::LaneCells;
 use crate::count::slot::SlotCells;
-use crate::count::table::{Counts, Node, Table};
+use crate::count::table::{Counts, MIN_SEGMENT, Node, SEGMENTS, Table};
 use crate::ground::block::take;
 use crate::ground::sync::AtomicU32;
 
@@ -16,14 +16,14 @@ pub(crate) struct Parts<'m> {
     pub(crate) nodes: &'m [Node],
     pub(crate) index: &'m [AtomicU32],
     pub(crate) more_counts: &'m [Counts],
-    /// How many of the nodes each vCPU has.
+    /// How many of the nodes each vCPU has: a multiple of [`SEGMENTS`].
     pub(crate) nodes_per_vcpu: usize,
 }
 
-/// The least block that holds `vcpus` slots with a few stacks each, for so many `recordings` at a time,
-/// wherever it is aligned.
+/// The least block that holds `vcpus` slots with a few stacks each, for so many `recordings` at a time, at any
+/// alignment.
 pub const fn minimum_bytes(vcpus: usize, recordings: usize) -> usize {
-    let per_vcpu = slot_bytes(recordings) + 64 * node_bytes(recordings);
+    let per_vcpu = slot_bytes(recordings) + SEGMENTS * MIN_SEGMENT * node_bytes(recordings);
     vcpus.saturating_mul(per_vcpu).saturating_add(PADDING)
 }
 
@@ -38,7 +38,7 @@ const fn slot_bytes(recordings: usize) -> usize {
 /// A node, its counts and its share of the index.
 const fn node_bytes(recordings: usize) -> usize {
     size_of::<Node>()
-        + Table::index_length(1) * size_of::<AtomicU32>()
+        + Table::index_length(2) * size_of::<AtomicU32>() / 2
         + recordings.saturating_sub(1) * size_of::<Counts>()
 }
 
@@ -52,8 +52,9 @@ pub(crate) fn divide(
         return None;
     }
     let for_nodes = block.len() - vcpus * slot_bytes(recordings) - PADDING;
-    // An id and its tag share 32 bits; the tag should keep eight of them.
-    let nodes = (for_nodes / node_bytes(recordings) / vcpus.max(1)).min((1 << 24) - 1);
+    // A place and its tag share 32 bits; the tag should keep seven of them.
+    let nodes = (for_nodes / node_bytes(recordings) / vcpus.max(1)).min(1 << 24);
+    let nodes = nodes / SEGMENTS * SEGMENTS;
     let mut rest = block;
     Some(Parts {
         slots: take(&mut rest, vcpus)?,
@@ -85,8 +86,8 @@ mod tests {
             let parts = divide(&mut block[offset..minimum_bytes(2, 3) + offset], 2, 3).unwrap();
             assert_eq!((parts.slots.len(), parts.lanes.len()), (2, 6));
             assert_eq!(parts.more_counts.len(), parts.nodes.len() * 2);
-            assert!(parts.nodes.len() >= 2 * 60);
-            assert_eq!(parts.index.len(), parts.nodes.len() * 2);
+            assert!(parts.nodes.len() >= 2 * SEGMENTS * MIN_SEGMENT);
+            assert_eq!(parts.index.len(), parts.nodes.len() / 2 * 3);
             let mut zero = parts
                 .index
                 .iter()

@@ -6,6 +6,8 @@
 pub(crate) mod cells;
 pub(crate) mod lane;
 pub(crate) mod memory;
+#[cfg(all(test, loom))]
+mod rotation_model;
 pub(crate) mod sampler;
 pub(crate) mod slot;
 #[cfg(all(test, loom))]

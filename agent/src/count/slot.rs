@@ -11,7 +11,7 @@
 use unikprof_proto::message::Snapshot;
 
 use crate::count::lane::{Begin, LaneCells, Lookup, Sample, Times, times};
-use crate::count::table::{Column, Table};
+use crate::count::table::{Column, Table, TableCells};
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, add_owned};
 use crate::stack::path::{Path, PathCells};
 
@@ -31,8 +31,7 @@ pub(crate) struct SlotCells {
     blocked_since_ns: AtomicU64,
     /// How many times over the vCPU is inside the agent's own work.
     own_work: AtomicU32,
-    /// Table nodes in use.
-    used: AtomicU32,
+    table: TableCells,
     path: PathCells,
 }
 
@@ -73,8 +72,8 @@ impl<'m> Served<'m> {
 
 impl SlotCells {
     #[inline]
-    pub(crate) fn used(&self) -> &AtomicU32 {
-        &self.used
+    pub(crate) fn table(&self) -> &TableCells {
+        &self.table
     }
 
     pub(crate) fn set_blocked(&self, blocked: bool) {
@@ -269,8 +268,8 @@ impl<'m> Slot<'m> {
     }
 
     /// Begins a recording in a lane where none is active, after the last one was [ended](Owned::flip):
-    /// no tick then counts there, nor will one that was under way. Its counts must be
-    /// [clear](Table::clear_column).
+    /// no tick then counts there, nor will one that was under way. The counts of
+    /// its columns must be zero.
     pub(crate) fn begin(self, index: usize, begin: &Begin, snapshot: &Snapshot) {
         if let Some(lane) = self.lane(index) {
             lane.begin(begin, snapshot);
@@ -340,7 +339,7 @@ impl<'m> Owned<'m> {
         (!left.is_empty()).then_some(Served(left))
     }
 
-    /// Counts a walked sample for each recording that it serves; answers its stack, where there is room.
+    /// Counts a walked sample for each recording that it serves; returns the place of its stack, if it was kept.
     #[inline]
     pub(crate) fn record(
         &self,
@@ -353,15 +352,23 @@ impl<'m> Owned<'m> {
             // First, so that who reads beside never sees more outcomes than ticks.
             add_owned(&lane.counters.taken, 1);
             match kept {
-                Ok(stack) => {
-                    let column = Column::of(index, lane.epoch());
-                    self.slot.table.add_to(stack, column, 1);
-                    lane.count(sample);
-                }
-                Err(_) => add_owned(&lane.counters.overflow, 1),
+                Ok(place) if self.add(index, lane, place, 1) => lane.count(sample),
+                _ => add_owned(&lane.counters.overflow, 1),
             }
         }
         kept.ok()
+    }
+
+    /// Adds to a stack's count of the current epoch; `false` if the recording may not use the stack's segment.
+    #[inline]
+    fn add(&self, index: usize, lane: &LaneCells, place: u32, weight: u64) -> bool {
+        let table = &self.slot.table;
+        let epoch = lane.epoch();
+        let may_count = lane.segments.touch(table.segment_of(place), epoch);
+        if may_count {
+            table.add_to(place, Column::of(index, epoch), weight);
+        }
+        may_count
     }
 
     /// The vCPU has woken: counts what it blocked since the last flip, for each recording that knows of
@@ -378,13 +385,14 @@ impl<'m> Owned<'m> {
     /// Counts the blocked time of the open block up to `times`.
     fn count_blocked(&self, index: usize, lane: &LaneCells, times: Times) {
         let weight = lane.take_blocked(times);
-        let stack = lane.blocked_stack();
-        if stack == 0 {
-            return add_owned(&lane.counters.blocked_overflow, weight);
-        }
-        let column = Column::of(index, lane.epoch());
-        self.slot.table.add_to(stack, column, weight);
-        add_owned(&lane.counters.blocked, weight);
+        let place = lane.blocked_stack();
+        let is_counted = place != 0 && self.add(index, lane, place, weight);
+        let counter = if is_counted {
+            &lane.counters.blocked
+        } else {
+            &lane.counters.blocked_overflow
+        };
+        add_owned(counter, weight);
     }
 
     /// Makes the next epoch of a lane current; `now` is the vCPU at this moment, without its counters.
@@ -403,7 +411,7 @@ impl<'m> Owned<'m> {
         if last {
             self.end(index, lane);
         }
-        lane.turn(next, now, self.slot.table.used());
+        lane.turn(next, now);
     }
 
     /// Ends sampling in a lane.

@@ -1,35 +1,60 @@
-//! The table: call stacks counted in place.
+//! The table: call stacks counted in place, in memory that never grows.
 //!
-//! Stacks are kept as a tree whose nodes hold runs of [`FRAMES_PER_NODE`] frames, cut from the root:
-//! stacks that share their outer callers share nodes, and one stack costs little more than its
-//! leaf-most node of 64 bytes, a cache line. An index of hashes finds the leaf-most node of a path
-//! at once; the whole path is then compared, node by node, so that two stacks are never mixed up.
+//! Stacks are kept as trees whose nodes hold runs of [`FRAMES_PER_NODE`] frames, cut from the root: stacks that share
+//! their outer callers share nodes, and one stack costs little more than its leaf-most node of 64 bytes, a cache line.
+//! An index of hashes finds the leaf-most node of a path at once; the whole path is then compared, node by node, so that
+//! two stacks are never mixed up. Each node has two counts for each recording: one for the epoch that is counted, one
+//! for the epoch that is fetched.
 //!
-//! Nodes are only ever added while a recording runs. Each has two counts, one for the epoch that is
-//! being counted and one for the epoch that is being fetched, so that an epoch costs 8 bytes a
-//! stack and no copy. All cells are atomics: the reader of one epoch runs beside the writer of the
-//! next.
+//! The nodes are divided into [`SEGMENTS`] segments of equal size, so that old stacks can be given up:
+//!
+//! - New stacks go to the *current* segment. A stack and all its nodes lie in one segment. A known stack is counted
+//!   where it lies, in whichever segment that is.
+//! - A tick that finds the current segment full begins a free one. Each beginning is a *birth* with a number of its
+//!   own; birth and place make a node's [number](unikprof_proto::nodes), which is never used again.
+//! - When few segments are free, the poll *condemns* the oldest. Its stacks are not found any more: the next sample of
+//!   such a stack is inserted into the current segment. Its counts stay until nobody needs them.
+//! - Then the poll [sweeps](Table::sweep) the segment out of the index and [frees](Table::free) it.
+//!
+//! All cells are atomics. Whoever counts, condemns, sweeps or frees must own the slot. Readers of the nodes and of an
+//! epoch that has ended need not.
 
-use unikprof_proto::nodes;
+use unikprof_proto::code::frame_code;
+use unikprof_proto::{counts, nodes};
 
-use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, add_owned};
+use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, add_owned, fence};
 pub use crate::stack::path::FRAMES_PER_NODE;
 use crate::stack::path::Path;
 
-/// How many entries of the index are looked at before a path counts as not there. At most half of
-/// the index is in use, so a run this long is rare; a path behind it counts as overflow.
-const PROBES: usize = 64;
+/// How many segments a vCPU's nodes are divided into. Callers that stacks share are kept once in each segment, so more
+/// segments cost memory; with fewer ones more is given up at a time.
+pub const SEGMENTS: usize = 6;
+
+/// The bits of a place that name a segment, moved to the lowest.
+const SEGMENT_MASK: u32 = (SEGMENTS as u32).next_power_of_two() - 1;
+
+/// The fewest nodes in a segment: more than the deepest stack needs.
+pub(crate) const MIN_SEGMENT: usize = 16;
+
+const _: () = assert!(MIN_SEGMENT > crate::stack::path::MAX_CODES.div_ceil(FRAMES_PER_NODE));
+
+/// How many entries of the index are looked at before a path counts as missing. At most two thirds of the index are in
+/// use, so a run this long is rare; a path behind it counts as overflow.
+const PROBES: usize = 256;
+
+/// An entry of the index that is free again, while entries behind it may still be in use. No node has its id.
+const TOMBSTONE: u32 = u32::MAX;
 
 /// A run of frames with its counts.
 #[repr(C, align(64))]
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub struct Node {
-    /// Those of the first lane; the others' lie apart.
+    /// The counts of the first recording; the others' lie apart.
     counts: Counts,
-    /// The id of the node towards the root; 0 = none.
+    /// The place of the node towards the root; 0 = none.
     parent: AtomicU32,
-    /// Leaf first; zeros in front where the run is not full.
+    /// Leaf first; zeros in front if the run is not full.
     frames: [AtomicU32; FRAMES_PER_NODE],
 }
 
@@ -52,6 +77,11 @@ impl Node {
         let mut pairs = self.frames.iter().zip(run);
         pairs.all(|(own, other)| own.load(Ordering::Relaxed) == other.load(Ordering::Relaxed))
     }
+
+    fn leaf(&self) -> u32 {
+        let mut frames = self.frames.iter().map(|cell| cell.load(Ordering::Relaxed));
+        frames.find(|frame| *frame != 0).unwrap_or(0)
+    }
 }
 
 /// Counts of one node: of the two epochs that one recording can have at a time.
@@ -65,7 +95,7 @@ pub struct Column {
 }
 
 impl Column {
-    /// The column of an epoch of the recording in a lane: neighbours never share one.
+    /// The column of an epoch of the recording in a lane: neighbouring epochs never share one.
     #[inline]
     pub fn of(lane: usize, epoch: u64) -> Self {
         Self {
@@ -75,253 +105,520 @@ impl Column {
     }
 }
 
-/// The table is full: the path was not counted.
+/// The path was not counted: it is new, and no segment has room for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// One vCPU's stacks. A view: whoever calls [`count`](Self::count) or [`clear`](Self::clear) must be
-/// the only one who does, which the slot sees to.
+/// A vCPU's cells beside nodes, index and counts. What every tick reads comes first.
+#[repr(C)]
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
+pub struct TableCells {
+    /// A bit for each condemned segment.
+    condemned: AtomicU32,
+    /// The segment that new stacks go to.
+    current: AtomicU32,
+    /// How many segments were begun since the agent started.
+    births: AtomicU64,
+    segments: [SegmentCells; SEGMENTS],
+    /// Entries of the index that the sweep under way has left.
+    unswept: AtomicU32,
+    /// The newest number at two moments, for the rate of new stacks: number and time in ns, older first.
+    rate: [AtomicU64; 4],
+}
+
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
+struct SegmentCells {
+    /// Which birth it was; 0: the segment is free.
+    birth: AtomicU64,
+    /// Its nodes in use.
+    used: AtomicU32,
+    /// The ring's position from which on records that name this segment mean its present birth.
+    named_from: AtomicU64,
+}
+
+/// One vCPU's stacks: a view of its memory.
+///
+/// A node's *place* is its segment and its index in the segment, counted from 1, in 32 bits; 0 is no place. A place is
+/// valid until its segment is freed.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'m> {
     nodes: &'m [Node],
-    /// Node ids, tagged in their upper bits with bits of the hash; 0 = empty.
+    /// Places, tagged in their upper bits with bits of the hash; 0 = empty.
     index: &'m [AtomicU32],
-    /// Counts of the lanes after the first, node by node.
+    /// Counts of the recordings after the first, node by node.
     more_counts: &'m [Counts],
-    used: &'m AtomicU32,
-    id_bits: u32,
+    cells: &'m TableCells,
+    segment_nodes: u32,
+    local_bits: u32,
+}
+
+/// Nodes at consecutive numbers, encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The number of the first.
+    pub first: u64,
+    /// How many.
+    pub count: u32,
+    /// The bytes that they take.
+    pub bytes: usize,
+}
+
+/// Counts, encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountRun {
+    /// How many.
+    pub count: u32,
+    /// The bytes that they take.
+    pub bytes: usize,
+    /// The number up to which the table was searched: go on after it.
+    pub until: u64,
+}
+
+/// The sums of counts that were taken from a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Of stacks that ran.
+    pub(crate) ran: u64,
+    /// Of stacks whose leaf is [`frame_code::BLOCKED`].
+    pub(crate) blocked: u64,
 }
 
 impl<'m> Table<'m> {
-    /// How many entries the index of `nodes` nodes should have: it is at most half full.
+    /// How many entries the index of `nodes` nodes should have: it is at most two thirds full.
     pub const fn index_length(nodes: usize) -> usize {
-        nodes * 2
+        nodes.div_ceil(2) * 3
     }
 
-    /// A table over `nodes` and `index`, with `used` nodes in it so far. `more_counts` are those of the
-    /// lanes after the first: as many for each node as there are.
+    /// A table over `nodes` and `index`. `more_counts` are those of the recordings after the first: as many for each node
+    /// as there are.
     #[inline]
     pub fn new(
         nodes: &'m [Node],
         index: &'m [AtomicU32],
         more_counts: &'m [Counts],
-        used: &'m AtomicU32,
+        cells: &'m TableCells,
     ) -> Self {
-        let id_bits = u32::BITS - (nodes.len() as u32).leading_zeros();
+        let segment_nodes = (nodes.len() / SEGMENTS) as u32;
         Self {
             nodes,
             index,
             more_counts,
-            used,
-            id_bits,
+            cells,
+            segment_nodes,
+            // One more than the greatest index, so that no entry equals the tombstone.
+            local_bits: u32::BITS - segment_nodes.wrapping_add(1).leading_zeros(),
         }
     }
 
     /// How many nodes there is room for.
     pub fn capacity(&self) -> u32 {
-        self.nodes.len() as u32
+        self.segment_nodes * SEGMENTS as u32
+    }
+
+    /// How many nodes a segment has room for.
+    pub fn segment_nodes(&self) -> u32 {
+        self.segment_nodes
     }
 
     /// How many nodes are in use.
     pub fn used(&self) -> u32 {
-        self.used.load(Ordering::Acquire)
+        let used = self
+            .begun()
+            .map(|(_, segment)| segment.used.load(Ordering::Acquire));
+        used.sum()
     }
 
     /// Counts one sample of `path`, which must not be empty, in `column`.
     ///
     /// # Errors
-    /// [`Full`] where the path is new and there is no room for it.
+    /// [`Full`].
     #[inline]
     pub fn count(&self, path: &Path<'_>, column: Column) -> Result<(), Full> {
         self.add_to(self.keep(path)?, column, 1);
         Ok(())
     }
 
-    /// Keeps the stack of `path`, which must not be empty; answers the id that it is known by until
-    /// the table is cleared.
+    /// Keeps the stack of `path`, which must not be empty; returns the place of its leaf-most node.
     ///
     /// # Errors
-    /// As [`count`](Self::count).
+    /// [`Full`].
     #[inline]
     pub(crate) fn keep(&self, path: &Path<'_>) -> Result<u32, Full> {
-        match self.find(path, 0, path.hash()) {
-            Some(id) => Ok(id),
+        let hash = path.hash();
+        let condemned = self.cells.condemned.load(Ordering::Relaxed);
+        match self.find(path, 0, hash, |segment| condemned >> segment & 1 == 0) {
+            Some(place) => Ok(place),
             None => self.insert(path),
         }
     }
 
-    /// Adds `weight` to a stack that is kept.
+    /// Adds `weight` to the stack that ends in a node.
     #[inline]
-    pub(crate) fn add_to(&self, id: u32, column: Column, weight: u64) {
-        if let Some(count) = self.counter(id, column) {
+    pub(crate) fn add_to(&self, place: u32, column: Column, weight: u64) {
+        if let Some(count) = self.counter(place, column) {
             add_owned(count, weight);
         }
     }
 
-    /// Forgets all stacks. Nobody may be counting.
-    pub fn clear(&self) {
-        for entry in self.index {
-            entry.store(0, Ordering::Relaxed);
-        }
-        self.used.store(0, Ordering::Release);
+    /// The segment of a place.
+    #[inline]
+    pub(crate) fn segment_of(&self, place: u32) -> u32 {
+        // The mask only tells the compiler that no shift by it overflows.
+        place >> self.local_bits & SEGMENT_MASK
     }
 
-    /// Zeroes a column from node `from` on, `budget` nodes at the most; answers where to go on, or
-    /// `None` at the end. Nobody may be counting in this column.
-    pub fn clear_column(&self, column: Column, from: u32, budget: u32) -> Option<u32> {
-        let used = self.used();
-        let end = from.saturating_add(budget).min(used);
-        for id in from + 1..=end {
-            if let Some(count) = self.counter(id, column) {
-                count.store(0, Ordering::Relaxed);
-            }
-        }
-        (end < used).then_some(end)
+    /// The number of the node at a place; 0 if there is none.
+    pub(crate) fn number(&self, place: u32) -> u64 {
+        self.number_at(place, u64::MAX)
     }
 
-    /// Encodes nodes from `first` on with their counts in `column`, or without any, as many as fit `buffer` and at
-    /// most `last`; answers how many nodes and how many bytes.
-    pub fn encode(
-        &self,
-        column: Option<Column>,
-        first: u32,
-        last: u32,
-        buffer: &mut [u8],
-    ) -> (u32, usize) {
+    /// The number of the node that a ring's record at `position` names by its place; 0 if the node was given up since.
+    pub(crate) fn number_at(&self, place: u32, position: u64) -> u64 {
+        let Some(segment) = self.cells.segments.get(self.segment_of(place) as usize) else {
+            return 0;
+        };
+        let birth = segment.birth.load(Ordering::Acquire);
+        let index = u64::from(place & self.local_mask()).wrapping_sub(1);
+        if birth == 0
+            || index >= u64::from(segment.used.load(Ordering::Acquire))
+            || position < segment.named_from.load(Ordering::Acquire)
+        {
+            return 0;
+        }
+        birth * u64::from(self.segment_nodes) + index
+    }
+
+    /// The place of the node with this number; `None` if the table does not hold it.
+    pub(crate) fn place(&self, number: u64) -> Option<u32> {
+        let birth = number.checked_div(u64::from(self.segment_nodes))?;
+        let index = (number % u64::from(self.segment_nodes)) as u32;
+        let (segment, cells) = self
+            .begun()
+            .find(|(_, cells)| cells.birth.load(Ordering::Acquire) == birth)?;
+        (index < cells.used.load(Ordering::Acquire))
+            .then(|| segment << self.local_bits | (index + 1))
+    }
+
+    /// The number of the newest node; 0 if there is none.
+    pub fn newest(&self) -> u64 {
+        let newest = self.begun().map(|(_, segment)| {
+            let used = u64::from(segment.used.load(Ordering::Acquire));
+            (self.first_number(segment) + used).saturating_sub(1)
+        });
+        newest.max().unwrap_or(0)
+    }
+
+    /// The number of the oldest node that is held; 0 if there is none.
+    pub fn oldest(&self) -> u64 {
+        let oldest = self.begun().map(|(_, segment)| self.first_number(segment));
+        oldest.min().unwrap_or(0)
+    }
+
+    /// Encodes nodes with numbers above `after` and up to `last`, as many of one segment as fit `buffer`; `None` if there
+    /// are none. A crash on one vCPU may read the nodes of another one, which goes on: what is read while its segment is
+    /// begun anew is thrown away.
+    pub fn encode(&self, after: u64, last: u64, buffer: &mut [u8]) -> Option<Run> {
+        let (segment, mut index) = self.next_after(after)?;
+        let cells = self.cells.segments.get(segment as usize)?;
+        let base = self.first_number(cells);
+        let first = base + u64::from(index);
+        let used = cells.used.load(Ordering::Acquire);
         let mut encoder = nodes::Encoder::new(first, buffer);
         let mut count = 0;
         let mut frames = [0; FRAMES_PER_NODE];
-        for id in first..=last.min(self.used()) {
-            let Some(node) = self.node(id).filter(|_| encoder.has_room()) else {
+        while index < used && first + u64::from(count) <= last && encoder.has_room() {
+            let Some(node) = self.node(segment << self.local_bits | (index + 1)) else {
                 break;
             };
             for (frame, cell) in frames.iter_mut().zip(&node.frames) {
                 *frame = cell.load(Ordering::Relaxed);
             }
             let padding = frames.iter().take_while(|frame| **frame == 0).count();
+            let parent = node.parent.load(Ordering::Relaxed);
             encoder.push(nodes::Node {
-                parent: node.parent.load(Ordering::Relaxed),
-                frames: &frames[padding..],
-                count: column
-                    .and_then(|column| self.counter(id, column))
-                    .map_or(0, |count| count.load(Ordering::Relaxed)),
+                parent: match parent {
+                    0 => 0,
+                    parent => base + u64::from((parent & self.local_mask()).saturating_sub(1)),
+                },
+                frames: frames.get(padding..).unwrap_or_default(),
             });
             count += 1;
+            index += 1;
         }
-        (count, encoder.finish())
+        fence(Ordering::Acquire);
+        let is_whole = base != 0 && self.first_number(cells) == base;
+        (count > 0 && is_whole).then(|| Run {
+            first,
+            count,
+            bytes: encoder.finish(),
+        })
+    }
+
+    /// Encodes the counts of `column` that are not zero, in the segments of the bits `segments`, of nodes with numbers
+    /// above `after` and up to `last`, as many as fit `buffer`, and looks at `budget` nodes at most; `None` if none are
+    /// left.
+    pub fn encode_counts(
+        &self,
+        column: Column,
+        segments: u32,
+        (after, last): (u64, u64),
+        mut budget: u32,
+        buffer: &mut [u8],
+    ) -> Option<CountRun> {
+        let mut encoder = counts::Encoder::new(after, buffer);
+        let (mut count, mut until) = (0, after);
+        while budget > 0 && encoder.has_room() {
+            let Some((segment, first)) = self.next_after(until).filter(|_| until < last) else {
+                break;
+            };
+            let cells = self.cells.segments.get(segment as usize)?;
+            let used = cells.used.load(Ordering::Acquire);
+            let base = self.first_number(cells);
+            if segments >> segment & 1 == 0 {
+                until = base + u64::from(used) - 1;
+                continue;
+            }
+            for index in first..used {
+                let number = base + u64::from(index);
+                if budget == 0 || number > last || !encoder.has_room() {
+                    break;
+                }
+                let counter = self.counter(segment << self.local_bits | (index + 1), column);
+                let weight = counter.map_or(0, |cell| cell.load(Ordering::Relaxed));
+                if weight > 0 {
+                    encoder.push(number, weight);
+                    count += 1;
+                }
+                budget -= 1;
+                until = number;
+            }
+            if until >= last {
+                break;
+            }
+        }
+        (until > after).then(|| CountRun {
+            count,
+            bytes: encoder.finish(),
+            until,
+        })
     }
 
     /// The node towards the root; 0 = none.
-    pub(crate) fn parent(&self, id: u32) -> Option<u32> {
-        Some(self.node(id)?.parent.load(Ordering::Relaxed))
+    pub(crate) fn parent(&self, place: u32) -> Option<u32> {
+        Some(self.node(place)?.parent.load(Ordering::Relaxed))
+    }
+
+    /// A node's index among all of the table, counted from 0.
+    pub(crate) fn node_index(&self, place: u32) -> Option<usize> {
+        let index = (place & self.local_mask()).checked_sub(1)?;
+        (index < self.segment_nodes)
+            .then(|| (self.segment_of(place) * self.segment_nodes + index) as usize)
     }
 
     #[inline]
-    fn node(&self, id: u32) -> Option<&'m Node> {
-        self.nodes.get((id as usize).wrapping_sub(1))
+    fn local_mask(&self) -> u32 {
+        (1_u32 << self.local_bits).wrapping_sub(1)
     }
 
-    /// How many lanes there are after the first.
+    /// The bits of a place in an entry of the index.
+    #[inline]
+    fn place_mask(&self) -> u32 {
+        ((SEGMENT_MASK + 1) << self.local_bits).wrapping_sub(1)
+    }
+
+    #[inline]
+    fn node(&self, place: u32) -> Option<&'m Node> {
+        let index = (place & self.local_mask()).wrapping_sub(1);
+        if index >= self.segment_nodes {
+            return None;
+        }
+        self.nodes
+            .get((self.segment_of(place) * self.segment_nodes + index) as usize)
+    }
+
+    /// The segments that are not free.
+    fn begun(&self) -> impl Iterator<Item = (u32, &'m SegmentCells)> + use<'m> {
+        let segments = (0_u32..).zip(&self.cells.segments);
+        segments.filter(|(_, segment)| segment.birth.load(Ordering::Acquire) != 0)
+    }
+
+    fn first_number(&self, segment: &SegmentCells) -> u64 {
+        segment.birth.load(Ordering::Acquire) * u64::from(self.segment_nodes)
+    }
+
+    /// The segment and the index of the first node with a number above `after`.
+    fn next_after(&self, after: u64) -> Option<(u32, u32)> {
+        let wanted = after.checked_add(1)?;
+        let later = self.begun().filter_map(|(segment, cells)| {
+            let first = self.first_number(cells);
+            let index = wanted.saturating_sub(first);
+            let used = u64::from(cells.used.load(Ordering::Acquire));
+            (index < used).then_some((first, segment, index as u32))
+        });
+        let (_, segment, index) = later.min_by_key(|(first, ..)| *first)?;
+        Some((segment, index))
+    }
+
+    /// How many recordings there are room for after the first.
     fn more_lanes(&self) -> usize {
         self.more_counts.len() / self.nodes.len().max(1)
     }
 
+    /// The counts of a node for the recordings after the first.
+    fn more_counts_of(&self, place: u32) -> &'m [Counts] {
+        let lanes = self.more_lanes();
+        let counts = self
+            .node_index(place)
+            .and_then(|node| self.more_counts.get(node * lanes..(node + 1) * lanes));
+        counts.unwrap_or_default()
+    }
+
     /// The count of a node in a column.
     #[inline]
-    fn counter(&self, id: u32, column: Column) -> Option<&'m AtomicU64> {
+    fn counter(&self, place: u32, column: Column) -> Option<&'m AtomicU64> {
         let counts = match column.lane.checked_sub(1) {
-            None => &self.node(id)?.counts,
-            Some(lane) => {
-                let node = (id as usize).checked_sub(1)?;
-                let lanes = self.more_lanes();
-                self.more_counts
-                    .get(node * lanes..(node + 1) * lanes)?
-                    .get(lane)?
-            }
+            None => &self.node(place)?.counts,
+            Some(lane) => self.more_counts_of(place).get(lane)?,
         };
         counts.get(column.parity)
     }
 
-    /// The node that ends the path, without its `skipped` leaf-most frames, whose hash is `hash`.
+    /// The node that ends the path, without its `skipped` leaf-most frames, whose hash is `hash`, in a segment that is
+    /// `wanted`.
     #[inline]
-    fn find(&self, path: &Path<'_>, skipped: usize, hash: u64) -> Option<u32> {
+    fn find(
+        &self,
+        path: &Path<'_>,
+        skipped: usize,
+        hash: u64,
+        wanted: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
         for probe in 0..PROBES {
             let entry = self.entry(hash, probe)?.load(Ordering::Relaxed);
             if entry == 0 {
                 return None;
             }
-            let id = entry & self.id_mask();
-            if entry == self.tagged(id, hash) && self.holds(id, path, path.len() - skipped) {
-                return Some(id);
+            let place = entry & self.place_mask();
+            if entry == self.tagged(place, hash)
+                && wanted(self.segment_of(place))
+                && self.holds(place, path, path.len() - skipped)
+            {
+                return Some(place);
             }
         }
         None
     }
 
-    /// Whether the stack that ends in node `id` is the `length` root-most frames of `path`.
+    /// Whether the stack that ends in a node is the `length` root-most frames of `path`.
     #[inline]
-    fn holds(&self, mut id: u32, path: &Path<'_>, length: usize) -> bool {
+    fn holds(&self, mut place: u32, path: &Path<'_>, length: usize) -> bool {
         let mut from_root = (length - 1) / FRAMES_PER_NODE * FRAMES_PER_NODE;
         loop {
-            let (Some(node), Some(run)) = (self.node(id), path.run(from_root)) else {
+            let (Some(node), Some(run)) = (self.node(place), path.run(from_root)) else {
                 return false;
             };
-            id = node.parent.load(Ordering::Relaxed);
+            place = node.parent.load(Ordering::Relaxed);
             if !node.holds(run) {
                 return false;
             }
-            if from_root == 0 || id == 0 {
-                return from_root == 0 && id == 0;
+            if from_root == 0 || place == 0 {
+                return from_root == 0 && place == 0;
             }
             from_root -= FRAMES_PER_NODE;
         }
     }
 
-    /// Adds what is missing of `path`, from the root; answers the node that ends it.
+    /// Adds what the current segment lacks of `path`, from the root; returns the place of the node that ends it.
     #[cold]
     #[inline(never)]
     fn insert(&self, path: &Path<'_>) -> Result<u32, Full> {
+        let segment = self.segment_for(path.len().div_ceil(FRAMES_PER_NODE) as u32)?;
         let mut parent = 0;
         let mut length = 0;
         while length < path.len() {
             let from_root = length;
             length = (length + FRAMES_PER_NODE).min(path.len());
             let hash = path.root_hash(length);
-            parent = match self.find(path, path.len() - length, hash) {
-                Some(id) => id,
-                None => self.add(path, from_root, parent, hash).ok_or(Full)?,
+            parent = match self.find(path, path.len() - length, hash, |at| at == segment) {
+                Some(place) => place,
+                None => self
+                    .add(path, from_root, parent, hash, segment)
+                    .ok_or(Full)?,
             };
         }
         Ok(parent)
     }
 
-    fn add(&self, path: &Path<'_>, from_root: usize, parent: u32, hash: u64) -> Option<u32> {
-        let used = self.used.load(Ordering::Relaxed);
-        let node = self.nodes.get(used as usize)?;
-        let id = used + 1;
-        let entry = (0..PROBES)
-            .map_while(|probe| self.entry(hash, probe))
-            .find(|entry| entry.load(Ordering::Relaxed) == 0)?;
+    /// The segment for a stack of so many nodes: the current one, or a free one that becomes the current one. If none is
+    /// free, the current one as long as it has any room, as it may hold some of the nodes already.
+    fn segment_for(&self, wanted: u32) -> Result<u32, Full> {
+        let current = self.cells.current.load(Ordering::Relaxed);
+        let room = self.room();
+        if room >= wanted {
+            return Ok(current);
+        }
+        match self.begin_segment() {
+            Some(segment) => Ok(segment),
+            None if room > 0 => Ok(current),
+            None => Err(Full),
+        }
+    }
+
+    /// How many nodes the current segment has room for.
+    pub(crate) fn room(&self) -> u32 {
+        let current = self.cells.current.load(Ordering::Relaxed);
+        let segment = self.cells.segments.get(current as usize);
+        segment.map_or(0, |segment| match segment.birth.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.segment_nodes - segment.used.load(Ordering::Relaxed),
+        })
+    }
+
+    fn begin_segment(&self) -> Option<u32> {
+        let mut segments = (0_u32..).zip(&self.cells.segments);
+        let (number, segment) =
+            segments.find(|(_, segment)| segment.birth.load(Ordering::Acquire) == 0)?;
+        if self.segment_nodes == 0 {
+            return None;
+        }
+        let birth = self.cells.births.load(Ordering::Relaxed) + 1;
+        self.cells.births.store(birth, Ordering::Relaxed);
+        segment.used.store(0, Ordering::Relaxed);
+        segment.birth.store(birth, Ordering::Release);
+        // Pairs with that of `encode`: a reader that sees a node of this birth sees that the birth before is over.
+        fence(Ordering::Release);
+        self.cells.current.store(number, Ordering::Relaxed);
+        Some(number)
+    }
+
+    fn add(
+        &self,
+        path: &Path<'_>,
+        from_root: usize,
+        parent: u32,
+        hash: u64,
+        segment: u32,
+    ) -> Option<u32> {
+        let cells = self.cells.segments.get(segment as usize)?;
+        let used = cells.used.load(Ordering::Relaxed);
+        let place = segment << self.local_bits | (used + 1);
+        let node = self.node(place)?;
+        let mut entries = (0..PROBES).map_while(|probe| self.entry(hash, probe));
+        let entry = entries.find(|entry| matches!(entry.load(Ordering::Relaxed), 0 | TOMBSTONE))?;
         for (frame, cell) in node.frames.iter().zip(path.run(from_root)?) {
             frame.store(cell.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         node.parent.store(parent, Ordering::Relaxed);
-        let lanes = self.more_lanes();
-        let more = self
-            .more_counts
-            .get(used as usize * lanes..id as usize * lanes);
-        for count in more
-            .unwrap_or_default()
-            .iter()
-            .chain([&node.counts])
-            .flatten()
-        {
+        let counts = self.more_counts_of(place).iter().chain([&node.counts]);
+        for count in counts.flatten() {
             count.store(0, Ordering::Relaxed);
         }
-        entry.store(self.tagged(id, hash), Ordering::Relaxed);
-        // Whoever sees the new number of nodes sees the node.
-        self.used.store(id, Ordering::Release);
-        Some(id)
+        entry.store(self.tagged(place, hash), Ordering::Relaxed);
+        // Release: a reader that sees the new number of nodes sees the node.
+        cells.used.store(used + 1, Ordering::Release);
+        Some(place)
     }
 
     #[inline]
@@ -337,13 +634,182 @@ impl<'m> Table<'m> {
     }
 
     #[inline]
-    fn id_mask(&self) -> u32 {
-        (1_u32 << self.id_bits).wrapping_sub(1)
+    fn tagged(&self, place: u32, hash: u64) -> u32 {
+        (hash as u32 & !self.place_mask()) | place
+    }
+}
+
+/// What the poll does to let stacks age. The caller must own the slot, except where a method says otherwise.
+impl Table<'_> {
+    /// How many segments are free. Needs no ownership.
+    pub(crate) fn free_segments(&self) -> usize {
+        SEGMENTS - self.begun().count()
     }
 
-    #[inline]
-    fn tagged(&self, id: u32, hash: u64) -> u32 {
-        (hash as u32 & !self.id_mask()) | id
+    /// The condemned segments, a bit for each. Needs no ownership.
+    pub(crate) fn condemned(&self) -> u32 {
+        self.cells.condemned.load(Ordering::Relaxed)
+    }
+
+    /// The oldest segment that is neither the current one nor one of the bits `except`. Needs no ownership.
+    pub(crate) fn oldest_segment(&self, except: u32) -> Option<u32> {
+        let current = self.cells.current.load(Ordering::Relaxed);
+        let others = self
+            .begun()
+            .filter(|(segment, _)| *segment != current && except >> segment & 1 == 0);
+        let (segment, _) = others.min_by_key(|(_, cells)| cells.birth.load(Ordering::Relaxed))?;
+        Some(segment)
+    }
+
+    /// Condemns a segment, which must not be the current one: its stacks are not found any more. One is condemned at a
+    /// time.
+    pub(crate) fn condemn(&self, segment: u32) {
+        self.cells.condemned.store(1 << segment, Ordering::Relaxed);
+        self.cells
+            .unswept
+            .store(self.index.len() as u32, Ordering::Relaxed);
+    }
+
+    /// Keeps a condemned segment after all: those of its stacks that were not swept are found again.
+    pub(crate) fn reprieve(&self) {
+        self.cells.condemned.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the condemned segment was swept out of the index. Needs no ownership.
+    pub(crate) fn is_swept(&self) -> bool {
+        self.cells.unswept.load(Ordering::Relaxed) == 0
+    }
+
+    /// The segments of the bits `kept`, and `more` others: those that new stacks will go to next, then the newest of
+    /// those that hold known stacks. Needs no ownership.
+    pub(crate) fn next_segments(&self, kept: u32, mut more: u32) -> u32 {
+        let current = self.cells.current.load(Ordering::Relaxed);
+        let free = || {
+            let segments = (0_u32..).zip(&self.cells.segments);
+            let free = segments.filter(|(_, cells)| cells.birth.load(Ordering::Relaxed) == 0);
+            free.map(|(segment, _)| segment)
+        };
+        let mut next = kept;
+        let mut add = |segment: u32| {
+            if next >> segment & 1 == 0 && more > 0 {
+                next |= 1 << segment;
+                more -= 1;
+            }
+        };
+        add(current);
+        free().take(1).for_each(&mut add);
+        let mut last = u64::MAX;
+        let births = || {
+            let begun = self.begun();
+            begun.map(|(segment, cells)| (cells.birth.load(Ordering::Relaxed), segment))
+        };
+        while let Some((birth, segment)) = births().filter(|(birth, _)| *birth < last).max() {
+            add(segment);
+            last = birth;
+        }
+        free().for_each(add);
+        next
+    }
+
+    /// Removes the condemned segment's stacks from the index, `budget` entries at most.
+    /// From the end to the front, so that a run of removed entries before an empty one becomes empty too.
+    pub(crate) fn sweep(&self, budget: u32) {
+        let condemned = self.condemned();
+        let end = self.cells.unswept.load(Ordering::Relaxed);
+        let start = end.saturating_sub(budget);
+        for at in (start..end).rev() {
+            let at = at as usize;
+            let Some(entry) = self.index.get(at) else {
+                continue;
+            };
+            let value = entry.load(Ordering::Relaxed);
+            let segment = self.segment_of(value & self.place_mask());
+            if value == TOMBSTONE || value != 0 && condemned >> segment & 1 != 0 {
+                let next = self.index.get(at + 1).or(self.index.first());
+                let is_last = next.is_none_or(|next| next.load(Ordering::Relaxed) == 0);
+                entry.store(if is_last { 0 } else { TOMBSTONE }, Ordering::Relaxed);
+            }
+        }
+        self.cells.unswept.store(start, Ordering::Relaxed);
+    }
+
+    /// Frees the condemned segment, which must have been swept, and whose counts nobody needs any more. Records of the
+    /// vCPU's ring before the position `named_from` may still name its stacks; they are not named again.
+    pub(crate) fn free(&self, named_from: u64) {
+        let condemned = self.condemned();
+        let segments = (0_u32..).zip(&self.cells.segments);
+        for (_, segment) in segments.filter(|(segment, _)| condemned >> segment & 1 != 0) {
+            segment.named_from.store(named_from, Ordering::Release);
+            segment.birth.store(0, Ordering::Release);
+        }
+        self.cells.condemned.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes the counts of a column out of nodes `from` and up of a segment, `budget` nodes at most; returns their sums,
+    /// and where to go on, `None` at the end.
+    pub(crate) fn take_counts(
+        &self,
+        column: Column,
+        segment: u32,
+        from: u32,
+        budget: u32,
+    ) -> (Taken, Option<u32>) {
+        let cells = self.cells.segments.get(segment as usize);
+        let used = cells.map_or(0, |cells| cells.used.load(Ordering::Relaxed));
+        let end = from.saturating_add(budget).min(used);
+        let mut taken = Taken::default();
+        for index in from..end {
+            let place = segment << self.local_bits | (index + 1);
+            if let (Some(node), Some(cell)) = (self.node(place), self.counter(place, column)) {
+                let weight = cell.load(Ordering::Relaxed);
+                if weight != 0 {
+                    cell.store(0, Ordering::Relaxed);
+                    let sum = match node.leaf() {
+                        frame_code::BLOCKED => &mut taken.blocked,
+                        _ => &mut taken.ran,
+                    };
+                    *sum = sum.saturating_add(weight);
+                }
+            }
+        }
+        (taken, (end < used).then_some(end))
+    }
+
+    /// Notes how many stacks came so far, for [`window_ns`](Self::window_ns). Needs no ownership; only the poll calls it.
+    pub(crate) fn note_rate(&self, now_ns: u64) {
+        const EVERY_NS: u64 = 1_000_000_000;
+        let [number, at_ns, newer_number, newer_at_ns] = &self.cells.rate;
+        let last_ns = newer_at_ns.load(Ordering::Relaxed);
+        if now_ns.saturating_sub(last_ns) >= EVERY_NS {
+            number.store(newer_number.load(Ordering::Relaxed), Ordering::Relaxed);
+            at_ns.store(last_ns, Ordering::Relaxed);
+            newer_number.store(self.newest(), Ordering::Relaxed);
+            newer_at_ns.store(now_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether new stacks have come in the last second or two. Needs no ownership.
+    pub(crate) fn is_growing(&self) -> bool {
+        let [_, _, newer_number, _] = &self.cells.rate;
+        self.newest() > newer_number.load(Ordering::Relaxed)
+    }
+
+    /// For how long the segments hold new stacks at the rate of the last seconds, in ns; `None` if no new ones come.
+    /// Needs no ownership.
+    pub(crate) fn window_ns(&self, now_ns: u64) -> Option<u64> {
+        let [number, at_ns, ..] = self
+            .cells
+            .rate
+            .each_ref()
+            .map(|cell| cell.load(Ordering::Relaxed));
+        let nodes = self
+            .newest()
+            .saturating_sub(number.max(u64::from(self.segment_nodes)));
+        let ns = now_ns.saturating_sub(at_ns);
+        // The current segment and the one that is being freed hold less than all of it.
+        let held = u64::from(self.segment_nodes) * (SEGMENTS as u64 - 2);
+        let window = u128::from(held) * u128::from(ns) / u128::from(nodes.max(1));
+        (nodes > 0 && at_ns > 0).then(|| u64::try_from(window).unwrap_or(u64::MAX))
     }
 }
 
@@ -352,7 +818,7 @@ impl<'m> Table<'m> {
 mod tests {
     extern crate std;
 
-    use std::collections::HashMap;
+    use std::collections::{HashMap, HashSet};
     use std::vec::Vec;
 
     use super::*;
@@ -362,65 +828,99 @@ mod tests {
         nodes: Vec<Node>,
         index: Vec<AtomicU32>,
         more_counts: Vec<Counts>,
-        used: AtomicU32,
+        cells: TableCells,
     }
 
     impl Memory {
-        fn new(nodes: usize) -> Self {
+        /// So many nodes in each segment.
+        fn new(segment_nodes: usize) -> Self {
+            let nodes = SEGMENTS * segment_nodes;
             Self {
                 nodes: (0..nodes).map(|_| Node::default()).collect(),
                 index: (0..Table::index_length(nodes))
                     .map(|_| AtomicU32::new(0))
                     .collect(),
                 more_counts: (0..2 * nodes).map(|_| Counts::default()).collect(),
-                used: AtomicU32::new(0),
+                cells: TableCells::default(),
             }
         }
 
         fn table(&self) -> Table<'_> {
-            Table::new(&self.nodes, &self.index, &self.more_counts, &self.used)
+            Table::new(&self.nodes, &self.index, &self.more_counts, &self.cells)
         }
     }
 
     const EVEN: Column = Column { lane: 0, parity: 0 };
     const ODD: Column = Column { lane: 0, parity: 1 };
+    const ALL: u32 = 0xff;
 
-    fn count(table: &Table<'_>, frames: &[u32], column: Column) -> Result<(), Full> {
+    fn keep(table: &Table<'_>, frames: &[u32]) -> Result<u32, Full> {
         let cells = PathCells::default();
         let mut path = cells.begin();
         frames.iter().for_each(|frame| path.push(*frame));
-        table.count(&path, column)
+        table.keep(&path)
+    }
+
+    fn count(table: &Table<'_>, frames: &[u32], column: Column) -> Result<(), Full> {
+        table.add_to(keep(table, frames)?, column, 1);
+        Ok(())
+    }
+
+    /// All stacks by their numbers, through the encoding that clients see.
+    fn stacks(table: &Table<'_>) -> HashMap<u64, Vec<u32>> {
+        let mut stacks: HashMap<u64, Vec<u32>> = HashMap::new();
+        let mut buffer = [0; 1000];
+        let mut after = 0;
+        while let Some(run) = table.encode(after, u64::MAX, &mut buffer) {
+            assert!(run.first > after);
+            nodes::decode(
+                run.first,
+                run.count,
+                &buffer[..run.bytes],
+                |number, node| {
+                    let mut stack = node.frames.to_vec();
+                    if node.parent != 0 {
+                        stack.extend_from_slice(&stacks[&node.parent]);
+                    }
+                    stacks.insert(number, stack);
+                },
+            )
+            .unwrap();
+            after = run.first + u64::from(run.count) - 1;
+        }
+        assert_eq!(after, table.newest());
+        stacks
     }
 
     /// Everything in a column, through the encoding that clients see.
     fn contents(table: &Table<'_>, column: Column) -> HashMap<Vec<u32>, u64> {
-        let mut stacks: Vec<Vec<u32>> = std::vec![Vec::new()];
-        let mut counts = HashMap::new();
-        let mut buffer = [0; 1000];
-        let mut first = 1;
-        while first <= table.used() {
-            let (count, length) = table.encode(Some(column), first, u32::MAX, &mut buffer);
-            assert!(count > 0);
-            nodes::decode(first, count, &buffer[..length], |_, node| {
-                let mut stack = node.frames.to_vec();
-                stack.extend_from_slice(&stacks[node.parent as usize]);
-                if node.count > 0 {
-                    assert_eq!(
-                        counts.insert(stack.clone(), node.count),
-                        None,
-                        "a stack twice"
-                    );
-                }
-                stacks.push(stack);
+        let stacks = stacks(table);
+        let mut sums = HashMap::new();
+        let mut buffer = [0; 100];
+        let mut after = 0;
+        let range = |after| (after, table.newest());
+        while let Some(run) = table.encode_counts(column, ALL, range(after), 37, &mut buffer) {
+            counts::decode(after, run.count, &buffer[..run.bytes], |number, count| {
+                *sums.entry(stacks[&number].clone()).or_insert(0) += count;
             })
             .unwrap();
-            first += count;
+            after = run.until;
         }
-        counts
+        sums
     }
 
     fn samples(table: &Table<'_>, column: Column) -> u64 {
         contents(table, column).values().sum()
+    }
+
+    /// Gives up the oldest segment with all its counts.
+    fn rotate(table: &Table<'_>, position: u64) {
+        let segment = table.oldest_segment(0).unwrap();
+        table.condemn(segment);
+        while !table.is_swept() {
+            table.sweep(7);
+        }
+        table.free(position);
     }
 
     /// A generator of stacks that share callers, as programs' stacks do.
@@ -440,7 +940,7 @@ mod tests {
 
     #[test]
     fn counts_equal_a_hash_map_of_whole_stacks() {
-        let memory = Memory::new(8192);
+        let memory = Memory::new(1024);
         let table = memory.table();
         let mut truth: HashMap<Vec<u32>, u64> = HashMap::new();
         for round in 0..3 {
@@ -457,7 +957,7 @@ mod tests {
     /// A prefix of a stack, a stack one frame off, the same frames at another place: all distinct.
     #[test]
     fn near_stacks_are_told_apart() {
-        let memory = Memory::new(256);
+        let memory = Memory::new(64);
         let table = memory.table();
         let long: Vec<u32> = (16..56).collect();
         let mut truth = HashMap::new();
@@ -482,70 +982,176 @@ mod tests {
     fn hashes_are_never_believed() {
         let memory = Memory::new(40);
         let table = memory.table();
+        let segment = table.segment_for(30).unwrap();
         for code in 1..=30 {
             let cells = PathCells::default();
             let mut path = cells.begin();
             path.push(code);
-            assert_eq!(table.find(&path, 0, 0), None);
-            table.add(&path, 0, 0, 0).unwrap();
-            assert_eq!(table.find(&path, 0, 0), Some(code));
+            assert_eq!(table.find(&path, 0, 0, |_| true), None);
+            let place = table.add(&path, 0, 0, 0, segment).unwrap();
+            assert_eq!(table.find(&path, 0, 0, |_| true), Some(place));
         }
     }
 
     #[test]
     fn a_full_table_refuses_what_is_new_and_counts_what_is_known() {
-        let memory = Memory::new(4);
+        let memory = Memory::new(1);
         let table = memory.table();
-        for code in 1..=4 {
+        let held = SEGMENTS as u32;
+        for code in 1..=held {
             assert_eq!(count(&table, &[code], EVEN), Ok(()));
         }
-        assert_eq!(count(&table, &[5], EVEN), Err(Full));
+        assert_eq!(table.free_segments(), 0);
+        assert_eq!(count(&table, &[held + 1], EVEN), Err(Full));
         assert_eq!(count(&table, &[4], EVEN), Ok(()));
-        assert_eq!(samples(&table, EVEN), 5);
+        assert_eq!(samples(&table, EVEN), u64::from(held) + 1);
         assert_eq!(count(&Memory::new(0).table(), &[5], EVEN), Err(Full));
+    }
+
+    /// A stack that does not fit into what is left of a segment lies in the next one as a whole.
+    #[test]
+    fn a_stack_lies_in_one_segment() {
+        let memory = Memory::new(16);
+        let table = memory.table();
+        let mut truth = HashMap::new();
+        for seed in 0..20_u32 {
+            let stack: Vec<u32> = (0..40).map(|level| 100 + seed * 1000 + level).collect();
+            count(&table, &stack, EVEN).unwrap();
+            truth.insert(stack, 1);
+        }
+        for (number, _) in stacks(&table) {
+            let mut place = table.place(number).unwrap();
+            let segment = table.segment_of(place);
+            while place != 0 {
+                assert_eq!(table.segment_of(place), segment);
+                let parent = table.parent(place).unwrap();
+                assert!(parent < place);
+                place = parent;
+            }
+        }
+        assert_eq!(contents(&table, EVEN), truth);
     }
 
     /// Each recording's counts are its own, and a stack is kept once for all.
     #[test]
-    fn lanes_are_counted_and_cleared_apart() {
+    fn recordings_are_counted_and_cleared_apart() {
         let memory = Memory::new(64);
         let table = memory.table();
         let lanes = [0, 1, 2].map(|lane| Column::of(lane, 6));
-        for code in 1..=20 {
+        for code in 101..=120 {
             for (lane, column) in lanes.iter().enumerate() {
                 (0..=lane).for_each(|_| count(&table, &[code], *column).unwrap());
             }
         }
-        assert_eq!(table.used(), 20);
-        assert_eq!(lanes.map(|column| samples(&table, column)), [20, 40, 60]);
-        assert_eq!(table.clear_column(lanes[1], 0, 100), None);
+        count(&table, &[frame_code::BLOCKED, 9], lanes[1]).unwrap();
+        assert_eq!(table.used(), 21);
+        assert_eq!(lanes.map(|column| samples(&table, column)), [20, 41, 60]);
+        let taken = |ran, blocked| Taken { ran, blocked };
+        assert_eq!(
+            table.take_counts(lanes[1], 0, 0, 7),
+            (taken(14, 0), Some(7))
+        );
+        assert_eq!(table.take_counts(lanes[1], 0, 7, 99), (taken(26, 1), None));
         assert_eq!(lanes.map(|column| samples(&table, column)), [20, 0, 60]);
         let beyond = Column::of(3, 6);
-        count(&table, &[1], beyond).unwrap();
+        count(&table, &[101], beyond).unwrap();
         assert_eq!(samples(&table, beyond), 0, "there is no such lane");
-        table.clear();
-        count(&table, &[3], lanes[0]).unwrap();
-        assert_eq!(lanes.map(|column| samples(&table, column)), [1, 0, 0]);
     }
 
+    /// The memory is used for ever: what is given up is the oldest, what is left is true, and no number comes twice.
     #[test]
-    fn columns_are_counted_and_cleared_apart() {
-        let memory = Memory::new(64);
+    fn stacks_age_for_ever() {
+        let memory = Memory::new(32);
         let table = memory.table();
-        for code in 1..=20 {
-            count(&table, &[code], EVEN).unwrap();
-            count(&table, &[code], ODD).unwrap();
+        let mut numbers = HashSet::new();
+        let mut names: HashMap<u64, Vec<u32>> = HashMap::new();
+        for seed in 0..20_000_u32 {
+            if table.free_segments() < 2 {
+                let oldest = table.oldest();
+                rotate(&table, seed.into());
+                assert!(table.oldest() > oldest);
+            }
+            // New stacks among some that come again and again, which are inserted again where they were given up.
+            let stack = stack(if seed % 3 == 0 { seed } else { seed % 10 });
+            let place = keep(&table, &stack).unwrap();
+            let number = table.number(place);
+            assert_eq!(table.place(number), Some(place));
+            match names.get(&number) {
+                Some(known) => assert_eq!(*known, stack, "a number names one stack for ever"),
+                None => assert!(numbers.insert(number)),
+            }
+            names.insert(number, stack);
+            if seed % 997 == 0 {
+                let stacks = stacks(&table);
+                for number in numbers.iter().filter(|number| **number >= table.oldest()) {
+                    assert_eq!(stacks[number], names[number]);
+                }
+            }
         }
-        assert_eq!(table.clear_column(EVEN, 0, 7), Some(7));
-        assert_eq!(table.clear_column(EVEN, 7, 100), None);
-        assert_eq!((samples(&table, EVEN), samples(&table, ODD)), (0, 20));
-        table.clear();
-        assert_eq!(table.used(), 0);
-        count(&table, &[3], ODD).unwrap();
-        assert_eq!(
-            samples(&table, ODD),
-            1,
-            "a node that is used again starts from zero"
-        );
+        assert!(table.newest() > 20_000);
+        // Nothing is left behind in the index but the stacks that there are.
+        let entries = table.index.iter();
+        let is_used = |entry: &&AtomicU32| !matches!(entry.load(Ordering::Relaxed), 0 | TOMBSTONE);
+        assert_eq!(entries.filter(is_used).count(), table.used() as usize);
+    }
+
+    /// A node that is used again starts from zero, in all columns.
+    #[test]
+    fn counts_of_a_segment_that_was_given_up_are_not_those_of_the_next() {
+        let memory = Memory::new(16);
+        let table = memory.table();
+        let columns = [EVEN, ODD, Column::of(2, 1)];
+        for code in 0..1000 {
+            if table.free_segments() < 2 {
+                rotate(&table, 0);
+            }
+            for column in columns {
+                count(&table, &[100 + code], column).unwrap();
+            }
+        }
+        for column in columns {
+            assert!(contents(&table, column).values().all(|count| *count == 1));
+        }
+    }
+
+    /// A condemned stack is inserted again by its next sample; until then its counts stay where they are.
+    #[test]
+    fn a_condemned_stack_is_counted_in_the_current_segment() {
+        let memory = Memory::new(16);
+        let table = memory.table();
+        (0..17).for_each(|code| count(&table, &[100 + code], EVEN).unwrap());
+        let before = keep(&table, &[100]).unwrap();
+        table.condemn(table.oldest_segment(0).unwrap());
+        let after = keep(&table, &[100]).unwrap();
+        assert_ne!(table.segment_of(before), table.segment_of(after));
+        assert_eq!(keep(&table, &[100]), Ok(after));
+        table.add_to(after, EVEN, 1);
+        assert_eq!(contents(&table, EVEN)[&std::vec![100]], 2);
+        table.reprieve();
+        assert!(keep(&table, &[101]).is_ok());
+        assert_eq!(table.used(), 18);
+    }
+
+    /// A ring's record names a stack by its place: after the segment was used again that is another stack.
+    #[test]
+    fn records_written_before_a_segment_was_freed_do_not_name_its_next_stacks() {
+        let memory = Memory::new(16);
+        let table = memory.table();
+        let old = keep(&table, &[100]).unwrap();
+        let number = table.number_at(old, 5);
+        assert_ne!(number, 0);
+        (0..16 * (SEGMENTS as u32 - 2)).for_each(|code| _ = keep(&table, &[200 + code]).unwrap());
+        rotate(&table, 10);
+        assert_eq!(table.number_at(old, 5), 0);
+        let mut code = 1000;
+        let reused = loop {
+            let place = keep(&table, &[code]).unwrap();
+            if place == old {
+                break place;
+            }
+            code += 1;
+        };
+        assert_eq!(table.number_at(old, 9), 0, "an old record");
+        assert!(table.number_at(reused, 10) > number, "a new one");
     }
 }

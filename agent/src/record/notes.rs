@@ -22,6 +22,21 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.rings()?.ring(vcpu)
     }
 
+    /// For how long the rings hold samples at the present rate, in ns: the least of all vCPUs. `None` if no ring tells.
+    pub(crate) fn samples_window_ns(&self, now_ns: u64) -> Option<u64> {
+        let rings = (0..self.config().vcpus).filter_map(|vcpu| self.ring(vcpu));
+        rings.filter_map(|ring| ring.window_ns(now_ns)).min()
+    }
+
+    /// For how long the memory holds new stacks at the present rate, in ns: the least of all vCPUs. `None` if no new ones
+    /// come.
+    pub(crate) fn stacks_window_ns(&self, now_ns: u64) -> Option<u64> {
+        let slots = self.slots();
+        slots
+            .filter_map(|(_, slot)| slot.table.window_ns(now_ns))
+            .min()
+    }
+
     /// Writes a record that concerns all vCPUs into every ring.
     pub(crate) fn note_everywhere(&self, kind: u8, first: u64, second: u64) {
         if self.rings().is_some() {
@@ -44,8 +59,8 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// while there are no rings or no recording runs.
     #[cfg(feature = "hosted")]
     pub(crate) fn notes_times_every_ns(&self) -> Option<u64> {
-        let is_recording = || self.slots().any(|(_, slot)| !slot.live().is_empty());
-        (self.rings().is_some() && is_recording()).then_some(TIMES_EVERY_NS)
+        let is_recording = self.slots().any(|(_, slot)| !slot.live().is_empty());
+        is_recording.then_some(TIMES_EVERY_NS)
     }
 
     /// Writes the time of day and the vCPUs' runstate times into the rings, each if its interval has passed.
@@ -74,31 +89,6 @@ impl<'m, P: Platform> Agent<'m, P> {
                 ring.push_pair(now_ns, kind::RAN, times.running_ns, times.runnable_ns);
                 ring.push_pair(now_ns, kind::WAITED, times.blocked_ns, times.offline_ns);
             }
-        }
-    }
-
-    /// Whether the stacks may be cleared, although ring records may refer to them: true if there are no rings, or
-    /// if more than half of a vCPU's nodes are in use.
-    pub(crate) fn may_forget_stacks(&self) -> bool {
-        let is_filling = || {
-            self.slots()
-                .any(|(_, slot)| slot.table.used() > slot.table.capacity() / 2)
-        };
-        self.rings().is_none() || is_filling()
-    }
-
-    /// Clears all stacks, and the ring records, which refer to them. Call it only while no recording runs. Another
-    /// session, or a crash dump on another vCPU, that is reading a ring and its stacks at the same time detects this
-    /// by [`cleared`](Agent::cleared).
-    pub(crate) fn forget_stacks(&self) {
-        for (vcpu, slot) in self.slots() {
-            if let Some(ring) = self.ring(vcpu).filter(|_| slot.table.used() > 0) {
-                ring.forget();
-            }
-        }
-        self.count_cleared();
-        for (_, slot) in self.slots() {
-            slot.table.clear();
         }
     }
 }

@@ -8,6 +8,7 @@ use unikprof_proto::message::{
 use unikprof_proto::ring::MAX_EVENT_NAME;
 
 use crate::agent::Agent;
+use crate::count::table::Run;
 use crate::ground::platform::Platform;
 use crate::ring::{Reader, Rings};
 
@@ -19,17 +20,17 @@ pub(crate) const OVERHEAD: usize = HEADER + 48;
 pub(crate) enum Answer {
     Head(RingRequest),
     Records(u32, Reader),
-    /// The vCPU, the next node and the last one.
-    Stacks(u32, u32, u32),
+    /// The vCPU, the number after which nodes are sent, and the last one.
+    Stacks(u32, u64, u64),
     /// The next id.
     Names(u32),
 }
 
 impl Answer {
-    /// The stacks of a vCPU that there are now, from `node` on.
-    pub(crate) fn stacks<P: Platform>(agent: &Agent<'_, P>, vcpu: u32, node: u32) -> Self {
-        let last = agent.slot(vcpu).map_or(0, |slot| slot.table.used());
-        Self::Stacks(vcpu, node.max(1), last)
+    /// The nodes of a vCPU that there are now, with numbers above `known`.
+    pub(crate) fn stacks<P: Platform>(agent: &Agent<'_, P>, vcpu: u32, known: u64) -> Self {
+        let newest = agent.slot(vcpu).map_or(0, |slot| slot.table.newest());
+        Self::Stacks(vcpu, known, newest)
     }
 
     /// Encodes the next frame into `buffer`; answers its length and what comes after it. The records or
@@ -44,30 +45,30 @@ impl Answer {
         match self {
             Self::Head(request) => head(request, agent, rings, buffer),
             Self::Records(vcpu, reader) => records(vcpu, reader, agent, rings, payload, buffer),
-            Self::Stacks(vcpu, first, last) => {
-                let slot = agent.slot(vcpu).filter(|_| first <= last);
-                let Some(slot) = slot else {
+            Self::Stacks(vcpu, after, last) => {
+                let slot = agent.slot(vcpu);
+                let run = slot.and_then(|slot| slot.table.encode(after, last, payload));
+                let Some(Run {
+                    first,
+                    count,
+                    bytes,
+                }) = run
+                else {
                     let end = StacksEnd {
                         vcpu,
-                        nodes: last,
-                        cleared: agent.cleared(),
+                        oldest: slot.map_or(0, |slot| slot.table.oldest()),
+                        known: last.max(after),
                     };
                     return put(&end, None, buffer);
                 };
-                let (count, length) = slot.table.encode(None, first, last, payload);
-                let run = Nodes {
-                    epoch: 0,
+                let nodes = Nodes {
                     vcpu,
                     first,
                     count,
-                    payload: payload.get(..length).unwrap_or_default(),
+                    payload: payload.get(..bytes).unwrap_or_default(),
                 };
-                // A table that was cleared meanwhile has fewer.
-                let next = match count {
-                    0 => last.saturating_add(1),
-                    count => first.saturating_add(count),
-                };
-                put(&run, Some(Self::Stacks(vcpu, next, last)), buffer)
+                let sent = first + u64::from(count) - 1;
+                put(&nodes, Some(Self::Stacks(vcpu, sent, last)), buffer)
             }
             Self::Names(first) => names(first, rings, buffer),
         }
@@ -85,8 +86,6 @@ fn head<P: Platform>(
         position,
         since_ns,
     } = request;
-    // Before the ring is looked at: what is told of it names the stacks of now, or those of before it was cleared.
-    let cleared = agent.cleared();
     let now_ns = agent.platform().now_ns();
     let Some(ring) = rings.ring(vcpu) else {
         return end(vcpu, position, now_ns, rings, buffer);
@@ -99,7 +98,6 @@ fn head<P: Platform>(
         next: reader.end(),
         now_ns,
         wall_clock_ns: agent.platform().wall_clock_ns(),
-        cleared,
     };
     put(&head, Some(Answer::Records(vcpu, reader)), buffer)
 }
@@ -112,7 +110,11 @@ fn records<P: Platform>(
     payload: &mut [u8],
     buffer: &mut [u8],
 ) -> Result<(usize, Option<Answer>), FrameError> {
-    let run = rings.ring(vcpu).and_then(|ring| reader.run(&ring, payload));
+    let slot = agent.slot(vcpu);
+    let number = |position, place| slot.map_or(0, |slot| slot.table.number_at(place, position));
+    let run = rings
+        .ring(vcpu)
+        .and_then(|ring| reader.run(&ring, number, payload));
     let Some(run) = run else {
         // Without a record all that is known is that there is none now.
         let whole_since_ns = reader.whole_since_ns();

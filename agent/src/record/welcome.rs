@@ -4,6 +4,7 @@ use unikprof_proto::code::capability;
 use unikprof_proto::message::{MAX_BUILD_ID, MAX_PATH, Mapping, Welcome};
 
 use crate::agent::Agent;
+use crate::count::table::SEGMENTS;
 use crate::ground::platform::Platform;
 use crate::ground::text::tail;
 use crate::record::recorder::{MAX_PERIOD_NS, MIN_PERIOD_NS};
@@ -46,7 +47,8 @@ impl<'m, P: Platform> Agent<'m, P> {
             max_depth: MAX_DEPTH as u32,
             max_request: MAX_REQUEST as u32,
             memory_bytes: self.memory_bytes(),
-            nodes_per_vcpu: self.nodes_per_vcpu() as u32,
+            segments: SEGMENTS as u32,
+            segment_nodes: (self.nodes_per_vcpu() / SEGMENTS) as u32,
             caller_rows: self.callers().map_or(0, CallerTable::room),
             caller_table: self.callers().and_then(CallerTable::checksum),
             role,

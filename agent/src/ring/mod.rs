@@ -59,8 +59,6 @@ pub(crate) struct RingCells {
     half: AtomicU64,
     /// Lost records: their writers did not get the place.
     lost: AtomicU64,
-    /// Records before this position are invalid: they refer to stacks that were cleared.
-    floor: AtomicU64,
     /// When the vCPU's times were last written, and the stolen time until then plus one; 0 = never.
     times_ns: AtomicU64,
     stolen: AtomicU64,
@@ -242,18 +240,12 @@ impl<'m> Ring<'m> {
 
     /// The position of the oldest record.
     pub(crate) fn oldest(&self) -> u64 {
-        let floor = self.cells.floor.load(Ordering::Relaxed);
-        self.next().saturating_sub(self.capacity()).max(floor)
+        self.next().saturating_sub(self.capacity())
     }
 
     /// The half of the last record's time; see [`HALF_BITS`].
     fn half(&self) -> u64 {
         self.cells.half.load(Ordering::Acquire)
-    }
-
-    /// Invalidates all records.
-    pub(crate) fn forget(&self) {
-        self.cells.floor.store(self.next(), Ordering::Relaxed);
     }
 
     /// Whether `every_ns` have passed since the vCPU's times were last written. If so, they count as written now.

@@ -20,6 +20,11 @@ use crate::ring::{Entry, NameCells, Names, Reader, RecordCells, Ring, RingCells,
 /// The smallest ring that shows every order: one interruption fills a whole lap.
 const RECORDS: usize = 2;
 
+/// Names stacks by their places.
+fn same(_: u64, place: u32) -> u64 {
+    place.into()
+}
+
 struct Memory {
     cells: RingCells,
     records: Vec<RecordCells>,
@@ -63,7 +68,7 @@ fn read(ring: &Ring<'_>) -> Vec<u64> {
     let mut reader = Reader::new(ring, 0, 0).no_wait();
     let mut found = Vec::new();
     let mut buffer = [0; 128];
-    while let Some(run) = reader.run(ring, &mut buffer) {
+    while let Some(run) = reader.run(ring, same, &mut buffer) {
         decode(run.base_ns, run.count, &buffer[..run.bytes], |record| {
             if record.kind == kind::MARK {
                 assert_eq!(

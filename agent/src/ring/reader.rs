@@ -124,14 +124,24 @@ impl Reader {
         self.whole_since_ns
     }
 
-    /// Encodes the next run into `buffer`; `None` at the end.
-    pub(crate) fn run(&mut self, ring: &Ring<'_>, buffer: &mut [u8]) -> Option<Run> {
+    /// Encodes the next run into `buffer`; `None` at the end. Records name stacks by their places; `number` makes a
+    /// place that a record at a position names into the number that is sent.
+    pub(crate) fn run(
+        &mut self,
+        ring: &Ring<'_>,
+        number: impl Fn(u64, u32) -> u64,
+        buffer: &mut [u8],
+    ) -> Option<Run> {
         let (first, record) = self.first(ring)?;
         let base_ns = record.at_ns;
         let mut encoder = Encoder::new(base_ns, buffer);
         let mut count = 0;
         let mut record = Some(record);
-        while let Some(next) = record {
+        while let Some(mut next) = record {
+            if matches!(next.kind, kind::SAMPLE | kind::BLOCK) {
+                next.first =
+                    u32::try_from(next.first).map_or(0, |place| number(self.position, place));
+            }
             encoder.push(next);
             count += 1;
             self.position += 1;
@@ -273,6 +283,16 @@ fn time_of(ring: &Ring<'_>, position: u64) -> Option<(u64, Clock)> {
 }
 
 impl Ring<'_> {
+    /// For how long the ring holds its records at their present rate, in ns; `None` if it holds too few to tell.
+    pub(crate) fn window_ns(&self, now_ns: u64) -> Option<u64> {
+        let next = self.next();
+        let (position, clock) = time_at(self, self.oldest()..next)?;
+        let records = next.checked_sub(position).filter(|records| *records > 1)?;
+        let ns = now_ns.saturating_sub(clock.near_ns);
+        let window = u128::from(self.capacity()) * u128::from(ns) / u128::from(records);
+        Some(u64::try_from(window).unwrap_or(u64::MAX))
+    }
+
     /// The complete record at a position, and the lowest bits of its time.
     #[cfg(all(test, loom))]
     pub(crate) fn whole(&self, position: u64) -> Option<(super::Entry, u64)> {

@@ -10,6 +10,11 @@ use unikprof_proto::ring::{Record, decode, kind, outcome};
 use super::record::Step;
 use super::*;
 
+/// Names stacks by their places.
+fn same(_: u64, place: u32) -> u64 {
+    place.into()
+}
+
 struct Memory {
     cells: RingCells,
     records: Vec<RecordCells>,
@@ -40,7 +45,7 @@ fn mark(number: u64) -> Entry {
 fn tell(ring: &Ring<'_>, mut reader: Reader) -> Vec<(u64, Record)> {
     let mut told = Vec::new();
     let mut buffer = [0; 300];
-    while let Some(run) = reader.run(ring, &mut buffer) {
+    while let Some(run) = reader.run(ring, same, &mut buffer) {
         let mut position = run.first;
         decode(run.base_ns, run.count, &buffer[..run.bytes], |record| {
             if record.kind != kind::NOTHING {
@@ -270,7 +275,7 @@ fn runs_leave_no_gap_where_none_is_overwritten() {
         let mut reader = Reader::new(&ring, 0, 0);
         let mut buffer = std::vec![0; room];
         let mut next = None;
-        while let Some(run) = reader.run(&ring, &mut buffer) {
+        while let Some(run) = reader.run(&ring, same, &mut buffer) {
             assert_eq!(
                 run.first,
                 next.unwrap_or(run.first),
@@ -290,7 +295,7 @@ fn a_reader_says_from_when_on_it_has_told_all() {
     let mut buffer = [0; 300];
     let mut whole_since = |position, since_ns| {
         let mut reader = Reader::new(&ring, position, since_ns);
-        while reader.run(&ring, &mut buffer).is_some() {}
+        while reader.run(&ring, same, &mut buffer).is_some() {}
         reader.whole_since_ns()
     };
     let write = |numbers: std::ops::Range<u64>| {
@@ -320,7 +325,7 @@ fn a_reader_says_from_when_on_it_has_told_all() {
 
     let mut overtaken = Reader::new(&ring, 0, 0);
     write(5_000..5_900);
-    let run = overtaken.run(&ring, &mut [0; 300]).unwrap();
+    let run = overtaken.run(&ring, same, &mut [0; 300]).unwrap();
     assert_eq!(overtaken.whole_since_ns(), Some(run.base_ns));
     assert!(run.base_ns > oldest);
 }
@@ -373,8 +378,8 @@ fn a_record_that_is_being_written_is_waited_for() {
             ring.push(3, mark(3));
             let mut reader = Reader::new(&ring, 0, 0);
             let mut buffer = [0; 300];
-            assert!(reader.run(&ring, &mut buffer).is_some());
-            assert!(reader.run(&ring, &mut buffer).is_none());
+            assert!(reader.run(&ring, same, &mut buffer).is_some());
+            assert!(reader.run(&ring, same, &mut buffer).is_none());
             stopped_at.set(reader.position());
             let no_wait = Reader::new(&ring, 0, 0).no_wait();
             assert_eq!(times(&tell(&ring, no_wait)), [1, 3]);
@@ -396,7 +401,7 @@ fn a_reader_that_is_overtaken_goes_on_with_the_oldest() {
     write(0..100);
     let mut reader = Reader::new(&ring, 0, 0);
     let mut buffer = [0; 100];
-    assert!(reader.run(&ring, &mut buffer).is_some());
+    assert!(reader.run(&ring, same, &mut buffer).is_some());
     write(100..200);
     let told = tell(&ring, reader);
     assert!(told.iter().all(|(_, record)| record.at_ns == record.second));

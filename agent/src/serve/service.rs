@@ -9,7 +9,7 @@ use unikprof_proto::ring::kind;
 
 use crate::agent::{Agent, OwnWork};
 use crate::ground::platform::Platform;
-use crate::record::recorder::{Outcome, RETRY_NS, Recorder};
+use crate::record::recorder::{Client, Outcome, RETRY_NS, Recorder};
 use crate::serve::access::Access;
 use crate::serve::admission::{self, Place};
 #[cfg(feature = "noise")]
@@ -194,6 +194,7 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
             recorder: &mut self.recorder,
             now_ns,
             sessions,
+            clients: self.sessions.each_ref().map(Session::client_id),
             peers: &mut self.peers,
             server: self.server,
             access: self.access,
@@ -252,6 +253,8 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     pub fn advance(&mut self) -> Option<u64> {
         self.end_suspended();
         let now_ns = self.agent.platform().now_ns();
+        let clients = self.sessions.each_ref().map(Session::client_id);
+        self.recorder.update_leases(&clients, now_ns);
         let recorder = self.recorder.advance(self.agent, self.server.total_ns);
         self.agent.note_times(now_ns);
         let unfinished = core::mem::take(&mut self.is_unfinished).then_some(now_ns);
@@ -348,8 +351,12 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
 
     /// Starts a recording; answers its id and when it begins.
     pub(crate) fn start(&mut self, request: &Start<'_>) -> Outcome<(u64, u64)> {
-        self.recorder
-            .start(self.agent, request, self.server.total_ns)
+        self.recorder.start(
+            self.agent,
+            &Client::default(),
+            request,
+            self.server.total_ns,
+        )
     }
 
     /// Marks what follows as the agent's own network work, in time and in samples, until the guard

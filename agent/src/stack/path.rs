@@ -10,7 +10,7 @@ pub const MAX_DEPTH: usize = 128;
 
 /// Room for the walked frames, a mark in front of them, one for what is missing, and the mark of the
 /// agent's own work.
-const MAX_CODES: usize = MAX_DEPTH + 3;
+pub(crate) const MAX_CODES: usize = MAX_DEPTH + 3;
 
 /// Frames in one node of the table: a run of the path that is compared at once.
 pub const FRAMES_PER_NODE: usize = 11;

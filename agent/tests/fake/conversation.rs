@@ -1,15 +1,16 @@
 //! A client's side of a conversation: enough of it to record and to count what was recorded.
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::io::{self, Read, Write};
 
 use unikprof_agent::{Access, Agent, Platform, Service, SessionId};
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Check, Counters, EpochEnd, Fetch, Histogram, Nodes, Pending,
-    RecordingStatus, Refusal, Start, Started, Status, Stop, VcpuEpoch,
+    Acknowledge, Acknowledged, Check, Counters, Counts, Fetch, Histogram, Nodes, Pending,
+    RecordingStatus, Refusal, Start, Started, Status, Stop, VcpuEnd, VcpuEpoch,
 };
-use unikprof_proto::{code, nodes, preamble};
+use unikprof_proto::{code, counts, nodes, preamble};
 
 /// What can go wrong is shown, not handled.
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -24,11 +25,13 @@ pub(crate) struct Conversation<S> {
     received: u64,
 }
 
-/// What one epoch holds, all vCPUs together.
+/// What the first vCPU's share of an epoch holds.
 #[derive(Debug, Default)]
 pub(crate) struct Fetched {
     /// Bytes on the wire, frames and all.
     pub(crate) wire_bytes: u64,
+    /// Bytes of the counts alone.
+    pub(crate) count_bytes: u64,
     /// Stack nodes, counted in this epoch or not.
     pub(crate) nodes: u64,
     /// Distinct stacks that were counted.
@@ -109,21 +112,20 @@ impl<S: Read + Write> Conversation<S> {
         let before = self.received;
         let mut fetched = Fetched::default();
         // How deep the stack is that ends in each node of the vCPU.
-        let mut depths = vec![0_u64];
+        let mut depths: HashMap<u64, u64> = HashMap::new();
         self.send(&Fetch {
             epoch,
             vcpu: 0,
-            node: 1,
+            known: 0,
+            counted: 0,
         })?;
         loop {
             let answer = self.answer()?;
             match answer.kind {
                 VcpuEpoch::TYPE => {
                     let vcpu: VcpuEpoch = answer.decode()?;
-                    let end = vcpu.end;
-                    fetched.counters = fetched.counters.zip(&end.counters, u64::wrapping_add);
-                    fetched.tick_cycles += end.tick_cycles;
-                    depths.truncate(1);
+                    fetched.counters = vcpu.end.counters;
+                    fetched.tick_cycles = vcpu.end.tick_cycles;
                 }
                 Histogram::TYPE => {
                     let histogram: Histogram<'_> = answer.decode()?;
@@ -133,20 +135,23 @@ impl<S: Read + Write> Conversation<S> {
                 }
                 Nodes::TYPE => {
                     let run: Nodes<'_> = answer.decode()?;
-                    nodes::decode(run.first, run.count, run.payload, |_, node| {
-                        let below = depths.get(node.parent as usize).copied().unwrap_or(0);
-                        let depth = below + node.frames.len() as u64;
-                        depths.push(depth);
+                    nodes::decode(run.first, run.count, run.payload, |number, node| {
+                        let below = depths.get(&node.parent).copied().unwrap_or(0);
+                        depths.insert(number, below + node.frames.len() as u64);
                         fetched.nodes += 1;
-                        if node.count > 0 {
-                            fetched.stacks += 1;
-                            fetched.samples += node.count;
-                            fetched.frames += depth;
-                        }
                     })?;
                 }
-                EpochEnd::TYPE => {
-                    let end: EpochEnd = answer.decode()?;
+                Counts::TYPE => {
+                    let run: Counts<'_> = answer.decode()?;
+                    fetched.count_bytes += run.payload.len() as u64;
+                    counts::decode(run.after, run.count, run.payload, |number, count| {
+                        fetched.stacks += 1;
+                        fetched.samples += count;
+                        fetched.frames += depths.get(&number).copied().unwrap_or(0);
+                    })?;
+                }
+                VcpuEnd::TYPE => {
+                    let end: VcpuEnd = answer.decode()?;
                     if end.samples != fetched.samples {
                         return Err("the epoch's samples do not add up".into());
                     }

@@ -7,9 +7,10 @@ use unikprof_agent::{Access, Service, SessionId};
 use unikprof_proto::code::state;
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
-    Check, Counters, Epoch, EpochEnd, Nodes, RecordingStatus, Refusal, Start, Status, VcpuEpoch,
+    Check, Counters, Counts, Epoch, Fetch, Hello, Nodes, RecordingStatus, Refusal, Start, Status,
+    VcpuEnd, VcpuEpoch,
 };
-use unikprof_proto::{nodes, preamble};
+use unikprof_proto::{counts, nodes, preamble};
 
 use super::{FakeAgent, FakePlatform, agent};
 
@@ -33,6 +34,13 @@ impl Client {
         assert_eq!(said, Ok(preamble::OPEN));
         client.received.drain(..preamble::LENGTH);
         client
+    }
+
+    /// The same for a client that introduces itself, so that it can take leases.
+    pub fn connect_as(service: &mut FakeService, client: &str, client_id: u64) -> Self {
+        let mut connection = Self::connect(service);
+        connection.ask(service, &Hello { client, client_id });
+        connection
     }
 
     /// Sends bytes and takes what comes back, until nothing moves.
@@ -132,7 +140,20 @@ pub fn service(vcpus: u32) -> (&'static FakeAgent, FakeService) {
     (agent, Service::new(agent, Access::Open).unwrap())
 }
 
-/// An epoch as a client sees it: counts by stack (leaf first, offsets into the code), and counters.
+/// Asks for all of an epoch's share of the first vCPU.
+pub const fn whole(epoch: u64) -> Fetch {
+    Fetch {
+        epoch,
+        vcpu: 0,
+        known: 0,
+        counted: 0,
+    }
+}
+
+/// Stacks of one vCPU by number, as a client keeps them: leaf first, offsets into the code.
+pub type Known = HashMap<u64, Vec<u32>>;
+
+/// One vCPU's share of an epoch as a client sees it: counts by stack, and counters.
 #[derive(Debug, PartialEq)]
 pub struct Download {
     pub stacks: HashMap<Vec<u32>, u64>,
@@ -141,46 +162,61 @@ pub struct Download {
     pub running_ns: u64,
 }
 
+/// Reads the answer to a client that has no nodes.
 pub fn download(frames: &[(u16, Vec<u8>)]) -> Download {
+    download_to(&mut Known::new(), frames)
+}
+
+/// Reads the answer to a client that has these nodes, and adds to them.
+pub fn download_to(known: &mut Known, frames: &[(u16, Vec<u8>)]) -> Download {
     let mut stacks: HashMap<Vec<u32>, u64> = HashMap::new();
-    let mut counters = Counters::default();
-    let mut running_ns = 0;
-    let mut whole: Vec<Vec<u32>> = vec![Vec::new()];
     let _: Epoch<'_> = read(&frames[0]);
-    for frame in &frames[1..frames.len() - 1] {
+    let vcpu: VcpuEpoch = read(&frames[1]);
+    for frame in &frames[2..frames.len() - 1] {
         match frame.0 {
-            VcpuEpoch::TYPE => {
-                let vcpu: VcpuEpoch = read(frame);
-                let part = vcpu
-                    .end
-                    .counters
-                    .zip(&vcpu.start.counters, |end, start| end - start);
-                counters = counters.zip(&part, |a, b| a + b);
-                running_ns += vcpu.end.running_ns - vcpu.start.running_ns;
-                whole = vec![Vec::new()];
-            }
-            Nodes::TYPE => {
-                let run: Nodes<'_> = read(frame);
-                nodes::decode(run.first, run.count, run.payload, |_, node| {
-                    let own = node.frames.iter().map(|code| code.saturating_sub(16));
-                    let stack: Vec<u32> = own
-                        .chain(whole[node.parent as usize].iter().copied())
-                        .collect();
-                    if node.count > 0 {
-                        *stacks.entry(stack.clone()).or_default() += node.count;
-                    }
-                    whole.push(stack);
-                })
-                .unwrap();
+            Nodes::TYPE => add_nodes(known, &read(frame)),
+            Counts::TYPE => {
+                for (number, count) in counts_of(&read(frame)) {
+                    *stacks.entry(known[&number].clone()).or_default() += count;
+                }
             }
             _ => {}
         }
     }
-    let end: EpochEnd = read(frames.last().unwrap());
+    let end: VcpuEnd = read(frames.last().unwrap());
+    let newest = known.keys().max().copied().unwrap_or(0);
+    assert_eq!((end.vcpu, end.known), (vcpu.vcpu, newest));
     Download {
         stacks,
-        counters,
+        counters: vcpu
+            .end
+            .counters
+            .zip(&vcpu.start.counters, |end, start| end - start),
         samples: end.samples,
-        running_ns,
+        running_ns: vcpu.end.running_ns - vcpu.start.running_ns,
     }
+}
+
+pub fn add_nodes(known: &mut Known, run: &Nodes<'_>) {
+    nodes::decode(run.first, run.count, run.payload, |number, node| {
+        let own = node.frames.iter().map(|code| code.saturating_sub(16));
+        let callers = match node.parent {
+            0 => &[][..],
+            parent => &known[&parent],
+        };
+        let stack = own.chain(callers.iter().copied()).collect();
+        let before = known.insert(number, stack);
+        assert_eq!(before, None, "the client has the node {number} already");
+    })
+    .unwrap();
+}
+
+/// The counts of a run by number.
+pub fn counts_of(run: &Counts<'_>) -> Vec<(u64, u64)> {
+    let mut pairs = Vec::new();
+    counts::decode(run.after, run.count, run.payload, |number, count| {
+        pairs.push((number, count));
+    })
+    .unwrap();
+    pairs
 }

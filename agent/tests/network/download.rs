@@ -1,19 +1,22 @@
 //! An epoch as it comes in.
 
+use std::collections::HashMap;
+
 use unikprof_proto::code::message_type;
-use unikprof_proto::message::{EpochEnd, Nodes, VcpuEpoch};
-use unikprof_proto::nodes;
+use unikprof_proto::message::{Counts, Nodes, VcpuEnd, VcpuEpoch};
+use unikprof_proto::{counts, nodes};
 
 use super::{End, Frame, Stacks, read, unexpected};
 
-/// A download in progress.
+/// A download of one vCPU's share in progress.
 #[derive(Default)]
 pub struct Download {
-    /// Whole stacks by their node; node 0 is the root.
-    nodes: Vec<Vec<u32>>,
+    /// Whole stacks by their node's number.
+    nodes: HashMap<u64, Vec<u32>>,
+    /// The number of the newest node.
+    newest: u64,
     pub stacks: Stacks,
     pub recorded: u64,
-    expected_nodes: u32,
     /// What the end said; there once all is.
     pub samples: Option<u64>,
 }
@@ -27,29 +30,31 @@ impl Download {
                 let vcpu: VcpuEpoch = read(frame);
                 assert!(vcpu.end.counters.add_up());
                 self.recorded = vcpu.end.counters.recorded - vcpu.start.counters.recorded;
-                self.expected_nodes = vcpu.nodes;
-                self.nodes = vec![Vec::new()];
             }
             message_type::NODES => {
                 let run: Nodes<'_> = read(frame);
-                assert_eq!(
-                    run.first as usize,
-                    self.nodes.len(),
-                    "no node twice or never"
-                );
-                nodes::decode(run.first, run.count, run.payload, |_, node| {
+                assert!(run.first > self.newest, "no node twice");
+                nodes::decode(run.first, run.count, run.payload, |number, node| {
                     let mut stack = node.frames.to_vec();
-                    stack.extend_from_slice(&self.nodes[node.parent as usize]);
-                    if node.count > 0 {
-                        let before = self.stacks.insert(stack.clone(), node.count);
-                        assert_eq!(before, None, "a stack twice");
+                    if node.parent != 0 {
+                        stack.extend_from_slice(&self.nodes[&node.parent]);
                     }
-                    self.nodes.push(stack);
+                    self.nodes.insert(number, stack);
+                    self.newest = number;
                 })
                 .unwrap();
             }
-            message_type::EPOCH_END => {
-                let end: EpochEnd = read(frame);
+            message_type::COUNTS => {
+                let run: Counts<'_> = read(frame);
+                counts::decode(run.after, run.count, run.payload, |number, count| {
+                    let before = self.stacks.insert(self.nodes[&number].clone(), count);
+                    assert_eq!(before, None, "a stack twice");
+                })
+                .unwrap();
+            }
+            message_type::VCPU_END => {
+                let end: VcpuEnd = read(frame);
+                assert_eq!(end.known, self.newest, "no node is missing at the end");
                 self.samples = Some(end.samples);
             }
             _ => return Err(unexpected(frame)),
@@ -59,7 +64,6 @@ impl Download {
 
     /// Fails where the sums differ, once all is there.
     pub fn check(&self) {
-        assert_eq!(self.nodes.len() as u32, 1 + self.expected_nodes);
         let sum: u64 = self.stacks.values().sum();
         assert_eq!((Some(sum), sum), (self.samples, self.recorded));
     }

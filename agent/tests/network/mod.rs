@@ -28,9 +28,10 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 
 use unikprof_proto::code::{frame_code, message_type};
 use unikprof_proto::frame::{self, Message};
-use unikprof_proto::message::{Acknowledge, Fetch, Pending, Refusal, Start, Stop};
+use unikprof_proto::message::{Acknowledge, Pending, Refusal, Start, Stop};
 use unikprof_proto::preamble;
 
+use crate::fake_guest::client::whole;
 use crate::fake_guest::{FakeAgent, FakePlatform, agent, tick};
 
 pub use download::Download;
@@ -274,14 +275,7 @@ impl<D: Device> World<D> {
 
     /// Fetches an epoch: its stacks with their counts.
     pub fn fetch(&mut self, client: usize, epoch: u64) -> Result<Stacks, End> {
-        self.send(
-            client,
-            &Fetch {
-                epoch,
-                vcpu: 0,
-                node: 1,
-            },
-        );
+        self.send(client, &whole(epoch));
         self.receive(client)
     }
 

@@ -45,7 +45,7 @@ pub(crate) fn frames(mut bytes: &[u8]) -> Vec<Answer> {
         });
         bytes = &bytes[found.length()..];
     }
-    assert_eq!(bytes, [], "the last frame is whole");
+    assert!(bytes.is_empty(), "the last frame is whole");
     answers
 }
 
@@ -70,14 +70,16 @@ pub(crate) fn told(records: &[(u64, Record)]) -> Vec<(u8, u64, u64, u64)> {
     records.iter().map(told).collect()
 }
 
-/// The nodes of an answer: id, then frames and count.
-pub(crate) fn nodes_of(answers: &[Answer]) -> Vec<(u32, (Vec<u32>, u64))> {
+/// A node's number, then its parent's number and its frames.
+pub(crate) type NumberedNode = (u64, (u64, Vec<u32>));
+
+/// The nodes of an answer.
+pub(crate) fn nodes_of(answers: &[Answer]) -> Vec<NumberedNode> {
     let mut all = Vec::new();
     for answer in answers.iter().filter(|one| one.kind == Nodes::TYPE) {
         let run: Nodes<'_> = answer.decode();
-        assert_eq!(run.epoch, 0);
-        nodes::decode(run.first, run.count, run.payload, |id, node| {
-            all.push((id, (node.frames.to_vec(), node.count)));
+        nodes::decode(run.first, run.count, run.payload, |number, node| {
+            all.push((number, (node.parent, node.frames.to_vec())));
         })
         .unwrap();
     }
@@ -204,8 +206,8 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
         answers.last().unwrap().decode::<EventNamesEnd>().refused
     }
 
-    /// The nodes: id, then frames and count.
-    pub(crate) fn stacks(&mut self, request: &Stacks) -> Vec<(u32, (Vec<u32>, u64))> {
+    /// The nodes that a client lacks.
+    pub(crate) fn stacks(&mut self, request: &Stacks) -> Vec<NumberedNode> {
         nodes_of(&self.ask(request, message_type::STACKS_END))
     }
 

@@ -64,11 +64,12 @@ Exit codes:
     9  `doctor` found something bad
    10  the agent asks for a key, or does not accept or allow the one given
    11  no recording has the name given, or there are several and none was named
+   12  another client fetches the recording; `copy` works beside it
   130  interrupted; nothing was kept";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Word {
-    /// Talk to the agent in a guest: info, record, start, check, dump, fetch, stop, events
+    /// Talk to the agent in a guest: info, record, start, check, dump, copy, stop, events
     Connect(ConnectArguments),
     /// Show a recording: tables, flame graph, pprof and others
     Report(ReportArguments),
@@ -153,11 +154,12 @@ pub(super) enum ConnectWord {
     /// Download what a recording counted since the last dump; it goes on
     #[command(after_help = DUMP_HELP)]
     Dump(DumpArguments),
-    /// Download a copy of what waits to be fetched and change nothing in the guest
+    /// Download a copy of the counts that wait and of what the rings hold, and change nothing in the guest
     ///
-    /// Counts wait once a recording's duration has passed, until `stop` has fetched them. A key with
-    /// the role view is enough.
-    Fetch(FetchArguments),
+    /// Works beside another client that fetches the recording. Counts wait once a recording's duration has
+    /// passed, until `stop` has fetched them; of a recording that goes on there is what the rings hold. A key
+    /// with the role view is enough.
+    Copy(FetchArguments),
     /// End a recording, download what it counted and write it
     Stop(StopArguments),
     /// Print what happened in the guest: its own marks, spans and counters, and more

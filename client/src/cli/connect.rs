@@ -72,7 +72,7 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
             let request = |recording| Request::Dump { recording };
             conversation.fetch(request, time.asked(), &fetch, &symbolizer)
         }
-        ConnectWord::Fetch(arguments) => {
+        ConnectWord::Copy(arguments) => {
             let request = |recording| Request::Copy { recording };
             conversation.fetch(request, Asked::default(), &arguments, &symbolizer)
         }
@@ -91,7 +91,7 @@ impl ConnectWord {
             ConnectWord::Record(arguments) => Some(&arguments.names),
             ConnectWord::Stop(arguments) => Some(&arguments.fetch.names),
             ConnectWord::Dump(arguments) => Some(&arguments.fetch.names),
-            ConnectWord::Fetch(arguments) => Some(&arguments.names),
+            ConnectWord::Copy(arguments) => Some(&arguments.names),
             ConnectWord::Start(arguments) => Some(&arguments.names),
             ConnectWord::Info | ConnectWord::Check(_) | ConnectWord::Events(_) => None,
         }
@@ -116,10 +116,11 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn info(&self) -> Result<(), Failure> {
+    fn info(&mut self) -> Result<(), Failure> {
+        let recorder = self.session.check(&mut ())?;
         print(match self.json {
-            true => json::info(&self.session),
-            false => describe::info(&self.session),
+            true => json::info(&self.session, &recorder),
+            false => describe::info(&self.session, &recorder),
         })
     }
 
@@ -267,9 +268,9 @@ impl Conversation {
         let outcome = get(&mut self.session, &plan, &mut progress);
         progress.finish();
         let outcome = outcome.map_err(|error| match error {
-            RecordError::Unwritten { word, source } => Failure::Unwritten {
+            RecordError::Unwritten { subcommand, source } => Failure::Unwritten {
                 command: format!(
-                    "connect {} {word} --name {}",
+                    "connect {} {subcommand} --name {}",
                     self.session.address(),
                     describe::word(recording)
                 ),

@@ -10,12 +10,12 @@ use crate::agent_info::role_name;
 use crate::connection::Address;
 use crate::printable::Printable;
 use crate::profile::{Mapping, Mode, Profile, Unit};
-use crate::record::{self, Session, Settings, rate_text};
+use crate::record::{self, RecorderStatus, RecordingStatus, Session, Settings, rate_text};
 use crate::recording::Recording;
 use crate::report::units::amount_with_unit;
 
 /// Who the agent is.
-pub(super) fn info(session: &Session) -> String {
+pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
     let (agent, address, protocol) = (session.agent(), session.address(), session.protocol());
     let mut rows = Rows::default();
     let text = |text: &Option<String>| match text {
@@ -53,9 +53,10 @@ pub(super) fn info(session: &Session) -> String {
     rows.add(
         "memory",
         format!(
-            "{} KiB, {} stack nodes for each vCPU",
+            "{} KiB, {} stack nodes for each vCPU in {} segments",
             agent.memory_bytes.div_ceil(1024),
-            agent.nodes_per_vcpu
+            agent.nodes_per_vcpu(),
+            agent.segments
         ),
     );
     rows.add(
@@ -97,12 +98,28 @@ pub(super) fn info(session: &Session) -> String {
             "answers only when the guest polls it",
         ),
     );
+    for (at, one) in recorder.recordings.iter().enumerate() {
+        let label = if at == 0 { "recordings" } else { "" };
+        let held = held_by(one).map_or(String::new(), |held| format!(", {held}"));
+        rows.add(
+            label,
+            format!("`{}`: {}{held}", Printable(&one.name), one.state_name()),
+        );
+    }
     let mut out = rows.0;
     for (at, mapping) in agent.mappings.iter().enumerate() {
         let label = if at == 0 { "mappings" } else { "" };
         let _ = writeln!(out, "{label:<12} {}", mapping_text(mapping));
     }
     out
+}
+
+/// Which client holds the lease on a recording, and for how long it has held it.
+pub(super) fn held_by(one: &RecordingStatus) -> Option<String> {
+    let client = one.holder.as_ref()?;
+    let held_ns = u64::try_from(one.held().as_nanos()).unwrap_or(u64::MAX);
+    let held = duration(held_ns);
+    Some(format!("fetched by {} for {held}", Printable(client)))
 }
 
 /// What this client may do, and who can read along.
@@ -205,16 +222,10 @@ pub(super) fn recorded(
             }
         ),
     );
-    rows.add(
-        "ticks",
-        format!(
-            "{} = recorded {} + overflow {} + lost {} + masked {} + idle {}",
-            c.ticks, c.recorded, c.overflow, c.lost, c.masked, c.idle
-        ),
-    );
     if let Some(missing) = c.missing {
         rows.add("missing", missing.to_string());
     }
+    rows.add("ticks", c.equation());
     if let Some((cut, ring)) = cut.and_then(|cut| Some((cut, cut.recording().ring.as_ref()?))) {
         rows.add(
             "window",

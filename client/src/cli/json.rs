@@ -7,11 +7,11 @@ use unikprof_proto::code::start_flag;
 
 use crate::agent_info::role_name;
 use crate::profile::Profile;
-use crate::record::{RecorderStatus, RecordingStatus, RingFill, Session, Settings};
+use crate::record::{Keep, RecorderStatus, RecordingStatus, RingFill, Session, Settings};
 use crate::recording::{Completeness, Recording};
 
 /// Who the agent is, for programs.
-pub(super) fn info(session: &Session) -> String {
+pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
     let (agent, protocol) = (session.agent(), session.protocol());
     let mappings: Vec<Value> = agent
         .mappings
@@ -48,7 +48,11 @@ pub(super) fn info(session: &Session) -> String {
         "max_period_ns": agent.max_period_ns,
         "max_depth": agent.max_depth,
         "memory_bytes": agent.memory_bytes,
-        "nodes_per_vcpu": agent.nodes_per_vcpu,
+        "nodes_per_vcpu": agent.nodes_per_vcpu(),
+        "segments": agent.segments,
+        "recordings": recorder.recordings.iter().map(|one| json!({
+            "name": one.name, "state": one.state_name(), "holder": holder(one),
+        })).collect::<Vec<_>>(),
         "caller_rows": agent.caller_rows,
         "caller_table": agent.caller_table,
         "mappings": mappings,
@@ -95,21 +99,32 @@ fn recording(one: &RecordingStatus) -> Value {
         "period_ns": one.period_ns,
         "depth": one.depth,
         "fixed_interval": one.flags & start_flag::FIXED_INTERVAL != 0,
+        "keeps_newest": one.flags & start_flag::KEEP_NEWEST != 0,
         "started_ns": one.started_ns,
         "duration_ns": one.duration_ns,
         "max_age_ns": one.max_age_ns,
         "max_bytes": one.max_bytes,
+        "samples_window_ns": one.samples_window_ns,
+        "stacks_window_ns": one.stacks_window_ns,
+        "holder": holder(one),
         "dropped": one.dropped(),
         "counters": {
-            "ticks": c.ticks, "recorded": c.recorded, "overflow": c.overflow, "lost": c.lost,
+            "ticks": c.ticks, "recorded": c.recorded, "aged": c.aged, "overflow": c.overflow, "lost": c.lost,
             "masked": c.masked, "idle": c.idle, "early": c.early, "late": c.late,
             "truncated": c.truncated, "broken": c.broken, "by_table": c.by_table,
             "by_bytes": c.by_bytes, "by_frame_pointer": c.by_frame_pointer, "mixed": c.mixed,
             "blocks": c.blocks, "blocked": c.blocked, "blocked_overflow": c.blocked_overflow,
+            "blocked_aged": c.blocked_aged,
         },
         "first_epoch": one.first_epoch,
         "epochs": one.epochs,
     })
+}
+
+/// Which client holds the lease on a recording, and for how long it has held it.
+fn holder(one: &RecordingStatus) -> Option<Value> {
+    let client = one.holder.as_ref()?;
+    Some(json!({ "client": client, "held_ns": one.held().as_nanos() as u64 }))
 }
 
 /// That a recording was started, for programs.
@@ -122,6 +137,7 @@ pub(super) fn started(settings: &Settings, recording: u64) -> String {
         "delay_ns": settings.delay_ns,
         "max_age_ns": settings.max_age_ns,
         "max_bytes": settings.max_bytes,
+        "keeps_newest": settings.keep == Keep::Newest,
     }))
 }
 

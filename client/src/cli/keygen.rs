@@ -28,7 +28,7 @@ pub(super) struct KeygenArguments {
 
 const KEYGEN_HELP: &str = "\
 A client and an agent share a key; the agent's configuration gives it a role:
-  view     info, check and fetch
+  view     info, check, events and copy
   control  everything
 The key file is made for its owner alone (mode 0600). Its first line tells the
 key's id, which is no secret: errors and `doctor` name it.

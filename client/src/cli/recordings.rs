@@ -5,10 +5,11 @@ use clap::Args;
 use super::arguments::OutputArguments;
 use super::names::NameArguments;
 use super::values;
-use crate::record::{DEFAULT_NAME, Mode, Preset, Settings, Unwind};
+use crate::record::{DEFAULT_NAME, Keep, Mode, Preset, Settings, Unwind};
 
 pub(super) const RECORD_HELP: &str = "\
-The recording has a name of its own and leaves others in the guest alone. The
+The recording has a name of its own and leaves others in the guest alone. While
+it runs, what it has counted is fetched before the guest's memory is full. The
 guest ends it by itself, also if this client is gone; `stop --name` then fetches
 it, and `check` tells the name. Ctrl-C ends it early and keeps what was sampled.
 
@@ -128,6 +129,9 @@ pub(super) struct SamplingArguments {
     /// functions are then guessed
     #[arg(long)]
     pub(super) no_caller_table: bool,
+    /// What is kept where the guest's memory runs short; all or the preset's choice if not given
+    #[arg(long, value_enum)]
+    keep: Option<Keep>,
     /// Throw away a finished recording that nobody fetched: the one of the same name, or where there is
     /// no room for another one, any
     #[arg(long)]
@@ -170,6 +174,7 @@ impl SamplingArguments {
             mode: self.mode,
             depth: self.depth,
             delay_ns: self.delay_ns,
+            keep: self.keep.unwrap_or(settings.keep),
             discard: self.discard,
             fixed_interval: self.fixed_interval,
             unwind: self.unwind,

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use unikprof_proto::code::{start_flag, state};
 use unikprof_proto::message::Peers;
 
-use super::describe::{Rows, access, counted, duration, timestamp};
+use super::describe::{Rows, access, counted, duration, held_by, timestamp};
 use crate::agent_info::AgentInfo;
 use crate::printable::Printable;
-use crate::profile::Mode;
+use crate::profile::{Counters, Mode};
 use crate::record::{RecorderStatus, RecordingStatus, RingFill, Session, peer_words, rate_text};
 use crate::report::units::{amount_with_unit, grouped, percent};
 
@@ -57,12 +57,22 @@ pub(super) fn one(
     );
     rows.add("keeps", keeps(one) + " of the ring in each dump");
     rows.add(
-        "ticks",
+        "memory",
+        match one.flags & start_flag::KEEP_NEWEST {
+            0 => "keeps all that nobody has fetched: new stacks overflow if it is full",
+            _ => "keeps the newest: the oldest stacks are given up if it is full, and counted as aged",
+        },
+    );
+    rows.add(
+        "window",
         format!(
-            "{} = recorded {} + overflow {} + lost {} + masked {} + idle {}",
-            c.ticks, c.recorded, c.overflow, c.lost, c.masked, c.idle
+            "at the present rate the memory holds {} of samples and {} of new stacks",
+            window(one.samples_window_ns).unwrap_or("no time".into()),
+            window(one.stacks_window_ns).unwrap_or("any time".into())
         ),
     );
+    rows.add("fetched", held_by(one).unwrap_or("by nobody now".into()));
+    rows.add("ticks", Counters::from(c).equation());
     rows.add(
         "of recorded",
         format!(
@@ -82,9 +92,10 @@ pub(super) fn one(
         rows.add(
             "blocked",
             format!(
-                "{} in {} blocks, {} not counted",
+                "{} in {} blocks, {} aged, {} not counted",
                 amount_with_unit(c.blocked, unit),
                 c.blocks,
+                amount_with_unit(c.blocked_aged, unit),
                 amount_with_unit(c.blocked_overflow, unit)
             ),
         );
@@ -113,7 +124,7 @@ fn agent(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> Stri
         ),
     );
     rows.add(
-        "table",
+        "stacks",
         format!(
             "{} of {} stack nodes used",
             grouped(status.nodes_used),
@@ -144,8 +155,8 @@ fn agent(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> Stri
     rows.0
 }
 
-const HEAD: [&str; 8] = [
-    "NAME", "STATE", "SINCE", "SAMPLING", "KEEPS", "RECORDED", "DROPPED", "TO FETCH",
+const HEAD: [&str; 9] = [
+    "NAME", "STATE", "SINCE", "SAMPLING", "KEEPS", "HOLDS", "RECORDED", "DROPPED", "TO FETCH",
 ];
 
 fn lines(status: &RecorderStatus, agent: &AgentInfo) -> Vec<[String; HEAD.len()]> {
@@ -163,11 +174,14 @@ fn lines(status: &RecorderStatus, agent: &AgentInfo) -> Vec<[String; HEAD.len()]
             since(one, agent),
             sampling(one),
             keeps(one),
+            holds(one),
             recorded,
             dropped(one),
-            match one.epochs {
-                0 => "-".into(),
-                epochs => counted(epochs.into(), "epoch"),
+            match (one.epochs, held_by(one)) {
+                (0, None) => "-".into(),
+                (0, Some(held)) => held,
+                (epochs, None) => counted(epochs.into(), "epoch"),
+                (epochs, Some(held)) => format!("{}, {held}", counted(epochs.into(), "epoch")),
             },
         ]
     };
@@ -197,6 +211,7 @@ fn sampling(one: &RecordingStatus) -> String {
 fn dropped(one: &RecordingStatus) -> String {
     let c = &one.counters;
     let kinds = [
+        ("aged", c.aged),
         ("overflow", c.overflow),
         ("lost", c.lost),
         ("masked", c.masked),
@@ -259,6 +274,22 @@ fn keeps(one: &RecordingStatus) -> String {
     match bounds.is_empty() {
         true => "all".into(),
         false => bounds.join(", "),
+    }
+}
+
+/// A window of time, in whole seconds if it has some.
+fn window(ns: Option<u64>) -> Option<String> {
+    ns.map(duration)
+}
+
+/// For how long the memory holds samples and new stacks at the present rate.
+fn holds(one: &RecordingStatus) -> String {
+    let samples = window(one.samples_window_ns).map(|time| format!("samples {time}"));
+    let stacks = window(one.stacks_window_ns).map(|time| format!("stacks {time}"));
+    let both: Vec<String> = samples.into_iter().chain(stacks).collect();
+    match both.is_empty() {
+        true => "-".into(),
+        false => both.join(", "),
     }
 }
 

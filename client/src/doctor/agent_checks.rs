@@ -1,9 +1,9 @@
 //! What an agent's own words say of the recordings it would make, or makes.
 
-use unikprof_proto::code::state;
+use unikprof_proto::code::{start_flag, state};
 
 use super::check::{Check, Verdict, part_of};
-use super::sampling_checks::{late, lost, masked, overflow, reachable};
+use super::sampling_checks::{aged, late, lost, masked, overflow, reachable};
 use super::stack_checks::{callers, cut_so_far};
 use super::{Answers, image_checks, peer_checks};
 use crate::printable::Printable;
@@ -39,15 +39,16 @@ pub(super) fn of(answers: &Answers<'_>, wrong_image: Option<Option<&SymbolError>
         checks.push(room(status));
     }
     for one in &status.recordings {
-        let counters = counters_of(one);
+        let counters = Counters::from(&one.counters);
         let mut own = vec![
             lost(&counters),
+            aged(&counters),
             overflow(&counters, None),
             masked(&counters),
             late_so_far(&counters),
         ];
         own.extend(cut_so_far(&counters, one.depth));
-        if counters.recorded != 0 {
+        if counters.sampled() != 0 {
             own.push(callers_so_far(one, &counters));
         }
         if status.recordings.len() > 1 {
@@ -226,9 +227,9 @@ fn limits(answers: &Answers<'_>) -> Check {
             vcpus => format!("{vcpus} vCPUs"),
         },
         grouped(agent.memory_bytes.div_ceil(1024)),
-        grouped(agent.nodes_per_vcpu)
+        grouped(agent.nodes_per_vcpu())
     );
-    let verdict = match agent.vcpus != 0 && agent.nodes_per_vcpu != 0 {
+    let verdict = match agent.vcpus != 0 && agent.nodes_per_vcpu() != 0 {
         false => Verdict::Bad,
         true if !takes_usual => Verdict::Look,
         true => Verdict::Good,
@@ -243,7 +244,7 @@ fn limits(answers: &Answers<'_>) -> Check {
         .count("max_depth", agent.max_depth.into())
         .count("vcpus", agent.vcpus.into())
         .count("memory_bytes", agent.memory_bytes)
-        .count("nodes_per_vcpu", agent.nodes_per_vcpu.into())
+        .count("nodes_per_vcpu", agent.nodes_per_vcpu())
 }
 
 fn idle() -> Check {
@@ -296,15 +297,17 @@ fn recorder(status: &RecordingStatus) -> Check {
     .of_recording(&status.name)
 }
 
+/// How much of the memory is used. Full memory is the rule where all recordings keep the newest stacks.
 fn room(status: &RecorderStatus) -> Check {
     let share = part_of(status.nodes_used, status.nodes_capacity);
-    let full = status.nodes_used >= status.nodes_capacity;
+    let keeps_all = |one: &RecordingStatus| one.flags & start_flag::KEEP_NEWEST == 0;
+    let verdict = match status.recordings.iter().any(keeps_all) {
+        true => Verdict::of_share(share, FULL, f64::INFINITY),
+        false => Verdict::Good,
+    };
     Check::new(
         "room",
-        match full {
-            true => Verdict::Bad,
-            false => Verdict::of_share(share, FULL, f64::INFINITY),
-        },
+        verdict,
         format!(
             "{} of {} stack nodes are used ({})",
             grouped(status.nodes_used),
@@ -312,7 +315,10 @@ fn room(status: &RecorderStatus) -> Check {
             percent(share)
         ),
     )
-    .advise("`connect ADDR dump` empties the table; more memory for the agent makes it larger")
+    .advise(
+        "a recording that keeps all stacks overflows where nothing can be given up: fetch more often, use \
+         `--keep newest`, or give the agent more memory",
+    )
     .count("nodes_used", status.nodes_used)
     .count("nodes_capacity", status.nodes_capacity)
 }
@@ -321,7 +327,7 @@ fn late_so_far(counters: &Counters) -> Check {
     let mut check = late(counters, 0, None);
     check.finding = format!(
         "{} of the samples came late ({})",
-        percent(part_of(counters.late, counters.recorded)),
+        percent(part_of(counters.late, counters.sampled())),
         grouped(counters.late)
     );
     check
@@ -330,7 +336,7 @@ fn late_so_far(counters: &Counters) -> Check {
 fn callers_so_far(status: &RecordingStatus, counters: &Counters) -> Check {
     // The status does not tell of a table, but only one can have answered.
     let has_table = counters.by_table != 0;
-    let unwind = match status.flags & unikprof_proto::code::start_flag::UNWIND_TABLE {
+    let unwind = match status.flags & start_flag::UNWIND_TABLE {
         0 => Unwind::FramePointers,
         _ => Unwind::Table,
     };
@@ -343,28 +349,4 @@ fn callers_so_far(status: &RecordingStatus, counters: &Counters) -> Check {
         ));
     }
     check
-}
-
-fn counters_of(status: &RecordingStatus) -> Counters {
-    let c = &status.counters;
-    Counters {
-        ticks: c.ticks,
-        recorded: c.recorded,
-        overflow: c.overflow,
-        lost: c.lost,
-        masked: c.masked,
-        idle: c.idle,
-        early: c.early,
-        late: c.late,
-        truncated: c.truncated,
-        broken: c.broken,
-        by_table: c.by_table,
-        by_bytes: c.by_bytes,
-        by_frame_pointer: c.by_frame_pointer,
-        mixed: c.mixed,
-        blocks: c.blocks,
-        blocked: c.blocked,
-        blocked_overflow: c.blocked_overflow,
-        missing: None,
-    }
 }

@@ -50,11 +50,12 @@ pub(super) fn agent() -> AgentInfo {
         max_depth: 128,
         max_request: 1_024,
         memory_bytes: 4 << 20,
-        nodes_per_vcpu: 32_768,
+        instance: 7,
+        segments: 8,
+        segment_nodes: 4_096,
         caller_rows: 16_384,
         caller_table: None,
         role: 0,
-        instance: 0x0123_4567_89ab_cdef,
         mappings: mappings(&[1, 2, 3, 4]),
     }
 }
@@ -564,6 +565,10 @@ fn nightly() -> RecordingStatus {
             by_bytes: 100,
             ..message::Counters::default()
         },
+        samples_window_ns: Some(60_000_000_000),
+        stacks_window_ns: None,
+        holder: None,
+        held_since_ns: 0,
         first_epoch: 0,
         epochs: 0,
     }
@@ -694,7 +699,7 @@ fn what_an_agent_lacks_is_told() {
         agent_trips(&ask(&agent, &idle()), name, verdict, &[word]);
     }
     let mut small = agent();
-    small.nodes_per_vcpu = 0;
+    small.segment_nodes = 0;
     agent_trips(&ask(&small, &idle()), "limits", Bad, &["more memory"]);
 }
 
@@ -702,13 +707,16 @@ fn what_an_agent_lacks_is_told() {
 fn what_a_recorder_does_is_told() {
     use Verdict::{Bad, Look};
     type Spoil = fn(&mut RecorderStatus);
-    let cases: [(&str, Verdict, &str, Spoil); 10] = [
+    let cases: [(&str, Verdict, &str, Spoil); 11] = [
         ("recorder", Look, "`connect ADDR stop --name", |s| {
             s.recordings[0].state = state::FINISHED;
         }),
         ("recorder", Look, "state 77", |s| s.recordings[0].state = 77),
-        ("room", Look, "dump", |s| s.nodes_used = 30_000),
-        ("room", Bad, "100.0 %", |s| s.nodes_used = s.nodes_capacity),
+        ("room", Look, "fetch more often", |s| s.nodes_used = 30_000),
+        ("room", Look, "100.0 %", |s| s.nodes_used = s.nodes_capacity),
+        ("aged", Bad, "shorter window", |s| {
+            s.recordings[0].counters.aged = 400;
+        }),
         ("lost", Look, "(40)", |s| s.recordings[0].counters.lost = 40),
         ("overflow", Bad, "more memory", |s| {
             s.recordings[0].counters.overflow = 400;

@@ -38,10 +38,10 @@ pub(super) fn of_recording(
     let mut checks = vec![enough(&counters, info.mode, table)];
     let sampled = info.mode != Mode::OffCpu;
     if sampled {
-        checks.push(rate(&counters, info));
         checks.push(interval(info.fixed_interval));
         checks.push(lost(&counters));
     }
+    checks.push(aged(&counters));
     checks.push(overflow(
         &counters,
         memory_that_would_do(profile, &recording.agent),
@@ -109,7 +109,8 @@ fn enough(counters: &Counters, mode: Mode, table: &FunctionTable) -> Check {
     check.count("samples", counted)
 }
 
-fn rate(counters: &Counters, info: &RecordingInfo) -> Check {
+/// Whether as many samples came as the time stands for: the only check that does not use the agent's own sums.
+pub(super) fn rate(counters: &Counters, info: &RecordingInfo) -> Check {
     let of = match info.mode {
         Mode::Wall => "running and blocked time",
         _ => "running time",
@@ -124,9 +125,7 @@ fn rate(counters: &Counters, info: &RecordingInfo) -> Check {
     };
     let mut came = counters.ticks;
     if info.mode == Mode::Wall {
-        came = came
-            .saturating_add(counters.blocked)
-            .saturating_add(counters.blocked_overflow);
+        came = came.saturating_add(counters.blocked_in_all());
     }
     let due = (i128::from(came) + i128::from(missing)).max(0) as f64;
     let achieved = if due == 0.0 {
@@ -183,9 +182,43 @@ pub(super) fn lost(counters: &Counters) -> Check {
     .count("lost", counters.lost)
 }
 
+/// What the agent counted and gave up before it was fetched.
+pub(super) fn aged(counters: &Counters) -> Check {
+    let of_ticks = part_of(counters.aged, counters.ticks);
+    let of_blocked = part_of(counters.blocked_aged, counters.blocked_in_all());
+    let finding = match (counters.aged, counters.blocked_aged) {
+        (0, 0) => "nothing was given up before it was fetched".to_owned(),
+        (_, 0) => format!(
+            "{} of the ticks were given up before they were fetched ({})",
+            percent(of_ticks),
+            grouped(counters.aged)
+        ),
+        (0, _) => format!(
+            "{} of the blocked time was given up before it was fetched",
+            percent(of_blocked)
+        ),
+        _ => format!(
+            "{} of the ticks and {} of the blocked time were given up before they were fetched",
+            percent(of_ticks),
+            percent(of_blocked)
+        ),
+    };
+    Check::new(
+        "aged",
+        Verdict::of_share(of_ticks.max(of_blocked), LOOK, BAD),
+        finding,
+    )
+    .advise(
+        "their stacks are not known and show as [aged]; they are the oldest. Give the agent more memory, fetch more \
+         often (`record` does so by itself), or ask for a shorter window with --last",
+    )
+    .count("aged", counters.aged)
+    .count("blocked_aged", counters.blocked_aged)
+}
+
 /// `memory_bytes`: what would have been enough.
 pub(super) fn overflow(counters: &Counters, memory_bytes: Option<u64>) -> Check {
-    let blocked = counters.blocked.saturating_add(counters.blocked_overflow);
+    let blocked = counters.blocked_in_all();
     let of_ticks = part_of(counters.overflow, counters.ticks);
     let of_blocked = part_of(counters.blocked_overflow, blocked);
     let finding = match counters.blocked_overflow {
@@ -213,16 +246,18 @@ pub(super) fn overflow(counters: &Counters, memory_bytes: Option<u64>) -> Check 
     )
     .advise(match memory_bytes {
         Some(bytes) => format!(
-            "give the agent more memory: {} would do, perhaps less; or `dump` more often, which empties \
-             the table",
+            "give the agent more memory: {} would do, perhaps less; or fetch more often: memory that was fetched \
+             is used again",
             mebibytes(bytes)
         ),
         None if counters.overflow == 0 => {
-            "give registers to `on_block`; if it has them, give the agent more memory, or `dump` more \
-             often, which empties the table"
+            "give registers to `on_block`; if it has them, give the agent more memory, or fetch more often: memory \
+             that was fetched is used again"
                 .to_owned()
         }
-        None => "give the agent more memory, or `dump` more often, which empties the table".to_owned(),
+        None => {
+            "give the agent more memory, or fetch more often: memory that was fetched is used again".to_owned()
+        }
     })
     .count("overflow", counters.overflow)
     .count("blocked_overflow", counters.blocked_overflow)
@@ -268,7 +303,7 @@ pub(super) fn masked(counters: &Counters) -> Check {
 }
 
 pub(super) fn late(counters: &Counters, threshold_ns: u64, under: Option<String>) -> Check {
-    let share = part_of(counters.late, counters.recorded);
+    let share = part_of(counters.late, counters.sampled());
     let verdict = Verdict::of_share(share, LOOK, BAD);
     let mut finding = format!(
         "{} of the samples came more than {} after their target",
@@ -402,6 +437,8 @@ mod tests {
             missing: Some(i64::MIN),
             blocked: u64::MAX,
             blocked_overflow: u64::MAX,
+            blocked_aged: u64::MAX,
+            aged: u64::MAX,
             overflow: u64::MAX,
             ..Counters::default()
         };
@@ -412,6 +449,7 @@ mod tests {
         };
         rate(&counters, &info);
         assert_eq!(overflow(&counters, Some(u64::MAX)).verdict, Verdict::Bad);
+        assert_eq!(aged(&counters).verdict, Verdict::Bad);
         let none = Counters {
             missing: Some(-5),
             ..Counters::default()

@@ -41,7 +41,7 @@ pub(super) fn of(symbolized: &Symbolized<'_>, passed_over: Option<&PassedOver>) 
         truncated(what, part_of(marked.truncated, whole), recording.depth),
     ];
     let counters = profile.counters();
-    if counters.recorded != 0 {
+    if counters.sampled() != 0 {
         checks.push(callers(
             &counters,
             recording.caller_table.is_some(),
@@ -119,17 +119,17 @@ pub(super) fn truncated(what: &str, share: f64, depth: u32) -> Check {
 
 /// Which way the interrupted function's caller was found.
 pub(super) fn callers(counters: &Counters, has_table: bool, unwind: Unwind) -> Check {
-    let guessed = part_of(counters.by_frame_pointer, counters.recorded);
+    let guessed = part_of(counters.by_frame_pointer, counters.sampled());
     let finding = format!(
         "by caller table {}, by the instructions {}, by the frame pointer alone {}{}",
-        percent(part_of(counters.by_table, counters.recorded)),
-        percent(part_of(counters.by_bytes, counters.recorded)),
+        percent(part_of(counters.by_table, counters.sampled())),
+        percent(part_of(counters.by_bytes, counters.sampled())),
         percent(guessed),
         match unwind {
             Unwind::FramePointers => String::new(),
             Unwind::Table => format!(
                 "; {} stacks mix the table with frame pointers",
-                percent(part_of(counters.mixed, counters.recorded))
+                percent(part_of(counters.mixed, counters.sampled()))
             ),
         }
     );
@@ -157,11 +157,11 @@ pub(super) fn callers(counters: &Counters, has_table: bool, unwind: Unwind) -> C
 /// As [`broken_share`] and [`truncated`], where there are counters and no stacks.
 pub(super) fn cut_so_far(counters: &Counters, depth: u32) -> Vec<Check> {
     let what = of_what(Mode::Cpu);
-    let mut broken = broken_share(what, part_of(counters.broken, counters.recorded), None);
+    let mut broken = broken_share(what, part_of(counters.broken, counters.sampled()), None);
     broken.finding = format!("{} ({})", broken.finding, grouped(counters.broken));
     vec![
         broken,
-        truncated(what, part_of(counters.truncated, counters.recorded), depth),
+        truncated(what, part_of(counters.truncated, counters.sampled()), depth),
     ]
 }
 

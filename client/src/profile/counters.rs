@@ -2,18 +2,24 @@
 
 use serde::Serialize;
 use thiserror::Error;
+use unikprof_proto::message;
 
 /// What became of the deliveries of the sampling timer, and of blocked time.
 ///
-/// A tick is a delivery whose target was reached; each tick is in exactly one of `recorded`,
-/// `overflow`, `lost`, `masked` and `idle`, and each recorded one in exactly one of `by_table`,
+/// A tick is a delivery whose target was reached; each tick is in exactly one of `recorded`, `aged`,
+/// `overflow`, `lost`, `masked` and `idle`, and each recorded or aged one in exactly one of `by_table`,
 /// `by_bytes` and `by_frame_pointer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Counters {
+    /// Sampled time ÷ period − what came of it: noise around zero, and negative as often, where
+    /// all is well. `None` where nothing is sampled. The independent check: all others agree by construction.
+    pub missing: Option<i64>,
     /// Deliveries whose target was reached.
     pub ticks: u64,
     /// Walked and counted in a stack.
     pub recorded: u64,
+    /// Walked and counted in a stack that the agent gave up before it was fetched, because memory ran short.
+    pub aged: u64,
     /// The table of stacks was full.
     pub overflow: u64,
     /// The slot was busy.
@@ -46,9 +52,8 @@ pub struct Counters {
     /// Blocked time that is in no stack, in the same unit: the table was full, or the guest gave no
     /// registers where it blocked.
     pub blocked_overflow: u64,
-    /// Sampled time ÷ period − what came of it: noise around zero, and negative as often, where
-    /// all is well. `None` where nothing is sampled.
-    pub missing: Option<i64>,
+    /// Blocked time in stacks that the agent gave up before they were fetched, in the same unit.
+    pub blocked_aged: u64,
 }
 
 impl Counters {
@@ -60,6 +65,7 @@ impl Counters {
     pub fn check(&self) -> Result<(), CountersDisagree> {
         let ticks = [
             self.recorded,
+            self.aged,
             self.overflow,
             self.lost,
             self.masked,
@@ -73,18 +79,44 @@ impl Counters {
             });
         }
         let found = sum(&[self.by_table, self.by_bytes, self.by_frame_pointer]);
-        if found != u128::from(self.recorded) {
+        let recorded = sum(&[self.recorded, self.aged]);
+        if found != recorded {
             return Err(CountersDisagree::Ways {
-                recorded: self.recorded,
+                recorded,
                 sum: found,
             });
         }
         Ok(())
     }
 
-    /// What the stacks hold, in the mode's unit.
+    /// What the profile's stacks hold, `[aged]` included, in the mode's unit.
     pub fn counted(&self) -> u64 {
-        self.recorded.saturating_add(self.blocked)
+        let counted = self.recorded.saturating_add(self.blocked);
+        counted.saturating_add(self.aged_in_all())
+    }
+
+    /// Samples that were counted in a stack, those that were given up since included.
+    pub fn sampled(&self) -> u64 {
+        self.recorded.saturating_add(self.aged)
+    }
+
+    /// What became of the ticks, in words.
+    pub(crate) fn equation(&self) -> String {
+        format!(
+            "{} = recorded {} + aged {} + overflow {} + lost {} + masked {} + idle {}",
+            self.ticks, self.recorded, self.aged, self.overflow, self.lost, self.masked, self.idle
+        )
+    }
+
+    /// What the agent gave up before it was fetched, of samples and of blocked time, in the mode's unit.
+    pub fn aged_in_all(&self) -> u64 {
+        self.aged.saturating_add(self.blocked_aged)
+    }
+
+    /// Blocked time, in stacks or not, in the mode's unit.
+    pub fn blocked_in_all(&self) -> u64 {
+        let blocked = self.blocked.saturating_add(self.blocked_overflow);
+        blocked.saturating_add(self.blocked_aged)
     }
 
     /// Both together, stopping at the largest number.
@@ -93,6 +125,7 @@ impl Counters {
         Counters {
             ticks: add(self.ticks, other.ticks),
             recorded: add(self.recorded, other.recorded),
+            aged: add(self.aged, other.aged),
             overflow: add(self.overflow, other.overflow),
             lost: add(self.lost, other.lost),
             masked: add(self.masked, other.masked),
@@ -108,10 +141,39 @@ impl Counters {
             blocks: add(self.blocks, other.blocks),
             blocked: add(self.blocked, other.blocked),
             blocked_overflow: add(self.blocked_overflow, other.blocked_overflow),
+            blocked_aged: add(self.blocked_aged, other.blocked_aged),
             missing: match (self.missing, other.missing) {
                 (Some(a), Some(b)) => Some(a.saturating_add(b)),
                 (a, b) => a.or(b),
             },
+        }
+    }
+}
+
+impl From<&message::Counters> for Counters {
+    /// What an agent counted; what is missing is for the reader to find.
+    fn from(counters: &message::Counters) -> Counters {
+        Counters {
+            ticks: counters.ticks,
+            recorded: counters.recorded,
+            aged: counters.aged,
+            overflow: counters.overflow,
+            lost: counters.lost,
+            masked: counters.masked,
+            idle: counters.idle,
+            early: counters.early,
+            late: counters.late,
+            truncated: counters.truncated,
+            broken: counters.broken,
+            by_table: counters.by_table,
+            by_bytes: counters.by_bytes,
+            by_frame_pointer: counters.by_frame_pointer,
+            mixed: counters.mixed,
+            blocks: counters.blocks,
+            blocked: counters.blocked,
+            blocked_overflow: counters.blocked_overflow,
+            blocked_aged: counters.blocked_aged,
+            missing: None,
         }
     }
 }
@@ -125,7 +187,7 @@ fn sum(parts: &[u64]) -> u128 {
 pub enum CountersDisagree {
     /// Ticks are unaccounted for, or too many are.
     #[error(
-        "the accounting does not add up: {ticks} ticks, but recorded + overflow + lost + masked + \
+        "the accounting does not add up: {ticks} ticks, but recorded + aged + overflow + lost + masked + \
          idle = {sum}"
     )]
     Ticks {
@@ -136,12 +198,12 @@ pub enum CountersDisagree {
     },
     /// The ways in which callers were found are not as many as the samples.
     #[error(
-        "the accounting does not add up: {recorded} samples recorded, but callers by table + by \
+        "the accounting does not add up: {recorded} samples recorded or aged, but callers by table + by \
          bytes + by frame pointer = {sum}"
     )]
     Ways {
-        /// The samples recorded.
-        recorded: u64,
+        /// The samples recorded, those that were given up included.
+        recorded: u128,
         /// The sum of the parts.
         sum: u128,
     },
@@ -153,13 +215,14 @@ mod tests {
 
     fn whole() -> Counters {
         Counters {
-            ticks: 15,
+            ticks: 21,
             recorded: 1,
+            aged: 6,
             overflow: 2,
             lost: 3,
             masked: 4,
             idle: 5,
-            by_bytes: 1,
+            by_bytes: 7,
             ..Counters::default()
         }
     }
@@ -168,12 +231,12 @@ mod tests {
     fn a_sum_that_is_off_by_one_is_told() {
         assert_eq!(whole().check(), Ok(()));
         let one_more = Counters {
-            ticks: 16,
+            ticks: 22,
             ..whole()
         };
         assert_eq!(
             one_more.check(),
-            Err(CountersDisagree::Ticks { ticks: 16, sum: 15 })
+            Err(CountersDisagree::Ticks { ticks: 22, sum: 21 })
         );
         let two_ways = Counters {
             by_table: 1,
@@ -182,8 +245,8 @@ mod tests {
         assert_eq!(
             two_ways.check(),
             Err(CountersDisagree::Ways {
-                recorded: 1,
-                sum: 2
+                recorded: 7,
+                sum: 8
             })
         );
         // Early deliveries are outside the sum.

@@ -1,27 +1,31 @@
-//! Bringing epochs home: fetch, make safe, acknowledge.
+//! Bringing a recording home: fetch epochs and rings, make them safe on disk, acknowledge.
 
 use std::time::Duration;
 
 use unikprof_proto::code::state;
-use unikprof_proto::message::{Dump, Fetch, Pending, Stop};
+use unikprof_proto::message::{Dump, Epoch, Fetch, Pending, Stop};
 
-use super::rings::{BEFORE_NS, Wanted};
+use super::rings::{BEFORE_NS, RingsReceived, Wanted};
 use super::session::{Attempt, Session};
-use super::{Asked, Event, Observer, Outcome, RecordError};
+use super::{Asked, Event, Observer, Outcome, RecordError, RecordingStatus};
 use crate::connection::{Connection, ConnectionError};
 use crate::output::OutputError;
-use crate::recording::{EpochError, EpochProgress, Part, RecordingWriter};
+use crate::recording::{EpochError, EpochProgress, KnownNodes, Part, RecordingWriter};
 use crate::timeline::Window;
 
-/// How often an agent may say that older epochs were in the way.
+/// Retries while the agent reports older unacknowledged epochs.
 const MOST_ROUNDS: u32 = 64;
+
+/// How many vCPUs' shares of an epoch are requested before the first one was received: enough that a long round trip
+/// is waited for once, few enough for a small guest's buffers.
+const PIPELINED: usize = 8;
 
 /// How often a recording that has just ended is looked at until its last epoch is there, and how long
 /// to wait between: a tick that is under way is in its way, and its vCPU may have to wait for a processor.
 const MOST_LOOKS: u32 = 100;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
-/// What brings counts out of the recorder; a recording 0 is the only one there is.
+/// A request that fetches counts. A recording 0 selects the only recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
     /// End the recording and take what it has counted.
@@ -42,12 +46,12 @@ pub enum Request {
 }
 
 impl Request {
-    /// The word that makes it.
-    fn word(self) -> &'static str {
+    /// The name of the subcommand for it.
+    fn subcommand(self) -> &'static str {
         match self {
             Request::Stop { .. } => "stop",
             Request::Dump { .. } => "dump",
-            Request::Copy { .. } => "fetch",
+            Request::Copy { .. } => "copy",
         }
     }
 
@@ -71,80 +75,128 @@ pub(super) fn collect(
     writer: RecordingWriter,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, RecordError> {
-    // A window that cannot be shows before anything is asked of the guest.
+    // Reject an impossible time window before contacting the guest.
     let asked = match asked.is_part() {
         true => Some(session.window(request.recording(), asked, observer)?),
         false => None,
     };
-    let mut collector = Collector {
-        session,
-        writer,
-        observer,
-        asked,
-        head: None,
-        arrived: false,
-        bytes: 0,
-        samples: 0,
-        unacknowledged: None,
-    };
-    let collected = match request {
-        Request::Stop { recording } => collector.rounds(|connection| {
-            connection.ask(&Stop { recording }, PENDING, "stopping the recording")
-        }),
-        Request::Dump { recording } => collector.rounds(|connection| {
-            connection.ask(&Dump { recording }, PENDING, "dumping the recording")
-        }),
-        Request::Copy { recording } => collector.copy(recording),
-    };
-    match collected {
-        Ok(()) => Ok(collector.outcome(None)),
-        Err(RecordError::Output(error)) => collector.keep_what_is_safe(error, request.word()),
-        Err(error) => collector.keep(error),
-    }
+    let mut collector = Collector::new(session, writer);
+    collector.asked = asked;
+    let collected = collector.collect(request, observer);
+    collector.finish(collected, request)
 }
 
 const NO_COUNTS: RecordError = RecordError::NothingToFetch;
 
 const PENDING: &str = "a list of pending epochs";
 
-struct Collector<'a> {
-    session: &'a mut Session,
+/// Fetches epochs and rings of one recording into one file.
+pub(super) struct Collector<'a> {
+    pub(super) session: &'a mut Session,
     writer: RecordingWriter,
-    observer: &'a mut dyn Observer,
     /// The part of time that is wanted.
     asked: Option<Window>,
     /// The recording's id, and when it began.
     head: Option<(u64, u64)>,
     /// Whether any part of an epoch is in the file.
     arrived: bool,
+    /// Whether everything is fetched while the recording goes on, so that its records have no bounds.
+    is_draining: bool,
     bytes: u64,
     samples: u64,
     unacknowledged: Option<u64>,
+    /// The stack nodes and the parts of rings that are in the file.
+    nodes: KnownNodes,
+    rings: RingsReceived,
 }
 
-impl Collector<'_> {
+impl<'a> Collector<'a> {
+    /// Fetches over this session and writes what arrives.
+    pub(super) fn new(session: &'a mut Session, writer: RecordingWriter) -> Collector<'a> {
+        let nodes = KnownNodes::new(session.agent().segment_nodes);
+        Collector {
+            session,
+            writer,
+            asked: None,
+            head: None,
+            arrived: false,
+            is_draining: false,
+            bytes: 0,
+            samples: 0,
+            unacknowledged: None,
+            nodes,
+            rings: RingsReceived::default(),
+        }
+    }
+
+    /// Fetches what has come together in a recording that goes on: its counts, and the new records of the rings. They
+    /// are on disk before the agent may clear them.
+    pub(super) fn drain(
+        &mut self,
+        recording: u64,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RecordError> {
+        self.is_draining = true;
+        self.rounds(true, observer, |connection| dump(connection, recording))
+    }
+
+    /// Does what a request says, up to the file's end.
+    pub(super) fn collect(
+        &mut self,
+        request: Request,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RecordError> {
+        match request {
+            Request::Stop { recording } => self.rounds(false, observer, |connection| {
+                connection.ask(&Stop { recording }, PENDING, "stopping the recording")
+            }),
+            Request::Dump { recording } => {
+                self.rounds(false, observer, |connection| dump(connection, recording))
+            }
+            Request::Copy { recording } => self.copy(recording, observer),
+        }
+    }
+
+    /// Turns the outcome of all fetching into that of the recording: what arrived is kept.
+    pub(super) fn finish(
+        self,
+        collected: Result<(), RecordError>,
+        request: Request,
+    ) -> Result<Outcome, RecordError> {
+        match collected {
+            Ok(()) => Ok(self.outcome(None)),
+            Err(RecordError::Output(error)) => self.keep_what_is_safe(error, request.subcommand()),
+            Err(error) => self.keep(error),
+        }
+    }
+
     fn rounds(
         &mut self,
+        goes_on: bool,
+        observer: &mut dyn Observer,
         ask: impl Fn(&mut Connection) -> Result<Pending, ConnectionError>,
     ) -> Result<(), RecordError> {
         for _ in 0..MOST_ROUNDS {
             let pending = self
                 .session
-                .persist(self.observer, |connection, _| Ok(ask(connection)?))?;
+                .persist(observer, |connection, _| Ok(ask(connection)?))?;
             let epochs = pending.first_epoch
                 ..pending
                     .first_epoch
                     .saturating_add(u64::from(pending.epochs));
             for epoch in epochs.clone() {
-                self.fetch(epoch)?;
+                self.fetch(epoch, observer)?;
             }
+            let is_last = pending.complete && !goes_on;
             if pending.complete {
-                self.rings()?;
+                self.rings(observer)?;
+            }
+            if is_last {
                 self.writer.end(None)?;
             }
             self.writer.publish()?;
             for epoch in epochs {
-                self.acknowledge(epoch, pending.complete)?;
+                self.acknowledge(epoch, is_last, observer)?;
             }
             if pending.complete {
                 return Ok(());
@@ -156,11 +208,11 @@ impl Collector<'_> {
         Err(RecordError::NothingToFetch)
     }
 
-    /// Fetches the epochs that wait, as far as they go, and leaves them there.
-    fn copy(&mut self, recording: u64) -> Result<(), RecordError> {
+    /// Fetches the epochs that wait, as far as they go, and the rings, and leaves them there.
+    fn copy(&mut self, recording: u64, observer: &mut dyn Observer) -> Result<(), RecordError> {
         let mut next = 0;
         for look in 0..MOST_LOOKS {
-            let recorder = self.session.check(self.observer)?;
+            let recorder = self.session.check(observer)?;
             let Some(status) = recorder.by_id(recording) else {
                 match (self.arrived, recording) {
                     (true, _) => break,
@@ -172,7 +224,7 @@ impl Collector<'_> {
             let first = status.first_epoch.max(next);
             let is_new = first < end;
             for epoch in first..end {
-                self.fetch(epoch)?;
+                self.fetch(epoch, observer)?;
                 next = epoch.saturating_add(1);
             }
             match (status.state, is_new) {
@@ -185,6 +237,10 @@ impl Collector<'_> {
                     }
                 }
                 _ if self.arrived => break,
+                (state::RECORDING, _) if self.session.agent().keeps_time() => {
+                    self.describe(status)?;
+                    break;
+                }
                 _ => {
                     return Err(RecordError::NothingWaits {
                         state: status.state_name(),
@@ -192,58 +248,83 @@ impl Collector<'_> {
                 }
             }
         }
-        self.rings()?;
+        self.rings(observer)?;
         self.writer.end(None)?;
         self.writer.publish()?;
         Ok(())
     }
 
-    /// Fetches what happened when in the recording's time, as far back as it was asked for: now, or when
-    /// the recording was started.
-    fn rings(&mut self) -> Result<(), RecordError> {
+    /// Writes which recording it is whose records follow without any counts.
+    fn describe(&mut self, status: &RecordingStatus) -> Result<(), RecordError> {
+        self.head = Some((status.recording, status.started_ns));
+        self.arrived = true;
+        Ok(self.writer.describe(&Epoch {
+            epoch: 0,
+            recording: status.recording,
+            lane: status.lane,
+            name: &status.name,
+            mode: status.mode,
+            flags: status.flags,
+            period_ns: status.period_ns,
+            depth: status.depth,
+            late_threshold_ns: 0,
+            recording_started_ns: status.started_ns,
+            started_ns: status.started_ns,
+            ended_ns: status.now_ns,
+            ended_wall_clock_ns: self.session.wall_clock().unix_ns(status.now_ns),
+            gaps: 0,
+            server_ns: 0,
+            vcpus: 0,
+            caller_table: None,
+        })?)
+    }
+
+    /// Fetches the new records of the rings with the stacks that they name: all of a recording that is drained, else
+    /// as far back as was asked for now, or when the recording was started.
+    fn rings(&mut self, observer: &mut dyn Observer) -> Result<(), RecordError> {
         if !self.session.agent().keeps_time() {
             return Ok(());
         }
         let Some((recording, began_ns)) = self.head else {
             return Ok(());
         };
-        let recorder = self.session.check(self.observer)?;
-        let now_ns = recorder.now_ns;
-        let (max_age_ns, most_bytes) = match recorder.by_id(recording) {
-            Some(status) => (status.max_age_ns, status.max_bytes),
-            None => (0, 0),
+        let all = Wanted {
+            since_ns: began_ns.saturating_sub(BEFORE_NS),
+            most_bytes: 0,
         };
-        let mut wanted = Wanted {
-            since_ns: match max_age_ns {
-                0 => began_ns.saturating_sub(BEFORE_NS),
-                age_ns => began_ns.max(now_ns.saturating_sub(age_ns)),
-            },
-            most_bytes,
-        };
-        if let Some(window) = self.asked {
-            wanted = Wanted {
+        let wanted = match self.asked {
+            _ if self.is_draining => all,
+            Some(window) => Wanted {
                 since_ns: window.from_ns.saturating_sub(BEFORE_NS),
                 most_bytes: 0,
-            };
-        }
+            },
+            None => {
+                let recorder = self.session.check(observer)?;
+                match recorder.by_id(recording) {
+                    Some(status) => Wanted {
+                        since_ns: match status.max_age_ns {
+                            0 => all.since_ns,
+                            age_ns => began_ns.max(recorder.now_ns.saturating_sub(age_ns)),
+                        },
+                        most_bytes: status.max_bytes,
+                    },
+                    None => all,
+                }
+            }
+        };
         let Collector {
             session,
             writer,
-            observer,
+            nodes,
+            rings,
             bytes,
-            samples,
             ..
         } = self;
-        let mut arrived = 0;
-        session.fetch_rings(wanted, *observer, &mut |frames| {
-            arrived += frames.len() as u64;
+        session.fetch_rings(wanted, rings, nodes, observer, &mut |frames| {
+            *bytes += frames.len() as u64;
             Ok(writer.append(frames)?)
         })?;
-        *bytes += arrived;
-        observer.event(Event::Fetching {
-            samples: *samples,
-            bytes: *bytes,
-        });
+        self.tell_progress(observer);
         match self.asked {
             Some(window) => Ok(self.writer.window(window)?),
             None => Ok(()),
@@ -251,31 +332,42 @@ impl Collector<'_> {
     }
 
     /// Fetches one epoch; over a new connection, from where the old one broke.
-    fn fetch(&mut self, epoch: u64) -> Result<(), RecordError> {
+    fn fetch(&mut self, epoch: u64, observer: &mut dyn Observer) -> Result<(), RecordError> {
         let Collector {
             session,
             writer,
-            observer,
             arrived,
+            is_draining,
             bytes,
             samples,
             head,
+            nodes,
             ..
         } = self;
-        let mut progress = EpochProgress::default();
+        let mut progress = EpochProgress::on_the_wire();
         let before = *samples;
-        session.persist(*observer, |connection, observer| {
+        let vcpus = session.agent().vcpus;
+        session.persist(observer, |connection, observer| {
             let mut progressed = false;
-            let result = fetch_over(connection, epoch, &mut progress, head, |frame, so_far| {
+            let result = Answers {
+                connection,
+                epoch,
+                vcpus,
+                progress: &mut progress,
+                nodes,
+            }
+            .receive(head, |frame, so_far| {
                 writer.append(frame)?;
                 progressed = true;
                 *arrived = true;
                 *bytes += frame.len() as u64;
                 *samples = before.saturating_add(so_far);
-                observer.event(Event::Fetching {
-                    samples: *samples,
-                    bytes: *bytes,
-                });
+                if !*is_draining {
+                    observer.event(Event::Fetching {
+                        samples: *samples,
+                        bytes: *bytes,
+                    });
+                }
                 Ok(())
             });
             match result {
@@ -285,10 +377,24 @@ impl Collector<'_> {
         })
     }
 
-    /// Once everything is in the file, an agent that cannot be told so is no reason to fail.
-    fn acknowledge(&mut self, epoch: u64, complete: bool) -> Result<(), RecordError> {
-        match self.session.acknowledge(epoch, self.observer) {
-            Err(_) if complete => {
+    fn tell_progress(&self, observer: &mut dyn Observer) {
+        if !self.is_draining {
+            observer.event(Event::Fetching {
+                samples: self.samples,
+                bytes: self.bytes,
+            });
+        }
+    }
+
+    /// Acknowledges an epoch. Once the file is complete, an agent that does not answer is no reason to fail.
+    fn acknowledge(
+        &mut self,
+        epoch: u64,
+        is_last: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RecordError> {
+        match self.session.acknowledge(epoch, observer) {
+            Err(_) if is_last => {
                 self.unacknowledged.get_or_insert(epoch);
                 Ok(())
             }
@@ -298,7 +404,7 @@ impl Collector<'_> {
 
     /// Ends the file where something went wrong, if anything arrived.
     fn keep(mut self, error: RecordError) -> Result<Outcome, RecordError> {
-        // Who gives up wants no half file, unless the guest has cleared what is in it.
+        // A user who gives up wants no half file, unless the guest has cleared what is in it.
         let wanted = self.writer.is_published() || !error.is_interrupt();
         if !self.arrived || !wanted {
             return Err(error);
@@ -313,14 +419,14 @@ impl Collector<'_> {
     fn keep_what_is_safe(
         mut self,
         source: OutputError,
-        word: &'static str,
+        subcommand: &'static str,
     ) -> Result<Outcome, RecordError> {
-        let error = RecordError::Unwritten { word, source };
+        let error = RecordError::Unwritten { subcommand, source };
         if !self.writer.is_published() {
             return Err(error);
         }
         self.writer = self.writer.cut_back()?;
-        // Without room for this the file is whole as far as it goes, and its reader says that it was cut.
+        // If the disk has no room for the end either, readers report that the file was cut.
         let ended = self.writer.end(Some(&error.to_string()));
         let _ = ended.and_then(|()| self.writer.publish());
         Ok(self.outcome(Some(error)))
@@ -335,41 +441,98 @@ impl Collector<'_> {
     }
 }
 
-/// Asks for the rest of an epoch and hands each new frame, as it came, to `keep`.
-fn fetch_over(
-    connection: &mut Connection,
+fn dump(connection: &mut Connection, recording: u64) -> Result<Pending, ConnectionError> {
+    connection.ask(&Dump { recording }, PENDING, "dumping the recording")
+}
+
+/// The answers that an epoch consists of, one for each vCPU, over one connection.
+struct Answers<'a> {
+    connection: &'a mut Connection,
     epoch: u64,
-    progress: &mut EpochProgress,
-    known: &mut Option<(u64, u64)>,
-    mut keep: impl FnMut(&[u8], u64) -> Result<(), RecordError>,
-) -> Result<(), Attempt> {
-    const DOING: &str = "fetching an epoch";
-    let (vcpu, node) = progress.next();
-    progress.expect_repetition();
-    connection.send(&Fetch { epoch, vcpu, node }, DOING)?;
-    loop {
-        let frame = connection.receive(DOING)?;
-        let part = progress
-            .accept(&frame, |_, _| ())
-            .map_err(|error| Attempt::Failed(error.into()))?;
-        if let Part::Epoch(head) = &part {
-            *known = Some((head.recording, head.recording_started_ns));
+    vcpus: u32,
+    progress: &'a mut EpochProgress,
+    nodes: &'a mut KnownNodes,
+}
+
+const FETCHING: &str = "fetching an epoch";
+
+impl Answers<'_> {
+    /// Requests what is missing of the epoch and passes each new frame, as it came, to `keep`. `known` becomes the
+    /// recording's id and its beginning.
+    fn receive(
+        mut self,
+        known: &mut Option<(u64, u64)>,
+        mut keep: impl FnMut(&[u8], u64) -> Result<(), RecordError>,
+    ) -> Result<(), Attempt> {
+        self.progress.expect_repetition();
+        let missing = (0..self.vcpus).filter(|vcpu| !self.progress.has(*vcpu));
+        let missing: Vec<u32> = missing.collect();
+        let (first, later) = missing.split_at(missing.len().min(PIPELINED));
+        for vcpu in first {
+            self.request(*vcpu)?;
         }
-        if let Part::Epoch(head) = &part
-            && head.epoch != epoch
-        {
-            let other = EpochError::OtherEpoch {
-                expected: epoch,
-                found: head.epoch,
-            };
-            return Err(Attempt::Failed(other.into()));
+        let mut later = later.iter();
+        for vcpu in &missing {
+            self.answer(*vcpu, known, &mut keep)?;
+            if let Some(next) = later.next() {
+                self.request(*next)?;
+            }
         }
-        let (repeated, ended) = (matches!(part, Part::Repeated), matches!(part, Part::End(_)));
-        if !repeated {
-            keep(connection.received(), progress.samples()).map_err(Attempt::Failed)?;
-        }
-        if ended {
-            return Ok(());
+        Ok(())
+    }
+
+    fn request(&mut self, vcpu: u32) -> Result<(), ConnectionError> {
+        let request = Fetch {
+            epoch: self.epoch,
+            vcpu,
+            known: self.nodes.known(vcpu),
+            counted: self.progress.counted(vcpu),
+        };
+        self.connection.send(&request, FETCHING)
+    }
+
+    fn answer(
+        &mut self,
+        vcpu: u32,
+        known: &mut Option<(u64, u64)>,
+        keep: &mut impl FnMut(&[u8], u64) -> Result<(), RecordError>,
+    ) -> Result<(), Attempt> {
+        let failed = |error: EpochError| Attempt::Failed(error.into());
+        loop {
+            let frame = self.connection.receive(FETCHING);
+            let frame = frame.map_err(Attempt::while_pipelined)?;
+            let accepted = self.progress.accept(&frame, self.nodes, |_, _, _| ());
+            let part = accepted.map_err(failed)?;
+            match &part {
+                Part::Epoch(head) if head.epoch != self.epoch => {
+                    return Err(failed(EpochError::OtherEpoch {
+                        expected: self.epoch,
+                        found: head.epoch,
+                    }));
+                }
+                Part::Epoch(head) if head.vcpus != self.vcpus => {
+                    return Err(failed(EpochError::Vcpus {
+                        expected: self.vcpus,
+                        found: head.vcpus,
+                    }));
+                }
+                Part::Epoch(head) => *known = Some((head.recording, head.recording_started_ns)),
+                Part::Vcpu(share) if share.vcpu != vcpu => {
+                    return Err(failed(EpochError::VcpuOrder { found: share.vcpu }));
+                }
+                _ => {}
+            }
+            let (is_repeated, has_ended) = (
+                matches!(part, Part::Repeated),
+                matches!(part, Part::End(..)),
+            );
+            if !is_repeated {
+                keep(self.connection.received(), self.progress.samples())
+                    .map_err(Attempt::Failed)?;
+            }
+            if has_ended {
+                return Ok(());
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use thiserror::Error;
+use unikprof_proto::code::refusal;
 
 use super::status::{MOST_RECORDINGS, Names};
 use crate::connection::ConnectionError;
@@ -17,7 +18,17 @@ use crate::timeline::{MomentError, RingOrderError};
 pub enum RecordError {
     /// The agent cannot be reached, is none, or refused.
     #[error(transparent)]
-    Connection(#[from] ConnectionError),
+    Connection(ConnectionError),
+    /// Another client holds the lease on the recording.
+    #[error(
+        "another client fetches this recording: {}. `copy` copies what waits and what the rings hold, and changes \
+         nothing in the guest",
+        Printable(text)
+    )]
+    Leased {
+        /// The agent's text, which names the holder.
+        text: String,
+    },
     /// The connection was lost and did not come back.
     #[error("{source}. It could not be taken up again in {}", humantime::format_duration(*after))]
     Lost {
@@ -28,7 +39,8 @@ pub enum RecordError {
     },
     /// The guest at this address is another one now.
     #[error(
-        "the guest was restarted or replaced while the connection was down: its counts are gone"
+        "the guest was restarted, replaced or suspended while the connection was down: what the guest held before \
+         cannot be fetched on into the same file; `check` shows what it holds now"
     )]
     GuestChanged,
     /// The recording was ended and fetched by somebody else.
@@ -93,17 +105,6 @@ pub enum RecordError {
         /// The most that is taken.
         most: usize,
     },
-    /// The stacks that a ring names do not stay.
-    #[error(
-        "the stacks that the ring of vCPU {vcpu} names were cleared each of {times} times that it was read: \
-         somebody starts recordings without a pause"
-    )]
-    StacksCleared {
-        /// The vCPU.
-        vcpu: u32,
-        /// How often it was read.
-        times: u32,
-    },
     /// The agent keeps no events.
     #[error(
         "the agent keeps no events: it was given no memory for a ring; give it some at the guest's start"
@@ -150,10 +151,10 @@ pub enum RecordError {
     #[error(transparent)]
     Output(#[from] OutputError),
     /// The recording file could not be written on.
-    #[error("{source}. The guest keeps what is not safe on disk: `{word}` fetches it again")]
+    #[error("{source}. The guest keeps what is not safe on disk: `{subcommand}` fetches it again")]
     Unwritten {
-        /// The word that fetches it.
-        word: &'static str,
+        /// The subcommand that fetches it.
+        subcommand: &'static str,
         /// What happened.
         source: OutputError,
     },
@@ -179,8 +180,8 @@ impl RecordError {
             RecordError::Epoch(_)
             | RecordError::NothingToFetch
             | RecordError::Ring(_)
-            | RecordError::EndlessRing { .. }
-            | RecordError::StacksCleared { .. } => exit_code::PROTOCOL,
+            | RecordError::EndlessRing { .. } => exit_code::PROTOCOL,
+            RecordError::Leased { .. } => exit_code::LEASED,
             RecordError::NoRing => exit_code::REFUSED,
             RecordError::Moment(_) => exit_code::USAGE,
             RecordError::Output(error) | RecordError::Unwritten { source: error, .. } => {
@@ -215,6 +216,17 @@ impl RecordError {
                 name: name.into(),
                 source: Box::new(source),
             },
+        }
+    }
+}
+
+impl From<ConnectionError> for RecordError {
+    fn from(error: ConnectionError) -> RecordError {
+        match error {
+            ConnectionError::Refused { code, text } if code == refusal::LEASED => {
+                RecordError::Leased { text }
+            }
+            other => RecordError::Connection(other),
         }
     }
 }

@@ -121,18 +121,21 @@ fn records(connection: &mut Connection, request: &RingRequest) -> Result<(Ring, 
             ring.evicted = head.oldest;
             ring.read_at_ns = head.now_ns;
             ring.read_at_unix_ns = head.wall_clock_ns;
+            Ok(())
         }
         RingPart::Run(run) => {
             // Records between two runs were evicted while the answer was on its way.
             let missing = after.map_or(0, |after| run.first.saturating_sub(after));
             ring.overwritten = ring.overwritten.saturating_add(missing);
             after = Some(run.first.saturating_add(run.count.into()));
-            // Checked as it was received.
             let push = |record| ring.records.push(record);
-            let _ = ring::decode(run.base_ns, run.count, run.payload, push);
+            Ok(ring::decode(run.base_ns, run.count, run.payload, push)?)
         }
-        RingPart::End(end) => next = end.next,
-        _ => {}
+        RingPart::End(end) => {
+            next = end.next;
+            Ok(())
+        }
+        _ => Ok(()),
     })?;
     Ok((ring, next))
 }
@@ -145,6 +148,7 @@ fn names(connection: &mut Connection) -> Result<BTreeMap<u32, String>, Attempt> 
         if let RingPart::Name(name) = part {
             names.insert(name.id, name.name.to_owned());
         }
+        Ok(())
     })?;
     Ok(names)
 }

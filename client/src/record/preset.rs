@@ -2,15 +2,15 @@
 
 use clap::ValueEnum;
 
-use super::settings::Settings;
+use super::settings::{Keep, Settings};
 
 /// What a recording is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Preset {
     /// Always on: 97 Hz without an end; a dump holds at most the last 5 minutes and 512 KiB of samples, unless it
-    /// asks for a window. It costs a tenth of `profile`
+    /// asks for a window, and where memory runs short the newest stacks are kept. It costs a tenth of `profile`
     Default,
-    /// To look closely for a while: 997 Hz, and a dump holds all there is. Every report tells what it has cost;
+    /// To look closely for a while: 997 Hz, a dump holds all there is, and no stack is given up. Every report tells what it has cost;
     /// docs/BENCHMARKS.md tells what to expect of both
     Profile,
 }
@@ -23,6 +23,7 @@ impl Preset {
                 period_ns: 1_000_000_000 / 97,
                 max_age_ns: 300_000_000_000,
                 max_bytes: 512 << 10,
+                keep: Keep::Newest,
                 ..Settings::default()
             },
             Preset::Profile => Settings::default(),

@@ -1,12 +1,15 @@
 //! Bringing home what happened when: the records of the rings, the stacks and the names that they need.
 
+use std::collections::BTreeMap;
+
 use unikprof_proto::frame::Frame;
 use unikprof_proto::message::{EventNames, Ring, RingHead, Stacks};
-use unikprof_proto::{nodes, ring};
+use unikprof_proto::ring;
 
 use super::session::{Attempt, Session};
 use super::{Observer, RecordError};
 use crate::connection::Connection;
+use crate::recording::{KnownNodes, NodeOrder};
 use crate::timeline::{Extent, Moment, RingOrder, RingOrderError, RingPart, WallClock, Window};
 
 /// The most bytes that are taken of one vCPU's ring with its stacks: days at any rate that makes sense.
@@ -17,9 +20,6 @@ pub(super) const BEFORE_NS: u64 = 5_000_000_000;
 
 /// What a record takes in the guest's memory, for limits that are told in bytes.
 const RECORD_BYTES: u64 = 16;
-
-/// How often a ring is read whose stacks were cleared meanwhile: another client's recording began.
-const MOST_READINGS: u32 = 8;
 
 const DOING: &str = "fetching what happened when";
 
@@ -117,77 +117,129 @@ impl Session {
         Ok(extent.window(asked.from, asked.to)?)
     }
 
-    /// Fetches names, rings and stacks, and hands each part to `keep` once it is whole: a line that breaks
-    /// leaves no half.
+    /// Fetches the records since the last call with the stacks that they name, then the new names of events. Each part
+    /// is passed to `keep` once it is complete, so that a broken connection leaves no half.
     pub(super) fn fetch_rings(
         &mut self,
         wanted: Wanted,
+        received: &mut RingsReceived,
+        nodes: &mut KnownNodes,
         observer: &mut dyn Observer,
         keep: &mut dyn FnMut(&[u8]) -> Result<(), RecordError>,
     ) -> Result<(), RecordError> {
-        let names = self.persist(observer, |connection, _| {
-            connection.send(&EventNames { first: 0 }, DOING)?;
-            let mut bytes = Vec::new();
-            let mut order = RingOrder::on_the_wire();
-            receive(connection, &mut order, Answer::Names, &mut bytes, |_| ())?;
-            Ok(bytes)
-        })?;
-        keep(&names)?;
         let vcpus = self.agent().vcpus;
         for vcpu in 0..vcpus {
             let of_each = wanted.most_bytes / RECORD_BYTES / u64::from(vcpus);
-            let ring = self.persist(observer, |connection, _| {
-                let position = match wanted.most_bytes {
-                    0 => 0,
-                    _ => head_of_ring(connection, vcpu)?.next.saturating_sub(of_each),
+            let part = self.persist(observer, |connection, _| {
+                let position = match (received.next.get(&vcpu), wanted.most_bytes) {
+                    (Some(next), _) => *next,
+                    (None, 0) => 0,
+                    (None, _) => head_of_ring(connection, vcpu)?.next.saturating_sub(of_each),
                 };
                 let request = Ring {
                     vcpu,
                     position,
                     since_ns: wanted.since_ns,
                 };
-                for _ in 0..MOST_READINGS {
-                    if let Some(bytes) = ring_with_stacks(connection, &request)? {
-                        return Ok(bytes);
-                    }
+                RingPartReceived {
+                    bytes: Vec::new(),
+                    order: received.order.clone(),
+                    nodes: nodes.clone(),
+                    next: position,
                 }
-                Err(Attempt::Failed(RecordError::StacksCleared {
-                    vcpu,
-                    times: MOST_READINGS,
-                }))
+                .receive(connection, &request)
             })?;
-            keep(&ring)?;
+            keep(&part.bytes)?;
+            received.order = part.order;
+            received.next.insert(vcpu, part.next);
+            *nodes = part.nodes;
         }
-        Ok(())
+        // After the records: every name that they use is there by now.
+        let (names, order, next_name) = self.persist(observer, |connection, _| {
+            let request = EventNames {
+                first: received.next_name,
+            };
+            connection.send(&request, DOING)?;
+            let (mut bytes, mut order) = (Vec::new(), received.order.clone());
+            let mut next = received.next_name;
+            receive(connection, &mut order, Answer::Names, &mut bytes, |part| {
+                if let RingPart::Name(name) = part {
+                    next = next.max(name.id.saturating_add(1));
+                }
+                Ok(())
+            })?;
+            Ok((bytes, order, next))
+        })?;
+        (received.order, received.next_name) = (order, next_name);
+        keep(&names)
     }
 }
 
-/// A ring and the stacks that its records name; `None` where these were cleared meanwhile, and the ids may name others.
-fn ring_with_stacks(
-    connection: &mut Connection,
-    request: &Ring,
-) -> Result<Option<Vec<u8>>, Attempt> {
-    let (mut order, mut bytes) = (RingOrder::on_the_wire(), Vec::new());
-    let (mut before, mut after) = (None, None);
-    connection.send(request, DOING)?;
-    let answer = Answer::Records(request.vcpu);
-    receive(connection, &mut order, answer, &mut bytes, |part| {
-        if let RingPart::Head(head) = part {
-            before = Some(head.cleared);
+/// Which parts of the rings were received.
+#[derive(Debug)]
+pub(super) struct RingsReceived {
+    order: RingOrder,
+    /// By vCPU, the position of the next record.
+    next: BTreeMap<u32, u64>,
+    /// The id of the first name of events that is not known.
+    next_name: u32,
+}
+
+impl Default for RingsReceived {
+    fn default() -> Self {
+        RingsReceived {
+            order: RingOrder::on_the_wire(),
+            next: BTreeMap::new(),
+            next_name: 0,
         }
-    })?;
-    // After the records: every stack that they name is there by now.
-    let stacks = Stacks {
-        vcpu: request.vcpu,
-        node: 1,
-    };
-    connection.send(&stacks, DOING)?;
-    receive(connection, &mut order, Answer::Stacks, &mut bytes, |part| {
-        if let RingPart::StacksEnd(end) = part {
-            after = Some(end.cleared);
-        }
-    })?;
-    Ok((before == after).then_some(bytes))
+    }
+}
+
+/// A part of a ring, and what is known once it is kept.
+struct RingPartReceived {
+    bytes: Vec<u8>,
+    order: RingOrder,
+    nodes: KnownNodes,
+    next: u64,
+}
+
+impl RingPartReceived {
+    /// Fetches records and then the stacks that they name, of which the client lacks some.
+    fn receive(
+        mut self,
+        connection: &mut Connection,
+        request: &Ring,
+    ) -> Result<RingPartReceived, Attempt> {
+        let RingPartReceived {
+            bytes,
+            order,
+            nodes,
+            next,
+        } = &mut self;
+        let vcpu = request.vcpu;
+        connection.send(request, DOING)?;
+        // The agent answers in order: every stack that the records name is there by then.
+        let stacks = Stacks {
+            vcpu,
+            known: nodes.known(vcpu),
+        };
+        connection.send(&stacks, DOING)?;
+        receive(connection, order, Answer::Records(vcpu), bytes, |part| {
+            if let RingPart::End(end) = part {
+                *next = end.next;
+            }
+            Ok(())
+        })?;
+        receive(connection, order, Answer::Stacks, bytes, |part| {
+            match part {
+                RingPart::Nodes(run) => nodes.add(run, NodeOrder::Rising, |_, _| ())?,
+                RingPart::StacksEnd(end) => nodes.sent_up_to(vcpu, end.known)?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(self)
+    }
 }
 
 /// What a ring holds, without any of it.
@@ -209,6 +261,7 @@ fn head_of_ring(connection: &mut Connection, vcpu: u32) -> Result<RingHead, Atte
             if let RingPart::Head(head) = part {
                 found = Some(*head);
             }
+            Ok(())
         },
     )?;
     // The order lets no end come before its head.
@@ -232,18 +285,19 @@ pub(super) fn receive(
     order: &mut RingOrder,
     answer: Answer,
     bytes: &mut Vec<u8>,
-    mut visit: impl FnMut(&RingPart<'_>),
+    mut visit: impl FnMut(&RingPart<'_>) -> Result<(), RingOrderError>,
 ) -> Result<(), Attempt> {
     let failed = |error: RingOrderError| Attempt::Failed(error.into());
     loop {
-        let frame: Frame<'_> = connection.receive(DOING)?;
+        let frame = connection.receive(DOING);
+        let frame: Frame<'_> = frame.map_err(Attempt::while_pipelined)?;
         // Of a type that this client does not know.
         if !RingOrder::takes(frame.kind) && !crate::connection::is_known(frame.kind) {
             continue;
         }
         let part = order.accept(&frame).map_err(failed)?;
         answer.check(&part, frame.kind).map_err(failed)?;
-        visit(&part);
+        visit(&part).map_err(failed)?;
         let has_ended = matches!(
             part,
             RingPart::NamesEnd(_) | RingPart::End(_) | RingPart::StacksEnd(_)
@@ -267,7 +321,7 @@ impl Answer {
         match (self, part) {
             (Answer::Names, RingPart::Name(_) | RingPart::NamesEnd(_))
             | (Answer::Records(_), RingPart::End(_))
-            | (Answer::Stacks, RingPart::StacksEnd(_)) => Ok(()),
+            | (Answer::Stacks, RingPart::Nodes(_) | RingPart::StacksEnd(_)) => Ok(()),
             (Answer::Records(vcpu), RingPart::Head(head)) if head.vcpu != vcpu => {
                 Err(RingOrderError::OtherVcpu {
                     expected: vcpu,
@@ -277,9 +331,6 @@ impl Answer {
             (Answer::Records(_), RingPart::Head(_)) => Ok(()),
             (Answer::Records(_), RingPart::Run(run)) => {
                 Ok(ring::decode(run.base_ns, run.count, run.payload, |_| ())?)
-            }
-            (Answer::Stacks, RingPart::Nodes(run)) => {
-                Ok(nodes::decode(run.first, run.count, run.payload, |_, _| ())?)
             }
             _ => Err(RingOrderError::OutOfPlace {
                 expected: match self {

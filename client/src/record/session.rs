@@ -65,8 +65,19 @@ pub(super) enum Attempt {
         /// Whether anything new had arrived: then this is no endless repetition.
         progressed: bool,
     },
-    /// Something that another connection does not help.
+    /// Another connection would not help. The rest of the answer may not have been read, so the connection is dropped.
     Failed(RecordError),
+}
+
+impl Attempt {
+    /// An error while answers to further requests are still to come: after a refusal, the next frames belong to these,
+    /// so that the connection cannot be used on.
+    pub(super) fn while_pipelined(error: ConnectionError) -> Attempt {
+        match error.may_be_taken_up_again() {
+            true => error.into(),
+            false => Attempt::Failed(error.into()),
+        }
+    }
 }
 
 impl From<ConnectionError> for Attempt {
@@ -319,7 +330,10 @@ impl Session {
             };
             let (error, progressed) = match attempt(connection, observer) {
                 Ok(answer) => return Ok(answer),
-                Err(Attempt::Failed(error)) => return Err(error),
+                Err(Attempt::Failed(error)) => {
+                    self.connection = None;
+                    return Err(error);
+                }
                 Err(Attempt::Broken { error, progressed }) => (error, progressed),
             };
             if !error.may_be_taken_up_again() {

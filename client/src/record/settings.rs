@@ -53,6 +53,16 @@ pub enum Unwind {
     Table,
 }
 
+/// What a recording keeps where the guest's memory runs short.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Keep {
+    /// The newest stacks: the oldest that nobody has fetched are given up and counted as `aged`
+    Newest,
+    /// All stacks that nobody has fetched: new ones are not counted in a stack, but as `overflow`
+    #[default]
+    All,
+}
+
 /// What to record, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -72,6 +82,8 @@ pub struct Settings {
     pub max_age_ns: u64,
     /// How many bytes of records a dump needs to hold, the newest; 0 = all.
     pub max_bytes: u64,
+    /// What is kept where memory runs short.
+    pub keep: Keep,
     /// Throw away a finished recording that nobody fetched.
     pub discard: bool,
     /// Sample at fixed intervals: for comparison only, a load in step with them fools it.
@@ -96,6 +108,7 @@ impl Default for Settings {
             delay_ns: 0,
             max_age_ns: 0,
             max_bytes: 0,
+            keep: Keep::default(),
             discard: false,
             fixed_interval: false,
             unwind: Unwind::default(),
@@ -149,7 +162,8 @@ impl Settings {
             delay_ns: self.delay_ns,
             flags: flag(self.discard, start_flag::DISCARD)
                 | flag(self.fixed_interval, start_flag::FIXED_INTERVAL)
-                | flag(by_table, start_flag::UNWIND_TABLE),
+                | flag(by_table, start_flag::UNWIND_TABLE)
+                | flag(self.keep == Keep::Newest, start_flag::KEEP_NEWEST),
             caller_table,
             max_age_ns: self.max_age_ns,
             max_bytes: self.max_bytes,

@@ -69,6 +69,15 @@ pub struct RecordingStatus {
     pub max_bytes: u64,
     /// All vCPUs' counters since the recording began.
     pub counters: Counters,
+    /// For how long the rings hold the recording's samples at the present rate, in ns; `None` if there is no ring or
+    /// nothing is written into it.
+    pub samples_window_ns: Option<u64>,
+    /// For how long the memory holds its stacks at the present rate of new ones, in ns; `None` if there are no new ones.
+    pub stacks_window_ns: Option<u64>,
+    /// The name and version of the client that holds the lease on it.
+    pub holder: Option<String>,
+    /// Since when that client has held it, on the guest's monotonic clock.
+    pub held_since_ns: u64,
     /// The first epoch that waits to be fetched.
     pub first_epoch: u64,
     /// How many epochs wait.
@@ -141,6 +150,10 @@ impl RecorderStatus {
             max_age_ns: status.max_age_ns,
             max_bytes: status.max_bytes,
             counters: status.counters,
+            samples_window_ns: status.samples_window_ns,
+            stacks_window_ns: status.stacks_window_ns,
+            holder: status.holder.map(Into::into),
+            held_since_ns: status.held_since_ns,
             first_epoch: status.first_epoch,
             epochs: status.epochs,
         });
@@ -213,11 +226,16 @@ impl RecordingStatus {
         })
     }
 
-    /// Ticks that left no sample: no room, a slot in use, or no place to be seen.
+    /// Ticks whose stack is not known: given up, no room, a slot in use, or no place to be seen.
     pub fn dropped(&self) -> u64 {
         let c = &self.counters;
         let dropped = c.overflow.saturating_add(c.lost);
-        dropped.saturating_add(c.masked)
+        dropped.saturating_add(c.masked).saturating_add(c.aged)
+    }
+
+    /// For how long the client that holds the lease has held it.
+    pub fn held(&self) -> Duration {
+        Duration::from_nanos(self.now_ns.saturating_sub(self.held_since_ns))
     }
 
     /// The state in words.

@@ -4,12 +4,13 @@ use std::io::Read;
 
 use unikprof_proto::code::start_flag;
 use unikprof_proto::frame::{self, Frame as WireFrame, Message};
-use unikprof_proto::message::{self, Epoch, EpochEnd, Snapshot, Welcome};
+use unikprof_proto::message::{self, Epoch, Nodes, Snapshot, VcpuEnd, Welcome};
 
 use super::completeness::Completeness;
 use super::epoch::{EpochProgress, Part};
 use super::error::Damage;
 use super::format::{FileEnd, FileHeader, FileWindow};
+use super::known_nodes::{KnownNodes, NodeOrder};
 use super::rings::Rings;
 use super::stacks::Stacks;
 use super::totals::Totals;
@@ -34,9 +35,11 @@ pub(super) struct Contents {
     pub(super) epochs: u32,
     pub(super) gaps: u32,
     pub(super) progress: EpochProgress,
+    nodes: KnownNodes,
     pub(super) stacks: Stacks,
-    /// What the counters of the current epoch say that its stacks hold.
+    /// What the counters of the current epoch say that its stacks hold, so far and on the current vCPU.
     pub(super) counted: u64,
+    counted_on_vcpu: u64,
     pub(super) contradictions: Vec<String>,
     pub(super) rings: Rings,
     /// Recordings that the file tells of without counts.
@@ -63,6 +66,7 @@ impl Contents {
         let welcome: Welcome<'_> = expect(frames, "a welcome")?;
         let mappings = welcome.mappings;
         let mut agent = AgentInfo::new(&welcome);
+        let nodes = KnownNodes::new(welcome.segment_nodes);
         if mappings > MAX_MAPPINGS {
             return Err(MappingError::TooMany(mappings).into());
         }
@@ -82,8 +86,10 @@ impl Contents {
             epochs: 0,
             gaps: 0,
             progress: EpochProgress::default(),
+            nodes,
             stacks: Stacks::default(),
             counted: 0,
+            counted_on_vcpu: 0,
             contradictions: Vec::new(),
             rings: Rings::default(),
             heads: Vec::new(),
@@ -122,8 +128,10 @@ impl Contents {
                     from_ns: asked.from_ns,
                     to_ns: asked.to_ns,
                 });
-            } else if self.is_of_rings(kind) {
-                self.rings.accept(&frame, &self.agent, &mut self.builder)?;
+            } else if kind == Nodes::TYPE {
+                self.nodes(&frame::decode(&frame)?)?;
+            } else if !self.progress.is_open() && RingOrder::takes(kind) {
+                self.rings.accept(&frame)?;
             } else if kind == message::VcpuEpoch::TYPE
                 && self.epochs == 0
                 && !self.progress.is_open()
@@ -140,48 +148,44 @@ impl Contents {
         }
     }
 
-    /// Whether a frame of this type is about rings, here.
-    fn is_of_rings(&self, kind: u16) -> bool {
-        let is_free = !self.progress.is_open();
-        is_free && RingOrder::takes(kind) && (kind != message::Nodes::TYPE || self.rings.is_open())
+    /// Stack nodes belong to the vCPU, wherever they come.
+    fn nodes(&mut self, run: &Nodes<'_>) -> Result<(), Damage> {
+        let Contents { nodes, stacks, .. } = self;
+        nodes.add(run, NodeOrder::Any, |number, node| {
+            stacks.add_node(run.vcpu, number, node);
+        })?;
+        Ok(())
     }
 
     fn epoch_frame(&mut self, frame: &WireFrame<'_>) -> Result<(), Damage> {
         let Contents {
             progress,
             stacks,
-            agent,
-            builder,
+            nodes,
             ..
         } = self;
-        let mut wrong = None;
-        let part = progress.accept(frame, |_, node| {
-            if wrong.is_none() {
-                wrong = stacks.add(node, agent, builder).err();
-            }
+        let part = progress.accept(frame, nodes, |vcpu, number, count| {
+            stacks.add_count(vcpu, number, count);
         })?;
-        if let Some(wrong) = wrong {
-            return Err(wrong);
-        }
         match part {
             Part::Epoch(epoch) => self.epoch(&epoch),
             Part::Vcpu(share) => {
-                self.stacks.begin(share.vcpu);
                 let both = [share.start, share.end];
                 self.told.extend(both.map(|told| (share.vcpu, told)));
                 let counted = self.totals.add(&share, self.info.mode);
                 self.counted = self.counted.saturating_add(counted);
+                self.counted_on_vcpu = counted;
                 Ok(())
             }
             Part::Histogram(histogram) => {
                 self.totals.set_histogram(&histogram);
                 Ok(())
             }
-            Part::End(end) => {
-                self.epoch_end(&end);
+            Part::End(end, found) => {
+                self.vcpu_end(&end, found);
                 Ok(())
             }
-            Part::Nodes | Part::Repeated | Part::Unknown => Ok(()),
+            Part::Nodes | Part::Counts | Part::Repeated | Part::Unknown => Ok(()),
         }
     }
 
@@ -195,7 +199,8 @@ impl Contents {
             },
         };
         if epoch.vcpus == 0 {
-            // Nothing was counted: who it is, for the rings' samples.
+            // It describes a recording for the samples in the rings. Nothing else belongs to it.
+            self.progress = EpochProgress::default();
             self.heads.push((span, self.info_of(epoch)));
             return Ok(());
         }
@@ -259,17 +264,20 @@ impl Contents {
         }
     }
 
-    fn epoch_end(&mut self, end: &EpochEnd) {
-        let progress = std::mem::take(&mut self.progress);
-        let counted = std::mem::take(&mut self.counted);
-        let found = progress.samples();
+    /// Compares the sum of a vCPU's counts with what its end and its counters say.
+    fn vcpu_end(&mut self, end: &VcpuEnd, found: u64) {
+        if self.progress.is_whole() {
+            self.progress = EpochProgress::default();
+            self.counted = 0;
+        }
+        let counted = self.counted_on_vcpu;
         // A hostile file must not fill the screen.
         const MOST: usize = 32;
         if (found != end.samples || found != counted) && self.contradictions.len() < MOST {
             self.contradictions.push(format!(
-                "the counts of epoch {} do not add up: its stacks hold {found}, its end says {}, \
+                "the counts of epoch {} on vCPU {} do not add up: its stacks hold {found}, its end says {}, \
                  its counters {counted}",
-                end.epoch, end.samples
+                end.epoch, end.vcpu, end.samples
             ));
         }
     }

@@ -1,23 +1,30 @@
 //! The order of an epoch's frames, checked alike on the wire and in a file.
 
-use thiserror::Error;
-use unikprof_proto::frame::{self, Frame, FrameError, Message};
-use unikprof_proto::message::{Epoch, EpochEnd, Histogram, Nodes, VcpuEpoch};
-use unikprof_proto::nodes::{self, Node, NodesError};
+use std::collections::BTreeSet;
 
+use thiserror::Error;
+use unikprof_proto::counts::{self, CountsError};
+use unikprof_proto::frame::{self, Frame, FrameError, Message};
+use unikprof_proto::message::{Counts, Epoch, Histogram, Nodes, VcpuEnd, VcpuEpoch};
+
+use super::known_nodes::{KnownNodes, NodeError, NodeOrder};
 use crate::connection::{is_known, message_name};
 
-/// Where the next frame of an epoch stands, and what the frames so far add up to.
+/// Which frames of an epoch were accepted so far, and what they add up to.
 #[derive(Debug, Default)]
 pub(crate) struct EpochProgress {
     head: Option<Head>,
-    vcpu: Option<Vcpu>,
-    vcpus_seen: u32,
+    share: Option<Share>,
+    /// The vCPUs whose shares are complete.
+    done: BTreeSet<u32>,
     samples: u64,
+    /// On the wire each answer begins with the epoch's head, and stacks come before their counts.
+    is_wire: bool,
+    /// The current share is sent again from where the connection broke.
     repeating: bool,
 }
 
-/// What identifies an epoch when it is sent again.
+/// What identifies an epoch when its head is sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Head {
     epoch: u64,
@@ -27,13 +34,14 @@ struct Head {
     vcpus: u32,
 }
 
+/// One vCPU's share that was begun.
 #[derive(Debug)]
-struct Vcpu {
-    number: u32,
-    nodes: u32,
-    /// The id of the next node.
-    next: u32,
+struct Share {
+    vcpu: u32,
     histograms: Vec<u32>,
+    /// The number of the last stack that was counted; 0 before the first.
+    counted: u64,
+    samples: u64,
 }
 
 /// A frame in its place.
@@ -45,13 +53,15 @@ pub(crate) enum Part<'a> {
     Vcpu(Box<VcpuEpoch>),
     /// A distribution of that vCPU.
     Histogram(Histogram<'a>),
-    /// The next nodes of that vCPU; they have been visited.
+    /// Stack nodes of that vCPU; on the wire only.
     Nodes,
-    /// The end: the epoch is whole.
-    End(EpochEnd),
-    /// Seen before the connection broke.
+    /// Counts of that vCPU; each was passed to the visitor.
+    Counts,
+    /// That vCPU's share is complete; the second field is the sum of its counts.
+    End(VcpuEnd, u64),
+    /// A frame that was received before: the connection broke, or another answer begins with the same head.
     Repeated,
-    /// Of a type that this client does not know.
+    /// A type that this client does not know.
     Unknown,
 }
 
@@ -80,82 +90,97 @@ pub enum EpochError {
     /// The epoch is another one when it is sent again.
     #[error("epoch {0} has changed since its first part was sent")]
     Changed(u64),
-    /// The vCPUs are not in rising order, or there are more than the epoch's head says.
+    /// The epoch has another number of vCPUs than the agent.
+    #[error("expected an epoch of {expected} vCPUs, found one of {found}")]
+    Vcpus {
+        /// The agent's vCPUs.
+        expected: u32,
+        /// The epoch's.
+        found: u32,
+    },
+    /// Another vCPU belongs here, or this one's share was complete before.
     #[error("vCPU {found} is out of order")]
     VcpuOrder {
         /// The vCPU named.
         found: u32,
     },
-    /// Nodes are missing, repeated, or more than the vCPU's head says.
-    #[error("expected stack nodes from {expected} to at most {last}, found {count} from {found}")]
-    NodeOrder {
-        /// The id of the next node.
-        expected: u32,
-        /// The id of the vCPU's last node.
-        last: u32,
-        /// The id of the first node found.
-        found: u32,
-        /// How many nodes were found.
-        count: u32,
+    /// Counts do not rise.
+    #[error("expected counts of stacks of vCPU {vcpu} above {counted}, found them from {found}")]
+    CountOrder {
+        /// The vCPU.
+        vcpu: u32,
+        /// The last stack counted.
+        counted: u64,
+        /// From where the run counts.
+        found: u64,
     },
-    /// The nodes are not nodes.
+    /// The payload is not a run of counts.
     #[error(transparent)]
-    Nodes(#[from] NodesError),
-    /// The end came too early.
-    #[error(
-        "the epoch ends after {vcpus} of {expected_vcpus} vCPUs and {missing} stack nodes too early"
-    )]
-    Unfinished {
-        /// How many vCPUs there were.
-        vcpus: u32,
-        /// How many there should be.
-        expected_vcpus: u32,
-        /// How many nodes the last vCPU lacks.
-        missing: u32,
-    },
+    Counts(#[from] CountsError),
+    /// Stack nodes are impossible, or counts name stacks that were not sent.
+    #[error(transparent)]
+    Nodes(#[from] NodeError),
 }
 
 impl EpochProgress {
-    /// Whether an epoch has begun and not ended.
-    pub(crate) fn is_open(&self) -> bool {
-        self.head.is_some()
+    /// An epoch as it comes on the wire: an answer for each vCPU, each with the epoch's head.
+    pub(crate) fn on_the_wire() -> EpochProgress {
+        EpochProgress {
+            is_wire: true,
+            ..EpochProgress::default()
+        }
     }
 
-    /// The samples in the nodes so far.
+    /// Whether an epoch was begun and is not complete.
+    pub(crate) fn is_open(&self) -> bool {
+        self.head.is_some() && !self.is_whole()
+    }
+
+    /// Whether the shares of all vCPUs are complete.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.head
+            .is_some_and(|head| self.share.is_none() && self.done.len() >= head.vcpus as usize)
+    }
+
+    /// The samples in the counts so far.
     pub(crate) fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// The vCPU and node to fetch from.
-    pub(crate) fn next(&self) -> (u32, u32) {
-        match &self.vcpu {
-            None => (0, 1),
-            // Histograms come before nodes: with the last node, the vCPU is whole.
-            Some(vcpu) if vcpu.nodes > 0 && vcpu.missing() == 0 => {
-                (vcpu.number.saturating_add(1), 1)
-            }
-            Some(vcpu) => (vcpu.number, vcpu.next),
+    /// Whether a vCPU's share is complete.
+    pub(crate) fn has(&self, vcpu: u32) -> bool {
+        self.done.contains(&vcpu)
+    }
+
+    /// The number up to which a vCPU's stacks were counted; 0 if none was.
+    pub(crate) fn counted(&self, vcpu: u32) -> u64 {
+        match &self.share {
+            Some(share) if share.vcpu == vcpu => share.counted,
+            _ => 0,
         }
     }
 
-    /// Says that the epoch will be sent again from [`EpochProgress::next`] on: heads and
-    /// histograms seen before are then repetitions.
+    /// Takes the current share as one that is sent again over a new connection: its head and the histograms that were
+    /// received are repetitions then.
     pub(crate) fn expect_repetition(&mut self) {
-        self.repeating = self.is_open();
+        self.repeating = self.share.is_some();
     }
 
-    /// Checks the next frame, and hands nodes to `visit` with their ids.
+    /// Checks the next frame. Stack nodes are added to `nodes`; counts are passed to `visit` with the vCPU and the
+    /// stack's number.
     pub(crate) fn accept<'a>(
         &mut self,
         frame: &Frame<'a>,
-        visit: impl FnMut(u32, Node<'_>),
+        nodes: &mut KnownNodes,
+        visit: impl FnMut(u32, u64, u64),
     ) -> Result<Part<'a>, EpochError> {
         match frame.kind {
             Epoch::TYPE => self.head(frame::decode(frame)?),
             VcpuEpoch::TYPE => self.vcpu(frame::decode(frame)?),
             Histogram::TYPE => self.histogram(frame::decode(frame)?),
-            Nodes::TYPE => self.nodes(&frame::decode(frame)?, visit),
-            EpochEnd::TYPE => self.end(frame::decode(frame)?),
+            Nodes::TYPE => self.nodes(&frame::decode(frame)?, nodes),
+            Counts::TYPE => self.counts(&frame::decode(frame)?, nodes, visit),
+            VcpuEnd::TYPE => self.end(frame::decode(frame)?, nodes),
             found if is_known(found) => Err(self.out_of_place(found)),
             _ => Ok(Part::Unknown),
         }
@@ -169,44 +194,39 @@ impl EpochProgress {
             ended_ns: epoch.ended_ns,
             vcpus: epoch.vcpus,
         };
+        let may_repeat = self.is_wire && (self.share.is_none() || self.repeating);
         match self.head {
             None => {
                 self.head = Some(head);
                 Ok(Part::Epoch(epoch))
             }
-            Some(known) if self.repeating && known == head => Ok(Part::Repeated),
-            Some(known) if self.repeating => Err(EpochError::Changed(known.epoch)),
+            Some(known) if may_repeat && known == head => Ok(Part::Repeated),
+            Some(known) if may_repeat && known.epoch == head.epoch => {
+                Err(EpochError::Changed(known.epoch))
+            }
+            Some(known) if may_repeat => Err(EpochError::OtherEpoch {
+                expected: known.epoch,
+                found: head.epoch,
+            }),
             Some(_) => Err(self.out_of_place(Epoch::TYPE)),
         }
     }
 
     fn vcpu<'a>(&mut self, vcpu: VcpuEpoch) -> Result<Part<'a>, EpochError> {
         let head = self.belongs(VcpuEpoch::TYPE, vcpu.epoch)?;
-        if let Some(known) = &self.vcpu {
-            if self.repeating && known.number == vcpu.vcpu {
-                return if known.nodes == vcpu.nodes {
-                    Ok(Part::Repeated)
-                } else {
-                    Err(EpochError::Changed(head.epoch))
-                };
-            }
-            if known.missing() > 0 {
-                return Err(self.out_of_place(VcpuEpoch::TYPE));
-            }
-            if known.number >= vcpu.vcpu {
-                return Err(EpochError::VcpuOrder { found: vcpu.vcpu });
-            }
+        match &self.share {
+            Some(share) if self.repeating && share.vcpu == vcpu.vcpu => return Ok(Part::Repeated),
+            Some(_) => return Err(self.out_of_place(VcpuEpoch::TYPE)),
+            None => {}
         }
-        if self.vcpus_seen == head.vcpus {
+        if self.done.contains(&vcpu.vcpu) || self.done.len() >= head.vcpus as usize {
             return Err(EpochError::VcpuOrder { found: vcpu.vcpu });
         }
-        self.repeating = false;
-        self.vcpus_seen += 1;
-        self.vcpu = Some(Vcpu {
-            number: vcpu.vcpu,
-            nodes: vcpu.nodes,
-            next: 1,
+        self.share = Some(Share {
+            vcpu: vcpu.vcpu,
             histograms: Vec::new(),
+            counted: 0,
+            samples: 0,
         });
         Ok(Part::Vcpu(Box::new(vcpu)))
     }
@@ -214,58 +234,75 @@ impl EpochProgress {
     fn histogram<'a>(&mut self, histogram: Histogram<'a>) -> Result<Part<'a>, EpochError> {
         self.belongs(Histogram::TYPE, histogram.epoch)?;
         let repeating = self.repeating;
-        let vcpu = self.current_vcpu(Histogram::TYPE, histogram.vcpu)?;
-        if vcpu.histograms.contains(&histogram.kind) {
+        let share = self.current_share(Histogram::TYPE, histogram.vcpu)?;
+        if share.histograms.contains(&histogram.kind) {
             return if repeating {
                 Ok(Part::Repeated)
             } else {
                 Err(self.out_of_place(Histogram::TYPE))
             };
         }
-        if vcpu.next > 1 {
-            return Err(self.out_of_place(Histogram::TYPE));
-        }
-        vcpu.histograms.push(histogram.kind);
+        share.histograms.push(histogram.kind);
         Ok(Part::Histogram(histogram))
     }
 
     fn nodes<'a>(
         &mut self,
-        run: &Nodes<'a>,
-        mut visit: impl FnMut(u32, Node<'_>),
+        run: &Nodes<'_>,
+        nodes: &mut KnownNodes,
     ) -> Result<Part<'a>, EpochError> {
-        self.belongs(Nodes::TYPE, run.epoch)?;
-        let vcpu = self.current_vcpu(Nodes::TYPE, run.vcpu)?;
-        if run.first != vcpu.next || run.count == 0 || run.count > vcpu.missing() {
-            return Err(EpochError::NodeOrder {
-                expected: vcpu.next,
-                last: vcpu.nodes,
-                found: run.first,
-                count: run.count,
-            });
-        }
-        let mut samples = 0_u64;
-        nodes::decode(run.first, run.count, run.payload, |id, node| {
-            samples = samples.saturating_add(node.count);
-            visit(id, node);
-        })?;
-        vcpu.next = vcpu.next.saturating_add(run.count);
-        self.samples = self.samples.saturating_add(samples);
+        self.current_share(Nodes::TYPE, run.vcpu)?;
         self.repeating = false;
+        nodes.add(run, NodeOrder::Rising, |_, _| ())?;
         Ok(Part::Nodes)
     }
 
-    fn end<'a>(&mut self, end: EpochEnd) -> Result<Part<'a>, EpochError> {
-        let head = self.belongs(EpochEnd::TYPE, end.epoch)?;
-        let missing = self.vcpu.as_ref().map_or(0, Vcpu::missing);
-        if self.vcpus_seen < head.vcpus || missing > 0 {
-            return Err(EpochError::Unfinished {
-                vcpus: self.vcpus_seen,
-                expected_vcpus: head.vcpus,
-                missing,
+    fn counts<'a>(
+        &mut self,
+        run: &Counts<'_>,
+        nodes: &KnownNodes,
+        mut visit: impl FnMut(u32, u64, u64),
+    ) -> Result<Part<'a>, EpochError> {
+        self.belongs(Counts::TYPE, run.epoch)?;
+        let is_wire = self.is_wire;
+        self.repeating = false;
+        let share = self.current_share(Counts::TYPE, run.vcpu)?;
+        if run.after < share.counted || run.count == 0 {
+            return Err(EpochError::CountOrder {
+                vcpu: run.vcpu,
+                counted: share.counted,
+                found: run.after,
             });
         }
-        Ok(Part::End(end))
+        let (mut last, mut samples, mut unknown) = (share.counted, 0_u64, None);
+        counts::decode(run.after, run.count, run.payload, |number, count| {
+            last = number;
+            samples = samples.saturating_add(count);
+            if is_wire && !nodes.contains(run.vcpu, number) {
+                unknown = unknown.or(Some(number));
+            }
+            visit(run.vcpu, number, count);
+        })?;
+        if let Some(number) = unknown {
+            let vcpu = run.vcpu;
+            return Err(NodeError::Unknown { vcpu, number }.into());
+        }
+        share.counted = last;
+        share.samples = share.samples.saturating_add(samples);
+        self.samples = self.samples.saturating_add(samples);
+        Ok(Part::Counts)
+    }
+
+    fn end<'a>(&mut self, end: VcpuEnd, nodes: &mut KnownNodes) -> Result<Part<'a>, EpochError> {
+        self.belongs(VcpuEnd::TYPE, end.epoch)?;
+        let samples = self.current_share(VcpuEnd::TYPE, end.vcpu)?.samples;
+        if self.is_wire {
+            nodes.sent_up_to(end.vcpu, end.known)?;
+        }
+        self.repeating = false;
+        self.share = None;
+        self.done.insert(end.vcpu);
+        Ok(Part::End(end, samples))
     }
 
     fn belongs(&self, found: u16, epoch: u64) -> Result<Head, EpochError> {
@@ -280,31 +317,22 @@ impl EpochProgress {
         }
     }
 
-    fn current_vcpu(&mut self, found: u16, number: u32) -> Result<&mut Vcpu, EpochError> {
+    fn current_share(&mut self, found: u16, vcpu: u32) -> Result<&mut Share, EpochError> {
         let error = self.out_of_place(found);
-        match &mut self.vcpu {
+        match &mut self.share {
             None => Err(error),
-            Some(vcpu) if vcpu.number == number => Ok(vcpu),
-            Some(_) => Err(EpochError::VcpuOrder { found: number }),
+            Some(share) if share.vcpu == vcpu => Ok(share),
+            Some(_) => Err(EpochError::VcpuOrder { found: vcpu }),
         }
     }
 
     fn out_of_place(&self, found: u16) -> EpochError {
-        let expected = match (&self.head, &self.vcpu) {
+        let expected = match (&self.head, &self.share) {
             (None, _) => "the head of an epoch",
             (Some(_), None) => "a vCPU's share of an epoch",
-            (Some(_), Some(vcpu)) if vcpu.missing() > 0 => "stack nodes",
-            _ => "the next vCPU or the end of the epoch",
+            (Some(_), Some(_)) => "stacks or counts of a vCPU, or their end",
         };
         EpochError::OutOfPlace { expected, found }
-    }
-}
-
-impl Vcpu {
-    /// How many nodes are still to come.
-    fn missing(&self) -> u32 {
-        // `next` begins at 1 and moves by runs that fit.
-        self.nodes - (self.next - 1)
     }
 }
 
@@ -315,17 +343,29 @@ mod tests {
 
     use super::*;
 
-    fn accept<'m, M: Message<'m>>(
-        progress: &mut EpochProgress,
-        message: &M,
-    ) -> Result<String, EpochError> {
-        let mut buffer = [0; 512];
-        frame::encode(message, &mut buffer).unwrap();
-        let frame = frame::split(&buffer).unwrap().unwrap();
-        progress.accept(&frame, |_, _| ()).map(|part| {
-            let shown = format!("{part:?}");
-            shown.split('(').next().unwrap().to_owned()
-        })
+    struct Epochs {
+        progress: EpochProgress,
+        nodes: KnownNodes,
+    }
+
+    impl Epochs {
+        fn new(progress: EpochProgress) -> Epochs {
+            Epochs {
+                progress,
+                nodes: KnownNodes::new(100),
+            }
+        }
+
+        fn accept<'m, M: Message<'m>>(&mut self, message: &M) -> Result<String, EpochError> {
+            let mut buffer = [0; 512];
+            frame::encode(message, &mut buffer).unwrap();
+            let frame = frame::split(&buffer).unwrap().unwrap();
+            let Epochs { progress, nodes } = self;
+            progress.accept(&frame, nodes, |_, _, _| ()).map(|part| {
+                let shown = format!("{part:?}");
+                shown.split('(').next().unwrap().to_owned()
+            })
+        }
     }
 
     fn head() -> Epoch<'static> {
@@ -350,13 +390,12 @@ mod tests {
         }
     }
 
-    fn vcpu(vcpu: u32, nodes: u32) -> VcpuEpoch {
+    fn vcpu(vcpu: u32) -> VcpuEpoch {
         VcpuEpoch {
             epoch: 9,
             vcpu,
             start: Snapshot::default(),
             end: Snapshot::default(),
-            nodes,
         }
     }
 
@@ -370,114 +409,153 @@ mod tests {
         }
     }
 
-    /// One node of one frame with the count 2.
-    fn node(vcpu: u32, first: u32) -> Nodes<'static> {
+    /// One node of one frame.
+    fn node(vcpu: u32, first: u64) -> Nodes<'static> {
         Nodes {
-            epoch: 9,
             vcpu,
             first,
             count: 1,
-            payload: &[0x31, 33, 2],
+            payload: &[0x11, 33],
         }
     }
 
-    const END: EpochEnd = EpochEnd {
-        epoch: 9,
-        samples: 6,
-    };
+    /// One count of 2, of the stack after this one.
+    fn count(vcpu: u32, after: u64) -> Counts<'static> {
+        Counts {
+            epoch: 9,
+            vcpu,
+            after,
+            count: 1,
+            payload: &[1, 2],
+        }
+    }
 
-    #[test]
-    fn a_whole_epoch_passes_and_is_counted() {
-        let mut progress = EpochProgress::default();
-        assert_eq!(accept(&mut progress, &head()).unwrap(), "Epoch");
-        assert_eq!(accept(&mut progress, &vcpu(0, 2)).unwrap(), "Vcpu");
-        assert_eq!(accept(&mut progress, &histogram(0)).unwrap(), "Histogram");
-        assert_eq!(accept(&mut progress, &node(0, 1)).unwrap(), "Nodes");
-        assert_eq!(progress.next(), (0, 2));
-        assert_eq!(accept(&mut progress, &node(0, 2)).unwrap(), "Nodes");
-        assert_eq!(progress.next(), (1, 1));
-        assert_eq!(accept(&mut progress, &vcpu(3, 1)).unwrap(), "Vcpu");
-        assert_eq!(accept(&mut progress, &node(3, 1)).unwrap(), "Nodes");
-        assert_eq!(accept(&mut progress, &END).unwrap(), "End");
-        assert_eq!(progress.samples(), 6);
+    fn end(vcpu: u32, known: u64) -> VcpuEnd {
+        VcpuEnd {
+            epoch: 9,
+            vcpu,
+            known,
+            samples: 2,
+        }
     }
 
     #[test]
-    fn an_epoch_taken_up_again_repeats_only_what_it_may() {
-        let mut progress = EpochProgress::default();
-        accept(&mut progress, &head()).unwrap();
-        accept(&mut progress, &vcpu(0, 2)).unwrap();
-        accept(&mut progress, &histogram(0)).unwrap();
-        accept(&mut progress, &node(0, 1)).unwrap();
-        assert!(
-            accept(&mut progress, &vcpu(0, 2)).is_err(),
-            "not repeating yet"
+    fn a_whole_epoch_passes_and_is_counted() {
+        let mut epochs = Epochs::new(EpochProgress::on_the_wire());
+        assert_eq!(epochs.accept(&head()).unwrap(), "Epoch");
+        assert_eq!(epochs.accept(&vcpu(0)).unwrap(), "Vcpu");
+        assert_eq!(epochs.accept(&histogram(0)).unwrap(), "Histogram");
+        assert_eq!(epochs.accept(&node(0, 100)).unwrap(), "Nodes");
+        assert_eq!(epochs.accept(&node(0, 101)).unwrap(), "Nodes");
+        assert_eq!(epochs.accept(&count(0, 99)).unwrap(), "Counts");
+        assert_eq!(epochs.progress.counted(0), 100);
+        assert_eq!(epochs.accept(&count(0, 100)).unwrap(), "Counts");
+        assert_eq!(epochs.accept(&end(0, 105)).unwrap(), "End");
+        assert_eq!(
+            (epochs.nodes.known(0), epochs.progress.counted(0)),
+            (105, 0)
         );
-        progress.expect_repetition();
-        assert_eq!(accept(&mut progress, &head()).unwrap(), "Repeated");
-        assert_eq!(accept(&mut progress, &vcpu(0, 2)).unwrap(), "Repeated");
-        assert_eq!(accept(&mut progress, &histogram(0)).unwrap(), "Repeated");
-        assert_eq!(accept(&mut progress, &node(0, 2)).unwrap(), "Nodes");
-        progress.expect_repetition();
+        assert!(epochs.progress.has(0) && epochs.progress.is_open());
+        // Each answer begins with the head.
+        assert_eq!(epochs.accept(&head()).unwrap(), "Repeated");
+        assert_eq!(epochs.accept(&vcpu(3)).unwrap(), "Vcpu");
+        assert_eq!(epochs.accept(&end(3, 0)).unwrap(), "End");
+        assert!(epochs.progress.is_whole() && !epochs.progress.is_open());
+        assert_eq!(epochs.progress.samples(), 4);
+    }
+
+    #[test]
+    fn a_share_that_is_sent_again_repeats_its_heads_alone() {
+        let mut epochs = Epochs::new(EpochProgress::on_the_wire());
+        epochs.accept(&head()).unwrap();
+        epochs.accept(&vcpu(0)).unwrap();
+        epochs.accept(&histogram(0)).unwrap();
+        epochs.accept(&node(0, 100)).unwrap();
+        assert!(epochs.accept(&vcpu(0)).is_err(), "not repeating yet");
+        for _ in 0..2 {
+            epochs.progress.expect_repetition();
+            assert_eq!(epochs.accept(&head()).unwrap(), "Repeated");
+            assert_eq!(epochs.accept(&vcpu(0)).unwrap(), "Repeated");
+            assert_eq!(epochs.accept(&histogram(0)).unwrap(), "Repeated");
+        }
+        let known = epochs.accept(&node(0, 100)).unwrap_err();
+        assert!(matches!(known, EpochError::Nodes(NodeError::Order { .. })));
+        epochs.accept(&count(0, 99)).unwrap();
+        epochs.progress.expect_repetition();
         let other = Epoch {
             ended_ns: 6,
             ..head()
         };
-        assert_eq!(accept(&mut progress, &other), Err(EpochError::Changed(9)));
-        assert_eq!(
-            accept(&mut progress, &vcpu(0, 7)),
-            Err(EpochError::Changed(9))
-        );
+        assert_eq!(epochs.accept(&other), Err(EpochError::Changed(9)));
+        let again = epochs.accept(&count(0, 99)).unwrap_err();
+        assert!(matches!(again, EpochError::CountOrder { counted: 100, .. }));
+        epochs.accept(&end(0, 100)).unwrap();
+        let again = epochs.accept(&vcpu(0)).unwrap_err();
+        assert_eq!(again, EpochError::VcpuOrder { found: 0 });
     }
 
     #[test]
-    fn frames_out_of_place_are_refused() {
-        let mut progress = EpochProgress::default();
+    fn counts_of_stacks_that_were_not_sent_are_rejected_on_the_wire() {
+        let mut epochs = Epochs::new(EpochProgress::on_the_wire());
+        epochs.accept(&head()).unwrap();
+        epochs.accept(&vcpu(0)).unwrap();
+        epochs.accept(&node(0, 100)).unwrap();
+        let unknown = epochs.accept(&count(0, 100)).unwrap_err();
+        let expected = NodeError::Unknown {
+            vcpu: 0,
+            number: 101,
+        };
+        assert_eq!(unknown, EpochError::Nodes(expected));
+        // In a file the stacks may follow.
+        let mut epochs = Epochs::new(EpochProgress::default());
+        epochs.accept(&head()).unwrap();
+        assert!(epochs.accept(&head()).is_err(), "the head comes once");
+        epochs.accept(&vcpu(0)).unwrap();
+        assert_eq!(epochs.accept(&count(0, 100)).unwrap(), "Counts");
+    }
+
+    #[test]
+    fn frames_out_of_place_are_rejected() {
+        let mut epochs = Epochs::new(EpochProgress::on_the_wire());
         assert!(matches!(
-            accept(&mut progress, &END),
+            epochs.accept(&end(0, 0)),
             Err(EpochError::OutOfPlace { .. })
         ));
-        accept(&mut progress, &head()).unwrap();
-        assert!(accept(&mut progress, &head()).is_err(), "two heads");
+        epochs.accept(&head()).unwrap();
+        assert!(epochs.accept(&node(0, 100)).is_err(), "nodes of no vCPU");
+        assert!(epochs.accept(&count(0, 100)).is_err(), "counts of no vCPU");
+        epochs.accept(&vcpu(1)).unwrap();
+        assert!(epochs.accept(&head()).is_err(), "two heads");
         assert!(
-            accept(&mut progress, &node(0, 1)).is_err(),
-            "nodes of no vCPU"
-        );
-        accept(&mut progress, &vcpu(1, 1)).unwrap();
-        assert!(
-            accept(&mut progress, &node(0, 1)).is_err(),
+            epochs.accept(&node(0, 100)).is_err(),
             "another vCPU's nodes"
         );
-        assert!(accept(&mut progress, &node(1, 2)).is_err(), "a gap");
-        assert!(matches!(
-            accept(&mut progress, &END),
-            Err(EpochError::Unfinished {
-                vcpus: 1,
-                expected_vcpus: 2,
-                missing: 1
-            })
-        ));
-        accept(&mut progress, &node(1, 1)).unwrap();
-        assert!(accept(&mut progress, &node(1, 2)).is_err(), "one too many");
         assert!(
-            accept(&mut progress, &vcpu(1, 1)).is_err(),
-            "the same vCPU again"
+            epochs.accept(&count(0, 99)).is_err(),
+            "another vCPU's counts"
         );
+        assert!(epochs.accept(&end(0, 0)).is_err(), "another vCPU's end");
+        let none = Counts {
+            count: 0,
+            payload: &[],
+            ..count(1, 99)
+        };
+        assert!(epochs.accept(&none).is_err(), "an empty run");
+        epochs.accept(&end(1, 0)).unwrap();
+        assert!(epochs.accept(&vcpu(1)).is_err(), "the same vCPU again");
         let foreign = VcpuEpoch {
             epoch: 8,
-            ..vcpu(2, 0)
+            ..vcpu(2)
         };
-        assert_eq!(
-            accept(&mut progress, &foreign),
-            Err(EpochError::OtherEpoch {
-                expected: 9,
-                found: 8
-            })
-        );
-        accept(&mut progress, &vcpu(2, 0)).unwrap();
-        assert!(
-            accept(&mut progress, &vcpu(3, 0)).is_err(),
-            "more than the head says"
-        );
+        let other = EpochError::OtherEpoch {
+            expected: 9,
+            found: 8,
+        };
+        assert_eq!(epochs.accept(&foreign), Err(other.clone()));
+        let foreign = Epoch { epoch: 8, ..head() };
+        assert_eq!(epochs.accept(&foreign), Err(other));
+        epochs.accept(&vcpu(2)).unwrap();
+        epochs.accept(&end(2, 0)).unwrap();
+        assert!(epochs.accept(&vcpu(3)).is_err(), "more than the head says");
     }
 }

@@ -10,7 +10,7 @@ use unikprof_proto::preamble::VERSIONS;
 
 use super::epoch::EpochError;
 use super::format::{MAGIC, VERSION};
-use super::stacks::MAX_DEPTH;
+use super::known_nodes::NodeError;
 use crate::agent_info::{MappingError, UnknownCode};
 use crate::connection::message_name;
 use crate::exit_code;
@@ -125,9 +125,17 @@ pub enum Damage {
     /// A stack's frame is impossible.
     #[error(transparent)]
     Code(#[from] UnknownCode),
+    /// Stack nodes are impossible, or some that are named are missing.
+    #[error(transparent)]
+    Nodes(#[from] NodeError),
     /// A stack is too deep.
-    #[error("a stack is deeper than {MAX_DEPTH} frames")]
-    TooDeep,
+    #[error("a stack has {found} frames, which is deeper than {most}")]
+    TooDeep {
+        /// The most frames that are read.
+        most: u32,
+        /// The frames found so far.
+        found: u32,
+    },
     /// Two recordings in one file.
     #[error("epochs of two recordings, {first} and {second}, or made with other settings")]
     TwoRecordings {

@@ -3,13 +3,21 @@
 use super::completeness::Completeness;
 use super::contents::Contents;
 use super::error::Damage;
-use super::reader::Recording;
-use crate::profile::RecordingInfo;
+use super::reader::{Reading, Recording};
+use super::stacks::Missing;
+use crate::profile::{Frame, NodeId, RecordingInfo, SpecialFrame};
 use crate::timeline::{RecordingSpan, Timeline, Window};
 
 impl Contents {
     /// The recording; `damage` is what ended the reading before the file's end.
-    pub(super) fn finish(mut self, damage: Option<String>) -> Recording {
+    ///
+    /// # Errors
+    /// [`Damage`] that shows only once the whole file was read.
+    pub(super) fn finish(
+        mut self,
+        reading: Reading,
+        damage: Option<String>,
+    ) -> Result<Recording, Damage> {
         let cut_epoch = self.progress.is_open();
         let completeness = match (damage, self.end.take()) {
             (Some(damage), _) => Completeness::Salvaged(damage),
@@ -35,14 +43,14 @@ impl Contents {
                 "the ring of a vCPU is cut: some of its records or its stacks are missing".into(),
             );
         }
+        let missing = match (&completeness, reading) {
+            (Completeness::Complete, Reading::Strict) => Missing::Refused,
+            _ => Missing::Unknown,
+        };
         let rings = std::mem::take(&mut self.rings);
-        let (cleared, mut timeline) = rings.finish(&self.agent, &mut self.builder);
-        self.contradictions.extend(cleared.iter().map(|vcpu| {
-            format!(
-                "the stacks of vCPU {vcpu} were cleared while its ring was read: which ones its samples had is not \
-                 known"
-            )
-        }));
+        let stacks = std::mem::take(&mut self.stacks);
+        let stacks = stacks.finish(rings.named(), missing, &self.agent, &mut self.builder)?;
+        let mut timeline = rings.finish(stacks, &mut self.builder)?;
         let mut span = self.span;
         if let Some(timeline) = &mut timeline {
             for known in self.heads.iter().map(|(span, _)| *span).chain(span) {
@@ -88,6 +96,12 @@ impl Contents {
             self.builder.add_mapping(mapping.clone());
         }
         for stats in vcpus {
+            let aged = stats.counters.aged_in_all();
+            if aged > 0 {
+                let frame = Frame::Special(SpecialFrame::Aged);
+                let stack = self.builder.step(NodeId::ROOT, frame)?;
+                self.builder.count(stats.vcpu, stack, aged);
+            }
             self.builder.add_vcpu(stats);
         }
         self.builder.set_recording(self.info);
@@ -97,7 +111,7 @@ impl Contents {
         {
             profile = timeline.profile(&profile, &span, Window::ALL, None);
         }
-        Recording {
+        Ok(Recording {
             profile,
             agent: self.agent,
             client: self.client,
@@ -109,7 +123,7 @@ impl Contents {
             timeline,
             span,
             asked: self.asked,
-        }
+        })
     }
 
     /// What is known of a recording that the rings alone tell of.

@@ -146,7 +146,8 @@ impl Recording {
             )),
             Err(damage) => return Err(damaged(frames.offset(), damage, true)),
         };
-        Ok(contents.finish(damage))
+        let finished = contents.finish(reading, damage);
+        finished.map_err(|damage| damaged(frames.offset(), damage, true))
     }
 }
 

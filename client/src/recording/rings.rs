@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 
 use unikprof_proto::frame::{Frame, Message as _};
-use unikprof_proto::message::{Nodes, RingHead, RingRun};
-use unikprof_proto::nodes;
+use unikprof_proto::message::{RingEnd, RingHead, RingRun};
 use unikprof_proto::ring::{self, Record, kind};
 
 use super::error::Damage;
-use super::ring_stacks::RingStacks;
-use crate::agent_info::AgentInfo;
-use crate::profile::{Frame as ProfileFrame, NodeId, ProfileBuilder, SpecialFrame};
-use crate::timeline::{Ring, RingOrder, RingOrderError, RingPart, Timeline};
+use crate::profile::{Frame as ProfileFrame, NodeId, ProfileBuilder, SpecialFrame, TooManyStacks};
+use crate::timeline::{Ring, RingOrder, RingOrderError, RingPart, Timeline, Window};
 
 /// What was read of the rings so far.
 #[derive(Default)]
@@ -20,57 +17,36 @@ pub(super) struct Rings {
     names: BTreeMap<u32, String>,
     refused_names: u64,
     /// By vCPU.
-    rings: BTreeMap<u32, Ring>,
-    current: Option<Current>,
-    /// vCPUs whose stacks were cleared while they were told.
-    cleared: Vec<u32>,
+    rings: BTreeMap<u32, Parts>,
+    /// The vCPU whose ring began last.
+    current: u32,
 }
 
-/// The vCPU that is being read.
-struct Current {
+/// The parts of one vCPU's ring, each fetched where the one before ended.
+struct Parts {
     ring: Ring,
     /// Its records as they came: each run's first position, the one after its last, and its records.
     runs: Vec<(u64, u64, Vec<Record>)>,
-    stacks: RingStacks,
-    /// How often the stacks had been cleared when the ring was read, and whether they have been since.
-    cleared: u64,
-    are_others: bool,
-    /// From when on no record is missing, where the ring's end has told.
+    /// From when on the ring held all records when the first part was fetched.
     held_since_ns: Option<u64>,
 }
 
 impl Rings {
-    /// Takes a frame that [`RingOrder::takes`].
-    pub(super) fn accept(
-        &mut self,
-        frame: &Frame<'_>,
-        agent: &AgentInfo,
-        builder: &mut ProfileBuilder,
-    ) -> Result<(), Damage> {
+    /// Takes a frame that [`RingOrder::takes`], except [`Nodes`](unikprof_proto::message::Nodes).
+    pub(super) fn accept(&mut self, frame: &Frame<'_>) -> Result<(), Damage> {
         match self.order.accept(frame)? {
             RingPart::Name(name) => {
                 self.names.insert(name.id, name.name.to_owned());
             }
             RingPart::NamesEnd(end) => self.refused_names = end.refused,
             RingPart::Head(head) => {
-                self.end_vcpu(agent, builder)?;
-                if self.rings.contains_key(&head.vcpu) {
-                    return Err(RingOrderError::Twice(head.vcpu).into());
-                }
-                self.current = Some(Current::of(&head));
+                self.current = head.vcpu;
+                let parts = self.rings.entry(head.vcpu);
+                parts.or_insert_with(|| Parts::of(&head)).begin(&head);
             }
             RingPart::Run(run) => self.current()?.run(&run)?,
-            RingPart::End(end) => {
-                let current = self.current()?;
-                current.ring.given_up = end.lost;
-                current.held_since_ns = Some(end.whole_since_ns);
-            }
-            RingPart::Nodes(run) => self.current()?.nodes(&run)?,
-            RingPart::StacksEnd(end) => {
-                let current = self.current()?;
-                current.are_others = end.cleared != current.cleared;
-                self.end_vcpu(agent, builder)?;
-            }
+            RingPart::End(end) => self.current()?.end(&end),
+            RingPart::Nodes(_) | RingPart::StacksEnd(_) => {}
         }
         Ok(())
     }
@@ -80,59 +56,83 @@ impl Rings {
         self.order.is_open()
     }
 
-    /// Ends the reading, also of a ring that is cut: the vCPUs whose samples name stacks that were cleared before they
-    /// were told, and the timeline; `None` where there is no ring.
-    pub(super) fn finish(
-        mut self,
-        agent: &AgentInfo,
-        builder: &mut ProfileBuilder,
-    ) -> (Vec<u32>, Option<Timeline>) {
-        // More stacks than numbers: what is cut then goes without.
-        let is_whole = self.end_vcpu(agent, builder).is_ok();
-        let rings: Vec<Ring> = self.rings.into_values().collect();
-        let is_there = is_whole && !rings.is_empty();
-        let timeline = is_there.then(|| Timeline::new(rings, self.names, self.refused_names));
-        (self.cleared, timeline)
+    /// The numbers of the stacks that the records name, rising, by vCPU.
+    pub(super) fn named(&self) -> BTreeMap<u32, Vec<u64>> {
+        let named = |parts: &Parts| {
+            let records = parts.runs.iter().flat_map(|(.., records)| records);
+            let names = records.filter(|record| matches!(record.kind, kind::SAMPLE | kind::BLOCK));
+            let mut named: Vec<u64> = names.map(|record| record.first).collect();
+            named.sort_unstable();
+            named.dedup();
+            named.retain(|number| *number != 0);
+            named
+        };
+        let all = self.rings.iter();
+        all.map(|(vcpu, parts)| (*vcpu, named(parts))).collect()
     }
 
-    fn current(&mut self) -> Result<&mut Current, Damage> {
-        // The order lets nothing of a ring come before its head.
-        self.current.as_mut().ok_or(Damage::OutOfPlace {
+    /// Ends the reading, also of a ring that is cut: the timeline with these stacks; `None` if there is no ring.
+    pub(super) fn finish(
+        self,
+        mut stacks: BTreeMap<u32, Vec<(u64, NodeId)>>,
+        builder: &mut ProfileBuilder,
+    ) -> Result<Option<Timeline>, TooManyStacks> {
+        let mut rings = Vec::new();
+        for (vcpu, parts) in self.rings {
+            let mut ring = parts.finish();
+            ring.stacks = stacks.remove(&vcpu).unwrap_or_default();
+            let mut special = |special| builder.step(NodeId::ROOT, ProfileFrame::Special(special));
+            let (mut has_aged, mut has_unknown) = (false, false);
+            for record in &ring.records {
+                match (record.kind, record.first) {
+                    (kind::SAMPLE, 0) => has_aged = true,
+                    (kind::SAMPLE | kind::BLOCK, number) if number != 0 => {
+                        let known = ring
+                            .stacks
+                            .binary_search_by_key(&number, |(known, _)| *known);
+                        has_unknown |= known.is_err();
+                    }
+                    _ => {}
+                }
+            }
+            if has_aged {
+                ring.aged_stack = special(SpecialFrame::Aged)?;
+            }
+            if has_unknown {
+                ring.unknown_stack = special(SpecialFrame::UnknownCode)?;
+            }
+            rings.push(ring);
+        }
+        let is_there = !rings.is_empty();
+        Ok(is_there.then(|| Timeline::new(rings, self.names, self.refused_names)))
+    }
+
+    fn current(&mut self) -> Result<&mut Parts, Damage> {
+        // The order accepts no part of a ring before its head.
+        self.rings.get_mut(&self.current).ok_or(Damage::OutOfPlace {
             expected: "the head of a vCPU's ring",
             found: RingRun::TYPE,
         })
     }
-
-    fn end_vcpu(&mut self, agent: &AgentInfo, builder: &mut ProfileBuilder) -> Result<(), Damage> {
-        if let Some(current) = self.current.take() {
-            let are_others = current.are_others;
-            let ring = current.end(agent, builder)?;
-            if are_others && ring.unknown_stack != NodeId::ROOT {
-                self.cleared.push(ring.vcpu);
-            }
-            self.rings.insert(ring.vcpu, ring);
-        }
-        Ok(())
-    }
 }
 
-impl Current {
-    fn of(head: &RingHead) -> Current {
-        Current {
+impl Parts {
+    fn of(head: &RingHead) -> Parts {
+        Parts {
             ring: Ring {
                 vcpu: head.vcpu,
-                capacity: head.capacity,
                 evicted: head.oldest,
-                read_at_ns: head.now_ns,
-                read_at_unix_ns: head.wall_clock_ns,
                 ..Ring::default()
             },
             runs: Vec::new(),
-            stacks: RingStacks::default(),
-            cleared: head.cleared,
-            are_others: false,
             held_since_ns: None,
         }
+    }
+
+    fn begin(&mut self, head: &RingHead) {
+        self.ring.capacity = head.capacity;
+        self.ring.read_at_ns = self.ring.read_at_ns.max(head.now_ns);
+        self.ring.read_at_unix_ns = head.wall_clock_ns.or(self.ring.read_at_unix_ns);
     }
 
     fn run(&mut self, run: &RingRun<'_>) -> Result<(), Damage> {
@@ -146,64 +146,36 @@ impl Current {
         Ok(())
     }
 
-    fn nodes(&mut self, run: &Nodes<'_>) -> Result<(), Damage> {
-        let Current { stacks, .. } = self;
-        let decoded = nodes::decode(run.first, run.count, run.payload, |id, node| {
-            stacks.add(id, node);
-        });
-        Ok(decoded.map_err(RingOrderError::from)?)
+    fn end(&mut self, end: &RingEnd) {
+        self.ring.given_up = end.lost;
+        self.held_since_ns.get_or_insert(end.whole_since_ns);
     }
 
-    /// The ring with its records in their order and the stacks that these name.
-    fn end(self, agent: &AgentInfo, builder: &mut ProfileBuilder) -> Result<Ring, Damage> {
-        let Current {
-            mut ring,
-            mut runs,
-            mut stacks,
-            ..
+    /// The ring with its records in their order.
+    fn finish(self) -> Ring {
+        let Parts {
+            mut ring, mut runs, ..
         } = self;
         runs.sort_unstable_by_key(|(first, ..)| *first);
-        let gaps = runs.iter().zip(runs.iter().skip(1));
-        // The order lets no position come twice.
-        ring.overwritten = gaps.fold(0, |sum: u64, ((_, after, _), (first, ..))| {
-            sum.saturating_add(first.saturating_sub(*after))
-        });
+        for ((_, after, before), (first, _, next)) in runs.iter().zip(runs.iter().skip(1)) {
+            // The order accepts no position twice.
+            let evicted = first.saturating_sub(*after);
+            let ends = before.last().zip(next.first());
+            if let Some((last, first)) = ends.filter(|_| evicted > 0) {
+                ring.gaps.push(Window {
+                    from_ns: last.at_ns,
+                    to_ns: first.at_ns.max(last.at_ns),
+                });
+            }
+            ring.overwritten = ring.overwritten.saturating_add(evicted);
+        }
         ring.records = runs.into_iter().flat_map(|(.., records)| records).collect();
         let first_ns = ring.records.first().map_or(0, |first| first.at_ns);
-        // A file that is cut lacks the end that tells.
+        // In a file that is cut, the end may be missing.
         ring.held_since_ns = match self.held_since_ns {
             Some(since_ns) => since_ns.min(ring.read_at_ns),
             None => first_ns,
         };
-        if self.are_others {
-            stacks.clear();
-        }
-        let mut lacks_some = false;
-        for named in named(&ring.records) {
-            let stack = match u32::try_from(named) {
-                Ok(id) if id != 0 => stacks.stack(id, agent, builder)?.map(|stack| (id, stack)),
-                _ => None,
-            };
-            match stack {
-                Some(stack) => ring.stacks.push(stack),
-                None => lacks_some = true,
-            }
-        }
-        if lacks_some {
-            let unknown = ProfileFrame::Special(SpecialFrame::UnknownCode);
-            ring.unknown_stack = builder.step(NodeId::ROOT, unknown)?;
-        }
-        Ok(ring)
+        ring
     }
-}
-
-/// The stacks that records name, each once, in the order of their ids.
-fn named(records: &[Record]) -> Vec<u64> {
-    let names = records.iter().filter(|record| {
-        record.kind == kind::SAMPLE || (record.kind == kind::BLOCK && record.first != 0)
-    });
-    let mut named: Vec<u64> = names.map(|record| record.first).collect();
-    named.sort_unstable();
-    named.dedup();
-    named
 }

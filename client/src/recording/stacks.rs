@@ -1,21 +1,45 @@
-//! From the wire's stack nodes to a profile's stacks.
+//! From the wire's stack nodes and counts to a profile's stacks.
+
+use std::collections::{BTreeMap, HashMap};
 
 use unikprof_proto::code::frame_code;
 use unikprof_proto::nodes::Node;
 
 use super::error::Damage;
+use super::known_nodes::NodeError;
 use crate::agent_info::AgentInfo;
-use crate::profile::{AddressKind, Frame, NodeId, ProfileBuilder};
+use crate::profile::{AddressKind, Frame, NodeId, ProfileBuilder, SpecialFrame, TooManyStacks};
 
 /// The deepest stack read, in frames: far above what an agent keeps.
-pub(super) const MAX_DEPTH: u32 = 4096;
+const MAX_DEPTH: u32 = 4096;
 
-/// The stacks of one vCPU in one epoch, by the ids of their nodes.
+/// The stack nodes and counts of a file, by vCPU. A node may come before or after the counts and records that name it.
 #[derive(Default)]
 pub(super) struct Stacks {
-    vcpu: u32,
-    /// The node with id `n` is at `n - 1`.
-    nodes: Vec<Stack>,
+    vcpus: BTreeMap<u32, VcpuStacks>,
+}
+
+#[derive(Default)]
+pub(super) struct VcpuStacks {
+    nodes: Vec<StoredNode>,
+    /// The frames of all nodes, leaf first.
+    frames: Vec<u32>,
+    /// The counts of all epochs, by the stack's number.
+    counts: HashMap<u64, u64>,
+}
+
+#[derive(Clone, Copy)]
+struct StoredNode {
+    number: u64,
+    /// The parent's number; 0 for a root.
+    parent: u64,
+    /// Where its frames begin.
+    frames: usize,
+    length: u8,
+    /// Whether a count or a record names it or a descendant.
+    is_used: bool,
+    /// `None` before it is resolved, or where an ancestor is missing.
+    stack: Option<Stack>,
 }
 
 /// A stack whose innermost frame may be a leaf or, for its children, a caller.
@@ -26,75 +50,219 @@ struct Stack {
     depth: u32,
 }
 
+/// Whether stacks may be missing that are named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// They may not: the file is complete.
+    Refused,
+    /// Their counts are those of unknown code.
+    Unknown,
+}
+
 impl Stacks {
-    /// Goes to the next vCPU.
-    pub(super) fn begin(&mut self, vcpu: u32) {
-        self.vcpu = vcpu;
-        self.nodes.clear();
+    /// Adds a node.
+    pub(super) fn add_node(&mut self, vcpu: u32, number: u64, node: Node<'_>) {
+        let vcpu = self.vcpus.entry(vcpu).or_default();
+        let frames = vcpu.frames.len();
+        vcpu.frames.extend_from_slice(node.frames);
+        vcpu.nodes.push(StoredNode {
+            number,
+            parent: node.parent,
+            frames,
+            // At most `nodes::MAX_FRAMES`.
+            length: node.frames.len() as u8,
+            is_used: false,
+            stack: None,
+        });
     }
 
-    /// Takes the next node, and counts the stack that ends in it.
-    pub(super) fn add(
+    /// Adds a stack's count.
+    pub(super) fn add_count(&mut self, vcpu: u32, number: u64, count: u64) {
+        let vcpu = self.vcpus.entry(vcpu).or_default();
+        let sum = vcpu.counts.entry(number).or_default();
+        *sum = sum.saturating_add(count);
+    }
+
+    /// Puts the counts into the profile. Of each vCPU, the stacks of these numbers, which rise, are found as well:
+    /// returned are those whose nodes are there, in the same order.
+    ///
+    /// # Errors
+    /// [`Damage`]: a stack is too deep or has an impossible frame, there are too many, or one that was counted is
+    /// missing and must not be.
+    pub(super) fn finish(
+        mut self,
+        mut named: BTreeMap<u32, Vec<u64>>,
+        missing: Missing,
+        agent: &AgentInfo,
+        builder: &mut ProfileBuilder,
+    ) -> Result<BTreeMap<u32, Vec<(u64, NodeId)>>, Damage> {
+        let mut found = BTreeMap::new();
+        for (vcpu, stacks) in &mut self.vcpus {
+            let named = named.remove(vcpu).unwrap_or_default();
+            stacks.resolve(&named, agent, builder)?;
+            stacks.count(*vcpu, missing, builder)?;
+            let mut of_vcpu = Vec::new();
+            for number in named {
+                if let Some(stack) = stacks.stack(number) {
+                    of_vcpu.push((number, stack.end(builder)?));
+                }
+            }
+            found.insert(*vcpu, of_vcpu);
+        }
+        Ok(found)
+    }
+}
+
+impl VcpuStacks {
+    /// Finds the stacks of all nodes that a count or one of these numbers needs.
+    fn resolve(
         &mut self,
-        node: Node<'_>,
+        named: &[u64],
         agent: &AgentInfo,
         builder: &mut ProfileBuilder,
     ) -> Result<(), Damage> {
-        let count = node.count;
-        if let Some(stack) = self.push(node, agent, builder)?
-            && count > 0
-        {
-            let leaf = builder.step(stack.callers, stack.innermost)?;
-            builder.count(self.vcpu, leaf, count);
+        self.nodes.sort_unstable_by_key(|node| node.number);
+        for number in self.counts.keys().chain(named) {
+            if let Some(at) = place(&self.nodes, *number) {
+                self.nodes[at].is_used = true;
+            }
+        }
+        // A parent's number is smaller than its children's.
+        for at in (0..self.nodes.len()).rev() {
+            let node = self.nodes[at];
+            if let Some(parent) = place(&self.nodes[..at], node.parent)
+                && node.is_used
+            {
+                self.nodes[parent].is_used = true;
+            }
+        }
+        for at in 0..self.nodes.len() {
+            let node = self.nodes[at];
+            let frames = &self.frames[node.frames..node.frames + usize::from(node.length)];
+            let parent = match (node.is_used, node.parent) {
+                (false, _) => continue,
+                (true, 0) => None,
+                (true, number) => {
+                    let parent = place(&self.nodes[..at], number);
+                    match parent.and_then(|at| self.nodes[at].stack) {
+                        Some(parent) => Some(parent),
+                        None => continue,
+                    }
+                }
+            };
+            self.nodes[at].stack = Stack::of(parent, frames, agent, builder)?;
         }
         Ok(())
     }
 
-    fn push(
-        &mut self,
-        node: Node<'_>,
+    /// The stack that ends in a node; `None` if one of its nodes is missing.
+    fn stack(&self, number: u64) -> Option<Stack> {
+        place(&self.nodes, number).and_then(|at| self.nodes[at].stack)
+    }
+
+    fn count(
+        &self,
+        vcpu: u32,
+        missing: Missing,
+        builder: &mut ProfileBuilder,
+    ) -> Result<(), Damage> {
+        for node in &self.nodes {
+            if let Some(count) = self.counts.get(&node.number)
+                && let Some(stack) = node.stack
+            {
+                let leaf = stack.end(builder)?;
+                builder.count(vcpu, leaf, *count);
+            }
+        }
+        let mut lacking: Vec<_> = self.counts.iter().collect();
+        lacking.retain(|(number, _)| self.stack(**number).is_none());
+        lacking.sort_unstable();
+        for (&number, count) in lacking {
+            if missing == Missing::Refused {
+                let parent = place(&self.nodes, number).map(|at| self.nodes[at].parent);
+                return Err(Damage::Nodes(match parent {
+                    Some(parent) => NodeError::Parent {
+                        vcpu,
+                        number,
+                        parent,
+                    },
+                    None => NodeError::Unknown { vcpu, number },
+                }));
+            }
+            let unknown = Frame::Special(SpecialFrame::UnknownCode);
+            let stack = builder.step(NodeId::ROOT, unknown)?;
+            builder.count(vcpu, stack, *count);
+        }
+        Ok(())
+    }
+}
+
+impl Stack {
+    /// The stack of a node with these frames; `None` if it has none.
+    fn of(
+        parent: Option<Stack>,
+        frames: &[u32],
         agent: &AgentInfo,
         builder: &mut ProfileBuilder,
     ) -> Result<Option<Stack>, Damage> {
-        // The decoder keeps parents before their children, and nodes without frames out.
-        let parent = node
-            .parent
-            .checked_sub(1)
-            .and_then(|at| self.nodes.get(at as usize));
-        let [innermost, outer @ ..] = node.frames else {
+        // The decoder rejects nodes without frames.
+        let ([innermost, outer @ ..], Some(&outermost)) = (frames, frames.last()) else {
             return Ok(None);
         };
-        let (mut callers, mut depth) = match (parent, node.frames.last()) {
-            (Some(parent), Some(&inner)) => {
-                let frame = match marks_a_place(inner) {
+        let (mut callers, mut depth) = match parent {
+            Some(parent) => {
+                let frame = match marks_a_place(outermost) {
                     true => parent.innermost,
                     false => as_caller(parent.innermost),
                 };
                 (builder.step(parent.callers, frame)?, parent.depth)
             }
-            _ => (NodeId::ROOT, 0),
+            None => (NodeId::ROOT, 0),
         };
-        for (&code, &inner) in outer.iter().zip(node.frames).rev() {
+        for (&code, &inner) in outer.iter().zip(frames).rev() {
             let frame = agent.mappings.frame(code, marks_a_place(inner))?;
             callers = builder.step(callers, frame)?;
         }
-        depth += node.frames.len() as u32;
+        depth += frames.len() as u32;
         if depth > MAX_DEPTH {
-            return Err(Damage::TooDeep);
+            return Err(Damage::TooDeep {
+                most: MAX_DEPTH,
+                found: depth,
+            });
         }
-        let innermost = agent.mappings.frame(*innermost, true)?;
-        let stack = Stack {
+        Ok(Some(Stack {
             callers,
-            innermost,
+            innermost: agent.mappings.frame(*innermost, true)?,
             depth,
-        };
-        self.nodes.push(stack);
-        Ok(Some(stack))
+        }))
+    }
+
+    /// The stack that ends here.
+    fn end(&self, builder: &mut ProfileBuilder) -> Result<NodeId, TooManyStacks> {
+        builder.step(self.callers, self.innermost)
+    }
+}
+
+/// Where a node lies among those that are sorted by their numbers.
+fn place(nodes: &[StoredNode], number: u64) -> Option<usize> {
+    // Numbers of a segment are consecutive, so that the node is often exactly this far from the last.
+    let guess = nodes
+        .last()
+        .and_then(|last| last.number.checked_sub(number))
+        .and_then(|back| {
+            nodes
+                .len()
+                .checked_sub(1)?
+                .checked_sub(usize::try_from(back).ok()?)
+        });
+    match guess {
+        Some(at) if nodes[at].number == number => Some(at),
+        _ => nodes.binary_search_by_key(&number, |node| node.number).ok(),
     }
 }
 
 /// Whether the frame below this mark is an interrupted place, as a leaf is, and no return address.
-pub(super) fn marks_a_place(code: u32) -> bool {
+fn marks_a_place(code: u32) -> bool {
     matches!(code, frame_code::BLOCKED | frame_code::LATE)
 }
 

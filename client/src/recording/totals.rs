@@ -49,26 +49,7 @@ impl Totals {
             ));
         }
         let total = self.vcpus.entry(*vcpu).or_default();
-        total.counters = total.counters.plus(&Counters {
-            ticks: delta.ticks,
-            recorded: delta.recorded,
-            overflow: delta.overflow,
-            lost: delta.lost,
-            masked: delta.masked,
-            idle: delta.idle,
-            early: delta.early,
-            late: delta.late,
-            truncated: delta.truncated,
-            broken: delta.broken,
-            by_table: delta.by_table,
-            by_bytes: delta.by_bytes,
-            by_frame_pointer: delta.by_frame_pointer,
-            mixed: delta.mixed,
-            blocks: delta.blocks,
-            blocked: delta.blocked,
-            blocked_overflow: delta.blocked_overflow,
-            missing: None,
-        });
+        total.counters = total.counters.plus(&Counters::from(&delta));
         let add = |sum: &mut u64, start: u64, end: u64| {
             *sum = sum.saturating_add(end.saturating_sub(start));
         };
@@ -165,7 +146,7 @@ impl Total {
             Mode::Cpu | Mode::Other(_) => (u128::from(self.running_ns), i128::from(c.ticks)),
             Mode::Wall => (
                 u128::from(self.running_ns) + u128::from(self.blocked_ns),
-                i128::from(c.ticks) + i128::from(c.blocked) + i128::from(c.blocked_overflow),
+                i128::from(c.ticks) + i128::from(c.blocked_in_all()),
             ),
         };
         let due = time_ns.checked_div(u128::from(period_ns))?;
@@ -257,7 +238,6 @@ mod tests {
             vcpu: 0,
             start,
             end,
-            nodes: 0,
         }
     }
 

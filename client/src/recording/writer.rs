@@ -5,6 +5,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
+use unikprof_proto::message::Epoch;
 
 use super::format::{self, FileEnd, FileHeader, FileWindow, MAX_REASON};
 use crate::connection::CLIENT;
@@ -57,6 +58,14 @@ impl RecordingWriter {
     /// [`OutputError`].
     pub fn append(&mut self, frames: &[u8]) -> Result<(), OutputError> {
         self.file.write_all(frames).map_err(|e| self.failed(e))
+    }
+
+    /// Adds the description of a recording of which no counts follow.
+    ///
+    /// # Errors
+    /// [`OutputError`].
+    pub(crate) fn describe(&mut self, head: &Epoch<'_>) -> Result<(), OutputError> {
+        self.message(head)
     }
 
     /// Adds which window was asked for.

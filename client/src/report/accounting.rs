@@ -77,17 +77,14 @@ pub(super) fn lines(c: &Counters, recording: &RecordingInfo) -> Vec<String> {
         ),
         format!("mode {}", mode(recording.mode)),
         format!(
-            "ticks {} = recorded {} + overflow {} + lost {} + masked {} + idle {}",
-            c.ticks, c.recorded, c.overflow, c.lost, c.masked, c.idle
-        ),
-        format!(
-            "early {}, late {}, truncated {}, broken {}, missing {}",
-            c.early,
-            c.late,
-            c.truncated,
-            c.broken,
+            "missing {}",
             c.missing
                 .map_or("none".to_owned(), |missing| missing.to_string())
+        ),
+        format!("ticks {}", c.equation()),
+        format!(
+            "early {}, late {}, truncated {}, broken {}",
+            c.early, c.late, c.truncated, c.broken
         ),
     ];
     lines.push(match recording.ring {
@@ -103,10 +100,11 @@ pub(super) fn lines(c: &Counters, recording: &RecordingInfo) -> Vec<String> {
     });
     if tells_blocked(c, recording.mode) {
         lines.push(format!(
-            "blocks {}, blocked {} {}, not counted {}",
+            "blocks {}, blocked {} {}, aged {}, not counted {}",
             c.blocks,
             c.blocked,
             recording.mode.unit(),
+            c.blocked_aged,
             c.blocked_overflow
         ));
     }
@@ -143,6 +141,7 @@ pub(super) fn write_accounting(
         grouped(c.blocks),
         amount(c.blocked, unit),
         amount(c.blocked_overflow, unit),
+        amount(c.blocked_aged, unit),
     ];
     let width = numbers.iter().map(|n| n.chars().count()).max();
     let mut table = Table {
@@ -150,10 +149,31 @@ pub(super) fn write_accounting(
         width: width.unwrap_or(0),
     };
     let of_ticks = |n| share(n, c.ticks);
-    table.title("\nticks = recorded + overflow + lost + masked + idle")?;
+    let (title, formula) = match recording.mode {
+        Mode::Wall => (
+            "\nmissing = (running + blocked time) / period - ticks - blocked samples",
+            "the independent check; around zero is noise",
+        ),
+        Mode::OffCpu => (
+            "\nmissing: nothing",
+            "nothing is sampled, so nothing can be missing",
+        ),
+        Mode::Cpu | Mode::Other(_) => (
+            "\nmissing = running time / period - ticks",
+            "the independent check; around zero is noise",
+        ),
+    };
+    table.title(title)?;
+    table.line("missing", &missing, "", formula)?;
+    table.title("ticks = recorded + aged + overflow + lost + masked + idle")?;
     table.line("ticks", &numbers[0], "", "the sampling timer came due")?;
     for (name, count, what) in [
         ("recorded", c.recorded, "counted in a stack"),
+        (
+            "aged",
+            c.aged,
+            "counted, and given up before it was fetched",
+        ),
         ("overflow", c.overflow, "the table of stacks was full"),
         ("lost", c.lost, "the slot was busy"),
         ("masked", c.masked, "delivered without registers"),
@@ -161,8 +181,8 @@ pub(super) fn write_accounting(
     ] {
         table.line(name, &grouped(count), &of_ticks(count), what)?;
     }
-    let of_recorded = |n| share(n, c.recorded);
-    table.title("of the recorded")?;
+    let of_sampled = |n| share(n, c.sampled());
+    table.title("of the recorded and aged")?;
     let late = format!(
         "more than {} after the target",
         duration(recording.late_threshold_ns)
@@ -172,13 +192,11 @@ pub(super) fn write_accounting(
         ("truncated", c.truncated, "deeper than the limit"),
         ("broken", c.broken, "the chain of frames ended badly"),
     ] {
-        table.line(name, &grouped(count), &of_recorded(count), what)?;
+        table.line(name, &grouped(count), &of_sampled(count), what)?;
     }
     if recording.ring.is_none() {
         write_callers(c, recording, &mut table)?;
-    }
-    table.title("besides")?;
-    if recording.ring.is_none() {
+        table.title("besides")?;
         table.line(
             "early",
             &numbers[1],
@@ -186,14 +204,6 @@ pub(super) fn write_accounting(
             "before the target: armed again, no tick",
         )?;
     }
-    let formula = match recording.mode {
-        Mode::Wall => {
-            "(running + blocked time) / period - ticks - blocked samples; around zero is noise"
-        }
-        Mode::OffCpu => "nothing is sampled, so nothing can be missing",
-        Mode::Cpu | Mode::Other(_) => "running time / period - ticks; around zero is noise",
-    };
-    table.line("missing", &missing, "", formula)?;
     if tells_blocked(c, recording.mode) {
         write_blocked(c, unit, &mut table)?;
     }
@@ -205,7 +215,7 @@ fn write_callers(
     recording: &RecordingInfo,
     table: &mut Table<'_, impl Write>,
 ) -> io::Result<()> {
-    let of_recorded = |n| share(n, c.recorded);
+    let of_sampled = |n| share(n, c.sampled());
     table.title("the interrupted function's caller was found")?;
     for (name, count, what) in [
         ("by table", c.by_table, "in the caller table"),
@@ -220,13 +230,13 @@ fn write_callers(
             "from the frame pointer, right or not",
         ),
     ] {
-        table.line(name, &grouped(count), &of_recorded(count), what)?;
+        table.line(name, &grouped(count), &of_sampled(count), what)?;
     }
     if recording.unwind == Unwind::Table {
         table.line(
             "mixed",
             &grouped(c.mixed),
-            &of_recorded(c.mixed),
+            &of_sampled(c.mixed),
             "further up, a frame pointer where the table knew nothing",
         )?;
     }
@@ -234,7 +244,7 @@ fn write_callers(
 }
 
 fn write_blocked(c: &Counters, unit: Unit, table: &mut Table<'_, impl Write>) -> io::Result<()> {
-    let whole = c.blocked.saturating_add(c.blocked_overflow);
+    let whole = c.blocked_in_all();
     let mean = match (unit, c.blocked.checked_div(c.blocks)) {
         (Unit::Nanoseconds, Some(mean)) => format!("in stacks; {} a block", duration(mean)),
         (Unit::Nanoseconds, None) => "in stacks".to_owned(),
@@ -247,6 +257,12 @@ fn write_blocked(c: &Counters, unit: Unit, table: &mut Table<'_, impl Write>) ->
         &amount(c.blocked, unit),
         &share(c.blocked, whole),
         &mean,
+    )?;
+    table.line(
+        "aged",
+        &amount(c.blocked_aged, unit),
+        &share(c.blocked_aged, whole),
+        "counted, and given up before it was fetched",
     )?;
     table.line(
         "overflow",

@@ -16,10 +16,10 @@
 //!     "elapsed_ns": 30000000000, "server_ns": 1200000, "late_threshold_ns": 50000
 //!   },
 //!   "counters": {
-//!     "ticks": 100, "recorded": 95, "overflow": 1, "lost": 1, "masked": 1, "idle": 2,
+//!     "missing": -1, "ticks": 100, "recorded": 95, "aged": 0, "overflow": 1, "lost": 1, "masked": 1, "idle": 2,
 //!     "early": 3, "late": 0, "truncated": 0, "broken": 0, "by_table": 90, "by_bytes": 3,
 //!     "by_frame_pointer": 2, "mixed": 0, "blocks": 0, "blocked": 0, "blocked_overflow": 0,
-//!     "missing": -1
+//!     "blocked_aged": 0
 //!   },
 //!   "lateness_ns": { "count": 95, "p50": 2047, "p99": 9000, "max": 9000, "buckets": [[1792, 2047, 95]] },
 //!   "cost_share": 0.0003,
@@ -57,11 +57,11 @@
 //! ```
 //!
 //! - `unit` is what the counts of `samples` and `functions` are of: `samples`, or `nanoseconds` in
-//!   mode `off-cpu`, where time is measured; intervals are then `null`. `blocked` and
-//!   `blocked_overflow` have this unit as well.
-//! - `counters` are all vCPUs together; `ticks = recorded + overflow + lost + masked + idle`,
-//!   `recorded = by_table + by_bytes + by_frame_pointer`, and `missing` may be negative; it is `null`
-//!   where nothing is sampled.
+//!   mode `off-cpu`, where time is measured; intervals are then `null`. `blocked`,
+//!   `blocked_overflow` and `blocked_aged` have this unit as well.
+//! - `counters` are all vCPUs together. `missing` is the independent check: it may be negative, and is `null`
+//!   where nothing is sampled. `ticks = recorded + aged + overflow + lost + masked + idle`, and
+//!   `recorded + aged = by_table + by_bytes + by_frame_pointer`; what aged is in the stack `[aged]`.
 //! - `lateness_ns` is the running time between targets and their delivery; a bucket is its least
 //!   value, its greatest and how many there were. Above, all vCPUs together.
 //! - `functions` holds all functions of the shown stacks, most `self` first. With lines told

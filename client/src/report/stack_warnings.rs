@@ -19,7 +19,7 @@ pub(super) fn add(symbolized: &Symbolized<'_>, counters: &Counters, all: &mut Ve
     let profile = symbolized.profile();
     let recording = profile.recording();
     let (truncated, broken, whole) = match recording.mode.unit() {
-        Unit::Samples => (counters.truncated, counters.broken, counters.recorded),
+        Unit::Samples => (counters.truncated, counters.broken, counters.sampled()),
         // The counters count samples, of which there are none.
         Unit::Nanoseconds => {
             let marked = Marked::of(profile);
@@ -40,7 +40,7 @@ pub(super) fn add(symbolized: &Symbolized<'_>, counters: &Counters, all: &mut Ve
             &broken::places(symbolized),
         ));
     }
-    if notable(counters.late, counters.recorded) {
+    if notable(counters.late, counters.sampled()) {
         all.push(about_late(
             counters,
             recording.late_threshold_ns,
@@ -95,7 +95,7 @@ fn about_late(counters: &Counters, threshold_ns: u64, under: &[(String, u64)]) -
     let mut text = format!(
         "{} of the samples came more than {} of running time late: events were masked, or a \
          hypervisor on an emulator stalled; ",
-        share(counters.late, counters.recorded),
+        share(counters.late, counters.sampled()),
         duration(threshold_ns)
     );
     text.push_str(&match where_late(under) {
@@ -122,9 +122,9 @@ pub(crate) fn where_late(under: &[(String, u64)]) -> Option<String> {
 }
 
 fn about_callers(counters: &Counters, has_table: bool, unwind: Unwind) -> Option<String> {
-    let guessed = share(counters.by_frame_pointer, counters.recorded);
-    let many = counters.by_frame_pointer as f64 >= counters.recorded as f64 * BY_FRAME_POINTER;
-    if counters.recorded == 0 || !many {
+    let guessed = share(counters.by_frame_pointer, counters.sampled());
+    let many = counters.by_frame_pointer as f64 >= counters.sampled() as f64 * BY_FRAME_POINTER;
+    if counters.sampled() == 0 || !many {
         return None;
     }
     Some(match (has_table, unwind) {

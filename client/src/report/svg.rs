@@ -146,6 +146,7 @@ fn subtitle(report: &Report<'_>, deeper: u64) -> String {
     }
     for (count, name) in [
         (counters.lost, "lost"),
+        (counters.aged, "aged"),
         (counters.overflow, "overflow"),
         (counters.masked, "masked"),
         (counters.late, "late"),

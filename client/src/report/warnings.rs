@@ -84,6 +84,11 @@ fn from_sums(profile: &Profile, counters: &Counters, all: &mut Vec<String>) {
 fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
     let of_ticks = [
         (
+            counters.aged,
+            "memory ran short before they were fetched: [aged]",
+            "give the agent more memory, fetch more often, or ask for a shorter window",
+        ),
+        (
             counters.overflow,
             "the table of stacks was full",
             "give the agent more memory",
@@ -104,7 +109,15 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
             ));
         }
     }
-    let blocked = counters.blocked.saturating_add(counters.blocked_overflow);
+    let blocked = counters.blocked_in_all();
+    if notable(counters.blocked_aged, blocked) {
+        all.push(format!(
+            "{} of the blocked time ({}) has no stack because memory ran short before it was fetched: [aged]; give \
+             the agent more memory, or fetch more often",
+            share(counters.blocked_aged, blocked),
+            amount_with_unit(counters.blocked_aged, mode.unit())
+        ));
+    }
     if notable(counters.blocked_overflow, blocked) {
         all.push(format!(
             "{} of the blocked time ({}) has no stack because the table of stacks was full, or the guest \
@@ -131,7 +144,7 @@ pub(crate) fn off_rate(counters: &Counters, mode: Mode) -> Option<(i128, i128)> 
     let missing = counters.missing?;
     let mut came = i128::from(counters.ticks);
     if mode == Mode::Wall {
-        came += i128::from(counters.blocked) + i128::from(counters.blocked_overflow);
+        came += i128::from(counters.blocked_in_all());
     }
     let due = came + i128::from(missing);
     let missing = missing.unsigned_abs();

@@ -1,28 +1,30 @@
 //! The order of the frames about rings, checked alike on the wire and in a file.
 //!
-//! First the names of events, then for each vCPU its records and the stacks that these name. On the wire, records and
-//! then stacks come in their order; what a crash has left has the newest records first, between their stacks.
+//! First the names of events, then for each vCPU its records and the stacks that these name. On the wire, records come
+//! in their order, and stacks after them; what a crash has left has the newest records first, between their stacks. A
+//! vCPU's ring may come several times, each time with the records since the last.
+
+use std::collections::BTreeMap;
 
 use thiserror::Error;
 use unikprof_proto::frame::{self, Frame, FrameError, Message};
 use unikprof_proto::message::{
     EventName, EventNamesEnd, Nodes, RingEnd, RingHead, RingRun, StacksEnd,
 };
-use unikprof_proto::nodes::NodesError;
 use unikprof_proto::ring::{MAX_EVENT_NAMES, RingError};
 
-use super::told::Told;
 use crate::connection::message_name;
+use crate::recording::NodeError;
+use crate::runs::Runs;
 
 /// Where the next frame stands.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct RingOrder {
     place: Place,
-    /// Whether records and stacks come in their order.
+    /// Whether records come in their order, and stacks after them.
     is_strict: bool,
-    /// The positions of a vCPU's records, and the ids of its nodes, that were told.
-    records: Told,
-    nodes: Told,
+    /// The positions of each vCPU's records that were received.
+    records: BTreeMap<u32, Runs>,
     /// The ids that have a name, a bit each.
     named: [u64; MAX_EVENT_NAMES / 64],
 }
@@ -91,28 +93,15 @@ pub enum RingOrderError {
         /// How many records were found.
         count: u32,
     },
-    /// Stacks are missing or repeated.
-    #[error("expected stack nodes from {expected}, found {count} from {found}")]
-    NodeOrder {
-        /// The id of the next node.
-        expected: u64,
-        /// The id of the first node found.
-        found: u32,
-        /// How many nodes were found.
-        count: u32,
-    },
-    /// A name's id is none, or has a name already.
-    #[error("a name of events has the id {0}, which is taken or none")]
+    /// The event name's id is invalid or already used.
+    #[error("the id {0} of an event name is invalid or already used")]
     Name(u32),
-    /// A vCPU's ring comes twice.
-    #[error("the ring of vCPU {0} comes twice")]
-    Twice(u32),
     /// The records are none.
     #[error(transparent)]
     Records(#[from] RingError),
-    /// The stacks are none.
+    /// The stacks are impossible.
     #[error(transparent)]
-    Nodes(#[from] NodesError),
+    Nodes(#[from] NodeError),
 }
 
 impl RingOrder {
@@ -124,7 +113,7 @@ impl RingOrder {
         }
     }
 
-    /// Whether frames of this type are about rings; [`Nodes`] are where they are no epoch's.
+    /// Whether frames of this type are about rings; [`Nodes`] are also part of epochs.
     pub(crate) fn takes(kind: u16) -> bool {
         matches!(
             kind,
@@ -180,7 +169,6 @@ impl RingOrder {
             first: head.oldest,
             end: head.next,
         };
-        (self.records, self.nodes) = Default::default();
         Ok(RingPart::Head(head))
     }
 
@@ -189,13 +177,14 @@ impl RingOrder {
             return Err(self.out_of_place(RingRun::TYPE));
         };
         same_vcpu(vcpu, run.vcpu)?;
+        let records = self.records.entry(vcpu).or_default();
         let expected = match self.is_strict {
-            true => first.max(self.records.next()),
+            true => first.max(records.next()),
             false => first,
         };
         let after = run.first.checked_add(run.count.into());
         let after = after.filter(|after| run.first >= expected && *after <= end);
-        match after.is_some_and(|after| self.records.add(run.first, after)) {
+        match after.is_some_and(|after| records.add(run.first, after)) {
             true => Ok(RingPart::Run(run)),
             false => Err(RingOrderError::Position {
                 expected,
@@ -222,21 +211,7 @@ impl RingOrder {
             _ => return Err(self.out_of_place(Nodes::TYPE)),
         };
         same_vcpu(vcpu, run.vcpu)?;
-        let next = self.nodes.next().max(1);
-        let is_in_order = !self.is_strict || u64::from(run.first) == next;
-        let after = run.first.checked_add(run.count);
-        let after = after.filter(|_| run.epoch == 0 && run.first > 0 && is_in_order);
-        // Of a table that was cleared meanwhile there may be none.
-        let is_told = after
-            .is_some_and(|after| run.count == 0 || self.nodes.add(run.first.into(), after.into()));
-        match is_told {
-            true => Ok(RingPart::Nodes(run)),
-            false => Err(RingOrderError::NodeOrder {
-                expected: next,
-                found: run.first,
-                count: run.count,
-            }),
-        }
+        Ok(RingPart::Nodes(run))
     }
 
     fn stacks_end<'a>(&mut self, end: StacksEnd) -> Result<RingPart<'a>, RingOrderError> {
@@ -296,7 +271,6 @@ mod tests {
             next: 9,
             now_ns: 1,
             wall_clock_ns: None,
-            cleared: 0,
         }
     }
 
@@ -319,13 +293,20 @@ mod tests {
         }
     }
 
-    fn nodes(first: u32) -> Nodes<'static> {
+    fn nodes() -> Nodes<'static> {
         Nodes {
-            epoch: 0,
             vcpu: 0,
-            first,
+            first: 10,
             count: 2,
             payload: &[],
+        }
+    }
+
+    fn stacks_end(vcpu: u32) -> StacksEnd {
+        StacksEnd {
+            vcpu,
+            oldest: 10,
+            known: 20,
         }
     }
 
@@ -337,17 +318,32 @@ mod tests {
         accept(order, &run(0, 5, 2)).unwrap();
         accept(order, &run(0, 8, 1)).unwrap();
         accept(order, &end(0)).unwrap();
-        accept(order, &nodes(1)).unwrap();
-        accept(order, &nodes(3)).unwrap();
+        accept(order, &nodes()).unwrap();
         assert!(order.is_open());
-        let stacks_end = StacksEnd {
-            vcpu: 0,
-            nodes: 4,
-            cleared: 0,
-        };
-        accept(order, &stacks_end).unwrap();
+        accept(order, &stacks_end(0)).unwrap();
         accept(order, &head(1)).unwrap();
         accept(order, &end(1)).unwrap();
+    }
+
+    /// A client that drains a ring fetches it again and again, each time from where the last answer ended.
+    #[test]
+    fn a_ring_that_comes_again_goes_on_where_it_ended() {
+        for order in [&mut RingOrder::default(), &mut RingOrder::on_the_wire()] {
+            accept(order, &head(0)).unwrap();
+            accept(order, &run(0, 4, 5)).unwrap();
+            accept(order, &end(0)).unwrap();
+            accept(order, &stacks_end(0)).unwrap();
+            let next = RingHead {
+                oldest: 7,
+                next: 12,
+                ..head(0)
+            };
+            accept(order, &next).unwrap();
+            let twice = accept(order, &run(0, 8, 2)).unwrap_err();
+            assert!(matches!(twice, RingOrderError::Position { .. }), "{twice}");
+            accept(order, &run(0, 9, 3)).unwrap();
+            accept(order, &end(0)).unwrap();
+        }
     }
 
     /// What a crash has left: the newest first, each part behind its stacks; on the wire that is out of place.
@@ -355,30 +351,25 @@ mod tests {
     fn parts_pass_in_any_order_in_a_file_but_none_twice() {
         let order = &mut RingOrder::default();
         accept(order, &head(0)).unwrap();
-        accept(order, &nodes(17)).unwrap();
-        accept(order, &nodes(1)).unwrap();
+        accept(order, &nodes()).unwrap();
         accept(order, &run(0, 7, 2)).unwrap();
-        accept(order, &nodes(3)).unwrap();
+        accept(order, &nodes()).unwrap();
         accept(order, &run(0, 5, 2)).unwrap();
         for twice in [run(0, 5, 1), run(0, 8, 1), run(0, 4, 3)] {
             let twice = accept(order, &twice).unwrap_err();
             assert!(matches!(twice, RingOrderError::Position { .. }), "{twice}");
         }
-        let twice = accept(order, &nodes(16)).unwrap_err();
-        assert!(matches!(twice, RingOrderError::NodeOrder { .. }), "{twice}");
         accept(order, &run(0, 4, 1)).unwrap();
         accept(order, &end(0)).unwrap();
-        accept(order, &nodes(30)).unwrap();
+        accept(order, &nodes()).unwrap();
 
         let wire = &mut RingOrder::on_the_wire();
         accept(wire, &head(0)).unwrap();
-        assert!(accept(wire, &nodes(1)).is_err());
+        assert!(accept(wire, &nodes()).is_err());
         accept(wire, &run(0, 7, 2)).unwrap();
         assert!(accept(wire, &run(0, 5, 2)).is_err());
         accept(wire, &end(0)).unwrap();
-        assert!(accept(wire, &nodes(2)).is_err());
-        accept(wire, &nodes(1)).unwrap();
-        assert!(accept(wire, &nodes(1)).is_err());
+        accept(wire, &nodes()).unwrap();
     }
 
     #[test]
@@ -401,10 +392,6 @@ mod tests {
         assert!(matches!(other, RingOrderError::OtherVcpu { .. }), "{other}");
         let twice = accept(&mut begun(), &head(0)).unwrap_err();
         assert!(twice.to_string().contains("expected records"), "{twice}");
-        let mut order = begun();
-        accept(&mut order, &end(0)).unwrap();
-        let skipped = accept(&mut order, &nodes(2)).unwrap_err();
-        assert!(matches!(skipped, RingOrderError::NodeOrder { .. }));
         let name = EventName { id: 256, name: "n" };
         let name = accept(&mut RingOrder::default(), &name);
         assert_eq!(name, Err(RingOrderError::Name(256)));

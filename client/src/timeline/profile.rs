@@ -141,9 +141,10 @@ impl Timeline {
                     since as f64 / 1e9,
                 ));
             }
-            if ring.overwritten > 0 {
+            let misses = |gap: &Window| gap.and(window).length_ns() > 0;
+            if ring.gaps.iter().any(misses) {
                 all.push(format!(
-                    "vCPU {}: {} records were overwritten while the ring was read",
+                    "vCPU {}: {} records were evicted before they could be fetched",
                     ring.vcpu, ring.overwritten
                 ));
             }
@@ -181,11 +182,15 @@ impl Count<'_> {
             let c = &mut self.counters;
             let outcome = match (record.kind, record.first) {
                 (kind::SAMPLE, stack) => {
-                    c.late += u64::from(record.second & SAMPLE_LATE != 0);
+                    let is_late = record.second & SAMPLE_LATE != 0;
+                    c.late += u64::from(is_late && stack != 0);
                     let span = self.spans.innermost(record.at_ns);
                     let count = self.stacks.entry((ring.stack(stack), span)).or_default();
                     *count += 1;
-                    &mut c.recorded
+                    match stack {
+                        0 => &mut c.aged,
+                        _ => &mut c.recorded,
+                    }
                 }
                 (_, outcome::OVERFLOW) => &mut c.overflow,
                 (_, outcome::MASKED) => &mut c.masked,
@@ -282,13 +287,10 @@ fn missing(
     let times = times?;
     let (time_ns, came) = match mode {
         Mode::OffCpu => return None,
-        Mode::Wall => {
-            let blocked = counters.blocked.saturating_add(counters.blocked_overflow);
-            (
-                times.running_ns?.saturating_add(times.blocked_ns?),
-                counters.ticks.saturating_add(blocked),
-            )
-        }
+        Mode::Wall => (
+            times.running_ns?.saturating_add(times.blocked_ns?),
+            counters.ticks.saturating_add(counters.blocked_in_all()),
+        ),
         Mode::Cpu | Mode::Other(_) => (times.running_ns?, counters.ticks),
     };
     let due = time_ns.checked_div(period_ns)?;

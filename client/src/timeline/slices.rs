@@ -74,7 +74,6 @@ impl Timeline {
             false => window.length_ns().div_ceil(step_ns),
         };
         let count = count.min(MOST_SLICES);
-        let held_since_ns = self.held_since();
         let slice = |at: u64| {
             let from_ns = window.from_ns.saturating_add(at.saturating_mul(step_ns));
             let to_ns = match has_crumb && at + 1 == whole {
@@ -104,7 +103,7 @@ impl Timeline {
                 window,
                 ticks,
                 recorded,
-                is_held: held_since_ns <= from_ns,
+                is_held: self.holds(window),
                 runstate: known.reduce(|sum, next| sum.plus(&next)),
                 stacks,
             }

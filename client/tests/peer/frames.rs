@@ -1,11 +1,12 @@
 //! The frames of a scripted agent's answers.
 
 use unikprof_proto::code::{capability, mode, state};
+use unikprof_proto::counts;
 use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
 use unikprof_proto::message::*;
 use unikprof_proto::nodes::{Encoder, Node};
 
-use super::{MAX_REQUEST, OLDER, RECORDING, Script, StackNode};
+use super::{MAX_REQUEST, NEWER, OLDER, RECORDING, Script, StackNode};
 
 pub fn encode<'m, M: Message<'m>>(message: &M) -> Vec<u8> {
     let mut buffer = vec![0; HEADER + MAX_BODY];
@@ -33,11 +34,12 @@ pub fn welcome(script: &Script, monotonic_ns: u64) -> Vec<Vec<u8>> {
             max_depth: 128,
             max_request: MAX_REQUEST,
             memory_bytes: 1 << 20,
-            nodes_per_vcpu: 4096,
+            instance: script.instance,
+            segments: 4,
+            segment_nodes: SEGMENT as u32,
             caller_rows: script.caller_rows,
             caller_table: script.caller_table,
             role: script.keyed.as_ref().map_or(0, |keyed| keyed.role),
-            instance: 0x0123_4567_89ab_cdef,
         }),
         encode(&Mapping {
             start: script.mapping.0,
@@ -84,22 +86,160 @@ pub fn recording_status(finished: bool) -> RecordingStatus<'static> {
         max_age_ns: 0,
         max_bytes: 0,
         counters: Counters::default(),
+        samples_window_ns: None,
+        stacks_window_ns: None,
+        holder: None,
+        held_since_ns: 0,
         first_epoch: 0,
         epochs: 0,
     }
 }
 
-/// The frames of an epoch, from this vCPU and node on. An older epoch holds nothing.
-pub fn epoch(script: &Script, number: u64, vcpu: u32, node: u32) -> Vec<Vec<u8>> {
-    let empty: Vec<Vec<StackNode>> = script.vcpus.iter().map(|_| Vec::new()).collect();
-    let vcpus = if number == OLDER {
-        &empty
-    } else {
-        &script.vcpus
+/// How many numbers a segment of stack nodes has: those of the script lie in the first.
+pub const SEGMENT: u64 = 8192;
+
+/// The number of a script's node, of which the first is 1.
+pub fn number(node: u32) -> u64 {
+    SEGMENT + u64::from(node) - 1
+}
+
+/// The frames of an epoch as a file holds them.
+pub fn epoch(script: &Script, epoch: u64) -> Vec<Vec<u8>> {
+    epoch_after(script, epoch, 0)
+}
+
+/// The same without the nodes up to a number, which the file has already.
+pub fn epoch_after(script: &Script, epoch: u64, known: u64) -> Vec<Vec<u8>> {
+    let mut frames = vec![head(script, epoch)];
+    for vcpu in 0..script.vcpus.len() as u32 {
+        frames.extend(share(script, epoch, vcpu, known, 0).split_off(1));
+    }
+    frames
+}
+
+/// The answer to a fetch of one vCPU's share.
+pub fn share(script: &Script, epoch: u64, vcpu: u32, known: u64, counted: u64) -> Vec<Vec<u8>> {
+    let nodes = nodes(script, epoch, vcpu);
+    let mut frames = vec![head(script, epoch)];
+    frames.extend(vcpu_frames(script, epoch, vcpu, &nodes));
+    frames.extend(node_frames(script, vcpu, &nodes, known));
+    let counts: Vec<(u64, u64)> = nodes
+        .iter()
+        .zip(1..)
+        .map(|((_, _, count), node)| (number(node), *count))
+        .filter(|(number, count)| *count != 0 && *number > counted)
+        .collect();
+    let mut after = counted;
+    for run in counts.chunks(script.nodes_per_frame) {
+        let mut payload = vec![0; MAX_BODY - 64];
+        let mut encoder = counts::Encoder::new(after, &mut payload);
+        for (number, count) in run {
+            encoder.push(*number, *count);
+        }
+        let length = encoder.finish();
+        frames.push(encode(&Counts {
+            epoch,
+            vcpu,
+            after,
+            count: run.len() as u32,
+            payload: &payload[..length],
+        }));
+        after = run[run.len() - 1].0;
+    }
+    let extra = match vcpu {
+        0 => script.extra_samples,
+        _ => 0,
     };
-    let samples = |nodes: &[StackNode]| nodes.iter().map(|(_, _, count)| count).sum::<u64>();
-    let mut frames = vec![encode(&Epoch {
-        epoch: number,
+    frames.push(encode(&VcpuEnd {
+        epoch,
+        vcpu,
+        known: last(&nodes).max(known),
+        samples: samples(&nodes) + extra,
+    }));
+    frames
+}
+
+/// The stack nodes of a vCPU above a number, and their end.
+pub fn stacks(script: &Script, epoch: u64, vcpu: u32, known: u64) -> Vec<u8> {
+    let nodes = nodes(script, epoch, vcpu);
+    let end = StacksEnd {
+        vcpu,
+        oldest: SEGMENT,
+        known: last(&nodes).max(known),
+    };
+    let mut frames = node_frames(script, vcpu, &nodes, known).concat();
+    frames.extend(encode(&end));
+    frames
+}
+
+/// The samples of an epoch, all vCPUs.
+pub fn samples_of(script: &Script, epoch: u64) -> u64 {
+    let vcpus = 0..script.vcpus.len() as u32;
+    vcpus.map(|vcpu| samples(&nodes(script, epoch, vcpu))).sum()
+}
+
+fn samples(nodes: &[StackNode]) -> u64 {
+    nodes.iter().map(|(_, _, count)| count).sum()
+}
+
+fn last(nodes: &[StackNode]) -> u64 {
+    match nodes.len() {
+        0 => 0,
+        count => number(count as u32),
+    }
+}
+
+/// The nodes of a vCPU as of an epoch. The older one holds nothing; those that grow have a new stack in each epoch.
+fn nodes(script: &Script, epoch: u64, vcpu: u32) -> Vec<StackNode> {
+    if epoch == OLDER {
+        return Vec::new();
+    }
+    let mut nodes = script.vcpus[vcpu as usize].clone();
+    if script.grows {
+        for later in NEWER..epoch {
+            let count = u64::from(later + 1 == epoch);
+            nodes.push((
+                0,
+                vec![0x200 + (later - NEWER) as u32 % 0x100, 0x110],
+                count,
+            ));
+        }
+    }
+    nodes
+}
+
+fn node_frames(script: &Script, vcpu: u32, nodes: &[StackNode], known: u64) -> Vec<Vec<u8>> {
+    let unknown = (1..).zip(nodes).filter(|(node, _)| number(*node) > known);
+    let unknown: Vec<(u32, &StackNode)> = unknown.collect();
+    let mut frames = Vec::new();
+    for run in unknown.chunks(script.nodes_per_frame) {
+        let first = number(run[0].0);
+        let mut payload = vec![0; MAX_BODY - 64];
+        let mut encoder = Encoder::new(first, &mut payload);
+        for (_, (parent, frames, _)) in run {
+            encoder.push(Node {
+                parent: match parent {
+                    0 => 0,
+                    parent => number(*parent),
+                },
+                frames,
+            });
+        }
+        let length = encoder.finish();
+        frames.push(encode(&Nodes {
+            vcpu,
+            first,
+            count: run.len() as u32,
+            payload: &payload[..length],
+        }));
+    }
+    frames
+}
+
+fn head(script: &Script, epoch: u64) -> Vec<u8> {
+    let before = epoch.saturating_sub(NEWER) * 50_000;
+    encode(&Epoch {
+        epoch,
         recording: RECORDING,
         lane: 0,
         name: "default",
@@ -109,33 +249,19 @@ pub fn epoch(script: &Script, number: u64, vcpu: u32, node: u32) -> Vec<Vec<u8>>
         depth: 128,
         late_threshold_ns: 500,
         recording_started_ns: 1_000,
-        started_ns: 1_000,
-        ended_ns: 51_000,
-        ended_wall_clock_ns: Some(1_700_000_000_000_051_000),
+        started_ns: before + 1_000,
+        ended_ns: before + 51_000,
+        ended_wall_clock_ns: Some(1_700_000_000_000_051_000 + before),
         gaps: 0,
         server_ns: 77,
-        vcpus: vcpus.len() as u32,
+        vcpus: script.vcpus.len() as u32,
         caller_table: None,
-    })];
-    for (at, nodes) in vcpus.iter().enumerate().skip(vcpu as usize) {
-        let first = if at as u32 == vcpu { node.max(1) } else { 1 };
-        frames.extend(vcpu_frames(script, number, at as u32, nodes, first));
-    }
-    frames.push(encode(&EpochEnd {
-        epoch: number,
-        samples: vcpus.iter().map(|nodes| samples(nodes)).sum::<u64>() + script.extra_samples,
-    }));
-    frames
+    })
 }
 
-fn vcpu_frames(
-    script: &Script,
-    epoch: u64,
-    vcpu: u32,
-    nodes: &[StackNode],
-    first: u32,
-) -> Vec<Vec<u8>> {
-    let counted: u64 = nodes.iter().map(|(_, _, count)| count).sum();
+/// A vCPU's head and its histogram. Of what the agent gave up, all was counted in this epoch.
+fn vcpu_frames(script: &Script, epoch: u64, vcpu: u32, nodes: &[StackNode]) -> Vec<Vec<u8>> {
+    let counted = samples(nodes);
     let (recorded, blocked) = match script.mode {
         mode::OFF_CPU => (0, counted),
         _ => (counted, 0),
@@ -152,9 +278,10 @@ fn vcpu_frames(
         blocked_ns: 0,
         runstate: None,
         counters: Counters {
-            ticks: recorded + 2,
+            ticks: recorded + script.aged + 2,
             recorded,
-            by_frame_pointer: recorded,
+            aged: script.aged,
+            by_frame_pointer: recorded + script.aged,
             blocks: blocked.min(1),
             blocked,
             idle: 2,
@@ -163,13 +290,12 @@ fn vcpu_frames(
         },
         tick_cycles: 300,
     };
-    let mut frames = vec![
+    vec![
         encode(&VcpuEpoch {
             epoch,
             vcpu,
             start,
             end,
-            nodes: nodes.len() as u32,
         }),
         encode(&Histogram {
             epoch,
@@ -178,27 +304,5 @@ fn vcpu_frames(
             max: 12,
             buckets: &[4, 98, 8, 1, 10, 1],
         }),
-    ];
-    let rest = nodes.iter().enumerate().skip(first as usize - 1);
-    for run in rest.collect::<Vec<_>>().chunks(script.nodes_per_frame) {
-        let first = run[0].0 as u32 + 1;
-        let mut payload = vec![0; MAX_BODY - 64];
-        let mut encoder = Encoder::new(first, &mut payload);
-        for (_, (parent, frames, count)) in run {
-            encoder.push(Node {
-                parent: *parent,
-                frames,
-                count: *count,
-            });
-        }
-        let length = encoder.finish();
-        frames.push(encode(&Nodes {
-            epoch,
-            vcpu,
-            first,
-            count: run.len() as u32,
-            payload: &payload[..length],
-        }));
-    }
-    frames
+    ]
 }

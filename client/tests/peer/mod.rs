@@ -1,5 +1,5 @@
 //! A scripted agent: follows the protocol, except where a test wants it not to.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+#![allow(dead_code, unreachable_pub, unused_imports, clippy::unwrap_used)]
 
 mod frames;
 pub mod keyed;
@@ -18,11 +18,17 @@ use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{Ring as RingRequest, *};
 use unikprof_proto::preamble::{self, Preamble};
 
-pub use frames::{encode, epoch, recording_status, status, welcome};
+pub use frames::{
+    SEGMENT, encode, epoch, epoch_after, number, recording_status, samples_of, share, stacks,
+    status, welcome,
+};
 use keyed::{Keyed, Seal};
 
 /// A stack node: its parent, its frame codes leaf first, its count.
 pub type StackNode = (u32, Vec<u32>, u64);
+
+/// What a test does when an epoch is acknowledged.
+pub type OnAcknowledge = Arc<dyn Fn(u64) + Send + Sync>;
 
 /// What the agent does.
 #[derive(Clone)]
@@ -41,8 +47,23 @@ pub struct Script {
     pub ends_by_itself: bool,
     /// The clock at the welcome of connection `n`: tells a restarted guest.
     pub clock_ns: fn(usize) -> u64,
-    /// What `EpochEnd` says beyond the truth.
+    /// What the end of the first vCPU's share says beyond the truth.
     pub extra_samples: u64,
+    /// How many samples of each epoch and vCPU the agent gave up.
+    pub aged: u64,
+    /// Each epoch has a new stack.
+    pub grows: bool,
+    /// The agent's instance, and that which it has from the second connection on.
+    pub instance: u64,
+    pub second_instance: Option<u64>,
+    /// Which client holds the recordings, since the clock's 1,000.
+    pub holder: Option<&'static str>,
+    /// How long the memory holds samples and new stacks, in ns.
+    pub windows: (Option<u64>, Option<u64>),
+    /// The recording ends once it was dumped so often.
+    pub ends_after_dumps: Option<usize>,
+    /// Called with the epoch before an acknowledgement is answered.
+    pub on_acknowledge: Option<OnAcknowledge>,
     /// The mode of its recordings; counts of blocked time alone are no samples.
     pub mode: u32,
     /// How its recordings were made, as the flags of a start.
@@ -89,10 +110,10 @@ pub struct Ring {
     pub records: Vec<Vec<u8>>,
     /// The stacks that these name, by vCPU.
     pub stacks: Vec<Vec<u8>>,
-    /// What the first requests for stacks are answered by instead, one each.
-    pub first_stacks: Vec<Vec<u8>>,
     /// After this many bytes of records the connection is closed.
     pub closes_after: Option<usize>,
+    /// Instead of all that, a ring that holds so many records, and has so many new ones at each look.
+    pub live: Option<(u64, u64)>,
 }
 
 impl Default for Script {
@@ -115,6 +136,14 @@ impl Default for Script {
             ends_by_itself: true,
             clock_ns: |connection| 1_000 + connection as u64,
             extra_samples: 0,
+            aged: 0,
+            grows: false,
+            instance: 0xfeed,
+            second_instance: None,
+            holder: None,
+            windows: (None, None),
+            ends_after_dumps: None,
+            on_acknowledge: None,
             mode: mode::CPU,
             epoch_flags: 0,
             guest_name: "web-1",
@@ -150,6 +179,7 @@ pub struct Peer {
     tables: Arc<Mutex<Vec<Vec<Row>>>>,
     starts: Arc<Mutex<Vec<Asked>>>,
     asked_rings: Arc<Mutex<Vec<RingRequest>>>,
+    clients: Arc<Mutex<Vec<u64>>>,
 }
 
 /// What a start asked for.
@@ -175,18 +205,22 @@ impl Peer {
         let (kept_tables, kept_starts) = (Arc::clone(&tables), Arc::clone(&starts));
         let asked_rings = Arc::default();
         let kept_rings = Arc::clone(&asked_rings);
+        let clients = Arc::default();
+        let kept_clients = Arc::clone(&clients);
         thread::spawn(move || {
             let mut guest = Guest {
                 older: script.older_epoch,
                 acknowledged: Vec::new(),
                 held: script.caller_table,
                 arriving: Vec::new(),
-                encoded: None,
                 script,
                 log: shared,
                 tables: kept_tables,
                 starts: kept_starts,
                 asked_rings: kept_rings,
+                clients: kept_clients,
+                looks: 0,
+                dumps: 0,
             };
             for (number, stream) in listener.incoming().enumerate() {
                 // A broken conversation is what many tests want.
@@ -199,6 +233,7 @@ impl Peer {
             tables,
             starts,
             asked_rings,
+            clients,
         }
     }
 
@@ -217,7 +252,13 @@ impl Peer {
             tables: Arc::default(),
             starts: Arc::default(),
             asked_rings: Arc::default(),
+            clients: Arc::default(),
         }
+    }
+
+    /// The ids that clients gave, one for each greeting.
+    pub fn clients(&self) -> Vec<u64> {
+        self.clients.lock().unwrap().clone()
     }
 
     /// Which records were asked for.
@@ -262,8 +303,10 @@ struct Guest {
     held: Option<u32>,
     /// The rows of the one that is being sent.
     arriving: Vec<Row>,
-    /// The answer to the last fetch.
-    encoded: Option<(Fetch, Vec<Vec<u8>>)>,
+    /// How often a live ring was looked at.
+    looks: u64,
+    dumps: usize,
+    clients: Arc<Mutex<Vec<u64>>>,
     log: Arc<Mutex<Vec<String>>>,
     tables: Arc<Mutex<Vec<Vec<Row>>>>,
     starts: Arc<Mutex<Vec<Asked>>>,
@@ -368,8 +411,14 @@ impl Guest {
         match kind {
             types::HELLO => {
                 self.note("hello");
+                let hello: Hello<'_> = frame::decode(&frame).unwrap();
+                self.clients.lock().unwrap().push(hello.client_id);
                 let script = Script {
                     caller_table: self.held,
+                    instance: match self.script.second_instance {
+                        Some(second) if number > 0 => second,
+                        _ => self.script.instance,
+                    },
                     ..self.script.clone()
                 };
                 for frame in welcome(&script, (self.script.clock_ns)(number)) {
@@ -436,6 +485,10 @@ impl Guest {
             }
             types::CHECK => {
                 self.note("check");
+                let has_ended = match self.script.ends_after_dumps {
+                    Some(dumps) => self.dumps >= dumps,
+                    None => self.script.ends_by_itself,
+                };
                 let first = (!self.script.is_empty).then_some((RECORDING, "default"));
                 let there: Vec<_> = first
                     .into_iter()
@@ -455,7 +508,11 @@ impl Guest {
                         max_age_ns: self.script.keeps.0,
                         max_bytes: self.script.keeps.1,
                         mode: self.script.mode,
-                        ..recording_status(self.script.ends_by_itself)
+                        holder: self.script.holder,
+                        held_since_ns: 1_000,
+                        samples_window_ns: self.script.windows.0,
+                        stacks_window_ns: self.script.windows.1,
+                        ..recording_status(has_ended)
                     })?;
                 }
                 Ok(())
@@ -472,28 +529,34 @@ impl Guest {
                     0 | RECORDING => self.note(word),
                     other => self.note(&format!("{word} {other}")),
                 }
+                self.dumps += 1;
                 line.send(&Pending {
                     recording,
-                    first_epoch: if self.older { OLDER } else { NEWER },
+                    first_epoch: if self.older { OLDER } else { self.newest() },
                     epochs: 1,
                     complete: !self.older,
                 })
             }
             types::FETCH => {
                 let fetch: Fetch = frame::decode(&frame).unwrap();
-                self.note(&format!("fetch {}", fetch.epoch));
-                if !matches!(&self.encoded, Some((of, _)) if *of == fetch) {
-                    let frames = epoch(&self.script, fetch.epoch, fetch.vcpu, fetch.node);
-                    self.encoded = Some((fetch, frames));
-                }
-                for frame in self.encoded.iter().flat_map(|(_, frames)| frames) {
-                    line.write(frame)?;
+                let Fetch {
+                    epoch,
+                    vcpu,
+                    known,
+                    counted,
+                } = fetch;
+                self.note(&format!("fetch {epoch} {vcpu}"));
+                for frame in share(&self.script, epoch, vcpu, known, counted) {
+                    line.write(&frame)?;
                 }
                 Ok(())
             }
             types::ACKNOWLEDGE => {
                 let Acknowledge { epoch } = frame::decode(&frame).unwrap();
                 self.note(&format!("acknowledge {epoch}"));
+                if let Some(call) = &self.script.on_acknowledge {
+                    call(epoch);
+                }
                 if self.acknowledged.contains(&epoch) {
                     return line.send(&Refusal {
                         code: refusal::NO_EPOCH,
@@ -510,6 +573,12 @@ impl Guest {
                 self.note(&format!("ring {}", request.vcpu));
                 self.asked_rings.lock().unwrap().push(request);
                 let ring = self.script.ring.clone().unwrap();
+                if let Some((capacity, each)) = ring.live {
+                    self.looks += 1;
+                    let written = each * self.looks;
+                    let position = request.position;
+                    return line.write(&ring::live(request.vcpu, capacity, written, position));
+                }
                 let records = &ring.records[request.vcpu as usize];
                 match ring.closes_after {
                     Some(length) => {
@@ -522,9 +591,12 @@ impl Guest {
             types::STACKS => {
                 let request: Stacks = frame::decode(&frame).unwrap();
                 let ring = self.script.ring.clone().unwrap();
-                let asked = self.note_count("stacks");
-                let first = ring.first_stacks.get(asked);
-                line.write(first.unwrap_or(&ring.stacks[request.vcpu as usize]))
+                self.note("stacks");
+                if ring.live.is_some() {
+                    let epoch = self.newest();
+                    return line.write(&stacks(&self.script, epoch, request.vcpu, request.known));
+                }
+                line.write(&ring.stacks[request.vcpu as usize])
             }
             types::EVENT_NAMES => {
                 let ring = self.script.ring.clone().unwrap();
@@ -534,12 +606,10 @@ impl Guest {
         }
     }
 
-    /// Notes a word; answers how often it was noted before.
-    fn note_count(&self, word: &str) -> usize {
-        let mut log = self.log.lock().unwrap();
-        let before = log.iter().filter(|noted| *noted == word).count();
-        log.push(word.into());
-        before
+    /// The epoch that waits, or the next one.
+    fn newest(&self) -> u64 {
+        let done = self.acknowledged.iter().filter(|epoch| **epoch != OLDER);
+        NEWER + done.count() as u64
     }
 
     fn note(&self, word: &str) {

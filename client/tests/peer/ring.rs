@@ -5,9 +5,9 @@ use unikprof_proto::message::{
     EventName, EventNamesEnd, Nodes, RingEnd, RingHead, RingRun, StacksEnd,
 };
 use unikprof_proto::nodes::{self, Node};
-use unikprof_proto::ring::{Encoder, Record};
+use unikprof_proto::ring::{Encoder, Record, kind};
 
-use super::encode;
+use super::{SEGMENT, encode};
 
 pub fn record(kind: u8, at_ns: u64, first: u64, second: u64) -> Record {
     Record {
@@ -27,7 +27,6 @@ pub fn head(vcpu: u32, oldest: u64, count: u64) -> RingHead {
         next: oldest.saturating_add(count),
         now_ns: 2_000,
         wall_clock_ns: None,
-        cleared: 0,
     }
 }
 
@@ -71,36 +70,31 @@ pub fn records(head: &RingHead, records: &[Record]) -> Vec<u8> {
     [encode(head), run, end].concat()
 }
 
-/// Stacks of one node each, and their end.
-pub fn stacks(vcpu: u32, stacks: &[&[u32]]) -> Vec<u8> {
-    stacks_cleared(vcpu, stacks, 0)
+/// The number of a ring's stack, of which the first is 1: they lie in the second segment, behind those of epochs.
+pub fn stack(at: u64) -> u64 {
+    2 * SEGMENT + at - 1
 }
 
-/// The same of stacks that have been cleared so often by their end.
-pub fn stacks_cleared(vcpu: u32, stacks: &[&[u32]], cleared: u64) -> Vec<u8> {
+/// Stacks of one node each, and their end.
+pub fn stacks(vcpu: u32, stacks: &[&[u32]]) -> Vec<u8> {
     let mut payload = [0; 512];
-    let mut encoder = nodes::Encoder::new(1, &mut payload);
+    let mut encoder = nodes::Encoder::new(stack(1), &mut payload);
     for frames in stacks {
-        encoder.push(Node {
-            parent: 0,
-            frames,
-            count: 0,
-        });
+        encoder.push(Node { parent: 0, frames });
     }
     let length = encoder.finish();
     let count = stacks.len() as u32;
     [
         encode(&Nodes {
-            epoch: 0,
             vcpu,
-            first: 1,
+            first: stack(1),
             count,
             payload: &payload[..length],
         }),
         encode(&StacksEnd {
             vcpu,
-            nodes: count,
-            cleared,
+            oldest: SEGMENT,
+            known: stack(stacks.len() as u64),
         }),
     ]
     .concat()
@@ -121,4 +115,29 @@ pub fn names(names: &[&str], refused: u64) -> Vec<u8> {
     };
     bytes.extend(encode(&end));
     bytes
+}
+
+/// A ring that fills up: so many records were written into it, of which it holds the newest; the answer from a position
+/// on. Record `n` is a sample of the script's second node.
+pub fn live(vcpu: u32, capacity: u64, written: u64, position: u64) -> Vec<u8> {
+    let oldest = written.saturating_sub(capacity);
+    let first = position.max(oldest);
+    let sample = |at: u64| record(kind::SAMPLE, 1_000 + at * 10, super::number(2), 1);
+    let records: Vec<Record> = (first..written).map(sample).collect();
+    let head = RingHead {
+        capacity,
+        oldest,
+        next: written,
+        now_ns: 1_000 + written * 10,
+        ..head(vcpu, 0, 0)
+    };
+    let run = match records.is_empty() {
+        true => Vec::new(),
+        false => run(vcpu, first, &records),
+    };
+    let since_ns = match oldest {
+        0 => 0,
+        _ => 1_000 + first * 10,
+    };
+    [encode(&head), run, end_since(vcpu, written, since_ns)].concat()
 }

@@ -5,13 +5,16 @@ use serde::{Deserialize, Serialize};
 /// What became of every tick, since the recording began.
 ///
 /// A *tick* is a delivery whose target was reached, and
-/// `ticks = recorded + overflow + lost + masked + idle`.
+/// `ticks = recorded + aged + overflow + lost + masked + idle`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Deliveries whose target was reached.
     pub ticks: u64,
     /// Walked and counted.
     pub recorded: u64,
+    /// Walked and counted, then given up before a client fetched it: memory ran short, and the recording
+    /// [keeps the newest](crate::code::start_flag::KEEP_NEWEST).
+    pub aged: u64,
     /// Walked, but the table was full.
     pub overflow: u64,
     /// The slot was busy.
@@ -29,7 +32,7 @@ pub struct Counters {
     /// Recorded, with a chain of frame pointers that ended badly.
     pub broken: u64,
     /// Recorded; the interrupted function's caller was found through the caller table.
-    /// `by_table + by_bytes + by_frame_pointer = recorded`.
+    /// `by_table + by_bytes + by_frame_pointer = recorded + aged`.
     pub by_table: u64,
     /// Recorded; its caller was found by the instructions around the interrupted one.
     pub by_bytes: u64,
@@ -44,16 +47,19 @@ pub struct Counters {
     pub blocked: u64,
     /// Blocked time that was not counted, in the same unit: the table was full.
     pub blocked_overflow: u64,
+    /// Blocked time that was counted and then given up, as [`aged`](Self::aged), in the same unit.
+    pub blocked_aged: u64,
 }
 
 impl Counters {
     /// How many there are.
-    pub const FIELDS: usize = 17;
+    pub const FIELDS: usize = 19;
 
     /// Whether every tick is accounted for, and every recorded one's caller.
     pub fn add_up(&self) -> bool {
         let parts = [
             self.recorded,
+            self.aged,
             self.overflow,
             self.lost,
             self.masked,
@@ -67,7 +73,7 @@ impl Counters {
                 .by_table
                 .checked_add(self.by_bytes)
                 .and_then(|sum| sum.checked_add(self.by_frame_pointer))
-                == Some(self.recorded)
+                == self.recorded.checked_add(self.aged)
     }
 
     /// Combines two sets of counters field by field.
@@ -84,6 +90,7 @@ impl Counters {
         let Self {
             ticks,
             recorded,
+            aged,
             overflow,
             lost,
             masked,
@@ -99,10 +106,12 @@ impl Counters {
             blocks,
             blocked,
             blocked_overflow,
+            blocked_aged,
         } = *self;
         [
             ticks,
             recorded,
+            aged,
             overflow,
             lost,
             masked,
@@ -118,6 +127,7 @@ impl Counters {
             blocks,
             blocked,
             blocked_overflow,
+            blocked_aged,
         ]
     }
 
@@ -126,6 +136,7 @@ impl Counters {
         let [
             ticks,
             recorded,
+            aged,
             overflow,
             lost,
             masked,
@@ -141,10 +152,12 @@ impl Counters {
             blocks,
             blocked,
             blocked_overflow,
+            blocked_aged,
         ] = fields;
         Self {
             ticks,
             recorded,
+            aged,
             overflow,
             lost,
             masked,
@@ -160,6 +173,7 @@ impl Counters {
             blocks,
             blocked,
             blocked_overflow,
+            blocked_aged,
         }
     }
 }
@@ -171,17 +185,18 @@ mod tests {
     #[test]
     fn counters_that_do_not_add_up_are_seen() {
         let whole = Counters {
-            ticks: 15,
+            ticks: 21,
             recorded: 1,
+            aged: 6,
             overflow: 2,
             lost: 3,
             masked: 4,
             idle: 5,
-            by_bytes: 1,
+            by_bytes: 7,
             ..Counters::default()
         };
         assert!(whole.add_up());
-        assert!(!Counters { ticks: 16, ..whole }.add_up());
+        assert!(!Counters { ticks: 22, ..whole }.add_up());
         let two_ways = Counters {
             by_table: 1,
             ..whole
@@ -200,7 +215,7 @@ mod tests {
     fn counters_come_back_as_they_went() {
         let fields = core::array::from_fn(|field| field as u64 + 1);
         let counters = Counters::from_array(fields);
-        assert_eq!((counters.ticks, counters.blocked_overflow), (1, 17));
+        assert_eq!((counters.ticks, counters.blocked_aged), (1, 19));
         assert_eq!(counters.to_array(), fields);
         let twice = counters.zip(&counters, |a, b| a + b);
         assert_eq!(twice.to_array(), fields.map(|field| 2 * field));

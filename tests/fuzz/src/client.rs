@@ -1,13 +1,15 @@
 //! Clients of the agent: their bytes on the way, and what they make of the answers.
 
+use std::collections::BTreeSet;
+
 use unikprof_agent::{Service, SessionId};
 use unikprof_proto::code::state;
 use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY, Message};
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Check, Dump, EpochEnd, Fetch, Hello, Mapping, Nodes, Pending,
-    RecordingStatus, Start, Started, Status, Stop, VcpuEpoch, Welcome,
+    Acknowledge, Acknowledged, Check, Counts, Dump, Fetch, Hello, Mapping, Nodes, Pending,
+    RecordingStatus, Start, Started, Status, Stop, VcpuEnd, VcpuEpoch, Welcome,
 };
-use unikprof_proto::{nodes, preamble};
+use unikprof_proto::{counts, nodes, preamble};
 
 use crate::fake::{FakePlatform, VCPUS};
 use crate::frames;
@@ -147,16 +149,22 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
     /// Who is there?
     pub(crate) fn hello(&mut self) {
         let mut left = None;
-        self.ask(&Hello { client: "fuzz" }, |frame| {
-            if let Ok(welcome) = frame::decode::<Welcome<'_>>(frame) {
-                assert_eq!(welcome.vcpus, VCPUS);
-                left = Some(welcome.mappings);
-            } else {
-                frame::decode::<Mapping<'_>>(frame).expect("a mapping");
-                left = left.and_then(|left: u32| left.checked_sub(1));
-            }
-            (left.expect("mappings after their welcome") == 0).then_some(())
-        });
+        self.ask(
+            &Hello {
+                client: "fuzz",
+                client_id: 1,
+            },
+            |frame| {
+                if let Ok(welcome) = frame::decode::<Welcome<'_>>(frame) {
+                    assert_eq!(welcome.vcpus, VCPUS);
+                    left = Some(welcome.mappings);
+                } else {
+                    frame::decode::<Mapping<'_>>(frame).expect("a mapping");
+                    left = left.and_then(|left: u32| left.checked_sub(1));
+                }
+                (left.expect("mappings after their welcome") == 0).then_some(())
+            },
+        );
     }
 
     /// What is the recorder at? Answers the ids of the recordings there are.
@@ -231,17 +239,29 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
     /// Fetches an epoch, in which everything must add up.
     fn fetch(&mut self, epoch: u64) -> Fetched {
         let mut all = Fetched::default();
-        let (mut vcpus, mut of_vcpu, mut counted, mut next) = (0, 0, 0, 1);
-        let mut of_all = 0;
+        for vcpu in 0..VCPUS {
+            let share = self.fetch_share(epoch, vcpu);
+            all.ticks += share.ticks;
+            all.recorded += share.recorded;
+            all.overflow += share.overflow;
+        }
+        all
+    }
+
+    /// Fetches one vCPU's share of an epoch. Each count belongs to a node that was sent.
+    fn fetch_share(&mut self, epoch: u64, vcpu: u32) -> Fetched {
+        let mut fetched = None;
+        let (mut expected, mut counted) = (0, 0);
+        let mut numbers = BTreeSet::new();
         let request = Fetch {
             epoch,
-            vcpu: 0,
-            node: 1,
+            vcpu,
+            known: 0,
+            counted: 0,
         };
         self.ask(&request, |frame| {
             if let Ok(share) = frame::decode::<VcpuEpoch>(frame) {
-                assert_eq!(counted, of_vcpu, "the vCPU before");
-                assert_eq!(share.vcpu, vcpus);
+                assert_eq!((share.epoch, share.vcpu), (epoch, vcpu));
                 let delta = share.end.counters.zip(&share.start.counters, |end, start| {
                     end.checked_sub(start)
                         .expect("counters do not run backwards")
@@ -249,28 +269,37 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
                 assert!(delta.add_up(), "{share:?}");
                 assert!(share.end.at_ns >= share.start.at_ns, "{share:?}");
                 assert!(share.end.running_ns >= share.start.running_ns, "{share:?}");
-                vcpus += 1;
-                (of_vcpu, counted, next) = (delta.recorded + delta.blocked, 0, 1);
-                of_all += of_vcpu;
-                all.ticks += delta.ticks;
-                all.recorded += delta.recorded;
-                all.overflow += delta.overflow;
+                expected = delta.recorded + delta.blocked;
+                fetched = Some(Fetched {
+                    ticks: delta.ticks,
+                    recorded: delta.recorded,
+                    overflow: delta.overflow,
+                });
             }
             if let Ok(run) = frame::decode::<Nodes<'_>>(frame) {
-                assert_eq!((run.epoch, run.vcpu, run.first), (epoch, vcpus - 1, next));
-                next += run.count;
-                let sound = nodes::decode(run.first, run.count, run.payload, |_, node| {
-                    counted += node.count;
+                assert_eq!(run.vcpu, vcpu);
+                let sound = nodes::decode(run.first, run.count, run.payload, |number, node| {
+                    assert!(node.parent == 0 || numbers.contains(&node.parent));
+                    assert!(numbers.last().is_none_or(|last| *last < number));
+                    numbers.insert(number);
                 });
                 assert_eq!(sound, Ok(()));
             }
-            let end = frame::decode::<EpochEnd>(frame).ok()?;
-            assert_eq!(vcpus, VCPUS);
-            assert_eq!(counted, of_vcpu, "the last vCPU");
-            assert_eq!((end.epoch, end.samples), (epoch, of_all));
+            if let Ok(run) = frame::decode::<Counts<'_>>(frame) {
+                assert_eq!((run.epoch, run.vcpu), (epoch, vcpu));
+                let sound = counts::decode(run.after, run.count, run.payload, |number, count| {
+                    assert!(numbers.contains(&number));
+                    counted += count;
+                });
+                assert_eq!(sound, Ok(()));
+            }
+            let end = frame::decode::<VcpuEnd>(frame).ok()?;
+            assert_eq!((end.epoch, end.vcpu), (epoch, vcpu));
+            assert_eq!(end.known, numbers.last().copied().unwrap_or(0));
+            assert_eq!((counted, end.samples), (expected, expected));
             Some(())
         });
-        all
+        fetched.expect("counters before the end")
     }
 
     /// Ends the conversation.

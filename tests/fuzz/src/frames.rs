@@ -3,10 +3,10 @@
 use unikprof_client::recording::{FileEnd, FileHeader};
 use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY};
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Check, Dump, Epoch, EpochEnd, EventName, EventNames, EventNamesEnd,
+    Acknowledge, Acknowledged, Check, Counts, Dump, Epoch, EventName, EventNames, EventNamesEnd,
     Fetch, Handshake, HandshakeReply, Hello, Histogram, Mapping, Nodes, Pending, RecordingStatus,
     Refusal, Ring, RingEnd, RingHead, RingRun, Stacks, StacksEnd, Start, Started, Status, Stop,
-    TableBegin, TableEnd, TableInstalled, TableReady, TableRows, VcpuEpoch, Welcome,
+    TableBegin, TableEnd, TableInstalled, TableReady, TableRows, VcpuEnd, VcpuEpoch, Welcome,
 };
 use unikprof_proto::preamble;
 
@@ -60,9 +60,9 @@ pub(crate) fn message(frame: &Frame<'_>) -> bool {
         )*};
     }
     round_trip! {
-        Acknowledge Acknowledged Check Dump Epoch EpochEnd EventName EventNames EventNamesEnd Fetch FileEnd FileHeader Handshake HandshakeReply Hello Histogram
+        Acknowledge Acknowledged Check Counts Dump Epoch EventName EventNames EventNamesEnd Fetch FileEnd FileHeader Handshake HandshakeReply Hello Histogram
         Mapping Nodes Pending RecordingStatus Refusal Ring RingEnd RingHead RingRun Stacks StacksEnd Start Started Status Stop TableBegin TableEnd
-        TableInstalled TableReady TableRows VcpuEpoch Welcome
+        TableInstalled TableReady TableRows VcpuEnd VcpuEpoch Welcome
     }
     is_message
 }

@@ -90,7 +90,13 @@ pub fn check_handshake(bytes: &[u8]) {
 pub fn check_sealed(bytes: &[u8]) {
     with_service(|fake, service| {
         let mut client = Client::connect(service);
-        let mut answers = client.ask(service, &request(&Hello { client: "fuzz" }));
+        let mut answers = client.ask(
+            service,
+            &request(&Hello {
+                client: "fuzz",
+                client_id: 1,
+            }),
+        );
         let mut input = Input::new(bytes);
         let mut is_damaged = false;
         while !input.is_empty() && !service.is_over(client.session) {
@@ -246,7 +252,9 @@ impl Client {
         let reply: HandshakeReply = frame::decode(&found).expect("a reply");
         let reply = [&reply.ephemeral[..], &reply.preamble, &reply.tag].concat();
         let mut sealed = [0; preamble::LENGTH];
-        state.read_message(&reply, &mut sealed).expect("the agent's");
+        state
+            .read_message(&reply, &mut sealed)
+            .expect("the agent's");
         assert_eq!(sealed, preamble::encode(PREAMBLE));
         Self {
             session,

@@ -1,35 +1,37 @@
-//! Stack nodes: any bytes are decoded or refused, and any nodes come back.
+//! Stack nodes and counts: any bytes are decoded or refused, and any nodes and counts come back.
 
+use unikprof_proto::counts::{self, MAX_PAIR_BYTES};
 use unikprof_proto::nodes::{Encoder, MAX_FRAMES, MAX_NODE_BYTES, Node, decode};
 
 use crate::input::Input;
 
-type Owned = (u32, Vec<u32>, u64);
+type Owned = (u64, Vec<u32>);
 
 /// Reads the bytes as an encoding, and makes nodes of them that are encoded.
 pub fn check(bytes: &[u8]) {
     decoded(&mut Input::new(bytes));
     made_up(&mut Input::new(bytes));
+    counted(&mut Input::new(bytes));
 }
 
-/// Ids that a whole run can have.
-fn first_id(input: &mut Input<'_>) -> u32 {
-    (input.number() as u32).clamp(1, u32::MAX - u32::from(u16::MAX))
+/// Numbers that a whole run can have.
+fn first_number(input: &mut Input<'_>) -> u64 {
+    input.number().clamp(1, u64::MAX - u64::from(u16::MAX))
 }
 
 fn decoded(input: &mut Input<'_>) {
-    let first = first_id(input);
+    let first = first_number(input);
     let count = u32::from(input.short());
     let payload = input.bytes(usize::MAX);
-    for hostile in [0, u32::MAX - 1, u32::MAX] {
-        let _ = decode(hostile, count, payload, |id, node| {
-            owned(id, node);
+    for hostile in [0, u64::MAX - 1, u64::MAX] {
+        let _ = decode(hostile, count, payload, |number, node| {
+            owned(number, node);
         });
     }
     let mut nodes = Vec::new();
-    let result = decode(first, count, payload, |id, node| {
-        assert_eq!(id, first.wrapping_add(nodes.len() as u32));
-        nodes.push(owned(id, node));
+    let result = decode(first, count, payload, |number, node| {
+        assert_eq!(number, first.wrapping_add(nodes.len() as u64));
+        nodes.push(owned(number, node));
     });
     // A node takes two bytes at least, so that a few bytes cannot pretend to be many nodes.
     assert!(nodes.len() * 2 <= payload.len());
@@ -43,19 +45,19 @@ fn decoded(input: &mut Input<'_>) {
 }
 
 fn made_up(input: &mut Input<'_>) {
-    let first = first_id(input);
+    let first = first_number(input);
     let mut nodes: Vec<Owned> = Vec::new();
     while !input.is_empty() {
-        let id = first + nodes.len() as u32;
-        let back = (input.number() as u32).clamp(1, id);
+        let number = first + nodes.len() as u64;
+        let back = input.number().clamp(1, number);
         let length = 1 + input.below(MAX_FRAMES);
         let frames = (0..length).map(|_| (input.number() as u32).max(1));
-        nodes.push((id - back, frames.collect(), input.number()));
+        nodes.push((number - back, frames.collect()));
     }
     for (index, node) in nodes.iter().enumerate() {
         let mut alone = [0; MAX_NODE_BYTES];
-        let id = first + index as u32;
-        let length = encode(id, std::slice::from_ref(node), &mut alone);
+        let number = first + index as u64;
+        let length = encode(number, std::slice::from_ref(node), &mut alone);
         assert!((2..=MAX_NODE_BYTES).contains(&length));
     }
     let mut buffer = vec![0; nodes.len() * MAX_NODE_BYTES];
@@ -63,31 +65,69 @@ fn made_up(input: &mut Input<'_>) {
     assert_eq!(reread(first, nodes.len(), &buffer[..length]), nodes);
 }
 
-fn encode(first: u32, nodes: &[Owned], buffer: &mut [u8]) -> usize {
+fn encode(first: u64, nodes: &[Owned], buffer: &mut [u8]) -> usize {
     let mut encoder = Encoder::new(first, buffer);
-    for (parent, frames, count) in nodes {
+    for (parent, frames) in nodes {
         assert!(encoder.has_room());
         encoder.push(Node {
             parent: *parent,
             frames,
-            count: *count,
         });
     }
     encoder.finish()
 }
 
-fn reread(first: u32, count: usize, bytes: &[u8]) -> Vec<Owned> {
+fn reread(first: u64, count: usize, bytes: &[u8]) -> Vec<Owned> {
     let mut nodes = Vec::new();
-    let result = decode(first, count as u32, bytes, |id, node| {
-        nodes.push(owned(id, node))
+    let result = decode(first, count as u32, bytes, |number, node| {
+        nodes.push(owned(number, node))
     });
     assert_eq!(result, Ok(()), "{nodes:?}");
     nodes
 }
 
-fn owned(id: u32, node: Node<'_>) -> Owned {
-    assert!(node.parent < id, "a parent comes before its children");
+fn owned(number: u64, node: Node<'_>) -> Owned {
+    assert!(node.parent < number, "a parent comes before its children");
     assert!((1..=MAX_FRAMES).contains(&node.frames.len()));
     assert!(!node.frames.contains(&0), "no frame is none");
-    (node.parent, node.frames.to_vec(), node.count)
+    (node.parent, node.frames.to_vec())
+}
+
+/// Reads the bytes as a run of counts; what could be read comes back.
+fn counted(input: &mut Input<'_>) {
+    let after = input.number();
+    let count = u32::from(input.short());
+    let payload = input.bytes(usize::MAX);
+    let mut pairs = Vec::new();
+    let result = counts::decode(after, count, payload, |number, count| {
+        pairs.push((number, count));
+    });
+    assert!(pairs.len() * 2 <= payload.len());
+    assert!(pairs.is_sorted_by(|(one, _), (next, _)| one < next));
+    assert!(
+        pairs
+            .iter()
+            .all(|(number, count)| *number > after && *count > 0)
+    );
+    let mut buffer = vec![0; pairs.len() * MAX_PAIR_BYTES];
+    let mut encoder = counts::Encoder::new(after, &mut buffer);
+    for (number, count) in &pairs {
+        assert!(encoder.has_room());
+        encoder.push(*number, *count);
+    }
+    let length = encoder.finish();
+    if result.is_ok() {
+        assert_eq!(pairs.len(), count as usize);
+        assert!(length <= payload.len(), "no encoding is shorter");
+    }
+    let mut again = Vec::new();
+    let reread = counts::decode(
+        after,
+        pairs.len() as u32,
+        &buffer[..length],
+        |number, count| {
+            again.push((number, count));
+        },
+    );
+    assert_eq!((reread, again), (Ok(()), pairs));
 }

@@ -121,7 +121,7 @@ fn recordings(answers: &[u8]) -> Vec<Vec<u8>> {
         if matches!(
             frame.kind,
             message_type::WELCOME | message_type::MAPPING | message_type::EPOCH
-                ..=message_type::EPOCH_END
+                ..=message_type::VCPU_END | message_type::COUNTS
         ) {
             checksum::put_frame(frame.kind, frame.body, &mut content);
         }
@@ -173,7 +173,6 @@ fn rings(content: &mut Vec<u8>) {
         next: 21,
         now_ns: 20_000,
         wall_clock_ns: Some(1_700_000_000_000_000_000),
-        cleared: 3,
     };
     put(&head, content);
     let run = RingRun {
@@ -192,7 +191,6 @@ fn rings(content: &mut Vec<u8>) {
     };
     put(&end, content);
     let nodes = Nodes {
-        epoch: 0,
         vcpu: 0,
         first: 1,
         count: 1,
@@ -202,8 +200,8 @@ fn rings(content: &mut Vec<u8>) {
     put(
         &StacksEnd {
             vcpu: 0,
-            nodes: 1,
-            cleared: 3,
+            oldest: 1,
+            known: 1,
         },
         content,
     );

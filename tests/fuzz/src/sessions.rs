@@ -18,6 +18,9 @@ use crate::input::Input;
 /// How many ticks each vCPU gets from the honest client's recording.
 const TICKS: u64 = 20;
 
+/// How long a client that is gone keeps its lease.
+const LEASE_NS: u64 = 30_000_000_000;
+
 /// Plays the bytes as what clients, clocks and ticks do.
 pub fn check(bytes: &[u8]) {
     play(bytes);
@@ -172,9 +175,14 @@ const ROWS_CHECKSUM: u32 = 0xc8a6_7054;
 
 /// A request that a client might make, sound but for its numbers.
 fn request(client: &mut Client, input: &mut Input<'_>) {
-    let epoch = u64::from(input.byte() % 16);
+    // A recording's id, and which of its epochs.
+    let byte = u64::from(input.byte());
+    let epoch = byte >> 4 << 32 | byte & 15;
     match input.below(11) as u16 {
-        message_type::HELLO => client.send_message(&Hello { client: "" }),
+        message_type::HELLO => client.send_message(&Hello {
+            client: "",
+            client_id: epoch % 3,
+        }),
         message_type::START => client.send_message(&Start {
             name: ["a", "", "\n", "recording"][input.below(4)],
             period_ns: 10_000 + u64::from(input.short()),
@@ -183,7 +191,10 @@ fn request(client: &mut Client, input: &mut Input<'_>) {
             duration_ns: input.number(),
             delay_ns: input.number(),
             flags: u32::from(input.byte())
-                & (start_flag::DISCARD | start_flag::FIXED_INTERVAL | start_flag::UNWIND_TABLE),
+                & (start_flag::DISCARD
+                    | start_flag::FIXED_INTERVAL
+                    | start_flag::UNWIND_TABLE
+                    | start_flag::KEEP_NEWEST),
             caller_table: (input.byte() & 1 == 1).then_some(ROWS_CHECKSUM),
             max_age_ns: 0,
             max_bytes: 0,
@@ -206,7 +217,8 @@ fn request(client: &mut Client, input: &mut Input<'_>) {
         message_type::FETCH => client.send_message(&Fetch {
             epoch,
             vcpu: input.below(5) as u32,
-            node: input.number() as u32,
+            known: input.number(),
+            counted: input.number(),
         }),
         message_type::ACKNOWLEDGE => client.send_message(&Acknowledge { epoch }),
         _ => client.send_message(&Check {}),
@@ -220,6 +232,10 @@ fn serve_honestly<'a>(fake: &Fake<'a>, service: &mut FakeService<'_, 'a>) -> Vec
     for vcpu in 0..VCPUS {
         fake.on(Some(vcpu), || agent.on_wake());
     }
+    // All others are gone: their leases end.
+    service.advance();
+    fake.pass(LEASE_NS);
+    service.advance();
     let mut honest = Honest::connect(service);
     honest.hello();
     honest.end_all();

@@ -7,9 +7,9 @@ use std::collections::btree_map::Entry;
 use std::fs;
 use std::path::Path;
 
+use unikprof_proto::counts;
 use unikprof_proto::frame::{self, Message};
-use unikprof_proto::message::{Counters, Epoch, EpochEnd, Nodes, VcpuEpoch};
-use unikprof_proto::nodes;
+use unikprof_proto::message::{self, Counters, Epoch, VcpuEnd, VcpuEpoch};
 
 use super::error::SoakError;
 
@@ -38,6 +38,18 @@ pub struct Audit {
 struct Whole {
     vcpus: BTreeMap<u32, VcpuEpoch>,
     samples: u64,
+}
+
+/// An epoch that is being read.
+#[derive(Debug)]
+struct Open {
+    key: (u64, u64),
+    /// How many vCPUs it has, and how many of them were read to their end.
+    vcpus: u32,
+    ended: u32,
+    /// The samples of the vCPU that is being read.
+    samples: u64,
+    whole: Whole,
 }
 
 /// What one recording comes to.
@@ -77,7 +89,7 @@ impl Audit {
         self.files += 1;
         self.bytes += bytes.len() as u64;
         let mut rest = bytes.get(FILE_PREAMBLE..).unwrap_or_default();
-        let mut open: Option<((u64, u64), Whole)> = None;
+        let mut open: Option<Open> = None;
         loop {
             let found = match frame::split(rest) {
                 Ok(Some(found)) => found,
@@ -100,75 +112,83 @@ impl Audit {
         self.partial += u64::from(open.is_some());
     }
 
-    fn frame(
-        &mut self,
-        found: &frame::Frame<'_>,
-        open: &mut Option<((u64, u64), Whole)>,
-    ) -> Result<(), String> {
+    fn frame(&mut self, found: &frame::Frame<'_>, open: &mut Option<Open>) -> Result<(), String> {
         let text = |error: frame::FrameError| error.to_string();
         match found.kind {
             Epoch::TYPE => {
                 let head: Epoch<'_> = frame::decode(found).map_err(text)?;
                 let key = (head.recording, head.epoch);
-                if open.as_ref().is_some_and(|(before, _)| *before != key) {
-                    self.partial += 1;
-                }
-                let empty = Whole {
-                    vcpus: BTreeMap::new(),
-                    samples: 0,
-                };
-                // A download that was taken up again repeats its head.
-                if open.as_ref().is_none_or(|(before, _)| *before != key) {
-                    *open = Some((key, empty));
+                let is_other = open.as_ref().is_none_or(|before| before.key != key);
+                self.partial += u64::from(open.is_some() && is_other);
+                // Each vCPU's share repeats the head, also a download that goes on.
+                if is_other {
+                    let whole = Whole {
+                        vcpus: BTreeMap::new(),
+                        samples: 0,
+                    };
+                    *open = Some(Open {
+                        key,
+                        vcpus: head.vcpus,
+                        ended: 0,
+                        samples: 0,
+                        whole,
+                    });
                 }
             }
             VcpuEpoch::TYPE => {
                 let share: VcpuEpoch = frame::decode(found).map_err(text)?;
-                let (_, whole) = open.as_mut().ok_or("a vCPU without an epoch")?;
-                whole.vcpus.insert(share.vcpu, share);
+                let open = open.as_mut().ok_or("a vCPU without an epoch")?;
+                open.whole.vcpus.insert(share.vcpu, share);
             }
-            Nodes::TYPE => {
-                let run: Nodes<'_> = frame::decode(found).map_err(text)?;
-                // Those of the rings count nothing.
-                if run.epoch == 0 {
-                    return Ok(());
-                }
-                let (_, whole) = open.as_mut().ok_or("stacks without an epoch")?;
-                nodes::decode(run.first, run.count, run.payload, |_, node| {
-                    whole.samples += node.count;
+            message::Counts::TYPE => {
+                let run: message::Counts<'_> = frame::decode(found).map_err(text)?;
+                let open = open.as_mut().ok_or("counts without an epoch")?;
+                counts::decode(run.after, run.count, run.payload, |_, count| {
+                    open.samples += count;
                 })
                 .map_err(|error| error.to_string())?;
             }
-            EpochEnd::TYPE => {
-                let end: EpochEnd = frame::decode(found).map_err(text)?;
-                let (key, whole) = open.take().ok_or("an end without an epoch")?;
-                self.close(key, whole, &end);
+            VcpuEnd::TYPE => {
+                let end: VcpuEnd = frame::decode(found).map_err(text)?;
+                let reading = open.as_mut().ok_or("an end without an epoch")?;
+                self.end(reading, &end);
+                if reading.ended == reading.vcpus
+                    && let Some(Open { key, whole, .. }) = open.take()
+                {
+                    self.close(key, whole);
+                }
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn close(&mut self, key: (u64, u64), whole: Whole, end: &EpochEnd) {
-        let (recording, epoch) = key;
-        let mut expected = 0;
-        for share in whole.vcpus.values() {
-            let counted = counted(share);
-            if !counted.add_up() {
-                self.wrong.push(format!(
-                    "recording {recording}, epoch {epoch}, vCPU {}: {counted:?} do not add up",
-                    share.vcpu
-                ));
-            }
-            expected += counted.recorded + counted.blocked;
-        }
-        if whole.samples != end.samples || whole.samples != expected {
+    /// A vCPU's share is there to its end.
+    fn end(&mut self, open: &mut Open, end: &VcpuEnd) {
+        let (recording, epoch) = open.key;
+        let samples = std::mem::take(&mut open.samples);
+        let counted = open.whole.vcpus.get(&end.vcpu).map(counted);
+        let counted = counted.unwrap_or_default();
+        let expected = counted.recorded + counted.blocked;
+        if !counted.add_up() {
             self.wrong.push(format!(
-                "recording {recording}, epoch {epoch}: its stacks hold {} samples, its end says {}, \
-                 its counters {expected}",
-                whole.samples, end.samples
+                "recording {recording}, epoch {epoch}, vCPU {}: {counted:?} do not add up",
+                end.vcpu
             ));
         }
+        if samples != end.samples || samples != expected {
+            self.wrong.push(format!(
+                "recording {recording}, epoch {epoch}, vCPU {}: its stacks hold {samples} samples, its end \
+                 says {}, its counters {expected}",
+                end.vcpu, end.samples
+            ));
+        }
+        open.whole.samples += samples;
+        open.ended += 1;
+    }
+
+    fn close(&mut self, key: (u64, u64), whole: Whole) {
+        let (recording, epoch) = key;
         match self.epochs.entry(key) {
             Entry::Vacant(place) => drop(place.insert(whole)),
             Entry::Occupied(known) if *known.get() == whole => self.repeated += 1,
@@ -291,31 +311,28 @@ mod tests {
             vcpu: 0,
             start: at(from),
             end: at(to),
-            nodes: 1,
         };
         let mut payload = [0; 64];
-        let mut run = nodes::Encoder::new(1, &mut payload);
-        run.push(nodes::Node {
-            parent: 0,
-            frames: &[20],
-            count: held,
-        });
+        let mut run = counts::Encoder::new(0, &mut payload);
+        run.push(20, held);
         let length = run.finish();
-        let nodes = Nodes {
+        let counts = message::Counts {
             epoch,
             vcpu: 0,
-            first: 1,
+            after: 0,
             count: 1,
             payload: &payload[..length],
         };
-        let end = EpochEnd {
+        let end = VcpuEnd {
             epoch,
+            vcpu: 0,
+            known: 20,
             samples: to - from,
         };
         let frames = [
             encoded(&head),
             encoded(&share),
-            encoded(&nodes),
+            encoded(&counts),
             encoded(&end),
         ];
         [vec![0; FILE_PREAMBLE], frames.concat()].concat()

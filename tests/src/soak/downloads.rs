@@ -110,7 +110,8 @@ impl Downloads<'_> {
         let fetch = Fetch {
             epoch: pending.first_epoch,
             vcpu: 0,
-            node: 1,
+            known: 0,
+            counted: 0,
         };
         let sent = speaker.send_message(&fetch);
         sent.map_err(|error| End::of(&error))?;

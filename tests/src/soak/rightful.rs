@@ -197,7 +197,10 @@ impl Comers<'_> {
             4 => self.start(random.pick(&[self.target.address, self.faulty]))?,
             5 => {
                 let end = Speaker::open(self.target, role).and_then(|mut speaker| {
-                    let sent = speaker.send_message(&Hello { client: "soak" });
+                    let sent = speaker.send_message(&Hello {
+                        client: "soak",
+                        client_id: 0,
+                    });
                     sent.map_err(|error| End::of(&error))?;
                     // In the middle of an answer.
                     let bytes = random.below(300) as usize;
@@ -285,7 +288,10 @@ impl Comers<'_> {
 
 /// Asks who the agent is, and reads all of the answer.
 fn hello(speaker: &mut Speaker) -> Result<(), End> {
-    let answer = speaker.ask(&Hello { client: "soak" })?;
+    let answer = speaker.ask(&Hello {
+        client: "soak",
+        client_id: 0,
+    })?;
     if let Some(code) = answer.refusal() {
         return Err(End::Refused(code));
     }

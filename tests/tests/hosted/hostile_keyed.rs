@@ -307,12 +307,13 @@ fn a_client_that_fetches_for_ever_is_served_beside_its_owner() {
     let fetch = Fetch {
         epoch,
         vcpu: 0,
-        node: 1,
+        known: 0,
+        counted: 0,
     };
     let mut greedy = Speaker::open(&scene.target, Role::View).unwrap();
     let whole = |greedy: &mut Speaker| -> Result<(), End> {
         let mut frame = greedy.ask(&fetch)?;
-        while frame.kind != message_type::EPOCH_END {
+        while frame.kind != message_type::VCPU_END {
             if let Some(code) = frame.refusal() {
                 return Err(End::Refused(code));
             }
@@ -498,7 +499,13 @@ fn a_client_works_among_all_of_them() {
     assert_eq!(recording.completeness, Completeness::Complete);
     assert_eq!(recording.profile.recording().warnings, Vec::<String>::new());
     check(&mut scene.bystander).unwrap();
-    let hello = scene.bystander.ask(&Hello { client: "test" }).unwrap();
+    let hello = scene
+        .bystander
+        .ask(&Hello {
+            client: "test",
+            client_id: 0,
+        })
+        .unwrap();
     assert_eq!(hello.kind, message_type::WELCOME);
     scene.guest.assert_alive();
 }

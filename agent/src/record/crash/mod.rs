@@ -10,7 +10,7 @@ mod rings;
 use unikprof_proto::code::role;
 use unikprof_proto::file::{self, BlockHead, FileEnd, FileHeader};
 use unikprof_proto::frame::{self, HEADER, Message};
-use unikprof_proto::message::{Epoch, EpochEnd, MAX_PATH, Snapshot, VcpuEpoch, Welcome};
+use unikprof_proto::message::{Epoch, MAX_PATH, Snapshot, VcpuEpoch, Welcome};
 use unikprof_proto::preamble::VERSIONS;
 
 use crate::agent::Agent;
@@ -144,7 +144,6 @@ impl<P: Platform> Agent<'_, P> {
                 gaps: self.gaps().wrapping_sub(head.gaps_before),
                 ..head.settings.head(head.recording, lane)
             });
-            output.put(&EpochEnd { epoch, samples: 0 });
         }
     }
 
@@ -172,7 +171,6 @@ impl<P: Platform> Agent<'_, P> {
                 vcpu,
                 start: lane.boundary(epoch),
                 end,
-                nodes: slot.table.used(),
             });
         }
     }

@@ -6,7 +6,7 @@ use unikprof_proto::ring::{decode, kind};
 
 use super::{FRAME, Output};
 use crate::agent::Agent;
-use crate::count::table::Table;
+use crate::count::table::{SEGMENTS, Table};
 use crate::ground::platform::Platform;
 use crate::record::ring_answer::OVERHEAD;
 use crate::ring::{Reader, Ring, Rings, Run};
@@ -19,16 +19,18 @@ const PART_BYTES: usize = 512;
 
 const _: () = assert!(PART_BYTES + OVERHEAD <= FRAME, "a part fits a frame");
 
-/// The fewest nodes that are told at once, as a power of two: about a frame of them.
+/// The fewest nodes that are sent at once, as a power of two: about a frame of them.
 const BLOCK_SHIFT: u32 = 4;
 /// The most blocks that a table is divided into.
 const BLOCKS: u32 = 4096;
 
-/// Which stacks were told, block by block of a table's nodes.
-struct Told {
+/// Which stacks were sent, block by block of a table's nodes.
+struct Sent {
     bits: [u64; BLOCKS as usize / 64],
-    /// A block has so many nodes, as a power of two.
+    /// A block has so many nodes of one segment, as a power of two.
     shift: u32,
+    /// How many blocks a segment has.
+    segment_blocks: usize,
 }
 
 impl<P: Platform> Agent<'_, P> {
@@ -43,9 +45,6 @@ impl<P: Platform> Agent<'_, P> {
         let (Some(ring), Some(slot)) = (rings.ring(vcpu), self.slot(vcpu)) else {
             return false;
         };
-        // Other vCPUs may go on, and clear the stacks: whether so is asked between the stacks and the records that
-        // name them, and before the ring is looked at.
-        let cleared = self.cleared();
         let next = ring.next();
         let held = ring.oldest().min(next);
         let oldest = next.saturating_sub(newest).max(held);
@@ -56,15 +55,14 @@ impl<P: Platform> Agent<'_, P> {
             next,
             now_ns: self.platform().now_ns(),
             wall_clock_ns: self.platform().wall_clock_ns(),
-            cleared,
         });
-        let mut told = Told::none(&slot.table);
+        let mut sent = Sent::none(&slot.table);
         let mut whole_since_ns = None;
         let mut payload = [0; PART_BYTES];
         let (mut end, mut most) = (next, FIRST_PART);
         while end > oldest {
             let least = end.saturating_sub(most).max(oldest);
-            let (start, part) = part(&ring, least, end, &mut payload);
+            let (start, part) = part(&ring, &slot.table, least, end, &mut payload);
             most = PART.min(most * 2);
             end = start;
             let Some((run, since_ns)) = part else {
@@ -73,10 +71,10 @@ impl<P: Platform> Agent<'_, P> {
             let payload = payload.get(..run.bytes).unwrap_or_default();
             let decoded = decode(run.base_ns, run.count, payload, |record| {
                 if matches!(record.kind, kind::SAMPLE | kind::BLOCK) {
-                    told.tell(record.first, vcpu, &slot.table, output);
+                    sent.send(record.first, vcpu, &slot.table, output);
                 }
             });
-            if decoded.is_err() || self.cleared() != cleared {
+            if decoded.is_err() {
                 break;
             }
             whole_since_ns = since_ns.or(whole_since_ns);
@@ -96,8 +94,8 @@ impl<P: Platform> Agent<'_, P> {
         });
         output.put(&StacksEnd {
             vcpu,
-            nodes: slot.table.used(),
-            cleared,
+            oldest: slot.table.oldest(),
+            known: slot.table.newest(),
         });
         oldest > held
     }
@@ -107,13 +105,14 @@ impl<P: Platform> Agent<'_, P> {
 /// one before `end` cannot be read.
 fn part(
     ring: &Ring<'_>,
+    table: &Table<'_>,
     mut start: u64,
     end: u64,
     payload: &mut [u8],
 ) -> (u64, Option<(Run, Option<u64>)>) {
     while start < end {
         let mut reader = Reader::new(ring, start, 0).no_wait().up_to(end);
-        match reader.run(ring, payload) {
+        match reader.run(ring, |at, place| table.number_at(place, at), payload) {
             Some(run) if run.first.saturating_add(u64::from(run.count)) == end => {
                 return (run.first, Some((run, reader.whole_since_ns())));
             }
@@ -125,33 +124,42 @@ fn part(
     (end.saturating_sub(1), None)
 }
 
-impl Told {
+impl Sent {
     fn none(table: &Table<'_>) -> Self {
-        let blocks = table.capacity() >> BLOCK_SHIFT;
+        const SEGMENT_BLOCKS: u32 = BLOCKS / SEGMENTS as u32;
+        let blocks = table.segment_nodes() >> BLOCK_SHIFT;
         Self {
             bits: [0; BLOCKS as usize / 64],
-            shift: BLOCK_SHIFT + (blocks / BLOCKS + 1).next_power_of_two().ilog2(),
+            shift: BLOCK_SHIFT + (blocks / SEGMENT_BLOCKS + 1).next_power_of_two().ilog2(),
+            segment_blocks: SEGMENT_BLOCKS as usize,
         }
     }
 
-    /// Tells a stack: the blocks of its nodes that were not told before.
-    fn tell(&mut self, stack: u64, vcpu: u32, table: &Table<'_>, output: &mut Output<'_>) {
-        let mut id = u32::try_from(stack).unwrap_or(0);
-        while id != 0 {
-            if self.is_new(id) {
-                let first = ((id - 1) >> self.shift << self.shift) + 1;
-                let last = first.saturating_add((1 << self.shift) - 1);
-                tell_nodes(vcpu, first, last, table, output);
+    /// Sends a stack: the blocks of its nodes that were not sent before.
+    fn send(&mut self, stack: u64, vcpu: u32, table: &Table<'_>, output: &mut Output<'_>) {
+        let mut place = table.place(stack).unwrap_or(0);
+        while place != 0 {
+            let number = table.number(place);
+            let segment_nodes = u64::from(table.segment_nodes());
+            let index = number.checked_rem(segment_nodes).unwrap_or(0);
+            if number != 0 && self.is_new(table.segment_of(place), index) {
+                let first = number - (index & ((1 << self.shift) - 1));
+                let segment_end = number - index + segment_nodes;
+                let end = (first + (1 << self.shift)).min(segment_end);
+                send_nodes(vcpu, first - 1, end - 1, table, output);
             }
-            // A parent's id is smaller than its child's: this ends.
-            id = table.parent(id).filter(|parent| *parent < id).unwrap_or(0);
+            // A parent lies before its child: this ends.
+            place = table
+                .parent(place)
+                .filter(|parent| *parent < place)
+                .unwrap_or(0);
         }
     }
 
-    /// Whether a node's block was not told; from here on it is.
-    fn is_new(&mut self, id: u32) -> bool {
-        let block = (id - 1) >> self.shift;
-        let Some(bits) = self.bits.get_mut(block as usize / 64) else {
+    /// Whether the block of a node was not sent yet; from here on it counts as sent.
+    fn is_new(&mut self, segment: u32, index: u64) -> bool {
+        let block = segment as usize * self.segment_blocks + (index >> self.shift) as usize;
+        let Some(bits) = self.bits.get_mut(block / 64) else {
             return false;
         };
         let bit = 1 << (block % 64);
@@ -161,22 +169,19 @@ impl Told {
     }
 }
 
+/// Sends the nodes with numbers above `after` and up to `last`, of one segment.
 #[inline(never)]
-fn tell_nodes(vcpu: u32, first: u32, last: u32, table: &Table<'_>, output: &mut Output<'_>) {
+fn send_nodes(vcpu: u32, mut after: u64, last: u64, table: &Table<'_>, output: &mut Output<'_>) {
     let mut payload = [0; PART_BYTES];
-    let mut first = first;
-    while first <= last {
-        let (count, length) = table.encode(None, first, last, &mut payload);
-        if count == 0 {
-            return;
-        }
+    while after < last
+        && let Some(run) = table.encode(after, last, &mut payload)
+    {
         output.put(&Nodes {
-            epoch: 0,
             vcpu,
-            first,
-            count,
-            payload: payload.get(..length).unwrap_or_default(),
+            first: run.first,
+            count: run.count,
+            payload: payload.get(..run.bytes).unwrap_or_default(),
         });
-        first = first.saturating_add(count);
+        after = run.first + u64::from(run.count) - 1;
     }
 }

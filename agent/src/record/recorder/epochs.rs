@@ -10,33 +10,52 @@ use crate::count::table::Column;
 use crate::ground::platform::Platform;
 use crate::ground::text::Text;
 
-/// Nodes whose counts one call clears at the most: each is a cache line.
-const CLEAR_BUDGET: u32 = 16_384;
+/// Nodes whose counts one call clears at most: each is a cache line.
+const CLEAR_BUDGET: u32 = 4096;
 
 /// Where a recording's id stands in the ids of its epochs; below it they count up from 1. So an epoch's
 /// id tells its recording, and neighbours differ in the lowest bits.
 const RECORDING_BIT: u32 = 32;
 
-/// Where the clearing of a column goes on.
-#[derive(Clone, Copy, Debug)]
-struct Clearing {
-    column: Column,
-    vcpu: u32,
+/// The next node of one column of a segment whose counts are taken out piece by piece.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cursor {
+    at: Option<(u32, u32, u64)>,
     node: u32,
+}
+
+impl Cursor {
+    pub(super) fn at(vcpu: u32, segment: u32, parity: u64, node: u32) -> Self {
+        Self {
+            at: Some((vcpu, segment, parity)),
+            node,
+        }
+    }
+
+    /// The node to go on with, counted from 0; the first if this is the cursor of another column.
+    pub(super) fn node(&self, vcpu: u32, segment: u32, parity: u64) -> u32 {
+        match self.at {
+            Some(at) if at == (vcpu, segment, parity) => self.node,
+            _ => 0,
+        }
+    }
 }
 
 /// The epochs of one recording.
 #[derive(Debug)]
 pub(super) struct Epochs {
     lane: usize,
-    /// The epoch that is counted.
+    /// The newest epoch: the one that is counted, until the recording ends.
     current: u64,
     /// How many epochs before it wait.
     waiting: u32,
+    is_counting: bool,
     /// A dump's flip that a tick was in the way of.
     dumping: bool,
-    /// What is left to clear, by the column's parity: no epoch may use it before.
-    clearing: [Option<Clearing>; 2],
+    /// A flip is under way: some vCPUs may count the next epoch already.
+    is_flipping: bool,
+    /// Where clearing goes on.
+    clearing: Cursor,
     marks: [Mark; 4],
 }
 
@@ -46,19 +65,20 @@ impl Epochs {
             lane,
             current: 0,
             waiting: 0,
+            is_counting: false,
             dumping: false,
-            clearing: [None; 2],
+            is_flipping: false,
+            clearing: Cursor::default(),
             marks: [Mark::default(); 4],
         }
     }
 
-    /// Begins with the first epoch of `recording`; answers its id. With `cleared` the tables were.
-    pub(super) fn begin(&mut self, recording: u64, cleared: bool) -> u64 {
-        if cleared {
-            self.clearing = [None; 2];
-        }
+    /// Begins with the first epoch of `recording`; returns its id. All columns must be [clear](Self::clear_some).
+    pub(super) fn begin(&mut self, recording: u64) -> u64 {
         self.waiting = 0;
         self.dumping = false;
+        self.is_flipping = false;
+        self.is_counting = true;
         self.current = (recording << RECORDING_BIT) + 1;
         self.current
     }
@@ -84,37 +104,44 @@ impl Epochs {
     /// Forgets all that waits.
     pub(super) fn discard(&mut self) {
         self.waiting = 0;
-        self.clear(self.current);
-        self.clear(self.current + 1);
     }
 
-    /// Clears the column of `epoch` from here on, bit by bit.
-    fn clear(&mut self, epoch: u64) {
-        self.clearing[(epoch & 1) as usize] = Some(Clearing {
-            column: Column::of(self.lane, epoch),
-            vcpu: 0,
-            node: 0,
-        });
+    /// The epoch whose counts are in the column of this parity; `None` if nobody needs that column.
+    pub(super) fn in_column(&self, parity: u64) -> Option<u64> {
+        let (first, waiting) = self.waiting();
+        let end =
+            first + u64::from(waiting) + u64::from(self.is_counting) + u64::from(self.is_flipping);
+        (first..end).find(|epoch| epoch & 1 == parity)
     }
 
-    /// Clears some of what was acknowledged; answers whether nothing is left to clear.
+    /// Clears some of the counts of epochs that were acknowledged; returns whether none are left.
     pub(super) fn clear_some<P: Platform>(&mut self, agent: &Agent<'_, P>) -> bool {
         let mut budget = CLEAR_BUDGET;
-        for place in &mut self.clearing {
-            let Some(clearing) = place else {
+        for parity in 0..2 {
+            if self.in_column(parity).is_some() {
                 continue;
-            };
-            while let Some(slot) = agent.slot(clearing.vcpu) {
-                let table = &slot.table;
-                if let Some(next) = table.clear_column(clearing.column, clearing.node, budget) {
-                    clearing.node = next;
-                    return false;
-                }
-                budget = budget.saturating_sub(table.used().saturating_sub(clearing.node));
-                clearing.vcpu += 1;
-                clearing.node = 0;
             }
-            *place = None;
+            for (vcpu, slot) in agent.slots() {
+                let Some(lane) = slot.lane(self.lane) else {
+                    continue;
+                };
+                while let touched @ 1.. = lane.segments.of(parity) {
+                    let segment = touched.trailing_zeros();
+                    let column = Column::of(self.lane, parity);
+                    let from = self.clearing.node(vcpu, segment, parity);
+                    let (_, next) = slot.table.take_counts(column, segment, from, budget);
+                    if let Some(next) = next {
+                        self.clearing = Cursor::at(vcpu, segment, parity, next);
+                        return false;
+                    }
+                    let Some(_owned) = slot.take_patiently() else {
+                        return false;
+                    };
+                    lane.segments.clear(parity, 1 << segment);
+                    budget = budget.saturating_sub(slot.table.segment_nodes());
+                    self.clearing = Cursor::default();
+                }
+            }
         }
         true
     }
@@ -140,7 +167,6 @@ impl Recording {
         if !self.epochs.clear_some(agent) {
             return Outcome::NotYet;
         }
-        self.epochs.clear(epoch);
         self.epochs.waiting -= 1;
         self.epochs.clear_some(agent);
         if self.epochs.waiting == 0 && self.phase == Phase::Finished {
@@ -163,6 +189,7 @@ impl Recording {
         }
         let next = self.epochs.current + 1;
         self.epochs.dumping = !last;
+        self.epochs.is_flipping = true;
         for (vcpu, slot) in agent.slots() {
             let Some(owned) = slot.take_patiently() else {
                 return false;
@@ -171,9 +198,11 @@ impl Recording {
         }
         self.set_mark(agent, next, server_ns);
         self.epochs.dumping = false;
+        self.epochs.is_flipping = false;
         self.epochs.current = next;
         self.epochs.waiting += 1;
         if last {
+            self.epochs.is_counting = false;
             self.phase = Phase::Finished;
             agent.note_everywhere(kind::ENDED, self.id(), self.lane() as u64);
         }

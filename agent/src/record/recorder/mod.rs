@@ -5,6 +5,7 @@
 //! epoch is cleared only when a client acknowledges it, so a download that breaks can be repeated.
 //! Nothing here waits: what a tick on another vCPU is in the way of is finished by a later call.
 
+mod aging;
 mod checks;
 mod epochs;
 mod recording;
@@ -16,7 +17,7 @@ use crate::agent::Agent;
 use crate::count::lane::MAX_RECORDINGS;
 use crate::ground::platform::Platform;
 use crate::ground::text::Text;
-pub(crate) use crate::record::recorder::recording::Recording;
+pub(crate) use crate::record::recorder::recording::{Client, Recording};
 use crate::record::upload::Upload;
 
 /// The shortest sampling period, in ns: 100 kHz.
@@ -58,6 +59,8 @@ pub(crate) struct Recorder {
     /// The id of the recording that was started last.
     last: u64,
     upload: Upload,
+    /// Until when segments that rings name are not freed, as a client reads them.
+    pinned_until_ns: u64,
 }
 
 impl Default for Recorder {
@@ -66,6 +69,7 @@ impl Default for Recorder {
             recordings: core::array::from_fn(Recording::new),
             last: 0,
             upload: Upload::default(),
+            pinned_until_ns: 0,
         }
     }
 }
@@ -86,10 +90,18 @@ impl Recorder {
         self.recordings().find(|one| one.has(epoch))
     }
 
-    /// Starts a recording; answers its id and when it begins.
+    /// Ends the leases of clients that are gone. `clients` are those that are connected.
+    pub(crate) fn update_leases(&mut self, clients: &[u64], now_ns: u64) {
+        for one in &mut self.recordings {
+            one.update_lease(clients, now_ns);
+        }
+    }
+
+    /// Starts a recording, with the lease on it for `client`; returns its id and when it begins.
     pub(crate) fn start<P: Platform>(
         &mut self,
         agent: &Agent<'_, P>,
+        client: &Client,
         request: &Start<'_>,
         server_ns: u64,
     ) -> Outcome<(u64, u64)> {
@@ -107,7 +119,11 @@ impl Recorder {
         }
         recording.discard(agent);
         let id = self.last + 1;
-        recording.start(id, request, agent.platform().now_ns());
+        let now_ns = agent.platform().now_ns();
+        recording.start(id, request, now_ns);
+        if let Err(refused) = recording.take_lease(client, now_ns) {
+            return Outcome::Refused(refused);
+        }
         self.last = id;
         self.advance(agent, server_ns);
         let started_ns = self.recordings.get(index);
@@ -149,67 +165,73 @@ impl Recorder {
         }
     }
 
-    /// Ends a recording, or tells again how it ended.
+    /// Ends a recording, also if another client has the lease on it, and takes the lease if it is free.
     pub(crate) fn stop<P: Platform>(
         &mut self,
         agent: &Agent<'_, P>,
+        client: &Client,
         recording: u64,
         server_ns: u64,
     ) -> Outcome<Waiting> {
         match self.find(recording) {
-            Ok(one) => one.stop(agent, server_ns),
+            Ok(one) => {
+                // Another client's lease does not keep a recording from being ended; it does keep it from being fetched.
+                let _ = one.take_lease(client, agent.platform().now_ns());
+                one.stop(agent, server_ns)
+            }
             Err(refused) => Outcome::Refused(refused),
         }
     }
 
-    /// Makes an epoch of the counts so far, if none waits. `again` says that this very request was
-    /// answered with [`Outcome::NotYet`] before.
+    /// Takes the lease and makes an epoch of the counts so far, if none waits. `again` says that this very request
+    /// was answered with [`Outcome::NotYet`] before.
     pub(crate) fn dump<P: Platform>(
         &mut self,
         agent: &Agent<'_, P>,
+        client: &Client,
         recording: u64,
         server_ns: u64,
         again: bool,
     ) -> Outcome<Waiting> {
-        match self.find(recording) {
+        let now_ns = agent.platform().now_ns();
+        let leased = self.find(recording).and_then(|one| {
+            one.take_lease(client, now_ns)?;
+            Ok(one)
+        });
+        match leased {
             Ok(one) => one.dump(agent, server_ns, again),
             Err(refused) => Outcome::Refused(refused),
         }
     }
 
-    /// Forgets an epoch that is safe with a client.
+    /// Forgets an epoch that is safe with a client, which must have the lease.
     pub(crate) fn acknowledge<P: Platform>(
         &mut self,
         agent: &Agent<'_, P>,
+        client: &Client,
         epoch: u64,
     ) -> Outcome<()> {
+        let now_ns = agent.platform().now_ns();
         match self.recordings.iter_mut().find(|one| one.has(epoch)) {
-            Some(one) => one.acknowledge(agent, epoch),
+            Some(one) => match one.take_lease(client, now_ns) {
+                Ok(()) => one.acknowledge(agent, epoch),
+                Err(refused) => Outcome::Refused(refused),
+            },
             None => Outcome::Refused(self.no_epoch(epoch)),
         }
     }
 
-    /// Does what time has come for; answers when to come back, on the monotonic clock in ns.
+    /// Does what is due, and lets stacks age; returns when to call again, on the monotonic clock in ns.
     pub(crate) fn advance<P: Platform>(
         &mut self,
         agent: &Agent<'_, P>,
         server_ns: u64,
     ) -> Option<u64> {
         let now_ns = agent.platform().now_ns();
-        (0..self.recordings.len())
-            .filter_map(|index| {
-                // The stacks of the others must stay.
-                let alone = !self.holds_stacks(index);
-                let recording = self.recordings.get_mut(index)?;
-                recording.advance(agent, alone, now_ns, server_ns)
-            })
-            .min()
-    }
-
-    /// Whether a recording beside that in lane `index` has stacks in the tables.
-    fn holds_stacks(&self, index: usize) -> bool {
-        self.recordings()
-            .any(|one| one.lane() != index && !one.is_delayed())
+        let aging_ns = self.age(agent, now_ns);
+        let recordings = self.recordings.iter_mut();
+        let due_ns = recordings.filter_map(|one| one.advance(agent, now_ns, server_ns));
+        due_ns.chain(aging_ns).min()
     }
 
     /// Begins to take a caller table; answers the upload's id.

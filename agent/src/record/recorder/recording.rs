@@ -10,7 +10,7 @@ use crate::agent::head::{Head, Settings};
 use crate::count::lane::{Begin, Lookup};
 use crate::ground::platform::Platform;
 use crate::ground::text::Text;
-use crate::record::recorder::epochs::Epochs;
+use crate::record::recorder::epochs::{Cursor, Epochs};
 
 /// What was so at an epoch's start.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,6 +20,27 @@ pub(crate) struct Mark {
     pub(crate) server_ns: u64,
     pub(crate) gaps: u32,
 }
+
+/// A client, as it has introduced itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Client {
+    /// The random number of its process; 0: it takes no leases.
+    pub(crate) id: u64,
+    /// Its name and version.
+    pub(crate) name: Text,
+}
+
+/// The right to fetch a recording, which one client has at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lease {
+    pub(crate) client: Client,
+    pub(crate) since_ns: u64,
+    /// When it ends, if the client does not come back. `None` while the client is connected.
+    until_ns: Option<u64>,
+}
+
+/// A client whose connection is lost while an epoch waits has so long to come back.
+const LEASE_NS: u64 = 30_000_000_000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -41,6 +62,12 @@ pub(crate) struct Recording {
     pub(super) phase: Phase,
     settings: Settings,
     pub(super) epochs: Epochs,
+    /// The client that fetches it, while there is one.
+    lease: Option<Lease>,
+    /// Where folding goes on.
+    pub(super) folding: Cursor,
+    /// How often counts were folded: an answer under way that began before is no longer true.
+    pub(super) folds: u64,
     /// How often the guest had been resumed when the recording began.
     pub(super) gaps_before: u32,
 }
@@ -53,6 +80,9 @@ impl Recording {
             phase: Phase::Idle,
             settings: Settings::default(),
             epochs: Epochs::new(lane),
+            lease: None,
+            folding: Cursor::default(),
+            folds: 0,
             gaps_before: 0,
         }
     }
@@ -82,10 +112,6 @@ impl Recording {
 
     pub(super) fn is_free(&self) -> bool {
         self.phase == Phase::Idle
-    }
-
-    pub(super) fn is_delayed(&self) -> bool {
-        self.phase == Phase::Delayed
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -120,9 +146,67 @@ impl Recording {
         }
     }
 
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        self.lease.as_ref()
+    }
+
+    /// Ends the lease of a client that is gone: at once if no epoch waits, or else after a while. `clients` are those
+    /// that are connected.
+    pub(super) fn update_lease(&mut self, clients: &[u64], now_ns: u64) {
+        let is_free = self.is_free();
+        let is_waiting = self.epochs.waiting().1 > 0;
+        let Some(lease) = &mut self.lease else {
+            return;
+        };
+        if !is_free && clients.contains(&lease.client.id) {
+            lease.until_ns = None;
+            return;
+        }
+        let end_ns = now_ns.saturating_add(LEASE_NS);
+        let until_ns = *lease.until_ns.get_or_insert(end_ns);
+        if is_free || !is_waiting || now_ns >= until_ns {
+            self.lease = None;
+        }
+    }
+
+    /// Gives the lease to a client if it is free; an error if another one has it.
+    pub(super) fn take_lease(&mut self, client: &Client, now_ns: u64) -> Result<(), Refused> {
+        match &self.lease {
+            Some(lease) if lease.client.id == client.id => Ok(()),
+            Some(lease) => Err(Refused {
+                code: refusal::LEASED,
+                text: Text::format(format_args!(
+                    "`{}` is being fetched by another client, {}, for {} s; wait until it ends, or copy what waits",
+                    self.settings.name,
+                    lease.client.name,
+                    now_ns.saturating_sub(lease.since_ns) / 1_000_000_000
+                )),
+            }),
+            None => {
+                self.lease = (client.id != 0).then_some(Lease {
+                    client: *client,
+                    since_ns: now_ns,
+                    until_ns: None,
+                });
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the oldest stacks are given up when memory runs short, instead of the newest.
+    pub(super) fn keeps_newest(&self) -> bool {
+        self.settings.flags & start_flag::KEEP_NEWEST != 0
+    }
+
+    /// How often counts were folded.
+    pub(crate) fn folds(&self) -> u64 {
+        self.folds
+    }
+
     /// Gives the lane back: of the recording nothing is left.
     pub(super) fn free<P: Platform>(&mut self, agent: &Agent<'_, P>) {
         self.phase = Phase::Idle;
+        self.lease = None;
         agent.forget_head(self.lane);
     }
 
@@ -189,16 +273,13 @@ impl Recording {
         }
     }
 
-    /// Does what time has come for at `now_ns`; answers when to come back, on the monotonic clock. `alone`
-    /// says that no other recording has stacks in the tables.
+    /// Does what is due at `now_ns`; returns when to call again, on the monotonic clock.
     pub(super) fn advance<P: Platform>(
         &mut self,
         agent: &Agent<'_, P>,
-        alone: bool,
         now_ns: u64,
         server_ns: u64,
     ) -> Option<u64> {
-        let alone = alone && agent.may_forget_stacks();
         let Settings {
             started_ns,
             duration_ns,
@@ -207,11 +288,10 @@ impl Recording {
         let until_ns = until_ns(started_ns, duration_ns);
         let retry = Some(now_ns.saturating_add(RETRY_NS));
         if self.phase == Phase::Delayed && now_ns >= started_ns {
-            // Counts in the lane's columns are cleared with the tables, or were before.
-            if !alone && !self.epochs.clear_some(agent) {
+            if !self.epochs.clear_some(agent) {
                 return retry;
             }
-            self.begin(agent, alone, now_ns, server_ns);
+            self.begin(agent, now_ns, server_ns);
         }
         if self.phase == Phase::Recording && now_ns >= until_ns {
             self.phase = Phase::Ending;
@@ -259,21 +339,12 @@ impl Recording {
         }
     }
 
-    fn begin<P: Platform>(
-        &mut self,
-        agent: &Agent<'_, P>,
-        alone: bool,
-        now_ns: u64,
-        server_ns: u64,
-    ) {
+    fn begin<P: Platform>(&mut self, agent: &Agent<'_, P>, now_ns: u64, server_ns: u64) {
         let until_ns = until_ns(self.settings.started_ns, self.settings.duration_ns);
         self.phase = Phase::Recording;
         self.settings.started_ns = now_ns;
         self.gaps_before = agent.gaps();
-        if alone {
-            agent.forget_stacks();
-        }
-        let epoch = self.epochs.begin(self.id, alone);
+        let epoch = self.epochs.begin(self.id);
         self.set_mark(agent, epoch, server_ns);
         agent.keep_head(
             self.lane,

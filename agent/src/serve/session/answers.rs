@@ -1,21 +1,67 @@
 //! What a session answers: who the agent is, what the recorder does, and epochs, frame by frame.
 
-use unikprof_proto::code::{histogram, message_type, role};
+use unikprof_proto::code::{histogram, message_type, refusal, role};
 use unikprof_proto::frame::HEADER;
 use unikprof_proto::message::{
-    Epoch, EpochEnd, Histogram, Nodes, RecordingStatus, Status, VcpuEpoch,
+    Counts, Epoch, Fetch, Histogram, Nodes, RecordingStatus, Status, VcpuEnd, VcpuEpoch,
 };
 
 use super::{Context, OUTPUT, Series, Session};
 use crate::agent::Agent;
 use crate::count::cells::HistogramCells;
-use crate::count::table::Column;
+use crate::count::table::{Column, CountRun, Run};
 use crate::ground::platform::Platform;
+use crate::ground::text::Text;
 use crate::record::recorder::{Recording, Waiting};
 use crate::ring::Rings;
 
 /// What a [`Nodes`] frame needs beside its payload.
 const NODES_OVERHEAD: usize = HEADER + 40;
+
+/// Nodes whose counts one frame looks at, at most.
+const COUNTS_BUDGET: u32 = 4096;
+
+/// Which share of an epoch is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    epoch: u64,
+    vcpu: u32,
+    known: u64,
+    counted: u64,
+    /// How often the recording's counts had been folded when the answer began.
+    folds: u64,
+}
+
+/// What comes next of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part {
+    Head,
+    Vcpu,
+    SampleCycles,
+    Lateness,
+    /// Nodes with numbers above `sent` and up to `last`.
+    Nodes {
+        sent: u64,
+        last: u64,
+    },
+    /// Counts of such nodes.
+    Counts {
+        sent: u64,
+        last: u64,
+    },
+}
+
+impl Share {
+    pub(super) fn new(fetch: Fetch, recording: &Recording) -> Self {
+        Self {
+            epoch: fetch.epoch,
+            vcpu: fetch.vcpu,
+            known: fetch.known,
+            counted: fetch.counted,
+            folds: recording.folds(),
+        }
+    }
+}
 
 impl Session {
     pub(super) fn welcome<P: Platform>(&mut self, context: &Context<'_, '_, P>) {
@@ -91,6 +137,10 @@ impl Session {
             max_age_ns: settings.max_age_ns,
             max_bytes: settings.max_bytes,
             counters: one.counters(context.agent),
+            samples_window_ns: context.agent.samples_window_ns(context.now_ns),
+            stacks_window_ns: context.agent.stacks_window_ns(context.now_ns),
+            holder: one.lease().map(|lease| lease.client.name.as_str()),
+            held_since_ns: one.lease().map_or(0, |lease| lease.since_ns),
             first_epoch,
             epochs,
         });
@@ -101,32 +151,130 @@ impl Session {
             Series::None => {}
             Series::Mapping(index) => self.mapping(index, context.agent),
             Series::Recordings(lanes) => self.recording(lanes, context),
-            Series::Head(epoch, ..)
-            | Series::Vcpu(epoch, ..)
-            | Series::Histogram(epoch, ..)
-            | Series::Nodes(epoch, ..) => match context.recorder.holding(epoch) {
-                Some(recording) => self.continue_epoch(recording, context),
-                None => {
-                    // Somebody else acknowledged it in the middle of this download.
+            Series::Share(share, part) => match context.recorder.holding(share.epoch) {
+                Some(recording) if recording.folds() == share.folds => {
+                    self.continue_share(share, part, recording, context);
+                }
+                Some(_) => {
                     self.series = Series::None;
-                    self.refuse_with(message_type::FETCH, &context.recorder.no_epoch(epoch));
+                    let text = "memory ran short while this epoch was sent, and its oldest stacks were given up; fetch it again";
+                    self.refuse(refusal::NO_EPOCH, message_type::FETCH, text);
+                }
+                None => {
+                    // It was acknowledged in the middle of this answer.
+                    self.series = Series::None;
+                    self.refuse_with(message_type::FETCH, &context.recorder.no_epoch(share.epoch));
                 }
             },
         }
     }
 
-    fn continue_epoch<P: Platform>(&mut self, recording: &Recording, context: &Context<'_, '_, P>) {
-        let (lane, agent) = (recording.lane(), context.agent);
-        match self.series {
-            Series::Head(epoch, vcpu, node) => {
-                self.series = Series::Vcpu(epoch, vcpu, node);
+    fn continue_share<P: Platform>(
+        &mut self,
+        share: Share,
+        part: Part,
+        recording: &Recording,
+        context: &Context<'_, '_, P>,
+    ) {
+        let Share { epoch, vcpu, .. } = share;
+        self.series = Series::None;
+        let slot = context.agent.slot(vcpu);
+        let Some((slot, lane)) = slot.and_then(|slot| Some((slot, slot.lane(recording.lane())?)))
+        else {
+            let text = Text::format(format_args!(
+                "there is no vCPU {vcpu}; there are {}, counted from 0",
+                context.agent.config().vcpus
+            ));
+            return self.refuse(refusal::NO_EPOCH, message_type::FETCH, text.as_str());
+        };
+        let next = match part {
+            Part::Head => {
                 self.head(epoch, recording, context);
+                Part::Vcpu
             }
-            Series::Vcpu(epoch, vcpu, node) => self.vcpu(epoch, vcpu, node, lane, agent),
-            Series::Histogram(epoch, vcpu, kind) => self.histogram(epoch, vcpu, kind, lane, agent),
-            Series::Nodes(epoch, vcpu, first) => self.nodes(epoch, vcpu, first, lane, agent),
-            Series::None | Series::Mapping(_) | Series::Recordings(_) => {}
-        }
+            Part::Vcpu => {
+                self.send(&VcpuEpoch {
+                    epoch,
+                    vcpu,
+                    start: lane.boundary(epoch),
+                    end: lane.boundary(epoch + 1),
+                });
+                Part::SampleCycles
+            }
+            Part::SampleCycles => {
+                self.histogram(share, histogram::SAMPLE_CYCLES, &lane.sample_cycles);
+                Part::Lateness
+            }
+            Part::Lateness => {
+                self.histogram(share, histogram::LATENESS_NS, &lane.lateness_ns);
+                Part::Nodes {
+                    sent: share.known,
+                    last: slot.table.newest(),
+                }
+            }
+            Part::Nodes { sent, last } => {
+                let mut payload = [0; OUTPUT - NODES_OVERHEAD];
+                match slot.table.encode(sent, last, &mut payload) {
+                    Some(Run {
+                        first,
+                        count,
+                        bytes,
+                    }) => {
+                        self.send(&Nodes {
+                            vcpu,
+                            first,
+                            count,
+                            payload: &payload[..bytes],
+                        });
+                        Part::Nodes {
+                            sent: first + u64::from(count) - 1,
+                            last,
+                        }
+                    }
+                    None => Part::Counts {
+                        sent: share.counted,
+                        last: last.max(share.known),
+                    },
+                }
+            }
+            Part::Counts { sent, last } => {
+                let mut payload = [0; OUTPUT - NODES_OVERHEAD];
+                let column = Column::of(recording.lane(), epoch);
+                let segments = lane.segments.of(epoch);
+                let range = (sent, last);
+                let run =
+                    slot.table
+                        .encode_counts(column, segments, range, COUNTS_BUDGET, &mut payload);
+                let Some(CountRun {
+                    count,
+                    bytes,
+                    until,
+                }) = run
+                else {
+                    let counted = |epoch| {
+                        let counters = lane.boundary(epoch).counters;
+                        counters.recorded.wrapping_add(counters.blocked)
+                    };
+                    return self.send(&VcpuEnd {
+                        epoch,
+                        vcpu,
+                        known: last,
+                        samples: counted(epoch + 1).wrapping_sub(counted(epoch)),
+                    });
+                };
+                if count > 0 {
+                    self.send(&Counts {
+                        epoch,
+                        vcpu,
+                        after: sent,
+                        count,
+                        payload: &payload[..bytes],
+                    });
+                }
+                Part::Counts { sent: until, last }
+            }
+        };
+        self.series = Series::Share(share, next);
     }
 
     fn mapping<P: Platform>(&mut self, index: usize, agent: &Agent<'_, P>) {
@@ -161,97 +309,15 @@ impl Session {
         });
     }
 
-    fn vcpu<P: Platform>(
-        &mut self,
-        epoch: u64,
-        vcpu: u32,
-        node: u32,
-        lane: usize,
-        agent: &Agent<'_, P>,
-    ) {
-        let Some(cells) = agent.slot(vcpu).and_then(|slot| slot.lane(lane)) else {
-            return self.end(epoch, lane, agent);
-        };
-        self.series = Series::Nodes(epoch, vcpu, node);
-        if node == 1 {
-            self.series = Series::Histogram(epoch, vcpu, histogram::SAMPLE_CYCLES);
-        }
-        self.send(&VcpuEpoch {
-            epoch,
-            vcpu,
-            start: cells.boundary(epoch),
-            end: cells.boundary(epoch + 1),
-            nodes: cells.boundary_nodes(epoch + 1),
-        });
-    }
-
-    fn histogram<P: Platform>(
-        &mut self,
-        epoch: u64,
-        vcpu: u32,
-        kind: u32,
-        lane: usize,
-        agent: &Agent<'_, P>,
-    ) {
-        let Some(cells) = agent.slot(vcpu).and_then(|slot| slot.lane(lane)) else {
-            return self.end(epoch, lane, agent);
-        };
-        let (histogram, next) = if kind == histogram::SAMPLE_CYCLES {
-            let next = Series::Histogram(epoch, vcpu, histogram::LATENESS_NS);
-            (&cells.sample_cycles, next)
-        } else {
-            (&cells.lateness_ns, Series::Nodes(epoch, vcpu, 1))
-        };
-        self.series = next;
+    fn histogram(&mut self, share: Share, kind: u32, histogram: &HistogramCells) {
         let mut buckets = [0; HistogramCells::ENCODED];
         let length = histogram.encode(&mut buckets);
         self.send(&Histogram {
-            epoch,
-            vcpu,
+            epoch: share.epoch,
+            vcpu: share.vcpu,
             kind,
             max: histogram.max(),
             buckets: &buckets[..length],
         });
-    }
-
-    fn nodes<P: Platform>(
-        &mut self,
-        epoch: u64,
-        vcpu: u32,
-        first: u32,
-        lane: usize,
-        agent: &Agent<'_, P>,
-    ) {
-        let cells = agent.slot(vcpu).and_then(|slot| slot.lane(lane));
-        let last = cells.map_or(0, |cells| cells.boundary_nodes(epoch + 1));
-        let Some(slot) = agent.slot(vcpu).filter(|_| first <= last) else {
-            return self.vcpu(epoch, vcpu.saturating_add(1), 1, lane, agent);
-        };
-        let mut payload = [0; OUTPUT - NODES_OVERHEAD];
-        let (count, length) =
-            slot.table
-                .encode(Some(Column::of(lane, epoch)), first, last, &mut payload);
-        self.series = Series::Nodes(epoch, vcpu, first.saturating_add(count));
-        self.send(&Nodes {
-            epoch,
-            vcpu,
-            first,
-            count,
-            payload: &payload[..length],
-        });
-    }
-
-    fn end<P: Platform>(&mut self, epoch: u64, lane: usize, agent: &Agent<'_, P>) {
-        self.series = Series::None;
-        let lanes = agent.slots().filter_map(|(_, slot)| slot.lane(lane));
-        let samples = lanes.fold(0, |sum: u64, cells| {
-            let counted = |epoch| {
-                let counters = cells.boundary(epoch).counters;
-                counters.recorded.wrapping_add(counters.blocked)
-            };
-            sum.wrapping_add(counted(epoch + 1))
-                .wrapping_sub(counted(epoch))
-        });
-        self.send(&EpochEnd { epoch, samples });
     }
 }

@@ -6,6 +6,7 @@ use crate::agent::Agent;
 use crate::ground::platform::Platform;
 use crate::record::recorder::Recorder;
 use crate::serve::access::Access;
+use crate::serve::service::SESSIONS;
 
 /// What a session works on beside its own state.
 pub(crate) struct Context<'c, 'm, P> {
@@ -13,6 +14,8 @@ pub(crate) struct Context<'c, 'm, P> {
     pub(crate) recorder: &'c mut Recorder,
     pub(crate) now_ns: u64,
     pub(crate) sessions: u32,
+    /// The clients that are connected, by the random numbers of their processes.
+    pub(crate) clients: [u64; SESSIONS],
     pub(crate) peers: &'c mut Peers,
     pub(crate) server: Busy,
     pub(crate) access: Access<'c>,

@@ -25,11 +25,12 @@ use unikprof_proto::secure::{RECORD_HEADER, TAG};
 
 use crate::ground::platform::Platform;
 use crate::ground::text::Text;
-use crate::record::recorder::{Outcome, Refused};
+use crate::record::recorder::{Client, Outcome, Refused};
 use crate::record::ring_answer::Answer;
 use crate::record::welcome::MAX_REQUEST;
 use crate::serve::access::Access;
 
+use answers::{Part, Share};
 pub(crate) use context::{Busy, Context};
 pub(crate) use fault::Fault;
 use line::Line;
@@ -73,11 +74,8 @@ enum Series {
     Mapping(usize),
     /// The recordings of a status: a bit for each lane that is still to be told of.
     Recordings(u32),
-    /// The head of an epoch, then the vCPU and node given.
-    Head(u64, u32, u32),
-    Vcpu(u64, u32, u32),
-    Histogram(u64, u32, u32),
-    Nodes(u64, u32, u32),
+    /// One vCPU's share of an epoch.
+    Share(Share, Part),
 }
 
 /// One client's conversation.
@@ -95,6 +93,7 @@ pub(crate) struct Session {
     skip: usize,
     /// The connection holds some of what it was given.
     has_undelivered: bool,
+    client: Client,
     /// What the client may do; `None` as long as it is a stranger.
     role: Option<u32>,
     /// When bytes moved last; for a stranger, when it came.
@@ -117,6 +116,7 @@ impl Default for Session {
             fault: None,
             skip: 0,
             has_undelivered: false,
+            client: Client::default(),
             role: None,
             progress_ns: 0,
             line: Line::default(),
@@ -130,6 +130,11 @@ impl Default for Session {
 }
 
 impl Session {
+    /// The random number of the client's process; 0 if it has not introduced itself.
+    pub(crate) fn client_id(&self) -> u64 {
+        self.client.id
+    }
+
     pub(crate) fn is_free(&self) -> bool {
         self.phase == Phase::Free
     }
@@ -152,6 +157,7 @@ impl Session {
         self.fault = None;
         self.skip = 0;
         self.has_undelivered = false;
+        self.client = Client::default();
         self.role = None;
         self.line.close();
         self.input.fill(0);

@@ -3,14 +3,15 @@
 use unikprof_proto::code::{message_type, refusal};
 use unikprof_proto::frame::{self, FrameError};
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Check, Dump, Fetch, Hello, Pending, Start, Started, Stop,
-    TableBegin, TableEnd, TableInstalled, TableReady,
+    Acknowledge, Acknowledged, Check, Dump, Fetch, Hello, MAX_CLIENT, Pending, Start, Started,
+    Stop, TableBegin, TableEnd, TableInstalled, TableReady,
 };
 
+use super::answers::{Part, Share};
 use super::{Context, Series, Session};
 use crate::ground::platform::Platform;
 use crate::ground::text::Text;
-use crate::record::recorder::{Outcome, Refused, Waiting};
+use crate::record::recorder::{Client, Outcome, Refused, Waiting};
 
 impl Session {
     /// Answers a request; `Ok(false)` where it must be asked again later.
@@ -33,6 +34,8 @@ impl Session {
             ..
         } = context;
         let server_ns = server.total_ns;
+        let client = &self.client;
+        recorder.update_leases(&context.clients, context.now_ns);
         let pending = |Waiting {
                            recording,
                            first_epoch,
@@ -46,7 +49,12 @@ impl Session {
         };
         match request.kind {
             message_type::HELLO => {
-                frame::decode::<Hello<'_>>(request)?;
+                let Hello { client, client_id } = frame::decode(request)?;
+                let name = &client[..client.floor_char_boundary(MAX_CLIENT)];
+                self.client = Client {
+                    id: client_id,
+                    name: Text::from(name),
+                };
                 self.welcome(context);
                 Ok(true)
             }
@@ -57,7 +65,7 @@ impl Session {
             }
             message_type::START => {
                 let start: Start<'_> = frame::decode(request)?;
-                let outcome = recorder.start(agent, &start, server_ns);
+                let outcome = recorder.start(agent, client, &start, server_ns);
                 let started = outcome.map(|(recording, started_ns)| Started {
                     recording,
                     started_ns,
@@ -82,26 +90,27 @@ impl Session {
             }
             message_type::STOP => {
                 let stop: Stop = frame::decode(request)?;
-                let outcome = recorder.stop(agent, stop.recording, server_ns);
+                let outcome = recorder.stop(agent, client, stop.recording, server_ns);
                 Ok(self.finish(request.kind, outcome.map(pending)))
             }
             message_type::DUMP => {
                 let dump: Dump = frame::decode(request)?;
-                let outcome = recorder.dump(agent, dump.recording, server_ns, self.again);
+                let outcome = recorder.dump(agent, client, dump.recording, server_ns, self.again);
                 Ok(self.finish(request.kind, outcome.map(pending)))
             }
             message_type::ACKNOWLEDGE => {
                 let Acknowledge { epoch } = frame::decode(request)?;
-                let outcome = recorder.acknowledge(agent, epoch);
+                let outcome = recorder.acknowledge(agent, client, epoch);
                 Ok(self.finish(request.kind, outcome.map(|()| Acknowledged { epoch })))
             }
             message_type::FETCH => {
                 let fetch: Fetch = frame::decode(request)?;
-                if recorder.holding(fetch.epoch).is_some() {
-                    self.series = Series::Head(fetch.epoch, fetch.vcpu, fetch.node.max(1));
-                    self.continue_series(context);
-                } else {
-                    self.refuse_with(request.kind, &recorder.no_epoch(fetch.epoch));
+                match recorder.holding(fetch.epoch) {
+                    Some(recording) => {
+                        self.series = Series::Share(Share::new(fetch, recording), Part::Head);
+                        self.continue_series(context);
+                    }
+                    None => self.refuse_with(request.kind, &recorder.no_epoch(fetch.epoch)),
                 }
                 Ok(true)
             }

@@ -15,17 +15,18 @@ impl Session {
     pub(super) fn answer_ring<P: Platform>(
         &mut self,
         request: &frame::Frame<'_>,
-        context: &Context<'_, '_, P>,
+        context: &mut Context<'_, '_, P>,
     ) -> Result<bool, FrameError> {
         let agent = context.agent;
         let (vcpu, answer) = match request.kind {
             message_type::RING => {
                 let ring: Ring = frame::decode(request)?;
+                context.recorder.pin(context.now_ns);
                 (ring.vcpu, Answer::Head(ring))
             }
             message_type::STACKS => {
-                let Stacks { vcpu, node } = frame::decode(request)?;
-                (vcpu, Answer::stacks(agent, vcpu, node))
+                let Stacks { vcpu, known } = frame::decode(request)?;
+                (vcpu, Answer::stacks(agent, vcpu, known))
             }
             _ => {
                 let EventNames { first } = frame::decode(request)?;

@@ -78,7 +78,11 @@ pub(super) fn slow_reader(visit: &Visit<'_>) -> Result<End, End> {
     // The system's buffers between us are full after some MB of answers, however long a busy agent takes to make
     // them, and then the agent waits for 10 s.
     let _ = speaker.line().insist_for(Duration::from_secs(60));
-    let hellos = encoded(&Hello { client: "soak" }).repeat(32);
+    let hellos = encoded(&Hello {
+        client: "soak",
+        client_id: 0,
+    })
+    .repeat(32);
     for _ in 0..SLOW_READERS_MOST {
         if !visit.wait(Duration::ZERO) {
             break;
@@ -119,10 +123,11 @@ pub(super) fn fetches_for_ever(visit: &Visit<'_>) -> Result<End, End> {
         let fetch = Fetch {
             epoch: waiting.first_epoch,
             vcpu: 0,
-            node: 1,
+            known: 0,
+            counted: 0,
         };
         let mut frame = speaker.ask(&fetch)?;
-        while frame.kind != message_type::EPOCH_END {
+        while frame.kind != message_type::VCPU_END {
             if let Some(code) = frame.refusal() {
                 // Its owner has it, and so it is gone.
                 last = End::Refused(code);

@@ -42,7 +42,10 @@ pub(super) fn damaged(
 ) -> Result<End, End> {
     let keys = visit.target.keys.as_ref().ok_or(End::Unreachable)?;
     let mut line = keyed::open(visit.target, &keys.view)?;
-    let hello = encoded(&Hello { client: "soak" });
+    let hello = encoded(&Hello {
+        client: "soak",
+        client_id: 0,
+    });
     let first = line.seal(&hello).map_err(|_| End::Nonsense)?;
     line.send_raw(&first).map_err(|error| End::of(&error))?;
     let welcome = line.read_frame()?;

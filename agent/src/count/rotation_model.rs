@@ -1,0 +1,188 @@
+//! Segments under loom: every interleaving of a ticking vCPU with the poll that lets its stacks age, and with a reader
+//! that owns nothing.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p unikprof-agent --lib rotation_model`
+
+extern crate std;
+
+use std::vec::Vec;
+
+use loom::sync::Arc;
+use loom::thread;
+use unikprof_proto::message::Snapshot;
+use unikprof_proto::nodes;
+
+use crate::count::lane::{Begin, LaneCells, Lookup, Sample};
+use crate::count::slot::{Slot, SlotCells};
+use crate::count::table::{Column, Node, SEGMENTS, Table};
+use crate::ground::sync::AtomicU32;
+use crate::stack::walk::{End, Walked, Way};
+
+/// A vCPU whose segments have one node each.
+struct Memory {
+    cells: SlotCells,
+    lanes: Vec<LaneCells>,
+    nodes: Vec<Node>,
+    index: Vec<AtomicU32>,
+}
+
+const OLD: u32 = 100;
+const SAMPLE: Sample = Sample {
+    walked: Walked {
+        end: End::Root,
+        way: Way::FramePointer,
+        mixed: false,
+    },
+    late: false,
+};
+
+impl Memory {
+    /// All segments but `free` have a stack: the codes from [`OLD`] on, each sampled once.
+    fn filled(free: u32) -> Self {
+        let memory = Self {
+            cells: SlotCells::default(),
+            lanes: (0..1).map(|_| LaneCells::default()).collect(),
+            nodes: (0..SEGMENTS).map(|_| Node::default()).collect(),
+            index: (0..2 * SEGMENTS).map(|_| AtomicU32::new(0)).collect(),
+        };
+        let begin = Begin {
+            recording: 1,
+            epoch: 1,
+            mode: 0,
+            lookup: Lookup::None,
+            depth: 8,
+            period_ns: 1,
+            fixed: true,
+            until_ns: u64::MAX,
+            seed: 1,
+        };
+        memory.slot().begin(0, &begin, &Snapshot::default());
+        for code in 0..SEGMENTS as u32 - free {
+            assert!(memory.sample(OLD + code).is_some());
+        }
+        memory
+    }
+
+    fn slot(&self) -> Slot<'_> {
+        Slot {
+            cells: &self.cells,
+            lanes: &self.lanes,
+            table: Table::new(&self.nodes, &self.index, &[], self.cells.table()),
+        }
+    }
+
+    /// Counts a sample as a tick does; `None` if the slot is busy or the table full.
+    fn sample(&self, code: u32) -> Option<u32> {
+        let slot = self.slot();
+        let live = slot.live();
+        let owned = slot.take()?;
+        let served = owned.served(live)?;
+        let mut path = owned.path_cells().begin();
+        path.push(code);
+        owned.record(&path, SAMPLE, served)
+    }
+
+    /// Gives up the oldest segment in the steps of the poll, each of which owns the slot; returns the samples that were
+    /// counted as aged.
+    fn rotate(&self) -> u64 {
+        let slot = self.slot();
+        let (table, lane) = (&slot.table, &self.lanes[0]);
+        let own = || loop {
+            if let Some(owned) = slot.take() {
+                break owned;
+            }
+            thread::yield_now();
+        };
+        let segment = table.oldest_segment(0).unwrap_or(0);
+        let owned = own();
+        table.condemn(segment);
+        drop(owned);
+        let owned = own();
+        table.sweep(u32::MAX);
+        drop(owned);
+        let owned = own();
+        let (taken, _) = table.take_counts(Column::of(0, 1), segment, 0, u32::MAX);
+        lane.age(1, taken.ran, 0);
+        lane.segments.clear(1, 1 << segment);
+        table.free(0);
+        drop(owned);
+        taken.ran
+    }
+}
+
+/// The operations of one run are many, though few of them race: at most two switches of threads at any moment.
+fn model(run: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.max_branches = 100_000;
+    model.preemption_bound = Some(2);
+    model.check(run);
+}
+
+/// Nothing is counted twice or lost between a tick and the rotation beside it: not by a stack that is in the segment
+/// which is given up, nor by a new one.
+#[test]
+fn a_tick_beside_a_rotation_is_counted_once() {
+    for code in [OLD, OLD + 1, 999] {
+        model(move || {
+            let memory = Arc::new(Memory::filled(1));
+            let rotating = {
+                let memory = Arc::clone(&memory);
+                thread::spawn(move || memory.rotate())
+            };
+            let counted = u64::from(memory.sample(code).is_some());
+            let aged = rotating.join().expect("no panic");
+            let counters = memory.lanes[0].counters.read();
+            let sum = SEGMENTS as u64 - 1 + counted;
+            assert_eq!(
+                (counters.recorded + counters.aged, counters.aged),
+                (sum, aged)
+            );
+            let mut left = 0;
+            for segment in 0..SEGMENTS as u32 {
+                let (taken, _) =
+                    memory
+                        .slot()
+                        .table
+                        .take_counts(Column::of(0, 1), segment, 0, u32::MAX);
+                left += taken.ran;
+            }
+            assert_eq!(left, counters.recorded);
+            // What was condemned is found again, in a segment of its own.
+            assert!(memory.sample(OLD).is_some());
+        });
+    }
+}
+
+/// A crash reads the stacks of a vCPU that goes on: a number never has the frames of another one's.
+#[test]
+fn a_reader_that_owns_nothing_never_mixes_stacks() {
+    model(|| {
+        let memory = Arc::new(Memory::filled(0));
+        let going_on = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || {
+                memory.rotate();
+                memory.sample(999)
+            })
+        };
+        let table = memory.slot().table;
+        let mut buffer = [0; 100];
+        // The oldest number, whose segment is begun anew meanwhile.
+        if let Some(run) = table.encode(0, SEGMENTS as u64, &mut buffer) {
+            nodes::decode(
+                run.first,
+                run.count,
+                &buffer[..run.bytes],
+                |number, node| {
+                    let expected = match number {
+                        number if number <= SEGMENTS as u64 => OLD + number as u32 - 1,
+                        _ => 999,
+                    };
+                    assert_eq!(node.frames, [expected], "{number}");
+                },
+            )
+            .expect("a whole run");
+        }
+        going_on.join().expect("no panic");
+    });
+}

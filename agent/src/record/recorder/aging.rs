@@ -1,0 +1,238 @@
+//! How stacks age: which segments of a table are condemned, whose counts are folded into `aged`, when a segment is
+//! freed.
+//!
+//! Each call does a bounded piece of the work on each vCPU, and owns a slot only for pieces of a few microseconds.
+
+use unikprof_proto::code::mode;
+
+use super::Recorder;
+use super::epochs::Cursor;
+use super::recording::Recording;
+use crate::agent::Agent;
+use crate::count::lane::MAX_RECORDINGS;
+use crate::count::slot::Slot;
+use crate::count::table::{Column, SEGMENTS};
+use crate::ground::platform::Platform;
+
+/// So many segments are kept free, if the stacks that are needed leave so many.
+const FREE: usize = 2;
+
+/// How many segments recordings that keep all their stacks may use together, as long as no client fetches them: the
+/// others are left for recordings that keep the newest, or that a client fetches.
+const KEPT: u32 = SEGMENTS as u32 - FREE as u32;
+
+/// How many segments one of them may use beside other recordings.
+const KEPT_BY_ONE: u32 = SEGMENTS as u32 / 2;
+
+/// Entries of the index that are swept, and nodes whose counts are folded, while the slot is owned once.
+const SWEEP: u32 = 512;
+const FOLD: u32 = 64;
+
+/// Such pieces in one call, for all vCPUs.
+const PIECES: u32 = 32;
+
+/// While there is more to do, this is called again after so long.
+const SOON_NS: u64 = 1_000_000;
+
+/// While few segments are free and new stacks come, this is called again after so long.
+const SHORT_NS: u64 = 100_000_000;
+
+/// A client that has read a ring has so long to read the stacks that its records name.
+const PIN_NS: u64 = 2_000_000_000;
+
+/// What became of a piece of work.
+enum Piece {
+    /// There may be more to do.
+    Done,
+    /// Nothing can be done now.
+    Nothing,
+    /// A tick has the slot.
+    Busy,
+}
+
+impl Recorder {
+    /// A client reads the records of a ring: for a while their stacks stay, unless their memory is needed at once.
+    pub(crate) fn pin(&mut self, now_ns: u64) {
+        // Not again before it has passed: a client that reads without end does not hold stacks without end.
+        if now_ns > self.pinned_until_ns.saturating_add(PIN_NS) {
+            self.pinned_until_ns = now_ns.saturating_add(PIN_NS);
+        }
+    }
+
+    /// Lets stacks age; returns when to call again, on the monotonic clock, or `None` if a call with the next poll is
+    /// soon enough.
+    pub(super) fn age<P: Platform>(&mut self, agent: &Agent<'_, P>, now_ns: u64) -> Option<u64> {
+        let mut pieces = PIECES;
+        let mut is_soon = false;
+        let mut is_short = false;
+        for (vcpu, slot) in agent.slots() {
+            slot.table.note_rate(now_ns);
+            is_short |= slot.table.free_segments() < FREE && slot.table.is_growing();
+            while let Some(left) = pieces.checked_sub(1) {
+                match self.piece(agent, vcpu, slot, now_ns) {
+                    Piece::Done => pieces = left,
+                    Piece::Nothing => break,
+                    Piece::Busy => {
+                        is_soon = true;
+                        break;
+                    }
+                }
+            }
+        }
+        let after_ns = match (is_soon || pieces == 0, is_short) {
+            (true, _) => SOON_NS,
+            (false, true) => SHORT_NS,
+            (false, false) => return None,
+        };
+        Some(now_ns.saturating_add(after_ns))
+    }
+
+    /// Does one piece of what is to be done on a vCPU.
+    fn piece<P: Platform>(
+        &mut self,
+        agent: &Agent<'_, P>,
+        vcpu: u32,
+        slot: Slot<'_>,
+        now_ns: u64,
+    ) -> Piece {
+        let table = &slot.table;
+        let (kept, bars) = self.bars(agent, slot);
+        let lanes = || slot.lanes.iter().zip(bars);
+        let condemned = table.condemned();
+        if lanes().any(|(lane, bars)| lane.segments.barred() != bars) {
+            let Some(_owned) = slot.take_patiently() else {
+                return Piece::Busy;
+            };
+            for (lane, bars) in lanes() {
+                lane.segments.bar(bars);
+            }
+            return Piece::Done;
+        }
+        if condemned & kept != 0 {
+            let Some(_owned) = slot.take_patiently() else {
+                return Piece::Busy;
+            };
+            table.reprieve();
+            return Piece::Done;
+        }
+        let free = table.free_segments();
+        if condemned == 0 {
+            let oldest = table.oldest_segment(kept).filter(|_| free < FREE);
+            let Some(oldest) = oldest else {
+                return Piece::Nothing;
+            };
+            let Some(_owned) = slot.take_patiently() else {
+                return Piece::Busy;
+            };
+            table.condemn(oldest);
+            return Piece::Done;
+        }
+        if !table.is_swept() {
+            let Some(_owned) = slot.take_patiently() else {
+                return Piece::Busy;
+            };
+            table.sweep(SWEEP);
+            return Piece::Done;
+        }
+        let is_pressed = free == 0 && table.room() < table.segment_nodes() / 2;
+        // Until the last free segment is in use: samples that a ring holds counted stacks here until it was condemned.
+        let is_needed = free == 0 || agent.rings().is_none();
+        if !is_pressed && (!is_needed || now_ns < self.pinned_until_ns) {
+            return Piece::Nothing;
+        }
+        let segment = condemned.trailing_zeros();
+        for (index, lane) in slot.lanes.iter().enumerate() {
+            if lane.segments.all() & condemned == 0 {
+                continue;
+            }
+            let keeps_newest = |one: &&mut Recording| one.keeps_newest();
+            let recording = self.recordings.get_mut(index).filter(keeps_newest);
+            return match recording {
+                Some(recording) if is_pressed => recording.fold(vcpu, slot, segment),
+                _ => Piece::Nothing,
+            };
+        }
+        let Some(_owned) = slot.take_patiently() else {
+            return Piece::Busy;
+        };
+        let mut lanes = slot.lanes.iter();
+        let is_blocked_on = lanes.any(|lane| {
+            let place = lane.blocked_stack();
+            lane.has_block() && place != 0 && table.segment_of(place) == segment
+        });
+        if is_blocked_on {
+            return Piece::Nothing;
+        }
+        table.free(agent.ring(vcpu).map_or(0, |ring| ring.next()));
+        Piece::Done
+    }
+
+    /// The segments that must be kept, as recordings that keep all have counts there and no client fetches them; and for
+    /// each lane the segments that its recording may not begin to use.
+    fn bars<P: Platform>(
+        &self,
+        agent: &Agent<'_, P>,
+        slot: Slot<'_>,
+    ) -> (u32, [u32; MAX_RECORDINGS]) {
+        let mut bars = [0; MAX_RECORDINGS];
+        let is_only = agent.config().recordings == 1;
+        let is_alone = self.recordings().count() == 1;
+        let keeps_all = |one: &&Recording| !one.keeps_newest() && one.lease().is_none();
+        let mut kept = 0;
+        for one in self.recordings().filter(keeps_all) {
+            let lane = slot.lane(one.lane());
+            kept |= lane.map_or(0, |lane| lane.segments.all());
+        }
+        if is_only || kept == 0 {
+            return (0, bars);
+        }
+        for one in self.recordings().filter(keeps_all) {
+            let own = slot.lane(one.lane()).map_or(0, |lane| lane.segments.all());
+            let may_keep = if is_alone { KEPT } else { KEPT_BY_ONE };
+            let more = KEPT
+                .saturating_sub(kept.count_ones())
+                .min(may_keep.saturating_sub(own.count_ones()));
+            if let Some(bars) = bars.get_mut(one.lane()) {
+                *bars = !slot.table.next_segments(kept, more) & 0xff;
+            }
+        }
+        (kept, bars)
+    }
+}
+
+impl Recording {
+    /// Folds the counts of a segment into the counters of what was given up, a piece of them.
+    fn fold(&mut self, vcpu: u32, slot: Slot<'_>, segment: u32) -> Piece {
+        let Some(lane) = slot.lane(self.lane()) else {
+            return Piece::Nothing;
+        };
+        let Some(_owned) = slot.take_patiently() else {
+            return Piece::Busy;
+        };
+        let is_blocked_time = self.settings().mode == mode::OFF_CPU;
+        let touched = |parity: &u64| lane.segments.of(*parity) >> segment & 1 != 0;
+        let Some(parity) = (0..2).find(touched) else {
+            return Piece::Done;
+        };
+        let column = Column::of(self.lane(), parity);
+        let from = self.folding.node(vcpu, segment, parity);
+        let (taken, next) = slot.table.take_counts(column, segment, from, FOLD);
+        if let Some(epoch) = self.epochs.in_column(parity) {
+            let (samples, blocked) = if is_blocked_time {
+                (0, taken.ran.saturating_add(taken.blocked))
+            } else {
+                (taken.ran, taken.blocked)
+            };
+            lane.age(epoch, samples, blocked);
+            self.folds += u64::from(samples + blocked > 0);
+        }
+        match next {
+            Some(next) => self.folding = Cursor::at(vcpu, segment, parity, next),
+            None => {
+                self.folding = Cursor::default();
+                lane.segments.clear(parity, 1 << segment);
+            }
+        }
+        Piece::Done
+    }
+}

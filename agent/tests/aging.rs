@@ -1,0 +1,601 @@
+//! Stacks age: a guest whose stacks never end is recorded for ever in one mebibyte, and what clients fetch is compared
+//! with an oracle by whole stacks.
+#![allow(clippy::unwrap_used)]
+
+#[path = "fake/platform.rs"]
+mod platform;
+#[path = "fake/stacks.rs"]
+#[allow(dead_code, reason = "shared with benches")]
+mod stacks;
+
+use std::collections::{HashMap, HashSet};
+use std::mem::MaybeUninit;
+
+use platform::FakePlatform;
+use stacks::{MAPPING, Random, Stack, stack};
+use unikprof_agent::{Access, Agent, Config, Service, SessionId, minimum_bytes, ring_bytes};
+use unikprof_proto::code::{message_type, start_flag, state};
+use unikprof_proto::frame::{self, Frame, Message};
+use unikprof_proto::message::*;
+use unikprof_proto::preamble;
+use unikprof_proto::{counts, nodes, ring};
+
+const SECOND: u64 = 1_000_000_000;
+/// The presets of the client: their periods.
+const DEFAULT_NS: u64 = SECOND / 97;
+const PROFILE_NS: u64 = SECOND / 997;
+
+type TestAgent = Agent<'static, FakePlatform>;
+
+/// Guest time that each load runs for, in s: an hour where `UNIKPROF_LONG` is set.
+fn seconds() -> u64 {
+    if std::env::var_os("UNIKPROF_LONG").is_some() {
+        3600
+    } else {
+        90
+    }
+}
+
+fn leak(bytes: usize) -> &'static mut [MaybeUninit<u8>] {
+    Box::leak(vec![MaybeUninit::uninit(); bytes].into_boxed_slice())
+}
+
+fn agent(bytes: usize, recordings: u32) -> &'static TestAgent {
+    let config = Config {
+        vcpus: 1,
+        recordings,
+        mappings: &[MAPPING],
+        guest_name: None,
+        guest_id: None,
+        platform_name: "fake",
+        reachable_when_busy: false,
+    };
+    let agent = Agent::new(FakePlatform::new(128), config, leak(bytes)).unwrap();
+    Box::leak(Box::new(agent.with_ring(leak(ring_bytes(1, 20_000)))))
+}
+
+/// One client's conversation with the agent, and what it knows of the stacks.
+struct Client {
+    id: SessionId,
+    input: Vec<u8>,
+    known: u64,
+    stacks: HashMap<u64, Vec<u32>>,
+    code_base: u32,
+}
+
+/// What a fetch has brought.
+#[derive(Default)]
+struct Share {
+    counts: HashMap<Vec<u32>, u64>,
+    /// Nodes and bytes of the counts that were sent.
+    nodes: u64,
+    end: Option<Snapshot>,
+}
+
+type TestService = Service<'static, 'static, FakePlatform>;
+
+impl Client {
+    fn new(service: &mut TestService, client_id: u64) -> Self {
+        let id = service.open().unwrap();
+        let mut client = Self {
+            id,
+            input: Vec::new(),
+            known: 0,
+            stacks: HashMap::new(),
+            code_base: 0,
+        };
+        client.send(service, &preamble::encode(preamble::OPEN));
+        let mut base = 0;
+        client.ask(
+            service,
+            &Hello {
+                client: "test 1",
+                client_id,
+            },
+            |frame| {
+                if frame.kind == message_type::MAPPING {
+                    base = frame::decode::<Mapping<'_>>(frame).unwrap().code_base;
+                    return true;
+                }
+                false
+            },
+        );
+        client.code_base = base;
+        client
+    }
+
+    fn send(&mut self, service: &mut TestService, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let taken = service.receive(self.id, bytes);
+            bytes = &bytes[taken..];
+            self.take(service);
+        }
+    }
+
+    fn take(&mut self, service: &mut TestService) {
+        let mut buffer = [0; 4096];
+        loop {
+            let length = service.transmit(self.id, &mut buffer);
+            self.input.extend_from_slice(&buffer[..length]);
+            if length == 0 {
+                break;
+            }
+        }
+    }
+
+    /// Sends a request, and hands the frames of its answer to `visit` until that says that it was the last.
+    fn ask<'f, M: Message<'f>>(
+        &mut self,
+        service: &mut TestService,
+        request: &M,
+        mut visit: impl FnMut(&Frame<'_>) -> bool,
+    ) {
+        let mut buffer = [0; 1200];
+        let length = frame::encode(request, &mut buffer).unwrap();
+        self.send(service, &buffer[..length]);
+        for _ in 0..10_000 {
+            service.advance();
+            self.take(service);
+            // The agent's preamble comes first.
+            if self
+                .input
+                .starts_with(&preamble::encode(preamble::OPEN)[..4])
+            {
+                self.input.drain(..preamble::LENGTH);
+            }
+            let input = std::mem::take(&mut self.input);
+            let mut rest = &input[..];
+            let mut is_done = false;
+            while let Some(found) = frame::split(rest).unwrap() {
+                assert_ne!(
+                    found.kind,
+                    message_type::REFUSAL,
+                    "{:?}",
+                    frame::decode::<Refusal<'_>>(&found)
+                );
+                is_done |= visit(&found);
+                rest = &rest[found.length()..];
+            }
+            self.input = rest.to_vec();
+            if is_done {
+                return;
+            }
+        }
+        panic!("no end of the answer");
+    }
+
+    fn start(&mut self, service: &mut TestService, name: &str, period_ns: u64, flags: u32) -> u64 {
+        let mut id = 0;
+        let start = Start {
+            flags,
+            ..Start::running_time(name, period_ns)
+        };
+        self.ask(service, &start, |frame| {
+            let started: Started = frame::decode(frame).unwrap();
+            id = started.recording;
+            true
+        });
+        id
+    }
+
+    /// Takes nodes, which name their parents by numbers that came before.
+    fn nodes(&mut self, nodes: &Nodes<'_>) {
+        nodes::decode(nodes.first, nodes.count, nodes.payload, |number, node| {
+            let mut stack = node.frames.to_vec();
+            if node.parent != 0 {
+                stack.extend_from_slice(&self.stacks[&node.parent]);
+            }
+            assert_eq!(
+                self.stacks.insert(number, stack),
+                None,
+                "a node is sent once"
+            );
+        })
+        .unwrap();
+    }
+
+    /// Makes an epoch of a recording, fetches and acknowledges it.
+    fn drain(&mut self, service: &mut TestService, recording: u64) -> Share {
+        let mut pending = None;
+        self.ask(service, &Dump { recording }, |frame| {
+            pending = Some(frame::decode::<Pending>(frame).unwrap());
+            true
+        });
+        self.fetch(service, pending.unwrap())
+    }
+
+    fn fetch(&mut self, service: &mut TestService, pending: Pending) -> Share {
+        assert!(pending.complete && pending.epochs == 1);
+        let epoch = pending.first_epoch;
+        let fetch = Fetch {
+            epoch,
+            vcpu: 0,
+            known: self.known,
+            counted: 0,
+        };
+        let (mut frames, mut end) = (Vec::new(), None);
+        self.ask(service, &fetch, |found| {
+            frames.push((found.kind, found.body.to_vec()));
+            if found.kind == message_type::VCPU_END {
+                end = Some(frame::decode::<VcpuEnd>(found).unwrap());
+            }
+            end.is_some()
+        });
+        let mut share = Share::default();
+        let mut sum = 0;
+        for (kind, body) in &frames {
+            let found = Frame { kind: *kind, body };
+            match *kind {
+                message_type::NODES => {
+                    let run: Nodes<'_> = frame::decode(&found).unwrap();
+                    share.nodes += u64::from(run.count);
+                    self.nodes(&run);
+                }
+                message_type::COUNTS => {
+                    let run: Counts<'_> = frame::decode(&found).unwrap();
+                    counts::decode(run.after, run.count, run.payload, |number, count| {
+                        sum += count;
+                        *share
+                            .counts
+                            .entry(self.stacks[&number].clone())
+                            .or_default() += count;
+                    })
+                    .unwrap();
+                }
+                message_type::VCPU_EPOCH => {
+                    let vcpu: VcpuEpoch = frame::decode(&found).unwrap();
+                    assert!(vcpu.end.counters.add_up(), "{:?}", vcpu.end.counters);
+                    share.end = Some(vcpu.end);
+                }
+                _ => {}
+            }
+        }
+        let end = end.unwrap();
+        assert_eq!(end.samples, sum, "the sum of the counts");
+        self.known = end.known;
+        self.ask(service, &Acknowledge { epoch }, |_| true);
+        share
+    }
+
+    fn counters(&mut self, service: &mut TestService) -> Vec<Counters> {
+        let (mut counters, mut left) = (Vec::new(), None);
+        self.ask(service, &Check {}, |found| {
+            if found.kind == message_type::STATUS {
+                left = Some(frame::decode::<Status>(found).unwrap().recordings);
+            } else {
+                let status: RecordingStatus<'_> = frame::decode(found).unwrap();
+                assert_eq!(status.state, state::RECORDING);
+                counters.push(status.counters);
+            }
+            left == Some(counters.len() as u32)
+        });
+        counters
+    }
+
+    fn codes(&self, stack: &Stack) -> Vec<u32> {
+        let code = |address: &u64| self.code_base + (address - MAPPING.start) as u32;
+        stack.0.iter().map(code).collect()
+    }
+}
+
+/// 50 stacks that come again and again, and 200 new ones a second, each of which needs at least two new nodes.
+struct Load {
+    random: Random,
+    hot: Vec<Stack>,
+    next_new_ns: u64,
+    number: u64,
+    /// Each stack that was there, by the time of the tick.
+    ticks: Vec<(u64, Stack)>,
+}
+
+impl Load {
+    fn new() -> Self {
+        let mut random = Random::new(42);
+        Self {
+            hot: (0..50).map(|_| stack(&mut random, 32)).collect(),
+            random,
+            next_new_ns: 0,
+            number: 0,
+            ticks: Vec::new(),
+        }
+    }
+
+    fn next(&mut self, now_ns: u64) -> Stack {
+        if now_ns < self.next_new_ns {
+            return self.hot[self.random.below(50) as usize].clone();
+        }
+        self.next_new_ns += SECOND / 200;
+        self.number += 1;
+        let mut stack = self.hot[self.random.below(50) as usize].clone();
+        // Sixteen frames from the leaf: the run there and the one at the leaf are new.
+        for (level, shift) in [(0, 0), (15, 9), (16, 18)] {
+            let number = self.number >> shift & 0x1ff;
+            stack.0[level] = MAPPING.start + 0x10_0000 + 16 * number + 0x2000 * level as u64;
+        }
+        stack
+    }
+
+    /// Runs up to a moment, with each tick as it is due; the service is polled ten times a second.
+    fn run(&mut self, agent: &TestAgent, service: &mut TestService, until_ns: u64) {
+        let platform = agent.platform();
+        let now = || unikprof_agent::Platform::now_ns(platform);
+        let mut polled_ns = now();
+        while now() < until_ns {
+            let deadline_ns = agent.deadline().unwrap();
+            let now_ns = now();
+            platform.advance(deadline_ns.max(now_ns + 1).min(until_ns) - now_ns);
+            if now() < deadline_ns {
+                break;
+            }
+            let stack = self.next(now());
+            let registers = platform.stack().lay(&stack);
+            agent.on_tick(Some(&registers));
+            self.ticks.push((now(), stack));
+            if now() - polled_ns > SECOND / 10 {
+                polled_ns = now();
+                service.advance();
+            }
+        }
+    }
+}
+
+fn add(sum: &mut HashMap<Vec<u32>, u64>, more: HashMap<Vec<u32>, u64>) {
+    for (stack, count) in more {
+        *sum.entry(stack).or_default() += count;
+    }
+}
+
+/// A client that drains both recordings has each sample with its whole stack, and nothing overflows or is given up.
+#[test]
+fn a_client_that_drains_has_everything() {
+    let agent = agent(1 << 20, 2);
+    let mut service = Service::new(agent, Access::Open).unwrap();
+    let mut client = Client::new(&mut service, 1);
+    let profile = client.start(&mut service, "profile", PROFILE_NS, 0);
+    let default = client.start(&mut service, "default", DEFAULT_NS, start_flag::KEEP_NEWEST);
+    let mut load = Load::new();
+    let mut truth: HashMap<Vec<u32>, u64> = HashMap::new();
+    let (mut of_profile, mut of_default) = (HashMap::new(), HashMap::new());
+    let mut last = Counters::default();
+    for second in 1..=seconds() {
+        load.run(agent, &mut service, second * SECOND);
+        let share = client.drain(&mut service, profile);
+        last = share.end.unwrap().counters;
+        add(&mut of_profile, share.counts);
+        if second % 5 == 0 {
+            add(&mut of_default, client.drain(&mut service, default).counts);
+        }
+        for (_, stack) in load.ticks.drain(..) {
+            *truth.entry(client.codes(&stack)).or_default() += 1;
+        }
+    }
+    assert_eq!((last.overflow, last.aged, last.lost), (0, 0, 0));
+    let sum: u64 = of_profile.values().sum();
+    assert_eq!(sum, last.recorded);
+    assert_eq!(last.early, 0, "each delivery was due");
+    let wrong = truth
+        .iter()
+        .find(|(stack, count)| of_profile.get(*stack) != Some(count));
+    assert_eq!((wrong, of_profile.len()), (None, truth.len()));
+    // The slower recording has a part of the same ticks.
+    assert!(
+        of_default
+            .iter()
+            .all(|(stack, count)| truth[stack] >= *count)
+    );
+    let counters = client.counters(&mut service);
+    assert!(
+        counters
+            .iter()
+            .all(|all| all.overflow == 0 && all.aged == 0),
+        "{counters:?}"
+    );
+    assert!(load.number >= 190 * seconds());
+}
+
+/// Recordings that nobody fetches keep the newest, the rings name what is there, and a crash names the last moments.
+#[test]
+fn recordings_that_nobody_fetches_keep_the_newest() {
+    let agent = agent(1 << 20, 2);
+    let mut service = Service::new(agent, Access::Open).unwrap();
+    let mut client = Client::new(&mut service, 0);
+    let keep = start_flag::KEEP_NEWEST;
+    client.start(&mut service, "profile", PROFILE_NS, keep);
+    let default = client.start(&mut service, "default", DEFAULT_NS, keep);
+    let mut load = Load::new();
+    load.run(agent, &mut service, seconds() * SECOND);
+    // The agent has given up the connection on which nothing was asked.
+    let mut client = Client::new(&mut service, 0);
+    let counters = client.counters(&mut service);
+    for all in &counters {
+        assert!(all.add_up());
+        assert_eq!((all.overflow, all.lost), (0, 0), "{all:?}");
+        assert!(all.aged > 0, "{all:?}");
+    }
+    let truth: HashSet<Vec<u32>> = load
+        .ticks
+        .iter()
+        .map(|(_, stack)| client.codes(stack))
+        .collect();
+    // Every stack of the last seconds is there.
+    let fetched = client.drain(&mut service, default);
+    assert!(fetched.counts.keys().all(|stack| truth.contains(stack)));
+    let sum: u64 = fetched.counts.values().sum();
+    assert_eq!(sum, fetched.end.unwrap().counters.recorded);
+    let hot: Vec<Vec<u32>> = load.hot.iter().map(|stack| client.codes(stack)).collect();
+    assert!(hot.iter().all(|stack| fetched.counts.contains_key(stack)));
+    // The ring: what is named is named right, the newest are all named.
+    let by_time: HashMap<u64, Vec<u32>> = load
+        .ticks
+        .iter()
+        .map(|(at_ns, stack)| (*at_ns, client.codes(stack)))
+        .collect();
+    let mut records = Vec::new();
+    client.ask(
+        &mut service,
+        &Ring {
+            vcpu: 0,
+            position: 0,
+            since_ns: 0,
+        },
+        |found| {
+            if found.kind == message_type::RING_RUN {
+                let run: RingRun<'_> = frame::decode(found).unwrap();
+                ring::decode(run.base_ns, run.count, run.payload, |record| {
+                    records.push(record)
+                })
+                .unwrap();
+            }
+            found.kind == message_type::RING_END
+        },
+    );
+    let known = client.known;
+    let mut runs = Vec::new();
+    client.ask(&mut service, &Stacks { vcpu: 0, known }, |found| {
+        if found.kind == message_type::NODES {
+            runs.push(found.body.to_vec());
+        }
+        found.kind == message_type::STACKS_END
+    });
+    for body in &runs {
+        let kind = message_type::NODES;
+        client.nodes(&frame::decode(&Frame { kind, body }).unwrap());
+    }
+    assert_named(&records, &client.stacks, &by_time);
+    // A crash leaves the same.
+    let mut file = Vec::new();
+    agent.crash_dump(&mut |piece| file.extend_from_slice(piece));
+    let mut rest = &file[unikprof_proto::file::PREAMBLE..];
+    let (mut runs, mut stacks) = (
+        Vec::new(),
+        Client {
+            stacks: HashMap::new(),
+            ..client
+        },
+    );
+    let mut seen = HashSet::new();
+    while let Some(found) = frame::split(rest).unwrap() {
+        match found.kind {
+            message_type::NODES => {
+                let nodes: Nodes<'_> = frame::decode(&found).unwrap();
+                assert!(seen.insert(nodes.first), "nodes are written once");
+                stacks.nodes_in_any_order(&nodes);
+            }
+            message_type::RING_RUN => {
+                let run: RingRun<'_> = frame::decode(&found).unwrap();
+                let mut records = Vec::new();
+                ring::decode(run.base_ns, run.count, run.payload, |record| {
+                    records.push(record)
+                })
+                .unwrap();
+                runs.push(records);
+            }
+            _ => {}
+        }
+        rest = &rest[found.length()..];
+    }
+    runs.reverse();
+    assert_named(&runs.concat(), &stacks.resolved(), &by_time);
+}
+
+/// Samples that name a stack name the one that was there; those of the last five seconds all do.
+fn assert_named(
+    records: &[ring::Record],
+    stacks: &HashMap<u64, Vec<u32>>,
+    truth: &HashMap<u64, Vec<u32>>,
+) {
+    let samples: Vec<_> = records
+        .iter()
+        .filter(|record| record.kind == ring::kind::SAMPLE)
+        .collect();
+    assert!(samples.len() > 15_000, "{}", samples.len());
+    let newest_ns = samples.last().unwrap().at_ns;
+    for sample in samples {
+        match sample.first {
+            0 => assert!(
+                sample.at_ns + 5 * SECOND < newest_ns,
+                "a new one without a name"
+            ),
+            number => assert_eq!(stacks[&number], truth[&sample.at_ns]),
+        }
+    }
+}
+
+impl Client {
+    /// Takes nodes whose parents may come later, each with its parent's number in front.
+    fn nodes_in_any_order(&mut self, nodes: &Nodes<'_>) {
+        nodes::decode(nodes.first, nodes.count, nodes.payload, |number, node| {
+            let mut words = vec![node.parent as u32, (node.parent >> 32) as u32];
+            words.extend_from_slice(node.frames);
+            self.stacks.insert(number, words);
+        })
+        .unwrap();
+    }
+
+    /// The whole stacks of nodes that came in any order.
+    fn resolved(&self) -> HashMap<u64, Vec<u32>> {
+        let whole = |number: &u64| {
+            let mut stack = Vec::new();
+            let mut number = *number;
+            while number != 0 {
+                // A node that was left out: its children are in a block that another stack needed.
+                let Some(words) = self.stacks.get(&number) else {
+                    return (number, Vec::new());
+                };
+                stack.extend_from_slice(&words[2..]);
+                number = u64::from(words[0]) | u64::from(words[1]) << 32;
+            }
+            (number, stack)
+        };
+        self.stacks
+            .keys()
+            .map(|number| (*number, whole(number).1))
+            .collect()
+    }
+}
+
+/// A recording that keeps everything and that nobody fetches does not starve one that a client drains.
+#[test]
+fn a_recording_that_keeps_everything_leaves_room_for_another() {
+    let agent = agent(1 << 20, 3);
+    let mut service = Service::new(agent, Access::Open).unwrap();
+    let mut other = Client::new(&mut service, 0);
+    other.start(&mut service, "all", PROFILE_NS, 0);
+    let mut load = Load::new();
+    load.run(agent, &mut service, 60 * SECOND);
+    let mut client = Client::new(&mut service, 1);
+    let mut other = Client::new(&mut service, 0);
+    let before = other.counters(&mut service)[0];
+    assert!(before.overflow > 0, "it is full by now: {before:?}");
+    assert_eq!(before.aged, 0);
+    let drained = client.start(&mut service, "drained", PROFILE_NS, 0);
+    other.start(&mut service, "newest", PROFILE_NS, start_flag::KEEP_NEWEST);
+    for second in 61..=60 + seconds() {
+        load.run(agent, &mut service, second * SECOND);
+        let counters = client.drain(&mut service, drained).end.unwrap().counters;
+        assert_eq!(
+            (counters.overflow, counters.aged),
+            (0, 0),
+            "second {second}"
+        );
+    }
+    let all = client.drain(&mut service, 1);
+    let counters = all.end.unwrap().counters;
+    assert_eq!(counters.aged, 0);
+    assert_eq!(all.counts.values().sum::<u64>(), counters.recorded);
+}
+
+/// The least memory there can be works too.
+#[test]
+fn the_least_memory_keeps_the_newest() {
+    let agent = agent(minimum_bytes(1, 2), 2);
+    let mut service = Service::new(agent, Access::Open).unwrap();
+    let mut client = Client::new(&mut service, 0);
+    let id = client.start(&mut service, "least", PROFILE_NS, start_flag::KEEP_NEWEST);
+    let mut load = Load::new();
+    load.run(agent, &mut service, 5 * SECOND);
+    let share = client.drain(&mut service, id);
+    let counters = share.end.unwrap().counters;
+    assert!(counters.add_up() && counters.recorded + counters.aged + counters.overflow > 4000);
+    assert_eq!(share.counts.values().sum::<u64>(), counters.recorded);
+}

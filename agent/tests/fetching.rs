@@ -1,0 +1,328 @@
+//! Fetching only what changed: nodes that the client has are not sent again, and neither are counts of zero.
+#![allow(clippy::unwrap_used)]
+
+mod fake_guest;
+
+use std::collections::HashMap;
+
+use fake_guest::client::{
+    Client, Download, FakeService, Known, counts_of, download_to, one_ms, read, refusal_code,
+    service, whole,
+};
+use fake_guest::{FakeAgent, VCPU, agent, tick};
+use unikprof_agent::{Access, Service};
+use unikprof_proto::code::refusal;
+use unikprof_proto::frame::{self, Message as _};
+use unikprof_proto::message::{
+    Acknowledge, Acknowledged, Counts, Dump, Fetch, Nodes, Pending, Refusal, VcpuEnd,
+};
+
+type Frame = (u16, Vec<u8>);
+
+/// A client that keeps what it has fetched of one vCPU.
+struct Collector {
+    client: Client,
+    vcpu: u32,
+    known: Known,
+}
+
+impl Collector {
+    fn new(service: &mut FakeService, vcpu: u32) -> Self {
+        Self {
+            client: Client::connect(service),
+            vcpu,
+            known: Known::new(),
+        }
+    }
+
+    fn request(&self, epoch: u64) -> Fetch {
+        Fetch {
+            vcpu: self.vcpu,
+            known: self.known.keys().max().copied().unwrap_or(0),
+            ..whole(epoch)
+        }
+    }
+
+    /// Fetches its share; returns it with the frames that it came in.
+    fn fetch(&mut self, service: &mut FakeService, epoch: u64) -> (Download, Vec<Frame>) {
+        let request = self.request(epoch);
+        let frames = self.client.ask(service, &request);
+        (download_to(&mut self.known, &frames), frames)
+    }
+
+    /// Makes an epoch, fetches it and acknowledges it.
+    fn collect(&mut self, service: &mut FakeService) -> (Download, Vec<Frame>) {
+        let epoch = dump(&mut self.client, service);
+        let fetched = self.fetch(service, epoch);
+        acknowledge(&mut self.client, service, epoch);
+        fetched
+    }
+}
+
+fn dump(client: &mut Client, service: &mut FakeService) -> u64 {
+    client.send(service, &Dump { recording: 0 });
+    until_answered(client, service);
+    let pending: Pending = read(&client.frames()[0]);
+    assert_eq!((pending.epochs, pending.complete), (1, true));
+    pending.first_epoch
+}
+
+fn acknowledge(client: &mut Client, service: &mut FakeService, epoch: u64) {
+    client.send(service, &Acknowledge { epoch });
+    until_answered(client, service);
+    assert_eq!(read::<Acknowledged>(&client.frames()[0]).epoch, epoch);
+}
+
+/// Goes on until there is an answer to a request that takes several polls, as clearing does.
+fn until_answered(client: &mut Client, service: &mut FakeService) {
+    while client.received.is_empty() {
+        assert!(service.advance().is_some(), "the agent forgot the request");
+        client.take(service, 100_000);
+    }
+}
+
+fn is_nodes(frame: &&Frame) -> bool {
+    frame.0 == Nodes::TYPE
+}
+
+/// Counts of an answer: how many, and the bytes of their payloads and of their frames.
+fn counts_in(frames: &[Frame]) -> (usize, usize, usize) {
+    let runs = frames.iter().filter(|frame| frame.0 == Counts::TYPE);
+    runs.fold((0, 0, 0), |(counts, payload, bytes), frame| {
+        let run: Counts<'_> = read(frame);
+        (
+            counts + counts_of(&run).len(),
+            payload + run.payload.len(),
+            bytes + frame::HEADER + frame.1.len(),
+        )
+    })
+}
+
+/// Samples stacks by their numbers; returns what must be counted.
+fn sample(agent: &FakeAgent, numbers: impl Iterator<Item = u64>) -> HashMap<Vec<u32>, u64> {
+    let mut truth = HashMap::new();
+    for number in numbers {
+        // Stacks that share their outer callers.
+        let frames = [number, number % 251, number % 17, 77];
+        assert!(tick(agent, &frames));
+        let stack = frames.iter().map(|frame| *frame as u32).collect();
+        *truth.entry(stack).or_default() += 1;
+    }
+    truth
+}
+
+fn recording(memory: usize) -> (&'static FakeAgent, FakeService, Collector) {
+    let agent = agent(1, memory);
+    let mut service = Service::new(agent, Access::Open).unwrap();
+    let mut collector = Collector::new(&mut service, 0);
+    collector.client.start(&mut service, one_ms());
+    (agent, service, collector)
+}
+
+#[test]
+fn nodes_are_sent_once_and_counts_only_where_something_was_counted() {
+    let (agent, mut service, mut collector) = recording(1 << 20);
+    let truth = sample(agent, 0..1000);
+    let (got, frames) = collector.collect(&mut service);
+    assert_eq!((got.stacks, got.samples), (truth, 1000));
+    assert!(frames.iter().any(|frame| frame.0 == Nodes::TYPE));
+
+    // The same stacks: no node comes again.
+    let truth = sample(agent, (0..1000).chain(0..500));
+    let (got, frames) = collector.collect(&mut service);
+    assert_eq!((got.stacks, got.samples), (truth, 1500));
+    assert_eq!(frames.iter().find(is_nodes), None);
+
+    // One of them, and one that is new.
+    let truth = sample(agent, [400, 400, 5000].into_iter());
+    let before = collector.known.len();
+    let (got, frames) = collector.collect(&mut service);
+    assert_eq!(got.stacks, truth);
+    assert_eq!(collector.known.len(), before + 1);
+    assert_eq!(counts_in(&frames).0, 2);
+
+    // Nothing at all.
+    let (got, frames) = collector.collect(&mut service);
+    assert_eq!((got.samples, got.stacks.len()), (0, 0));
+    assert_eq!(frames.iter().find(is_nodes), None);
+    assert_eq!(counts_in(&frames), (0, 0, 0));
+
+    // A client that comes later has none of this, and its first fetch brings all that is needed.
+    let truth = sample(agent, 300..600);
+    let mut later = Collector::new(&mut service, 0);
+    assert_eq!(later.collect(&mut service).0.stacks, truth);
+    assert_eq!(later.known, collector.known);
+}
+
+/// What a client has from one connection it need not receive on another.
+#[test]
+fn nodes_are_known_across_connections() {
+    let (agent, mut service, mut collector) = recording(1 << 20);
+    sample(agent, 0..700);
+    collector.collect(&mut service);
+    service.close(collector.client.session);
+    collector.client = Client::connect(&mut service);
+    let truth = sample(agent, 350..800);
+    let before = collector.known.len();
+    assert_eq!(collector.collect(&mut service).0.stacks, truth);
+    assert!(collector.known.len() - before < 200);
+}
+
+/// Guards the size of a collector's downloads: counts of ticks, in epochs that count all stacks and in epochs that
+/// count few.
+#[test]
+fn counts_of_ticks_take_at_most_four_bytes_each() {
+    const STACKS: u64 = 4000;
+    let (agent, mut service, mut collector) = recording(4 << 20);
+    // Each stack many times, some of them very often.
+    let often = (0..STACKS).flat_map(|number| {
+        let times = if number % 100 == 0 { 1000 } else { 40 };
+        std::iter::repeat_n(number, times)
+    });
+    let truth = sample(agent, often);
+    let (got, frames) = collector.collect(&mut service);
+    assert_eq!(got.stacks, truth);
+    let check = |frames: &[Frame], expected: usize| {
+        let (counts, payload, bytes) = counts_in(frames);
+        assert_eq!(counts, expected);
+        assert!(payload <= 4 * counts, "{payload} bytes of {counts} counts");
+        // A frame's head weighs little among many.
+        let limit = if counts < 1000 { 5 } else { 4 };
+        assert!(bytes <= limit * counts, "{bytes} bytes of {counts} counts");
+        println!("{counts} counts: {payload} bytes, {bytes} with their frames");
+    };
+    check(&frames, STACKS as usize);
+    for every in [2, 7, 50] {
+        let some = (0..STACKS).step_by(every);
+        let truth = sample(agent, some.flat_map(|number| [number; 30]));
+        let (got, frames) = collector.collect(&mut service);
+        assert_eq!(got.stacks, truth);
+        assert_eq!(frames.iter().find(is_nodes), None);
+        check(&frames, truth.len());
+    }
+}
+
+/// Many nodes without a count lie between: an answer that looks at them for several frames ends all the same.
+#[test]
+fn few_counts_among_many_nodes_are_found() {
+    let (agent, mut service, mut collector) = recording(4 << 20);
+    sample(agent, 0..20_000);
+    collector.collect(&mut service);
+    assert!(collector.known.len() >= 20_000);
+    for number in [0, 19_999, 10_000] {
+        let truth = sample(agent, [number].into_iter());
+        let (got, frames) = collector.collect(&mut service);
+        assert_eq!(got.stacks, truth, "{:?}", got.counters);
+        assert_eq!(counts_in(&frames).0, 1);
+    }
+}
+
+/// Each vCPU has numbers of its own; requests may be sent without waiting for answers.
+#[test]
+fn each_vcpu_is_fetched_on_its_own() {
+    let (agent, mut service) = service(2);
+    let mut collectors = [0, 1].map(|vcpu| Collector::new(&mut service, vcpu));
+    collectors[0].client.start(&mut service, one_ms());
+    for round in 1..4 {
+        let truth = [0_u64, 1].map(|vcpu| {
+            VCPU.set(Some(vcpu as u32));
+            sample(agent, (1000 * vcpu)..(1000 * vcpu + 100 * round))
+        });
+        VCPU.set(Some(0));
+        let epoch = dump(&mut collectors[0].client, &mut service);
+        let requests = collectors.each_ref().map(|one| one.request(epoch));
+        let [first, _] = &mut collectors;
+        let mut bytes = Vec::new();
+        for request in &requests {
+            let mut buffer = [0; 64];
+            let length = frame::encode(request, &mut buffer).unwrap();
+            bytes.extend_from_slice(&buffer[..length]);
+        }
+        first.client.send_bytes(&mut service, &bytes);
+        let frames = first.client.frames();
+        let shares: Vec<_> = frames
+            .split_inclusive(|frame| frame.0 == VcpuEnd::TYPE)
+            .collect();
+        assert_eq!(shares.len(), 2);
+        for ((collector, frames), truth) in collectors.iter_mut().zip(shares).zip(truth) {
+            assert_eq!(read::<VcpuEnd>(frames.last().unwrap()).vcpu, collector.vcpu);
+            let got = download_to(&mut collector.known, frames);
+            assert_eq!(got.samples, 100 * round);
+            // The vCPUs share a clock: a mark in front says that a sample was late.
+            let unmarked = |stack: &[u32]| stack[stack.len() - 4..].to_vec();
+            let stacks = got.stacks.iter();
+            let stacks: HashMap<_, _> =
+                stacks.map(|(one, count)| (unmarked(one), *count)).collect();
+            assert_eq!(stacks, truth);
+        }
+        acknowledge(&mut collectors[0].client, &mut service, epoch);
+    }
+}
+
+/// Whatever numbers a request names, its answer ends, holds nothing that was not counted, and disturbs nobody.
+#[test]
+fn absurd_requests_are_answered_or_refused() {
+    let (agent, mut service, mut collector) = recording(1 << 19);
+    let truth = sample(agent, (0..1500).chain(0..700));
+    let epoch = dump(&mut collector.client, &mut service);
+    let mut hostile = Client::connect(&mut service);
+    for vcpu in [1, 2, 63, 64, u32::MAX - 1, u32::MAX] {
+        let request = Fetch {
+            vcpu,
+            ..whole(epoch)
+        };
+        let (code, text) = refusal_code(&hostile.ask(&mut service, &request));
+        assert_eq!(code, refusal::NO_EPOCH);
+        assert!(text.contains(&format!("no vCPU {vcpu}")), "{text}");
+    }
+    for other in [0, 1, epoch - 1, epoch + 1, epoch << 1, u64::MAX] {
+        let refused = refusal_code(&hostile.ask(&mut service, &whole(other)));
+        assert_eq!(refused.0, refusal::NO_EPOCH, "{}", refused.1);
+    }
+    let (whole_share, _) = Collector::new(&mut service, 0).fetch(&mut service, epoch);
+    assert_eq!(whole_share.stacks, truth);
+    let edges = [0, 1, 2, 1 << 31, 1 << 32, 1 << 63, u64::MAX - 1, u64::MAX];
+    let mut numbers = edges.to_vec();
+    let (mut state, mut shift) = (1_u64, 0);
+    numbers.resize_with(40, || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        shift = (shift + 7) % 64;
+        state >> shift
+    });
+    for known in &numbers {
+        for counted in &numbers {
+            let request = Fetch {
+                known: *known,
+                counted: *counted,
+                ..whole(epoch)
+            };
+            let frames = hostile.ask(&mut service, &request);
+            let end: VcpuEnd = read(frames.last().unwrap());
+            assert_eq!(end.samples, 2200);
+            let nodes = frames.iter().filter(is_nodes);
+            let mut after = *known;
+            for run in nodes.map(read::<Nodes<'_>>) {
+                assert!(run.first > after);
+                after = run.first + u64::from(run.count) - 1;
+            }
+            let mut after = *counted;
+            let mut samples = 0;
+            let runs = frames.iter().filter(|frame| frame.0 == Counts::TYPE);
+            for (number, count) in runs.flat_map(|frame| counts_of(&read(frame))) {
+                assert!(number > after);
+                after = number;
+                samples += count;
+            }
+            assert!(samples <= 2200);
+            assert!(*counted > 0 || samples == 2200);
+        }
+    }
+    assert!(
+        hostile
+            .frames()
+            .iter()
+            .all(|frame| frame.0 != Refusal::TYPE)
+    );
+    assert_eq!(collector.fetch(&mut service, epoch).0, whole_share);
+    acknowledge(&mut collector.client, &mut service, epoch);
+}

@@ -1,0 +1,223 @@
+//! Leases: one client at a time fetches and acknowledges a recording, and the others are told which one it is.
+#![allow(clippy::unwrap_used)]
+
+mod fake_guest;
+
+use std::collections::HashMap;
+
+use fake_guest::client::{
+    Client, FakeService, download, one_ms, read, refusal_code, service, whole,
+};
+use fake_guest::{FakeAgent, tick};
+use unikprof_agent::Platform as _;
+use unikprof_proto::code::{refusal, state};
+use unikprof_proto::message::{
+    Acknowledge, Acknowledged, Check, Dump, MAX_CLIENT, Pending, RecordingStatus, Start, Stop,
+};
+
+const SECOND: u64 = 1_000_000_000;
+/// How long a client that has lost its connection keeps its lease while an epoch waits.
+const LEASE_NS: u64 = 30 * SECOND;
+
+const COLLECTOR: u64 = 0x1111_2222_3333_4444;
+const PERSON: u64 = 7;
+
+fn collector(service: &mut FakeService) -> Client {
+    Client::connect_as(service, "collector 1.2", COLLECTOR)
+}
+
+fn person(service: &mut FakeService) -> Client {
+    Client::connect_as(service, "person 3.4", PERSON)
+}
+
+/// A recording whose first epoch waits for the collector, which has the lease.
+fn leased() -> (&'static FakeAgent, FakeService, Client, u64) {
+    let (agent, mut service) = service(1);
+    let mut collector = collector(&mut service);
+    collector.start(&mut service, one_ms());
+    let epoch = dump(agent, &mut service, &mut collector);
+    (agent, service, collector, epoch)
+}
+
+fn dump(agent: &FakeAgent, service: &mut FakeService, client: &mut Client) -> u64 {
+    (0..20).for_each(|_| assert!(tick(agent, &[1, 2])));
+    let pending: Pending = read(&client.ask(service, &Dump { recording: 0 })[0]);
+    assert_eq!((pending.epochs, pending.complete), (1, true));
+    pending.first_epoch
+}
+
+fn acknowledge(service: &mut FakeService, client: &mut Client, epoch: u64) {
+    let frames = client.ask(service, &Acknowledge { epoch });
+    assert_eq!(read::<Acknowledged>(&frames[0]).epoch, epoch);
+}
+
+/// The client that has the lease on the only recording, and since when.
+fn holder(service: &mut FakeService, client: &mut Client) -> Option<(String, u64)> {
+    let frames = client.ask(service, &Check {});
+    let status: RecordingStatus<'_> = read(&frames[1]);
+    let holder = status.holder.map(str::to_owned);
+    holder.map(|holder| (holder, status.held_since_ns))
+}
+
+fn is_leased(service: &mut FakeService, client: &mut Client) -> bool {
+    let frames = client.ask(service, &Dump { recording: 0 });
+    let is_refused = frames[0].0 != <Pending as unikprof_proto::frame::Message<'_>>::TYPE;
+    if is_refused {
+        let (code, text) = refusal_code(&frames);
+        assert_eq!(code, refusal::LEASED, "{text}");
+        assert!(text.contains("collector 1.2"), "{text}");
+    }
+    is_refused
+}
+
+/// Two clients on one recording must not acknowledge each other's epochs.
+#[test]
+fn a_second_client_may_fetch_but_not_acknowledge() {
+    let (agent, mut service, mut first, epoch) = leased();
+    agent.platform().idle(5 * SECOND);
+    let mut second = person(&mut service);
+    assert!(is_leased(&mut service, &mut second));
+    let (code, text) = refusal_code(&second.ask(&mut service, &Acknowledge { epoch }));
+    assert_eq!(code, refusal::LEASED);
+    assert!(
+        text.contains("`test`") && text.contains("collector 1.2") && text.contains(" 5 s"),
+        "{text}"
+    );
+    let (name, since_ns) = holder(&mut service, &mut second).unwrap();
+    assert_eq!((name.as_str(), since_ns), ("collector 1.2", 0));
+    let copied = download(&second.ask(&mut service, &whole(epoch)));
+    assert_eq!(copied.stacks, HashMap::from([(vec![1, 2], 20)]));
+    // One that has not introduced itself is another client too.
+    let mut unknown = Client::connect(&mut service);
+    assert!(is_leased(&mut service, &mut unknown));
+    let refused = refusal_code(&unknown.ask(&mut service, &Acknowledge { epoch }));
+    assert_eq!(refused.0, refusal::LEASED);
+    // Nothing was lost for the first one.
+    assert_eq!(download(&first.ask(&mut service, &whole(epoch))), copied);
+    acknowledge(&mut service, &mut first, epoch);
+    assert!(is_leased(&mut service, &mut second), "it is connected");
+}
+
+/// Another client may end a recording; what waits then is still the first one's.
+#[test]
+fn a_second_client_may_stop_but_not_take_what_waits() {
+    let (_, mut service, mut first, epoch) = leased();
+    let mut second = person(&mut service);
+    let pending: Pending = read(&second.ask(&mut service, &Stop { recording: 0 })[0]);
+    assert_eq!((pending.first_epoch, pending.epochs), (epoch, 2));
+    assert_eq!(second.status(&mut service).0, state::FINISHED);
+    let refused = refusal_code(&second.ask(&mut service, &Acknowledge { epoch }));
+    assert_eq!(refused.0, refusal::LEASED);
+    acknowledge(&mut service, &mut first, epoch);
+    acknowledge(&mut service, &mut first, epoch + 1);
+    assert_eq!(second.status(&mut service).0, state::IDLE);
+}
+
+#[test]
+fn a_lost_connection_keeps_its_lease_while_an_epoch_waits() {
+    let (agent, mut service, first, epoch) = leased();
+    let mut second = person(&mut service);
+    service.close(first.session);
+    service.advance();
+    agent.platform().idle(LEASE_NS - 1);
+    service.advance();
+    assert!(is_leased(&mut service, &mut second));
+    agent.platform().idle(1);
+    let pending: Pending = read(&second.ask(&mut service, &Dump { recording: 0 })[0]);
+    assert_eq!((pending.first_epoch, pending.complete), (epoch, false));
+    let (name, since_ns) = holder(&mut service, &mut second).unwrap();
+    assert_eq!(name, "person 3.4");
+    assert_eq!(since_ns, agent.platform().now_ns());
+    acknowledge(&mut service, &mut second, epoch);
+    // The first one comes back too late.
+    let mut first = collector(&mut service);
+    let refused = refusal_code(&first.ask(&mut service, &Dump { recording: 0 }));
+    assert_eq!(refused.0, refusal::LEASED);
+}
+
+#[test]
+fn a_lost_connection_ends_its_lease_at_once_if_nothing_waits() {
+    let (agent, mut service, mut first, epoch) = leased();
+    let mut second = person(&mut service);
+    acknowledge(&mut service, &mut first, epoch);
+    assert!(is_leased(&mut service, &mut second));
+    service.close(first.session);
+    assert_eq!(holder(&mut service, &mut second), None);
+    let next = dump(agent, &mut service, &mut second);
+    assert_eq!(next, epoch + 1);
+    acknowledge(&mut service, &mut second, next);
+}
+
+/// A collector that reconnects goes on, for as long as it is connected then.
+#[test]
+fn a_client_that_comes_back_keeps_its_lease() {
+    let (agent, mut service, first, epoch) = leased();
+    let mut second = person(&mut service);
+    service.close(first.session);
+    service.advance();
+    agent.platform().idle(LEASE_NS - SECOND);
+    let mut first = collector(&mut service);
+    for _ in 0..3 {
+        // Both stay connected, as a connection that is silent for long is closed.
+        agent.platform().idle(LEASE_NS);
+        service.advance();
+        assert!(holder(&mut service, &mut first).is_some());
+        assert!(is_leased(&mut service, &mut second));
+    }
+    // A second connection of it that is closed changes nothing.
+    let other = collector(&mut service);
+    service.close(other.session);
+    agent.platform().idle(LEASE_NS);
+    service.advance();
+    assert!(is_leased(&mut service, &mut second));
+    acknowledge(&mut service, &mut first, epoch);
+}
+
+/// Each recording has a lease of its own, and a client without an id takes none.
+#[test]
+fn leases_are_taken_by_recording_and_by_clients_with_an_id() {
+    let (agent, mut service) = service(1);
+    let mut unknown = Client::connect(&mut service);
+    unknown.start(&mut service, one_ms());
+    let epoch = dump(agent, &mut service, &mut unknown);
+    assert_eq!(holder(&mut service, &mut unknown), None);
+    acknowledge(&mut service, &mut unknown, epoch);
+    let mut second = person(&mut service);
+    let second_name = Start {
+        name: "second",
+        ..one_ms()
+    };
+    second.start(&mut service, second_name);
+    let mut first = collector(&mut service);
+    first.ask(&mut service, &Dump { recording: 1 });
+    let frames = second.ask(&mut service, &Check {});
+    let holders: Vec<_> = frames[1..]
+        .iter()
+        .map(|frame| read::<RecordingStatus<'_>>(frame).holder)
+        .collect();
+    assert_eq!(holders, [Some("collector 1.2"), Some("person 3.4")]);
+    for (client, recording) in [(&mut first, 2), (&mut second, 1)] {
+        let refused = refusal_code(&client.ask(&mut service, &Dump { recording }));
+        assert_eq!(refused.0, refusal::LEASED);
+    }
+}
+
+/// A name that is too long loses its end, and what is said of it fits its message.
+#[test]
+fn a_long_name_of_a_client_is_cut() {
+    let (agent, mut service) = service(1);
+    let long = "ä".repeat(300);
+    let mut first = Client::connect_as(&mut service, &long, COLLECTOR);
+    let name = "x".repeat(64);
+    let start = Start {
+        name: &name,
+        ..one_ms()
+    };
+    first.start(&mut service, start);
+    dump(agent, &mut service, &mut first);
+    let mut second = person(&mut service);
+    let (held_by, _) = holder(&mut service, &mut second).unwrap();
+    assert_eq!(held_by, "ä".repeat(MAX_CLIENT / 2));
+    let refused = refusal_code(&second.ask(&mut service, &Dump { recording: 0 }));
+    assert!(refused.1.contains(&held_by) && refused.1.ends_with("copy what waits"));
+}

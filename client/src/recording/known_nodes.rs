@@ -1,0 +1,273 @@
+//! Which stack nodes of a guest were received, and the checks of further ones.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+use unikprof_proto::message::Nodes;
+use unikprof_proto::nodes::{self, Node, NodesError};
+
+use crate::runs::Runs;
+
+/// The numbers of the stack nodes that were received, by vCPU, from one instance of an agent.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct KnownNodes {
+    /// How many numbers a segment has.
+    segment_nodes: u64,
+    vcpus: BTreeMap<u32, Vcpu>,
+}
+
+#[derive(Debug, Default, Clone)]
+struct Vcpu {
+    numbers: Runs,
+    /// All nodes up to this number that the agent still holds were received.
+    known: u64,
+}
+
+/// Why stack nodes are not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NodeError {
+    /// The payload is not a run of nodes.
+    #[error(transparent)]
+    Encoding(#[from] NodesError),
+    /// The run is empty, or lies in no segment or in several.
+    #[error(
+        "expected stack nodes of one segment of {segment_nodes} numbers, found {count} from {first} on vCPU {vcpu}"
+    )]
+    Segment {
+        /// How many numbers a segment has.
+        segment_nodes: u64,
+        /// The vCPU.
+        vcpu: u32,
+        /// The number of the run's first node.
+        first: u64,
+        /// How many nodes it has.
+        count: u32,
+    },
+    /// Some of the nodes were received before.
+    #[error(
+        "expected each stack node of vCPU {vcpu} once, found some of the {count} from {first} again"
+    )]
+    Twice {
+        /// The vCPU.
+        vcpu: u32,
+        /// The number of the run's first node.
+        first: u64,
+        /// How many nodes it has.
+        count: u32,
+    },
+    /// Numbers do not rise where they have to.
+    #[error("expected stack nodes of vCPU {vcpu} above {known}, found {found}")]
+    Order {
+        /// The vCPU.
+        vcpu: u32,
+        /// The greatest number so far.
+        known: u64,
+        /// The number found.
+        found: u64,
+    },
+    /// A node's parent lies in another segment, or was not received.
+    #[error(
+        "expected the parent of stack node {number} of vCPU {vcpu} in the same segment and before it, found {parent}"
+    )]
+    Parent {
+        /// The vCPU.
+        vcpu: u32,
+        /// The node's number.
+        number: u64,
+        /// The number of its parent.
+        parent: u64,
+    },
+    /// A count belongs to a stack that was not received.
+    #[error("expected counts of stacks that were sent, found one of stack {number} of vCPU {vcpu}")]
+    Unknown {
+        /// The vCPU.
+        vcpu: u32,
+        /// The number of the stack's leaf-most node.
+        number: u64,
+    },
+}
+
+/// In which order runs of nodes may come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeOrder {
+    /// Numbers rise, and parents come before their children: on the wire.
+    Rising,
+    /// Any order: in a file. A crash writes the newest stacks first.
+    Any,
+}
+
+impl KnownNodes {
+    /// No nodes yet, of an agent whose segments have so many numbers.
+    pub(crate) fn new(segment_nodes: u32) -> KnownNodes {
+        KnownNodes {
+            segment_nodes: segment_nodes.into(),
+            vcpus: BTreeMap::new(),
+        }
+    }
+
+    /// The number up to which all nodes of a vCPU are known; 0 if none are.
+    pub(crate) fn known(&self, vcpu: u32) -> u64 {
+        self.vcpus.get(&vcpu).map_or(0, |vcpu| vcpu.known)
+    }
+
+    /// Whether a node was received.
+    pub(crate) fn contains(&self, vcpu: u32, number: u64) -> bool {
+        self.vcpus
+            .get(&vcpu)
+            .is_some_and(|vcpu| vcpu.numbers.contains(number))
+    }
+
+    /// Takes the number up to which an answer says that all nodes were sent.
+    ///
+    /// # Errors
+    /// [`NodeError::Order`] if it is lower than that of a node.
+    pub(crate) fn sent_up_to(&mut self, vcpu: u32, number: u64) -> Result<(), NodeError> {
+        let known = self.known(vcpu);
+        if number < known {
+            return Err(NodeError::Order {
+                vcpu,
+                known,
+                found: number,
+            });
+        }
+        self.vcpus.entry(vcpu).or_default().known = number;
+        Ok(())
+    }
+
+    /// Checks a run and adds its nodes, which are passed to `visit` with their numbers.
+    ///
+    /// # Errors
+    /// [`NodeError`]; `visit` may then have been called for some of the nodes.
+    pub(crate) fn add(
+        &mut self,
+        run: &Nodes<'_>,
+        order: NodeOrder,
+        mut visit: impl FnMut(u64, Node<'_>),
+    ) -> Result<(), NodeError> {
+        let Nodes {
+            vcpu, first, count, ..
+        } = *run;
+        let segment = |number: u64| number.checked_div(self.segment_nodes).unwrap_or(0);
+        let after = first.checked_add(count.into());
+        // The first segment's birth is 1.
+        let after = after.filter(|after| {
+            count > 0 && segment(first) > 0 && segment(first) == segment(after - 1)
+        });
+        let Some(after) = after else {
+            return Err(NodeError::Segment {
+                segment_nodes: self.segment_nodes,
+                vcpu,
+                first,
+                count,
+            });
+        };
+        let of_vcpu = self.vcpus.entry(vcpu).or_default();
+        if order == NodeOrder::Rising && first <= of_vcpu.known {
+            return Err(NodeError::Order {
+                vcpu,
+                known: of_vcpu.known,
+                found: first,
+            });
+        }
+        let mut wrong = None;
+        nodes::decode(first, count, run.payload, |number, node| {
+            let parent = node.parent;
+            // The decoder rejects parents that do not come before their children.
+            let is_there = parent >= first || of_vcpu.numbers.contains(parent);
+            let is_right = parent == 0
+                || number / self.segment_nodes == parent / self.segment_nodes
+                    && (is_there || order == NodeOrder::Any);
+            if !is_right && wrong.is_none() {
+                wrong = Some(NodeError::Parent {
+                    vcpu,
+                    number,
+                    parent,
+                });
+            }
+            if wrong.is_none() {
+                visit(number, node);
+            }
+        })?;
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
+        if !of_vcpu.numbers.add(first, after) {
+            return Err(NodeError::Twice { vcpu, first, count });
+        }
+        of_vcpu.known = of_vcpu.known.max(after - 1);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Nodes of one frame each from `first` on, with these parents.
+    fn add(
+        known: &mut KnownNodes,
+        order: NodeOrder,
+        first: u64,
+        parents: &[u64],
+    ) -> Result<usize, NodeError> {
+        let mut payload = [0; 256];
+        let mut encoder = nodes::Encoder::new(first, &mut payload);
+        for parent in parents {
+            encoder.push(Node {
+                parent: *parent,
+                frames: &[16],
+            });
+        }
+        let length = encoder.finish();
+        let run = Nodes {
+            vcpu: 2,
+            first,
+            count: parents.len() as u32,
+            payload: &payload[..length],
+        };
+        let mut visited = 0;
+        known.add(&run, order, |_, _| visited += 1)?;
+        Ok(visited)
+    }
+
+    #[test]
+    fn runs_rise_on_the_wire_and_come_in_any_order_in_a_file() {
+        let mut known = KnownNodes::new(10);
+        assert_eq!(add(&mut known, NodeOrder::Rising, 10, &[0, 10]), Ok(2));
+        assert_eq!(add(&mut known, NodeOrder::Rising, 14, &[11]), Ok(1));
+        // The rest of the first segment is not used.
+        assert_eq!(add(&mut known, NodeOrder::Rising, 20, &[0]), Ok(1));
+        assert_eq!((known.known(2), known.known(0)), (20, 0));
+        assert!(known.contains(2, 14) && !known.contains(2, 12) && !known.contains(0, 14));
+        let again = add(&mut known, NodeOrder::Rising, 13, &[0]).unwrap_err();
+        assert!(matches!(again, NodeError::Order { known: 20, .. }));
+        assert_eq!(add(&mut known, NodeOrder::Any, 13, &[12]), Ok(1));
+        let again = add(&mut known, NodeOrder::Any, 12, &[0, 0]).unwrap_err();
+        assert!(matches!(again, NodeError::Twice { .. }), "{again}");
+        known.sent_up_to(2, 25).unwrap();
+        assert!(known.sent_up_to(2, 24).is_err());
+        assert!(add(&mut known, NodeOrder::Rising, 25, &[0]).is_err());
+    }
+
+    #[test]
+    fn impossible_runs_are_rejected() {
+        let mut known = KnownNodes::new(10);
+        for (first, parents) in [(9, &[0][..]), (0, &[0]), (19, &[0, 0]), (10, &[])] {
+            let error = add(&mut known, NodeOrder::Any, first, parents).unwrap_err();
+            assert!(matches!(error, NodeError::Segment { .. }), "{error}");
+        }
+        add(&mut known, NodeOrder::Any, 10, &[0]).unwrap();
+        let other_segment = add(&mut known, NodeOrder::Any, 20, &[10]).unwrap_err();
+        assert!(matches!(
+            other_segment,
+            NodeError::Parent { parent: 10, .. }
+        ));
+        let missing = add(&mut known, NodeOrder::Rising, 13, &[12]).unwrap_err();
+        assert!(matches!(missing, NodeError::Parent { parent: 12, .. }));
+        let none = add(&mut KnownNodes::new(0), NodeOrder::Any, 1, &[0]).unwrap_err();
+        assert!(matches!(none, NodeError::Segment { .. }), "{none}");
+        let last = add(&mut KnownNodes::new(1), NodeOrder::Any, u64::MAX, &[0]).unwrap_err();
+        assert!(matches!(last, NodeError::Segment { .. }), "{last}");
+    }
+}

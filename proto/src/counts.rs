@@ -1,0 +1,154 @@
+//! Counts of stacks: the compact encoding of how often each was sampled.
+//!
+//! A run is a sequence of pairs of varints: the distance of the stack's [number](crate::nodes) from that of the pair
+//! before, at least 1, and its count, which is not zero. Numbers rise.
+
+use core::fmt;
+
+use crate::nodes::{put_varint, take_varint};
+
+/// The most bytes that one pair takes.
+pub const MAX_PAIR_BYTES: usize = 20;
+
+/// Why bytes are not a run of counts: the index of the pair in the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CountsError {
+    /// The bytes end within a pair, or a varint does not end.
+    Cut(u32),
+    /// A distance or a count of zero, or a number beyond 64 bits.
+    Impossible(u32),
+    /// The run is whole, but bytes are left over: how many.
+    LeftOver(usize),
+}
+
+impl fmt::Display for CountsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cut(index) => write!(f, "the run of counts is cut in its pair {index}"),
+            Self::Impossible(index) => write!(f, "pair {index} of the run of counts is impossible"),
+            Self::LeftOver(bytes) => write!(f, "{bytes} bytes are left over after the counts"),
+        }
+    }
+}
+
+impl core::error::Error for CountsError {}
+
+/// Encodes a run of counts into a buffer.
+#[derive(Debug)]
+pub struct Encoder<'a> {
+    after: u64,
+    buffer: &'a mut [u8],
+    length: usize,
+}
+
+impl<'a> Encoder<'a> {
+    /// Begins a run whose first distance is counted from the number `after`.
+    pub fn new(after: u64, buffer: &'a mut [u8]) -> Self {
+        Self {
+            after,
+            buffer,
+            length: 0,
+        }
+    }
+
+    /// Whether another pair fits for certain.
+    pub fn has_room(&self) -> bool {
+        self.buffer.len() - self.length >= MAX_PAIR_BYTES
+    }
+
+    /// Adds the next pair. Call it only while there [is room](Self::has_room), with a number above the last one's and
+    /// a count that is not zero.
+    pub fn push(&mut self, number: u64, count: u64) {
+        for value in [number.wrapping_sub(self.after), count] {
+            let room = self.buffer.get_mut(self.length..).unwrap_or_default();
+            self.length += put_varint(value, room);
+        }
+        self.after = number;
+    }
+
+    /// The encoded run: the bytes of the buffer that it took.
+    pub fn finish(self) -> usize {
+        self.length
+    }
+}
+
+/// Decodes a run of `count` pairs whose first distance is counted from `after`, handing each number with its count to
+/// `visit`.
+///
+/// # Errors
+/// [`CountsError`] at the first pair that cannot be; `visit` has then seen those before it.
+pub fn decode(
+    after: u64,
+    count: u32,
+    mut payload: &[u8],
+    mut visit: impl FnMut(u64, u64),
+) -> Result<(), CountsError> {
+    let mut number = after;
+    for index in 0..count {
+        let mut value = || take_varint(&mut payload).ok_or(CountsError::Cut(index));
+        let (distance, count) = (value()?, value()?);
+        let next = number.checked_add(distance);
+        number = next
+            .filter(|_| distance != 0 && count != 0)
+            .ok_or(CountsError::Impossible(index))?;
+        visit(number, count);
+    }
+    match payload.len() {
+        0 => Ok(()),
+        left => Err(CountsError::LeftOver(left)),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn pairs_come_back_and_small_ones_take_two_bytes() {
+        let pairs = [(1001, 1), (1002, 127), (1100, 2), (u64::MAX, u64::MAX)];
+        let mut buffer = [0; 128];
+        let mut encoder = Encoder::new(1000, &mut buffer);
+        let mut lengths = Vec::new();
+        for (number, count) in pairs {
+            assert!(encoder.has_room());
+            encoder.push(number, count);
+            lengths.push(encoder.length);
+        }
+        assert_eq!(lengths, [2, 4, 6, 26]);
+        let length = encoder.finish();
+        let mut back = Vec::new();
+        decode(1000, 4, &buffer[..length], |number, count| {
+            back.push((number, count));
+        })
+        .unwrap();
+        assert_eq!(back, pairs);
+    }
+
+    #[test]
+    fn hostile_runs_are_errors() {
+        let decode = |after, bytes: &[u8]| decode(after, 1, bytes, |_, _| ());
+        assert_eq!(decode(0, &[]), Err(CountsError::Cut(0)));
+        assert_eq!(decode(0, &[1]), Err(CountsError::Cut(0)));
+        assert_eq!(
+            decode(0, &[0, 1]),
+            Err(CountsError::Impossible(0)),
+            "a distance of zero"
+        );
+        assert_eq!(
+            decode(0, &[1, 0]),
+            Err(CountsError::Impossible(0)),
+            "a count of zero"
+        );
+        assert_eq!(
+            decode(u64::MAX, &[1, 1]),
+            Err(CountsError::Impossible(0)),
+            "beyond 64 bits"
+        );
+        assert_eq!(decode(0, &[1, 1, 1]), Err(CountsError::LeftOver(1)));
+    }
+}
