@@ -35,19 +35,34 @@ fn sum(rows: &[Row]) -> u32 {
     rows.iter().fold(0, |sum, row| checksum(sum, *row))
 }
 
-fn begin(client: &mut Client, service: &mut FakeService, rows: u32) -> u64 {
-    let frames = client.ask(service, &TableBegin { rows });
-    read::<TableReady>(&frames[0]).upload
+/// The announcement of these rows, for all codes that they are about.
+fn announced(rows: &[Row]) -> TableBegin {
+    TableBegin {
+        first: rows[0].code,
+        end: rows.last().unwrap().code,
+        rows: rows.len() as u32,
+        checksum: sum(rows),
+    }
 }
 
-fn send(client: &mut Client, service: &mut FakeService, upload: u64, first: u32, rows: &[Row]) {
+fn begin(client: &mut Client, service: &mut FakeService, begin: &TableBegin) -> TableReady {
+    let frames = client.ask(service, begin);
+    read(&frames[0])
+}
+
+/// Sends the rows of `all` in `range`.
+fn send(
+    client: &mut Client,
+    service: &mut FakeService,
+    upload: u64,
+    all: &[Row],
+    range: std::ops::Range<usize>,
+) {
     let mut payload = [0; 900];
-    let mut encoder = RunEncoder::new(
-        first
-            .checked_sub(1)
-            .map_or(0, |last| table()[last as usize].code),
-        &mut payload,
-    );
+    let first = range.start as u32;
+    let before = range.start.checked_sub(1);
+    let mut encoder = RunEncoder::new(before.map_or(0, |last| all[last].code), &mut payload);
+    let rows = &all[range];
     rows.iter().for_each(|row| encoder.push(*row));
     let length = encoder.finish();
     let run = TableRows {
@@ -59,23 +74,26 @@ fn send(client: &mut Client, service: &mut FakeService, upload: u64, first: u32,
     assert_eq!(client.ask(service, &run), [], "rows are not answered");
 }
 
-fn end(
-    client: &mut Client,
-    service: &mut FakeService,
-    upload: u64,
-    checksum: u32,
-) -> Vec<(u16, Vec<u8>)> {
-    client.ask(service, &TableEnd { upload, checksum })
+fn end(client: &mut Client, service: &mut FakeService, upload: u64) -> Vec<(u16, Vec<u8>)> {
+    client.ask(service, &TableEnd { upload })
+}
+
+/// Sends a part in two runs; returns the checksum of the table that it then belongs to.
+fn add(client: &mut Client, service: &mut FakeService, rows: &[Row]) -> u32 {
+    let TableReady { upload, rows: held } = begin(client, service, &announced(rows));
+    assert_eq!(held, 0);
+    send(client, service, upload, rows, 0..1);
+    send(client, service, upload, rows, 1..rows.len());
+    let frames = end(client, service, upload);
+    let installed: TableInstalled = read(&frames[0]);
+    assert_eq!(installed.rows as usize, rows.len());
+    installed.caller_table
 }
 
 fn install(client: &mut Client, service: &mut FakeService) -> u32 {
-    let rows = table();
-    let upload = begin(client, service, rows.len() as u32);
-    send(client, service, upload, 0, &rows[..1]);
-    send(client, service, upload, 1, &rows[1..]);
-    let frames = end(client, service, upload, sum(&rows));
-    assert_eq!(read::<TableInstalled>(&frames[0]).rows, 4);
-    sum(&rows)
+    let checksum = add(client, service, &table());
+    assert_eq!(checksum, sum(&table()));
+    checksum
 }
 
 fn welcome(client: &mut Client, service: &mut FakeService) -> (u32, Option<u32>) {
@@ -168,28 +186,34 @@ fn a_table_that_is_not_whole_is_refused_and_none_is_held() {
     let (_, mut service) = service(1);
     let mut client = Client::connect(&mut service);
     let rows = table();
-    let good = install(&mut client, &mut service);
+    install(&mut client, &mut service);
+    // Another part than the one that is held: otherwise it would not be sent again.
+    let good = !sum(&rows);
     let mut refused =
         |send_rows: &dyn Fn(&mut Client, &mut FakeService, u64), checksum, says: &str| {
-            let upload = begin(&mut client, &mut service, 4);
+            let announced = TableBegin {
+                checksum,
+                ..announced(&rows)
+            };
+            let upload = begin(&mut client, &mut service, &announced).upload;
             send_rows(&mut client, &mut service, upload);
-            let (code, text) = refusal_code(&end(&mut client, &mut service, upload, checksum));
+            let (code, text) = refusal_code(&end(&mut client, &mut service, upload));
             assert_eq!(code, refusal::BAD_TABLE, "{text}");
             assert!(text.contains(says), "{text}");
             assert_eq!(welcome(&mut client, &mut service).1, None);
         };
     refused(
-        &|client, service, upload| send(client, service, upload, 0, &rows[..3]),
+        &|client, service, upload| send(client, service, upload, &rows, 0..3),
         good,
         "3 of 4",
     );
     refused(
-        &|client, service, upload| send(client, service, upload, 0, &rows),
-        !good,
+        &|client, service, upload| send(client, service, upload, &rows, 0..4),
+        good,
         "checksum",
     );
     refused(
-        &|client, service, upload| send(client, service, upload, 1, &rows[1..]),
+        &|client, service, upload| send(client, service, upload, &rows, 1..4),
         good,
         "row 0",
     );
@@ -221,14 +245,31 @@ fn a_table_that_is_not_whole_is_refused_and_none_is_held() {
         "announced",
     );
     refused(
-        &|client, service, upload| send(client, service, upload + 1, 0, &rows),
+        &|client, service, upload| send(client, service, upload + 1, &rows, 0..4),
         good,
         "0 of 4",
     );
-    let frames = client.ask(&mut service, &TableBegin { rows: 1 << 20 });
+    refused(
+        &|client, service, upload| {
+            let run = TableRows {
+                upload,
+                first: 0,
+                count: 1,
+                payload: &[1, 2],
+            };
+            client.ask(service, &run);
+        },
+        good,
+        "outside its part",
+    );
+    let large = TableBegin {
+        rows: 1 << 20,
+        ..announced(&rows)
+    };
+    let frames = client.ask(&mut service, &large);
     let (code, text) = refusal_code(&frames);
     assert_eq!(code, refusal::TABLE_TOO_LARGE);
-    assert!(text.contains("10485776 bytes"), "{text}");
+    assert!(text.contains("10485832 bytes"), "{text}");
 }
 
 #[test]
@@ -260,20 +301,99 @@ fn a_recording_uses_the_table_that_it_asked_for() {
     assert_eq!(code, refusal::NO_TABLE);
     assert!(text.contains("another client"), "{text}");
 
-    // Nobody takes it away while it is in use; the one who begins last sends.
+    // It is not replaced while it is in use, and not sent again.
     let start = Start {
         caller_table: Some(checksum),
         ..one_ms()
     };
     read::<Started>(&client.start(&mut service, start)[0]);
-    let frames = client.ask(&mut service, &TableBegin { rows: 4 });
+    let overlapping = TableBegin {
+        checksum: 1,
+        ..announced(&table())
+    };
+    let frames = client.ask(&mut service, &overlapping);
     assert_eq!(refusal_code(&frames).0, refusal::ALREADY_RECORDING);
+    let held = begin(&mut client, &mut service, &announced(&table()));
+    assert_eq!(held.rows, 4);
+    let frames = end(&mut client, &mut service, held.upload);
+    assert_eq!(read::<TableInstalled>(&frames[0]).caller_table, checksum);
     client.ask(&mut service, &Stop { recording: 0 });
+    // The upload that began last is the one.
     let mut other = Client::connect(&mut service);
-    let upload = begin(&mut client, &mut service, 4);
-    begin(&mut other, &mut service, 4);
-    send(&mut client, &mut service, upload, 0, &table());
-    let (code, text) = refusal_code(&end(&mut client, &mut service, upload, checksum));
+    let upload = begin(&mut client, &mut service, &overlapping).upload;
+    let another = TableBegin {
+        checksum: 2,
+        ..overlapping
+    };
+    begin(&mut other, &mut service, &another);
+    send(&mut client, &mut service, upload, &table(), 0..4);
+    let (code, text) = refusal_code(&end(&mut client, &mut service, upload));
     assert_eq!(code, refusal::BAD_TABLE);
     assert!(text.contains("another client"), "{text}");
+}
+
+/// A part for code that the table did not cover is added while a recording runs, and its ticks use it.
+#[test]
+fn a_table_is_extended_while_a_recording_uses_it() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    let first = install(&mut client, &mut service);
+    let start = Start {
+        caller_table: Some(first),
+        ..one_ms()
+    };
+    read::<Started>(&client.start(&mut service, start)[0]);
+    tick(agent, &[0x2001, 2, 0x2003]);
+    let row = |offset: u32, rule| Row {
+        code: 16 + offset,
+        rule,
+    };
+    let more = [row(0x2000, Rule::FRAME_RECORD), row(0x3000, Rule::UNKNOWN)];
+    let both = add(&mut client, &mut service, &more);
+    assert_ne!(both, first);
+    assert_eq!(welcome(&mut client, &mut service).1, Some(both));
+    tick(agent, &[0x2001, 2, 0x2003]);
+    let pending: Pending = read(&client.ask(&mut service, &Stop { recording: 0 })[0]);
+    let frames = client.ask(&mut service, &whole(pending.first_epoch));
+    let head: Epoch<'_> = read(&frames[0]);
+    assert_eq!(head.caller_table, Some(first), "as it was at the start");
+    let counters = download(&frames).counters;
+    assert_eq!([counters.by_table, counters.by_frame_pointer], [1, 1]);
+    // The next recording names both parts.
+    let start = |caller_table| Start {
+        caller_table: Some(caller_table),
+        flags: start_flag::DISCARD,
+        ..one_ms()
+    };
+    let refused = refusal_code(&client.start(&mut service, start(first)));
+    assert_eq!(refused.0, refusal::NO_TABLE);
+    read::<Started>(&client.start(&mut service, start(both))[0]);
+}
+
+/// After a lost connection only the rows that are missing are sent.
+#[test]
+fn an_upload_goes_on_where_it_stopped() {
+    let (_, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    let rows = table();
+    let lost = begin(&mut client, &mut service, &announced(&rows)).upload;
+    send(&mut client, &mut service, lost, &rows, 0..3);
+    assert_eq!(welcome(&mut client, &mut service).1, None);
+    let mut again = Client::connect(&mut service);
+    let ready = begin(&mut again, &mut service, &announced(&rows));
+    assert_eq!(ready.rows, 3);
+    // What the former connection still sends is ignored.
+    send(&mut client, &mut service, lost, &rows, 3..4);
+    send(&mut again, &mut service, ready.upload, &rows, 3..4);
+    let frames = end(&mut again, &mut service, ready.upload);
+    let installed: TableInstalled = read(&frames[0]);
+    assert_eq!((installed.rows, installed.caller_table), (4, sum(&rows)));
+    // A part that was damaged on its way begins anew.
+    let other = TableBegin {
+        checksum: 1,
+        ..announced(&rows)
+    };
+    let damaged = begin(&mut again, &mut service, &other);
+    send(&mut again, &mut service, damaged.upload, &rows, 1..2);
+    assert_eq!(begin(&mut again, &mut service, &other).rows, 0);
 }

@@ -797,7 +797,15 @@ fn every_request_has_its_role() {
     assert_eq!(refusal_code(&refused).0, refusal::NOT_ALLOWED);
     let refused = viewer.ask(&mut service, &Dump { recording: 0 });
     assert_eq!(refusal_code(&refused).0, refusal::NOT_ALLOWED);
-    let refused = viewer.ask(&mut service, &TableBegin { rows: 1 });
+    let refused = viewer.ask(
+        &mut service,
+        &TableBegin {
+            first: 16,
+            end: 17,
+            rows: 1,
+            checksum: 0,
+        },
+    );
     assert_eq!(refusal_code(&refused).0, refusal::NOT_ALLOWED);
     let refused = viewer.ask(&mut service, &Acknowledge { epoch: 1 });
     assert_eq!(refusal_code(&refused).0, refusal::NOT_ALLOWED);

@@ -228,6 +228,39 @@ pub fn checksum(before: u32, row: Row) -> u32 {
     crc32c(before, &row.to_bytes())
 }
 
+/// The most parts of a table that an agent holds.
+pub const MAX_PARTS: usize = 8;
+
+/// A part of a table: the rows of one range of codes. The parts of a table do not overlap.
+///
+/// Rows lie in `first..=end`; a row at `end` holds behind the part and says that nothing is known there, so that parts
+/// of the same image are equal whatever follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The first code.
+    pub first: u32,
+    /// The code behind the last.
+    pub end: u32,
+    /// How many rows it has.
+    pub rows: u32,
+    /// The [checksum] of its rows.
+    pub checksum: u32,
+}
+
+/// The checksum that a table of these parts, in the order of their codes, is known by; `None` if there are none.
+///
+/// That of a single part is its rows'; that of several is the CRC-32C of their ends and checksums.
+pub fn table_checksum(parts: &[Part]) -> Option<u32> {
+    match parts {
+        [] => None,
+        [part] => Some(part.checksum),
+        parts => {
+            let words = parts.iter().flat_map(|it| [it.first, it.end, it.checksum]);
+            Some(words.fold(0, |crc, word| crc32c(crc, &word.to_le_bytes())))
+        }
+    }
+}
+
 /// The most bytes that one row takes in a run.
 pub const MAX_ROW_BYTES: usize = 10;
 
@@ -627,6 +660,24 @@ mod tests {
             assert_eq!(error(&bad), expected, "byte {at}");
         }
         assert!(self::file(&[]).is_none() && self::file(&[1; 65]).is_none());
+    }
+
+    #[test]
+    fn a_table_of_several_parts_has_a_checksum_of_its_own() {
+        let part = |first, end, checksum| Part {
+            first,
+            end,
+            rows: 2,
+            checksum,
+        };
+        let (a, b) = (part(16, 32, 7), part(32, 64, 8));
+        assert_eq!(table_checksum(&[]), None);
+        assert_eq!(table_checksum(&[a]), Some(7));
+        let both = table_checksum(&[a, b]);
+        assert!(both.is_some());
+        for other in [[b, a], [a, part(32, 65, 8)], [a, part(32, 64, 9)]] {
+            assert_ne!(table_checksum(&other), both);
+        }
     }
 
     #[test]

@@ -83,7 +83,7 @@ messages! {
         delay_ns: u64,
         /// See [`code::start_flag`](crate::code::start_flag).
         flags: u32,
-        /// The [checksum](crate::caller_table::checksum) of the caller table to look callers up in;
+        /// The [checksum](crate::caller_table::table_checksum) of the caller table to look callers up in;
         /// `None`: none.
         caller_table: Option<u32>,
         /// How far back a dump's records of the ring need to go, in ns; 0 = as far as there are any. For
@@ -131,11 +131,19 @@ messages! {
         epoch: u64,
     }
 
-    /// Announces a caller table; one that was being sent is given up. Refused while anything is
-    /// recorded. Answered by [`TableReady`].
+    /// Announces a part of a caller table. If it is being sent already, by this client or another that has lost its
+    /// connection, the upload goes on where it stopped; any other upload is given up. While nothing is recorded, the
+    /// table that the agent holds is replaced if the part overlaps it or does not fit beside it. While something is
+    /// recorded, a part can only be added. Answered by [`TableReady`].
     TableBegin = TABLE_BEGIN {
+        /// The first code of the part.
+        first: u32,
+        /// The code behind its last.
+        end: u32,
         /// How many rows it has.
         rows: u32,
+        /// The [checksum](crate::caller_table::checksum) of its rows.
+        checksum: u32,
     }
 
     /// A run of rows; see [`caller_table`](crate::caller_table) for the encoding. Not answered: what
@@ -152,12 +160,10 @@ messages! {
         payload: &'a [u8],
     }
 
-    /// All rows were sent. Answered by [`TableInstalled`].
+    /// All rows of the part were sent. Answered by [`TableInstalled`].
     TableEnd = TABLE_END {
         /// Which upload.
         upload: u64,
-        /// The [checksum](crate::caller_table::checksum) of all rows.
-        checksum: u32,
     }
 
     /// Asks for the records of a vCPU's ring. Answered by [`RingHead`], [`RingRun`]s and [`RingEnd`].
@@ -399,7 +405,8 @@ messages! {
         /// How many vCPUs follow. 0 in the file that a crash leaves: this tells who the recording is, and its
         /// samples are in the rings.
         vcpus: u32,
-        /// The checksum of the caller table that callers were looked up in; `None`: none was used.
+        /// The checksum of the caller table that callers were looked up in, as it was when the recording started;
+        /// parts that were added since are looked up too. `None`: none was used.
         caller_table: Option<u32>,
     }
 
@@ -477,16 +484,22 @@ messages! {
         epoch: u64,
     }
 
-    /// The rows of a caller table may be sent.
+    /// The rows of a part may be sent.
     TableReady = TABLE_READY {
         /// The upload's id, for what follows.
         upload: u64,
+        /// How many of its rows the agent has: send those behind them. All, if the part is installed: then nothing
+        /// follows but the end.
+        rows: u32,
     }
 
-    /// A caller table is whole, and the next recording may use it.
+    /// A part is installed.
     TableInstalled = TABLE_INSTALLED {
         /// How many rows it has.
         rows: u32,
+        /// The [checksum](crate::caller_table::table_checksum) of the table that it belongs to, which the next
+        /// recording may use.
+        caller_table: u32,
     }
 
     /// The agent's message under a key: `<- e, ee` of the handshake. All that follows, in both

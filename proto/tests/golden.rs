@@ -91,9 +91,9 @@ fn every_message_has_its_bytes() {
         Dump { recording: 2 },
         Fetch { epoch: 3, vcpu: 1, known: 5_120, counted: 4_000 },
         Acknowledge { epoch: 3 },
-        TableBegin { rows: 10_000 },
+        TableBegin { first: 16, end: 0x20_0010, rows: 10_000, checksum: 0x1234_5678 },
         TableRows { upload: 1, first: 300, count: 2, payload: &[1, 2, 3, 4] },
-        TableEnd { upload: 1, checksum: 0x1234_5678 },
+        TableEnd { upload: 1 },
         Refusal { code: 8, request: 2, text: "`nightly` is being recorded" },
         Welcome {
             agent_version: "0.1.0",
@@ -212,8 +212,8 @@ fn every_message_has_its_bytes() {
         Counts { epoch: 4, vcpu: 1, after: 0, count: 1, payload: &[0xa9, 0x07, 5] },
         VcpuEnd { epoch: 4, vcpu: 1, known: 5_120, samples: 900 },
         Acknowledged { epoch: 4 },
-        TableReady { upload: 1 },
-        TableInstalled { rows: 10_000 },
+        TableReady { upload: 1, rows: 300 },
+        TableInstalled { rows: 10_000, caller_table: 0x1234_5678 },
     }
 
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/messages.txt");

@@ -1,11 +1,12 @@
-//! A caller table on its way from a client to the agent.
+//! A part of a caller table on its way from a client to the agent.
 //!
-//! One is on its way at a time; who begins another ends it. Rows are not answered one by one: what was
-//! wrong with them is told at the end.
+//! One upload is under way at a time; a client that announces another part ends it. A client that lost its connection
+//! announces the same part again, and goes on behind the rows that have arrived. Rows are not answered one by one: what
+//! was wrong with them is reported at the end.
 
-use unikprof_proto::caller_table::{RunError, decode_run};
+use unikprof_proto::caller_table::{Part, Row, RunError, decode_run};
 use unikprof_proto::code::refusal;
-use unikprof_proto::message::{TableEnd, TableRows};
+use unikprof_proto::message::{TableBegin, TableEnd, TableInstalled, TableReady, TableRows};
 
 use crate::ground::text::Text;
 use crate::record::recorder::Refused;
@@ -16,10 +17,20 @@ use crate::stack::caller_table::{CallerTable, Progress, caller_table_bytes};
 pub(crate) struct Upload {
     /// The id of the last that was begun.
     id: u64,
-    is_open: bool,
-    rows: u32,
-    progress: Progress,
-    fault: Option<Fault>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum State {
+    #[default]
+    Closed,
+    Open {
+        part: Part,
+        progress: Progress,
+        fault: Option<Fault>,
+    },
+    /// The part was there already.
+    Installed(Part),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -29,107 +40,182 @@ enum Fault {
     Run(RunError),
     /// More rows than were announced.
     TooMany,
+    /// A row outside the part: its code.
+    Outside(u32),
 }
 
 impl Upload {
-    /// Forgets the table that the agent holds and takes another of `rows` rows; answers the upload's id.
-    /// Nothing may be recorded.
+    /// Begins to take a part, or goes on with it. `recording` is why the table cannot be replaced now, if anything is
+    /// recorded: then a part can only be added.
     pub(crate) fn begin(
         &mut self,
         table: Option<&CallerTable<'_>>,
-        rows: u32,
-    ) -> Result<u64, Refused> {
-        let room = table.map_or(0, CallerTable::room);
-        let Some(table) = table.filter(|_| rows <= room) else {
-            return Err(Refused {
-                code: refusal::TABLE_TOO_LARGE,
-                text: Text::format(format_args!(
-                    "the caller table has {rows} rows and the agent has room for {room}; give it a \
-                     block of {} bytes, or record without the table",
-                    caller_table_bytes(rows as usize)
-                )),
-            });
-        };
-        *self = Self {
-            id: self.id + 1,
-            is_open: true,
+        begin: &TableBegin,
+        recording: Option<Refused>,
+    ) -> Result<TableReady, Refused> {
+        let TableBegin {
+            first,
+            end,
             rows,
-            progress: table.begin().pause(),
+            checksum,
+        } = *begin;
+        if first >= end {
+            return Err(bad(Text::format(format_args!(
+                "the part of the caller table is empty: codes {first} to {end}"
+            ))));
+        }
+        let part = Part {
+            first,
+            end,
+            rows,
+            checksum,
+        };
+        let room = table.map_or(0, CallerTable::room);
+        let too_large = || Refused {
+            code: refusal::TABLE_TOO_LARGE,
+            text: Text::format(format_args!(
+                "the caller table has {rows} rows and the agent has room for {room}; give it a \
+                 block of {} bytes, or record without the table",
+                caller_table_bytes(rows as usize)
+            )),
+        };
+        let table = table.filter(|_| rows <= room).ok_or_else(too_large)?;
+        let ready = |id, rows| TableReady { upload: id, rows };
+        if table.has(part) {
+            self.id += 1;
+            self.state = State::Installed(part);
+            return Ok(ready(self.id, rows));
+        }
+        if let State::Open {
+            part: open,
+            progress,
+            fault: None,
+        } = self.state
+            && open == part
+        {
+            // Another id: rows of the former connection may still be on their way.
+            self.id += 1;
+            return Ok(ready(self.id, progress.rows()));
+        }
+        let beside = match table.overlaps(first, end) {
+            true => None,
+            false => table.begin(first, end, rows),
+        };
+        let writing = match beside {
+            Some(writing) => writing,
+            None => {
+                if let Some(recording) = recording {
+                    return Err(recording);
+                }
+                table.forget();
+                table.begin(first, end, rows).ok_or_else(too_large)?
+            }
+        };
+        self.id += 1;
+        self.state = State::Open {
+            part,
+            progress: writing.pause(),
             fault: None,
         };
-        Ok(self.id)
+        Ok(ready(self.id, 0))
     }
 
     /// Takes a run of rows.
     pub(crate) fn rows(&mut self, table: Option<&CallerTable<'_>>, run: &TableRows<'_>) {
-        let (Some(table), true) = (table, self.is_open && run.upload == self.id) else {
+        let State::Open {
+            part,
+            progress,
+            fault: fault @ None,
+        } = &mut self.state
+        else {
             return;
         };
-        if self.fault.is_some() {
+        let writing = table.and_then(|table| table.go_on(*progress));
+        let Some(mut writing) = writing.filter(|_| run.upload == self.id) else {
+            return;
+        };
+        if run.first != progress.rows() {
+            *fault = Some(Fault::Gap(progress.rows()));
             return;
         }
-        if run.first != self.progress.rows() {
-            self.fault = Some(Fault::Gap(self.progress.rows()));
+        if run.count > part.rows - progress.rows() {
+            *fault = Some(Fault::TooMany);
             return;
         }
-        if run.count > self.rows - self.progress.rows() {
-            self.fault = Some(Fault::TooMany);
-            return;
-        }
-        let mut writing = table.go_on(self.progress);
-        let decoded = decode_run(self.progress.code(), run.count, run.payload, |row| {
+        let mut outside = None;
+        let decoded = decode_run(progress.code(), run.count, run.payload, |row: Row| {
             // There is room: the number of rows was checked against it.
-            writing.push(row);
+            if outside.is_none() && !writing.push(row) {
+                outside = Some(Fault::Outside(row.code));
+            }
         });
-        self.progress = writing.pause();
-        self.fault = decoded.err().map(Fault::Run);
+        *progress = writing.pause();
+        *fault = outside.or(decoded.err().map(Fault::Run));
     }
 
-    /// Installs the table, if it is whole; answers its rows.
+    /// Installs the part, if it is whole.
     pub(crate) fn end(
         &mut self,
         table: Option<&CallerTable<'_>>,
         end: &TableEnd,
-    ) -> Result<u32, Refused> {
-        let refused = |text| {
-            Err(Refused {
-                code: refusal::BAD_TABLE,
-                text,
-            })
-        };
-        let (Some(table), true) = (table, self.is_open && end.upload == self.id) else {
-            return refused(Text::from(
+    ) -> Result<TableInstalled, Refused> {
+        let another = || {
+            bad(Text::from(
                 "another client has begun to send its caller table; try again",
-            ));
+            ))
         };
-        self.is_open = false;
-        let rows = self.progress.rows();
-        match self.fault {
-            Some(Fault::Gap(row)) => {
-                return refused(Text::format(format_args!(
-                    "the caller table goes on with row {row}, and other rows came"
-                )));
+        let table = table
+            .filter(|_| end.upload == self.id)
+            .ok_or_else(another)?;
+        let part = match core::mem::take(&mut self.state) {
+            State::Closed => return Err(another()),
+            State::Installed(part) => part,
+            State::Open {
+                part,
+                progress,
+                fault,
+            } => {
+                check(part, progress, fault)?;
+                table.go_on(progress).ok_or_else(another)?.finish();
+                part
             }
-            Some(Fault::Run(error)) => {
-                return refused(Text::format(format_args!("after row {rows} {error}")));
-            }
-            Some(Fault::TooMany) => {
-                return refused(Text::format(format_args!(
-                    "more caller rows came than the {} announced",
-                    self.rows
-                )));
-            }
-            None => {}
-        }
-        if rows != self.rows || self.progress.checksum() != end.checksum {
-            return refused(Text::format(format_args!(
-                "{rows} of {} caller rows came, with checksum {:#010x} instead of {:#010x}",
-                self.rows,
-                self.progress.checksum(),
-                end.checksum
-            )));
-        }
-        table.go_on(self.progress).finish();
-        Ok(rows)
+        };
+        Ok(TableInstalled {
+            rows: part.rows,
+            caller_table: table.checksum().unwrap_or(part.checksum),
+        })
+    }
+}
+
+/// Whether all rows have come, as announced.
+fn check(part: Part, progress: Progress, fault: Option<Fault>) -> Result<(), Refused> {
+    let rows = progress.rows();
+    let text = match fault {
+        Some(Fault::Gap(row)) => Text::format(format_args!(
+            "the caller table goes on with row {row}, and other rows came"
+        )),
+        Some(Fault::Run(error)) => Text::format(format_args!("after row {rows} {error}")),
+        Some(Fault::TooMany) => Text::format(format_args!(
+            "more caller rows came than the {} announced",
+            part.rows
+        )),
+        Some(Fault::Outside(code)) => Text::format(format_args!(
+            "the caller row at code {code} lies outside its part"
+        )),
+        None if rows == part.rows && progress.checksum() == part.checksum => return Ok(()),
+        None => Text::format(format_args!(
+            "{rows} of {} caller rows came, with checksum {:#010x} instead of {:#010x}",
+            part.rows,
+            progress.checksum(),
+            part.checksum
+        )),
+    };
+    Err(bad(text))
+}
+
+fn bad(text: Text) -> Refused {
+    Refused {
+        code: refusal::BAD_TABLE,
+        text,
     }
 }

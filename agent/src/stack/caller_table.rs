@@ -1,26 +1,34 @@
 //! The caller table as the tick looks addresses up in it.
 //!
-//! Rows lie sorted in a block of their own, given once. An index over stretches of code of equal size
-//! leads to the few rows of an address, so that a look-up takes two reads and a short search; whatever
-//! the rows say, the search is bounded by their number's logarithm.
+//! A table has up to [`MAX_PARTS`] parts, each with the rows of one range of codes. The rows of a part lie sorted in
+//! a block that is given once. An index over stretches of the range, of equal size, leads to the few rows of an
+//! address, so that a look-up takes two reads and a short search; whatever the rows say, the search is bounded by their
+//! number's logarithm.
 //!
-//! A table is written while nothing is recorded, and read by ticks only while something is. Rows are
-//! not believed: a wrong one costs a wrong caller.
+//! # A part is added while ticks read
+//! The parts before `count` are published. Ticks load `count` with acquire order and read those only. The poll writes
+//! the rows, the index and the fields of the part at `count`, which no tick reads, and then stores `count + 1` with
+//! release order: a tick that sees the new count sees the whole part. A published part is never written again while
+//! something is recorded; [`forget`](CallerTable::forget) is for the time when no tick reads.
+//!
+//! Rows are not trusted: a wrong one costs a wrong caller.
 
 use core::fmt;
 use core::mem::MaybeUninit;
 
-use unikprof_proto::caller_table::{Row, Rule, TableFile, TableFileError, checksum, machine};
+use unikprof_proto::caller_table::{
+    MAX_PARTS, Part, Row, Rule, TableFile, TableFileError, checksum, machine, table_checksum,
+};
 
 use crate::ground::block::take;
-use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, prefetch};
 use crate::stack::architecture::MACHINE;
 use crate::stack::code_map::{CodeMap, Mapping};
 
 /// One entry of the index for as many rows of room.
 const ROWS_PER_ENTRY: usize = 2;
 
-/// Entries beside them: one for the end, one for the last stretch.
+/// Entries of each part beside them: one for the end, one for the last stretch.
 const SPARE_ENTRIES: usize = 2;
 
 /// An entry of the index and the rows that come with it, in bytes.
@@ -30,20 +38,54 @@ const ENTRY_AND_ROWS: usize = size_of::<AtomicU32>() + ROWS_PER_ENTRY * size_of:
 pub const fn caller_table_bytes(rows: usize) -> usize {
     rows.div_ceil(ROWS_PER_ENTRY)
         .saturating_mul(ENTRY_AND_ROWS)
-        .saturating_add(SPARE_ENTRIES * size_of::<AtomicU32>() + align_of::<AtomicU64>())
+        .saturating_add(
+            MAX_PARTS * SPARE_ENTRIES * size_of::<AtomicU32>() + align_of::<AtomicU64>(),
+        )
 }
 
 /// A caller table in memory.
 #[derive(Debug)]
 pub struct CallerTable<'m> {
-    /// The code in the upper half, the rule in the lower.
+    /// How many parts are published.
+    count: AtomicU32,
+    parts: [PartCells; MAX_PARTS],
+    /// The code in the upper half, the rule in the lower. The parts' rows lie one behind the other.
     rows: &'m [AtomicU64],
-    /// For each stretch of code the first row that begins in it or later.
+    /// The parts' entries lie one behind the other. For each stretch of a part: the first row that begins in it or
+    /// later.
     index: &'m [AtomicU32],
+    /// The code behind the last mapping.
+    end: u32,
+}
+
+/// A part's fields. In 32 bytes, so that a tick reads the usual single part in one line.
+#[derive(Debug, Default)]
+#[repr(align(32))]
+struct PartCells {
+    first: AtomicU32,
+    /// How many codes it covers, those of mappings only.
+    length: AtomicU32,
     /// A stretch has 2 to this many codes.
-    shift: u32,
+    shift: AtomicU32,
+    /// Where its entries of the index begin.
+    index: AtomicU32,
+    /// Where its rows begin.
+    rows: AtomicU32,
+    row_count: AtomicU32,
+    end: AtomicU32,
     checksum: AtomicU32,
-    installed: AtomicU32,
+}
+
+impl PartCells {
+    fn part(&self) -> Part {
+        let get = |cell: &AtomicU32| cell.load(Ordering::Relaxed);
+        Part {
+            first: get(&self.first),
+            end: get(&self.end),
+            rows: get(&self.row_count),
+            checksum: get(&self.checksum),
+        }
+    }
 }
 
 /// Why a table that is linked into the image cannot be used.
@@ -96,7 +138,7 @@ impl fmt::Display for LinkedTableError {
 impl core::error::Error for LinkedTableError {}
 
 impl<'m> CallerTable<'m> {
-    /// A table of `rows` for the codes of `code`, in a block of its own; `None` where the block is too
+    /// A table of one part with `rows` for the codes of `code`, in a block of its own; `None` if the block is too
     /// small, or a row's code is not above that of the row before.
     pub fn from_rows(
         block: &'m mut [MaybeUninit<u8>],
@@ -104,9 +146,11 @@ impl<'m> CallerTable<'m> {
         rows: &[Row],
     ) -> Option<Self> {
         let table = Self::in_block(block, code.end())?;
-        let mut writing = table.begin();
-        let sorted = rows.is_sorted_by(|before, row| before.code < row.code);
-        let all = sorted && rows.iter().all(|row| writing.push(*row));
+        if !rows.is_sorted_by(|before, row| before.code < row.code) {
+            return None;
+        }
+        let mut writing = table.begin(0, u32::MAX, u32::try_from(rows.len()).ok()?)?;
+        let all = rows.iter().all(|row| writing.push(*row));
         all.then(|| writing.finish())?;
         Some(table)
     }
@@ -117,22 +161,19 @@ impl<'m> CallerTable<'m> {
         let rows = for_rows / ENTRY_AND_ROWS * ROWS_PER_ENTRY;
         let mut rest = block;
         let rows = take(&mut rest, rows)?;
-        let index = take(&mut rest, rows.len() / ROWS_PER_ENTRY + SPARE_ENTRIES)?;
+        let entries = rows.len() / ROWS_PER_ENTRY + MAX_PARTS * SPARE_ENTRIES;
+        let index = take(&mut rest, entries)?;
         (!rows.is_empty()).then(|| Self::new(rows, index, end))
     }
 
     /// An empty table over `rows` and `index`, for codes below `end`.
     pub(crate) fn new(rows: &'m [AtomicU64], index: &'m [AtomicU32], end: u32) -> Self {
-        let stretches = index.len().saturating_sub(SPARE_ENTRIES).max(1) as u64;
-        let shift = (0..u32::BITS)
-            .find(|shift| u64::from(end) >> shift < stretches)
-            .unwrap_or(u32::BITS - 1);
         Self {
+            count: AtomicU32::new(0),
+            parts: Default::default(),
             rows,
             index,
-            shift,
-            checksum: AtomicU32::new(0),
-            installed: AtomicU32::new(0),
+            end,
         }
     }
 
@@ -141,47 +182,145 @@ impl<'m> CallerTable<'m> {
         u32::try_from(self.rows.len()).unwrap_or(u32::MAX)
     }
 
-    /// The checksum of the table that is installed; `None` where none is.
+    /// The [checksum](table_checksum) of the published parts; `None` if there are none.
     pub fn checksum(&self) -> Option<u32> {
-        let installed = self.installed.load(Ordering::Acquire) != 0;
-        installed.then(|| self.checksum.load(Ordering::Relaxed))
+        const NONE: Part = Part {
+            first: 0,
+            end: 0,
+            rows: 0,
+            checksum: 0,
+        };
+        let mut parts = [NONE; MAX_PARTS];
+        let count = self.published().len();
+        let parts = parts.get_mut(..count).unwrap_or_default();
+        for (part, cells) in parts.iter_mut().zip(self.published()) {
+            *part = cells.part();
+        }
+        parts.sort_unstable_by_key(|part| part.first);
+        table_checksum(parts)
+    }
+
+    /// The parts that ticks read.
+    #[inline]
+    fn published(&self) -> &[PartCells] {
+        let count = self.count.load(Ordering::Acquire) as usize;
+        self.parts.get(..count).unwrap_or_default()
     }
 
     /// How the caller of `code` is found. *Upcall.*
     #[inline]
     pub fn rule(&self, code: u32) -> Rule {
-        let stretch = (code >> self.shift) as usize;
+        for part in self.published() {
+            let offset = code.wrapping_sub(part.first.load(Ordering::Relaxed));
+            if offset < part.length.load(Ordering::Relaxed) {
+                return self.rule_in(part, code, offset);
+            }
+        }
+        Rule::UNKNOWN
+    }
+
+    /// The rule of `code`, which lies this far from the first code of `part`.
+    #[inline]
+    fn rule_in(&self, part: &PartCells, code: u32, offset: u32) -> Rule {
+        let at = self.entry_of(part, offset);
         let entry = |at: usize| Some(self.index.get(at)?.load(Ordering::Relaxed) as usize);
-        let (Some(first), Some(last)) = (entry(stretch), entry(stretch + 1)) else {
+        let (Some(first), Some(last)) = (entry(at), entry(at + 1)) else {
             return Rule::UNKNOWN;
         };
         let rows = self.rows.get(first..last).unwrap_or_default();
         let begun = rows.partition_point(|row| (row.load(Ordering::Relaxed) >> 32) as u32 <= code);
-        // The row in force may have begun in an earlier stretch.
-        let row = (first + begun)
-            .checked_sub(1)
-            .and_then(|at| self.rows.get(at));
+        let after = first + begun;
+        // The row in force may have begun in an earlier stretch, but not in another part.
+        if after <= part.rows.load(Ordering::Relaxed) as usize {
+            return Rule::UNKNOWN;
+        }
+        let row = self.rows.get(after - 1);
         row.map_or(
             Rule::UNKNOWN,
             |row| Rule(row.load(Ordering::Relaxed) as u32),
         )
     }
 
-    /// Forgets the table and begins another; nothing may be recorded.
-    pub(crate) fn begin(&self) -> Writing<'_, 'm> {
-        self.installed.store(0, Ordering::Relaxed);
-        Writing {
-            table: self,
-            progress: Progress::default(),
+    /// The entry of the index for the stretch that lies this far from the first code of `part`.
+    #[inline]
+    fn entry_of(&self, part: &PartCells, offset: u32) -> usize {
+        let stretch = offset >> (part.shift.load(Ordering::Relaxed) & 31);
+        part.index.load(Ordering::Relaxed) as usize + stretch as usize
+    }
+
+    /// Asks for the entry of the index that a look-up of `address` reads first, if that lies in the guest's first
+    /// mapping and the table's first part. *Upcall.*
+    #[inline]
+    pub(crate) fn prefetch(&self, code: &CodeMap, address: u64) {
+        let (Some(part), Some(code)) = (self.published().first(), code.first().code(address))
+        else {
+            return;
+        };
+        let offset = code.wrapping_sub(part.first.load(Ordering::Relaxed));
+        if let Some(entry) = self.index.get(self.entry_of(part, offset)) {
+            prefetch(entry);
         }
     }
 
-    /// Goes on with a table that was begun.
-    pub(crate) fn go_on(&self, progress: Progress) -> Writing<'_, 'm> {
-        Writing {
-            table: self,
-            progress,
+    /// Whether this part is published.
+    pub(crate) fn has(&self, part: Part) -> bool {
+        self.published().iter().any(|cells| cells.part() == part)
+    }
+
+    /// Whether a published part covers any code of `first..end`.
+    pub(crate) fn overlaps(&self, first: u32, end: u32) -> bool {
+        let mut parts = self.published().iter().map(PartCells::part);
+        parts.any(|part| part.first < end && first < part.end)
+    }
+
+    /// Removes all parts. No tick may read the table.
+    pub(crate) fn forget(&self) {
+        self.count.store(0, Ordering::Release);
+    }
+
+    /// Begins to write a part of `rows` rows for codes from `first` up to `end`; `None` if there is no room for it
+    /// beside those that are published. Any other that is being written is given up.
+    pub(crate) fn begin(&self, first: u32, end: u32, rows: u32) -> Option<Writing<'_, 'm>> {
+        let published = self.published();
+        let cells = self.parts.get(published.len())?;
+        let (rows_before, entries_before) = published.iter().fold((0, 0), |(rows, entries), it| {
+            let count = it.row_count.load(Ordering::Relaxed);
+            (rows + count, entries + entries_of(count))
+        });
+        if rows > self.room().saturating_sub(rows_before) {
+            return None;
         }
+        let length = end.min(self.end).saturating_sub(first);
+        let stretches = u64::from(entries_of(rows)) - SPARE_ENTRIES as u64;
+        let last = u64::from(length.saturating_sub(1));
+        let shift = (0..u32::BITS - 1).find(|shift| last >> shift < stretches.max(1));
+        let shift = shift.unwrap_or(u32::BITS - 1);
+        for (cell, value) in [
+            (&cells.first, first),
+            (&cells.length, length),
+            (&cells.shift, shift),
+            (&cells.index, entries_before),
+            (&cells.rows, rows_before),
+            (&cells.row_count, rows),
+            (&cells.end, end),
+            (&cells.checksum, 0),
+        ] {
+            cell.store(value, Ordering::Relaxed);
+        }
+        Some(Writing {
+            table: self,
+            part: cells,
+            progress: Progress::default(),
+        })
+    }
+
+    /// Goes on with the part that was begun last; `None` if none was since the last was published.
+    pub(crate) fn go_on(&self, progress: Progress) -> Option<Writing<'_, 'm>> {
+        Some(Writing {
+            table: self,
+            part: self.parts.get(self.published().len())?,
+            progress,
+        })
     }
 
     /// Installs a table file for the `mappings` of the image it was made from; answers its rows.
@@ -195,10 +334,21 @@ impl<'m> CallerTable<'m> {
         if file.machine() != MACHINE {
             return Err(LinkedTableError::OtherArchitecture(file.machine()));
         }
-        let own = |mapping: &&Mapping<'_>| mapping.build_id == file.build_id();
-        if !mappings.iter().any(|mapping| own(&mapping)) {
+        let own = |mapping: &Mapping<'_>| mapping.build_id == file.build_id();
+        if !mappings.iter().any(own) {
             return Err(LinkedTableError::OtherImage);
         }
+        let ends = mappings.iter().enumerate().filter(|(_, it)| own(it));
+        let ends = ends.filter_map(|(index, it)| {
+            let first = code.code_base(index)?;
+            Some((
+                first,
+                first.wrapping_add(it.end.saturating_sub(it.start) as u32),
+            ))
+        });
+        let (first, end) = ends.fold((u32::MAX, 0), |(first, end), it| {
+            (first.min(it.0), end.max(it.1))
+        });
         // Before anything is written: how many there are.
         let mut rows = 0;
         translate(&file, mappings, code, |_| rows += 1);
@@ -206,11 +356,18 @@ impl<'m> CallerTable<'m> {
         if rows > room {
             return Err(LinkedTableError::TooLarge { rows, room });
         }
-        let mut writing = self.begin();
+        self.forget();
+        let too_large = LinkedTableError::TooLarge { rows, room };
+        let mut writing = self.begin(first, end, rows).ok_or(too_large)?;
         translate(&file, mappings, code, |row| _ = writing.push(row));
         writing.finish();
         Ok(rows)
     }
+}
+
+/// How many entries of the index a part of `rows` rows has.
+fn entries_of(rows: u32) -> u32 {
+    rows / ROWS_PER_ENTRY as u32 + SPARE_ENTRIES as u32
 }
 
 /// Hands the rows of `file`, keyed by frame code, to `visit`. Behind each mapping nothing is known.
@@ -284,7 +441,7 @@ fn translate(
     }
 }
 
-/// How far a table is written.
+/// How far a part is written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
     rows: u32,
@@ -300,7 +457,7 @@ impl Progress {
         self.rows
     }
 
-    /// The code of the last row; 0 where there is none.
+    /// The code of the last row; 0 if there is none.
     pub(crate) fn code(&self) -> u32 {
         self.code
     }
@@ -311,27 +468,34 @@ impl Progress {
     }
 }
 
-/// A table being written.
+/// A part being written.
 #[derive(Debug)]
 pub(crate) struct Writing<'t, 'm> {
     table: &'t CallerTable<'m>,
+    part: &'t PartCells,
     progress: Progress,
 }
 
 impl Writing<'_, '_> {
-    /// Adds a row, whose code must be above the last one's; `false` where there is no room.
+    /// Adds a row, whose code must be above the last one's; `false` if it is one too many or lies outside the part.
     pub(crate) fn push(&mut self, row: Row) -> bool {
-        let Self { table, progress } = self;
-        let Some(cell) = table.rows.get(progress.rows as usize) else {
+        let Part {
+            first, end, rows, ..
+        } = self.part.part();
+        let progress = &self.progress;
+        let at = self.part.rows.load(Ordering::Relaxed) + progress.rows;
+        let cell = self.table.rows.get(at as usize);
+        let inside = (first..=end).contains(&row.code) && progress.rows < rows;
+        let Some(cell) = cell.filter(|_| inside) else {
             return false;
         };
         let word = u64::from(row.code) << 32 | u64::from(row.rule.0);
         cell.store(word, Ordering::Relaxed);
-        let stretch = row.code >> table.shift;
-        table.lead_to(progress, stretch.saturating_add(1));
-        progress.rows += 1;
-        progress.code = row.code;
-        progress.checksum = checksum(progress.checksum, row);
+        let stretch = (row.code - first) >> self.part.shift.load(Ordering::Relaxed);
+        self.lead_to(stretch.saturating_add(1));
+        self.progress.rows += 1;
+        self.progress.code = row.code;
+        self.progress.checksum = checksum(self.progress.checksum, row);
         true
     }
 
@@ -340,24 +504,30 @@ impl Writing<'_, '_> {
         self.progress
     }
 
-    /// The table is whole.
+    /// Publishes the part, which has all its rows.
     pub(crate) fn finish(mut self) {
-        self.table.lead_to(&mut self.progress, u32::MAX);
-        let Self { table, progress } = self;
-        table.checksum.store(progress.checksum, Ordering::Relaxed);
-        table.installed.store(1, Ordering::Release);
+        self.lead_to(u32::MAX);
+        let checksum = self.progress.checksum;
+        self.part.checksum.store(checksum, Ordering::Relaxed);
+        let count = self.table.published().len() as u32;
+        self.table.count.store(count + 1, Ordering::Release);
     }
-}
 
-impl CallerTable<'_> {
     /// Lets the entries of the index that are not yet written, up to `entries`, lead to the next row.
-    fn lead_to(&self, progress: &mut Progress, entries: u32) {
-        let end = (entries as usize).min(self.index.len());
-        let written = self.index.get(progress.entries as usize..end);
-        for entry in written.unwrap_or_default() {
-            entry.store(progress.rows, Ordering::Relaxed);
+    fn lead_to(&mut self, entries: u32) {
+        let Self {
+            table,
+            part,
+            progress,
+        } = self;
+        let end = entries.min(entries_of(part.row_count.load(Ordering::Relaxed)));
+        let row = part.rows.load(Ordering::Relaxed) + progress.rows;
+        let first = part.index.load(Ordering::Relaxed);
+        let written = (first + progress.entries) as usize..(first + end) as usize;
+        for entry in table.index.get(written).unwrap_or_default() {
+            entry.store(row, Ordering::Relaxed);
         }
-        progress.entries = progress.entries.max(end as u32);
+        progress.entries = progress.entries.max(end);
     }
 }
 
@@ -444,6 +614,128 @@ mod tests {
         let mut block = vec![MaybeUninit::uninit(); 4096];
         let unsorted = [rows([17]), rows([16])].concat();
         assert!(CallerTable::from_rows(&mut block, &code, &unsorted).is_none());
+    }
+
+    /// Parts hold their own range, wherever their rows lie in the block.
+    #[test]
+    fn parts_are_added_in_any_order() {
+        let code = CodeMap::new(&[mapping(0x1000, 0x1_0000, 0, 0)]).unwrap();
+        let mut block = vec![MaybeUninit::uninit(); caller_table_bytes(600)];
+        let table = CallerTable::in_block(&mut block, code.end()).unwrap();
+        let ranges = [(0x8000, 0x9000), (16, 0x100), (0x100, 0x8000)];
+        let mut expected_in: Vec<((u32, u32), Vec<Row>)> = Vec::new();
+        for (index, (first, end)) in ranges.into_iter().enumerate() {
+            let step = (end - first) / 150 + 1;
+            let rows = rows((first..=end).step_by(step as usize).skip(index));
+            let mut writing = table.begin(first, end, rows.len() as u32).unwrap();
+            assert!(rows.iter().all(|row| writing.push(*row)));
+            assert!(
+                !writing.push(Row {
+                    code: end,
+                    ..rows[0]
+                }),
+                "one too many"
+            );
+            // Nothing of it is seen before it is finished, also where it is written in several steps.
+            let paused = writing.pause();
+            assert_eq!(table.rule(end - 1), Rule::UNKNOWN);
+            table.go_on(paused).unwrap().finish();
+            expected_in.push(((first, end), rows));
+            for ((first, end), rows) in &expected_in {
+                for code in *first..*end {
+                    assert_eq!(table.rule(code), expected(rows, code), "{code:#x}");
+                }
+            }
+            assert_eq!(table.rule(0x9000), Rule::UNKNOWN);
+            assert!(table.overlaps(end - 1, u32::MAX) && !table.overlaps(0x9000, u32::MAX));
+        }
+        assert!(table.begin(0x9000, 0xa000, 600).is_none(), "no room");
+        let mut writing = table.begin(0x9000, 0xa000, 2).unwrap();
+        for outside in [0x8fff, 0xa001] {
+            let row = Row {
+                code: outside,
+                rule: Rule::ENTRY,
+            };
+            assert!(!writing.push(row));
+        }
+        table.forget();
+        assert_eq!(
+            (table.rule(0x8000), table.checksum()),
+            (Rule::UNKNOWN, None)
+        );
+    }
+
+    #[test]
+    fn there_are_so_many_parts_and_no_more() {
+        let code = CodeMap::new(&[mapping(0x1000, 0x1_0000, 0, 0)]).unwrap();
+        let mut block = vec![MaybeUninit::uninit(); caller_table_bytes(2 * MAX_PARTS)];
+        let table = CallerTable::in_block(&mut block, code.end()).unwrap();
+        for part in 0..MAX_PARTS as u32 {
+            let first = 16 + part * 16;
+            let mut writing = table.begin(first, first + 16, 1).unwrap();
+            assert!(writing.push(rows([first + 4])[0]));
+            writing.finish();
+        }
+        assert!(table.begin(0x1000, 0x1010, 1).is_none());
+        let rules = (0..MAX_PARTS as u32).map(|part| table.rule(16 + part * 16 + 5));
+        let first_rows = (0..MAX_PARTS as u32).map(|part| rows([16 + part * 16 + 4])[0].rule);
+        assert!(rules.eq(first_rows));
+        assert_eq!(
+            table.rule(16 + 16 + 3),
+            Rule::UNKNOWN,
+            "before the part's first row"
+        );
+    }
+
+    /// A look-up while a part is published finds all of it or nothing, and the parts before stay as they are.
+    #[test]
+    fn a_part_is_published_as_a_whole() {
+        use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+        let code = CodeMap::new(&[mapping(0x1000, 0x1_0000, 0, 0)]).unwrap();
+        let (old, new) = (rows((16..1000).step_by(3)), rows((1000..3000).step_by(2)));
+        for _ in 0..20 {
+            let mut block = vec![MaybeUninit::uninit(); caller_table_bytes(2000)];
+            let table = CallerTable::in_block(&mut block, code.end()).unwrap();
+            let add = |first, end, rows: &[Row]| {
+                let mut writing = table.begin(first, end, rows.len() as u32).unwrap();
+                assert!(rows.iter().all(|row| writing.push(*row)));
+                writing.finish();
+            };
+            add(16, 1000, &old);
+            let (is_reading, is_added) = (AtomicBool::new(false), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut seen = false;
+                    loop {
+                        let last = is_added.load(Ordering::Acquire);
+                        for code in (1000..3000).rev() {
+                            match table.rule(code) {
+                                Rule::UNKNOWN => assert!(!seen, "{code}"),
+                                rule => {
+                                    seen = true;
+                                    assert_eq!(rule, expected_at(&new, code));
+                                }
+                            }
+                        }
+                        assert_eq!(table.rule(500), expected_at(&old, 500));
+                        is_reading.store(true, Relaxed);
+                        if last {
+                            return assert!(seen);
+                        }
+                    }
+                });
+                while !is_reading.load(Relaxed) {
+                    std::thread::yield_now();
+                }
+                add(1000, 3000, &new);
+                is_added.store(true, Ordering::Release);
+            });
+        }
+    }
+
+    fn expected_at(rows: &[Row], code: u32) -> Rule {
+        let after = rows.partition_point(|row| row.code <= code);
+        rows[after - 1].rule
     }
 
     fn file(id: u8, rows: &[Row]) -> Vec<u8> {

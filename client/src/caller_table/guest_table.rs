@@ -1,5 +1,7 @@
 //! The table of all of a guest's images.
 
+use std::ops::Range;
+
 use unikprof_proto::caller_table::Row;
 
 use super::CallerTable;
@@ -143,6 +145,25 @@ impl<'a> GuestTable<'a> {
         rows.finish()
     }
 
+    /// The ranges of codes that are sent as parts: a run of mappings of one image each, so that a client that knows
+    /// other images adds its own.
+    fn ranges(&self) -> Vec<Range<u32>> {
+        let mut ranges: Vec<(usize, Range<u32>)> = Vec::new();
+        for ((code_base, mapping), table) in self.mappings.codes().zip(&self.by_mapping) {
+            let Some(table) = *table else { continue };
+            let length = mapping.end.saturating_sub(mapping.start);
+            let end = u64::from(code_base).saturating_add(length);
+            let range = code_base..u32::try_from(end).unwrap_or(u32::MAX);
+            match ranges.last_mut() {
+                Some((last, before)) if *last == table && before.end == range.start => {
+                    before.end = range.end;
+                }
+                _ => ranges.push((table, range)),
+            }
+        }
+        ranges.into_iter().map(|(_, range)| range).collect()
+    }
+
     /// The largest table that the agent has room for and that is of use.
     fn choose(&mut self, agent: &AgentInfo, unwind: Unwind) -> Result<Option<CallerTable>, Note> {
         let full = self
@@ -155,11 +176,14 @@ impl<'a> GuestTable<'a> {
             };
         }
         let room = agent.caller_rows as usize;
-        if full.len() <= room {
-            return Ok(Some(CallerTable::new(full)));
+        let ranges = self.ranges();
+        let full = CallerTable::new(full, &ranges);
+        if full.rows_sent() <= room {
+            return Ok(Some(full));
         }
+        let needed = full.rows_sent();
         let no_room = |least| Note::NoRoom {
-            needed: full.len(),
+            needed,
             least,
             room: agent.caller_rows,
         };
@@ -169,11 +193,12 @@ impl<'a> GuestTable<'a> {
         let small = self
             .rows(Detail::ByInstructions)
             .map_err(|TooManyRows| Note::TooManyRows)?;
-        if small.len() <= room && !small.is_empty() {
-            return Ok(Some(CallerTable::new(small)));
+        let small = CallerTable::new(small, &ranges);
+        if small.rows_sent() <= room && !small.rows().is_empty() {
+            return Ok(Some(small));
         }
         // Without frame pointers there is nothing to leave out.
-        Err(no_room(Some(small.len().min(full.len()))))
+        Err(no_room(Some(small.rows_sent().min(needed))))
     }
 
     /// Why there is no row at all: the note that says most.

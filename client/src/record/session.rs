@@ -55,6 +55,8 @@ pub struct Session {
     protocol: u16,
     greeting: Greeting,
     connected: Timestamp,
+    /// The caller table that the agent holds with the parts that were sent for the recording that starts.
+    installed: Option<u32>,
 }
 
 /// Why an attempt over one connection failed.
@@ -129,6 +131,7 @@ impl Session {
             connection: Some(connection),
             greeting,
             connected: Timestamp::now(),
+            installed: None,
         })
     }
 
@@ -179,6 +182,7 @@ impl Session {
         settings: &Settings,
         observer: &mut dyn Observer,
     ) -> Result<Started, RecordError> {
+        self.installed = None;
         // Before a table is sent for nothing.
         settings.request(&self.greeting.info)?;
         let Some(callers) = &settings.callers else {
@@ -244,15 +248,19 @@ impl Session {
         // Whatever happens on the way, the agent's former table may be gone.
         self.greeting.info.caller_table = None;
         let max_request = self.greeting.info.max_request;
-        self.persist(observer, |connection, _| {
+        let held = self.persist(observer, |connection, _| {
             upload(connection, callers, max_request)
         })?;
-        self.greeting.info.caller_table = Some(callers.checksum());
+        self.greeting.info.caller_table = Some(held);
+        self.installed = Some(held);
         Ok(())
     }
 
     fn start_once(&mut self, settings: &Settings) -> Result<Started, RecordError> {
-        let request = settings.request(&self.greeting.info)?;
+        let mut request = settings.request(&self.greeting.info)?;
+        if settings.callers.is_some() {
+            request.caller_table = self.installed.or(request.caller_table);
+        }
         let connection = match &mut self.connection {
             Some(connection) => connection,
             None => self.connection.insert(self.approach.begin()?.0),

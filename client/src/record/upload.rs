@@ -1,4 +1,4 @@
-//! Sending a caller table: announce it, send its rows without waiting, and have it confirmed.
+//! Sending a caller table: announce each part, send its rows without waiting, and have it confirmed.
 
 use unikprof_proto::caller_table::{MAX_ROW_BYTES, Row, RunEncoder};
 use unikprof_proto::frame::{self, HEADER, MAX_BODY};
@@ -6,7 +6,7 @@ use unikprof_proto::message::{TableBegin, TableEnd, TableInstalled, TableReady, 
 
 use super::RecordError;
 use super::session::Attempt;
-use crate::caller_table::CallerTable;
+use crate::caller_table::{CallerTable, TablePart};
 use crate::connection::{Connection, ConnectionError};
 
 const DOING: &str = "sending the caller table";
@@ -15,21 +15,37 @@ const DOING: &str = "sending the caller table";
 /// and the length of the rows, at most [`MAX_BODY`].
 const RUN_HEAD: usize = 10 + 5 + 5 + 3;
 
-/// Sends the whole table. May be repeated: the agent gives up what was sent before.
+/// Sends the parts that the agent does not have; returns the checksum of the table that it then holds. May be repeated
+/// after a lost connection: the agent tells which rows have arrived.
 pub(super) fn upload(
     connection: &mut Connection,
     table: &CallerTable,
     max_request: u32,
-) -> Result<(), Attempt> {
-    // More than 2³² rows have no codes.
-    let rows = table.rows().len() as u32;
-    let ready: TableReady =
-        connection.ask(&TableBegin { rows }, "leave to send a caller table", DOING)?;
-    let frames = run_frames(ready.upload, table.rows(), max_request).map_err(Attempt::Failed)?;
+) -> Result<u32, Attempt> {
+    let mut held = table.checksum();
+    for part in table.parts() {
+        held = upload_part(connection, part, max_request)?;
+    }
+    Ok(held)
+}
+
+fn upload_part(
+    connection: &mut Connection,
+    TablePart { part, rows }: &TablePart,
+    max_request: u32,
+) -> Result<u32, Attempt> {
+    let begin = TableBegin {
+        first: part.first,
+        end: part.end,
+        rows: part.rows,
+        checksum: part.checksum,
+    };
+    let ready: TableReady = connection.ask(&begin, "leave to send a caller table", DOING)?;
+    let frames =
+        run_frames(ready.upload, rows, ready.rows, max_request).map_err(Attempt::Failed)?;
     let sent = connection.send_frames(&frames, DOING).and_then(|()| {
         let end = TableEnd {
             upload: ready.upload,
-            checksum: table.checksum(),
         };
         connection.send(&end, DOING)
     });
@@ -39,12 +55,17 @@ pub(super) fn upload(
         let refused = refused.filter(|error| matches!(error, ConnectionError::Refused { .. }));
         return Err(refused.unwrap_or(error).into());
     }
-    let _: TableInstalled = connection.answer("a caller table installed", DOING)?;
-    Ok(())
+    let installed: TableInstalled = connection.answer("a caller table installed", DOING)?;
+    Ok(installed.caller_table)
 }
 
-/// All rows, as frames that this agent takes.
-fn run_frames(upload: u64, rows: &[Row], max_request: u32) -> Result<Vec<u8>, RecordError> {
+/// The rows behind the first `held`, as frames that this agent takes.
+fn run_frames(
+    upload: u64,
+    rows: &[Row],
+    held: u32,
+    max_request: u32,
+) -> Result<Vec<u8>, RecordError> {
     let room = (max_request as usize).min(MAX_BODY);
     let mut payload = vec![0; room.saturating_sub(RUN_HEAD)];
     if payload.len() < MAX_ROW_BYTES {
@@ -55,8 +76,9 @@ fn run_frames(upload: u64, rows: &[Row], max_request: u32) -> Result<Vec<u8>, Re
     }
     let mut frames = Vec::new();
     let mut buffer = [0; HEADER + MAX_BODY];
-    let mut first = 0;
-    let mut after = 0;
+    let mut first = held as usize;
+    let last = first.checked_sub(1).and_then(|at| rows.get(at));
+    let mut after = last.map_or(0, |row| row.code);
     while let Some(rest) = rows.get(first..).filter(|rest| !rest.is_empty()) {
         let mut run = RunEncoder::new(after, &mut payload);
         let mut count = 0;
@@ -103,7 +125,7 @@ mod tests {
             })
             .collect();
         for limit in [RUN_HEAD + MAX_ROW_BYTES, 64, 1024, 1 << 20] {
-            let bytes = run_frames(u64::MAX, &rows, limit as u32).unwrap();
+            let bytes = run_frames(u64::MAX, &rows, 0, limit as u32).unwrap();
             let (mut rest, mut found) = (&bytes[..], Vec::new());
             while let Some(frame) = frame::split(rest).unwrap() {
                 assert!(frame.body.len() <= limit.min(MAX_BODY));
@@ -115,6 +137,17 @@ mod tests {
             }
             assert!(rest.is_empty());
             assert_eq!(found, rows, "in requests of {limit} bytes");
+            // After a lost connection: those that are missing.
+            let bytes = run_frames(1, &rows, 999, limit as u32).unwrap();
+            let frame = frame::split(&bytes).unwrap().unwrap();
+            assert_eq!(frame.length(), bytes.len());
+            let run: TableRows<'_> = frame::decode(&frame).unwrap();
+            assert_eq!((run.first, run.count), (999, 1));
+            let mut last = Vec::new();
+            decode_run(rows[998].code, 1, run.payload, |row| last.push(row)).unwrap();
+            assert_eq!(last, rows[999..]);
+            let none = run_frames(1, &rows, 1000, limit as u32).unwrap();
+            assert!(none.is_empty());
         }
     }
 
@@ -126,7 +159,7 @@ mod tests {
         }];
         let limit = (RUN_HEAD + MAX_ROW_BYTES - 1) as u32;
         for limit in [0, limit] {
-            let error = run_frames(1, &rows, limit).unwrap_err();
+            let error = run_frames(1, &rows, 0, limit).unwrap_err();
             assert!(
                 matches!(error, RecordError::ShortRequests { .. }),
                 "{error}"

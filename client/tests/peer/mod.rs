@@ -213,6 +213,7 @@ impl Peer {
                 acknowledged: Vec::new(),
                 held: script.caller_table,
                 arriving: Vec::new(),
+                announced: None,
                 script,
                 log: shared,
                 tables: kept_tables,
@@ -303,6 +304,7 @@ struct Guest {
     held: Option<u32>,
     /// The rows of the one that is being sent.
     arriving: Vec<Row>,
+    announced: Option<TableBegin>,
     /// How often a live ring was looked at.
     looks: u64,
     dumps: usize,
@@ -455,10 +457,14 @@ impl Guest {
                 })
             }
             types::TABLE_BEGIN => {
-                let TableBegin { rows } = frame::decode(&frame).unwrap();
-                self.note(&format!("table of {rows}"));
+                let begin: TableBegin = frame::decode(&frame).unwrap();
+                self.note(&format!("table of {}", begin.rows));
                 self.arriving.clear();
-                line.send(&TableReady { upload: UPLOAD })
+                self.announced = Some(begin);
+                line.send(&TableReady {
+                    upload: UPLOAD,
+                    rows: 0,
+                })
             }
             types::TABLE_ROWS => {
                 let run: TableRows<'_> = frame::decode(&frame).unwrap();
@@ -476,12 +482,19 @@ impl Guest {
                 let end: TableEnd = frame::decode(&frame).unwrap();
                 let rows = std::mem::take(&mut self.arriving);
                 let found = rows.iter().fold(0, |crc, row| checksum(crc, *row));
-                assert_eq!((end.upload, end.checksum), (UPLOAD, found));
+                let announced = self.announced.take().unwrap();
+                assert_eq!((end.upload, announced.checksum), (UPLOAD, found));
+                assert_eq!(announced.rows as usize, rows.len());
+                let inside = announced.first..=announced.end;
+                assert!(rows.iter().all(|row| inside.contains(&row.code)));
                 self.held = Some(found);
                 self.note("table installed");
                 let count = rows.len() as u32;
                 self.tables.lock().unwrap().push(rows);
-                line.send(&TableInstalled { rows: count })
+                line.send(&TableInstalled {
+                    rows: count,
+                    caller_table: found,
+                })
             }
             types::CHECK => {
                 self.note("check");

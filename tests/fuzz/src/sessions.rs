@@ -200,7 +200,10 @@ fn request(client: &mut Client, input: &mut Input<'_>) {
             max_bytes: 0,
         }),
         message_type::TABLE_BEGIN => client.send_message(&TableBegin {
+            first: [0, 16, u32::MAX][input.below(3)],
+            end: [u32::MAX, 64, 0][input.below(3)],
             rows: [2, 0, 1, 3, u32::MAX][input.below(5)],
+            checksum: [ROWS_CHECKSUM, 0][input.below(2)],
         }),
         message_type::TABLE_ROWS => client.send_message(&TableRows {
             upload: u64::from(input.byte() % 8),
@@ -210,7 +213,6 @@ fn request(client: &mut Client, input: &mut Input<'_>) {
         }),
         message_type::TABLE_END => client.send_message(&TableEnd {
             upload: u64::from(input.byte() % 8),
-            checksum: ROWS_CHECKSUM,
         }),
         message_type::STOP => client.send_message(&Stop { recording: 0 }),
         message_type::DUMP => client.send_message(&Dump { recording: 0 }),

@@ -59,6 +59,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             return None;
         }
         slot.prefetch(live);
+        self.prefetch_caller(registers);
         let moment = self.platform.moment(vcpu);
         let entry = Entry {
             vcpu,
@@ -212,6 +213,14 @@ impl<'m, P: Platform> Agent<'m, P> {
         let times = self.all_times(vcpu);
         let slot = self.slot(vcpu);
         slot.map_or(0, |slot| slot.expire(now_ns, times).state())
+    }
+
+    /// Asks for what the look-up of the interrupted function's caller reads first.
+    #[inline]
+    fn prefetch_caller(&self, registers: Option<&Registers>) {
+        if let (Some(callers), Some(registers)) = (&self.callers, registers) {
+            callers.prefetch(&self.code, registers.pc);
+        }
     }
 
     /// Writes into the ring what has become of a tick.

@@ -11,7 +11,7 @@ mod epochs;
 mod recording;
 
 use unikprof_proto::code::{refusal, start_flag};
-use unikprof_proto::message::{Start, TableEnd, TableRows};
+use unikprof_proto::message::{Start, TableBegin, TableEnd, TableInstalled, TableReady, TableRows};
 
 use crate::agent::Agent;
 use crate::count::lane::MAX_RECORDINGS;
@@ -234,20 +234,21 @@ impl Recorder {
         due_ns.chain(aging_ns).min()
     }
 
-    /// Begins to take a caller table; answers the upload's id.
+    /// Begins to take a part of a caller table.
     pub(crate) fn begin_table<P: Platform>(
         &mut self,
         agent: &Agent<'_, P>,
-        rows: u32,
+        begin: &TableBegin,
         server_ns: u64,
-    ) -> Result<u64, Refused> {
+    ) -> Result<TableReady, Refused> {
+        let mut recording = None;
         for one in &mut self.recordings {
             // Once a recording is settled no tick reads the table.
             if !one.is_free() && !one.has_ended() || !one.settle(agent, server_ns) {
-                return Err(one.already_recording());
+                recording = Some(one.already_recording());
             }
         }
-        self.upload.begin(agent.callers(), rows)
+        self.upload.begin(agent.callers(), begin, recording)
     }
 
     /// Takes rows of a caller table.
@@ -255,12 +256,12 @@ impl Recorder {
         self.upload.rows(agent.callers(), run);
     }
 
-    /// Installs the caller table that was sent; answers its rows.
+    /// Installs the part of a caller table that was sent.
     pub(crate) fn end_table<P: Platform>(
         &mut self,
         agent: &Agent<'_, P>,
         end: &TableEnd,
-    ) -> Result<u32, Refused> {
+    ) -> Result<TableInstalled, Refused> {
         self.upload.end(agent.callers(), end)
     }
 

@@ -4,7 +4,7 @@ use unikprof_proto::code::{message_type, refusal};
 use unikprof_proto::frame::{self, FrameError};
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Dump, Fetch, Hello, MAX_CLIENT, Pending, Start, Started,
-    Stop, TableBegin, TableEnd, TableInstalled, TableReady,
+    Stop, TableBegin, TableEnd,
 };
 
 use super::answers::{Part, Share};
@@ -73,9 +73,8 @@ impl Session {
                 Ok(self.finish(request.kind, started))
             }
             message_type::TABLE_BEGIN => {
-                let TableBegin { rows } = frame::decode(request)?;
-                let begun = recorder.begin_table(agent, rows, server_ns);
-                let ready = begun.map(|upload| TableReady { upload });
+                let begin: TableBegin = frame::decode(request)?;
+                let ready = recorder.begin_table(agent, &begin, server_ns);
                 Ok(self.finish(request.kind, ready.into()))
             }
             message_type::TABLE_ROWS => {
@@ -85,7 +84,6 @@ impl Session {
             message_type::TABLE_END => {
                 let end: TableEnd = frame::decode(request)?;
                 let installed = recorder.end_table(agent, &end);
-                let installed = installed.map(|rows| TableInstalled { rows });
                 Ok(self.finish(request.kind, installed.into()))
             }
             message_type::STOP => {

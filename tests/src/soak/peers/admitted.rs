@@ -159,7 +159,12 @@ pub(super) fn view_asks_for_control(visit: &Visit<'_>) -> Result<End, End> {
         encoded(&Stop { recording: 0 }),
         encoded(&Dump { recording: 0 }),
         encoded(&Acknowledge { epoch: 1 }),
-        encoded(&TableBegin { rows: 10 }),
+        encoded(&TableBegin {
+            first: 16,
+            end: 32,
+            rows: 10,
+            checksum: 1,
+        }),
     ];
     for request in requests {
         speaker.send(&request).map_err(|error| End::of(&error))?;
