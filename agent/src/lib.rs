@@ -33,6 +33,7 @@ pub use record::welcome::MAX_REQUEST;
 pub use ring::{EventNameError, ring_bytes};
 pub use serve::access::Access;
 pub use serve::boot::{BootError, BootMode, BootRecording};
+pub use serve::budget::DEFAULT_CPU_SHARE_PERMILLE;
 #[cfg(feature = "noise")]
 pub use serve::secure::{Key, KeyError, KeyId, Keys, KeysError, MAX_KEYS, Role};
 pub use serve::service::{SESSIONS, ServeError, Service, SessionId, Work};

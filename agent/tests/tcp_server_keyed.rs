@@ -202,6 +202,8 @@ fn a_suspension_resets_sealed_connections() {
 /// Guards a record that lies half opened in a session when a poll's time is over, while the rest waits in the
 /// socket: nothing but the server's own word wakes the guest for them, since the client waits for its answer.
 fn leave_work(mut world: World<Port>, step_ns: u64) {
+    // The clock's steps are no work: here the budget over time is not to wait for.
+    world.service.set_cpu_share(1000);
     let mut client = Sealed::connect(&mut world);
     // Of no upload, and so passed over: they are not answered, and as long as may be.
     let payload = [0; 1_019];
@@ -227,7 +229,7 @@ fn leave_work(mut world: World<Port>, step_ns: u64) {
 
 #[test]
 fn what_a_poll_has_left_is_done_without_another_packet() {
-    for step_ns in (1..24).map(|steps| steps * 8_500) {
+    for step_ns in (1..24).map(|steps| steps * 5_500) {
         leave_work(world(Medium::Ethernet), step_ns);
         leave_work(world(Medium::Ethernet).with_the_guests_stack(), step_ns);
     }

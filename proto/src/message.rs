@@ -300,6 +300,11 @@ messages! {
         server_ns: u64,
         /// The longest single piece of that work, in ns.
         server_longest_ns: u64,
+        /// How much of a CPU that work may take over time, in thousandths.
+        server_share_permille: u32,
+        /// How long clients have waited since the agent started because their part of that share was used up, in ns:
+        /// the sum over the roles.
+        server_deferred_ns: u64,
     }
 
     /// One recording.

@@ -145,6 +145,8 @@ fn every_message_has_its_bytes() {
             },
             server_ns: 4_321,
             server_longest_ns: 321,
+            server_share_permille: 100,
+            server_deferred_ns: 54_321,
         },
         Handshake { key: [1; 8], ephemeral: [2; 32], tag: [3; 16] },
         HandshakeReply { ephemeral: [4; 32], preamble: [0x33; 16], tag: [5; 16] },

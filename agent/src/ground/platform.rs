@@ -82,6 +82,16 @@ pub unsafe trait Platform {
     /// The monotonic clock in ns. The platform chooses its origin. *Upcall.*
     fn now_ns(&self) -> u64;
 
+    /// A clock of the caller's own running time, in ns since a fixed moment, by which the agent's network work is
+    /// measured for its share of the CPU. By default the running time of the vCPU; if the caller runs on none, the
+    /// monotonic clock.
+    fn work_ns(&self) -> u64 {
+        match self.vcpu() {
+            Some(vcpu) => self.running_ns(vcpu),
+            None => self.now_ns(),
+        }
+    }
+
     /// The time of day in ns since 1970-01-01 UTC; `None` if the guest does not know it.
     fn wall_clock_ns(&self) -> Option<u64>;
 

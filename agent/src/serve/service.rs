@@ -12,9 +12,10 @@ use crate::ground::platform::Platform;
 use crate::record::recorder::{Client, Outcome, RETRY_NS, Recorder};
 use crate::serve::access::Access;
 use crate::serve::admission::{self, Place};
+use crate::serve::budget::{Budget, Class};
 #[cfg(feature = "noise")]
 use crate::serve::secure::Pace;
-use crate::serve::session::{self, Busy, Context, Fault, Session};
+use crate::serve::session::{self, BudgetUse, Busy, Context, Fault, Session};
 
 /// How many conversations there can be at a time.
 pub const SESSIONS: usize = 4;
@@ -36,7 +37,9 @@ pub struct SessionId {
 /// [keys](Access::Keys), has 2 s; where all sessions are taken it makes room for a newcomer after a
 /// fifth of a second, after half a second where its handshake was good. What a single call does is
 /// bounded: between [`begin_work`](Self::begin_work) and [`end_work`](Self::end_work), or in one call
-/// outside of them, nothing is begun after 1 ms.
+/// outside of them, nothing is begun after 1 ms. How much of a CPU all calls may take over time is bounded as well, by
+/// [a share](Self::set_cpu_share) of which a part is kept for each role; work that exceeds it is deferred, and
+/// [`advance`](Self::advance) says until when.
 #[derive(Debug)]
 pub struct Service<'a, 'm, P: Platform> {
     agent: &'a Agent<'m, P>,
@@ -52,6 +55,7 @@ pub struct Service<'a, 'm, P: Platform> {
     gaps: u32,
     peers: Peers,
     server: Busy,
+    budget: Budget,
     /// When the work under way is to end.
     until_ns: Option<u64>,
     /// Something was left for the next poll.
@@ -112,9 +116,19 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
             gaps: agent.gaps(),
             peers: Peers::default(),
             server: Busy::default(),
+            budget: Budget::new(agent.platform().now_ns()),
             until_ns: None,
             is_unfinished: false,
         })
+    }
+
+    /// Sets how much of a CPU the agent's network work may take over time, in thousandths, 1 to 1000;
+    /// [`DEFAULT_CPU_SHARE_PERMILLE`](crate::DEFAULT_CPU_SHARE_PERMILLE) if it is never called. Half of it is kept for
+    /// clients with the role `control` (in an open agent all clients have it), three tenths for the role `view`, two
+    /// tenths for clients that have not shown a key yet; a part that is not used is the others'. A client whose part is
+    /// used up waits; its connection stays. With 1000, a whole CPU, nothing is deferred.
+    pub fn set_cpu_share(&mut self, permille: u32) {
+        self.budget.set_share(permille);
     }
 
     /// The agent that is served.
@@ -154,10 +168,14 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     /// one that turns them away gives the place to whoever knocks most often.
     pub fn place_from_ns(&self) -> Option<u64> {
         let now_ns = self.agent.platform().now_ns();
-        match admission::place(&self.sessions, now_ns) {
+        let place_ns = match admission::place(&self.sessions, now_ns) {
             Some(_) => None,
             None => admission::place_from_ns(&self.sessions),
-        }
+        };
+        // A flood of connections waits for its part of the share.
+        let allowed_ns = self.budget.allows_from_ns(Class::Unauthenticated, now_ns);
+        let allowed_ns = (allowed_ns > now_ns).then_some(allowed_ns);
+        place_ns.max(allowed_ns)
     }
 
     /// What to send on a connection for which there is no session, before it is closed. Answers its
@@ -183,7 +201,10 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         if self.session(id).is_none() {
             return 0;
         }
-        let now_ns = self.agent.platform().now_ns();
+        let platform = self.agent.platform();
+        let (now_ns, work_ns) = (platform.now_ns(), platform.work_ns());
+        let class = self.sessions[index].class();
+        let is_allowed = self.budget.allows(class, now_ns);
         let sessions = self
             .sessions
             .iter()
@@ -197,6 +218,13 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
             clients: self.sessions.each_ref().map(Session::client_id),
             peers: &mut self.peers,
             server: self.server,
+            // The handshakes of unauthenticated clients have a pace of their own, and admission waits instead.
+            is_deferred: !is_allowed && class != Class::Unauthenticated,
+            was_deferred: false,
+            budget: BudgetUse {
+                share_permille: self.budget.share_permille(),
+                waited_ns: self.budget.waited_ns(),
+            },
             access: self.access,
             #[cfg(feature = "noise")]
             views_taken: admission::views_taken(&self.sessions),
@@ -207,9 +235,15 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         };
         let length = self.sessions[index].transmit(&mut context, buffer);
         self.is_unfinished |= context.is_unfinished;
+        let was_deferred = context.was_deferred;
         #[cfg(feature = "noise")]
         if context.handshake.was_made {
             self.pace.done(index, now_ns);
+        }
+        let took_ns = platform.work_ns().saturating_sub(work_ns);
+        self.budget.charge(class, took_ns);
+        if was_deferred {
+            self.budget.wait(class, now_ns);
         }
         if self.end_suspended() && self.sessions[index].is_given_up() {
             // An interrupt suspended the guest while the bytes were being made.
@@ -269,7 +303,10 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
             {
                 session.give_up(Fault::TimedOut);
             }
-            let retry = session.wants_retry().then_some(now_ns + RETRY_NS);
+            let retry = session.wants_retry().then(|| {
+                let allowed_ns = self.budget.allows_from_ns(session.class(), now_ns);
+                allowed_ns.max(now_ns + RETRY_NS)
+            });
             let close = session.is_given_up().then_some(now_ns);
             let deadlines = [session.deadline_ns(), retry, close];
             deadlines.into_iter().flatten().for_each(&mut at);
@@ -278,7 +315,11 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         if let Some(at_ns) = self.pace.deadline_ns(&self.sessions) {
             at(at_ns.max(now_ns));
         }
-        [recorder, unfinished].into_iter().flatten().for_each(at);
+        let deferred = self.budget.deadline_ns(now_ns);
+        [recorder, unfinished, deferred]
+            .into_iter()
+            .flatten()
+            .for_each(at);
         next
     }
 
@@ -362,10 +403,12 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
     /// Marks what follows as the agent's own network work, in time and in samples, until the guard
     /// is given to [`end_work`](Self::end_work).
     pub fn begin_work(&mut self) -> Work<'m> {
-        let started_ns = self.agent.platform().now_ns();
+        let platform = self.agent.platform();
+        let (started_ns, work_ns) = (platform.now_ns(), platform.work_ns());
         self.until_ns = Some(started_ns.saturating_add(BUDGET_NS));
         Work {
             started_ns,
+            work_ns,
             _mark: self.agent.own_work(),
         }
     }
@@ -377,6 +420,8 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         self.until_ns = None;
         self.server.total_ns += took_ns;
         self.server.longest_ns = self.server.longest_ns.max(took_ns);
+        let worked_ns = self.agent.platform().work_ns().saturating_sub(work.work_ns);
+        self.budget.end_work(worked_ns);
     }
 }
 
@@ -406,5 +451,6 @@ fn check<P: Platform>(platform: &P, access: Access<'_>) -> Result<(), ServeError
 /// Work of the agent's own, under way.
 pub struct Work<'m> {
     started_ns: u64,
+    work_ns: u64,
     _mark: OwnWork<'m>,
 }

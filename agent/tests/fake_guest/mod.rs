@@ -74,6 +74,10 @@ unsafe impl Platform for FakePlatform {
         self.now_ns.fetch_add(step_ns, Ordering::Relaxed) + step_ns + by_itself_ns
     }
 
+    fn work_ns(&self) -> u64 {
+        self.now_ns()
+    }
+
     fn wall_clock_ns(&self) -> Option<u64> {
         Some(1_800_000_000_000_000_000 + self.now_ns())
     }

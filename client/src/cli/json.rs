@@ -85,6 +85,8 @@ pub(super) fn status(status: &RecorderStatus, rings: &[RingFill], session: &Sess
         },
         "server_ns": status.server_ns,
         "server_longest_ns": status.server_longest_ns,
+        "server_share_permille": status.server_share_permille,
+        "server_deferred_ns": status.server_deferred_ns,
     }))
 }
 

@@ -150,7 +150,15 @@ fn agent(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> Stri
             duration(status.server_longest_ns)
         ),
     );
-    rows.add("turned off", peers(&status.peers));
+    rows.add(
+        "share",
+        format!(
+            "network work may take {} % of a CPU; clients waited {} for it",
+            f64::from(status.server_share_permille) / 10.0,
+            duration(status.server_deferred_ns)
+        ),
+    );
+    rows.add("rejected", peers(&status.peers));
     rows.add("access", access(session));
     rows.0
 }

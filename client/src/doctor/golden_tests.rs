@@ -540,6 +540,8 @@ fn idle() -> RecorderStatus {
         peers: message::Peers::default(),
         server_ns: 7_000_000,
         server_longest_ns: 90_000,
+        server_share_permille: 100,
+        server_deferred_ns: 0,
     }
 }
 

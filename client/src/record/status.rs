@@ -36,6 +36,10 @@ pub struct RecorderStatus {
     pub server_ns: u64,
     /// The longest single piece of that work, in ns.
     pub server_longest_ns: u64,
+    /// How much of a CPU that work may take over time, in thousandths.
+    pub server_share_permille: u32,
+    /// How long clients have waited because their part of that share was used up, in ns.
+    pub server_deferred_ns: u64,
 }
 
 /// What one recording is at.
@@ -127,6 +131,8 @@ impl RecorderStatus {
             peers: status.peers,
             server_ns: status.server_ns,
             server_longest_ns: status.server_longest_ns,
+            server_share_permille: status.server_share_permille,
+            server_deferred_ns: status.server_deferred_ns,
         }
     }
 

@@ -64,6 +64,8 @@ pub fn status() -> Status {
         peers: Peers::default(),
         server_ns: 12,
         server_longest_ns: 5,
+        server_share_permille: 100,
+        server_deferred_ns: 0,
     }
 }
 

@@ -3,8 +3,7 @@
 //! with its number, a span around it, and a counter with its number again.
 //!
 //! The load prints `serving on ADDRESS` once both are registered. There a request is its length in bytes (u32, little endian)
-//! and so many bytes; so is its answer. At its end it prints `longest work` and what the agent's longest piece
-//! of work was made of.
+//! and so many bytes; so is its answer.
 
 use std::error::Error;
 use std::io::{self, ErrorKind, Read, Write};
@@ -13,7 +12,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use unikprof_agent::hosted::{self, Guest, HostedAgent, LongestWork, Vcpu};
+use unikprof_agent::hosted::{self, Guest, HostedAgent, Vcpu};
 use unikprof_agent::{EventName, EventNameError};
 use unikprof_demo_service::{RequestGenerator, Service};
 
@@ -49,14 +48,6 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         served
     })?;
-    let LongestWork {
-        took_ns,
-        cpu_ns,
-        preempted,
-        faults,
-        most_cpu_ns,
-    } = hosted::longest_work();
-    println!("longest work {took_ns} {cpu_ns} {preempted} {faults} {most_cpu_ns}");
     Ok(())
 }
 

@@ -6,8 +6,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use unikprof_agent::hosted::LongestWork;
-
 use super::error::SoakError;
 use super::target::{KeyFiles, Keys, Target};
 
@@ -117,32 +115,17 @@ impl Guest {
             .collect()
     }
 
-    /// Tells it to end, and waits for what it says then of its agent's work.
+    /// Ends the guest and waits for it.
     ///
     /// # Errors
     /// [`SoakError`].
-    pub fn end(mut self) -> Result<LongestWork, SoakError> {
-        const LABEL: &str = "longest work ";
+    pub fn end(mut self) -> Result<(), SoakError> {
         drop(self.stdin.take());
         let mut said = String::new();
         self.stdout
             .read_to_string(&mut said)
             .map_err(SoakError::io("reading from the guest"))?;
-        let line = said.lines().find_map(|line| line.strip_prefix(LABEL));
-        let mut told = numbers(line.unwrap_or_default());
-        let mut next = || {
-            told.next().ok_or_else(|| SoakError::Guest {
-                expected: "`longest work` and five numbers, at its end",
-                found: said.clone(),
-            })
-        };
-        Ok(LongestWork {
-            took_ns: next()?,
-            cpu_ns: next()?,
-            preempted: next()?,
-            faults: next()?,
-            most_cpu_ns: next()?,
-        })
+        Ok(())
     }
 
     /// Whether it has not ended by itself.

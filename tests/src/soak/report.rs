@@ -2,7 +2,6 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use unikprof_agent::hosted::LongestWork;
 use unikprof_proto::message::Counters;
 
 use super::audit::{Audit, Sum};
@@ -130,21 +129,6 @@ impl Outcome {
                     .agent_cpu_ns
                     .saturating_sub(first.footprint.agent_cpu_ns)
             )
-        )?;
-        let LongestWork {
-            took_ns,
-            cpu_ns,
-            preempted,
-            faults,
-            most_cpu_ns,
-        } = self.longest;
-        writeln!(
-            f,
-            "The longest poll took {} µs by the clock: {} µs of the thread's CPU time, {preempted} times that \
-             others took the CPU, {faults} page faults. The most CPU time of a poll was {} µs.",
-            took_ns / 1_000,
-            cpu_ns / 1_000,
-            most_cpu_ns / 1_000
         )
     }
 

@@ -7,8 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use unikprof_agent::hosted::LongestWork;
-
 use super::audit::{Audit, Sum};
 use super::downloads::{Counted, Downloads};
 use super::error::SoakError;
@@ -70,8 +68,6 @@ pub struct Outcome {
     pub discarded: u64,
     /// The guest's own events.
     pub followed: Followed,
-    /// What the agent's longest piece of work was made of.
-    pub longest: LongestWork,
     /// Requests to the guest's own service.
     pub requests: u64,
     /// How many cuts there were, each a byte further than the one before.
@@ -151,7 +147,7 @@ pub fn run(plan: Plan) -> Result<Outcome, SoakError> {
     if !guest.is_alive() {
         problems.push("the guest has ended".into());
     }
-    let longest = guest.end()?;
+    guest.end()?;
     problems.append(&mut others.problems);
     problems.append(&mut followed.problems);
     problems.extend(growth(&samples));
@@ -176,7 +172,6 @@ pub fn run(plan: Plan) -> Result<Outcome, SoakError> {
         others: others_sums,
         discarded: others.discarded,
         followed,
-        longest,
         requests,
         cuts,
         problems,

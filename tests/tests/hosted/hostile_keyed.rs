@@ -519,7 +519,7 @@ fn check_tells_people_of_hostile_peers() {
     scene.expect_told("bad_key", 2);
     scene.expect_told("malformed", 1);
     let told = scene.client.connect(&["check"]).expect_success().stdout;
-    let line = told.lines().find(|line| line.starts_with("turned off"));
+    let line = told.lines().find(|line| line.starts_with("rejected"));
     let line = line.unwrap_or_else(|| panic!("nothing of peers in:\n{told}"));
     assert!(line.contains('2') && line.contains('1'), "{line}");
 }

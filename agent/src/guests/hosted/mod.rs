@@ -23,7 +23,6 @@
 //! registered are not sampled.
 
 mod alternate_stack;
-mod longest_work;
 mod mappings;
 mod network;
 mod platform;
@@ -52,7 +51,6 @@ use crate::{Access, Agent, BootError, BootRecording, LinkedTableError, ServeErro
 
 use network::Network;
 
-pub use longest_work::{LongestWork, longest_work};
 pub use platform::Hosted;
 #[cfg(feature = "tap")]
 pub use tap::Tap;

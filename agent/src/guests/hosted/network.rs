@@ -10,7 +10,6 @@ use std::vec::Vec;
 
 use libc::pollfd;
 
-use super::longest_work::Piece;
 use super::platform::Hosted;
 use super::{Error, HostedAgent, Listen};
 use crate::ground::platform::Platform;
@@ -89,7 +88,6 @@ fn serve(mut service: Service<'static, 'static, Hosted>, listener: &TcpListener)
     // Connections that are being replaced by others are still in it for a moment.
     let mut connections: Vec<Connection<Socket>> = Vec::with_capacity(2 * SESSIONS);
     loop {
-        let piece = Piece::begin();
         let work = service.begin_work();
         accept(&mut service, listener, &mut connections);
         // Rotates the polling order, so that no connection starves another.
@@ -107,7 +105,6 @@ fn serve(mut service: Service<'static, 'static, Hosted>, listener: &TcpListener)
         }
         let next_ns = service.advance();
         service.end_work(work);
-        piece.end();
         let door = service.place_from_ns();
         wait(service.agent(), listener, &connections, door, next_ns);
     }

@@ -80,6 +80,7 @@ impl Session {
             sessions,
             peers,
             server,
+            budget,
             ..
         } = context;
         let nodes_used = agent
@@ -101,6 +102,8 @@ impl Session {
             peers: **peers,
             server_ns: server.total_ns,
             server_longest_ns: server.longest_ns,
+            server_share_permille: budget.share_permille,
+            server_deferred_ns: budget.waited_ns,
         });
     }
 

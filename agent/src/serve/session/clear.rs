@@ -9,6 +9,10 @@ pub(super) struct Line(());
 impl Line {
     pub(super) fn close(&mut self) {}
 
+    pub(super) fn has_input(&self) -> bool {
+        false
+    }
+
     pub(super) fn is_sealed(&self) -> bool {
         false
     }

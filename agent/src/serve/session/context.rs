@@ -24,6 +24,11 @@ pub(crate) struct Context<'c, 'm, P> {
     pub(crate) views_taken: bool,
     #[cfg(feature = "noise")]
     pub(crate) handshake: crate::serve::secure::Turn,
+    /// The share of its role is used up: nothing is begun.
+    pub(crate) is_deferred: bool,
+    /// The session has work that was deferred.
+    pub(crate) was_deferred: bool,
+    pub(crate) budget: BudgetUse,
     /// When no further frame is begun.
     pub(crate) until_ns: u64,
     /// Something was left undone at that time.
@@ -37,6 +42,13 @@ impl<P: Platform> Context<'_, '_, P> {
         self.is_unfinished |= is_late;
         is_late
     }
+}
+
+/// How the budget of the agent's network work is used.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BudgetUse {
+    pub(crate) share_permille: u32,
+    pub(crate) waited_ns: u64,
 }
 
 /// The agent's own network work since it started, in ns.

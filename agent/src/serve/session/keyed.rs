@@ -49,6 +49,11 @@ impl Line {
         self.transport.is_some()
     }
 
+    /// Whether bytes of a record, or its plaintext, wait.
+    pub(super) fn has_input(&self) -> bool {
+        self.incoming.has_begun()
+    }
+
     /// Makes a record of the `plaintext` in `output`, which has room before and behind; answers where the
     /// record lies. In the clear that is where the plaintext is.
     pub(super) fn seal(

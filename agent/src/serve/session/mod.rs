@@ -17,7 +17,7 @@ mod ring;
 
 use core::ops::Range;
 
-use unikprof_proto::code::refusal;
+use unikprof_proto::code::{refusal, role};
 use unikprof_proto::frame::{self, FrameError, HEADER, Message};
 use unikprof_proto::message::Refusal;
 use unikprof_proto::preamble;
@@ -29,9 +29,10 @@ use crate::record::recorder::{Client, Outcome, Refused};
 use crate::record::ring_answer::Answer;
 use crate::record::welcome::MAX_REQUEST;
 use crate::serve::access::Access;
+use crate::serve::budget::Class;
 
 use answers::{Part, Share};
-pub(crate) use context::{Busy, Context};
+pub(crate) use context::{BudgetUse, Busy, Context};
 pub(crate) use fault::Fault;
 use line::Line;
 pub use opening::busy_answer;
@@ -266,10 +267,14 @@ impl Session {
             room[..length].copy_from_slice(&pending[..length]);
             written += length;
             self.output_start += length;
-            if self.output_start < self.output_end
-                || context.is_out_of_time()
-                || !self.produce(context)
-            {
+            if self.output_start < self.output_end {
+                break;
+            }
+            if context.is_deferred {
+                context.was_deferred = self.has_work();
+                break;
+            }
+            if context.is_out_of_time() || !self.produce(context) {
                 break;
             }
         }
@@ -277,6 +282,23 @@ impl Session {
             self.progress_ns = context.now_ns;
         }
         written
+    }
+
+    /// Whose work it is to serve this client.
+    pub(crate) fn class(&self) -> Class {
+        match self.role {
+            None => Class::Unauthenticated,
+            Some(role::VIEW) => Class::View,
+            Some(_) => Class::Control,
+        }
+    }
+
+    /// Whether there may be a frame to produce: an answer under way, or bytes of a request.
+    fn has_work(&self) -> bool {
+        !matches!(self.series, Series::None)
+            || self.ring.is_some()
+            || self.input_length > 0
+            || self.line.has_input()
     }
 
     /// Puts the next frame into the output, which is empty; answers whether there is one.
