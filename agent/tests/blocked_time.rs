@@ -4,7 +4,7 @@
 mod fake_guest;
 
 use fake_guest::client::{Client, Download, FakeService, download, one_ms, read, service, whole};
-use fake_guest::{FakeAgent, block, on_stack, tick};
+use fake_guest::{FakeAgent, UPCALL, block, deliver, on_stack, tick};
 use unikprof_agent::Platform;
 use unikprof_proto::code::mode;
 use unikprof_proto::message::{Acknowledge, Dump, Pending, Start, Stop};
@@ -183,4 +183,93 @@ fn a_sleeping_guest_is_not_woken_and_still_seen() {
     let slept = got.stacks[&vec![0, 7, 2]];
     assert!(slept.abs_diff(10_000) < 20, "{slept} of 10,000");
     assert_eq!(got.counters.ticks, 0);
+}
+
+const SECOND: u64 = 1_000 * MS;
+
+/// What counts the wait that is open when a recording's time is over.
+#[derive(Clone, Copy, Debug)]
+enum Finder {
+    Tick,
+    Wake,
+    Poll,
+}
+
+/// A recording of 30 s that ends inside a block. The wait up to the end of its time is counted, and no more of it,
+/// whatever notices the end.
+#[test]
+fn a_wait_that_is_open_at_the_end_is_counted_up_to_it() {
+    for finder in [Finder::Tick, Finder::Wake, Finder::Poll] {
+        for wakes in [0, 5] {
+            for start in [OFF_CPU, WALL] {
+                let (agent, mut service, mut client) = started(Start {
+                    duration_ns: 30 * SECOND,
+                    ..start
+                });
+                for _ in 0..wakes {
+                    block(agent, &[1, 2], 5 * SECOND);
+                }
+                on_stack(&[1, 2], |registers| agent.on_block(Some(registers)));
+                agent.platform().idle((30 - 5 * wakes) * SECOND + 7 * MS);
+                match finder {
+                    Finder::Tick => {
+                        deliver(agent, &[1, 2]);
+                    }
+                    Finder::Wake => {
+                        agent.on_wake();
+                    }
+                    Finder::Poll => {}
+                }
+                agent.platform().idle(3 * SECOND);
+                let got = stop(&mut client, &mut service);
+                let seen = (finder, wakes, &got);
+                let counted = got.counters.blocked;
+                if start.mode == mode::OFF_CPU {
+                    assert_eq!(counted, 30 * SECOND, "{seen:?}");
+                } else {
+                    assert!(counted.abs_diff(30_000) < 20, "{counted} {seen:?}");
+                }
+                let clocks = (got.passed_ns, got.blocked_ns);
+                assert_eq!(clocks, (30 * SECOND, 30 * SECOND), "{seen:?}");
+            }
+        }
+    }
+}
+
+/// A tick that interrupts the accounting of its own vCPU's block finds the slot taken. It is a sample of the agent's
+/// work all the same, on the stack that it interrupted.
+#[test]
+fn a_tick_within_the_accounting_of_a_block_is_a_sample() {
+    let (agent, mut service, mut client) = started(OFF_CPU);
+    client.start(
+        &mut service,
+        Start {
+            name: "ticks",
+            ..one_ms()
+        },
+    );
+    for _ in 0..3 {
+        let due_ns = agent.deadline().unwrap();
+        agent.platform().run(due_ns - agent.platform().now_ns());
+        UPCALL.set(Some(Box::new(|| {
+            deliver(agent, &[8, 1, 2]);
+        })));
+        block(agent, &[1, 2], MS);
+    }
+    let frames = client.ask(&mut service, &Stop { recording: 2 });
+    let pending: Pending = read(&frames[0]);
+    let got = fetch(&mut client, &mut service, pending.first_epoch);
+    let counters = got.counters;
+    assert_eq!(
+        (counters.ticks, counters.lost, counters.recorded),
+        (3, 0, 3)
+    );
+    assert_eq!(got.stacks.values().sum::<u64>(), 3);
+    assert!(
+        got.stacks
+            .keys()
+            .all(|stack| stack[..3] == [8, 1, 2] && stack.len() == 4),
+        "{:?}",
+        got.stacks
+    );
 }

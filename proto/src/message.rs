@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::code::message_type as types;
 use crate::frame::Message;
 
-pub use counters::Counters;
+pub use counters::{Counter, Counters};
 pub use histogram::{BUCKETS, bucket, bucket_floor};
 pub use peers::Peers;
 pub use snapshot::{Runstate, Snapshot};

@@ -95,7 +95,20 @@ impl<'m, P: Platform> Agent<'m, P> {
         let instance = instance::draw(&platform, 0, memory.as_ptr().addr() as u64);
         let parts = memory::divide(memory, vcpus, recordings)
             .ok_or(StartError::Memory(memory::minimum_bytes(vcpus, recordings)))?;
-        Ok(Self {
+        let mut agent = Self::in_parts(platform, config, code, parts);
+        agent.memory_bytes = memory_bytes;
+        agent.instance = AtomicU64::new(instance);
+        Ok(agent)
+    }
+
+    /// An agent on memory that is divided already, without an instance id.
+    pub(crate) fn in_parts(
+        platform: P,
+        config: Config<'m>,
+        code: CodeMap,
+        parts: Parts<'m>,
+    ) -> Self {
+        Self {
             platform,
             config,
             code,
@@ -103,11 +116,11 @@ impl<'m, P: Platform> Agent<'m, P> {
             rings: None,
             parts,
             heads: core::array::from_fn(|_| HeadCells::default()),
-            memory_bytes,
+            memory_bytes: 0,
             served: AtomicU32::new(0),
             gaps: AtomicU32::new(0),
-            instance: AtomicU64::new(instance),
-        })
+            instance: AtomicU64::new(0),
+        }
     }
 
     /// Gives the agent a block of its own for a caller table, which clients send it. See

@@ -2,113 +2,98 @@
 //!
 //! All are atomics written by one owner and read by anyone, so a reader never sees half a value.
 
-use unikprof_proto::message::{BUCKETS, Counters, Runstate, Snapshot, bucket};
+use unikprof_proto::message::{BUCKETS, Counter, Counters, Runstate, Snapshot, bucket};
 use unikprof_proto::nodes::put_varint;
 
-use crate::ground::sync::{AtomicU64, Ordering, add_owned, prefetch};
+use crate::ground::sync::{AtomicU64, Ordering, add_owned};
 
 /// The counters of one vCPU since the recording began.
-#[derive(Debug, Default)]
+///
+/// Ticks and recorded ticks have no cells of their own: [`read`](Self::read) sums the cells of the outcomes. So the
+/// sums hold for every reader, whatever instruction the writer was interrupted at.
+#[derive(Debug)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct CounterCells {
-    /// Ticks that took the slot; those that did not are in `lost` alone, so that a snapshot taken
-    /// while a tick finds the slot busy still adds up.
-    pub(crate) taken: AtomicU64,
-    pub(crate) recorded: AtomicU64,
-    pub(crate) aged: AtomicU64,
-    pub(crate) overflow: AtomicU64,
-    pub(crate) lost: AtomicU64,
-    pub(crate) masked: AtomicU64,
-    pub(crate) idle: AtomicU64,
-    pub(crate) early: AtomicU64,
-    pub(crate) late: AtomicU64,
-    pub(crate) truncated: AtomicU64,
-    pub(crate) broken: AtomicU64,
-    pub(crate) by_table: AtomicU64,
-    pub(crate) by_bytes: AtomicU64,
-    pub(crate) by_frame_pointer: AtomicU64,
-    pub(crate) mixed: AtomicU64,
-    pub(crate) blocks: AtomicU64,
-    pub(crate) blocked: AtomicU64,
-    pub(crate) blocked_overflow: AtomicU64,
-    pub(crate) blocked_aged: AtomicU64,
+    /// In the order of [`Counter`] from [`FIRST`] on, then those before it: what a sample counts comes first. The cells
+    /// of ticks and recorded ticks stay 0.
+    cells: [AtomicU64; Counters::FIELDS],
+}
+
+/// The counter of the first cell.
+const FIRST: usize = Counter::ByTable as usize;
+
+/// The cell of the counter with this index in [`Counters::to_array`].
+#[inline]
+const fn place(index: usize) -> usize {
+    (index + Counters::FIELDS - FIRST) % Counters::FIELDS
+}
+
+impl Default for CounterCells {
+    fn default() -> Self {
+        Self {
+            cells: core::array::from_fn(|_| AtomicU64::new(0)),
+        }
+    }
 }
 
 impl CounterCells {
+    /// Adds to a counter that only the owner of the slot writes. The caller must own the slot.
+    #[inline]
+    pub(crate) fn add_owned(&self, counter: Counter, amount: u64) {
+        add_owned(self.cell(counter), amount);
+    }
+
+    /// Adds to a counter that is also written without the slot.
+    #[inline]
+    pub(crate) fn add_shared(&self, counter: Counter, amount: u64) {
+        self.cell(counter).fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// All counters. `ticks` is the sum of the outcomes; `recorded` that of the ways in which callers were found, without
+    /// what was aged.
     pub(crate) fn read(&self) -> Counters {
-        let fields = self.each().map(|cell| cell.load(Ordering::Relaxed));
-        let taken_alone = Counters::from_array(fields);
-        Counters {
-            ticks: taken_alone.ticks.wrapping_add(taken_alone.lost),
-            ..taken_alone
-        }
+        let mut counters = Counters::from_array(core::array::from_fn(|index| {
+            self.cells[place(index)].load(Ordering::Relaxed)
+        }));
+        let walked = sum([
+            counters.by_table,
+            counters.by_bytes,
+            counters.by_frame_pointer,
+        ]);
+        counters.recorded = walked.saturating_sub(counters.aged);
+        counters.ticks = sum([
+            walked,
+            counters.overflow,
+            counters.lost,
+            counters.masked,
+            counters.idle,
+        ]);
+        counters
     }
 
     /// Counts so many recorded samples, and so much blocked time, as aged instead. Only the owner of the slot calls it.
     pub(crate) fn age(&self, samples: u64, blocked: u64) {
-        for (from, to, amount) in [
-            (&self.recorded, &self.aged, samples),
-            (&self.blocked, &self.blocked_aged, blocked),
-        ] {
-            from.store(
-                from.load(Ordering::Relaxed).saturating_sub(amount),
-                Ordering::Relaxed,
-            );
-            add_owned(to, amount);
-        }
+        self.add_owned(Counter::Aged, samples);
+        let counted = self.cell(Counter::Blocked);
+        let left = counted.load(Ordering::Relaxed).saturating_sub(blocked);
+        counted.store(left, Ordering::Relaxed);
+        self.add_owned(Counter::BlockedAged, blocked);
     }
 
     pub(crate) fn clear(&self) {
-        for cell in self.each() {
+        for cell in &self.cells {
             cell.store(0, Ordering::Relaxed);
         }
     }
 
-    /// In the order of [`Counters`], with `taken` for its ticks.
-    fn each(&self) -> [&AtomicU64; Counters::FIELDS] {
-        let Self {
-            taken,
-            recorded,
-            aged,
-            overflow,
-            lost,
-            masked,
-            idle,
-            early,
-            late,
-            truncated,
-            broken,
-            by_table,
-            by_bytes,
-            by_frame_pointer,
-            mixed,
-            blocks,
-            blocked,
-            blocked_overflow,
-            blocked_aged,
-        } = self;
-        [
-            taken,
-            recorded,
-            aged,
-            overflow,
-            lost,
-            masked,
-            idle,
-            early,
-            late,
-            truncated,
-            broken,
-            by_table,
-            by_bytes,
-            by_frame_pointer,
-            mixed,
-            blocks,
-            blocked,
-            blocked_overflow,
-            blocked_aged,
-        ]
+    #[inline]
+    fn cell(&self, counter: Counter) -> &AtomicU64 {
+        &self.cells[place(counter as usize)]
     }
+}
+
+fn sum<const N: usize>(parts: [u64; N]) -> u64 {
+    parts.into_iter().fold(0, u64::wrapping_add)
 }
 
 /// A [`Snapshot`]'s fields beside its counters.
@@ -207,27 +192,36 @@ impl SnapshotCells {
     }
 }
 
-/// A distribution in logarithmic buckets.
+/// The buckets of a distribution, which are logarithmic.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct HistogramCells {
-    max: AtomicU64,
-    counts: [AtomicU64; BUCKETS],
+    counts: [AtomicU64; CELLS],
+}
+
+/// The buckets that are kept: the model has one, for each cell is a place where it may switch between threads.
+const CELLS: usize = if cfg!(loom) { 1 } else { BUCKETS };
+
+/// A distribution. Its greatest value lies with what every sample writes, apart from the buckets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Distribution<'c> {
+    pub(crate) max: &'c AtomicU64,
+    pub(crate) buckets: &'c HistogramCells,
 }
 
 impl Default for HistogramCells {
     fn default() -> Self {
         Self {
-            max: AtomicU64::new(0),
             counts: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 }
 
-impl HistogramCells {
+impl Distribution<'_> {
+    /// Adds a value. The caller must own the slot.
     #[inline]
     pub(crate) fn add(&self, value: u64) {
-        if let Some(cell) = self.counts.get(bucket(value)) {
+        if let Some(cell) = self.buckets.counts.get(bucket(value)) {
             add_owned(cell, 1);
         }
         if value > self.max() {
@@ -235,18 +229,13 @@ impl HistogramCells {
         }
     }
 
-    /// Asks for the greatest value ahead of its use.
-    #[inline]
-    pub(crate) fn prefetch(&self) {
-        prefetch(&self.max);
-    }
-
+    /// The greatest value.
     pub(crate) fn max(&self) -> u64 {
         self.max.load(Ordering::Relaxed)
     }
 
     pub(crate) fn clear(&self) {
-        for cell in self.counts.iter().chain([&self.max]) {
+        for cell in self.buckets.counts.iter().chain([self.max]) {
             cell.store(0, Ordering::Relaxed);
         }
     }
@@ -254,7 +243,7 @@ impl HistogramCells {
     /// The pairs (bucket, count) that are not zero, as varints; answers the bytes written.
     pub(crate) fn encode(&self, buffer: &mut [u8]) -> usize {
         let mut length = 0;
-        for (index, cell) in self.counts.iter().enumerate() {
+        for (index, cell) in self.buckets.counts.iter().enumerate() {
             let count = cell.load(Ordering::Relaxed);
             if count > 0 {
                 for value in [index as u64, count] {
@@ -265,7 +254,7 @@ impl HistogramCells {
         length
     }
 
-    /// The most bytes [`encode`](Self::encode) writes.
+    /// The most bytes that [`encode`](Self::encode) writes.
     pub(crate) const ENCODED: usize = BUCKETS * 12;
 }
 
@@ -286,27 +275,7 @@ mod tests {
                 blocked_ns: 6,
                 offline_ns: 7,
             }),
-            counters: Counters {
-                ticks: 8,
-                recorded: 9,
-                aged: 27,
-                overflow: 10,
-                lost: 11,
-                masked: 12,
-                idle: 13,
-                early: 14,
-                late: 15,
-                truncated: 16,
-                broken: 17,
-                by_table: 20,
-                by_bytes: 21,
-                by_frame_pointer: 22,
-                mixed: 23,
-                blocks: 24,
-                blocked: 25,
-                blocked_overflow: 26,
-                blocked_aged: 28,
-            },
+            counters: Counters::from_array(core::array::from_fn(|field| 20 + field as u64)),
             tick_cycles: 18,
             blocked_ns: 19,
         };
@@ -318,13 +287,40 @@ mod tests {
         assert_eq!(cells.load(), snapshot);
     }
 
+    /// Guards a crash dump, or any reader beside a tick, against sums that do not hold: after every single addition,
+    /// in any order, they do.
+    #[test]
+    fn the_sums_hold_after_every_addition() {
+        let cells = CounterCells::default();
+        let outcomes = [
+            Counter::Lost,
+            Counter::ByBytes,
+            Counter::Idle,
+            Counter::ByTable,
+            Counter::Masked,
+            Counter::ByFramePointer,
+            Counter::Overflow,
+        ];
+        for (before, counter) in outcomes.into_iter().enumerate() {
+            assert_eq!(cells.read().ticks, before as u64);
+            assert!(cells.read().add_up());
+            cells.add_owned(counter, 1);
+        }
+        assert!(cells.read().add_up());
+        assert_eq!((cells.read().ticks, cells.read().recorded), (7, 3));
+    }
+
     #[test]
     fn a_histogram_fits_its_encoding() {
-        let cells = HistogramCells::default();
-        for index in 0..BUCKETS {
-            cells.counts[index].store(u64::MAX, Ordering::Relaxed);
+        let buckets = HistogramCells::default();
+        let cells = Distribution {
+            max: &AtomicU64::new(0),
+            buckets: &buckets,
+        };
+        for cell in &buckets.counts {
+            cell.store(u64::MAX, Ordering::Relaxed);
         }
-        let mut buffer = [0; HistogramCells::ENCODED];
+        let mut buffer = [0; Distribution::ENCODED];
         assert_eq!(
             cells.encode(&mut buffer),
             BUCKETS * 11,

@@ -1,42 +1,43 @@
-//! A lane: one recording's place in a slot. Several recordings share a slot's ticks and stacks, and
-//! each has its targets, its counters and its epochs to itself.
+//! A lane: a recording's state on one vCPU. The recordings of a vCPU share its ticks and stacks; each has its own
+//! targets, counters and epochs.
 
 use unikprof_proto::code::mode;
-use unikprof_proto::message::Snapshot;
+use unikprof_proto::message::{Counter, Snapshot};
 
-use crate::count::cells::{CounterCells, HistogramCells, SnapshotCells};
+use crate::count::cells::{CounterCells, Distribution, HistogramCells, SnapshotCells};
 use crate::count::sampler::Sampler;
 use crate::count::table::SEGMENTS;
-use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, add_owned, prefetch};
+use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, prefetch};
 use crate::stack::walk::{End, Walked, Way};
 
 /// The most recordings that there can be at a time.
 pub const MAX_RECORDINGS: usize = 4;
 
-/// One lane, in the memory block. What every tick touches comes first.
+/// A recording's state on one vCPU, in the memory block. A sample reads and writes the first two cache lines, and one
+/// bucket of each distribution.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct LaneCells {
-    /// The id of the recording that samples this vCPU; 0 = none.
-    active: AtomicU64,
-    /// Which end it was, of all in the slot, when the last one ended.
-    ended: AtomicU32,
+    pub(crate) sampler: Sampler,
     /// The epoch that is counted.
     epoch: AtomicU64,
     /// The monotonic time at which sampling ends by itself.
     until_ns: AtomicU64,
-    /// What is sampled.
-    mode: AtomicU32,
-    depth: AtomicU32,
-    /// Whether callers are looked up: see [`Lookup`].
-    lookup: AtomicU32,
+    /// The mode, [`Lookup`] and depth, from the lowest byte on; the depth takes two.
+    settings: AtomicU32,
     pub(crate) segments: SegmentsCell,
-    pub(crate) sampler: Sampler,
+    /// What ticks cost, in cycles, since the recording began.
     pub(crate) tick_cycles: AtomicU64,
+    most_sample_cycles: AtomicU64,
+    most_lateness_ns: AtomicU64,
     pub(crate) counters: CounterCells,
-    pub(crate) sample_cycles: HistogramCells,
-    pub(crate) lateness_ns: HistogramCells,
+    /// The id of the recording that samples this vCPU; 0 = none.
+    active: AtomicU64,
+    /// The number of the last end in this lane, of all in the slot.
+    ended: AtomicU32,
+    sample_cycles: HistogramCells,
+    lateness_ns: HistogramCells,
     /// Where a tick saw `until_ns` pass: the monotonic clock, 0 = not yet, and the vCPU's times.
     ended_at_ns: AtomicU64,
     ended_running_ns: AtomicU64,
@@ -111,6 +112,16 @@ fn column_shift(epoch: u64) -> u32 {
     (epoch & 1) as u32 * 8
 }
 
+#[cfg(not(loom))]
+const _: () = {
+    use core::mem::offset_of;
+    assert!(offset_of!(LaneCells, tick_cycles) == 64);
+    assert!(offset_of!(LaneCells, counters) == 64 + 24);
+};
+
+const LOOKUP_SHIFT: u32 = 8;
+const DEPTH_SHIFT: u32 = 16;
+
 /// Where the vCPU blocks, while a recording of blocked time runs.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
@@ -149,6 +160,32 @@ pub(crate) struct Sample {
     pub(crate) late: bool,
 }
 
+impl Sample {
+    const WAYS: [Way; 3] = [Way::Table, Way::Bytes, Way::FramePointer];
+    const ENDS: [End; 3] = [End::Root, End::Truncated, End::Broken];
+
+    /// The sample as one number.
+    pub(crate) fn to_bits(self) -> u32 {
+        let Walked { end, way, mixed } = self.walked;
+        way as u32 | (end as u32) << 8 | u32::from(mixed) << 16 | u32::from(self.late) << 17
+    }
+
+    /// The sample of a number from [`to_bits`](Self::to_bits).
+    pub(crate) fn from_bits(bits: u32) -> Self {
+        let is = |number: u32, shift: u32| bits >> shift & 0xff == number;
+        let way = Self::WAYS.into_iter().find(|way| is(*way as u32, 0));
+        let end = Self::ENDS.into_iter().find(|end| is(*end as u32, 8));
+        Self {
+            walked: Walked {
+                end: end.unwrap_or(End::Broken),
+                way: way.unwrap_or(Way::FramePointer),
+                mixed: bits >> 16 & 1 != 0,
+            },
+            late: bits >> 17 & 1 != 0,
+        }
+    }
+}
+
 /// What a recording asks of each lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begin {
@@ -164,13 +201,29 @@ pub(crate) struct Begin {
 }
 
 impl LaneCells {
-    /// Asks for what a tick will touch, while it still reads its clocks.
+    /// Prefetches what a tick will touch, while it still reads its clocks.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch(&self.sampler);
-        prefetch(&self.counters);
-        self.sample_cycles.prefetch();
-        self.lateness_ns.prefetch();
+        prefetch(&self.tick_cycles);
+    }
+
+    /// What samples cost, in cycles.
+    #[inline]
+    pub(crate) fn sample_cycles(&self) -> Distribution<'_> {
+        Distribution {
+            max: &self.most_sample_cycles,
+            buckets: &self.sample_cycles,
+        }
+    }
+
+    /// How late samples were, in ns.
+    #[inline]
+    pub(crate) fn lateness_ns(&self) -> Distribution<'_> {
+        Distribution {
+            max: &self.most_lateness_ns,
+            buckets: &self.lateness_ns,
+        }
     }
 
     /// The recording that samples this vCPU; 0 = none.
@@ -186,7 +239,7 @@ impl LaneCells {
 
     #[inline]
     pub(crate) fn depth(&self) -> usize {
-        self.depth.load(Ordering::Relaxed) as usize
+        (self.settings.load(Ordering::Relaxed) >> DEPTH_SHIFT) as usize
     }
 
     #[inline]
@@ -196,12 +249,12 @@ impl LaneCells {
 
     #[inline]
     pub(crate) fn mode(&self) -> u32 {
-        self.mode.load(Ordering::Relaxed)
+        self.settings.load(Ordering::Relaxed) & 0xff
     }
 
     #[inline]
     pub(crate) fn lookup(&self) -> Lookup {
-        match self.lookup.load(Ordering::Relaxed) {
+        match self.settings.load(Ordering::Relaxed) >> LOOKUP_SHIFT & 0xff {
             0 => Lookup::None,
             1 => Lookup::Leaf,
             _ => Lookup::EveryFrame,
@@ -246,14 +299,14 @@ impl LaneCells {
     pub(crate) fn begin(&self, begin: &Begin, snapshot: &Snapshot) {
         self.counters.clear();
         self.tick_cycles.store(0, Ordering::Relaxed);
-        self.sample_cycles.clear();
-        self.lateness_ns.clear();
+        self.sample_cycles().clear();
+        self.lateness_ns().clear();
         self.ended_at_ns.store(0, Ordering::Relaxed);
         self.close_block();
         self.segments.bar(0);
-        self.mode.store(begin.mode, Ordering::Relaxed);
-        self.lookup.store(begin.lookup as u32, Ordering::Relaxed);
-        self.depth.store(begin.depth, Ordering::Relaxed);
+        let lookup = (begin.lookup as u32) << LOOKUP_SHIFT;
+        let settings = begin.mode & 0xff | lookup | begin.depth << DEPTH_SHIFT;
+        self.settings.store(settings, Ordering::Relaxed);
         self.until_ns.store(begin.until_ns, Ordering::Relaxed);
         let sampled_ns = self.sampled_ns(times(snapshot));
         self.sampler
@@ -281,7 +334,22 @@ impl LaneCells {
         (after as i32) > 0
     }
 
-    /// The recording's time is over, as a tick has seen: notes when that was. It is to be [ended](Self::end) now.
+    /// The vCPU's clocks at `now_ns`, but no later than the end of the recording's time, for a vCPU that has been
+    /// blocked since before that end: answers the moment and the times. What lies beyond the end is taken to have been
+    /// blocked: the running time of a wake after it is not told apart.
+    pub(crate) fn until_end(&self, now_ns: u64, times: Times) -> (u64, Times) {
+        let over_ns = now_ns.saturating_sub(self.until_ns());
+        let blocked_ns = times.blocked_ns.saturating_sub(over_ns);
+        (
+            now_ns - over_ns,
+            Times {
+                blocked_ns,
+                ..times
+            },
+        )
+    }
+
+    /// Keeps when sampling ended by itself. The caller then [ends](Self::end) it.
     pub(crate) fn expire(&self, now_ns: u64, times: Times) {
         let Times {
             running_ns,
@@ -314,24 +382,22 @@ impl LaneCells {
     /// Counts a walked sample that the table has.
     #[inline]
     pub(crate) fn count(&self, sample: Sample) {
-        let counters = &self.counters;
-        add_owned(&counters.recorded, 1);
-        let way = match sample.walked.way {
-            Way::Table => &counters.by_table,
-            Way::Bytes => &counters.by_bytes,
-            Way::FramePointer => &counters.by_frame_pointer,
-        };
-        add_owned(way, 1);
+        let count = |counter| self.counters.add_owned(counter, 1);
+        count(match sample.walked.way {
+            Way::Table => Counter::ByTable,
+            Way::Bytes => Counter::ByBytes,
+            Way::FramePointer => Counter::ByFramePointer,
+        });
         if sample.walked.mixed {
-            add_owned(&counters.mixed, 1);
+            count(Counter::Mixed);
         }
         match sample.walked.end {
             End::Root => {}
-            End::Truncated => add_owned(&counters.truncated, 1),
-            End::Broken => add_owned(&counters.broken, 1),
+            End::Truncated => count(Counter::Truncated),
+            End::Broken => count(Counter::Broken),
         }
         if sample.late {
-            add_owned(&counters.late, 1);
+            count(Counter::Late);
         }
     }
 
@@ -349,7 +415,7 @@ impl LaneCells {
 
     /// The vCPU blocks on `stack`, 0 where that is not known.
     pub(crate) fn open_block(&self, stack: u32, times: Times) {
-        self.counters.blocks.fetch_add(1, Ordering::Relaxed);
+        self.counters.add_shared(Counter::Blocks, 1);
         if self.mode() == mode::WALL {
             self.sampler.owe(self.sampled_ns(times));
         }

@@ -13,23 +13,26 @@ const DRAWS: u64 = 8;
 /// A recording that follows a faster one makes up for so many targets at the most.
 const MOST_OWED: u64 = 16;
 
-/// The sampler's state. Its vCPU alone writes it while it is active; who starts a recording writes
-/// it before.
+/// The sampler's state, 40 bytes. Only its vCPU writes it while the recording is active; the recorder writes it before.
+#[repr(C)]
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct Sampler {
     period_ns: AtomicU64,
-    fixed: AtomicU32,
     target_ns: AtomicU64,
     random: AtomicU64,
-    late_threshold_ns: AtomicU64,
-    /// Whether another recording's targets arm the timer.
-    follows: AtomicU32,
     /// Targets that have passed and were not served.
-    owed: AtomicU64,
-    /// How late the one that a leader owes was when its clock went on in another way, in ns.
+    owed: AtomicU32,
+    /// [`FIXED`] and [`FOLLOWS`].
+    flags: AtomicU32,
+    /// How late the target that a leader owes was when its clock went on in another way, in ns.
     owed_lateness_ns: AtomicU64,
 }
+
+/// The intervals are fixed, not random.
+const FIXED: u32 = 1;
+/// Another recording's targets arm the timer.
+const FOLLOWS: u32 = 2;
 
 /// What a delivery was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +52,10 @@ impl Sampler {
     /// Begins: the first target is drawn from `running_ns`.
     pub(crate) fn begin(&self, period_ns: u64, fixed: bool, running_ns: u64, seed: u64) {
         self.period_ns.store(period_ns.max(1), Ordering::Relaxed);
-        self.fixed.store(u32::from(fixed), Ordering::Relaxed);
         self.random.store(seed | 1, Ordering::Relaxed);
-        self.follows.store(0, Ordering::Relaxed);
+        let flags = if fixed { FIXED } else { 0 };
+        self.flags.store(flags, Ordering::Relaxed);
         self.owed.store(0, Ordering::Relaxed);
-        self.late_threshold_ns
-            .store(late_threshold_ns(period_ns), Ordering::Relaxed);
         let first = running_ns.saturating_add(self.draw());
         self.target_ns.store(first, Ordering::Relaxed);
     }
@@ -68,7 +69,7 @@ impl Sampler {
     /// Running time left to the target; 0 where it has passed, or one is owed.
     #[inline]
     pub(crate) fn left_ns(&self, running_ns: u64) -> u64 {
-        if self.owed.load(Ordering::Relaxed) != 0 {
+        if self.owed() != 0 {
             return 0;
         }
         let target = self.target_ns.load(Ordering::Relaxed);
@@ -78,7 +79,7 @@ impl Sampler {
     /// Judges a delivery at `running_ns` and, if it is due, moves the target on.
     #[inline]
     pub(crate) fn deliver(&self, running_ns: u64) -> Delivery {
-        if self.owed.load(Ordering::Relaxed) != 0 {
+        if self.owed() != 0 {
             self.owed.store(0, Ordering::Relaxed);
             return Delivery::Due {
                 lateness_ns: self.owed_lateness_ns.load(Ordering::Relaxed),
@@ -93,7 +94,7 @@ impl Sampler {
             }
             return Delivery::Early(left_ns);
         };
-        self.pass(running_ns);
+        self.pass_target(target, running_ns);
         Delivery::Due {
             lateness_ns,
             next_ns: self.left_ns(running_ns),
@@ -102,17 +103,26 @@ impl Sampler {
 
     /// Moves the target on beyond `now_ns` of the sampled clock; answers how many targets that passes.
     pub(crate) fn pass(&self, now_ns: u64) -> u64 {
-        let mut target = self.target_ns.load(Ordering::Relaxed);
-        let mut targets = 0;
-        let period = self.period_ns.load(Ordering::Relaxed).max(1);
+        let target = self.target_ns.load(Ordering::Relaxed);
         if target.saturating_sub(now_ns) > self.farthest_ns() {
             self.draw_anew(now_ns);
             return 0;
         }
-        let passed = now_ns.saturating_sub(target) / period;
-        if passed > DRAWS {
-            targets = passed - DRAWS;
-            target = target.saturating_add(targets * period);
+        self.pass_target(target, now_ns)
+    }
+
+    /// The same from a target that is known not to lie too far ahead.
+    #[inline]
+    fn pass_target(&self, mut target: u64, now_ns: u64) -> u64 {
+        let mut targets = 0;
+        let period = self.period_ns();
+        let late_ns = now_ns.saturating_sub(target);
+        if late_ns > DRAWS.saturating_mul(period) {
+            targets = late_ns
+                .checked_div(period)
+                .unwrap_or(0)
+                .saturating_sub(DRAWS);
+            target = target.saturating_add(targets.saturating_mul(period));
         }
         // A draw is at least half a period, so this many reach beyond now.
         for _ in 0..=2 * (DRAWS + 1) {
@@ -133,10 +143,9 @@ impl Sampler {
     pub(crate) fn follow(&self, now_ns: u64, late: bool) -> bool {
         let passed = self.pass(now_ns);
         let passed = if late { passed.min(1) } else { passed };
-        let owed = self.owed.load(Ordering::Relaxed).saturating_add(passed);
-        self.follows.store(1, Ordering::Relaxed);
-        self.owed
-            .store(owed.saturating_sub(1).min(MOST_OWED), Ordering::Relaxed);
+        let owed = self.owed().saturating_add(passed);
+        self.set_follows(true);
+        self.set_owed(owed.saturating_sub(1).min(MOST_OWED));
         owed > 0
     }
 
@@ -144,26 +153,22 @@ impl Sampler {
     /// to the deliveries that it follows, or the one that was on its way to the next of its own.
     pub(crate) fn owe(&self, now_ns: u64) {
         let target = self.target_ns.load(Ordering::Relaxed);
-        let owed = self.owed.load(Ordering::Relaxed);
+        let owed = self.owed();
         let passed = self.pass(now_ns);
-        let most = match self.follows.load(Ordering::Relaxed) {
-            0 => 1,
-            _ => MOST_OWED,
-        };
+        let most = if self.follows() { MOST_OWED } else { 1 };
         if passed != 0 {
             let lateness_ns = now_ns.saturating_sub(target);
             self.owed_lateness_ns.store(lateness_ns, Ordering::Relaxed);
         }
-        let owed = owed.saturating_add(passed).min(most);
-        self.owed.store(owed, Ordering::Relaxed);
+        self.set_owed(owed.saturating_add(passed).min(most));
     }
 
     /// Its targets arm the timer from here on, if they did not before. One that has passed by now was
     /// another's to serve.
     #[inline]
     pub(crate) fn lead(&self, now_ns: u64) {
-        if self.follows.load(Ordering::Relaxed) != 0 {
-            self.follows.store(0, Ordering::Relaxed);
+        if self.follows() {
+            self.set_follows(false);
             self.owed.store(0, Ordering::Relaxed);
             self.pass(now_ns);
         }
@@ -172,7 +177,28 @@ impl Sampler {
     /// Whether a delivery this late is counted as late.
     #[inline]
     pub(crate) fn is_late(&self, lateness_ns: u64) -> bool {
-        lateness_ns > self.late_threshold_ns.load(Ordering::Relaxed)
+        lateness_ns > late_threshold_ns(self.period_ns())
+    }
+
+    #[inline]
+    fn follows(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & FOLLOWS != 0
+    }
+
+    fn set_follows(&self, follows: bool) {
+        let flags = self.flags.load(Ordering::Relaxed) & !FOLLOWS;
+        let flags = flags | if follows { FOLLOWS } else { 0 };
+        self.flags.store(flags, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn owed(&self) -> u64 {
+        self.owed.load(Ordering::Relaxed).into()
+    }
+
+    /// At most [`MOST_OWED`].
+    fn set_owed(&self, owed: u64) {
+        self.owed.store(owed as u32, Ordering::Relaxed);
     }
 
     /// No target lies farther ahead when it is drawn.
@@ -195,7 +221,7 @@ impl Sampler {
     #[inline]
     fn draw(&self) -> u64 {
         let period = self.period_ns.load(Ordering::Relaxed);
-        if self.fixed.load(Ordering::Relaxed) != 0 {
+        if self.flags.load(Ordering::Relaxed) & FIXED != 0 {
             return period.max(1);
         }
         // xorshift64*: Marsaglia's generator with Vigna's multiplier.
@@ -212,6 +238,7 @@ impl Sampler {
 
 /// Running time past its target from which a sample counts as late: a whole period, so that another
 /// sample was due in between; at least 100 µs, which an upcall may take by itself.
+#[inline]
 pub(crate) fn late_threshold_ns(period_ns: u64) -> u64 {
     period_ns.max(100_000)
 }

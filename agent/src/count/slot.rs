@@ -8,11 +8,11 @@
 //! Each recording has a [lane](LaneCells). One tick serves all whose targets it has reached: the stack
 //! is walked once and counted for each.
 
-use unikprof_proto::message::Snapshot;
+use unikprof_proto::message::{Counter, Snapshot};
 
 use crate::count::lane::{Begin, LaneCells, Lookup, Sample, Times, times};
 use crate::count::table::{Column, Table, TableCells};
-use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, add_owned};
+use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::stack::path::{Path, PathCells};
 
 /// Everything of a slot but its lanes and its table, in the memory block.
@@ -20,18 +20,48 @@ use crate::stack::path::{Path, PathCells};
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct SlotCells {
+    /// Who owns the slot: [`FREE`], [`TAKEN`] or [`ACCOUNTING`].
     taken: AtomicU32,
     /// A bit for each lane that a recording samples in.
     live: AtomicU32,
     /// How many recordings have ended. Who owns the slot counts them.
     ends: AtomicU32,
-    /// Whether the vCPU is inside its block call.
+    /// Whether the vCPU is inside its block call: [`RUNNING`], [`BLOCKED`] or [`WOKEN`].
     blocked: AtomicU32,
     /// Since when, in ns; 0 where nobody asks.
     blocked_since_ns: AtomicU64,
     /// How many times over the vCPU is inside the agent's own work.
     own_work: AtomicU32,
     table: TableCells,
+    path: PathCells,
+    deferred: DeferredCells,
+}
+
+/// Nobody owns the slot.
+const FREE: u32 = 0;
+/// A tick or the poll owns the slot.
+const TAKEN: u32 = 1;
+/// The vCPU's own code that blocks or wakes owns the slot. A tick that finds it has interrupted that code.
+const ACCOUNTING: u32 = 2;
+
+/// The vCPU is outside of its block call.
+const RUNNING: u32 = 0;
+/// The vCPU is inside its block call.
+const BLOCKED: u32 = 1;
+/// The vCPU has woken, and its wait is still to be counted: the slot was busy. Its blocked time stands still meanwhile.
+const WOKEN: u32 = 2;
+
+/// A sample of a tick that interrupted the vCPU's own block accounting, which counts it when it releases the slot.
+/// Written by the tick, read by the code that it interrupted.
+#[derive(Debug, Default)]
+#[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
+struct DeferredCells {
+    /// The [state](Live::state) of the recordings it is a sample of; 0 = there is no such sample.
+    due: AtomicU64,
+    hash: AtomicU64,
+    length: AtomicU32,
+    /// [`Sample::to_bits`].
+    sample: AtomicU32,
     path: PathCells,
 }
 
@@ -58,6 +88,20 @@ pub(crate) struct Live<'m> {
     state: u64,
 }
 
+/// What live recordings need of a tick together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Needs<'m> {
+    /// The first moment at which one of them ends by itself.
+    pub(crate) until_ns: u64,
+    /// Whether one of them counts blocked time.
+    pub(crate) counts_blocked: bool,
+    /// The most frames that one of them keeps, and the most that one of them looks up.
+    pub(crate) asked: (usize, Lookup),
+    /// The lane whose targets arm the timer, of those that sample now: the one of the shortest period. The others'
+    /// targets are met by the delivery that follows them.
+    pub(crate) driver: Option<(usize, &'m LaneCells)>,
+}
+
 /// The lanes of the recordings that the owner of a slot counts for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served<'m>(Live<'m>);
@@ -76,13 +120,55 @@ impl SlotCells {
         &self.table
     }
 
-    pub(crate) fn set_blocked(&self, blocked: bool) {
-        self.blocked.store(u32::from(blocked), Ordering::Relaxed);
+    /// The vCPU enters its block call.
+    pub(crate) fn set_blocked(&self) {
+        self.blocked.store(BLOCKED, Ordering::Relaxed);
+    }
+
+    /// The vCPU has left its block call; `counted` says that no wait of it is left to count.
+    pub(crate) fn set_running(&self, counted: bool) {
+        let state = if counted { RUNNING } else { WOKEN };
+        self.blocked.store(state, Ordering::Relaxed);
     }
 
     #[inline]
     pub(crate) fn is_blocked(&self) -> bool {
-        self.blocked.load(Ordering::Relaxed) != 0
+        self.blocked.load(Ordering::Relaxed) == BLOCKED
+    }
+
+    /// Whether the vCPU is outside of its block call, and no wait is left to count.
+    #[inline]
+    pub(crate) fn is_running(&self) -> bool {
+        self.blocked.load(Ordering::Relaxed) == RUNNING
+    }
+
+    /// Whether the vCPU has woken from a wait that is still to be counted.
+    #[inline]
+    pub(crate) fn has_uncounted_wait(&self) -> bool {
+        self.blocked.load(Ordering::Relaxed) == WOKEN
+    }
+
+    /// Whether a tick's sample waits to be counted by the block accounting that the tick interrupted.
+    #[inline]
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.deferred.due.load(Ordering::Acquire) != 0
+    }
+
+    /// Where a tick that found the slot busy writes its path, if it interrupted the vCPU's own block accounting, which
+    /// then counts the sample. There is room for one.
+    pub(crate) fn deferred_path(&self) -> Option<&PathCells> {
+        let interrupted = self.taken.load(Ordering::Relaxed) == ACCOUNTING;
+        (interrupted && !self.has_deferred()).then_some(&self.deferred.path)
+    }
+
+    /// Leaves a sample of these recordings to the block accounting.
+    pub(crate) fn defer(&self, path: &Path<'_>, sample: Sample, due: Live<'_>) {
+        let DeferredCells { hash, length, .. } = &self.deferred;
+        hash.store(path.hash(), Ordering::Relaxed);
+        length.store(path.len() as u32, Ordering::Relaxed);
+        let sample = sample.to_bits();
+        self.deferred.sample.store(sample, Ordering::Relaxed);
+        self.deferred.due.store(due.state(), Ordering::Release);
     }
 
     /// Keeps since when the vCPU blocks; 0: nobody asks.
@@ -164,17 +250,42 @@ impl<'m> Live<'m> {
         })
     }
 
-    /// The lane whose targets arm the timer, of those that sample now: the one of the shortest period.
-    /// The others' targets are met by the delivery that follows them.
+    /// What these recordings need of a tick together, in one pass.
     #[inline]
-    pub(crate) fn driver(self, blocked: bool) -> Option<(usize, &'m LaneCells)> {
-        let sampling = self.lanes().filter(|(_, lane)| lane.samples(blocked));
-        sampling.min_by_key(|(_, lane)| lane.sampler.period_ns())
+    pub(crate) fn needs(self, blocked: bool) -> Needs<'m> {
+        let mut needs = Needs {
+            until_ns: u64::MAX,
+            counts_blocked: false,
+            asked: (0, Lookup::None),
+            driver: None,
+        };
+        let mut shortest_ns = u64::MAX;
+        for (index, lane) in self.lanes() {
+            needs.until_ns = needs.until_ns.min(lane.until_ns());
+            needs.counts_blocked |= lane.counts_blocked();
+            let (depth, lookup) = needs.asked;
+            needs.asked = (depth.max(lane.depth()), lookup.max(lane.lookup()));
+            let period_ns = lane.sampler.period_ns();
+            if period_ns < shortest_ns && lane.samples(blocked) {
+                shortest_ns = period_ns;
+                needs.driver = Some((index, lane));
+            }
+        }
+        needs
     }
 
-    /// Those that a tick of the driver's, which is in this lane, is a tick of, at these times.
+    /// The recordings that a delivery of the driver's, which is in this lane, is a tick of.
     #[inline]
     pub(crate) fn due(self, driver: usize, blocked: bool, late: bool, times: Times) -> Self {
+        if self.bits() == 1 << driver {
+            return self;
+        }
+        self.in_state(due_of_several(
+            self.lanes, self.state, driver, blocked, late, times,
+        ))
+    }
+
+    fn due_of_several(self, driver: usize, blocked: bool, late: bool, times: Times) -> Self {
         let mut bits = 1 << driver;
         let others = self.with(self.bits() & !bits);
         let driver = self.lanes.get(driver);
@@ -201,23 +312,6 @@ impl<'m> Live<'m> {
         }
     }
 
-    /// The first moment at which one of them ends by itself.
-    #[inline]
-    pub(crate) fn until_ns(self) -> u64 {
-        let untils = self.lanes().map(|(_, lane)| lane.until_ns());
-        untils.min().unwrap_or(u64::MAX)
-    }
-
-    /// How a stack is walked for the one that asks most: the frames that are kept, and what is looked up.
-    #[inline]
-    pub(crate) fn asked(self) -> (usize, Lookup) {
-        let mut asked = (0, Lookup::None);
-        for (_, lane) in self.lanes() {
-            asked = (asked.0.max(lane.depth()), asked.1.max(lane.lookup()));
-        }
-        asked
-    }
-
     /// Whether the lane of this index is one of them.
     #[inline]
     pub(crate) fn has(self, index: usize) -> bool {
@@ -229,6 +323,20 @@ impl<'m> Live<'m> {
     pub(crate) fn counts_blocked(self) -> bool {
         self.lanes().any(|(_, lane)| lane.counts_blocked())
     }
+}
+
+/// The state of those of [`Live`] that a delivery of the driver's is a tick of, where there are several.
+#[inline(never)]
+fn due_of_several(
+    lanes: &[LaneCells],
+    state: u64,
+    driver: usize,
+    blocked: bool,
+    late: bool,
+    times: Times,
+) -> u64 {
+    let live = Live { lanes, state };
+    live.due_of_several(driver, blocked, late, times).state()
 }
 
 /// The state of [`Live`] without the lanes whose recordings have ended since. Handed over in registers, so that a
@@ -280,6 +388,10 @@ impl<'m> Slot<'m> {
     /// Ends the lanes whose time is over, from within a tick, and answers those that go on. Where somebody
     /// has the slot, who ends or turns them just now, it is left to the next tick.
     pub(crate) fn expire(self, now_ns: u64, times: Times) -> Live<'m> {
+        let is_over = |(_, lane): (usize, &LaneCells)| now_ns >= lane.until_ns();
+        if !self.live().lanes().any(is_over) {
+            return self.live();
+        }
         let owned = self.take();
         let live = self.live();
         let mut bits = live.bits();
@@ -287,8 +399,7 @@ impl<'m> Slot<'m> {
             if now_ns >= lane.until_ns() {
                 bits &= !(1 << index);
                 if let Some(owned) = &owned {
-                    lane.expire(now_ns, times);
-                    owned.end(index, lane);
+                    owned.expire(index, lane, now_ns, times);
                 }
             }
         }
@@ -298,33 +409,69 @@ impl<'m> Slot<'m> {
     /// Takes the slot, unless somebody has it.
     #[inline]
     pub(crate) fn take(self) -> Option<Owned<'m>> {
+        self.take_as(TAKEN)
+    }
+
+    #[inline]
+    fn take_as(self, owner: u32) -> Option<Owned<'m>> {
         self.cells
             .taken
-            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+            .compare_exchange(FREE, owner, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
             // Lazily: an `Owned` made and dropped on failure would free what somebody else has.
             .then(|| Owned { slot: self })
     }
 
-    /// The same outside of upcalls: a busy slot is tried again, but not waited for. Who has it needs it for
-    /// about a microsecond, unless its vCPU is not running.
+    /// The same outside of upcalls: a busy slot is tried again a bounded number of times. Its owner needs it for
+    /// about a microsecond, unless the owner's vCPU is not running.
     pub(crate) fn take_patiently(self) -> Option<Owned<'m>> {
-        const TRIES: u32 = 64;
+        self.take_patiently_as(TAKEN)
+    }
+
+    /// The same for the vCPU's own code that blocks or wakes. After it has released the slot it must count the sample
+    /// of a tick that came meanwhile, until [none is left](SlotCells::has_deferred).
+    pub(crate) fn take_for_accounting(self) -> Option<Owned<'m>> {
+        self.take_patiently_as(ACCOUNTING)
+    }
+
+    fn take_patiently_as(self, owner: u32) -> Option<Owned<'m>> {
+        // The model need not try often to see that all fail.
+        const TRIES: u32 = if cfg!(loom) { 2 } else { 64 };
         (0..TRIES).find_map(|_| {
             core::hint::spin_loop();
-            self.take()
+            self.take_as(owner)
         })
+    }
+
+    /// Forgets the deferred sample; answers the recordings that it is a sample of and that have not ended since.
+    pub(crate) fn drop_deferred(self) -> Live<'m> {
+        let due = self.deferred();
+        self.cells.deferred.due.store(0, Ordering::Release);
+        due.left(self)
+    }
+
+    fn deferred(self) -> Live<'m> {
+        Live {
+            lanes: self.lanes,
+            state: self.cells.deferred.due.load(Ordering::Acquire),
+        }
     }
 }
 
 impl Drop for Owned<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.slot.cells.taken.store(0, Ordering::Release);
+        self.slot.cells.taken.store(FREE, Ordering::Release);
     }
 }
 
 impl<'m> Owned<'m> {
+    /// The slot that is owned.
+    #[inline]
+    pub(crate) fn slot(&self) -> &Slot<'m> {
+        &self.slot
+    }
+
     /// Where the path of a sample is written.
     #[inline]
     pub(crate) fn path_cells(&self) -> &'m PathCells {
@@ -349,11 +496,9 @@ impl<'m> Owned<'m> {
     ) -> Option<u32> {
         let kept = self.slot.table.keep(path);
         for (index, lane) in served.0.lanes() {
-            // First, so that who reads beside never sees more outcomes than ticks.
-            add_owned(&lane.counters.taken, 1);
             match kept {
                 Ok(place) if self.add(index, lane, place, 1) => lane.count(sample),
-                _ => add_owned(&lane.counters.overflow, 1),
+                _ => lane.counters.add_owned(Counter::Overflow, 1),
             }
         }
         kept.ok()
@@ -371,15 +516,51 @@ impl<'m> Owned<'m> {
         may_count
     }
 
-    /// The vCPU has woken: counts what it blocked since the last flip, for each recording that knows of
-    /// it and goes on; one that has ended counted it then.
-    pub(crate) fn end_block(&self, live: Live<'_>, times: Times) {
+    /// Counts the deferred sample; answers its stack, if there was room, and the recordings that it was counted for.
+    pub(crate) fn record_deferred(&self) -> Option<(Option<u32>, Live<'m>)> {
+        let slot = self.slot;
+        let DeferredCells {
+            hash,
+            length,
+            sample,
+            path,
+            ..
+        } = &slot.cells.deferred;
+        let length = length.load(Ordering::Relaxed) as usize;
+        let path = path.resume(length, hash.load(Ordering::Relaxed));
+        let sample = Sample::from_bits(sample.load(Ordering::Relaxed));
+        let counted = self
+            .served(slot.deferred())
+            .map(|served| (self.record(&path, sample, served), served.lanes()));
+        slot.drop_deferred();
+        counted
+    }
+
+    /// The vCPU has woken: counts what it blocked since the last flip, for each recording that has its block. Ends the
+    /// recordings whose time was over before.
+    pub(crate) fn end_block(&self, live: Live<'_>, now_ns: u64, times: Times) {
         for (index, lane) in live.lanes() {
-            if lane.has_block() {
+            if !lane.has_block() {
+                lane.close_block();
+            } else if now_ns >= lane.until_ns() {
+                self.expire(index, lane, now_ns, times);
+            } else {
                 self.count_blocked(index, lane, times);
+                lane.close_block();
             }
+        }
+    }
+
+    /// Ends a recording whose time is over. An open block is counted up to the end of that time.
+    fn expire(&self, index: usize, lane: &LaneCells, now_ns: u64, times: Times) {
+        let (mut at_ns, mut times) = (now_ns, times);
+        if lane.has_block() {
+            (at_ns, times) = lane.until_end(now_ns, times);
+            self.count_blocked(index, lane, times);
             lane.close_block();
         }
+        lane.expire(at_ns, times);
+        self.end(index, lane);
     }
 
     /// Counts the blocked time of the open block up to `times`.
@@ -388,11 +569,11 @@ impl<'m> Owned<'m> {
         let place = lane.blocked_stack();
         let is_counted = place != 0 && self.add(index, lane, place, weight);
         let counter = if is_counted {
-            &lane.counters.blocked
+            Counter::Blocked
         } else {
-            &lane.counters.blocked_overflow
+            Counter::BlockedOverflow
         };
-        add_owned(counter, weight);
+        lane.counters.add_owned(counter, weight);
     }
 
     /// Makes the next epoch of a lane current; `now` is the vCPU at this moment, without its counters.
@@ -404,9 +585,12 @@ impl<'m> Owned<'m> {
         if lane.epoch() == next {
             return;
         }
-        let now = lane.at_the_end(now);
-        if self.slot.cells.is_blocked() && lane.has_block() {
-            self.count_blocked(index, lane, times(&now));
+        let mut now = lane.at_the_end(now);
+        if lane.has_block() {
+            let (at_ns, times) = lane.until_end(now.at_ns, times(&now));
+            now.at_ns = at_ns;
+            now.blocked_ns = times.blocked_ns;
+            self.count_blocked(index, lane, times);
         }
         if last {
             self.end(index, lane);

@@ -1,58 +1,163 @@
-//! The slot under loom: every interleaving of a ticking vCPU with whoever flips, reads and clears.
+//! The slot under loom: interleavings of a vCPU that runs [`Agent::on_tick`] and [`Agent::on_wake`] with a thread that
+//! flips, reads and clears.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p unikprof-agent --lib slot_model`
+#![allow(unsafe_code)]
 
 extern crate std;
 
+use core::ops::Range;
+use core::sync::atomic::AtomicU64 as PlainU64;
+use std::boxed::Box;
 use std::vec::Vec;
 
 use loom::sync::Arc;
 use loom::thread;
-use unikprof_proto::code::mode;
+use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::message::Snapshot;
 use unikprof_proto::nodes;
 
-use crate::count::lane::{Begin, LaneCells, Lookup, Sample, Times};
+use crate::agent::{Agent, Config};
+use crate::count::lane::{Begin, LaneCells, Lookup};
+use crate::count::memory::Parts;
 use crate::count::slot::{Owned, Slot, SlotCells};
-use crate::count::table::{Column, Counts, Node, Table};
+use crate::count::table::{Column, Counts, Node};
+use crate::ground::platform::{Platform, Registers, Runstate};
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::stack::walk::{End, Walked, Way};
+use crate::stack::code_map::{CodeMap, Mapping};
 
 /// How many recordings there can be.
 const LANES: usize = 2;
+const NODES: usize = 2;
+const FIRST: u32 = frame_code::FIRST_ADDRESS;
 
-struct Memory {
-    cells: SlotCells,
+const MAPPINGS: &[Mapping<'static>] = &[Mapping {
+    start: 0x1000,
+    end: 0x2000,
+    file_offset: 0,
+    build_id: &[],
+    path: "",
+}];
+
+/// One vCPU. Its clocks are not modelled: they advance with each look at the running time, so that every tick is due.
+#[derive(Debug, Default)]
+struct ModelPlatform {
+    running_ns: PlainU64,
+    blocked_ns: PlainU64,
+}
+
+// SAFETY: every stack is empty, and no code is named.
+unsafe impl Platform for ModelPlatform {
+    fn now_ns(&self) -> u64 {
+        self.running_ns.load(Ordering::Relaxed)
+    }
+
+    fn wall_clock_ns(&self) -> Option<u64> {
+        None
+    }
+
+    fn vcpu(&self) -> Option<u32> {
+        Some(0)
+    }
+
+    fn running_ns(&self, _: u32) -> u64 {
+        self.running_ns.fetch_add(10, Ordering::Relaxed) + 10
+    }
+
+    fn blocked_ns(&self, _: u32) -> u64 {
+        self.blocked_ns.load(Ordering::Relaxed)
+    }
+
+    fn runstate(&self, _: u32) -> Option<Runstate> {
+        None
+    }
+
+    fn kick(&self, _: u32) {}
+
+    fn stack_bounds(&self, sp: u64) -> Option<Range<u64>> {
+        Some(sp..sp)
+    }
+
+    fn random(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// What [`Memory`]'s parts are cut from.
+struct Cells {
+    slots: [SlotCells; 1],
     lanes: Vec<LaneCells>,
     nodes: Vec<Node>,
     index: Vec<AtomicU32>,
     more_counts: Vec<Counts>,
 }
 
+/// An agent of one vCPU, and its memory.
+struct Memory {
+    agent: Agent<'static, ModelPlatform>,
+    cells: *mut Cells,
+}
+
+// SAFETY: the pointer is used to free the cells alone.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: from `Box::into_raw` in `new`. The agent refers to the cells, but does nothing when it is dropped.
+        drop(unsafe { Box::from_raw(self.cells) });
+    }
+}
+
 impl Memory {
     fn new() -> Self {
-        Self {
-            cells: SlotCells::default(),
+        let cells = Box::into_raw(Box::new(Cells {
+            slots: [SlotCells::default()],
             lanes: (0..LANES).map(|_| LaneCells::default()).collect(),
-            nodes: (0..2).map(|_| Node::default()).collect(),
-            index: (0..4).map(|_| AtomicU32::new(0)).collect(),
-            more_counts: (0..2 * (LANES - 1))
+            nodes: (0..NODES).map(|_| Node::default()).collect(),
+            index: (0..2 * NODES).map(|_| AtomicU32::new(0)).collect(),
+            more_counts: (0..NODES * (LANES - 1))
                 .map(|_| core::array::from_fn(|_| AtomicU64::new(0)))
                 .collect(),
+        }));
+        // SAFETY: freed when the agent that has it is dropped, and never borrowed mutably.
+        let borrowed: &'static Cells = unsafe { &*cells };
+        let parts = Parts {
+            slots: &borrowed.slots,
+            lanes: &borrowed.lanes,
+            nodes: &borrowed.nodes,
+            index: &borrowed.index,
+            more_counts: &borrowed.more_counts,
+            nodes_per_vcpu: NODES,
+        };
+        let code = CodeMap::new(MAPPINGS).expect("one mapping");
+        let config = Config {
+            vcpus: 1,
+            recordings: LANES as u32,
+            mappings: MAPPINGS,
+            guest_name: None,
+            guest_id: None,
+            platform_name: "model",
+            reachable_when_busy: false,
+        };
+        Self {
+            agent: Agent::in_parts(ModelPlatform::default(), config, code, parts),
+            cells,
         }
     }
 
     fn slot(&self) -> Slot<'_> {
-        Slot {
-            cells: &self.cells,
-            lanes: &self.lanes,
-            table: Table::new(
-                &self.nodes,
-                &self.index,
-                &self.more_counts,
-                self.cells.used(),
-            ),
-        }
+        self.agent.slot(0).expect("one vCPU")
+    }
+
+    /// A tick that interrupts the code of this number, on a stack of one frame.
+    fn tick(&self, code: u32) {
+        self.agent.on_tick(Some(&Self::registers(code)));
+    }
+
+    fn registers(code: u32) -> Registers {
+        Registers::new(0x1000 + u64::from(code - FIRST), 8, 0)
     }
 
     fn begin(&self, recording: u64, epoch: u64) {
@@ -76,37 +181,13 @@ impl Memory {
     }
 }
 
-/// Every interleaving; a slot has more cells to clear than loom expects of a test.
+/// Every interleaving in which at most one switch between the threads comes where neither of them waits: a whole tick has
+/// too many steps for all of them. `LOOM_MAX_PREEMPTIONS` allows more. A slot has more cells to clear than loom expects of a test.
 fn model(test: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.max_branches = 10_000;
+    builder.max_branches = 100_000;
+    builder.preemption_bound.get_or_insert(1);
     builder.check(test);
-}
-
-/// What the tick does once it is due to all recordings.
-fn tick(slot: Slot<'_>, code: u32) {
-    let due = slot.live();
-    let Some(owned) = slot.take() else {
-        for (_, lane) in due.left(slot).lanes() {
-            lane.counters.lost.fetch_add(1, Ordering::Relaxed);
-        }
-        return;
-    };
-    let Some(served) = owned.served(due) else {
-        return;
-    };
-    let mut path = owned.path_cells().begin();
-    path.push(code);
-    let walked = Walked {
-        end: End::Root,
-        way: Way::FramePointer,
-        mixed: false,
-    };
-    let sample = Sample {
-        walked,
-        late: false,
-    };
-    owned.record(&path, sample, served);
 }
 
 /// Reads a waiting epoch as a download does: its nodes as they were at its end.
@@ -120,7 +201,7 @@ fn download(slot: Slot<'_>, lane: usize, epoch: u64) -> u64 {
     let mut sum = 0;
     nodes::decode(1, count, &buffer[..length], |_, node| {
         assert!(
-            node.frames == [16] || node.frames == [17],
+            node.frames == [FIRST] || node.frames == [FIRST + 1],
             "a node is seen whole"
         );
         sum += node.count;
@@ -160,8 +241,8 @@ fn a_flip_divides_the_ticks_between_two_epochs() {
         let ticker = thread::spawn({
             let memory = memory.clone();
             move || {
-                tick(memory.slot(), 16);
-                tick(memory.slot(), 17);
+                memory.tick(FIRST);
+                memory.tick(FIRST + 1);
             }
         });
         let slot = memory.slot();
@@ -194,8 +275,8 @@ fn recordings_come_and_go_beside_each_other() {
         let ticker = thread::spawn({
             let memory = memory.clone();
             move || {
-                tick(memory.slot(), 16);
-                tick(memory.slot(), 17);
+                memory.tick(FIRST);
+                memory.tick(FIRST + 1);
             }
         });
         memory.begin_mode(1, 2, 1, mode::CPU);
@@ -219,10 +300,10 @@ fn a_tick_under_way_does_not_cross_into_the_next_recording() {
     model(|| {
         let memory = Arc::new(Memory::new());
         memory.begin(1, 1);
-        tick(memory.slot(), 16);
+        memory.tick(FIRST);
         let ticker = thread::spawn({
             let memory = memory.clone();
-            move || tick(memory.slot(), 17)
+            move || memory.tick(FIRST + 1)
         });
         let slot = memory.slot();
         flip(slot, 0, 2, true);
@@ -248,17 +329,12 @@ fn a_tick_that_finds_the_time_over_ends_nothing_that_came_after() {
         memory.slot().lanes[0].end_at(1);
         let ticker = thread::spawn({
             let memory = memory.clone();
-            move || {
-                let times = Times {
-                    running_ns: 5,
-                    blocked_ns: 0,
-                };
-                memory.slot().expire(5, times);
-            }
+            move || memory.tick(FIRST)
         });
         flip(memory.slot(), 0, 2, true);
         let ended = memory.slot().lanes[0].boundary(2);
-        assert!([(0, 0), (5, 5)].contains(&(ended.at_ns, ended.running_ns)));
+        // Where the tick came first, its clocks.
+        assert_eq!(ended.at_ns == 0, ended.running_ns == 0);
         memory.begin(2, 3);
         assert!(ticker.join().is_ok());
         assert_eq!(active(&memory), 2);
@@ -284,26 +360,13 @@ fn a_wait_is_divided_between_epochs_and_counted_once() {
         let memory = Arc::new(Memory::new());
         memory.begin_mode(0, 1, 1, mode::OFF_CPU);
         let slot = memory.slot();
-        {
-            let owned = take(slot);
-            let mut path = owned.path_cells().begin();
-            path.push(16);
-            let stack = slot.table.keep(&path).expect("it is empty");
-            slot.cells.set_blocked(true);
-            slot.lanes[0].open_block(stack, Times::default());
-        }
+        memory.agent.on_block(Some(&Memory::registers(FIRST)));
+        let platform = memory.agent.platform();
+        platform.blocked_ns.store(10, Ordering::Relaxed);
         let waker = thread::spawn({
             let memory = memory.clone();
             move || {
-                let slot = memory.slot();
-                let times = Times {
-                    running_ns: 0,
-                    blocked_ns: 10,
-                };
-                if slot.lanes[0].has_block() {
-                    take(slot).end_block(slot.live(), times);
-                }
-                slot.cells.set_blocked(false);
+                memory.agent.on_wake();
             }
         });
         flip_at(slot, 0, 2, false, 4);
@@ -319,5 +382,22 @@ fn a_wait_is_divided_between_epochs_and_counted_once() {
             "up to the end, or to the waking"
         );
         assert_eq!(counted.blocks, 1);
+    });
+}
+
+/// Guards a reader beside a tick, or a crash within one, against an account that does not add up.
+#[test]
+fn the_account_adds_up_within_a_tick() {
+    model(|| {
+        let memory = Arc::new(Memory::new());
+        memory.begin(1, 1);
+        let ticker = thread::spawn({
+            let memory = memory.clone();
+            move || memory.tick(FIRST)
+        });
+        let counters = &memory.slot().lanes[0].counters;
+        assert!(counters.read().add_up());
+        assert!(ticker.join().is_ok());
+        assert_eq!(counters.read().ticks, 1);
     });
 }

@@ -29,7 +29,7 @@ pub(crate) use self::names::{NameCells, Names};
 pub(crate) use self::reader::{Reader, Run};
 use self::record::HALF_BITS;
 pub(crate) use self::record::{Entry, RecordCells, Step};
-use crate::ground::sync::{AtomicU64, Ordering};
+use crate::ground::sync::{AtomicU64, Ordering, prefetch};
 
 /// Positions at multiples of this hold a full time, so that a reader finds one near every position.
 const ANCHOR_EVERY: u64 = 256;
@@ -231,6 +231,12 @@ impl<'m> Ring<'m> {
     /// The capacity in records.
     pub(crate) fn capacity(&self) -> u64 {
         self.laps.capacity()
+    }
+
+    /// Prefetches what a writer of the ring touches first.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(self.cells);
     }
 
     /// The position behind the newest record.

@@ -53,6 +53,17 @@ impl PathCells {
     }
 }
 
+impl PathCells {
+    /// The path of this length and hash that was written here last.
+    pub(crate) fn resume(&self, length: usize, hash: u64) -> Path<'_> {
+        Path {
+            cells: &self.cells,
+            length: length.min(MAX_CODES),
+            hash,
+        }
+    }
+}
+
 /// A path being written.
 #[derive(Debug)]
 pub struct Path<'a> {

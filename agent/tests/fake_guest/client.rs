@@ -160,6 +160,9 @@ pub struct Download {
     pub counters: Counters,
     pub samples: u64,
     pub running_ns: u64,
+    /// What the vCPUs' clocks show of the epoch: the monotonic clock and the blocked time.
+    pub passed_ns: u64,
+    pub blocked_ns: u64,
 }
 
 /// Reads the answer to a client that has no nodes.
@@ -194,6 +197,8 @@ pub fn download_to(known: &mut Known, frames: &[(u16, Vec<u8>)]) -> Download {
             .zip(&vcpu.start.counters, |end, start| end - start),
         samples: end.samples,
         running_ns: vcpu.end.running_ns - vcpu.start.running_ns,
+        passed_ns: vcpu.end.at_ns - vcpu.start.at_ns,
+        blocked_ns: vcpu.end.blocked_ns - vcpu.start.blocked_ns,
     }
 }
 

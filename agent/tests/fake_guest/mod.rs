@@ -87,6 +87,10 @@ unsafe impl Platform for FakePlatform {
     }
 
     fn running_ns(&self, _: u32) -> u64 {
+        let upcall = UPCALL.take();
+        if let Some(upcall) = upcall {
+            upcall();
+        }
         self.running_ns.load(Ordering::Relaxed)
     }
 
@@ -114,6 +118,11 @@ unsafe impl Platform for FakePlatform {
     fn log(&self, line: &str) {
         self.logged.lock().unwrap().push(line.to_owned());
     }
+}
+
+thread_local! {
+    /// Called once, when the running time is read next: an upcall that interrupts the agent there.
+    pub static UPCALL: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
 }
 
 thread_local! {

@@ -2,59 +2,96 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What became of every tick, since the recording began.
-///
-/// A *tick* is a delivery whose target was reached, and
-/// `ticks = recorded + aged + overflow + lost + masked + idle`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counters {
+/// Declares [`Counters`] and [`Counter`] from one list of fields: their order is that of the wire.
+macro_rules! counters {
+    ($(
+        $(#[$doc:meta])*
+        $field:ident = $counter:ident,
+    )+) => {
+        /// What became of every tick, since the recording began.
+        ///
+        /// A *tick* is a delivery whose target was reached, and
+        /// `ticks = recorded + aged + overflow + lost + masked + idle`.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct Counters {
+            $(
+                $(#[$doc])*
+                pub $field: u64,
+            )+
+        }
+
+        /// The index of each counter in [`Counters::to_array`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Counter {
+            $(
+                $(#[$doc])*
+                $counter,
+            )+
+        }
+
+        impl Counters {
+            /// The number of counters.
+            pub const FIELDS: usize = [$(Counter::$counter),+].len();
+
+            /// All counters, in the order of [`Counter`].
+            pub const fn to_array(&self) -> [u64; Self::FIELDS] {
+                [$(self.$field),+]
+            }
+
+            /// The inverse of [`to_array`](Self::to_array).
+            pub const fn from_array([$($field),+]: [u64; Self::FIELDS]) -> Self {
+                Self { $($field),+ }
+            }
+        }
+    };
+}
+
+counters! {
     /// Deliveries whose target was reached.
-    pub ticks: u64,
+    ticks = Ticks,
     /// Walked and counted.
-    pub recorded: u64,
+    recorded = Recorded,
     /// Walked and counted, then given up before a client fetched it: memory ran short, and the recording
     /// [keeps the newest](crate::code::start_flag::KEEP_NEWEST).
-    pub aged: u64,
+    aged = Aged,
     /// Walked, but the table was full.
-    pub overflow: u64,
+    overflow = Overflow,
     /// The slot was busy.
-    pub lost: u64,
+    lost = Lost,
     /// Delivered without registers.
-    pub masked: u64,
+    masked = Masked,
     /// Delivered inside the block call.
-    pub idle: u64,
+    idle = Idle,
     /// Delivered before their target and armed again; not ticks.
-    pub early: u64,
+    early = Early,
     /// Recorded, but delivered late.
-    pub late: u64,
+    late = Late,
     /// Recorded, deeper than the limit.
-    pub truncated: u64,
+    truncated = Truncated,
     /// Recorded, with a chain of frame pointers that ended badly.
-    pub broken: u64,
+    broken = Broken,
     /// Recorded; the interrupted function's caller was found through the caller table.
     /// `by_table + by_bytes + by_frame_pointer = recorded + aged`.
-    pub by_table: u64,
+    by_table = ByTable,
     /// Recorded; its caller was found by the instructions around the interrupted one.
-    pub by_bytes: u64,
+    by_bytes = ByBytes,
     /// Recorded; its caller was taken from the frame pointer, right or not.
-    pub by_frame_pointer: u64,
+    by_frame_pointer = ByFramePointer,
     /// Recorded under [`UNWIND_TABLE`](crate::code::start_flag::UNWIND_TABLE), with at least one frame
     /// that the table does not know, whose frame pointer was followed instead.
-    pub mixed: u64,
+    mixed = Mixed,
     /// How often the vCPU blocked, where blocked time is recorded.
-    pub blocks: u64,
+    blocks = Blocks,
     /// Blocked time counted: in samples, or in ns in mode [`OFF_CPU`](crate::code::mode::OFF_CPU).
-    pub blocked: u64,
+    blocked = Blocked,
     /// Blocked time that was not counted, in the same unit: the table was full.
-    pub blocked_overflow: u64,
-    /// Blocked time that was counted and then given up, as [`aged`](Self::aged), in the same unit.
-    pub blocked_aged: u64,
+    blocked_overflow = BlockedOverflow,
+    /// Blocked time that was counted and then given up, as `aged`, in the same unit.
+    blocked_aged = BlockedAged,
 }
 
 impl Counters {
-    /// How many there are.
-    pub const FIELDS: usize = 19;
-
     /// Whether every tick is accounted for, and every recorded one's caller.
     pub fn add_up(&self) -> bool {
         let parts = [
@@ -83,98 +120,6 @@ impl Counters {
         Self::from_array(core::array::from_fn(|field| {
             combine(these[field], others[field])
         }))
-    }
-
-    /// All of them, in the order of the structure.
-    pub const fn to_array(&self) -> [u64; Self::FIELDS] {
-        let Self {
-            ticks,
-            recorded,
-            aged,
-            overflow,
-            lost,
-            masked,
-            idle,
-            early,
-            late,
-            truncated,
-            broken,
-            by_table,
-            by_bytes,
-            by_frame_pointer,
-            mixed,
-            blocks,
-            blocked,
-            blocked_overflow,
-            blocked_aged,
-        } = *self;
-        [
-            ticks,
-            recorded,
-            aged,
-            overflow,
-            lost,
-            masked,
-            idle,
-            early,
-            late,
-            truncated,
-            broken,
-            by_table,
-            by_bytes,
-            by_frame_pointer,
-            mixed,
-            blocks,
-            blocked,
-            blocked_overflow,
-            blocked_aged,
-        ]
-    }
-
-    /// What [`to_array`](Self::to_array) gave.
-    pub const fn from_array(fields: [u64; Self::FIELDS]) -> Self {
-        let [
-            ticks,
-            recorded,
-            aged,
-            overflow,
-            lost,
-            masked,
-            idle,
-            early,
-            late,
-            truncated,
-            broken,
-            by_table,
-            by_bytes,
-            by_frame_pointer,
-            mixed,
-            blocks,
-            blocked,
-            blocked_overflow,
-            blocked_aged,
-        ] = fields;
-        Self {
-            ticks,
-            recorded,
-            aged,
-            overflow,
-            lost,
-            masked,
-            idle,
-            early,
-            late,
-            truncated,
-            broken,
-            by_table,
-            by_bytes,
-            by_frame_pointer,
-            mixed,
-            blocks,
-            blocked,
-            blocked_overflow,
-            blocked_aged,
-        }
     }
 }
 

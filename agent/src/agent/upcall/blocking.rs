@@ -1,13 +1,13 @@
 //! A vCPU blocks and wakes: where it blocked, and for how long.
 
 use unikprof_proto::code::{frame_code, mode};
-use unikprof_proto::ring::kind;
+use unikprof_proto::message::Counter;
+use unikprof_proto::ring::{kind, outcome};
 
 use super::{INTERRUPTED_CYCLES, charge_cycles};
 use crate::agent::Agent;
 use crate::count::slot::{Live, Owned, Slot};
 use crate::ground::platform::{Platform, Registers};
-use crate::ground::sync::Ordering;
 use crate::ring::Entry;
 
 /// A wait that a recording of running time has in its ring: longer than those of a guest that works. They
@@ -25,12 +25,16 @@ impl<'m, P: Platform> Agent<'m, P> {
         if let Some((vcpu, slot)) = self.current() {
             let live = slot.live();
             if live.counts_blocked() {
-                self.note_block(slot.take_patiently(), slot, live, vcpu, registers);
+                self.account_block(vcpu, registers);
             }
-            let is_asked = !live.is_empty() && self.ring(vcpu).is_some();
-            let since_ns = if is_asked { self.platform.now_ns() } else { 0 };
+            let times_waits = !live.is_empty() && self.ring(vcpu).is_some();
+            let since_ns = if times_waits {
+                self.platform.now_ns()
+            } else {
+                0
+            };
             slot.cells.set_blocked_since(since_ns);
-            slot.cells.set_blocked(true);
+            slot.cells.set_blocked();
         }
     }
 
@@ -40,70 +44,122 @@ impl<'m, P: Platform> Agent<'m, P> {
         let live = slot.live();
         let since_ns = slot.cells.take_blocked_since();
         if live.lanes().any(|(_, lane)| lane.has_block()) {
-            let cycles = self.platform.cycles();
-            let times = self.all_times(vcpu);
-            if let Some(ring) = self.ring(vcpu) {
-                ring.push(self.platform.now_ns(), Entry::new(kind::WAKE, 0, 0));
-            }
-            match slot.take_patiently() {
-                Some(owned) => owned.end_block(live, times),
-                None => {
-                    for (_, lane) in live.lanes().filter(|(_, lane)| lane.has_block()) {
-                        let weight = lane.take_blocked(times);
-                        let uncounted = &lane.counters.blocked_overflow;
-                        uncounted.fetch_add(weight, Ordering::Relaxed);
-                        lane.close_block();
-                    }
+            self.account_wake(vcpu, slot, live);
+        } else {
+            if let (Some(since_ns), Some(ring)) = (since_ns, self.ring(vcpu))
+                && !live.is_empty()
+            {
+                let now_ns = self.platform.now_ns();
+                let waited_ns = now_ns.saturating_sub(since_ns);
+                if waited_ns >= LONG_WAIT_NS {
+                    ring.push(now_ns, Entry::new(kind::WAKE, waited_ns, 0));
                 }
             }
-            self.charge_since(cycles, live);
-        } else if let (Some(since_ns), Some(ring)) = (since_ns, self.ring(vcpu))
-            && !live.is_empty()
-        {
-            let now_ns = self.platform.now_ns();
-            let waited_ns = now_ns.saturating_sub(since_ns);
-            if waited_ns >= LONG_WAIT_NS {
-                ring.push(now_ns, Entry::new(kind::WAKE, waited_ns, 0));
-            }
+            slot.cells.set_running(true);
         }
-        slot.cells.set_blocked(false);
         self.deadline()
     }
 
-    /// A tick finds the vCPU blocked, and recordings that have not been told: where the block began before them, this is the
-    /// first that is seen of it. A slot that is taken is being blocked or woken.
+    /// Opens a block for each recording of blocked time.
     #[cold]
     #[inline(never)]
-    pub(super) fn note_block_under_way(&self, vcpu: u32, registers: Option<&Registers>) {
-        if let Some(slot) = self.slot(vcpu)
-            && let Some(owned) = slot.take()
+    fn account_block(&self, vcpu: u32, registers: Option<&Registers>) {
+        let Some(slot) = self.slot(vcpu) else {
+            return;
+        };
+        let cycles = self.platform.cycles();
+        let owned = slot.take_for_accounting();
+        if slot.cells.has_uncounted_wait()
+            && let Some(owned) = &owned
         {
-            self.note_block(Some(owned), slot, slot.live(), vcpu, registers);
+            owned.end_block(slot.live(), self.platform.now_ns(), self.all_times(vcpu));
+            slot.cells.set_running(true);
+        }
+        self.note_block(owned.as_ref(), slot.live(), vcpu, registers);
+        drop(owned);
+        self.count_deferred(vcpu, slot);
+        self.charge_since(cycles, slot);
+    }
+
+    /// Counts what the vCPU blocked. If the slot stays busy the blocks stay open: the next tick, flip or block counts
+    /// them, and the blocked time stands still until then.
+    #[cold]
+    #[inline(never)]
+    fn account_wake(&self, vcpu: u32, slot: Slot<'m>, live: Live<'m>) {
+        let cycles = self.platform.cycles();
+        let times = self.all_times(vcpu);
+        let now_ns = self.platform.now_ns();
+        if let Some(ring) = self.ring(vcpu) {
+            ring.push(now_ns, Entry::new(kind::WAKE, 0, 0));
+        }
+        let owned = slot.take_for_accounting();
+        if let Some(owned) = &owned {
+            owned.end_block(live, now_ns, times);
+        }
+        // While the slot is owned: a tick that finds it free and the vCPU blocked would open the block again.
+        slot.cells.set_running(owned.is_some());
+        drop(owned);
+        self.count_deferred(vcpu, slot);
+        self.charge_since(cycles, slot);
+    }
+
+    /// Counts the samples of ticks that came while this vCPU's block accounting owned the slot.
+    fn count_deferred(&self, vcpu: u32, slot: Slot<'m>) {
+        while slot.cells.has_deferred() {
+            let owned = slot.take_for_accounting();
+            let (kind, first, lanes) = match &owned {
+                Some(owned) => match owned.record_deferred() {
+                    Some((Some(stack), lanes)) => (kind::SAMPLE, u64::from(stack), lanes),
+                    Some((None, lanes)) => (kind::NO_SAMPLE, outcome::OVERFLOW, lanes),
+                    None => continue,
+                },
+                None => {
+                    let lanes = slot.drop_deferred();
+                    for (_, lane) in lanes.lanes() {
+                        lane.counters.add_shared(Counter::Lost, 1);
+                    }
+                    (kind::NO_SAMPLE, outcome::LOST, lanes)
+                }
+            };
+            if let Some(ring) = self.ring(vcpu) {
+                let entry = Entry::new(kind, first, lanes.bits().into());
+                ring.push(self.platform.now_ns(), entry);
+            }
         }
     }
 
-    /// The vCPU blocks in the code of `registers`: keeps its stack for the time to come, for each recording
-    /// that counts blocked time and does not know of it. Who has not got the slot knows no stack.
+    /// A tick finds the vCPU blocked. Opens the block for each recording that began after it: what the vCPU waited
+    /// before is not known. A busy slot is being blocked or woken.
     #[cold]
     #[inline(never)]
+    pub(super) fn note_block_under_way(&self, vcpu: u32, registers: Option<&Registers>) {
+        let misses = |slot: &Slot<'_>| slot.live().lanes().any(|(_, lane)| lane.misses_block());
+        let owned = self.slot(vcpu).filter(misses).and_then(Slot::take);
+        if let Some(owned) = owned {
+            self.note_block(Some(&owned), owned.slot().live(), vcpu, registers);
+        }
+    }
+
+    /// The vCPU blocks in the code of `registers`: keeps its stack until the wake, for each recording that counts
+    /// blocked time and has no block open. Without the slot the stack is not known.
     fn note_block(
         &self,
-        owned: Option<Owned<'m>>,
-        slot: Slot<'m>,
+        owned: Option<&Owned<'m>>,
         live: Live<'m>,
         vcpu: u32,
         registers: Option<&Registers>,
     ) {
-        let cycles = self.platform.cycles();
         let mut noted = None;
         for (_, lane) in live.lanes().filter(|(_, lane)| lane.misses_block()) {
-            let stack = match (&owned, registers) {
+            let stack = match (owned, registers) {
                 (Some(owned), Some(registers)) => {
                     let mut path = owned.path_cells().begin();
                     if lane.mode() == mode::WALL {
                         path.push(frame_code::BLOCKED);
                     }
-                    let (path, _) = self.walk(registers, slot.cells, live.asked(), path);
+                    let asked = live.needs(false).asked;
+                    let slot = owned.slot();
+                    let (path, _) = self.walk(registers, slot.cells, asked, path);
                     slot.table.keep(&path).unwrap_or(0)
                 }
                 _ => 0,
@@ -111,19 +167,16 @@ impl<'m, P: Platform> Agent<'m, P> {
             lane.open_block(stack, self.all_times(vcpu));
             noted = Some(stack);
         }
-        if let Some(stack) = noted {
-            if let Some(ring) = self.ring(vcpu) {
-                let block = Entry::new(kind::BLOCK, u64::from(stack), 0);
-                ring.push(self.platform.now_ns(), block);
-            }
-            self.charge_since(cycles, live);
+        if let (Some(stack), Some(ring)) = (noted, self.ring(vcpu)) {
+            let block = Entry::new(kind::BLOCK, u64::from(stack), 0);
+            ring.push(self.platform.now_ns(), block);
         }
     }
 
     /// Adds what blocking or waking has cost since `cycles` to the agent's price.
-    fn charge_since(&self, cycles: u64, live: Live<'_>) {
+    fn charge_since(&self, cycles: u64, slot: Slot<'_>) {
         let spent = self.platform.cycles().wrapping_sub(cycles);
-        // More than that was somebody else's.
-        charge_cycles(live, spent.min(INTERRUPTED_CYCLES));
+        // Another program ran for longer than that.
+        charge_cycles(slot.live(), spent.min(INTERRUPTED_CYCLES));
     }
 }

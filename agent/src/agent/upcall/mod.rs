@@ -3,24 +3,31 @@
 mod blocking;
 
 use unikprof_proto::code::frame_code;
+use unikprof_proto::message::Counter;
 use unikprof_proto::ring::{SAMPLE_LATE, kind, outcome};
 
 use super::Agent;
-use crate::count::cells::CounterCells;
 use crate::count::lane::{LaneCells, Lookup, Sample, Times};
 use crate::count::sampler::Delivery;
 use crate::count::slot::{Live, Slot, SlotCells};
 use crate::ground::platform::{Moment, Platform, Registers};
-use crate::ground::sync::{AtomicU64, Ordering, add_owned};
+use crate::ground::sync::{Ordering, add_owned};
 use crate::ring::Entry as RingEntry;
 use crate::stack::path::Path;
 use crate::stack::walk::{Guide, Walked, walk};
 use crate::stack::{CodeMemory, ReadCode, StackMemory, Stacks};
 
+/// Adds cycles to the price of each recording, without the slot.
+fn charge_cycles(live: Live<'_>, cycles: u64) {
+    for (_, lane) in live.lanes() {
+        lane.tick_cycles.fetch_add(cycles, Ordering::Relaxed);
+    }
+}
+
 /// A tick that took more cycles than this was interrupted itself: the vCPU lost its CPU meanwhile.
 const INTERRUPTED_CYCLES: u64 = 50_000;
 
-/// How things stood when a tick was delivered.
+/// The clocks when a tick was delivered.
 #[derive(Clone, Copy)]
 struct Entry {
     vcpu: u32,
@@ -33,16 +40,10 @@ struct Entry {
 struct Delivered<'m> {
     live: Live<'m>,
     due: Live<'m>,
+    /// The depth and the look-ups of the walk.
+    asked: (usize, Lookup),
     lateness_ns: u64,
     late: bool,
-}
-
-/// Adds to the price that each recording tells: what was spent while it ran.
-#[inline]
-fn charge_cycles(live: Live<'_>, cycles: u64) {
-    for (_, lane) in live.lanes() {
-        add_owned(&lane.tick_cycles, cycles);
-    }
 }
 
 impl<'m, P: Platform> Agent<'m, P> {
@@ -53,46 +54,48 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// guest's own where that is earlier. `None`: there is nothing to wait for.
     #[inline]
     pub fn on_tick(&self, registers: Option<&Registers>) -> Option<u64> {
-        let (vcpu, slot) = self.current()?;
+        let vcpu = self.platform.vcpu()?;
+        if self.parts.slots.get(vcpu as usize)?.is_blocked() {
+            self.note_block_under_way(vcpu, registers);
+        }
+        self.deliver(vcpu, registers)
+    }
+
+    /// A delivery. A function of its own: its stack frame is large, and a block that is opened first does not lie on it.
+    #[inline(never)]
+    fn deliver(&self, vcpu: u32, registers: Option<&Registers>) -> Option<u64> {
+        let slot = self.parts_of(vcpu)?;
         let mut live = slot.live();
         if live.is_empty() {
             return None;
         }
         slot.prefetch(live);
         self.prefetch_caller(registers);
+        if let Some(ring) = self.ring(vcpu) {
+            ring.prefetch();
+        }
         let moment = self.platform.moment(vcpu);
+        let mut needs = live.needs(slot.cells.is_blocked());
         let entry = Entry {
             vcpu,
             cycles: moment.cycles,
-            times: self.times(vcpu, live, moment),
+            times: self.times(vcpu, needs.counts_blocked, moment),
             now_ns: moment.now_ns,
         };
         let Entry { times, now_ns, .. } = entry;
-        let mut until_ns = live.until_ns();
-        if now_ns >= until_ns {
-            live = live.in_state(self.expire(vcpu, now_ns));
-            until_ns = live.until_ns();
+        if now_ns >= needs.until_ns || needs.counts_blocked && !slot.cells.is_running() {
+            live = live.in_state(self.settle(vcpu, now_ns));
+            needs = live.needs(slot.cells.is_blocked());
         }
-        let blocked = slot.cells.is_blocked();
-        if blocked && live.lanes().any(|(_, lane)| lane.misses_block()) {
-            self.note_block_under_way(vcpu, registers);
-        }
-        // Blocked time is counted when it is over: then there may be nobody to sample for.
-        let Some((index, driver)) = live.driver(blocked) else {
-            return (!blocked)
-                .then(|| self.deadline_after(until_ns, now_ns, u64::MAX))
-                .flatten();
+        // Blocked time is counted when it is over: then no recording samples now.
+        let Some((index, driver)) = needs.driver else {
+            return self.idle_deadline(slot, needs.until_ns, now_ns);
         };
         let LaneCells { sampler, .. } = driver;
         let sampled_ns = driver.sampled_ns(times);
         sampler.lead(sampled_ns);
         let (left_ns, has_lost_cpu) = match sampler.deliver(sampled_ns) {
-            Delivery::Early(left_ns) => {
-                for (_, lane) in live.lanes().filter(|(_, lane)| lane.samples(blocked)) {
-                    lane.counters.early.fetch_add(1, Ordering::Relaxed);
-                }
-                (left_ns, self.charge(&entry, live))
-            }
+            Delivery::Early(left_ns) => (left_ns, self.early(slot, live, &entry)),
             Delivery::Due {
                 lateness_ns,
                 next_ns,
@@ -100,7 +103,8 @@ impl<'m, P: Platform> Agent<'m, P> {
                 let late = sampler.is_late(lateness_ns);
                 let delivered = Delivered {
                     live,
-                    due: live.due(index, blocked, late, times),
+                    due: live.due(index, slot.cells.is_blocked(), late, times),
+                    asked: needs.asked,
                     lateness_ns,
                     late,
                 };
@@ -116,7 +120,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         } else {
             now_ns
         };
-        self.deadline_after(until_ns, now_ns, left_ns)
+        self.deadline_after(needs.until_ns, now_ns, left_ns)
     }
 
     /// The next deadline of this vCPU, as its timer is programmed, in ns; `None` while nothing is
@@ -127,14 +131,36 @@ impl<'m, P: Platform> Agent<'m, P> {
         if live.is_empty() || slot.cells.is_blocked() {
             return None;
         }
+        let needs = live.needs(false);
         let moment = self.platform.moment(vcpu);
-        let times = self.times(vcpu, live, moment);
+        let times = self.times(vcpu, needs.counts_blocked, moment);
         // Nothing is moved on here, where a tick may come between: where a target has passed that another
         // recording's delivery was to serve, the tick finds the next.
-        let left_ns = live.driver(false).map_or(u64::MAX, |(_, driver)| {
+        let left_ns = needs.driver.map_or(u64::MAX, |(_, driver)| {
             driver.sampler.left_ns(driver.sampled_ns(times))
         });
-        self.deadline_after(live.until_ns(), moment.now_ns, left_ns)
+        self.deadline_after(needs.until_ns, moment.now_ns, left_ns)
+    }
+
+    /// The deadline while no recording samples: the first end of one, unless the vCPU blocks.
+    #[cold]
+    #[inline(never)]
+    fn idle_deadline(&self, slot: Slot<'m>, until_ns: u64, now_ns: u64) -> Option<u64> {
+        if slot.cells.is_blocked() {
+            return None;
+        }
+        self.deadline_after(until_ns, now_ns, u64::MAX)
+    }
+
+    /// Counts a delivery before its target; answers whether the vCPU has lost its CPU meanwhile.
+    #[cold]
+    #[inline(never)]
+    fn early(&self, slot: Slot<'m>, live: Live<'m>, entry: &Entry) -> bool {
+        let blocked = slot.cells.is_blocked();
+        for (_, lane) in live.lanes().filter(|(_, lane)| lane.samples(blocked)) {
+            lane.counters.add_shared(Counter::Early, 1);
+        }
+        self.charge(entry, slot, live)
     }
 
     /// Takes the slot, walks and counts, or counts why not; answers whether the vCPU has lost its CPU
@@ -150,69 +176,108 @@ impl<'m, P: Platform> Agent<'m, P> {
         let Delivered {
             live,
             due,
+            asked,
             lateness_ns,
             late,
         } = *delivered;
         let Some(owned) = slot.take() else {
-            let left = due.left(slot);
-            for (_, lane) in left.lanes() {
-                lane.counters.lost.fetch_add(1, Ordering::Relaxed);
-            }
-            self.write(entry, kind::NO_SAMPLE, outcome::LOST, left.bits().into());
-            return self.charge(entry, live);
+            return self.find_busy(slot, registers, delivered, entry);
         };
         let Some(served) = owned.served(due) else {
-            return self.charge(entry, live);
+            return self.charge(entry, slot, live);
         };
         let lanes = served.lanes();
-        let bits = u64::from(lanes.bits());
-        let count = |cell: fn(&CounterCells) -> &AtomicU64| {
-            for (_, lane) in lanes.lanes() {
-                add_owned(&lane.counters.taken, 1);
-                add_owned(cell(&lane.counters), 1);
-            }
-        };
-        if slot.cells.is_blocked() {
-            count(|counters| &counters.idle);
-            self.write(entry, kind::NO_SAMPLE, outcome::IDLE, bits);
-            return self.charge(entry, live);
-        }
-        let Some(registers) = registers else {
-            count(|counters| &counters.masked);
-            self.write(entry, kind::NO_SAMPLE, outcome::MASKED, bits);
-            return self.charge(entry, live);
+        let Some(registers) = registers.filter(|_| !slot.cells.is_blocked()) else {
+            self.count_unsampled(slot, lanes, entry);
+            return self.charge(entry, slot, live);
         };
         let mut path = owned.path_cells().begin();
         if late {
             // What ran then is not known, only what runs now.
             path.push(frame_code::LATE);
         }
-        let (path, walked) = self.walk(registers, slot.cells, live.asked(), path);
+        let (path, walked) = self.walk(registers, slot.cells, asked, path);
+        let bits = u64::from(lanes.bits());
         let marks = if late { SAMPLE_LATE } else { 0 };
         match owned.record(&path, Sample { walked, late }, served) {
             Some(stack) => self.write(entry, kind::SAMPLE, u64::from(stack), bits | marks),
             None => self.write(entry, kind::NO_SAMPLE, outcome::OVERFLOW, bits),
         }
         let (cycles, has_lost_cpu) = self.cycles_since(entry, live);
-        for (index, lane) in live.lanes() {
+        for (index, lane) in live.left(slot).lanes() {
             add_owned(&lane.tick_cycles, cycles);
             if lanes.has(index) {
-                lane.lateness_ns.add(lateness_ns);
-                lane.sample_cycles.add(cycles);
+                lane.lateness_ns().add(lateness_ns);
+                lane.sample_cycles().add(cycles);
             }
         }
         has_lost_cpu
     }
 
-    /// Ends the recordings whose time is over; answers the [state](Live::state) of those that go on. Finds the slot by
-    /// itself, as everything does that ticks seldom need: what is handed over as a whole lies in memory, where a tick
-    /// then has it all the way.
+    /// Counts a tick that has no sample, while the slot is owned: the vCPU blocks, or there are no registers.
     #[cold]
     #[inline(never)]
-    fn expire(&self, vcpu: u32, now_ns: u64) -> u64 {
+    fn count_unsampled(&self, slot: Slot<'m>, lanes: Live<'m>, entry: &Entry) {
+        let (counter, outcome) = if slot.cells.is_blocked() {
+            (Counter::Idle, outcome::IDLE)
+        } else {
+            (Counter::Masked, outcome::MASKED)
+        };
+        for (_, lane) in lanes.lanes() {
+            lane.counters.add_owned(counter, 1);
+        }
+        self.write(entry, kind::NO_SAMPLE, outcome, lanes.bits().into());
+    }
+
+    /// A tick finds the slot busy. If it interrupted this vCPU's own block accounting, it walks the stack and leaves the
+    /// sample to that code, as work of the agent; otherwise the tick is lost.
+    #[cold]
+    #[inline(never)]
+    fn find_busy(
+        &self,
+        slot: Slot<'m>,
+        registers: Option<&Registers>,
+        delivered: &Delivered<'m>,
+        entry: &Entry,
+    ) -> bool {
+        let &Delivered { asked, late, .. } = delivered;
+        let due = delivered.due.left(slot);
+        if let (Some(cells), Some(registers)) = (slot.cells.deferred_path(), registers) {
+            let mut path = cells.begin();
+            if late {
+                path.push(frame_code::LATE);
+            }
+            let (mut path, walked) = self.walk(registers, slot.cells, asked, path);
+            if !slot.cells.in_own_work() {
+                path.push(frame_code::AGENT);
+            }
+            slot.cells.defer(&path, Sample { walked, late }, due);
+        } else {
+            for (_, lane) in due.lanes() {
+                lane.counters.add_shared(Counter::Lost, 1);
+            }
+            self.write(entry, kind::NO_SAMPLE, outcome::LOST, due.bits().into());
+        }
+        self.charge(entry, slot, delivered.live)
+    }
+
+    /// Does for a tick what few ticks need: ends the recordings whose time is over, and counts a wait that a wake could
+    /// not count. Answers the [state](Live::state) of the recordings that go on. It finds the slot by itself: an argument
+    /// passed in memory would stay there for the whole tick.
+    #[cold]
+    #[inline(never)]
+    fn settle(&self, vcpu: u32, now_ns: u64) -> u64 {
+        let Some(slot) = self.slot(vcpu) else {
+            return 0;
+        };
         let times = self.all_times(vcpu);
-        let slot = self.slot(vcpu);
-        slot.map_or(0, |slot| slot.expire(now_ns, times).state())
+        if slot.cells.has_uncounted_wait()
+            && let Some(owned) = slot.take()
+        {
+            owned.end_block(slot.live(), now_ns, times);
+            slot.cells.set_running(true);
+        }
+        slot.expire(now_ns, times).state()
     }
 
     /// Asks for what the look-up of the interrupted function's caller reads first.
@@ -231,8 +296,9 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Walks the stack of `registers` as the recordings ask.
-    #[inline]
+    /// Walks the stack of `registers` as the recordings ask. Not inlined: the loop over the frames then has the
+    /// processor's registers to itself, and all callers share its code.
+    #[inline(never)]
     fn walk<'p>(
         &self,
         registers: &Registers,
@@ -255,10 +321,9 @@ impl<'m, P: Platform> Agent<'m, P> {
         (path, walked)
     }
 
-    /// The vCPU's times at `moment`; blocked time only where a recording needs it.
+    /// The vCPU's times at `moment`; the blocked time only if `counts_blocked`.
     #[inline]
-    fn times(&self, vcpu: u32, live: Live<'_>, moment: Moment) -> Times {
-        let counts_blocked = live.counts_blocked();
+    fn times(&self, vcpu: u32, counts_blocked: bool, moment: Moment) -> Times {
         Times {
             running_ns: moment.running_ns,
             blocked_ns: if counts_blocked {
@@ -278,10 +343,11 @@ impl<'m, P: Platform> Agent<'m, P> {
 
     /// Adds this tick's cycles to the agent's price; answers whether the vCPU has lost its CPU
     /// meanwhile.
-    #[inline]
-    fn charge(&self, entry: &Entry, live: Live<'_>) -> bool {
+    #[cold]
+    #[inline(never)]
+    fn charge(&self, entry: &Entry, slot: Slot<'_>, live: Live<'_>) -> bool {
         let (cycles, has_lost_cpu) = self.cycles_since(entry, live);
-        charge_cycles(live, cycles);
+        charge_cycles(live.left(slot), cycles);
         has_lost_cpu
     }
 
