@@ -442,7 +442,7 @@ fn recordings_that_nobody_fetches_keep_the_newest() {
             if found.kind == message_type::RING_RUN {
                 let run: RingRun<'_> = frame::decode(found).unwrap();
                 ring::decode(run.base_ns, run.count, run.payload, |record| {
-                    records.push(record)
+                    records.push(record);
                 })
                 .unwrap();
             }
@@ -485,7 +485,7 @@ fn recordings_that_nobody_fetches_keep_the_newest() {
                 let run: RingRun<'_> = frame::decode(&found).unwrap();
                 let mut records = Vec::new();
                 ring::decode(run.base_ns, run.count, run.payload, |record| {
-                    records.push(record)
+                    records.push(record);
                 })
                 .unwrap();
                 runs.push(records);

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use unikprof_proto::code::mode;
+use unikprof_proto::code::{mode, start_flag};
 use unikprof_proto::message::Start;
 
 use crate::ground::platform::Platform;
@@ -106,7 +106,8 @@ impl<P: Platform> Service<'_, '_, P> {
             depth: recording.depth,
             duration_ns: recording.duration_ns,
             delay_ns: recording.delay_ns,
-            flags: 0,
+            // No client may ever come to fetch it.
+            flags: start_flag::KEEP_NEWEST,
             caller_table: self.agent().callers().and_then(CallerTable::checksum),
             max_age_ns: recording.max_age_ns,
             max_bytes: recording.max_bytes,

@@ -93,7 +93,9 @@ pub(crate) struct Honest<'c, 's, 'a> {
     service: &'c mut FakeService<'s, 'a>,
     client: Client,
     /// All frames of answers, as they came.
-    pub(crate) received: Vec<u8>,
+    received: Vec<u8>,
+    /// The numbers of each vCPU's nodes that it has.
+    numbers: [BTreeSet<u64>; VCPUS as usize],
 }
 
 /// What an epoch held.
@@ -115,7 +117,14 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
             service,
             client,
             received: Vec::new(),
+            numbers: Default::default(),
         }
+    }
+
+    /// Forgets what it was sent.
+    pub(crate) fn forget(&mut self) {
+        self.received.clear();
+        self.numbers = Default::default();
     }
 
     /// Asks, and hands the frames of the answer to `visit` until it says that that was all.
@@ -252,11 +261,11 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
     fn fetch_share(&mut self, epoch: u64, vcpu: u32) -> Fetched {
         let mut fetched = None;
         let (mut expected, mut counted) = (0, 0);
-        let mut numbers = BTreeSet::new();
+        let mut numbers = std::mem::take(&mut self.numbers[vcpu as usize]);
         let request = Fetch {
             epoch,
             vcpu,
-            known: 0,
+            known: numbers.last().copied().unwrap_or(0),
             counted: 0,
         };
         self.ask(&request, |frame| {
@@ -299,6 +308,7 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
             assert_eq!((counted, end.samples), (expected, expected));
             Some(())
         });
+        self.numbers[vcpu as usize] = numbers;
         fetched.expect("counters before the end")
     }
 

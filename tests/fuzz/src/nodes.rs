@@ -87,7 +87,10 @@ fn reread(first: u64, count: usize, bytes: &[u8]) -> Vec<Owned> {
 }
 
 fn owned(number: u64, node: Node<'_>) -> Owned {
-    assert!(node.parent < number, "a parent comes before its children");
+    assert!(
+        node.parent == 0 || node.parent < number,
+        "a parent comes before its children"
+    );
     assert!((1..=MAX_FRAMES).contains(&node.frames.len()));
     assert!(!node.frames.contains(&0), "no frame is none");
     (node.parent, node.frames.to_vec())

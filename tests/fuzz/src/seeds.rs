@@ -4,7 +4,7 @@ use unikprof_client::recording::{FileEnd, FileHeader};
 use unikprof_proto::code::message_type;
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
-    EventName, EventNamesEnd, Nodes, RingEnd, RingHead, RingRun, StacksEnd,
+    Epoch, EventName, EventNamesEnd, Nodes, RingEnd, RingHead, RingRun, StacksEnd,
 };
 use unikprof_proto::ring::{self, Record};
 
@@ -116,7 +116,14 @@ fn recordings(answers: &[u8]) -> Vec<Vec<u8>> {
         },
         &mut content,
     );
+    let mut last = None;
     for frame in split(answers) {
+        // An epoch's head comes with each vCPU's share, and is kept once.
+        if let Ok(head) = frame::decode::<Epoch<'_>>(&frame)
+            && last.replace(head.epoch) == Some(head.epoch)
+        {
+            continue;
+        }
         // What of a conversation is kept in a file.
         if matches!(
             frame.kind,
@@ -146,6 +153,9 @@ fn recordings(answers: &[u8]) -> Vec<Vec<u8>> {
     vec![whole, listed]
 }
 
+/// The number of the stack that a record names: above those of the conversation.
+const STACK: u64 = 1000;
+
 /// What happened when, on one vCPU: every kind of record.
 fn rings(content: &mut Vec<u8>) {
     let (id, name) = (0, "request");
@@ -161,7 +171,7 @@ fn rings(content: &mut Vec<u8>) {
         encoder.push(Record {
             kind,
             at_ns: u64::from(kind) * 1_000,
-            first: u64::from(kind == ring::kind::SAMPLE),
+            first: if kind == ring::kind::SAMPLE { STACK } else { 0 },
             second: 1,
         });
     }
@@ -192,7 +202,7 @@ fn rings(content: &mut Vec<u8>) {
     put(&end, content);
     let nodes = Nodes {
         vcpu: 0,
-        first: 1,
+        first: STACK,
         count: 1,
         payload: &[0x11, 11],
     };
@@ -200,8 +210,8 @@ fn rings(content: &mut Vec<u8>) {
     put(
         &StacksEnd {
             vcpu: 0,
-            oldest: 1,
-            known: 1,
+            oldest: STACK,
+            known: STACK,
         },
         content,
     );

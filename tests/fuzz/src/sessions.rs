@@ -242,7 +242,7 @@ fn serve_honestly<'a>(fake: &Fake<'a>, service: &mut FakeService<'_, 'a>) -> Vec
     honest.hello();
     honest.end_all();
     assert_eq!(honest.check(), Vec::<u64>::new());
-    honest.received.clear();
+    honest.forget();
 
     honest.hello();
     honest.start(&Start {

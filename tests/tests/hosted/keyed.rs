@@ -150,7 +150,7 @@ fn a_view_key_looks_and_copies_and_changes_nothing() {
         (status["state"] == "finished").then_some(())
     });
     for name in ["one.unikprof", "two.unikprof"] {
-        keyed.connect(VIEW, &["fetch", "-o", name]).expect_success();
+        keyed.connect(VIEW, &["copy", "-o", name]).expect_success();
     }
     keyed
         .connect(CONTROL, &["stop", "-o", "all.unikprof"])
@@ -159,7 +159,7 @@ fn a_view_key_looks_and_copies_and_changes_nothing() {
         .map(|name| keyed.client.recording(name).profile.sample_count());
     assert!(recordings[0] > 0);
     assert_eq!(recordings, [recordings[0]; 3]);
-    let nothing = keyed.connect(VIEW, &["fetch"]);
+    let nothing = keyed.connect(VIEW, &["copy"]);
     nothing.expect_code(exit_code::NO_SUCH_RECORDING);
     keyed.wait_for_peers("not_allowed", 4);
 }
@@ -206,7 +206,7 @@ fn a_line_that_breaks_is_taken_up_under_the_key() {
     for cut in [16, 17, 60, 74, 75, 100, 300, 600, 900, 1_300] {
         let before = proxy.connections();
         proxy.limit_next(cut, Then::Cut);
-        let words = ["--key-file", keyed.key(VIEW), "fetch", "-o", "cut.unikprof"];
+        let words = ["--key-file", keyed.key(VIEW), "copy", "-o", "cut.unikprof"];
         client.connect(&words).expect_success();
         proxy.wait_for_limit();
         assert_eq!(proxy.connections(), before + 2, "cut at {cut}");
@@ -223,7 +223,7 @@ fn altered_bytes_cost_a_connection_and_no_count() {
     let words = [
         "--key-file",
         keyed.key(VIEW),
-        "fetch",
+        "copy",
         "-o",
         "altered.unikprof",
     ];
@@ -343,7 +343,7 @@ fn finished_recording(keyed: &Keyed) -> u64 {
         (status["state"] == "finished").then_some(())
     });
     keyed
-        .connect(VIEW, &["fetch", "-o", "whole.unikprof"])
+        .connect(VIEW, &["copy", "-o", "whole.unikprof"])
         .expect_success();
     let samples = keyed
         .client

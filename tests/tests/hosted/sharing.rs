@@ -57,7 +57,9 @@ fn a_client_killed_in_a_download_leaves_it_to_the_next() {
         "half a recording has the name of a whole one"
     );
 
-    let status = client.status();
+    let status = client.wait_for_status("the killed client to be gone", |status| {
+        status["sessions"] == 1
+    });
     assert_eq!(status["state"], "finished");
     assert_eq!(status["epochs"], 1);
     client

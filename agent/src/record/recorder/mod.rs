@@ -165,7 +165,8 @@ impl Recorder {
         }
     }
 
-    /// Ends a recording, also if another client has the lease on it, and takes the lease if it is free.
+    /// Ends a recording, also if another client has the lease on it, and takes the lease if it is free or its holder is not
+    /// connected.
     pub(crate) fn stop<P: Platform>(
         &mut self,
         agent: &Agent<'_, P>,
@@ -176,6 +177,7 @@ impl Recorder {
         match self.find(recording) {
             Ok(one) => {
                 // Another client's lease does not keep a recording from being ended; it does keep it from being fetched.
+                one.drop_lease_of_absent();
                 let _ = one.take_lease(client, agent.platform().now_ns());
                 one.stop(agent, server_ns)
             }

@@ -193,6 +193,11 @@ impl Recording {
         }
     }
 
+    /// Ends the lease of a client that is not connected: another one ends the recording, and fetches it.
+    pub(super) fn drop_lease_of_absent(&mut self) {
+        self.lease = self.lease.filter(|lease| lease.until_ns.is_none());
+    }
+
     /// Whether the oldest stacks are given up when memory runs short, instead of the newest.
     pub(super) fn keeps_newest(&self) -> bool {
         self.settings.flags & start_flag::KEEP_NEWEST != 0
