@@ -9,9 +9,11 @@
 extern crate std;
 
 pub mod abi;
+#[cfg(not(loom))]
 pub mod ffi;
 #[cfg(unikprof_archive)]
 mod freestanding;
+mod gate;
 #[cfg(feature = "smoltcp")]
 mod network;
 #[cfg(not(feature = "smoltcp"))]

@@ -267,6 +267,14 @@ fn threads_that_poll_at_once_and_a_stop_in_between_harm_nothing() {
     }
 }
 
+/// A stop that answers "busy" and has refused an upcall meanwhile would leave that vCPU without a timer.
+#[test]
+fn a_stop_that_is_busy_has_refused_no_upcall() {
+    for archive in [build::streams(), build::recorder()] {
+        run("stepped", archive, &["-D_GNU_SOURCE", "-mno-red-zone"]);
+    }
+}
+
 /// Times, stacks and the build-id that every guest on Xen would have to get right on its own.
 #[test]
 fn a_guest_on_xen_is_asked_by_the_header_for_it() {

@@ -260,10 +260,10 @@ pub unsafe extern "C" fn unikprof_frame_tx(buffer: *mut c_void, length: usize) -
     }))
 }
 
-/// Ends the agent; its memory is the guest's again. A recording that was not downloaded is gone, and the
-/// client is told by the end of its connection, which the guest closes. Answers UNIKPROF_OK or a code:
-/// UNIKPROF_E_BUSY while another call is under way or an upcall is inside, and then nothing has changed but
-/// that a vCPU whose upcall came at that moment may wait for its next kick; call it again.
+/// Ends the agent; its memory is the guest's again. A recording that was not downloaded is gone, and its
+/// clients notice by the end of their connections, which the guest closes. Returns UNIKPROF_OK or a code:
+/// UNIKPROF_E_BUSY while another call is under way or an upcall comes, and then nothing has changed; call it
+/// again.
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_stop() -> i32 {
     code_of(Claim::take().and_then(|claim| {

@@ -1,17 +1,18 @@
 //! The one agent of an image, and who may be inside it.
 //!
-//! Upcalls enter at any moment, several at a time, and are counted. Everything else claims the agent:
-//! one call at a time, and who comes meanwhile is told that it is busy. So nothing here waits, and
-//! `unikprof_stop` takes the memory away only while nobody is inside.
+//! Upcalls enter through a [`Gate`] at any moment, several at a time. Every other call claims the agent: one
+//! at a time, and any other that comes meanwhile returns `UNIKPROF_E_BUSY`. Nothing here waits, and
+//! `unikprof_stop` takes the memory away only while no call is inside.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use unikprof_agent::{Agent, Service, SessionId};
 
 use super::access::Keys;
 use super::guest::Guest;
 use crate::abi::UNIKPROF_SESSIONS;
+use crate::gate::{Gate, NotClosed};
 use crate::network::Network;
 use crate::status::{
     Misuse, UNIKPROF_E_BUSY, UNIKPROF_E_NOT_STARTED, UNIKPROF_E_STARTED, UNIKPROF_OK,
@@ -50,9 +51,7 @@ pub(super) struct Connection {
     pub(super) session: SessionId,
 }
 
-static STATE: AtomicPtr<State> = AtomicPtr::new(core::ptr::null_mut());
-/// How many upcalls are inside.
-static INSIDE: AtomicU32 = AtomicU32::new(0);
+static STATE: Gate<State> = Gate::new();
 /// 1: a call that is no upcall is under way.
 static CLAIMED: AtomicU32 = AtomicU32::new(0);
 /// What was wrong with the last call that has no other way to say so.
@@ -72,31 +71,10 @@ pub(super) fn take_noted() -> i32 {
 /// Enters as an upcall does.
 #[inline]
 pub(super) fn upcall<R>(work: impl FnOnce(&Agent<'static, Guest>) -> R) -> Result<R, Misuse> {
-    let _inside = Inside::enter();
-    let state = STATE.load(Ordering::SeqCst);
-    if state.is_null() {
-        return Err(Misuse(UNIKPROF_E_NOT_STARTED));
-    }
-    // SAFETY: `publish` put a whole state there. `withdraw` takes it away only after nobody is inside,
-    // which we are: in one order of all these operations, either it sees us or we see its NULL.
-    Ok(work(unsafe { &(*state).agent }))
-}
-
-struct Inside;
-
-impl Inside {
-    #[inline]
-    fn enter() -> Self {
-        INSIDE.fetch_add(1, Ordering::SeqCst);
-        Self
-    }
-}
-
-impl Drop for Inside {
-    #[inline]
-    fn drop(&mut self) {
-        INSIDE.fetch_sub(1, Ordering::Release);
-    }
+    // SAFETY: `publish` opened the gate to a whole state, and `withdraw` takes it away only when it has
+    // closed the gate: while no call is inside.
+    let entered = STATE.enter(|state| work(unsafe { &(*state).agent }));
+    entered.ok_or(Misuse(UNIKPROF_E_NOT_STARTED))
 }
 
 /// The right to work on the agent outside of upcalls, until it is dropped.
@@ -112,7 +90,7 @@ impl Claim {
 
     /// What there is to work on.
     pub(super) fn served(&mut self) -> Result<&mut Served, Misuse> {
-        let state = STATE.load(Ordering::Acquire);
+        let state = STATE.get();
         if state.is_null() {
             return Err(Misuse(UNIKPROF_E_NOT_STARTED));
         }
@@ -123,7 +101,7 @@ impl Claim {
 
     /// Refuses where there is an agent.
     pub(super) fn expect_none(&self) -> Result<(), Misuse> {
-        if STATE.load(Ordering::Acquire).is_null() {
+        if STATE.get().is_null() {
             Ok(())
         } else {
             Err(Misuse(UNIKPROF_E_STARTED))
@@ -135,21 +113,18 @@ impl Claim {
     /// # Safety
     /// `state` leads to a whole state, which is nobody else's until [`withdraw`](Self::withdraw).
     pub(super) unsafe fn publish(&self, state: *mut State) {
-        STATE.store(state, Ordering::SeqCst);
+        STATE.open(state);
     }
 
-    /// Keeps upcalls out and answers the state, which is the caller's alone; refuses where an upcall is
-    /// inside.
+    /// Keeps upcalls out and returns the state, which is the caller's alone. Refuses while an upcall is
+    /// inside; upcalls then notice nothing.
     pub(super) fn withdraw(&self) -> Result<*mut State, Misuse> {
-        let state = STATE.swap(core::ptr::null_mut(), Ordering::SeqCst);
-        if state.is_null() {
-            return Err(Misuse(UNIKPROF_E_NOT_STARTED));
-        }
-        if INSIDE.load(Ordering::SeqCst) != 0 {
-            STATE.store(state, Ordering::SeqCst);
-            return Err(Misuse(UNIKPROF_E_BUSY));
-        }
-        Ok(state)
+        STATE.close().map_err(|error| {
+            Misuse(match error {
+                NotClosed::Closed => UNIKPROF_E_NOT_STARTED,
+                NotClosed::Busy => UNIKPROF_E_BUSY,
+            })
+        })
     }
 }
 

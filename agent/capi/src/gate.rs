@@ -1,0 +1,319 @@
+//! Admits calls to the agent, and closes only while no call is inside.
+//!
+//! Calls enter at any moment, on several vCPUs at once, and nest. Each adds itself to one of several counters
+//! before it reads the pointer to the agent, and subtracts itself when it leaves. The counters lie in cache
+//! lines of their own, and the stack that a call runs on selects its counter: two vCPUs run on two stacks,
+//! and write to the same line only where both stacks select the same one.
+//!
+//! [`Gate::close`] marks the pointer, looks at all counters, and takes the pointer away if all are 0 and the
+//! mark is still there. A call that finds the mark removes it and enters: so no call is ever refused by a
+//! close that fails, and no call is inside once a close has succeeded.
+//!
+//! Neither side waits. `close` reads each counter with a read-modify-write: a call either is seen by it, or
+//! its own addition comes later in the counter's modification order, and then it sees the mark. No stronger
+//! order than acquire and release is needed. The model checker runs this code.
+
+use core::ptr;
+
+#[cfg(not(loom))]
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// How many counters there are.
+#[cfg(not(loom))]
+const LINES: usize = 32;
+#[cfg(loom)]
+const LINES: usize = 2;
+
+/// Set in the pointer while the gate is being closed.
+const CLOSING: usize = 1;
+
+/// The size of a stack is a multiple of this power of two, as a rule: two stacks never share such a block.
+const STACK_BITS: u32 = 12;
+
+/// A cache line of its own: the pointer is read by every call and seldom written.
+#[repr(align(64))]
+struct Line<T>(T);
+
+/// The way to a `T` that lies in memory which can be taken away.
+pub(crate) struct Gate<T> {
+    /// NULL while closed.
+    to: Line<AtomicPtr<T>>,
+    /// How many calls are inside.
+    inside: [Line<AtomicUsize>; LINES],
+}
+
+/// Why a gate could not be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotClosed {
+    /// It is closed.
+    Closed,
+    /// A call is inside, or has entered meanwhile.
+    Busy,
+}
+
+impl<T> Gate<T> {
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Self {
+        Self {
+            to: Line(AtomicPtr::new(ptr::null_mut())),
+            inside: [const { Line(AtomicUsize::new(0)) }; LINES],
+        }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Self {
+            to: Line(AtomicPtr::new(ptr::null_mut())),
+            inside: [(); LINES].map(|()| Line(AtomicUsize::new(0))),
+        }
+    }
+
+    /// Does `work` with what the gate leads to, which stays there until `work` returns; `None` if the gate
+    /// is closed. Never waits.
+    #[inline]
+    pub(crate) fn enter<R>(&self, work: impl FnOnce(*const T) -> R) -> Option<R> {
+        self.enter_by(line_of_stack(), work)
+    }
+
+    /// The same by this counter.
+    #[inline]
+    fn enter_by<R>(&self, line: usize, work: impl FnOnce(*const T) -> R) -> Option<R> {
+        let _inside = Inside::count(&self.inside[line % LINES].0);
+        let mut to = self.to.0.load(Ordering::Acquire);
+        if to.addr() & CLOSING != 0 {
+            to = self.stay_open(to);
+        }
+        if to.is_null() {
+            return None;
+        }
+        Some(work(to))
+    }
+
+    /// Removes the mark; answers what the gate leads to then.
+    #[cold]
+    fn stay_open(&self, marked: *mut T) -> *mut T {
+        let to = marked.map_addr(|address| address & !CLOSING);
+        match self
+            .to
+            .0
+            .compare_exchange(marked, to, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => to,
+            // Closed, or open again. It cannot be marked again: whoever marks it next also sees this call.
+            Err(now) => now.map_addr(|address| address & !CLOSING),
+        }
+    }
+
+    /// What the gate leads to; NULL while it is closed. For the one that opens and closes it.
+    pub(crate) fn get(&self) -> *mut T {
+        self.to.0.load(Ordering::Acquire)
+    }
+
+    /// Lets calls in, to what `to` leads to. One caller at a time opens, closes and gets.
+    pub(crate) fn open(&self, to: *mut T) {
+        const { assert!(align_of::<T>() > CLOSING) };
+        self.to.0.store(to, Ordering::Release);
+    }
+
+    /// Closes the gate unless a call is inside; answers what it led to, where no call is any more. A gate that
+    /// could not be closed never was: every call that came meanwhile has entered.
+    pub(crate) fn close(&self) -> Result<*mut T, NotClosed> {
+        let to = self.get();
+        if to.is_null() {
+            return Err(NotClosed::Closed);
+        }
+        let marked = to.map_addr(|address| address | CLOSING);
+        self.to.0.store(marked, Ordering::Release);
+        let is_empty = self
+            .inside
+            .iter()
+            .all(|Line(count)| count.fetch_add(0, Ordering::AcqRel) == 0);
+        let next = if is_empty { ptr::null_mut() } else { to };
+        let was = self
+            .to
+            .0
+            .compare_exchange(marked, next, Ordering::AcqRel, Ordering::Relaxed);
+        if was.is_ok() && is_empty {
+            Ok(to)
+        } else {
+            Err(NotClosed::Busy)
+        }
+    }
+}
+
+/// A call that is inside, until it is dropped.
+struct Inside<'g>(&'g AtomicUsize);
+
+impl<'g> Inside<'g> {
+    #[inline]
+    fn count(calls: &'g AtomicUsize) -> Self {
+        calls.fetch_add(1, Ordering::AcqRel);
+        Self(calls)
+    }
+}
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The counter that the caller's stack selects.
+#[inline(always)]
+fn line_of_stack() -> usize {
+    let here = core::mem::MaybeUninit::<u8>::uninit();
+    line_of(here.as_ptr().addr())
+}
+
+/// The counter that a stack selects, by an address in it: stacks in a row select different ones.
+#[inline(always)]
+fn line_of(address: usize) -> usize {
+    const GOLDEN_RATIO: u32 = 0x9e37_79b9;
+    let block = (address >> STACK_BITS) as u32;
+    (block.wrapping_mul(GOLDEN_RATIO) >> (32 - LINES.ilog2())) as usize
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn address<T>(of: &mut T) -> *mut T {
+        ptr::from_mut(of)
+    }
+
+    #[test]
+    fn a_gate_closes_only_while_no_call_is_inside() {
+        let mut value = 7_u32;
+        let gate = Gate::new();
+        assert_eq!(gate.close(), Err(NotClosed::Closed));
+        assert_eq!(gate.enter(|_| ()), None);
+        let to = address(&mut value);
+        gate.open(to);
+        let nested = gate.enter(|it| (it.cast_mut(), gate.close(), gate.enter(|it| it.cast_mut())));
+        assert_eq!(nested, Some((to, Err(NotClosed::Busy), Some(to))));
+        assert_eq!(gate.close(), Ok(to));
+        assert_eq!(gate.enter(|_| ()), None);
+    }
+
+    /// vCPUs whose interrupt stacks follow each other must not write to the same line.
+    #[test]
+    fn eight_stacks_in_a_row_select_eight_lines() {
+        for pages in [1, 2, 4, 16] {
+            for first in 0..1000 {
+                let stack = |at| line_of((first + at * pages) << STACK_BITS);
+                let mut lines: [usize; 8] = core::array::from_fn(stack);
+                lines.sort_unstable();
+                let differ = lines.windows(2).all(|two| two[0] != two[1]);
+                assert!(differ, "stacks of {pages} pages from {first}: {lines:?}");
+            }
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod gate_model {
+    extern crate std;
+    use std::boxed::Box;
+
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    /// What the gate leads to: loom finds a call that is inside while it is written.
+    struct Agent(UnsafeCell<u32>);
+
+    struct Guest {
+        gate: Gate<Agent>,
+        agent: *mut Agent,
+    }
+
+    // SAFETY: the pointer is that of the gate, which is what is tested.
+    #[allow(unsafe_code)]
+    unsafe impl Send for Guest {}
+    // SAFETY: as above.
+    #[allow(unsafe_code)]
+    unsafe impl Sync for Guest {}
+
+    impl Guest {
+        fn new() -> Arc<Self> {
+            let agent = Box::into_raw(Box::new(Agent(UnsafeCell::new(1))));
+            let gate = Gate::new();
+            gate.open(agent);
+            Arc::new(Self { gate, agent })
+        }
+
+        /// A call on this vCPU; whether it found the agent.
+        #[allow(unsafe_code)]
+        fn call(&self, line: usize) -> bool {
+            let found = self.gate.enter_by(line, |agent| {
+                // SAFETY: leaked above; never freed.
+                let value = unsafe { (*agent).0.with(|value| *value) };
+                assert_eq!(value, 1, "the memory is not the guest's yet");
+            });
+            found.is_some()
+        }
+
+        /// Stops the agent and writes to its memory; whether it was stopped.
+        #[allow(unsafe_code)]
+        fn stop(&self) -> bool {
+            let Ok(agent) = self.gate.close() else {
+                return false;
+            };
+            // SAFETY: as above.
+            unsafe { (*agent).0.with_mut(|value| *value = 0) };
+            true
+        }
+
+        #[allow(unsafe_code)]
+        fn start(&self) {
+            // SAFETY: as above.
+            unsafe { (*self.agent).0.with_mut(|value| *value = 1) };
+            self.gate.open(self.agent);
+        }
+    }
+
+    fn check(model: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(model);
+    }
+
+    /// A call that is refused disarms its vCPU: it must be only by a stop that succeeds.
+    #[test]
+    fn a_stop_that_is_busy_has_refused_no_call() {
+        check(|| {
+            let guest = Guest::new();
+            let calls = [0, 1].map(|line| {
+                let guest = guest.clone();
+                thread::spawn(move || guest.call(line))
+            });
+            let stopped = guest.stop();
+            let found = calls.map(|call| call.join().unwrap());
+            assert!(stopped || found == [true, true]);
+        });
+    }
+
+    /// A mark that a call saw in one stop may be that of the next when the call removes it.
+    #[test]
+    fn a_call_outlives_a_stop_and_a_start() {
+        check(|| {
+            let guest = Guest::new();
+            let call = {
+                let guest = guest.clone();
+                thread::spawn(move || guest.call(0))
+            };
+            let first = guest.stop();
+            if first {
+                guest.start();
+            }
+            let second = guest.stop();
+            let found = call.join().unwrap();
+            assert!(found || first || second);
+        });
+    }
+}
