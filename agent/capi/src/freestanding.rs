@@ -6,8 +6,7 @@
 /// from the upcall (a test holds that).
 #[panic_handler]
 fn on_panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // SAFETY: the instruction does not return.
-    unsafe { core::arch::asm!("ud2", options(noreturn, nomem, nostack)) }
+    crate::arch::trap()
 }
 
 #[unsafe(no_mangle)]

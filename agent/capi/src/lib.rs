@@ -20,3 +20,9 @@ mod network;
 #[path = "no_network.rs"]
 mod network;
 pub mod status;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as arch;
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!("the C archive is for x86_64");

@@ -9,25 +9,8 @@ use unikprof_agent::{Agent, Registers};
 
 use super::{one, read};
 use crate::abi::{self, UNIKPROF_NO_DEADLINE};
+use crate::arch::{aligned, aligned_with_caller};
 use crate::status::{Misuse, UNIKPROF_OK};
-
-/// An entry that calls `$inner` with the same arguments on an aligned stack; `$more` may set others.
-macro_rules! aligned {
-    ($inner:ident $(, $more:literal)*) => {
-        core::arch::naked_asm!(
-            "push rbp",
-            "mov rbp, rsp",
-            $($more,)*
-            "and rsp, -16",
-            "call {}",
-            "mov rsp, rbp",
-            "pop rbp",
-            "ret",
-            sym $inner
-        )
-    };
-}
-pub(super) use aligned;
 
 /// The timer's upcall, on the vCPU that it was delivered to. `registers` are those of the interrupted
 /// code, NULL where there are none (an upcall that was forced when events were unmasked): then a tick
@@ -57,12 +40,7 @@ pub unsafe extern "C" fn unikprof_on_tick(registers: *const abi::Registers) -> u
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_on_block(registers: *const abi::Registers) -> i32 {
-    aligned!(
-        on_block,
-        "mov rsi, [rbp + 8]",
-        "lea rdx, [rbp + 16]",
-        "mov rcx, [rbp]"
-    )
+    aligned_with_caller!(on_block)
 }
 
 /// The guest woke on this vCPU. Answers the next deadline as `unikprof_on_tick` does.

@@ -9,10 +9,9 @@ use unikprof_agent::{
 };
 
 use super::calls::{code_of, code_or};
-use super::entry::aligned;
 use super::guest::Guest;
 use super::{one, read};
-
+use crate::arch::aligned;
 use crate::status::{
     Misuse, UNIKPROF_E_DUMP_ROOM, UNIKPROF_E_EVENT_NAME, UNIKPROF_E_EVENT_NAMES,
     UNIKPROF_E_NO_RING, UNIKPROF_E_NULL, UNIKPROF_E_UNSUPPORTED, UNIKPROF_OK,

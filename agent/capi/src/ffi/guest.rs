@@ -6,6 +6,7 @@ use core::ops;
 use unikprof_agent::{Platform, Runstate};
 
 use crate::abi::{self, Ops, UNIKPROF_NO_VCPU};
+use crate::arch;
 
 /// What asks the functions that C gave. The required ones are there; an absent one answers nothing.
 pub(super) struct Guest(pub(super) Ops);
@@ -149,7 +150,6 @@ unsafe impl Platform for Guest {
 
     #[inline]
     fn cycles(&self) -> u64 {
-        // SAFETY: every x86-64 has the instruction; a guest runs where it may be used.
-        unsafe { core::arch::x86_64::_rdtsc() }
+        arch::cycles()
     }
 }

@@ -5,12 +5,12 @@
 //! the call ends anywhere. So each such instruction becomes the direct one of the same length, as the
 //! psABI's chapter on optimizing `GOTPCRELX` relocations describes it for linkers.
 
-use std::fmt;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as arch;
 
-/// Relocations of the psABI for x86-64: a function's place relative to the instruction, its own or that of a
-/// stub which leads there, and the place of a symbol's entry in the table, which has three codes.
-const PLT32: u32 = 4;
-const THROUGH_TABLE: [u32; 3] = [9, 41, 42];
+use std::fmt;
 
 const SECTION_HEADER_BYTES: usize = 64;
 const RELOCATION_BYTES: usize = 24;
@@ -33,7 +33,7 @@ impl fmt::Display for NotDirect {
             NotDirect::Instruction { section, offset } => write!(
                 f,
                 "the instruction at {offset:#x} of section {section} reads a global offset table, and \
-                 is neither call, jmp nor mov: teach direct.rs its direct form"
+                 is neither call, jmp nor mov: teach direct/ its direct form"
             ),
         }
     }
@@ -59,46 +59,13 @@ pub(crate) fn rewrite(object: &mut [u8]) -> Result<usize, NotDirect> {
         let target = headers + section as usize * SECTION_HEADER_BYTES;
         let code = word(object, target + 0x18)?;
         for relocation in (start..start + length).step_by(RELOCATION_BYTES) {
-            if THROUGH_TABLE.contains(&half(object, relocation + 8)?) {
-                rewrite_one(object, relocation, code, section)?;
+            if arch::THROUGH_TABLE.contains(&half(object, relocation + 8)?) {
+                arch::rewrite_one(object, relocation, code, section)?;
                 rewritten += 1;
             }
         }
     }
     Ok(rewritten)
-}
-
-/// The instruction of one relocation, whose section's bytes begin at `code`.
-fn rewrite_one(
-    object: &mut [u8],
-    relocation: usize,
-    code: usize,
-    section: u32,
-) -> Result<(), NotDirect> {
-    let offset = word(object, relocation)?;
-    // The instruction ends behind the four bytes that the relocation fills in.
-    let start = (code + offset).checked_sub(3).ok_or(NotDirect::Object)?;
-    let instruction: [u8; 7] = bytes(object, start)?;
-    let (direct, moved) = match instruction {
-        // call *name@GOTPCREL(%rip): addr32 call name
-        [before, 0xff, 0x15, ..] => ([before, 0x67, 0xe8, 0, 0, 0, 0], 0),
-        // jmp *name@GOTPCREL(%rip): jmp name; nop
-        [before, 0xff, 0x25, ..] => ([before, 0xe9, 0, 0, 0, 0, 0x90], 1),
-        // mov name@GOTPCREL(%rip), register: lea name@PLT(%rip), register, to be called
-        [rex @ (0x48 | 0x4c), 0x8b, register, ..] if register & 0xc7 == 5 => {
-            ([rex, 0x8d, register, 0, 0, 0, 0], 0)
-        }
-        _ => {
-            return Err(NotDirect::Instruction {
-                section,
-                offset: offset as u64,
-            });
-        }
-    };
-    object[start..start + direct.len()].copy_from_slice(&direct);
-    object[relocation..relocation + 8].copy_from_slice(&((offset - moved) as u64).to_le_bytes());
-    object[relocation + 8..relocation + 12].copy_from_slice(&PLT32.to_le_bytes());
-    Ok(())
 }
 
 fn bytes<const N: usize>(object: &[u8], at: usize) -> Result<[u8; N], NotDirect> {

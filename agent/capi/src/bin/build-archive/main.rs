@@ -9,6 +9,7 @@
 
 mod direct;
 
+use std::env::consts::ARCH;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -191,8 +192,8 @@ fn link(package: &Path, compiled: &Path, work: &Path) -> Result<PathBuf, Box<dyn
 
     let memmove = work.join("memmove.o");
     let mut assembler = Command::new("as");
-    assembler.args(["--64", "-o"]).arg(&memmove);
-    run(assembler.arg(package.join("src/memmove.s")))?;
+    assembler.arg("-o").arg(&memmove);
+    run(assembler.arg(package.join("src").join(ARCH).join("memmove.s")))?;
 
     let mut ar = Command::new("ar");
     run(ar.arg("rcsD").arg(&archive).args([&object, &memmove]))?;
