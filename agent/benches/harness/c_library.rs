@@ -121,6 +121,7 @@ impl<'p> CGuest<'p> {
             timer_deadline_ns: None,
             resume: None,
             log: None,
+            continuation: None,
         };
         // SAFETY: as the header asks: the context and the memory live as long as the agent.
         let code = unsafe {

@@ -299,6 +299,18 @@ struct unikprof_runstate {
     uint64_t offline_ns;
 };
 
+// The registers of interrupted code.
+struct unikprof_registers {
+    // The program counter: rip.
+    uint64_t pc;
+    // The stack pointer, as it was in the interrupted code: rsp.
+    uint64_t sp;
+    // The frame pointer: rbp.
+    uint64_t fp;
+    // The link register of architectures that have one (aarch64: x30). On x86-64 0, and never read.
+    uint64_t lr;
+};
+
 // What the agent asks of the guest.
 //
 // Functions marked upcall are called inside unikprof_on_tick, unikprof_on_block, unikprof_on_wake
@@ -355,6 +367,23 @@ struct unikprof_ops {
     // A line for the guest's log, of at most 300 bytes: what its owner should know, and never a secret. May
     // be NULL.
     void (*log)(void *context, const char *line);
+    // Where a walk goes on that has reached the end of a chain of frames: fill in registers and return 1, or
+    // return 0 if that is the end. Upcall. May be NULL.
+    //
+    // An interrupt or exception handler that runs on a stack of its own has the interrupted code's frames on
+    // another stack. Without this function a sample inside the handler lacks them. Fill in the interrupted
+    // registers from the frame that the processor and the entry code have saved; the walk goes on at their
+    // pc, on the stack that stack_bounds tells for their sp. The same serves fibers, whose callers lie on the
+    // stack that they were started from.
+    //
+    // Everything below sp has been passed, and sp tells which stack it was. fp is the frame pointer that
+    // could not be followed: 0 if the entry code clears it, otherwise mostly that of the interrupted code. An
+    // entry code that stays on the interrupted stack must clear the frame pointer before it calls the handler,
+    // since the chain would otherwise lead past the interrupted function.
+    int32_t (*continuation)(void *context,
+                            uint64_t sp,
+                            uint64_t fp,
+                            struct unikprof_registers *registers);
 };
 
 // A recording that begins with the guest, before any client has come. Clients find it by its name, as any
@@ -381,18 +410,6 @@ struct unikprof_boot_recording {
     uint64_t max_bytes;
 };
 
-// The registers of interrupted code.
-struct unikprof_registers {
-    // The program counter: rip.
-    uint64_t pc;
-    // The stack pointer, as it was in the interrupted code: rsp.
-    uint64_t sp;
-    // The frame pointer: rbp.
-    uint64_t fp;
-    // The link register of architectures that have one (aarch64: x30). On x86-64 0, and never read.
-    uint64_t lr;
-};
-
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -414,7 +431,7 @@ size_t unikprof_memory_bytes(const struct unikprof_config *config);
 // Starts the agent. It keeps all it ever needs in memory, which has length bytes, belongs to the
 // agent until unikprof_stop, and may be aligned in any way. An image can have one agent.
 //
-// Answers UNIKPROF_OK, or a code, and then nothing has changed. Takes up to 32 KiB of stack.
+// Answers UNIKPROF_OK, or a code, and then nothing has changed. Takes up to 40 KiB of stack.
 int32_t unikprof_init(const struct unikprof_config *config,
                       const struct unikprof_ops *ops,
                       void *memory,
@@ -477,10 +494,10 @@ int32_t unikprof_frame_rx(const void *frame,
 int64_t unikprof_frame_tx(void *buffer,
                           size_t length);
 
-// Ends the agent; its memory is the guest's again. A recording that was not downloaded is gone, and the
-// client is told by the end of its connection, which the guest closes. Answers UNIKPROF_OK or a code:
-// UNIKPROF_E_BUSY while another call is under way or an upcall is inside, and then nothing has changed but
-// that a vCPU whose upcall came at that moment may wait for its next kick; call it again.
+// Ends the agent; its memory is the guest's again. A recording that was not downloaded is gone, and its
+// clients notice by the end of their connections, which the guest closes. Returns UNIKPROF_OK or a code:
+// UNIKPROF_E_BUSY while another call is under way or an upcall comes, and then nothing has changed; call it
+// again.
 int32_t unikprof_stop(void);
 
 // Begins a recording before any client has come. Call it behind unikprof_init, and behind

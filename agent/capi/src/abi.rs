@@ -285,6 +285,27 @@ pub struct Ops {
     /// A line for the guest's log, of at most 300 bytes: what its owner should know, and never a secret. May
     /// be NULL.
     pub log: Option<unsafe extern "C" fn(context: *mut c_void, line: *const c_char)>,
+    /// Where a walk goes on that has reached the end of a chain of frames: fill in `registers` and return 1, or
+    /// return 0 if that is the end. *Upcall.* May be NULL.
+    ///
+    /// An interrupt or exception handler that runs on a stack of its own has the interrupted code's frames on
+    /// another stack. Without this function a sample inside the handler lacks them. Fill in the interrupted
+    /// registers from the frame that the processor and the entry code have saved; the walk goes on at their
+    /// `pc`, on the stack that `stack_bounds` tells for their `sp`. The same serves fibers, whose callers lie on the
+    /// stack that they were started from.
+    ///
+    /// Everything below `sp` has been passed, and `sp` tells which stack it was. `fp` is the frame pointer that
+    /// could not be followed: 0 if the entry code clears it, otherwise mostly that of the interrupted code. An
+    /// entry code that stays on the interrupted stack must clear the frame pointer before it calls the handler,
+    /// since the chain would otherwise lead past the interrupted function.
+    pub continuation: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            sp: u64,
+            fp: u64,
+            registers: *mut Registers,
+        ) -> i32,
+    >,
 }
 
 const _: () = {
@@ -296,5 +317,5 @@ const _: () = {
     assert!(size_of::<BootRecording>() == 56);
     assert!(size_of::<Network>() == 20);
     assert!(size_of::<Key>() == 16);
-    assert!(size_of::<Ops>() == 112);
+    assert!(size_of::<Ops>() == 120);
 };

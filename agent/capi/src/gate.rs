@@ -192,7 +192,13 @@ mod tests {
         assert_eq!(gate.enter(|_| ()), None);
         let to = address(&mut value);
         gate.open(to);
-        let nested = gate.enter(|it| (it.cast_mut(), gate.close(), gate.enter(|it| it.cast_mut())));
+        let nested = gate.enter(|it| {
+            (
+                it.cast_mut(),
+                gate.close(),
+                gate.enter(<*const u32>::cast_mut),
+            )
+        });
         assert_eq!(nested, Some((to, Err(NotClosed::Busy), Some(to))));
         assert_eq!(gate.close(), Ok(to));
         assert_eq!(gate.enter(|_| ()), None);

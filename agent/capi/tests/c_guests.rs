@@ -111,7 +111,7 @@ fn every_misuse_is_an_error_with_a_text() {
 
 #[test]
 fn upcalls_come_on_any_stack_and_calls_take_as_much_as_they_say() {
-    for archive in [build::streams(), build::recorder()] {
+    for archive in [build::streams(), build::keyed(), build::recorder()] {
         run("any_stack", archive, &["-mgeneral-regs-only"]);
     }
 }

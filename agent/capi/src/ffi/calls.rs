@@ -58,7 +58,7 @@ pub unsafe extern "C" fn unikprof_memory_bytes(config: *const Config) -> usize {
 /// Starts the agent. It keeps all it ever needs in `memory`, which has `length` bytes, belongs to the
 /// agent until `unikprof_stop`, and may be aligned in any way. An image can have one agent.
 ///
-/// Answers UNIKPROF_OK, or a code, and then nothing has changed. Takes up to 32 KiB of stack.
+/// Answers UNIKPROF_OK, or a code, and then nothing has changed. Takes up to 40 KiB of stack.
 ///
 /// # Safety
 /// C's: `config` and `ops` are NULL or lead to structures of their kinds; `memory` is NULL or leads to

@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use core::ops;
 
-use unikprof_agent::{Platform, Runstate};
+use unikprof_agent::{Platform, Registers, Runstate};
 
 use crate::abi::{self, Ops, UNIKPROF_NO_VCPU};
 use crate::arch;
@@ -107,6 +107,21 @@ unsafe impl Platform for Guest {
     fn stack_bounds(&self, sp: u64) -> Option<ops::Range<u64>> {
         let bounds = self.range(self.0.stack_bounds, sp)?;
         Some(sp & !7..bounds.end)
+    }
+
+    #[inline]
+    fn continuation(&self, sp: u64, fp: u64) -> Option<Registers> {
+        let ask = self.0.continuation?;
+        let mut found = abi::Registers {
+            pc: 0,
+            sp: 0,
+            fp: 0,
+            lr: 0,
+        };
+        // SAFETY: called as its description says.
+        let continues = unsafe { ask(self.context(), sp, fp, &raw mut found) };
+        let abi::Registers { pc, sp, fp, lr } = found;
+        (continues != 0).then_some(Registers { pc, sp, fp, lr })
     }
 
     #[inline]

@@ -3,11 +3,14 @@
 #include "guest.h"
 
 #define EACH 20
+/* In `handler_ends`: what the handler interrupted is said to be the handler, again and again. */
+#define LEADS_BACK 10
 
 static unsigned char memory[1 << 20];
 static uint64_t elsewhere[8];
 
 static uint32_t told_vcpu;
+static int handler_ends;
 static int32_t told_known = 1;
 
 static uint32_t lying_vcpu(void *context)
@@ -20,6 +23,43 @@ static int32_t lying_stack_bounds(void *context, uint64_t sp, struct unikprof_ra
 {
     (void)guest_stack_bounds(context, sp, bounds);
     return told_known;
+}
+
+/* A handler's frames lie in `elsewhere`; what it has interrupted is on the other stack. */
+static int32_t handler_stack_bounds(void *context, uint64_t sp, struct unikprof_range *bounds)
+{
+    if (handler_ends && sp >= (uint64_t)elsewhere && sp < (uint64_t)(elsewhere + 8)) {
+        bounds->start = (uint64_t)elsewhere;
+        bounds->end = (uint64_t)(elsewhere + 8);
+        return 1;
+    }
+    return lying_stack_bounds(context, sp, bounds);
+}
+
+static int32_t handler_continuation(void *context, uint64_t sp, uint64_t fp, struct unikprof_registers *registers)
+{
+    CHECK(context == stack && registers->pc == 0 && registers->lr == 0);
+    if (!handler_ends || sp < (uint64_t)elsewhere || sp > (uint64_t)(elsewhere + 8)) {
+        return 0;
+    }
+    CHECK(fp == 0);
+    handler_ends++;
+    *registers = guest_interrupted();
+    if (handler_ends == LEADS_BACK) {
+        registers->sp = registers->fp = (uint64_t)elsewhere;
+        handler_ends = LEADS_BACK - 1;
+    }
+    return 1;
+}
+
+/* The registers of a handler with one frame, whose entry has cleared the frame pointer. */
+static void interrupt_handler(struct unikprof_registers *registers, int ends)
+{
+    handler_ends = ends;
+    elsewhere[4] = 0;
+    elsewhere[5] = CODE + 0x80;
+    registers->sp = (uint64_t)elsewhere;
+    registers->fp = (uint64_t)(elsewhere + 4);
 }
 
 static void print_account(const char *lie, int32_t client, unsigned recorded, unsigned broken, unsigned masked)
@@ -52,7 +92,8 @@ int main(void)
     uint64_t deadline_ns;
 
     ops.vcpu = lying_vcpu;
-    ops.stack_bounds = lying_stack_bounds;
+    ops.stack_bounds = handler_stack_bounds;
+    ops.continuation = handler_continuation;
     CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_OK);
     client = unikprof_connection_open();
     CHECK(guest_converse(client, client_start, client_start_length) > 16);
@@ -95,6 +136,13 @@ int main(void)
     LIE("a frame that leads to itself", stack[2] = (uint64_t)&stack[2], &registers, EACH, EACH, 0);
     LIE("a frame that leads down", stack[4] = (uint64_t)stack, &registers, EACH, EACH, 0);
     LIE("a pc in no code", registers.pc = 1, &registers, EACH, 0, 0);
+
+    bounds_asked = 0;
+    LIE("a handler on a stack of its own", interrupt_handler(&registers, 1), &registers, EACH, 0, 0);
+    CHECK(handler_ends == 2 && bounds_asked == EACH); /* the interrupted stack, once each */
+    LIE("a handler that has interrupted itself", interrupt_handler(&registers, LEADS_BACK - 1), &registers, EACH,
+        EACH, 0);
+    handler_ends = 0;
 
     LIE("no registers", (void)0, NULL, 0, 0, EACH);
     LIE("registers that are not aligned", memcpy(somewhere + 3, &registers, sizeof registers), somewhere + 3, EACH,
