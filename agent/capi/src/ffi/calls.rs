@@ -269,7 +269,10 @@ pub extern "C" fn unikprof_stop() -> i32 {
     code_of(Claim::take().and_then(|claim| {
         let state = claim.withdraw()?;
         // SAFETY: a whole state, and nobody else's any more.
-        unsafe { core::ptr::drop_in_place(state) };
+        unsafe {
+            core::ptr::drop_in_place(state);
+            erase(state);
+        }
         Ok(())
     }))
 }
@@ -346,6 +349,7 @@ unsafe fn start(
         if let Err(misuse) = served.and_then(|()| serve(place)) {
             core::ptr::drop_in_place(&raw mut (*place).keys);
             core::ptr::drop_in_place(&raw mut (*place).agent);
+            erase(place);
             return Err(misuse);
         }
         let served = (*place).served.get_mut();
@@ -354,6 +358,7 @@ unsafe fn start(
                 Ok(network) => Some(network),
                 Err(misuse) => {
                     core::ptr::drop_in_place(place);
+                    erase(place);
                     return Err(misuse);
                 }
             };
@@ -393,6 +398,16 @@ unsafe fn serve(place: *mut State) -> Result<(), Misuse> {
     Ok(())
 }
 
+/// Overwrites a state that was dropped. What the compiler copies into it brings along bytes of the stack where
+/// a value has padding or unused room, and keys were read on that stack.
+///
+/// # Safety
+/// `state` leads to memory for a state, none of which is used any more.
+unsafe fn erase(state: *mut State) {
+    // SAFETY: the caller's promise.
+    unsafe { state.write_bytes(0, 1) };
+}
+
 /// # Safety
 /// As for [`unikprof_install_caller_table`].
 unsafe fn install(table: *const c_void, length: usize) -> Result<i64, Misuse> {
@@ -414,6 +429,7 @@ unsafe fn install(table: *const c_void, length: usize) -> Result<i64, Misuse> {
             // It was served a moment ago; the random numbers are gone. There is no agent any more.
             core::ptr::drop_in_place(&raw mut (*state).keys);
             core::ptr::drop_in_place(&raw mut (*state).agent);
+            erase(state);
             return Err(misuse);
         }
         (*state).served.get_mut().network = network;

@@ -38,6 +38,24 @@ impl Guest {
     }
 }
 
+impl Guest {
+    /// Asks for the continuation of a chain: out of line, since few chains have one.
+    #[cold]
+    #[inline(never)]
+    fn other_stack(&self, sp: u64, fp: u64) -> Option<Registers> {
+        let mut found = abi::Registers {
+            pc: 0,
+            sp: 0,
+            fp: 0,
+            lr: 0,
+        };
+        // SAFETY: called as its description says.
+        let continues = unsafe { self.0.continuation?(self.context(), sp, fp, &raw mut found) };
+        let abi::Registers { pc, sp, fp, lr } = found;
+        (continues != 0).then_some(Registers { pc, sp, fp, lr })
+    }
+}
+
 // SAFETY: `stack_bounds` and `code_bounds` name what C names, whose description asks for memory that can
 // be read while the upcall runs. Nothing below the stack pointer is named: it may not be mapped.
 unsafe impl Platform for Guest {
@@ -111,17 +129,8 @@ unsafe impl Platform for Guest {
 
     #[inline]
     fn continuation(&self, sp: u64, fp: u64) -> Option<Registers> {
-        let ask = self.0.continuation?;
-        let mut found = abi::Registers {
-            pc: 0,
-            sp: 0,
-            fp: 0,
-            lr: 0,
-        };
-        // SAFETY: called as its description says.
-        let continues = unsafe { ask(self.context(), sp, fp, &raw mut found) };
-        let abi::Registers { pc, sp, fp, lr } = found;
-        (continues != 0).then_some(Registers { pc, sp, fp, lr })
+        self.0.continuation?;
+        self.other_stack(sp, fp)
     }
 
     #[inline]

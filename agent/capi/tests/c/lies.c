@@ -46,7 +46,8 @@ static int32_t handler_continuation(void *context, uint64_t sp, uint64_t fp, str
     handler_ends++;
     *registers = guest_interrupted();
     if (handler_ends == LEADS_BACK) {
-        registers->sp = registers->fp = (uint64_t)elsewhere;
+        registers->sp = (uint64_t)elsewhere;
+        registers->fp = (uint64_t)(elsewhere + 4);
         handler_ends = LEADS_BACK - 1;
     }
     return 1;
