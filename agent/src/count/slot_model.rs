@@ -15,20 +15,20 @@ use loom::sync::Arc;
 use loom::thread;
 use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::message::Snapshot;
-use unikprof_proto::nodes;
+use unikprof_proto::{counts, nodes};
 
 use crate::agent::{Agent, Config};
 use crate::count::lane::{Begin, LaneCells, Lookup};
 use crate::count::memory::Parts;
 use crate::count::slot::{Owned, Slot, SlotCells};
-use crate::count::table::{Column, Counts, Node};
+use crate::count::table::{Column, Counts, Node, SEGMENTS};
 use crate::ground::platform::{Platform, Registers, Runstate};
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::stack::code_map::{CodeMap, Mapping};
 
 /// How many recordings there can be.
 const LANES: usize = 2;
-const NODES: usize = 2;
+const NODES: usize = SEGMENTS;
 const FIRST: u32 = frame_code::FIRST_ADDRESS;
 
 const MAPPINGS: &[Mapping<'static>] = &[Mapping {
@@ -161,7 +161,9 @@ impl Memory {
     }
 
     fn begin(&self, recording: u64, epoch: u64) {
-        self.slot().table.clear();
+        for column in [epoch, epoch + 1] {
+            clear(self.slot(), 0, column);
+        }
         self.begin_mode(0, recording, epoch, mode::CPU);
     }
 
@@ -182,7 +184,8 @@ impl Memory {
 }
 
 /// Every interleaving in which at most one switch between the threads comes where neither of them waits: a whole tick has
-/// too many steps for all of them. `LOOM_MAX_PREEMPTIONS` allows more. A slot has more cells to clear than loom expects of a test.
+/// too many steps for all of them. `LOOM_MAX_PREEMPTIONS` allows more. A slot has more cells to clear than loom expects
+/// of a test.
 fn model(test: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.max_branches = 100_000;
@@ -190,24 +193,42 @@ fn model(test: impl Fn() + Send + Sync + 'static) {
     builder.check(test);
 }
 
-/// Reads a waiting epoch as a download does: its nodes as they were at its end.
+/// Reads a waiting epoch as a download does; returns the sum of its counts.
 fn download(slot: Slot<'_>, lane: usize, epoch: u64) -> u64 {
-    let last = slot.lanes[lane].boundary_nodes(epoch + 1);
     let mut buffer = [0; 512];
-    let (count, length) = slot
-        .table
-        .encode(Some(Column::of(lane, epoch)), 1, last, &mut buffer);
-    assert_eq!(count, last, "every node fits");
+    if let Some(run) = slot.table.encode(0, u64::MAX, &mut buffer) {
+        nodes::decode(run.first, run.count, &buffer[..run.bytes], |_, node| {
+            assert!(
+                node.frames == [FIRST] || node.frames == [FIRST + 1],
+                "a node is seen whole"
+            );
+        })
+        .expect("a node is seen whole");
+    }
     let mut sum = 0;
-    nodes::decode(1, count, &buffer[..length], |_, node| {
-        assert!(
-            node.frames == [FIRST] || node.frames == [FIRST + 1],
-            "a node is seen whole"
-        );
-        sum += node.count;
-    })
-    .expect("a node is seen whole");
+    let segments = slot.lanes[lane].segments.of(epoch);
+    let column = Column::of(lane, epoch);
+    let all = (0, u64::MAX);
+    if let Some(run) = slot
+        .table
+        .encode_counts(column, segments, all, u32::MAX, &mut buffer)
+    {
+        counts::decode(0, run.count, &buffer[..run.bytes], |_, count| sum += count)
+            .expect("counts are seen whole");
+    }
     sum
+}
+
+/// Clears the counts of an epoch as the recorder does once a client has them.
+fn clear(slot: Slot<'_>, lane: usize, epoch: u64) {
+    let segments = slot.lanes[lane].segments.of(epoch);
+    for segment in 0..SEGMENTS as u32 {
+        slot.table
+            .take_counts(Column::of(lane, epoch), segment, 0, u32::MAX);
+    }
+    let owned = take(slot);
+    slot.lanes[lane].segments.clear(epoch, segments);
+    drop(owned);
 }
 
 fn flip(slot: Slot<'_>, lane: usize, next: u64, last: bool) {
@@ -254,7 +275,7 @@ fn a_flip_divides_the_ticks_between_two_epochs() {
             download(slot, 0, 1),
             "a broken download can be repeated"
         );
-        assert_eq!(slot.table.clear_column(Column::of(0, 1), 0, u32::MAX), None);
+        clear(slot, 0, 1);
         assert!(ticker.join().is_ok());
         flip(slot, 0, 3, true);
         let second = download(slot, 0, 2);
