@@ -51,8 +51,8 @@ pub struct CallerTable<'m> {
     parts: [PartCells; MAX_PARTS],
     /// The code in the upper half, the rule in the lower. The parts' rows lie one behind the other.
     rows: &'m [AtomicU64],
-    /// The parts' entries lie one behind the other. For each stretch of a part: the first row that begins in it or
-    /// later.
+    /// The parts' entries lie one behind the other. For each stretch of a part: the first of its rows that begins in
+    /// it or later.
     index: &'m [AtomicU32],
     /// The code behind the last mapping.
     end: u32,
@@ -74,6 +74,42 @@ struct PartCells {
     row_count: AtomicU32,
     end: AtomicU32,
     checksum: AtomicU32,
+}
+
+/// A published part, as a look-up reads it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FoundPart<'m> {
+    first: u32,
+    length: u32,
+    shift: u32,
+    rows: &'m [AtomicU64],
+    index: &'m [AtomicU32],
+}
+
+impl FoundPart<'_> {
+    /// How the caller of `code` is found; `None` if the part does not cover it. *Upcall.*
+    #[inline]
+    pub(crate) fn rule(&self, code: u32) -> Option<Rule> {
+        let offset = code.wrapping_sub(self.first);
+        if offset >= self.length {
+            return None;
+        }
+        let stretch = (offset >> (self.shift & 31)) as usize;
+        let entry = |at: usize| Some(self.index.get(at)?.load(Ordering::Relaxed) as usize);
+        let (Some(first), Some(last)) = (entry(stretch), entry(stretch + 1)) else {
+            return Some(Rule::UNKNOWN);
+        };
+        let rows = self.rows.get(first..last).unwrap_or_default();
+        let begun = rows.partition_point(|row| (row.load(Ordering::Relaxed) >> 32) as u32 <= code);
+        // The row in force may have begun in an earlier stretch.
+        let row = (first + begun)
+            .checked_sub(1)
+            .and_then(|at| self.rows.get(at));
+        Some(row.map_or(
+            Rule::UNKNOWN,
+            |row| Rule(row.load(Ordering::Relaxed) as u32),
+        ))
+    }
 }
 
 impl PartCells {
@@ -210,35 +246,30 @@ impl<'m> CallerTable<'m> {
     /// How the caller of `code` is found. *Upcall.*
     #[inline]
     pub fn rule(&self, code: u32) -> Rule {
-        for part in self.published() {
-            let offset = code.wrapping_sub(part.first.load(Ordering::Relaxed));
-            if offset < part.length.load(Ordering::Relaxed) {
-                return self.rule_in(part, code, offset);
-            }
-        }
-        Rule::UNKNOWN
+        let rule = self.find(code).and_then(|part| part.rule(code));
+        rule.unwrap_or(Rule::UNKNOWN)
     }
 
-    /// The rule of `code`, which lies this far from the first code of `part`.
+    /// The part that covers `code`. Kept by a walk that looks every frame up: the next code mostly lies in the same.
+    /// *Upcall.*
     #[inline]
-    fn rule_in(&self, part: &PartCells, code: u32, offset: u32) -> Rule {
-        let at = self.entry_of(part, offset);
-        let entry = |at: usize| Some(self.index.get(at)?.load(Ordering::Relaxed) as usize);
-        let (Some(first), Some(last)) = (entry(at), entry(at + 1)) else {
-            return Rule::UNKNOWN;
+    pub(crate) fn find(&self, code: u32) -> Option<FoundPart<'m>> {
+        let get = |cell: &AtomicU32| cell.load(Ordering::Relaxed) as usize;
+        let covers = |part: &&PartCells| {
+            let offset = code.wrapping_sub(part.first.load(Ordering::Relaxed));
+            offset < part.length.load(Ordering::Relaxed)
         };
-        let rows = self.rows.get(first..last).unwrap_or_default();
-        let begun = rows.partition_point(|row| (row.load(Ordering::Relaxed) >> 32) as u32 <= code);
-        let after = first + begun;
-        // The row in force may have begun in an earlier stretch, but not in another part.
-        if after <= part.rows.load(Ordering::Relaxed) as usize {
-            return Rule::UNKNOWN;
-        }
-        let row = self.rows.get(after - 1);
-        row.map_or(
-            Rule::UNKNOWN,
-            |row| Rule(row.load(Ordering::Relaxed) as u32),
-        )
+        let part = self.published().iter().find(covers)?;
+        let (rows, count) = (get(&part.rows), get(&part.row_count));
+        let index = get(&part.index);
+        let entries = count / ROWS_PER_ENTRY + SPARE_ENTRIES;
+        Some(FoundPart {
+            first: part.first.load(Ordering::Relaxed),
+            length: part.length.load(Ordering::Relaxed),
+            shift: part.shift.load(Ordering::Relaxed),
+            rows: self.rows.get(rows..rows + count)?,
+            index: self.index.get(index..index + entries)?,
+        })
     }
 
     /// The entry of the index for the stretch that lies this far from the first code of `part`.
@@ -521,11 +552,10 @@ impl Writing<'_, '_> {
             progress,
         } = self;
         let end = entries.min(entries_of(part.row_count.load(Ordering::Relaxed)));
-        let row = part.rows.load(Ordering::Relaxed) + progress.rows;
         let first = part.index.load(Ordering::Relaxed);
         let written = (first + progress.entries) as usize..(first + end) as usize;
         for entry in table.index.get(written).unwrap_or_default() {
-            entry.store(row, Ordering::Relaxed);
+            entry.store(progress.rows, Ordering::Relaxed);
         }
         progress.entries = progress.entries.max(end);
     }

@@ -18,7 +18,7 @@ use unikprof_proto::code::frame_code;
 
 use super::{End, Guide, Walked, Way};
 use crate::stack::architecture::{FRAME_RECORD as RECORD_RULE, may_be_code, saved_return_address};
-use crate::stack::caller_table::CallerTable;
+use crate::stack::caller_table::{CallerTable, FoundPart};
 use crate::stack::code_map::{CodeMap, Stretch};
 use crate::stack::path::{MAX_DEPTH, Path};
 use crate::stack::{FRAME_RECORD, ReadCode, ReadStack};
@@ -355,24 +355,52 @@ fn has_caller(callers: Option<&CallerTable<'_>>, return_code: u32) -> bool {
 /// Looks the frames up one by one.
 #[inline(never)]
 fn by_table<'a>(
-    mut frames: Frames,
+    frames: Frames,
     stack: &impl ReadStack,
     code: &CodeMap,
     callers: &CallerTable<'_>,
     depth: usize,
     mut path: Path<'a>,
 ) -> (Path<'a>, Frames, End) {
+    let Frames {
+        mut place,
+        mut return_code,
+        mut mixed,
+    } = frames;
+    let mut part = FoundPart::default();
     let end = loop {
-        let rule = callers.rule(call_of(frames.return_code));
-        match frames.place.step(rule, stack, code) {
+        // Most frames have a record, and return into the same stretch of code and the same part of the table as the one
+        // before.
+        path = path.push_all(depth, || {
+            if part.rule(call_of(return_code))? != RECORD_RULE {
+                return None;
+            }
+            let code = place.step_nearby(stack)?;
+            return_code = code;
+            Some(code)
+        });
+        let call = call_of(return_code);
+        if part.rule(call).is_none() {
+            part = callers.find(call).unwrap_or_default();
+        }
+        let rule = part.rule(call).unwrap_or(Rule::UNKNOWN);
+        let mut slow = place;
+        let step = slow.step(rule, stack, code);
+        place = slow;
+        match step {
             Err(end) => break end,
             Ok(_) if path.len() >= depth => break End::Truncated,
             Ok((code, by_rule)) => {
-                frames.mixed |= !by_rule;
+                mixed |= !by_rule;
                 path.push(code);
-                frames.return_code = code;
+                return_code = code;
             }
         }
+    };
+    let frames = Frames {
+        place,
+        return_code,
+        mixed,
     };
     (path, frames, end)
 }
