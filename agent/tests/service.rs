@@ -4,10 +4,11 @@
 mod fake_guest;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 
 use fake_guest::client::{
-    Client, Known, add_nodes, counts_of, download, download_to, one_ms, read, refusal_code,
-    service, whole,
+    Client, FakeService, Known, add_nodes, counts_of, download, download_to, one_ms, read,
+    refusal_code, service, whole,
 };
 use fake_guest::{FakeAgent, agent, deliver, tick};
 use unikprof_agent::{Access, Platform, SESSIONS, Service};
@@ -73,6 +74,37 @@ fn an_instance_id_is_renewed_after_a_suspension_and_never_repeats() {
     assert_eq!(drawn.len(), 3);
     let hashed: HashSet<_> = ids[9..].iter().collect();
     assert_eq!(hashed.len(), 9, "{ids:?}");
+}
+
+/// Guards a client that waits for its part of the CPU: its guest looks at it again and again, and these looks must not
+/// use up what it waits for.
+#[test]
+fn a_client_that_waits_for_its_share_is_served_however_often_it_is_polled() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    let mut request = [0; 64];
+    let length = frame::encode(&Check {}, &mut request).unwrap();
+    agent.platform().step_ns.store(20_000, Ordering::Relaxed);
+    let session = client.session;
+    let (mut answers, mut waits) = (0, 0);
+    let mut is_answered = true;
+    for _ in 0..20_000 {
+        if is_answered {
+            assert_eq!(service.receive(session, &request[..length]), length);
+        }
+        let is_deferred = service.is_deferred(session);
+        let work = service.begin_work();
+        is_answered = client.take(&mut service, 100_000) > 0;
+        service.advance();
+        service.end_work(work);
+        waits += u32::from(is_deferred);
+        // Only answers behind a wait count.
+        answers += u32::from(is_answered && waits > 100);
+    }
+    assert!(
+        answers > 100 && waits > 100,
+        "{answers} answers, {waits} waits"
+    );
 }
 
 #[test]

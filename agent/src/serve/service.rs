@@ -241,7 +241,10 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
             self.pace.done(index, now_ns);
         }
         let took_ns = platform.work_ns().saturating_sub(work_ns);
-        self.budget.charge(class, took_ns);
+        // A look at a client that waits is not its work: the look must not use up what the client waits for.
+        if is_allowed || class == Class::Unauthenticated {
+            self.budget.charge(class, took_ns);
+        }
         if was_deferred {
             self.budget.wait(class, now_ns);
         }
@@ -271,6 +274,18 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         if self.is_current(id) {
             self.sessions[id.index].set_undelivered(has_undelivered);
         }
+    }
+
+    /// Whether the client waits for its part of the [share](Self::set_cpu_share): until [`advance`](Self::advance)
+    /// says, nothing is taken from it or sent to it, so its connection should not wake the guest.
+    pub fn is_deferred(&self, id: SessionId) -> bool {
+        let now_ns = self.agent.platform().now_ns();
+        let class = self.sessions.get(id.index).map(Session::class);
+        self.is_current(id)
+            && class.is_some_and(|class| {
+                class != Class::Unauthenticated
+                    && self.budget.allows_from_ns(class, now_ns) > now_ns
+            })
     }
 
     /// Ends a conversation whose connection is gone. What it had started goes on.

@@ -21,7 +21,7 @@ pub struct Connection<S> {
 /// What became of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It goes on; poll again when the stream is ready, and when [`Service::advance`] wants to be called:
+    /// It goes on; poll again when the stream is ready (to be read only if it [wants input](Connection::wants_input)), and when [`Service::advance`] wants to be called:
     /// that is at once where the time for one poll was used up.
     Open,
     /// It is over: close it.
@@ -104,6 +104,13 @@ impl<S: Read + Write + ReadReady + WriteReady> Connection<S> {
     /// Whether bytes wait for the stream to take them.
     pub fn has_output(&self) -> bool {
         !self.output.is_empty()
+    }
+
+    /// Whether the guest should be woken when the stream has bytes to read. It should not while the client does not
+    /// take its answers, or waits for its part of the [share](Service::set_cpu_share): its bytes would not be taken, and
+    /// a stream that stays ready would wake the guest again and again.
+    pub fn wants_input<P: Platform>(&self, service: &Service<'_, '_, P>) -> bool {
+        !self.has_output() && !service.is_deferred(self.session)
     }
 
     /// The stream.

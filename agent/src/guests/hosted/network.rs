@@ -106,7 +106,7 @@ fn serve(mut service: Service<'static, 'static, Hosted>, listener: &TcpListener)
         let next_ns = service.advance();
         service.end_work(work);
         let door = service.place_from_ns();
-        wait(service.agent(), listener, &connections, door, next_ns);
+        wait(&service, listener, &connections, door, next_ns);
     }
 }
 
@@ -144,7 +144,7 @@ fn accept(
 
 /// Waits until a socket is ready or `next_ns` is reached. Newcomers are not waited for before `door`, in ns.
 fn wait(
-    agent: &HostedAgent,
+    service: &Service<'static, 'static, Hosted>,
     listener: &TcpListener,
     connections: &[Connection<Socket>],
     door: Option<u64>,
@@ -161,21 +161,27 @@ fn wait(
         revents: 0,
     };
     for (entry, connection) in fds[1..].iter_mut().zip(connections) {
-        let output = if connection.has_output() {
-            libc::POLLOUT
+        let mut events = 0;
+        if connection.has_output() {
+            events |= libc::POLLOUT;
+        }
+        if connection.wants_input(service) {
+            events |= libc::POLLIN;
+        }
+        // Without an event to wait for, not even a hang-up may wake the thread: nothing would be done about it yet.
+        let fd = if events == 0 {
+            -1
         } else {
-            0
+            connection.stream().0.as_raw_fd()
         };
-        // Nothing is read from a client while it does not read its answers.
-        let events = if output == 0 { libc::POLLIN } else { output };
         *entry = pollfd {
-            fd: connection.stream().0.as_raw_fd(),
+            fd,
             events,
             revents: 0,
         };
     }
     let next_ns = [next_ns, door].into_iter().flatten().min();
-    sleep(agent, &mut fds, next_ns);
+    sleep(service.agent(), &mut fds, next_ns);
 }
 
 /// Sleeps until one of `fds` is ready or `next_ns` is reached. While a recording runs it wakes at least once per
