@@ -7,8 +7,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
 use fake_guest::client::{
-    Client, FakeService, Known, add_nodes, counts_of, download, download_to, one_ms, read,
-    refusal_code, service, whole,
+    Client, Known, add_nodes, counts_of, download, download_to, one_ms, read, refusal_code,
+    service, whole,
 };
 use fake_guest::{FakeAgent, agent, deliver, tick};
 use unikprof_agent::{Access, Platform, SESSIONS, Service};
