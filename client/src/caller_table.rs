@@ -98,8 +98,8 @@ impl CallerTable {
 
     /// What the table is known by, where the agent holds no other part beside.
     pub fn checksum(&self) -> u32 {
-        let parts: Vec<Part> = self.parts.iter().map(|part| part.part).collect();
-        table_checksum(&parts).unwrap_or_default()
+        let parts = self.parts.iter().map(|part| part.part);
+        table_checksum(parts).unwrap_or_default()
     }
 }
 

@@ -250,15 +250,14 @@ pub struct Part {
 /// The checksum that a table of these parts, in the order of their codes, is known by; `None` if there are none.
 ///
 /// That of a single part is its rows'; that of several is the CRC-32C of their ends and checksums.
-pub fn table_checksum(parts: &[Part]) -> Option<u32> {
-    match parts {
-        [] => None,
-        [part] => Some(part.checksum),
-        parts => {
-            let words = parts.iter().flat_map(|it| [it.first, it.end, it.checksum]);
-            Some(words.fold(0, |crc, word| crc32c(crc, &word.to_le_bytes())))
-        }
-    }
+pub fn table_checksum(mut parts: impl Iterator<Item = Part>) -> Option<u32> {
+    let first = parts.next()?;
+    let Some(second) = parts.next() else {
+        return Some(first.checksum);
+    };
+    let parts = [first, second].into_iter().chain(parts);
+    let words = parts.flat_map(|it| [it.first, it.end, it.checksum]);
+    Some(words.fold(0, |crc, word| crc32c(crc, &word.to_le_bytes())))
 }
 
 /// The most bytes that one row takes in a run.
@@ -671,12 +670,12 @@ mod tests {
             checksum,
         };
         let (a, b) = (part(16, 32, 7), part(32, 64, 8));
-        assert_eq!(table_checksum(&[]), None);
-        assert_eq!(table_checksum(&[a]), Some(7));
-        let both = table_checksum(&[a, b]);
+        assert_eq!(table_checksum([].into_iter()), None);
+        assert_eq!(table_checksum([a].into_iter()), Some(7));
+        let both = table_checksum([a, b].into_iter());
         assert!(both.is_some());
         for other in [[b, a], [a, part(32, 65, 8)], [a, part(32, 64, 9)]] {
-            assert_ne!(table_checksum(&other), both);
+            assert_ne!(table_checksum(other.into_iter()), both);
         }
     }
 

@@ -8,7 +8,7 @@ use unikprof_proto::message::{Epoch, MAX_NAME};
 
 use crate::count::sampler::late_threshold_ns;
 use crate::ground::sync::{AtomicU64, Ordering};
-use crate::ground::text::Text;
+use crate::ground::text::Name;
 
 /// Words of a head that hold a number each.
 const NUMBERS: usize = 8;
@@ -19,7 +19,7 @@ const WORDS: usize = NUMBERS + MAX_NAME / size_of::<u64>();
 /// The settings with which a recording was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
-    pub(crate) name: Text,
+    pub(crate) name: Name,
     pub(crate) mode: u32,
     pub(crate) flags: u32,
     pub(crate) period_ns: u64,
@@ -130,7 +130,7 @@ impl Head {
         Some(Self {
             recording,
             settings: Settings {
-                name: Text::from(core::str::from_utf8(name).ok()?),
+                name: Name::from(core::str::from_utf8(name).ok()?),
                 mode: mode as u32,
                 flags: flags as u32,
                 period_ns,
@@ -185,7 +185,7 @@ mod tests {
         Head {
             recording,
             settings: Settings {
-                name: Text::from(name),
+                name: Name::from(name),
                 mode: 2,
                 flags: 3,
                 period_ns: u64::MAX,

@@ -424,6 +424,7 @@ impl<'m> Slot<'m> {
 
     /// The same outside of upcalls: a busy slot is tried again a bounded number of times. Its owner needs it for
     /// about a microsecond, unless the owner's vCPU is not running.
+    #[inline(never)]
     pub(crate) fn take_patiently(self) -> Option<Owned<'m>> {
         self.take_patiently_as(TAKEN)
     }

@@ -2,16 +2,24 @@
 
 use core::fmt::{self, Write};
 
-use unikprof_proto::message::MAX_TEXT;
+use unikprof_proto::message::{MAX_CLIENT, MAX_NAME, MAX_TEXT};
 
-/// A text of at most [`MAX_TEXT`] bytes. A longer text is cut at a character boundary.
+/// A text of at most `N` bytes. A longer text is cut at a character boundary.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Text {
-    bytes: [u8; MAX_TEXT],
+pub(crate) struct ShortText<const N: usize> {
+    bytes: [u8; N],
     length: u16,
 }
 
-impl Text {
+/// The reason for a refusal.
+pub(crate) type Text = ShortText<MAX_TEXT>;
+
+/// The name of a recording or of a client.
+pub(crate) type Name = ShortText<MAX_NAME>;
+
+const _: () = assert!(MAX_CLIENT <= MAX_NAME);
+
+impl<const N: usize> ShortText<N> {
     pub(crate) fn format(arguments: fmt::Arguments<'_>) -> Self {
         let mut text = Self::default();
         let _ = text.write_fmt(arguments);
@@ -27,16 +35,16 @@ impl Text {
     }
 }
 
-impl Default for Text {
+impl<const N: usize> Default for ShortText<N> {
     fn default() -> Self {
         Self {
-            bytes: [0; MAX_TEXT],
+            bytes: [0; N],
             length: 0,
         }
     }
 }
 
-impl From<&str> for Text {
+impl<const N: usize> From<&str> for ShortText<N> {
     fn from(text: &str) -> Self {
         let mut own = Self::default();
         let _ = own.write_str(text);
@@ -44,7 +52,7 @@ impl From<&str> for Text {
     }
 }
 
-impl fmt::Write for Text {
+impl<const N: usize> fmt::Write for ShortText<N> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         // A panic handler calls this, so it must not panic.
         let room = self.bytes.get_mut(usize::from(self.length)..);
@@ -63,13 +71,13 @@ impl fmt::Write for Text {
     }
 }
 
-impl fmt::Display for Text {
+impl<const N: usize> fmt::Display for ShortText<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl fmt::Debug for Text {
+impl<const N: usize> fmt::Debug for ShortText<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self.as_str(), f)
     }

@@ -220,20 +220,12 @@ impl<'m> CallerTable<'m> {
 
     /// The [checksum](table_checksum) of the published parts; `None` if there are none.
     pub fn checksum(&self) -> Option<u32> {
-        const NONE: Part = Part {
-            first: 0,
-            end: 0,
-            rows: 0,
-            checksum: 0,
+        let next = |before: Option<Part>| {
+            let parts = self.published().iter().map(PartCells::part);
+            let later = parts.filter(|part| before.is_none_or(|before| part.first > before.first));
+            later.min_by_key(|part| part.first)
         };
-        let mut parts = [NONE; MAX_PARTS];
-        let count = self.published().len();
-        let parts = parts.get_mut(..count).unwrap_or_default();
-        for (part, cells) in parts.iter_mut().zip(self.published()) {
-            *part = cells.part();
-        }
-        parts.sort_unstable_by_key(|part| part.first);
-        table_checksum(parts)
+        table_checksum(core::iter::successors(next(None), |part| next(Some(*part))))
     }
 
     /// The parts that ticks read.

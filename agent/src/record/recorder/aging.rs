@@ -88,6 +88,7 @@ impl Recorder {
     }
 
     /// Does one piece of what is to be done on a vCPU.
+    #[inline(never)]
     fn piece<P: Platform>(
         &mut self,
         agent: &Agent<'_, P>,

@@ -9,7 +9,7 @@ use crate::agent::Agent;
 use crate::agent::head::{Head, Settings};
 use crate::count::lane::{Begin, Lookup};
 use crate::ground::platform::Platform;
-use crate::ground::text::Text;
+use crate::ground::text::{Name, Text};
 use crate::record::recorder::epochs::{Cursor, Epochs};
 
 /// What was so at an epoch's start.
@@ -27,7 +27,7 @@ pub(crate) struct Client {
     /// The random number of its process; 0: it takes no leases.
     pub(crate) id: u64,
     /// Its name and version.
-    pub(crate) name: Text,
+    pub(crate) name: Name,
 }
 
 /// The right to fetch a recording, which one client has at a time.
@@ -219,7 +219,7 @@ impl Recording {
     pub(super) fn start(&mut self, id: u64, request: &Start<'_>, now_ns: u64) {
         self.id = id;
         self.settings = Settings {
-            name: Text::from(request.name),
+            name: Name::from(request.name),
             mode: request.mode,
             flags: request.flags,
             period_ns: request.period_ns,

@@ -368,10 +368,12 @@ impl Session {
         true
     }
 
+    #[inline(never)]
     fn refuse_with(&mut self, request: u16, refused: &Refused) {
         self.refuse(refused.code, request, refused.text.as_str());
     }
 
+    #[inline(never)]
     fn refuse(&mut self, code: u32, request: u16, text: &str) {
         self.send(&Refusal {
             code,

@@ -10,7 +10,7 @@ use unikprof_proto::message::{
 use super::answers::{Part, Share};
 use super::{Context, Series, Session};
 use crate::ground::platform::Platform;
-use crate::ground::text::Text;
+use crate::ground::text::{Name, Text};
 use crate::record::recorder::{Client, Outcome, Refused, Waiting};
 
 impl Session {
@@ -53,7 +53,7 @@ impl Session {
                 let name = &client[..client.floor_char_boundary(MAX_CLIENT)];
                 self.client = Client {
                     id: client_id,
-                    name: Text::from(name),
+                    name: Name::from(name),
                 };
                 self.welcome(context);
                 Ok(true)

@@ -8,9 +8,10 @@ use unikprof_agent::{Access, Agent, Config, Service};
 use unikprof_proto::code::mode;
 use unikprof_proto::frame;
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, EpochEnd, Fetch, Nodes, Pending, Start, Started, Stop, VcpuEpoch,
+    Acknowledge, Acknowledged, Counts, Fetch, Nodes, Pending, Start, Started, Stop, VcpuEnd,
+    VcpuEpoch,
 };
-use unikprof_proto::nodes;
+use unikprof_proto::{counts, nodes};
 
 use crate::Step;
 use crate::conversation::{Conversation, Heard};
@@ -118,7 +119,8 @@ fn fetch(
     let request = Fetch {
         epoch,
         vcpu: 0,
-        node: 1,
+        known: 0,
+        counted: 0,
     };
     let (mut recorded, mut counted, mut frames, mut samples) = (0, 0, 0, 0);
     conversation.ask(&request, |answer| {
@@ -127,12 +129,17 @@ fn fetch(
         }
         if let Ok(run) = frame::decode::<Nodes<'_>>(answer) {
             nodes::decode(run.first, run.count, run.payload, |_, node| {
-                counted += node.count;
                 frames += node.frames.len();
             })
             .map_err(|_| Step::Stacks)?;
         }
-        Ok(match frame::decode::<EpochEnd>(answer) {
+        if let Ok(run) = frame::decode::<Counts<'_>>(answer) {
+            counts::decode(run.after, run.count, run.payload, |_, count| {
+                counted += count
+            })
+            .map_err(|_| Step::Stacks)?;
+        }
+        Ok(match frame::decode::<VcpuEnd>(answer) {
             Ok(end) => {
                 samples = end.samples;
                 Heard::All

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use unikprof_agent::path::{MAX_DEPTH, PathCells};
 use unikprof_agent::stack::StackMemory;
-use unikprof_agent::table::{Column, Node, Table};
+use unikprof_agent::table::{Column, Node, Table, TableCells};
 use unikprof_agent::walk::{Guide, walk};
 use unikprof_agent::{CodeMap, Registers};
 use xen_sys_lite::clock::read_tsc;
@@ -29,7 +29,7 @@ struct Parts {
     path: PathCells,
     nodes: Vec<Node>,
     index: Vec<AtomicU32>,
-    used: AtomicU32,
+    cells: TableCells,
 }
 
 static PARTS: [AtomicPtr<Parts>; MAX_VCPUS] =
@@ -50,7 +50,7 @@ pub(crate) fn prepare(command_line: CommandLine) {
             index: (0..Table::index_length(NODES))
                 .map(|_| AtomicU32::new(0))
                 .collect(),
-            used: AtomicU32::new(0),
+            cells: TableCells::default(),
         });
         parts.store(Box::leak(new), Ordering::Release);
     }
@@ -62,7 +62,7 @@ pub(crate) fn measure(vcpu: VcpuId, registers: &Registers) {
     let parts = unsafe { PARTS[vcpu.0 as usize].load(Ordering::Acquire).as_ref() };
     let Some(parts) = parts else { return };
     let statistics = statistics::of(vcpu);
-    let table = Table::new(&parts.nodes, &parts.index, &[], &parts.used);
+    let table = Table::new(&parts.nodes, &parts.index, &[], &parts.cells);
     let started = read_tsc();
     let stack = vcpus::stack_bounds(registers.sp).map(|bounds| {
         // SAFETY: the bounds are those of a vCPU's stack, mapped for ever.
