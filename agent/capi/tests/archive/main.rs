@@ -120,7 +120,7 @@ fn what_the_header_declares_is_all_it_exports() {
 
 #[test]
 fn it_takes_no_more_room_than_it_may() {
-    const MOST: u64 = 124 << 10;
+    const MOST: u64 = 128 << 10;
     const CRYPTOGRAPHY: u64 = 64 << 10;
     const FLIGHT_RECORDER: u64 = 32 << 10;
     let mut without = 0;
