@@ -14,7 +14,7 @@
 //!   own; birth and place make a node's [number](unikprof_proto::nodes), which is never used again.
 //! - When few segments are free, the poll *condemns* the oldest. Its stacks are not found any more: the next sample of
 //!   such a stack is inserted into the current segment. Its counts stay until nobody needs them.
-//! - Then the poll [sweeps](Table::sweep) the segment out of the index and [frees](Table::free) it.
+//! - Then the poll sweeps the segment out of the index and frees it.
 //!
 //! All cells are atomics. Whoever counts, condemns, sweeps or frees must own the slot. Readers of the nodes and of an
 //! epoch that has ended need not.

@@ -9,7 +9,7 @@
 //! The parts before `count` are published. Ticks load `count` with acquire order and read those only. The poll writes
 //! the rows, the index and the fields of the part at `count`, which no tick reads, and then stores `count + 1` with
 //! release order: a tick that sees the new count sees the whole part. A published part is never written again while
-//! something is recorded; [`forget`](CallerTable::forget) is for the time when no tick reads.
+//! something is recorded; `forget` is for the time when no tick reads.
 //!
 //! Rows are not trusted: a wrong one costs a wrong caller.
 

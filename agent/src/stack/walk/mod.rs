@@ -3,12 +3,12 @@
 //! The interrupted function may not have a frame yet, may have removed it, or may never have one. So its caller is
 //! looked up in the caller table; without a row there, the instructions around the interrupted one show a function's
 //! entry or return. From its caller on, the walk follows the chain of frame records, or looks every frame up in the
-//! table ([`chain`]). A chain that ends on one stack may continue on another ([`hop`]).
+//! table (`chain`). A chain that ends on one stack may continue on another (`hop`).
 //!
 //! Neither the stack nor the table is trusted. A step counts only if what it reads lies wholly inside the stack,
 //! aligned, above the step before, with a return address that can be code. The first step that does not ends the chain.
 //! Return addresses outside all mappings, of code that was loaded or generated later, become frames of
-//! [unknown code](frame_code::UNKNOWN_CODE), under stricter conditions; see [`chain`].
+//! [unknown code](frame_code::UNKNOWN_CODE), under stricter conditions; see `chain`.
 
 use unikprof_proto::caller_table::Rule;
 use unikprof_proto::code::frame_code;
