@@ -144,7 +144,12 @@ impl Budget {
             .fold(0, |sum: u64, ns| sum.saturating_add(*ns));
         let rest_ns = took_ns.saturating_sub(sum_ns).min(MAX_CHARGE_NS);
         if sum_ns == 0 {
-            return self.take(Class::Unauthenticated as usize, rest_ns);
+            // A class that waits does not pay for polls: they would use up what it waits for.
+            let index = Class::Unauthenticated as usize;
+            if self.levels.get(index).is_some_and(|level| *level > 0) {
+                self.take(index, rest_ns);
+            }
+            return;
         }
         for (index, part_ns) in charged_ns.into_iter().enumerate() {
             let part = u128::from(rest_ns) * u128::from(part_ns) / u128::from(sum_ns);

@@ -236,13 +236,17 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         let length = self.sessions[index].transmit(&mut context, buffer);
         self.is_unfinished |= context.is_unfinished;
         let was_deferred = context.was_deferred;
+        #[cfg(not(feature = "noise"))]
+        let has_shaken_hands = false;
         #[cfg(feature = "noise")]
-        if context.handshake.was_made {
+        let has_shaken_hands = context.handshake.was_made;
+        #[cfg(feature = "noise")]
+        if has_shaken_hands {
             self.pace.done(index, now_ns);
         }
         let took_ns = platform.work_ns().saturating_sub(work_ns);
         // A look at a client that waits is not its work: the look must not use up what the client waits for.
-        if is_allowed || class == Class::Unauthenticated {
+        if is_allowed || has_shaken_hands {
             self.budget.charge(class, took_ns);
         }
         if was_deferred {

@@ -49,6 +49,8 @@ mod linux {
             caller_table_bytes: 4 << 20,
             guest_name: Some("demo".into()),
             // On loopback, for as long as the demo runs: nothing of it is secret.
+            // Compiled without optimisation the agent's work takes many times longer.
+            cpu_share_permille: if cfg!(debug_assertions) { 1000 } else { 100 },
             ..Config::new(Access::Open)
         })
         .map_err(DemoError::Agent)?;

@@ -76,6 +76,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         guest_name: Some(name),
         linked_caller_table: linked,
         record_at_boot: boot,
+        // Compiled without optimisation the agent's work takes many times longer.
+        cpu_share_permille: if cfg!(debug_assertions) { 1000 } else { 100 },
         ..Config::new(access)
     })?;
     println!("listening on {}", guest.address());

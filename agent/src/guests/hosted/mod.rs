@@ -47,7 +47,10 @@ use std::string::String;
 use std::sync::OnceLock;
 use std::vec::Vec;
 
-use crate::{Access, Agent, BootError, BootRecording, LinkedTableError, ServeError, StartError};
+use crate::{
+    Access, Agent, BootError, BootRecording, DEFAULT_CPU_SHARE_PERMILLE, LinkedTableError,
+    ServeError, StartError,
+};
 
 use network::Network;
 
@@ -84,6 +87,9 @@ pub struct Config {
     pub linked_caller_table: Option<&'static [u8]>,
     /// A recording that begins when the agent starts, before a client connects.
     pub record_at_boot: Option<BootRecording<'static>>,
+    /// How much of a CPU the agent's network work may take over time, in thousandths; see
+    /// [`Service::set_cpu_share`](crate::Service::set_cpu_share).
+    pub cpu_share_permille: u32,
 }
 
 impl Config {
@@ -103,6 +109,7 @@ impl Config {
             ring_bytes: 1 << 20,
             linked_caller_table: None,
             record_at_boot: None,
+            cpu_share_permille: DEFAULT_CPU_SHARE_PERMILLE,
         }
     }
 }
@@ -192,7 +199,7 @@ static AGENT: OnceLock<HostedAgent> = OnceLock::new();
 ///
 /// # Errors
 /// [`Error`]; a process can have one agent.
-pub fn start(config: Config) -> Result<Guest, Error> {
+pub fn start(mut config: Config) -> Result<Guest, Error> {
     let network = Network::open(&config.listen)?;
     let address = network.address();
     let mappings = mappings::of_this_process().leak();
@@ -208,8 +215,8 @@ pub fn start(config: Config) -> Result<Guest, Error> {
         vcpus: config.vcpus,
         recordings: config.recordings,
         mappings,
-        guest_name: config.guest_name.map(leak),
-        guest_id: config.guest_id.map(leak),
+        guest_name: config.guest_name.take().map(leak),
+        guest_id: config.guest_id.take().map(leak),
         platform_name: "hosted",
         reachable_when_busy: true,
     };
@@ -229,7 +236,7 @@ pub fn start(config: Config) -> Result<Guest, Error> {
     AGENT.set(agent).map_err(|_| Error::Started)?;
     let agent = AGENT.get().ok_or(Error::Started)?;
     thread::install_handler(config.signal)?;
-    network.spawn(agent, config.access, config.record_at_boot.as_ref())?;
+    network.spawn(agent, &config)?;
     Ok(Guest { agent, address })
 }
 

@@ -11,10 +11,8 @@ use std::vec::Vec;
 use libc::pollfd;
 
 use super::platform::Hosted;
-use super::{Error, HostedAgent, Listen};
+use super::{Config, Error, HostedAgent, Listen};
 use crate::ground::platform::Platform;
-use crate::serve::access::Access;
-use crate::serve::boot::BootRecording;
 use crate::serve::service::{SESSIONS, ServeError, Service};
 use crate::serve::stream_server::{Connection, Progress};
 
@@ -51,17 +49,13 @@ impl Network {
     }
 
     /// Starts the thread that serves `agent` until the process ends.
-    pub(super) fn spawn(
-        self,
-        agent: &'static HostedAgent,
-        access: Access<'static>,
-        recording: Option<&BootRecording<'_>>,
-    ) -> Result<(), Error> {
-        let mut service = Service::new(agent, access).map_err(|error| match error {
+    pub(super) fn spawn(self, agent: &'static HostedAgent, config: &Config) -> Result<(), Error> {
+        let mut service = Service::new(agent, config.access).map_err(|error| match error {
             ServeError::Served => Error::Started,
             error => Error::Serve(error),
         })?;
-        if let Some(recording) = recording {
+        service.set_cpu_share(config.cpu_share_permille);
+        if let Some(recording) = &config.record_at_boot {
             let begun = service.start_at_boot(recording);
             begun.map_err(|error| Error::Boot(Box::new(error)))?;
         }
