@@ -81,6 +81,13 @@ impl Incoming {
         Ok(true)
     }
 
+    /// Erases the record, and expects a new one.
+    pub(crate) fn erase(&mut self) {
+        self.bytes.fill(0);
+        self.length = 0;
+        self.plaintext = 0..0;
+    }
+
     /// The plaintext that was not taken yet.
     pub(crate) fn plaintext(&self) -> &[u8] {
         &self.bytes[self.plaintext.clone()]

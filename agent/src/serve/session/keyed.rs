@@ -41,7 +41,12 @@ impl Default for Line {
 impl Line {
     /// Erases all that is secret.
     pub(super) fn close(&mut self) {
-        *self = Self::default();
+        // In place: a whole new value, moved here, would bring bytes of the stack along where it has none of its own.
+        self.transport = None;
+        self.role = None;
+        self.incoming.erase();
+        self.preamble.fill(0);
+        self.waits = false;
     }
 
     /// Whether all that follows is records.
