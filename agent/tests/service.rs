@@ -383,6 +383,32 @@ fn every_tick_is_accounted_for() {
     assert!(counters.add_up());
 }
 
+/// A guest that serves anew, over another network say, finds its recordings as they were: the ticks of the time between
+/// are counted, and a new recording has an id of its own.
+#[test]
+fn recordings_go_on_while_nobody_serves() {
+    let (agent, mut service) = service(2);
+    let mut client = Client::connect(&mut service);
+    client.start(&mut service, one_ms());
+    (0..5).for_each(|_| assert!(tick(agent, &[1, 2, 3])));
+    drop(service);
+    assert!(tick(agent, &[1, 2, 3]), "ticks go on");
+    let mut service = Service::new(agent, Access::Open).unwrap();
+    let mut client = Client::connect(&mut service);
+    let (state, counters, _) = client.status(&mut service);
+    assert_eq!((state, counters.ticks), (state::RECORDING, 6));
+    let second = Start::running_time("second", 1_000_000);
+    let frames = client.start(&mut service, second);
+    assert_eq!(read::<Started>(&frames[0]).recording, 2);
+    assert!(tick(agent, &[1, 2, 3]));
+    let frames = client.ask(&mut service, &Stop { recording: 1 });
+    let pending: Pending = read(&frames[0]);
+    assert_eq!(pending.recording, 1);
+    let (state, counters, epochs) = client.status(&mut service);
+    assert_eq!((state, counters.ticks, epochs), (state::FINISHED, 7, 1));
+    assert!(counters.add_up());
+}
+
 #[test]
 fn a_full_table_is_overflow() {
     let agent = agent(1, unikprof_agent::minimum_bytes(1, 3));

@@ -2,6 +2,7 @@
 
 pub(crate) mod head;
 mod instance;
+pub(crate) mod recordings;
 mod upcall;
 
 use core::mem::MaybeUninit;
@@ -10,10 +11,12 @@ use unikprof_proto::message::Snapshot;
 use unikprof_proto::ring::kind;
 
 use self::head::{Head, HeadCells};
+use self::recordings::Recordings;
 use crate::count::lane::MAX_RECORDINGS;
 use crate::count::memory::{self, Parts};
 use crate::count::slot::{Slot, SlotCells};
 use crate::count::table::Table;
+use crate::ground::claim::{Claim, Claimable};
 use crate::ground::platform::Platform;
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::ring::Rings;
@@ -67,7 +70,7 @@ pub struct Agent<'m, P> {
     parts: Parts<'m>,
     heads: [HeadCells; MAX_RECORDINGS],
     memory_bytes: u64,
-    served: AtomicU32,
+    recordings: Claimable<Recordings>,
     gaps: AtomicU32,
     instance: AtomicU64,
 }
@@ -117,7 +120,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             parts,
             heads: core::array::from_fn(|_| HeadCells::default()),
             memory_bytes: 0,
-            served: AtomicU32::new(0),
+            recordings: Claimable::new(Recordings::default()),
             gaps: AtomicU32::new(0),
             instance: AtomicU64::new(0),
         }
@@ -310,13 +313,9 @@ impl<'m, P: Platform> Agent<'m, P> {
         OwnWork(cells)
     }
 
-    /// Claims the one service an agent may have.
-    pub(crate) fn claim_service(&self) -> bool {
-        self.served.swap(1, Ordering::AcqRel) == 0
-    }
-
-    pub(crate) fn release_service(&self) {
-        self.served.store(0, Ordering::Release);
+    /// Claims the recordings for the one service that an agent may have; `None` if another one has them.
+    pub(crate) fn claim_recordings(&self) -> Option<Claim<'_, Recordings>> {
+        self.recordings.claim()
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`text`]; [`block`] runs once, at the guest's start. Nothing here allocates or locks.
 
 pub(crate) mod block;
+pub(crate) mod claim;
 pub(crate) mod platform;
 pub(crate) mod sync;
 pub(crate) mod text;

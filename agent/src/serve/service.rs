@@ -44,7 +44,7 @@ pub struct SessionId {
 pub struct Service<'a, 'm, P: Platform> {
     agent: &'a Agent<'m, P>,
     access: Access<'a>,
-    recorder: Recorder,
+    recorder: Recorder<'a>,
     sessions: [Session; SESSIONS],
     /// How many conversations each place has had.
     numbers: [u64; SESSIONS],
@@ -101,13 +101,11 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
             agent.platform().log(text.as_str());
             return Err(error);
         }
-        if !agent.claim_service() {
-            return Err(ServeError::Served);
-        }
+        let recordings = agent.claim_recordings().ok_or(ServeError::Served)?;
         Ok(Self {
             agent,
             access,
-            recorder: Recorder::default(),
+            recorder: Recorder::new(recordings),
             sessions: core::array::from_fn(|_| Session::default()),
             numbers: [0; SESSIONS],
             #[cfg(feature = "noise")]
@@ -441,12 +439,6 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         self.server.longest_ns = self.server.longest_ns.max(took_ns);
         let worked_ns = self.agent.platform().work_ns().saturating_sub(work.work_ns);
         self.budget.end_work(worked_ns);
-    }
-}
-
-impl<P: Platform> Drop for Service<'_, '_, P> {
-    fn drop(&mut self) {
-        self.agent.release_service();
     }
 }
 

@@ -6,9 +6,8 @@
 use unikprof_proto::code::mode;
 
 use super::Recorder;
-use super::epochs::Cursor;
-use super::recording::Recording;
 use crate::agent::Agent;
+use crate::agent::recordings::{Cursor, Recording};
 use crate::count::lane::MAX_RECORDINGS;
 use crate::count::slot::Slot;
 use crate::count::table::{Column, SEGMENTS};
@@ -50,12 +49,12 @@ enum Piece {
     Busy,
 }
 
-impl Recorder {
+impl Recorder<'_> {
     /// A client reads the records of a ring: for a while their stacks stay, unless their memory is needed at once.
     pub(crate) fn pin(&mut self, now_ns: u64) {
         // Not again before it has passed: a client that reads without end does not hold stacks without end.
-        if now_ns > self.pinned_until_ns.saturating_add(PIN_NS) {
-            self.pinned_until_ns = now_ns.saturating_add(PIN_NS);
+        if now_ns > self.state.pinned_until_ns.saturating_add(PIN_NS) {
+            self.state.pinned_until_ns = now_ns.saturating_add(PIN_NS);
         }
     }
 
@@ -138,7 +137,7 @@ impl Recorder {
         let is_pressed = free == 0 && table.room() < table.segment_nodes() / 2;
         // Until the last free segment is in use: samples that a ring holds counted stacks here until it was condemned.
         let is_needed = free == 0 || agent.rings().is_none();
-        if !is_pressed && (!is_needed || now_ns < self.pinned_until_ns) {
+        if !is_pressed && (!is_needed || now_ns < self.state.pinned_until_ns) {
             return Piece::Nothing;
         }
         let segment = condemned.trailing_zeros();
@@ -147,7 +146,7 @@ impl Recorder {
                 continue;
             }
             let keeps_newest = |one: &&mut Recording| one.keeps_newest();
-            let recording = self.recordings.get_mut(index).filter(keeps_newest);
+            let recording = self.state.recordings.get_mut(index).filter(keeps_newest);
             return match recording {
                 Some(recording) if is_pressed => recording.fold(vcpu, slot, segment),
                 _ => Piece::Nothing,

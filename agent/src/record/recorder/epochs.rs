@@ -3,9 +3,9 @@
 use unikprof_proto::code::refusal;
 use unikprof_proto::ring::kind;
 
-use super::recording::{Mark, Phase, Recording};
 use super::{Outcome, Refused};
 use crate::agent::Agent;
+use crate::agent::recordings::{Cursor, Epochs, Mark, Phase, Recording};
 use crate::count::table::Column;
 use crate::ground::platform::Platform;
 use crate::ground::text::Text;
@@ -17,62 +17,7 @@ const CLEAR_BUDGET: u32 = 4096;
 /// id tells its recording, and neighbours differ in the lowest bits.
 const RECORDING_BIT: u32 = 32;
 
-/// The next node of one column of a segment whose counts are taken out piece by piece.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cursor {
-    at: Option<(u32, u32, u64)>,
-    node: u32,
-}
-
-impl Cursor {
-    pub(super) fn at(vcpu: u32, segment: u32, parity: u64, node: u32) -> Self {
-        Self {
-            at: Some((vcpu, segment, parity)),
-            node,
-        }
-    }
-
-    /// The node to go on with, counted from 0; the first if this is the cursor of another column.
-    pub(super) fn node(&self, vcpu: u32, segment: u32, parity: u64) -> u32 {
-        match self.at {
-            Some(at) if at == (vcpu, segment, parity) => self.node,
-            _ => 0,
-        }
-    }
-}
-
-/// The epochs of one recording.
-#[derive(Debug)]
-pub(super) struct Epochs {
-    lane: usize,
-    /// The newest epoch: the one that is counted, until the recording ends.
-    current: u64,
-    /// How many epochs before it wait.
-    waiting: u32,
-    is_counting: bool,
-    /// A dump's flip that a tick was in the way of.
-    dumping: bool,
-    /// A flip is under way: some vCPUs may count the next epoch already.
-    is_flipping: bool,
-    /// Where clearing goes on.
-    clearing: Cursor,
-    marks: [Mark; 4],
-}
-
 impl Epochs {
-    pub(super) fn new(lane: usize) -> Self {
-        Self {
-            lane,
-            current: 0,
-            waiting: 0,
-            is_counting: false,
-            dumping: false,
-            is_flipping: false,
-            clearing: Cursor::default(),
-            marks: [Mark::default(); 4],
-        }
-    }
-
     /// Begins with the first epoch of `recording`; returns its id. All columns must be [clear](Self::clear_some).
     pub(super) fn begin(&mut self, recording: u64) -> u64 {
         self.waiting = 0;

@@ -14,10 +14,11 @@ use unikprof_proto::code::{refusal, start_flag};
 use unikprof_proto::message::{Start, TableBegin, TableEnd, TableInstalled, TableReady, TableRows};
 
 use crate::agent::Agent;
-use crate::count::lane::MAX_RECORDINGS;
+use crate::agent::recordings::Recordings;
+pub(crate) use crate::agent::recordings::{Client, Recording};
+use crate::ground::claim::Claim;
 use crate::ground::platform::Platform;
 use crate::ground::text::Text;
-pub(crate) use crate::record::recorder::recording::{Client, Recording};
 use crate::record::upload::Upload;
 
 /// The shortest sampling period, in ns: 100 kHz.
@@ -54,35 +55,31 @@ pub(crate) struct Waiting {
 
 /// All recordings, each in its lane.
 #[derive(Debug)]
-pub(crate) struct Recorder {
-    recordings: [Recording; MAX_RECORDINGS],
-    /// The id of the recording that was started last.
-    last: u64,
+pub(crate) struct Recorder<'a> {
+    /// Kept by the agent: what was recorded goes on while nobody serves it.
+    state: Claim<'a, Recordings>,
     upload: Upload,
-    /// Until when segments that rings name are not freed, as a client reads them.
-    pinned_until_ns: u64,
 }
 
-impl Default for Recorder {
-    fn default() -> Self {
+impl<'a> Recorder<'a> {
+    /// The recorder of the agent that keeps these recordings.
+    pub(crate) fn new(state: Claim<'a, Recordings>) -> Self {
         Self {
-            recordings: core::array::from_fn(Recording::new),
-            last: 0,
+            state,
             upload: Upload::default(),
-            pinned_until_ns: 0,
         }
     }
 }
 
-impl Recorder {
+impl Recorder<'_> {
     /// The recordings there are, in the order of their lanes.
     pub(crate) fn recordings(&self) -> impl Iterator<Item = &Recording> {
-        self.recordings.iter().filter(|one| !one.is_free())
+        self.state.recordings.iter().filter(|one| !one.is_free())
     }
 
     /// A lane's recording, whatever has become of it.
     pub(crate) fn recording(&self, lane: usize) -> Option<&Recording> {
-        self.recordings.get(lane)
+        self.state.recordings.get(lane)
     }
 
     /// The recording that `epoch` belongs to, if it waits to be fetched.
@@ -92,7 +89,7 @@ impl Recorder {
 
     /// Ends the leases of clients that are gone. `clients` are those that are connected.
     pub(crate) fn update_leases(&mut self, clients: &[u64], now_ns: u64) {
-        for one in &mut self.recordings {
+        for one in &mut self.state.recordings {
             one.update_lease(clients, now_ns);
         }
     }
@@ -111,22 +108,25 @@ impl Recorder {
             Ok(index) => index,
             Err(refused) => return Outcome::Refused(refused),
         };
-        let Some(recording) = self.recordings.get_mut(index) else {
+        let Recordings {
+            recordings, last, ..
+        } = &mut *self.state;
+        let Some(recording) = recordings.get_mut(index) else {
             return Outcome::NotYet;
         };
         if !recording.settle(agent, server_ns) {
             return Outcome::NotYet;
         }
         recording.discard(agent);
-        let id = self.last + 1;
+        let id = *last + 1;
         let now_ns = agent.platform().now_ns();
         recording.start(id, request, now_ns);
         if let Err(refused) = recording.take_lease(client, now_ns) {
             return Outcome::Refused(refused);
         }
-        self.last = id;
+        *last = id;
         self.advance(agent, server_ns);
-        let started_ns = self.recordings.get(index);
+        let started_ns = self.state.recordings.get(index);
         let started_ns = started_ns.map_or(0, |one| one.settings().started_ns);
         Outcome::Done((id, started_ns))
     }
@@ -147,7 +147,7 @@ impl Recorder {
                 true => Err(same.unfetched()),
             };
         }
-        let mut places = self.recordings.iter().take(lanes);
+        let mut places = self.state.recordings.iter().take(lanes);
         if let Some(free) = places.find(|one| one.is_free()) {
             return Ok(free.lane());
         }
@@ -214,7 +214,7 @@ impl Recorder {
         epoch: u64,
     ) -> Outcome<()> {
         let now_ns = agent.platform().now_ns();
-        match self.recordings.iter_mut().find(|one| one.has(epoch)) {
+        match self.state.recordings.iter_mut().find(|one| one.has(epoch)) {
             Some(one) => match one.take_lease(client, now_ns) {
                 Ok(()) => one.acknowledge(agent, epoch),
                 Err(refused) => Outcome::Refused(refused),
@@ -231,7 +231,7 @@ impl Recorder {
     ) -> Option<u64> {
         let now_ns = agent.platform().now_ns();
         let aging_ns = self.age(agent, now_ns);
-        let recordings = self.recordings.iter_mut();
+        let recordings = self.state.recordings.iter_mut();
         let due_ns = recordings.filter_map(|one| one.advance(agent, now_ns, server_ns));
         due_ns.chain(aging_ns).min()
     }
@@ -244,7 +244,7 @@ impl Recorder {
         server_ns: u64,
     ) -> Result<TableReady, Refused> {
         let mut recording = None;
-        for one in &mut self.recordings {
+        for one in &mut self.state.recordings {
             // Once a recording is settled no tick reads the table.
             if !one.is_free() && !one.has_ended() || !one.settle(agent, server_ns) {
                 recording = Some(one.already_recording());
@@ -304,13 +304,13 @@ impl Recorder {
         let wanted = |one: &&mut Recording| {
             !one.is_free() && (recording == 0 && there == 1 || one.id() == recording)
         };
-        let found = self.recordings.iter_mut().find(wanted);
+        let found = self.state.recordings.iter_mut().find(wanted);
         found.ok_or(Refused { code, text })
     }
 }
 
 /// The recordings there are, for people.
-struct Names<'r>(&'r Recorder);
+struct Names<'r>(&'r Recorder<'r>);
 
 impl core::fmt::Display for Names<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {

@@ -7,86 +7,15 @@ use unikprof_proto::ring::kind;
 use super::{Outcome, RETRY_NS, Refused, Waiting};
 use crate::agent::Agent;
 use crate::agent::head::{Head, Settings};
+use crate::agent::recordings::{Client, Lease, Mark, Phase, Recording};
 use crate::count::lane::{Begin, Lookup};
 use crate::ground::platform::Platform;
 use crate::ground::text::{Name, Text};
-use crate::record::recorder::epochs::{Cursor, Epochs};
-
-/// What was so at an epoch's start.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Mark {
-    pub(crate) at_ns: u64,
-    pub(crate) wall_clock_ns: Option<u64>,
-    pub(crate) server_ns: u64,
-    pub(crate) gaps: u32,
-}
-
-/// A client, as it has introduced itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Client {
-    /// The random number of its process; 0: it takes no leases.
-    pub(crate) id: u64,
-    /// Its name and version.
-    pub(crate) name: Name,
-}
-
-/// The right to fetch a recording, which one client has at a time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Lease {
-    pub(crate) client: Client,
-    pub(crate) since_ns: u64,
-    /// When it ends, if the client does not come back. `None` while the client is connected.
-    until_ns: Option<u64>,
-}
 
 /// A client whose connection is lost while an epoch waits has so long to come back.
 const LEASE_NS: u64 = 30_000_000_000;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// The lane is free.
-    #[default]
-    Idle,
-    Delayed,
-    Recording,
-    /// Ended, but a tick is in the way of the last flip.
-    Ending,
-    Finished,
-}
-
-/// A lane's recording, if it has one.
-#[derive(Debug)]
-pub(crate) struct Recording {
-    lane: usize,
-    id: u64,
-    pub(super) phase: Phase,
-    settings: Settings,
-    pub(super) epochs: Epochs,
-    /// The client that fetches it, while there is one.
-    lease: Option<Lease>,
-    /// Where folding goes on.
-    pub(super) folding: Cursor,
-    /// How often counts were folded: an answer under way that began before is no longer true.
-    pub(super) folds: u64,
-    /// How often the guest had been resumed when the recording began.
-    pub(super) gaps_before: u32,
-}
-
 impl Recording {
-    pub(super) fn new(lane: usize) -> Self {
-        Self {
-            lane,
-            id: 0,
-            phase: Phase::Idle,
-            settings: Settings::default(),
-            epochs: Epochs::new(lane),
-            lease: None,
-            folding: Cursor::default(),
-            folds: 0,
-            gaps_before: 0,
-        }
-    }
-
     /// Its lane in every slot.
     pub(crate) fn lane(&self) -> usize {
         self.lane

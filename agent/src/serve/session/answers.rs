@@ -64,7 +64,7 @@ impl Share {
 }
 
 impl Session {
-    pub(super) fn welcome<P: Platform>(&mut self, context: &Context<'_, '_, P>) {
+    pub(super) fn welcome<P: Platform>(&mut self, context: &Context<'_, '_, '_, P>) {
         let agent = context.agent;
         let mut vcpus = 0..agent.config().vcpus;
         let runstate = vcpus.any(|vcpu| agent.platform().runstate(vcpu).is_some());
@@ -72,7 +72,7 @@ impl Session {
         self.send(&agent.welcome(self.role.unwrap_or(role::OPEN), runstate));
     }
 
-    pub(super) fn status<P: Platform>(&mut self, context: &Context<'_, '_, P>) {
+    pub(super) fn status<P: Platform>(&mut self, context: &Context<'_, '_, '_, P>) {
         let Context {
             agent,
             recorder,
@@ -115,7 +115,7 @@ impl Session {
     }
 
     /// Tells of the recording in the first of the lanes, also where it is gone since the status.
-    fn recording<P: Platform>(&mut self, lanes: u32, context: &Context<'_, '_, P>) {
+    fn recording<P: Platform>(&mut self, lanes: u32, context: &Context<'_, '_, '_, P>) {
         self.recordings_after(lanes & lanes.wrapping_sub(1));
         let Some(one) = context.recorder.recording(lanes.trailing_zeros() as usize) else {
             return;
@@ -149,7 +149,7 @@ impl Session {
         });
     }
 
-    pub(super) fn continue_series<P: Platform>(&mut self, context: &Context<'_, '_, P>) {
+    pub(super) fn continue_series<P: Platform>(&mut self, context: &Context<'_, '_, '_, P>) {
         match self.series {
             Series::None => {}
             Series::Mapping(index) => self.mapping(index, context.agent),
@@ -177,7 +177,7 @@ impl Session {
         share: Share,
         part: Part,
         recording: &Recording,
-        context: &Context<'_, '_, P>,
+        context: &Context<'_, '_, '_, P>,
     ) {
         let Share { epoch, vcpu, .. } = share;
         self.series = Series::None;
@@ -296,7 +296,7 @@ impl Session {
         &mut self,
         epoch: u64,
         recording: &Recording,
-        context: &Context<'_, '_, P>,
+        context: &Context<'_, '_, '_, P>,
     ) {
         let settings = *recording.settings();
         let (start, end) = (recording.mark(epoch), recording.mark(epoch + 1));

@@ -9,9 +9,9 @@ use crate::serve::access::Access;
 use crate::serve::service::SESSIONS;
 
 /// What a session works on beside its own state.
-pub(crate) struct Context<'c, 'm, P> {
+pub(crate) struct Context<'c, 'r, 'm, P> {
     pub(crate) agent: &'c Agent<'m, P>,
-    pub(crate) recorder: &'c mut Recorder,
+    pub(crate) recorder: &'c mut Recorder<'r>,
     pub(crate) now_ns: u64,
     pub(crate) sessions: u32,
     /// The clients that are connected, by the random numbers of their processes.
@@ -35,7 +35,7 @@ pub(crate) struct Context<'c, 'm, P> {
     pub(crate) is_unfinished: bool,
 }
 
-impl<P: Platform> Context<'_, '_, P> {
+impl<P: Platform> Context<'_, '_, '_, P> {
     /// Whether the time for this poll is used up.
     pub(super) fn is_out_of_time(&mut self) -> bool {
         let is_late = self.agent.platform().now_ns() >= self.until_ns;

@@ -22,7 +22,10 @@ impl Session {
     }
 
     /// Answers the request at the front of the input; answers whether there was a whole one.
-    pub(super) fn read_request<P: Platform>(&mut self, context: &mut Context<'_, '_, P>) -> bool {
+    pub(super) fn read_request<P: Platform>(
+        &mut self,
+        context: &mut Context<'_, '_, '_, P>,
+    ) -> bool {
         if self.input_length < HEADER {
             return false;
         }

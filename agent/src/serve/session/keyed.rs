@@ -120,7 +120,10 @@ impl Session {
     }
 
     /// Answers the handshake at the front of the input; answers whether there was one.
-    pub(super) fn shake_hands<P: Platform>(&mut self, context: &mut Context<'_, '_, P>) -> bool {
+    pub(super) fn shake_hands<P: Platform>(
+        &mut self,
+        context: &mut Context<'_, '_, '_, P>,
+    ) -> bool {
         let input = self.input;
         let input = &input[..self.input_length];
         let Some(header) = input.first_chunk::<HEADER>() else {
@@ -207,7 +210,7 @@ impl Session {
 
     /// Moves the plaintext of a whole record to the input. Answers whether something is to be sent in
     /// place of an answer: the client was refused.
-    pub(super) fn open_record<P: Platform>(&mut self, context: &Context<'_, '_, P>) -> bool {
+    pub(super) fn open_record<P: Platform>(&mut self, context: &Context<'_, '_, '_, P>) -> bool {
         let Some(transport) = &mut self.line.transport else {
             return false;
         };
@@ -238,7 +241,7 @@ impl Session {
     }
 
     /// Grants the role of the key; answers whether the client was refused instead.
-    fn grant<P: Platform>(&mut self, context: &Context<'_, '_, P>) -> bool {
+    fn grant<P: Platform>(&mut self, context: &Context<'_, '_, '_, P>) -> bool {
         if self.line.role == Some(Role::View) && context.views_taken {
             let text = "all sessions for viewing are taken; one is kept for control";
             self.end_with(refusal::BUSY, 0, text, Fault::TurnedAway);

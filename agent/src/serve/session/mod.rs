@@ -256,7 +256,7 @@ impl Session {
     /// Fills `buffer` with what the client is to be sent; answers how many bytes.
     pub(crate) fn transmit<P: Platform>(
         &mut self,
-        context: &mut Context<'_, '_, P>,
+        context: &mut Context<'_, '_, '_, P>,
         buffer: &mut [u8],
     ) -> usize {
         let mut written = 0;
@@ -302,7 +302,7 @@ impl Session {
     }
 
     /// Puts the next frame into the output, which is empty; answers whether there is one.
-    fn produce<P: Platform>(&mut self, context: &mut Context<'_, '_, P>) -> bool {
+    fn produce<P: Platform>(&mut self, context: &mut Context<'_, '_, '_, P>) -> bool {
         // The answer to a handshake still goes in the clear.
         let is_sealed = self.line.is_sealed();
         self.output_start = FRAME;
@@ -318,7 +318,7 @@ impl Session {
         is_made
     }
 
-    fn next_frame<P: Platform>(&mut self, context: &mut Context<'_, '_, P>) -> bool {
+    fn next_frame<P: Platform>(&mut self, context: &mut Context<'_, '_, '_, P>) -> bool {
         if !matches!(self.series, Series::None) {
             self.continue_series(context);
             return true;

@@ -11,7 +11,7 @@ use crate::ground::text::Text;
 use crate::serve::access::Access;
 
 impl Session {
-    pub(super) fn read_preamble<P: Platform>(&mut self, context: &Context<'_, '_, P>) -> bool {
+    pub(super) fn read_preamble<P: Platform>(&mut self, context: &Context<'_, '_, '_, P>) -> bool {
         let Some(bytes) = self.input[..self.input_length].first_chunk() else {
             if !preamble::is_prefix(&self.input[..self.input_length]) {
                 self.give_up(Fault::Malformed);

@@ -18,7 +18,7 @@ impl Session {
     pub(super) fn answer<P: Platform>(
         &mut self,
         request: &frame::Frame<'_>,
-        context: &mut Context<'_, '_, P>,
+        context: &mut Context<'_, '_, '_, P>,
     ) -> Result<bool, FrameError> {
         #[cfg(feature = "noise")]
         if !self.allows(request.kind) {

@@ -15,7 +15,7 @@ impl Session {
     pub(super) fn answer_ring<P: Platform>(
         &mut self,
         request: &frame::Frame<'_>,
-        context: &mut Context<'_, '_, P>,
+        context: &mut Context<'_, '_, '_, P>,
     ) -> Result<bool, FrameError> {
         let agent = context.agent;
         let (vcpu, answer) = match request.kind {
@@ -50,7 +50,7 @@ impl Session {
     }
 
     /// Sends the next frame of an answer about the rings, if one is under way; answers whether it was.
-    pub(super) fn continue_ring<P: Platform>(&mut self, context: &Context<'_, '_, P>) -> bool {
+    pub(super) fn continue_ring<P: Platform>(&mut self, context: &Context<'_, '_, '_, P>) -> bool {
         let Some((answer, rings)) = self.ring.take().zip(context.agent.rings()) else {
             return false;
         };
