@@ -8,7 +8,7 @@ use super::command::Command;
 use super::truth::{Truth, blocked_ns, running_ns};
 use crate::served::{self, Served};
 use crate::vcpus::FIRST;
-use crate::{idle, timer};
+use crate::{idle, timer, upcall};
 
 /// Work between two waits.
 const BETWEEN_NS: u64 = 500_000;
@@ -44,6 +44,7 @@ pub(super) fn waits(command: Command<'_>) -> Option<Truth> {
         black_box(short::burst(&mut running_ns, BETWEEN_NS));
         // What came meanwhile is not waited for.
         let _ = served::poll(Served::poll);
+        let _ = upcall::take_woken(FIRST);
         for_network += wait_for_network();
         black_box(short::burst(&mut running_ns, BETWEEN_NS));
         let _ = served::poll(Served::poll);
