@@ -17,8 +17,8 @@ mod serve;
 pub mod stack;
 
 pub use agent::{Agent, Config, StartError};
-pub use count::lane::MAX_RECORDINGS;
 pub use count::memory::minimum_bytes;
+pub use count::recording::MAX_RECORDINGS;
 pub use count::table;
 pub use ground::platform::{Moment, Platform, Registers, Runstate};
 #[cfg(feature = "hosted")]

@@ -264,7 +264,7 @@ fn the_file_tells_who_the_recordings_are() {
         let heads = frames.iter().filter(is(Epoch::TYPE));
         heads
             .map(Answer::decode::<Epoch<'_>>)
-            .map(|head| (head.recording, head.lane, head.name.to_owned()))
+            .map(|head| (head.recording, head.ring_bit, head.name.to_owned()))
             .collect()
     };
     assert!(told(&heads()).is_empty());

@@ -357,7 +357,7 @@ fn the_agent_tells_of_its_recordings_ticks_and_times() {
         let held: Vec<_> = nodes.iter().map(|(number, _)| *number).collect();
         for (index, sample) in samples.iter().enumerate() {
             assert!(held.contains(&sample.2), "the stack is there");
-            assert_eq!(sample.3 & 0xff, 1, "the first lane's");
+            assert_eq!(sample.3 & 0xff, 1, "the first recording's");
             let after = samples.get(index + 1);
             assert!(after.is_none_or(|after| after.1 == sample.1 + 2_000_000));
         }

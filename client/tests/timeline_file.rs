@@ -56,7 +56,7 @@ fn file(rings: &[u8], heads: bool) -> Vec<u8> {
     let head = Epoch {
         epoch: 1,
         recording: 4,
-        lane: 0,
+        ring_bit: 0,
         name: "night",
         mode: 0,
         flags: 0,
@@ -148,13 +148,13 @@ fn what_was_evicted_is_told() {
     assert_eq!(slices[1].window.to_ns, crumb.to_ns);
 }
 
-/// Without the recording's head the rings tell its lane; the lane of another is none of its.
+/// Without the recording's head the rings tell its bit; the bit of another is none of its.
 #[test]
 fn rings_alone_tell_recordings_apart() {
     let recording = read(&crash(0, false), Reading::Strict).unwrap();
-    let lanes: Vec<_> = recording.timeline.as_ref().unwrap().recordings();
-    let lanes: Vec<_> = lanes.iter().map(|r| (r.recording, r.lane)).collect();
-    assert_eq!(lanes, [(Some(4), 0), (None, 1)]);
+    let spans: Vec<_> = recording.timeline.as_ref().unwrap().recordings();
+    let spans: Vec<_> = spans.iter().map(|r| (r.recording, r.ring_bit)).collect();
+    assert_eq!(spans, [(Some(4), 0), (None, 1)]);
     let warnings = &recording.profile.recording().warnings;
     assert!(
         warnings.iter().any(|w| w.contains("no counts")),

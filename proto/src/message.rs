@@ -311,8 +311,8 @@ messages! {
     RecordingStatus<'a> = RECORDING_STATUS {
         /// Its id.
         recording: u64,
-        /// Its lane: which bit it has in the ring's samples.
-        lane: u32,
+        /// Which bit it has in the ring's samples.
+        ring_bit: u32,
         /// Its name.
         #[serde(borrow)]
         name: &'a str,
@@ -379,8 +379,8 @@ messages! {
         epoch: u64,
         /// Its recording.
         recording: u64,
-        /// Its lane: which bit it has in the ring's samples.
-        lane: u32,
+        /// Which bit it has in the ring's samples.
+        ring_bit: u32,
         /// The recording's name.
         #[serde(borrow)]
         name: &'a str,

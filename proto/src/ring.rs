@@ -26,20 +26,20 @@ pub const MAX_RECORD_BYTES: usize = 1 + 3 * 10;
 pub mod kind {
     /// Nothing: a position that the ring keeps for itself. To be passed over; it was not evicted.
     pub const NOTHING: u8 = 0;
-    /// A tick's sample: the number of the stack's leaf-most [node](crate::nodes), and the lanes of the recordings that it was a tick of (the lowest
+    /// A tick's sample: the number of the stack's leaf-most [node](crate::nodes), and the ring bits of the recordings that it was a tick of (the lowest
     /// eight bits) with the sample's marks above ([`SAMPLE_LATE`](super::SAMPLE_LATE)). The number is 0
     /// where the agent gave the stack up before the record was sent.
     pub const SAMPLE: u8 = 1;
-    /// A tick that left no sample: what became of it (see [`outcome`](super::outcome)), and the lanes.
+    /// A tick that left no sample: what became of it (see [`outcome`](super::outcome)), and the ring bits.
     pub const NO_SAMPLE: u8 = 2;
     /// The vCPU blocks: the number of the stack's leaf-most node, 0 where it is not known or was given up.
     pub const BLOCK: u8 = 3;
     /// The vCPU woke. How long it had blocked, in ns, where no [`BLOCK`] was written: a recording of running
     /// time alone tells of long waits only.
     pub const WAKE: u8 = 4;
-    /// A recording began: its id, and its lane.
+    /// A recording began: its id, and its ring bit: which bit it has in samples.
     pub const BEGAN: u8 = 5;
-    /// A recording ended: its id, and its lane.
+    /// A recording ended: its id, and its ring bit: which bit it has in samples.
     pub const ENDED: u8 = 6;
     /// The guest was suspended and resumed before this.
     pub const RESUMED: u8 = 7;

@@ -152,7 +152,7 @@ fn every_message_has_its_bytes() {
         HandshakeReply { ephemeral: [4; 32], preamble: [0x33; 16], tag: [5; 16] },
         RecordingStatus {
             recording: 1,
-            lane: 2,
+            ring_bit: 2,
             name: "default",
             state: 2,
             mode: 0,
@@ -192,7 +192,7 @@ fn every_message_has_its_bytes() {
         Epoch {
             epoch: 4,
             recording: 1,
-            lane: 2,
+            ring_bit: 2,
             name: "default",
             mode: 0,
             flags: 0,

@@ -33,11 +33,11 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// The wire's head of a recording with these settings: without counts, and with no time but its start.
-    pub(crate) fn head(&self, recording: u64, lane: usize) -> Epoch<'_> {
+    pub(crate) fn head(&self, recording: u64, index: usize) -> Epoch<'_> {
         Epoch {
             epoch: 0,
             recording,
-            lane: lane as u32,
+            ring_bit: index as u32,
             name: self.name.as_str(),
             mode: self.mode,
             flags: self.flags,

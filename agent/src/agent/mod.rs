@@ -12,8 +12,8 @@ use unikprof_proto::ring::kind;
 
 use self::head::{Head, HeadCells};
 use self::recordings::Recordings;
-use crate::count::lane::MAX_RECORDINGS;
 use crate::count::memory::{self, Parts};
+use crate::count::recording::MAX_RECORDINGS;
 use crate::count::slot::{Slot, SlotCells};
 use crate::count::table::Table;
 use crate::ground::claim::{Claim, Claimable};
@@ -223,12 +223,12 @@ impl<'m, P: Platform> Agent<'m, P> {
         let count = self.nodes_per_vcpu();
         let nodes = part(self.parts.nodes, vcpu, count)?;
         let index = part(self.parts.index, vcpu, Table::index_length(count))?;
-        let recordings = self.config.recordings as usize;
-        let lanes = part(self.parts.lanes, vcpu, recordings)?;
-        let more_counts = part(self.parts.more_counts, vcpu, count * (recordings - 1))?;
+        let each = self.config.recordings as usize;
+        let recordings = part(self.parts.recordings, vcpu, each)?;
+        let more_counts = part(self.parts.more_counts, vcpu, count * (each - 1))?;
         Some(Slot {
             cells,
-            lanes,
+            recordings,
             table: Table::new(nodes, index, more_counts, cells.table()),
         })
     }
@@ -254,24 +254,24 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Keeps the head of the recording that begins in a lane.
-    pub(crate) fn keep_head(&self, lane: usize, head: &Head) {
-        if let Some(cells) = self.heads.get(lane) {
+    /// Keeps the head of the recording that begins at this index.
+    pub(crate) fn keep_head(&self, index: usize, head: &Head) {
+        if let Some(cells) = self.heads.get(index) {
             cells.write(head);
         }
     }
 
     /// Forgets the head of a recording that is gone.
-    pub(crate) fn forget_head(&self, lane: usize) {
-        if let Some(cells) = self.heads.get(lane) {
+    pub(crate) fn forget_head(&self, index: usize) {
+        if let Some(cells) = self.heads.get(index) {
             cells.clear();
         }
     }
 
-    /// The recordings that there are, with their lanes.
+    /// The heads of the recordings that there are, with their indices.
     pub(crate) fn heads(&self) -> impl Iterator<Item = (usize, Head)> {
         let heads = self.heads.iter().enumerate();
-        heads.filter_map(|(lane, cells)| Some((lane, cells.read()?)))
+        heads.filter_map(|(index, cells)| Some((index, cells.read()?)))
     }
 
     /// How often the guest was resumed.

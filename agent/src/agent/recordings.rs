@@ -2,10 +2,10 @@
 //! service that has claimed it; it outlives the service.
 
 use crate::agent::head::Settings;
-use crate::count::lane::MAX_RECORDINGS;
+use crate::count::recording::MAX_RECORDINGS;
 use crate::ground::text::Name;
 
-/// All recordings, each in its lane.
+/// All recordings. Each has the same index here and in every slot.
 #[derive(Debug)]
 pub(crate) struct Recordings {
     pub(crate) recordings: [Recording; MAX_RECORDINGS],
@@ -54,7 +54,7 @@ pub(crate) struct Lease {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// The lane is free.
+    /// There is no recording.
     #[default]
     Idle,
     Delayed,
@@ -64,10 +64,10 @@ pub(crate) enum Phase {
     Finished,
 }
 
-/// A lane's recording, if it has one.
+/// The recording of an index, if there is one.
 #[derive(Debug)]
 pub(crate) struct Recording {
-    pub(crate) lane: usize,
+    pub(crate) index: usize,
     pub(crate) id: u64,
     pub(crate) phase: Phase,
     pub(crate) settings: Settings,
@@ -83,13 +83,13 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    pub(crate) fn new(lane: usize) -> Self {
+    pub(crate) fn new(index: usize) -> Self {
         Self {
-            lane,
+            index,
             id: 0,
             phase: Phase::Idle,
             settings: Settings::default(),
-            epochs: Epochs::new(lane),
+            epochs: Epochs::new(index),
             lease: None,
             folding: Cursor::default(),
             folds: 0,
@@ -125,7 +125,7 @@ impl Cursor {
 /// The epochs of one recording.
 #[derive(Debug)]
 pub(crate) struct Epochs {
-    pub(crate) lane: usize,
+    pub(crate) index: usize,
     /// The newest epoch: the one that is counted, until the recording ends.
     pub(crate) current: u64,
     /// How many epochs before it wait.
@@ -141,9 +141,9 @@ pub(crate) struct Epochs {
 }
 
 impl Epochs {
-    pub(crate) fn new(lane: usize) -> Self {
+    pub(crate) fn new(index: usize) -> Self {
         Self {
-            lane,
+            index,
             current: 0,
             waiting: 0,
             is_counting: false,

@@ -2,7 +2,7 @@
 
 use core::mem::MaybeUninit;
 
-use crate::count::lane::LaneCells;
+use crate::count::recording::RecordingCells;
 use crate::count::slot::SlotCells;
 use crate::count::table::{Counts, MIN_SEGMENT, Node, SEGMENTS, Table};
 use crate::ground::block::take;
@@ -12,7 +12,7 @@ use crate::ground::sync::AtomicU32;
 #[derive(Debug)]
 pub(crate) struct Parts<'m> {
     pub(crate) slots: &'m [SlotCells],
-    pub(crate) lanes: &'m [LaneCells],
+    pub(crate) recordings: &'m [RecordingCells],
     pub(crate) nodes: &'m [Node],
     pub(crate) index: &'m [AtomicU32],
     pub(crate) more_counts: &'m [Counts],
@@ -30,9 +30,9 @@ pub const fn minimum_bytes(vcpus: usize, recordings: usize) -> usize {
 /// Room to align five slices.
 const PADDING: usize = 5 * align_of::<Node>();
 
-/// A slot and its lanes.
+/// A slot and its recordings' cells.
 const fn slot_bytes(recordings: usize) -> usize {
-    size_of::<SlotCells>() + recordings * size_of::<LaneCells>()
+    size_of::<SlotCells>() + recordings * size_of::<RecordingCells>()
 }
 
 /// A node, its counts and its share of the index.
@@ -58,7 +58,7 @@ pub(crate) fn divide(
     let mut rest = block;
     Some(Parts {
         slots: take(&mut rest, vcpus)?,
-        lanes: take(&mut rest, vcpus * recordings)?,
+        recordings: take(&mut rest, vcpus * recordings)?,
         nodes: take(&mut rest, vcpus * nodes)?,
         index: take(&mut rest, vcpus * Table::index_length(nodes))?,
         more_counts: take(&mut rest, vcpus * nodes * recordings.saturating_sub(1))?,
@@ -84,7 +84,7 @@ mod tests {
         for offset in 0..65 {
             let mut block = block(minimum_bytes(2, 3) + 65);
             let parts = divide(&mut block[offset..minimum_bytes(2, 3) + offset], 2, 3).unwrap();
-            assert_eq!((parts.slots.len(), parts.lanes.len()), (2, 6));
+            assert_eq!((parts.slots.len(), parts.recordings.len()), (2, 6));
             assert_eq!(parts.more_counts.len(), parts.nodes.len() * 2);
             assert!(parts.nodes.len() >= 2 * SEGMENTS * MIN_SEGMENT);
             assert_eq!(parts.index.len(), parts.nodes.len() / 2 * 3);

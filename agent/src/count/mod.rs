@@ -1,11 +1,11 @@
-//! One vCPU's counting, in the memory given at start: slot, lanes, table, sampler, counters.
+//! One vCPU's counting, in the memory given at start: slot, recordings, table, sampler, counters.
 //!
 //! Everything here may be called from an upcall: it is bounded, and never allocates, locks, waits, panics or uses
 //! floating point. The poll flips epochs and clears counts through the same slot.
 
 pub(crate) mod cells;
-pub(crate) mod lane;
 pub(crate) mod memory;
+pub(crate) mod recording;
 #[cfg(all(test, loom))]
 mod rotation_model;
 pub(crate) mod sampler;

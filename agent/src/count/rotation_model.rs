@@ -12,7 +12,7 @@ use loom::thread;
 use unikprof_proto::message::Snapshot;
 use unikprof_proto::nodes;
 
-use crate::count::lane::{Begin, LaneCells, Lookup, Sample};
+use crate::count::recording::{Begin, Lookup, RecordingCells, Sample};
 use crate::count::slot::{Slot, SlotCells};
 use crate::count::table::{Column, Node, SEGMENTS, Table};
 use crate::ground::sync::AtomicU32;
@@ -21,7 +21,7 @@ use crate::stack::walk::{End, Walked, Way};
 /// A vCPU whose segments have one node each.
 struct Memory {
     cells: SlotCells,
-    lanes: Vec<LaneCells>,
+    recordings: Vec<RecordingCells>,
     nodes: Vec<Node>,
     index: Vec<AtomicU32>,
 }
@@ -41,7 +41,7 @@ impl Memory {
     fn filled(free: u32) -> Self {
         let memory = Self {
             cells: SlotCells::default(),
-            lanes: (0..1).map(|_| LaneCells::default()).collect(),
+            recordings: (0..1).map(|_| RecordingCells::default()).collect(),
             nodes: (0..SEGMENTS).map(|_| Node::default()).collect(),
             index: (0..2 * SEGMENTS).map(|_| AtomicU32::new(0)).collect(),
         };
@@ -66,7 +66,7 @@ impl Memory {
     fn slot(&self) -> Slot<'_> {
         Slot {
             cells: &self.cells,
-            lanes: &self.lanes,
+            recordings: &self.recordings,
             table: Table::new(&self.nodes, &self.index, &[], self.cells.table()),
         }
     }
@@ -86,7 +86,7 @@ impl Memory {
     /// counted as aged.
     fn rotate(&self) -> u64 {
         let slot = self.slot();
-        let (table, lane) = (&slot.table, &self.lanes[0]);
+        let (table, recording) = (&slot.table, &self.recordings[0]);
         let own = || loop {
             if let Some(owned) = slot.take() {
                 break owned;
@@ -102,8 +102,8 @@ impl Memory {
         drop(owned);
         let owned = own();
         let (taken, _) = table.take_counts(Column::of(0, 1), segment, 0, u32::MAX);
-        lane.age(1, taken.ran, 0);
-        lane.segments.clear(1, 1 << segment);
+        recording.age(1, taken.ran, 0);
+        recording.segments.clear(1, 1 << segment);
         table.free(0);
         drop(owned);
         taken.ran
@@ -131,7 +131,7 @@ fn a_tick_beside_a_rotation_is_counted_once() {
             };
             let counted = u64::from(memory.sample(code).is_some());
             let aged = rotating.join().expect("no panic");
-            let counters = memory.lanes[0].counters.read();
+            let counters = memory.recordings[0].counters.read();
             let sum = SEGMENTS as u64 - 1 + counted;
             assert_eq!(
                 (counters.recorded + counters.aged, counters.aged),

@@ -5,24 +5,24 @@
 //! comes back later. What is counted goes to the columns of the current epochs; a flip makes the next
 //! epoch of a recording current and leaves the column of the last to its reader.
 //!
-//! Each recording has a [lane](LaneCells). One tick serves all whose targets it has reached: the stack
+//! Each recording has [cells](RecordingCells) of its own. One tick serves all whose targets it has reached: the stack
 //! is walked once and counted for each.
 
 use unikprof_proto::message::{Counter, Snapshot};
 
-use crate::count::lane::{Begin, LaneCells, Lookup, Sample, Times, times};
+use crate::count::recording::{Begin, Lookup, RecordingCells, Sample, Times, times};
 use crate::count::table::{Column, Table, TableCells};
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::stack::path::{Path, PathCells};
 
-/// Everything of a slot but its lanes and its table, in the memory block.
+/// Everything of a slot but its recordings and its nodes, in the memory block.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct SlotCells {
     /// Who owns the slot: [`FREE`], [`TAKEN`] or [`ACCOUNTING`].
     taken: AtomicU32,
-    /// A bit for each lane that a recording samples in.
+    /// A bit for each recording that samples.
     live: AtomicU32,
     /// How many recordings have ended. Who owns the slot counts them.
     ends: AtomicU32,
@@ -65,11 +65,11 @@ struct DeferredCells {
     path: PathCells,
 }
 
-/// One vCPU's cells, lanes and table.
+/// One vCPU's cells, recordings and table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot<'m> {
     pub(crate) cells: &'m SlotCells,
-    pub(crate) lanes: &'m [LaneCells],
+    pub(crate) recordings: &'m [RecordingCells],
     pub(crate) table: Table<'m>,
 }
 
@@ -79,11 +79,11 @@ pub(crate) struct Owned<'m> {
     slot: Slot<'m>,
 }
 
-/// The lanes that recordings sample in, or some of them, as they were at one moment.
+/// The recordings that sample, or some of them, as they were at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Live<'m> {
-    lanes: &'m [LaneCells],
-    /// A bit for each lane, and in the upper half how many recordings had ended by then: one word, so that
+    recordings: &'m [RecordingCells],
+    /// A bit for each recording, and in the upper half how many had ended by then: one word, so that
     /// nobody reads as a whole what was just written in halves, for which processors wait.
     state: u64,
 }
@@ -97,19 +97,19 @@ pub(crate) struct Needs<'m> {
     pub(crate) counts_blocked: bool,
     /// The most frames that one of them keeps, and the most that one of them looks up.
     pub(crate) asked: (usize, Lookup),
-    /// The lane whose targets arm the timer, of those that sample now: the one of the shortest period. The others'
+    /// The recording whose targets arm the timer, of those that sample now: the one of the shortest period. The others'
     /// targets are met by the delivery that follows them.
-    pub(crate) driver: Option<(usize, &'m LaneCells)>,
+    pub(crate) driver: Option<(usize, &'m RecordingCells)>,
 }
 
-/// The lanes of the recordings that the owner of a slot counts for.
+/// The recordings that the owner of a slot counts for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served<'m>(Live<'m>);
 
 impl<'m> Served<'m> {
-    /// The lanes themselves.
+    /// The recordings themselves.
     #[inline]
-    pub(crate) fn lanes(self) -> Live<'m> {
+    pub(crate) fn recordings(self) -> Live<'m> {
         self.0
     }
 }
@@ -199,9 +199,9 @@ impl SlotCells {
 
 impl<'m> Live<'m> {
     #[inline]
-    fn new(lanes: &'m [LaneCells], bits: u32, ends: u32) -> Self {
+    fn new(recordings: &'m [RecordingCells], bits: u32, ends: u32) -> Self {
         let state = u64::from(ends) << u32::BITS | u64::from(bits);
-        Self { lanes, state }
+        Self { recordings, state }
     }
 
     #[inline]
@@ -214,7 +214,7 @@ impl<'m> Live<'m> {
         self.bits() == 0
     }
 
-    /// A bit for each lane.
+    /// A bit for each recording.
     #[inline]
     pub(crate) fn bits(self) -> u32 {
         self.state as u32
@@ -226,27 +226,27 @@ impl<'m> Live<'m> {
         Self { state, ..self }
     }
 
-    /// Which lanes there are, and when.
+    /// Which recordings there are, and when.
     #[inline]
     pub(crate) fn state(self) -> u64 {
         self.state
     }
 
-    /// The lanes of `bits`, as they were then.
+    /// The recordings of `bits`, as they were then.
     #[inline]
     fn with(self, bits: u32) -> Self {
-        Self::new(self.lanes, bits, self.ends())
+        Self::new(self.recordings, bits, self.ends())
     }
 
-    /// The lanes with their indices.
+    /// The recordings with their indices.
     #[inline]
-    pub(crate) fn lanes(self) -> impl Iterator<Item = (usize, &'m LaneCells)> {
+    pub(crate) fn recordings(self) -> impl Iterator<Item = (usize, &'m RecordingCells)> {
         let mut bits = self.bits();
         core::iter::from_fn(move || {
             let index = bits.trailing_zeros() as usize;
-            let lane = self.lanes.get(index)?;
+            let recording = self.recordings.get(index)?;
             bits &= bits - 1;
-            Some((index, lane))
+            Some((index, recording))
         })
     }
 
@@ -260,38 +260,43 @@ impl<'m> Live<'m> {
             driver: None,
         };
         let mut shortest_ns = u64::MAX;
-        for (index, lane) in self.lanes() {
-            needs.until_ns = needs.until_ns.min(lane.until_ns());
-            needs.counts_blocked |= lane.counts_blocked();
+        for (index, recording) in self.recordings() {
+            needs.until_ns = needs.until_ns.min(recording.until_ns());
+            needs.counts_blocked |= recording.counts_blocked();
             let (depth, lookup) = needs.asked;
-            needs.asked = (depth.max(lane.depth()), lookup.max(lane.lookup()));
-            let period_ns = lane.sampler.period_ns();
-            if period_ns < shortest_ns && lane.samples(blocked) {
+            needs.asked = (depth.max(recording.depth()), lookup.max(recording.lookup()));
+            let period_ns = recording.sampler.period_ns();
+            if period_ns < shortest_ns && recording.samples(blocked) {
                 shortest_ns = period_ns;
-                needs.driver = Some((index, lane));
+                needs.driver = Some((index, recording));
             }
         }
         needs
     }
 
-    /// The recordings that a delivery of the driver's, which is in this lane, is a tick of.
+    /// The recordings that a delivery is a tick of; `driver` is the index of the one whose target it was for.
     #[inline]
     pub(crate) fn due(self, driver: usize, blocked: bool, late: bool, times: Times) -> Self {
         if self.bits() == 1 << driver {
             return self;
         }
         self.in_state(due_of_several(
-            self.lanes, self.state, driver, blocked, late, times,
+            self.recordings,
+            self.state,
+            driver,
+            blocked,
+            late,
+            times,
         ))
     }
 
     fn due_of_several(self, driver: usize, blocked: bool, late: bool, times: Times) -> Self {
         let mut bits = 1 << driver;
         let others = self.with(self.bits() & !bits);
-        let driver = self.lanes.get(driver);
+        let driver = self.recordings.get(driver);
         let period_ns = driver.map_or(0, |driver| driver.sampler.period_ns());
-        for (index, lane) in others.lanes() {
-            if lane.samples(blocked) && lane.follows(period_ns, times, late) {
+        for (index, recording) in others.recordings() {
+            if recording.samples(blocked) && recording.follows(period_ns, times, late) {
                 bits |= 1 << index;
             }
         }
@@ -305,14 +310,14 @@ impl<'m> Live<'m> {
         if slot.cells.ends.load(Ordering::Acquire) == self.ends() {
             return self;
         }
-        let Self { lanes, state } = self;
+        let Self { recordings, state } = self;
         Self {
-            lanes,
-            state: left_of_some(lanes, state),
+            recordings,
+            state: left_of_some(recordings, state),
         }
     }
 
-    /// Whether the lane of this index is one of them.
+    /// Whether the recording of this index is one of them.
     #[inline]
     pub(crate) fn has(self, index: usize) -> bool {
         self.bits() >> index & 1 != 0
@@ -321,32 +326,33 @@ impl<'m> Live<'m> {
     /// Whether one of them counts blocked time.
     #[inline]
     pub(crate) fn counts_blocked(self) -> bool {
-        self.lanes().any(|(_, lane)| lane.counts_blocked())
+        self.recordings()
+            .any(|(_, recording)| recording.counts_blocked())
     }
 }
 
 /// The state of those of [`Live`] that a delivery of the driver's is a tick of, where there are several.
 #[inline(never)]
 fn due_of_several(
-    lanes: &[LaneCells],
+    recordings: &[RecordingCells],
     state: u64,
     driver: usize,
     blocked: bool,
     late: bool,
     times: Times,
 ) -> u64 {
-    let live = Live { lanes, state };
+    let live = Live { recordings, state };
     live.due_of_several(driver, blocked, late, times).state()
 }
 
-/// The state of [`Live`] without the lanes whose recordings have ended since. Handed over in registers, so that a
+/// The state of [`Live`] without the recordings that have ended since. Handed over in registers, so that a
 /// tick's `Live` stays in them.
 #[cold]
 #[inline(never)]
-fn left_of_some(lanes: &[LaneCells], state: u64) -> u64 {
-    let mut left = Live { lanes, state };
-    for (index, lane) in left.lanes() {
-        if lane.has_ended_since(left.ends()) {
+fn left_of_some(recordings: &[RecordingCells], state: u64) -> u64 {
+    let mut left = Live { recordings, state };
+    for (index, recording) in left.recordings() {
+        if recording.has_ended_since(left.ends()) {
             left.state &= !(1 << index);
         }
     }
@@ -354,52 +360,57 @@ fn left_of_some(lanes: &[LaneCells], state: u64) -> u64 {
 }
 
 impl<'m> Slot<'m> {
-    /// The lanes that recordings sample in now.
+    /// The recordings that sample now.
     #[inline]
     pub(crate) fn live(self) -> Live<'m> {
-        // First, so that no lane is taken for that of the recording before.
+        // First, so that no recording is taken for the one before it.
         let ends = self.cells.ends.load(Ordering::Acquire);
-        Live::new(self.lanes, self.cells.live.load(Ordering::Acquire), ends)
+        Live::new(
+            self.recordings,
+            self.cells.live.load(Ordering::Acquire),
+            ends,
+        )
     }
 
     /// Asks for what a tick will touch, while it still reads its clocks.
     #[inline]
     pub(crate) fn prefetch(self, live: Live<'_>) {
         self.cells.path.prefetch();
-        live.lanes().for_each(|(_, lane)| lane.prefetch());
+        live.recordings()
+            .for_each(|(_, recording)| recording.prefetch());
     }
 
-    /// One recording's lane.
+    /// The recording of this index.
     #[inline]
-    pub(crate) fn lane(self, index: usize) -> Option<&'m LaneCells> {
-        self.lanes.get(index)
+    pub(crate) fn recording(self, index: usize) -> Option<&'m RecordingCells> {
+        self.recordings.get(index)
     }
 
-    /// Begins a recording in a lane where none is active, after the last one was [ended](Owned::flip):
+    /// Begins a recording at an index where none is active, after the last one was [ended](Owned::flip):
     /// no tick then counts there, nor will one that was under way. The counts of
     /// its columns must be zero.
     pub(crate) fn begin(self, index: usize, begin: &Begin, snapshot: &Snapshot) {
-        if let Some(lane) = self.lane(index) {
-            lane.begin(begin, snapshot);
+        if let Some(recording) = self.recording(index) {
+            recording.begin(begin, snapshot);
             self.cells.live.fetch_or(1 << index, Ordering::Release);
         }
     }
 
-    /// Ends the lanes whose time is over, from within a tick, and answers those that go on. Where somebody
+    /// Ends the recordings whose time is over, from within a tick, and answers those that go on. Where somebody
     /// has the slot, who ends or turns them just now, it is left to the next tick.
     pub(crate) fn expire(self, now_ns: u64, times: Times) -> Live<'m> {
-        let is_over = |(_, lane): (usize, &LaneCells)| now_ns >= lane.until_ns();
-        if !self.live().lanes().any(is_over) {
+        let is_over = |(_, recording): (usize, &RecordingCells)| now_ns >= recording.until_ns();
+        if !self.live().recordings().any(is_over) {
             return self.live();
         }
         let owned = self.take();
         let live = self.live();
         let mut bits = live.bits();
-        for (index, lane) in live.lanes() {
-            if now_ns >= lane.until_ns() {
+        for (index, recording) in live.recordings() {
+            if now_ns >= recording.until_ns() {
                 bits &= !(1 << index);
                 if let Some(owned) = &owned {
-                    owned.expire(index, lane, now_ns, times);
+                    owned.expire(index, recording, now_ns, times);
                 }
             }
         }
@@ -453,7 +464,7 @@ impl<'m> Slot<'m> {
 
     fn deferred(self) -> Live<'m> {
         Live {
-            lanes: self.lanes,
+            recordings: self.recordings,
             state: self.cells.deferred.due.load(Ordering::Acquire),
         }
     }
@@ -496,10 +507,10 @@ impl<'m> Owned<'m> {
         served: Served<'_>,
     ) -> Option<u32> {
         let kept = self.slot.table.keep(path);
-        for (index, lane) in served.0.lanes() {
+        for (index, recording) in served.0.recordings() {
             match kept {
-                Ok(place) if self.add(index, lane, place, 1) => lane.count(sample),
-                _ => lane.counters.add_owned(Counter::Overflow, 1),
+                Ok(place) if self.add(index, recording, place, 1) => recording.count(sample),
+                _ => recording.counters.add_owned(Counter::Overflow, 1),
             }
         }
         kept.ok()
@@ -507,10 +518,10 @@ impl<'m> Owned<'m> {
 
     /// Adds to a stack's count of the current epoch; `false` if the recording may not use the stack's segment.
     #[inline]
-    fn add(&self, index: usize, lane: &LaneCells, place: u32, weight: u64) -> bool {
+    fn add(&self, index: usize, recording: &RecordingCells, place: u32, weight: u64) -> bool {
         let table = &self.slot.table;
-        let epoch = lane.epoch();
-        let may_count = lane.segments.touch(table.segment_of(place), epoch);
+        let epoch = recording.epoch();
+        let may_count = recording.segments.touch(table.segment_of(place), epoch);
         if may_count {
             table.add_to(place, Column::of(index, epoch), weight);
         }
@@ -532,7 +543,7 @@ impl<'m> Owned<'m> {
         let sample = Sample::from_bits(sample.load(Ordering::Relaxed));
         let counted = self
             .served(slot.deferred())
-            .map(|served| (self.record(&path, sample, served), served.lanes()));
+            .map(|served| (self.record(&path, sample, served), served.recordings()));
         slot.drop_deferred();
         counted
     }
@@ -540,72 +551,72 @@ impl<'m> Owned<'m> {
     /// The vCPU has woken: counts what it blocked since the last flip, for each recording that has its block. Ends the
     /// recordings whose time was over before.
     pub(crate) fn end_block(&self, live: Live<'_>, now_ns: u64, times: Times) {
-        for (index, lane) in live.lanes() {
-            if !lane.has_block() {
-                lane.close_block();
-            } else if now_ns >= lane.until_ns() {
-                self.expire(index, lane, now_ns, times);
+        for (index, recording) in live.recordings() {
+            if !recording.has_block() {
+                recording.close_block();
+            } else if now_ns >= recording.until_ns() {
+                self.expire(index, recording, now_ns, times);
             } else {
-                self.count_blocked(index, lane, times);
-                lane.close_block();
+                self.count_blocked(index, recording, times);
+                recording.close_block();
             }
         }
     }
 
     /// Ends a recording whose time is over. An open block is counted up to the end of that time.
-    fn expire(&self, index: usize, lane: &LaneCells, now_ns: u64, times: Times) {
+    fn expire(&self, index: usize, recording: &RecordingCells, now_ns: u64, times: Times) {
         let (mut at_ns, mut times) = (now_ns, times);
-        if lane.has_block() {
-            (at_ns, times) = lane.until_end(now_ns, times);
-            self.count_blocked(index, lane, times);
-            lane.close_block();
+        if recording.has_block() {
+            (at_ns, times) = recording.until_end(now_ns, times);
+            self.count_blocked(index, recording, times);
+            recording.close_block();
         }
-        lane.expire(at_ns, times);
-        self.end(index, lane);
+        recording.expire(at_ns, times);
+        self.end(index, recording);
     }
 
     /// Counts the blocked time of the open block up to `times`.
-    fn count_blocked(&self, index: usize, lane: &LaneCells, times: Times) {
-        let weight = lane.take_blocked(times);
-        let place = lane.blocked_stack();
-        let is_counted = place != 0 && self.add(index, lane, place, weight);
+    fn count_blocked(&self, index: usize, recording: &RecordingCells, times: Times) {
+        let weight = recording.take_blocked(times);
+        let place = recording.blocked_stack();
+        let is_counted = place != 0 && self.add(index, recording, place, weight);
         let counter = if is_counted {
             Counter::Blocked
         } else {
             Counter::BlockedOverflow
         };
-        lane.counters.add_owned(counter, weight);
+        recording.counters.add_owned(counter, weight);
     }
 
-    /// Makes the next epoch of a lane current; `now` is the vCPU at this moment, without its counters.
+    /// Makes the next epoch of a recording current; `now` is the vCPU at this moment, without its counters.
     /// With `last`, sampling ends here. A flip that was done is not done again.
     pub(crate) fn flip(&self, index: usize, next: u64, last: bool, now: Snapshot) {
-        let Some(lane) = self.slot.lane(index) else {
+        let Some(recording) = self.slot.recording(index) else {
             return;
         };
-        if lane.epoch() == next {
+        if recording.epoch() == next {
             return;
         }
-        let mut now = lane.at_the_end(now);
-        if lane.has_block() {
-            let (at_ns, times) = lane.until_end(now.at_ns, times(&now));
+        let mut now = recording.at_the_end(now);
+        if recording.has_block() {
+            let (at_ns, times) = recording.until_end(now.at_ns, times(&now));
             now.at_ns = at_ns;
             now.blocked_ns = times.blocked_ns;
-            self.count_blocked(index, lane, times);
+            self.count_blocked(index, recording, times);
         }
         if last {
-            self.end(index, lane);
+            self.end(index, recording);
         }
-        lane.turn(next, now);
+        recording.turn(next, now);
     }
 
-    /// Ends sampling in a lane.
-    fn end(&self, index: usize, lane: &LaneCells) {
+    /// Ends the sampling of a recording.
+    fn end(&self, index: usize, recording: &RecordingCells) {
         let SlotCells { live, ends, .. } = self.slot.cells;
         let number = ends.load(Ordering::Relaxed).wrapping_add(1);
         live.fetch_and(!(1 << index), Ordering::Release);
-        lane.end(number);
-        // Last: who sees the number sees that the lane is none of the live ones.
+        recording.end(number);
+        // Last: who sees the number sees that the recording is none of the live ones.
         ends.store(number, Ordering::Release);
     }
 }

@@ -18,8 +18,8 @@ use unikprof_proto::message::Snapshot;
 use unikprof_proto::{counts, nodes};
 
 use crate::agent::{Agent, Config};
-use crate::count::lane::{Begin, LaneCells, Lookup};
 use crate::count::memory::Parts;
+use crate::count::recording::{Begin, Lookup, RecordingCells};
 use crate::count::slot::{Owned, Slot, SlotCells};
 use crate::count::table::{Column, Counts, Node, SEGMENTS};
 use crate::ground::platform::{Platform, Registers, Runstate};
@@ -27,7 +27,7 @@ use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::stack::code_map::{CodeMap, Mapping};
 
 /// How many recordings there can be.
-const LANES: usize = 2;
+const RECORDINGS: usize = 2;
 const NODES: usize = SEGMENTS;
 const FIRST: u32 = frame_code::FIRST_ADDRESS;
 
@@ -86,7 +86,7 @@ unsafe impl Platform for ModelPlatform {
 /// What [`Memory`]'s parts are cut from.
 struct Cells {
     slots: [SlotCells; 1],
-    lanes: Vec<LaneCells>,
+    recordings: Vec<RecordingCells>,
     nodes: Vec<Node>,
     index: Vec<AtomicU32>,
     more_counts: Vec<Counts>,
@@ -114,10 +114,10 @@ impl Memory {
     fn new() -> Self {
         let cells = Box::into_raw(Box::new(Cells {
             slots: [SlotCells::default()],
-            lanes: (0..LANES).map(|_| LaneCells::default()).collect(),
+            recordings: (0..RECORDINGS).map(|_| RecordingCells::default()).collect(),
             nodes: (0..NODES).map(|_| Node::default()).collect(),
             index: (0..2 * NODES).map(|_| AtomicU32::new(0)).collect(),
-            more_counts: (0..NODES * (LANES - 1))
+            more_counts: (0..NODES * (RECORDINGS - 1))
                 .map(|_| core::array::from_fn(|_| AtomicU64::new(0)))
                 .collect(),
         }));
@@ -125,7 +125,7 @@ impl Memory {
         let borrowed: &'static Cells = unsafe { &*cells };
         let parts = Parts {
             slots: &borrowed.slots,
-            lanes: &borrowed.lanes,
+            recordings: &borrowed.recordings,
             nodes: &borrowed.nodes,
             index: &borrowed.index,
             more_counts: &borrowed.more_counts,
@@ -134,7 +134,7 @@ impl Memory {
         let code = CodeMap::new(MAPPINGS).expect("one mapping");
         let config = Config {
             vcpus: 1,
-            recordings: LANES as u32,
+            recordings: RECORDINGS as u32,
             mappings: MAPPINGS,
             guest_name: None,
             guest_id: None,
@@ -167,7 +167,7 @@ impl Memory {
         self.begin_mode(0, recording, epoch, mode::CPU);
     }
 
-    fn begin_mode(&self, lane: usize, recording: u64, epoch: u64, mode: u32) {
+    fn begin_mode(&self, index: usize, recording: u64, epoch: u64, mode: u32) {
         let begin = Begin {
             recording,
             epoch,
@@ -179,7 +179,7 @@ impl Memory {
             until_ns: u64::MAX,
             seed: 1,
         };
-        self.slot().begin(lane, &begin, &Snapshot::default());
+        self.slot().begin(index, &begin, &Snapshot::default());
     }
 }
 
@@ -194,7 +194,7 @@ fn model(test: impl Fn() + Send + Sync + 'static) {
 }
 
 /// Reads a waiting epoch as a download does; returns the sum of its counts.
-fn download(slot: Slot<'_>, lane: usize, epoch: u64) -> u64 {
+fn download(slot: Slot<'_>, recording: usize, epoch: u64) -> u64 {
     let mut buffer = [0; 512];
     if let Some(run) = slot.table.encode(0, u64::MAX, &mut buffer) {
         nodes::decode(run.first, run.count, &buffer[..run.bytes], |_, node| {
@@ -206,8 +206,8 @@ fn download(slot: Slot<'_>, lane: usize, epoch: u64) -> u64 {
         .expect("a node is seen whole");
     }
     let mut sum = 0;
-    let segments = slot.lanes[lane].segments.of(epoch);
-    let column = Column::of(lane, epoch);
+    let segments = slot.recordings[recording].segments.of(epoch);
+    let column = Column::of(recording, epoch);
     let all = (0, u64::MAX);
     if let Some(run) = slot
         .table
@@ -220,27 +220,27 @@ fn download(slot: Slot<'_>, lane: usize, epoch: u64) -> u64 {
 }
 
 /// Clears the counts of an epoch as the recorder does once a client has them.
-fn clear(slot: Slot<'_>, lane: usize, epoch: u64) {
-    let segments = slot.lanes[lane].segments.of(epoch);
+fn clear(slot: Slot<'_>, recording: usize, epoch: u64) {
+    let segments = slot.recordings[recording].segments.of(epoch);
     for segment in 0..SEGMENTS as u32 {
         slot.table
-            .take_counts(Column::of(lane, epoch), segment, 0, u32::MAX);
+            .take_counts(Column::of(recording, epoch), segment, 0, u32::MAX);
     }
     let owned = take(slot);
-    slot.lanes[lane].segments.clear(epoch, segments);
+    slot.recordings[recording].segments.clear(epoch, segments);
     drop(owned);
 }
 
-fn flip(slot: Slot<'_>, lane: usize, next: u64, last: bool) {
-    flip_at(slot, lane, next, last, 0);
+fn flip(slot: Slot<'_>, recording: usize, next: u64, last: bool) {
+    flip_at(slot, recording, next, last, 0);
 }
 
-fn flip_at(slot: Slot<'_>, lane: usize, next: u64, last: bool, blocked_ns: u64) {
+fn flip_at(slot: Slot<'_>, recording: usize, next: u64, last: bool, blocked_ns: u64) {
     let now = Snapshot {
         blocked_ns,
         ..Snapshot::default()
     };
-    take(slot).flip(lane, next, last, now);
+    take(slot).flip(recording, next, last, now);
 }
 
 fn take(slot: Slot<'_>) -> Owned<'_> {
@@ -269,7 +269,7 @@ fn a_flip_divides_the_ticks_between_two_epochs() {
         let slot = memory.slot();
         flip(slot, 0, 2, false);
         let first = download(slot, 0, 1);
-        assert_eq!(first, slot.lanes[0].boundary(2).counters.recorded);
+        assert_eq!(first, slot.recordings[0].boundary(2).counters.recorded);
         assert_eq!(
             first,
             download(slot, 0, 1),
@@ -279,7 +279,7 @@ fn a_flip_divides_the_ticks_between_two_epochs() {
         assert!(ticker.join().is_ok());
         flip(slot, 0, 3, true);
         let second = download(slot, 0, 2);
-        let counters = slot.lanes[0].boundary(3).counters;
+        let counters = slot.recordings[0].boundary(3).counters;
         assert!(counters.add_up());
         assert_eq!(counters.ticks, 2);
         assert_eq!(first + second, counters.recorded);
@@ -304,10 +304,10 @@ fn recordings_come_and_go_beside_each_other() {
         let slot = memory.slot();
         flip(slot, 1, 2, true);
         let second = download(slot, 1, 1);
-        assert_eq!(second, slot.lanes[1].boundary(2).counters.recorded);
+        assert_eq!(second, slot.recordings[1].boundary(2).counters.recorded);
         assert!(ticker.join().is_ok());
         flip(slot, 0, 2, true);
-        let counters = slot.lanes[0].boundary(2).counters;
+        let counters = slot.recordings[0].boundary(2).counters;
         assert_eq!(download(slot, 0, 1), counters.recorded);
         assert!(counters.ticks == 2 && counters.add_up());
         assert_eq!(download(slot, 1, 1), second, "nothing came after the end");
@@ -329,31 +329,31 @@ fn a_tick_under_way_does_not_cross_into_the_next_recording() {
         let slot = memory.slot();
         flip(slot, 0, 2, true);
         let first = download(slot, 0, 1);
-        assert_eq!(first, slot.lanes[0].boundary(2).counters.recorded);
+        assert_eq!(first, slot.recordings[0].boundary(2).counters.recorded);
         memory.begin(2, 3);
         assert!(ticker.join().is_ok());
         flip(slot, 0, 4, true);
         let second = download(slot, 0, 3);
         assert!((1..=2).contains(&(first + second)));
-        assert_eq!(second, slot.lanes[0].boundary(4).counters.recorded);
-        assert!(slot.lanes[0].boundary(4).counters.add_up());
+        assert_eq!(second, slot.recordings[0].boundary(4).counters.recorded);
+        assert!(slot.recordings[0].boundary(4).counters.add_up());
     });
 }
 
-/// A recording's time is over, which a tick sees while the recorder ends it and begins the next in its lane: the
+/// A recording's time is over, which a tick sees while the recorder ends it and begins the next at its index: the
 /// end of the one is nothing to the next.
 #[test]
 fn a_tick_that_finds_the_time_over_ends_nothing_that_came_after() {
     model(|| {
         let memory = Arc::new(Memory::new());
         memory.begin(1, 1);
-        memory.slot().lanes[0].end_at(1);
+        memory.slot().recordings[0].end_at(1);
         let ticker = thread::spawn({
             let memory = memory.clone();
             move || memory.tick(FIRST)
         });
         flip(memory.slot(), 0, 2, true);
-        let ended = memory.slot().lanes[0].boundary(2);
+        let ended = memory.slot().recordings[0].boundary(2);
         // Where the tick came first, its clocks.
         assert_eq!(ended.at_ns == 0, ended.running_ns == 0);
         memory.begin(2, 3);
@@ -362,7 +362,7 @@ fn a_tick_that_finds_the_time_over_ends_nothing_that_came_after() {
         assert!(!memory.slot().live().is_empty());
         flip(memory.slot(), 0, 4, true);
         assert_eq!(
-            memory.slot().lanes[0].boundary(4).at_ns,
+            memory.slot().recordings[0].boundary(4).at_ns,
             0,
             "it did not end before"
         );
@@ -370,7 +370,7 @@ fn a_tick_that_finds_the_time_over_ends_nothing_that_came_after() {
 }
 
 fn active(memory: &Memory) -> u64 {
-    memory.slot().lanes[0].active()
+    memory.slot().recordings[0].active()
 }
 
 /// A vCPU wakes while a dump and the end of the recording are under way: each nanosecond that it was
@@ -392,11 +392,11 @@ fn a_wait_is_divided_between_epochs_and_counted_once() {
         });
         flip_at(slot, 0, 2, false, 4);
         let first = download(slot, 0, 1);
-        assert_eq!(first, slot.lanes[0].boundary(2).counters.blocked);
+        assert_eq!(first, slot.recordings[0].boundary(2).counters.blocked);
         flip_at(slot, 0, 3, true, 7);
         assert!(waker.join().is_ok());
         let second = download(slot, 0, 2);
-        let counted = slot.lanes[0].boundary(3).counters;
+        let counted = slot.recordings[0].boundary(3).counters;
         assert_eq!(first + second, counted.blocked);
         assert!(
             [7, 10].contains(&counted.blocked),
@@ -416,7 +416,7 @@ fn the_account_adds_up_within_a_tick() {
             let memory = memory.clone();
             move || memory.tick(FIRST)
         });
-        let counters = &memory.slot().lanes[0].counters;
+        let counters = &memory.slot().recordings[0].counters;
         assert!(counters.read().add_up());
         assert!(ticker.join().is_ok());
         assert_eq!(counters.read().ticks, 1);

@@ -90,16 +90,16 @@ pub type Counts = [AtomicU64; 2];
 /// One of the columns of counts: each recording has two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
-    lane: usize,
+    recording: usize,
     parity: usize,
 }
 
 impl Column {
-    /// The column of an epoch of the recording in a lane: neighbouring epochs never share one.
+    /// The column of an epoch of the recording of this index: neighbouring epochs never share one.
     #[inline]
-    pub fn of(lane: usize, epoch: u64) -> Self {
+    pub fn of(recording: usize, epoch: u64) -> Self {
         Self {
-            lane,
+            recording,
             parity: (epoch & 1) as usize,
         }
     }
@@ -462,25 +462,25 @@ impl<'m> Table<'m> {
     }
 
     /// How many recordings there are room for after the first.
-    fn more_lanes(&self) -> usize {
+    fn more_columns(&self) -> usize {
         self.more_counts.len() / self.nodes.len().max(1)
     }
 
     /// The counts of a node for the recordings after the first.
     fn more_counts_of(&self, place: u32) -> &'m [Counts] {
-        let lanes = self.more_lanes();
+        let columns = self.more_columns();
         let counts = self
             .node_index(place)
-            .and_then(|node| self.more_counts.get(node * lanes..(node + 1) * lanes));
+            .and_then(|node| self.more_counts.get(node * columns..(node + 1) * columns));
         counts.unwrap_or_default()
     }
 
     /// The count of a node in a column.
     #[inline]
     fn counter(&self, place: u32, column: Column) -> Option<&'m AtomicU64> {
-        let counts = match column.lane.checked_sub(1) {
+        let counts = match column.recording.checked_sub(1) {
             None => &self.node(place)?.counts,
-            Some(lane) => self.more_counts_of(place).get(lane)?,
+            Some(recording) => self.more_counts_of(place).get(recording)?,
         };
         counts.get(column.parity)
     }
@@ -850,8 +850,14 @@ mod tests {
         }
     }
 
-    const EVEN: Column = Column { lane: 0, parity: 0 };
-    const ODD: Column = Column { lane: 0, parity: 1 };
+    const EVEN: Column = Column {
+        recording: 0,
+        parity: 0,
+    };
+    const ODD: Column = Column {
+        recording: 0,
+        parity: 1,
+    };
     const ALL: u32 = 0xff;
 
     fn keep(table: &Table<'_>, frames: &[u32]) -> Result<u32, Full> {
@@ -1037,25 +1043,34 @@ mod tests {
     fn recordings_are_counted_and_cleared_apart() {
         let memory = Memory::new(64);
         let table = memory.table();
-        let lanes = [0, 1, 2].map(|lane| Column::of(lane, 6));
+        let recordings = [0, 1, 2].map(|recording| Column::of(recording, 6));
         for code in 101..=120 {
-            for (lane, column) in lanes.iter().enumerate() {
-                (0..=lane).for_each(|_| count(&table, &[code], *column).unwrap());
+            for (recording, column) in recordings.iter().enumerate() {
+                (0..=recording).for_each(|_| count(&table, &[code], *column).unwrap());
             }
         }
-        count(&table, &[frame_code::BLOCKED, 9], lanes[1]).unwrap();
+        count(&table, &[frame_code::BLOCKED, 9], recordings[1]).unwrap();
         assert_eq!(table.used(), 21);
-        assert_eq!(lanes.map(|column| samples(&table, column)), [20, 41, 60]);
+        assert_eq!(
+            recordings.map(|column| samples(&table, column)),
+            [20, 41, 60]
+        );
         let taken = |ran, blocked| Taken { ran, blocked };
         assert_eq!(
-            table.take_counts(lanes[1], 0, 0, 7),
+            table.take_counts(recordings[1], 0, 0, 7),
             (taken(14, 0), Some(7))
         );
-        assert_eq!(table.take_counts(lanes[1], 0, 7, 99), (taken(26, 1), None));
-        assert_eq!(lanes.map(|column| samples(&table, column)), [20, 0, 60]);
+        assert_eq!(
+            table.take_counts(recordings[1], 0, 7, 99),
+            (taken(26, 1), None)
+        );
+        assert_eq!(
+            recordings.map(|column| samples(&table, column)),
+            [20, 0, 60]
+        );
         let beyond = Column::of(3, 6);
         count(&table, &[101], beyond).unwrap();
-        assert_eq!(samples(&table, beyond), 0, "there is no such lane");
+        assert_eq!(samples(&table, beyond), 0, "there is no such recording");
     }
 
     /// The memory is used for ever: what is given up is the oldest, what is left is true, and no number comes twice.

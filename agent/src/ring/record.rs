@@ -3,7 +3,7 @@
 //! | word 0 | field |
 //! |---|---|
 //! | bits 0 to 42 | the lowest bits of the time in ns |
-//! | bits 43 to 50 | a small number: a name's id, a lane |
+//! | bits 43 to 50 | a small number: a name's id, a ring bit |
 //! | bits 51 to 55 | the kind, never 0 |
 //! | bits 56 to 63 | the lap: how many times the ring was filled before, modulo 256 |
 //!

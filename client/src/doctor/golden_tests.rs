@@ -548,7 +548,7 @@ fn idle() -> RecorderStatus {
 fn nightly() -> RecordingStatus {
     RecordingStatus {
         recording: 4,
-        lane: 0,
+        ring_bit: 0,
         name: "nightly".into(),
         state: state::RECORDING,
         mode: 0,

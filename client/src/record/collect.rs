@@ -261,7 +261,7 @@ impl<'a> Collector<'a> {
         Ok(self.writer.describe(&Epoch {
             epoch: 0,
             recording: status.recording,
-            lane: status.lane,
+            ring_bit: status.ring_bit,
             name: &status.name,
             mode: status.mode,
             flags: status.flags,

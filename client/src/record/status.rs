@@ -47,8 +47,8 @@ pub struct RecorderStatus {
 pub struct RecordingStatus {
     /// The recording's id.
     pub recording: u64,
-    /// Its lane: which bit it has in the ring's samples.
-    pub lane: u32,
+    /// Which bit it has in the ring's samples.
+    pub ring_bit: u32,
     /// Its name.
     pub name: String,
     /// See [`unikprof_proto::code::state`].
@@ -143,7 +143,7 @@ impl RecorderStatus {
         }
         self.recordings.push(RecordingStatus {
             recording: status.recording,
-            lane: status.lane,
+            ring_bit: status.ring_bit,
             name: status.name.into(),
             state: status.state,
             mode: status.mode,

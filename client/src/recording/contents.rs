@@ -192,7 +192,7 @@ impl Contents {
     fn epoch(&mut self, epoch: &Epoch<'_>) -> Result<(), Damage> {
         let span = RecordingSpan {
             recording: Some(epoch.recording),
-            lane: epoch.lane,
+            ring_bit: epoch.ring_bit,
             window: Window {
                 from_ns: epoch.recording_started_ns,
                 ..Window::ALL

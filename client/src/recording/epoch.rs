@@ -372,7 +372,7 @@ mod tests {
         Epoch {
             epoch: 9,
             recording: 4,
-            lane: 0,
+            ring_bit: 0,
             name: "n",
             mode: 0,
             flags: 0,

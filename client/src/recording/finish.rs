@@ -143,7 +143,7 @@ impl Contents {
 fn name_of(span: &RecordingSpan) -> String {
     match span.recording {
         Some(id) => format!("recording {id}"),
-        None => format!("lane {}", span.lane),
+        None => format!("bit {}", span.ring_bit),
     }
 }
 

@@ -49,7 +49,7 @@ pub struct Recording {
     pub contradictions: Vec<String>,
     /// What the guest's rings held, where it has them.
     pub timeline: Option<Timeline>,
-    /// The recording in the timeline: its lane, its beginning and its end.
+    /// The recording in the timeline: its ring bit, its beginning and its end.
     pub span: Option<RecordingSpan>,
     /// The window that was asked for when the file was made.
     pub asked: Option<Window>,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use unikprof_proto::ring::{SAMPLE_LATE, kind, outcome};
 
-use super::lanes::RecordingSpan;
+use super::recording_spans::RecordingSpan;
 use super::spans::{Inside, Pairs};
 use super::times::Times;
 use super::{Ring, Timeline, Window};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use unikprof_proto::ring::kind;
 
-use super::lanes::RecordingSpan;
+use super::recording_spans::RecordingSpan;
 use super::times::Times;
 use super::{Timeline, Window};
 use crate::profile::{NodeId, Runstate};

@@ -72,7 +72,7 @@ pub fn status() -> Status {
 pub fn recording_status(finished: bool) -> RecordingStatus<'static> {
     RecordingStatus {
         recording: RECORDING,
-        lane: 0,
+        ring_bit: 0,
         name: "default",
         state: if finished {
             state::FINISHED
@@ -243,7 +243,7 @@ fn head(script: &Script, epoch: u64) -> Vec<u8> {
     encode(&Epoch {
         epoch,
         recording: RECORDING,
-        lane: 0,
+        ring_bit: 0,
         name: "default",
         mode: script.mode,
         flags: script.epoch_flags,

@@ -43,7 +43,10 @@ impl<'m, P: Platform> Agent<'m, P> {
         let (vcpu, slot) = self.current()?;
         let live = slot.live();
         let since_ns = slot.cells.take_blocked_since();
-        if live.lanes().any(|(_, lane)| lane.has_block()) {
+        if live
+            .recordings()
+            .any(|(_, recording)| recording.has_block())
+        {
             self.account_wake(vcpu, slot, live);
         } else {
             if let (Some(since_ns), Some(ring)) = (since_ns, self.ring(vcpu))
@@ -107,22 +110,22 @@ impl<'m, P: Platform> Agent<'m, P> {
     fn count_deferred(&self, vcpu: u32, slot: Slot<'m>) {
         while slot.cells.has_deferred() {
             let owned = slot.take_for_accounting();
-            let (kind, first, lanes) = match &owned {
+            let (kind, first, recordings) = match &owned {
                 Some(owned) => match owned.record_deferred() {
-                    Some((Some(stack), lanes)) => (kind::SAMPLE, u64::from(stack), lanes),
-                    Some((None, lanes)) => (kind::NO_SAMPLE, outcome::OVERFLOW, lanes),
+                    Some((Some(stack), recordings)) => (kind::SAMPLE, u64::from(stack), recordings),
+                    Some((None, recordings)) => (kind::NO_SAMPLE, outcome::OVERFLOW, recordings),
                     None => continue,
                 },
                 None => {
-                    let lanes = slot.drop_deferred();
-                    for (_, lane) in lanes.lanes() {
-                        lane.counters.add_shared(Counter::Lost, 1);
+                    let recordings = slot.drop_deferred();
+                    for (_, recording) in recordings.recordings() {
+                        recording.counters.add_shared(Counter::Lost, 1);
                     }
-                    (kind::NO_SAMPLE, outcome::LOST, lanes)
+                    (kind::NO_SAMPLE, outcome::LOST, recordings)
                 }
             };
             if let Some(ring) = self.ring(vcpu) {
-                let entry = Entry::new(kind, first, lanes.bits().into());
+                let entry = Entry::new(kind, first, recordings.bits().into());
                 ring.push(self.platform.now_ns(), entry);
             }
         }
@@ -133,7 +136,11 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[cold]
     #[inline(never)]
     pub(super) fn note_block_under_way(&self, vcpu: u32, registers: Option<&Registers>) {
-        let misses = |slot: &Slot<'_>| slot.live().lanes().any(|(_, lane)| lane.misses_block());
+        let misses = |slot: &Slot<'_>| {
+            slot.live()
+                .recordings()
+                .any(|(_, recording)| recording.misses_block())
+        };
         let owned = self.slot(vcpu).filter(misses).and_then(Slot::take);
         if let Some(owned) = owned {
             self.note_block(Some(&owned), owned.slot().live(), vcpu, registers);
@@ -150,11 +157,14 @@ impl<'m, P: Platform> Agent<'m, P> {
         registers: Option<&Registers>,
     ) {
         let mut noted = None;
-        for (_, lane) in live.lanes().filter(|(_, lane)| lane.misses_block()) {
+        for (_, recording) in live
+            .recordings()
+            .filter(|(_, recording)| recording.misses_block())
+        {
             let stack = match (owned, registers) {
                 (Some(owned), Some(registers)) => {
                     let mut path = owned.path_cells().begin();
-                    if lane.mode() == mode::WALL {
+                    if recording.mode() == mode::WALL {
                         path.push(frame_code::BLOCKED);
                     }
                     let asked = live.needs(false).asked;
@@ -164,7 +174,7 @@ impl<'m, P: Platform> Agent<'m, P> {
                 }
                 _ => 0,
             };
-            lane.open_block(stack, self.all_times(vcpu));
+            recording.open_block(stack, self.all_times(vcpu));
             noted = Some(stack);
         }
         if let (Some(stack), Some(ring)) = (noted, self.ring(vcpu)) {

@@ -7,7 +7,7 @@ use unikprof_proto::message::Counter;
 use unikprof_proto::ring::{SAMPLE_LATE, kind, outcome};
 
 use super::Agent;
-use crate::count::lane::{LaneCells, Lookup, Sample, Times};
+use crate::count::recording::{Lookup, RecordingCells, Sample, Times};
 use crate::count::sampler::Delivery;
 use crate::count::slot::{Live, Slot, SlotCells};
 use crate::ground::platform::{Moment, Platform, Registers};
@@ -19,8 +19,8 @@ use crate::stack::{CodeMemory, ReadCode, StackMemory, Stacks};
 
 /// Adds cycles to the price of each recording, without the slot.
 fn charge_cycles(live: Live<'_>, cycles: u64) {
-    for (_, lane) in live.lanes() {
-        lane.tick_cycles.fetch_add(cycles, Ordering::Relaxed);
+    for (_, recording) in live.recordings() {
+        recording.tick_cycles.fetch_add(cycles, Ordering::Relaxed);
     }
 }
 
@@ -91,7 +91,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         let Some((index, driver)) = needs.driver else {
             return self.idle_deadline(slot, needs.until_ns, now_ns);
         };
-        let LaneCells { sampler, .. } = driver;
+        let RecordingCells { sampler, .. } = driver;
         let sampled_ns = driver.sampled_ns(times);
         sampler.lead(sampled_ns);
         let (left_ns, has_lost_cpu) = match sampler.deliver(sampled_ns) {
@@ -157,8 +157,11 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[inline(never)]
     fn early(&self, slot: Slot<'m>, live: Live<'m>, entry: &Entry) -> bool {
         let blocked = slot.cells.is_blocked();
-        for (_, lane) in live.lanes().filter(|(_, lane)| lane.samples(blocked)) {
-            lane.counters.add_shared(Counter::Early, 1);
+        for (_, recording) in live
+            .recordings()
+            .filter(|(_, recording)| recording.samples(blocked))
+        {
+            recording.counters.add_shared(Counter::Early, 1);
         }
         self.charge(entry, slot, live)
     }
@@ -186,9 +189,9 @@ impl<'m, P: Platform> Agent<'m, P> {
         let Some(served) = owned.served(due) else {
             return self.charge(entry, slot, live);
         };
-        let lanes = served.lanes();
+        let recordings = served.recordings();
         let Some(registers) = registers.filter(|_| !slot.cells.is_blocked()) else {
-            self.count_unsampled(slot, lanes, entry);
+            self.count_unsampled(slot, recordings, entry);
             return self.charge(entry, slot, live);
         };
         let mut path = owned.path_cells().begin();
@@ -197,18 +200,18 @@ impl<'m, P: Platform> Agent<'m, P> {
             path.push(frame_code::LATE);
         }
         let (path, walked) = self.walk(registers, slot.cells, asked, path);
-        let bits = u64::from(lanes.bits());
+        let bits = u64::from(recordings.bits());
         let marks = if late { SAMPLE_LATE } else { 0 };
         match owned.record(&path, Sample { walked, late }, served) {
             Some(stack) => self.write(entry, kind::SAMPLE, u64::from(stack), bits | marks),
             None => self.write(entry, kind::NO_SAMPLE, outcome::OVERFLOW, bits),
         }
         let (cycles, has_lost_cpu) = self.cycles_since(entry, live);
-        for (index, lane) in live.left(slot).lanes() {
-            add_owned(&lane.tick_cycles, cycles);
-            if lanes.has(index) {
-                lane.lateness_ns().add(lateness_ns);
-                lane.sample_cycles().add(cycles);
+        for (index, recording) in live.left(slot).recordings() {
+            add_owned(&recording.tick_cycles, cycles);
+            if recordings.has(index) {
+                recording.lateness_ns().add(lateness_ns);
+                recording.sample_cycles().add(cycles);
             }
         }
         has_lost_cpu
@@ -217,16 +220,16 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// Counts a tick that has no sample, while the slot is owned: the vCPU blocks, or there are no registers.
     #[cold]
     #[inline(never)]
-    fn count_unsampled(&self, slot: Slot<'m>, lanes: Live<'m>, entry: &Entry) {
+    fn count_unsampled(&self, slot: Slot<'m>, recordings: Live<'m>, entry: &Entry) {
         let (counter, outcome) = if slot.cells.is_blocked() {
             (Counter::Idle, outcome::IDLE)
         } else {
             (Counter::Masked, outcome::MASKED)
         };
-        for (_, lane) in lanes.lanes() {
-            lane.counters.add_owned(counter, 1);
+        for (_, recording) in recordings.recordings() {
+            recording.counters.add_owned(counter, 1);
         }
-        self.write(entry, kind::NO_SAMPLE, outcome, lanes.bits().into());
+        self.write(entry, kind::NO_SAMPLE, outcome, recordings.bits().into());
     }
 
     /// A tick finds the slot busy. If it interrupted this vCPU's own block accounting, it walks the stack and leaves the
@@ -253,8 +256,8 @@ impl<'m, P: Platform> Agent<'m, P> {
             }
             slot.cells.defer(&path, Sample { walked, late }, due);
         } else {
-            for (_, lane) in due.lanes() {
-                lane.counters.add_shared(Counter::Lost, 1);
+            for (_, recording) in due.recordings() {
+                recording.counters.add_shared(Counter::Lost, 1);
             }
             self.write(entry, kind::NO_SAMPLE, outcome::LOST, due.bits().into());
         }
@@ -360,20 +363,20 @@ impl<'m, P: Platform> Agent<'m, P> {
         if cycles < INTERRUPTED_CYCLES {
             return (cycles, false);
         }
-        let lane = live.lanes().next().map(|(_, lane)| lane);
-        let run = self.cycles_run(entry.vcpu, entry.times.running_ns, lane);
+        let recording = live.recordings().next().map(|(_, recording)| recording);
+        let run = self.cycles_run(entry.vcpu, entry.times.running_ns, recording);
         (run.min(cycles), true)
     }
 
-    /// The running time since `running_ns`, in cycles at the rate they have come since an epoch of the lane began.
+    /// The running time since `running_ns`, in cycles at the rate they have come since an epoch of the recording began.
     #[cold]
     #[inline(never)]
-    fn cycles_run(&self, vcpu: u32, running_ns: u64, lane: Option<&LaneCells>) -> u64 {
-        let Some(lane) = lane else {
+    fn cycles_run(&self, vcpu: u32, running_ns: u64, recording: Option<&RecordingCells>) -> u64 {
+        let Some(recording) = recording else {
             return 0;
         };
         let ran_ns = self.platform.running_ns(vcpu).saturating_sub(running_ns);
-        let start = lane.boundary(lane.epoch());
+        let start = recording.boundary(recording.epoch());
         let cycles = self.platform.cycles().saturating_sub(start.cycles);
         let passed_ns = self.platform.now_ns().saturating_sub(start.at_ns).max(1);
         let run = u128::from(ran_ns) * u128::from(cycles) / u128::from(passed_ns);

@@ -14,7 +14,7 @@ use unikprof_proto::message::{Epoch, MAX_PATH, Snapshot, VcpuEpoch, Welcome};
 use unikprof_proto::preamble::VERSIONS;
 
 use crate::agent::Agent;
-use crate::count::lane::LaneCells;
+use crate::count::recording::RecordingCells;
 use crate::ground::platform::Platform;
 use crate::ground::sync::Ordering;
 use crate::record::ring_answer::{Answer, OVERHEAD};
@@ -134,15 +134,15 @@ impl<P: Platform> Agent<'_, P> {
     /// Who the recordings are, each since it began: those that run, and those that nobody has fetched yet.
     fn write_heads(&self, output: &mut Output<'_>) {
         let platform = self.platform();
-        for (lane, head) in self.heads() {
-            let cells = self.slot(0).and_then(|slot| slot.lane(lane));
-            let epoch = cells.map_or(0, LaneCells::epoch);
+        for (index, head) in self.heads() {
+            let cells = self.slot(0).and_then(|slot| slot.recording(index));
+            let epoch = cells.map_or(0, RecordingCells::epoch);
             output.put(&Epoch {
                 epoch,
                 ended_ns: platform.now_ns(),
                 ended_wall_clock_ns: platform.wall_clock_ns(),
                 gaps: self.gaps().wrapping_sub(head.gaps_before),
-                ..head.settings.head(head.recording, lane)
+                ..head.settings.head(head.recording, index)
             });
         }
     }
@@ -155,21 +155,21 @@ impl<P: Platform> Agent<'_, P> {
         };
         let platform = self.platform();
         let here = platform.vcpu() == Some(vcpu);
-        for (_, lane) in slot.live().lanes() {
-            let epoch = lane.epoch();
+        for (_, cells) in slot.live().recordings() {
+            let epoch = cells.epoch();
             let end = Snapshot {
                 at_ns: platform.now_ns(),
                 cycles: platform.cycles(),
                 running_ns: if here { platform.running_ns(vcpu) } else { 0 },
                 blocked_ns: if here { platform.blocked_ns(vcpu) } else { 0 },
                 runstate: None,
-                counters: lane.counters.read(),
-                tick_cycles: lane.tick_cycles.load(Ordering::Relaxed),
+                counters: cells.counters.read(),
+                tick_cycles: cells.tick_cycles.load(Ordering::Relaxed),
             };
             output.put(&VcpuEpoch {
                 epoch,
                 vcpu,
-                start: lane.boundary(epoch),
+                start: cells.boundary(epoch),
                 end,
             });
         }

@@ -8,7 +8,7 @@ use unikprof_proto::code::mode;
 use super::Recorder;
 use crate::agent::Agent;
 use crate::agent::recordings::{Cursor, Recording};
-use crate::count::lane::MAX_RECORDINGS;
+use crate::count::recording::MAX_RECORDINGS;
 use crate::count::slot::Slot;
 use crate::count::table::{Column, SEGMENTS};
 use crate::ground::platform::Platform;
@@ -97,14 +97,14 @@ impl Recorder<'_> {
     ) -> Piece {
         let table = &slot.table;
         let (kept, bars) = self.bars(agent, slot);
-        let lanes = || slot.lanes.iter().zip(bars);
+        let all = || slot.recordings.iter().zip(bars);
         let condemned = table.condemned();
-        if lanes().any(|(lane, bars)| lane.segments.barred() != bars) {
+        if all().any(|(cells, bars)| cells.segments.barred() != bars) {
             let Some(_owned) = slot.take_patiently() else {
                 return Piece::Busy;
             };
-            for (lane, bars) in lanes() {
-                lane.segments.bar(bars);
+            for (cells, bars) in all() {
+                cells.segments.bar(bars);
             }
             return Piece::Done;
         }
@@ -141,8 +141,8 @@ impl Recorder<'_> {
             return Piece::Nothing;
         }
         let segment = condemned.trailing_zeros();
-        for (index, lane) in slot.lanes.iter().enumerate() {
-            if lane.segments.all() & condemned == 0 {
+        for (index, cells) in slot.recordings.iter().enumerate() {
+            if cells.segments.all() & condemned == 0 {
                 continue;
             }
             let keeps_newest = |one: &&mut Recording| one.keeps_newest();
@@ -155,10 +155,10 @@ impl Recorder<'_> {
         let Some(_owned) = slot.take_patiently() else {
             return Piece::Busy;
         };
-        let mut lanes = slot.lanes.iter();
-        let is_blocked_on = lanes.any(|lane| {
-            let place = lane.blocked_stack();
-            lane.has_block() && place != 0 && table.segment_of(place) == segment
+        let mut all = slot.recordings.iter();
+        let is_blocked_on = all.any(|cells| {
+            let place = cells.blocked_stack();
+            cells.has_block() && place != 0 && table.segment_of(place) == segment
         });
         if is_blocked_on {
             return Piece::Nothing;
@@ -168,7 +168,7 @@ impl Recorder<'_> {
     }
 
     /// The segments that must be kept, as recordings that keep all have counts there and no client fetches them; and for
-    /// each lane the segments that its recording may not begin to use.
+    /// each recording the segments that its recording may not begin to use.
     fn bars<P: Platform>(
         &self,
         agent: &Agent<'_, P>,
@@ -180,19 +180,21 @@ impl Recorder<'_> {
         let keeps_all = |one: &&Recording| !one.keeps_newest() && one.lease().is_none();
         let mut kept = 0;
         for one in self.recordings().filter(keeps_all) {
-            let lane = slot.lane(one.lane());
-            kept |= lane.map_or(0, |lane| lane.segments.all());
+            let cells = slot.recording(one.index());
+            kept |= cells.map_or(0, |cells| cells.segments.all());
         }
         if is_only || kept == 0 {
             return (0, bars);
         }
         for one in self.recordings().filter(keeps_all) {
-            let own = slot.lane(one.lane()).map_or(0, |lane| lane.segments.all());
+            let own = slot
+                .recording(one.index())
+                .map_or(0, |cells| cells.segments.all());
             let may_keep = if is_alone { KEPT } else { KEPT_BY_ONE };
             let more = KEPT
                 .saturating_sub(kept.count_ones())
                 .min(may_keep.saturating_sub(own.count_ones()));
-            if let Some(bars) = bars.get_mut(one.lane()) {
+            if let Some(bars) = bars.get_mut(one.index()) {
                 *bars = !slot.table.next_segments(kept, more) & 0xff;
             }
         }
@@ -203,18 +205,18 @@ impl Recorder<'_> {
 impl Recording {
     /// Folds the counts of a segment into the counters of what was given up, a piece of them.
     fn fold(&mut self, vcpu: u32, slot: Slot<'_>, segment: u32) -> Piece {
-        let Some(lane) = slot.lane(self.lane()) else {
+        let Some(cells) = slot.recording(self.index()) else {
             return Piece::Nothing;
         };
         let Some(_owned) = slot.take_patiently() else {
             return Piece::Busy;
         };
         let is_blocked_time = self.settings().mode == mode::OFF_CPU;
-        let touched = |parity: &u64| lane.segments.of(*parity) >> segment & 1 != 0;
+        let touched = |parity: &u64| cells.segments.of(*parity) >> segment & 1 != 0;
         let Some(parity) = (0..2).find(touched) else {
             return Piece::Done;
         };
-        let column = Column::of(self.lane(), parity);
+        let column = Column::of(self.index(), parity);
         let from = self.folding.node(vcpu, segment, parity);
         let (taken, next) = slot.table.take_counts(column, segment, from, FOLD);
         if let Some(epoch) = self.epochs.in_column(parity) {
@@ -223,14 +225,14 @@ impl Recording {
             } else {
                 (taken.ran, taken.blocked)
             };
-            lane.age(epoch, samples, blocked);
+            cells.age(epoch, samples, blocked);
             self.folds += u64::from(samples + blocked > 0);
         }
         match next {
             Some(next) => self.folding = Cursor::at(vcpu, segment, parity, next),
             None => {
                 self.folding = Cursor::default();
-                lane.segments.clear(parity, 1 << segment);
+                cells.segments.clear(parity, 1 << segment);
             }
         }
         Piece::Done

@@ -67,12 +67,12 @@ impl Epochs {
                 continue;
             }
             for (vcpu, slot) in agent.slots() {
-                let Some(lane) = slot.lane(self.lane) else {
+                let Some(cells) = slot.recording(self.index) else {
                     continue;
                 };
-                while let touched @ 1.. = lane.segments.of(parity) {
+                while let touched @ 1.. = cells.segments.of(parity) {
                     let segment = touched.trailing_zeros();
-                    let column = Column::of(self.lane, parity);
+                    let column = Column::of(self.index, parity);
                     let from = self.clearing.node(vcpu, segment, parity);
                     let (_, next) = slot.table.take_counts(column, segment, from, budget);
                     if let Some(next) = next {
@@ -82,7 +82,7 @@ impl Epochs {
                     let Some(_owned) = slot.take_patiently() else {
                         return false;
                     };
-                    lane.segments.clear(parity, 1 << segment);
+                    cells.segments.clear(parity, 1 << segment);
                     budget = budget.saturating_sub(slot.table.segment_nodes());
                     self.clearing = Cursor::default();
                 }
@@ -139,7 +139,7 @@ impl Recording {
             let Some(owned) = slot.take_patiently() else {
                 return false;
             };
-            owned.flip(self.lane(), next, last, agent.snapshot(vcpu));
+            owned.flip(self.index(), next, last, agent.snapshot(vcpu));
         }
         self.set_mark(agent, next, server_ns);
         self.epochs.dumping = false;
@@ -149,7 +149,7 @@ impl Recording {
         if last {
             self.epochs.is_counting = false;
             self.phase = Phase::Finished;
-            agent.note_everywhere(kind::ENDED, self.id(), self.lane() as u64);
+            agent.note_everywhere(kind::ENDED, self.id(), self.index() as u64);
         }
         true
     }

@@ -1,6 +1,6 @@
 //! The recorder: which recordings there are, and which of their epochs wait to be fetched.
 //!
-//! Each recording has a name and a [lane](crate::count::lane::LaneCells) of every slot. It is counted in
+//! Each recording has a name and [cells](crate::count::recording::RecordingCells) in every slot. It is counted in
 //! epochs: while it runs one epoch is counted and at most one waits; when it has ended, two may wait. An
 //! epoch is cleared only when a client acknowledges it, so a download that breaks can be repeated.
 //! Nothing here waits: what a tick on another vCPU is in the way of is finished by a later call.
@@ -53,7 +53,7 @@ pub(crate) struct Waiting {
     pub(crate) complete: bool,
 }
 
-/// All recordings, each in its lane.
+/// All recordings, each at its index.
 #[derive(Debug)]
 pub(crate) struct Recorder<'a> {
     /// Kept by the agent: what was recorded goes on while nobody serves it.
@@ -72,14 +72,14 @@ impl<'a> Recorder<'a> {
 }
 
 impl Recorder<'_> {
-    /// The recordings there are, in the order of their lanes.
+    /// The recordings there are, in the order of their indices.
     pub(crate) fn recordings(&self) -> impl Iterator<Item = &Recording> {
         self.state.recordings.iter().filter(|one| !one.is_free())
     }
 
-    /// A lane's recording, whatever has become of it.
-    pub(crate) fn recording(&self, lane: usize) -> Option<&Recording> {
-        self.state.recordings.get(lane)
+    /// The recording of this index, whatever has become of it.
+    pub(crate) fn recording(&self, index: usize) -> Option<&Recording> {
+        self.state.recordings.get(index)
     }
 
     /// The recording that `epoch` belongs to, if it waits to be fetched.
@@ -131,34 +131,34 @@ impl Recorder<'_> {
         Outcome::Done((id, started_ns))
     }
 
-    /// The lane for a new recording: a free one, or with leave to discard that of one which has ended.
+    /// The index for a new recording: a free one, or with leave to discard that of one which has ended.
     fn place_for<P: Platform>(
         &self,
         agent: &Agent<'_, P>,
         request: &Start<'_>,
     ) -> Result<usize, Refused> {
-        let lanes = agent.config().recordings as usize;
+        let recordings = agent.config().recordings as usize;
         let discard = request.flags & start_flag::DISCARD != 0;
         let named = |one: &&Recording| one.settings().name.as_str() == request.name;
         if let Some(same) = self.recordings().find(named) {
             return match same.has_ended() {
                 false => Err(same.already_recording()),
-                true if discard => Ok(same.lane()),
+                true if discard => Ok(same.index()),
                 true => Err(same.unfetched()),
             };
         }
-        let mut places = self.state.recordings.iter().take(lanes);
+        let mut places = self.state.recordings.iter().take(recordings);
         if let Some(free) = places.find(|one| one.is_free()) {
-            return Ok(free.lane());
+            return Ok(free.index());
         }
         let ended = self.recordings().find(|one| one.has_ended());
         match ended {
-            Some(ended) if discard => Ok(ended.lane()),
+            Some(ended) if discard => Ok(ended.index()),
             Some(ended) => Err(ended.unfetched()),
             None => Err(Refused {
                 code: refusal::TOO_MANY_RECORDINGS,
                 text: Text::format(format_args!(
-                    "this agent holds {lanes} recordings at a time, and they run: {}; stop one",
+                    "this agent holds {recordings} recordings at a time, and they run: {}; stop one",
                     Names(self)
                 )),
             }),

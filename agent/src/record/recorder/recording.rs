@@ -8,7 +8,7 @@ use super::{Outcome, RETRY_NS, Refused, Waiting};
 use crate::agent::Agent;
 use crate::agent::head::{Head, Settings};
 use crate::agent::recordings::{Client, Lease, Mark, Phase, Recording};
-use crate::count::lane::{Begin, Lookup};
+use crate::count::recording::{Begin, Lookup};
 use crate::ground::platform::Platform;
 use crate::ground::text::{Name, Text};
 
@@ -16,9 +16,9 @@ use crate::ground::text::{Name, Text};
 const LEASE_NS: u64 = 30_000_000_000;
 
 impl Recording {
-    /// Its lane in every slot.
-    pub(crate) fn lane(&self) -> usize {
-        self.lane
+    /// Its index in every slot.
+    pub(crate) fn index(&self) -> usize {
+        self.index
     }
 
     /// Unique in this guest's life.
@@ -137,14 +137,14 @@ impl Recording {
         self.folds
     }
 
-    /// Gives the lane back: of the recording nothing is left.
+    /// Gives its place back: of the recording nothing is left.
     pub(super) fn free<P: Platform>(&mut self, agent: &Agent<'_, P>) {
         self.phase = Phase::Idle;
         self.lease = None;
-        agent.forget_head(self.lane);
+        agent.forget_head(self.index);
     }
 
-    /// Takes the lane, which is free.
+    /// Takes this place, which is free.
     pub(super) fn start(&mut self, id: u64, request: &Start<'_>, now_ns: u64) {
         self.id = id;
         self.settings = Settings {
@@ -246,9 +246,11 @@ impl Recording {
         if matches!(self.phase, Phase::Idle | Phase::Delayed) {
             return Counters::default();
         }
-        let lanes = agent.slots().filter_map(|(_, slot)| slot.lane(self.lane));
-        lanes.fold(Counters::default(), |sum, lane| {
-            sum.zip(&lane.counters.read(), u64::wrapping_add)
+        let recordings = agent
+            .slots()
+            .filter_map(|(_, slot)| slot.recording(self.index));
+        recordings.fold(Counters::default(), |sum, cells| {
+            sum.zip(&cells.counters.read(), u64::wrapping_add)
         })
     }
 
@@ -281,7 +283,7 @@ impl Recording {
         let epoch = self.epochs.begin(self.id);
         self.set_mark(agent, epoch, server_ns);
         agent.keep_head(
-            self.lane,
+            self.index,
             &Head {
                 recording: self.id,
                 settings: self.settings,
@@ -308,10 +310,10 @@ impl Recording {
                 seed: seed
                     .unwrap_or(now_ns ^ u64::from(vcpu + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             };
-            slot.begin(self.lane, &begin, &agent.snapshot(vcpu));
+            slot.begin(self.index, &begin, &agent.snapshot(vcpu));
             agent.platform().kick(vcpu);
         }
-        agent.note_everywhere(kind::BEGAN, self.id, self.lane as u64);
+        agent.note_everywhere(kind::BEGAN, self.id, self.index as u64);
     }
 
     /// Finishes the end of a recording that ticks were in the way of; answers whether none is left.

@@ -87,12 +87,12 @@ impl Session {
             .slots()
             .map(|(_, slot)| u64::from(slot.table.used()))
             .sum();
-        let lanes = recorder
+        let bits = recorder
             .recordings()
-            .fold(0, |lanes, one| lanes | 1 << one.lane());
-        self.recordings_after(lanes);
+            .fold(0, |bits, one| bits | 1 << one.index());
+        self.recordings_after(bits);
         self.send(&Status {
-            recordings: lanes.count_ones(),
+            recordings: bits.count_ones(),
             max_recordings: agent.config().recordings,
             now_ns: *now_ns,
             nodes_used,
@@ -107,17 +107,17 @@ impl Session {
         });
     }
 
-    fn recordings_after(&mut self, lanes: u32) {
-        self.series = match lanes {
+    fn recordings_after(&mut self, bits: u32) {
+        self.series = match bits {
             0 => Series::None,
-            _ => Series::Recordings(lanes),
+            _ => Series::Recordings(bits),
         };
     }
 
-    /// Tells of the recording in the first of the lanes, also where it is gone since the status.
-    fn recording<P: Platform>(&mut self, lanes: u32, context: &Context<'_, '_, '_, P>) {
-        self.recordings_after(lanes & lanes.wrapping_sub(1));
-        let Some(one) = context.recorder.recording(lanes.trailing_zeros() as usize) else {
+    /// Tells of the recording of the lowest bit, also where it is gone since the status.
+    fn recording<P: Platform>(&mut self, bits: u32, context: &Context<'_, '_, '_, P>) {
+        self.recordings_after(bits & bits.wrapping_sub(1));
+        let Some(one) = context.recorder.recording(bits.trailing_zeros() as usize) else {
             return;
         };
         let Waiting {
@@ -128,7 +128,7 @@ impl Session {
         let settings = *one.settings();
         self.send(&RecordingStatus {
             recording: one.id(),
-            lane: one.lane() as u32,
+            ring_bit: one.index() as u32,
             name: settings.name.as_str(),
             state: one.state(),
             mode: settings.mode,
@@ -153,7 +153,7 @@ impl Session {
         match self.series {
             Series::None => {}
             Series::Mapping(index) => self.mapping(index, context.agent),
-            Series::Recordings(lanes) => self.recording(lanes, context),
+            Series::Recordings(bits) => self.recording(bits, context),
             Series::Share(share, part) => match context.recorder.holding(share.epoch) {
                 Some(recording) if recording.folds() == share.folds => {
                     self.continue_share(share, part, recording, context);
@@ -182,7 +182,8 @@ impl Session {
         let Share { epoch, vcpu, .. } = share;
         self.series = Series::None;
         let slot = context.agent.slot(vcpu);
-        let Some((slot, lane)) = slot.and_then(|slot| Some((slot, slot.lane(recording.lane())?)))
+        let Some((slot, cells)) =
+            slot.and_then(|slot| Some((slot, slot.recording(recording.index())?)))
         else {
             let text = Text::format(format_args!(
                 "there is no vCPU {vcpu}; there are {}, counted from 0",
@@ -199,17 +200,17 @@ impl Session {
                 self.send(&VcpuEpoch {
                     epoch,
                     vcpu,
-                    start: lane.boundary(epoch),
-                    end: lane.boundary(epoch + 1),
+                    start: cells.boundary(epoch),
+                    end: cells.boundary(epoch + 1),
                 });
                 Part::SampleCycles
             }
             Part::SampleCycles => {
-                self.histogram(share, histogram::SAMPLE_CYCLES, lane.sample_cycles());
+                self.histogram(share, histogram::SAMPLE_CYCLES, cells.sample_cycles());
                 Part::Lateness
             }
             Part::Lateness => {
-                self.histogram(share, histogram::LATENESS_NS, lane.lateness_ns());
+                self.histogram(share, histogram::LATENESS_NS, cells.lateness_ns());
                 Part::Nodes {
                     sent: share.known,
                     last: slot.table.newest(),
@@ -242,8 +243,8 @@ impl Session {
             }
             Part::Counts { sent, last } => {
                 let mut payload = [0; OUTPUT - NODES_OVERHEAD];
-                let column = Column::of(recording.lane(), epoch);
-                let segments = lane.segments.of(epoch);
+                let column = Column::of(recording.index(), epoch);
+                let segments = cells.segments.of(epoch);
                 let range = (sent, last);
                 let run =
                     slot.table
@@ -255,7 +256,7 @@ impl Session {
                 }) = run
                 else {
                     let counted = |epoch| {
-                        let counters = lane.boundary(epoch).counters;
+                        let counters = cells.boundary(epoch).counters;
                         counters.recorded.wrapping_add(counters.blocked)
                     };
                     return self.send(&VcpuEnd {
@@ -308,7 +309,7 @@ impl Session {
             gaps: end.gaps,
             server_ns: end.server_ns.saturating_sub(start.server_ns),
             vcpus: context.agent.config().vcpus,
-            ..settings.head(recording.id(), recording.lane())
+            ..settings.head(recording.id(), recording.index())
         });
     }
 

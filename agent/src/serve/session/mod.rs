@@ -73,7 +73,7 @@ enum Series {
     #[default]
     None,
     Mapping(usize),
-    /// The recordings of a status: a bit for each lane that is still to be told of.
+    /// The recordings of a status: a bit for each that is still to be sent.
     Recordings(u32),
     /// One vCPU's share of an epoch.
     Share(Share, Part),

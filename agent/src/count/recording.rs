@@ -1,4 +1,4 @@
-//! A lane: a recording's state on one vCPU. The recordings of a vCPU share its ticks and stacks; each has its own
+//! A recording's state on one vCPU. The recordings of a vCPU share its ticks and stacks; each has its own
 //! targets, counters and epochs.
 
 use unikprof_proto::code::mode;
@@ -18,7 +18,7 @@ pub const MAX_RECORDINGS: usize = 4;
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
-pub(crate) struct LaneCells {
+pub(crate) struct RecordingCells {
     pub(crate) sampler: Sampler,
     /// The epoch that is counted.
     epoch: AtomicU64,
@@ -34,7 +34,7 @@ pub(crate) struct LaneCells {
     pub(crate) counters: CounterCells,
     /// The id of the recording that samples this vCPU; 0 = none.
     active: AtomicU64,
-    /// The number of the last end in this lane, of all in the slot.
+    /// The number of this recording's end among all ends in the slot.
     ended: AtomicU32,
     sample_cycles: HistogramCells,
     lateness_ns: HistogramCells,
@@ -115,8 +115,8 @@ fn column_shift(epoch: u64) -> u32 {
 #[cfg(not(loom))]
 const _: () = {
     use core::mem::offset_of;
-    assert!(offset_of!(LaneCells, tick_cycles) == 64);
-    assert!(offset_of!(LaneCells, counters) == 64 + 24);
+    assert!(offset_of!(RecordingCells, tick_cycles) == 64);
+    assert!(offset_of!(RecordingCells, counters) == 64 + 24);
 };
 
 const LOOKUP_SHIFT: u32 = 8;
@@ -186,7 +186,7 @@ impl Sample {
     }
 }
 
-/// What a recording asks of each lane.
+/// What a recording that begins asks of each vCPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begin {
     pub(crate) recording: u64,
@@ -200,7 +200,7 @@ pub(crate) struct Begin {
     pub(crate) seed: u64,
 }
 
-impl LaneCells {
+impl RecordingCells {
     /// Prefetches what a tick will touch, while it still reads its clocks.
     #[inline]
     pub(crate) fn prefetch(&self) {
@@ -287,7 +287,7 @@ impl LaneCells {
         }
     }
 
-    /// Whether a tick of the driver's, which has this period, is one of this lane too.
+    /// Whether a tick of the driver's, which has this period, is one of this recording's too.
     #[inline]
     pub(crate) fn follows(&self, period_ns: u64, times: Times, late: bool) -> bool {
         let followed = self.sampler.follow(self.sampled_ns(times), late);
@@ -328,7 +328,7 @@ impl LaneCells {
         self.active.store(0, Ordering::Release);
     }
 
-    /// Whether a recording has ended in this lane since so many had in the slot.
+    /// Whether a recording of this index has ended since so many had ended in the slot.
     pub(crate) fn has_ended_since(&self, ends: u32) -> bool {
         let after = self.ended.load(Ordering::Relaxed).wrapping_sub(ends);
         (after as i32) > 0
@@ -494,7 +494,7 @@ mod tests {
     /// A vCPU of numbers, in a recording of running and blocked time.
     #[derive(Default)]
     struct Vcpu {
-        lane: LaneCells,
+        recording: RecordingCells,
         times: Times,
         ticks: u64,
         blocked: u64,
@@ -514,12 +514,14 @@ mod tests {
                 until_ns: u64::MAX,
                 seed: 42,
             };
-            vcpu.lane.begin(&begin, &Snapshot::default());
+            vcpu.recording.begin(&begin, &Snapshot::default());
             vcpu
         }
 
         fn left_ns(&self) -> u64 {
-            self.lane.sampler.left_ns(self.lane.sampled_ns(self.times))
+            self.recording
+                .sampler
+                .left_ns(self.recording.sampled_ns(self.times))
         }
 
         /// Runs for so long, with each tick as it is due.
@@ -528,7 +530,10 @@ mod tests {
                 let left_ns = self.left_ns();
                 ns -= left_ns;
                 self.times.running_ns += left_ns;
-                let delivery = self.lane.sampler.deliver(self.lane.sampled_ns(self.times));
+                let delivery = self
+                    .recording
+                    .sampler
+                    .deliver(self.recording.sampled_ns(self.times));
                 assert!(matches!(delivery, Delivery::Due { .. }));
                 self.ticks += 1;
             }
@@ -537,7 +542,7 @@ mod tests {
 
         /// Blocks for so long, and runs within it on both sides.
         fn block(&mut self, sleep_ns: u64) {
-            self.lane.open_block(7, self.times);
+            self.recording.open_block(7, self.times);
             self.times.running_ns += BEFORE;
             self.times.blocked_ns += sleep_ns;
             self.times.running_ns += AFTER;
@@ -545,8 +550,8 @@ mod tests {
         }
 
         fn wake(&mut self) {
-            self.blocked += self.lane.take_blocked(self.times);
-            self.lane.close_block();
+            self.blocked += self.recording.take_blocked(self.times);
+            self.recording.close_block();
         }
 
         /// Asserts that ticks and blocked samples are as many as periods of either time, give or take so many;
@@ -588,11 +593,11 @@ mod tests {
         let mut vcpu = Vcpu::sampled(true);
         for _ in 0..100_000 {
             vcpu.work(WORK);
-            vcpu.lane.open_block(7, vcpu.times);
+            vcpu.recording.open_block(7, vcpu.times);
             for _ in 0..3 {
                 vcpu.times.running_ns += BEFORE;
                 vcpu.times.blocked_ns += SLEEP / 3;
-                vcpu.blocked += vcpu.lane.take_blocked(vcpu.times);
+                vcpu.blocked += vcpu.recording.take_blocked(vcpu.times);
             }
             vcpu.times.running_ns += AFTER;
             vcpu.wake();

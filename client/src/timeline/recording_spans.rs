@@ -1,4 +1,4 @@
-//! Which recording a sample belongs to: a sample names lanes, and lanes are lent to recordings.
+//! Which recording a sample belongs to: a sample names ring bits, and a bit belongs to one recording after another.
 
 use std::collections::BTreeMap;
 
@@ -6,55 +6,55 @@ use unikprof_proto::ring::kind;
 
 use super::{Timeline, Window};
 
-/// A recording in time: its lane, and from when to when it had it.
+/// A recording in time: its ring bit, and from when to when it had it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordingSpan {
     /// Its id; `None` where it began before all that the rings hold, and nothing else tells.
     pub recording: Option<u64>,
-    /// Its lane: which bit it has in the samples.
-    pub lane: u32,
+    /// Which bit it has in the samples.
+    pub ring_bit: u32,
     /// From its beginning to its end, as far as these are known.
     pub window: Window,
 }
 
 impl RecordingSpan {
-    /// Whether a sample of these lanes at this moment is the recording's.
-    pub(super) fn has(&self, lanes: u64, at_ns: u64) -> bool {
-        let bit = 1_u64.checked_shl(self.lane).unwrap_or(0);
-        lanes & bit != 0 && self.window.contains(at_ns)
+    /// Whether a sample of these ring bits at this moment is the recording's.
+    pub(super) fn has(&self, ring_bits: u64, at_ns: u64) -> bool {
+        let bit = 1_u64.checked_shl(self.ring_bit).unwrap_or(0);
+        ring_bits & bit != 0 && self.window.contains(at_ns)
     }
 }
 
-/// Lanes that a sample can name: its lowest eight bits.
-const LANES: u32 = 8;
+/// Ring bits that a sample can name: its lowest eight bits.
+const RING_BITS: u32 = 8;
 
 impl Timeline {
     /// The recordings that the rings hold samples of, or whose beginning or end they tell, in the order of
-    /// their lanes and beginnings.
+    /// their ring bits and beginnings.
     pub fn recordings(&self) -> Vec<RecordingSpan> {
         let mut known: BTreeMap<(u64, u32), Window> = BTreeMap::new();
-        let mut lanes_used = 0;
+        let mut bits_used = 0;
         for (_, record) in self.all_records(Window::ALL) {
             match (record.kind, u32::try_from(record.second)) {
-                (kind::BEGAN, Ok(lane)) => {
-                    let window = known.entry((record.first, lane)).or_insert(Window::ALL);
+                (kind::BEGAN, Ok(ring_bit)) => {
+                    let window = known.entry((record.first, ring_bit)).or_insert(Window::ALL);
                     // Told in every vCPU's ring: the first of them.
                     window.from_ns = match window.from_ns {
                         0 => record.at_ns,
                         from_ns => from_ns.min(record.at_ns),
                     };
                 }
-                (kind::ENDED, Ok(lane)) => {
-                    let window = known.entry((record.first, lane)).or_insert(Window::ALL);
+                (kind::ENDED, Ok(ring_bit)) => {
+                    let window = known.entry((record.first, ring_bit)).or_insert(Window::ALL);
                     window.to_ns = window.to_ns.min(record.at_ns);
                 }
-                (kind::SAMPLE | kind::NO_SAMPLE, _) => lanes_used |= record.second as u8,
+                (kind::SAMPLE | kind::NO_SAMPLE, _) => bits_used |= record.second as u8,
                 _ => {}
             }
         }
         for told in &self.known {
             if let Some(id) = told.recording {
-                let window = known.entry((id, told.lane)).or_insert(Window::ALL);
+                let window = known.entry((id, told.ring_bit)).or_insert(Window::ALL);
                 // Its beginning is noted a little after its first samples.
                 window.from_ns = told.window.from_ns;
                 window.to_ns = window.to_ns.min(told.window.to_ns);
@@ -62,18 +62,18 @@ impl Timeline {
         }
         let mut found: Vec<RecordingSpan> = known
             .into_iter()
-            .map(|((id, lane), window)| RecordingSpan {
+            .map(|((id, ring_bit), window)| RecordingSpan {
                 recording: Some(id),
-                lane,
+                ring_bit,
                 window: window.and(window),
             })
             .collect();
-        for lane in (0..LANES).filter(|lane| lanes_used & (1 << lane) != 0) {
-            let first = found.iter().filter(|span| span.lane == lane);
+        for ring_bit in (0..RING_BITS).filter(|ring_bit| bits_used & (1 << ring_bit) != 0) {
+            let first = found.iter().filter(|span| span.ring_bit == ring_bit);
             let before_ns = first.map(|span| span.window.from_ns).min();
             let before = RecordingSpan {
                 recording: None,
-                lane,
+                ring_bit,
                 window: Window {
                     from_ns: 0,
                     to_ns: before_ns.unwrap_or(u64::MAX),
@@ -83,7 +83,7 @@ impl Timeline {
                 found.push(before);
             }
         }
-        found.sort_by_key(|span| (span.lane, span.window.from_ns, span.recording));
+        found.sort_by_key(|span| (span.ring_bit, span.window.from_ns, span.recording));
         found
     }
 
