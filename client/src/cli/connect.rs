@@ -18,6 +18,7 @@ use crate::caller_table::{self, Prepared};
 use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
 use crate::output::NamedAfter;
+use crate::printable::Printable;
 use crate::progress::{ProgressLine, WITHOUT_CALLER_TABLE};
 use crate::record::{
     self, Asked, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
@@ -329,24 +330,25 @@ impl Conversation {
         if plan.keeps_recording {
             files.push(outcome.path.clone());
         }
-        for output in &plan.reports {
-            output.write(&report)?;
-            if let Target::File(path) = &output.target {
-                files.push(path.clone());
-            }
-        }
+        files.extend(
+            plan.reports
+                .iter()
+                .filter_map(|output| match &output.target {
+                    Target::File(path) => Some(path.clone()),
+                    Target::Stdout => None,
+                }),
+        );
         let has_names = !symbolized
             .warnings()
             .iter()
             .any(|warning| matches!(warning, SymbolWarning::NoImage { .. }));
-        for warning in recording
-            .profile
-            .recording()
-            .warnings
-            .iter()
-            .filter(|_| !to_stdout)
-        {
-            eprintln!("warning: {warning}");
+        if plan.reports.is_empty() {
+            // The others are about the symbols and the figures of reports.
+            for warning in &recording.profile.recording().warnings {
+                eprintln!("warning: {}", Printable(warning));
+            }
+        } else {
+            ReportOutput::write_all(&plan.reports, &report)?;
         }
         if to_stdout {
             return Ok(());

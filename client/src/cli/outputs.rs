@@ -124,8 +124,24 @@ impl ReportOutput {
         Ok(outputs)
     }
 
+    /// Writes the reports. Their warnings go to stderr too, once: most formats have no place for them, or
+    /// none that people see. A text on the terminal shows them itself.
+    pub(super) fn write_all(outputs: &[ReportOutput], report: &Report<'_>) -> Result<(), Failure> {
+        let shows_warnings = |output: &ReportOutput| {
+            output.format == Format::Text
+                && output.target == Target::Stdout
+                && std::io::stdout().is_terminal()
+        };
+        if !outputs.iter().any(shows_warnings) {
+            for warning in report.warnings() {
+                eprintln!("warning: {warning}");
+            }
+        }
+        outputs.iter().try_for_each(|output| output.write(report))
+    }
+
     /// Writes the report, whole or not at all.
-    pub(super) fn write(&self, report: &Report<'_>) -> Result<(), Failure> {
+    fn write(&self, report: &Report<'_>) -> Result<(), Failure> {
         match &self.target {
             Target::Stdout => {
                 if self.format == Format::Pprof && std::io::stdout().is_terminal() {

@@ -6,7 +6,7 @@ use super::arguments::ReportArguments;
 use super::failure::Failure;
 use super::outputs::ReportOutput;
 use crate::output::NamedAfter;
-use crate::recording::{Completeness, Reading, Recording};
+use crate::recording::{Reading, Recording};
 use crate::report::{Format, Report, ReportOptions};
 
 pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
@@ -16,11 +16,6 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     };
     let symbolizer = arguments.names.symbolizer()?;
     let recording = Recording::open(&arguments.recording, reading)?;
-    if let Completeness::Incomplete(reason) | Completeness::Salvaged(reason) =
-        &recording.completeness
-    {
-        eprintln!("warning: the recording is incomplete: {reason}");
-    }
     let time = i128::from(recording.created_unix_ns);
     let outputs = ReportOutput::plan(
         &arguments.outputs.output,
@@ -55,8 +50,5 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     if let Some((part, timeline)) = part.as_ref().zip(recording.timeline.as_ref()) {
         report = report.with_timeline(part.view(timeline, &arguments.time));
     }
-    for output in outputs {
-        output.write(&report)?;
-    }
-    Ok(())
+    ReportOutput::write_all(&outputs, &report)
 }

@@ -1,0 +1,48 @@
+//! Warnings reach the user whatever format a report has: those without room for text say nothing themselves.
+#![allow(clippy::unwrap_used)]
+
+mod peer;
+
+use std::fs;
+
+use peer::{Peer, Script, program};
+
+const NO_IMAGE: &str = "warning: no image for /boot/guest.elf";
+
+#[test]
+fn every_format_tells_of_missing_symbols_on_stderr() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let peer = Peer::start(Script::default());
+    program::connect(0, &peer, &["record", "1s", "-o", "run.unikprof"], folder);
+    for name in ["x.svg", "x.pb.gz", "x.folded", "x.json", "x.txt"] {
+        let (stdout, stderr) = program::run(0, &["report", "run.unikprof", "-o", name], folder);
+        assert_eq!(stderr.matches(NO_IMAGE).count(), 1, "{name}: {stderr}");
+        assert_eq!(stdout, "", "{name}");
+        // On its way to a file.
+        let peer = Peer::start(Script::default());
+        let (_, stderr) = program::connect(0, &peer, &["record", "1s", "-o", name], folder);
+        assert_eq!(stderr.matches(NO_IMAGE).count(), 1, "{name}: {stderr}");
+    }
+    for format in ["svg", "folded", "json", "text"] {
+        let (stdout, stderr) =
+            program::run(0, &["report", "run.unikprof", "--format", format], folder);
+        assert_eq!(stderr.matches(NO_IMAGE).count(), 1, "{format}: {stderr}");
+        assert!(!stdout.is_empty(), "{format}");
+    }
+    let several = ["report", "run.unikprof", "-o", "a.svg", "-o", "b.folded"];
+    let (_, stderr) = program::run(0, &several, folder);
+    assert_eq!(stderr.matches(NO_IMAGE).count(), 1, "once: {stderr}");
+    let text = fs::read_to_string(folder.join("x.txt")).unwrap();
+    assert!(text.contains(NO_IMAGE), "the text holds them as well");
+}
+
+/// A recording alone is not named yet.
+#[test]
+fn a_recording_without_a_report_needs_no_symbols() {
+    let folder = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script::default());
+    let words = ["record", "1s", "-o", "run.unikprof"];
+    let (_, stderr) = program::connect(0, &peer, &words, folder.path());
+    assert!(!stderr.contains(NO_IMAGE), "{stderr}");
+}
