@@ -4,6 +4,7 @@ mod atomic;
 mod format;
 mod name;
 
+pub(crate) use atomic::temporary_beside;
 pub use atomic::{AtomicFile, OutputError};
 pub use format::{OutputFormat, UnknownOutputFormat};
 pub use name::{NamePattern, NamePatternError, NamedAfter};

@@ -400,6 +400,78 @@ fn a_report_alone_leaves_no_recording_behind() {
     );
 }
 
+/// Runs the program after a line of shell in the same process, so that `$$` is the program's own id.
+#[cfg(unix)]
+fn run_after(shell: &str, arguments: &[&str], directory: &Path) -> Output {
+    Command::new("sh")
+        .args(["-ec", &format!("{shell}; exec \"$@\""), "sh", PROGRAM])
+        .args(arguments)
+        .current_dir(directory)
+        .env("TMPDIR", directory)
+        .env_remove("UNIKPROF_KEY_FILE")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// Whoever guesses the name of the recording behind a report could have another file replaced and deleted.
+#[cfg(unix)]
+#[test]
+fn a_temporary_recording_follows_no_link_that_waits_for_it() {
+    let peer = Peer::start(Script::default());
+    let address = peer.address.to_string();
+    for output in ["-", "out.folded"] {
+        let here = tempfile::tempdir().unwrap();
+        let victim = here.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        let links = "ln -s victim unikprof-$$.unikprof; ln -s victim out.folded.$$.unikprof";
+        let dump = [
+            "connect", &address, "dump", "--format", "folded", "-o", output,
+        ];
+        let output = run_after(links, &dump, here.path());
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{stderr}");
+        assert_eq!(
+            fs::read_to_string(&victim).ok().as_deref(),
+            Some("precious")
+        );
+        let mut left = fs::read_dir(here.path()).unwrap();
+        let stray = left.find(|entry| {
+            let entry = entry.as_ref().unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            let is_link = entry.file_type().unwrap().is_symlink();
+            !is_link && name != "victim" && name != "out.folded"
+        });
+        assert!(stray.is_none(), "left behind: {stray:?}");
+    }
+}
+
+/// A recording tells what its guest does; a report is made to be handed on.
+#[cfg(unix)]
+#[test]
+fn recordings_are_their_owners_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script::default());
+    let address = peer.address.to_string();
+    fs::write(here.path().join("r.unikprof"), "an older one").unwrap();
+    let files = ["-o", "r.unikprof", "-o", "r.folded"];
+    let record = [&["connect", &address, "record", "1s"][..], &files].concat();
+    let output = run_after("umask 022", &record, here.path());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(mode(&here.path().join("r.unikprof")), 0o600);
+    assert_eq!(mode(&here.path().join("r.folded")), 0o644);
+
+    let dump = ["connect", &address, "dump", "--format", "text"];
+    let dump = [&dump[..], &["-o", "/dev/full"]].concat();
+    let output = run_after("umask 022", &dump, here.path());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let kept = stderr.split("is safe in ").nth(1).expect(&stderr);
+    let kept = kept.split(';').next().unwrap();
+    assert_eq!(mode(Path::new(kept)), 0o600);
+}
+
 #[test]
 fn a_report_that_cannot_be_written_does_not_cost_the_recording() {
     let here = tempfile::tempdir().unwrap();

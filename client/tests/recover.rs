@@ -57,6 +57,13 @@ fn the_last_crash_of_a_log_is_written_and_others_if_asked_for() {
     }
     let written = |name: &str| fs::read(directory.join(name)).unwrap();
     assert_eq!(written("console.log.unikprof"), files[1]);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let written = fs::metadata(directory.join("console.log.unikprof")).unwrap();
+        let mode = written.permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "a recording is its owner's alone");
+    }
 
     let first = ["console.log", "--crash", "1", "-o", "first", "--json"];
     let (told, _) = expect(exit_code::SUCCESS, directory, &first);

@@ -1,6 +1,7 @@
 //! `connect`: talking to an agent.
 
 use std::fs;
+use std::path::Path;
 
 use super::arguments::{ConnectArguments, ConnectWord, DumpArguments, OutputArguments};
 use super::describe;
@@ -172,7 +173,7 @@ impl Conversation {
             &arguments.outputs,
             &arguments.names,
             symbolizer,
-            |session, plan, observer| record::record(session, &settings, &plan.recording, observer),
+            |session, path, observer| record::record(session, &settings, path, observer),
         )
     }
 
@@ -228,9 +229,7 @@ impl Conversation {
             &arguments.outputs,
             &arguments.names,
             symbolizer,
-            |session, plan, observer| {
-                record::fetch_part(session, request, asked, &plan.recording, observer)
-            },
+            |session, path, observer| record::fetch_part(session, request, asked, path, observer),
         )
     }
 
@@ -248,7 +247,7 @@ impl Conversation {
         outputs: &OutputArguments,
         names: &NameArguments,
         symbolizer: &Symbolizer,
-        get: impl FnOnce(&mut Session, &Plan, &mut dyn Observer) -> Result<Outcome, RecordError>,
+        get: impl FnOnce(&mut Session, &Path, &mut dyn Observer) -> Result<Outcome, RecordError>,
     ) -> Result<(), Failure> {
         let agent = self.session.agent();
         let plan = Plan::new(
@@ -266,7 +265,7 @@ impl Conversation {
         // Until here Ctrl-C may end the program as it ends any other: there is nothing to clean up.
         self.interrupt.listen().map_err(Failure::Signals)?;
         let mut progress = ProgressLine::on_stderr();
-        let outcome = get(&mut self.session, &plan, &mut progress);
+        let outcome = get(&mut self.session, plan.recording.path(), &mut progress);
         progress.finish();
         let outcome = outcome.map_err(|error| match error {
             RecordError::Unwritten { subcommand, source } => Failure::Unwritten {
@@ -287,23 +286,19 @@ impl Conversation {
             );
         }
         let shown = self.show(&plan, symbolizer, &outcome);
-        match (shown, outcome.incomplete) {
-            (Ok(()), None) => {
-                if !plan.keeps_recording {
-                    // Its reports are written, and nobody asked for more.
-                    let _ = fs::remove_file(&outcome.path);
-                }
-                Ok(())
-            }
-            (Ok(()), Some(reason)) => Err(Failure::Incomplete {
+        let failure = match (shown, outcome.incomplete) {
+            (Ok(()), None) => return Ok(()),
+            (Ok(()), Some(reason)) => Failure::Incomplete {
                 path: outcome.path,
                 reason: reason.to_string(),
-            }),
-            (Err(source), _) => Err(Failure::AfterRecording {
+            },
+            (Err(source), _) => Failure::AfterRecording {
                 recording: outcome.path,
                 source: Box::new(source),
-            }),
-        }
+            },
+        };
+        plan.recording.keep();
+        Err(failure)
     }
 
     /// Writes the reports and a summary.
@@ -327,7 +322,7 @@ impl Conversation {
         )
         .with_timeline(TimelineView::of(&recording));
         let mut files = Vec::new();
-        if plan.keeps_recording {
+        if plan.recording.is_wanted() {
             files.push(outcome.path.clone());
         }
         files.extend(

@@ -3,9 +3,13 @@
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
+use tempfile::TempPath;
+
 use super::failure::Failure;
 use super::{print, screen};
-use crate::output::{AtomicFile, NamePattern, NamedAfter, OutputFormat};
+use crate::output::{
+    AtomicFile, NamePattern, NamedAfter, OutputError, OutputFormat, temporary_beside,
+};
 use crate::report::{DEFAULT_COLUMNS, Format, Report, ReportError};
 
 /// The name that means standard output.
@@ -27,10 +31,37 @@ pub(super) enum Target {
 /// Where a recording and its reports go.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// The recording; where the user wants none, a file that lasts until the reports are written.
-    pub(super) recording: PathBuf,
-    pub(super) keeps_recording: bool,
+    pub(super) recording: RecordingFile,
     pub(super) reports: Vec<ReportOutput>,
+}
+
+/// The file of a recording.
+#[derive(Debug)]
+pub(super) enum RecordingFile {
+    /// It was asked for, by its name or by none at all.
+    Wanted(PathBuf),
+    /// Only its reports were asked for: dropping it removes it.
+    Temporary(TempPath),
+}
+
+impl RecordingFile {
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            RecordingFile::Wanted(path) => path,
+            RecordingFile::Temporary(path) => path,
+        }
+    }
+
+    pub(super) fn is_wanted(&self) -> bool {
+        matches!(self, RecordingFile::Wanted(_))
+    }
+
+    /// Leaves the file where it is, whether it was asked for or not.
+    pub(super) fn keep(self) {
+        if let RecordingFile::Temporary(mut path) = self {
+            path.disable_cleanup(true);
+        }
+    }
 }
 
 impl Plan {
@@ -70,9 +101,9 @@ impl Plan {
             }
         }
         no_name_twice(&recordings, &reports)?;
-        let (recording, keeps_recording) = match recordings.as_slice() {
-            [] => (beside(&reports), false),
-            [only] => (only.clone(), true),
+        let recording = match recordings.as_slice() {
+            [] => RecordingFile::Temporary(temporary_recording(&reports)?),
+            [only] => RecordingFile::Wanted(only.clone()),
             [_, more, ..] => {
                 return Err(Failure::Usage(format!(
                     "one raw recording is enough: leave `-o {}` out",
@@ -80,11 +111,7 @@ impl Plan {
                 )));
             }
         };
-        Ok(Plan {
-            recording,
-            keeps_recording,
-            reports,
-        })
+        Ok(Plan { recording, reports })
     }
 }
 
@@ -224,20 +251,16 @@ fn no_name_twice(recordings: &[PathBuf], reports: &[ReportOutput]) -> Result<(),
     }
 }
 
-/// A place for a recording that nobody asked for: beside the first report.
-fn beside(reports: &[ReportOutput]) -> PathBuf {
-    let ending = format!("{}.unikprof", std::process::id());
+/// Creates an empty file for a recording that nobody asked for: beside the first report, on whose disk there should be
+/// room, or in the directory for temporary files.
+fn temporary_recording(reports: &[ReportOutput]) -> Result<TempPath, OutputError> {
     let file = reports.iter().find_map(|output| match &output.target {
         Target::File(path) if !is_device(path) => Some(path),
         _ => None,
     });
     match file {
-        Some(path) => {
-            let mut name = path.clone().into_os_string();
-            name.push(format!(".{ending}"));
-            name.into()
-        }
-        None => std::env::temp_dir().join(format!("unikprof-{ending}")),
+        Some(report) => temporary_beside(report, ".unikprof"),
+        None => temporary_beside(&std::env::temp_dir().join("unikprof"), ".unikprof"),
     }
 }
 
@@ -266,11 +289,9 @@ mod tests {
     #[test]
     fn without_a_name_there_is_a_recording_named_after_all_that_tells_it() {
         let plan = plan(&[], None).unwrap();
-        assert_eq!(
-            plan.recording,
-            Path::new("web-flight-19700101T000000Z.unikprof")
-        );
-        assert!(plan.keeps_recording && plan.reports.is_empty());
+        let name = Path::new("web-flight-19700101T000000Z.unikprof");
+        assert_eq!(plan.recording.path(), name);
+        assert!(plan.recording.is_wanted() && plan.reports.is_empty());
         let patterns = plan_reports(Some(Format::Pprof));
         assert_eq!(patterns, "web-flight-19700101T000000Z.pb.gz");
     }
@@ -285,9 +306,12 @@ mod tests {
 
     #[test]
     fn reports_alone_keep_their_recording_until_they_are_written() {
-        let plan = plan(&["d/%n.svg", "-"], None).unwrap();
-        assert!(!plan.keeps_recording);
-        assert!(plan.recording.starts_with("d"), "on the same disk");
+        let directory = tempfile::tempdir().unwrap();
+        let report = directory.path().join("%n.svg");
+        let plan = plan(&[report.to_str().unwrap(), "-"], None).unwrap();
+        let recording = plan.recording.path();
+        assert!(!plan.recording.is_wanted() && recording.is_file());
+        assert_eq!(recording.parent(), report.parent(), "on the same disk");
         assert_eq!(plan.reports[1].format, Format::Text);
         assert_eq!(plan.reports[1].target, Target::Stdout);
     }

@@ -108,7 +108,7 @@ pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     match &output {
         None => print(&remains.file)?,
         Some(path) => {
-            let mut file = AtomicFile::create(path)?;
+            let mut file = AtomicFile::create_private(path)?;
             if let Err(source) = file.write_all(&remains.file) {
                 return Err(file.failed(source).into());
             }

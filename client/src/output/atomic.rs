@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use tempfile::TempPath;
 use thiserror::Error;
 
 use crate::exit_code;
@@ -30,8 +31,8 @@ use crate::exit_code;
 pub struct AtomicFile {
     file: File,
     path: PathBuf,
-    /// The name it has now, while that is not its own.
-    temporary: Option<PathBuf>,
+    /// The name that it has until it is published. Dropping it removes the file.
+    temporary: Option<TempPath>,
     /// Its length when it was last published.
     published: u64,
     is_device: bool,
@@ -55,11 +56,23 @@ impl OutputError {
 }
 
 impl AtomicFile {
-    /// Begins a file. Its directory must exist.
+    /// Begins a file with the permissions that the process gives to new files. Its directory must exist.
     ///
     /// # Errors
     /// [`OutputError`], now rather than when the file is whole, where it cannot be written.
     pub fn create(path: &Path) -> Result<AtomicFile, OutputError> {
+        AtomicFile::begin(path, Access::Default)
+    }
+
+    /// As [`AtomicFile::create`], but only the file's owner can read and write it (mode 0600).
+    ///
+    /// # Errors
+    /// As [`AtomicFile::create`].
+    pub fn create_private(path: &Path) -> Result<AtomicFile, OutputError> {
+        AtomicFile::begin(path, Access::Owner)
+    }
+
+    fn begin(path: &Path, access: Access) -> Result<AtomicFile, OutputError> {
         let failed = |source| OutputError {
             path: path.into(),
             source,
@@ -85,7 +98,7 @@ impl AtomicFile {
             }
             _ => {}
         }
-        let (file, temporary) = create_beside(&target).map_err(failed)?;
+        let (file, temporary) = create_beside(&target, ".", ".partial", access).map_err(failed)?;
         Ok(AtomicFile {
             file,
             path: target,
@@ -116,9 +129,11 @@ impl AtomicFile {
         }
         self.file.sync_all().map_err(|e| self.failed(e))?;
         self.published = self.file.metadata().map_err(|e| self.failed(e))?.len();
-        if let Some(temporary) = &self.temporary {
-            fs::rename(temporary, &self.path).map_err(|e| self.failed(e))?;
-            self.temporary = None;
+        if let Some(temporary) = self.temporary.take() {
+            if let Err(error) = temporary.persist(&self.path) {
+                self.temporary = Some(error.path);
+                return Err(self.failed(error.error));
+            }
             // The new name is safe once its directory is; some file systems cannot say.
             if let Ok(directory) = File::open(directory_of(&self.path)) {
                 let _ = directory.sync_all();
@@ -160,35 +175,52 @@ impl Write for AtomicFile {
     }
 }
 
-impl Drop for AtomicFile {
-    fn drop(&mut self) {
-        if let Some(temporary) = &self.temporary {
-            let _ = fs::remove_file(temporary);
-        }
-    }
+/// Who can read and write a new file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// Whoever the process's umask allows.
+    Default,
+    /// Its owner alone.
+    Owner,
 }
 
-fn create_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+/// Creates an empty file that only its owner can read and write, in the directory of `path`, under the name of `path`
+/// with a random part and `suffix`. Dropping the result removes the file.
+///
+/// # Errors
+/// [`OutputError`].
+pub(crate) fn temporary_beside(path: &Path, suffix: &str) -> Result<TempPath, OutputError> {
+    let created = create_beside(path, "", suffix, Access::Owner);
+    let (_, temporary) = created.map_err(|source| OutputError {
+        path: path.into(),
+        source,
+    })?;
+    Ok(temporary)
+}
+
+fn create_beside(
+    path: &Path,
+    prefix: &str,
+    suffix: &str,
+    access: Access,
+) -> io::Result<(File, TempPath)> {
     let name = path
         .file_name()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it has no file name"))?;
-    let directory = directory_of(path);
-    for attempt in 0..100 {
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        hidden.push(format!(".{}-{attempt}.partial", std::process::id()));
-        let temporary = directory.join(hidden);
-        match OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(&temporary)
-        {
-            Ok(file) => return Ok((file, temporary)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-        }
+    let mut prefix = std::ffi::OsString::from(prefix);
+    prefix.push(name);
+    prefix.push(".");
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    if access == Access::Owner {
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     }
-    Err(io::ErrorKind::AlreadyExists.into())
+    let file = tempfile::Builder::new()
+        .prefix(&prefix)
+        .suffix(suffix)
+        .make_in(directory_of(path), |temporary| options.open(temporary))?;
+    Ok(file.into_parts())
 }
 
 fn directory_of(path: &Path) -> &Path {

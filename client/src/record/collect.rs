@@ -409,9 +409,12 @@ impl<'a> Collector<'a> {
         if !self.arrived || !wanted {
             return Err(error);
         }
-        self.writer.end(Some(&error.to_string()))?;
-        self.writer.publish()?;
-        Ok(self.outcome(Some(error)))
+        let ended = self.writer.end(Some(&error.to_string()));
+        match ended.and_then(|()| self.writer.publish()) {
+            Err(source) if !self.writer.is_published() => Err(source.into()),
+            // What was published before is still in the file, and readers report that it was cut.
+            _ => Ok(self.outcome(Some(error))),
+        }
     }
 
     /// Ends the file where it could not be written on. What was safe in it before is cleared in the guest,

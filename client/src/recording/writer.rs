@@ -12,7 +12,8 @@ use crate::connection::CLIENT;
 use crate::output::{AtomicFile, OutputError};
 use crate::timeline::Window;
 
-/// A recording file in the making: nothing has its name until [`RecordingWriter::publish`].
+/// A recording file in the making, readable by its owner alone: nothing has its name until
+/// [`RecordingWriter::publish`].
 #[derive(Debug)]
 pub struct RecordingWriter {
     file: BufWriter<AtomicFile>,
@@ -29,7 +30,7 @@ impl RecordingWriter {
         created: Timestamp,
         welcome: &[u8],
     ) -> Result<RecordingWriter, OutputError> {
-        let file = AtomicFile::create(path)?;
+        let file = AtomicFile::create_private(path)?;
         let mut writer = RecordingWriter {
             file: BufWriter::new(file),
         };
