@@ -102,7 +102,7 @@ fn enough(counters: &Counters, mode: Mode, table: &FunctionTable) -> Check {
                         at + 2
                     ),
                 )
-                .advise(samples_needed(counted, &a.own_share, &b.own_share))
+                .advise(samples_needed(counted, a.own, b.own))
             }
         }
     };

@@ -7,7 +7,7 @@ use crate::profile::{FrameId, Unit};
 use crate::symbols::{FileId, FunctionId, Symbolized};
 
 use super::filter::{Weights, shown_symbols};
-use super::interval::Interval;
+use super::interval::{Interval, differ};
 use super::labels::LabelId;
 use super::merged::{Visitor, walk};
 use super::{Report, ReportOptions};
@@ -86,8 +86,8 @@ impl FunctionTable {
         }
     }
 
-    /// The place of the first row, among the first `within`, that cannot be told from the one
-    /// below it: their intervals overlap. What was measured needs no telling apart.
+    /// The place of the first row, among the first `within`, whose count and that of the row below do not
+    /// [`differ`] by more than chance explains. Measured rows always differ.
     pub fn first_tie(&self, within: usize) -> Option<usize> {
         if self.unit == Unit::Nanoseconds {
             return None;
@@ -96,7 +96,7 @@ impl FunctionTable {
             .windows(2)
             .take(within)
             .take_while(|pair| pair[0].own != 0)
-            .position(|pair| pair[1].own != 0 && pair[0].own_share.overlaps(&pair[1].own_share))
+            .position(|pair| pair[1].own != 0 && !differ(pair[0].own, pair[1].own))
     }
 }
 

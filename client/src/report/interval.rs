@@ -53,35 +53,23 @@ impl Interval {
             high: share,
         }
     }
+}
 
-    /// How many samples would tell two shares apart, if they stay as they are: about the least number
-    /// at which their [Wilson](Interval::wilson) intervals do not overlap. `None` where no number
-    /// below 10¹² does.
-    pub fn samples_to_tell_apart(a: f64, b: f64) -> Option<u64> {
-        const MOST: u64 = 1_000_000_000_000;
-        let of = |share: f64, samples: u64| {
-            Interval::wilson((share * samples as f64).round() as u64, samples)
-        };
-        let apart = |samples: u64| !of(a, samples).overlaps(&of(b, samples));
-        if !apart(MOST) {
-            return None;
-        }
-        let (mut not, mut yes) = (0, MOST);
-        while yes - not > 1 {
-            let middle = not + (yes - not) / 2;
-            if apart(middle) {
-                yes = middle;
-            } else {
-                not = middle;
-            }
-        }
-        Some(yes)
-    }
+/// Whether two functions that have `a` and `b` of the samples of one recording differ in their true shares. Functions with
+/// the same share are seen that far apart in 5 % of all recordings.
+///
+/// With equal shares each of the `a + b` samples falls on either function with the same chance, so the variance of `a - b`
+/// is `a + b`. Whether the [intervals](Interval::wilson) of the two shares overlap is another question: shares can differ
+/// although they do.
+pub(crate) fn differ(a: u64, b: u64) -> bool {
+    a.abs_diff(b) as f64 > Interval::Z * (a as f64 + b as f64).sqrt()
+}
 
-    /// Whether some value lies in both.
-    pub fn overlaps(&self, other: &Interval) -> bool {
-        self.low <= other.high && other.low <= self.high
-    }
+/// How many times as many samples it takes for two counts to [`differ`], if their shares stay as they are. `None` if they
+/// are equal.
+pub(crate) fn times_to_differ(a: u64, b: u64) -> Option<f64> {
+    let apart = a.abs_diff(b) as f64;
+    (a != b).then(|| (Interval::Z / apart).powi(2) * (a as f64 + b as f64))
 }
 
 #[cfg(test)]
@@ -130,14 +118,35 @@ mod tests {
         );
     }
 
+    /// The chi-squared distribution with one degree of freedom has 5 % above 3.841.
     #[test]
-    fn the_samples_needed_are_those_from_which_intervals_part() {
-        // By the normal approximation: (z (√(0.12 × 0.88) + √(0.1 × 0.9)) / 0.02)² = 3,751.
-        let needed = Interval::samples_to_tell_apart(0.12, 0.10).unwrap_or(0);
-        assert!((3_650..3_850).contains(&needed), "{needed}");
-        assert_eq!(Interval::samples_to_tell_apart(0.1, 0.1), None);
-        let few = Interval::samples_to_tell_apart(0.9, 0.1).unwrap_or(0);
-        assert!(few < 15, "{few}");
+    fn counts_differ_where_chance_explains_them_in_one_of_twenty_samples() {
+        for (a, b, expected) in [
+            (417, 362, true),
+            (416, 362, false),
+            (4, 0, true),
+            (3, 0, false),
+            (0, 0, false),
+            (u64::MAX, 0, true),
+            (u64::MAX, u64::MAX, false),
+        ] {
+            assert_eq!(differ(a, b), expected, "{a} beside {b}");
+            assert_eq!(differ(b, a), expected, "{b} beside {a}");
+        }
+    }
+
+    #[test]
+    fn so_many_times_as_many_samples_just_differ() {
+        for (a, b) in [(120, 105), (12, 10), (2_000, 1_999)] {
+            let times = times_to_differ(a, b).unwrap_or(0.0);
+            let at = |times: f64| {
+                let more = |count: u64| (count as f64 * times).round() as u64;
+                differ(more(a), more(b))
+            };
+            assert!(!at(times * 0.9) && at(times * 1.1), "{a}, {b}: {times}");
+        }
+        assert_eq!(times_to_differ(7, 7), None);
+        assert!(times_to_differ(u64::MAX, 0).is_some_and(f64::is_finite));
     }
 
     #[test]
@@ -145,12 +154,5 @@ mod tests {
         let found = Interval::measured(1, 4);
         assert_eq!((found.low, found.share, found.high), (0.25, 0.25, 0.25));
         assert_eq!(Interval::measured(1, 0).share, 0.0);
-        assert!(!found.overlaps(&Interval::measured(2, 4)));
-    }
-
-    #[test]
-    fn neighbours_are_told_apart_only_by_enough_samples() {
-        assert!(Interval::wilson(12, 100).overlaps(&Interval::wilson(10, 100)));
-        assert!(!Interval::wilson(12_000, 100_000).overlaps(&Interval::wilson(10_000, 100_000)));
     }
 }

@@ -1,7 +1,7 @@
 //! What to know before trusting a profile.
 
 use super::functions::FunctionTable;
-use super::interval::Interval;
+use super::interval::times_to_differ;
 use super::text::row_name;
 use super::units::{amount_with_unit, grouped, percent, share};
 use super::{Report, stack_warnings};
@@ -175,29 +175,24 @@ fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>)
     {
         let name = |at: usize| row_name(report, &table.rows[at], RANKED_NAME);
         all.push(format!(
-            "{} samples are too few to rank {:?} and {:?}: their 95 % intervals overlap; {}",
+            "{} samples are too few to rank {:?} and {:?}: the difference may be chance; {}",
             grouped(table.recorded),
             name(at),
             name(at + 1),
-            samples_needed(
-                table.recorded,
-                &table.rows[at].own_share,
-                &table.rows[at + 1].own_share
-            )
+            samples_needed(table.recorded, table.rows[at].own, table.rows[at + 1].own)
         ));
     }
 }
 
-/// What would rank two shares.
-pub(crate) fn samples_needed(recorded: u64, a: &Interval, b: &Interval) -> String {
+/// How many samples would rank two functions with these counts.
+pub(crate) fn samples_needed(recorded: u64, a: u64, b: u64) -> String {
     // More than this is no advice.
-    const MOST_TIMES: u64 = 100;
-    match Interval::samples_to_tell_apart(a.share, b.share) {
-        Some(needed) if needed / recorded.max(1) < MOST_TIMES => format!(
-            "if they stay so far apart, about {} samples rank them: record {:.1} times as long, or \
-             at a higher rate",
-            grouped(two_digits(needed)),
-            needed as f64 / recorded.max(1) as f64
+    const MOST_TIMES: f64 = 100.0;
+    match times_to_differ(a, b) {
+        Some(times) if times < MOST_TIMES => format!(
+            "at this gap about {} samples would separate them: record {:.1} times as long, or at a higher rate",
+            grouped(two_digits((recorded as f64 * times).ceil() as u64)),
+            (times * 10.0).ceil() / 10.0
         ),
         _ => "they are too close for any recording to rank; take them as equal".to_owned(),
     }
@@ -309,19 +304,17 @@ mod tests {
             missing: Some(i64::MAX),
             ..Counters::default()
         });
-        let all = Interval::measured(1, 1);
-        samples_needed(0, &all, &Interval::measured(0, 1));
+        samples_needed(0, u64::MAX, 0);
         assert_eq!(two_digits(u64::MAX), u64::MAX, "it stops at the largest");
     }
 
     #[test]
     fn the_samples_needed_are_told_as_what_to_do() {
-        let share = |hits| Interval::wilson(hits, 840);
         assert_eq!(
-            samples_needed(840, &share(120), &share(105)),
-            "if they stay so far apart, about 5,600 samples rank them: record 6.6 times as long, or \
-             at a higher rate"
+            samples_needed(840, 120, 105),
+            "at this gap about 3,300 samples would separate them: record 3.9 times as long, or at a \
+             higher rate"
         );
-        assert!(samples_needed(840, &share(120), &share(120)).contains("take them as equal"));
+        assert!(samples_needed(840, 120, 120).contains("take them as equal"));
     }
 }
