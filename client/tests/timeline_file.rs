@@ -282,6 +282,48 @@ fn a_clock_that_steps_moves_dates_and_no_samples() {
     assert_eq!(recorded(&report(&none, &["--last", "1s"])), 10);
 }
 
+/// One vCPU's ring holds all three seconds, the other's only the last: what is known of the first seconds is the first
+/// vCPU's, and so is the time that it is a share of.
+#[test]
+fn shares_of_time_are_of_the_vcpus_that_tell() {
+    let told = |second: u64, stolen: u64, blocked: u64| {
+        let at_ns = (10 + second) * SECOND;
+        let running = second * SECOND - stolen - blocked;
+        [
+            record(kind::RAN, at_ns, running, stolen),
+            record(kind::WAITED, at_ns, blocked, 0),
+        ]
+    };
+    let half = |second| told(second, second * SECOND / 2, second * SECOND / 4);
+    let began = record(kind::BEGAN, 10 * SECOND, 4, 0);
+    let all = [&[began][..], &(0..=3).flat_map(half).collect::<Vec<_>>()].concat();
+    let late = [half(2), half(3)].concat();
+    let rings: Vec<u8> = [(0, 0, &all), (1, 5, &late)]
+        .into_iter()
+        .flat_map(|(vcpu, oldest, records)| {
+            let head = RingHead {
+                now_ns: 13 * SECOND,
+                ..ring::head(vcpu, oldest, records.len() as u64)
+            };
+            [
+                ring::records(&head, records),
+                ring::stacks(vcpu, &[&[0x110]]),
+            ]
+            .concat()
+        })
+        .collect();
+    let told = report(&file(&rings, true), &["--timeline", "--step", "1s"]);
+    let seconds = told["seconds"].as_array().unwrap();
+    assert_eq!(seconds.len(), 3, "{seconds:?}");
+    for second in seconds {
+        for (kind, share) in [("stolen", 0.5), ("blocked", 0.25)] {
+            // The last record is the first moment behind the last second.
+            let found = second[kind].as_f64().unwrap();
+            assert!((found - share).abs() < 1e-6, "{second}");
+        }
+    }
+}
+
 /// Spans within one another, across one another, without an end, without a beginning, and cut by the window.
 #[test]
 fn spans_of_a_window_are_counted_as_they_lie() {

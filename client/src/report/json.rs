@@ -71,7 +71,8 @@
 //!   from the ring's samples, and `by_table`, `by_bytes`, `by_frame_pointer` and `early` are not known: 0.
 //! - `spans`, `values` (of counters) and `marks` are the guest's own; `means` are those of 40 equal parts of the
 //!   time shown; `refused_names` were too long, empty or too many. `seconds` is empty unless asked for.
-//!   Their `from_ns` is since the recording began; `stolen` and `blocked` are shares of the vCPUs' time.
+//!   Their `from_ns` is since the recording began; `stolen` and `blocked` are shares of the time of
+//!   those vCPUs whose rings tell of it.
 //! - `kind` is `function`, `address` (no name is known), `agent` (the profiler's own) or
 //!   `special` (a mark such as `[truncated]`).
 

@@ -105,8 +105,8 @@ fn seconds_of(report: &Report<'_>, view: &TimelineView<'_>) -> Vec<Second> {
             held: slice.is_held,
             ticks: slice.ticks,
             recorded: slice.recorded,
-            stolen: second.share(|times| times.runnable_ns),
-            blocked: second.share(|times| times.blocked_ns),
+            stolen: second.stolen(),
+            blocked: second.blocked(),
             top: second.top.map(|(function, _)| name(function)),
             top_share: second
                 .top

@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use super::units::percent;
 use super::{Report, TimelineView, shorten};
 use crate::printable::Printable;
-use crate::profile::Runstate;
 use crate::symbols::FunctionId;
 use crate::timeline::{Slice, WallClock, sparkline, step_ns};
 
@@ -30,15 +29,15 @@ pub(super) struct Second {
     pub(super) slice: Slice,
     /// The function, and how many of the slice's samples it has.
     pub(super) top: Option<(FunctionId, u64)>,
-    /// The vCPUs' time, of all of them together.
-    pub(super) whole_ns: u64,
 }
 
 impl Second {
-    /// The part of the vCPUs' time, where it is known.
-    pub(super) fn share(&self, of: impl Fn(&Runstate) -> Option<u64>) -> Option<f64> {
-        let part = of(self.slice.runstate.as_ref()?)?;
-        (self.whole_ns != 0).then(|| part as f64 / self.whole_ns as f64)
+    pub(super) fn stolen(&self) -> Option<f64> {
+        self.slice.share_of_time(|times| times.runnable_ns)
+    }
+
+    pub(super) fn blocked(&self) -> Option<f64> {
+        self.slice.share_of_time(|times| times.blocked_ns)
     }
 }
 
@@ -55,7 +54,6 @@ pub(super) fn of(report: &Report<'_>, view: &TimelineView<'_>) -> Vec<Second> {
             None => LINES,
         },
     );
-    let vcpus = view.timeline.rings().len() as u64;
     let slices = view.timeline.slices(&view.of, window, step).into_iter();
     let second = |slice: Slice| {
         let mut by_function: HashMap<FunctionId, u64> = HashMap::new();
@@ -69,7 +67,6 @@ pub(super) fn of(report: &Report<'_>, view: &TimelineView<'_>) -> Vec<Second> {
         Second {
             // Of equals the first, so that equal files make equal reports.
             top: top.max_by_key(|(function, count)| (*count, std::cmp::Reverse(*function))),
-            whole_ns: slice.window.length_ns().saturating_mul(vcpus),
             slice,
         }
     };
@@ -85,8 +82,6 @@ pub(super) fn write(
     if seconds.is_empty() {
         return writeln!(out, "\nno time of this recording is in the rings");
     }
-    let stolen = |second: &Second| second.share(|times| times.runnable_ns);
-    let blocked = |second: &Second| second.share(|times| times.blocked_ns);
     let rate = |second: &Second| second.slice.is_held.then(|| second.slice.rate_hz());
     let highest = |values: &[Option<f64>]| values.iter().flatten().copied().fold(0.0, f64::max);
     writeln!(out)?;
@@ -98,8 +93,8 @@ pub(super) fn write(
         highest(&rates)
     )?;
     let shares: [(&str, Vec<Option<f64>>); 2] = [
-        ("stolen", seconds.iter().map(stolen).collect()),
-        ("blocked", seconds.iter().map(blocked).collect()),
+        ("stolen", seconds.iter().map(Second::stolen).collect()),
+        ("blocked", seconds.iter().map(Second::blocked).collect()),
     ];
     for (name, values) in shares.iter().filter(|(_, v)| v.iter().any(Option::is_some)) {
         let line = sparkline(values, OVERVIEW);
@@ -159,8 +154,8 @@ fn write_line(
         out,
         "{since:>8.1} s  {:<11}  {rate:>8}  {:>10}  {:>10}",
         time.unwrap_or_default(),
-        share(second.share(|times| times.runnable_ns)),
-        share(second.share(|times| times.blocked_ns)),
+        share(second.stolen()),
+        share(second.blocked()),
     )?;
     let Some((function, count)) = second.top else {
         return writeln!(out, "  {:>8}", "-");

@@ -25,8 +25,8 @@ pub struct Slice {
     pub recorded: u64,
     /// Whether the rings hold all of it.
     pub is_held: bool,
-    /// How the vCPUs' time went, as far as their rings tell.
-    pub runstate: Option<Runstate>,
+    /// How the time of each vCPU went whose ring tells.
+    pub runstates: Vec<Runstate>,
     /// How often each stack was sampled, in the order of the stacks.
     pub stacks: Vec<(NodeId, u64)>,
 }
@@ -38,6 +38,14 @@ impl Slice {
             0 => 0.0,
             ns => self.recorded as f64 * SECOND_NS as f64 / ns as f64,
         }
+    }
+
+    /// The share that a kind of time has in the time of the vCPUs whose rings tell of it; `None` if none does.
+    pub fn share_of_time(&self, kind: impl Fn(&Runstate) -> Option<u64>) -> Option<f64> {
+        let known: Vec<u64> = self.runstates.iter().filter_map(kind).collect();
+        let time_ns = known.len() as f64 * self.window.length_ns() as f64;
+        let part_ns = known.iter().map(|part_ns| *part_ns as f64).sum::<f64>();
+        (time_ns > 0.0).then(|| part_ns / time_ns)
     }
 }
 
@@ -98,13 +106,12 @@ impl Timeline {
             }
             let mut stacks: Vec<_> = stacks.into_iter().collect();
             stacks.sort_unstable();
-            let known = times.iter().filter_map(|times| times.of_window(window));
             Slice {
                 window,
                 ticks,
                 recorded,
                 is_held: self.holds(window),
-                runstate: known.reduce(|sum, next| sum.plus(&next)),
+                runstates: times.iter().filter_map(|t| t.of_window(window)).collect(),
                 stacks,
             }
         };
