@@ -24,7 +24,7 @@ mod sealed;
 
 use std::io::{self, Write as _};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use unikprof_proto::code::{refusal, security};
 use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY, Message};
@@ -39,13 +39,10 @@ use patient::{PatientStream, WaitEnded};
 pub use sealed::RecordError;
 
 use crate::agent_info::{AgentInfo, MAX_MAPPINGS, MappingError};
+use crate::deadline;
 use crate::frame_reader::{FrameReadError, FrameReader};
 use crate::interrupt::Interrupt;
 use crate::key::{Key, KeyId};
-
-/// How much the other side may have to take in within one timeout: a busy guest takes a little at a
-/// time.
-const UNANSWERED: usize = 64 * 1024;
 
 /// The name and version that the client gives.
 pub const CLIENT: &str = concat!("unikprof-client ", env!("CARGO_PKG_VERSION"));
@@ -112,8 +109,6 @@ pub struct Connection {
     /// What the agent has said that this client may do.
     role: Option<u32>,
     timeouts: Timeouts,
-    /// How many timeouts the next frame may take.
-    patience: u32,
     version: u16,
 }
 
@@ -138,7 +133,7 @@ impl Connection {
         timeouts: Timeouts,
         interrupt: &Interrupt,
     ) -> Result<Connection, ConnectionError> {
-        let deadline = Instant::now() + timeouts.connect;
+        let deadline = deadline::after(timeouts.connect);
         let stream = dial::connect(address, timeouts.connect, interrupt)?;
         let lost = |source| ConnectionError::Connect {
             address: address.clone(),
@@ -195,7 +190,6 @@ impl Connection {
             key: access.key_id(),
             role: None,
             timeouts,
-            patience: 1,
             version,
         })
     }
@@ -203,6 +197,14 @@ impl Connection {
     /// The protocol version in use.
     pub fn version(&self) -> u16 {
         self.version
+    }
+
+    /// Sets what ends the waits to come early.
+    pub(crate) fn set_interrupt(&mut self, interrupt: Interrupt) {
+        self.reader
+            .source_mut()
+            .stream_mut()
+            .set_interrupt(interrupt);
     }
 
     /// Asks who the agent is.
@@ -261,34 +263,25 @@ impl Connection {
         self.send_frames(&buffer[..length], doing)
     }
 
-    /// Sends frames that are encoded already and not answered. Whatever is answered next may take a
-    /// timeout more for each [`UNANSWERED`] bytes.
+    /// Sends frames that are encoded already, within one timeout. What the system took may still be on its way, so
+    /// the caller sends no more than the agent takes within one timeout before it asks for an answer.
     pub(crate) fn send_frames(
         &mut self,
         frames: &[u8],
         doing: &'static str,
     ) -> Result<(), ConnectionError> {
-        for piece in frames.chunks(UNANSWERED) {
-            let deadline = Instant::now() + self.timeouts.answer;
-            let stream = self.reader.source_mut();
-            stream.wait_until(deadline);
-            if let Err(source) = stream.write_all(piece) {
-                return Err(broken(doing, self.timeouts.answer, source));
-            }
-        }
-        // What the system took may still be on its way.
-        let pieces = u32::try_from(frames.len() / UNANSWERED).unwrap_or(u32::MAX);
-        self.patience = self.patience.saturating_add(pieces);
-        Ok(())
+        let wait = self.timeouts.answer;
+        let stream = self.reader.source_mut();
+        stream.stream_mut().wait_until(deadline::after(wait));
+        let sent = stream.write_all(frames);
+        sent.map_err(|source| broken(doing, wait, source))
     }
 
     /// Reads the next frame, which is no refusal.
     pub(crate) fn receive(&mut self, doing: &'static str) -> Result<Frame<'_>, ConnectionError> {
-        let patience = std::mem::replace(&mut self.patience, 1);
-        let wait = self.timeouts.answer.saturating_mul(patience);
-        let deadline = Instant::now().checked_add(wait);
-        let deadline = deadline.unwrap_or_else(|| Instant::now() + self.timeouts.answer);
-        self.reader.source_mut().wait_until(deadline);
+        let wait = self.timeouts.answer;
+        let stream = self.reader.source_mut().stream_mut();
+        stream.wait_until(deadline::after(wait));
         match self.reader.advance() {
             Ok(Some(kind)) if kind == Refusal::TYPE => Err(self.refusal(doing)),
             Ok(Some(_)) => Ok(self.reader.frame()),

@@ -24,6 +24,7 @@ use crate::recording::{Reading, Recording};
 use crate::report::{Format, Report, ReportOptions, TimelineView};
 use crate::symbols::{ImageOptions, Images, Symbolizer};
 use crate::timeline::Window;
+use crate::units;
 use process::GuestProcess;
 
 pub(crate) use guest::run as guest;
@@ -100,7 +101,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     eprintln!(
         "a guest runs at {}; recording it for {}",
         guest.address(),
-        humantime::format_duration(std::time::Duration::from_nanos(arguments.duration_ns))
+        units::duration(arguments.duration_ns)
     );
     let symbolizer = Symbolizer::new(Images::new(ImageOptions::default()));
     // The C library keeps no frame pointers.

@@ -172,7 +172,7 @@ fn judge(
         subject: Subject::Recording,
         what: format!(
             "{} of {guest}, mode {}",
-            crate::report::units::duration(info.elapsed_ns),
+            crate::units::duration(info.elapsed_ns),
             info.mode
         ),
         checks,

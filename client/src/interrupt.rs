@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::deadline;
+
 /// How often the user asked to stop; clones share the count.
 ///
 /// Once means: end the recording and keep what there is. Twice means: give up now.
@@ -40,6 +42,14 @@ impl Interrupt {
         Interrupt {
             quits_after: 1,
             ..Interrupt::default()
+        }
+    }
+
+    /// The same count, for what gives up the first time.
+    pub(crate) fn quitting_at_first(&self) -> Interrupt {
+        Interrupt {
+            quits_after: 1,
+            ..self.clone()
         }
     }
 
@@ -75,7 +85,7 @@ impl Interrupt {
 
     /// Sleeps; answers whether nobody gave up meanwhile.
     pub(crate) fn sleep_unless_quit(&self, wait: Duration) -> bool {
-        self.sleep_until(Instant::now() + wait, Interrupt::quit)
+        self.sleep_until(deadline::after(wait), Interrupt::quit)
     }
 
     /// Sleeps until then, or until `ended`; answers whether it slept to the end.

@@ -4,6 +4,7 @@ pub mod agent_info;
 pub mod caller_table;
 pub mod cli;
 pub mod connection;
+mod deadline;
 #[cfg(feature = "demo")]
 mod demo;
 pub mod doctor;
@@ -24,3 +25,4 @@ pub mod report;
 mod runs;
 pub mod symbols;
 pub mod timeline;
+mod units;

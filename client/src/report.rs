@@ -56,7 +56,6 @@ pub(crate) mod stack_warnings;
 mod svg;
 mod text;
 mod times;
-pub(crate) mod units;
 pub(crate) mod warnings;
 
 pub use format::{Format, UnknownFormat};
@@ -71,6 +70,7 @@ use thiserror::Error;
 use crate::recording::Recording;
 use crate::symbols::Symbolized;
 use crate::timeline::{RecordingSpan, Timeline, Window};
+use crate::units;
 use filter::Weights;
 use labels::Labels;
 

@@ -10,7 +10,9 @@ mod peer;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use gimli::write::{
     Address, CallFrameInstruction, CommonInformationEntry, EhFrame, EndianVec,
@@ -46,21 +48,30 @@ fn block(rows: u32) -> u32 {
 struct Image {
     folder: TempDir,
     path: PathBuf,
+    functions: u64,
 }
 
 impl Image {
     fn new() -> Image {
+        Image::with_functions(FUNCTIONS)
+    }
+
+    fn with_functions(functions: u64) -> Image {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("guest.elf");
         // `hlt`, which is no padding.
-        let mut code = vec![0xf4; (FUNCTIONS * STRIDE) as usize];
+        let mut code = vec![0xf4; (functions * STRIDE) as usize];
         for function in code.chunks_mut(2 * STRIDE as usize) {
             function[..4].copy_from_slice(&[0x55, 0x48, 0x89, 0xe5]);
             function[15] = 0xc3;
         }
-        let elf = TestElf::new(&code, &[(".eh_frame", 0, &eh_frame())]).bytes();
+        let elf = TestElf::new(&code, &[(".eh_frame", 0, &eh_frame(functions))]).bytes();
         fs::write(&path, elf).unwrap();
-        Image { folder, path }
+        Image {
+            folder,
+            path,
+            functions,
+        }
     }
 
     fn path(&self) -> &str {
@@ -73,7 +84,7 @@ impl Image {
 
     /// The guest that runs it, with an agent that has room for so many rows.
     fn guest(&self, caller_rows: u32) -> Script {
-        let end = CODE_ADDRESS + FUNCTIONS * STRIDE;
+        let end = CODE_ADDRESS + self.functions * STRIDE;
         Script {
             mapping: (CODE_ADDRESS, end, CODE_OFFSET, BUILD_ID),
             caller_rows,
@@ -82,7 +93,7 @@ impl Image {
     }
 }
 
-fn eh_frame() -> Vec<u8> {
+fn eh_frame(functions: u64) -> Vec<u8> {
     let encoding = Encoding {
         format: Format::Dwarf32,
         version: 1,
@@ -93,7 +104,7 @@ fn eh_frame() -> Vec<u8> {
     cie.add_instruction(CallFrameInstruction::Cfa(X86_64::RSP, 8));
     cie.add_instruction(CallFrameInstruction::Offset(X86_64::RA, -8));
     let cie = table.add_cie(cie);
-    for function in 0..FUNCTIONS {
+    for function in 0..functions {
         let start = Address::Constant(CODE_ADDRESS + function * STRIDE);
         let mut fde = FrameDescriptionEntry::new(start, 16);
         for (at, instruction) in [
@@ -201,6 +212,71 @@ fn record_sends_it_as_start_does() {
     expect(0, &arguments, image.folder());
     assert_eq!(peer.log()[2..5], ["table installed", "start", "check"]);
     assert!(peer.starts()[0].caller_table.is_some());
+}
+
+/// Several times what a socket's buffers and an agent hold of it.
+const MANY_FUNCTIONS: u64 = 40_000;
+
+/// An agent that has stopped reading after some of the rows, and the image whose table it does not take.
+fn stalled() -> (Image, Peer) {
+    let image = Image::with_functions(MANY_FUNCTIONS);
+    let peer = Peer::start(Script {
+        stalls_after_rows: Some(100),
+        ..image.guest(u32::MAX)
+    });
+    (image, peer)
+}
+
+/// Guards a timeout that grew with the table: what the system takes off the client's hands the agent has not read.
+#[test]
+fn an_upload_fails_one_timeout_after_the_agent_stops_reading() {
+    let (image, peer) = stalled();
+    let address = peer.address.to_string();
+    let words = ["connect", &address, "--timeout", "2s", "--retry", "0s"];
+    let rest = ["start", "--image", image.path()];
+    let (_, stderr) = expect(3, &[&words[..], &rest].concat(), image.folder());
+    assert!(
+        stderr.contains("nothing whole in 2 s while sending"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_signal_ends_an_upload() {
+    for signal in ["TERM", "INT"] {
+        let (image, peer) = stalled();
+        let mut client = Command::new(PROGRAM)
+            .args(["connect", &peer.address.to_string(), "--timeout", "1h"])
+            .args(["record", "1s", "--image", image.path(), "-o", "r.unikprof"])
+            .current_dir(image.folder())
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        peer.wait_for("stalled");
+        let killed = Command::new("kill")
+            .args(["-s", signal, &client.id().to_string()])
+            .status();
+        assert!(killed.unwrap().success());
+        let code = wait(&mut client);
+        assert_eq!(code, Some(130), "SIG{signal}");
+        let left: Vec<_> = fs::read_dir(image.folder()).unwrap().collect();
+        assert_eq!(left.len(), 1, "only the image: {left:?}");
+    }
+}
+
+/// The exit code of a program that is about to end.
+#[track_caller]
+fn wait(client: &mut Child) -> Option<i32> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < deadline {
+        if let Some(status) = client.try_wait().unwrap() {
+            return status.code();
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    client.kill().unwrap();
+    panic!("the program did not end");
 }
 
 #[test]
@@ -411,7 +487,7 @@ fn the_file_holds_the_image_and_its_rows() {
 fn what_yields_no_file_says_why() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
-    let section = eh_frame();
+    let section = eh_frame(FUNCTIONS);
     let mut no_id = TestElf::new(&[0xf4; 64], &[(".eh_frame", 0, &section)]);
     no_id.sections.truncate(1);
     fs::write(here.join("no-id"), no_id.bytes()).unwrap();

@@ -123,6 +123,40 @@ fn help_teaches() {
 }
 
 #[test]
+fn a_length_of_time_reads_the_same_in_every_output() {
+    let directory = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script::default());
+    let address = peer.address.to_string();
+    let run = |words: &[&str]| expect(0, words, directory.path()).0;
+    let told = run(&["connect", &address, "record", "1s", "-o", "r.unikprof"]);
+    assert!(told.contains("in 50 µs, asked for"), "{told}");
+    let report = run(&["report", "r.unikprof"]);
+    assert!(report.contains("time        50 µs from"), "{report}");
+    let started = run(&["connect", &address, "start", "--duration", "90s"]);
+    assert!(started.contains("it ends after 1 min 30 s"), "{started}");
+}
+
+/// No clock holds the moment at which these end.
+#[test]
+fn times_that_never_end_are_waited_for_like_any_other() {
+    const NEVER: &str = "18446744073709551615s";
+    let directory = tempfile::tempdir().unwrap();
+    let connect = |peer: &Peer, rest: &[&str]| {
+        let address = peer.address.to_string();
+        let words = ["connect", &address, "--timeout", NEVER, "--retry", NEVER];
+        expect(0, &[&words[..], rest].concat(), directory.path())
+    };
+    connect(&Peer::start(Script::default()), &["info"]);
+    // The line breaks within the greeting's bytes, and is taken up again.
+    let broken = Peer::start(Script {
+        cuts: vec![16 + peer::welcome(&Script::default(), 1_000).concat().len() + 1],
+        ..Script::default()
+    });
+    connect(&broken, &["stop", "-o", "r.unikprof"]);
+    assert_eq!(broken.clients().len(), 2, "{:?}", broken.log());
+}
+
+#[test]
 fn a_wrong_command_line_is_usage() {
     for (arguments, words) in [
         (&["connect"][..], &["Usage"][..]),
@@ -201,7 +235,7 @@ fn other_servers_are_told_from_agents() {
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
     foreign(4, &["closed it without a word"], drop);
-    foreign(4, &["sent nothing in 4s", "--timeout"], |mut stream| {
+    foreign(4, &["sent nothing in 4 s", "--timeout"], |mut stream| {
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
     foreign(4, &["found `unik`"], |mut stream| {
@@ -251,7 +285,7 @@ fn agents_that_break_the_protocol_are_told_so() {
     let only_welcome = peer::welcome(&Script::default(), 1)[0].clone();
     foreign(
         3,
-        &["sent nothing whole in 4s", "greeting the agent"],
+        &["sent nothing whole in 4 s", "greeting the agent"],
         move |stream| {
             greeted(stream, &only_welcome);
         },

@@ -272,7 +272,7 @@ fn info_check_and_doctor_tell_the_role_and_what_strangers_tried() {
             "40 strangers that made room",
             "1 request not allowed",
             "role view",
-            "the longest piece 5ns",
+            "the longest piece 5 ns",
         ],
     );
     let [check, _] = connect("check", &["--json"]);

@@ -114,13 +114,13 @@ fn check_and_info_show_who_holds_a_recording_and_what_the_memory_holds() {
         ..Script::default()
     });
     let (all, _) = connect(0, &peer, &["check"], here.path());
-    for said in ["HOLDS", "samples 1m 2s", "fetched by unikprof-client 0.1.0"] {
+    for said in ["HOLDS", "samples 1 min 02 s", "fetched by unikprof-client 0.1.0"] {
         assert!(all.contains(said), "no {said:?} in {all}");
     }
     let (one, _) = connect(0, &peer, &["check", "--name", "default"], here.path());
     for said in [
-        "holds 1m 2s of samples and any time of new stacks",
-        "for 1us",
+        "holds 1 min 02 s of samples and any time of new stacks",
+        "for 1 µs",
     ] {
         assert!(one.contains(said), "no {said:?} in {one}");
     }

@@ -174,7 +174,7 @@ fn check_tells_how_full_rings_are_and_what_was_asked_for() {
         ..script(answers(&head(0, 4_321, records.len() as u64), &records))
     });
     let (text, _) = connect(0, &peer, &["check"], here.path());
-    for word in ["5m, 512 KiB", "vCPU 0 holds 12 (1.2 %), 4,321 evicted"] {
+    for word in ["5 min, 512 KiB", "vCPU 0 holds 12 (1.2 %), 4,321 evicted"] {
         assert!(text.contains(word), "no {word:?} in:\n{text}");
     }
     let (told, _) = connect(0, &peer, &["check", "--json"], here.path());
@@ -496,9 +496,9 @@ fn events_of_some_kinds_alone() {
             "wake     of a block that began before",
             "block    until it wakes",
             "wake     after 300 ns",
-            "wake     after 35.0 ms",
+            "wake     after 35 ms",
             "mark     batch 42",
-            "stolen   others had the CPU for 12.0 ms",
+            "stolen   others had the CPU for 12 ms",
             "resumed  the guest was suspended before this",
             "refused  a client's handshake failed",
             "ended    recording 3 `default`",

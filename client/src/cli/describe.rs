@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -12,7 +11,7 @@ use crate::printable::Printable;
 use crate::profile::{Mapping, Mode, Profile, Unit};
 use crate::record::{self, RecorderStatus, RecordingStatus, Session, Settings, rate_text};
 use crate::recording::Recording;
-use crate::report::units::amount_with_unit;
+use crate::units::{amount_with_unit, duration};
 
 /// Who the agent is.
 pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
@@ -295,18 +294,6 @@ impl Rows {
 
 fn yes(is: bool, yes: &'static str, no: &'static str) -> &'static str {
     if is { yes } else { no }
-}
-
-/// A length of time with as much as people read of it.
-pub(super) fn duration(ns: u64) -> String {
-    let rounded = match ns {
-        0..1_000 => ns,
-        1_000..1_000_000 => ns / 1_000 * 1_000,
-        1_000_000..1_000_000_000 => ns / 1_000_000 * 1_000_000,
-        1_000_000_000..10_000_000_000 => ns / 100_000_000 * 100_000_000,
-        _ => ns / 1_000_000_000 * 1_000_000_000,
-    };
-    humantime::format_duration(Duration::from_nanos(rounded)).to_string()
 }
 
 pub(super) fn timestamp(unix_ns: u64) -> Option<Timestamp> {

@@ -15,8 +15,8 @@ use super::print;
 use crate::interrupt::Interrupt;
 use crate::printable::Printable;
 use crate::record::{EventReader, RecordError, RecordingStatus, Session};
-use crate::report::units::grouped;
 use crate::timeline::{Event, WallClock, What};
+use crate::units::grouped;
 
 /// Which events are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

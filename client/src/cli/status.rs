@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use unikprof_proto::code::{start_flag, state};
 use unikprof_proto::message::Peers;
 
-use super::describe::{Rows, access, counted, duration, held_by, timestamp};
+use super::describe::{Rows, access, counted, held_by, timestamp};
 use crate::agent_info::AgentInfo;
 use crate::printable::Printable;
 use crate::profile::{Counters, Mode};
 use crate::record::{RecorderStatus, RecordingStatus, RingFill, Session, peer_words, rate_text};
-use crate::report::units::{amount_with_unit, grouped, percent};
+use crate::units::{amount_with_unit, duration, grouped, percent};
 
 /// All recordings, a line each, and the agent.
 pub(super) fn all(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> String {

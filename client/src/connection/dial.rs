@@ -7,7 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Address, ConnectionError};
+use crate::deadline;
 use crate::interrupt::Interrupt;
+use crate::units::std_duration;
 
 /// How often the wait looks at the user.
 const SLICE: Duration = Duration::from_millis(20);
@@ -38,10 +40,10 @@ pub(super) fn connect(
         source,
     };
     let no_answer = || {
-        let waited = humantime::format_duration(timeout);
+        let waited = std_duration(timeout);
         io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {waited}"))
     };
-    let deadline = Instant::now() + timeout;
+    let deadline = deadline::after(timeout);
     let (sender, news) = mpsc::channel();
     let target = address.clone();
     thread::Builder::new()
@@ -177,7 +179,7 @@ mod tests {
             &Interrupt::default(),
         );
         let text = error.unwrap_err().to_string();
-        assert!(text.contains("no answer in 300ms"), "{text}");
+        assert!(text.contains("no answer in 300 ms"), "{text}");
         let waited = began.elapsed();
         assert!(waited >= Duration::from_millis(300), "{waited:?}");
         assert!(waited < Duration::from_secs(60), "{waited:?}");

@@ -13,6 +13,7 @@ use crate::agent_info::{MappingError, role_name};
 use crate::exit_code;
 use crate::key::KeyId;
 use crate::printable::{Printable, PrintableBytes};
+use crate::units::std_duration;
 
 /// Why a conversation did not begin, or ended.
 #[derive(Debug, Error)]
@@ -62,7 +63,7 @@ pub enum ConnectionError {
     #[error(
         "{address} accepted the connection, but sent nothing in {}; it is no unikprof agent, or \
          its guest is too busy to serve it (`--timeout` waits longer)",
-        humantime::format_duration(*waited)
+        std_duration(*waited)
     )]
     SilentAtOnce {
         /// What was connected to.
@@ -116,7 +117,7 @@ pub enum ConnectionError {
     #[error(
         "the agent sent nothing whole in {} while {doing}; its guest may be too busy to serve it \
          (`--timeout` waits longer)",
-        humantime::format_duration(*waited)
+        std_duration(*waited)
     )]
     Silent {
         /// What the client was at.

@@ -1,7 +1,6 @@
 //! What a conversation runs over: a socket as it is, or sealed records on it.
 
 use std::io::{self, Read, Write};
-use std::time::Instant;
 
 use super::patient::PatientStream;
 use super::sealed::Sealed;
@@ -14,11 +13,11 @@ pub(super) enum Line {
 }
 
 impl Line {
-    /// Sets the end of the waits to come.
-    pub(super) fn wait_until(&mut self, deadline: Instant) {
+    /// The socket, for the ends of its waits.
+    pub(super) fn stream_mut(&mut self) -> &mut PatientStream {
         match self {
-            Line::Clear(stream) => stream.wait_until(deadline),
-            Line::Sealed(sealed) => sealed.stream_mut().wait_until(deadline),
+            Line::Clear(stream) => stream,
+            Line::Sealed(sealed) => sealed.stream_mut(),
         }
     }
 }

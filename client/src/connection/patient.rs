@@ -36,6 +36,11 @@ impl PatientStream {
         })
     }
 
+    /// Sets what ends the waits to come early.
+    pub(super) fn set_interrupt(&mut self, interrupt: Interrupt) {
+        self.interrupt = interrupt;
+    }
+
     /// Sets the end of the waits to come.
     pub(super) fn wait_until(&mut self, deadline: Instant) {
         self.deadline = deadline;

@@ -9,8 +9,8 @@ use super::{Answers, image_checks, peer_checks};
 use crate::printable::Printable;
 use crate::profile::{Counters, Unwind};
 use crate::record::{RecorderStatus, RecordingStatus, Settings, rate_text};
-use crate::report::units::{amount_with_unit, duration, grouped, percent};
 use crate::symbols::SymbolError;
+use crate::units::{amount_with_unit, duration, grouped, percent};
 
 /// A guest's clock that is this far from the client's gives recordings of a wrong date, in ns.
 const CLOCK_OFF_NS: i128 = 5_000_000_000;

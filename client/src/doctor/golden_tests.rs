@@ -729,7 +729,7 @@ fn what_a_recorder_does_is_told() {
         ("frame pointers", Bad, "(1,000)", |s| {
             s.recordings[0].counters.broken = 1_000;
         }),
-        ("server", Look, "the longest piece 11.0 ms", |s| {
+        ("server", Look, "the longest piece 11 ms", |s| {
             s.server_longest_ns = 11_000_000;
         }),
         ("strangers", Look, "9 that broke the protocol", |s| {

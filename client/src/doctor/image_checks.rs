@@ -6,8 +6,8 @@ use super::check::{Check, Verdict, part_of};
 use super::stack_checks::of_what;
 use crate::printable::Printable;
 use crate::profile::FrameId;
-use crate::report::units::percent;
 use crate::symbols::{FunctionKind, ImageId, SymbolError, SymbolWarning, Symbolized};
+use crate::units::percent;
 
 /// A share of samples without names from which on it is worth a look.
 const UNNAMED: f64 = 0.05;

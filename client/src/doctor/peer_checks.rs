@@ -7,7 +7,7 @@ use super::Answers;
 use super::check::{Check, Verdict, part_of};
 use crate::agent_info::role_name;
 use crate::record::peer_words;
-use crate::report::units::{duration, grouped};
+use crate::units::{duration, grouped};
 
 /// Shares of one CPU for the agent's network work that are worth a look, and bad.
 const COSTLY: f64 = 0.01;

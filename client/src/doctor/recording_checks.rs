@@ -4,7 +4,7 @@ use super::check::{Check, Verdict};
 use crate::printable::Printable;
 use crate::profile::Unit;
 use crate::recording::{Completeness, Recording};
-use crate::report::units::{amount_with_unit, grouped};
+use crate::units::{amount_with_unit, grouped};
 
 pub(super) fn of(recording: &Recording) -> Vec<Check> {
     vec![complete(recording), consistent(recording)]

@@ -8,10 +8,10 @@ use crate::profile::{Counters, Mode, Profile, RecordingInfo, Runstate, Unit};
 use crate::recording::Recording;
 use crate::report::marks;
 use crate::report::stack_warnings::where_late;
-use crate::report::units::{duration, grouped, percent};
 use crate::report::warnings::{RANKED_ROWS, STOLEN, notable, off_rate, samples_needed};
 use crate::report::{FunctionTable, Interval};
 use crate::symbols::Symbolized;
+use crate::units::{duration, grouped, percent};
 
 /// Shares of samples that are missing or late which are worth a look, and bad.
 const LOOK: f64 = 0.01;

@@ -7,8 +7,8 @@ use crate::report::broken;
 use crate::report::marks::Marked;
 use crate::report::shorten;
 use crate::report::stack_warnings::{BY_FRAME_POINTER, where_broken};
-use crate::report::units::{grouped, percent};
 use crate::symbols::Symbolized;
+use crate::units::{grouped, percent};
 
 /// Shares of cut stacks that are worth a look, and bad: totals of callers are then too small.
 const LOOK: f64 = 0.01;

@@ -12,6 +12,7 @@ use crate::output::OutputError;
 use crate::printable::Printable;
 use crate::recording::EpochError;
 use crate::timeline::{MomentError, RingOrderError};
+use crate::units::std_duration;
 
 /// Why a recording could not be made, or not wholly.
 #[derive(Debug, Error)]
@@ -30,7 +31,7 @@ pub enum RecordError {
         text: String,
     },
     /// The connection was lost and did not come back.
-    #[error("{source}. It could not be taken up again in {}", humantime::format_duration(*after))]
+    #[error("{source}. It could not be taken up again in {}", std_duration(*after))]
     Lost {
         /// How long it was tried.
         after: Duration,
@@ -91,6 +92,11 @@ pub enum RecordError {
         /// The length needed.
         needed: usize,
     },
+    /// The agent has not the rows of a caller table that were sent.
+    #[error(
+        "the agent lost rows of the caller table while they were sent: another client sends one too; try again"
+    )]
+    UploadDisturbed,
     /// The agent's counts are not in order.
     #[error("the agent broke the protocol while sending its counts: {0}")]
     Epoch(#[from] EpochError),
@@ -169,7 +175,9 @@ impl RecordError {
                 exit_code::CONNECTION
             }
             RecordError::StillRunning { source, .. } => source.exit_code(),
-            RecordError::Limit { .. } | RecordError::NothingWaits { .. } => exit_code::REFUSED,
+            RecordError::Limit { .. }
+            | RecordError::NothingWaits { .. }
+            | RecordError::UploadDisturbed => exit_code::REFUSED,
             RecordError::NoSuchRecording { .. } | RecordError::WhichRecording { .. } => {
                 exit_code::NO_SUCH_RECORDING
             }

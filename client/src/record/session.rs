@@ -14,6 +14,7 @@ use super::{Event, Observer, RecordError, RecorderStatus, Settings, Unwind};
 use crate::agent_info::AgentInfo;
 use crate::caller_table::CallerTable;
 use crate::connection::{Access, Address, Connection, ConnectionError, Greeting, Timeouts};
+use crate::deadline;
 use crate::interrupt::Interrupt;
 use crate::key::KeyId;
 use crate::output::OutputError;
@@ -248,12 +249,25 @@ impl Session {
         // Whatever happens on the way, the agent's former table may be gone.
         self.greeting.info.caller_table = None;
         let max_request = self.greeting.info.max_request;
+        // Nothing is recorded yet that a first request to stop would end in good order.
+        let interrupt = self.approach.interrupt.clone();
+        self.set_interrupt(interrupt.quitting_at_first());
         let held = self.persist(observer, |connection, _| {
             upload(connection, callers, max_request)
-        })?;
+        });
+        self.set_interrupt(interrupt);
+        let held = held?;
         self.greeting.info.caller_table = Some(held);
         self.installed = Some(held);
         Ok(())
+    }
+
+    /// Sets what ends the waits to come early.
+    fn set_interrupt(&mut self, interrupt: Interrupt) {
+        if let Some(connection) = &mut self.connection {
+            connection.set_interrupt(interrupt.clone());
+        }
+        self.approach.interrupt = interrupt;
     }
 
     fn start_once(&mut self, settings: &Settings) -> Result<Started, RecordError> {
@@ -320,7 +334,7 @@ impl Session {
 
     /// Waits; answers whether the user asked to stop, and then at once.
     pub(super) fn sleep(&self, wait: Duration) -> bool {
-        let end = Instant::now() + wait;
+        let end = deadline::after(wait);
         !self.approach.interrupt.sleep_until(end, Interrupt::stop)
     }
 
@@ -360,7 +374,7 @@ impl Session {
     /// Connects again, trying for as long as patience lasts.
     fn reconnect(&mut self, observer: &mut dyn Observer) -> Result<&mut Connection, RecordError> {
         let began = Instant::now();
-        let end = began + self.reconnect;
+        let end = deadline::after(self.reconnect);
         let interrupt = &self.approach.interrupt;
         let mut waits = Waits::new(FIRST_BACKOFF, LONGEST_BACKOFF);
         let mut told = false;

@@ -1,7 +1,5 @@
 //! How a recording is asked for.
 
-use std::time::Duration;
-
 use clap::ValueEnum;
 use unikprof_proto::code::{mode, start_flag};
 use unikprof_proto::message::Start;
@@ -9,6 +7,7 @@ use unikprof_proto::message::Start;
 use super::RecordError;
 use crate::agent_info::AgentInfo;
 use crate::caller_table::CallerTable;
+use crate::units;
 
 /// The rate if nobody says otherwise, in samples a second of running time: a prime near a
 /// thousand, in step with nothing.
@@ -126,10 +125,7 @@ impl Settings {
     pub(super) fn request(&self, agent: &AgentInfo) -> Result<Start<'_>, RecordError> {
         let periods = agent.min_period_ns..=agent.max_period_ns;
         if !periods.contains(&self.period_ns) {
-            let shown = |ns| {
-                let interval = humantime::format_duration(Duration::from_nanos(ns));
-                format!("{interval} ({} Hz)", rate_text(ns))
-            };
+            let shown = |ns| format!("{} ({} Hz)", units::duration(ns), rate_text(ns));
             return Err(RecordError::Limit {
                 setting: "a sampling interval",
                 asked: shown(self.period_ns),

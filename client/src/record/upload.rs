@@ -1,4 +1,5 @@
-//! Sending a caller table: announce each part, send its rows without waiting, and have it confirmed.
+//! Sending a caller table: announce each part, send its rows, of which the agent tells how many have arrived, and
+//! have it confirmed.
 
 use unikprof_proto::caller_table::{MAX_ROW_BYTES, Row, RunEncoder};
 use unikprof_proto::frame::{self, HEADER, MAX_BODY};
@@ -10,6 +11,10 @@ use crate::caller_table::{CallerTable, TablePart};
 use crate::connection::{Connection, ConnectionError};
 
 const DOING: &str = "sending the caller table";
+
+/// How many bytes of rows are sent before the agent tells how many rows have arrived: what a busy guest takes within
+/// one timeout.
+const UNANSWERED: usize = 32 << 10;
 
 /// What a run's frame takes beside its rows: upload, first and count as varints of 64 and 32 bits,
 /// and the length of the rows, at most [`MAX_BODY`].
@@ -40,32 +45,53 @@ fn upload_part(
         rows: part.rows,
         checksum: part.checksum,
     };
-    let ready: TableReady = connection.ask(&begin, "leave to send a caller table", DOING)?;
-    let frames =
-        run_frames(ready.upload, rows, ready.rows, max_request).map_err(Attempt::Failed)?;
-    let sent = connection.send_frames(&frames, DOING).and_then(|()| {
-        let end = TableEnd {
-            upload: ready.upload,
-        };
-        connection.send(&end, DOING)
-    });
-    if let Err(error) = sent {
-        // An agent that hangs up in between has said why.
-        let refused = connection.receive(DOING).err();
-        let refused = refused.filter(|error| matches!(error, ConnectionError::Refused { .. }));
-        return Err(refused.unwrap_or(error).into());
+    // Announced again, a part is gone on with, and the answer tells how much of it has arrived.
+    let announce = |connection: &mut Connection| -> Result<TableReady, Attempt> {
+        send(connection, |connection| connection.send(&begin, DOING))?;
+        Ok(connection.answer("leave to send a caller table", DOING)?)
+    };
+    let mut ready = announce(connection)?;
+    loop {
+        let TableReady { upload, rows: held } = ready;
+        let (frames, sent) =
+            run_frames(upload, rows, held, max_request).map_err(Attempt::Failed)?;
+        send(connection, |connection| {
+            connection.send_frames(&frames, DOING)
+        })?;
+        if sent == part.rows {
+            send(connection, |connection| {
+                connection.send(&TableEnd { upload }, DOING)
+            })?;
+            let installed: TableInstalled = connection.answer("a caller table installed", DOING)?;
+            return Ok(installed.caller_table);
+        }
+        ready = announce(connection)?;
+        if ready.rows != sent {
+            return Err(Attempt::Failed(RecordError::UploadDisturbed));
+        }
     }
-    let installed: TableInstalled = connection.answer("a caller table installed", DOING)?;
-    Ok(installed.caller_table)
 }
 
-/// The rows behind the first `held`, as frames that this agent takes.
+/// Sends something. An agent that hangs up meanwhile has said why.
+fn send(
+    connection: &mut Connection,
+    what: impl FnOnce(&mut Connection) -> Result<(), ConnectionError>,
+) -> Result<(), Attempt> {
+    what(connection).map_err(|error| {
+        let refused = connection.receive(DOING).err();
+        let refused = refused.filter(|error| matches!(error, ConnectionError::Refused { .. }));
+        refused.unwrap_or(error).into()
+    })
+}
+
+/// The next rows behind the first `held`, about [`UNANSWERED`] bytes of them as frames that this agent takes, and how
+/// many it then has.
 fn run_frames(
     upload: u64,
     rows: &[Row],
     held: u32,
     max_request: u32,
-) -> Result<Vec<u8>, RecordError> {
+) -> Result<(Vec<u8>, u32), RecordError> {
     let room = (max_request as usize).min(MAX_BODY);
     let mut payload = vec![0; room.saturating_sub(RUN_HEAD)];
     if payload.len() < MAX_ROW_BYTES {
@@ -79,7 +105,9 @@ fn run_frames(
     let mut first = held as usize;
     let last = first.checked_sub(1).and_then(|at| rows.get(at));
     let mut after = last.map_or(0, |row| row.code);
-    while let Some(rest) = rows.get(first..).filter(|rest| !rest.is_empty()) {
+    while frames.len() < UNANSWERED
+        && let Some(rest) = rows.get(first..).filter(|rest| !rest.is_empty())
+    {
         let mut run = RunEncoder::new(after, &mut payload);
         let mut count = 0;
         for row in rest {
@@ -105,7 +133,7 @@ fn run_frames(
         frames.extend_from_slice(&buffer[..length]);
         first += count as usize;
     }
-    Ok(frames)
+    Ok((frames, first as u32))
 }
 
 #[cfg(test)]
@@ -125,7 +153,8 @@ mod tests {
             })
             .collect();
         for limit in [RUN_HEAD + MAX_ROW_BYTES, 64, 1024, 1 << 20] {
-            let bytes = run_frames(u64::MAX, &rows, 0, limit as u32).unwrap();
+            let (bytes, sent) = run_frames(u64::MAX, &rows, 0, limit as u32).unwrap();
+            assert_eq!(sent as usize, rows.len());
             let (mut rest, mut found) = (&bytes[..], Vec::new());
             while let Some(frame) = frame::split(rest).unwrap() {
                 assert!(frame.body.len() <= limit.min(MAX_BODY));
@@ -138,7 +167,7 @@ mod tests {
             assert!(rest.is_empty());
             assert_eq!(found, rows, "in requests of {limit} bytes");
             // After a lost connection: those that are missing.
-            let bytes = run_frames(1, &rows, 999, limit as u32).unwrap();
+            let (bytes, _) = run_frames(1, &rows, 999, limit as u32).unwrap();
             let frame = frame::split(&bytes).unwrap().unwrap();
             assert_eq!(frame.length(), bytes.len());
             let run: TableRows<'_> = frame::decode(&frame).unwrap();
@@ -147,7 +176,7 @@ mod tests {
             decode_run(rows[998].code, 1, run.payload, |row| last.push(row)).unwrap();
             assert_eq!(last, rows[999..]);
             let none = run_frames(1, &rows, 1000, limit as u32).unwrap();
-            assert!(none.is_empty());
+            assert_eq!(none, (Vec::new(), 1000));
         }
     }
 

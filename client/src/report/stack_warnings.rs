@@ -185,7 +185,7 @@ mod tests {
         let under = [("irq_enable".to_owned(), 30), ("unlock".to_owned(), 10)];
         let text = about_late(&counters, 50_000, &under);
         assert!(
-            text.starts_with("4.0 % of the samples came more than 50.0 µs of running time late"),
+            text.starts_with("4.0 % of the samples came more than 50 µs of running time late"),
             "{text}"
         );
         assert!(

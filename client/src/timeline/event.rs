@@ -6,7 +6,7 @@ use unikprof_proto::ring::{Record, kind};
 
 use super::spans::Pairs;
 use crate::printable::Printable;
-use crate::report::units;
+use crate::units;
 
 /// Something that happened in the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]

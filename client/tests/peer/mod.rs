@@ -77,6 +77,8 @@ pub struct Script {
     pub caller_table: Option<u32>,
     /// Another client's table takes this one's place before the first start.
     pub table_replaced: bool,
+    /// Once this many rows of a caller table have arrived, nothing more is read.
+    pub stalls_after_rows: Option<usize>,
     /// Hangs up when it has refused something.
     pub hangs_up: bool,
     /// The key it asks for, and what it does with it; open without.
@@ -151,6 +153,7 @@ impl Default for Script {
             caller_rows: 0,
             caller_table: None,
             table_replaced: false,
+            stalls_after_rows: None,
             hangs_up: false,
             keyed: None,
             second_is_open: false,
@@ -458,12 +461,14 @@ impl Guest {
             }
             types::TABLE_BEGIN => {
                 let begin: TableBegin = frame::decode(&frame).unwrap();
-                self.note(&format!("table of {}", begin.rows));
-                self.arriving.clear();
-                self.announced = Some(begin);
+                if self.announced != Some(begin) {
+                    self.note(&format!("table of {}", begin.rows));
+                    self.arriving.clear();
+                    self.announced = Some(begin);
+                }
                 line.send(&TableReady {
                     upload: UPLOAD,
-                    rows: 0,
+                    rows: self.arriving.len() as u32,
                 })
             }
             types::TABLE_ROWS => {
@@ -476,6 +481,13 @@ impl Guest {
                 let after = self.arriving.last().map_or(0, |row| row.code);
                 let rows = &mut self.arriving;
                 decode_run(after, run.count, run.payload, |row| rows.push(row)).unwrap();
+                let (stalls, arrived) = (self.script.stalls_after_rows, rows.len());
+                if stalls.is_some_and(|stalls| stalls <= arrived) {
+                    self.note("stalled");
+                    loop {
+                        thread::park();
+                    }
+                }
                 Ok(())
             }
             types::TABLE_END => {

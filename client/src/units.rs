@@ -1,5 +1,7 @@
 //! Numbers for people.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use crate::profile::Unit;
@@ -21,22 +23,39 @@ pub(crate) fn grouped(number: impl Into<i128>) -> String {
     out
 }
 
-/// Nanoseconds in the largest unit that leaves at least one digit before the point.
+/// Nanoseconds in the largest unit that leaves at least one digit before the point: `1.2 ms`, `3.18 s`,
+/// `1 h 02 min 03 s`. A whole number of the unit has no digits behind the point.
 pub(crate) fn duration(ns: u64) -> String {
+    let in_unit = |unit_ns: u64, digits: usize, unit: &str| {
+        let digits = if ns.is_multiple_of(unit_ns) {
+            0
+        } else {
+            digits
+        };
+        format!("{:.digits$} {unit}", ns as f64 / unit_ns as f64)
+    };
     match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
-        1_000_000_000..60_000_000_000 => format!("{:.2} s", ns as f64 / 1e9),
+        0..1_000 => in_unit(1, 0, "ns"),
+        1_000..1_000_000 => in_unit(1_000, 1, "µs"),
+        1_000_000..1_000_000_000 => in_unit(1_000_000, 1, "ms"),
+        1_000_000_000..60_000_000_000 => in_unit(1_000_000_000, 2, "s"),
         _ => {
             let seconds = ns / 1_000_000_000;
             let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-            match hours {
-                0 => format!("{minutes} min {seconds:02} s"),
+            match (hours, minutes, seconds) {
+                (0, _, 0) => format!("{minutes} min"),
+                (0, ..) => format!("{minutes} min {seconds:02} s"),
+                (_, 0, 0) => format!("{} h", grouped(hours)),
+                (_, _, 0) => format!("{} h {minutes:02} min", grouped(hours)),
                 _ => format!("{} h {minutes:02} min {seconds:02} s", grouped(hours)),
             }
         }
     }
+}
+
+/// As [`duration`], of the standard library's type.
+pub(crate) fn std_duration(duration_of: Duration) -> String {
+    duration(u64::try_from(duration_of.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// A count of stacks in its unit: `1,234`, or `1.2 ms`.
@@ -113,12 +132,20 @@ mod tests {
                 "0 ns",
                 "999 ns",
                 "1.5 µs",
-                "2.0 ms",
-                "30.00 s",
+                "2 ms",
+                "30 s",
                 "1 h 02 min 03 s"
             ]
         );
-        assert_eq!(duration(61_000_000_000), "1 min 01 s");
+        let seconds = |seconds| std_duration(Duration::from_secs(seconds));
+        assert_eq!(seconds(61), "1 min 01 s");
+        assert_eq!(seconds(5 * 60), "5 min");
+        assert_eq!(
+            (seconds(8 * 3600), seconds(3601)),
+            ("8 h".into(), "1 h 00 min 01 s".into())
+        );
+        assert_eq!(duration(3_181_000_000), "3.18 s");
+        assert_eq!(seconds(u64::MAX), "5,124,095 h 34 min 33 s");
     }
 
     #[test]
