@@ -15,6 +15,7 @@
 
 mod blocks;
 mod clock;
+mod count;
 mod counters;
 mod event;
 mod moment;

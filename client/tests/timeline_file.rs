@@ -13,6 +13,7 @@ use unikprof_client::recording::{Reading, Recording, RecordingError};
 use unikprof_client::report::{Format, Report, ReportOptions, TimelineView};
 use unikprof_client::symbols::Symbolizer;
 use unikprof_client::timeline::Window;
+use unikprof_proto::code::mode;
 use unikprof_proto::file::{BlockHead, FileEnd, FileHeader, preamble};
 use unikprof_proto::message::{Epoch, RingHead};
 use unikprof_proto::ring::{Record, kind, outcome};
@@ -53,12 +54,16 @@ fn crash(oldest: u64, heads: bool) -> Vec<u8> {
 }
 
 fn file(rings: &[u8], heads: bool) -> Vec<u8> {
+    file_of_mode(mode::CPU, rings, heads)
+}
+
+fn file_of_mode(mode: u32, rings: &[u8], heads: bool) -> Vec<u8> {
     let head = Epoch {
         epoch: 1,
         recording: 4,
         ring_bit: 0,
         name: "night",
-        mode: 0,
+        mode,
         flags: 0,
         period_ns: SECOND / 10,
         depth: 64,
@@ -135,17 +140,21 @@ fn what_was_evicted_is_told() {
     assert_eq!(timeline.held_since(), 10 * SECOND);
     assert_eq!(timeline.rings()[0].evicted, 123);
     assert_eq!(early.sample_count(), 10);
-    let slices = timeline.slices(&of, window(9, 11), SECOND);
-    assert_eq!([slices[0].is_held, slices[1].is_held], [false, true]);
+    let slices = |window| {
+        let info = recording.profile.recording();
+        timeline.slices(info, &of, window, None, SECOND)
+    };
+    let found = slices(window(9, 11));
+    assert_eq!([found[0].is_held, found[1].is_held], [false, true]);
     // A crumb at the end is no second of its own.
     let crumb = Window {
         from_ns: 10 * SECOND,
         to_ns: 12 * SECOND + SECOND / 20,
     };
-    let slices = timeline.slices(&of, crumb, SECOND);
-    let ticks: Vec<u64> = slices.iter().map(|slice| slice.ticks).collect();
+    let found = slices(crumb);
+    let ticks: Vec<u64> = found.iter().map(|slice| slice.counters.ticks).collect();
     assert_eq!(ticks, [10, 12], "with the lost one");
-    assert_eq!(slices[1].window.to_ns, crumb.to_ns);
+    assert_eq!(found[1].window.to_ns, crumb.to_ns);
 }
 
 /// Without the recording's head the rings tell its bit; the bit of another is none of its.
@@ -280,6 +289,117 @@ fn a_clock_that_steps_moves_dates_and_no_samples() {
     let (_, stderr) = program::run(2, &words, here.path());
     assert!(stderr.contains("does not know the date"), "{stderr}");
     assert_eq!(recorded(&report(&none, &["--last", "1s"])), 10);
+}
+
+/// What a report of such a file tells of the seconds: how many samples each has, how many are shown, and the first
+/// function with its share.
+fn seconds(file: &[u8], words: &[&str]) -> Vec<(u64, u64, Option<String>, Option<f64>)> {
+    let told = report(file, &[&["--timeline", "--step", "1s"], words].concat());
+    let second = |second: &serde_json::Value| {
+        (
+            second["recorded"].as_u64().unwrap(),
+            second["shown"].as_u64().unwrap_or(u64::MAX),
+            second["top"].as_str().map(ToOwned::to_owned),
+            second["top_share"].as_f64(),
+        )
+    };
+    told["seconds"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(second)
+        .collect()
+}
+
+/// The records of vCPU 0, whose samples name the stacks at 0x1050 and 0x1070 of the image by `ring::stack(1)` and
+/// `ring::stack(2)`, up to 13 s.
+fn one_ring(records: &[Record]) -> Vec<u8> {
+    let head = RingHead {
+        now_ns: 13 * SECOND,
+        ..ring::head(0, 0, records.len() as u64)
+    };
+    let stacks = ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]]);
+    [ring::records(&head, records), stacks].concat()
+}
+
+const FIRST: &str = "0x100050 guest.elf+0x1050";
+const SECOND_FUNCTION: &str = "0x100070 guest.elf+0x1070";
+
+/// Three seconds of ten samples each, three of them of the second function; a span holds the first half of the second
+/// second.
+#[test]
+fn the_seconds_show_what_the_filters_leave() {
+    let mut records = vec![record(kind::BEGAN, 10 * SECOND, 4, 0)];
+    for tick in 0..30 {
+        let at_ns = 10 * SECOND + tick * SECOND / 10;
+        match tick {
+            10 => records.push(record(kind::SPAN_BEGIN, at_ns, 0, 7)),
+            15 => records.push(record(kind::SPAN_END, at_ns, 0, 7)),
+            _ => {}
+        }
+        let stack = if tick % 10 < 7 { 1 } else { 2 };
+        records.push(record(kind::SAMPLE, at_ns + 1, ring::stack(stack), 1));
+    }
+    let file = file(&one_ring(&records), true);
+    let first = |recorded, shown, share| (recorded, shown, Some(FIRST.into()), Some(share));
+    assert_eq!(seconds(&file, &[]), [(); 3].map(|()| first(10, 10, 0.7)));
+    let other = (10, 3, Some(SECOND_FUNCTION.into()), Some(0.3));
+    for words in [["--focus", "1070"], ["--ignore", "1050"]] {
+        assert_eq!(seconds(&file, &words), [(); 3].map(|()| other.clone()));
+    }
+    let none = (0, 0, None, None);
+    let inside = [none.clone(), first(5, 5, 1.0), none];
+    assert_eq!(seconds(&file, &["--in-span", "batch"]), inside);
+    let inside = seconds(&file, &["--in-span", "batch", "--focus", "1070"]);
+    assert_eq!(inside[1], (5, 0, None, None));
+
+    let here = tempfile::tempdir().unwrap();
+    std::fs::write(here.path().join("r.unikprof"), &file).unwrap();
+    let words = ["report", "r.unikprof", "--timeline", "--focus", "1070"];
+    let (told, _) = program::run(0, &words, here.path());
+    for line in [
+        "at most 3 samples/s",
+        "shown: 9 of 30 samples (30.0 %), focus \"1070\"; shares are of all",
+        "3/s           -           -    30.0 %  0x100070 guest.elf+0x1070",
+    ] {
+        assert!(told.contains(line), "no {line:?} in:\n{told}");
+    }
+}
+
+/// In each second the guest waits for 0.8 s in the second function, and in one of running and blocked time is sampled
+/// once in the first.
+#[test]
+fn the_seconds_show_blocked_time() {
+    let file = |mode| {
+        let mut records = vec![record(kind::BEGAN, 10 * SECOND, 4, 0)];
+        for second in 10..13 {
+            let at = |tenths| second * SECOND + tenths * SECOND / 10;
+            if mode == mode::WALL {
+                records.push(record(kind::SAMPLE, at(0) + 1, ring::stack(1), 1));
+            }
+            records.push(record(kind::BLOCK, at(1), ring::stack(2), 0));
+            records.push(record(kind::WAKE, at(9), 0, 0));
+        }
+        file_of_mode(mode, &one_ring(&records), true)
+    };
+    let blocked = |counted, share| {
+        let top = Some(SECOND_FUNCTION.to_owned());
+        [(); 3].map(|()| (counted, counted, top.clone(), Some(share)))
+    };
+    assert_eq!(seconds(&file(mode::WALL), &[]), blocked(9, 8.0 / 9.0));
+    let off_cpu = file(mode::OFF_CPU);
+    assert_eq!(seconds(&off_cpu, &[]), blocked(4 * SECOND / 5, 1.0));
+    let here = tempfile::tempdir().unwrap();
+    std::fs::write(here.path().join("r.unikprof"), &off_cpu).unwrap();
+    let words = ["report", "r.unikprof", "--timeline", "--step", "1s"];
+    let (told, _) = program::run(0, &words, here.path());
+    assert!(!told.contains("/s  "), "nothing has a rate: {told}");
+    for words in [
+        "at most 800 ms",
+        "    800 ms           -           -   100.0 %  0x100070",
+    ] {
+        assert!(told.contains(words), "no {words:?} in:\n{told}");
+    }
 }
 
 /// One vCPU's ring holds all three seconds, the other's only the last: what is known of the first seconds is the first

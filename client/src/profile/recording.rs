@@ -60,6 +60,11 @@ pub struct FromRing {
 }
 
 impl RecordingInfo {
+    /// The name of the spans that it is about, if only what was sampled inside spans is shown.
+    pub fn inside(&self) -> Option<&str> {
+        self.ring.as_ref()?.inside.as_deref()
+    }
+
     /// The mean rate that was asked for, in samples a second; `None` where the period is zero.
     pub fn rate_hz(&self) -> Option<f64> {
         (self.period_ns != 0).then(|| 1e9 / self.period_ns as f64)

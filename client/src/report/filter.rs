@@ -36,7 +36,7 @@ impl Weights {
             recorded: profile.sample_count(),
         };
         for sample in profile.samples() {
-            if is_meant(sample) && weights.keeps(sample) {
+            if is_meant(sample) && weights.keeps(sample.node) {
                 let total = &mut weights.totals[sample.node.index()];
                 *total = total.saturating_add(sample.count);
             }
@@ -50,11 +50,10 @@ impl Weights {
         weights
     }
 
-    /// Whether a sample is shown.
-    pub(super) fn keeps(&self, sample: &Sample) -> bool {
-        self.kept
-            .as_ref()
-            .is_none_or(|kept| kept[sample.node.index()])
+    /// Whether a stack is shown.
+    pub(super) fn keeps(&self, stack: NodeId) -> bool {
+        let kept = self.kept.as_ref();
+        kept.is_none_or(|kept| kept[stack.index()])
     }
 
     /// The samples of stacks that go through this node or end there.

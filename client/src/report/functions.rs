@@ -141,7 +141,7 @@ fn hottest_lines(
     for sample in profile
         .samples()
         .iter()
-        .filter(|sample| weights.keeps(sample))
+        .filter(|sample| weights.keeps(sample.node))
     {
         if let Some(frame) = tree.item(sample.node) {
             let own = &mut by_frame[frame as usize].0;

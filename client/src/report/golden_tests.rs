@@ -36,7 +36,7 @@ pub(crate) const FIB: u64 = 0x10_4000;
 const SERVE: u64 = 0x10_5000;
 const LIBRARY: u64 = 0x7f00_0000_1234;
 
-fn profile() -> Profile {
+pub(super) fn profile() -> Profile {
     let mut builder = ProfileBuilder::new();
     builder.add_mapping(Mapping {
         start: 0x10_0000,

@@ -51,7 +51,7 @@
 //!   "refused_names": 0,
 //!   "seconds": [{
 //!     "from_ns": 12000000000, "unix_ns": 1700000000000000000, "length_ns": 1000000000, "held": true,
-//!     "ticks": 97, "recorded": 97, "stolen": 0.0, "blocked": 0.02, "top": "burst", "top_share": 0.9
+//!     "ticks": 97, "recorded": 97, "shown": 97, "stolen": 0.0, "blocked": 0.02, "top": "burst", "top_share": 0.9
 //!   }]
 //! }
 //! ```
@@ -71,8 +71,9 @@
 //!   from the ring's samples, and `by_table`, `by_bytes`, `by_frame_pointer` and `early` are not known: 0.
 //! - `spans`, `values` (of counters) and `marks` are the guest's own; `means` are those of 40 equal parts of the
 //!   time shown; `refused_names` were too long, empty or too many. `seconds` is empty unless asked for.
-//!   Their `from_ns` is since the recording began; `stolen` and `blocked` are shares of the time of
-//!   those vCPUs whose rings tell of it.
+//!   Their `from_ns` is since the recording began. `recorded` is what their stacks hold, `shown` what the filters leave
+//!   of it, both in `unit`s; `top` has the most of the shown, and `top_share` is of `recorded`. `stolen` and `blocked` are
+//!   shares of the time of those vCPUs whose rings tell of it.
 //! - `kind` is `function`, `address` (no name is known), `agent` (the profiler's own) or
 //!   `special` (a mark such as `[truncated]`).
 

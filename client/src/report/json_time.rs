@@ -53,6 +53,7 @@ pub(super) struct Second {
     held: bool,
     ticks: u64,
     recorded: u64,
+    shown: u64,
     stolen: Option<f64>,
     blocked: Option<f64>,
     top: Option<String>,
@@ -97,20 +98,19 @@ fn seconds_of(report: &Report<'_>, view: &TimelineView<'_>) -> Vec<Second> {
     let clock = view.timeline.wall_clock();
     let seconds = seconds::of(report, view).into_iter().map(|second| {
         let slice = &second.slice;
-        let name = |function| report.symbolized.function(function).name.clone();
+        let top = second.top(report);
         Second {
             from_ns: slice.window.from_ns.saturating_sub(view.of.window.from_ns),
             unix_ns: clock.unix_ns(slice.window.from_ns),
             length_ns: slice.window.length_ns(),
             held: slice.is_held,
-            ticks: slice.ticks,
-            recorded: slice.recorded,
+            ticks: slice.counters.ticks,
+            recorded: second.recorded(),
+            shown: second.shown,
             stolen: second.stolen(),
             blocked: second.blocked(),
-            top: second.top.map(|(function, _)| name(function)),
-            top_share: second
-                .top
-                .map(|(_, count)| count as f64 / slice.recorded.max(1) as f64),
+            top: top.map(|(label, _)| label.text.clone()),
+            top_share: top.map(|(_, share)| share),
         }
     });
     seconds.collect()

@@ -100,7 +100,7 @@ fn write_samples(report: &Report<'_>, out: &mut Writer<impl Write>) -> io::Resul
     for sample in profile
         .samples()
         .iter()
-        .filter(|sample| report.weights.keeps(sample))
+        .filter(|sample| report.weights.keeps(sample.node))
     {
         message.location_id.clear();
         for frame in profile.stack(sample.node) {

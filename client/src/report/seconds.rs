@@ -1,14 +1,16 @@
 //! The seconds of a recording, one line each: rate, stolen and blocked time, the top function.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
 use jiff::Timestamp;
 
-use super::units::percent;
-use super::{Report, TimelineView, shorten};
-use crate::printable::Printable;
-use crate::symbols::FunctionId;
+use super::labels::{Label, LabelId};
+use super::text::label_name;
+use super::units::{duration, percent};
+use super::{Report, TimelineView};
+use crate::profile::Unit;
 use crate::timeline::{Slice, WallClock, sparkline, step_ns};
 
 /// The most lines where nobody says how long a slice is.
@@ -24,14 +26,37 @@ const TOLD_FROM_NS: u64 = 1_000_000_000;
 /// The columns of a line over time.
 const OVERVIEW: usize = 100;
 
-/// A slice and what was on top of its stacks most often.
+/// A slice, and what the report shows of it.
 pub(super) struct Second {
     pub(super) slice: Slice,
-    /// The function, and how many of the slice's samples it has.
-    pub(super) top: Option<(FunctionId, u64)>,
+    /// What its shown stacks hold, in the mode's unit.
+    pub(super) shown: u64,
+    /// What is on top of the shown stacks most often, and what these hold.
+    top: Option<(LabelId, u64)>,
 }
 
 impl Second {
+    /// What all its stacks hold: what shares are of.
+    pub(super) fn recorded(&self) -> u64 {
+        self.slice.counters.counted()
+    }
+
+    /// The function, or the line of one, with the most of its own, and its share.
+    pub(super) fn top<'r>(&self, report: &'r Report<'_>) -> Option<(&'r Label, f64)> {
+        let (label, count) = self.top?;
+        let share = count as f64 / self.recorded().max(1) as f64;
+        Some((&report.labels.all()[label as usize], share))
+    }
+
+    /// Samples a second, or how long was waited, in ns.
+    fn amount(&self, unit: Unit) -> f64 {
+        let length_ns = self.slice.window.length_ns().max(1);
+        match unit {
+            Unit::Samples => self.shown as f64 * 1e9 / length_ns as f64,
+            Unit::Nanoseconds => self.shown as f64,
+        }
+    }
+
     pub(super) fn stolen(&self) -> Option<f64> {
         self.slice.share_of_time(|times| times.runnable_ns)
     }
@@ -54,23 +79,38 @@ pub(super) fn of(report: &Report<'_>, view: &TimelineView<'_>) -> Vec<Second> {
             None => LINES,
         },
     );
-    let slices = view.timeline.slices(&view.of, window, step).into_iter();
+    let info = profile.recording();
+    let timeline = view.timeline;
+    let slices = timeline.slices(info, &view.of, window, info.inside(), step);
     let second = |slice: Slice| {
-        let mut by_function: HashMap<FunctionId, u64> = HashMap::new();
-        for (node, count) in &slice.stacks {
-            let symbols = profile.stack(*node).next().map(|f| symbolized.frame(f));
-            if let Some(symbol) = symbols.and_then(<[_]>::first) {
-                *by_function.entry(symbol.function).or_default() += count;
+        let mut shown = 0_u64;
+        let mut by_label: HashMap<LabelId, u64> = HashMap::new();
+        let stacks = slice.stacks.iter();
+        for (node, count) in stacks.filter(|(node, _)| report.weights.keeps(*node)) {
+            shown = shown.saturating_add(*count);
+            let leaf = profile.stack(*node).next();
+            if let Some(label) = leaf.and_then(|frame| report.labels.of_frame(frame).first()) {
+                let sum = by_label.entry(*label).or_default();
+                *sum = sum.saturating_add(*count);
             }
         }
-        let top = by_function.into_iter();
+        let top = by_label.into_iter();
         Second {
+            shown,
             // Of equals the first, so that equal files make equal reports.
-            top: top.max_by_key(|(function, count)| (*count, std::cmp::Reverse(*function))),
+            top: top.max_by_key(|(label, count)| (*count, Reverse(*label))),
             slice,
         }
     };
-    slices.map(second).collect()
+    slices.into_iter().map(second).collect()
+}
+
+/// An amount of a second in words, as its column has it.
+fn amount(amount: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Samples => format!("{amount:.0}/s"),
+        Unit::Nanoseconds => duration(amount as u64),
+    }
 }
 
 pub(super) fn write(
@@ -80,18 +120,25 @@ pub(super) fn write(
 ) -> io::Result<()> {
     let seconds = of(report, view);
     if seconds.is_empty() {
-        return writeln!(out, "\nno time of this recording is in the rings");
+        return writeln!(out, "no time of this recording is in the rings");
     }
-    let rate = |second: &Second| second.slice.is_held.then(|| second.slice.rate_hz());
+    let unit = report.symbolized.profile().recording().mode.unit();
     let highest = |values: &[Option<f64>]| values.iter().flatten().copied().fold(0.0, f64::max);
-    writeln!(out)?;
-    let rates: Vec<_> = seconds.iter().map(rate).collect();
-    let line = sparkline(&rates, OVERVIEW);
-    writeln!(
-        out,
-        "rate     {line}  at most {:.0} samples/s",
-        highest(&rates)
-    )?;
+    let held = |second: &Second| second.slice.is_held.then(|| second.amount(unit));
+    let amounts: Vec<_> = seconds.iter().map(held).collect();
+    let line = sparkline(&amounts, OVERVIEW);
+    match unit {
+        Unit::Samples => writeln!(
+            out,
+            "rate     {line}  at most {:.0} samples/s",
+            highest(&amounts)
+        ),
+        Unit::Nanoseconds => writeln!(
+            out,
+            "waiting  {line}  at most {}",
+            amount(highest(&amounts), unit)
+        ),
+    }?;
     let shares: [(&str, Vec<Option<f64>>); 2] = [
         ("stolen", seconds.iter().map(Second::stolen).collect()),
         ("blocked", seconds.iter().map(Second::blocked).collect()),
@@ -104,13 +151,23 @@ pub(super) fn write(
             percent(highest(values))
         )?;
     }
+    let amount_heading = match unit {
+        Unit::Samples => "rate",
+        Unit::Nanoseconds => "waiting",
+    };
     writeln!(
         out,
-        "\n     since  clock (UTC)      rate      stolen     blocked     share  top function"
+        "\n     since  clock (UTC)  {amount_heading:>8}      stolen     blocked     share  top function"
     )?;
     let clock = view.timeline.wall_clock();
     for second in &seconds {
         write_line(report, view, &clock, second, out)?;
+    }
+    if report.symbolized.profile().recording().inside().is_some() {
+        writeln!(
+            out,
+            "stolen and blocked are not known: times are told of windows, not of spans"
+        )?;
     }
     if seconds.iter().any(|second| !second.slice.is_held) {
         writeln!(
@@ -146,26 +203,97 @@ fn write_line(
         Some(time.strftime("%H:%M:%S").to_string())
     });
     let share = |share: Option<f64>| share.map_or("-".to_owned(), percent);
-    let rate = match slice.is_held {
-        true => format!("{:.0}/s", slice.rate_hz()),
+    let unit = report.symbolized.profile().recording().mode.unit();
+    let amount = match slice.is_held {
+        true => amount(second.amount(unit), unit),
         false => "evicted".to_owned(),
     };
     write!(
         out,
-        "{since:>8.1} s  {:<11}  {rate:>8}  {:>10}  {:>10}",
+        "{since:>8.1} s  {:<11}  {amount:>8}  {:>10}  {:>10}",
         time.unwrap_or_default(),
         share(second.stolen()),
         share(second.blocked()),
     )?;
-    let Some((function, count)) = second.top else {
+    let Some((label, part)) = second.top(report) else {
         return writeln!(out, "  {:>8}", "-");
     };
-    let part = count as f64 / slice.recorded.max(1) as f64;
-    let name = Printable(&report.symbolized.function(function).name).to_string();
     let columns = report.options.columns;
+    let columns = columns.map(|all| all.saturating_sub(NAMES_BEGIN).max(LEAST_NAME));
     let name = match columns {
-        Some(all) => shorten::name(&name, all.saturating_sub(NAMES_BEGIN).max(LEAST_NAME)),
-        None => name.as_str().into(),
+        Some(columns) => label_name(report, label, columns),
+        None => label.text.as_str().into(),
     };
     writeln!(out, "  {:>8}  {name}", percent(part))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeMap;
+
+    use unikprof_proto::ring::{Record, kind};
+
+    use super::*;
+    use crate::profile::Frame;
+    use crate::report::ReportOptions;
+    use crate::report::golden_tests::{PARSE, profile, symbolized};
+    use crate::timeline::{RecordingSpan, Ring, Timeline, Window};
+
+    /// A second with one sample, in a function that is inlined: what is on top has the name that tables give it.
+    #[test]
+    fn the_top_function_is_named_as_in_tables() {
+        let profile = profile();
+        let leaf = |node| profile.stack(node).next().map(|frame| profile.frame(frame));
+        let mut nodes = profile.samples().iter().map(|sample| sample.node);
+        let node = nodes
+            .find(|node| leaf(*node) == Some(Frame::leaf(PARSE)))
+            .unwrap();
+        let ring = Ring {
+            records: vec![Record {
+                kind: kind::SAMPLE,
+                at_ns: 5,
+                first: 1,
+                second: 1,
+            }],
+            stacks: vec![(1, node)],
+            read_at_ns: 1_000_000_000,
+            ..Ring::default()
+        };
+        let timeline = Timeline::new(vec![ring], BTreeMap::new(), 0);
+        let of = RecordingSpan {
+            recording: Some(1),
+            ring_bit: 0,
+            window: Window::ALL,
+        };
+        let view = TimelineView {
+            timeline: &timeline,
+            of,
+            window: Window::ALL,
+            seconds: true,
+            step_ns: None,
+        };
+        let symbolized = symbolized(&profile);
+        let top = |options| {
+            let report = Report::new(&symbolized, options);
+            let table = report.functions();
+            let seconds = super::of(&report, &view);
+            let (label, share) = seconds[0].top(&report).unwrap();
+            assert_eq!(share.to_bits(), 1.0_f64.to_bits());
+            assert!(table.rows.iter().any(|row| row.text == label.text));
+            label.text.clone()
+        };
+        let options = ReportOptions::default();
+        assert_eq!(top(options.clone()), "parse::<[u8; 4]>");
+        let lines = ReportOptions {
+            lines: true,
+            ..options.clone()
+        };
+        assert_eq!(top(lines), "parse::<[u8; 4]> src/parse.rs:7");
+        let no_inlines = ReportOptions {
+            no_inlines: true,
+            ..options
+        };
+        assert_eq!(top(no_inlines), "mycrate::packet::next");
+    }
 }

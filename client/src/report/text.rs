@@ -5,10 +5,12 @@ use std::io::{self, Write};
 
 use super::functions::{FunctionRow, FunctionTable};
 use super::interval::Interval;
+use super::labels::Label;
 use super::units::{amount, amount_with_unit, grouped, percent, share};
 use super::{Report, accounting, events, seconds, shorten, times, warnings};
 use crate::printable::Printable;
 use crate::profile::Unit;
+use crate::symbols::{FileId, FunctionId, Symbolized};
 
 /// The column in which the names of the table begin.
 const NAMES_BEGIN: usize = 70;
@@ -23,6 +25,8 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     accounting::write_header(profile.recording(), out)?;
     write_warnings(&warnings::of(report, &table), out)?;
     if let Some(view) = report.view.filter(|view| view.seconds) {
+        writeln!(out)?;
+        write_shown(report, &table, out)?;
         seconds::write(report, &view, out)?;
     } else {
         accounting::write_accounting(&profile.counters(), profile.recording(), out)?;
@@ -86,24 +90,7 @@ fn write_functions(
             Unit::Nanoseconds => " blocked; measured, so shares have no interval",
         }
     )?;
-    let filters = [
-        ("focus", &report.options.focus),
-        ("ignore", &report.options.ignore),
-    ];
-    let filters: Vec<String> = filters
-        .iter()
-        .filter_map(|(name, regex)| Some(format!("{name} {:?}", regex.as_ref()?.as_str())))
-        .collect();
-    if !filters.is_empty() {
-        writeln!(
-            out,
-            "shown: {} of {} ({}), {}; shares are of all",
-            amount(table.shown, unit),
-            amount_with_unit(table.recorded, unit),
-            share(table.shown, table.recorded),
-            filters.join(", ")
-        )?;
-    }
+    write_shown(report, table, out)?;
     if top == 0 {
         return Ok(());
     }
@@ -139,20 +126,68 @@ fn write_functions(
     Ok(())
 }
 
+/// What the filters leave, if there are any.
+fn write_shown(report: &Report<'_>, table: &FunctionTable, out: &mut impl Write) -> io::Result<()> {
+    let filters = [
+        ("focus", &report.options.focus),
+        ("ignore", &report.options.ignore),
+    ];
+    let filters: Vec<String> = filters
+        .iter()
+        .filter_map(|(name, regex)| Some(format!("{name} {:?}", regex.as_ref()?.as_str())))
+        .collect();
+    if filters.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "shown: {} of {} ({}), {}; shares are of all",
+        amount(table.shown, table.unit),
+        amount_with_unit(table.recorded, table.unit),
+        share(table.shown, table.recorded),
+        filters.join(", ")
+    )
+}
+
 /// What a row is called, in at most so many columns as far as its place in the source allows.
 pub(super) fn row_name<'r>(
     report: &Report<'_>,
     row: &'r FunctionRow,
     columns: usize,
 ) -> Cow<'r, str> {
-    let symbolized = report.symbolized;
-    match row.line.filter(|_| report.options.lines) {
-        None => shorten::name(&row.text, columns),
+    let line = row.line.filter(|_| report.options.lines);
+    short_name(report.symbolized, &row.text, row.function, line, columns)
+}
+
+/// What a label is called, likewise.
+pub(super) fn label_name<'r>(
+    report: &Report<'_>,
+    label: &'r Label,
+    columns: usize,
+) -> Cow<'r, str> {
+    short_name(
+        report.symbolized,
+        &label.text,
+        label.function,
+        label.line,
+        columns,
+    )
+}
+
+fn short_name<'r>(
+    symbolized: &Symbolized<'_>,
+    text: &'r str,
+    function: FunctionId,
+    line: Option<(FileId, u32)>,
+    columns: usize,
+) -> Cow<'r, str> {
+    match line {
+        None => shorten::name(text, columns),
         Some((file, line)) => {
             let file = Printable(symbolized.file(file)).to_string();
             let place = format!(" {}:{line}", shorten::path(&file));
             let left = columns.saturating_sub(place.chars().count());
-            let name = Printable(&symbolized.function(row.function).name).to_string();
+            let name = Printable(&symbolized.function(function).name).to_string();
             (shorten::name(&name, left.max(LEAST_NAME)).into_owned() + &place).into()
         }
     }

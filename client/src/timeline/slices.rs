@@ -1,13 +1,12 @@
 //! Second by second: equal slices of a window, and what differs from one to the next.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
-use unikprof_proto::ring::kind;
-
+use super::count::{Selection, VcpuCount};
 use super::recording_spans::RecordingSpan;
 use super::times::Times;
 use super::{Timeline, Window};
-use crate::profile::{NodeId, Runstate};
+use crate::profile::{Counters, NodeId, RecordingInfo, Runstate};
 
 /// The most slices of one window: longer ones have longer slices.
 pub(crate) const MOST_SLICES: u64 = 1_000;
@@ -19,27 +18,17 @@ const SECOND_NS: u64 = 1_000_000_000;
 pub struct Slice {
     /// The slice; the last one may be shorter, or a little longer.
     pub window: Window,
-    /// Ticks of the recording.
-    pub ticks: u64,
-    /// Those with a stack.
-    pub recorded: u64,
+    /// What became of its ticks and its blocked time; what is missing is not known.
+    pub counters: Counters,
     /// Whether the rings hold all of it.
     pub is_held: bool,
     /// How the time of each vCPU went whose ring tells.
     pub runstates: Vec<Runstate>,
-    /// How often each stack was sampled, in the order of the stacks.
+    /// What each stack counts, in the mode's [unit](crate::profile::Mode::unit), in the order of the stacks.
     pub stacks: Vec<(NodeId, u64)>,
 }
 
 impl Slice {
-    /// Samples a second.
-    pub fn rate_hz(&self) -> f64 {
-        match self.window.length_ns() {
-            0 => 0.0,
-            ns => self.recorded as f64 * SECOND_NS as f64 / ns as f64,
-        }
-    }
-
     /// The share that a kind of time has in the time of the vCPUs whose rings tell of it; `None` if none does.
     pub fn share_of_time(&self, kind: impl Fn(&Runstate) -> Option<u64>) -> Option<f64> {
         let known: Vec<u64> = self.runstates.iter().filter_map(kind).collect();
@@ -70,53 +59,63 @@ pub(crate) fn step_ns(window: Window, wanted_ns: Option<u64>, most: u64) -> u64 
 
 impl Timeline {
     /// A window in slices of `step_ns`, at most a thousand; what lies behind these is left out, and a last one of
-    /// less than a tenth is part of the one before.
-    pub fn slices(&self, of: &RecordingSpan, window: Window, step_ns: u64) -> Vec<Slice> {
-        let times: Vec<Times> = self.rings.iter().map(Times::of).collect();
-        let step_ns = step_ns.max(1);
-        let (whole, rest_ns) = (window.length_ns() / step_ns, window.length_ns() % step_ns);
-        // A crumb at the end belongs to the slice before it: its own rates would tell nothing.
-        let has_crumb = whole > 0 && rest_ns < step_ns / 10;
-        let count = match has_crumb {
-            true => whole,
-            false => window.length_ns().div_ceil(step_ns),
+    /// less than a tenth is part of the one before. `info` are the recording's settings. With `inside`, only what
+    /// happened while a span of this name was open on the same vCPU counts, and nothing is known of the vCPUs' time.
+    pub fn slices(
+        &self,
+        info: &RecordingInfo,
+        of: &RecordingSpan,
+        window: Window,
+        inside: Option<&str>,
+        step_ns: u64,
+    ) -> Vec<Slice> {
+        let times: Vec<Times> = match inside {
+            None => self.rings.iter().map(Times::of).collect(),
+            Some(_) => Vec::new(),
         };
-        let count = count.min(MOST_SLICES);
-        let slice = |at: u64| {
-            let from_ns = window.from_ns.saturating_add(at.saturating_mul(step_ns));
-            let to_ns = match has_crumb && at + 1 == whole {
-                true => window.to_ns,
-                false => from_ns.saturating_add(step_ns).min(window.to_ns),
-            };
-            let window = Window { from_ns, to_ns };
-            let (mut ticks, mut stacks) = (0, HashMap::new());
-            let mut recorded = 0;
-            for ring in &self.rings {
-                for record in ring.within(window) {
-                    let is_tick = matches!(record.kind, kind::SAMPLE | kind::NO_SAMPLE);
-                    if !is_tick || !of.has(record.second, record.at_ns) {
-                        continue;
-                    }
-                    ticks += 1;
-                    if record.kind == kind::SAMPLE {
-                        recorded += 1;
-                        *stacks.entry(ring.stack(record.first)).or_insert(0_u64) += 1;
-                    }
+        let selection = Selection::new(self, of, info, inside);
+        let mut vcpus: Vec<VcpuCount<'_>> = self.rings.iter().map(|r| selection.on(r)).collect();
+        let slice = |window| {
+            let mut counters = Counters::default();
+            let mut stacks = BTreeMap::new();
+            for vcpu in &mut vcpus {
+                let counted = vcpu.count(window);
+                counters = counters.plus(&counted.counters);
+                for ((node, _), count) in counted.stacks {
+                    let sum: &mut u64 = stacks.entry(node).or_default();
+                    *sum = sum.saturating_add(count);
                 }
             }
-            let mut stacks: Vec<_> = stacks.into_iter().collect();
-            stacks.sort_unstable();
             Slice {
                 window,
-                ticks,
-                recorded,
+                counters,
                 is_held: self.holds(window),
                 runstates: times.iter().filter_map(|t| t.of_window(window)).collect(),
-                stacks,
+                stacks: stacks.into_iter().collect(),
             }
         };
-        (0..count).map(slice).collect()
+        parts(window, step_ns).map(slice).collect()
     }
+}
+
+/// The windows of the slices, in the order of time.
+fn parts(window: Window, step_ns: u64) -> impl Iterator<Item = Window> {
+    let step_ns = step_ns.max(1);
+    let (whole, rest_ns) = (window.length_ns() / step_ns, window.length_ns() % step_ns);
+    // A crumb at the end belongs to the slice before it: its own rates would tell nothing.
+    let has_crumb = whole > 0 && rest_ns < step_ns / 10;
+    let count = match has_crumb {
+        true => whole,
+        false => window.length_ns().div_ceil(step_ns),
+    };
+    (0..count.min(MOST_SLICES)).map(move |at| {
+        let from_ns = window.from_ns.saturating_add(at.saturating_mul(step_ns));
+        let to_ns = match has_crumb && at + 1 == whole {
+            true => window.to_ns,
+            false => from_ns.saturating_add(step_ns).min(window.to_ns),
+        };
+        Window { from_ns, to_ns }
+    })
 }
 
 #[cfg(test)]
