@@ -23,6 +23,15 @@ pub(crate) fn grouped(number: impl Into<i128>) -> String {
     out
 }
 
+/// Rounded up to two digits, for what is not known better.
+pub(crate) fn two_digits(number: u64) -> u64 {
+    let mut unit = 1;
+    while number / unit >= 100 {
+        unit *= 10;
+    }
+    number.div_ceil(unit).saturating_mul(unit)
+}
+
 /// Nanoseconds in the largest unit that leaves at least one digit before the point: `1.2 ms`, `3.18 s`,
 /// `1 h 02 min 03 s`. A whole number of the unit has no digits behind the point.
 pub(crate) fn duration(ns: u64) -> String {
@@ -102,6 +111,15 @@ pub(crate) fn date(unix_ns: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_digits_are_rounded_up() {
+        assert_eq!(
+            [0, 99, 100, 101, 10_239].map(two_digits),
+            [0, 99, 100, 110, 11_000]
+        );
+        assert_eq!(two_digits(u64::MAX), u64::MAX, "it stops at the largest");
+    }
 
     #[test]
     fn numbers_are_grouped_from_the_right() {

@@ -63,7 +63,8 @@
 //!   where nothing is sampled. `ticks = recorded + aged + overflow + lost + masked + idle`, and
 //!   `recorded + aged = by_table + by_bytes + by_frame_pointer`; what aged is in the stack `[aged]`.
 //! - `lateness_ns` is the running time between targets and their delivery; a bucket is its least
-//!   value, its greatest and how many there were. Above, all vCPUs together.
+//!   value, its greatest and how many there were. `p50` and `p99`, those of cycles as well, are bounds: the
+//!   greatest value of their bucket. Above, all vCPUs together.
 //! - `functions` holds all functions of the shown stacks, most `self` first. With lines told
 //!   apart there is an entry for each line; else `line` is the function's line with the most
 //!   samples. Shares are of `samples.recorded`, intervals hold 95 % (Wilson).

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::units::{duration, grouped, share};
+use super::units::{duration, grouped, share, two_digits};
 use crate::profile::{Cost, Distribution, Profile, RecordingInfo, Runstate};
 
 /// The longest bar of the histogram, in columns.
@@ -110,11 +110,20 @@ fn write_lateness(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn quantiles(of: &Distribution) -> String {
+    percentiles(of.percentile(50), of.percentile(99), of.max(), duration)
+}
+
+/// Percentiles out of buckets: only up to where a bucket goes is known.
+fn percentiles(p50: u64, p99: u64, max: u64, text: impl Fn(u64) -> String) -> String {
+    let bound = |end: u64| match end == max {
+        true => text(max),
+        false => text(two_digits(end)),
+    };
     format!(
-        "p50 {}, p99 {}, max {}",
-        duration(of.percentile(50)),
-        duration(of.percentile(99)),
-        duration(of.max())
+        "p50 ≤ {}, p99 ≤ {}, max {}",
+        bound(p50),
+        bound(p99),
+        text(max)
     )
 }
 
@@ -141,13 +150,11 @@ fn write_cost(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
         }
         writeln!(
             out,
-            "  vcpu {:<4} sampling {}{}; cycles a sample: p50 {}, p99 {}, max {}",
+            "  vcpu {:<4} sampling {}{}; cycles a sample: {}",
             vcpu.vcpu,
             duration(cost.total_ns),
             of_running(vcpu.cost_share()),
-            grouped(cost.cycles_p50),
-            grouped(cost.cycles_p99),
-            grouped(cost.cycles_max)
+            percentiles(cost.cycles_p50, cost.cycles_p99, cost.cycles_max, grouped)
         )?;
     }
     let costs: Vec<Cost> = profile.vcpus().iter().filter_map(|v| v.cost).collect();
@@ -168,4 +175,21 @@ fn write_cost(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
         duration(server_ns),
         share(server_ns, elapsed_ns)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bucket tells up to where its values go, and no more: 9,300 ns lie in the one that ends with 10,239 ns.
+    #[test]
+    fn percentiles_are_shown_as_bounds() {
+        let lateness = Distribution::from_values([(9_300, 99), (70_123, 1)]);
+        assert_eq!(
+            quantiles(&lateness),
+            "p50 ≤ 11 µs, p99 ≤ 11 µs, max 70.1 µs"
+        );
+        let one = Distribution::from_values([(70_123, 1)]);
+        assert_eq!(quantiles(&one), "p50 ≤ 70.1 µs, p99 ≤ 70.1 µs, max 70.1 µs");
+    }
 }

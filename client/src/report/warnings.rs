@@ -3,7 +3,7 @@
 use super::functions::FunctionTable;
 use super::interval::times_to_differ;
 use super::text::row_name;
-use super::units::{amount_with_unit, grouped, percent, share};
+use super::units::{amount_with_unit, grouped, percent, share, two_digits};
 use super::{Report, stack_warnings};
 use crate::printable::Printable;
 use crate::profile::{Counters, Mode, Profile, Unit};
@@ -198,15 +198,6 @@ pub(crate) fn samples_needed(recorded: u64, a: u64, b: u64) -> String {
     }
 }
 
-/// Rounded up to two digits: more are not known.
-fn two_digits(number: u64) -> u64 {
-    let mut unit = 1;
-    while number / unit >= 100 {
-        unit *= 10;
-    }
-    number.div_ceil(unit).saturating_mul(unit)
-}
-
 pub(crate) fn notable(part: u64, whole: u64) -> bool {
     part != 0 && part as f64 >= whole as f64 * NOTABLE
 }
@@ -305,7 +296,6 @@ mod tests {
             ..Counters::default()
         });
         samples_needed(0, u64::MAX, 0);
-        assert_eq!(two_digits(u64::MAX), u64::MAX, "it stops at the largest");
     }
 
     #[test]
