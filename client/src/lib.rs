@@ -9,6 +9,7 @@ mod deadline;
 mod demo;
 pub mod doctor;
 pub mod exit_code;
+mod file_bytes;
 mod frame_reader;
 #[cfg(test)]
 mod golden;

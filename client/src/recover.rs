@@ -3,19 +3,21 @@
 //! A log holds them as [lines of text](unikprof_proto::console), memory as [blocks](unikprof_proto::file::BlockHead).
 //! Both may hold anything else beside them, in any place.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Read};
 
+use memchr::{memchr, memchr_iter, memmem, memrchr};
 use unikprof_proto::console::{self, MARK, Piece};
 use unikprof_proto::file::{BlockError, BlockHead};
 
 /// What a guest left when it crashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remains {
+pub struct Remains<'b> {
     /// Where it was found.
     pub place: Place,
     /// The recording file; where it is not whole, what there is of it.
-    pub file: Vec<u8>,
+    pub file: Cow<'b, [u8]>,
     /// Why it is not whole.
     pub missing: Option<Missing>,
 }
@@ -70,7 +72,7 @@ impl fmt::Display for Missing {
 }
 
 /// All that crashed guests left in these bytes, in their order: blocks of memory first.
-pub fn find(bytes: &[u8]) -> Vec<Remains> {
+pub fn find(bytes: &[u8]) -> Vec<Remains<'_>> {
     let mut all = in_memory(bytes);
     all.extend(in_log(bytes));
     all
@@ -111,10 +113,7 @@ pub fn holder(mut source: impl Read) -> io::Result<Option<Holder>> {
         if has_block(&window) {
             return Ok(Some(Holder::Memory));
         }
-        if window
-            .split(|&byte| byte == b'\n')
-            .any(|line| console::piece(line).is_some())
-        {
+        if marked_lines(&window).any(|(_, line)| console::piece(line).is_some()) {
             return Ok(Some(Holder::Log));
         }
         looked += read;
@@ -133,32 +132,27 @@ fn is_core_file(bytes: &[u8]) -> bool {
 }
 
 fn has_block(bytes: &[u8]) -> bool {
-    let mut from = 0;
-    while let Some(at) = position(&bytes[from..], &BlockHead::MAGIC) {
-        let head = bytes[from + at..].first_chunk();
-        if head.and_then(BlockHead::decode).is_some() {
-            return true;
-        }
-        from += at + BlockHead::MAGIC.len();
-    }
-    false
+    block_heads(bytes).next().is_some()
 }
 
-fn in_memory(bytes: &[u8]) -> Vec<Remains> {
+/// Where blocks begin. A program that writes such blocks has their magic as well, without the rest of a head.
+fn block_heads(bytes: &[u8]) -> impl Iterator<Item = usize> {
+    let magic = memmem::find_iter(bytes, &BlockHead::MAGIC);
+    magic.filter(|at| {
+        let head = bytes[*at..].first_chunk();
+        head.and_then(BlockHead::decode).is_some()
+    })
+}
+
+fn in_memory(bytes: &[u8]) -> Vec<Remains<'_>> {
     let mut all = Vec::new();
     let mut from = 0;
-    while let Some(at) = bytes
-        .get(from..)
-        .and_then(|rest| position(rest, &BlockHead::MAGIC))
-    {
-        let at = from + at;
-        let memory = &bytes[at..];
-        from = at + BlockHead::MAGIC.len();
-        // A program that writes such blocks has the magic as well, without the rest of a head.
-        let head = memory.first_chunk().and_then(BlockHead::decode);
-        if head.is_none() {
+    for at in block_heads(bytes) {
+        // What a whole block holds is its own.
+        if at < from {
             continue;
         }
+        let memory = &bytes[at..];
         let remains = of_block(memory, Place::Byte(at));
         if remains.missing.is_none() {
             from = at + BlockHead::LENGTH + remains.file.len();
@@ -168,21 +162,8 @@ fn in_memory(bytes: &[u8]) -> Vec<Remains> {
     all
 }
 
-fn position(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
-    let first = *wanted.first()?;
-    let mut from = 0;
-    loop {
-        let rest = bytes.get(from..)?;
-        let at = from + rest.iter().position(|&byte| byte == first)?;
-        if bytes[at..].starts_with(wanted) {
-            return Some(at);
-        }
-        from = at + 1;
-    }
-}
-
 /// What is in a block that begins with a head.
-fn of_block(memory: &[u8], place: Place) -> Remains {
+fn of_block(memory: &[u8], place: Place) -> Remains<'_> {
     let (file, missing) = match BlockHead::file(memory) {
         Ok(file) => (file, None),
         Err(error) => {
@@ -195,15 +176,32 @@ fn of_block(memory: &[u8], place: Place) -> Remains {
     };
     Remains {
         place,
-        file: file.to_owned(),
+        file: file.into(),
         missing,
     }
 }
 
-fn in_log(bytes: &[u8]) -> Vec<Remains> {
+/// The lines that hold the mark, with their numbers, counted from 1.
+fn marked_lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let mark = memmem::Finder::new(MARK);
+    let (mut number, mut from) = (1, 0);
+    std::iter::from_fn(move || {
+        let rest = bytes.get(from..)?;
+        let at = mark.find(rest)?;
+        let start = memrchr(b'\n', &rest[..at]).map_or(0, |end| end + 1);
+        let length = memchr(b'\n', &rest[start..]).unwrap_or(rest.len() - start);
+        number += memchr_iter(b'\n', &rest[..start]).count();
+        let line = (number, &rest[start..start + length]);
+        from += start + length + 1;
+        number += 1;
+        Some(line)
+    })
+}
+
+fn in_log(bytes: &[u8]) -> Vec<Remains<'static>> {
     let mut all = Vec::new();
     let mut current: Option<Block> = None;
-    for (line, text) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
+    for (line, text) in marked_lines(bytes) {
         let Some(piece) = console::piece(text) else {
             continue;
         };
@@ -260,7 +258,7 @@ impl Block {
         self.next += 1;
     }
 
-    fn end(self) -> Remains {
+    fn end(self) -> Remains<'static> {
         let place = Place::Line(self.line);
         let head = self.memory.first_chunk().and_then(BlockHead::decode);
         let of = head.map(|head| {
@@ -268,15 +266,19 @@ impl Block {
             bytes.div_ceil(console::BYTES as u64)
         });
         let lines = Some(Missing::Lines(self.next, of));
-        let mut remains = of_block(&self.memory, place);
-        remains.missing = match (self.missing, remains.missing) {
+        let remains = of_block(&self.memory, place);
+        let missing = match (self.missing, remains.missing) {
             (Some(Missing::Lines(..)), Some(_))
             | (None, Some(Missing::Block(BlockError::Cut(_)))) => lines,
             // What is missing may lie behind the block.
             (Some(Missing::Lines(..)), None) => None,
             (known, found) => known.or(found),
         };
-        remains
+        Remains {
+            place,
+            file: remains.file.into_owned().into(),
+            missing,
+        }
     }
 }
 
@@ -315,7 +317,7 @@ mod tests {
         let found = find(text.as_bytes());
         let whole = |line, file: &[u8]| Remains {
             place: Place::Line(line),
-            file: file.to_owned(),
+            file: file.to_owned().into(),
             missing: None,
         };
         let lines = (500 + BlockHead::LENGTH).div_ceil(console::BYTES);
@@ -328,7 +330,7 @@ mod tests {
     fn what_is_missing_is_told() {
         let whole = file(500, 1);
         let lines = log(&whole, 1);
-        let find_in = |lines: &[String]| find(lines.join("\n").as_bytes());
+        let find_in = |lines: &[String]| in_log(lines.join("\n").as_bytes());
 
         let end = find_in(&lines[3..]);
         assert_eq!(end[0].missing, Some(Missing::Beginning(1)));
@@ -359,7 +361,8 @@ mod tests {
         let mixed: Vec<_> = (0..lines[0].len())
             .map(|index| lines[index / 2 % 2][index].clone())
             .collect();
-        let found = find(mixed.join("\n").as_bytes());
+        let mixed = mixed.join("\n");
+        let found = find(mixed.as_bytes());
         assert!(found.iter().all(|one| one.missing.is_some()), "{found:?}");
     }
 
@@ -376,15 +379,15 @@ mod tests {
         let found = find(&memory);
         assert_eq!(found.len(), 2);
         assert_eq!(
-            (found[0].place, &found[0].file, found[0].missing),
-            (Place::Byte(at), &first, None)
+            (found[0].place, &*found[0].file, found[0].missing),
+            (Place::Byte(at), &*first, None)
         );
-        assert_eq!((&found[1].file, found[1].missing), (&second, None));
+        assert_eq!((&*found[1].file, found[1].missing), (&*second, None));
 
         let cut = find(&memory[..memory.len() - 1]);
         let error = BlockError::Cut(94);
         assert_eq!(cut[1].missing, Some(Missing::Block(error)));
-        assert_eq!(cut[1].file, second[..69]);
+        assert_eq!(*cut[1].file, second[..69]);
         memory[at + 300] ^= 1;
         let altered = find(&memory);
         assert!(matches!(
@@ -437,7 +440,8 @@ mod tests {
             length: u64::MAX,
             checksum: 0,
         };
-        let found = find(&head.encode());
+        let head = head.encode();
+        let found = find(&head);
         assert_eq!(
             found[0].missing,
             Some(Missing::Block(BlockError::Cut(u64::MAX)))

@@ -47,6 +47,17 @@ fn the_demo_records_its_guest_and_writes_every_report() {
     );
 }
 
+#[test]
+fn where_the_demo_writes_by_default_git_looks_away() {
+    let output = Command::new(PROGRAM).args(["demo", "--help"]).output();
+    let help = String::from_utf8(output.unwrap().stdout).unwrap();
+    let (_, folder) = help.split_once("[default: unikprof").unwrap();
+    let folder = format!("/unikprof{}", folder.split(']').next().unwrap());
+    let ignored = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../.gitignore"));
+    let ignored = ignored.unwrap();
+    assert!(ignored.lines().any(|line| line == folder), "no {folder}");
+}
+
 /// The guest must not outlive who started it, however that ended.
 #[test]
 fn the_guest_ends_when_its_stdin_closes() {

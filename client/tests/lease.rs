@@ -114,7 +114,11 @@ fn check_and_info_show_who_holds_a_recording_and_what_the_memory_holds() {
         ..Script::default()
     });
     let (all, _) = connect(0, &peer, &["check"], here.path());
-    for said in ["HOLDS", "samples 1 min 02 s", "fetched by unikprof-client 0.1.0"] {
+    for said in [
+        "HOLDS",
+        "samples 1 min 02 s",
+        "fetched by unikprof-client 0.1.0",
+    ] {
         assert!(all.contains(said), "no {said:?} in {all}");
     }
     let (one, _) = connect(0, &peer, &["check", "--name", "default"], here.path());

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File};
+use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -154,4 +155,31 @@ fn what_is_cut_is_kept_and_told_and_nothing_is_an_error() {
     let (_, error) = expect(exit_code::INPUT, directory, &["other.log"]);
     assert!(error.contains("panic handler"), "{error}");
     assert!(!directory.join("other.log.unikprof").exists());
+}
+
+/// Guards a client that reads a core into memory: cores are as large as their guests, and larger than this machine.
+#[test]
+fn a_core_larger_than_memory_is_searched() {
+    const CORE: u64 = 512 << 20;
+    const MEMORY_KIB: u32 = 64 << 10;
+    let directory = tempfile::tempdir().unwrap();
+    let left = [3; 500];
+    let mut core = File::create(directory.path().join("core")).unwrap();
+    // A hole in the file, but for the block near its end.
+    core.seek(SeekFrom::Start(CORE - 8192)).unwrap();
+    core.write_all(&block(&left)).unwrap();
+    core.set_len(CORE).unwrap();
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            &format!("ulimit -d {MEMORY_KIB} && exec \"$0\" \"$@\""),
+        ])
+        .args([env!("CARGO_BIN_EXE_unikprof-client"), "recover", "core"])
+        .current_dir(directory.path())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let found = fs::read(directory.path().join("core.unikprof")).unwrap();
+    assert_eq!(found, left);
 }

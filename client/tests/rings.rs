@@ -10,6 +10,7 @@ use peer::ring::{self, head, record};
 use peer::{Peer, Ring, Script, encode};
 use serde_json::Value;
 use unikprof_client::recording::{Reading, Recording};
+use unikprof_client::timeline::Window;
 use unikprof_proto::code::mode;
 use unikprof_proto::message::{EventName, RingHead, RingRun, StacksEnd};
 use unikprof_proto::ring::{Record, kind};
@@ -163,6 +164,27 @@ fn the_bounds_of_a_recording_bound_what_is_fetched() {
     assert_eq!(asked((400, 5 * 16), &[]), (12 - 5, 1_600));
     // A window is fetched whole, with some time before it.
     assert_eq!(asked((400, 5 * 16), &["--last", "100ns"]), (0, 0));
+}
+
+/// Guards that the end of a recording which has ended is looked for before now, where it may hold nothing.
+#[test]
+fn the_last_seconds_of_a_recording_that_has_ended_are_before_its_end() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script {
+        ends_by_itself: true,
+        looked_at_ns: 90_000_000_000,
+        ..script(honest())
+    });
+    let words = ["dump", "--last", "10us", "-o", "r.unikprof"];
+    connect(0, &peer, &words, here.path());
+    let recording = Recording::open(&here.path().join("r.unikprof"), Reading::Strict).unwrap();
+    // The last epoch's end.
+    let to_ns = 51_000;
+    let expected = Window {
+        from_ns: to_ns - 10_000,
+        to_ns,
+    };
+    assert_eq!(recording.asked, Some(expected));
 }
 
 #[test]

@@ -132,6 +132,45 @@ fn a_window_of_what_a_crashed_guest_left_is_a_profile() {
     assert_eq!(timeline.counters(Window::ALL)[0].last(), -5);
 }
 
+/// What waits in a span waits in it, in both modes that tell of waiting.
+#[test]
+fn blocked_samples_are_labelled_with_their_span() {
+    let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
+    let records = [
+        record(kind::BEGAN, at(0), 4, 0),
+        record(kind::BLOCK, at(1), ring::stack(1), 0),
+        record(kind::WAKE, at(3), 0, 0),
+        record(kind::SPAN_BEGIN, at(4), 0, 77),
+        record(kind::SPAN_BEGIN, at(5), 1, 78),
+        record(kind::BLOCK, at(6), ring::stack(2), 0),
+        record(kind::WAKE, at(10), 0, 0),
+        record(kind::SPAN_END, at(11), 1, 78),
+        record(kind::BLOCK, at(12), ring::stack(2), 0),
+        record(kind::WAKE, at(13), 0, 0),
+        record(kind::SPAN_END, at(14), 0, 77),
+    ];
+    let head = RingHead {
+        now_ns: 13 * SECOND,
+        ..ring::head(0, 0, records.len() as u64)
+    };
+    let stacks = ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]]);
+    let rings = [ring::records(&head, &records), stacks].concat();
+    for (mode, unit) in [(mode::OFF_CPU, SECOND / 10), (mode::WALL, 1)] {
+        let recording = read(&file_of_mode(mode, &rings, true), Reading::Strict).unwrap();
+        let (timeline, of) = (recording.timeline.unwrap(), recording.span.unwrap());
+        let profile = timeline.profile(&recording.profile, &of, Window::ALL, None);
+        let named = |span: u32| profile.span_names()[span as usize].as_str();
+        let mut found: Vec<(Option<&str>, u64)> = profile
+            .samples()
+            .iter()
+            .map(|sample| (sample.span.map(named), sample.count / unit))
+            .collect();
+        found.sort();
+        let expected = [(None, 2), (Some("batch"), 1), (Some("depth"), 4)];
+        assert_eq!(found, expected, "mode {mode}");
+    }
+}
+
 #[test]
 fn what_was_evicted_is_told() {
     let recording = read(&crash(123, true), Reading::Strict).unwrap();

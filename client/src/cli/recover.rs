@@ -1,7 +1,6 @@
 //! `recover`: a recording file out of a console's log or a dump of memory.
 
-use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -11,6 +10,7 @@ use unikprof_proto::console::MARK;
 
 use super::failure::Failure;
 use super::print;
+use crate::file_bytes::FileBytes;
 use crate::output::AtomicFile;
 use crate::recover::{Place, Remains, find};
 
@@ -148,17 +148,15 @@ fn output(arguments: &RecoverArguments) -> Result<Option<PathBuf>, Failure> {
     }
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    if path != Path::new(STANDARD) {
-        return fs::read(path);
+fn read(path: &Path) -> io::Result<FileBytes> {
+    match path == Path::new(STANDARD) {
+        true => FileBytes::read(&mut io::stdin().lock()),
+        false => FileBytes::open(path),
     }
-    let mut bytes = Vec::new();
-    io::stdin().lock().read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 struct Found<'a> {
-    remains: &'a Remains,
+    remains: &'a Remains<'a>,
     number: usize,
     of: usize,
 }

@@ -14,7 +14,8 @@ use crate::timeline::{Extent, Moment, RecordingSpan, Timeline, Window};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Time")]
 pub(super) struct DumpTimeArguments {
-    /// Only the time up to now, as in 30s, with every sample in it, out of the guest's ring
+    /// Only the time up to now, or to the end of a recording that has ended, as in 30s, with every sample in it,
+    /// out of the guest's ring
     #[arg(long, value_name = "TIME", value_parser = values::nanoseconds, conflicts_with_all = ["begin", "end"])]
     last: Option<u64>,
     /// Only the time from a moment on: 12s since the recording began, -30s before now, or 21:34:50 or

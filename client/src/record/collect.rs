@@ -5,13 +5,12 @@ use std::time::Duration;
 use unikprof_proto::code::state;
 use unikprof_proto::message::{Dump, Epoch, Fetch, Pending, Stop};
 
-use super::rings::{BEFORE_NS, RingsReceived, Wanted};
+use super::rings::{BEFORE_NS, PartAsked, RingsReceived, Wanted};
 use super::session::{Attempt, Session};
 use super::{Asked, Event, Observer, Outcome, RecordError, RecordingStatus};
 use crate::connection::{Connection, ConnectionError};
 use crate::output::OutputError;
 use crate::recording::{EpochError, EpochProgress, KnownNodes, Part, RecordingWriter};
-use crate::timeline::Window;
 
 /// Retries while the agent reports older unacknowledged epochs.
 const MOST_ROUNDS: u32 = 64;
@@ -77,7 +76,7 @@ pub(super) fn collect(
 ) -> Result<Outcome, RecordError> {
     // Reject an impossible time window before contacting the guest.
     let asked = match asked.is_part() {
-        true => Some(session.window(request.recording(), asked, observer)?),
+        true => Some(session.part_asked(request.recording(), asked, observer)?),
         false => None,
     };
     let mut collector = Collector::new(session, writer);
@@ -95,9 +94,9 @@ pub(super) struct Collector<'a> {
     pub(super) session: &'a mut Session,
     writer: RecordingWriter,
     /// The part of time that is wanted.
-    asked: Option<Window>,
-    /// The recording's id, and when it began.
-    head: Option<(u64, u64)>,
+    asked: Option<PartAsked>,
+    /// The last epoch's.
+    head: Option<Head>,
     /// Whether any part of an epoch is in the file.
     arrived: bool,
     /// Whether everything is fetched while the recording goes on, so that its records have no bounds.
@@ -108,6 +107,16 @@ pub(super) struct Collector<'a> {
     /// The stack nodes and the parts of rings that are in the file.
     nodes: KnownNodes,
     rings: RingsReceived,
+}
+
+/// Which recording an epoch is of.
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    recording: u64,
+    /// When the recording began.
+    began_ns: u64,
+    /// When the epoch ended.
+    ended_ns: u64,
 }
 
 impl<'a> Collector<'a> {
@@ -256,7 +265,11 @@ impl<'a> Collector<'a> {
 
     /// Writes which recording it is whose records follow without any counts.
     fn describe(&mut self, status: &RecordingStatus) -> Result<(), RecordError> {
-        self.head = Some((status.recording, status.started_ns));
+        self.head = Some(Head {
+            recording: status.recording,
+            began_ns: status.started_ns,
+            ended_ns: status.now_ns,
+        });
         self.arrived = true;
         Ok(self.writer.describe(&Epoch {
             epoch: 0,
@@ -285,14 +298,21 @@ impl<'a> Collector<'a> {
         if !self.session.agent().keeps_time() {
             return Ok(());
         }
-        let Some((recording, began_ns)) = self.head else {
+        let Some(head) = self.head else {
             return Ok(());
         };
+        let Head {
+            recording,
+            began_ns,
+            ended_ns,
+        } = head;
+        let window = self.asked.as_ref().map(|part| part.window(Some(ended_ns)));
+        let window = window.transpose()?;
         let all = Wanted {
             since_ns: began_ns.saturating_sub(BEFORE_NS),
             most_bytes: 0,
         };
-        let wanted = match self.asked {
+        let wanted = match window {
             _ if self.is_draining => all,
             Some(window) => Wanted {
                 since_ns: window.from_ns.saturating_sub(BEFORE_NS),
@@ -325,7 +345,7 @@ impl<'a> Collector<'a> {
             Ok(writer.append(frames)?)
         })?;
         self.tell_progress(observer);
-        match self.asked {
+        match window {
             Some(window) => Ok(self.writer.window(window)?),
             None => Ok(()),
         }
@@ -461,10 +481,10 @@ const FETCHING: &str = "fetching an epoch";
 
 impl Answers<'_> {
     /// Requests what is missing of the epoch and passes each new frame, as it came, to `keep`. `known` becomes the
-    /// recording's id and its beginning.
+    /// epoch's head.
     fn receive(
         mut self,
-        known: &mut Option<(u64, u64)>,
+        known: &mut Option<Head>,
         mut keep: impl FnMut(&[u8], u64) -> Result<(), RecordError>,
     ) -> Result<(), Attempt> {
         self.progress.expect_repetition();
@@ -497,7 +517,7 @@ impl Answers<'_> {
     fn answer(
         &mut self,
         vcpu: u32,
-        known: &mut Option<(u64, u64)>,
+        known: &mut Option<Head>,
         keep: &mut impl FnMut(&[u8], u64) -> Result<(), RecordError>,
     ) -> Result<(), Attempt> {
         let failed = |error: EpochError| Attempt::Failed(error.into());
@@ -519,7 +539,13 @@ impl Answers<'_> {
                         found: head.vcpus,
                     }));
                 }
-                Part::Epoch(head) => *known = Some((head.recording, head.recording_started_ns)),
+                Part::Epoch(head) => {
+                    *known = Some(Head {
+                        recording: head.recording,
+                        began_ns: head.recording_started_ns,
+                        ended_ns: head.ended_ns,
+                    });
+                }
                 Part::Vcpu(share) if share.vcpu != vcpu => {
                     return Err(failed(EpochError::VcpuOrder { found: share.vcpu }));
                 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use unikprof_proto::code::state;
 use unikprof_proto::frame::Frame;
 use unikprof_proto::message::{EventNames, Ring, RingHead, Stacks};
 use unikprof_proto::ring;
@@ -36,6 +37,26 @@ impl Asked {
     /// Whether it is a part.
     pub fn is_part(&self) -> bool {
         *self != Asked::default()
+    }
+}
+
+/// A part of a recording's time, and what its moments are counted from.
+#[derive(Debug, Clone)]
+pub(super) struct PartAsked {
+    asked: Asked,
+    extent: Extent,
+    has_ended: bool,
+}
+
+impl PartAsked {
+    /// The window on the guest's clock. Moments before the end are before `ended_ns` of the last epoch if the recording
+    /// has ended: the status does not tell when another client stopped it.
+    pub(super) fn window(&self, ended_ns: Option<u64>) -> Result<Window, RecordError> {
+        let mut extent = self.extent.clone();
+        if let Some(ended_ns) = ended_ns.filter(|_| self.has_ended) {
+            extent.whole.to_ns = ended_ns.max(extent.whole.from_ns);
+        }
+        Ok(extent.window(self.asked.from, self.asked.to)?)
     }
 }
 
@@ -90,16 +111,16 @@ impl Session {
         WallClock::new(told)
     }
 
-    /// The window that is asked for of a recording that goes on.
+    /// The part of a recording that is asked for.
     ///
     /// # Errors
     /// [`RecordError::NoRing`], [`RecordError::Moment`], and those of the connection.
-    pub(super) fn window(
+    pub(super) fn part_asked(
         &mut self,
         recording: u64,
         asked: Asked,
         observer: &mut dyn Observer,
-    ) -> Result<Window, RecordError> {
+    ) -> Result<PartAsked, RecordError> {
         if !self.agent().keeps_time() {
             return Err(RecordError::NoRing);
         }
@@ -107,14 +128,23 @@ impl Session {
         let Some(status) = recorder.by_id(recording) else {
             return Err(RecordError::Gone { recording });
         };
-        let extent = Extent {
-            whole: Window {
-                from_ns: status.started_ns.min(recorder.now_ns),
-                to_ns: recorder.now_ns,
-            },
-            clock: self.wall_clock(),
+        let from_ns = status.started_ns.min(recorder.now_ns);
+        let has_ended = status.state == state::FINISHED;
+        let by_itself_ns = from_ns.saturating_add(status.duration_ns);
+        let to_ns = match has_ended && status.duration_ns != 0 {
+            true => by_itself_ns.min(recorder.now_ns),
+            false => recorder.now_ns,
         };
-        Ok(extent.window(asked.from, asked.to)?)
+        let part = PartAsked {
+            asked,
+            extent: Extent {
+                whole: Window { from_ns, to_ns },
+                clock: self.wall_clock(),
+            },
+            has_ended,
+        };
+        part.window(None)?;
+        Ok(part)
     }
 
     /// Fetches the records since the last call with the stacks that they name, then the new names of events. Each part

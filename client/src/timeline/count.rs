@@ -45,7 +45,10 @@ pub(super) struct VcpuCount<'t> {
 /// From a block to what comes next of block, wake and the ring's end.
 struct Wait {
     window: Window,
+    /// Of the call that blocks; 0 if it is not known.
     stack: u64,
+    /// The name of the innermost span that the call was made in.
+    span: Option<u64>,
 }
 
 impl<'t> Selection<'t> {
@@ -77,12 +80,12 @@ impl<'t> Selection<'t> {
             of: self.of,
             mode: self.mode,
             period_ns: self.period_ns,
-            spans: Inside::new(stretches),
-            allowed,
             waits: match self.mode {
-                Mode::Wall | Mode::OffCpu => waits(ring),
+                Mode::Wall | Mode::OffCpu => waits(ring, Inside::new(stretches.clone())),
                 Mode::Cpu | Mode::Other(_) => Vec::new(),
             },
+            spans: Inside::new(stretches),
+            allowed,
             blocked_ns: 0,
         }
     }
@@ -111,7 +114,7 @@ impl VcpuCount<'_> {
             if length_ns != 0 {
                 let before_ns = blocked_ns;
                 blocked_ns = blocked_ns.saturating_add(length_ns);
-                self.wait(wait.stack, before_ns, blocked_ns, &mut counted);
+                self.wait(wait, before_ns, blocked_ns, &mut counted);
             }
         }
         self.blocked_ns = blocked_ns;
@@ -164,7 +167,7 @@ impl VcpuCount<'_> {
     }
 
     /// Counts a wait that makes all blocked time grow from one of these to the other.
-    fn wait(&self, stack: u64, before_ns: u64, after_ns: u64, counted: &mut Counted) {
+    fn wait(&self, wait: &Wait, before_ns: u64, after_ns: u64, counted: &mut Counted) {
         let amount = match self.mode {
             // One for each period, whichever waits it is made of.
             Mode::Wall => {
@@ -175,21 +178,21 @@ impl VcpuCount<'_> {
         };
         let c = &mut counted.counters;
         c.blocks += 1;
-        if stack == 0 {
+        if wait.stack == 0 {
             c.blocked_overflow = c.blocked_overflow.saturating_add(amount);
             return;
         }
         c.blocked = c.blocked.saturating_add(amount);
         let count = counted
             .stacks
-            .entry((self.ring.stack(stack), None))
+            .entry((self.ring.stack(wait.stack), wait.span))
             .or_default();
         *count = count.saturating_add(amount);
     }
 }
 
 /// The waits of a vCPU, in order and apart.
-fn waits(ring: &Ring) -> Vec<Wait> {
+fn waits(ring: &Ring, mut spans: Inside) -> Vec<Wait> {
     let mut waits = Vec::new();
     let mut open: Option<(u64, u64)> = None;
     let changes = ring.records.iter().filter_map(|record| match record.kind {
@@ -203,6 +206,7 @@ fn waits(ring: &Ring) -> Vec<Wait> {
             waits.push(Wait {
                 window: Window { from_ns, to_ns },
                 stack,
+                span: spans.innermost(from_ns),
             });
         }
         open = stack.map(|stack| (at_ns, stack));

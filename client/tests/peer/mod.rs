@@ -45,6 +45,8 @@ pub struct Script {
     pub older_epoch: bool,
     /// Whether the recording ends when it is first looked at.
     pub ends_by_itself: bool,
+    /// The guest's clock when its recordings are looked at.
+    pub looked_at_ns: u64,
     /// The clock at the welcome of connection `n`: tells a restarted guest.
     pub clock_ns: fn(usize) -> u64,
     /// What the end of the first vCPU's share says beyond the truth.
@@ -136,6 +138,7 @@ impl Default for Script {
             refuses: None,
             older_epoch: false,
             ends_by_itself: true,
+            looked_at_ns: 2_000,
             clock_ns: |connection| 1_000 + connection as u64,
             extra_samples: 0,
             aged: 0,
@@ -522,6 +525,7 @@ impl Guest {
                 line.send(&Status {
                     recordings: there.len() as u32,
                     peers: self.script.peers,
+                    now_ns: self.script.looked_at_ns,
                     ..status()
                 })?;
                 for (recording, name) in there {
