@@ -272,8 +272,8 @@ pub enum SpecialFrame {
     AgentWork,
     /// The guest was blocked: the leaf of blocked time in a wall-clock recording.
     Blocked,
-    /// The sample came late because events were masked: the leaf of a stack whose next frame is the
-    /// code that unmasked them, not the code that ran.
+    /// The sample arrived late: the leaf of a stack whose next frame is the code that ran when it arrived, not the code
+    /// that ran when it was due.
     Late,
     /// Samples and blocked time whose stacks the agent gave up before they were fetched, the oldest first, because
     /// memory ran short.
@@ -290,7 +290,7 @@ impl fmt::Display for SpecialFrame {
             SpecialFrame::UnknownCode => f.write_str("[unknown code]"),
             SpecialFrame::AgentWork => f.write_str("[unikprof agent]"),
             SpecialFrame::Blocked => f.write_str("[blocked]"),
-            SpecialFrame::Late => f.write_str("[late: events were masked]"),
+            SpecialFrame::Late => f.write_str("[sample arrived late]"),
             SpecialFrame::Aged => f.write_str("[aged]"),
             SpecialFrame::Other(code) => write!(f, "[special {code}]"),
         }
@@ -368,7 +368,7 @@ mod tests {
                 "[unknown code]",
                 "[unikprof agent]",
                 "[blocked]",
-                "[late: events were masked]",
+                "[sample arrived late]",
                 "[aged]",
                 "[special 9]"
             ]

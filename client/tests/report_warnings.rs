@@ -37,6 +37,26 @@ fn every_format_tells_of_missing_symbols_on_stderr() {
     assert!(text.contains(NO_IMAGE), "the text holds them as well");
 }
 
+/// Guards a claim that nobody can make: a host that stalls delays samples of code that masks nothing.
+#[test]
+fn a_late_sample_is_said_to_be_late_and_no_more() {
+    const LATE: u32 = 6;
+    let folder = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script {
+        vcpus: vec![vec![(0, vec![0x150, 0x110], 3), (1, vec![LATE], 2)]],
+        ..Script::default()
+    });
+    program::connect(
+        0,
+        &peer,
+        &["record", "1s", "-o", "run.unikprof"],
+        folder.path(),
+    );
+    let words = ["report", "run.unikprof", "--format", "folded"];
+    let (folded, _) = program::run(0, &words, folder.path());
+    assert!(folded.contains(";[sample arrived late] 2"), "{folded}");
+}
+
 /// A recording alone is not named yet.
 #[test]
 fn a_recording_without_a_report_needs_no_symbols() {

@@ -228,8 +228,8 @@ pub mod frame_code {
     pub const AGENT: u32 = 4;
     /// The vCPU was blocked: the leaf of blocked time's stacks in a wall-clock recording.
     pub const BLOCKED: u32 = 5;
-    /// The sample came late, because events were masked: the code below is that which unmasked
-    /// them, not that which ran. The leaf of such samples.
+    /// The leaf of a sample that arrived late. The code below ran when it arrived, not when it was due: it unmasked
+    /// events, or was the first to run after the host had stalled the guest.
     pub const LATE: u32 = 6;
     /// Samples whose stacks were given up, the oldest first, because memory ran short. Made by clients from
     /// [`Counters::aged`](crate::message::Counters::aged); an agent never sends it.

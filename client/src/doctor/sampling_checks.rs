@@ -306,7 +306,7 @@ pub(super) fn late(counters: &Counters, threshold_ns: u64, under: Option<String>
     let share = part_of(counters.late, counters.sampled());
     let verdict = Verdict::of_share(share, LOOK, BAD);
     let mut finding = format!(
-        "{} of the samples came more than {} after their target",
+        "{} of the samples arrived more than {} after their target",
         percent(share),
         duration(threshold_ns)
     );
@@ -315,9 +315,9 @@ pub(super) fn late(counters: &Counters, threshold_ns: u64, under: Option<String>
     }
     Check::new("late", verdict, finding)
         .advise(
-            "they show as [late: events were masked] under the code that unmasked events; what ran \
-             before that is not known. Mask events for shorter there; on an emulator, the host may \
-             stall the guest: record on real hardware",
+            "they show as [sample arrived late] under the code that ran when they arrived; what ran when they were \
+             due is not known. If that code unmasks events, mask events for less time there; if it masks none, the \
+             host stalls the guest: record on a quieter host, or on real hardware instead of an emulator",
         )
         .count("late", counters.late)
 }

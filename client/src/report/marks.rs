@@ -59,7 +59,7 @@ impl Marked {
 }
 
 /// The functions that stand next to a [`SpecialFrame::Late`] leaf, with what those stacks hold, most
-/// first: these unmasked events.
+/// first: these ran when the samples arrived.
 pub(crate) fn late_under(symbolized: &Symbolized<'_>) -> Vec<(String, u64)> {
     let profile = symbolized.profile();
     let tree = profile.tree();

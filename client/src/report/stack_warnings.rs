@@ -5,7 +5,7 @@ use super::marks::{self, Marked};
 use super::shorten;
 use super::units::{duration, share};
 use super::warnings::notable;
-use crate::profile::{Counters, Unit, Unwind};
+use crate::profile::{Counters, SpecialFrame, Unit, Unwind};
 use crate::symbols::Symbolized;
 
 /// How many functions a warning names, and in how many columns each.
@@ -93,16 +93,17 @@ pub(crate) fn where_broken(places: &[BrokenIn]) -> Option<String> {
 
 fn about_late(counters: &Counters, threshold_ns: u64, under: &[(String, u64)]) -> String {
     let mut text = format!(
-        "{} of the samples came more than {} of running time late: events were masked, or a \
-         hypervisor on an emulator stalled; ",
+        "{} of the samples arrived more than {} of running time late: the guest had masked events, or its host or \
+         emulator stalled; ",
         share(counters.late, counters.sampled()),
         duration(threshold_ns)
     );
     text.push_str(&match where_late(under) {
-        None => "they may show the code that unmasked events, not the code that ran".to_owned(),
+        None => "they may show code that ran after they were due".to_owned(),
         Some(functions) => format!(
-            "what ran meanwhile is not known and shows as [late: events were masked] under the code \
-             that unmasked them, most in {functions}; mask them for shorter there"
+            "what ran when they were due is not known, so they show as {} under the code that ran when they arrived, \
+             most in {functions}; if that code unmasks events, mask events for less time there",
+            SpecialFrame::Late
         ),
     });
     text
@@ -185,7 +186,7 @@ mod tests {
         let under = [("irq_enable".to_owned(), 30), ("unlock".to_owned(), 10)];
         let text = about_late(&counters, 50_000, &under);
         assert!(
-            text.starts_with("4.0 % of the samples came more than 50 µs of running time late"),
+            text.starts_with("4.0 % of the samples arrived more than 50 µs of running time late"),
             "{text}"
         );
         assert!(
@@ -193,10 +194,7 @@ mod tests {
             "{text}"
         );
         let text = about_late(&counters, 50_000, &[]);
-        assert!(
-            text.contains("they may show the code that unmasked"),
-            "{text}"
-        );
+        assert!(text.contains("they may show code that ran after"), "{text}");
     }
 
     #[test]
