@@ -53,6 +53,11 @@ impl Interval {
             high: share,
         }
     }
+
+    /// Whether some value lies in both. Shares of one recording can differ all the same.
+    pub fn overlaps(&self, other: &Interval) -> bool {
+        self.low <= other.high && other.low <= self.high
+    }
 }
 
 /// Whether two functions that have `a` and `b` of the samples of one recording differ in their true shares. Functions with
@@ -154,5 +159,6 @@ mod tests {
         let found = Interval::measured(1, 4);
         assert_eq!((found.low, found.share, found.high), (0.25, 0.25, 0.25));
         assert_eq!(Interval::measured(1, 0).share, 0.0);
+        assert!(!found.overlaps(&Interval::measured(2, 4)));
     }
 }
