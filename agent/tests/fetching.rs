@@ -14,8 +14,10 @@ use unikprof_agent::{Access, Service};
 use unikprof_proto::code::refusal;
 use unikprof_proto::frame::{self, Message as _};
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Counts, Dump, Fetch, Nodes, Pending, Refusal, VcpuEnd,
+    Acknowledge, Acknowledged, Counts, Dump, Fetch, Histogram, Nodes, Pending, Refusal, Stop,
+    VcpuEnd,
 };
+use unikprof_proto::nodes::take_varint;
 
 type Frame = (u16, Vec<u8>);
 
@@ -152,6 +154,56 @@ fn nodes_are_sent_once_and_counts_only_where_something_was_counted() {
     let mut later = Collector::new(&mut service, 0);
     assert_eq!(later.collect(&mut service).0.stacks, truth);
     assert_eq!(later.known, collector.known);
+}
+
+/// How many values each distribution of an answer has.
+fn distributions(frames: &[Frame]) -> Vec<u64> {
+    let found = frames.iter().filter(|frame| frame.0 == Histogram::TYPE);
+    let count = |frame| {
+        let mut pairs = read::<Histogram<'_>>(frame).buckets;
+        let mut count = 0;
+        while !pairs.is_empty() {
+            take_varint(&mut pairs).unwrap();
+            count += take_varint(&mut pairs).unwrap();
+        }
+        count
+    };
+    found.map(count).collect()
+}
+
+/// Guards distributions that tell of the whole recording, or of ticks after the epoch, beside the counts of one epoch.
+#[test]
+fn distributions_are_of_their_epoch_alone() {
+    let (agent, mut service, mut collector) = recording(1 << 20);
+    sample(agent, 0..50);
+    let epoch = dump(&mut collector.client, &mut service);
+    // Before it is fetched, and between two fetches of it.
+    sample(agent, 0..7);
+    for _ in 0..2 {
+        let frames = collector.client.ask(&mut service, &whole(epoch));
+        assert_eq!(distributions(&frames), [50, 50]);
+        sample(agent, 0..4);
+    }
+    acknowledge(&mut collector.client, &mut service, epoch);
+    for expected in [7 + 4 + 4, 0] {
+        let (got, frames) = collector.collect(&mut service);
+        assert_eq!(got.samples, expected);
+        assert_eq!(distributions(&frames), [expected, expected]);
+    }
+
+    // The recording ends while an epoch waits: then there are two.
+    sample(agent, 0..20);
+    let first = dump(&mut collector.client, &mut service);
+    sample(agent, 0..3);
+    collector.client.send(&mut service, &Stop { recording: 0 });
+    until_answered(&mut collector.client, &mut service);
+    let pending: Pending = read(&collector.client.frames()[0]);
+    assert_eq!((pending.first_epoch, pending.epochs), (first, 2));
+    for (epoch, expected) in [(first, 20), (first + 1, 3)] {
+        let frames = collector.client.ask(&mut service, &whole(epoch));
+        assert_eq!(distributions(&frames), [expected, expected]);
+        acknowledge(&mut collector.client, &mut service, epoch);
+    }
 }
 
 /// What a client has from one connection it need not receive on another.

@@ -427,7 +427,7 @@ messages! {
         end: Snapshot,
     }
 
-    /// A distribution over one vCPU's recording so far, as pairs of varints (bucket, count).
+    /// A distribution over one vCPU's share of an epoch, as pairs of varints (bucket, count).
     Histogram<'a> = HISTOGRAM {
         /// Its epoch.
         epoch: u64,

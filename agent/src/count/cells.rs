@@ -5,7 +5,7 @@
 use unikprof_proto::message::{BUCKETS, Counter, Counters, Runstate, Snapshot, bucket};
 use unikprof_proto::nodes::put_varint;
 
-use crate::ground::sync::{AtomicU64, Ordering, add_owned};
+use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, add_owned};
 
 /// The counters of one vCPU since the recording began.
 ///
@@ -192,27 +192,31 @@ impl SnapshotCells {
     }
 }
 
-/// The buckets of a distribution, which are logarithmic.
+/// A distribution over one epoch; its buckets are logarithmic. A count stops at the greatest number.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct HistogramCells {
-    counts: [AtomicU64; CELLS],
+    counts: [AtomicU32; CELLS],
+    /// The greatest value, once the epoch has ended.
+    max: AtomicU64,
 }
 
 /// The buckets that are kept: the model has one, for each cell is a place where it may switch between threads.
 const CELLS: usize = if cfg!(loom) { 1 } else { BUCKETS };
 
-/// A distribution. Its greatest value lies with what every sample writes, apart from the buckets.
+/// The distribution over the epoch that is counted. Its greatest value lies with what every sample writes, apart from
+/// the buckets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Distribution<'c> {
     pub(crate) max: &'c AtomicU64,
-    pub(crate) buckets: &'c HistogramCells,
+    pub(crate) cells: &'c HistogramCells,
 }
 
 impl Default for HistogramCells {
     fn default() -> Self {
         Self {
-            counts: core::array::from_fn(|_| AtomicU64::new(0)),
+            counts: core::array::from_fn(|_| AtomicU32::new(0)),
+            max: AtomicU64::new(0),
         }
     }
 }
@@ -221,32 +225,43 @@ impl Distribution<'_> {
     /// Adds a value. The caller must own the slot.
     #[inline]
     pub(crate) fn add(&self, value: u64) {
-        if let Some(cell) = self.buckets.counts.get(bucket(value)) {
-            add_owned(cell, 1);
+        if let Some(cell) = self.cells.counts.get(bucket(value)) {
+            let count = cell.load(Ordering::Relaxed);
+            cell.store(count.saturating_add(1), Ordering::Relaxed);
         }
-        if value > self.max() {
+        if value > self.max.load(Ordering::Relaxed) {
             self.max.store(value, Ordering::Relaxed);
         }
     }
 
-    /// The greatest value.
-    pub(crate) fn max(&self) -> u64 {
-        self.max.load(Ordering::Relaxed)
+    /// Ends the epoch. The caller must own the slot.
+    pub(crate) fn end(&self) {
+        let max = self.max.load(Ordering::Relaxed);
+        self.cells.max.store(max, Ordering::Relaxed);
+        self.max.store(0, Ordering::Relaxed);
     }
+}
 
+impl HistogramCells {
+    /// Makes it empty, for an epoch that begins.
     pub(crate) fn clear(&self) {
-        for cell in self.buckets.counts.iter().chain([self.max]) {
+        for cell in &self.counts {
             cell.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// The greatest value of an epoch that has ended.
+    pub(crate) fn max(&self) -> u64 {
+        self.max.load(Ordering::Relaxed)
     }
 
     /// The pairs (bucket, count) that are not zero, as varints; answers the bytes written.
     pub(crate) fn encode(&self, buffer: &mut [u8]) -> usize {
         let mut length = 0;
-        for (index, cell) in self.buckets.counts.iter().enumerate() {
+        for (index, cell) in self.counts.iter().enumerate() {
             let count = cell.load(Ordering::Relaxed);
             if count > 0 {
-                for value in [index as u64, count] {
+                for value in [index as u64, u64::from(count)] {
                     length += put_varint(value, buffer.get_mut(length..).unwrap_or_default());
                 }
             }
@@ -254,8 +269,8 @@ impl Distribution<'_> {
         length
     }
 
-    /// The most bytes that [`encode`](Self::encode) writes.
-    pub(crate) const ENCODED: usize = BUCKETS * 12;
+    /// The most bytes that [`encode`](Self::encode) writes: one of the index and five of the count for each bucket.
+    pub(crate) const ENCODED: usize = BUCKETS * 6;
 }
 
 #[cfg(all(test, not(loom)))]
@@ -312,24 +327,23 @@ mod tests {
 
     #[test]
     fn a_histogram_fits_its_encoding() {
-        let buckets = HistogramCells::default();
-        let cells = Distribution {
+        let cells = HistogramCells::default();
+        let distribution = Distribution {
             max: &AtomicU64::new(0),
-            buckets: &buckets,
+            cells: &cells,
         };
-        for cell in &buckets.counts {
-            cell.store(u64::MAX, Ordering::Relaxed);
+        for cell in &cells.counts {
+            cell.store(u32::MAX, Ordering::Relaxed);
         }
-        let mut buffer = [0; Distribution::ENCODED];
-        assert_eq!(
-            cells.encode(&mut buffer),
-            BUCKETS * 11,
-            "one byte of index, ten of count"
-        );
+        distribution.add(1000);
+        let mut buffer = [0; HistogramCells::ENCODED];
+        assert_eq!(cells.encode(&mut buffer), HistogramCells::ENCODED);
         cells.clear();
         assert_eq!(cells.encode(&mut buffer), 0);
-        cells.add(1000);
-        cells.add(3);
-        assert_eq!((cells.max(), cells.encode(&mut buffer)), (1000, 4));
+        distribution.add(3);
+        distribution.end();
+        assert_eq!((cells.max(), cells.encode(&mut buffer)), (1000, 2));
+        distribution.end();
+        assert_eq!(cells.max(), 0);
     }
 }

@@ -36,8 +36,9 @@ pub(crate) struct RecordingCells {
     active: AtomicU64,
     /// The number of this recording's end among all ends in the slot.
     ended: AtomicU32,
-    sample_cycles: HistogramCells,
-    lateness_ns: HistogramCells,
+    /// What samples cost and how late they were, in the columns of even and odd epochs.
+    sample_cycles: [HistogramCells; 2],
+    lateness_ns: [HistogramCells; 2],
     /// Where a tick saw `until_ns` pass: the monotonic clock, 0 = not yet, and the vCPU's times.
     ended_at_ns: AtomicU64,
     ended_running_ns: AtomicU64,
@@ -208,22 +209,34 @@ impl RecordingCells {
         prefetch(&self.tick_cycles);
     }
 
-    /// What samples cost, in cycles.
+    /// What samples of the epoch that is counted cost, in cycles.
     #[inline]
     pub(crate) fn sample_cycles(&self) -> Distribution<'_> {
         Distribution {
             max: &self.most_sample_cycles,
-            buckets: &self.sample_cycles,
+            cells: self.sample_cycles_of(self.epoch()),
         }
     }
 
-    /// How late samples were, in ns.
+    /// How late samples of the epoch that is counted were, in ns.
     #[inline]
     pub(crate) fn lateness_ns(&self) -> Distribution<'_> {
         Distribution {
             max: &self.most_lateness_ns,
-            buckets: &self.lateness_ns,
+            cells: self.lateness_ns_of(self.epoch()),
         }
+    }
+
+    /// What samples cost, in cycles, in an epoch that waits or is counted.
+    #[inline]
+    pub(crate) fn sample_cycles_of(&self, epoch: u64) -> &HistogramCells {
+        &self.sample_cycles[(epoch & 1) as usize]
+    }
+
+    /// How late samples were, in ns, in an epoch that waits or is counted.
+    #[inline]
+    pub(crate) fn lateness_ns_of(&self, epoch: u64) -> &HistogramCells {
+        &self.lateness_ns[(epoch & 1) as usize]
     }
 
     /// The recording that samples this vCPU; 0 = none.
@@ -299,8 +312,11 @@ impl RecordingCells {
     pub(crate) fn begin(&self, begin: &Begin, snapshot: &Snapshot) {
         self.counters.clear();
         self.tick_cycles.store(0, Ordering::Relaxed);
-        self.sample_cycles().clear();
-        self.lateness_ns().clear();
+        for max in [&self.most_sample_cycles, &self.most_lateness_ns] {
+            max.store(0, Ordering::Relaxed);
+        }
+        self.sample_cycles_of(begin.epoch).clear();
+        self.lateness_ns_of(begin.epoch).clear();
         self.ended_at_ns.store(0, Ordering::Relaxed);
         self.close_block();
         self.segments.bar(0);
@@ -371,10 +387,17 @@ impl RecordingCells {
         now
     }
 
-    /// Makes `next` the epoch that is counted; `now` is the vCPU at this moment, without its counters.
-    pub(crate) fn turn(&self, next: u64, mut now: Snapshot) {
+    /// Makes `next` the epoch that is counted; `now` is the vCPU at this moment, without its counters. With `last`,
+    /// nothing is counted in it, and the epoch that has its column may still wait.
+    pub(crate) fn turn(&self, next: u64, last: bool, mut now: Snapshot) {
         now.counters = self.counters.read();
         now.tick_cycles = self.tick_cycles.load(Ordering::Relaxed);
+        self.sample_cycles().end();
+        self.lateness_ns().end();
+        if !last {
+            self.sample_cycles_of(next).clear();
+            self.lateness_ns_of(next).clear();
+        }
         self.boundaries[(next & 3) as usize].store(&now);
         self.epoch.store(next, Ordering::Release);
     }

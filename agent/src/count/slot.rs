@@ -607,7 +607,7 @@ impl<'m> Owned<'m> {
         if last {
             self.end(index, recording);
         }
-        recording.turn(next, now);
+        recording.turn(next, last, now);
     }
 
     /// Ends the sampling of a recording.

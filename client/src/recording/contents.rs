@@ -178,7 +178,7 @@ impl Contents {
                 Ok(())
             }
             Part::Histogram(histogram) => {
-                self.totals.set_histogram(&histogram);
+                self.totals.add_histogram(&histogram);
                 Ok(())
             }
             Part::End(end, found) => {

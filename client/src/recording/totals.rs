@@ -71,8 +71,8 @@ impl Totals {
         delta.recorded.saturating_add(delta.blocked)
     }
 
-    /// Takes a distribution; it covers the recording so far, so a later one replaces it.
-    pub(super) fn set_histogram(&mut self, share: &Histogram<'_>) {
+    /// Adds a distribution, which is of one epoch.
+    pub(super) fn add_histogram(&mut self, share: &Histogram<'_>) {
         let what = match share.kind {
             histogram::SAMPLE_CYCLES => "cost of samples",
             histogram::LATENESS_NS => "lateness of samples",
@@ -86,10 +86,11 @@ impl Totals {
             return;
         };
         let total = self.vcpus.entry(share.vcpu).or_default();
-        match share.kind {
-            histogram::SAMPLE_CYCLES => total.sample_cycles = Some(found),
-            _ => total.lateness_ns = Some(found),
-        }
+        let sum = match share.kind {
+            histogram::SAMPLE_CYCLES => &mut total.sample_cycles,
+            _ => &mut total.lateness_ns,
+        };
+        *sum = Some(sum.take().unwrap_or_default().plus(&found));
     }
 
     /// The sums, and what was wrong with them.
@@ -283,11 +284,11 @@ mod tests {
     }
 
     #[test]
-    fn each_histogram_goes_to_its_place() {
+    fn each_histogram_is_added_in_its_place() {
         let mut totals = Totals::default();
         totals.add(&share(snapshot(0, 0), snapshot(1000, 1)), Mode::Cpu);
         let mut histogram = |kind, buckets| {
-            totals.set_histogram(&Histogram {
+            totals.add_histogram(&Histogram {
                 epoch: 1,
                 vcpu: 0,
                 kind,
@@ -303,7 +304,11 @@ mod tests {
         assert!(warnings.is_empty(), "{warnings:?}");
         assert_eq!(stats[0].cost.map(|cost| cost.cycles_p50), Some(5));
         let lateness = stats[0].lateness_ns.clone().unwrap_or_default();
-        assert_eq!((lateness.count(), lateness.max()), (8, 9));
+        assert_eq!(
+            (lateness.count(), lateness.max()),
+            (15, 9),
+            "two epochs add up"
+        );
     }
 
     #[test]

@@ -162,3 +162,19 @@ fn a_recording_from_boot_is_there_for_the_first_client() {
     assert!(client.recording("so-far.unikprof").profile.sample_count() >= 20);
     assert_eq!(names(&client), ["flight"]);
 }
+
+/// Guards a second dump that tells how late samples came in the whole recording, beside the counts of its own part.
+#[test]
+fn each_dump_has_the_distributions_of_its_own_samples() {
+    let guest = Guest::start("shares");
+    let client = guest.client();
+    client.connect(&["start"]).expect_success();
+    wait_for_samples(&client, &["default"], 20);
+    for (word, file) in [("dump", "first.unikprof"), ("stop", "rest.unikprof")] {
+        client.connect(&[word, "-o", file]).expect_success();
+        let profile = client.recording(file).profile;
+        let counters = profile.counters();
+        let lateness = profile.lateness_ns().unwrap();
+        assert_eq!(lateness.count(), counters.sampled() + counters.overflow);
+    }
+}

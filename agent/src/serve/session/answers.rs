@@ -8,7 +8,7 @@ use unikprof_proto::message::{
 
 use super::{Context, OUTPUT, Series, Session};
 use crate::agent::Agent;
-use crate::count::cells::Distribution;
+use crate::count::cells::HistogramCells;
 use crate::count::table::{Column, CountRun, Run};
 use crate::ground::platform::Platform;
 use crate::ground::text::Text;
@@ -206,11 +206,15 @@ impl Session {
                 Part::SampleCycles
             }
             Part::SampleCycles => {
-                self.histogram(share, histogram::SAMPLE_CYCLES, cells.sample_cycles());
+                self.histogram(
+                    share,
+                    histogram::SAMPLE_CYCLES,
+                    cells.sample_cycles_of(epoch),
+                );
                 Part::Lateness
             }
             Part::Lateness => {
-                self.histogram(share, histogram::LATENESS_NS, cells.lateness_ns());
+                self.histogram(share, histogram::LATENESS_NS, cells.lateness_ns_of(epoch));
                 Part::Nodes {
                     sent: share.known,
                     last: slot.table.newest(),
@@ -313,8 +317,8 @@ impl Session {
         });
     }
 
-    fn histogram(&mut self, share: Share, kind: u32, histogram: Distribution<'_>) {
-        let mut buckets = [0; Distribution::ENCODED];
+    fn histogram(&mut self, share: Share, kind: u32, histogram: &HistogramCells) {
+        let mut buckets = [0; HistogramCells::ENCODED];
         let length = histogram.encode(&mut buckets);
         self.send(&Histogram {
             epoch: share.epoch,
