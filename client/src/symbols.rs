@@ -30,6 +30,7 @@ mod image;
 mod images;
 mod name_table;
 mod ocaml;
+mod scopes;
 mod source_paths;
 mod symbol_file;
 mod symbolized;

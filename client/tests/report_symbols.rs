@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -344,6 +345,67 @@ fn inlined_rust_functions_have_their_paths_whatever_the_debug_information() {
             *deepest,
             [black_box, spin, "program::engine::Engine::turn"],
             "{level}"
+        );
+    }
+}
+
+const INLINED_CPP_SOURCE: &str = "
+#include <algorithm>
+#include <vector>
+#define INLINE inline __attribute__((always_inline))
+namespace shop { namespace detail {
+static INLINE int third(int x) { return x / 3; }
+struct Cart { INLINE int weigh(int v) const { return v ^ 0x55; } };
+namespace { INLINE int hidden(volatile int *p) { return *p * 7; } }
+__attribute__((noinline)) int sorted(volatile int *p)
+{
+    auto scaled = [&](int by) __attribute__((always_inline)) { return *p * by + 3; };
+    int sum = 0;
+    for (int i = 0; i < 10; i++)
+        sum += scaled(i) + third(*p) + Cart().weigh(*p) + hidden(p);
+    return sum;
+}
+} }
+int main(int argc, char **argv)
+{
+    volatile int value = argc;
+    std::vector<int> all;
+    for (int i = 0; i < 100; i++)
+        all.push_back(*argv[0] * i % 17);
+    std::sort(all.begin(), all.end(), [](int x, int y) { return x > y; });
+    return shop::detail::sorted(&value) + all[3];
+}
+";
+
+/// Guards names that could be anybody's: functions that were only inlined have no mangled name to tell their scopes.
+#[test]
+fn inlined_cpp_functions_are_named_with_their_scopes() {
+    let options = ["-O2", "-g", "-Wl,--build-id"];
+    let program = Program::build("c++", "cpp", INLINED_CPP_SOURCE, &options);
+    let names_in = |function: &str| -> BTreeSet<String> {
+        let code = program.function_where(|name| name == function);
+        let profile = profile(program.mappings(0), code.map(Frame::leaf));
+        let symbolized = resolve(&profile, &program.path).unwrap();
+        profile
+            .frame_ids()
+            .flat_map(|frame| symbolized.frame(frame))
+            .map(|symbol| symbolized.function(symbol.function).name.clone())
+            .collect()
+    };
+    let found = names_in("_ZN4shop6detail6sortedEPVi");
+    let expected = [
+        "shop::detail::(anonymous namespace)::hidden",
+        "shop::detail::Cart::weigh(int) const",
+        "shop::detail::sorted(int volatile*)",
+        "shop::detail::sorted(…)::{lambda}",
+        "shop::detail::third",
+    ];
+    assert_eq!(found.iter().collect::<Vec<_>>(), expected);
+    let found = names_in("main");
+    for start in ["std::__sort<", "std::sort<"] {
+        assert!(
+            found.iter().any(|name| name.starts_with(start)),
+            "{start} in {found:#?}"
         );
     }
 }

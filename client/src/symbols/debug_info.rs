@@ -5,13 +5,17 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 
 use addr2line::Context;
-use gimli::{DW_LANG_Rust, Dwarf, DwarfSections, EndianSlice, RunTimeEndian, SectionId};
+use gimli::{
+    DW_LANG_Rust, DebugInfoOffset, Dwarf, DwarfSections, EndianSlice, RunTimeEndian, SectionId,
+    UnitOffset,
+};
 use object::{Object, ObjectSection};
 
-use super::demangle::is_mangled;
+use super::demangle::{is_mangled, without_generics};
+use super::scopes::Scopes;
 use super::source_paths::SourcePaths;
 
-type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
+pub(super) type Reader<'a> = EndianSlice<'a, RunTimeEndian>;
 
 /// The sections of one file, decompressed where they need to be.
 pub(super) struct DebugSections<'a> {
@@ -75,6 +79,7 @@ impl<'a> DebugSections<'a> {
         Ok(DebugInfo {
             context: Context::from_dwarf(self.dwarf())?,
             sections: self,
+            scopes: OnceCell::new(),
             source_paths: OnceCell::new(),
         })
     }
@@ -90,6 +95,7 @@ pub(super) struct DebugInfo<'a> {
     context: Context<Reader<'a>>,
     sections: &'a DebugSections<'a>,
     /// Read when the first bare name needs them.
+    scopes: OnceCell<Scopes<'a>>,
     source_paths: OnceCell<SourcePaths>,
 }
 
@@ -97,8 +103,8 @@ pub(super) struct DebugInfo<'a> {
 pub(super) struct FoundFrame<'a> {
     /// Mangled where the language mangles; `None` where DWARF names no function.
     pub(super) raw_name: Option<Cow<'a, str>>,
-    /// The module it was written in, where the name lacks it and the source's path tells.
-    pub(super) module: Option<Rc<str>>,
+    /// Its name with the scopes it was declared in, where the raw name lacks them and they are known.
+    pub(super) path: Option<Rc<str>>,
     /// Whether it was inlined into the function that is handed over next.
     pub(super) inlined: bool,
     pub(super) file: Option<&'a str>,
@@ -131,11 +137,18 @@ impl<'a> DebugInfo<'a> {
                 Some(f) => (Some(f.raw_name()?), f.language == Some(DW_LANG_Rust)),
                 None => (None, false),
             };
-            let is_bare = is_rust && raw_name.as_deref().is_some_and(|raw| !is_mangled(raw));
+            let bare = raw_name.as_deref().filter(|raw| !is_mangled(raw));
+            let path = bare.and_then(|bare| {
+                let entry = frame.dw_die_offset;
+                let declared = entry.and_then(|entry| self.path(address, entry, is_rust));
+                declared.or_else(|| {
+                    let file = file.filter(|_| is_rust)?;
+                    let module = self.source_paths().module_of(file)?;
+                    Some(format!("{module}::{}", without_generics(bare)).into())
+                })
+            });
             each(FoundFrame {
-                module: file
-                    .filter(|_| is_bare)
-                    .and_then(|file| self.source_paths().module_of(file)),
+                path,
                 raw_name,
                 inlined: !matches!(after, Ok(None)),
                 file,
@@ -147,6 +160,17 @@ impl<'a> DebugInfo<'a> {
             next = after?;
         }
         Ok(())
+    }
+
+    /// The name with its scopes of the function that has this entry in the unit of an address.
+    fn path(&self, address: u64, entry: UnitOffset, is_rust: bool) -> Option<Rc<str>> {
+        let unit = self.context.find_dwarf_and_unit(address);
+        let unit = unit.skip_all_loads()?;
+        let DebugInfoOffset(entry) = entry.to_debug_info_offset(&unit.header)?;
+        let scopes = self
+            .scopes
+            .get_or_init(|| Scopes::of(self.sections.dwarf()));
+        scopes.path(entry, is_rust)
     }
 
     fn source_paths(&self) -> &SourcePaths {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::demangle::{demangle, without_generics};
+use super::demangle::demangle;
 use super::error::SymbolWarning;
 use crate::profile::{FrameId, Profile};
 
@@ -155,7 +155,7 @@ pub(crate) struct Names {
     symbols: Vec<Symbol>,
     functions: Vec<Function>,
     function_ids: HashMap<(Option<ImageId>, String), FunctionId>,
-    /// Demangling is dear and names repeat. By image, then module, a NUL and the raw name.
+    /// Demangling is dear and names repeat. By image, then path, a NUL and the raw name.
     by_raw_name: HashMap<Option<ImageId>, HashMap<String, FunctionId>>,
     /// The key under which a name is looked up.
     key: String,
@@ -190,23 +190,23 @@ impl Names {
         self.function_in(image, None, raw_name)
     }
 
-    /// A function by its name; the name is bare where its module is told apart from it.
+    /// A function by its name; `path` is the name with its scopes where the raw name lacks them.
     pub(crate) fn function_in(
         &mut self,
         image: Option<ImageId>,
-        module: Option<&str>,
+        path: Option<&str>,
         raw_name: &str,
     ) -> FunctionId {
         self.key.clear();
-        self.key.push_str(module.unwrap_or_default());
+        self.key.push_str(path.unwrap_or_default());
         self.key.push('\0');
         self.key.push_str(raw_name);
         let known = self.by_raw_name.entry(image).or_default();
         if let Some(id) = known.get(&self.key) {
             return *id;
         }
-        let name = match module {
-            Some(module) => format!("{module}::{}", without_generics(raw_name)),
+        let name = match path {
+            Some(path) => path.to_owned(),
             None if self.raw => raw_name.to_owned(),
             None => demangle(raw_name).unwrap_or_else(|| raw_name.to_owned()),
         };

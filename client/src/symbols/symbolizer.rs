@@ -269,7 +269,7 @@ fn name_address(
                 }
                 // Named as C names functions.
                 Some(_) => names.function(Some(image), &raw_name),
-                None => names.function_in(Some(image), found.module.as_deref(), &raw_name),
+                None => names.function_in(Some(image), found.path.as_deref(), &raw_name),
             };
             names.push(Symbol {
                 function,

@@ -1,0 +1,185 @@
+//! Where a function belongs, told by the entries that its declaration lies in.
+//!
+//! Compilers give no mangled name to functions that were only inlined, if no other file can see them: those of
+//! templates with local arguments, lambdas, static functions. Their entries in DWARF still lie in those of namespaces,
+//! classes and functions.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use gimli::{
+    AttributeValue, DW_AT_abstract_origin, DW_AT_name, DW_AT_specification, DwTag, Dwarf, Unit,
+    UnitHeader, UnitOffset, constants,
+};
+
+use super::debug_info::Reader;
+use super::demangle::without_generics;
+
+/// More scopes around a function, and more references from an entry to its declaration, than any program has.
+const MAX_SCOPES: usize = 64;
+const MAX_REFERENCES: usize = 16;
+
+/// What stands for the arguments of a function that others are declared in.
+const ARGUMENTS: &str = "(…)";
+
+/// The scopes of one file's functions.
+pub(super) struct Scopes<'a> {
+    dwarf: Dwarf<Reader<'a>>,
+    /// In the order of their offsets; read when one of their functions is asked for.
+    units: Vec<(UnitHeader<Reader<'a>>, OnceCell<Option<ScopedUnit<'a>>>)>,
+    /// By the offset of the function's entry.
+    paths: RefCell<HashMap<usize, Option<Rc<str>>>>,
+}
+
+/// A unit, and which of its scopes and functions lies in which scope: their offsets in the unit, in rising order.
+struct ScopedUnit<'a> {
+    unit: Unit<Reader<'a>>,
+    parents: Vec<(usize, usize)>,
+}
+
+/// What an entry says of a scope or a function.
+struct Named<'a> {
+    tag: DwTag,
+    name: Option<Reader<'a>>,
+}
+
+impl<'a> Scopes<'a> {
+    pub(super) fn of(dwarf: Dwarf<Reader<'a>>) -> Scopes<'a> {
+        let mut units = Vec::new();
+        let mut headers = dwarf.units();
+        while let Ok(Some(header)) = headers.next() {
+            units.push((header, OnceCell::new()));
+        }
+        Scopes {
+            dwarf,
+            units,
+            paths: RefCell::default(),
+        }
+    }
+
+    /// The name of the function whose entry has this offset in `.debug_info`, with all its scopes, as in
+    /// `shop::detail::sorted(…)::{lambda}`; Rust's have no generic arguments. `None` if it lies in no scope, or the entries
+    /// are damaged.
+    pub(super) fn path(&self, entry: usize, is_rust: bool) -> Option<Rc<str>> {
+        if let Some(known) = self.paths.borrow().get(&entry) {
+            return known.clone();
+        }
+        let found = self.find(entry, is_rust).map(Rc::from);
+        self.paths.borrow_mut().insert(entry, found.clone());
+        found
+    }
+
+    fn find(&self, entry: usize, is_rust: bool) -> Option<String> {
+        let text = |name: Reader<'a>| match (is_rust, name.to_string_lossy()) {
+            (true, name) => without_generics(&name).to_owned(),
+            (false, name) => name.into_owned(),
+        };
+        let (mut at, function) = self.declaration(entry)?;
+        let mut innermost_first = vec![text(function.name?)];
+        for _ in 0..MAX_SCOPES {
+            let Some(parent) = self.parent(at) else { break };
+            let (declared_at, scope) = self.declaration(parent)?;
+            at = declared_at;
+            let name = scope.name.map(text);
+            let name = match (scope.tag, name) {
+                // An implementation's number tells nothing; mangled names have none either.
+                (_, Some(name)) if name.starts_with("{impl#") => continue,
+                (constants::DW_TAG_subprogram, name) => name? + ARGUMENTS,
+                (_, Some(name)) => name,
+                (constants::DW_TAG_namespace, None) => "(anonymous namespace)".into(),
+                (_, None) => match innermost_first.last_mut() {
+                    Some(call) if call.starts_with("operator()") => {
+                        *call = "{lambda}".into();
+                        continue;
+                    }
+                    _ => "{unnamed type}".into(),
+                },
+            };
+            innermost_first.push(name);
+        }
+        innermost_first.reverse();
+        (innermost_first.len() > 1).then(|| innermost_first.join("::"))
+    }
+
+    /// The entry that an entry's references lead to, which lies where it was declared.
+    fn declaration(&self, entry: usize) -> Option<(usize, Named<'a>)> {
+        let mut at = entry;
+        for _ in 0..MAX_REFERENCES {
+            let (start, scoped) = self.unit(at)?;
+            let entry = scoped.unit.entry(UnitOffset(at - start)).ok()?;
+            let reference = [DW_AT_abstract_origin, DW_AT_specification]
+                .iter()
+                .find_map(|name| entry.attr_value(*name));
+            match reference {
+                Some(AttributeValue::UnitRef(offset)) => at = start + offset.0,
+                Some(AttributeValue::DebugInfoRef(offset)) => at = offset.0,
+                Some(_) => return None,
+                None => {
+                    let name = entry.attr_value(DW_AT_name);
+                    let name =
+                        name.and_then(|name| self.dwarf.attr_string(&scoped.unit, name).ok());
+                    let tag = entry.tag();
+                    return Some((at, Named { tag, name }));
+                }
+            }
+        }
+        None
+    }
+
+    /// The scope that an entry lies in.
+    fn parent(&self, entry: usize) -> Option<usize> {
+        let (start, ScopedUnit { parents, .. }) = self.unit(entry)?;
+        let at = parents.binary_search_by_key(&(entry - start), |(child, _)| *child);
+        at.ok().map(|at| start + parents[at].1)
+    }
+
+    /// The unit that holds an entry, and the unit's offset.
+    fn unit(&self, entry: usize) -> Option<(usize, &ScopedUnit<'a>)> {
+        let after = self
+            .units
+            .partition_point(|(header, _)| header.offset().0 <= entry);
+        let (header, scoped) = self.units.get(after.checked_sub(1)?)?;
+        let scoped = scoped.get_or_init(|| ScopedUnit::read(&self.dwarf, *header));
+        Some((header.offset().0, scoped.as_ref()?))
+    }
+}
+
+impl<'a> ScopedUnit<'a> {
+    fn read(dwarf: &Dwarf<Reader<'a>>, header: UnitHeader<Reader<'a>>) -> Option<ScopedUnit<'a>> {
+        let unit = dwarf.unit(header).ok()?;
+        let mut parents = Vec::new();
+        // The scopes that are open, with their depths.
+        let mut open: Vec<(isize, usize)> = Vec::new();
+        let mut entries = unit.entries_raw(None).ok()?;
+        while !entries.is_empty() {
+            let (depth, UnitOffset(at)) = (entries.next_depth(), entries.next_offset());
+            let Some(abbreviation) = entries.read_abbreviation().ok()? else {
+                continue;
+            };
+            entries.skip_attributes(abbreviation.attributes()).ok()?;
+            if !is_scope(abbreviation.tag()) {
+                continue;
+            }
+            while open.last().is_some_and(|(outer, _)| *outer >= depth) {
+                open.pop();
+            }
+            if let Some((_, scope)) = open.last() {
+                parents.push((at, *scope));
+            }
+            open.push((depth, at));
+        }
+        Some(ScopedUnit { unit, parents })
+    }
+}
+
+fn is_scope(tag: DwTag) -> bool {
+    matches!(
+        tag,
+        constants::DW_TAG_class_type
+            | constants::DW_TAG_namespace
+            | constants::DW_TAG_structure_type
+            | constants::DW_TAG_subprogram
+            | constants::DW_TAG_union_type
+    )
+}
