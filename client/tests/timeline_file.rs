@@ -529,6 +529,38 @@ fn spans_of_a_window_are_counted_as_they_lie() {
     assert_eq!(inside("batch", &["--from", "1s", "--to", "2s"]), 10);
 }
 
+/// What a crashed guest left cannot be recorded again, and holds few samples and no counts: that is told, and condemns
+/// nothing. What rings do not tell is not judged.
+#[test]
+fn doctor_of_a_crash_judges_what_there_is() {
+    let here = tempfile::tempdir().unwrap();
+    std::fs::write(here.path().join("crash.unikprof"), crash(0, true)).unwrap();
+    let (told, _) = program::run(0, &["doctor", "crash.unikprof"], here.path());
+    for words in [
+        "look  complete        no counts: the file holds what was still in the guest's rings, 3 s of the recording",
+        "look  rate            the rings do not tell for how long the vCPUs ran",
+        "look  enough          30 samples",
+        "give the agent a larger ring",
+    ] {
+        assert!(told.contains(words), "no {words:?} in:\n{told}");
+    }
+    for words in [
+        "record again",
+        "record for longer",
+        "callers",
+        "overhead",
+        "reachable",
+    ] {
+        assert!(!told.contains(words), "{words:?} in:\n{told}");
+    }
+    // The beginning of its last line is all that arrived.
+    let cut = crash(0, true);
+    std::fs::write(here.path().join("cut.unikprof"), &cut[..cut.len() - 5]).unwrap();
+    let (told, _) = program::run(0, &["doctor", "cut.unikprof"], here.path());
+    assert!(told.contains("look  complete "), "{told}");
+    assert!(!told.contains("record again"), "{told}");
+}
+
 /// What people see of the seconds, against a checked-in file.
 #[test]
 fn the_seconds_are_as_blessed() {

@@ -343,6 +343,20 @@ fn code_without_names_is_worth_a_look() {
     assert!(names.advice.as_ref().unwrap().contains("--image"));
 }
 
+/// Code outside of all mappings has no names either, though its frame is called `[unknown code]`.
+#[test]
+fn unknown_code_has_no_name() {
+    let words = [
+        "100.0 % of the samples lie in code without names",
+        "outside of all mappings",
+    ];
+    trips("names", Verdict::Look, &words, |parts| {
+        for (_, stack) in &mut parts.stacks {
+            stack[0] = Frame::Special(SpecialFrame::UnknownCode);
+        }
+    });
+}
+
 #[test]
 fn names_from_a_list_are_worth_a_look() {
     let list = tempfile::NamedTempFile::new().unwrap();

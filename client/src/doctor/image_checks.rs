@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::check::{Check, Verdict, part_of};
 use super::stack_checks::of_what;
 use crate::printable::Printable;
-use crate::profile::FrameId;
+use crate::profile::{FrameId, Sample, SpecialFrame};
 use crate::symbols::{FunctionKind, ImageId, SymbolError, SymbolWarning, Symbolized};
 use crate::units::percent;
 
@@ -66,18 +66,19 @@ pub(super) fn identity(symbolized: Option<&Symbolized<'_>>, wrong: Option<&Symbo
 pub(super) fn names(symbolized: &Symbolized<'_>) -> Check {
     let profile = symbolized.profile();
     let tree = profile.tree();
-    let unnamed = profile.samples().iter().fold(0_u64, |sum, sample| {
-        let symbols = tree
-            .item(sample.node)
-            .map_or(&[][..], |frame| symbolized.frame(FrameId(frame)));
-        let is_address = symbols.first().is_some_and(|symbol| {
-            symbolized.function(symbol.function).kind == FunctionKind::Address
-        });
-        match is_address {
-            true => sum.saturating_add(sample.count),
-            false => sum,
-        }
-    });
+    let leaf_kind = |sample: &Sample| {
+        let frame = tree.item(sample.node)?;
+        let symbol = symbolized.frame(FrameId(frame)).first()?;
+        Some(symbolized.function(symbol.function).kind)
+    };
+    let samples_in = |kind: FunctionKind| {
+        let samples = profile.samples().iter();
+        samples
+            .filter(|sample| leaf_kind(sample) == Some(kind))
+            .fold(0, |sum: u64, sample| sum.saturating_add(sample.count))
+    };
+    let unknown = samples_in(FunctionKind::Special(SpecialFrame::UnknownCode));
+    let unnamed = samples_in(FunctionKind::Address).saturating_add(unknown);
     let what = of_what(profile.recording().mode);
     let share = part_of(unnamed, profile.sample_count());
     let check = Check::new(
@@ -97,6 +98,10 @@ pub(super) fn names(symbolized: &Symbolized<'_>) -> Check {
     check
         .advise(match missing {
             Some(missing) => Printable(&missing.to_string()).to_string(),
+            None if unknown == unnamed => {
+                "that code lies outside of all mappings: give the agent the mappings of all code when it starts"
+                    .to_owned()
+            }
             None => "name the guest's image, with its symbols, with --image".to_owned(),
         })
         .real("unnamed_share", share)

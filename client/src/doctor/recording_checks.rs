@@ -4,7 +4,7 @@ use super::check::{Check, Verdict};
 use crate::printable::Printable;
 use crate::profile::Unit;
 use crate::recording::{Completeness, Recording};
-use crate::units::{amount_with_unit, grouped};
+use crate::units::{amount_with_unit, duration, grouped};
 
 pub(super) fn of(recording: &Recording) -> Vec<Check> {
     vec![complete(recording), consistent(recording)]
@@ -22,8 +22,16 @@ fn complete(recording: &Recording) -> Check {
             format!("a part never arrived: {}", Printable(reason)),
         )
         .advise("fetch the rest with `stop`, if the guest still has it, or record again"),
+        Completeness::Salvaged(reason) if recording.profile.recording().ring.is_some() => check(
+            Verdict::Look,
+            format!("{}; {}", Printable(reason), rings_alone(recording)),
+        )
+        .advise(RINGS_ALONE),
         Completeness::Salvaged(reason) => check(Verdict::Bad, Printable(reason).to_string())
             .advise("copy the file again, or record again"),
+        Completeness::Complete if recording.profile.recording().ring.is_some() => {
+            check(Verdict::Look, rings_alone(recording)).advise(RINGS_ALONE)
+        }
         Completeness::Complete if recording.epochs == 0 => {
             check(Verdict::Bad, "the file holds no epoch".to_owned()).advise("record again")
         }
@@ -42,6 +50,17 @@ fn complete(recording: &Recording) -> Check {
         .advise("record again where the gap matters"),
         Completeness::Complete => check(Verdict::Good, epochs(recording.epochs)),
     }
+}
+
+const RINGS_ALONE: &str = "what ran before is not in the file; a larger ring holds more. Of a guest that still runs, `dump` \
+                           fetches the counts";
+
+/// What there is of a recording whose counts are not in the file: that of a guest that crashed, or a copy.
+fn rings_alone(recording: &Recording) -> String {
+    format!(
+        "no counts: the file holds what was still in the guest's rings, {} of the recording",
+        duration(recording.profile.recording().elapsed_ns)
+    )
 }
 
 fn epochs(count: u32) -> String {

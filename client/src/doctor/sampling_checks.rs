@@ -35,7 +35,7 @@ pub(super) fn of_recording(
     let profile = &recording.profile;
     let info = profile.recording();
     let counters = profile.counters();
-    let mut checks = vec![enough(&counters, info.mode, table)];
+    let mut checks = vec![enough(&counters, info, table)];
     let sampled = info.mode != Mode::OffCpu;
     if sampled {
         checks.push(interval(info.fixed_interval));
@@ -52,14 +52,17 @@ pub(super) fn of_recording(
         checks.push(late(&counters, info.late_threshold_ns, under));
         checks.push(stolen(&profile.runstate()));
     }
-    checks.push(overhead(profile));
-    checks.push(reachable(&recording.agent));
+    // Rings tell of the samples alone, and what they have of a guest that crashed is all there will be.
+    if info.ring.is_none() {
+        checks.push(overhead(profile));
+        checks.push(reachable(&recording.agent));
+    }
     checks
 }
 
-fn enough(counters: &Counters, mode: Mode, table: &FunctionTable) -> Check {
+fn enough(counters: &Counters, info: &RecordingInfo, table: &FunctionTable) -> Check {
     let counted = table.recorded;
-    if mode.unit() == Unit::Nanoseconds {
+    if info.mode.unit() == Unit::Nanoseconds {
         let check = match counters.blocks {
             0 => Check::new("enough", Verdict::Bad, "the guest did not block once")
                 .advise("record for longer, or in mode cpu: it may be busy"),
@@ -84,6 +87,10 @@ fn enough(counters: &Counters, mode: Mode, table: &FunctionTable) -> Check {
     );
     let check = if counted == 0 {
         Check::new("enough", Verdict::Bad, "no samples: nothing ran").advise("record for longer")
+    } else if counted < FEW && info.ring.is_some() {
+        Check::new("enough", Verdict::Look, finding).advise(
+            "the rings held no more: give the agent a larger ring, or sample at a higher rate",
+        )
     } else if counted < FEW {
         Check::new("enough", Verdict::Bad, finding)
             .advise("record for longer or at a higher rate: -F 9973")
@@ -115,13 +122,22 @@ pub(super) fn rate(counters: &Counters, info: &RecordingInfo) -> Check {
         Mode::Wall => "running and blocked time",
         _ => "running time",
     };
-    let (Some(asked), Some(missing)) = (info.rate_hz(), counters.missing) else {
+    let Some(asked) = info.rate_hz() else {
         return Check::new(
             "rate",
             Verdict::Bad,
             "the recording does not say what was asked for",
         )
         .advise("record again");
+    };
+    let Some(missing) = counters.missing else {
+        return Check::new(
+            "rate",
+            Verdict::Look,
+            "the rings do not tell for how long the vCPUs ran, so nothing says whether all samples came",
+        )
+        .advise("an agent that is served writes its vCPUs' times into the rings once a second")
+        .real("asked_hz", asked);
     };
     let mut came = counters.ticks;
     if info.mode == Mode::Wall {

@@ -41,7 +41,8 @@ pub(super) fn of(symbolized: &Symbolized<'_>, passed_over: Option<&PassedOver>) 
         truncated(what, part_of(marked.truncated, whole), recording.depth),
     ];
     let counters = profile.counters();
-    if counters.sampled() != 0 {
+    // Rings do not tell how callers were found.
+    if counters.sampled() != 0 && recording.ring.is_none() {
         checks.push(callers(
             &counters,
             recording.caller_table.is_some(),
