@@ -76,6 +76,21 @@ fn an_instance_id_is_renewed_after_a_suspension_and_never_repeats() {
     assert_eq!(hashed.len(), 9, "{ids:?}");
 }
 
+/// A service that begins long after its machine has served since then.
+#[test]
+fn a_status_tells_since_when_the_agent_serves() {
+    let agent = agent(1, 1 << 20);
+    agent.platform().run(7_000_000_000);
+    let began_ns = agent.platform().now_ns();
+    let mut service = Service::new(agent, Access::Open).unwrap();
+    let mut client = Client::connect(&mut service);
+    agent.platform().run(1_000_000_000);
+    let frames = client.ask(&mut service, &Check {});
+    let status: Status = read(&frames[0]);
+    assert_eq!(status.server_since_ns, began_ns);
+    assert!(status.now_ns >= began_ns + 1_000_000_000);
+}
+
 /// Guards a client that waits for its part of the CPU: its guest looks at it again and again, and these looks must not
 /// use up what it waits for.
 #[test]

@@ -296,13 +296,15 @@ messages! {
         sessions: u32,
         /// What came of connections that were refused or cut.
         peers: Peers,
-        /// Time the agent spent on its own network work since it started, in ns.
+        /// Since when the agent has served, on the monotonic clock in ns.
+        server_since_ns: u64,
+        /// Time the agent spent on its own network work since then, in ns.
         server_ns: u64,
         /// The longest single piece of that work, in ns.
         server_longest_ns: u64,
         /// How much of a CPU that work may take over time, in thousandths.
         server_share_permille: u32,
-        /// How long clients have waited since the agent started because their part of that share was used up, in ns:
+        /// How long clients have waited since then because their part of that share was used up, in ns:
         /// the sum over the roles.
         server_deferred_ns: u64,
     }

@@ -143,6 +143,7 @@ fn every_message_has_its_bytes() {
                 bad_record: 4,
                 not_allowed: 3,
             },
+            server_since_ns: 1_234,
             server_ns: 4_321,
             server_longest_ns: 321,
             server_share_permille: 100,

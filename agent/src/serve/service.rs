@@ -102,6 +102,7 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
             return Err(error);
         }
         let recordings = agent.claim_recordings().ok_or(ServeError::Served)?;
+        let now_ns = agent.platform().now_ns();
         Ok(Self {
             agent,
             access,
@@ -113,8 +114,11 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
             #[cfg(feature = "noise")]
             gaps: agent.gaps(),
             peers: Peers::default(),
-            server: Busy::default(),
-            budget: Budget::new(agent.platform().now_ns()),
+            server: Busy {
+                since_ns: now_ns,
+                ..Busy::default()
+            },
+            budget: Budget::new(now_ns),
             until_ns: None,
             is_unfinished: false,
         })

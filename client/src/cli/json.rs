@@ -83,6 +83,7 @@ pub(super) fn status(status: &RecorderStatus, rings: &[RingFill], session: &Sess
             "bad_key": peers.bad_key, "bad_record": peers.bad_record,
             "not_allowed": peers.not_allowed,
         },
+        "server_since_ns": status.server_since_ns,
         "server_ns": status.server_ns,
         "server_longest_ns": status.server_longest_ns,
         "server_share_permille": status.server_share_permille,

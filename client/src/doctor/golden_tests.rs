@@ -546,12 +546,13 @@ fn idle() -> RecorderStatus {
     RecorderStatus {
         recordings: Vec::new(),
         max_recordings: 4,
-        now_ns: 5_000_000_000,
+        now_ns: 605_000_000_000,
         nodes_used: 0,
         nodes_capacity: 32_768,
         ring_capacity: 0,
         sessions: 1,
         peers: message::Peers::default(),
+        server_since_ns: 5_000_000_000,
         server_ns: 7_000_000,
         server_longest_ns: 90_000,
         server_share_permille: 100,
@@ -723,7 +724,7 @@ fn what_an_agent_lacks_is_told() {
 fn what_a_recorder_does_is_told() {
     use Verdict::{Bad, Look};
     type Spoil = fn(&mut RecorderStatus);
-    let cases: [(&str, Verdict, &str, Spoil); 11] = [
+    let cases: [(&str, Verdict, &str, Spoil); 12] = [
         ("recorder", Look, "`connect ADDR stop --name", |s| {
             s.recordings[0].state = state::FINISHED;
         }),
@@ -743,6 +744,15 @@ fn what_a_recorder_does_is_told() {
         ("frame pointers", Bad, "(1,000)", |s| {
             s.recordings[0].counters.broken = 1_000;
         }),
+        // Of the time it has served, not of the machine's, which may have been up for much longer.
+        (
+            "server",
+            Bad,
+            "in 10 min since it began to serve (5.00 %)",
+            |s| {
+                s.server_ns = 30_000_000_000;
+            },
+        ),
         ("server", Look, "the longest piece 11 ms", |s| {
             s.server_longest_ns = 11_000_000;
         }),
@@ -755,4 +765,11 @@ fn what_a_recorder_does_is_told() {
         spoil(&mut status);
         agent_trips(&ask(&agent(), &status), name, verdict, &[word]);
     }
+    // One client's work is a large share of an agent's first seconds.
+    let mut young = recording();
+    young.server_since_ns = young.now_ns - 10_000_000_000;
+    young.server_ns = 1_000_000_000;
+    let diagnosis = ask(&agent(), &young);
+    let server = diagnosis.checks.iter().find(|c| c.name == "server");
+    assert_eq!(server.unwrap().verdict, Verdict::Good);
 }

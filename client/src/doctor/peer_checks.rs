@@ -13,6 +13,9 @@ use crate::units::{duration, grouped};
 const COSTLY: f64 = 0.01;
 const TOO_COSTLY: f64 = 0.05;
 
+/// Before an agent has served for so long, one client's work is a large share of the time, in ns.
+const SETTLED_NS: u64 = 60_000_000_000;
+
 /// A piece of network work this long is worth a look, in ns: an agent plans for 1 ms at most.
 const LONG_NS: u64 = 10_000_000;
 
@@ -52,8 +55,12 @@ pub(super) fn access(answers: &Answers<'_>) -> Check {
 /// What the agent's network work takes from the guest.
 pub(super) fn server(answers: &Answers<'_>) -> Check {
     let status = answers.status;
-    let share = part_of(status.server_ns, answers.agent.monotonic_ns);
-    let of_share = Verdict::of_share(share, COSTLY, TOO_COSTLY);
+    let served_ns = status.now_ns.saturating_sub(status.server_since_ns);
+    let share = part_of(status.server_ns, served_ns);
+    let of_share = match served_ns >= SETTLED_NS {
+        true => Verdict::of_share(share, COSTLY, TOO_COSTLY),
+        false => Verdict::Good,
+    };
     let of_longest = match status.server_longest_ns >= LONG_NS {
         true => Verdict::Look,
         false => Verdict::Good,
@@ -62,9 +69,9 @@ pub(super) fn server(answers: &Answers<'_>) -> Check {
         "server",
         of_share.max(of_longest),
         format!(
-            "{} of network work in {} of the guest's life ({:.2} %), the longest piece {}; {} open",
+            "{} of network work in {} since it began to serve ({:.2} %), the longest piece {}; {} open",
             duration(status.server_ns),
-            duration(answers.agent.monotonic_ns),
+            duration(served_ns),
             share * 100.0,
             duration(status.server_longest_ns),
             match status.sessions {
@@ -80,6 +87,7 @@ pub(super) fn server(answers: &Answers<'_>) -> Check {
         }
         _ => "look who talks to the agent so much, and let fewer reach the port",
     })
+    .count("served_ns", served_ns)
     .count("server_ns", status.server_ns)
     .count("server_longest_ns", status.server_longest_ns)
     .count("sessions", status.sessions.into())

@@ -32,7 +32,9 @@ pub struct RecorderStatus {
     pub sessions: u32,
     /// What came of connections that were refused or cut since the agent started.
     pub peers: Peers,
-    /// Time of the agent's own network work since it started, in ns.
+    /// Since when the agent has served, on its monotonic clock.
+    pub server_since_ns: u64,
+    /// Time of its own network work since then, in ns.
     pub server_ns: u64,
     /// The longest single piece of that work, in ns.
     pub server_longest_ns: u64,
@@ -129,6 +131,7 @@ impl RecorderStatus {
             ring_capacity: status.ring_capacity,
             sessions: status.sessions,
             peers: status.peers,
+            server_since_ns: status.server_since_ns,
             server_ns: status.server_ns,
             server_longest_ns: status.server_longest_ns,
             server_share_permille: status.server_share_permille,

@@ -62,6 +62,7 @@ pub fn status() -> Status {
         ring_capacity: 0,
         sessions: 1,
         peers: Peers::default(),
+        server_since_ns: 1_000,
         server_ns: 12,
         server_longest_ns: 5,
         server_share_permille: 100,

@@ -100,6 +100,7 @@ impl Session {
             ring_capacity: agent.rings().map_or(0, Rings::capacity),
             sessions: *sessions,
             peers: **peers,
+            server_since_ns: server.since_ns,
             server_ns: server.total_ns,
             server_longest_ns: server.longest_ns,
             server_share_permille: budget.share_permille,

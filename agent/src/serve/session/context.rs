@@ -51,9 +51,11 @@ pub(crate) struct BudgetUse {
     pub(crate) waited_ns: u64,
 }
 
-/// The agent's own network work since it started, in ns.
+/// The agent's own network work, in ns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Busy {
+    /// Since when it is counted.
+    pub(crate) since_ns: u64,
     pub(crate) total_ns: u64,
     pub(crate) longest_ns: u64,
 }
