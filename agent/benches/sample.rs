@@ -39,6 +39,10 @@ use unikprof_proto::caller_table::{Row, Rule};
 const CALLS: usize = 20_000;
 /// Ticks timed at once.
 const RUN: usize = 64;
+/// Calls in cold caches.
+const COLD_CALLS: usize = 300;
+/// What is read to empty the caches: twice the second-level cache of the machine that the figures are from.
+const EVICTING: usize = 4 << 20;
 
 fn main() {
     if !run::asked_to_measure() {
@@ -230,8 +234,22 @@ fn whole_ticks(clock: &Clock) {
         run.p50 / RUN as f64,
         run.noise / RUN as f64
     );
+    let other = vec![1_u8; EVICTING];
+    let evict = |call: usize| {
+        platform.advance(2 * PERIOD_NS);
+        platform.stack().lay(&stacks[order[call]]);
+        read_all(&other);
+    };
+    let chased = &mut |call: usize| {
+        black_box(chase(&registers[order[call]]));
+    };
+    let ticked = &mut |call: usize| {
+        black_box(agent.on_tick(Some(&registers[order[call]])));
+    };
+    let timings = clock.series(COLD_CALLS, evict, [chased, ticked]);
+    report("out of the second level, on_tick", timings);
     let counters = client.stop().unwrap().counters;
-    let calls = CALLS + CALLS / RUN * RUN;
+    let calls = CALLS + CALLS / RUN * RUN + COLD_CALLS;
     assert_eq!(counters.recorded, (calls * cycles::REPETITIONS) as u64);
 }
 
@@ -264,7 +282,7 @@ fn new_stacks(clock: &Clock) {
             [&mut |call| sampler.borrow().sample(&registers[call], &live)],
         );
         // Each segment has the shared callers of its own.
-        let used = sampler.borrow().table().used() as usize - nodes * NEW;
+        let used = sampler.borrow().table.used() as usize - nodes * NEW;
         assert!((3..=3 * SEGMENTS).contains(&used), "{used}");
         println!("{:<38} {timing}", format!("live, {name}, 32 frames"));
     }
@@ -272,7 +290,6 @@ fn new_stacks(clock: &Clock) {
 
 /// Nothing of what a sample touches is near: the guest has used the caches for itself.
 fn cold_caches(clock: &Clock) {
-    const COLD_CALLS: usize = 300;
     let mut random = Random::new(11);
     let stacks: Vec<Stack> = (0..256).map(|_| stack(&mut random, 32)).collect();
     let sampler = Sampler::new();
@@ -293,17 +310,10 @@ fn cold_caches(clock: &Clock) {
     };
     let sampled = &mut |call: usize| sampler.sample(&registers[order[call]], &live);
 
-    // Twice the second-level cache of the machine that the figures are from.
-    let other = vec![1_u8; 4 << 20];
+    let other = vec![1_u8; EVICTING];
     let evict = |call: usize| {
         live.lay(&stacks[order[call]]);
-        black_box(
-            other
-                .iter()
-                .step_by(64)
-                .map(|byte| u64::from(*byte))
-                .sum::<u64>(),
-        );
+        read_all(&other);
     };
     let timings = clock.series(COLD_CALLS, evict, [chased, sampled]);
     report("out of the second level, 256 of 32", timings);
@@ -328,6 +338,12 @@ fn cold_caches(clock: &Clock) {
     report("flushed to memory, 256 of 32", timings);
 }
 
+/// Reads all cache lines of `bytes`.
+fn read_all(bytes: &[u8]) {
+    let lines = bytes.iter().step_by(64);
+    black_box(lines.map(|byte| u64::from(*byte)).sum::<u64>());
+}
+
 fn report(name: &str, [chase, sample]: [Timing; 2]) {
     println!("{:<38} {chase}", format!("{name}: chase"));
     println!(
@@ -339,8 +355,8 @@ fn report(name: &str, [chase, sample]: [Timing; 2]) {
 
 /// Writes all that a sample may touch back to memory, out of every cache.
 fn flush_all_of(sampler: &Sampler) {
-    flush(&sampler.nodes[..sampler.table().used() as usize]);
-    flush(&sampler.index);
+    flush(&sampler.nodes[..sampler.table.used() as usize]);
+    flush(sampler.index);
     flush(std::slice::from_ref(&sampler.cells));
     flush(std::slice::from_ref(&sampler.code));
 }

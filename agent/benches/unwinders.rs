@@ -77,19 +77,15 @@ fn many_stacks() {
     let index: Vec<AtomicU32> = (0..Table::index_length(nodes.len()))
         .map(|_| AtomicU32::new(0))
         .collect();
-    let table = TableCells::default();
+    let cells_of_table = TableCells::default();
+    let table = Table::new(&nodes, &index, &[], &cells_of_table);
     let cells = PathCells::default();
     let guide = Guide::frame_pointers(&code);
     let own = |call: usize| {
         let (live, stack) = (live.borrow(), &stacks[order[call]]);
-        let (path, _) = walk(
-            &stack.registers,
-            Some(&*live),
-            &guide,
-            MAX_DEPTH,
-            cells.begin(),
-        );
-        let counted = Table::new(&nodes, &index, &[], &table).count(&path, Column::of(0, 0));
+        let mut path = cells.begin();
+        walk(&stack.registers, Some(&*live), &guide, MAX_DEPTH, &mut path);
+        let counted = table.count(&path, Column::of(0, 0));
         black_box(counted.is_ok());
         path.len()
     };
@@ -152,7 +148,8 @@ fn measure() {
     let index: Vec<AtomicU32> = (0..Table::index_length(nodes.len()))
         .map(|_| AtomicU32::new(0))
         .collect();
-    let table = TableCells::default();
+    let cells_of_table = TableCells::default();
+    let table = Table::new(&nodes, &index, &[], &cells_of_table);
     let cells = PathCells::default();
     let guide = Guide::frame_pointers(&code);
     let registers = registers();
@@ -161,8 +158,9 @@ fn measure() {
     let own = || {
         // SAFETY: the frames from here to the thread's first, which are live.
         let stack = unsafe { StackMemory::new(bounds.clone()) };
-        let (path, _) = walk(&registers, Some(&stack), &guide, MAX_DEPTH, cells.begin());
-        let counted = Table::new(&nodes, &index, &[], &table).count(&path, Column::of(0, 0));
+        let mut path = cells.begin();
+        walk(&registers, Some(&stack), &guide, MAX_DEPTH, &mut path);
+        let counted = table.count(&path, Column::of(0, 0));
         black_box(counted.is_ok());
         path.len()
     };

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 
 use unikprof_agent::path::PathCells;
 use unikprof_agent::stack::{ReadCode, StackMemory};
-use unikprof_agent::table::{Column, Node, Table, TableCells};
+use unikprof_agent::table::{Column, Node, Table};
 use unikprof_agent::walk::{Guide, walk};
 use unikprof_agent::{CodeMap, MAX_DEPTH, Registers};
 
@@ -15,30 +15,30 @@ use super::fake::stacks::{MAPPING, StackImage};
 /// As many nodes as an agent with 1 MiB for one vCPU has.
 pub(crate) const NODES: usize = 14_000;
 
-/// An agent's table, path and code map, without an agent.
+/// An agent's table, path and code map, without an agent. Their memory is never freed.
 pub(crate) struct Sampler {
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) index: Vec<AtomicU32>,
-    table: TableCells,
+    pub(crate) nodes: &'static [Node],
+    pub(crate) index: &'static [AtomicU32],
+    pub(crate) table: Table<'static>,
     pub(crate) cells: PathCells,
     pub(crate) code: CodeMap,
 }
 
 impl Sampler {
     pub(crate) fn new() -> Self {
+        let nodes: Vec<Node> = (0..NODES).map(|_| Node::default()).collect();
+        let index: Vec<AtomicU32> = (0..Table::index_length(NODES))
+            .map(|_| AtomicU32::new(0))
+            .collect();
+        let (nodes, index) = (nodes.leak(), index.leak());
+        let cells = Box::leak(Box::default());
         Self {
-            nodes: (0..NODES).map(|_| Node::default()).collect(),
-            index: (0..Table::index_length(NODES))
-                .map(|_| AtomicU32::new(0))
-                .collect(),
-            table: TableCells::default(),
+            nodes,
+            index,
+            table: Table::new(nodes, index, &[], cells),
             cells: PathCells::default(),
             code: CodeMap::new(&[MAPPING]).unwrap(),
         }
-    }
-
-    pub(crate) fn table(&self) -> Table<'_> {
-        Table::new(&self.nodes, &self.index, &[], &self.table)
     }
 
     /// What a tick does with the interrupted registers once it has taken the slot.
@@ -54,12 +54,13 @@ impl Sampler {
         registers: &Registers,
         image: &StackImage,
     ) {
+        self.cells.prefetch();
         // SAFETY: the image's own memory.
         let stack = unsafe { StackMemory::new(image.bounds()) };
-        let path = self.cells.begin();
-        let (path, walked) = walk(registers, Some(&stack), guide, MAX_DEPTH, path);
+        let mut path = self.cells.begin();
+        let walked = walk(registers, Some(&stack), guide, MAX_DEPTH, &mut path);
         black_box(walked);
-        black_box(self.table().count(&path, Column::of(0, 0)).is_ok());
+        black_box(self.table.count(&path, Column::of(0, 0)).is_ok());
     }
 }
 

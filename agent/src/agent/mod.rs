@@ -12,10 +12,10 @@ use unikprof_proto::ring::kind;
 
 use self::head::{Head, HeadCells};
 use self::recordings::Recordings;
-use crate::count::memory::{self, Parts};
+use crate::count::memory;
 use crate::count::recording::MAX_RECORDINGS;
 use crate::count::slot::{Slot, SlotCells};
-use crate::count::table::Table;
+use crate::count::table::SEGMENTS;
 use crate::ground::claim::{Claim, Claimable};
 use crate::ground::platform::Platform;
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
@@ -67,7 +67,7 @@ pub struct Agent<'m, P> {
     code: CodeMap,
     callers: Option<CallerTable<'m>>,
     rings: Option<Rings<'m>>,
-    parts: Parts<'m>,
+    slots: &'m [Slot<'m>],
     heads: [HeadCells; MAX_RECORDINGS],
     memory_bytes: u64,
     recordings: Claimable<Recordings>,
@@ -96,20 +96,20 @@ impl<'m, P: Platform> Agent<'m, P> {
         let code = CodeMap::new(config.mappings).map_err(StartError::Mappings)?;
         let memory_bytes = memory.len() as u64;
         let instance = instance::draw(&platform, 0, memory.as_ptr().addr() as u64);
-        let parts = memory::divide(memory, vcpus, recordings)
+        let slots = memory::divide(memory, vcpus, recordings)
             .ok_or(StartError::Memory(memory::minimum_bytes(vcpus, recordings)))?;
-        let mut agent = Self::in_parts(platform, config, code, parts);
+        let mut agent = Self::with_slots(platform, config, code, slots);
         agent.memory_bytes = memory_bytes;
         agent.instance = AtomicU64::new(instance);
         Ok(agent)
     }
 
     /// An agent on memory that is divided already, without an instance id.
-    pub(crate) fn in_parts(
+    pub(crate) fn with_slots(
         platform: P,
         config: Config<'m>,
         code: CodeMap,
-        parts: Parts<'m>,
+        slots: &'m [Slot<'m>],
     ) -> Self {
         Self {
             platform,
@@ -117,7 +117,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             code,
             callers: None,
             rings: None,
-            parts,
+            slots,
             heads: core::array::from_fn(|_| HeadCells::default()),
             memory_bytes: 0,
             recordings: Claimable::new(Recordings::default()),
@@ -172,11 +172,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.gaps.fetch_add(1, Ordering::SeqCst);
         self.platform.resume();
         let previous = self.instance();
-        let renewed = instance::draw(
-            &self.platform,
-            previous,
-            self.parts.slots.as_ptr().addr() as u64,
-        );
+        let renewed = instance::draw(&self.platform, previous, self.slots.as_ptr().addr() as u64);
         self.instance.store(renewed, Ordering::Relaxed);
         self.note_everywhere(kind::RESUMED, 0, 0);
         let current = self.platform.vcpu();
@@ -205,37 +201,20 @@ impl<'m, P: Platform> Agent<'m, P> {
     }
 
     #[inline]
-    fn current(&self) -> Option<(u32, Slot<'m>)> {
+    fn current(&self) -> Option<(u32, &'m Slot<'m>)> {
         let vcpu = self.platform.vcpu()?;
-        Some((vcpu, self.parts_of(vcpu)?))
+        Some((vcpu, self.slot(vcpu)?))
     }
 
-    /// The slot of a vCPU. Once, for all who are in no hurry.
-    #[inline(never)]
-    pub(crate) fn slot(&self, vcpu: u32) -> Option<Slot<'m>> {
-        self.parts_of(vcpu)
-    }
-
+    /// The slot of a vCPU.
     #[inline]
-    fn parts_of(&self, vcpu: u32) -> Option<Slot<'m>> {
-        let vcpu = vcpu as usize;
-        let cells: &'m SlotCells = self.parts.slots.get(vcpu)?;
-        let count = self.nodes_per_vcpu();
-        let nodes = part(self.parts.nodes, vcpu, count)?;
-        let index = part(self.parts.index, vcpu, Table::index_length(count))?;
-        let each = self.config.recordings as usize;
-        let recordings = part(self.parts.recordings, vcpu, each)?;
-        let more_counts = part(self.parts.more_counts, vcpu, count * (each - 1))?;
-        Some(Slot {
-            cells,
-            recordings,
-            table: Table::new(nodes, index, more_counts, cells.table()),
-        })
+    pub(crate) fn slot(&self, vcpu: u32) -> Option<&'m Slot<'m>> {
+        self.slots.get(vcpu as usize)
     }
 
     /// All slots, in the order of their vCPUs.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = (u32, Slot<'m>)> + use<'_, 'm, P> {
-        (0..self.config.vcpus).filter_map(|vcpu| Some((vcpu, self.slot(vcpu)?)))
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (u32, &'m Slot<'m>)> + use<'m, P> {
+        (0..).zip(self.slots)
     }
 
     /// The caller table, where there is memory for one.
@@ -281,7 +260,8 @@ impl<'m, P: Platform> Agent<'m, P> {
 
     #[inline]
     pub(crate) fn nodes_per_vcpu(&self) -> usize {
-        self.parts.nodes_per_vcpu
+        let table = self.slots.first().map(|slot| slot.table);
+        table.map_or(0, |table| SEGMENTS * table.segment_nodes() as usize)
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {
@@ -317,12 +297,6 @@ impl<'m, P: Platform> Agent<'m, P> {
     pub(crate) fn claim_recordings(&self) -> Option<Claim<'_, Recordings>> {
         self.recordings.claim()
     }
-}
-
-/// A vCPU's part of what all have, `each` of it apiece.
-#[inline]
-fn part<T>(all: &[T], vcpu: usize, each: usize) -> Option<&[T]> {
-    all.get(vcpu * each..)?.get(..each)
 }
 
 /// While it lives, samples of its vCPU are marked as the agent's own work.

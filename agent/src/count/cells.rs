@@ -204,14 +204,6 @@ pub(crate) struct HistogramCells {
 /// The buckets that are kept: the model has one, for each cell is a place where it may switch between threads.
 const CELLS: usize = if cfg!(loom) { 1 } else { BUCKETS };
 
-/// The distribution over the epoch that is counted. Its greatest value lies with what every sample writes, apart from
-/// the buckets.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Distribution<'c> {
-    pub(crate) max: &'c AtomicU64,
-    pub(crate) cells: &'c HistogramCells,
-}
-
 impl Default for HistogramCells {
     fn default() -> Self {
         Self {
@@ -221,28 +213,27 @@ impl Default for HistogramCells {
     }
 }
 
-impl Distribution<'_> {
-    /// Adds a value. The caller must own the slot.
+impl HistogramCells {
+    /// Adds a value to the epoch that is counted; `max` is its greatest, which lies with what every sample writes. The caller
+    /// must own the slot.
     #[inline]
-    pub(crate) fn add(&self, value: u64) {
-        if let Some(cell) = self.cells.counts.get(bucket(value)) {
+    pub(crate) fn add(&self, value: u64, max: &AtomicU64) {
+        if let Some(cell) = self.counts.get(bucket(value)) {
             let count = cell.load(Ordering::Relaxed);
             cell.store(count.saturating_add(1), Ordering::Relaxed);
         }
-        if value > self.max.load(Ordering::Relaxed) {
-            self.max.store(value, Ordering::Relaxed);
+        if value > max.load(Ordering::Relaxed) {
+            max.store(value, Ordering::Relaxed);
         }
     }
 
-    /// Ends the epoch. The caller must own the slot.
-    pub(crate) fn end(&self) {
-        let max = self.max.load(Ordering::Relaxed);
-        self.cells.max.store(max, Ordering::Relaxed);
-        self.max.store(0, Ordering::Relaxed);
+    /// Ends the epoch, whose greatest value was `max`. The caller must own the slot.
+    pub(crate) fn end(&self, max: &AtomicU64) {
+        self.max
+            .store(max.load(Ordering::Relaxed), Ordering::Relaxed);
+        max.store(0, Ordering::Relaxed);
     }
-}
 
-impl HistogramCells {
     /// Makes it empty, for an epoch that begins.
     pub(crate) fn clear(&self) {
         for cell in &self.counts {
@@ -328,22 +319,19 @@ mod tests {
     #[test]
     fn a_histogram_fits_its_encoding() {
         let cells = HistogramCells::default();
-        let distribution = Distribution {
-            max: &AtomicU64::new(0),
-            cells: &cells,
-        };
+        let max = AtomicU64::new(0);
         for cell in &cells.counts {
             cell.store(u32::MAX, Ordering::Relaxed);
         }
-        distribution.add(1000);
+        cells.add(1000, &max);
         let mut buffer = [0; HistogramCells::ENCODED];
         assert_eq!(cells.encode(&mut buffer), HistogramCells::ENCODED);
         cells.clear();
         assert_eq!(cells.encode(&mut buffer), 0);
-        distribution.add(3);
-        distribution.end();
+        cells.add(3, &max);
+        cells.end(&max);
         assert_eq!((cells.max(), cells.encode(&mut buffer)), (1000, 2));
-        distribution.end();
+        cells.end(&max);
         assert_eq!(cells.max(), 0);
     }
 }

@@ -3,22 +3,10 @@
 use core::mem::MaybeUninit;
 
 use crate::count::recording::RecordingCells;
-use crate::count::slot::SlotCells;
-use crate::count::table::{Counts, MIN_SEGMENT, Node, SEGMENTS, Table};
-use crate::ground::block::take;
+use crate::count::slot::{Slot, SlotCells};
+use crate::count::table::{Counts, MAX_NODES, MIN_SEGMENT, Node, SEGMENTS, Table};
+use crate::ground::block::{take, take_with};
 use crate::ground::sync::AtomicU32;
-
-/// The block's parts, for all vCPUs in their order.
-#[derive(Debug)]
-pub(crate) struct Parts<'m> {
-    pub(crate) slots: &'m [SlotCells],
-    pub(crate) recordings: &'m [RecordingCells],
-    pub(crate) nodes: &'m [Node],
-    pub(crate) index: &'m [AtomicU32],
-    pub(crate) more_counts: &'m [Counts],
-    /// How many of the nodes each vCPU has: a multiple of [`SEGMENTS`].
-    pub(crate) nodes_per_vcpu: usize,
-}
 
 /// The least block that holds `vcpus` slots with a few stacks each, for so many `recordings` at a time, at any
 /// alignment.
@@ -27,12 +15,12 @@ pub const fn minimum_bytes(vcpus: usize, recordings: usize) -> usize {
     vcpus.saturating_mul(per_vcpu).saturating_add(PADDING)
 }
 
-/// Room to align five slices.
-const PADDING: usize = 5 * align_of::<Node>();
+/// Room to align six slices.
+const PADDING: usize = 6 * align_of::<Node>();
 
-/// A slot and its recordings' cells.
+/// A slot, its cells and those of its recordings.
 const fn slot_bytes(recordings: usize) -> usize {
-    size_of::<SlotCells>() + recordings * size_of::<RecordingCells>()
+    size_of::<Slot<'_>>() + size_of::<SlotCells>() + recordings * size_of::<RecordingCells>()
 }
 
 /// A node, its counts and its share of the index.
@@ -42,28 +30,41 @@ const fn node_bytes(recordings: usize) -> usize {
         + recordings.saturating_sub(1) * size_of::<Counts>()
 }
 
-/// Divides `block` evenly between `vcpus`; `None` where it is too small.
+/// Divides `block` evenly between `vcpus`, in their order; `None` if it is too small.
 pub(crate) fn divide(
     block: &mut [MaybeUninit<u8>],
     vcpus: usize,
     recordings: usize,
-) -> Option<Parts<'_>> {
+) -> Option<&[Slot<'_>]> {
     if block.len() < minimum_bytes(vcpus, recordings) {
         return None;
     }
     let for_nodes = block.len() - vcpus * slot_bytes(recordings) - PADDING;
-    // A place and its tag share 32 bits; the tag should keep seven of them.
-    let nodes = (for_nodes / node_bytes(recordings) / vcpus.max(1)).min(1 << 24);
+    let nodes = (for_nodes / node_bytes(recordings) / vcpus.max(1)).min(MAX_NODES);
     let nodes = nodes / SEGMENTS * SEGMENTS;
     let mut rest = block;
-    Some(Parts {
-        slots: take(&mut rest, vcpus)?,
-        recordings: take(&mut rest, vcpus * recordings)?,
-        nodes: take(&mut rest, vcpus * nodes)?,
-        index: take(&mut rest, vcpus * Table::index_length(nodes))?,
-        more_counts: take(&mut rest, vcpus * nodes * recordings.saturating_sub(1))?,
-        nodes_per_vcpu: nodes,
+    let cells: &[SlotCells] = take(&mut rest, vcpus)?;
+    let all_recordings = take(&mut rest, vcpus * recordings)?;
+    let all_nodes = take(&mut rest, vcpus * nodes)?;
+    let index = take(&mut rest, vcpus * Table::index_length(nodes))?;
+    let more_counts = take(&mut rest, vcpus * nodes * recordings.saturating_sub(1))?;
+    take_with(&mut rest, vcpus, |vcpu| {
+        let cells = cells.get(vcpu)?;
+        let nodes = part(all_nodes, vcpu, vcpus)?;
+        let index = part(index, vcpu, vcpus)?;
+        let more_counts = part(more_counts, vcpu, vcpus)?;
+        Some(Slot {
+            cells,
+            recordings: part(all_recordings, vcpu, vcpus)?,
+            table: Table::new(nodes, index, more_counts, cells.table()),
+        })
     })
+}
+
+/// The part of one of `vcpus` in what they have together.
+fn part<T>(all: &[T], vcpu: usize, vcpus: usize) -> Option<&[T]> {
+    let each = all.len().checked_div(vcpus)?;
+    all.get(vcpu * each..)?.get(..each)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -83,16 +84,13 @@ mod tests {
     fn any_alignment_will_do_and_everything_is_zero() {
         for offset in 0..65 {
             let mut block = block(minimum_bytes(2, 3) + 65);
-            let parts = divide(&mut block[offset..minimum_bytes(2, 3) + offset], 2, 3).unwrap();
-            assert_eq!((parts.slots.len(), parts.recordings.len()), (2, 6));
-            assert_eq!(parts.more_counts.len(), parts.nodes.len() * 2);
-            assert!(parts.nodes.len() >= 2 * SEGMENTS * MIN_SEGMENT);
-            assert_eq!(parts.index.len(), parts.nodes.len() / 2 * 3);
-            let mut zero = parts
-                .index
-                .iter()
-                .map(|cell| cell.load(crate::ground::sync::Ordering::Relaxed));
-            assert!(zero.all(|entry| entry == 0));
+            let slots = divide(&mut block[offset..minimum_bytes(2, 3) + offset], 2, 3).unwrap();
+            assert_eq!(slots.len(), 2);
+            for slot in slots {
+                assert_eq!(slot.recordings.len(), 3);
+                assert!(slot.table.segment_nodes() >= MIN_SEGMENT as u32);
+                assert_eq!(slot.table.used(), 0);
+            }
         }
     }
 
@@ -105,8 +103,11 @@ mod tests {
 
     #[test]
     fn a_mebibyte_holds_over_fourteen_thousand_nodes() {
-        assert!(divide(&mut block(1 << 20), 1, 2).unwrap().nodes.len() > 11_500);
-        assert!(divide(&mut block(1 << 20), 1, 4).unwrap().nodes.len() > 8_500);
-        assert!(divide(&mut block(1 << 20), 1, 1).unwrap().nodes.len() > 14_000);
+        for (recordings, least) in [(1, 14_000), (2, 11_500), (4, 8_500)] {
+            let mut block = block(1 << 20);
+            let slots = divide(&mut block, 1, recordings).unwrap();
+            let nodes = SEGMENTS as u32 * slots[0].table.segment_nodes();
+            assert!(nodes > least, "{nodes} nodes, {recordings} recordings");
+        }
     }
 }

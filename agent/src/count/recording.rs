@@ -4,7 +4,7 @@
 use unikprof_proto::code::mode;
 use unikprof_proto::message::{Counter, Snapshot};
 
-use crate::count::cells::{CounterCells, Distribution, HistogramCells, SnapshotCells};
+use crate::count::cells::{CounterCells, HistogramCells, SnapshotCells};
 use crate::count::sampler::Sampler;
 use crate::count::table::SEGMENTS;
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, prefetch};
@@ -24,7 +24,7 @@ pub(crate) struct RecordingCells {
     epoch: AtomicU64,
     /// The monotonic time at which sampling ends by itself.
     until_ns: AtomicU64,
-    /// The mode, [`Lookup`] and depth, from the lowest byte on; the depth takes two.
+    /// [`Settings`].
     settings: AtomicU32,
     pub(crate) segments: SegmentsCell,
     /// What ticks cost, in cycles, since the recording began.
@@ -120,9 +120,6 @@ const _: () = {
     assert!(offset_of!(RecordingCells, counters) == 64 + 24);
 };
 
-const LOOKUP_SHIFT: u32 = 8;
-const DEPTH_SHIFT: u32 = 16;
-
 /// Where the vCPU blocks, while a recording of blocked time runs.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
@@ -152,6 +149,51 @@ pub(crate) enum Lookup {
     Leaf,
     /// All.
     EveryFrame,
+}
+
+/// What a recording asks of each tick, in one word: mode, [`Lookup`] and depth, from the lowest byte on; the depth takes two.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings(u32);
+
+impl Settings {
+    fn new(mode: u32, lookup: Lookup, depth: u32) -> Self {
+        Self(mode & 0xff | (lookup as u32) << 8 | depth << 16)
+    }
+
+    #[inline]
+    pub(crate) fn mode(self) -> u32 {
+        self.0 & 0xff
+    }
+
+    #[inline]
+    pub(crate) fn lookup(self) -> Lookup {
+        match self.0 >> 8 & 0xff {
+            0 => Lookup::None,
+            1 => Lookup::Leaf,
+            _ => Lookup::EveryFrame,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn depth(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    /// Whether blocked time is counted.
+    #[inline]
+    pub(crate) fn counts_blocked(self) -> bool {
+        self.mode() != mode::CPU
+    }
+
+    /// Whether there is a target now: blocked time is measured, and none of it is running time.
+    #[inline]
+    pub(crate) fn samples(self, blocked: bool) -> bool {
+        match self.mode() {
+            mode::CPU => true,
+            mode::WALL => !blocked,
+            _ => false,
+        }
+    }
 }
 
 /// What the tick found, beside the path.
@@ -209,22 +251,14 @@ impl RecordingCells {
         prefetch(&self.tick_cycles);
     }
 
-    /// What samples of the epoch that is counted cost, in cycles.
+    /// Adds what a sample cost, and how late it was. The caller must own the slot.
     #[inline]
-    pub(crate) fn sample_cycles(&self) -> Distribution<'_> {
-        Distribution {
-            max: &self.most_sample_cycles,
-            cells: self.sample_cycles_of(self.epoch()),
-        }
-    }
-
-    /// How late samples of the epoch that is counted were, in ns.
-    #[inline]
-    pub(crate) fn lateness_ns(&self) -> Distribution<'_> {
-        Distribution {
-            max: &self.most_lateness_ns,
-            cells: self.lateness_ns_of(self.epoch()),
-        }
+    pub(crate) fn add_costs(&self, cycles: u64, lateness_ns: u64) {
+        let epoch = self.epoch();
+        self.lateness_ns_of(epoch)
+            .add(lateness_ns, &self.most_lateness_ns);
+        self.sample_cycles_of(epoch)
+            .add(cycles, &self.most_sample_cycles);
     }
 
     /// What samples cost, in cycles, in an epoch that waits or is counted.
@@ -251,43 +285,30 @@ impl RecordingCells {
     }
 
     #[inline]
-    pub(crate) fn depth(&self) -> usize {
-        (self.settings.load(Ordering::Relaxed) >> DEPTH_SHIFT) as usize
-    }
-
-    #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Relaxed)
     }
 
     #[inline]
+    pub(crate) fn settings(&self) -> Settings {
+        Settings(self.settings.load(Ordering::Relaxed))
+    }
+
+    #[inline]
     pub(crate) fn mode(&self) -> u32 {
-        self.settings.load(Ordering::Relaxed) & 0xff
-    }
-
-    #[inline]
-    pub(crate) fn lookup(&self) -> Lookup {
-        match self.settings.load(Ordering::Relaxed) >> LOOKUP_SHIFT & 0xff {
-            0 => Lookup::None,
-            1 => Lookup::Leaf,
-            _ => Lookup::EveryFrame,
-        }
-    }
-
-    /// Whether it has a target now: blocked time is measured, and none of it is running time.
-    #[inline]
-    pub(crate) fn samples(&self, blocked: bool) -> bool {
-        match self.mode() {
-            mode::CPU => true,
-            mode::WALL => !blocked,
-            _ => false,
-        }
+        self.settings().mode()
     }
 
     /// Whether it counts blocked time.
     #[inline]
     pub(crate) fn counts_blocked(&self) -> bool {
-        self.mode() != mode::CPU
+        self.settings().counts_blocked()
+    }
+
+    /// Whether it has a target now.
+    #[inline]
+    pub(crate) fn samples(&self, blocked: bool) -> bool {
+        self.settings().samples(blocked)
     }
 
     /// The clock that is sampled: running time, or running and blocked time.
@@ -320,9 +341,8 @@ impl RecordingCells {
         self.ended_at_ns.store(0, Ordering::Relaxed);
         self.close_block();
         self.segments.bar(0);
-        let lookup = (begin.lookup as u32) << LOOKUP_SHIFT;
-        let settings = begin.mode & 0xff | lookup | begin.depth << DEPTH_SHIFT;
-        self.settings.store(settings, Ordering::Relaxed);
+        let settings = Settings::new(begin.mode, begin.lookup, begin.depth);
+        self.settings.store(settings.0, Ordering::Relaxed);
         self.until_ns.store(begin.until_ns, Ordering::Relaxed);
         let sampled_ns = self.sampled_ns(times(snapshot));
         self.sampler
@@ -392,8 +412,10 @@ impl RecordingCells {
     pub(crate) fn turn(&self, next: u64, last: bool, mut now: Snapshot) {
         now.counters = self.counters.read();
         now.tick_cycles = self.tick_cycles.load(Ordering::Relaxed);
-        self.sample_cycles().end();
-        self.lateness_ns().end();
+        self.sample_cycles_of(self.epoch())
+            .end(&self.most_sample_cycles);
+        self.lateness_ns_of(self.epoch())
+            .end(&self.most_lateness_ns);
         if !last {
             self.sample_cycles_of(next).clear();
             self.lateness_ns_of(next).clear();

@@ -77,7 +77,7 @@ impl Sampler {
     }
 
     /// Judges a delivery at `running_ns` and, if it is due, moves the target on.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn deliver(&self, running_ns: u64) -> Delivery {
         if self.owed() != 0 {
             self.owed.store(0, Ordering::Relaxed);
@@ -94,10 +94,10 @@ impl Sampler {
             }
             return Delivery::Early(left_ns);
         };
-        self.pass_target(target, running_ns);
+        let (_, next) = self.pass_target(target, running_ns);
         Delivery::Due {
             lateness_ns,
-            next_ns: self.left_ns(running_ns),
+            next_ns: next.saturating_sub(running_ns),
         }
     }
 
@@ -108,12 +108,13 @@ impl Sampler {
             self.draw_anew(now_ns);
             return 0;
         }
-        self.pass_target(target, now_ns)
+        let (targets, _) = self.pass_target(target, now_ns);
+        targets
     }
 
-    /// The same from a target that is known not to lie too far ahead.
+    /// The same from a target that is known not to lie too far ahead; answers the next target too.
     #[inline]
-    fn pass_target(&self, mut target: u64, now_ns: u64) -> u64 {
+    fn pass_target(&self, mut target: u64, now_ns: u64) -> (u64, u64) {
         let mut targets = 0;
         let period = self.period_ns();
         let late_ns = now_ns.saturating_sub(target);
@@ -125,7 +126,7 @@ impl Sampler {
             target = target.saturating_add(targets.saturating_mul(period));
         }
         // A draw is at least half a period, so this many reach beyond now.
-        for _ in 0..=2 * (DRAWS + 1) {
+        for _ in 0..2 * (DRAWS + 1) + 1 {
             if target > now_ns {
                 break;
             }
@@ -133,7 +134,7 @@ impl Sampler {
             target = target.saturating_add(self.draw());
         }
         self.target_ns.store(target, Ordering::Relaxed);
-        targets
+        (targets, target)
     }
 
     /// Judges a delivery that the targets of a faster recording armed. Where more targets than one have

@@ -56,16 +56,16 @@ const WOKEN: u32 = 2;
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 struct DeferredCells {
-    /// The [state](Live::state) of the recordings it is a sample of; 0 = there is no such sample.
+    /// The recordings it is a sample of, as [`Live`]; 0 = there is no such sample.
     due: AtomicU64,
-    hash: AtomicU64,
     length: AtomicU32,
     /// [`Sample::to_bits`].
     sample: AtomicU32,
     path: PathCells,
 }
 
-/// One vCPU's cells, recordings and table.
+/// One vCPU's cells, recordings and table: where they lie, which never changes.
+#[repr(C, align(64))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot<'m> {
     pub(crate) cells: &'m SlotCells,
@@ -76,40 +76,47 @@ pub(crate) struct Slot<'m> {
 /// The right to count and to flip. Given up when dropped.
 #[derive(Debug)]
 pub(crate) struct Owned<'m> {
-    slot: Slot<'m>,
+    slot: &'m Slot<'m>,
 }
 
 /// The recordings that sample, or some of them, as they were at one moment.
+///
+/// A bit for each recording, and in the upper half how many had ended by then: one word, so that nobody reads as a whole
+/// what was just written in halves, for which processors wait.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Live<'m> {
-    recordings: &'m [RecordingCells],
-    /// A bit for each recording, and in the upper half how many had ended by then: one word, so that
-    /// nobody reads as a whole what was just written in halves, for which processors wait.
-    state: u64,
-}
+pub(crate) struct Live(u64);
 
-/// What live recordings need of a tick together.
+/// What live recordings need of a tick together. 16 bytes: it is returned in registers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Needs<'m> {
+pub(crate) struct Needs {
     /// The first moment at which one of them ends by itself.
     pub(crate) until_ns: u64,
+    /// The frames to keep, and to look up.
+    pub(crate) asked: Asked,
     /// Whether one of them counts blocked time.
     pub(crate) counts_blocked: bool,
-    /// The most frames that one of them keeps, and the most that one of them looks up.
-    pub(crate) asked: (usize, Lookup),
-    /// The recording whose targets arm the timer, of those that sample now: the one of the shortest period. The others'
-    /// targets are met by the delivery that follows them.
-    pub(crate) driver: Option<(usize, &'m RecordingCells)>,
+    /// The index of the recording whose targets arm the timer, of those that sample now: the one of the shortest period.
+    /// The others' targets are met by the delivery that follows them.
+    driver: Option<u8>,
 }
+
+/// The most frames that a recording keeps, and the most that one looks up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) depth: u16,
+    pub(crate) lookup: Lookup,
+}
+
+const _: () = assert!(size_of::<Needs>() == 16);
 
 /// The recordings that the owner of a slot counts for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Served<'m>(Live<'m>);
+pub(crate) struct Served(Live);
 
-impl<'m> Served<'m> {
+impl Served {
     /// The recordings themselves.
     #[inline]
-    pub(crate) fn recordings(self) -> Live<'m> {
+    pub(crate) fn recordings(self) -> Live {
         self.0
     }
 }
@@ -162,13 +169,12 @@ impl SlotCells {
     }
 
     /// Leaves a sample of these recordings to the block accounting.
-    pub(crate) fn defer(&self, path: &Path<'_>, sample: Sample, due: Live<'_>) {
-        let DeferredCells { hash, length, .. } = &self.deferred;
-        hash.store(path.hash(), Ordering::Relaxed);
+    pub(crate) fn defer(&self, path: &Path<'_>, sample: Sample, due: Live) {
+        let DeferredCells { length, .. } = &self.deferred;
         length.store(path.len() as u32, Ordering::Relaxed);
         let sample = sample.to_bits();
         self.deferred.sample.store(sample, Ordering::Relaxed);
-        self.deferred.due.store(due.state(), Ordering::Release);
+        self.deferred.due.store(due.0, Ordering::Release);
     }
 
     /// Keeps since when the vCPU blocks; 0: nobody asks.
@@ -197,16 +203,15 @@ impl SlotCells {
     }
 }
 
-impl<'m> Live<'m> {
+impl Live {
     #[inline]
-    fn new(recordings: &'m [RecordingCells], bits: u32, ends: u32) -> Self {
-        let state = u64::from(ends) << u32::BITS | u64::from(bits);
-        Self { recordings, state }
+    fn new(bits: u32, ends: u32) -> Self {
+        Self(u64::from(ends) << u32::BITS | u64::from(bits))
     }
 
     #[inline]
     fn ends(self) -> u32 {
-        (self.state >> u32::BITS) as u32
+        (self.0 >> u32::BITS) as u32
     }
 
     #[inline]
@@ -217,104 +222,13 @@ impl<'m> Live<'m> {
     /// A bit for each recording.
     #[inline]
     pub(crate) fn bits(self) -> u32 {
-        self.state as u32
+        self.0 as u32
     }
 
-    /// What of them is left, as [`Live::state`] had it when it was.
-    #[inline]
-    pub(crate) fn in_state(self, state: u64) -> Self {
-        Self { state, ..self }
-    }
-
-    /// Which recordings there are, and when.
-    #[inline]
-    pub(crate) fn state(self) -> u64 {
-        self.state
-    }
-
-    /// The recordings of `bits`, as they were then.
+    /// Those of `bits`, as they were then.
     #[inline]
     fn with(self, bits: u32) -> Self {
-        Self::new(self.recordings, bits, self.ends())
-    }
-
-    /// The recordings with their indices.
-    #[inline]
-    pub(crate) fn recordings(self) -> impl Iterator<Item = (usize, &'m RecordingCells)> {
-        let mut bits = self.bits();
-        core::iter::from_fn(move || {
-            let index = bits.trailing_zeros() as usize;
-            let recording = self.recordings.get(index)?;
-            bits &= bits - 1;
-            Some((index, recording))
-        })
-    }
-
-    /// What these recordings need of a tick together, in one pass.
-    #[inline]
-    pub(crate) fn needs(self, blocked: bool) -> Needs<'m> {
-        let mut needs = Needs {
-            until_ns: u64::MAX,
-            counts_blocked: false,
-            asked: (0, Lookup::None),
-            driver: None,
-        };
-        let mut shortest_ns = u64::MAX;
-        for (index, recording) in self.recordings() {
-            needs.until_ns = needs.until_ns.min(recording.until_ns());
-            needs.counts_blocked |= recording.counts_blocked();
-            let (depth, lookup) = needs.asked;
-            needs.asked = (depth.max(recording.depth()), lookup.max(recording.lookup()));
-            let period_ns = recording.sampler.period_ns();
-            if period_ns < shortest_ns && recording.samples(blocked) {
-                shortest_ns = period_ns;
-                needs.driver = Some((index, recording));
-            }
-        }
-        needs
-    }
-
-    /// The recordings that a delivery is a tick of; `driver` is the index of the one whose target it was for.
-    #[inline]
-    pub(crate) fn due(self, driver: usize, blocked: bool, late: bool, times: Times) -> Self {
-        if self.bits() == 1 << driver {
-            return self;
-        }
-        self.in_state(due_of_several(
-            self.recordings,
-            self.state,
-            driver,
-            blocked,
-            late,
-            times,
-        ))
-    }
-
-    fn due_of_several(self, driver: usize, blocked: bool, late: bool, times: Times) -> Self {
-        let mut bits = 1 << driver;
-        let others = self.with(self.bits() & !bits);
-        let driver = self.recordings.get(driver);
-        let period_ns = driver.map_or(0, |driver| driver.sampler.period_ns());
-        for (index, recording) in others.recordings() {
-            if recording.samples(blocked) && recording.follows(period_ns, times, late) {
-                bits |= 1 << index;
-            }
-        }
-        self.with(bits)
-    }
-
-    /// Those whose recordings have not ended since. Who does not [own](Owned::served) the slot must expect them
-    /// to end at any moment.
-    #[inline]
-    pub(crate) fn left(self, slot: Slot<'_>) -> Self {
-        if slot.cells.ends.load(Ordering::Acquire) == self.ends() {
-            return self;
-        }
-        let Self { recordings, state } = self;
-        Self {
-            recordings,
-            state: left_of_some(recordings, state),
-        }
+        Self::new(bits, self.ends())
     }
 
     /// Whether the recording of this index is one of them.
@@ -323,73 +237,188 @@ impl<'m> Live<'m> {
         self.bits() >> index & 1 != 0
     }
 
-    /// Whether one of them counts blocked time.
+    /// The index of the only one, if there is one only.
     #[inline]
-    pub(crate) fn counts_blocked(self) -> bool {
-        self.recordings()
-            .any(|(_, recording)| recording.counts_blocked())
+    fn single(self) -> Option<usize> {
+        let bits = self.bits();
+        (bits & bits.wrapping_sub(1) == 0).then_some(bits.trailing_zeros() as usize)
     }
 }
 
-/// The state of those of [`Live`] that a delivery of the driver's is a tick of, where there are several.
-#[inline(never)]
-fn due_of_several(
-    recordings: &[RecordingCells],
-    state: u64,
-    driver: usize,
-    blocked: bool,
-    late: bool,
-    times: Times,
-) -> u64 {
-    let live = Live { recordings, state };
-    live.due_of_several(driver, blocked, late, times).state()
-}
+impl Needs {
+    const NONE: Self = Self {
+        until_ns: u64::MAX,
+        asked: Asked {
+            depth: 0,
+            lookup: Lookup::None,
+        },
+        counts_blocked: false,
+        driver: None,
+    };
 
-/// The state of [`Live`] without the recordings that have ended since. Handed over in registers, so that a
-/// tick's `Live` stays in them.
-#[cold]
-#[inline(never)]
-fn left_of_some(recordings: &[RecordingCells], state: u64) -> u64 {
-    let mut left = Live { recordings, state };
-    for (index, recording) in left.recordings() {
-        if recording.has_ended_since(left.ends()) {
-            left.state &= !(1 << index);
+    /// What a recording needs beside these, which becomes the driver if it samples now and `is_shortest`.
+    #[inline]
+    fn and(
+        self,
+        index: usize,
+        recording: &RecordingCells,
+        blocked: bool,
+        is_shortest: bool,
+    ) -> Self {
+        let settings = recording.settings();
+        Self {
+            until_ns: self.until_ns.min(recording.until_ns()),
+            asked: Asked {
+                depth: self.asked.depth.max(settings.depth()),
+                lookup: self.asked.lookup.max(settings.lookup()),
+            },
+            counts_blocked: self.counts_blocked | settings.counts_blocked(),
+            driver: if is_shortest && settings.samples(blocked) {
+                Some(index as u8)
+            } else {
+                self.driver
+            },
         }
     }
-    left.state
 }
 
 impl<'m> Slot<'m> {
     /// The recordings that sample now.
     #[inline]
-    pub(crate) fn live(self) -> Live<'m> {
+    pub(crate) fn live(&self) -> Live {
         // First, so that no recording is taken for the one before it.
         let ends = self.cells.ends.load(Ordering::Acquire);
-        Live::new(
-            self.recordings,
-            self.cells.live.load(Ordering::Acquire),
-            ends,
-        )
+        Live::new(self.cells.live.load(Ordering::Acquire), ends)
+    }
+
+    /// The recordings of `live`, with their indices.
+    #[inline]
+    pub(crate) fn each(
+        &self,
+        live: Live,
+    ) -> impl Iterator<Item = (usize, &'m RecordingCells)> + use<'m> {
+        let recordings = self.recordings;
+        let mut bits = live.bits();
+        core::iter::from_fn(move || {
+            let index = bits.trailing_zeros() as usize;
+            let recording = recordings.get(index)?;
+            bits &= bits - 1;
+            Some((index, recording))
+        })
+    }
+
+    /// What these recordings need of a tick together.
+    #[inline]
+    pub(crate) fn needs(&self, live: Live, blocked: bool) -> Needs {
+        let single = live.single();
+        match single.and_then(|index| Some((index, self.recording(index)?))) {
+            Some((index, only)) => Needs::NONE.and(index, only, blocked, true),
+            None => self.needs_of_several(live, blocked),
+        }
+    }
+
+    #[inline(never)]
+    fn needs_of_several(&self, live: Live, blocked: bool) -> Needs {
+        self.each(live)
+            .fold(Needs::NONE, |needs, (index, recording)| {
+                let shortest = self.driver(needs);
+                let period_ns = recording.sampler.period_ns();
+                let is_shortest =
+                    shortest.is_none_or(|(_, driver)| period_ns < driver.sampler.period_ns());
+                needs.and(index, recording, blocked, is_shortest)
+            })
+    }
+
+    /// The recording whose targets arm the timer, with its index, if any samples now.
+    #[inline]
+    pub(crate) fn driver(&self, needs: Needs) -> Option<(usize, &'m RecordingCells)> {
+        let index = usize::from(needs.driver?);
+        Some((index, self.recording(index)?))
+    }
+
+    /// Whether one of `live` counts blocked time.
+    #[inline]
+    pub(crate) fn counts_blocked(&self, live: Live) -> bool {
+        self.each(live)
+            .any(|(_, recording)| recording.counts_blocked())
+    }
+
+    /// The recordings of `live` that a delivery is a tick of; `driver` is the index of the one whose target it was for.
+    #[inline]
+    pub(crate) fn due(
+        &self,
+        live: Live,
+        driver: usize,
+        blocked: bool,
+        late: bool,
+        times: Times,
+    ) -> Live {
+        match live.single() {
+            Some(_) => live,
+            None => self.due_of_several(live, driver, blocked, late, times),
+        }
+    }
+
+    #[inline(never)]
+    fn due_of_several(
+        &self,
+        live: Live,
+        driver: usize,
+        blocked: bool,
+        late: bool,
+        times: Times,
+    ) -> Live {
+        let mut bits = 1 << driver;
+        let others = live.with(live.bits() & !bits);
+        let period_ns = self
+            .recording(driver)
+            .map_or(0, |driver| driver.sampler.period_ns());
+        for (index, recording) in self.each(others) {
+            if recording.samples(blocked) && recording.follows(period_ns, times, late) {
+                bits |= 1 << index;
+            }
+        }
+        live.with(bits)
+    }
+
+    /// Those of `live` that have not ended since. Who does not [own](Owned::served) the slot must expect them
+    /// to end at any moment.
+    #[inline]
+    pub(crate) fn left(&self, live: Live) -> Live {
+        if self.cells.ends.load(Ordering::Acquire) == live.ends() {
+            return live;
+        }
+        self.left_of_some(live)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn left_of_some(&self, live: Live) -> Live {
+        let left = self
+            .each(live)
+            .filter(|(_, recording)| !recording.has_ended_since(live.ends()));
+        live.with(left.fold(0, |bits, (index, _)| bits | 1 << index))
     }
 
     /// Asks for what a tick will touch, while it still reads its clocks.
     #[inline]
-    pub(crate) fn prefetch(self, live: Live<'_>) {
+    pub(crate) fn prefetch(&self, live: Live) {
         self.cells.path.prefetch();
-        live.recordings()
-            .for_each(|(_, recording)| recording.prefetch());
+        if let Some((_, first)) = self.each(live).next() {
+            first.prefetch();
+        }
     }
 
     /// The recording of this index.
     #[inline]
-    pub(crate) fn recording(self, index: usize) -> Option<&'m RecordingCells> {
+    pub(crate) fn recording(&self, index: usize) -> Option<&'m RecordingCells> {
         self.recordings.get(index)
     }
 
     /// Begins a recording at an index where none is active, after the last one was [ended](Owned::flip):
     /// no tick then counts there, nor will one that was under way. The counts of
     /// its columns must be zero.
-    pub(crate) fn begin(self, index: usize, begin: &Begin, snapshot: &Snapshot) {
+    pub(crate) fn begin(&self, index: usize, begin: &Begin, snapshot: &Snapshot) {
         if let Some(recording) = self.recording(index) {
             recording.begin(begin, snapshot);
             self.cells.live.fetch_or(1 << index, Ordering::Release);
@@ -398,15 +427,15 @@ impl<'m> Slot<'m> {
 
     /// Ends the recordings whose time is over, from within a tick, and answers those that go on. Where somebody
     /// has the slot, who ends or turns them just now, it is left to the next tick.
-    pub(crate) fn expire(self, now_ns: u64, times: Times) -> Live<'m> {
+    pub(crate) fn expire(&self, now_ns: u64, times: Times) -> Live {
         let is_over = |(_, recording): (usize, &RecordingCells)| now_ns >= recording.until_ns();
-        if !self.live().recordings().any(is_over) {
+        if !self.each(self.live()).any(is_over) {
             return self.live();
         }
         let owned = self.take();
         let live = self.live();
         let mut bits = live.bits();
-        for (index, recording) in live.recordings() {
+        for (index, recording) in self.each(live) {
             if now_ns >= recording.until_ns() {
                 bits &= !(1 << index);
                 if let Some(owned) = &owned {
@@ -414,17 +443,17 @@ impl<'m> Slot<'m> {
                 }
             }
         }
-        live.with(bits).left(self)
+        self.left(live.with(bits))
     }
 
     /// Takes the slot, unless somebody has it.
     #[inline]
-    pub(crate) fn take(self) -> Option<Owned<'m>> {
+    pub(crate) fn take(&self) -> Option<Owned<'_>> {
         self.take_as(TAKEN)
     }
 
     #[inline]
-    fn take_as(self, owner: u32) -> Option<Owned<'m>> {
+    fn take_as(&self, owner: u32) -> Option<Owned<'_>> {
         self.cells
             .taken
             .compare_exchange(FREE, owner, Ordering::Acquire, Ordering::Relaxed)
@@ -436,17 +465,17 @@ impl<'m> Slot<'m> {
     /// The same outside of upcalls: a busy slot is tried again a bounded number of times. Its owner needs it for
     /// about a microsecond, unless the owner's vCPU is not running.
     #[inline(never)]
-    pub(crate) fn take_patiently(self) -> Option<Owned<'m>> {
+    pub(crate) fn take_patiently(&self) -> Option<Owned<'_>> {
         self.take_patiently_as(TAKEN)
     }
 
     /// The same for the vCPU's own code that blocks or wakes. After it has released the slot it must count the sample
     /// of a tick that came meanwhile, until [none is left](SlotCells::has_deferred).
-    pub(crate) fn take_for_accounting(self) -> Option<Owned<'m>> {
+    pub(crate) fn take_for_accounting(&self) -> Option<Owned<'_>> {
         self.take_patiently_as(ACCOUNTING)
     }
 
-    fn take_patiently_as(self, owner: u32) -> Option<Owned<'m>> {
+    fn take_patiently_as(&self, owner: u32) -> Option<Owned<'_>> {
         // The model need not try often to see that all fail.
         const TRIES: u32 = if cfg!(loom) { 2 } else { 64 };
         (0..TRIES).find_map(|_| {
@@ -456,17 +485,14 @@ impl<'m> Slot<'m> {
     }
 
     /// Forgets the deferred sample; answers the recordings that it is a sample of and that have not ended since.
-    pub(crate) fn drop_deferred(self) -> Live<'m> {
+    pub(crate) fn drop_deferred(&self) -> Live {
         let due = self.deferred();
         self.cells.deferred.due.store(0, Ordering::Release);
-        due.left(self)
+        self.left(due)
     }
 
-    fn deferred(self) -> Live<'m> {
-        Live {
-            recordings: self.recordings,
-            state: self.cells.deferred.due.load(Ordering::Acquire),
-        }
+    fn deferred(&self) -> Live {
+        Live(self.cells.deferred.due.load(Ordering::Acquire))
     }
 }
 
@@ -478,12 +504,6 @@ impl Drop for Owned<'_> {
 }
 
 impl<'m> Owned<'m> {
-    /// The slot that is owned.
-    #[inline]
-    pub(crate) fn slot(&self) -> &Slot<'m> {
-        &self.slot
-    }
-
     /// Where the path of a sample is written.
     #[inline]
     pub(crate) fn path_cells(&self) -> &'m PathCells {
@@ -493,21 +513,16 @@ impl<'m> Owned<'m> {
     /// Those of the due recordings that have not ended between the look and the taking: none ends while the
     /// slot is owned. Where all have, nothing may be kept: their table may be cleared at any moment.
     #[inline]
-    pub(crate) fn served(&self, due: Live<'m>) -> Option<Served<'m>> {
-        let left = due.left(self.slot);
+    pub(crate) fn served(&self, due: Live) -> Option<Served> {
+        let left = self.slot.left(due);
         (!left.is_empty()).then_some(Served(left))
     }
 
     /// Counts a walked sample for each recording that it serves; returns the place of its stack, if it was kept.
-    #[inline]
-    pub(crate) fn record(
-        &self,
-        path: &Path<'_>,
-        sample: Sample,
-        served: Served<'_>,
-    ) -> Option<u32> {
+    #[inline(always)]
+    pub(crate) fn record(&self, path: &Path<'_>, sample: Sample, served: Served) -> Option<u32> {
         let kept = self.slot.table.keep(path);
-        for (index, recording) in served.0.recordings() {
+        for (index, recording) in self.slot.each(served.0) {
             match kept {
                 Ok(place) if self.add(index, recording, place, 1) => recording.count(sample),
                 _ => recording.counters.add_owned(Counter::Overflow, 1),
@@ -529,17 +544,16 @@ impl<'m> Owned<'m> {
     }
 
     /// Counts the deferred sample; answers its stack, if there was room, and the recordings that it was counted for.
-    pub(crate) fn record_deferred(&self) -> Option<(Option<u32>, Live<'m>)> {
+    pub(crate) fn record_deferred(&self) -> Option<(Option<u32>, Live)> {
         let slot = self.slot;
         let DeferredCells {
-            hash,
             length,
             sample,
             path,
             ..
         } = &slot.cells.deferred;
         let length = length.load(Ordering::Relaxed) as usize;
-        let path = path.resume(length, hash.load(Ordering::Relaxed));
+        let path = path.resume(length);
         let sample = Sample::from_bits(sample.load(Ordering::Relaxed));
         let counted = self
             .served(slot.deferred())
@@ -550,8 +564,8 @@ impl<'m> Owned<'m> {
 
     /// The vCPU has woken: counts what it blocked since the last flip, for each recording that has its block. Ends the
     /// recordings whose time was over before.
-    pub(crate) fn end_block(&self, live: Live<'_>, now_ns: u64, times: Times) {
-        for (index, recording) in live.recordings() {
+    pub(crate) fn end_block(&self, live: Live, now_ns: u64, times: Times) {
+        for (index, recording) in self.slot.each(live) {
             if !recording.has_block() {
                 recording.close_block();
             } else if now_ns >= recording.until_ns() {

@@ -18,10 +18,9 @@ use unikprof_proto::message::Snapshot;
 use unikprof_proto::{counts, nodes};
 
 use crate::agent::{Agent, Config};
-use crate::count::memory::Parts;
 use crate::count::recording::{Begin, Lookup, RecordingCells};
 use crate::count::slot::{Owned, Slot, SlotCells};
-use crate::count::table::{Column, Counts, Node, SEGMENTS};
+use crate::count::table::{Column, Counts, Node, SEGMENTS, Table};
 use crate::ground::platform::{Platform, Registers, Runstate};
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::stack::code_map::{CodeMap, Mapping};
@@ -83,9 +82,9 @@ unsafe impl Platform for ModelPlatform {
     }
 }
 
-/// What [`Memory`]'s parts are cut from.
+/// What [`Memory`]'s slot refers to.
 struct Cells {
-    slots: [SlotCells; 1],
+    slot: SlotCells,
     recordings: Vec<RecordingCells>,
     nodes: Vec<Node>,
     index: Vec<AtomicU32>,
@@ -95,25 +94,26 @@ struct Cells {
 /// An agent of one vCPU, and its memory.
 struct Memory {
     agent: Agent<'static, ModelPlatform>,
+    slot: *mut Slot<'static>,
     cells: *mut Cells,
 }
 
-// SAFETY: the pointer is used to free the cells alone.
+// SAFETY: the pointers are used to free what they point to alone.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: from `Box::into_raw` in `new`. The agent refers to the cells, but does nothing when it is dropped.
-        drop(unsafe { Box::from_raw(self.cells) });
+        // SAFETY: from `Box::into_raw` in `new`. The agent refers to both, but does nothing when it is dropped.
+        drop(unsafe { (Box::from_raw(self.slot), Box::from_raw(self.cells)) });
     }
 }
 
 impl Memory {
     fn new() -> Self {
         let cells = Box::into_raw(Box::new(Cells {
-            slots: [SlotCells::default()],
+            slot: SlotCells::default(),
             recordings: (0..RECORDINGS).map(|_| RecordingCells::default()).collect(),
             nodes: (0..NODES).map(|_| Node::default()).collect(),
             index: (0..2 * NODES).map(|_| AtomicU32::new(0)).collect(),
@@ -123,14 +123,20 @@ impl Memory {
         }));
         // SAFETY: freed when the agent that has it is dropped, and never borrowed mutably.
         let borrowed: &'static Cells = unsafe { &*cells };
-        let parts = Parts {
-            slots: &borrowed.slots,
-            recordings: &borrowed.recordings,
-            nodes: &borrowed.nodes,
-            index: &borrowed.index,
-            more_counts: &borrowed.more_counts,
-            nodes_per_vcpu: NODES,
-        };
+        let Cells {
+            slot,
+            recordings,
+            nodes,
+            index,
+            more_counts,
+        } = borrowed;
+        let slot = Box::into_raw(Box::new(Slot {
+            cells: slot,
+            recordings,
+            table: Table::new(nodes, index, more_counts, slot.table()),
+        }));
+        // SAFETY: as above.
+        let slots = core::slice::from_ref(unsafe { &*slot });
         let code = CodeMap::new(MAPPINGS).expect("one mapping");
         let config = Config {
             vcpus: 1,
@@ -142,12 +148,13 @@ impl Memory {
             reachable_when_busy: false,
         };
         Self {
-            agent: Agent::in_parts(ModelPlatform::default(), config, code, parts),
+            agent: Agent::with_slots(ModelPlatform::default(), config, code, slots),
+            slot,
             cells,
         }
     }
 
-    fn slot(&self) -> Slot<'_> {
+    fn slot(&self) -> &Slot<'static> {
         self.agent.slot(0).expect("one vCPU")
     }
 
@@ -194,7 +201,7 @@ fn model(test: impl Fn() + Send + Sync + 'static) {
 }
 
 /// Reads a waiting epoch as a download does; returns the sum of its counts.
-fn download(slot: Slot<'_>, recording: usize, epoch: u64) -> u64 {
+fn download(slot: &Slot<'_>, recording: usize, epoch: u64) -> u64 {
     let mut buffer = [0; 512];
     if let Some(run) = slot.table.encode(0, u64::MAX, &mut buffer) {
         nodes::decode(run.first, run.count, &buffer[..run.bytes], |_, node| {
@@ -220,7 +227,7 @@ fn download(slot: Slot<'_>, recording: usize, epoch: u64) -> u64 {
 }
 
 /// Clears the counts of an epoch as the recorder does once a client has them.
-fn clear(slot: Slot<'_>, recording: usize, epoch: u64) {
+fn clear(slot: &Slot<'_>, recording: usize, epoch: u64) {
     let segments = slot.recordings[recording].segments.of(epoch);
     for segment in 0..SEGMENTS as u32 {
         slot.table
@@ -231,11 +238,11 @@ fn clear(slot: Slot<'_>, recording: usize, epoch: u64) {
     drop(owned);
 }
 
-fn flip(slot: Slot<'_>, recording: usize, next: u64, last: bool) {
+fn flip(slot: &Slot<'_>, recording: usize, next: u64, last: bool) {
     flip_at(slot, recording, next, last, 0);
 }
 
-fn flip_at(slot: Slot<'_>, recording: usize, next: u64, last: bool, blocked_ns: u64) {
+fn flip_at(slot: &Slot<'_>, recording: usize, next: u64, last: bool, blocked_ns: u64) {
     let now = Snapshot {
         blocked_ns,
         ..Snapshot::default()
@@ -243,7 +250,7 @@ fn flip_at(slot: Slot<'_>, recording: usize, next: u64, last: bool, blocked_ns: 
     take(slot).flip(recording, next, last, now);
 }
 
-fn take(slot: Slot<'_>) -> Owned<'_> {
+fn take<'m>(slot: &'m Slot<'_>) -> Owned<'m> {
     loop {
         if let Some(owned) = slot.take() {
             return owned;

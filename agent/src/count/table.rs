@@ -22,16 +22,13 @@
 use unikprof_proto::code::frame_code;
 use unikprof_proto::{counts, nodes};
 
-use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, add_owned, fence};
+use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, add_owned, fence, prefetch};
 pub use crate::stack::path::FRAMES_PER_NODE;
 use crate::stack::path::Path;
 
 /// How many segments a vCPU's nodes are divided into. Callers that stacks share are kept once in each segment, so more
 /// segments cost memory; with fewer ones more is given up at a time.
 pub const SEGMENTS: usize = 6;
-
-/// The bits of a place that name a segment, moved to the lowest.
-const SEGMENT_MASK: u32 = (SEGMENTS as u32).next_power_of_two() - 1;
 
 /// The fewest nodes in a segment: more than the deepest stack needs.
 pub(crate) const MIN_SEGMENT: usize = 16;
@@ -140,19 +137,40 @@ struct SegmentCells {
 
 /// One vCPU's stacks: a view of its memory.
 ///
-/// A node's *place* is its segment and its index in the segment, counted from 1, in 32 bits; 0 is no place. A place is
-/// valid until its segment is freed.
+/// A node's *place* is its index among all nodes, counted from 1; 0 is no place. The segments lie one behind the other.
+/// A place is valid until its segment is freed.
+#[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'m> {
+    cells: &'m TableCells,
     nodes: &'m [Node],
     /// Places, tagged in their upper bits with bits of the hash; 0 = empty.
     index: &'m [AtomicU32],
+    segment_nodes: u32,
+    /// The bits of a place in an entry of the index.
+    place_mask: u32,
+    /// 2^48 divided by the nodes of a segment, rounded up: see [`segment_of`](Self::segment_of).
+    reciprocal: u64,
     /// Counts of the recordings after the first, node by node.
     more_counts: &'m [Counts],
-    cells: &'m TableCells,
-    segment_nodes: u32,
-    local_bits: u32,
 }
+
+/// The most nodes of a table: a place and its tag share 32 bits, and the tag should keep seven of them.
+pub(crate) const MAX_NODES: usize = 1 << 24;
+
+/// What [`quotient`] divides with instead of `divisor`.
+const fn reciprocal(divisor: u32) -> u64 {
+    (1_u64 << 48).div_ceil(if divisor == 0 { 1 } else { divisor as u64 })
+}
+
+/// The quotient of `index`, which is below [`MAX_NODES`], and the divisor: a multiplication takes a tenth of the time of a
+/// division. It is exact as long as the product of index and divisor is below 2^48.
+#[inline]
+const fn quotient(index: u32, reciprocal: u64) -> u32 {
+    ((index as u64 * reciprocal) >> 48) as u32
+}
+
+const _: () = assert!(MAX_NODES * (MAX_NODES / SEGMENTS) < 1 << 48);
 
 /// Nodes at consecutive numbers, encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,21 +218,19 @@ impl<'m> Table<'m> {
         more_counts: &'m [Counts],
         cells: &'m TableCells,
     ) -> Self {
+        let nodes = nodes.get(..MAX_NODES).unwrap_or(nodes);
         let segment_nodes = (nodes.len() / SEGMENTS) as u32;
+        // One more than the greatest place, so that no entry equals the tombstone.
+        let place_bits = u32::BITS - (nodes.len() as u32 + 1).leading_zeros();
         Self {
+            cells,
             nodes,
             index,
-            more_counts,
-            cells,
             segment_nodes,
-            // One more than the greatest index, so that no entry equals the tombstone.
-            local_bits: u32::BITS - segment_nodes.wrapping_add(1).leading_zeros(),
+            place_mask: (1 << place_bits) - 1,
+            reciprocal: reciprocal(segment_nodes),
+            more_counts,
         }
-    }
-
-    /// How many nodes there is room for.
-    pub fn capacity(&self) -> u32 {
-        self.segment_nodes * SEGMENTS as u32
     }
 
     /// How many nodes a segment has room for.
@@ -246,11 +262,27 @@ impl<'m> Table<'m> {
     /// [`Full`].
     #[inline]
     pub(crate) fn keep(&self, path: &Path<'_>) -> Result<u32, Full> {
+        self.prefetch_callers(path);
         let hash = path.hash();
         let condemned = self.cells.condemned.load(Ordering::Relaxed);
-        match self.find(path, 0, hash, |segment| condemned >> segment & 1 == 0) {
+        let is_kept = |place| condemned == 0 || condemned >> self.segment_of(place) & 1 == 0;
+        match self.find(path, path.len(), hash, is_kept) {
             Some(place) => Ok(place),
             None => self.insert(path),
+        }
+    }
+
+    /// Asks for the nodes of a stack's callers, all at once. Each place is known from the node before it, so in cold caches
+    /// a look from one to the next would wait for each.
+    #[inline]
+    fn prefetch_callers(&self, path: &Path<'_>) {
+        for hash in path.root_hashes() {
+            let entry = self.index.get(self.home(hash));
+            let entry = entry.map_or(0, |entry| entry.load(Ordering::Relaxed));
+            // Mostly: where another entry is in its place, a node is asked for in vain.
+            if let Some(node) = self.node(entry & self.place_mask) {
+                prefetch(node);
+            }
         }
     }
 
@@ -262,11 +294,23 @@ impl<'m> Table<'m> {
         }
     }
 
-    /// The segment of a place.
+    /// The segment of a place; some number below 32 for what is no place.
     #[inline]
     pub(crate) fn segment_of(&self, place: u32) -> u32 {
-        // The mask only tells the compiler that no shift by it overflows.
-        place >> self.local_bits & SEGMENT_MASK
+        let index = place.wrapping_sub(1) & self.place_mask;
+        quotient(index, self.reciprocal) & (u32::BITS - 1)
+    }
+
+    /// The place of a segment's node with this index, counted from 0.
+    #[inline]
+    fn place_of(&self, segment: u32, index: u32) -> u32 {
+        segment * self.segment_nodes + index + 1
+    }
+
+    /// The index of the node at `place` among those of its segment, counted from 0.
+    fn index_in_segment(&self, place: u32) -> u32 {
+        let first = self.place_of(self.segment_of(place), 0);
+        place.saturating_sub(first)
     }
 
     /// The number of the node at a place; 0 if there is none.
@@ -280,8 +324,9 @@ impl<'m> Table<'m> {
             return 0;
         };
         let birth = segment.birth.load(Ordering::Acquire);
-        let index = u64::from(place & self.local_mask()).wrapping_sub(1);
-        if birth == 0
+        let index = u64::from(self.index_in_segment(place));
+        if place == 0
+            || birth == 0
             || index >= u64::from(segment.used.load(Ordering::Acquire))
             || position < segment.named_from.load(Ordering::Acquire)
         {
@@ -297,8 +342,7 @@ impl<'m> Table<'m> {
         let (segment, cells) = self
             .begun()
             .find(|(_, cells)| cells.birth.load(Ordering::Acquire) == birth)?;
-        (index < cells.used.load(Ordering::Acquire))
-            .then(|| segment << self.local_bits | (index + 1))
+        (index < cells.used.load(Ordering::Acquire)).then(|| self.place_of(segment, index))
     }
 
     /// The number of the newest node; 0 if there is none.
@@ -329,7 +373,7 @@ impl<'m> Table<'m> {
         let mut count = 0;
         let mut frames = [0; FRAMES_PER_NODE];
         while index < used && first + u64::from(count) <= last && encoder.has_room() {
-            let Some(node) = self.node(segment << self.local_bits | (index + 1)) else {
+            let Some(node) = self.node(self.place_of(segment, index)) else {
                 break;
             };
             for (frame, cell) in frames.iter_mut().zip(&node.frames) {
@@ -340,7 +384,7 @@ impl<'m> Table<'m> {
             encoder.push(nodes::Node {
                 parent: match parent {
                     0 => 0,
-                    parent => base + u64::from((parent & self.local_mask()).saturating_sub(1)),
+                    parent => base + u64::from(self.index_in_segment(parent)),
                 },
                 frames: frames.get(padding..).unwrap_or_default(),
             });
@@ -385,7 +429,7 @@ impl<'m> Table<'m> {
                 if budget == 0 || number > last || !encoder.has_room() {
                     break;
                 }
-                let counter = self.counter(segment << self.local_bits | (index + 1), column);
+                let counter = self.counter(self.place_of(segment, index), column);
                 let weight = counter.map_or(0, |cell| cell.load(Ordering::Relaxed));
                 if weight > 0 {
                     encoder.push(number, weight);
@@ -410,32 +454,9 @@ impl<'m> Table<'m> {
         Some(self.node(place)?.parent.load(Ordering::Relaxed))
     }
 
-    /// A node's index among all of the table, counted from 0.
-    pub(crate) fn node_index(&self, place: u32) -> Option<usize> {
-        let index = (place & self.local_mask()).checked_sub(1)?;
-        (index < self.segment_nodes)
-            .then(|| (self.segment_of(place) * self.segment_nodes + index) as usize)
-    }
-
-    #[inline]
-    fn local_mask(&self) -> u32 {
-        (1_u32 << self.local_bits).wrapping_sub(1)
-    }
-
-    /// The bits of a place in an entry of the index.
-    #[inline]
-    fn place_mask(&self) -> u32 {
-        ((SEGMENT_MASK + 1) << self.local_bits).wrapping_sub(1)
-    }
-
     #[inline]
     fn node(&self, place: u32) -> Option<&'m Node> {
-        let index = (place & self.local_mask()).wrapping_sub(1);
-        if index >= self.segment_nodes {
-            return None;
-        }
-        self.nodes
-            .get((self.segment_of(place) * self.segment_nodes + index) as usize)
+        self.nodes.get((place as usize).wrapping_sub(1))
     }
 
     /// The segments that are not free.
@@ -469,9 +490,8 @@ impl<'m> Table<'m> {
     /// The counts of a node for the recordings after the first.
     fn more_counts_of(&self, place: u32) -> &'m [Counts] {
         let columns = self.more_columns();
-        let counts = self
-            .node_index(place)
-            .and_then(|node| self.more_counts.get(node * columns..(node + 1) * columns));
+        let node = (place as usize).saturating_sub(1);
+        let counts = self.more_counts.get(node * columns..(node + 1) * columns);
         counts.unwrap_or_default()
     }
 
@@ -485,25 +505,22 @@ impl<'m> Table<'m> {
         counts.get(column.parity)
     }
 
-    /// The node that ends the path, without its `skipped` leaf-most frames, whose hash is `hash`, in a segment that is
-    /// `wanted`.
+    /// The node that ends the `length` root-most frames of a path, whose hash is `hash`, at a place that is `wanted`.
     #[inline]
     fn find(
         &self,
         path: &Path<'_>,
-        skipped: usize,
+        length: usize,
         hash: u64,
         wanted: impl Fn(u32) -> bool,
     ) -> Option<u32> {
-        for probe in 0..PROBES {
-            let entry = self.entry(hash, probe)?.load(Ordering::Relaxed);
+        for entry in self.entries(hash) {
+            let entry = entry.load(Ordering::Relaxed);
             if entry == 0 {
                 return None;
             }
-            let place = entry & self.place_mask();
-            if entry == self.tagged(place, hash)
-                && wanted(self.segment_of(place))
-                && self.holds(place, path, path.len() - skipped)
+            let place = entry & self.place_mask;
+            if entry == self.tagged(place, hash) && wanted(place) && self.holds(place, path, length)
             {
                 return Some(place);
             }
@@ -514,20 +531,13 @@ impl<'m> Table<'m> {
     /// Whether the stack that ends in a node is the `length` root-most frames of `path`.
     #[inline]
     fn holds(&self, mut place: u32, path: &Path<'_>, length: usize) -> bool {
-        let mut from_root = (length - 1) / FRAMES_PER_NODE * FRAMES_PER_NODE;
-        loop {
-            let (Some(node), Some(run)) = (self.node(place), path.run(from_root)) else {
-                return false;
-            };
-            place = node.parent.load(Ordering::Relaxed);
-            if !node.holds(run) {
-                return false;
+        for run in path.root_runs(length) {
+            match self.node(place) {
+                Some(node) if node.holds(run) => place = node.parent.load(Ordering::Relaxed),
+                _ => return false,
             }
-            if from_root == 0 || place == 0 {
-                return from_root == 0 && place == 0;
-            }
-            from_root -= FRAMES_PER_NODE;
         }
+        place == 0
     }
 
     /// Adds what the current segment lacks of `path`, from the root; returns the place of the node that ends it.
@@ -537,15 +547,13 @@ impl<'m> Table<'m> {
         let segment = self.segment_for(path.len().div_ceil(FRAMES_PER_NODE) as u32)?;
         let mut parent = 0;
         let mut length = 0;
-        while length < path.len() {
-            let from_root = length;
+        for hash in path.root_hashes().chain([path.hash()]) {
             length = (length + FRAMES_PER_NODE).min(path.len());
-            let hash = path.root_hash(length);
-            parent = match self.find(path, path.len() - length, hash, |at| at == segment) {
+            parent = match self.find(path, length, hash, |place| {
+                self.segment_of(place) == segment
+            }) {
                 Some(place) => place,
-                None => self
-                    .add(path, from_root, parent, hash, segment)
-                    .ok_or(Full)?,
+                None => self.add(path, length, parent, hash, segment).ok_or(Full)?,
             };
         }
         Ok(parent)
@@ -593,21 +601,22 @@ impl<'m> Table<'m> {
         Some(number)
     }
 
+    /// Adds the node that ends the `length` root-most frames of a path.
     fn add(
         &self,
         path: &Path<'_>,
-        from_root: usize,
+        length: usize,
         parent: u32,
         hash: u64,
         segment: u32,
     ) -> Option<u32> {
         let cells = self.cells.segments.get(segment as usize)?;
         let used = cells.used.load(Ordering::Relaxed);
-        let place = segment << self.local_bits | (used + 1);
-        let node = self.node(place)?;
-        let mut entries = (0..PROBES).map_while(|probe| self.entry(hash, probe));
+        let place = self.place_of(segment, used);
+        let node = self.node(place).filter(|_| used < self.segment_nodes)?;
+        let mut entries = self.entries(hash);
         let entry = entries.find(|entry| matches!(entry.load(Ordering::Relaxed), 0 | TOMBSTONE))?;
-        for (frame, cell) in node.frames.iter().zip(path.run(from_root)?) {
+        for (frame, cell) in node.frames.iter().zip(path.root_runs(length).next()?) {
             frame.store(cell.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         node.parent.store(parent, Ordering::Relaxed);
@@ -621,21 +630,27 @@ impl<'m> Table<'m> {
         Some(place)
     }
 
+    /// Where the look for a hash begins in the index.
     #[inline]
-    fn entry(&self, hash: u64, probe: usize) -> Option<&'m AtomicU32> {
-        let length = self.index.len();
-        let home = (((hash >> 32) * length as u64) >> 32) as usize;
-        let place = home + probe;
-        self.index.get(if place < length {
-            place
-        } else {
-            place - length
+    fn home(&self, hash: u64) -> usize {
+        (((hash >> 32) * self.index.len() as u64) >> 32) as usize
+    }
+
+    /// The entries of the index for a hash, in the order in which they are looked at.
+    #[inline]
+    fn entries(&self, hash: u64) -> impl Iterator<Item = &'m AtomicU32> + use<'m> {
+        let index = self.index;
+        let mut next = self.home(hash);
+        (0..PROBES).map_while(move |_| {
+            let entry = index.get(next)?;
+            next = if next + 1 < index.len() { next + 1 } else { 0 };
+            Some(entry)
         })
     }
 
     #[inline]
     fn tagged(&self, place: u32, hash: u64) -> u32 {
-        (hash as u32 & !self.place_mask()) | place
+        (hash as u32 & !self.place_mask) | place
     }
 }
 
@@ -723,7 +738,7 @@ impl Table<'_> {
                 continue;
             };
             let value = entry.load(Ordering::Relaxed);
-            let segment = self.segment_of(value & self.place_mask());
+            let segment = self.segment_of(value & self.place_mask);
             if value == TOMBSTONE || value != 0 && condemned >> segment & 1 != 0 {
                 let next = self.index.get(at + 1).or(self.index.first());
                 let is_last = next.is_none_or(|next| next.load(Ordering::Relaxed) == 0);
@@ -759,7 +774,7 @@ impl Table<'_> {
         let end = from.saturating_add(budget).min(used);
         let mut taken = Taken::default();
         for index in from..end {
-            let place = segment << self.local_bits | (index + 1);
+            let place = self.place_of(segment, index);
             if let (Some(node), Some(cell)) = (self.node(place), self.counter(place, column)) {
                 let weight = cell.load(Ordering::Relaxed);
                 if weight != 0 {
@@ -960,6 +975,22 @@ mod tests {
         assert!(contents(&table, ODD).is_empty());
     }
 
+    /// At the ends of all segments, in tables of every size that is near a power of two or the greatest.
+    #[test]
+    fn places_are_divided_into_segments_exactly() {
+        let greatest = (MAX_NODES / SEGMENTS) as u32;
+        let near = |size: u32| size.saturating_sub(9)..size + 9;
+        let sizes = (4..22).flat_map(|bits| near(1 << bits));
+        for size in sizes.chain(greatest - 9..=greatest) {
+            for segment in 0..SEGMENTS as u32 {
+                for index in [0, 1, size / 2, size - 1] {
+                    let divided = quotient(segment * size + index, reciprocal(size));
+                    assert_eq!(divided, segment, "{index} of {size}");
+                }
+            }
+        }
+    }
+
     /// A prefix of a stack, a stack one frame off, the same frames at another place: all distinct.
     #[test]
     fn near_stacks_are_told_apart() {
@@ -993,9 +1024,9 @@ mod tests {
             let cells = PathCells::default();
             let mut path = cells.begin();
             path.push(code);
-            assert_eq!(table.find(&path, 0, 0, |_| true), None);
-            let place = table.add(&path, 0, 0, 0, segment).unwrap();
-            assert_eq!(table.find(&path, 0, 0, |_| true), Some(place));
+            assert_eq!(table.find(&path, path.len(), 0, |_| true), None);
+            let place = table.add(&path, path.len(), 0, 0, segment).unwrap();
+            assert_eq!(table.find(&path, path.len(), 0, |_| true), Some(place));
         }
     }
 

@@ -5,10 +5,10 @@ pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Adds to a cell that only the caller writes, without a locked instruction. Saturates.
+/// Adds to a cell that only the caller writes, without a locked instruction. Wraps: 2^64 ns are 584 years.
 #[inline]
 pub(crate) fn add_owned(cell: &AtomicU64, amount: u64) {
-    let sum = cell.load(Ordering::Relaxed).saturating_add(amount);
+    let sum = cell.load(Ordering::Relaxed).wrapping_add(amount);
     cell.store(sum, Ordering::Relaxed);
 }
 

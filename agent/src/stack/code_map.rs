@@ -64,7 +64,7 @@ pub struct CodeMap {
 }
 
 /// A stretch of code: addresses `start..start + length` have the codes from `base` on.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Stretch {
     start: u64,
     length: u64,
@@ -126,15 +126,21 @@ impl CodeMap {
 
     /// The stretch that holds `address`. Kept by the walk: the next address mostly lies in the same.
     #[inline(never)]
-    pub(crate) fn find(&self, address: u64) -> Option<Stretch> {
+    pub(crate) fn find(&self, address: u64) -> Option<&Stretch> {
         let after = self.stretches.partition_point(|it| it.start <= address);
-        let stretch = *self.stretches.get(after.checked_sub(1)?)?;
+        let stretch = self.stretches.get(after.checked_sub(1)?)?;
         stretch.code(address).map(|_| stretch)
     }
 
     /// Any stretch, to begin a walk with.
-    pub(crate) fn first(&self) -> Stretch {
-        self.stretches.first().copied().unwrap_or_default()
+    #[inline]
+    pub(crate) fn first(&self) -> &Stretch {
+        const NONE: &Stretch = &Stretch {
+            start: 0,
+            length: 0,
+            base: 0,
+        };
+        self.stretches.first().unwrap_or(NONE)
     }
 }
 

@@ -83,8 +83,12 @@ impl ReadCode for () {
 /// A stack in this program's memory.
 #[derive(Debug)]
 pub struct StackMemory {
+    /// The first word.
     start: u64,
-    last_record: u64,
+    /// How many words there are.
+    words: u64,
+    /// The words that a frame record can begin with: all but the last.
+    records: u64,
     end: u64,
 }
 
@@ -95,28 +99,29 @@ impl StackMemory {
     /// All of `bounds` is mapped and readable for as long as this value lives. The words may change
     /// while they are read.
     pub unsafe fn new(bounds: Range<u64>) -> Self {
-        // A stack too small for one record gets bounds that nothing aligned is inside of.
-        let holds_one = bounds
-            .end
-            .checked_sub(bounds.start)
-            .is_some_and(|size| size >= FRAME_RECORD);
-        let (start, last_record) = if holds_one {
-            (bounds.start, bounds.end - FRAME_RECORD)
-        } else {
-            (u64::MAX, 0)
-        };
+        let start = bounds.start.checked_next_multiple_of(8);
+        let start = start.unwrap_or(bounds.end);
+        let words = bounds.end.saturating_sub(start) / 8;
         Self {
             start,
-            last_record,
+            words,
+            records: words.saturating_sub(1),
             end: bounds.end,
         }
+    }
+
+    /// The index of the word at `address`. A misaligned address, or one below the start, has an index of at least 2^61,
+    /// which no word has: so one comparison tells whether a word is one of the stack's.
+    #[inline]
+    fn index(&self, address: u64) -> u64 {
+        address.wrapping_sub(self.start).rotate_right(3)
     }
 }
 
 impl ReadStack for StackMemory {
     #[inline]
     fn frame_record(&self, fp: u64) -> Option<[u64; 2]> {
-        if fp & 7 != 0 || fp < self.start || fp > self.last_record {
+        if self.index(fp) >= self.records {
             return None;
         }
         let words = core::ptr::with_exposed_provenance::<u64>(fp as usize);
@@ -127,9 +132,7 @@ impl ReadStack for StackMemory {
 
     #[inline]
     fn word(&self, address: u64) -> Option<u64> {
-        // The last word begins one word after the last record.
-        let last = self.last_record.wrapping_add(8);
-        if address & 7 != 0 || address < self.start || address > last {
+        if self.index(address) >= self.words {
             return None;
         }
         let word = core::ptr::with_exposed_provenance::<u64>(address as usize);
@@ -221,12 +224,39 @@ mod tests {
 
     #[test]
     fn degenerate_bounds_hold_nothing() {
-        for (start, end) in [(0, 0), (8, 16), (16, 8), (u64::MAX, 0), (0, 15)] {
+        for (start, end) in [
+            (0, 0),
+            (9, 23),
+            (16, 8),
+            (u64::MAX, 0),
+            (0, 7),
+            (!6, !0),
+            (8, 0),
+        ] {
             let stack = memory(start..end);
-            for fp in [0, 1, 8, 16, !7] {
+            for fp in [0, 1, 7, 8, 9, 15, 16, 17, !7, !0] {
                 assert_eq!(stack.frame_record(fp), None, "{start}..{end} at {fp:#x}");
                 assert_eq!(stack.word(fp), None, "{start}..{end} at {fp:#x}");
             }
+        }
+    }
+
+    /// Bounds that are not aligned hold the words that lie wholly inside.
+    #[test]
+    fn bounds_of_half_words_hold_whole_words() {
+        let words = [1_u64, 2, 3, 4];
+        let start = words.as_ptr().expose_provenance() as u64;
+        let stack = memory(start + 1..start + 31);
+        assert_eq!(stack.frame_record(start + 8), Some([2, 3]));
+        assert_eq!(
+            [stack.word(start + 8), stack.word(start + 16)],
+            [Some(2), Some(3)]
+        );
+        for outside in [start, start + 1, start + 9, start + 16, start + 24] {
+            assert_eq!(stack.frame_record(outside), None);
+        }
+        for outside in [start, start + 1, start + 9, start + 24, start + 25] {
+            assert_eq!(stack.word(outside), None);
         }
     }
 }

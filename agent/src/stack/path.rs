@@ -1,9 +1,14 @@
-//! The path of one sample: the frame codes that the walk found, leaf first, and their hash.
+//! The path of one sample: the frame codes that the walk found, leaf first, and their hashes.
+//!
+//! The hash of a sequence of codes is a polynomial in a fixed factor, whose coefficients are the codes, modulo 2^64 (a rolling
+//! hash, as Rabin and Karp's). The walk computes it frame by frame, from the leaf to the root, and keeps each step: so the
+//! hash of any number of root-most frames follows from two steps by one multiplication. The table finds the nodes of all of
+//! a stack's callers by these at once, instead of one after the other.
 //!
 //! The cells belong to the slot and are reused by every sample, so that a tick neither needs a large
 //! stack of its own nor clears one.
 
-use crate::ground::sync::{AtomicU32, Ordering, prefetch};
+use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, prefetch};
 
 /// The most frames of one stack that are walked.
 pub const MAX_DEPTH: usize = 128;
@@ -22,13 +27,16 @@ const PADDING: usize = FRAMES_PER_NODE;
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub struct PathCells {
-    cells: [AtomicU32; PADDING + MAX_CODES],
+    codes: [AtomicU32; PADDING + MAX_CODES],
+    /// The polynomials of the frames from the leaf up to each.
+    steps: [AtomicU64; MAX_CODES],
 }
 
 impl Default for PathCells {
     fn default() -> Self {
         Self {
-            cells: core::array::from_fn(|_| AtomicU32::new(0)),
+            codes: core::array::from_fn(|_| AtomicU32::new(0)),
+            steps: core::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 }
@@ -36,30 +44,33 @@ impl Default for PathCells {
 impl PathCells {
     /// Asks for the cells of a path of usual depth ahead of their use.
     #[inline]
-    pub(crate) fn prefetch(&self) {
-        const USUAL: usize = PADDING + 37;
-        if let Some(cells) = self.cells.first_chunk::<USUAL>() {
-            prefetch(cells);
+    pub fn prefetch(&self) {
+        const USUAL: usize = 32;
+        if let Some(codes) = self.codes.first_chunk::<{ PADDING + USUAL }>() {
+            prefetch(codes);
+        }
+        if let Some(steps) = self.steps.first_chunk::<USUAL>() {
+            prefetch(steps);
         }
     }
 
     /// Begins a path; what the cells held before is forgotten.
     pub fn begin(&self) -> Path<'_> {
         Path {
-            cells: &self.cells,
+            cells: self,
             length: 0,
-            hash: SEED,
+            polynomial: 0,
         }
     }
-}
 
-impl PathCells {
-    /// The path of this length and hash that was written here last.
-    pub(crate) fn resume(&self, length: usize, hash: u64) -> Path<'_> {
+    /// The path of this length that was written here last.
+    pub(crate) fn resume(&self, length: usize) -> Path<'_> {
+        let length = length.min(MAX_CODES);
+        let step = length.checked_sub(1).and_then(|last| self.steps.get(last));
         Path {
-            cells: &self.cells,
-            length: length.min(MAX_CODES),
-            hash,
+            cells: self,
+            length,
+            polynomial: step.map_or(0, |step| step.load(Ordering::Relaxed)),
         }
     }
 }
@@ -67,9 +78,9 @@ impl PathCells {
 /// A path being written.
 #[derive(Debug)]
 pub struct Path<'a> {
-    cells: &'a [AtomicU32; PADDING + MAX_CODES],
+    cells: &'a PathCells,
     length: usize,
-    hash: u64,
+    polynomial: u64,
 }
 
 impl<'a> Path<'a> {
@@ -77,38 +88,34 @@ impl<'a> Path<'a> {
     /// dropped.
     #[inline]
     pub fn push(&mut self, code: u32) {
-        if let Some(cell) = self.cells.get(PADDING + self.length) {
-            cell.store(code, Ordering::Relaxed);
-            self.length += 1;
-            self.hash = extend(self.hash, code);
-        }
+        let mut code = Some(code);
+        self.push_all(MAX_CODES, || code.take());
     }
 
-    /// Adds frames from `next` until it has none or the path has `limit`. By value: so the length and the hash stay in
-    /// registers, and no frame waits until that before it has been written and read back.
+    /// Adds frames from `next` until it has none, or the path has `limit`.
     #[inline]
-    pub(crate) fn push_all(self, limit: usize, mut next: impl FnMut() -> Option<u32>) -> Self {
-        let Self {
-            cells,
-            length,
-            mut hash,
-        } = self;
-        let limit = limit.min(MAX_CODES);
-        let room = cells.get(PADDING + length..PADDING + limit);
+    pub(crate) fn push_all(&mut self, limit: usize, mut next: impl FnMut() -> Option<u32>) {
+        let PathCells { codes, steps } = self.cells;
+        let (from, to) = (self.length, limit.min(MAX_CODES));
+        let (Some(codes), Some(steps)) =
+            (codes.get(PADDING + from..PADDING + to), steps.get(from..to))
+        else {
+            return;
+        };
+        // In registers: no frame waits until that before it has been written and read back.
+        let mut polynomial = self.polynomial;
         let mut pushed = 0;
-        for cell in room.unwrap_or_default() {
+        for (cell, step) in codes.iter().zip(steps) {
             let Some(code) = next() else {
                 break;
             };
+            polynomial = extend(polynomial, code);
             cell.store(code, Ordering::Relaxed);
-            hash = extend(hash, code);
+            step.store(polynomial, Ordering::Relaxed);
             pushed += 1;
         }
-        Self {
-            cells,
-            length: length + pushed,
-            hash,
-        }
+        self.polynomial = polynomial;
+        self.length += pushed;
     }
 
     /// How many frames there are.
@@ -124,7 +131,7 @@ impl<'a> Path<'a> {
     /// The frame codes, leaf first.
     pub fn codes(&self) -> impl Iterator<Item = u32> + 'a {
         // Always there; said so that the tick has no road to a panic.
-        let codes = self.cells.get(PADDING..PADDING + self.length);
+        let codes = self.cells.codes.get(PADDING..PADDING + self.length);
         codes
             .unwrap_or_default()
             .iter()
@@ -134,32 +141,70 @@ impl<'a> Path<'a> {
     /// The hash of the whole path.
     #[inline]
     pub(crate) fn hash(&self) -> u64 {
-        self.hash
+        finish(self.polynomial)
     }
 
-    /// The hash of the path's last `frames` frames, those at the root.
-    pub(crate) fn root_hash(&self, frames: usize) -> u64 {
-        let skipped = self.length.saturating_sub(frames);
-        self.codes().skip(skipped).fold(SEED, extend)
-    }
-
-    /// The run of a node whose root-most frame is the `from_root`-th from the root, counted from 0:
-    /// exactly [`FRAMES_PER_NODE`] cells, leaf first, with zeros in front where the path begins.
+    /// The hashes of the root-most frames that one, two and more full nodes hold, as long as these are not all.
     #[inline]
-    pub(crate) fn run(&self, from_root: usize) -> Option<&'a [AtomicU32; FRAMES_PER_NODE]> {
-        let end = (PADDING + self.length).checked_sub(from_root)?;
-        let start = end.checked_sub(FRAMES_PER_NODE)?;
-        self.cells.get(start..end)?.try_into().ok()
+    pub(crate) fn root_hashes(&self) -> impl Iterator<Item = u64> + use<'a> {
+        let Self {
+            cells,
+            length,
+            polynomial,
+        } = *self;
+        let mut before = length;
+        POWERS.iter().map_while(move |power| {
+            before = before.checked_sub(FRAMES_PER_NODE)?;
+            let step = cells.steps.get(before.checked_sub(1)?)?;
+            let step = step.load(Ordering::Relaxed);
+            Some(finish(polynomial.wrapping_sub(step.wrapping_mul(*power))))
+        })
+    }
+
+    /// The runs of the nodes that hold the path's last `length` frames, those at the root: the leaf-most run first.
+    /// [`FRAMES_PER_NODE`] cells each, leaf first; the first has zeros in front, or frames nearer to the leaf.
+    #[inline]
+    pub(crate) fn root_runs(
+        &self,
+        length: usize,
+    ) -> impl Iterator<Item = &'a [AtomicU32; FRAMES_PER_NODE]> + use<'a> {
+        let end = PADDING + self.length;
+        let cells = length.div_ceil(FRAMES_PER_NODE) * FRAMES_PER_NODE;
+        let runs = self.cells.codes.get(end.saturating_sub(cells)..end);
+        runs.unwrap_or_default().as_chunks().0.iter()
     }
 }
 
-const SEED: u64 = 0x243f_6a88_85a3_08d3;
+/// What the polynomial is one in: an odd number without a pattern, 2^64 divided by the golden ratio.
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// One multiplication a frame: it hides in the shadow of the next load of the chain. The upper bits
-/// depend on all frames; the table places by them.
+/// The powers of [`FACTOR`] by which the frames of one, two and more nodes move on those before them.
+const POWERS: [u64; MAX_CODES / FRAMES_PER_NODE] = {
+    let mut powers = [0; MAX_CODES / FRAMES_PER_NODE];
+    let mut power = 1_u64;
+    let mut frames = 1;
+    while frames <= FRAMES_PER_NODE * powers.len() {
+        power = power.wrapping_mul(FACTOR);
+        if frames.is_multiple_of(FRAMES_PER_NODE) {
+            powers[frames / FRAMES_PER_NODE - 1] = power;
+        }
+        frames += 1;
+    }
+    powers
+};
+
+/// One multiplication a frame: it hides in the shadow of the next load of the chain.
 #[inline]
-fn extend(hash: u64, code: u32) -> u64 {
-    (hash ^ u64::from(code)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+fn extend(polynomial: u64, code: u32) -> u64 {
+    polynomial
+        .wrapping_mul(FACTOR)
+        .wrapping_add(u64::from(code))
+}
+
+/// The hash with a polynomial. Its upper bits, by which the table places, depend on all codes, the last too.
+#[inline]
+fn finish(polynomial: u64) -> u64 {
+    polynomial.wrapping_mul(FACTOR)
 }
 
 #[cfg(test)]
@@ -177,33 +222,60 @@ mod tests {
         for code in 1..=13 {
             path.push(code);
         }
-        let run = |from_root| -> Option<Vec<u32>> {
-            Some(
-                path.run(from_root)?
-                    .iter()
-                    .map(|cell| cell.load(Ordering::Relaxed))
-                    .collect(),
-            )
+        let runs = |length| -> Vec<Vec<u32>> {
+            let run = |cells: &[AtomicU32; FRAMES_PER_NODE]| {
+                cells.each_ref().map(|cell| cell.load(Ordering::Relaxed))
+            };
+            path.root_runs(length)
+                .map(|cells| run(cells).to_vec())
+                .collect()
         };
-        assert_eq!(run(0), Some((3..=13).collect()));
-        assert_eq!(run(11), Some([&[0; 9][..], &[1, 2]].concat()));
-        assert_eq!(run(14), None);
+        let root: Vec<u32> = (3..=13).collect();
+        assert_eq!(runs(13), [[&[0; 9][..], &[1, 2]].concat(), root.clone()]);
+        assert_eq!(runs(11), [root]);
     }
 
+    /// The hash of the callers that two stacks share is the same in both, whatever lies before them.
     #[test]
-    fn a_hash_of_all_frames_is_the_hash_of_the_path() {
-        let cells = PathCells::default();
-        let mut path = cells.begin();
-        for code in [7, 8, 9] {
-            path.push(code);
+    fn the_hash_of_root_most_frames_is_that_of_a_path_of_them() {
+        let hashed = |codes: &[u32]| {
+            let cells = PathCells::default();
+            let mut path = cells.begin();
+            codes.iter().for_each(|code| path.push(*code));
+            (path.hash(), path.root_hashes().collect::<Vec<_>>())
+        };
+        let callers: Vec<u32> = (0..22).map(|code| 0x9000_0000 + code * code).collect();
+        for leaves in [&[1_u32][..], &[2, 1], &[u32::MAX; 40]] {
+            let stack = [leaves, &callers[..]].concat();
+            let of_callers = [hashed(&callers[11..]).0, hashed(&callers).0];
+            assert_eq!(hashed(&stack).1[..2], of_callers);
+            assert_eq!(hashed(&callers).1, of_callers[..1]);
         }
-        assert_eq!(path.root_hash(3), path.hash());
-        let hash = path.hash();
-        let mut other = cells.begin();
-        for code in [8, 7, 9] {
-            other.push(code);
+        assert_eq!(hashed(&callers[11..]).1, [0; 0]);
+        let hash = |codes: &[u32]| hashed(codes).0;
+        assert_ne!(hash(&[7, 8, 9]), hash(&[8, 7, 9]), "the order matters");
+        assert_ne!(hash(&[7, 8, 9]), hash(&[7, 8]), "the length matters");
+    }
+
+    /// Guards the table against a hash that gathers its entries in a part of the index, or the tags in a few values: neighbouring codes, as leaves of one function have, on one path of callers.
+    #[test]
+    fn hashes_of_neighbouring_leaves_are_spread() {
+        const STACKS: u32 = 4096;
+        let mut upper = [0_u32; 64];
+        let mut lower = [0_u32; 64];
+        for leaf in 0..STACKS {
+            let cells = PathCells::default();
+            let mut path = cells.begin();
+            for code in [leaf, 100, 200, 300, 400] {
+                path.push(code);
+            }
+            upper[(path.hash() >> 58) as usize] += 1;
+            lower[(path.hash() as u32 >> 26) as usize] += 1;
         }
-        assert_ne!(other.hash(), hash, "the order matters");
+        // 64 in each on average; a deviation is 8.
+        for count in upper.into_iter().chain(lower) {
+            assert!((16..=112).contains(&count), "{upper:?} {lower:?}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub const BUCKETS: usize = 128;
 /// assert_eq!(bucket(5), 5);
 /// assert!(bucket_floor(bucket(1000)) <= 1000 && bucket_floor(bucket(1000) + 1) > 1000);
 /// ```
+#[inline]
 pub fn bucket(value: u64) -> usize {
     if value < 8 {
         return value as usize;

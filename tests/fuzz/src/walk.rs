@@ -55,7 +55,8 @@ pub fn check(bytes: &[u8]) {
     };
     let cells = PathCells::default();
     let guide = Guide::frame_pointers(&code);
-    let (path, walked) = walk(&registers, Some(&watched), &guide, depth, cells.begin());
+    let mut path = cells.begin();
+    let walked = walk(&registers, Some(&watched), &guide, depth, &mut path);
     let codes: Vec<u32> = path.codes().collect();
     assert_eq!(codes.len(), path.len());
     judge(&registers, &watched, &code, depth, &codes, walked.end);
@@ -98,7 +99,8 @@ fn walk_by_table(
     };
     watched.read.borrow_mut().clear();
     let cells = PathCells::default();
-    let (path, walked) = walk(registers, Some(watched), &guide, depth, cells.begin());
+    let mut path = cells.begin();
+    let walked = walk(registers, Some(watched), &guide, depth, &mut path);
     let codes: Vec<u32> = path.codes().collect();
     let frames = frames(&codes, walked.end);
     assert!((1..=depth).contains(&frames.len()));

@@ -184,7 +184,8 @@ fn walked(
 ) -> Vec<FunctionStart> {
     let cells = PathCells::default();
     let stack = Some(&sample.stack);
-    let (path, _) = walk(&sample.registers, stack, guide, MAX_DEPTH, cells.begin());
+    let mut path = cells.begin();
+    walk(&sample.registers, stack, guide, MAX_DEPTH, &mut path);
     path.codes()
         .enumerate()
         .map_while(|(index, code)| {

@@ -6,6 +6,7 @@ use unikprof_proto::ring::{kind, outcome};
 
 use super::{INTERRUPTED_CYCLES, charge_cycles};
 use crate::agent::Agent;
+use crate::count::recording::RecordingCells;
 use crate::count::slot::{Live, Owned, Slot};
 use crate::ground::platform::{Platform, Registers};
 use crate::ring::Entry;
@@ -24,8 +25,8 @@ impl<'m, P: Platform> Agent<'m, P> {
     pub fn on_block(&self, registers: Option<&Registers>) {
         if let Some((vcpu, slot)) = self.current() {
             let live = slot.live();
-            if live.counts_blocked() {
-                self.account_block(vcpu, registers);
+            if slot.counts_blocked(live) {
+                self.account_block(vcpu, slot, registers);
             }
             let times_waits = !live.is_empty() && self.ring(vcpu).is_some();
             let since_ns = if times_waits {
@@ -43,10 +44,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         let (vcpu, slot) = self.current()?;
         let live = slot.live();
         let since_ns = slot.cells.take_blocked_since();
-        if live
-            .recordings()
-            .any(|(_, recording)| recording.has_block())
-        {
+        if slot.each(live).any(|(_, recording)| recording.has_block()) {
             self.account_wake(vcpu, slot, live);
         } else {
             if let (Some(since_ns), Some(ring)) = (since_ns, self.ring(vcpu))
@@ -66,10 +64,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// Opens a block for each recording of blocked time.
     #[cold]
     #[inline(never)]
-    fn account_block(&self, vcpu: u32, registers: Option<&Registers>) {
-        let Some(slot) = self.slot(vcpu) else {
-            return;
-        };
+    fn account_block(&self, vcpu: u32, slot: &'m Slot<'m>, registers: Option<&Registers>) {
         let cycles = self.platform.cycles();
         let owned = slot.take_for_accounting();
         if slot.cells.has_uncounted_wait()
@@ -78,7 +73,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             owned.end_block(slot.live(), self.platform.now_ns(), self.all_times(vcpu));
             slot.cells.set_running(true);
         }
-        self.note_block(owned.as_ref(), slot.live(), vcpu, registers);
+        self.note_block(owned.as_ref(), slot, vcpu, registers);
         drop(owned);
         self.count_deferred(vcpu, slot);
         self.charge_since(cycles, slot);
@@ -88,7 +83,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// them, and the blocked time stands still until then.
     #[cold]
     #[inline(never)]
-    fn account_wake(&self, vcpu: u32, slot: Slot<'m>, live: Live<'m>) {
+    fn account_wake(&self, vcpu: u32, slot: &'m Slot<'m>, live: Live) {
         let cycles = self.platform.cycles();
         let times = self.all_times(vcpu);
         let now_ns = self.platform.now_ns();
@@ -107,7 +102,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     }
 
     /// Counts the samples of ticks that came while this vCPU's block accounting owned the slot.
-    fn count_deferred(&self, vcpu: u32, slot: Slot<'m>) {
+    fn count_deferred(&self, vcpu: u32, slot: &'m Slot<'m>) {
         while slot.cells.has_deferred() {
             let owned = slot.take_for_accounting();
             let (kind, first, recordings) = match &owned {
@@ -118,7 +113,7 @@ impl<'m, P: Platform> Agent<'m, P> {
                 },
                 None => {
                     let recordings = slot.drop_deferred();
-                    for (_, recording) in recordings.recordings() {
+                    for (_, recording) in slot.each(recordings) {
                         recording.counters.add_shared(Counter::Lost, 1);
                     }
                     (kind::NO_SAMPLE, outcome::LOST, recordings)
@@ -135,15 +130,17 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// before is not known. A busy slot is being blocked or woken.
     #[cold]
     #[inline(never)]
-    pub(super) fn note_block_under_way(&self, vcpu: u32, registers: Option<&Registers>) {
-        let misses = |slot: &Slot<'_>| {
-            slot.live()
-                .recordings()
-                .any(|(_, recording)| recording.misses_block())
-        };
-        let owned = self.slot(vcpu).filter(misses).and_then(Slot::take);
-        if let Some(owned) = owned {
-            self.note_block(Some(&owned), owned.slot().live(), vcpu, registers);
+    pub(super) fn note_block_under_way(
+        &self,
+        vcpu: u32,
+        slot: &'m Slot<'m>,
+        registers: Option<&Registers>,
+    ) {
+        let mut all = slot.each(slot.live());
+        if all.any(|(_, recording)| recording.misses_block())
+            && let Some(owned) = slot.take()
+        {
+            self.note_block(Some(&owned), slot, vcpu, registers);
         }
     }
 
@@ -152,24 +149,22 @@ impl<'m, P: Platform> Agent<'m, P> {
     fn note_block(
         &self,
         owned: Option<&Owned<'m>>,
-        live: Live<'m>,
+        slot: &'m Slot<'m>,
         vcpu: u32,
         registers: Option<&Registers>,
     ) {
         let mut noted = None;
-        for (_, recording) in live
-            .recordings()
-            .filter(|(_, recording)| recording.misses_block())
-        {
+        let live = slot.live();
+        let misses = |(_, recording): &(usize, &RecordingCells)| recording.misses_block();
+        for (_, recording) in slot.each(live).filter(misses) {
             let stack = match (owned, registers) {
                 (Some(owned), Some(registers)) => {
                     let mut path = owned.path_cells().begin();
                     if recording.mode() == mode::WALL {
                         path.push(frame_code::BLOCKED);
                     }
-                    let asked = live.needs(false).asked;
-                    let slot = owned.slot();
-                    let (path, _) = self.walk(registers, slot.cells, asked, path);
+                    let asked = slot.needs(live, false).asked;
+                    self.walk(registers, slot.cells, asked, &mut path);
                     slot.table.keep(&path).unwrap_or(0)
                 }
                 _ => 0,
@@ -184,9 +179,9 @@ impl<'m, P: Platform> Agent<'m, P> {
     }
 
     /// Adds what blocking or waking has cost since `cycles` to the agent's price.
-    fn charge_since(&self, cycles: u64, slot: Slot<'_>) {
+    fn charge_since(&self, cycles: u64, slot: &Slot<'_>) {
         let spent = self.platform.cycles().wrapping_sub(cycles);
         // Another program ran for longer than that.
-        charge_cycles(slot.live(), spent.min(INTERRUPTED_CYCLES));
+        charge_cycles(slot, slot.live(), spent.min(INTERRUPTED_CYCLES));
     }
 }

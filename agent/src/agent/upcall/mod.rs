@@ -9,7 +9,7 @@ use unikprof_proto::ring::{SAMPLE_LATE, kind, outcome};
 use super::Agent;
 use crate::count::recording::{Lookup, RecordingCells, Sample, Times};
 use crate::count::sampler::Delivery;
-use crate::count::slot::{Live, Slot, SlotCells};
+use crate::count::slot::{Asked, Live, Slot, SlotCells};
 use crate::ground::platform::{Moment, Platform, Registers};
 use crate::ground::sync::{Ordering, add_owned};
 use crate::ring::Entry as RingEntry;
@@ -18,8 +18,8 @@ use crate::stack::walk::{Guide, Walked, walk};
 use crate::stack::{CodeMemory, ReadCode, StackMemory, Stacks};
 
 /// Adds cycles to the price of each recording, without the slot.
-fn charge_cycles(live: Live<'_>, cycles: u64) {
-    for (_, recording) in live.recordings() {
+fn charge_cycles(slot: &Slot<'_>, live: Live, cycles: u64) {
+    for (_, recording) in slot.each(live) {
         recording.tick_cycles.fetch_add(cycles, Ordering::Relaxed);
     }
 }
@@ -37,11 +37,11 @@ struct Entry {
 }
 
 /// A delivery that was due.
-struct Delivered<'m> {
-    live: Live<'m>,
-    due: Live<'m>,
+struct Delivered {
+    live: Live,
+    due: Live,
     /// The depth and the look-ups of the walk.
-    asked: (usize, Lookup),
+    asked: Asked,
     lateness_ns: u64,
     late: bool,
 }
@@ -55,16 +55,16 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[inline]
     pub fn on_tick(&self, registers: Option<&Registers>) -> Option<u64> {
         let vcpu = self.platform.vcpu()?;
-        if self.parts.slots.get(vcpu as usize)?.is_blocked() {
-            self.note_block_under_way(vcpu, registers);
+        let slot = self.slot(vcpu)?;
+        if slot.cells.is_blocked() {
+            self.note_block_under_way(vcpu, slot, registers);
         }
-        self.deliver(vcpu, registers)
+        self.deliver(vcpu, slot, registers)
     }
 
     /// A delivery. A function of its own: its stack frame is large, and a block that is opened first does not lie on it.
     #[inline(never)]
-    fn deliver(&self, vcpu: u32, registers: Option<&Registers>) -> Option<u64> {
-        let slot = self.parts_of(vcpu)?;
+    fn deliver(&self, vcpu: u32, slot: &'m Slot<'m>, registers: Option<&Registers>) -> Option<u64> {
         let mut live = slot.live();
         if live.is_empty() {
             return None;
@@ -75,7 +75,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             ring.prefetch();
         }
         let moment = self.platform.moment(vcpu);
-        let mut needs = live.needs(slot.cells.is_blocked());
+        let mut needs = slot.needs(live, slot.cells.is_blocked());
         let entry = Entry {
             vcpu,
             cycles: moment.cycles,
@@ -84,11 +84,11 @@ impl<'m, P: Platform> Agent<'m, P> {
         };
         let Entry { times, now_ns, .. } = entry;
         if now_ns >= needs.until_ns || needs.counts_blocked && !slot.cells.is_running() {
-            live = live.in_state(self.settle(vcpu, now_ns));
-            needs = live.needs(slot.cells.is_blocked());
+            live = self.settle(vcpu, slot, now_ns);
+            needs = slot.needs(live, slot.cells.is_blocked());
         }
         // Blocked time is counted when it is over: then no recording samples now.
-        let Some((index, driver)) = needs.driver else {
+        let Some((index, driver)) = slot.driver(needs) else {
             return self.idle_deadline(slot, needs.until_ns, now_ns);
         };
         let RecordingCells { sampler, .. } = driver;
@@ -103,7 +103,7 @@ impl<'m, P: Platform> Agent<'m, P> {
                 let late = sampler.is_late(lateness_ns);
                 let delivered = Delivered {
                     live,
-                    due: live.due(index, slot.cells.is_blocked(), late, times),
+                    due: slot.due(live, index, slot.cells.is_blocked(), late, times),
                     asked: needs.asked,
                     lateness_ns,
                     late,
@@ -131,12 +131,12 @@ impl<'m, P: Platform> Agent<'m, P> {
         if live.is_empty() || slot.cells.is_blocked() {
             return None;
         }
-        let needs = live.needs(false);
+        let needs = slot.needs(live, false);
         let moment = self.platform.moment(vcpu);
         let times = self.times(vcpu, needs.counts_blocked, moment);
         // Nothing is moved on here, where a tick may come between: where a target has passed that another
         // recording's delivery was to serve, the tick finds the next.
-        let left_ns = needs.driver.map_or(u64::MAX, |(_, driver)| {
+        let left_ns = slot.driver(needs).map_or(u64::MAX, |(_, driver)| {
             driver.sampler.left_ns(driver.sampled_ns(times))
         });
         self.deadline_after(needs.until_ns, moment.now_ns, left_ns)
@@ -145,7 +145,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// The deadline while no recording samples: the first end of one, unless the vCPU blocks.
     #[cold]
     #[inline(never)]
-    fn idle_deadline(&self, slot: Slot<'m>, until_ns: u64, now_ns: u64) -> Option<u64> {
+    fn idle_deadline(&self, slot: &Slot<'_>, until_ns: u64, now_ns: u64) -> Option<u64> {
         if slot.cells.is_blocked() {
             return None;
         }
@@ -155,12 +155,10 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// Counts a delivery before its target; answers whether the vCPU has lost its CPU meanwhile.
     #[cold]
     #[inline(never)]
-    fn early(&self, slot: Slot<'m>, live: Live<'m>, entry: &Entry) -> bool {
+    fn early(&self, slot: &Slot<'_>, live: Live, entry: &Entry) -> bool {
         let blocked = slot.cells.is_blocked();
-        for (_, recording) in live
-            .recordings()
-            .filter(|(_, recording)| recording.samples(blocked))
-        {
+        let samples = |(_, recording): &(usize, &RecordingCells)| recording.samples(blocked);
+        for (_, recording) in slot.each(live).filter(samples) {
             recording.counters.add_shared(Counter::Early, 1);
         }
         self.charge(entry, slot, live)
@@ -171,9 +169,9 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[inline]
     fn tick(
         &self,
-        slot: Slot<'m>,
+        slot: &'m Slot<'m>,
         registers: Option<&Registers>,
-        delivered: &Delivered<'m>,
+        delivered: &Delivered,
         entry: &Entry,
     ) -> bool {
         let Delivered {
@@ -199,19 +197,18 @@ impl<'m, P: Platform> Agent<'m, P> {
             // What ran then is not known, only what runs now.
             path.push(frame_code::LATE);
         }
-        let (path, walked) = self.walk(registers, slot.cells, asked, path);
+        let walked = self.walk(registers, slot.cells, asked, &mut path);
         let bits = u64::from(recordings.bits());
         let marks = if late { SAMPLE_LATE } else { 0 };
         match owned.record(&path, Sample { walked, late }, served) {
             Some(stack) => self.write(entry, kind::SAMPLE, u64::from(stack), bits | marks),
             None => self.write(entry, kind::NO_SAMPLE, outcome::OVERFLOW, bits),
         }
-        let (cycles, has_lost_cpu) = self.cycles_since(entry, live);
-        for (index, recording) in live.left(slot).recordings() {
+        let (cycles, has_lost_cpu) = self.cycles_since(entry, slot, live);
+        for (index, recording) in slot.each(slot.left(live)) {
             add_owned(&recording.tick_cycles, cycles);
             if recordings.has(index) {
-                recording.lateness_ns().add(lateness_ns);
-                recording.sample_cycles().add(cycles);
+                recording.add_costs(cycles, lateness_ns);
             }
         }
         has_lost_cpu
@@ -220,13 +217,13 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// Counts a tick that has no sample, while the slot is owned: the vCPU blocks, or there are no registers.
     #[cold]
     #[inline(never)]
-    fn count_unsampled(&self, slot: Slot<'m>, recordings: Live<'m>, entry: &Entry) {
+    fn count_unsampled(&self, slot: &Slot<'_>, recordings: Live, entry: &Entry) {
         let (counter, outcome) = if slot.cells.is_blocked() {
             (Counter::Idle, outcome::IDLE)
         } else {
             (Counter::Masked, outcome::MASKED)
         };
-        for (_, recording) in recordings.recordings() {
+        for (_, recording) in slot.each(recordings) {
             recording.counters.add_owned(counter, 1);
         }
         self.write(entry, kind::NO_SAMPLE, outcome, recordings.bits().into());
@@ -238,25 +235,25 @@ impl<'m, P: Platform> Agent<'m, P> {
     #[inline(never)]
     fn find_busy(
         &self,
-        slot: Slot<'m>,
+        slot: &'m Slot<'m>,
         registers: Option<&Registers>,
-        delivered: &Delivered<'m>,
+        delivered: &Delivered,
         entry: &Entry,
     ) -> bool {
         let &Delivered { asked, late, .. } = delivered;
-        let due = delivered.due.left(slot);
+        let due = slot.left(delivered.due);
         if let (Some(cells), Some(registers)) = (slot.cells.deferred_path(), registers) {
             let mut path = cells.begin();
             if late {
                 path.push(frame_code::LATE);
             }
-            let (mut path, walked) = self.walk(registers, slot.cells, asked, path);
+            let walked = self.walk(registers, slot.cells, asked, &mut path);
             if !slot.cells.in_own_work() {
                 path.push(frame_code::AGENT);
             }
             slot.cells.defer(&path, Sample { walked, late }, due);
         } else {
-            for (_, recording) in due.recordings() {
+            for (_, recording) in slot.each(due) {
                 recording.counters.add_shared(Counter::Lost, 1);
             }
             self.write(entry, kind::NO_SAMPLE, outcome::LOST, due.bits().into());
@@ -265,14 +262,10 @@ impl<'m, P: Platform> Agent<'m, P> {
     }
 
     /// Does for a tick what few ticks need: ends the recordings whose time is over, and counts a wait that a wake could
-    /// not count. Answers the [state](Live::state) of the recordings that go on. It finds the slot by itself: an argument
-    /// passed in memory would stay there for the whole tick.
+    /// not count. Answers the recordings that go on.
     #[cold]
     #[inline(never)]
-    fn settle(&self, vcpu: u32, now_ns: u64) -> u64 {
-        let Some(slot) = self.slot(vcpu) else {
-            return 0;
-        };
+    fn settle(&self, vcpu: u32, slot: &Slot<'_>, now_ns: u64) -> Live {
         let times = self.all_times(vcpu);
         if slot.cells.has_uncounted_wait()
             && let Some(owned) = slot.take()
@@ -280,7 +273,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             owned.end_block(slot.live(), now_ns, times);
             slot.cells.set_running(true);
         }
-        slot.expire(now_ns, times).state()
+        slot.expire(now_ns, times)
     }
 
     /// Asks for what the look-up of the interrupted function's caller reads first.
@@ -302,13 +295,13 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// Walks the stack of `registers` as the recordings ask. Not inlined: the loop over the frames then has the
     /// processor's registers to itself, and all callers share its code.
     #[inline(never)]
-    fn walk<'p>(
+    fn walk(
         &self,
         registers: &Registers,
         cells: &SlotCells,
-        (depth, lookup): (usize, Lookup),
-        path: Path<'p>,
-    ) -> (Path<'p>, Walked) {
+        Asked { depth, lookup }: Asked,
+        path: &mut Path<'_>,
+    ) -> Walked {
         let callers = self.callers.as_ref();
         let guide = Guide {
             code: &self.code,
@@ -317,11 +310,11 @@ impl<'m, P: Platform> Agent<'m, P> {
             instructions: Instructions(&self.platform),
         };
         let stacks = PlatformStacks(&self.platform);
-        let (mut path, walked) = walk(registers, stacks, &guide, depth, path);
+        let walked = walk(registers, stacks, &guide, depth.into(), path);
         if cells.in_own_work() {
             path.push(frame_code::AGENT);
         }
-        (path, walked)
+        walked
     }
 
     /// The vCPU's times at `moment`; the blocked time only if `counts_blocked`.
@@ -348,9 +341,9 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// meanwhile.
     #[cold]
     #[inline(never)]
-    fn charge(&self, entry: &Entry, slot: Slot<'_>, live: Live<'_>) -> bool {
-        let (cycles, has_lost_cpu) = self.cycles_since(entry, live);
-        charge_cycles(live.left(slot), cycles);
+    fn charge(&self, entry: &Entry, slot: &Slot<'_>, live: Live) -> bool {
+        let (cycles, has_lost_cpu) = self.cycles_since(entry, slot, live);
+        charge_cycles(slot, slot.left(live), cycles);
         has_lost_cpu
     }
 
@@ -358,12 +351,12 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// goes on while others have the CPU, so a tick that took longer than any can is charged by the
     /// running time instead.
     #[inline]
-    fn cycles_since(&self, entry: &Entry, live: Live<'_>) -> (u64, bool) {
+    fn cycles_since(&self, entry: &Entry, slot: &Slot<'_>, live: Live) -> (u64, bool) {
         let cycles = self.platform.cycles().wrapping_sub(entry.cycles);
         if cycles < INTERRUPTED_CYCLES {
             return (cycles, false);
         }
-        let recording = live.recordings().next().map(|(_, recording)| recording);
+        let recording = slot.each(live).next().map(|(_, recording)| recording);
         let run = self.cycles_run(entry.vcpu, entry.times.running_ns, recording);
         (run.min(cycles), true)
     }

@@ -155,7 +155,7 @@ impl<P: Platform> Agent<'_, P> {
         };
         let platform = self.platform();
         let here = platform.vcpu() == Some(vcpu);
-        for (_, cells) in slot.live().recordings() {
+        for (_, cells) in slot.each(slot.live()) {
             let epoch = cells.epoch();
             let end = Snapshot {
                 at_ns: platform.now_ns(),

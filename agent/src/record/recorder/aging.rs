@@ -92,7 +92,7 @@ impl Recorder<'_> {
         &mut self,
         agent: &Agent<'_, P>,
         vcpu: u32,
-        slot: Slot<'_>,
+        slot: &Slot<'_>,
         now_ns: u64,
     ) -> Piece {
         let table = &slot.table;
@@ -172,7 +172,7 @@ impl Recorder<'_> {
     fn bars<P: Platform>(
         &self,
         agent: &Agent<'_, P>,
-        slot: Slot<'_>,
+        slot: &Slot<'_>,
     ) -> (u32, [u32; MAX_RECORDINGS]) {
         let mut bars = [0; MAX_RECORDINGS];
         let is_only = agent.config().recordings == 1;
@@ -204,7 +204,7 @@ impl Recorder<'_> {
 
 impl Recording {
     /// Folds the counts of a segment into the counters of what was given up, a piece of them.
-    fn fold(&mut self, vcpu: u32, slot: Slot<'_>, segment: u32) -> Piece {
+    fn fold(&mut self, vcpu: u32, slot: &Slot<'_>, segment: u32) -> Piece {
         let Some(cells) = slot.recording(self.index()) else {
             return Piece::Nothing;
         };

@@ -28,9 +28,9 @@ pub const MAX_UNKNOWN: u32 = MAX_DEPTH as u32 / 2;
 
 /// The end of a chain.
 #[derive(Clone, Copy)]
-pub(super) struct Chain {
+pub(super) struct Chain<'g> {
     /// The last frame.
-    pub(super) place: Place,
+    pub(super) place: Place<'g>,
     /// The code whose row in the caller table is that of the last frame.
     pub(super) lookup: u32,
     /// The interrupted function is all there is.
@@ -38,10 +38,10 @@ pub(super) struct Chain {
     pub(super) walked: Walked,
 }
 
-impl Chain {
+impl<'g> Chain<'g> {
     /// The chain that ends in the interrupted function, at this code.
     #[inline]
-    pub(super) fn at_leaf(place: Place, leaf: u32, end: End, way: Way) -> Self {
+    pub(super) fn at_leaf(place: Place<'g>, leaf: u32, end: End, way: Way) -> Self {
         Self {
             place,
             lookup: leaf,
@@ -57,20 +57,20 @@ impl Chain {
 
 /// A frame on a stack.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct Place<'g> {
     /// The stack pointer: everything below has been passed.
     pub(super) sp: u64,
     pub(super) fp: u64,
     /// The stretch of code that was found last; most return addresses lie in the same as the one before.
-    stretch: Stretch,
+    stretch: &'g Stretch,
     /// The frames of unknown code so far.
     unknown: u32,
 }
 
-impl Place {
+impl<'g> Place<'g> {
     /// The frame with these registers.
     #[inline]
-    pub(super) fn new(sp: u64, fp: u64, code: &CodeMap) -> Self {
+    pub(super) fn new(sp: u64, fp: u64, code: &'g CodeMap) -> Self {
         Self {
             sp,
             fp,
@@ -81,7 +81,7 @@ impl Place {
 
     /// The code of `address`, if it lies in a mapping.
     #[inline]
-    pub(super) fn code(&mut self, code: &CodeMap, address: u64) -> Option<u32> {
+    pub(super) fn code(&mut self, code: &'g CodeMap, address: u64) -> Option<u32> {
         self.stretch.code(address).or_else(|| {
             self.stretch = code.find(address)?;
             self.stretch.code(address)
@@ -94,46 +94,43 @@ impl Place {
         &mut self,
         rule: Rule,
         stack: &impl ReadStack,
-        code: &CodeMap,
+        code: &'g CodeMap,
     ) -> Result<(u32, bool), End> {
-        if rule == Rule::UNKNOWN {
-            return Ok((self.step_by_record(stack, code)?, false));
-        }
-        if rule == RECORD_RULE {
-            return Ok((self.step_to_caller(stack, code)?, true));
-        }
-        match rule.caller() {
-            Caller::Outermost => return Err(End::Root),
-            Caller::Unknown => return Ok((self.step_by_record(stack, code)?, false)),
-            // The caller lies on another stack: a hop.
-            Caller::LoadedCfa { .. } => return Err(End::Broken),
-            Caller::Cfa {
-                base,
-                words,
-                saved_fp,
-            } => match self.caller(rule, base, words, saved_fp, stack) {
-                Some((0, ..)) => return Err(End::Root),
-                Some((return_address, cfa, fp)) => {
-                    let known = self.code(code, return_address);
-                    if let Some(code) = known.or_else(|| self.unknown_code(return_address, stack)) {
-                        (self.sp, self.fp) = (cfa, fp);
-                        return Ok((code, true));
+        let mut has_caller = rule == RECORD_RULE;
+        if rule != Rule::UNKNOWN && !has_caller {
+            match rule.caller() {
+                Caller::Outermost => return Err(End::Root),
+                Caller::Unknown => {}
+                // The caller lies on another stack: a hop.
+                Caller::LoadedCfa { .. } => return Err(End::Broken),
+                Caller::Cfa {
+                    base,
+                    words,
+                    saved_fp,
+                } => {
+                    has_caller = true;
+                    let caller = self.caller(rule, base, words, saved_fp, stack);
+                    if let Some((return_address, cfa, fp)) = caller {
+                        if return_address == 0 {
+                            return Err(End::Root);
+                        }
+                        let known = self.code(code, return_address);
+                        if let Some(code) =
+                            known.or_else(|| self.unknown_code(return_address, stack))
+                        {
+                            (self.sp, self.fp) = (cfa, fp);
+                            return Ok((code, true));
+                        }
                     }
                 }
-                None => {}
-            },
+            }
         }
-        Ok((self.step_to_caller(stack, code)?, false))
-    }
-
-    /// The caller by the frame record, of a function that is known to have a caller: a frame pointer of 0 is then
-    /// not the root.
-    #[inline]
-    fn step_to_caller(&mut self, stack: &impl ReadStack, code: &CodeMap) -> Result<u32, End> {
-        self.step_by_record(stack, code).map_err(|end| match end {
-            End::Root if self.ends_in_zero(stack) => End::Broken,
-            end => end,
-        })
+        match self.step_by_record(stack, code) {
+            Ok(code) => Ok((code, rule == RECORD_RULE)),
+            // It is known to have a caller: a frame pointer of 0 is then not the root.
+            Err(End::Root) if has_caller && self.ends_in_zero(stack) => Err(End::Broken),
+            Err(end) => Err(end),
+        }
     }
 
     /// Whether the chain ends because the frame pointer is 0, and not at the end of the stack or at a return
@@ -176,8 +173,12 @@ impl Place {
     }
 
     /// The caller by the record that the frame pointer points to.
-    #[inline]
-    fn step_by_record(&mut self, stack: &impl ReadStack, code: &CodeMap) -> Result<u32, End> {
+    #[inline(always)]
+    pub(super) fn step_by_record(
+        &mut self,
+        stack: &impl ReadStack,
+        code: &'g CodeMap,
+    ) -> Result<u32, End> {
         let record = if self.fp < self.sp {
             None
         } else {
@@ -205,30 +206,16 @@ impl Place {
         Ok(code)
     }
 
-    /// The caller by the record, if the return address lies in the stretch of code that was found last, as most do;
-    /// `None` if it does not, or the chain ends.
-    #[inline]
-    fn step_nearby(&mut self, stack: &impl ReadStack) -> Option<u32> {
-        if self.fp < self.sp {
-            return None;
-        }
-        let [caller_fp, return_address] = stack.frame_record(self.fp)?;
-        let code = self.stretch.code(return_address)?;
-        self.pass_record(caller_fp);
-        Some(code)
-    }
-
     #[inline]
     fn pass_record(&mut self, caller_fp: u64) {
-        // The record is inside the stack, so this does not overflow.
-        self.sp = self.fp.wrapping_add(FRAME_RECORD);
+        self.sp = after_record(self.fp);
         self.fp = caller_fp;
     }
 
     /// Whether the record at the frame pointer, which holds `caller_fp`, is one of a chain that rises to its root.
     #[inline]
     fn leads_on(&self, caller_fp: u64, end: u64) -> bool {
-        let after = self.fp.wrapping_add(FRAME_RECORD);
+        let after = after_record(self.fp);
         let rises = caller_fp >= after && caller_fp < end && caller_fp & 7 == 0;
         caller_fp == 0 || rises || after == end
     }
@@ -245,34 +232,34 @@ impl Place {
     }
 }
 
-/// Adds the frame that returns to `return_code` and its callers, up to `depth` frames in `path`. `way` is how it was
+/// Adds the frame that returns to `return_code` and its callers, until `path` has `limit` frames. `way` is how it was
 /// found.
 #[inline]
-pub(super) fn follow<'a>(
-    place: Place,
+pub(super) fn follow<'g>(
+    place: Place<'g>,
     return_code: u32,
     way: Way,
     stack: &impl ReadStack,
-    guide: &Guide<'_, impl ReadCode>,
-    depth: usize,
-    mut path: Path<'a>,
-) -> (Path<'a>, Chain) {
+    guide: &Guide<'g, impl ReadCode>,
+    limit: usize,
+    path: &mut Path<'_>,
+) -> Chain<'g> {
     let mut frames = Frames {
         place,
         return_code,
         mixed: false,
     };
     let mut end = End::Truncated;
-    if path.len() < depth {
+    if path.len() < limit {
         path.push(return_code);
-        (path, frames, end) = match guide.callers {
+        end = match guide.callers {
             Some(callers) if guide.every_frame => {
-                by_table(frames, stack, guide.code, callers, depth, path)
+                by_table(&mut frames, stack, guide.code, callers, limit, path)
             }
-            callers => by_records(frames, stack, guide.code, callers, depth, path),
+            callers => by_records(&mut frames, stack, guide.code, callers, limit, path),
         };
     }
-    let chain = Chain {
+    Chain {
         place: frames.place,
         lookup: call_of(frames.return_code),
         is_leaf: false,
@@ -281,14 +268,12 @@ pub(super) fn follow<'a>(
             way,
             mixed: frames.mixed,
         },
-    };
-    (path, chain)
+    }
 }
 
 /// How far a chain has been followed.
-#[derive(Clone, Copy)]
-struct Frames {
-    place: Place,
+struct Frames<'g> {
+    place: Place<'g>,
     /// Where the last frame is returned to.
     return_code: u32,
     /// The table was asked and had no row.
@@ -296,51 +281,32 @@ struct Frames {
 }
 
 /// Follows the chain of records to its end.
-#[inline]
-fn by_records<'a>(
-    frames: Frames,
+#[inline(always)]
+fn by_records<'g>(
+    frames: &mut Frames<'g>,
     stack: &impl ReadStack,
-    code: &CodeMap,
+    code: &'g CodeMap,
     callers: Option<&CallerTable<'_>>,
-    depth: usize,
-    mut path: Path<'a>,
-) -> (Path<'a>, Frames, End) {
-    let Frames {
-        mut place,
-        mut return_code,
-        mixed,
-    } = frames;
-    let end = loop {
-        // Most return addresses lie in the same stretch of code as the one before. This loop has nothing else in it,
-        // so that all it needs fits into registers.
-        path = path.push_all(depth, || {
-            let code = place.step_nearby(stack)?;
-            return_code = code;
-            Some(code)
-        });
-        // A copy, for the same reason: its address is taken.
-        let mut slow = place;
-        let step = slow.step_by_record(stack, code);
-        place = slow;
-        match step {
-            Ok(_) if path.len() >= depth => break End::Truncated,
+    limit: usize,
+    path: &mut Path<'_>,
+) -> End {
+    loop {
+        rise(frames, stack, path, limit, |_| false);
+        match frames.place.step_by_record(stack, code) {
+            Ok(_) if path.len() >= limit => return End::Truncated,
             Ok(code) => {
-                return_code = code;
+                frames.return_code = code;
                 path.push(code);
             }
             // A function that has a caller was taken for the outermost.
-            Err(End::Root) if place.ends_in_zero(stack) && has_caller(callers, return_code) => {
-                break End::Broken;
+            Err(End::Root)
+                if frames.place.ends_in_zero(stack) && has_caller(callers, frames.return_code) =>
+            {
+                return End::Broken;
             }
-            Err(end) => break end,
+            Err(end) => return end,
         }
-    };
-    let frames = Frames {
-        place,
-        return_code,
-        mixed,
-    };
-    (path, frames, end)
+    }
 }
 
 /// Whether the table knows that the function that is returned to has a caller.
@@ -354,55 +320,74 @@ fn has_caller(callers: Option<&CallerTable<'_>>, return_code: u32) -> bool {
 
 /// Looks the frames up one by one.
 #[inline(never)]
-fn by_table<'a>(
-    frames: Frames,
+fn by_table<'g>(
+    frames: &mut Frames<'g>,
     stack: &impl ReadStack,
-    code: &CodeMap,
+    code: &'g CodeMap,
     callers: &CallerTable<'_>,
-    depth: usize,
-    mut path: Path<'a>,
-) -> (Path<'a>, Frames, End) {
-    let Frames {
-        mut place,
-        mut return_code,
-        mut mixed,
-    } = frames;
+    limit: usize,
+    path: &mut Path<'_>,
+) -> End {
     let mut part = FoundPart::default();
-    let end = loop {
-        // Most frames have a record, and return into the same stretch of code and the same part of the table as the one
-        // before.
-        path = path.push_all(depth, || {
-            if part.rule(call_of(return_code))? != RECORD_RULE {
-                return None;
-            }
-            let code = place.step_nearby(stack)?;
-            return_code = code;
-            Some(code)
+    loop {
+        // Most frames have a record, and lie in the same part of the table as the one before.
+        rise(frames, stack, path, limit, |code| {
+            part.rule(call_of(code)) != Some(RECORD_RULE)
         });
-        let call = call_of(return_code);
+        let call = call_of(frames.return_code);
         if part.rule(call).is_none() {
             part = callers.find(call).unwrap_or_default();
         }
         let rule = part.rule(call).unwrap_or(Rule::UNKNOWN);
-        let mut slow = place;
-        let step = slow.step(rule, stack, code);
-        place = slow;
-        match step {
-            Err(end) => break end,
-            Ok(_) if path.len() >= depth => break End::Truncated,
+        match frames.place.step(rule, stack, code) {
+            Err(end) => return end,
+            Ok(_) if path.len() >= limit => return End::Truncated,
             Ok((code, by_rule)) => {
-                mixed |= !by_rule;
+                frames.mixed |= !by_rule;
+                frames.return_code = code;
                 path.push(code);
-                return_code = code;
             }
         }
-    };
-    let frames = Frames {
-        place,
-        return_code,
-        mixed,
-    };
-    (path, frames, end)
+    }
+}
+
+/// Follows frame records that return into the stretch of code that was found last, as most do: adds a frame for each,
+/// until another step `is_due` for the code that is returned to, or the path has `limit` frames.
+///
+/// A function of its own, so that all that the loop needs fits into registers.
+#[inline(never)]
+fn rise(
+    frames: &mut Frames<'_>,
+    stack: &impl ReadStack,
+    path: &mut Path<'_>,
+    limit: usize,
+    is_due: impl Fn(u32) -> bool,
+) {
+    let Place {
+        mut sp,
+        mut fp,
+        stretch,
+        ..
+    } = frames.place;
+    let mut last = frames.return_code;
+    path.push_all(limit, || {
+        if fp < sp || is_due(last) {
+            return None;
+        }
+        let [caller_fp, return_address] = stack.frame_record(fp)?;
+        last = stretch.code(return_address)?;
+        sp = after_record(fp);
+        fp = caller_fp;
+        Some(last)
+    });
+    frames.return_code = last;
+    (frames.place.sp, frames.place.fp) = (sp, fp);
+}
+
+/// The address behind the record at `fp`, which is inside a stack: so this does not overflow.
+#[inline]
+fn after_record(fp: u64) -> u64 {
+    fp.wrapping_add(FRAME_RECORD)
 }
 
 /// The code of a call instruction's last byte: the address it returns to may be the next function's.

@@ -19,7 +19,7 @@ pub const MAX_HOPS: u32 = 8;
 /// Where a walk goes on from the end of `chain`, if it does.
 #[inline]
 pub(super) fn next_hop(
-    chain: &Chain,
+    chain: &Chain<'_>,
     stacks: &impl Stacks,
     guide: &Guide<'_, impl ReadCode>,
 ) -> Option<Start> {
@@ -42,7 +42,7 @@ pub(super) fn next_hop(
 #[cold]
 #[inline(never)]
 fn by_loaded_cfa(
-    place: &Place,
+    place: &Place<'_>,
     lookup: u32,
     stacks: &impl Stacks,
     callers: &CallerTable<'_>,

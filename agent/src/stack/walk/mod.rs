@@ -93,49 +93,57 @@ impl<'g> Guide<'g, ()> {
 ///
 /// If `stacks` has none at the interrupted stack pointer, the path is the leaf alone, and broken.
 #[inline]
-pub fn walk<'a>(
+pub fn walk(
     registers: &Registers,
     stacks: impl Stacks,
     guide: &Guide<'_, impl ReadCode>,
     depth: usize,
-    path: Path<'a>,
-) -> (Path<'a>, Walked) {
-    let depth = depth.saturating_add(path.len());
-    let mut path = path;
-    let mut start = Start::Interrupted(*registers);
-    let mut walked = Walked {
-        end: End::Broken,
-        way: Way::FramePointer,
-        mixed: false,
+    path: &mut Path<'_>,
+) -> Walked {
+    let limit = depth.saturating_add(path.len());
+    let start = Start::Interrupted(*registers);
+    let chain = from(&start, &stacks, guide, limit, path);
+    let walked = match next_hop(&chain, &stacks, guide) {
+        None => chain.walked,
+        Some(next) => hop_on(&chain, next, &stacks, guide, limit, path),
     };
-    for hops in 0..=MAX_HOPS {
-        let chain;
-        (path, chain) = from(&start, &stacks, guide, depth, path);
-        walked = match hops {
-            0 => chain.walked,
-            _ => walked.then(chain.walked),
-        };
-        match next_hop(&chain, &stacks, guide) {
-            None => break,
-            Some(_) if hops == MAX_HOPS => walked.end = End::Broken,
-            Some(_) if path.len() >= depth => {
-                walked.end = End::Truncated;
-                break;
-            }
-            Some(next) => {
-                if hops == 0 && chain.is_leaf && matches!(next, Start::Caller { .. }) {
-                    walked.way = Way::Table;
-                }
-                start = next;
-            }
-        }
-    }
     match walked.end {
         End::Root => {}
         End::Truncated => path.push(frame_code::TRUNCATED),
         End::Broken => path.push(frame_code::BROKEN),
     }
-    (path, walked)
+    walked
+}
+
+/// Continues a walk on other stacks.
+#[cold]
+#[inline(never)]
+fn hop_on<'g>(
+    first: &Chain<'g>,
+    mut next: Start,
+    stacks: &impl Stacks,
+    guide: &Guide<'g, impl ReadCode>,
+    limit: usize,
+    path: &mut Path<'_>,
+) -> Walked {
+    let mut walked = first.walked;
+    if first.is_leaf && matches!(next, Start::Caller { .. }) {
+        walked.way = Way::Table;
+    }
+    for _ in 0..MAX_HOPS {
+        if path.len() >= limit {
+            walked.end = End::Truncated;
+            return walked;
+        }
+        let chain = from(&next, stacks, guide, limit, path);
+        walked = walked.then(chain.walked);
+        match next_hop(&chain, stacks, guide) {
+            None => return walked,
+            Some(another) => next = another,
+        }
+    }
+    walked.end = End::Broken;
+    walked
 }
 
 impl Walked {
@@ -157,15 +165,15 @@ enum Start {
     Caller { code: u32, sp: u64, fp: u64 },
 }
 
-/// Adds the frames on one stack to `path`, until it has `depth`.
+/// Adds the frames on one stack to `path`, until it has `limit`.
 #[inline]
-fn from<'a>(
+fn from<'g>(
     start: &Start,
     stacks: &impl Stacks,
-    guide: &Guide<'_, impl ReadCode>,
-    depth: usize,
-    mut path: Path<'a>,
-) -> (Path<'a>, Chain) {
+    guide: &Guide<'g, impl ReadCode>,
+    limit: usize,
+    path: &mut Path<'_>,
+) -> Chain<'g> {
     let (place, code, way, stack) = match start {
         Start::Interrupted(registers) => {
             let mut place = Place::new(registers.sp, registers.fp, guide.code);
@@ -173,17 +181,21 @@ fn from<'a>(
             let leaf = code.unwrap_or(frame_code::UNKNOWN_CODE);
             path.push(leaf);
             let Some(stack) = stacks.at(registers.sp) else {
-                return (
-                    path,
-                    Chain::at_leaf(place, leaf, End::Broken, Way::FramePointer),
-                );
+                return Chain::at_leaf(place, leaf, End::Broken, Way::FramePointer);
             };
             let (rule, way) = leaf_rule(guide, code, registers.pc);
-            match place.step(rule, &stack, guide.code) {
+            let step = match rule {
+                Rule::UNKNOWN => {
+                    let code = place.step_by_record(&stack, guide.code);
+                    code.map(|code| (code, false))
+                }
+                rule => place.step(rule, &stack, guide.code),
+            };
+            match step {
                 Ok((code, true)) => (place, code, way, stack),
                 Ok((code, false)) => (place, code, Way::FramePointer, stack),
-                Err(End::Root) => return (path, Chain::at_leaf(place, leaf, End::Root, way)),
-                Err(end) => return (path, Chain::at_leaf(place, leaf, end, Way::FramePointer)),
+                Err(End::Root) => return Chain::at_leaf(place, leaf, End::Root, way),
+                Err(end) => return Chain::at_leaf(place, leaf, end, Way::FramePointer),
             }
         }
         Start::Caller { code, sp, fp } => {
@@ -191,11 +203,11 @@ fn from<'a>(
             // The word below the frame address, which may be the end of its stack.
             match stacks.at(sp.saturating_sub(8)) {
                 Some(stack) => (place, *code, Way::Table, stack),
-                None => return (path, Chain::at_leaf(place, *code, End::Broken, Way::Table)),
+                None => return Chain::at_leaf(place, *code, End::Broken, Way::Table),
             }
         }
     };
-    follow(place, code, way, &stack, guide, depth, path)
+    follow(place, code, way, &stack, guide, limit, path)
 }
 
 /// The rule for the interrupted instruction, and where it comes from.

@@ -55,7 +55,8 @@ fn walk_words(words: &[u64], fp: u64, depth: usize) -> (End, Vec<u32>) {
     let registers = Registers::new(CODE, STACK, fp);
     let stack = Words(words.to_vec());
     let guide = Guide::frame_pointers(&code);
-    let (path, walked) = walk(&registers, Some(&stack), &guide, depth, cells.begin());
+    let mut path = cells.begin();
+    let walked = walk(&registers, Some(&stack), &guide, depth, &mut path);
     assert_eq!((walked.way, walked.mixed), (Way::FramePointer, false));
     (walked.end, path.codes().collect())
 }
@@ -225,7 +226,8 @@ fn an_unknown_pc_is_said_and_the_walk_goes_on() {
     let cells = PathCells::default();
     let registers = Registers::new(77, STACK, 0);
     let guide = Guide::frame_pointers(&code);
-    let (path, walked) = walk(&registers, None::<&Words>, &guide, 128, cells.begin());
+    let mut path = cells.begin();
+    let walked = walk(&registers, None::<&Words>, &guide, 128, &mut path);
     assert_eq!(walked.end, End::Broken);
     let path: Vec<u32> = path.codes().collect();
     assert_eq!(path, [frame_code::UNKNOWN_CODE, frame_code::BROKEN]);
@@ -257,7 +259,8 @@ fn walk_with(
         instructions,
     };
     let stack = Words(words.to_vec());
-    let (path, walked) = walk(&registers, Some(&stack), &guide, 128, cells.begin());
+    let mut path = cells.begin();
+    let walked = walk(&registers, Some(&stack), &guide, 128, &mut path);
     (walked, path.codes().collect())
 }
 
@@ -530,7 +533,8 @@ fn walk_several(
     };
     let registers = Registers { fp: STACK, ..LEAF };
     let cells = PathCells::default();
-    let (path, walked) = walk(&registers, several, &guide, depth, cells.begin());
+    let mut path = cells.begin();
+    let walked = walk(&registers, several, &guide, depth, &mut path);
     (walked, path.codes().collect())
 }
 

@@ -69,8 +69,8 @@ pub(crate) fn measure(vcpu: VcpuId, registers: &Registers) {
         unsafe { StackMemory::new(bounds) }
     });
     let guide = Guide::frame_pointers(&parts.code);
-    let path = parts.path.begin();
-    let (path, _) = walk(registers, stack.as_ref(), &guide, MAX_DEPTH, path);
+    let mut path = parts.path.begin();
+    walk(registers, stack.as_ref(), &guide, MAX_DEPTH, &mut path);
     let walked = read_tsc();
     // A full table counts no more, and costs the same.
     let _ = table.count(&path, Column::of(0, 0));
