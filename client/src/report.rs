@@ -56,6 +56,7 @@ pub(crate) mod stack_warnings;
 mod svg;
 mod text;
 mod times;
+pub(crate) mod uncertainty;
 pub(crate) mod warnings;
 
 pub use format::{Format, UnknownFormat};

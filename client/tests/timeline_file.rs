@@ -275,6 +275,41 @@ fn report(file: &[u8], more: &[&str]) -> serde_json::Value {
     serde_json::from_str(&told).unwrap()
 }
 
+/// Ten bursts of a hundred samples: in each all are of one function, so that they tell as much as ten samples do.
+#[test]
+fn intervals_of_bursts_are_as_wide_as_of_so_many_bursts() {
+    const BURSTS: u64 = 10;
+    const EACH: u64 = 100;
+    let interval = |is_second: fn(u64, u64) -> bool| -> (f64, f64, String) {
+        let mut records = vec![record(kind::BEGAN, 10 * SECOND, 4, 0)];
+        for (burst, sample) in (0..BURSTS * EACH).map(|at| (at / EACH, at % EACH)) {
+            let at_ns = 10 * SECOND + burst * SECOND / 3 + sample * SECOND / 10_000 + 1;
+            let stack = 1 + u64::from(is_second(burst, sample));
+            records.push(record(kind::SAMPLE, at_ns, ring::stack(stack), 1));
+        }
+        let head = RingHead {
+            now_ns: 13 * SECOND + SECOND / 3,
+            ..ring::head(0, 0, records.len() as u64)
+        };
+        let stacks = ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]]);
+        let told = report(
+            &file(&[ring::records(&head, &records), stacks].concat(), true),
+            &[],
+        );
+        let function = &told["functions"][0];
+        assert_eq!(function["self_share"], 0.5, "{told:#}");
+        let end = |at: usize| function["self_interval"][at].as_f64().unwrap();
+        (end(0), end(1), told["warnings"].to_string())
+    };
+    let (low, high, warnings) = interval(|burst, _| burst % 2 == 0);
+    assert!(low < 0.25 && high > 0.75, "{low} to {high}");
+    assert!(warnings.contains("come in bursts"), "{warnings}");
+    // The same bursts, and in each as much of either.
+    let (low, high, warnings) = interval(|_, sample| sample % 2 == 0);
+    assert!(low > 0.46 && high < 0.54, "{low} to {high}");
+    assert!(!warnings.contains("come in bursts"), "{warnings}");
+}
+
 /// The guest's date is set while it is recorded: samples keep their places, each second has the date that the
 /// guest had then, and dates find the time at which they were true.
 #[test]

@@ -8,6 +8,7 @@ use crate::profile::{Counters, Mode, Profile, RecordingInfo, Runstate, Unit};
 use crate::recording::Recording;
 use crate::report::marks;
 use crate::report::stack_warnings::where_late;
+use crate::report::uncertainty::Unplaced;
 use crate::report::warnings::{RANKED_ROWS, STOLEN, notable, off_rate, samples_needed};
 use crate::report::{FunctionTable, Interval};
 use crate::symbols::Symbolized;
@@ -35,7 +36,7 @@ pub(super) fn of_recording(
     let profile = &recording.profile;
     let info = profile.recording();
     let counters = profile.counters();
-    let mut checks = vec![enough(&counters, info, table)];
+    let mut checks = vec![enough(profile, table)];
     let sampled = info.mode != Mode::OffCpu;
     if sampled {
         checks.push(interval(info.fixed_interval));
@@ -60,7 +61,8 @@ pub(super) fn of_recording(
     checks
 }
 
-fn enough(counters: &Counters, info: &RecordingInfo, table: &FunctionTable) -> Check {
+fn enough(profile: &Profile, table: &FunctionTable) -> Check {
+    let (counters, info) = (profile.counters(), profile.recording());
     let counted = table.recorded;
     if info.mode.unit() == Unit::Nanoseconds {
         let check = match counters.blocks {
@@ -80,6 +82,10 @@ fn enough(counters: &Counters, info: &RecordingInfo, table: &FunctionTable) -> C
     }
     // A function of a tenth of the time, as an example that says what the number means.
     let example = Interval::wilson(counted / 10, counted);
+    let example = match Unplaced::of(profile) {
+        None => example,
+        Some(unplaced) => unplaced.widen(example, counted, 0),
+    };
     let half = (example.high - example.low) / 2.0 * 100.0;
     let finding = format!(
         "{} samples: a function of 10 % is known to about ±{half:.1} points",

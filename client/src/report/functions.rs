@@ -10,6 +10,7 @@ use super::filter::{Weights, shown_symbols};
 use super::interval::{Interval, differ};
 use super::labels::LabelId;
 use super::merged::{Visitor, walk};
+use super::uncertainty::{Clusters, Design, Hits, Unplaced, late_samples};
 use super::{Report, ReportOptions};
 
 /// Functions (or lines, where those are told apart) by their own samples, most first.
@@ -23,6 +24,11 @@ pub struct FunctionTable {
     pub recorded: u64,
     /// What these and the rows' counts are counts of.
     pub unit: Unit,
+    /// Samples that were due and whose place is not known, if the intervals include what they could change; 0 if there
+    /// are too few.
+    pub unplaced: u64,
+    /// Whether some intervals are wider because the samples come in bursts.
+    pub is_clustered: bool,
 }
 
 /// One function, or one line of a function.
@@ -57,22 +63,53 @@ impl FunctionTable {
         };
         let recorded = report.weights.recorded;
         let unit = report.symbolized.profile().recording().mode.unit();
-        let interval = |part| match unit {
-            Unit::Samples => Interval::wilson(part, recorded),
-            Unit::Nanoseconds => Interval::measured(part, recorded),
+        let unplaced = Unplaced::of(report.symbolized.profile());
+        let late = match unplaced {
+            None => HashMap::new(),
+            Some(_) => late_samples(report),
+        };
+        let clusters = match unit {
+            Unit::Samples => Clusters::of(report),
+            Unit::Nanoseconds => None,
+        };
+        let mut clustered = 0;
+        let mut interval = |label: usize, part, hits| {
+            if unit == Unit::Nanoseconds {
+                return Interval::measured(part, recorded);
+            }
+            let clusters = clusters.as_ref();
+            let design = clusters.and_then(|clusters| clusters.design(label as LabelId, hits));
+            let interval = match design {
+                None => Interval::wilson(part, recorded),
+                Some(Design { effect, z }) => {
+                    clustered += 1;
+                    Interval::wilson_clustered(part, recorded, effect, z)
+                }
+            };
+            match &unplaced {
+                None => interval,
+                Some(unplaced) => {
+                    let late = match hits {
+                        Hits::Own => None,
+                        Hits::Total => late.get(&(label as LabelId)).copied(),
+                    };
+                    unplaced.widen(interval, recorded, late.unwrap_or(0))
+                }
+            }
         };
         let mut rows: Vec<FunctionRow> = sums
             .by_label
             .iter()
             .zip(report.labels.all())
-            .filter(|(sum, _)| sum.total != 0)
-            .map(|(sum, label)| FunctionRow {
+            .enumerate()
+            .filter(|(_, (sum, _))| sum.total != 0)
+            .map(|(at, (sum, label))| FunctionRow {
                 function: label.function,
                 text: label.text.clone(),
                 own: sum.own,
                 total: sum.total,
-                own_share: interval(sum.own),
-                total_share: interval(sum.total),
+                own_share: interval(at, sum.own, Hits::Own),
+                total_share: interval(at, sum.total, Hits::Total),
                 line: label.line.or_else(|| hottest.get(&label.function).copied()),
             })
             .collect();
@@ -83,6 +120,8 @@ impl FunctionTable {
             shown: report.weights.shown(),
             recorded,
             unit,
+            unplaced: unplaced.map_or(0, |unplaced| unplaced.count()),
+            is_clustered: clustered != 0,
         }
     }
 

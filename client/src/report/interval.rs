@@ -13,25 +13,35 @@ pub struct Interval {
 
 impl Interval {
     /// The normal distribution holds 95 % within this many standard deviations.
-    const Z: f64 = 1.959_963_984_540_054;
+    pub(super) const Z: f64 = 1.959_963_984_540_054;
 
     /// Wilson's score interval for `hits` out of `samples`; nothing is known without samples.
     ///
     /// It never leaves 0 to 1 and stays honest near both, where the textbook interval collapses
     /// (E. B. Wilson, 1927).
     pub fn wilson(hits: u64, samples: u64) -> Interval {
-        if samples == 0 {
+        let share = (hits as f64 / samples as f64).min(1.0);
+        Interval::of_share(share, samples as f64, Self::Z)
+    }
+
+    /// The same for samples of which `effect` tell as much as an independent one, with another number of standard
+    /// deviations than [`Interval::Z`].
+    pub(super) fn wilson_clustered(hits: u64, samples: u64, effect: f64, z: f64) -> Interval {
+        let share = (hits as f64 / samples as f64).min(1.0);
+        Interval::of_share(share, samples as f64 / effect, z)
+    }
+
+    fn of_share(share: f64, n: f64, z: f64) -> Interval {
+        if n == 0.0 {
             return Interval {
                 share: 0.0,
                 low: 0.0,
                 high: 1.0,
             };
         }
-        let n = samples as f64;
-        let share = (hits as f64 / n).min(1.0);
-        let z2 = Self::Z * Self::Z;
+        let z2 = z * z;
         let center = share + z2 / (2.0 * n);
-        let spread = Self::Z * (share * (1.0 - share) / n + z2 / (4.0 * n * n)).sqrt();
+        let spread = z * (share * (1.0 - share) / n + z2 / (4.0 * n * n)).sqrt();
         let scale = 1.0 + z2 / n;
         Interval {
             share,
@@ -75,6 +85,20 @@ pub(crate) fn differ(a: u64, b: u64) -> bool {
 pub(crate) fn times_to_differ(a: u64, b: u64) -> Option<f64> {
     let apart = a.abs_diff(b) as f64;
     (a != b).then(|| (Interval::Z / apart).powi(2) * (a as f64 + b as f64))
+}
+
+/// The number of standard deviations that holds 95 % where the deviation itself is only estimated, with so many degrees
+/// of freedom: Student's t by the expansion of Cornish and Fisher.
+pub(super) fn student(freedom: f64) -> f64 {
+    let z = Interval::Z;
+    let terms = [
+        (z.powi(3) + z) / 4.0,
+        (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0,
+        (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / 384.0,
+    ];
+    let powers = [freedom, freedom.powi(2), freedom.powi(3)];
+    let terms = terms.iter().zip(powers);
+    z + terms.map(|(term, power)| term / power).sum::<f64>()
 }
 
 #[cfg(test)]

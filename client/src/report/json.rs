@@ -67,7 +67,8 @@
 //!   greatest value of their bucket. Above, all vCPUs together.
 //! - `functions` holds all functions of the shown stacks, most `self` first. With lines told
 //!   apart there is an entry for each line; else `line` is the function's line with the most
-//!   samples. Shares are of `samples.recorded`, intervals hold 95 % (Wilson).
+//!   samples. Shares are of `samples.recorded`, intervals hold 95 % (Wilson); they are wider, and a warning says so,
+//!   where samples come in bursts or many have no known place.
 //! - `window` is the part of the recording that is shown, where it is not all of it; everything is then made
 //!   from the ring's samples, and `by_table`, `by_bytes`, `by_frame_pointer` and `early` are not known: 0.
 //! - `spans`, `values` (of counters) and `marks` are the guest's own; `means` are those of 40 equal parts of the

@@ -86,8 +86,12 @@ fn write_functions(
         grouped(table.rows.len() as u64),
         amount_with_unit(table.recorded, unit),
         match unit {
-            Unit::Samples => "; intervals hold 95 %",
-            Unit::Nanoseconds => " blocked; measured, so shares have no interval",
+            Unit::Samples if table.unplaced != 0 => format!(
+                "; intervals hold 95 %, and what samples without a known place could change ({})",
+                grouped(table.unplaced)
+            ),
+            Unit::Samples => "; intervals hold 95 %".into(),
+            Unit::Nanoseconds => " blocked; measured, so shares have no interval".into(),
         }
     )?;
     write_shown(report, table, out)?;

@@ -3,6 +3,7 @@
 use super::functions::FunctionTable;
 use super::interval::times_to_differ;
 use super::text::row_name;
+use super::uncertainty::Unplaced;
 use super::units::{amount_with_unit, grouped, percent, share, two_digits};
 use super::{Report, stack_warnings};
 use crate::printable::Printable;
@@ -169,7 +170,24 @@ fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>)
                     .to_owned()
             }
         });
-    } else if let Some(at) = table
+        return;
+    }
+    if let Some(unplaced) = Unplaced::of(report.symbolized.profile()) {
+        all.push(format!(
+            "samples that were due and have no known place: {} ({}); the intervals include what these could change in \
+             the worst case",
+            grouped(unplaced.count()),
+            unplaced.kinds()
+        ));
+    }
+    if table.is_clustered {
+        all.push(
+            "the samples of some functions come in bursts: their intervals are wider, as of fewer samples; record \
+             for longer, so that there are more bursts"
+                .to_owned(),
+        );
+    }
+    if let Some(at) = table
         .first_tie(RANKED_ROWS)
         .filter(|at| notable(table.rows[*at].own, table.recorded))
     {
