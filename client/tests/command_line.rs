@@ -577,17 +577,19 @@ fn outputs_that_cannot_be_written() {
     );
 }
 
+/// Stacks of one vCPU that take many blocks of a disk.
+fn many_stacks() -> Vec<(u32, Vec<u32>, u64)> {
+    let stack = |node: u32| (0, vec![0x110 + node % 64], 1);
+    (0..2_000).map(stack).collect()
+}
+
 /// An older epoch is safe on disk, and cleared in the guest, when there is no more room: it is kept whole, and
 /// no half of the newer one.
 #[test]
 fn a_disk_that_fills_up_keeps_what_the_guest_has_cleared() {
     let here = tempfile::tempdir().unwrap();
     let script = Script {
-        vcpus: vec![
-            (0..2_000)
-                .map(|node| (0, vec![0x110 + node % 64], 1))
-                .collect(),
-        ],
+        vcpus: vec![many_stacks()],
         older_epoch: true,
         ..Script::default()
     };
@@ -620,6 +622,47 @@ fn a_disk_that_fills_up_keeps_what_the_guest_has_cleared() {
     assert!(!log.contains(&"acknowledge 7".into()), "{log:?}");
     let (out, _) = expect(0, &["report", "cut.unikprof", "--json"], here.path());
     assert!(out.contains("the recording is incomplete"), "{out}");
+}
+
+/// An older epoch is safe on disk, and cleared in the guest, when the line breaks within the next one and the disk has
+/// no room to say so: the file is kept, and what is told is that it is incomplete.
+#[cfg(unix)]
+#[test]
+fn a_line_that_breaks_and_a_full_disk_keep_what_the_guest_has_cleared() {
+    let here = tempfile::tempdir().unwrap();
+    let script = Script {
+        vcpus: vec![many_stacks()],
+        older_epoch: true,
+        ..Script::default()
+    };
+    let peer = Peer::start(script.clone());
+    let address = peer.address.to_string();
+    let whole = ["connect", &address, "dump", "-o", "whole.unikprof"];
+    expect(0, &whole, here.path());
+    let whole = fs::metadata(here.path().join("whole.unikprof")).unwrap();
+    let dump = |limit: &str| {
+        // It breaks within the last 1,000 bytes of the file or so.
+        let peer = Peer::start(Script {
+            cuts: [vec![whole.len() as usize - 1_000], vec![20; 100]].concat(),
+            ..script.clone()
+        });
+        let address = peer.address.to_string();
+        let dump = ["connect", &address, "--retry", "300ms", "dump"];
+        let dump = [&dump[..], &["-o", "cut.unikprof"]].concat();
+        let output = run_after(limit, &dump, here.path());
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(8), "{stderr}");
+        assert!(stderr.contains("what arrived is kept in"), "{stderr}");
+        let file = fs::metadata(here.path().join("cut.unikprof")).unwrap();
+        (file.len(), peer.log())
+    };
+    let (length, log) = dump("true");
+    assert!(log.contains(&"acknowledge 6".into()), "{log:?}");
+    assert!(!log.contains(&"acknowledge 7".into()), "{log:?}");
+    // A file of as many whole blocks as have room cannot hold its end.
+    let (limited, _) = dump(&format!("trap '' XFSZ; ulimit -f {}", (length - 1) / 512));
+    assert!(limited < length, "{limited} of {length}");
+    expect(0, &["report", "cut.unikprof", "--salvage"], here.path());
 }
 
 #[test]

@@ -431,23 +431,28 @@ impl<'a> Collector<'a> {
         }
         let ended = self.writer.end(Some(&error.to_string()));
         match ended.and_then(|()| self.writer.publish()) {
-            Err(source) if !self.writer.is_published() => Err(source.into()),
-            // What was published before is still in the file, and readers report that it was cut.
-            _ => Ok(self.outcome(Some(error))),
+            Ok(()) => Ok(self.outcome(Some(error))),
+            Err(_) if self.writer.is_published() => self.keep_published(error),
+            Err(source) => Err(source.into()),
         }
     }
 
     /// Ends the file where it could not be written on. What was safe in it before is cleared in the guest,
     /// all else is still there.
     fn keep_what_is_safe(
-        mut self,
+        self,
         source: OutputError,
         subcommand: &'static str,
     ) -> Result<Outcome, RecordError> {
         let error = RecordError::Unwritten { subcommand, source };
-        if !self.writer.is_published() {
-            return Err(error);
+        match self.writer.is_published() {
+            true => self.keep_published(error),
+            false => Err(error),
         }
+    }
+
+    /// Ends the file behind what is safe in it.
+    fn keep_published(mut self, error: RecordError) -> Result<Outcome, RecordError> {
         self.writer = self.writer.cut_back()?;
         // If the disk has no room for the end either, readers report that the file was cut.
         let ended = self.writer.end(Some(&error.to_string()));

@@ -126,7 +126,7 @@ impl FunctionTable {
     }
 
     /// The place of the first row, among the first `within`, whose count and that of the row below do not
-    /// [`differ`] by more than chance explains. Measured rows always differ.
+    /// differ by more than chance explains. Measured rows always differ.
     pub fn first_tie(&self, within: usize) -> Option<usize> {
         if self.unit == Unit::Nanoseconds {
             return None;
