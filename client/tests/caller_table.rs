@@ -279,6 +279,25 @@ fn wait(client: &mut Child) -> Option<i32> {
     panic!("the program did not end");
 }
 
+/// All callers of the peer's samples are from the frame pointer, whatever the table holds.
+#[test]
+fn the_summary_tells_for_how_many_samples_the_table_knew_the_caller() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = |caller_table| {
+        let peer = Peer::start(Script {
+            caller_table,
+            ..Script::default()
+        });
+        let address = peer.address.to_string();
+        let words = ["connect", &address, "record", "1s", "--no-caller-table"];
+        expect(0, &words, folder.path()).0
+    };
+    let covered =
+        "callers      of 0.0 % of the samples found by the caller table or by instructions";
+    assert!(record(Some(7)).contains(covered), "{}", record(Some(7)));
+    assert!(!record(None).contains("callers"));
+}
+
 #[test]
 fn modes_and_the_way_of_unwinding_are_sent() {
     let image = Image::new();
@@ -372,25 +391,58 @@ fn beside_a_recording_it_goes_on_without_and_says_so() {
 }
 
 #[test]
-fn a_table_that_does_not_fit_is_left_out_or_an_error() {
+fn of_a_table_that_does_not_fit_the_rows_that_do_are_sent() {
     let image = Image::new();
-    let room = SMALL_ROWS - 1;
+    // Each function takes two.
+    let room = SMALL_ROWS / 2 - 1;
     let peer = Peer::start(image.guest(room));
     let arguments = ["--image", image.path()];
     let stderr = start(0, &peer, &arguments, image.folder());
     let needed = format!("{FULL_ROWS} rows");
     let block = format!("{} bytes", block(FULL_ROWS));
-    for words in [&needed, "guessed", &format!("room for {room}"), &block] {
+    let sent = format!("{room} are sent");
+    for words in [&needed, &sent, &format!("room for {room}"), &block] {
         assert!(stderr.contains(words), "no {words:?} in: {stderr}");
     }
-    assert_eq!(peer.starts()[0].caller_table, None);
+    let [rows] = &peer.tables()[..] else {
+        panic!("one table");
+    };
+    assert_eq!(rows.len() as u32, room, "as many as fit");
+    assert_eq!(rows.last().unwrap().rule, Rule::UNKNOWN);
+    let whole = Peer::start(image.guest(SMALL_ROWS));
+    start(0, &whole, &arguments, image.folder());
+    let whole = &whole.tables()[0];
+    assert_eq!(rows[..], whole[..rows.len()], "what is sent is right");
+    assert_eq!(peer.starts()[0].caller_table, Some(checksum_of(rows)));
+}
+
+#[test]
+fn a_table_that_does_not_fit_is_an_error_where_every_frame_is_looked_up() {
+    let image = Image::new();
+    let room = SMALL_ROWS - 1;
+    let peer = Peer::start(image.guest(room));
+    let needed = format!("{FULL_ROWS} rows");
+    let block = format!("{} bytes", block(FULL_ROWS));
     let by_table = ["--image", image.path(), "--unwind", "table"];
     let stderr = start(5, &peer, &by_table, image.folder());
     for words in [&needed, "error", &format!("room for {room}"), &block] {
         assert!(stderr.contains(words), "no {words:?} in: {stderr}");
     }
-    assert_eq!(peer.starts().len(), 1, "nothing was started");
+    assert!(peer.starts().is_empty(), "nothing was started");
     assert!(peer.tables().is_empty());
+}
+
+/// Without room for any row there is no table to send.
+#[test]
+fn an_agent_without_room_is_recorded_without_a_table() {
+    let image = Image::new();
+    for room in [0, 1] {
+        let peer = Peer::start(image.guest(room));
+        let arguments = ["--image", image.path()];
+        let stderr = start(0, &peer, &arguments, image.folder());
+        assert!(stderr.contains("guessed"), "{stderr}");
+        assert_eq!(peer.starts()[0].caller_table, None);
+    }
 }
 
 #[test]

@@ -137,9 +137,10 @@ impl CallerTableError {
             CallerTableError::Needed(note) => match note {
                 Note::NoImage { .. } => exit_code::USAGE,
                 Note::Image(_) | Note::Symbols(_) => exit_code::INPUT,
-                Note::Architecture { .. } | Note::NoRoom { .. } | Note::TooManyRows => {
-                    exit_code::REFUSED
-                }
+                Note::Architecture { .. }
+                | Note::NoRoom { .. }
+                | Note::Partial { .. }
+                | Note::TooManyRows => exit_code::REFUSED,
             },
         }
     }
@@ -176,6 +177,23 @@ pub enum Note {
         needed: usize,
         /// Rows of the smallest that is of use; `None` where only the full one is.
         least: Option<usize>,
+        /// Rows that the agent has room for.
+        room: u32,
+    },
+    /// The agent has memory for a part of it.
+    #[error(
+        "the caller table has {needed} rows ({least} without what frame pointers and instructions tell), the agent has \
+         room for {room}: {sent} are sent, those of the program first; the callers of other leaf functions are guessed; \
+         give the agent a caller-table block of {} bytes (10 a row)",
+        block_bytes(*needed)
+    )]
+    Partial {
+        /// Rows of the full table.
+        needed: usize,
+        /// Rows of the smallest that is of use.
+        least: usize,
+        /// Rows that are sent.
+        sent: usize,
         /// Rows that the agent has room for.
         room: u32,
     },

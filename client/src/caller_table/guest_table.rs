@@ -30,7 +30,8 @@ pub struct Prepared {
 ///
 /// For [`Unwind::Table`] that is the whole table or an error. Otherwise an agent without room for it
 /// gets what serves the interrupted function: where a frame record is complete or the program's
-/// instructions tell an entry or a return, the agent finds the same caller without a rule.
+/// instructions tell an entry or a return, the agent finds the same caller without a rule. If that does not fit
+/// either, it gets as many rows as do, those of the program before those of libraries.
 ///
 /// # Errors
 /// [`CallerTableError`]: an image that the user named is not the guest's, or a table is needed and
@@ -146,8 +147,8 @@ impl<'a> GuestTable<'a> {
     }
 
     /// The ranges of codes that are sent as parts: a run of mappings of one image each, so that a client that knows
-    /// other images adds its own.
-    fn ranges(&self) -> Vec<Range<u32>> {
+    /// other images adds its own. With them the number of their image's table.
+    fn ranges(&self) -> Vec<(usize, Range<u32>)> {
         let mut ranges: Vec<(usize, Range<u32>)> = Vec::new();
         for ((code_base, mapping), table) in self.mappings.codes().zip(&self.by_mapping) {
             let Some(table) = *table else { continue };
@@ -161,7 +162,7 @@ impl<'a> GuestTable<'a> {
                 _ => ranges.push((table, range)),
             }
         }
-        ranges.into_iter().map(|(_, range)| range).collect()
+        ranges
     }
 
     /// The largest table that the agent has room for and that is of use.
@@ -176,7 +177,8 @@ impl<'a> GuestTable<'a> {
             };
         }
         let room = agent.caller_rows as usize;
-        let ranges = self.ranges();
+        let mut by_image = self.ranges();
+        let ranges: Vec<Range<u32>> = by_image.iter().map(|(_, range)| range.clone()).collect();
         let full = CallerTable::new(full, &ranges);
         if full.rows_sent() <= room {
             return Ok(Some(full));
@@ -198,7 +200,22 @@ impl<'a> GuestTable<'a> {
             return Ok(Some(small));
         }
         // Without frame pointers there is nothing to leave out.
-        Err(no_room(Some(small.rows_sent().min(needed))))
+        let least = small.rows_sent().min(needed);
+        let program = self.by_mapping.first().copied().flatten();
+        // Stable: libraries stay in the order of their codes.
+        by_image.sort_by_key(|(table, _)| Some(*table) != program);
+        let ranges: Vec<Range<u32>> = by_image.into_iter().map(|(_, range)| range).collect();
+        let partial = CallerTable::fitting(small.rows(), &ranges, room);
+        if partial.rows().is_empty() {
+            return Err(no_room(Some(least)));
+        }
+        self.notes.push(Note::Partial {
+            needed,
+            least,
+            sent: partial.rows_sent(),
+            room: agent.caller_rows,
+        });
+        Ok(Some(partial))
     }
 
     /// Why there is no row at all: the note that says most.

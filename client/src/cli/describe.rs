@@ -11,7 +11,7 @@ use crate::printable::Printable;
 use crate::profile::{Mapping, Mode, Profile, Unit};
 use crate::record::{self, RecorderStatus, RecordingStatus, Session, Settings, rate_text};
 use crate::recording::Recording;
-use crate::units::{amount_with_unit, duration};
+use crate::units::{amount_with_unit, duration, share};
 
 /// Who the agent is.
 pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
@@ -225,6 +225,16 @@ pub(super) fn recorded(
         rows.add("missing", missing.to_string());
     }
     rows.add("ticks", c.equation());
+    if info.caller_table.is_some() && c.sampled() != 0 {
+        let found = c.by_table.saturating_add(c.by_bytes);
+        rows.add(
+            "callers",
+            format!(
+                "of {} of the samples found by the caller table or by instructions",
+                share(found, c.sampled())
+            ),
+        );
+    }
     if let Some((cut, ring)) = cut.and_then(|cut| Some((cut, cut.recording().ring.as_ref()?))) {
         rows.add(
             "window",

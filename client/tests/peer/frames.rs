@@ -258,7 +258,7 @@ fn head(script: &Script, epoch: u64) -> Vec<u8> {
         gaps: 0,
         server_ns: 77,
         vcpus: script.vcpus.len() as u32,
-        caller_table: None,
+        caller_table: script.caller_table,
     })
 }
 
