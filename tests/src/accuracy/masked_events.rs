@@ -56,7 +56,7 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Masked, Accurac
     Ok(Masked {
         stretches: effort.stretches,
         late: run.counters.late,
-        shown: run.marked("[late"),
+        shown: run.marked("[sample arrived late]"),
         missing: run.counters.missing,
         charged: run.own("unmask").samples + run.own("set_mask").samples,
     })

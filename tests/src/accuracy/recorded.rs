@@ -78,7 +78,7 @@ impl Recorded {
         }
     }
 
-    /// The samples whose leaf is a mark that begins so, such as `[late`.
+    /// The samples whose leaf is a mark that begins so, such as `[sample arrived late]`.
     pub fn marked(&self, mark: &str) -> u64 {
         let rows = self.rows.iter().filter(|row| row.text.starts_with(mark));
         rows.map(|row| row.own).sum()
