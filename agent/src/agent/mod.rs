@@ -23,7 +23,7 @@ use crate::ring::Rings;
 use crate::stack::caller_table::{CallerTable, LinkedTableError};
 use crate::stack::code_map::{CodeMap, Mapping, MappingsError};
 
-/// What the agent is told about its guest at the start.
+/// What the agent must know of its guest.
 #[derive(Clone, Copy, Debug)]
 pub struct Config<'m> {
     /// How many vCPUs there are, at least 1. Each has a slot; the memory is divided evenly.
@@ -135,8 +135,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         self
     }
 
-    /// Gives the agent a block of its own for what happens when, and for the guest's events, which
-    /// [`mark`](Self::mark) and its kin tell of. Each vCPU has a ring in it that drops its oldest records.
+    /// Gives the agent a block of its own for its flight recorder: when each sample was taken, and the guest's events, from
+    /// [`mark`](Self::mark) and the calls beside it. Each vCPU has a ring in it that drops its oldest records.
     /// See [`ring_bytes`](crate::ring_bytes) for how large the block should be; without one, or with one
     /// that is too small, there are no rings. Nor are there any without the feature `ring`: the block stays
     /// unused, names of events are refused, and other events keep nothing.
@@ -149,7 +149,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     }
 
     /// Installs a caller table that is linked into the image, as `unikprof-client caller-table` makes
-    /// it, for recordings that begin before a client has come; answers its rows. The agent must have
+    /// it, for recordings that begin before a client has connected; returns how many rows it has. The agent must have
     /// [memory](Self::with_caller_memory) for it.
     ///
     /// # Errors
@@ -190,7 +190,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.instance.load(Ordering::Relaxed)
     }
 
-    /// What the agent was told at the start.
+    /// The configuration it was started with.
     pub fn config(&self) -> &Config<'m> {
         &self.config
     }

@@ -246,7 +246,7 @@ impl HistogramCells {
         self.max.load(Ordering::Relaxed)
     }
 
-    /// The pairs (bucket, count) that are not zero, as varints; answers the bytes written.
+    /// The pairs (bucket, count) that are not zero, as varints; returns the bytes written.
     pub(crate) fn encode(&self, buffer: &mut [u8]) -> usize {
         let mut length = 0;
         for (index, cell) in self.counts.iter().enumerate() {

@@ -132,7 +132,7 @@ struct BlockCells {
     counted_ns: AtomicU64,
 }
 
-/// How a vCPU has spent its time, as the sampler judges it.
+/// How a vCPU has spent its time, as far as samplers need it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Times {
     pub(crate) running_ns: u64,
@@ -325,7 +325,7 @@ impl RecordingCells {
     #[inline]
     pub(crate) fn follows(&self, period_ns: u64, times: Times, late: bool) -> bool {
         let followed = self.sampler.follow(self.sampled_ns(times), late);
-        // What stands for one period of the one stands for one of the other.
+        // With equal periods each tick of the one is a tick of the other.
         followed || self.sampler.period_ns() == period_ns
     }
 
@@ -358,7 +358,7 @@ impl RecordingCells {
         self.until_ns.store(until_ns, Ordering::Relaxed);
     }
 
-    /// Ends sampling: the end of this number, of all in the slot.
+    /// Ends sampling; `number` counts the ends of all recordings in the slot.
     pub(crate) fn end(&self, number: u32) {
         self.ended.store(number, Ordering::Relaxed);
         self.active.store(0, Ordering::Release);
@@ -371,8 +371,8 @@ impl RecordingCells {
     }
 
     /// The vCPU's clocks at `now_ns`, but no later than the end of the recording's time, for a vCPU that has been
-    /// blocked since before that end: answers the moment and the times. What lies beyond the end is taken to have been
-    /// blocked: the running time of a wake after it is not told apart.
+    /// blocked since before that end: returns the moment and the times. What lies beyond the end is taken to have been
+    /// blocked: the running time of a wake after it is not distinguished.
     pub(crate) fn until_end(&self, now_ns: u64, times: Times) -> (u64, Times) {
         let over_ns = now_ns.saturating_sub(self.until_ns());
         let blocked_ns = times.blocked_ns.saturating_sub(over_ns);
@@ -396,7 +396,7 @@ impl RecordingCells {
         self.ended_at_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// `now`, or where sampling had ended by itself before, that moment.
+    /// `now`, or the moment at which sampling ended by itself, if it did.
     pub(crate) fn at_the_end(&self, mut now: Snapshot) -> Snapshot {
         let ended_at_ns = self.ended_at_ns.load(Ordering::Relaxed);
         if ended_at_ns != 0 {
@@ -446,7 +446,7 @@ impl RecordingCells {
         }
     }
 
-    /// Whether its recording has still to be told that the vCPU blocks.
+    /// Whether its recording counts blocked time and does not know yet that the vCPU blocks.
     #[inline]
     pub(crate) fn misses_block(&self) -> bool {
         self.active() != 0 && self.counts_blocked() && !self.has_block()
@@ -488,8 +488,8 @@ impl RecordingCells {
         let until_ns = times.blocked_ns.max(counted_ns);
         self.block.counted_ns.store(until_ns, Ordering::Relaxed);
         if self.mode() == mode::WALL {
-            // What has run meanwhile, before and after the sleep, is put in front of it. Behind it, a timer that
-            // is armed over the sleep and ends it at each target would find none of them in it.
+            // The running time since the block began, before and after the sleep, is taken to lie before the sleep. If it
+            // lay behind it, a timer that is armed during the sleep, and ends it at each target, would find no target in it.
             let ran = Times {
                 blocked_ns: counted_ns,
                 ..times

@@ -7,10 +7,10 @@
 
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// A late delivery skips whole periods beyond this many at once, instead of drawing them singly.
+/// A late delivery draws at most this many of the steps that it has missed; the others count as whole periods.
 const DRAWS: u64 = 8;
 
-/// A recording that follows a faster one makes up for so many targets at the most.
+/// The most missed targets that a recording which follows a faster one makes up for.
 const MOST_OWED: u64 = 16;
 
 /// The sampler's state, 40 bytes. Only its vCPU writes it while the recording is active; the recorder writes it before.
@@ -25,7 +25,7 @@ pub(crate) struct Sampler {
     owed: AtomicU32,
     /// [`FIXED`] and [`FOLLOWS`].
     flags: AtomicU32,
-    /// How late the target that a leader owes was when its clock went on in another way, in ns.
+    /// How late the owed target was when blocked time began to be counted, in ns.
     owed_lateness_ns: AtomicU64,
 }
 
@@ -101,7 +101,7 @@ impl Sampler {
         }
     }
 
-    /// Moves the target on beyond `now_ns` of the sampled clock; answers how many targets that passes.
+    /// Moves the target past `now_ns` of the sampled clock; returns how many targets that passes.
     pub(crate) fn pass(&self, now_ns: u64) -> u64 {
         let target = self.target_ns.load(Ordering::Relaxed);
         if target.saturating_sub(now_ns) > self.farthest_ns() {
@@ -112,7 +112,7 @@ impl Sampler {
         targets
     }
 
-    /// The same from a target that is known not to lie too far ahead; answers the next target too.
+    /// The same for a `target` that is known not to lie too far ahead; returns the new target too.
     #[inline]
     fn pass_target(&self, mut target: u64, now_ns: u64) -> (u64, u64) {
         let mut targets = 0;
@@ -137,9 +137,9 @@ impl Sampler {
         (targets, target)
     }
 
-    /// Judges a delivery that the targets of a faster recording armed. Where more targets than one have
-    /// passed since the last, the deliveries that follow make up for them, so that the rate is the one
-    /// asked for; not where this one is `late`, for what they would sample is not what ran then.
+    /// Judges a delivery of the timer that a faster recording has armed; returns whether it is a tick of this recording. If
+    /// several targets have passed since the last delivery, the next deliveries make up for them, so that the rate is right.
+    /// They do not if this delivery is `late`: they would sample other code than ran at those targets.
     #[inline]
     pub(crate) fn follow(&self, now_ns: u64, late: bool) -> bool {
         let passed = self.pass(now_ns);
@@ -150,8 +150,8 @@ impl Sampler {
         owed > 0
     }
 
-    /// The clock goes on with what is counted in another way: what was due until `now_ns` is still owed
-    /// to the deliveries that it follows, or the one that was on its way to the next of its own.
+    /// The sampled clock goes on with blocked time, which is counted without ticks. Targets that have passed by `now_ns` stay
+    /// owed: the next deliveries are their ticks.
     pub(crate) fn owe(&self, now_ns: u64) {
         let target = self.target_ns.load(Ordering::Relaxed);
         let owed = self.owed();
@@ -164,8 +164,8 @@ impl Sampler {
         self.set_owed(owed.saturating_add(passed).min(most));
     }
 
-    /// Its targets arm the timer from here on, if they did not before. One that has passed by now was
-    /// another's to serve.
+    /// From here on its targets arm the timer, if they did not before. Targets that have passed by now were met by the
+    /// deliveries of the recording that it followed.
     #[inline]
     pub(crate) fn lead(&self, now_ns: u64) {
         if self.follows() {
@@ -210,7 +210,7 @@ impl Sampler {
     }
 
     /// The target is another clock's: the guest's has stepped back, or somebody who was stopped within a tick has
-    /// written that of the recording before. Answers how far ahead the new one lies.
+    /// written that of the recording before. Returns how far ahead the new one lies.
     #[cold]
     fn draw_anew(&self, now_ns: u64) -> u64 {
         let left_ns = self.draw();
@@ -256,7 +256,7 @@ mod tests {
         sampler
     }
 
-    /// Delivers at each target exactly and answers the number of ticks up to `end`.
+    /// Delivers at each target exactly and returns the number of ticks up to `end`.
     fn ticks_until(sampler: &Sampler, end: u64) -> u64 {
         let (mut now, mut ticks) = (0, 0);
         loop {

@@ -1,6 +1,6 @@
 //! The slot: one vCPU's place in all recordings, with one owner at a time.
 //!
-//! The tick takes the slot with one compare-and-swap; so does whoever starts, flips or ends a
+//! The tick takes the slot with one compare-and-swap; so does the code that starts, flips or ends a
 //! recording. Nobody waits: a tick that finds the slot busy is counted as lost, and the recorder
 //! comes back later. What is counted goes to the columns of the current epochs; a flip makes the next
 //! epoch of a recording current and leaves the column of the last to its reader.
@@ -28,7 +28,7 @@ pub(crate) struct SlotCells {
     ends: AtomicU32,
     /// Whether the vCPU is inside its block call: [`RUNNING`], [`BLOCKED`] or [`WOKEN`].
     blocked: AtomicU32,
-    /// Since when, in ns; 0 where nobody asks.
+    /// Since when, in ns; 0 if no recording needs it.
     blocked_since_ns: AtomicU64,
     /// How many times over the vCPU is inside the agent's own work.
     own_work: AtomicU32,
@@ -177,7 +177,7 @@ impl SlotCells {
         self.deferred.due.store(due.0, Ordering::Release);
     }
 
-    /// Keeps since when the vCPU blocks; 0: nobody asks.
+    /// Keeps since when the vCPU blocks; 0 if no recording needs it.
     pub(crate) fn set_blocked_since(&self, now_ns: u64) {
         self.blocked_since_ns.store(now_ns, Ordering::Relaxed);
     }
@@ -425,7 +425,7 @@ impl<'m> Slot<'m> {
         }
     }
 
-    /// Ends the recordings whose time is over, from within a tick, and answers those that go on. Where somebody
+    /// Ends the recordings whose time is over, from within a tick, and returns those that go on. Where somebody
     /// has the slot, who ends or turns them just now, it is left to the next tick.
     pub(crate) fn expire(&self, now_ns: u64, times: Times) -> Live {
         let is_over = |(_, recording): (usize, &RecordingCells)| now_ns >= recording.until_ns();
@@ -484,7 +484,7 @@ impl<'m> Slot<'m> {
         })
     }
 
-    /// Forgets the deferred sample; answers the recordings that it is a sample of and that have not ended since.
+    /// Forgets the deferred sample; returns the recordings that it is a sample of and that have not ended since.
     pub(crate) fn drop_deferred(&self) -> Live {
         let due = self.deferred();
         self.cells.deferred.due.store(0, Ordering::Release);
@@ -543,7 +543,7 @@ impl<'m> Owned<'m> {
         may_count
     }
 
-    /// Counts the deferred sample; answers its stack, if there was room, and the recordings that it was counted for.
+    /// Counts the deferred sample; returns its stack, if there was room, and the recordings that it was counted for.
     pub(crate) fn record_deferred(&self) -> Option<(Option<u32>, Live)> {
         let slot = self.slot;
         let DeferredCells {

@@ -272,14 +272,14 @@ impl<'m> Table<'m> {
         }
     }
 
-    /// Asks for the nodes of a stack's callers, all at once. Each place is known from the node before it, so in cold caches
-    /// a look from one to the next would wait for each.
+    /// Prefetches the nodes of a stack's callers together. Following parents, from one node to the next, would wait for each of
+    /// them in cold caches.
     #[inline]
     fn prefetch_callers(&self, path: &Path<'_>) {
         for hash in path.root_hashes() {
             let entry = self.index.get(self.home(hash));
             let entry = entry.map_or(0, |entry| entry.load(Ordering::Relaxed));
-            // Mostly: where another entry is in its place, a node is asked for in vain.
+            // If the entry is another stack's, the prefetch is in vain.
             if let Some(node) = self.node(entry & self.place_mask) {
                 prefetch(node);
             }

@@ -346,7 +346,7 @@ impl<'m> CallerTable<'m> {
         })
     }
 
-    /// Installs a table file for the `mappings` of the image it was made from; answers its rows.
+    /// Installs a table file for the `mappings` of the image it was made from; returns how many rows it has.
     pub(crate) fn install_file(
         &self,
         file: &[u8],

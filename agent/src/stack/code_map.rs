@@ -27,7 +27,7 @@ pub struct Mapping<'a> {
 /// Why mappings cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MappingsError {
-    /// There are none: no address could be told from garbage.
+    /// There are none: no return address could be recognised.
     None,
     /// There are more than [`MAX_MAPPINGS`]: how many.
     TooMany(usize),

@@ -111,7 +111,7 @@ impl StackMemory {
     }
 
     /// The index of the word at `address`. A misaligned address, or one below the start, has an index of at least 2^61,
-    /// which no word has: so one comparison tells whether a word is one of the stack's.
+    /// which no word has: so one comparison decides whether a word belongs to the stack.
     #[inline]
     fn index(&self, address: u64) -> u64 {
         address.wrapping_sub(self.start).rotate_right(3)

@@ -130,7 +130,7 @@ impl<'a> Path<'a> {
 
     /// The frame codes, leaf first.
     pub fn codes(&self) -> impl Iterator<Item = u32> + 'a {
-        // Always there; said so that the tick has no road to a panic.
+        // Always in range; without the check the tick could panic.
         let codes = self.cells.codes.get(PADDING..PADDING + self.length);
         codes
             .unwrap_or_default()

@@ -11,8 +11,7 @@ use crate::count::slot::{Live, Owned, Slot};
 use crate::ground::platform::{Platform, Registers};
 use crate::ring::Entry;
 
-/// A wait that a recording of running time has in its ring: longer than those of a guest that works. They
-/// come fifty times a second at the most, and then there are no ticks beside them.
+/// The least wait that is noted in the ring if only running time is recorded. There are at most fifty of them a second.
 const LONG_WAIT_NS: u64 = 20_000_000;
 
 impl<'m, P: Platform> Agent<'m, P> {
@@ -39,7 +38,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// The guest woke on this vCPU; answers the next deadline as [`on_tick`](Self::on_tick) does.
+    /// The guest woke on this vCPU; returns the next deadline as [`on_tick`](Self::on_tick) does.
     pub fn on_wake(&self) -> Option<u64> {
         let (vcpu, slot) = self.current()?;
         let live = slot.live();
@@ -127,7 +126,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     }
 
     /// A tick finds the vCPU blocked. Opens the block for each recording that began after it: what the vCPU waited
-    /// before is not known. A busy slot is being blocked or woken.
+    /// before is not known. If the slot is busy, the code that blocks or wakes is at work on it.
     #[cold]
     #[inline(never)]
     pub(super) fn note_block_under_way(
@@ -178,10 +177,10 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Adds what blocking or waking has cost since `cycles` to the agent's price.
+    /// Adds what blocking or waking has cost since `cycles` to the agent's cost.
     fn charge_since(&self, cycles: u64, slot: &Slot<'_>) {
         let spent = self.platform.cycles().wrapping_sub(cycles);
-        // Another program ran for longer than that.
+        // More than that was another vCPU's.
         charge_cycles(slot, slot.live(), spent.min(INTERRUPTED_CYCLES));
     }
 }

@@ -17,14 +17,14 @@ use crate::stack::path::Path;
 use crate::stack::walk::{Guide, Walked, walk};
 use crate::stack::{CodeMemory, ReadCode, StackMemory, Stacks};
 
-/// Adds cycles to the price of each recording, without the slot.
+/// Adds cycles to the cost of each recording, without owning the slot.
 fn charge_cycles(slot: &Slot<'_>, live: Live, cycles: u64) {
     for (_, recording) in slot.each(live) {
         recording.tick_cycles.fetch_add(cycles, Ordering::Relaxed);
     }
 }
 
-/// A tick that took more cycles than this was interrupted itself: the vCPU lost its CPU meanwhile.
+/// A tick that took more cycles than this was interrupted itself: the hypervisor gave the CPU to another vCPU.
 const INTERRUPTED_CYCLES: u64 = 50_000;
 
 /// The clocks when a tick was delivered.
@@ -36,11 +36,11 @@ struct Entry {
     now_ns: u64,
 }
 
-/// A delivery that was due.
+/// A delivery of the timer at or after a target.
 struct Delivered {
     live: Live,
     due: Live,
-    /// The depth and the look-ups of the walk.
+    /// What the recordings ask of the walk.
     asked: Asked,
     lateness_ns: u64,
     late: bool,
@@ -50,7 +50,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// The timer upcall, on the vCPU it was delivered to. `registers` are those of the interrupted
     /// code, `None` where there are none (an upcall forced when events were unmasked).
     ///
-    /// Answers the next deadline of this vCPU, as its timer is programmed, in ns: program it, or the
+    /// Returns the next deadline of this vCPU, as its timer is programmed, in ns: program it, or the
     /// guest's own where that is earlier. `None`: there is nothing to wait for.
     #[inline]
     pub fn on_tick(&self, registers: Option<&Registers>) -> Option<u64> {
@@ -62,7 +62,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.deliver(vcpu, slot, registers)
     }
 
-    /// A delivery. A function of its own: its stack frame is large, and a block that is opened first does not lie on it.
+    /// Handles a delivery of the timer. Not inlined: its stack frame is large, and must not add to that of
+    /// `note_block_under_way`, which runs before it.
     #[inline(never)]
     fn deliver(&self, vcpu: u32, slot: &'m Slot<'m>, registers: Option<&Registers>) -> Option<u64> {
         let mut live = slot.live();
@@ -87,7 +88,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             live = self.settle(vcpu, slot, now_ns);
             needs = slot.needs(live, slot.cells.is_blocked());
         }
-        // Blocked time is counted when it is over: then no recording samples now.
+        // No recording samples now: those that count blocked time do so when the vCPU wakes.
         let Some((index, driver)) = slot.driver(needs) else {
             return self.idle_deadline(slot, needs.until_ns, now_ns);
         };
@@ -114,7 +115,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         if slot.cells.is_blocked() {
             return None;
         }
-        // Where the vCPU has lost its CPU since, the clock has gone on and its running time has not.
+        // If the vCPU has lost its CPU meanwhile, the clock has advanced and its running time has not.
         let now_ns = if has_lost_cpu {
             self.platform.now_ns()
         } else {
@@ -134,8 +135,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         let needs = slot.needs(live, false);
         let moment = self.platform.moment(vcpu);
         let times = self.times(vcpu, needs.counts_blocked, moment);
-        // Nothing is moved on here, where a tick may come between: where a target has passed that another
-        // recording's delivery was to serve, the tick finds the next.
+        // Only read here, as a tick may come at any moment: it passes the targets.
         let left_ns = slot.driver(needs).map_or(u64::MAX, |(_, driver)| {
             driver.sampler.left_ns(driver.sampled_ns(times))
         });
@@ -152,7 +152,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.deadline_after(until_ns, now_ns, u64::MAX)
     }
 
-    /// Counts a delivery before its target; answers whether the vCPU has lost its CPU meanwhile.
+    /// Counts a delivery before its target; returns whether the vCPU has lost its CPU meanwhile.
     #[cold]
     #[inline(never)]
     fn early(&self, slot: &Slot<'_>, live: Live, entry: &Entry) -> bool {
@@ -164,7 +164,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.charge(entry, slot, live)
     }
 
-    /// Takes the slot, walks and counts, or counts why not; answers whether the vCPU has lost its CPU
+    /// Takes the slot, walks and counts, or counts why not; returns whether the vCPU has lost its CPU
     /// meanwhile.
     #[inline]
     fn tick(
@@ -194,7 +194,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         };
         let mut path = owned.path_cells().begin();
         if late {
-            // What ran then is not known, only what runs now.
+            // It is not known what ran at the target, only what runs now.
             path.push(frame_code::LATE);
         }
         let walked = self.walk(registers, slot.cells, asked, &mut path);
@@ -261,8 +261,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.charge(entry, slot, delivered.live)
     }
 
-    /// Does for a tick what few ticks need: ends the recordings whose time is over, and counts a wait that a wake could
-    /// not count. Answers the recordings that go on.
+    /// The rare work of a tick: ends the recordings whose time is over, and counts a wait that a wake could not count. Returns the recordings that go on.
     #[cold]
     #[inline(never)]
     fn settle(&self, vcpu: u32, slot: &Slot<'_>, now_ns: u64) -> Live {
@@ -276,7 +275,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         slot.expire(now_ns, times)
     }
 
-    /// Asks for what the look-up of the interrupted function's caller reads first.
+    /// Prefetches what the look-up of the interrupted function's caller reads first.
     #[inline]
     fn prefetch_caller(&self, registers: Option<&Registers>) {
         if let (Some(callers), Some(registers)) = (&self.callers, registers) {
@@ -337,7 +336,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Adds this tick's cycles to the agent's price; answers whether the vCPU has lost its CPU
+    /// Adds this tick's cycles to the agent's cost; returns whether the vCPU has lost its CPU
     /// meanwhile.
     #[cold]
     #[inline(never)]
@@ -348,8 +347,8 @@ impl<'m, P: Platform> Agent<'m, P> {
     }
 
     /// The cycles that this tick has run, and whether the vCPU has lost its CPU meanwhile. The counter
-    /// goes on while others have the CPU, so a tick that took longer than any can is charged by the
-    /// running time instead.
+    /// counts on while another vCPU has the CPU, so a tick that took implausibly long is charged by its running time
+    /// instead.
     #[inline]
     fn cycles_since(&self, entry: &Entry, slot: &Slot<'_>, live: Live) -> (u64, bool) {
         let cycles = self.platform.cycles().wrapping_sub(entry.cycles);
