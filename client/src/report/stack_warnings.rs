@@ -136,11 +136,11 @@ fn about_callers(counters: &Counters, has_table: bool, unwind: Unwind) -> Option
         ),
         (true, Unwind::FramePointers) => format!(
             "the caller table does not know the code of {guessed} of the samples: their callers are \
-             from the frame pointer alone; make it from all images of the guest"
+             from the frame pointer alone; make it from all images of the guest, and give the agent room for all of it"
         ),
         (true, Unwind::Table) => format!(
             "the caller table does not know the code of {guessed} of the samples, though every \
-             frame was to be found through it; make it from all images of the guest"
+             frame was to be found through it; make it from all images of the guest, and give the agent room for all of it"
         ),
     })
 }
