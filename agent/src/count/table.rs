@@ -1030,6 +1030,30 @@ mod tests {
         }
     }
 
+    /// Guards against a hash under which stacks with equally spaced leaves and call sites gather in a part of the index:
+    /// those behind the last entry that is looked at are lost, while there is room.
+    #[test]
+    fn equally_spaced_leaves_and_call_sites_are_kept_while_there_is_room() {
+        const LEAVES: u32 = 2000;
+        const SITES: u32 = 5;
+        for depth in 2..=8 {
+            let memory = Memory::new((LEAVES * SITES) as usize / SEGMENTS + 1);
+            let table = memory.table();
+            let mut frames: Vec<u32> = (0..depth).map(|level| 0x9000 + level * 333).collect();
+            for leaf in 0..LEAVES {
+                for site in 0..SITES {
+                    frames[0] = 16 + leaf * 16;
+                    frames[depth as usize - 1] = 0x5_0000 + site * 16;
+                    let kept = keep(&table, &frames);
+                    assert!(
+                        kept.is_ok(),
+                        "{depth} frames, leaf {leaf}, call site {site}"
+                    );
+                }
+            }
+        }
+    }
+
     #[test]
     fn a_full_table_refuses_what_is_new_and_counts_what_is_known() {
         let memory = Memory::new(1);

@@ -201,10 +201,11 @@ fn extend(polynomial: u64, code: u32) -> u64 {
         .wrapping_add(u64::from(code))
 }
 
-/// The hash with a polynomial. Its upper bits, by which the table places, depend on all codes, the last too.
+/// The hash with a polynomial. Its upper bits, by which the table places, depend on all codes, the last too. The shift makes
+/// it no multiple of the codes: stacks whose codes are equally spaced would gather in a part of the index.
 #[inline]
 fn finish(polynomial: u64) -> u64 {
-    polynomial.wrapping_mul(FACTOR)
+    (polynomial ^ polynomial >> 32).wrapping_mul(FACTOR)
 }
 
 #[cfg(test)]
