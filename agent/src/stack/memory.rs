@@ -110,8 +110,9 @@ impl StackMemory {
         }
     }
 
-    /// The index of the word at `address`. A misaligned address, or one below the start, has an index of at least 2^61,
-    /// which no word has: so one comparison decides whether a word belongs to the stack.
+    /// The index of the word at `address`. A misaligned address has one of at least 2^61; one below the start has that of a
+    /// word behind the end of the address space. No word of the stack has either: so one comparison decides whether a word
+    /// belongs to it.
     #[inline]
     fn index(&self, address: u64) -> u64 {
         address.wrapping_sub(self.start).rotate_right(3)
