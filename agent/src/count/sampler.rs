@@ -118,7 +118,7 @@ impl Sampler {
         let mut targets = 0;
         let period = self.period_ns();
         let late_ns = now_ns.saturating_sub(target);
-        if late_ns > DRAWS.saturating_mul(period) {
+        if late_ns / DRAWS > period {
             targets = late_ns
                 .checked_div(period)
                 .unwrap_or(0)

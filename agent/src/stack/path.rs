@@ -152,11 +152,11 @@ impl<'a> Path<'a> {
             length,
             polynomial,
         } = *self;
-        let mut before = length;
+        // The step before the frames of one node, of two, and so on; below the first it wraps, and there is none.
+        let mut at = length.wrapping_sub(FRAMES_PER_NODE + 1);
         POWERS.iter().map_while(move |power| {
-            before = before.checked_sub(FRAMES_PER_NODE)?;
-            let step = cells.steps.get(before.checked_sub(1)?)?;
-            let step = step.load(Ordering::Relaxed);
+            let step = cells.steps.get(at)?.load(Ordering::Relaxed);
+            at = at.wrapping_sub(FRAMES_PER_NODE);
             Some(finish(polynomial.wrapping_sub(step.wrapping_mul(*power))))
         })
     }
@@ -169,9 +169,14 @@ impl<'a> Path<'a> {
         length: usize,
     ) -> impl Iterator<Item = &'a [AtomicU32; FRAMES_PER_NODE]> + use<'a> {
         let end = PADDING + self.length;
-        let cells = length.div_ceil(FRAMES_PER_NODE) * FRAMES_PER_NODE;
-        let runs = self.cells.codes.get(end.saturating_sub(cells)..end);
-        runs.unwrap_or_default().as_chunks().0.iter()
+        let cells = (length as u32).next_multiple_of(FRAMES_PER_NODE as u32) as usize;
+        let codes = self.cells.codes.get(end.saturating_sub(cells)..end);
+        let mut codes = codes.unwrap_or_default();
+        core::iter::from_fn(move || {
+            let (run, rest) = codes.split_first_chunk()?;
+            codes = rest;
+            Some(run)
+        })
     }
 }
 
