@@ -61,21 +61,32 @@ pub enum FrameError {
 
 impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // As words of 32 bits: an agent formats those anyway.
+        let word = |kind: &u16| u32::from(*kind);
         match self {
             Self::TooLong(kind, length) => write!(
                 f,
-                "a frame of type {kind:#06x} announces {length} bytes, the limit is {MAX_BODY}"
+                "a frame of type {:#06x} announces {length} bytes, the limit is {MAX_BODY}",
+                word(kind)
             ),
             Self::Checksum(kind) => {
-                write!(f, "the checksum of a frame of type {kind:#06x} is wrong")
-            }
-            Self::Type(want, found) => {
                 write!(
                     f,
-                    "expected a message of type {want:#06x}, found {found:#06x}"
+                    "the checksum of a frame of type {:#06x} is wrong",
+                    word(kind)
                 )
             }
-            Self::Body(kind) => write!(f, "the body of a message of type {kind:#06x} is malformed"),
+            Self::Type(want, found) => write!(
+                f,
+                "expected a message of type {:#06x}, found {:#06x}",
+                word(want),
+                word(found)
+            ),
+            Self::Body(kind) => write!(
+                f,
+                "the body of a message of type {:#06x} is malformed",
+                word(kind)
+            ),
             Self::Buffer => f.write_str("the message does not fit the buffer"),
         }
     }
@@ -88,22 +99,60 @@ impl core::error::Error for FrameError {}
 /// # Errors
 /// [`FrameError::Buffer`] if it does not fit into `buffer`, or its body is longer than [`MAX_BODY`].
 pub fn encode<'a, M: Message<'a>>(message: &M, buffer: &mut [u8]) -> Result<usize, FrameError> {
-    let room = buffer.get_mut(HEADER..).ok_or(FrameError::Buffer)?;
-    let most = room.len().min(MAX_BODY);
-    let room = room.get_mut(..most).unwrap_or_default();
-    let body = postcard::to_slice(message, room).map_err(|_| FrameError::Buffer)?;
-    let length = body.len();
+    let length = postcard::serialize_with_flavor(message, Body::of(buffer))
+        .map_err(|_| FrameError::Buffer)?;
     put_header(M::TYPE, length, buffer)
 }
 
-/// Writes the header in front of a body in `frame`; returns the frame's length. Out of line: one copy for all
-/// message types.
+/// A body that is being written. What does not fit is only counted: no field can fail, so the code of the many fields
+/// of all messages looks for no failure.
+struct Body<'b> {
+    room: &'b mut [u8],
+    length: usize,
+}
+
+impl<'b> Body<'b> {
+    /// The body of the frame in `buffer`.
+    #[inline(never)]
+    fn of(buffer: &'b mut [u8]) -> Self {
+        Self {
+            room: buffer.get_mut(HEADER..).unwrap_or_default(),
+            length: 0,
+        }
+    }
+}
+
+impl postcard::ser_flavors::Flavor for Body<'_> {
+    /// The body's length, also where it did not fit.
+    type Output = usize;
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.try_extend(&[byte])
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        let room = self.room.get_mut(self.length..).unwrap_or_default();
+        if let Some(room) = room.get_mut(..bytes.len()) {
+            room.copy_from_slice(bytes);
+        }
+        self.length = self.length.saturating_add(bytes.len());
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<usize> {
+        Ok(self.length)
+    }
+}
+
+/// Writes the header in front of a body in `frame`, if the body was not too long; returns the frame's length. Out of
+/// line: one copy for all message types.
 #[inline(never)]
 fn put_header(kind: u16, length: usize, frame: &mut [u8]) -> Result<usize, FrameError> {
     let (header, body) = frame
         .split_first_chunk_mut::<HEADER>()
         .ok_or(FrameError::Buffer)?;
-    let body = body.get(..length).ok_or(FrameError::Buffer)?;
+    let body = body.get(..length).filter(|body| body.len() <= MAX_BODY);
+    let body = body.ok_or(FrameError::Buffer)?;
     header[..2].copy_from_slice(&kind.to_le_bytes());
     header[2..6].copy_from_slice(&(length as u32).to_le_bytes());
     let checksum = crc32c(crc32c(0, &header[..6]), body);

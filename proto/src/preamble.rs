@@ -79,10 +79,12 @@ impl VersionRange {
 
 impl fmt::Display for VersionRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.lowest == self.highest {
-            write!(f, "{}", self.lowest)
+        // As words of 32 bits: an agent formats those anyway.
+        let (lowest, highest) = (u32::from(self.lowest), u32::from(self.highest));
+        if lowest == highest {
+            write!(f, "{lowest}")
         } else {
-            write!(f, "{} to {}", self.lowest, self.highest)
+            write!(f, "{lowest} to {highest}")
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::ground::platform::Platform;
 /// Draws a new instance id, which is never 0: 64 bits of the platform's random source. Without one, `previous`,
 /// `address` (of memory that the agent owns) and both clocks are hashed instead; two agents then have different ids
 /// unless all of these are equal.
-pub(super) fn draw<P: Platform>(platform: &P, previous: u64, address: u64) -> u64 {
+pub(super) fn draw<P: Platform + ?Sized>(platform: &P, previous: u64, address: u64) -> u64 {
     let drawn = platform.random().unwrap_or_else(|| {
         let parts = [address, platform.now_ns(), platform.cycles()];
         parts

@@ -61,8 +61,7 @@ pub enum StartError {
 /// Every method may be called from any context, at any moment, also from an upcall that interrupts
 /// another method: none of them allocates, locks, waits or panics.
 #[derive(Debug)]
-pub struct Agent<'m, P> {
-    platform: P,
+pub struct Agent<'m, P: ?Sized> {
     config: Config<'m>,
     code: CodeMap,
     callers: Option<CallerTable<'m>>,
@@ -73,7 +72,13 @@ pub struct Agent<'m, P> {
     recordings: Claimable<Recordings>,
     gaps: AtomicU32,
     instance: AtomicU64,
+    /// Last, so that an agent can be an [`AnyAgent`].
+    platform: P,
 }
+
+/// An agent on any platform, whose methods are called by way of a table. What is not called from an upcall takes the
+/// agent so: there is one copy of that code, whatever platforms there are.
+pub(crate) type AnyAgent<'p, 'm> = Agent<'m, dyn Platform + 'p>;
 
 impl<'m, P: Platform> Agent<'m, P> {
     /// An agent that keeps all it ever needs in `memory`; it never allocates.
@@ -85,19 +90,9 @@ impl<'m, P: Platform> Agent<'m, P> {
         config: Config<'m>,
         memory: &'m mut [MaybeUninit<u8>],
     ) -> Result<Self, StartError> {
-        let vcpus = config.vcpus as usize;
-        if vcpus == 0 {
-            return Err(StartError::NoVcpu);
-        }
-        let recordings = config.recordings as usize;
-        if !(1..=MAX_RECORDINGS).contains(&recordings) {
-            return Err(StartError::Recordings(config.recordings));
-        }
-        let code = CodeMap::new(config.mappings).map_err(StartError::Mappings)?;
         let memory_bytes = memory.len() as u64;
         let instance = instance::draw(&platform, 0, memory.as_ptr().addr() as u64);
-        let slots = memory::divide(memory, vcpus, recordings)
-            .ok_or(StartError::Memory(memory::minimum_bytes(vcpus, recordings)))?;
+        let (code, slots) = divide(&config, memory)?;
         let mut agent = Self::with_slots(platform, config, code, slots);
         agent.memory_bytes = memory_bytes;
         agent.instance = AtomicU64::new(instance);
@@ -112,7 +107,6 @@ impl<'m, P: Platform> Agent<'m, P> {
         slots: &'m [Slot<'m>],
     ) -> Self {
         Self {
-            platform,
             config,
             code,
             callers: None,
@@ -123,6 +117,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             recordings: Claimable::new(Recordings::default()),
             gaps: AtomicU32::new(0),
             instance: AtomicU64::new(0),
+            platform,
         }
     }
 
@@ -161,7 +156,9 @@ impl<'m, P: Platform> Agent<'m, P> {
             .unwrap_or(&none)
             .install_file(file, self.config.mappings, &self.code)
     }
+}
 
+impl<'m, P: Platform + ?Sized> Agent<'m, P> {
     /// The guest was restored from a save or has migrated. A recording goes on and notes the gap; the
     /// [instance id](Self::instance) is renewed; sessions under a key end before another byte is sent.
     ///
@@ -297,6 +294,26 @@ impl<'m, P: Platform> Agent<'m, P> {
     pub(crate) fn claim_recordings(&self) -> Option<Claim<'_, Recordings>> {
         self.recordings.claim()
     }
+}
+
+/// Checks a configuration and divides the memory for it. Not inlined: it is the same for all platforms.
+#[inline(never)]
+fn divide<'m>(
+    config: &Config<'_>,
+    memory: &'m mut [MaybeUninit<u8>],
+) -> Result<(CodeMap, &'m [Slot<'m>]), StartError> {
+    let vcpus = config.vcpus as usize;
+    if vcpus == 0 {
+        return Err(StartError::NoVcpu);
+    }
+    let recordings = config.recordings as usize;
+    if !(1..=MAX_RECORDINGS).contains(&recordings) {
+        return Err(StartError::Recordings(config.recordings));
+    }
+    let code = CodeMap::new(config.mappings).map_err(StartError::Mappings)?;
+    let slots = memory::divide(memory, vcpus, recordings)
+        .ok_or(StartError::Memory(memory::minimum_bytes(vcpus, recordings)))?;
+    Ok((code, slots))
 }
 
 /// While it lives, samples of its vCPU are marked as the agent's own work.

@@ -102,6 +102,7 @@ impl Sampler {
     }
 
     /// Moves the target past `now_ns` of the sampled clock; returns how many targets that passes.
+    #[inline]
     pub(crate) fn pass(&self, now_ns: u64) -> u64 {
         let target = self.target_ns.load(Ordering::Relaxed);
         if target.saturating_sub(now_ns) > self.farthest_ns() {

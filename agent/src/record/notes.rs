@@ -15,7 +15,7 @@ const CLOCK_EVERY_NS: u64 = 60_000_000_000;
 /// Stolen time per interval from which on it gets a record of its own.
 const STOLEN_NS: u64 = 10_000_000;
 
-impl<'m, P: Platform> Agent<'m, P> {
+impl<'m, P: Platform + ?Sized> Agent<'m, P> {
     /// A vCPU's ring; `None` if there are no rings or no such vCPU.
     #[inline]
     pub(crate) fn ring(&self, vcpu: u32) -> Option<Ring<'m>> {

@@ -7,9 +7,8 @@ use unikprof_proto::message::{
 };
 use unikprof_proto::ring::MAX_EVENT_NAME;
 
-use crate::agent::Agent;
+use crate::agent::AnyAgent;
 use crate::count::table::Run;
-use crate::ground::platform::Platform;
 use crate::ring::{Reader, Rings};
 
 /// What a frame takes beside the records or the stacks in it.
@@ -28,16 +27,16 @@ pub(crate) enum Answer {
 
 impl Answer {
     /// The nodes of a vCPU that there are now, with numbers above `known`.
-    pub(crate) fn stacks<P: Platform>(agent: &Agent<'_, P>, vcpu: u32, known: u64) -> Self {
+    pub(crate) fn stacks(agent: &AnyAgent<'_, '_>, vcpu: u32, known: u64) -> Self {
         let newest = agent.slot(vcpu).map_or(0, |slot| slot.table.newest());
         Self::Stacks(vcpu, known, newest)
     }
 
     /// Encodes the next frame into `buffer`; answers its length and what comes after it. The records or
     /// stacks of a frame go through `payload`, which is smaller than the buffer by [`OVERHEAD`].
-    pub(crate) fn encode<P: Platform>(
+    pub(crate) fn encode(
         self,
-        agent: &Agent<'_, P>,
+        agent: &AnyAgent<'_, '_>,
         rings: &Rings<'_>,
         payload: &mut [u8],
         buffer: &mut [u8],
@@ -75,9 +74,9 @@ impl Answer {
     }
 }
 
-fn head<P: Platform>(
+fn head(
     request: RingRequest,
-    agent: &Agent<'_, P>,
+    agent: &AnyAgent<'_, '_>,
     rings: &Rings<'_>,
     buffer: &mut [u8],
 ) -> Result<(usize, Option<Answer>), FrameError> {
@@ -102,10 +101,10 @@ fn head<P: Platform>(
     put(&head, Some(Answer::Records(vcpu, reader)), buffer)
 }
 
-fn records<P: Platform>(
+fn records(
     vcpu: u32,
     mut reader: Reader,
-    agent: &Agent<'_, P>,
+    agent: &AnyAgent<'_, '_>,
     rings: &Rings<'_>,
     payload: &mut [u8],
     buffer: &mut [u8],

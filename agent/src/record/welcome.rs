@@ -14,7 +14,7 @@ use crate::stack::path::MAX_DEPTH;
 /// The longest request body, in bytes.
 pub const MAX_REQUEST: usize = 1024;
 
-impl<'m, P: Platform> Agent<'m, P> {
+impl<'m, P: Platform + ?Sized> Agent<'m, P> {
     /// Who the agent is, for one who has this role, and whether its platform tells [runstates](
     /// Platform::runstate), which an upcall cannot ask.
     pub(crate) fn welcome(&self, role: u32, runstate: bool) -> Welcome<'m> {

@@ -5,9 +5,11 @@ use core::fmt;
 use unikprof_proto::code::{mode, start_flag};
 use unikprof_proto::message::Start;
 
+use crate::agent::AnyAgent;
 use crate::ground::platform::Platform;
 use crate::ground::text::Text;
-use crate::record::recorder::Outcome;
+use crate::record::recorder::{Client, Outcome};
+use crate::serve::conversations::Conversations;
 use crate::serve::service::Service;
 use crate::stack::caller_table::CallerTable;
 use crate::stack::path::MAX_DEPTH;
@@ -95,6 +97,16 @@ impl<P: Platform> Service<'_, '_, P> {
     /// # Errors
     /// [`BootError`], where a client would have been refused. The service can be used all the same.
     pub fn start_at_boot(&mut self, recording: &BootRecording<'_>) -> Result<u64, BootError> {
+        self.conversations.start_at_boot(self.agent, recording)
+    }
+}
+
+impl Conversations<'_> {
+    fn start_at_boot(
+        &mut self,
+        agent: &AnyAgent<'_, '_>,
+        recording: &BootRecording<'_>,
+    ) -> Result<u64, BootError> {
         let request = Start {
             name: recording.name,
             period_ns: recording.period_ns,
@@ -108,11 +120,14 @@ impl<P: Platform> Service<'_, '_, P> {
             delay_ns: recording.delay_ns,
             // No client may ever come to fetch it.
             flags: start_flag::KEEP_NEWEST,
-            caller_table: self.agent().callers().and_then(CallerTable::checksum),
+            caller_table: agent.callers().and_then(CallerTable::checksum),
             max_age_ns: recording.max_age_ns,
             max_bytes: recording.max_bytes,
         };
-        let error = match self.start(&request) {
+        let started =
+            self.recorder
+                .start(agent, &Client::default(), &request, self.server.total_ns);
+        let error = match started {
             Outcome::Done((id, _)) => return Ok(id),
             Outcome::Refused(refused) => BootError(refused.text),
             Outcome::NotYet => BootError(Text::from(
@@ -120,7 +135,7 @@ impl<P: Platform> Service<'_, '_, P> {
             )),
         };
         let text = Text::format(format_args!("unikprof: {error}"));
-        self.agent().platform().log(text.as_str());
+        agent.platform().log(text.as_str());
         Err(error)
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod access;
 mod admission;
 pub(crate) mod boot;
 pub(crate) mod budget;
+mod conversations;
 #[cfg(feature = "noise")]
 pub(crate) mod secure;
 pub(crate) mod service;

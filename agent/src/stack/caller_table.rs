@@ -347,6 +347,7 @@ impl<'m> CallerTable<'m> {
     }
 
     /// Installs a table file for the `mappings` of the image it was made from; returns how many rows it has.
+    #[inline(never)]
     pub(crate) fn install_file(
         &self,
         file: &[u8],

@@ -37,11 +37,13 @@ macro_rules! counters {
             pub const FIELDS: usize = [$(Counter::$counter),+].len();
 
             /// All counters, in the order of [`Counter`].
+            #[inline(never)]
             pub const fn to_array(&self) -> [u64; Self::FIELDS] {
                 [$(self.$field),+]
             }
 
             /// The inverse of [`to_array`](Self::to_array).
+            #[inline(never)]
             pub const fn from_array([$($field),+]: [u64; Self::FIELDS]) -> Self {
                 Self { $($field),+ }
             }

@@ -1,6 +1,5 @@
 //! The calls of the guest's start, its loop and its end.
 
-use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_void};
 
 use unikprof_agent::{
@@ -378,23 +377,26 @@ unsafe fn serve(place: *mut State) -> Result<(), Misuse> {
     let agent: &'static Agent<'static, Guest> = unsafe { &(*place).agent };
     // SAFETY: as above.
     let keys = unsafe { (*place).keys.as_ref() };
-    let service = Service::new(agent, access::access(keys)).map_err(|error| {
+    let refused = |error| {
         Misuse(match error {
             ServeError::Served => UNIKPROF_E_STARTED,
             ServeError::NoKeys => UNIKPROF_E_KEYS,
             ServeError::NoRandomness => UNIKPROF_E_RANDOM,
         })
-    })?;
-    let served = UnsafeCell::new(Served {
-        service,
-        network: None,
-        connections: [None; CONNECTIONS],
-        opened: 0,
-        begun: false,
-        records: false,
-    });
-    // SAFETY: as above.
-    unsafe { (&raw mut (*place).served).write(served) };
+    };
+    // SAFETY: as above. The service is written by itself: a structure around it would lie on the stack once more.
+    unsafe {
+        let served = (&raw mut (*place).served).cast::<Served>();
+        match Service::new(agent, access::access(keys)) {
+            Ok(service) => (&raw mut (*served).service).write(service),
+            Err(error) => return Err(refused(error)),
+        }
+        (&raw mut (*served).network).write(None);
+        (&raw mut (*served).connections).write([None; CONNECTIONS]);
+        (&raw mut (*served).opened).write(0);
+        (&raw mut (*served).begun).write(false);
+        (&raw mut (*served).records).write(false);
+    }
     Ok(())
 }
 

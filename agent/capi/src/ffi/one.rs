@@ -81,6 +81,7 @@ pub(super) fn upcall<R>(work: impl FnOnce(&Agent<'static, Guest>) -> R) -> Resul
 pub(super) struct Claim(());
 
 impl Claim {
+    #[inline(never)]
     pub(super) fn take() -> Result<Self, Misuse> {
         CLAIMED
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
@@ -89,6 +90,7 @@ impl Claim {
     }
 
     /// What there is to work on.
+    #[inline(never)]
     pub(super) fn served(&mut self) -> Result<&mut Served, Misuse> {
         let state = STATE.get();
         if state.is_null() {

@@ -85,6 +85,7 @@ impl Code {
             }
         }
 
+        let relocated: BTreeSet<u64> = text.relocations().map(|(at, _)| at).collect();
         let mut edges: HashMap<u64, BTreeSet<u64>> = HashMap::new();
         let mut outside: HashMap<u64, Vec<String>> = HashMap::new();
         for (at, relocation) in text.relocations() {
@@ -115,7 +116,9 @@ impl Code {
             let mut edges = edges.remove(&start).unwrap_or_default();
             for instruction in &instructions {
                 assert_ne!(instruction.code(), Opcode::INVALID, "{name} is code");
-                if instruction.op0_kind() == OpKind::NearBranch64 {
+                // Before its relocation a branch leads to the instruction behind it, which may be another function.
+                let is_relocated = relocated.contains(&(instruction.next_ip().wrapping_sub(4)));
+                if instruction.op0_kind() == OpKind::NearBranch64 && !is_relocated {
                     let to = instruction.near_branch_target();
                     edges.extend(start_of(to).filter(|_| to < data.len() as u64));
                 }

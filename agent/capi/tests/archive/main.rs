@@ -120,9 +120,9 @@ fn what_the_header_declares_is_all_it_exports() {
 
 #[test]
 fn it_takes_no_more_room_than_it_may() {
-    const MOST: u64 = 128 << 10;
-    const CRYPTOGRAPHY: u64 = 64 << 10;
-    const FLIGHT_RECORDER: u64 = 32 << 10;
+    const MOST: u64 = 96 << 10;
+    const CRYPTOGRAPHY: u64 = 32 << 10;
+    const FLIGHT_RECORDER: u64 = 24 << 10;
     let mut without = 0;
     for (folder, most) in [
         (build::streams(), Some(MOST)),
@@ -213,7 +213,8 @@ fn the_search_finds_a_red_zone() {
     }
 }
 
-/// A kernel's stacks are small, and what is written in place must stay so: a network alone is 150 KB. The largest, of the start, holds a service once.
+/// A kernel's stacks are small, and what is written in place must stay so: a network alone is 150 KB. The
+/// largest, of the start, holds a service once; what the start takes in all is in the header.
 #[test]
 fn no_function_has_a_large_frame() {
     for folder in archives() {
@@ -221,8 +222,11 @@ fn no_function_has_a_large_frame() {
         let code = Code::read(&bytes);
         for function in code.functions() {
             let frame = function.frame_bytes();
-            assert!(frame <= 32 << 10, "{}: {frame} bytes", function.name);
+            assert!(frame <= 28 << 10, "{}: {frame} bytes", function.name);
         }
+        let start = code.stack_bytes("unikprof_init");
+        println!("stack of unikprof_init: {start} bytes");
+        assert!(start <= 40 << 10, "{start} bytes");
     }
 }
 
@@ -258,11 +262,11 @@ fn upcalls_reach_no_panic_and_nothing_outside() {
         );
         let deepest = UPCALLS.map(|upcall| code.stack_bytes(upcall));
         println!("stack of {UPCALLS:?}: {deepest:?} bytes beside the guest's functions");
-        assert!(deepest.iter().all(|bytes| *bytes <= 2304), "{deepest:?}");
+        assert!(deepest.iter().all(|bytes| *bytes <= 2048), "{deepest:?}");
     }
 }
 
-/// A panic inside the call that a panic's handler makes would be the end of what it had to tell.
+/// A panic inside the call that a panic's handler makes would be the end of what it had to report.
 #[test]
 fn a_crash_dump_reaches_no_panic_and_takes_as_much_stack_as_it_says() {
     for folder in archives() {

@@ -13,7 +13,7 @@ use unikprof_proto::frame::{self, HEADER, Message};
 use unikprof_proto::message::{Epoch, MAX_PATH, Snapshot, VcpuEpoch, Welcome};
 use unikprof_proto::preamble::VERSIONS;
 
-use crate::agent::Agent;
+use crate::agent::{Agent, AnyAgent};
 use crate::count::recording::RecordingCells;
 use crate::ground::platform::Platform;
 use crate::ground::sync::Ordering;
@@ -40,7 +40,8 @@ impl<P: Platform> Agent<'_, P> {
     /// it was written; what was half written is left out. Beside what `sink` and the platform take it needs
     /// less than 6 KiB of stack.
     pub fn crash_dump(&self, sink: &mut dyn FnMut(&[u8])) {
-        self.write_file(u64::MAX, sink);
+        let agent: &AnyAgent<'_, '_> = self;
+        agent.write_file(u64::MAX, sink);
     }
 
     /// Leaves the same in `block`, behind a [head](BlockHead) by which it is found: by dom0 in the guest's
@@ -53,6 +54,13 @@ impl<P: Platform> Agent<'_, P> {
     /// # Errors
     /// [`CrashDumpError`]; the block then holds no head.
     pub fn crash_dump_into(&self, block: &mut [u8]) -> Result<usize, CrashDumpError> {
+        let agent: &AnyAgent<'_, '_> = self;
+        agent.write_into(block)
+    }
+}
+
+impl AnyAgent<'_, '_> {
+    fn write_into(&self, block: &mut [u8]) -> Result<usize, CrashDumpError> {
         let Some((head, room)) = block.split_first_chunk_mut::<{ BlockHead::LENGTH }>() else {
             return Err(CrashDumpError::TooSmall(
                 BlockHead::LENGTH + self.file_length(0),
@@ -192,7 +200,7 @@ impl Output<'_> {
     }
 
     /// An answer with all its frames.
-    fn answer<P: Platform>(&mut self, answer: Answer, agent: &Agent<'_, P>, rings: &Rings<'_>) {
+    fn answer(&mut self, answer: Answer, agent: &AnyAgent<'_, '_>, rings: &Rings<'_>) {
         let mut payload = [0; FRAME - OVERHEAD];
         let mut next = Some(answer);
         while let Some(answer) = next {

@@ -5,9 +5,8 @@ use unikprof_proto::message::{Nodes, RingEnd, RingHead, RingRun, StacksEnd};
 use unikprof_proto::ring::{decode, kind};
 
 use super::{FRAME, Output};
-use crate::agent::Agent;
+use crate::agent::AnyAgent;
 use crate::count::table::{SEGMENTS, Table};
-use crate::ground::platform::Platform;
 use crate::record::ring_answer::OVERHEAD;
 use crate::ring::{Reader, Ring, Rings, Run};
 
@@ -15,7 +14,7 @@ use crate::ring::{Reader, Ring, Rings, Run};
 /// stacks are soon behind. The most bytes are few: a crash may come on a small stack.
 const FIRST_PART: u64 = 8;
 const PART: u64 = 128;
-const PART_BYTES: usize = 512;
+const PART_BYTES: usize = 480;
 
 const _: () = assert!(PART_BYTES + OVERHEAD <= FRAME, "a part fits a frame");
 
@@ -33,7 +32,7 @@ struct Sent {
     segment_blocks: usize,
 }
 
-impl<P: Platform> Agent<'_, P> {
+impl AnyAgent<'_, '_> {
     /// Hands out a vCPU's ring with its stacks, of the `newest` records; answers whether older ones are left out.
     pub(super) fn write_ring(
         &self,

@@ -6,12 +6,11 @@
 use unikprof_proto::code::mode;
 
 use super::Recorder;
-use crate::agent::Agent;
+use crate::agent::AnyAgent;
 use crate::agent::recordings::{Cursor, Recording};
-use crate::count::recording::MAX_RECORDINGS;
+use crate::count::recording::{MAX_RECORDINGS, RecordingCells};
 use crate::count::slot::Slot;
 use crate::count::table::{Column, SEGMENTS};
-use crate::ground::platform::Platform;
 
 /// So many segments are kept free, if the stacks that are needed leave so many.
 const FREE: usize = 2;
@@ -39,6 +38,30 @@ const SHORT_NS: u64 = 100_000_000;
 /// A client that has read a ring has so long to read the stacks that its records name.
 const PIN_NS: u64 = 2_000_000_000;
 
+/// What is to be done next on a vCPU.
+enum Step {
+    /// Set for each recording which segments it may not begin to use.
+    Bar,
+    /// Keep the condemned segment: it is needed.
+    Reprieve,
+    Condemn(u32),
+    /// Remove entries of the condemned segment from the index.
+    Sweep,
+    /// Fold the counts of the recording of this index in the condemned segment.
+    Fold(usize),
+    /// Free the condemned segment.
+    Free,
+}
+
+/// Which segments recordings that keep all their stacks hold.
+#[derive(Clone, Copy)]
+struct Kept {
+    /// The segments with their counts, unless a client fetches them.
+    segments: u32,
+    /// For each recording the segments that it may not begin to use.
+    bars: [u32; MAX_RECORDINGS],
+}
+
 /// What became of a piece of work.
 enum Piece {
     /// There may be more to do.
@@ -60,15 +83,16 @@ impl Recorder<'_> {
 
     /// Lets stacks age; returns when to call again, on the monotonic clock, or `None` if a call with the next poll is
     /// soon enough.
-    pub(super) fn age<P: Platform>(&mut self, agent: &Agent<'_, P>, now_ns: u64) -> Option<u64> {
+    pub(super) fn age(&mut self, agent: &AnyAgent<'_, '_>, now_ns: u64) -> Option<u64> {
         let mut pieces = PIECES;
         let mut is_soon = false;
         let mut is_short = false;
         for (vcpu, slot) in agent.slots() {
             slot.table.note_rate(now_ns);
             is_short |= slot.table.free_segments() < FREE && slot.table.is_growing();
+            let kept = self.kept(agent, slot);
             while let Some(left) = pieces.checked_sub(1) {
-                match self.piece(agent, vcpu, slot, now_ns) {
+                match self.piece(agent, vcpu, slot, &kept, now_ns) {
                     Piece::Done => pieces = left,
                     Piece::Nothing => break,
                     Piece::Busy => {
@@ -87,93 +111,98 @@ impl Recorder<'_> {
     }
 
     /// Does one piece of what is to be done on a vCPU.
-    #[inline(never)]
-    fn piece<P: Platform>(
+    fn piece(
         &mut self,
-        agent: &Agent<'_, P>,
+        agent: &AnyAgent<'_, '_>,
         vcpu: u32,
         slot: &Slot<'_>,
+        kept: &Kept,
         now_ns: u64,
     ) -> Piece {
         let table = &slot.table;
-        let (kept, bars) = self.bars(agent, slot);
-        let all = || slot.recordings.iter().zip(bars);
-        let condemned = table.condemned();
-        if all().any(|(cells, bars)| cells.segments.barred() != bars) {
-            let Some(_owned) = slot.take_patiently() else {
-                return Piece::Busy;
-            };
-            for (cells, bars) in all() {
-                cells.segments.bar(bars);
+        let Some(step) = self.next_step(agent, slot, kept, now_ns) else {
+            return Piece::Nothing;
+        };
+        let Some(_owned) = slot.take_patiently() else {
+            return Piece::Busy;
+        };
+        match step {
+            Step::Bar => {
+                for (cells, bars) in slot.recordings.iter().zip(kept.bars) {
+                    cells.segments.bar(bars);
+                }
             }
-            return Piece::Done;
+            Step::Reprieve => table.reprieve(),
+            Step::Condemn(segment) => table.condemn(segment),
+            Step::Sweep => table.sweep(SWEEP),
+            Step::Fold(index) => {
+                let recording = self.state.recordings.get_mut(index);
+                let cells = slot.recording(index);
+                if let Some((recording, cells)) = recording.zip(cells) {
+                    recording.fold(vcpu, slot, cells, table.condemned().trailing_zeros());
+                }
+            }
+            Step::Free => {
+                let segment = table.condemned().trailing_zeros();
+                let mut all = slot.recordings.iter();
+                let is_blocked_on = all.any(|cells| {
+                    let place = cells.blocked_stack();
+                    cells.has_block() && place != 0 && table.segment_of(place) == segment
+                });
+                if is_blocked_on {
+                    return Piece::Nothing;
+                }
+                table.free(agent.ring(vcpu).map_or(0, |ring| ring.next()));
+            }
         }
-        if condemned & kept != 0 {
-            let Some(_owned) = slot.take_patiently() else {
-                return Piece::Busy;
-            };
-            table.reprieve();
-            return Piece::Done;
+        Piece::Done
+    }
+
+    /// What is to be done next on a vCPU; `None` if nothing can be done now.
+    fn next_step(
+        &self,
+        agent: &AnyAgent<'_, '_>,
+        slot: &Slot<'_>,
+        kept: &Kept,
+        now_ns: u64,
+    ) -> Option<Step> {
+        let table = &slot.table;
+        let condemned = table.condemned();
+        let mut barred = slot.recordings.iter().zip(kept.bars);
+        if barred.any(|(cells, bars)| cells.segments.barred() != bars) {
+            return Some(Step::Bar);
+        }
+        if condemned & kept.segments != 0 {
+            return Some(Step::Reprieve);
         }
         let free = table.free_segments();
         if condemned == 0 {
-            let oldest = table.oldest_segment(kept).filter(|_| free < FREE);
-            let Some(oldest) = oldest else {
-                return Piece::Nothing;
-            };
-            let Some(_owned) = slot.take_patiently() else {
-                return Piece::Busy;
-            };
-            table.condemn(oldest);
-            return Piece::Done;
+            let oldest = table.oldest_segment(kept.segments);
+            return oldest.filter(|_| free < FREE).map(Step::Condemn);
         }
         if !table.is_swept() {
-            let Some(_owned) = slot.take_patiently() else {
-                return Piece::Busy;
-            };
-            table.sweep(SWEEP);
-            return Piece::Done;
+            return Some(Step::Sweep);
         }
         let is_pressed = free == 0 && table.room() < table.segment_nodes() / 2;
         // Until the last free segment is in use: samples that a ring holds counted stacks here until it was condemned.
         let is_needed = free == 0 || agent.rings().is_none();
         if !is_pressed && (!is_needed || now_ns < self.state.pinned_until_ns) {
-            return Piece::Nothing;
+            return None;
         }
-        let segment = condemned.trailing_zeros();
-        for (index, cells) in slot.recordings.iter().enumerate() {
-            if cells.segments.all() & condemned == 0 {
-                continue;
+        let counts = |cells: &RecordingCells| cells.segments.all() & condemned != 0;
+        match slot.recordings.iter().position(counts) {
+            Some(index) => {
+                let recording = self.state.recordings.get(index);
+                let may_fold = is_pressed && recording.is_some_and(Recording::keeps_newest);
+                may_fold.then_some(Step::Fold(index))
             }
-            let keeps_newest = |one: &&mut Recording| one.keeps_newest();
-            let recording = self.state.recordings.get_mut(index).filter(keeps_newest);
-            return match recording {
-                Some(recording) if is_pressed => recording.fold(vcpu, slot, segment),
-                _ => Piece::Nothing,
-            };
+            None => Some(Step::Free),
         }
-        let Some(_owned) = slot.take_patiently() else {
-            return Piece::Busy;
-        };
-        let mut all = slot.recordings.iter();
-        let is_blocked_on = all.any(|cells| {
-            let place = cells.blocked_stack();
-            cells.has_block() && place != 0 && table.segment_of(place) == segment
-        });
-        if is_blocked_on {
-            return Piece::Nothing;
-        }
-        table.free(agent.ring(vcpu).map_or(0, |ring| ring.next()));
-        Piece::Done
     }
 
     /// The segments that must be kept, as recordings that keep all have counts there and no client fetches them; and for
-    /// each recording the segments that its recording may not begin to use.
-    fn bars<P: Platform>(
-        &self,
-        agent: &Agent<'_, P>,
-        slot: &Slot<'_>,
-    ) -> (u32, [u32; MAX_RECORDINGS]) {
+    /// each recording the segments that it may not begin to use.
+    fn kept(&self, agent: &AnyAgent<'_, '_>, slot: &Slot<'_>) -> Kept {
         let mut bars = [0; MAX_RECORDINGS];
         let is_only = agent.config().recordings == 1;
         let is_alone = self.recordings().count() == 1;
@@ -184,7 +213,7 @@ impl Recorder<'_> {
             kept |= cells.map_or(0, |cells| cells.segments.all());
         }
         if is_only || kept == 0 {
-            return (0, bars);
+            return Kept { segments: 0, bars };
         }
         for one in self.recordings().filter(keeps_all) {
             let own = slot
@@ -198,23 +227,20 @@ impl Recorder<'_> {
                 *bars = !slot.table.next_segments(kept, more) & 0xff;
             }
         }
-        (kept, bars)
+        Kept {
+            segments: kept,
+            bars,
+        }
     }
 }
 
 impl Recording {
-    /// Folds the counts of a segment into the counters of what was given up, a piece of them.
-    fn fold(&mut self, vcpu: u32, slot: &Slot<'_>, segment: u32) -> Piece {
-        let Some(cells) = slot.recording(self.index()) else {
-            return Piece::Nothing;
-        };
-        let Some(_owned) = slot.take_patiently() else {
-            return Piece::Busy;
-        };
+    /// Folds the counts of a segment into the counters of what was given up, a piece of them. The caller owns the slot.
+    fn fold(&mut self, vcpu: u32, slot: &Slot<'_>, cells: &RecordingCells, segment: u32) {
         let is_blocked_time = self.settings().mode == mode::OFF_CPU;
         let touched = |parity: &u64| cells.segments.of(*parity) >> segment & 1 != 0;
         let Some(parity) = (0..2).find(touched) else {
-            return Piece::Done;
+            return;
         };
         let column = Column::of(self.index(), parity);
         let from = self.folding.node(vcpu, segment, parity);
@@ -235,6 +261,5 @@ impl Recording {
                 cells.segments.clear(parity, 1 << segment);
             }
         }
-        Piece::Done
     }
 }

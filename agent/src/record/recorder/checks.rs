@@ -4,8 +4,7 @@ use unikprof_proto::code::{mode, refusal, start_flag};
 use unikprof_proto::message::{MAX_NAME, Start};
 
 use super::{MAX_PERIOD_NS, MIN_PERIOD_NS, Refused};
-use crate::agent::Agent;
-use crate::ground::platform::Platform;
+use crate::agent::AnyAgent;
 use crate::ground::text::Text;
 use crate::stack::caller_table::CallerTable;
 use crate::stack::path::MAX_DEPTH;
@@ -59,10 +58,7 @@ pub(super) fn check(request: &Start<'_>) -> Result<(), Refused> {
 }
 
 /// The caller table that is asked for must be the one that is held.
-pub(super) fn check_table<P: Platform>(
-    agent: &Agent<'_, P>,
-    request: &Start<'_>,
-) -> Result<(), Refused> {
+pub(super) fn check_table(agent: &AnyAgent<'_, '_>, request: &Start<'_>) -> Result<(), Refused> {
     let held = agent.callers().and_then(CallerTable::checksum);
     let text = match (request.caller_table, held) {
         (None, _) if request.flags & start_flag::UNWIND_TABLE != 0 => {

@@ -4,10 +4,9 @@ use unikprof_proto::code::refusal;
 use unikprof_proto::ring::kind;
 
 use super::{Outcome, Refused};
-use crate::agent::Agent;
+use crate::agent::AnyAgent;
 use crate::agent::recordings::{Cursor, Epochs, Mark, Phase, Recording};
 use crate::count::table::Column;
-use crate::ground::platform::Platform;
 use crate::ground::text::Text;
 
 /// Nodes whose counts one call clears at most: each is a cache line.
@@ -60,7 +59,7 @@ impl Epochs {
     }
 
     /// Clears some of the counts of epochs that were acknowledged; returns whether none are left.
-    pub(super) fn clear_some<P: Platform>(&mut self, agent: &Agent<'_, P>) -> bool {
+    pub(super) fn clear_some(&mut self, agent: &AnyAgent<'_, '_>) -> bool {
         let mut budget = CLEAR_BUDGET;
         for parity in 0..2 {
             if self.in_column(parity).is_some() {
@@ -95,11 +94,7 @@ impl Epochs {
 impl Recording {
     /// Forgets an epoch that is safe with a client. From here on it does not wait any more; its
     /// counts are cleared bit by bit, whether or not that client stays.
-    pub(super) fn acknowledge<P: Platform>(
-        &mut self,
-        agent: &Agent<'_, P>,
-        epoch: u64,
-    ) -> Outcome<()> {
+    pub(super) fn acknowledge(&mut self, agent: &AnyAgent<'_, '_>, epoch: u64) -> Outcome<()> {
         let (first, _) = self.epochs.waiting();
         if epoch != first {
             return Outcome::Refused(Refused {
@@ -122,12 +117,7 @@ impl Recording {
 
     /// Makes the next epoch current on every vCPU, and with `last` ends the recording there. Answers
     /// whether all are done; if not, ask again.
-    pub(super) fn flip<P: Platform>(
-        &mut self,
-        agent: &Agent<'_, P>,
-        last: bool,
-        server_ns: u64,
-    ) -> bool {
+    pub(super) fn flip(&mut self, agent: &AnyAgent<'_, '_>, last: bool, server_ns: u64) -> bool {
         let overdue = last && self.epochs.dumping;
         if !self.epochs.clear_some(agent) || overdue && !self.flip(agent, false, server_ns) {
             return false;
@@ -154,12 +144,7 @@ impl Recording {
         true
     }
 
-    pub(super) fn set_mark<P: Platform>(
-        &mut self,
-        agent: &Agent<'_, P>,
-        epoch: u64,
-        server_ns: u64,
-    ) {
+    pub(super) fn set_mark(&mut self, agent: &AnyAgent<'_, '_>, epoch: u64, server_ns: u64) {
         self.epochs.marks[(epoch & 3) as usize] = Mark {
             at_ns: agent.platform().now_ns(),
             wall_clock_ns: agent.platform().wall_clock_ns(),

@@ -13,11 +13,10 @@ mod recording;
 use unikprof_proto::code::{refusal, start_flag};
 use unikprof_proto::message::{Start, TableBegin, TableEnd, TableInstalled, TableReady, TableRows};
 
-use crate::agent::Agent;
+use crate::agent::AnyAgent;
 use crate::agent::recordings::Recordings;
 pub(crate) use crate::agent::recordings::{Client, Recording};
 use crate::ground::claim::Claim;
-use crate::ground::platform::Platform;
 use crate::ground::text::Text;
 use crate::record::upload::Upload;
 
@@ -95,9 +94,9 @@ impl Recorder<'_> {
     }
 
     /// Starts a recording, with the lease on it for `client`; returns its id and when it begins.
-    pub(crate) fn start<P: Platform>(
+    pub(crate) fn start(
         &mut self,
-        agent: &Agent<'_, P>,
+        agent: &AnyAgent<'_, '_>,
         client: &Client,
         request: &Start<'_>,
         server_ns: u64,
@@ -132,11 +131,7 @@ impl Recorder<'_> {
     }
 
     /// The index for a new recording: a free one, or with leave to discard that of one which has ended.
-    fn place_for<P: Platform>(
-        &self,
-        agent: &Agent<'_, P>,
-        request: &Start<'_>,
-    ) -> Result<usize, Refused> {
+    fn place_for(&self, agent: &AnyAgent<'_, '_>, request: &Start<'_>) -> Result<usize, Refused> {
         let recordings = agent.config().recordings as usize;
         let discard = request.flags & start_flag::DISCARD != 0;
         let named = |one: &&Recording| one.settings().name.as_str() == request.name;
@@ -167,9 +162,9 @@ impl Recorder<'_> {
 
     /// Ends a recording, also if another client has the lease on it, and takes the lease if it is free or its holder is not
     /// connected.
-    pub(crate) fn stop<P: Platform>(
+    pub(crate) fn stop(
         &mut self,
-        agent: &Agent<'_, P>,
+        agent: &AnyAgent<'_, '_>,
         client: &Client,
         recording: u64,
         server_ns: u64,
@@ -187,9 +182,9 @@ impl Recorder<'_> {
 
     /// Takes the lease and makes an epoch of the counts so far, if none waits. `again` says that this very request
     /// was answered with [`Outcome::NotYet`] before.
-    pub(crate) fn dump<P: Platform>(
+    pub(crate) fn dump(
         &mut self,
-        agent: &Agent<'_, P>,
+        agent: &AnyAgent<'_, '_>,
         client: &Client,
         recording: u64,
         server_ns: u64,
@@ -207,9 +202,9 @@ impl Recorder<'_> {
     }
 
     /// Forgets an epoch that is safe with a client, which must have the lease.
-    pub(crate) fn acknowledge<P: Platform>(
+    pub(crate) fn acknowledge(
         &mut self,
-        agent: &Agent<'_, P>,
+        agent: &AnyAgent<'_, '_>,
         client: &Client,
         epoch: u64,
     ) -> Outcome<()> {
@@ -224,11 +219,7 @@ impl Recorder<'_> {
     }
 
     /// Does what is due, and lets stacks age; returns when to call again, on the monotonic clock in ns.
-    pub(crate) fn advance<P: Platform>(
-        &mut self,
-        agent: &Agent<'_, P>,
-        server_ns: u64,
-    ) -> Option<u64> {
+    pub(crate) fn advance(&mut self, agent: &AnyAgent<'_, '_>, server_ns: u64) -> Option<u64> {
         let now_ns = agent.platform().now_ns();
         let aging_ns = self.age(agent, now_ns);
         let recordings = self.state.recordings.iter_mut();
@@ -237,9 +228,9 @@ impl Recorder<'_> {
     }
 
     /// Begins to take a part of a caller table.
-    pub(crate) fn begin_table<P: Platform>(
+    pub(crate) fn begin_table(
         &mut self,
-        agent: &Agent<'_, P>,
+        agent: &AnyAgent<'_, '_>,
         begin: &TableBegin,
         server_ns: u64,
     ) -> Result<TableReady, Refused> {
@@ -254,14 +245,14 @@ impl Recorder<'_> {
     }
 
     /// Takes rows of a caller table.
-    pub(crate) fn table_rows<P: Platform>(&mut self, agent: &Agent<'_, P>, run: &TableRows<'_>) {
+    pub(crate) fn table_rows(&mut self, agent: &AnyAgent<'_, '_>, run: &TableRows<'_>) {
         self.upload.rows(agent.callers(), run);
     }
 
     /// Installs the part of a caller table that was sent.
-    pub(crate) fn end_table<P: Platform>(
+    pub(crate) fn end_table(
         &mut self,
-        agent: &Agent<'_, P>,
+        agent: &AnyAgent<'_, '_>,
         end: &TableEnd,
     ) -> Result<TableInstalled, Refused> {
         self.upload.end(agent.callers(), end)
@@ -315,9 +306,10 @@ struct Names<'r>(&'r Recorder<'r>);
 impl core::fmt::Display for Names<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         for (number, one) in self.0.recordings().enumerate() {
-            let comma = if number == 0 { "" } else { ", " };
-            let name = one.settings().name;
-            write!(f, "{comma}`{}` (recording {})", name.as_str(), one.id())?;
+            if number > 0 {
+                f.write_str(", ")?;
+            }
+            write!(f, "`{}` (recording {})", one.settings().name, one.id())?;
         }
         Ok(())
     }

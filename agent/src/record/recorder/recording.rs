@@ -5,11 +5,10 @@ use unikprof_proto::message::{Counters, Start};
 use unikprof_proto::ring::kind;
 
 use super::{Outcome, RETRY_NS, Refused, Waiting};
-use crate::agent::Agent;
+use crate::agent::AnyAgent;
 use crate::agent::head::{Head, Settings};
 use crate::agent::recordings::{Client, Lease, Mark, Phase, Recording};
 use crate::count::recording::{Begin, Lookup};
-use crate::ground::platform::Platform;
 use crate::ground::text::{Name, Text};
 
 /// A client whose connection is lost while an epoch waits has so long to come back.
@@ -68,7 +67,7 @@ impl Recording {
     }
 
     /// Forgets what has ended, fetched or not.
-    pub(super) fn discard<P: Platform>(&mut self, agent: &Agent<'_, P>) {
+    pub(super) fn discard(&mut self, agent: &AnyAgent<'_, '_>) {
         if self.has_ended() {
             self.epochs.discard();
             self.free(agent);
@@ -138,7 +137,7 @@ impl Recording {
     }
 
     /// Gives its place back: of the recording nothing is left.
-    pub(super) fn free<P: Platform>(&mut self, agent: &Agent<'_, P>) {
+    pub(super) fn free(&mut self, agent: &AnyAgent<'_, '_>) {
         self.phase = Phase::Idle;
         self.lease = None;
         agent.forget_head(self.index);
@@ -163,11 +162,7 @@ impl Recording {
     }
 
     /// Ends the recording, or tells again how it ended.
-    pub(super) fn stop<P: Platform>(
-        &mut self,
-        agent: &Agent<'_, P>,
-        server_ns: u64,
-    ) -> Outcome<Waiting> {
+    pub(super) fn stop(&mut self, agent: &AnyAgent<'_, '_>, server_ns: u64) -> Outcome<Waiting> {
         match self.phase {
             Phase::Delayed => {
                 self.phase = Phase::Idle;
@@ -185,9 +180,9 @@ impl Recording {
 
     /// Makes an epoch of the counts so far, if none waits. `again` says that this very request was
     /// answered with [`Outcome::NotYet`] before.
-    pub(super) fn dump<P: Platform>(
+    pub(super) fn dump(
         &mut self,
-        agent: &Agent<'_, P>,
+        agent: &AnyAgent<'_, '_>,
         server_ns: u64,
         again: bool,
     ) -> Outcome<Waiting> {
@@ -208,9 +203,9 @@ impl Recording {
     }
 
     /// Does what is due at `now_ns`; returns when to call again, on the monotonic clock.
-    pub(super) fn advance<P: Platform>(
+    pub(super) fn advance(
         &mut self,
-        agent: &Agent<'_, P>,
+        agent: &AnyAgent<'_, '_>,
         now_ns: u64,
         server_ns: u64,
     ) -> Option<u64> {
@@ -242,7 +237,7 @@ impl Recording {
     }
 
     /// The counters of all vCPUs since the recording began.
-    pub(crate) fn counters<P: Platform>(&self, agent: &Agent<'_, P>) -> Counters {
+    pub(crate) fn counters(&self, agent: &AnyAgent<'_, '_>) -> Counters {
         if matches!(self.phase, Phase::Idle | Phase::Delayed) {
             return Counters::default();
         }
@@ -275,7 +270,7 @@ impl Recording {
         }
     }
 
-    fn begin<P: Platform>(&mut self, agent: &Agent<'_, P>, now_ns: u64, server_ns: u64) {
+    fn begin(&mut self, agent: &AnyAgent<'_, '_>, now_ns: u64, server_ns: u64) {
         let until_ns = until_ns(self.settings.started_ns, self.settings.duration_ns);
         self.phase = Phase::Recording;
         self.settings.started_ns = now_ns;
@@ -317,7 +312,7 @@ impl Recording {
     }
 
     /// Finishes the end of a recording that ticks were in the way of; answers whether none is left.
-    pub(super) fn settle<P: Platform>(&mut self, agent: &Agent<'_, P>, server_ns: u64) -> bool {
+    pub(super) fn settle(&mut self, agent: &AnyAgent<'_, '_>, server_ns: u64) -> bool {
         self.phase != Phase::Ending || self.flip(agent, true, server_ns)
     }
 }

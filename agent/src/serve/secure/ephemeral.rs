@@ -25,7 +25,7 @@ impl Ephemeral {
     /// A new secret: 256 bits of the platform's randomness, hashed with the key, a number that is never
     /// the same, and the clocks, so that a source that is worse than it says does not give it away
     /// to somebody without the key. `None` where the source does not answer.
-    pub(crate) fn draw<P: Platform>(platform: &P, key: &Key, count: u64) -> Option<Self> {
+    pub(crate) fn draw(platform: &dyn Platform, key: &Key, count: u64) -> Option<Self> {
         let mut random = Secret::<32>([0; 32]);
         for bytes in random.0.chunks_exact_mut(8) {
             bytes.copy_from_slice(&platform.random()?.to_le_bytes());

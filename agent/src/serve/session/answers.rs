@@ -7,10 +7,9 @@ use unikprof_proto::message::{
 };
 
 use super::{Context, OUTPUT, Series, Session};
-use crate::agent::Agent;
+use crate::agent::AnyAgent;
 use crate::count::cells::HistogramCells;
 use crate::count::table::{Column, CountRun, Run};
-use crate::ground::platform::Platform;
 use crate::ground::text::Text;
 use crate::record::recorder::{Recording, Waiting};
 use crate::ring::Rings;
@@ -64,7 +63,7 @@ impl Share {
 }
 
 impl Session {
-    pub(super) fn welcome<P: Platform>(&mut self, context: &Context<'_, '_, '_, P>) {
+    pub(super) fn welcome(&mut self, context: &Context<'_, '_, '_>) {
         let agent = context.agent;
         let mut vcpus = 0..agent.config().vcpus;
         let runstate = vcpus.any(|vcpu| agent.platform().runstate(vcpu).is_some());
@@ -72,7 +71,7 @@ impl Session {
         self.send(&agent.welcome(self.role.unwrap_or(role::OPEN), runstate));
     }
 
-    pub(super) fn status<P: Platform>(&mut self, context: &Context<'_, '_, '_, P>) {
+    pub(super) fn status(&mut self, context: &Context<'_, '_, '_>) {
         let Context {
             agent,
             recorder,
@@ -116,7 +115,7 @@ impl Session {
     }
 
     /// Tells of the recording of the lowest bit, also where it is gone since the status.
-    fn recording<P: Platform>(&mut self, bits: u32, context: &Context<'_, '_, '_, P>) {
+    fn recording(&mut self, bits: u32, context: &Context<'_, '_, '_>) {
         self.recordings_after(bits & bits.wrapping_sub(1));
         let Some(one) = context.recorder.recording(bits.trailing_zeros() as usize) else {
             return;
@@ -150,7 +149,7 @@ impl Session {
         });
     }
 
-    pub(super) fn continue_series<P: Platform>(&mut self, context: &Context<'_, '_, '_, P>) {
+    pub(super) fn continue_series(&mut self, context: &Context<'_, '_, '_>) {
         match self.series {
             Series::None => {}
             Series::Mapping(index) => self.mapping(index, context.agent),
@@ -173,12 +172,12 @@ impl Session {
         }
     }
 
-    fn continue_share<P: Platform>(
+    fn continue_share(
         &mut self,
         share: Share,
         part: Part,
         recording: &Recording,
-        context: &Context<'_, '_, '_, P>,
+        context: &Context<'_, '_, '_>,
     ) {
         let Share { epoch, vcpu, .. } = share;
         self.series = Series::None;
@@ -286,7 +285,7 @@ impl Session {
         self.series = Series::Share(share, next);
     }
 
-    fn mapping<P: Platform>(&mut self, index: usize, agent: &Agent<'_, P>) {
+    fn mapping(&mut self, index: usize, agent: &AnyAgent<'_, '_>) {
         let mappings = agent.config().mappings;
         self.series = if index + 1 < mappings.len() {
             Series::Mapping(index + 1)
@@ -298,12 +297,7 @@ impl Session {
         }
     }
 
-    fn head<P: Platform>(
-        &mut self,
-        epoch: u64,
-        recording: &Recording,
-        context: &Context<'_, '_, '_, P>,
-    ) {
+    fn head(&mut self, epoch: u64, recording: &Recording, context: &Context<'_, '_, '_>) {
         let settings = *recording.settings();
         let (start, end) = (recording.mark(epoch), recording.mark(epoch + 1));
         self.send(&Epoch {

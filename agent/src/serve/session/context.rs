@@ -2,15 +2,14 @@
 
 use unikprof_proto::message::Peers;
 
-use crate::agent::Agent;
-use crate::ground::platform::Platform;
+use crate::agent::AnyAgent;
 use crate::record::recorder::Recorder;
 use crate::serve::access::Access;
 use crate::serve::service::SESSIONS;
 
 /// What a session works on beside its own state.
-pub(crate) struct Context<'c, 'r, 'm, P> {
-    pub(crate) agent: &'c Agent<'m, P>,
+pub(crate) struct Context<'c, 'r, 'm> {
+    pub(crate) agent: &'c AnyAgent<'c, 'm>,
     pub(crate) recorder: &'c mut Recorder<'r>,
     pub(crate) now_ns: u64,
     pub(crate) sessions: u32,
@@ -35,7 +34,7 @@ pub(crate) struct Context<'c, 'r, 'm, P> {
     pub(crate) is_unfinished: bool,
 }
 
-impl<P: Platform> Context<'_, '_, '_, P> {
+impl Context<'_, '_, '_> {
     /// Whether the time for this poll is used up.
     pub(super) fn is_out_of_time(&mut self) -> bool {
         let is_late = self.agent.platform().now_ns() >= self.until_ns;

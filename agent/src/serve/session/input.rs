@@ -4,7 +4,6 @@ use unikprof_proto::code::refusal;
 use unikprof_proto::frame::{self, FrameError, HEADER, MAX_BODY};
 
 use super::{Context, MAX_REQUEST, Session};
-use crate::ground::platform::Platform;
 use crate::ground::text::Text;
 
 impl Session {
@@ -22,10 +21,7 @@ impl Session {
     }
 
     /// Answers the request at the front of the input; answers whether there was a whole one.
-    pub(super) fn read_request<P: Platform>(
-        &mut self,
-        context: &mut Context<'_, '_, '_, P>,
-    ) -> bool {
+    pub(super) fn read_request(&mut self, context: &mut Context<'_, '_, '_>) -> bool {
         if self.input_length < HEADER {
             return false;
         }

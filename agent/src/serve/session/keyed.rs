@@ -9,7 +9,6 @@ use unikprof_proto::preamble;
 use unikprof_proto::secure::{RECORD_HEADER, TAG, prologue};
 
 use super::{Context, Fault, Phase, Session};
-use crate::ground::platform::Platform;
 use crate::serve::secure::{BadRecord, Ephemeral, Incoming, KeyId, Responder, Role, Transport};
 
 /// The bytes between the session and its connection.
@@ -120,10 +119,7 @@ impl Session {
     }
 
     /// Answers the handshake at the front of the input; answers whether there was one.
-    pub(super) fn shake_hands<P: Platform>(
-        &mut self,
-        context: &mut Context<'_, '_, '_, P>,
-    ) -> bool {
+    pub(super) fn shake_hands(&mut self, context: &mut Context<'_, '_, '_>) -> bool {
         let input = self.input;
         let input = &input[..self.input_length];
         let Some(header) = input.first_chunk::<HEADER>() else {
@@ -210,7 +206,7 @@ impl Session {
 
     /// Moves the plaintext of a whole record to the input. Answers whether something is to be sent in
     /// place of an answer: the client was refused.
-    pub(super) fn open_record<P: Platform>(&mut self, context: &Context<'_, '_, '_, P>) -> bool {
+    pub(super) fn open_record(&mut self, context: &Context<'_, '_, '_>) -> bool {
         let Some(transport) = &mut self.line.transport else {
             return false;
         };
@@ -241,7 +237,7 @@ impl Session {
     }
 
     /// Grants the role of the key; answers whether the client was refused instead.
-    fn grant<P: Platform>(&mut self, context: &Context<'_, '_, '_, P>) -> bool {
+    fn grant(&mut self, context: &Context<'_, '_, '_>) -> bool {
         if self.line.role == Some(Role::View) && context.views_taken {
             let text = "all sessions for viewing are taken; one is kept for control";
             self.end_with(refusal::BUSY, 0, text, Fault::TurnedAway);

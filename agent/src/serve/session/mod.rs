@@ -23,13 +23,13 @@ use unikprof_proto::message::Refusal;
 use unikprof_proto::preamble;
 use unikprof_proto::secure::{RECORD_HEADER, TAG};
 
-use crate::ground::platform::Platform;
 use crate::ground::text::Text;
 use crate::record::recorder::{Client, Outcome, Refused};
 use crate::record::ring_answer::Answer;
 use crate::record::welcome::MAX_REQUEST;
 use crate::serve::access::Access;
 use crate::serve::budget::Class;
+use crate::serve::service::SESSIONS;
 
 use answers::{Part, Share};
 pub(crate) use context::{BudgetUse, Busy, Context};
@@ -131,6 +131,17 @@ impl Default for Session {
 }
 
 impl Session {
+    /// All sessions, free.
+    #[inline]
+    pub(crate) fn all() -> [Self; SESSIONS] {
+        [
+            Self::default(),
+            Self::default(),
+            Self::default(),
+            Self::default(),
+        ]
+    }
+
     /// The random number of the client's process; 0 if it has not introduced itself.
     pub(crate) fn client_id(&self) -> u64 {
         self.client.id
@@ -254,9 +265,9 @@ impl Session {
     }
 
     /// Fills `buffer` with what the client is to be sent; answers how many bytes.
-    pub(crate) fn transmit<P: Platform>(
+    pub(crate) fn transmit(
         &mut self,
-        context: &mut Context<'_, '_, '_, P>,
+        context: &mut Context<'_, '_, '_>,
         buffer: &mut [u8],
     ) -> usize {
         let mut written = 0;
@@ -302,7 +313,7 @@ impl Session {
     }
 
     /// Puts the next frame into the output, which is empty; answers whether there is one.
-    fn produce<P: Platform>(&mut self, context: &mut Context<'_, '_, '_, P>) -> bool {
+    fn produce(&mut self, context: &mut Context<'_, '_, '_>) -> bool {
         // The answer to a handshake still goes in the clear.
         let is_sealed = self.line.is_sealed();
         self.output_start = FRAME;
@@ -318,7 +329,7 @@ impl Session {
         is_made
     }
 
-    fn next_frame<P: Platform>(&mut self, context: &mut Context<'_, '_, '_, P>) -> bool {
+    fn next_frame(&mut self, context: &mut Context<'_, '_, '_>) -> bool {
         if !matches!(self.series, Series::None) {
             self.continue_series(context);
             return true;
@@ -384,8 +395,20 @@ impl Session {
 
     /// Adds a frame to the output. Every message fits the empty output, by its limits.
     fn send<'f, M: Message<'f>>(&mut self, message: &M) {
-        let room = &mut self.output[..FRAME + OUTPUT];
-        match frame::encode(message, &mut room[self.output_end..]) {
+        let sent = frame::encode(message, self.room());
+        self.sent(sent);
+    }
+
+    /// The rest of the output.
+    #[inline(never)]
+    fn room(&mut self) -> &mut [u8] {
+        &mut self.output[self.output_end..FRAME + OUTPUT]
+    }
+
+    /// Adds a frame that was encoded into the [room](Self::room) to the output.
+    #[inline(never)]
+    fn sent(&mut self, length: Result<usize, FrameError>) {
+        match length {
             Ok(length) => self.output_end += length,
             Err(_) => self.phase = Phase::Closing,
         }

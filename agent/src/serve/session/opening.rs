@@ -6,12 +6,11 @@ use unikprof_proto::message::Refusal;
 use unikprof_proto::preamble::{self, Preamble, VERSIONS};
 
 use super::{Context, Fault, Phase, Session};
-use crate::ground::platform::Platform;
 use crate::ground::text::Text;
 use crate::serve::access::Access;
 
 impl Session {
-    pub(super) fn read_preamble<P: Platform>(&mut self, context: &Context<'_, '_, '_, P>) -> bool {
+    pub(super) fn read_preamble(&mut self, context: &Context<'_, '_, '_>) -> bool {
         let Some(bytes) = self.input[..self.input_length].first_chunk() else {
             if !preamble::is_prefix(&self.input[..self.input_length]) {
                 self.give_up(Fault::Malformed);

@@ -9,16 +9,15 @@ use unikprof_proto::message::{
 
 use super::answers::{Part, Share};
 use super::{Context, Series, Session};
-use crate::ground::platform::Platform;
 use crate::ground::text::{Name, Text};
 use crate::record::recorder::{Client, Outcome, Refused, Waiting};
 
 impl Session {
     /// Answers a request; `Ok(false)` where it must be asked again later.
-    pub(super) fn answer<P: Platform>(
+    pub(super) fn answer(
         &mut self,
         request: &frame::Frame<'_>,
-        context: &mut Context<'_, '_, '_, P>,
+        context: &mut Context<'_, '_, '_>,
     ) -> Result<bool, FrameError> {
         #[cfg(feature = "noise")]
         if !self.allows(request.kind) {
@@ -116,7 +115,10 @@ impl Session {
                 self.answer_ring(request, context)
             }
             kind => {
-                let text = Text::format(format_args!("this agent knows no request {kind:#06x}"));
+                let text = Text::format(format_args!(
+                    "this agent knows no request {:#06x}",
+                    u32::from(kind)
+                ));
                 self.refuse(refusal::UNKNOWN_REQUEST, kind, text.as_str());
                 Ok(true)
             }

@@ -5,17 +5,16 @@ use unikprof_proto::frame::{self, FrameError};
 use unikprof_proto::message::{EventNames, Ring, Stacks};
 
 use super::{Context, FRAME, OUTPUT, Phase, Session};
-use crate::ground::platform::Platform;
 use crate::ground::text::Text;
 use crate::record::ring_answer::{Answer, OVERHEAD};
 use crate::ring::NO_RINGS;
 
 impl Session {
     /// Answers a request for records, stacks or names.
-    pub(super) fn answer_ring<P: Platform>(
+    pub(super) fn answer_ring(
         &mut self,
         request: &frame::Frame<'_>,
-        context: &mut Context<'_, '_, '_, P>,
+        context: &mut Context<'_, '_, '_>,
     ) -> Result<bool, FrameError> {
         let agent = context.agent;
         let (vcpu, answer) = match request.kind {
@@ -50,7 +49,7 @@ impl Session {
     }
 
     /// Sends the next frame of an answer about the rings, if one is under way; answers whether it was.
-    pub(super) fn continue_ring<P: Platform>(&mut self, context: &Context<'_, '_, '_, P>) -> bool {
+    pub(super) fn continue_ring(&mut self, context: &Context<'_, '_, '_>) -> bool {
         let Some((answer, rings)) = self.ring.take().zip(context.agent.rings()) else {
             return false;
         };

@@ -29,10 +29,10 @@ const RUSTFLAGS: [&str; 18] = [
     "llvm-args=-force-attribute=noredzone",
     "-C",
     "llvm-args=-force-attribute=noimplicitfloat",
-    // Fewer copies of what is called from several places, above all of what encodes integers. The tick's own
-    // road is marked, and stays one function but for its walk and table.
+    // Fewer copies of what is called from several places, above all of what encodes integers. Functions of a tick are
+    // marked `#[inline]`, and keep one large function but for the walk and the table.
     "-C",
-    "llvm-args=-inline-threshold=75",
+    "llvm-args=-inline-threshold=28",
     "-C",
     "llvm-args=-inlinehint-threshold=250",
     // Cryptography without vector registers: a kernel may not keep them for its loop either.
@@ -45,13 +45,20 @@ const RUSTFLAGS: [&str; 18] = [
 ];
 
 /// How it is compiled: one module, so that the attributes reach everything and what is not called is left
-/// out. A panic is a trap. Speed where it does not cost much size.
-const PROFILE: [&str; 5] = [
+/// out. A panic is a trap.
+///
+/// The tick is compiled with this package, for speed: it is generic over the platform, or marked `#[inline]`. The packages
+/// named here hold what the guest's loop calls, which is compiled for size.
+const PROFILE: [&str; 9] = [
     "profile.release.panic=\"abort\"",
     "profile.release.lto=\"fat\"",
     "profile.release.codegen-units=1",
     "profile.release.debug=false",
     "profile.release.opt-level=2",
+    "profile.release.package.unikprof-agent.opt-level=\"z\"",
+    "profile.release.package.unikprof-proto.opt-level=\"z\"",
+    "profile.release.package.postcard.opt-level=\"z\"",
+    "profile.release.package.serde_core.opt-level=\"z\"",
 ];
 
 /// What exported names begin with; everything else is made local.
