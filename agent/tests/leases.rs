@@ -10,9 +10,10 @@ use fake_guest::client::{
 };
 use fake_guest::{FakeAgent, tick};
 use unikprof_agent::Platform as _;
-use unikprof_proto::code::{refusal, state};
+use unikprof_proto::code::{refusal, start_flag, state};
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Check, Dump, MAX_CLIENT, Pending, RecordingStatus, Start, Stop,
+    Acknowledge, Acknowledged, Check, Dump, MAX_CLIENT, Pending, RecordingStatus, Start, Started,
+    Stop,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -111,6 +112,33 @@ fn a_second_client_may_stop_but_not_take_what_waits() {
     acknowledge(&mut service, &mut first, epoch);
     acknowledge(&mut service, &mut first, epoch + 1);
     assert_eq!(second.status(&mut service).0, state::IDLE);
+}
+
+/// Guards what a connected client is about to fetch against another one that starts anew and discards it.
+#[test]
+fn a_second_client_may_not_discard_what_the_first_one_fetches() {
+    let (agent, mut service, mut first, epoch) = leased();
+    let mut second = person(&mut service);
+    second.ask(&mut service, &Stop { recording: 0 });
+    let anew = || Start {
+        flags: start_flag::DISCARD,
+        ..one_ms()
+    };
+    let (code, text) = refusal_code(&second.start(&mut service, anew()));
+    assert_eq!(code, refusal::LEASED, "{text}");
+    assert!(text.contains("collector 1.2"), "{text}");
+    assert_eq!(second.status(&mut service).0, state::FINISHED);
+    let kept = download(&first.ask(&mut service, &whole(epoch)));
+    assert_eq!(kept.stacks, HashMap::from([(vec![1, 2], 20)]));
+    // The first one itself may, and so may the second once the first is gone.
+    let started: Started = read(&first.start(&mut service, anew())[0]);
+    assert_eq!(started.recording, 2);
+    dump(agent, &mut service, &mut first);
+    first.ask(&mut service, &Stop { recording: 0 });
+    service.close(first.session);
+    service.advance();
+    let started: Started = read(&second.start(&mut service, anew())[0]);
+    assert_eq!(started.recording, 3);
 }
 
 #[test]

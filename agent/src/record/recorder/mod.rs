@@ -116,9 +116,14 @@ impl Recorder<'_> {
         if !recording.settle(agent, server_ns) {
             return Outcome::NotYet;
         }
-        recording.discard(agent);
         let id = *last + 1;
         let now_ns = agent.platform().now_ns();
+        // A recording that has ended, and that a connected client fetches, is not discarded.
+        recording.drop_lease_of_absent();
+        if let Err(refused) = recording.take_lease(client, now_ns) {
+            return Outcome::Refused(refused);
+        }
+        recording.discard(agent);
         recording.start(id, request, now_ns);
         if let Err(refused) = recording.take_lease(client, now_ns) {
             return Outcome::Refused(refused);
