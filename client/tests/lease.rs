@@ -130,6 +130,7 @@ fn check_and_info_show_who_holds_a_recording_and_what_the_memory_holds() {
     }
     let (info, _) = connect(0, &peer, &["info"], here.path());
     assert!(info.contains("`default`: recording, fetched by"), "{info}");
+    assert!(info.contains("may take 10 % of a CPU"), "{info}");
     for text in [&all, &one, &info] {
         assert!(!text.contains('\x1b'), "{text}");
     }
@@ -141,6 +142,7 @@ fn check_and_info_show_who_holds_a_recording_and_what_the_memory_holds() {
     let (told, _) = connect(0, &peer, &["info", "--json"], here.path());
     let told = json(&told);
     assert_eq!(told["instance"], "000000000000feed");
+    assert_eq!(told["server_share_permille"], 100);
     assert_eq!(told["recordings"][0]["holder"]["held_ns"], 1_000);
 }
 

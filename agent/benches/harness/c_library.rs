@@ -99,6 +99,7 @@ impl<'p> CGuest<'p> {
             network: std::ptr::null(),
             keys: core::ptr::null(),
             key_count: 0,
+            cpu_share_permille: 0,
             ring: match ring_bytes {
                 0 => std::ptr::null_mut(),
                 _ => ring.as_mut_ptr().cast(),

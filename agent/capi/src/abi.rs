@@ -162,6 +162,9 @@ pub struct Config {
     /// How many there are, 1 to `UNIKPROF_MAX_KEYS`; several may have one role, so that keys can be changed
     /// while both the old and the new are good. 0 with `UNIKPROF_ACCESS_OPEN`.
     pub key_count: u32,
+    /// The share of a CPU, in thousandths, that the agent's work for its clients may take: 1 to 1000, more is taken as
+    /// 1000, and 0 as 100. Work beyond it waits; a part of it is kept for each role. It does not limit sampling.
+    pub cpu_share_permille: u32,
     /// A block for the flight recorder, or NULL: then nothing is kept of what happened when, and there are no
     /// events. It belongs to the agent until `unikprof_stop` and must not overlap its other memory; any alignment
     /// will do. Only in an archive that was built with `--ring`.

@@ -97,6 +97,13 @@ pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
             "answers only when the guest polls it",
         ),
     );
+    rows.add(
+        "share",
+        format!(
+            "the agent's network work may take {} % of a CPU",
+            f64::from(recorder.server_share_permille) / 10.0
+        ),
+    );
     for (at, one) in recorder.recordings.iter().enumerate() {
         let label = if at == 0 { "recordings" } else { "" };
         let held = held_by(one).map_or(String::new(), |held| format!(", {held}"));

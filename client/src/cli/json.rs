@@ -44,6 +44,7 @@ pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
         "keeps_time": agent.keeps_time(),
         "tells_runstate": agent.tells_runstate(),
         "reachable_when_busy": agent.reachable_when_busy(),
+        "server_share_permille": recorder.server_share_permille,
         "min_period_ns": agent.min_period_ns,
         "max_period_ns": agent.max_period_ns,
         "max_depth": agent.max_depth,

@@ -178,6 +178,7 @@ void profiler_start(uint64_t end_of_stack)
         .version = UNIKPROF_ABI_VERSION,
         .vcpus = 1,
         .access = UNIKPROF_ACCESS_OPEN,
+        .cpu_share_permille = 250,
         .mapping_count = mapping_count,
         .mappings = mappings,
         .guest_name = "c-hosted",

@@ -189,6 +189,11 @@ fn a_recording_begins_with_the_guest() {
         .map(|one| one["name"].as_str().unwrap())
         .collect();
     assert_eq!(names, ["flight"]);
+    let info = guest.connect(&["info", "--json"]).json();
+    assert_eq!(
+        info["server_share_permille"], 250,
+        "as profiler.c configures it"
+    );
     guest.connect(&["dump", "--name", "flight", "-o", "run.unikprof"]);
     let report = guest.report(&["--json"]).json();
     assert_eq!(report["recording"]["name"], "flight");

@@ -344,6 +344,7 @@ unsafe fn start(
     unsafe {
         (&raw mut (*place).agent).write(agent);
         (&raw mut (*place).keys).write(None);
+        (&raw mut (*place).cpu_share_permille).write(config.cpu_share_permille);
         let served = access::read_keys(wanted.config(), &mut (*place).keys);
         if let Err(misuse) = served.and_then(|()| serve(place)) {
             core::ptr::drop_in_place(&raw mut (*place).keys);
@@ -388,7 +389,12 @@ unsafe fn serve(place: *mut State) -> Result<(), Misuse> {
     unsafe {
         let served = (&raw mut (*place).served).cast::<Served>();
         match Service::new(agent, access::access(keys)) {
-            Ok(service) => (&raw mut (*served).service).write(service),
+            Ok(mut service) => {
+                if (*place).cpu_share_permille != 0 {
+                    service.set_cpu_share((*place).cpu_share_permille);
+                }
+                (&raw mut (*served).service).write(service);
+            }
             Err(error) => return Err(refused(error)),
         }
         (&raw mut (*served).network).write(None);

@@ -24,6 +24,8 @@ pub(super) struct State {
     pub(super) served: UnsafeCell<Served>,
     /// Whose keys are good; `None`: everybody is served. What is served refers to them.
     pub(super) keys: Option<Keys>,
+    /// Of the configuration.
+    pub(super) cpu_share_permille: u32,
 }
 
 /// How many connections there can be: for a moment also those that have made room for others, and were not
