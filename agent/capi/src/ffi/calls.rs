@@ -389,13 +389,12 @@ unsafe fn serve(place: *mut State) -> Result<(), Misuse> {
     unsafe {
         let served = (&raw mut (*place).served).cast::<Served>();
         match Service::new(agent, access::access(keys)) {
-            Ok(mut service) => {
-                if (*place).cpu_share_permille != 0 {
-                    service.set_cpu_share((*place).cpu_share_permille);
-                }
-                (&raw mut (*served).service).write(service);
-            }
+            Ok(service) => (&raw mut (*served).service).write(service),
             Err(error) => return Err(refused(error)),
+        }
+        if (*place).cpu_share_permille != 0 {
+            // In its place: a service that is changed before it is written lies on the stack twice.
+            (*served).service.set_cpu_share((*place).cpu_share_permille);
         }
         (&raw mut (*served).network).write(None);
         (&raw mut (*served).connections).write([None; CONNECTIONS]);
