@@ -8,7 +8,7 @@
  *   timer's upcall    deadline = unikprof_on_tick(&registers); program the earlier of it and your own
  *   before blocking   unikprof_on_block(NULL); program your own deadline alone
  *   after blocking    deadline = unikprof_on_wake()
- *   in the loop       move bytes with unikprof_connection_*, unikprof_poll(now_ns)
+ *   in the loop       move bytes with unikprof_connection_*, then unikprof_poll(now_ns)
  *   after a restore   unikprof_resume()
  *   anywhere          unikprof_mark, unikprof_span_begin and _end, unikprof_counter: the guest's own events
  *   in a panic        unikprof_crash_dump(sink, context)

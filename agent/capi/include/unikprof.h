@@ -8,7 +8,7 @@
  *   timer's upcall    deadline = unikprof_on_tick(&registers); program the earlier of it and your own
  *   before blocking   unikprof_on_block(NULL); program your own deadline alone
  *   after blocking    deadline = unikprof_on_wake()
- *   in the loop       move bytes with unikprof_connection_*, unikprof_poll(now_ns)
+ *   in the loop       move bytes with unikprof_connection_*, then unikprof_poll(now_ns)
  *   after a restore   unikprof_resume()
  *   anywhere          unikprof_mark, unikprof_span_begin and _end, unikprof_counter: the guest's own events
  *   in a panic        unikprof_crash_dump(sink, context)
@@ -449,8 +449,9 @@ int64_t unikprof_install_caller_table(const void *table,
                                       size_t length);
 
 // Does what time has come for: recordings begin and end, silent clients are given up. Call it from the
-// guest's loop, with its time now_ns, at the latest when the last answer says; before it move the bytes
-// that have come, and behind it those that are to be sent.
+// guest's loop, with its time now_ns, at the latest when the last answer says, and behind all
+// unikprof_connection_input and unikprof_connection_output: what these leave to be done later is part
+// of the answer. Frames are given by unikprof_frame_rx before it, and taken by unikprof_frame_tx behind it.
 //
 // Answers when to call it again though nothing comes, on the clock of now_ns and not before it;
 // UNIKPROF_NO_DEADLINE: only a client can change anything. Where another call is under way, on another
@@ -463,15 +464,17 @@ uint64_t unikprof_poll(uint64_t now_ns);
 // client has not shown who it is may make room: unikprof_connection_output answers UNIKPROF_E_OVER there.
 int32_t unikprof_connection_open(void);
 
-// Takes bytes that a client has sent. Answers how many it took, or a code; offer the rest again when
-// unikprof_connection_output has given bytes out, and leave it in the TCP stack until then.
+// Takes bytes that a client has sent. Answers how many it took, or a code. Leave the rest in the TCP stack,
+// and offer it again in the next turn of the loop; until then no bytes of this client should wake the guest: it
+// does not take its answers, or waits for its part of the CPU share.
 int64_t unikprof_connection_input(int32_t connection,
                                   const void *bytes,
                                   size_t length);
 
 // Gives bytes that a client is to be sent, at most length. Answers how many there are, 0: none for now,
 // or a code; UNIKPROF_E_OVER: all was sent, or the client was given up, and the connection is to be
-// closed. Ask after each input and each unikprof_poll, until it answers 0; what was given must be sent.
+// closed. In each turn of the loop, alternate with unikprof_connection_input until neither moves a byte, then
+// call unikprof_poll; what was given must be sent.
 int64_t unikprof_connection_output(int32_t connection,
                                    void *buffer,
                                    size_t length);

@@ -12,7 +12,7 @@ use std::process::Command;
 use unikprof_proto::file::{self, BlockHead, FileEnd};
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
-    Check, Counters, EventName, RecordingStatus, RingRun, Start, Stop, VcpuEpoch,
+    Check, Counters, EventName, RecordingStatus, RingRun, Start, Started, Status, Stop, VcpuEpoch,
 };
 use unikprof_proto::ring::{self, kind};
 use unikprof_proto::{code, console, preamble};
@@ -256,6 +256,28 @@ fn left(bytes: &[u8]) -> Left {
     }
     assert!(is_complete && rest.is_empty());
     left
+}
+
+/// Guards a client that waits for its part of the CPU share against a guest that sleeps meanwhile, and the guest against
+/// wake-ups for bytes that the agent does not take yet.
+#[test]
+fn a_guest_that_sleeps_between_polls_forgets_no_answer() {
+    let said = run("waiting", build::streams(), &[]);
+    let digits = said.lines().find_map(|line| line.strip_prefix("answers; "));
+    let bytes = bytes_of(digits.unwrap());
+    let mut rest = &bytes[preamble::LENGTH..];
+    let mut kinds = Vec::new();
+    while let Some(frame) = frame::split(rest).unwrap() {
+        kinds.push(frame.kind);
+        rest = &rest[frame.length()..];
+    }
+    assert!(rest.is_empty());
+    let [started, checks @ ..] = &kinds[..] else {
+        panic!("nothing is answered");
+    };
+    assert_eq!(*started, Started::TYPE);
+    let expected = [Status::TYPE, RecordingStatus::TYPE].repeat(200);
+    assert_eq!(checks, expected);
 }
 
 /// Two threads in one call would write the same session; an agent that is stopped while an upcall is inside would

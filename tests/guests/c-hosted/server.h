@@ -5,7 +5,7 @@
 /* Listens on 127.0.0.1 and answers the port. Ends the process where it cannot. */
 int server_start(void);
 
-/* Accepts, reads, polls the agent and writes, as far as that goes without waiting. */
+/* Accepts, reads and writes, as far as that goes without waiting, and polls the agent. */
 void server_turn(void);
 
 #endif

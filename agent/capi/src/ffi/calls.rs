@@ -88,8 +88,9 @@ pub unsafe extern "C" fn unikprof_install_caller_table(table: *const c_void, len
 }
 
 /// Does what time has come for: recordings begin and end, silent clients are given up. Call it from the
-/// guest's loop, with its time `now_ns`, at the latest when the last answer says; before it move the bytes
-/// that have come, and behind it those that are to be sent.
+/// guest's loop, with its time `now_ns`, at the latest when the last answer says, and behind all
+/// `unikprof_connection_input` and `unikprof_connection_output`: what these leave to be done later is part
+/// of the answer. Frames are given by `unikprof_frame_rx` before it, and taken by `unikprof_frame_tx` behind it.
 ///
 /// Answers when to call it again though nothing comes, on the clock of `now_ns` and not before it;
 /// UNIKPROF_NO_DEADLINE: only a client can change anything. Where another call is under way, on another
@@ -143,8 +144,9 @@ pub extern "C" fn unikprof_connection_open() -> i32 {
     opened.unwrap_or_else(|misuse| misuse.0)
 }
 
-/// Takes bytes that a client has sent. Answers how many it took, or a code; offer the rest again when
-/// `unikprof_connection_output` has given bytes out, and leave it in the TCP stack until then.
+/// Takes bytes that a client has sent. Answers how many it took, or a code. Leave the rest in the TCP stack,
+/// and offer it again in the next turn of the loop; until then no bytes of this client should wake the guest: it
+/// does not take its answers, or waits for its part of the CPU share.
 ///
 /// # Safety
 /// C's: `bytes` is NULL or leads to `length` bytes.
@@ -167,7 +169,8 @@ pub unsafe extern "C" fn unikprof_connection_input(
 
 /// Gives bytes that a client is to be sent, at most `length`. Answers how many there are, 0: none for now,
 /// or a code; UNIKPROF_E_OVER: all was sent, or the client was given up, and the connection is to be
-/// closed. Ask after each input and each `unikprof_poll`, until it answers 0; what was given must be sent.
+/// closed. In each turn of the loop, alternate with `unikprof_connection_input` until neither moves a byte, then
+/// call `unikprof_poll`; what was given must be sent.
 ///
 /// # Safety
 /// C's: `buffer` is NULL or leads to `length` bytes that are nobody else's.
