@@ -30,7 +30,7 @@
 //! use xen_sys_lite::clock::Clock;
 //! use xen_sys_lite::events::{EventChannels, Upcall, Virq};
 //! use xen_sys_lite::memory::SharedInfoPage;
-//! use xen_sys_lite::timer::{self, Deadline};
+//! use xen_sys_lite::timer;
 //! use xen_sys_lite::vcpu::VcpuId;
 //! use xen_sys_lite::{HypercallPage, PageMemory, SharedPage, hvm};
 //!
@@ -53,13 +53,12 @@
 //! let tick = events.bind_virq(Virq::TIMER, BOOT)?;
 //! upcall.own(tick);
 //! events.unmask(tick)?;
-//! timer::set_singleshot(&xen, BOOT, Deadline::at(clock.now_ns() + 1_000_000))?;
+//! timer::set_singleshot(&xen, clock.now_ns() + 1_000_000)?;
 //!
 //! // In the handler of interrupt 0x40, with `upcall` in a static:
 //! upcall.demux(|port| {
 //!     if port == tick {
-//!         let next = Deadline::at(clock.now_ns() + 1_000_000);
-//!         let _ = timer::set_singleshot(&xen, BOOT, next);
+//!         let _ = timer::set_singleshot(&xen, clock.now_ns() + 1_000_000);
 //!     }
 //! });
 //! # Ok::<(), Box<dyn std::error::Error>>(())

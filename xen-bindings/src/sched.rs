@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::events::EventChannels;
     use crate::fake::FakeXen;
-    use crate::timer::{Deadline, set_singleshot};
+    use crate::timer::set_singleshot;
     use crate::vcpu::VcpuId;
 
     /// Guards against setting up again what still stands, and against using what is gone.
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn a_blocked_vcpu_wakes_at_its_deadline() {
         let xen = FakeXen::new();
-        set_singleshot(&xen, VcpuId(0), Deadline::at(9_000)).unwrap();
+        set_singleshot(&xen, 9_000).unwrap();
         block(&xen).unwrap();
         assert_eq!(xen.now_ns(), 9_000);
         yield_now(&xen).unwrap();

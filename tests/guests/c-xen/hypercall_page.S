@@ -16,6 +16,7 @@ hypercall_page:
     .size hypercall_\name, 32
     .endm
     entry memory_op, 12
+    entry set_timer_op, 15
     entry grant_table_op, 20
     entry vcpu_op, 24
     entry sched_op, 29

@@ -18,12 +18,9 @@ static uint64_t earlier_ns(void)
 
 static void set(uint64_t deadline_ns)
 {
-    struct xen_singleshot_timer argument = { .deadline_ns = deadline_ns };
-    if (deadline_ns == NO_DEADLINE) {
-        check(hypercall_vcpu(VCPUOP_STOP_SINGLESHOT_TIMER, NULL), "VCPUOP_stop_singleshot_timer");
-    } else {
-        check(hypercall_vcpu(VCPUOP_SET_SINGLESHOT_TIMER, &argument), "VCPUOP_set_singleshot_timer");
-    }
+    /* 0 stops the timer. */
+    uint64_t system_time_ns = deadline_ns == NO_DEADLINE ? 0 : deadline_ns;
+    check(hypercall(HYPERCALL_SET_TIMER_OP, system_time_ns, 0, 0), "set_timer_op");
     armed_ns = deadline_ns;
 }
 

@@ -13,6 +13,7 @@
 /* --- xen.h --- */
 
 #define HYPERCALL_MEMORY_OP 12
+#define HYPERCALL_SET_TIMER_OP 15
 #define HYPERCALL_GRANT_TABLE_OP 20
 #define HYPERCALL_VCPU_OP 24
 #define HYPERCALL_SCHED_OP 29
@@ -61,8 +62,6 @@ _Static_assert(offsetof(struct xen_shared_info, wall_clock_version) == 3072, "st
 /* --- vcpu.h --- */
 
 #define VCPUOP_REGISTER_RUNSTATE 5
-#define VCPUOP_SET_SINGLESHOT_TIMER 8
-#define VCPUOP_STOP_SINGLESHOT_TIMER 9
 
 enum { RUNSTATE_RUNNING, RUNSTATE_RUNNABLE, RUNSTATE_BLOCKED, RUNSTATE_OFFLINE, RUNSTATES };
 
@@ -73,12 +72,6 @@ struct xen_runstate {
     volatile uint64_t time_ns[RUNSTATES]; /* up to then */
 };
 _Static_assert(sizeof(struct xen_runstate) == 48, "struct vcpu_runstate_info");
-
-struct xen_singleshot_timer {
-    uint64_t deadline_ns; /* system time; one that has passed fires at once */
-    uint32_t flags;
-    uint32_t pad;
-};
 
 /* --- sched.h --- */
 

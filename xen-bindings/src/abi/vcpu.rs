@@ -16,14 +16,8 @@ pub mod op {
     pub const IS_UP: u32 = 3;
     /// Register the area of [`RunstateInfo`](super::RunstateInfo), by virtual address.
     pub const REGISTER_RUNSTATE_MEMORY_AREA: u32 = 5;
-    /// Set the periodic timer.
-    pub const SET_PERIODIC_TIMER: u32 = 6;
     /// Stop the periodic timer.
     pub const STOP_PERIODIC_TIMER: u32 = 7;
-    /// Set the single-shot timer.
-    pub const SET_SINGLESHOT_TIMER: u32 = 8;
-    /// Stop the single-shot timer.
-    pub const STOP_SINGLESHOT_TIMER: u32 = 9;
     /// Move a vCPU's information to a place of the guest's choice; once per vCPU.
     pub const REGISTER_VCPU_INFO: u32 = 10;
 }
@@ -42,9 +36,6 @@ pub mod runstate {
 
 /// `XEN_RUNSTATE_UPDATE`: set in `state_entry_time` while Xen updates the area.
 pub const RUNSTATE_UPDATE: u64 = 1 << 63;
-
-/// `VCPU_SSHOTTMR_future`: refuse a deadline that has passed (`-ETIME`).
-pub const SSHOTTMR_FUTURE: u32 = 1 << 0;
 
 /// `struct vcpu_runstate_info`. Written by Xen.
 ///
@@ -83,28 +74,6 @@ pub struct RegisterRunstateMemoryArea {
     pub address: u64,
 }
 layout!(RegisterRunstateMemoryArea, size 8, address @ 0);
-
-/// `struct vcpu_set_periodic_timer`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SetPeriodicTimer {
-    /// Period; less than a millisecond is refused.
-    pub period_ns: u64,
-}
-layout!(SetPeriodicTimer, size 8, period_ns @ 0);
-
-/// `struct vcpu_set_singleshot_timer`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SetSingleshotTimer {
-    /// Deadline in system time, ns.
-    pub timeout_abs_ns: u64,
-    /// [`SSHOTTMR_FUTURE`] or zero.
-    pub flags: u32,
-    /// Zero.
-    pub pad: u32,
-}
-layout!(SetSingleshotTimer, size 16, timeout_abs_ns @ 0, flags @ 8);
 
 /// `struct vcpu_register_vcpu_info`.
 #[repr(C)]

@@ -8,6 +8,8 @@ use super::{ArchSharedInfo, ArchVcpuInfo, LEGACY_MAX_VCPUS, layout};
 pub mod hypercall {
     /// Memory reservations and the guest's physical map.
     pub const MEMORY_OP: u32 = 12;
+    /// The calling vCPU's single-shot timer.
+    pub const SET_TIMER_OP: u32 = 15;
     /// Version and features.
     pub const XEN_VERSION: u32 = 17;
     /// The hypervisor's own console; refused to ordinary guests.

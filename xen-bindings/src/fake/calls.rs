@@ -25,6 +25,10 @@ impl Hypercall for FakeXen {
         // SAFETY: the caller's contract, the one Xen has: addresses fit the command.
         let result = unsafe {
             match number {
+                number::SET_TIMER_OP => {
+                    self.set_timer(command);
+                    Ok(0)
+                }
                 number::EVENT_CHANNEL_OP => self.event_channel_op(command as u32, second),
                 number::VCPU_OP => self.vcpu_op(command as u32, second as u32, third),
                 number::SCHED_OP => self.sched_op(command as u32, second),
@@ -55,6 +59,24 @@ unsafe fn argument<'a, T>(address: u64) -> Result<&'a mut T, Errno> {
 }
 
 impl FakeXen {
+    fn set_timer(&self, system_time_ns: u64) {
+        /// What is further ahead, or beyond the sign, fires after `WRAPPED_NS`.
+        const FARTHEST_NS: u64 = 1 << 50;
+        const WRAPPED_NS: u64 = 50_000_000;
+        let mut state = self.state();
+        let (now_ns, current) = (state.now_ns, state.current);
+        let is_wrapped = system_time_ns.saturating_sub(now_ns) >= FARTHEST_NS;
+        let deadline_ns = if is_wrapped {
+            now_ns + WRAPPED_NS
+        } else {
+            system_time_ns
+        };
+        if let Ok(vcpu) = state.vcpu(current) {
+            vcpu.deadline_ns = (system_time_ns != 0).then_some(deadline_ns);
+        }
+        state.expire_timers();
+    }
+
     /// # Safety
     /// As `Hypercall::call`.
     unsafe fn event_channel_op(&self, command: u32, address: u64) -> Result<u64, Errno> {
@@ -160,7 +182,7 @@ impl FakeXen {
     unsafe fn vcpu_op(&self, command: u32, id: u32, address: u64) -> Result<u64, Errno> {
         use vcpu::op;
         let mut state = self.state();
-        let (now, is_current, shared) = (state.now_ns, state.current == id, state.shared);
+        let shared = state.shared;
         let vcpu = state.vcpu(id)?;
         // SAFETY: the caller's contract, for each structure below.
         unsafe {
@@ -207,28 +229,6 @@ impl FakeXen {
                     }
                     vcpu.info = Some(new);
                     state.publish_time();
-                }
-                op::SET_SINGLESHOT_TIMER => {
-                    if !is_current {
-                        return Err(Errno::EINVAL);
-                    }
-                    let timer = argument::<vcpu::SetSingleshotTimer>(address)?;
-                    if timer.flags & vcpu::SSHOTTMR_FUTURE != 0 && timer.timeout_abs_ns < now {
-                        return Err(Errno::ETIME);
-                    }
-                    vcpu.deadline_ns = Some(timer.timeout_abs_ns);
-                    state.expire_timers();
-                }
-                op::STOP_SINGLESHOT_TIMER => {
-                    if !is_current {
-                        return Err(Errno::EINVAL);
-                    }
-                    vcpu.deadline_ns = None;
-                }
-                op::SET_PERIODIC_TIMER => {
-                    if argument::<vcpu::SetPeriodicTimer>(address)?.period_ns < 1_000_000 {
-                        return Err(Errno::EINVAL);
-                    }
                 }
                 op::STOP_PERIODIC_TIMER => {}
                 _ => return Err(Errno::ENOSYS),

@@ -60,10 +60,7 @@ operations! {
     VersionFeatures: number::XEN_VERSION, version::GET_FEATURES, version::FeatureInfo;
     VcpuDown: number::VCPU_OP, vcpu::op::DOWN, ();
     VcpuIsUp: number::VCPU_OP, vcpu::op::IS_UP, ();
-    VcpuSetPeriodicTimer: number::VCPU_OP, vcpu::op::SET_PERIODIC_TIMER, vcpu::SetPeriodicTimer;
     VcpuStopPeriodicTimer: number::VCPU_OP, vcpu::op::STOP_PERIODIC_TIMER, ();
-    VcpuSetSingleshotTimer: number::VCPU_OP, vcpu::op::SET_SINGLESHOT_TIMER, vcpu::SetSingleshotTimer;
-    VcpuStopSingleshotTimer: number::VCPU_OP, vcpu::op::STOP_SINGLESHOT_TIMER, ();
     GrantQuerySize: number::GRANT_TABLE_OP, grant_table::op::QUERY_SIZE, grant_table::QuerySize;
     GrantSetVersion: number::GRANT_TABLE_OP, grant_table::op::SET_VERSION, grant_table::SetVersion;
 }
@@ -97,6 +94,17 @@ pub(crate) fn issue_for_vcpu<O: Operation>(
     ];
     // SAFETY: as in `issue`.
     Errno::from_result(unsafe { hypercall.call(O::NUMBER, arguments) })
+}
+
+/// Sets the calling vCPU's single-shot timer; zero stops it.
+#[inline]
+pub(crate) fn set_timer(
+    hypercall: &(impl Hypercall + ?Sized),
+    system_time_ns: u64,
+) -> Result<(), Errno> {
+    // SAFETY: Xen touches no memory of the guest.
+    let result = unsafe { hypercall.call(number::SET_TIMER_OP, [system_time_ns, 0, 0, 0, 0]) };
+    Errno::from_result(result).map(drop)
 }
 
 /// Sleeps until one of `ports` is pending or system time reaches `timeout_abs_ns` (zero: never).

@@ -1,145 +1,83 @@
 //! A vCPU's timers. Both raise [`Virq::TIMER`](crate::events::Virq::TIMER).
 //!
-//! The single shot takes an absolute deadline in system time; the periodic timer stops while the vCPU is
-//! descheduled and never wakes an idle guest, so it is offered only to be switched off or for measurements.
+//! The single-shot timer fires once, at an absolute system time. The periodic timer can only be stopped here: it
+//! never wakes an idle guest, and its ticks keep step with whatever else has its period.
 //!
 //! ```
+//! use xen_sys_lite::Errno;
 //! use xen_sys_lite::fake::FakeXen;
-//! use xen_sys_lite::timer::{self, Deadline, TimerError};
-//! use xen_sys_lite::vcpu::VcpuId;
+//! use xen_sys_lite::timer;
 //!
 //! let xen = FakeXen::new();
-//! xen.advance(10_000);
-//! timer::set_singleshot(&xen, VcpuId(0), Deadline::at(20_000))?;
-//! let late = timer::set_singleshot(&xen, VcpuId(0), Deadline::in_future(5_000));
-//! assert_eq!(late, Err(TimerError::DeadlinePassed));
-//! timer::stop_singleshot(&xen, VcpuId(0))?;
-//! # Ok::<(), TimerError>(())
+//! timer::set_singleshot(&xen, 20_000)?;
+//! timer::stop_singleshot(&xen)?;
+//! # Ok::<(), Errno>(())
 //! ```
 
-use core::fmt;
-
-use crate::abi::vcpu::{SSHOTTMR_FUTURE, SetPeriodicTimer, SetSingleshotTimer};
 use crate::errno::Errno;
 use crate::hypercall::Hypercall;
-use crate::hypercall::operations::{
-    VcpuSetPeriodicTimer, VcpuSetSingleshotTimer, VcpuStopPeriodicTimer, VcpuStopSingleshotTimer,
-    issue_for_vcpu,
-};
+use crate::hypercall::operations::{VcpuStopPeriodicTimer, issue_for_vcpu, set_timer};
 use crate::vcpu::VcpuId;
 
-/// When the single shot fires.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deadline {
-    system_time_ns: u64,
-    flags: u32,
-}
-
-impl Deadline {
-    /// At a system time; one that has passed fires at once.
-    #[must_use]
-    pub const fn at(system_time_ns: u64) -> Self {
-        Self {
-            system_time_ns,
-            flags: 0,
-        }
-    }
-
-    /// At a system time; one that has passed may be refused with [`TimerError::DeadlinePassed`] (Xen is
-    /// free to fire at once instead).
-    #[must_use]
-    pub const fn in_future(system_time_ns: u64) -> Self {
-        Self {
-            system_time_ns,
-            flags: SSHOTTMR_FUTURE,
-        }
-    }
-}
-
-/// Why a timer could not be set or stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum TimerError {
-    /// The deadline had passed already (`ETIME`).
-    DeadlinePassed,
-    /// Only the vCPU itself can set its timers, and a period is a millisecond at least (`EINVAL`).
-    Refused,
-    /// No such vCPU (`ENOENT`).
-    NoSuchVcpu,
-    /// Another error of the hypercall.
-    Other(Errno),
-}
-
-impl From<Errno> for TimerError {
-    fn from(errno: Errno) -> Self {
-        match errno {
-            Errno::ETIME => Self::DeadlinePassed,
-            Errno::EINVAL => Self::Refused,
-            Errno::ENOENT => Self::NoSuchVcpu,
-            other => Self::Other(other),
-        }
-    }
-}
-
-impl fmt::Display for TimerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::DeadlinePassed => f.write_str("the deadline has passed"),
-            Self::Refused => f.write_str("the timer of another vCPU, or a period too short"),
-            Self::NoSuchVcpu => f.write_str("no such vCPU"),
-            Self::Other(errno) => write!(f, "the timer hypercall failed: {errno}"),
-        }
-    }
-}
-
-impl core::error::Error for TimerError {}
-
-/// Sets the single shot of `vcpu`, which must be the calling one. It replaces an earlier deadline.
+/// Sets the calling vCPU's single-shot timer to a system time, in ns. It replaces an earlier deadline; one that has
+/// passed fires at once. A deadline more than 13 days (2^50 ns) ahead fires within a second: Xen takes it for a
+/// counter that has wrapped.
+///
+/// `set_timer_op` takes the time in a register. `VCPUOP_set_singleshot_timer`, which does the same, reads a structure
+/// for which Xen walks the guest's page tables; docs/BENCHMARKS.md has both.
 ///
 /// # Errors
-/// See [`TimerError`].
+/// None that Xen documents; what it returned.
 #[inline]
-pub fn set_singleshot(
-    hypercall: &impl Hypercall,
-    vcpu: VcpuId,
-    deadline: Deadline,
-) -> Result<(), TimerError> {
-    let mut argument = SetSingleshotTimer {
-        timeout_abs_ns: deadline.system_time_ns,
-        flags: deadline.flags,
-        pad: 0,
-    };
-    issue_for_vcpu::<VcpuSetSingleshotTimer>(hypercall, vcpu, &mut argument)?;
-    Ok(())
+pub fn set_singleshot(hypercall: &impl Hypercall, system_time_ns: u64) -> Result<(), Errno> {
+    // Zero would stop the timer; it has passed as surely as one.
+    set_timer(hypercall, system_time_ns.max(1))
 }
 
-/// Stops the single shot of `vcpu`, which must be the calling one.
+/// Stops the calling vCPU's single-shot timer.
 ///
 /// # Errors
-/// See [`TimerError`].
-pub fn stop_singleshot(hypercall: &impl Hypercall, vcpu: VcpuId) -> Result<(), TimerError> {
-    issue_for_vcpu::<VcpuStopSingleshotTimer>(hypercall, vcpu, &mut ())?;
-    Ok(())
-}
-
-/// Sets the periodic timer of `vcpu`.
-///
-/// # Errors
-/// [`TimerError::Refused`] below a millisecond.
-pub fn set_periodic(
-    hypercall: &impl Hypercall,
-    vcpu: VcpuId,
-    period_ns: u64,
-) -> Result<(), TimerError> {
-    issue_for_vcpu::<VcpuSetPeriodicTimer>(hypercall, vcpu, &mut SetPeriodicTimer { period_ns })?;
-    Ok(())
+/// As [`set_singleshot`].
+pub fn stop_singleshot(hypercall: &impl Hypercall) -> Result<(), Errno> {
+    set_timer(hypercall, 0)
 }
 
 /// Stops the periodic timer of `vcpu`. Some versions of Xen start a vCPU with one of 10 ms.
 ///
 /// # Errors
-/// See [`TimerError`].
-pub fn stop_periodic(hypercall: &impl Hypercall, vcpu: VcpuId) -> Result<(), TimerError> {
+/// `ENOENT`: no such vCPU.
+pub fn stop_periodic(hypercall: &impl Hypercall, vcpu: VcpuId) -> Result<(), Errno> {
     issue_for_vcpu::<VcpuStopPeriodicTimer>(hypercall, vcpu, &mut ())?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::fake::FakeXen;
+    use crate::sched::block;
+
+    /// When a vCPU that blocks is woken, with its timer set to `system_time_ns` at 1,000 ns.
+    fn woken_at(system_time_ns: u64) -> u64 {
+        let xen = FakeXen::new();
+        xen.advance(1_000);
+        set_singleshot(&xen, system_time_ns).unwrap();
+        block(&xen).unwrap();
+        xen.now_ns()
+    }
+
+    #[test]
+    fn a_deadline_that_has_passed_fires_at_once_and_zero_is_no_exception() {
+        assert_eq!(woken_at(9_000), 9_000);
+        assert_eq!(woken_at(999), 1_000);
+        assert_eq!(woken_at(0), 1_000);
+    }
+
+    /// Guests wait for years where nothing is to be done; they wake, look, and wait again.
+    #[test]
+    fn a_deadline_beyond_what_xen_believes_fires_soon() {
+        assert_eq!(woken_at(1 << 49), 1 << 49);
+        assert_eq!(woken_at(u64::MAX), 50_001_000);
+    }
 }

@@ -83,7 +83,7 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
     /// result is `None`.
     pub fn on_timer(&self, registers: Option<&Registers>) -> Option<u64> {
         if self.source == TickSource::Owned
-            && let Some((_, deadlines)) = self.current()
+            && let Some(deadlines) = self.current()
         {
             deadlines.armed_ns.store(NONE, Ordering::Relaxed);
             let guest_ns = deadlines.guest_ns.load(Ordering::Relaxed);
@@ -121,13 +121,13 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
     /// Returns false if the vCPU is [not sampled](super#which-vcpus-are-sampled): its timer is not
     /// touched, and remains the guest's to arm.
     pub fn set_guest_deadline(&self, deadline_ns: Option<u64>) -> bool {
-        let Some((vcpu, deadlines)) = self.current() else {
+        let Some(deadlines) = self.current() else {
             return false;
         };
         let platform = self.agent.platform();
         let guest_ns = deadline_ns.map_or(NONE, |at| platform.monotonic(at));
         deadlines.guest_ns.store(guest_ns, Ordering::Relaxed);
-        self.arm(vcpu, deadlines);
+        self.arm(deadlines);
         true
     }
 
@@ -166,18 +166,18 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
         if self.source == TickSource::Host {
             return sampler_ns;
         }
-        if let Some((vcpu, deadlines)) = self.current() {
+        if let Some(deadlines) = self.current() {
             deadlines
                 .sampler_ns
                 .store(sampler_ns.unwrap_or(NONE), Ordering::Relaxed);
-            self.arm(vcpu, deadlines);
+            self.arm(deadlines);
         }
         None
     }
 
     /// Arms the timer for the earlier deadline, unless it is armed for that time or an earlier one: a
     /// spurious wake now and then costs less than a hypercall at each block.
-    fn arm(&self, vcpu: u32, deadlines: &Deadlines) {
+    fn arm(&self, deadlines: &Deadlines) {
         if self.source == TickSource::Host {
             return;
         }
@@ -191,14 +191,14 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
             return;
         }
         // After an error nothing is armed, and the next deadline is tried.
-        let armed = arch::arm_timer(&self.hypercall, vcpu, wanted_ns);
+        let armed = arch::arm_timer(&self.hypercall, wanted_ns);
         deadlines
             .armed_ns
             .store(if armed { wanted_ns } else { NONE }, Ordering::Relaxed);
     }
 
-    fn current(&self) -> Option<(u32, &Deadlines)> {
+    fn current(&self) -> Option<&Deadlines> {
         let vcpu = self.agent.platform().vcpu()?;
-        Some((vcpu, self.vcpus.get(vcpu as usize)?))
+        self.vcpus.get(vcpu as usize)
     }
 }

@@ -5,8 +5,7 @@ use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count, _rdtsc};
 
 use xen_sys_lite::Hypercall;
-use xen_sys_lite::timer::{self, Deadline};
-use xen_sys_lite::vcpu::VcpuId;
+use xen_sys_lite::timer;
 
 /// CPUID leaf 1, ECX: the processor has RDRAND.
 const RDRAND: u32 = 1 << 30;
@@ -17,11 +16,11 @@ const TRIES: u32 = 10;
 /// RDSEED fails for a while if several processors use it at the same time.
 const SEED_TRIES: u32 = 1000;
 
-/// Arms the timer of `vcpu`, which is the calling one, for a system time; returns whether it is armed. A
-/// deadline that has passed fires at once.
+/// Arms the calling vCPU's timer for a system time; returns whether it is armed. A deadline that has passed fires
+/// at once.
 #[inline]
-pub(super) fn arm_timer(hypercall: &impl Hypercall, vcpu: u32, system_time_ns: u64) -> bool {
-    timer::set_singleshot(hypercall, VcpuId(vcpu), Deadline::at(system_time_ns)).is_ok()
+pub(super) fn arm_timer(hypercall: &impl Hypercall, system_time_ns: u64) -> bool {
+    timer::set_singleshot(hypercall, system_time_ns).is_ok()
 }
 
 /// The time stamp counter without a fence: it measures what ticks cost, and is not compared with Xen's times.

@@ -28,6 +28,7 @@ hypercall_page:
     entry console_io, 18
     entry grant_table_op, 20
     entry vm_assist, 21
+    entry set_timer_op, 15
     entry vcpu_op, 24
     entry sched_op, 29
     entry event_channel_op, 32

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "a hypercall is passed on")]
 
-use xen_sys_lite::abi::xen::hypercall::{EVENT_CHANNEL_OP, VCPU_OP};
+use xen_sys_lite::abi::xen::hypercall::{EVENT_CHANNEL_OP, SET_TIMER_OP};
 use xen_sys_lite::clock::read_tsc;
 use xen_sys_lite::{Hypercall, HypercallPage};
 
@@ -21,7 +21,7 @@ impl Hypercall for CountedCalls {
         // SAFETY: the same contract, passed on.
         let result = unsafe { self.0.call(number, arguments) };
         let kind = match number {
-            VCPU_OP => &statistics.timer_calls,
+            SET_TIMER_OP => &statistics.timer_calls,
             EVENT_CHANNEL_OP => &statistics.event_calls,
             _ => &statistics.other_calls,
         };

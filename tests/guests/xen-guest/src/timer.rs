@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use xen_sys_lite::clock::Clock;
 use xen_sys_lite::events::{Port, Virq};
-use xen_sys_lite::timer::{self, Deadline};
+use xen_sys_lite::timer;
 use xen_sys_lite::vcpu::VcpuId;
 use xen_sys_lite::{Errno, events::Upcall};
 
@@ -139,8 +139,8 @@ fn arm_unless(vcpu: VcpuId, is_armed: impl FnOnce(u64, u64) -> bool) {
     if is_armed(earliest, timer.armed.load(Ordering::Relaxed)) {
         return;
     }
-    // Fails only for a vCPU that does not exist; a deadline that has passed fires at once.
-    if timer::set_singleshot(&xen(), vcpu, Deadline::at(system_ns)).is_ok() {
+    // A deadline that has passed fires at once.
+    if timer::set_singleshot(&xen(), system_ns).is_ok() {
         timer.armed.store(earliest, Ordering::Relaxed);
     }
 }
