@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use platform::FakePlatform;
 use stacks::{MAPPING, Random, Stack, stack};
 use unikprof_agent::{Access, Agent, Config, Service, SessionId, minimum_bytes, ring_bytes};
-use unikprof_proto::code::{message_type, start_flag, state};
+use unikprof_proto::code::{message_type, refusal, start_flag, state};
 use unikprof_proto::frame::{self, Frame, Message};
 use unikprof_proto::message::*;
 use unikprof_proto::preamble;
@@ -552,6 +552,89 @@ impl Client {
             .map(|number| (*number, whole(number).1))
             .collect()
     }
+}
+
+/// Memory runs short while an epoch is sent, and some of its counts are given up: that answer would be of two moments. It is
+/// refused, and what is fetched anew has each sample once, in a stack or as an aged one.
+#[test]
+fn an_epoch_that_ages_while_it_is_fetched_is_fetched_anew() {
+    let agent = agent(1 << 20, 1);
+    let mut service = Service::new(agent, Access::Open).unwrap();
+    let mut client = Client::new(&mut service, 1);
+    let id = client.start(&mut service, "newest", PROFILE_NS, start_flag::KEEP_NEWEST);
+    let mut load = Load::new();
+    let mut run = |service: &mut TestService| {
+        let now_ns = unikprof_agent::Platform::now_ns(agent.platform());
+        load.run(agent, service, now_ns + SECOND / 2);
+    };
+    // Segments are given up every 12 s or so. A client that does not take its answer for 10 s is given up.
+    while client.counters(&mut service)[0].aged == 0 {
+        run(&mut service);
+    }
+    (0..16).for_each(|_| run(&mut service));
+    let mut pending = None;
+    client.ask(&mut service, &Dump { recording: id }, |found| {
+        pending = Some(frame::decode::<Pending>(found).unwrap());
+        true
+    });
+    let pending = pending.unwrap();
+    let fetch = Fetch {
+        epoch: pending.first_epoch,
+        vcpu: 0,
+        known: client.known,
+        counted: 0,
+    };
+    // The client takes some of the answer, and the rest later.
+    let mut request = [0; 64];
+    let length = frame::encode(&fetch, &mut request).unwrap();
+    assert_eq!(service.receive(client.id, &request[..length]), length);
+    let mut begun = vec![0; 1000];
+    assert_eq!(service.transmit(client.id, &mut begun), begun.len());
+    let mut other = Client::new(&mut service, 2);
+    let aged = other.counters(&mut service)[0].aged;
+    while other.counters(&mut service)[0].aged == aged {
+        run(&mut service);
+    }
+    client.input = begun;
+    client.take(&mut service);
+    let answer = std::mem::take(&mut client.input);
+    let (mut rest, mut first, mut last) = (&answer[..], None, None);
+    while let Some(found) = frame::split(rest).unwrap() {
+        if let Ok(vcpu) = frame::decode::<VcpuEpoch>(&found) {
+            first = Some(vcpu.end.counters);
+        }
+        last = Some((found.kind, found.body));
+        rest = &rest[found.length()..];
+    }
+    let (kind, body) = last.unwrap();
+    let refused: Refusal<'_> = frame::decode(&Frame { kind, body }).unwrap();
+    assert_eq!(refused.code, refusal::NO_EPOCH, "{}", refused.text);
+    assert!(rest.is_empty(), "nothing comes behind the refusal");
+
+    let share = client.fetch(&mut service, pending);
+    // By these counters a client that lost its connection meanwhile sees it as well.
+    let (first, second) = (first.unwrap(), share.end.unwrap().counters);
+    assert!(second.aged > first.aged);
+    assert_eq!(first.recorded + first.aged, second.recorded + second.aged);
+    // With what has been counted since there is each tick once.
+    let later = client.drain(&mut service, id);
+    let counters = later.end.unwrap().counters;
+    assert_eq!(
+        (counters.overflow, counters.lost, counters.early),
+        (0, 0, 0)
+    );
+    let mut fetched = share.counts;
+    add(&mut fetched, later.counts);
+    let sum: u64 = fetched.values().sum();
+    assert_eq!(sum + counters.aged, load.ticks.len() as u64);
+    let mut truth: HashMap<Vec<u32>, u64> = HashMap::new();
+    for (_, stack) in &load.ticks {
+        *truth.entry(client.codes(stack)).or_default() += 1;
+    }
+    let wrong = fetched
+        .iter()
+        .find(|(stack, count)| truth.get(*stack) < Some(count));
+    assert_eq!(wrong, None);
 }
 
 /// A recording that keeps everything and that nobody fetches does not starve one that a client drains.

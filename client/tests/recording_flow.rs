@@ -6,7 +6,7 @@ mod peer;
 use std::path::Path;
 use std::time::Duration;
 
-use peer::{Peer, Script};
+use peer::{Fold, Peer, Script};
 use unikprof_client::connection::{Address, ConnectionError, Timeouts};
 use unikprof_client::interrupt::Interrupt;
 use unikprof_client::record::{
@@ -113,6 +113,56 @@ fn a_fetch_broken_anywhere_is_taken_up_where_it_broke() {
         let recording = Recording::open(&path, Reading::Strict).unwrap();
         assert_eq!(recording.profile, whole.profile, "cut at {cut}");
     }
+}
+
+/// The agent gives up some of an epoch's counts while the epoch is sent: what the file holds of it must be of one moment,
+/// with nothing lost or counted twice.
+#[test]
+fn an_epoch_that_changes_while_it_is_fetched_is_fetched_anew() {
+    let script = Script::default();
+    let directory = tempfile::tempdir().unwrap();
+    let fetch = |script: Script, name: &str| {
+        let peer = Peer::start(script);
+        let path = directory.path().join(name);
+        let request = Request::Dump { recording: 0 };
+        let outcome = record::fetch(&mut session(&peer, PATIENT), request, &path, &mut ()).unwrap();
+        assert!(outcome.incomplete.is_none(), "{name}: {outcome:?}");
+        Recording::open(&path, Reading::Strict).unwrap()
+    };
+    let folded = fetch(script.clone().folded(), "folded");
+    assert_ne!(folded.profile, fetch(script.clone(), "whole").profile);
+    // A refusal comes behind the answer's head at the earliest.
+    for after_frames in 1..peer::share(&script, 7, 0, 0, 0).len() {
+        for is_told in [true, false] {
+            let fold = Fold {
+                after_frames,
+                is_told,
+            };
+            let broken = Script {
+                fold: Some(fold),
+                ..script.clone()
+            };
+            let name = format!("{after_frames} {is_told}");
+            let recording = fetch(broken, &name);
+            assert_eq!(recording.profile, folded.profile, "{name}");
+        }
+    }
+}
+
+/// Guards a refusal that is final against being taken for a change.
+#[test]
+fn an_epoch_that_does_not_wait_is_not_asked_for_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("r.unikprof");
+    let peer = Peer::start(Script {
+        refuses: Some((types::FETCH, refusal::NO_EPOCH, "it does not wait")),
+        ..Script::default()
+    });
+    let request = Request::Dump { recording: 0 };
+    let failed = record::fetch(&mut session(&peer, PATIENT), request, &path, &mut ());
+    assert!(failed.unwrap_err().to_string().contains("it does not wait"));
+    let hellos = peer.log().iter().filter(|word| *word == "hello").count();
+    assert_eq!(hellos, 1, "{:?}", peer.log());
 }
 
 #[test]

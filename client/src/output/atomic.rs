@@ -150,8 +150,22 @@ impl AtomicFile {
         if !self.is_published() {
             return Err(self.failed(io::Error::other("nothing of it was safe yet")));
         }
-        let cut = self.file.set_len(self.published);
-        cut.and_then(|()| self.file.seek(SeekFrom::Start(self.published)))
+        self.cut_to(self.published)
+    }
+
+    /// Its length, where what is written next goes; `None` for a device.
+    pub(crate) fn length(&mut self) -> Option<u64> {
+        let is_file = !self.is_device;
+        is_file.then(|| self.file.stream_position().ok()).flatten()
+    }
+
+    /// Takes back what was written behind a [length](Self::length).
+    ///
+    /// # Errors
+    /// [`OutputError`].
+    pub(crate) fn cut_to(&mut self, length: u64) -> Result<(), OutputError> {
+        let cut = self.file.set_len(length);
+        cut.and_then(|()| self.file.seek(SeekFrom::Start(length)))
             .map(|_| ())
             .map_err(|e| self.failed(e))
     }

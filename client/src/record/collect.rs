@@ -19,6 +19,9 @@ const MOST_ROUNDS: u32 = 64;
 /// is waited for once, few enough for a small guest's buffers.
 const PIPELINED: usize = 8;
 
+/// How often an epoch is fetched anew because the agent has given up some of its counts meanwhile.
+const MOST_REPEATS: u32 = 16;
+
 /// How often a recording that has just ended is looked at until its last epoch is there, and how long
 /// to wait between: a tick that is under way is in its way, and its vCPU may have to wait for a processor.
 const MOST_LOOKS: u32 = 100;
@@ -351,8 +354,29 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Fetches one epoch; over a new connection, from where the old one broke.
+    /// Fetches one epoch. If memory runs short in the guest while it is sent, the agent gives up the oldest of its counts;
+    /// what has arrived is then taken back, and the epoch is fetched anew.
     fn fetch(&mut self, epoch: u64, observer: &mut dyn Observer) -> Result<(), RecordError> {
+        let length = self.writer.length()?;
+        let (nodes, bytes, samples) = (self.nodes.clone(), self.bytes, self.samples);
+        let mut repeats = MOST_REPEATS;
+        loop {
+            let error = match self.fetch_once(epoch, observer) {
+                Err(error) if error.is_changed_epoch() && self.bytes > bytes => error,
+                other => return other,
+            };
+            let Some(length) = length.filter(|_| repeats > 0) else {
+                return Err(error);
+            };
+            repeats -= 1;
+            self.writer.cut_to(length)?;
+            self.nodes = nodes.clone();
+            (self.bytes, self.samples) = (bytes, samples);
+        }
+    }
+
+    /// Fetches one epoch; over a new connection, from where the old one broke.
+    fn fetch_once(&mut self, epoch: u64, observer: &mut dyn Observer) -> Result<(), RecordError> {
         let Collector {
             session,
             writer,

@@ -206,6 +206,12 @@ impl RecordError {
         )
     }
 
+    /// Whether an epoch has changed while it was fetched.
+    pub(super) fn is_changed_epoch(&self) -> bool {
+        matches!(self, RecordError::Epoch(EpochError::Changed(_)))
+            || self.is_refused(refusal::NO_EPOCH)
+    }
+
     /// Whether the user gave up.
     pub fn is_interrupt(&self) -> bool {
         match self {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use thiserror::Error;
 use unikprof_proto::counts::{self, CountsError};
 use unikprof_proto::frame::{self, Frame, FrameError, Message};
-use unikprof_proto::message::{Counts, Epoch, Histogram, Nodes, VcpuEnd, VcpuEpoch};
+use unikprof_proto::message::{self, Counts, Epoch, Histogram, Nodes, VcpuEnd, VcpuEpoch};
 
 use super::known_nodes::{KnownNodes, NodeError, NodeOrder};
 use crate::connection::{is_known, message_name};
@@ -38,6 +38,8 @@ struct Head {
 #[derive(Debug)]
 struct Share {
     vcpu: u32,
+    /// Its counters at both ends: others when it is sent again if the agent has given up some of its counts.
+    counters: [message::Counters; 2],
     histograms: Vec<u32>,
     /// The number of the last stack that was counted; 0 before the first.
     counted: u64,
@@ -214,8 +216,14 @@ impl EpochProgress {
 
     fn vcpu<'a>(&mut self, vcpu: VcpuEpoch) -> Result<Part<'a>, EpochError> {
         let head = self.belongs(VcpuEpoch::TYPE, vcpu.epoch)?;
+        let counters = [vcpu.start.counters, vcpu.end.counters];
         match &self.share {
-            Some(share) if self.repeating && share.vcpu == vcpu.vcpu => return Ok(Part::Repeated),
+            Some(share) if self.repeating && share.vcpu == vcpu.vcpu => {
+                return match share.counters == counters {
+                    true => Ok(Part::Repeated),
+                    false => Err(EpochError::Changed(head.epoch)),
+                };
+            }
             Some(_) => return Err(self.out_of_place(VcpuEpoch::TYPE)),
             None => {}
         }
@@ -224,6 +232,7 @@ impl EpochProgress {
         }
         self.share = Some(Share {
             vcpu: vcpu.vcpu,
+            counters,
             histograms: Vec::new(),
             counted: 0,
             samples: 0,
@@ -487,6 +496,10 @@ mod tests {
             ..head()
         };
         assert_eq!(epochs.accept(&other), Err(EpochError::Changed(9)));
+        // Some of its counts were given up meanwhile.
+        let mut aged = vcpu(0);
+        aged.end.counters.aged = 1;
+        assert_eq!(epochs.accept(&aged).unwrap_err(), EpochError::Changed(9));
         let again = epochs.accept(&count(0, 99)).unwrap_err();
         assert!(matches!(again, EpochError::CountOrder { counted: 100, .. }));
         epochs.accept(&end(0, 100)).unwrap();

@@ -119,6 +119,24 @@ impl RecordingWriter {
         })
     }
 
+    /// The file's length, for [`cut_to`](Self::cut_to); `None` if nothing can be taken back from it.
+    ///
+    /// # Errors
+    /// [`OutputError`].
+    pub(crate) fn length(&mut self) -> Result<Option<u64>, OutputError> {
+        self.file.flush().map_err(|e| self.failed(e))?;
+        Ok(self.file.get_mut().length())
+    }
+
+    /// Takes back what was written behind a length.
+    ///
+    /// # Errors
+    /// [`OutputError`].
+    pub(crate) fn cut_to(&mut self, length: u64) -> Result<(), OutputError> {
+        self.file.flush().map_err(|e| self.failed(e))?;
+        self.file.get_mut().cut_to(length)
+    }
+
     fn message<'m, M: Message<'m>>(&mut self, message: &M) -> Result<(), OutputError> {
         let mut buffer = [0; HEADER + MAX_BODY];
         let length = frame::encode(message, &mut buffer)

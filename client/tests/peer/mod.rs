@@ -53,6 +53,7 @@ pub struct Script {
     pub extra_samples: u64,
     /// How many samples of each epoch and vCPU the agent gave up.
     pub aged: u64,
+    pub fold: Option<Fold>,
     /// Each epoch has a new stack.
     pub grows: bool,
     /// The agent's instance, and that which it has from the second connection on.
@@ -105,6 +106,16 @@ pub struct Script {
     pub keeps: (u64, u64),
 }
 
+/// Memory runs short in the middle of the first answer to a fetch: the agent gives up the counts of the first vCPU's
+/// oldest stack.
+#[derive(Clone, Copy)]
+pub struct Fold {
+    /// How many frames of that answer are sent.
+    pub after_frames: usize,
+    /// Whether a refusal follows; otherwise the connection is closed.
+    pub is_told: bool,
+}
+
 /// Answers about rings, as bytes, so that they may be anything.
 #[derive(Clone, Default)]
 pub struct Ring {
@@ -142,6 +153,7 @@ impl Default for Script {
             clock_ns: |connection| 1_000 + connection as u64,
             extra_samples: 0,
             aged: 0,
+            fold: None,
             grows: false,
             instance: 0xfeed,
             second_instance: None,
@@ -173,6 +185,13 @@ impl Default for Script {
 }
 
 impl Script {
+    /// The same agent after a [`Fold`].
+    pub fn folded(mut self) -> Self {
+        let counted = self.vcpus[0].iter_mut().find(|node| node.2 > 0);
+        self.aged += std::mem::take(&mut counted.unwrap().2);
+        self
+    }
+
     pub fn samples(&self) -> u64 {
         self.vcpus.iter().flatten().map(|(_, _, count)| count).sum()
     }
@@ -575,10 +594,24 @@ impl Guest {
                     counted,
                 } = fetch;
                 self.note(&format!("fetch {epoch} {vcpu}"));
-                for frame in share(&self.script, epoch, vcpu, known, counted) {
+                let mut frames = share(&self.script, epoch, vcpu, known, counted);
+                let fold = self.script.fold.take();
+                if let Some(Fold { after_frames, .. }) = fold {
+                    frames.truncate(after_frames);
+                    self.script = self.script.clone().folded();
+                }
+                for frame in frames {
                     line.write(&frame)?;
                 }
-                Ok(())
+                match fold {
+                    Some(Fold { is_told: true, .. }) => line.send(&Refusal {
+                        code: refusal::NO_EPOCH,
+                        request: kind,
+                        text: "its oldest stacks were given up",
+                    }),
+                    Some(_) => Err(std::io::ErrorKind::ConnectionAborted.into()),
+                    None => Ok(()),
+                }
             }
             types::ACKNOWLEDGE => {
                 let Acknowledge { epoch } = frame::decode(&frame).unwrap();
