@@ -10,6 +10,8 @@ mod architecture;
 #[path = "x86_64.rs"]
 mod architecture;
 pub mod caller_table;
+#[cfg(all(test, loom))]
+mod caller_table_model;
 pub mod code_map;
 mod memory;
 pub mod path;
