@@ -4,8 +4,11 @@ use std::fs;
 
 use tempfile::TempDir;
 use unikprof_client::profile::Counters;
+use unikprof_proto::code::message_type;
+use unikprof_proto::frame::{self, Frame};
+use unikprof_proto::message::TableRows;
 
-use crate::harness::Guest;
+use crate::harness::{Client, Guest, Proxy, Then};
 
 /// Where callers come from is accounted for, sample by sample.
 fn adds_up(counters: &Counters) {
@@ -38,6 +41,52 @@ fn a_client_with_the_image_sends_its_table() {
     adds_up(&counters);
     assert_eq!(held(), sent, "the same image, the same table");
     assert!(counters.mixed * 10 < counters.recorded, "{counters:?}");
+}
+
+/// A long upload over a line that breaks again and again would otherwise never end.
+#[test]
+fn an_upload_that_was_cut_goes_on_from_there() {
+    let guest = Guest::start("shares");
+    let proxy = Proxy::to(guest.address());
+    proxy.keep_requests();
+    // The agent has told by then that the first of these have arrived.
+    const FORWARDED: usize = 60;
+    proxy.limit_next_behind(message_type::TABLE_ROWS, FORWARDED, Then::Cut);
+    let client = Client::of(proxy.address());
+    client
+        .connect(&["start", "--unwind", "table"])
+        .expect_success();
+    let connections = proxy.requests(message_type::TABLE_ROWS);
+    let [cut, rest] = &connections[..] else {
+        panic!("{} connections", connections.len());
+    };
+    let rows = |body: &Vec<u8>| {
+        let kind = message_type::TABLE_ROWS;
+        let run: TableRows<'_> = frame::decode(&Frame { kind, body }).unwrap();
+        (run.first, run.first + run.count)
+    };
+    let [cut, rest]: [Vec<_>; 2] = [cut, rest].map(|one| one.iter().map(rows).collect());
+    assert_eq!((cut.len(), cut[0].0), (FORWARDED, 0));
+    let known = proxy.requests(message_type::TABLE_BEGIN)[0].len();
+    assert!(known > 1, "the agent has told how far it was");
+    // From a row on that the first connection has sent, behind those that the agent had told of.
+    let told = cut[FORWARDED / 2].0;
+    assert!(
+        (told..=cut[FORWARDED - 1].1).contains(&rest[0].0),
+        "{rest:?}"
+    );
+    // Further parts, of other images, begin with their own first row.
+    let goes_on = |pair: &[(u32, u32)]| pair[1].0 == pair[0].1 || pair[1].0 == 0;
+    assert!(cut.windows(2).all(goes_on) && rest.windows(2).all(goes_on));
+    // The table is as good as one that came in one piece.
+    let table = client.connect(&["info", "--json"]).expect_json()["caller_table"].as_u64();
+    let direct = Guest::start("shares");
+    let other = direct.client();
+    other
+        .connect(&["start", "--unwind", "table"])
+        .expect_success();
+    let expected = other.connect(&["info", "--json"]).expect_json()["caller_table"].as_u64();
+    assert!(table.is_some() && table == expected);
 }
 
 /// The image is nowhere to be found, as in a recording that somebody else takes: the table that was

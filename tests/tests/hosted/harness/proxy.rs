@@ -36,8 +36,12 @@ struct Shared {
 struct State {
     /// Of the next connection.
     limit: Option<(usize, Then)>,
-    /// The same: a type of request, which is not forwarded any more.
-    request: Option<(u16, Then)>,
+    /// The same: a type of request, how many of them are forwarded, and what happens at the next one.
+    request: Option<(u16, usize, Then)>,
+    /// Whether [`State::requests`] are kept.
+    keeps_requests: bool,
+    /// The requests of each connection that were forwarded: their types and bodies.
+    requests: Vec<Vec<(u16, Vec<u8>)>>,
     /// Whether a limit was reached.
     reached: bool,
     connections: Vec<[TcpStream; 2]>,
@@ -71,7 +75,26 @@ impl Proxy {
     /// The next connection, which is in the clear, lasts until the client sends a message of this type: it has then
     /// read the answers to those before it.
     pub(crate) fn limit_next_at(&self, request: u16, then: Then) {
-        self.shared.lock().request = Some((request, then));
+        self.limit_next_behind(request, 0, then);
+    }
+
+    /// The next connection, which is in the clear, lasts for so many messages of this type.
+    pub(crate) fn limit_next_behind(&self, request: u16, count: usize, then: Then) {
+        self.shared.lock().request = Some((request, count, then));
+    }
+
+    /// Keeps the requests of all further connections, which are in the clear.
+    pub(crate) fn keep_requests(&self) {
+        self.shared.lock().keeps_requests = true;
+    }
+
+    /// The bodies of the requests of this type on each connection whose requests are kept.
+    pub(crate) fn requests(&self, kind: u16) -> Vec<Vec<Vec<u8>>> {
+        let of_kind = |requests: &Vec<(u16, Vec<u8>)>| {
+            let found = requests.iter().filter(|request| request.0 == kind);
+            found.map(|request| request.1.clone()).collect()
+        };
+        self.shared.lock().requests.iter().map(of_kind).collect()
     }
 
     /// Waits until the limit has been reached.
@@ -126,43 +149,63 @@ impl Shared {
                 continue;
             };
             let (limit, request) = (state.limit.take(), state.request.take());
+            let kept = state.keeps_requests.then_some(state.requests.len());
+            state.requests.extend(kept.map(|_| Vec::new()));
             state
                 .connections
                 .push([&client, &guest].map(|end| end.try_clone().unwrap()));
             drop(state);
             let [from_client, from_guest] = [&client, &guest].map(|end| end.try_clone().unwrap());
             let upwards = Arc::clone(self);
-            thread::spawn(move || upwards.forward_requests(from_client, guest, request));
+            thread::spawn(move || upwards.forward_requests(from_client, guest, request, kept));
             let downwards = Arc::clone(self);
             thread::spawn(move || downwards.forward(from_guest, client, limit));
         }
     }
 
-    fn forward_requests(&self, mut from: TcpStream, mut to: TcpStream, limit: Option<(u16, Then)>) {
-        let Some((request, then)) = limit else {
+    fn forward_requests(
+        &self,
+        mut from: TcpStream,
+        mut to: TcpStream,
+        limit: Option<(u16, usize, Then)>,
+        kept: Option<usize>,
+    ) {
+        if limit.is_none() && kept.is_none() {
             return self.forward(from, to, None);
-        };
+        }
         let mut begin = [0; preamble::LENGTH];
-        let mut is_reached = false;
+        let mut reached = None;
         if from.read_exact(&mut begin).is_ok() && to.write_all(&begin).is_ok() {
             let mut requests = Vec::new();
             let mut buffer = [0; 1024];
-            while let Ok(length @ 1..) = from.read(&mut buffer) {
+            let mut left = limit.map_or(0, |(_, count, _)| count);
+            while reached.is_none()
+                && let Ok(length @ 1..) = from.read(&mut buffer)
+            {
                 requests.extend_from_slice(&buffer[..length]);
                 while let Ok(Some(frame)) = frame::split(&requests) {
-                    is_reached |= frame.kind == request;
+                    if let Some((kind, _, then)) = limit
+                        && frame.kind == kind
+                    {
+                        let Some(fewer) = left.checked_sub(1) else {
+                            reached = Some(then);
+                            break;
+                        };
+                        left = fewer;
+                    }
                     let length = frame.length();
-                    if is_reached || to.write_all(&requests[..length]).is_err() {
+                    if let Some(index) = kept {
+                        let request = (frame.kind, frame.body.to_vec());
+                        self.lock().requests[index].push(request);
+                    }
+                    if to.write_all(&requests[..length]).is_err() {
                         break;
                     }
                     requests.drain(..length);
                 }
-                if is_reached {
-                    break;
-                }
             }
         }
-        self.end(is_reached.then_some(then), &from, &to);
+        self.end(reached, &from, &to);
     }
 
     fn forward(&self, mut from: TcpStream, mut to: TcpStream, limit: Option<(usize, Then)>) {
