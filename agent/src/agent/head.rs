@@ -3,6 +3,8 @@
 //! The recorder writes a head when its recording begins, and removes it when the recording is forgotten. A
 //! panic handler, which has the agent but not the service, reads it. A head whose writing the panic interrupted
 //! reads as missing.
+//!
+//! Why: docs/decisions.md#recording-heads-are-with-the-agent.
 
 use unikprof_proto::message::{Epoch, MAX_NAME};
 

@@ -1,6 +1,8 @@
 //! Cells of the slot that hold what travels with a profile: counters, snapshots, distributions.
 //!
 //! All are atomics written by one owner and read by anyone, so a reader never sees half a value.
+//!
+//! Why: docs/decisions.md#sums-that-always-add-up.
 
 use unikprof_proto::message::{BUCKETS, Counter, Counters, Runstate, Snapshot, bucket};
 use unikprof_proto::nodes::put_varint;

@@ -1,4 +1,6 @@
 //! The memory block: given once at the start, divided once, never grown.
+//!
+//! Why: docs/decisions.md#slots-are-referred-to-not-calculated.
 
 use core::mem::MaybeUninit;
 

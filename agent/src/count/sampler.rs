@@ -4,6 +4,8 @@
 //! times the period: never behind *now*, so nothing drifts. A step's spread is a whole period, so
 //! after one step every phase of a load in step with the period is equally likely. Time stolen or
 //! spent blocked does not advance the clock, so each sample stands for one period of running time.
+//!
+//! Why: docs/decisions.md#targets-are-drawn-evenly, docs/decisions.md#a-sample-is-late-from-a-whole-period.
 
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 

@@ -7,6 +7,8 @@
 //!
 //! Each recording has [cells](RecordingCells) of its own. One tick serves all whose targets it has reached: the stack
 //! is walked once and counted for each.
+//!
+//! Why: docs/decisions.md#due-recordings-are-judged-twice, docs/decisions.md#a-tick-inside-the-agents-own-accounting.
 
 use unikprof_proto::message::{Counter, Snapshot};
 

@@ -18,6 +18,9 @@
 //!
 //! All cells are atomics. Whoever counts, condemns, sweeps or frees must own the slot. Readers of the nodes and of an
 //! epoch that has ended need not.
+//!
+//! Why: docs/decisions.md#runs-of-eleven-frames, docs/decisions.md#stacks-age-by-segments,
+//! docs/decisions.md#node-numbers-are-never-used-again.
 
 use unikprof_proto::code::frame_code;
 use unikprof_proto::{counts, nodes};

@@ -6,6 +6,9 @@
 //! counts its record if another writer has the place, which happens only if the whole ring was filled while the
 //! writer was interrupted. A reader runs concurrently and accepts only records of the expected lap. Nothing
 //! locks or waits.
+//!
+//! Why: docs/decisions.md#records-are-claimed-by-compare-and-swap,
+//! docs/decisions.md#short-waits-are-recorded-only-beside-blocked-time.
 
 mod laps;
 #[cfg(all(test, loom))]

@@ -12,6 +12,8 @@
 //! something is recorded; `forget` is for the time when no tick reads.
 //!
 //! Rows are not trusted: a wrong one costs a wrong caller.
+//!
+//! Why: docs/decisions.md#parts-of-a-table, docs/decisions.md#an-index-over-stretches-of-code.
 
 use core::fmt;
 use core::mem::MaybeUninit;

@@ -7,6 +7,8 @@
 //!
 //! The cells belong to the slot and are reused by every sample, so that a tick neither needs a large
 //! stack of its own nor clears one.
+//!
+//! Why: docs/decisions.md#the-hash-is-never-believed.
 
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, prefetch};
 

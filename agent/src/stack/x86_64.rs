@@ -1,4 +1,6 @@
 //! What the walk must know of x86_64.
+//!
+//! Why: docs/decisions.md#instructions-are-read-in-the-programs-text-only.
 
 use unikprof_proto::caller_table::{Base, Caller, Rule, machine};
 

@@ -1,4 +1,7 @@
 //! A vCPU blocks and wakes: where it blocked, and for how long.
+//!
+//! Why: docs/decisions.md#blocked-time-is-charged-at-the-wake-and-at-a-flip,
+//! docs/decisions.md#work-within-a-block-comes-first, docs/decisions.md#targets-that-pass-before-a-block.
 
 use unikprof_proto::code::{frame_code, mode};
 use unikprof_proto::message::Counter;

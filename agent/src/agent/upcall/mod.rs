@@ -1,4 +1,6 @@
 //! The agent as the upcall sees it: ticks and deadlines.
+//!
+//! Why: docs/decisions.md#a-tick-finds-cold-caches, docs/decisions.md#small-values-stay-in-registers.
 
 mod blocking;
 

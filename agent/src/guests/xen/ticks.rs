@@ -1,4 +1,6 @@
 //! What the guest calls from its upcall and idle loop: ticks, kicks, blocking and waking.
+//!
+//! Why: docs/decisions.md#guest-deadlines-are-on-the-agents-clock.
 
 use xen_sys_lite::Hypercall;
 

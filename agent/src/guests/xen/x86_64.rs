@@ -1,4 +1,6 @@
 //! What Xen guests on x86-64 use of their own: Xen's single-shot timer, the cycle counter, random numbers.
+//!
+//! Why: docs/decisions.md#set_timer_op-arms-the-timer.
 #![allow(unsafe_code)]
 
 use core::arch::asm;

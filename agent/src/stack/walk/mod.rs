@@ -9,6 +9,8 @@
 //! aligned, above the step before, with a return address that can be code. The first step that does not ends the chain.
 //! Return addresses outside all mappings, of code that was loaded or generated later, become frames of
 //! [unknown code](frame_code::UNKNOWN_CODE), under stricter conditions; see `chain`.
+//!
+//! Why: docs/decisions.md#unknown-code, docs/decisions.md#at-most-eight-stacks-a-walk.
 
 use unikprof_proto::caller_table::Rule;
 use unikprof_proto::code::frame_code;
