@@ -5,6 +5,7 @@ pub mod c_xen_guest;
 pub mod guest_statistics;
 pub mod lab;
 pub mod profiled;
+pub mod requirement;
 pub mod soak;
 pub mod source;
 pub mod xen_bench;

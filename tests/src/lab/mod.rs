@@ -51,7 +51,7 @@ pub use dom0::Dom0Output;
 pub use error::{LabError, Unavailable, WrongVersion};
 pub use guest_image::{build_xen_guest, build_xen_guest_without_frame_pointers};
 use machine::{Hardware, Machine};
-pub use requirement::{REQUIRED_VARIABLE, run_or_skip};
+pub use requirement::run_or_skip;
 pub use signs::GuestEnd;
 use signs::{BootOutcome, boot_outcome, console_text, domain_id, guest_end, line_with};
 

@@ -1,13 +1,10 @@
 //! Cases that need a real Xen: one at a time, and none on machines that cannot have one.
 
 use std::fs::File;
-use std::io::Write;
 
-use super::error::LabError;
+use super::error::{LabError, Unavailable};
 use super::packages::create;
-
-/// With the value 1, a case that would be skipped fails instead.
-pub const REQUIRED_VARIABLE: &str = "UNIKPROF_XEN_REQUIRED";
+use crate::requirement::skip;
 
 /// Runs a case that needs a lab; skips it, by name, on a machine that cannot run one.
 ///
@@ -15,18 +12,21 @@ pub const REQUIRED_VARIABLE: &str = "UNIKPROF_XEN_REQUIRED";
 ///
 /// # Panics
 ///
-/// Panics where the case ends with an error, and where it would be skipped although
-/// [`REQUIRED_VARIABLE`] is 1.
+/// Panics where the case ends with an error, and where it would be [skipped](skip) although that is not allowed.
 pub fn run_or_skip(case: &str, body: impl FnOnce() -> Result<(), LabError>) {
-    let required = std::env::var_os(REQUIRED_VARIABLE).is_some_and(|value| value == "1");
-    let result = take_turn().and_then(|_turn| body());
-    match verdict(result, required) {
-        Verdict::Passed => {}
-        // Not `eprintln!`: the harness hides what a passing test prints.
-        Verdict::Skipped(reason) => {
-            let _ = writeln!(std::io::stderr(), "SKIPPED {case}: {reason}");
-        }
-        Verdict::Failed(reason) => panic!("{case}: {reason}"),
+    match reason_to_skip(take_turn().and_then(|_turn| body())) {
+        Ok(None) => {}
+        Ok(Some(reason)) => skip(case, reason),
+        Err(error) => panic!("{case}: {error}"),
+    }
+}
+
+/// Only that there can be no lab is a reason.
+fn reason_to_skip(result: Result<(), LabError>) -> Result<Option<Unavailable>, LabError> {
+    match result {
+        Ok(()) => Ok(None),
+        Err(LabError::Unavailable(reason)) => Ok(Some(reason)),
+        Err(error) => Err(error),
     }
 }
 
@@ -40,33 +40,18 @@ fn take_turn() -> Result<File, LabError> {
     Ok(turn)
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    Passed,
-    Skipped(String),
-    Failed(String),
-}
-
-fn verdict(result: Result<(), LabError>, required: bool) -> Verdict {
-    match result {
-        Ok(()) => Verdict::Passed,
-        Err(LabError::Unavailable(reason)) if !required => Verdict::Skipped(reason.to_string()),
-        Err(error) => Verdict::Failed(error.to_string()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::error::Unavailable;
     use super::*;
 
     #[test]
-    fn only_an_unavailable_lab_is_a_skip_and_only_if_not_required() {
-        let unavailable = || Err(Unavailable::ToolMissing { tool: "apt-get" }.into());
-        assert!(matches!(verdict(unavailable(), false), Verdict::Skipped(_)));
-        assert!(matches!(verdict(unavailable(), true), Verdict::Failed(_)));
-        let broken = || Err(LabError::setup("a", "b"));
-        assert!(matches!(verdict(broken(), false), Verdict::Failed(_)));
-        assert_eq!(verdict(Ok(()), true), Verdict::Passed);
+    fn only_an_unavailable_lab_is_a_reason_to_skip() {
+        let unavailable = Unavailable::ToolMissing { tool: "apt-get" };
+        assert!(matches!(
+            reason_to_skip(Err(unavailable.into())),
+            Ok(Some(_))
+        ));
+        assert!(reason_to_skip(Err(LabError::setup("a", "b"))).is_err());
+        assert!(matches!(reason_to_skip(Ok(())), Ok(None)));
     }
 }

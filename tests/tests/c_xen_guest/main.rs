@@ -1,7 +1,7 @@
 //! The whole way with a kernel in C on a real Xen: gcc, the header, the archive with its own TCP, and the kernel's
 //! own timer, threads and netfront (`tests/guests/c-xen`).
 //!
-//! Skipped by name where a machine cannot run a lab; with `UNIKPROF_XEN_REQUIRED=1` that is a failure.
+//! Skipped by name where a machine cannot run a lab; with `UNIKPROF_REQUIRE_ALL=1` that is a failure.
 
 #![allow(clippy::unwrap_used)]
 

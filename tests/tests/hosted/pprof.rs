@@ -1,24 +1,23 @@
 //! Go's pprof reads what the client writes.
 
-use std::env;
 use std::process::Command;
+
+use unikprof_tests::requirement::skip;
 
 use crate::harness::time::{Span, events};
 use crate::harness::{Client, Guest, wait_until};
 
-/// Where this is set, a machine without Go fails the test.
-const REQUIRE: &str = "UNIKPROF_REQUIRE_GO";
-
-/// What `go tool pprof` prints of a file; `None` where there is no Go.
-fn go_tool_pprof(client: &Client, words: &[&str], file: &str) -> Option<String> {
-    if Command::new("go").arg("version").output().is_err() {
-        assert!(
-            env::var_os(REQUIRE).is_none(),
-            "{REQUIRE} is set, but there is no `go`"
-        );
-        eprintln!("skipped: there is no `go` on this machine");
-        return None;
+/// Whether there is a Go toolchain; if not, `case` is skipped.
+fn has_go(case: &str) -> bool {
+    let found = Command::new("go").arg("version").output().is_ok();
+    if !found {
+        skip(case, "there is no `go` on this machine");
     }
+    found
+}
+
+/// What `go tool pprof` prints of a file.
+fn go_tool_pprof(client: &Client, words: &[&str], file: &str) -> String {
     let output = Command::new("go")
         .args(["tool", "pprof"])
         .args(words)
@@ -28,7 +27,7 @@ fn go_tool_pprof(client: &Client, words: &[&str], file: &str) -> Option<String> 
         .unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
-    Some(String::from_utf8(output.stdout).unwrap())
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// The names in its table, most first: flat, flat%, sum%, cum, cum%, name, behind a head.
@@ -43,15 +42,16 @@ fn names(table: &str) -> Vec<&str> {
 
 #[test]
 fn go_tool_pprof_names_the_work() {
+    if !has_go("go_tool_pprof_names_the_work") {
+        return;
+    }
     let guest = Guest::start("shares");
     let client = guest.client();
     client.record_samples(1_000, &[]);
     client
         .report("run.unikprof", &["-o", "run.pb.gz"])
         .expect_success();
-    let Some(table) = go_tool_pprof(&client, &["-top"], "run.pb.gz") else {
-        return;
-    };
+    let table = go_tool_pprof(&client, &["-top"], "run.pb.gz");
     let names = names(&table);
     for (name, found) in ["sixty", "thirty", "ten"].iter().zip(&names) {
         assert!(found.ends_with(name), "{table}");
@@ -62,6 +62,9 @@ fn go_tool_pprof_names_the_work() {
 /// Recording, vCPU and span are labels by which Go's pprof tells samples apart; a window is its own profile.
 #[test]
 fn go_tool_pprof_knows_the_labels() {
+    if !has_go("go_tool_pprof_knows_the_labels") {
+        return;
+    }
     let guest = Guest::start("burst");
     let client = guest.client();
     client
@@ -83,9 +86,7 @@ fn go_tool_pprof_knows_the_labels() {
         let words = [words, &["-o", file]].concat();
         client.report("run.unikprof", &words).expect_success();
     }
-    let Some(tags) = go_tool_pprof(&client, &["-tags"], "whole.pb.gz") else {
-        return;
-    };
+    let tags = go_tool_pprof(&client, &["-tags"], "whole.pb.gz");
     for word in [
         "recording: Total",
         "flight",
@@ -96,7 +97,7 @@ fn go_tool_pprof_knows_the_labels() {
         assert!(tags.contains(word), "no {word:?} in:\n{tags}");
     }
     // Counts know no spans.
-    let counts = go_tool_pprof(&client, &["-tags"], "counts.pb.gz").unwrap();
+    let counts = go_tool_pprof(&client, &["-tags"], "counts.pb.gz");
     assert!(
         counts.contains("flight") && !counts.contains("span:"),
         "{counts}"
@@ -107,7 +108,7 @@ fn go_tool_pprof_knows_the_labels() {
         (&["-top"], "window.pb.gz"),
         (&["-top"], "span.pb.gz"),
     ] {
-        let table = go_tool_pprof(&client, words, file).unwrap();
+        let table = go_tool_pprof(&client, words, file);
         let names = names(&table);
         assert!(names[0].ends_with("burst::burst"), "{file}:\n{table}");
         assert!(

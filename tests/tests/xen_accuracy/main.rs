@@ -2,7 +2,7 @@
 //!
 //! The machine is emulated and may be shared: it stops for milliseconds, and an upcall takes a hundred microseconds.
 //! So bounds of chance are wide, and each says which failure it still sees. Skipped by name where a machine cannot run
-//! a lab; with `UNIKPROF_XEN_REQUIRED=1` that is a failure.
+//! a lab; with `UNIKPROF_REQUIRE_ALL=1` that is a failure.
 #![allow(clippy::unwrap_used)]
 
 mod shared_guest;

@@ -1,6 +1,6 @@
 //! A unikernel with keys on a real Xen, met by the client's own program and by strangers.
 //!
-//! Skipped by name where a machine cannot run a lab; with `UNIKPROF_XEN_REQUIRED=1` that is a failure.
+//! Skipped by name where a machine cannot run a lab; with `UNIKPROF_REQUIRE_ALL=1` that is a failure.
 #![allow(clippy::unwrap_used)]
 
 // The client's program and waiting are those of the hosted cases; not all of them are used here.

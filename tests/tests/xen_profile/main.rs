@@ -1,6 +1,6 @@
 //! The profiler in a unikernel on a real Xen, met by the client's own program.
 //!
-//! Skipped by name where a machine cannot run a lab; with `UNIKPROF_XEN_REQUIRED=1` that is a failure.
+//! Skipped by name where a machine cannot run a lab; with `UNIKPROF_REQUIRE_ALL=1` that is a failure.
 
 #![allow(clippy::unwrap_used)]
 
