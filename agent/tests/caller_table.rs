@@ -301,7 +301,7 @@ fn a_recording_uses_the_table_that_it_asked_for() {
     assert_eq!(code, refusal::NO_TABLE);
     assert!(text.contains("another client"), "{text}");
 
-    // It is not replaced while it is in use, and not sent again.
+    // It is not replaced while it is in use, and not sent again; a part for which there is no room is refused.
     let start = Start {
         caller_table: Some(checksum),
         ..one_ms()
@@ -311,7 +311,11 @@ fn a_recording_uses_the_table_that_it_asked_for() {
         checksum: 1,
         ..announced(&table())
     };
-    let frames = client.ask(&mut service, &overlapping);
+    let large = TableBegin {
+        rows: welcome(&mut client, &mut service).0,
+        ..overlapping
+    };
+    let frames = client.ask(&mut service, &large);
     assert_eq!(refusal_code(&frames).0, refusal::ALREADY_RECORDING);
     let held = begin(&mut client, &mut service, &announced(&table()));
     assert_eq!(held.rows, 4);
@@ -368,6 +372,40 @@ fn a_table_is_extended_while_a_recording_uses_it() {
     let refused = refusal_code(&client.start(&mut service, start(first)));
     assert_eq!(refused.0, refusal::NO_TABLE);
     read::<Started>(&client.start(&mut service, start(both))[0]);
+}
+
+/// A client that had no room for all rows sends those of further functions, which lie among the first.
+#[test]
+fn rows_between_those_of_a_part_are_added_while_a_recording_uses_it() {
+    let (agent, mut service) = service(1);
+    let mut client = Client::connect(&mut service);
+    let row = |offset: u32, rule| Row {
+        code: 16 + offset,
+        rule,
+    };
+    let function = |offset| {
+        [
+            row(offset, Rule::FRAME_RECORD),
+            row(offset + 0x100, Rule::UNKNOWN),
+        ]
+    };
+    let first = [function(0x1000), function(0x4000)].concat();
+    let first = add(&mut client, &mut service, &first);
+    let start = Start {
+        caller_table: Some(first),
+        ..one_ms()
+    };
+    read::<Started>(&client.start(&mut service, start)[0]);
+    let between = [0x2001, 2, 0x2003];
+    tick(agent, &between);
+    let both = add(&mut client, &mut service, &function(0x2000));
+    assert_ne!(both, first);
+    tick(agent, &between);
+    // What was there before still holds.
+    tick(agent, &[0x4001, 2, 0x4003]);
+    let pending: Pending = read(&client.ask(&mut service, &Stop { recording: 0 })[0]);
+    let counters = download(&client.ask(&mut service, &whole(pending.first_epoch))).counters;
+    assert_eq!([counters.by_table, counters.by_frame_pointer], [2, 1]);
 }
 
 /// After a lost connection only the rows that are missing are sent.

@@ -231,11 +231,12 @@ pub fn checksum(before: u32, row: Row) -> u32 {
 /// The most parts of a table that an agent holds.
 pub const MAX_PARTS: usize = 8;
 
-/// A part of a table: the rows of one range of codes. The parts of a table do not overlap.
+/// A part of a table: rows of one range of codes, in the order of which parts are sorted. Where parts overlap, the
+/// first that has a rule for a code counts.
 ///
 /// Rows lie in `first..=end`; a row at `end` holds behind the part and says that nothing is known there, so that parts
 /// of the same image are equal whatever follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part {
     /// The first code.
     pub first: u32,
@@ -247,7 +248,7 @@ pub struct Part {
     pub checksum: u32,
 }
 
-/// The checksum that a table of these parts, in the order of their codes, is known by; `None` if there are none.
+/// The checksum that a table of these parts, sorted, is known by; `None` if there are none.
 ///
 /// That of a single part is its rows'; that of several is the CRC-32C of their ends and checksums.
 pub fn table_checksum(mut parts: impl Iterator<Item = Part>) -> Option<u32> {

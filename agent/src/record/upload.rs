@@ -45,8 +45,8 @@ enum Fault {
 }
 
 impl Upload {
-    /// Begins to take a part, or goes on with it. `recording` is why the table cannot be replaced now, if anything is
-    /// recorded: then a part can only be added.
+    /// Begins to take a part, or goes on with it. A part that overlaps others replaces the table. `recording` is why it
+    /// cannot be replaced now, if anything is recorded: then the part is added to those that are there.
     pub(crate) fn begin(
         &mut self,
         table: Option<&CallerTable<'_>>,
@@ -97,9 +97,11 @@ impl Upload {
             self.id += 1;
             return Ok(ready(self.id, progress.rows()));
         }
-        let beside = match table.overlaps(first, end) {
-            true => None,
-            false => table.begin(first, end, rows),
+        let replaces = recording.is_none() && table.overlaps(first, end);
+        let beside = if replaces {
+            None
+        } else {
+            table.begin(first, end, rows)
         };
         let writing = match beside {
             Some(writing) => writing,

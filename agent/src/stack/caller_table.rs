@@ -3,7 +3,8 @@
 //! A table has up to [`MAX_PARTS`] parts, each with the rows of one range of codes. The rows of a part lie sorted in
 //! a block that is given once. An index over stretches of the range, of equal size, leads to the few rows of an
 //! address, so that a look-up takes two reads and a short search; whatever the rows say, the search is bounded by their
-//! number's logarithm.
+//! number's logarithm. Ranges may overlap: a client that has no room for all rows sends those of some functions, and
+//! later those of others between them. Of several parts the first that has a rule for a code counts.
 //!
 //! # A part is added while ticks read
 //! The parts before `count` are published. Ticks load `count` with acquire order and read those only. The poll writes
@@ -224,8 +225,8 @@ impl<'m> CallerTable<'m> {
     pub fn checksum(&self) -> Option<u32> {
         let next = |before: Option<Part>| {
             let parts = self.published().iter().map(PartCells::part);
-            let later = parts.filter(|part| before.is_none_or(|before| part.first > before.first));
-            later.min_by_key(|part| part.first)
+            let later = parts.filter(|part| before.is_none_or(|before| *part > before));
+            later.min()
         };
         table_checksum(core::iter::successors(next(None), |part| next(Some(*part))))
     }
@@ -240,20 +241,36 @@ impl<'m> CallerTable<'m> {
     /// How the caller of `code` is found. *Upcall.*
     #[inline]
     pub fn rule(&self, code: u32) -> Rule {
-        let rule = self.find(code).and_then(|part| part.rule(code));
-        rule.unwrap_or(Rule::UNKNOWN)
+        for part in self.covering(code) {
+            match self.found(part).and_then(|part| part.rule(code)) {
+                None | Some(Rule::UNKNOWN) => {}
+                Some(rule) => return rule,
+            }
+        }
+        Rule::UNKNOWN
     }
 
-    /// The part that covers `code`. Kept by a walk that looks every frame up: the next code mostly lies in the same.
-    /// *Upcall.*
+    /// The first part that has a rule for `code`. Kept by a walk that looks every frame up: the next code mostly lies
+    /// in the same. *Upcall.*
     #[inline]
     pub(crate) fn find(&self, code: u32) -> Option<FoundPart<'m>> {
-        let get = |cell: &AtomicU32| cell.load(Ordering::Relaxed) as usize;
-        let covers = |part: &&PartCells| {
+        let parts = self.covering(code).filter_map(|part| self.found(part));
+        let mut knowing = parts.filter(|part| part.rule(code) != Some(Rule::UNKNOWN));
+        knowing.next()
+    }
+
+    /// The parts in whose range `code` lies.
+    #[inline]
+    fn covering(&self, code: u32) -> impl Iterator<Item = &PartCells> {
+        self.published().iter().filter(move |part| {
             let offset = code.wrapping_sub(part.first.load(Ordering::Relaxed));
             offset < part.length.load(Ordering::Relaxed)
-        };
-        let part = self.published().iter().find(covers)?;
+        })
+    }
+
+    #[inline]
+    fn found(&self, part: &PartCells) -> Option<FoundPart<'m>> {
+        let get = |cell: &AtomicU32| cell.load(Ordering::Relaxed) as usize;
         let (rows, count) = (get(&part.rows), get(&part.row_count));
         let index = get(&part.index);
         let entries = count / ROWS_PER_ENTRY + SPARE_ENTRIES;
@@ -688,6 +705,52 @@ mod tests {
             (table.rule(0x8000), table.checksum()),
             (Rule::UNKNOWN, None)
         );
+    }
+
+    /// A part that fills the gaps of others, which begin and end where it does.
+    #[test]
+    fn where_parts_overlap_the_first_that_has_a_rule_counts() {
+        let code = CodeMap::new(&[mapping(0x1000, 0x1_0000, 0, 0)]).unwrap();
+        let function = |first: u32, rule| {
+            let end = first + 0x10;
+            [
+                Row { code: first, rule },
+                Row {
+                    code: end,
+                    rule: Rule::UNKNOWN,
+                },
+            ]
+        };
+        let first = [function(16, Rule::ENTRY), function(0x100, Rule::ENTRY)].concat();
+        let second = [
+            function(32, Rule::FRAME_RECORD),
+            function(0x108, Rule::FRAME_RECORD),
+        ]
+        .concat();
+        let table_of = |parts: [&[Row]; 2]| {
+            let block = vec![MaybeUninit::uninit(); caller_table_bytes(8)].leak();
+            let table = CallerTable::in_block(block, code.end()).unwrap();
+            for rows in parts {
+                let mut writing = table.begin(16, 0x200, rows.len() as u32).unwrap();
+                assert!(rows.iter().all(|row| writing.push(*row)));
+                writing.finish();
+            }
+            table
+        };
+        let table = table_of([&first, &second]);
+        for (code, rule) in [
+            (16, Rule::ENTRY),
+            (32, Rule::FRAME_RECORD),
+            (48, Rule::UNKNOWN),
+            (0x10f, Rule::ENTRY),
+            (0x110, Rule::FRAME_RECORD),
+            (0x118, Rule::UNKNOWN),
+        ] {
+            assert_eq!(table.rule(code), rule, "{code:#x}");
+        }
+        let alone = table_of([&first, &[]]);
+        assert_ne!(table.checksum(), alone.checksum());
+        assert_eq!(table.checksum(), table_of([&second, &first]).checksum());
     }
 
     #[test]

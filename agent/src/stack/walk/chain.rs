@@ -335,7 +335,7 @@ fn by_table<'g>(
             part.rule(call_of(code)) != Some(RECORD_RULE)
         });
         let call = call_of(frames.return_code);
-        if part.rule(call).is_none() {
+        if part.rule(call).is_none_or(|rule| rule == Rule::UNKNOWN) {
             part = callers.find(call).unwrap_or_default();
         }
         let rule = part.rule(call).unwrap_or(Rule::UNKNOWN);
