@@ -27,6 +27,7 @@ mod error;
 mod guest_table;
 mod image_table;
 mod instructions;
+mod partial;
 mod rule;
 mod section;
 mod stretches;
@@ -40,6 +41,7 @@ use unikprof_proto::caller_table::{MAX_PARTS, Part, Row, Rule, checksum, table_c
 pub use error::{CallerTableError, CompileError, Note};
 pub use guest_table::{Prepared, prepare};
 pub use image_table::{ImageTable, Tally};
+pub use partial::{Interrupted, PartialTable, Reserve};
 
 /// The memory that an agent needs for a table of so many rows, in bytes: ten for each of an even
 /// number of rows, and a little beside them for the ends of the parts.
@@ -78,38 +80,6 @@ impl CallerTable {
         }
         let parts = joined.into_iter().map(|range| part_of(&rows, range));
         let parts = parts.filter(|part| !part.rows.is_empty()).collect();
-        CallerTable { rows, parts }
-    }
-
-    /// As many of the rows as there is room for. `ranges` are in the order of their use; of one that does not fit its
-    /// first rows are taken, which are those of the code that was linked first.
-    fn fitting(rows: &[Row], ranges: &[Range<u32>], room: usize) -> CallerTable {
-        let mut parts: Vec<TablePart> = Vec::new();
-        let mut left = room;
-        for range in ranges {
-            if parts.len() == MAX_PARTS {
-                break;
-            }
-            let mut part = part_of(rows, range.clone());
-            if let Some(first_left_out) = part.rows.get(left) {
-                // A row that ends the part may come in the place of another.
-                let end = match left.checked_sub(1).map(|last| part.rows[last]) {
-                    None => break,
-                    Some(last) if last.rule == Rule::UNKNOWN => first_left_out.code,
-                    Some(last) => last.code,
-                };
-                if end <= range.start {
-                    break;
-                }
-                part = part_of(rows, range.start..end);
-            }
-            left = left.saturating_sub(part.rows.len());
-            if !part.rows.is_empty() {
-                parts.push(part);
-            }
-        }
-        parts.sort_by_key(|part| part.part.first);
-        let rows = parts.iter().flat_map(|part| part.rows.clone()).collect();
         CallerTable { rows, parts }
     }
 
@@ -204,56 +174,6 @@ mod part_tests {
         let table = CallerTable::new(rows, &many);
         assert!(table.parts().len() <= MAX_PARTS);
         assert_eq!(table.parts().last().map(|part| part.part.end), Some(76));
-    }
-}
-
-#[cfg(test)]
-mod fitting_tests {
-    use super::*;
-
-    /// A library below the program, whose functions have two rows each.
-    fn rows() -> Vec<Row> {
-        let function = |at: u32| {
-            let begin = Row {
-                code: 16 + at * 16,
-                rule: Rule::ENTRY,
-            };
-            let end = Row {
-                code: begin.code + 8,
-                rule: Rule::UNKNOWN,
-            };
-            [begin, end]
-        };
-        (0..20).flat_map(function).collect()
-    }
-
-    const LIBRARY: Range<u32> = 16..176;
-    const PROGRAM: Range<u32> = 176..336;
-
-    #[test]
-    fn the_programs_rows_are_taken_before_those_of_libraries() {
-        let rows = rows();
-        let codes = |room| -> Vec<u32> {
-            let table = CallerTable::fitting(&rows, &[PROGRAM, LIBRARY], room);
-            assert!(table.rows_sent() <= room, "{room}");
-            table.rows().iter().map(|row| row.code).collect()
-        };
-        let all: Vec<u32> = rows.iter().map(|row| row.code).collect();
-        assert_eq!(codes(40), all);
-        // Three functions of the library, and all of the program.
-        assert_eq!(codes(26), [&all[..6], &all[20..]].concat());
-        assert_eq!(codes(27), [&all[..6], &all[20..]].concat());
-        // Five of the program.
-        assert_eq!(codes(10), all[20..30]);
-        assert_eq!(codes(1), [0; 0]);
-        assert_eq!(codes(0), [0; 0]);
-    }
-
-    #[test]
-    fn no_more_parts_are_made_than_an_agent_holds() {
-        let ranges: Vec<Range<u32>> = (0..20).map(|at| 16 + at * 16..32 + at * 16).collect();
-        let table = CallerTable::fitting(&rows(), &ranges, 1_000);
-        assert_eq!(table.parts().len(), MAX_PARTS);
     }
 }
 

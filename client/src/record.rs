@@ -26,6 +26,7 @@ mod collect;
 mod discard;
 mod error;
 mod events;
+mod growth;
 mod preset;
 mod rings;
 mod session;
@@ -43,6 +44,8 @@ use collect::{Collector, collect};
 pub use discard::discard;
 pub use error::RecordError;
 pub use events::{EventReader, Look};
+pub use growth::Coverage;
+use growth::Growth;
 pub use preset::Preset;
 pub use rings::{Asked, RingFill};
 pub use session::{Patience, Session};
@@ -51,7 +54,9 @@ pub use settings::{DEFAULT_NAME, DEFAULT_RATE_HZ, Keep, Mode, Settings, Unwind};
 pub(crate) use status::peer_words;
 pub use status::{MOST_RECORDINGS, Names, RecorderStatus, RecordingStatus};
 
+use crate::caller_table::Interrupted;
 use crate::connection::ConnectionError;
+use crate::output::OutputError;
 
 /// How often a running recording is looked at.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -110,6 +115,8 @@ pub struct Outcome {
     /// The epoch that the agent still holds although the file has it: its next recording may have
     /// to discard it.
     pub unacknowledged: Option<u64>,
+    /// Where the agent had no room for the whole caller table: for how many samples its rows could tell the caller.
+    pub coverage: Option<Coverage>,
 }
 
 /// Records as `settings` say and writes the recording to `path`.
@@ -127,8 +134,11 @@ pub fn record(
 ) -> Result<Outcome, RecordError> {
     // An output that cannot be written is reported before half a minute is spent.
     let writer = session.create_recording(path)?;
-    let recording = session.start_observed(settings, observer)?.recording;
-    let mut collector = Collector::new(session, writer);
+    let (started, has_callers) = session.start_telling(settings, observer)?;
+    let recording = started.recording;
+    let partial = settings.partial.clone().filter(|_| has_callers);
+    let growth = partial.map(|table| Growth::new(Some(table)));
+    let mut collector = Collector::new(session, writer).following(growth);
     let request = Request::Stop { recording };
     let collected = match drain_until_end(&mut collector, recording, observer) {
         Ok(()) => collector.collect(request, observer),
@@ -168,6 +178,54 @@ pub fn fetch_part(
     collect(session, request, asked, writer, observer)
 }
 
+/// What a first second of samples meets, for the [first rows](crate::caller_table::PartialTable::first) of a caller table
+/// that the agent has no room for as a whole: a recording of its own, without a table. Nothing if the agent does not take
+/// it, as where it holds as many recordings as it can.
+///
+/// # Errors
+/// [`RecordError`].
+pub fn first_second(
+    session: &mut Session,
+    settings: &Settings,
+) -> Result<Interrupted, RecordError> {
+    let agent = session.agent();
+    let period_ns = settings.period_ns.min(Settings::default().period_ns);
+    let first = Settings {
+        name: own_name("first-second"),
+        period_ns: period_ns.max(agent.min_period_ns),
+        mode: settings.mode,
+        // The interrupted function, behind a frame that says that it waits.
+        depth: Some(agent.max_depth.min(2)),
+        duration_ns: 1_000_000_000,
+        ..Settings::default()
+    };
+    let folder = tempfile::tempdir().map_err(|source| OutputError {
+        path: std::env::temp_dir(),
+        source,
+    })?;
+    let writer = session.create_recording(&folder.path().join("first-second.unikprof"))?;
+    let observer = &mut ();
+    let recording = match session.start_observed(&first, observer) {
+        Ok(started) => started.recording,
+        Err(RecordError::Connection(ConnectionError::Refused { .. })) => {
+            return Ok(Interrupted::new());
+        }
+        Err(error) => return Err(error),
+    };
+    let mut collector = Collector::new(session, writer).following(Some(Growth::new(None)));
+    drain_until_end(&mut collector, recording, observer)?;
+    collector.collect(Request::Stop { recording }, observer)?;
+    let growth = collector.growth();
+    Ok(growth.map(Growth::into_interrupted).unwrap_or_default())
+}
+
+/// A name that nobody else's recording has.
+pub(crate) fn own_name(what: &str) -> String {
+    // Without random numbers, one client of this machine at a time is told from the others.
+    let number = getrandom::u32().unwrap_or_else(|_| std::process::id());
+    format!("{what}-{number:08x}")
+}
+
 /// Fetches what a recording has counted, and the records of the rings, before the guest's memory is full, until the
 /// recording has ended or the user wants it to.
 fn drain_until_end(
@@ -177,6 +235,8 @@ fn drain_until_end(
 ) -> Result<(), RecordError> {
     // When it was drained last, or was first seen to be recording.
     let (mut since, mut is_first) = (None, true);
+    // Samples that were taken before rows were added are told from those after.
+    let mut has_grown = false;
     loop {
         let recorder = collector.session.check(observer)?;
         let Some(status) = recorder.by_id(recording) else {
@@ -190,14 +250,17 @@ fn drain_until_end(
             return Ok(());
         }
         let now = Instant::now();
+        let between = |status| collector.between_drains(between_drains(status));
         let due = match (status.state, is_first) {
+            (state::RECORDING, _) if has_grown => now,
             // The agent does not know the rate yet.
             (state::RECORDING, true) => *since.get_or_insert(now) + FIRST_DRAIN,
-            (state::RECORDING, false) => *since.get_or_insert(now) + between_drains(status),
+            (state::RECORDING, false) => *since.get_or_insert(now) + between(status),
             _ => now + CHECK_EVERY,
         };
         if due <= now {
             collector.drain(recording, observer)?;
+            has_grown = collector.grow(observer)?;
             (since, is_first) = (Some(Instant::now()), false);
             continue;
         }

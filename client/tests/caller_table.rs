@@ -395,7 +395,12 @@ fn of_a_table_that_does_not_fit_the_rows_that_do_are_sent() {
     let image = Image::new();
     // Each function takes two.
     let room = SMALL_ROWS / 2 - 1;
-    let peer = Peer::start(image.guest(room));
+    // In the last function, a leaf.
+    let met = CODE_BASE + (FUNCTIONS - 1) as u32 * STRIDE as u32;
+    let peer = Peer::start(Script {
+        vcpus: vec![vec![(0, vec![met + 4, CODE_BASE + 9], 5)]],
+        ..image.guest(room)
+    });
     let arguments = ["--image", image.path()];
     let stderr = start(0, &peer, &arguments, image.folder());
     let needed = format!("{FULL_ROWS} rows");
@@ -412,8 +417,17 @@ fn of_a_table_that_does_not_fit_the_rows_that_do_are_sent() {
     let whole = Peer::start(image.guest(SMALL_ROWS));
     start(0, &whole, &arguments, image.folder());
     let whole = &whole.tables()[0];
-    assert_eq!(rows[..], whole[..rows.len()], "what is sent is right");
-    assert_eq!(peer.starts()[0].caller_table, Some(checksum_of(rows)));
+    let (first, last) = rows.split_at(rows.len() - 2);
+    assert_eq!(first, &whole[..first.len()], "the first that fit");
+    assert_eq!(last, &whole[whole.len() - 2..], "what was sampled");
+    assert_eq!(last[0].code, met);
+    // To see what is sampled takes a recording of its own, which needs no table.
+    let [seen, started] = &peer.starts()[..] else {
+        panic!("two recordings");
+    };
+    assert!(seen.name.starts_with("first-second-"), "{}", seen.name);
+    assert_eq!(seen.caller_table, None);
+    assert_eq!(started.caller_table, Some(checksum_of(rows)));
 }
 
 #[test]

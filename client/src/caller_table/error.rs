@@ -183,8 +183,12 @@ pub enum Note {
     /// The agent has memory for a part of it.
     #[error(
         "the caller table has {needed} rows ({least} without what frame pointers and instructions tell), the agent has \
-         room for {room}: {sent} are sent, those of the program first; the callers of other leaf functions are guessed; \
-         give the agent a caller-table block of {} bytes (10 a row)",
+         room for {room}: {sent} are sent, those of functions that a first second of samples met before the rest of the \
+         program and libraries; {}; give the agent a caller-table block of {} bytes (10 a row)",
+        match grows {
+            true => "rows of functions that begin to run later are added as far as there is room",
+            false => "the callers of other leaf functions are guessed",
+        },
         block_bytes(*needed)
     )]
     Partial {
@@ -196,6 +200,8 @@ pub enum Note {
         sent: usize,
         /// Rows that the agent has room for.
         room: u32,
+        /// Whether rows are added while the recording runs.
+        grows: bool,
     },
     /// The images and mappings make a table beyond all measure.
     #[error(

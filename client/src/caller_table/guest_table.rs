@@ -7,6 +7,7 @@ use unikprof_proto::caller_table::Row;
 use super::CallerTable;
 use super::error::{CallerTableError, Note};
 use super::image_table::{ImageTable, MAX_ROWS};
+use super::partial::{Function, PartialTable};
 use super::stretches::{Detail, RowBuilder, TooManyRows};
 use crate::agent_info::{AgentInfo, CodeMap};
 use crate::printable::Printable;
@@ -19,6 +20,8 @@ use crate::symbols::{SymbolWarning, Symbolizer};
 pub struct Prepared {
     /// The table, where there is one that the agent has room for.
     pub table: Option<CallerTable>,
+    /// The table of which the agent has room for some rows.
+    pub partial: Option<PartialTable>,
     /// Where the program's image is missing: the checksum of the table that the agent holds
     /// already, which was linked into the guest or came from another client.
     pub held: Option<u32>,
@@ -31,7 +34,7 @@ pub struct Prepared {
 /// For [`Unwind::Table`] that is the whole table or an error. Otherwise an agent without room for it
 /// gets what serves the interrupted function: where a frame record is complete or the program's
 /// instructions tell an entry or a return, the agent finds the same caller without a rule. If that does not fit
-/// either, it gets as many rows as do, those of the program before those of libraries.
+/// either, the table is [partial](PartialTable).
 ///
 /// # Errors
 /// [`CallerTableError`]: an image that the user named is not the guest's, or a table is needed and
@@ -44,9 +47,11 @@ pub fn prepare(
     let mut guest = GuestTable::compile(symbolizer, agent)?;
     let chosen = guest.choose(agent, unwind);
     let mut notes = guest.notes;
-    let (table, refused) = match chosen {
-        Ok(table) => (table, None),
-        Err(note) => (None, Some(note)),
+    let (table, partial, refused) = match chosen {
+        Ok(Chosen::Nothing) => (None, None, None),
+        Ok(Chosen::Whole(table)) => (Some(table), None, None),
+        Ok(Chosen::Partial(table)) => (None, Some(table), None),
+        Err(note) => (None, None, Some(note)),
     };
     let is_image_missing = notes
         .iter()
@@ -65,9 +70,17 @@ pub fn prepare(
     }
     Ok(Prepared {
         table,
+        partial,
         held: None,
         notes,
     })
+}
+
+/// What the agent has room for.
+enum Chosen {
+    Nothing,
+    Whole(CallerTable),
+    Partial(PartialTable),
 }
 
 struct GuestTable<'a> {
@@ -147,8 +160,8 @@ impl<'a> GuestTable<'a> {
     }
 
     /// The ranges of codes that are sent as parts: a run of mappings of one image each, so that a client that knows
-    /// other images adds its own. With them the number of their image's table.
-    fn ranges(&self) -> Vec<(usize, Range<u32>)> {
+    /// other images adds its own.
+    fn ranges(&self) -> Vec<Range<u32>> {
         let mut ranges: Vec<(usize, Range<u32>)> = Vec::new();
         for ((code_base, mapping), table) in self.mappings.codes().zip(&self.by_mapping) {
             let Some(table) = *table else { continue };
@@ -162,26 +175,40 @@ impl<'a> GuestTable<'a> {
                 _ => ranges.push((table, range)),
             }
         }
-        ranges
+        ranges.into_iter().map(|(_, range)| range).collect()
+    }
+
+    /// All functions that the images' call frame information names, in the order of their codes.
+    fn functions(&self) -> Vec<Function> {
+        let program = self.by_mapping.first().copied().flatten();
+        let mappings = self.mappings.codes().zip(&self.by_mapping);
+        let functions = mappings.flat_map(|((code_base, mapping), table)| {
+            let codes = table.map(|table| self.tables[table].functions(mapping, code_base));
+            codes.into_iter().flatten().map(move |codes| Function {
+                codes,
+                is_program: *table == program,
+                is_sent: false,
+            })
+        });
+        functions.collect()
     }
 
     /// The largest table that the agent has room for and that is of use.
-    fn choose(&mut self, agent: &AgentInfo, unwind: Unwind) -> Result<Option<CallerTable>, Note> {
+    fn choose(&mut self, agent: &AgentInfo, unwind: Unwind) -> Result<Chosen, Note> {
         let full = self
             .rows(Detail::Full)
             .map_err(|TooManyRows| Note::TooManyRows)?;
         if full.is_empty() {
             return match unwind {
                 Unwind::Table => Err(self.why_none()),
-                Unwind::Fp => Ok(None),
+                Unwind::Fp => Ok(Chosen::Nothing),
             };
         }
         let room = agent.caller_rows as usize;
-        let mut by_image = self.ranges();
-        let ranges: Vec<Range<u32>> = by_image.iter().map(|(_, range)| range.clone()).collect();
+        let ranges = self.ranges();
         let full = CallerTable::new(full, &ranges);
         if full.rows_sent() <= room {
-            return Ok(Some(full));
+            return Ok(Chosen::Whole(full));
         }
         let needed = full.rows_sent();
         let no_room = |least| Note::NoRoom {
@@ -197,25 +224,18 @@ impl<'a> GuestTable<'a> {
             .map_err(|TooManyRows| Note::TooManyRows)?;
         let small = CallerTable::new(small, &ranges);
         if small.rows_sent() <= room && !small.rows().is_empty() {
-            return Ok(Some(small));
+            return Ok(Chosen::Whole(small));
         }
-        // Without frame pointers there is nothing to leave out.
-        let least = small.rows_sent().min(needed);
-        let program = self.by_mapping.first().copied().flatten();
-        // Stable: libraries stay in the order of their codes.
-        by_image.sort_by_key(|(table, _)| Some(*table) != program);
-        let ranges: Vec<Range<u32>> = by_image.into_iter().map(|(_, range)| range).collect();
-        let partial = CallerTable::fitting(small.rows(), &ranges, room);
-        if partial.rows().is_empty() {
-            return Err(no_room(Some(least)));
+        // A rule begins with a row, and ends with one.
+        if room < 2 || small.rows().is_empty() {
+            return Err(no_room(Some(small.rows_sent().min(needed))));
         }
-        self.notes.push(Note::Partial {
+        Ok(Chosen::Partial(PartialTable::new(
+            small.rows,
+            self.functions(),
             needed,
-            least,
-            sent: partial.rows_sent(),
-            room: agent.caller_rows,
-        });
-        Ok(Some(partial))
+            agent.caller_rows,
+        )))
     }
 
     /// Why there is no row at all: the note that says most.

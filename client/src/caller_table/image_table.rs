@@ -40,6 +40,8 @@ pub struct ImageTable {
     /// Executable, sorted by address.
     segments: Vec<Segment>,
     stretches: Vec<Stretch>,
+    /// Where functions begin, ascending.
+    functions: Vec<u64>,
     tally: Tally,
 }
 
@@ -104,7 +106,7 @@ impl ImageTable {
         let Some(mut calls) = found else {
             return Err(CompileError::NoCallFrames { path: path.into() });
         };
-        if calls.functions == 0 {
+        if calls.functions.is_empty() {
             return Err(CompileError::NoFunctions {
                 path: path.into(),
                 elsewhere: calls.elsewhere,
@@ -112,6 +114,9 @@ impl ImageTable {
             });
         }
         look_at_code(&mut calls.stretches, &segments, image.bytes());
+        let described = calls.functions.len();
+        calls.functions.sort_unstable();
+        calls.functions.dedup();
         Ok(ImageTable {
             path: path.into(),
             build_id: image.build_id().cloned(),
@@ -119,8 +124,9 @@ impl ImageTable {
             base: file.segments().map(|s| s.address()).min().unwrap_or(0),
             segments,
             stretches: calls.stretches,
+            functions: calls.functions,
             tally: Tally {
-                functions: calls.functions,
+                functions: described,
                 damaged: calls.damaged,
                 contradicted_bytes: calls.contradicted,
             },
@@ -205,6 +211,25 @@ impl ImageTable {
             rows.add(&self.stretches, linked, code)?;
         }
         Ok(())
+    }
+
+    /// The codes of each function in a mapping of this image, whose first address has this code, ascending.
+    pub(super) fn functions(&self, mapping: &Mapping, code_base: u32) -> Vec<Range<u32>> {
+        let mut found = Vec::new();
+        for (linked, at) in self.linked(mapping) {
+            let base = u64::from(code_base).saturating_add(at);
+            let code = |address: u64| {
+                let code = base.saturating_add(address - linked.start);
+                u32::try_from(code).unwrap_or(u32::MAX)
+            };
+            let first = self.functions.partition_point(|it| *it < linked.start);
+            let inside = self.functions[first..].iter().copied();
+            let starts: Vec<u64> = inside.take_while(|it| *it < linked.end).collect();
+            let ends = starts.iter().skip(1).copied().chain([linked.end]);
+            let ranges = starts.iter().zip(ends);
+            found.extend(ranges.map(|(start, end)| code(*start)..code(end)));
+        }
+        found
     }
 
     /// Which addresses the linker gave to the code in a mapping, and how far from the mapping's
@@ -294,7 +319,9 @@ fn call_frames(
             None => calls,
             Some(mut eh_frame) => {
                 fill_gaps(&mut eh_frame.stretches, &calls.stretches);
-                eh_frame.functions = eh_frame.functions.max(calls.functions);
+                eh_frame.functions.extend(calls.functions);
+                eh_frame.functions.sort_unstable();
+                eh_frame.functions.dedup();
                 eh_frame.damaged += calls.damaged;
                 eh_frame.contradicted += calls.contradicted;
                 eh_frame

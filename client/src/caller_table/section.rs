@@ -18,8 +18,8 @@ const FREE_BYTES: usize = 1 << 16;
 pub(super) struct SectionCalls {
     /// Sorted, each address in one at most.
     pub(super) stretches: Vec<Stretch>,
-    /// Functions whose code the image holds.
-    pub(super) functions: usize,
+    /// Where the functions begin whose code the image holds.
+    pub(super) functions: Vec<u64>,
     /// Functions named that lie nowhere in the image's code.
     pub(super) elsewhere: usize,
     /// Functions whose information makes no sense somewhere; from there on nothing is known.
@@ -96,7 +96,7 @@ where
         let end = end.min(segment.end());
         let cost = function.entry_len() + function.cie().entry_len();
         budget = budget.checked_sub(cost).ok_or(SectionError::Endless)?;
-        calls.functions += 1;
+        calls.functions.push(start);
         let first = calls.stretches.len();
         let return_address = function.cie().return_address_register();
         let mut rows = match function.rows(section, bases, &mut context) {

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use unikprof_proto::code::role;
+
 use super::arguments::{ConnectArguments, ConnectWord, DumpArguments, OutputArguments};
 use super::describe;
 use super::events;
@@ -15,7 +17,7 @@ use super::recordings::{
     FetchArguments, RecordArguments, SamplingArguments, StartArguments, StopArguments,
 };
 use super::status;
-use crate::caller_table::{self, Prepared};
+use crate::caller_table::{self, Prepared, Reserve};
 use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
 use crate::output::NamedAfter;
@@ -153,7 +155,8 @@ impl Conversation {
         if !arguments.names.is_empty() {
             names::check(symbolizer, self.session.agent())?;
         }
-        self.callers(&arguments.sampling, symbolizer, &mut settings)?;
+        let sampling = &arguments.sampling;
+        self.callers(sampling, symbolizer, Reserve::Nothing, &mut settings)?;
         let started = self.session.start_observed(&settings, &mut Warnings)?;
         print(match self.json {
             true => json::started(&settings, started.recording),
@@ -167,7 +170,8 @@ impl Conversation {
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
         let mut settings = arguments.settings();
-        self.callers(&arguments.sampling, symbolizer, &mut settings)?;
+        let sampling = &arguments.sampling;
+        self.callers(sampling, symbolizer, Reserve::ForLater, &mut settings)?;
         self.download(
             &settings.name,
             &arguments.outputs,
@@ -179,9 +183,10 @@ impl Conversation {
 
     /// Finds the table to look callers up in, as far as it is wanted and can be had.
     fn callers(
-        &self,
+        &mut self,
         arguments: &SamplingArguments,
         symbolizer: &Symbolizer,
+        reserve: Reserve,
         settings: &mut Settings,
     ) -> Result<(), Failure> {
         if arguments.no_caller_table {
@@ -194,13 +199,26 @@ impl Conversation {
             };
         }
         let agent = self.session.agent();
-        let Prepared { table, held, notes } =
-            caller_table::prepare(symbolizer, agent, arguments.unwind)?;
+        let may_install = agent.role != role::VIEW;
+        let Prepared {
+            table,
+            partial,
+            held,
+            mut notes,
+        } = caller_table::prepare(symbolizer, agent, arguments.unwind)?;
+        settings.callers = table;
+        settings.held_callers = held;
+        // Who may only look is told so of the recording.
+        if let Some(mut partial) = partial.filter(|_| may_install) {
+            let interrupted = record::first_second(&mut self.session, settings)?;
+            settings.callers = partial.first(&interrupted, reserve);
+            let sent = settings.callers.as_ref().map_or(0, |it| it.rows().len());
+            notes.push(partial.note(sent, reserve));
+            settings.partial = Some(partial);
+        }
         for note in notes.iter().filter(|_| !self.json) {
             eprintln!("warning: {note}");
         }
-        settings.callers = table;
-        settings.held_callers = held;
         Ok(())
     }
 
@@ -349,8 +367,14 @@ impl Conversation {
             return Ok(());
         }
         print(match self.json {
-            true => json::recorded(&recording, cut.as_ref(), &files),
-            false => describe::recorded(&recording, cut.as_ref(), &files, has_names),
+            true => json::recorded(&recording, cut.as_ref(), outcome.coverage, &files),
+            false => describe::recorded(
+                &recording,
+                cut.as_ref(),
+                outcome.coverage,
+                &files,
+                has_names,
+            ),
         })
     }
 }

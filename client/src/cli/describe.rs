@@ -9,7 +9,9 @@ use crate::agent_info::role_name;
 use crate::connection::Address;
 use crate::printable::Printable;
 use crate::profile::{Mapping, Mode, Profile, Unit};
-use crate::record::{self, RecorderStatus, RecordingStatus, Session, Settings, rate_text};
+use crate::record::{
+    self, Coverage, RecorderStatus, RecordingStatus, Session, Settings, rate_text,
+};
 use crate::recording::Recording;
 use crate::units::{amount_with_unit, duration, share};
 
@@ -188,6 +190,7 @@ pub(super) fn word(name: &str) -> String {
 pub(super) fn recorded(
     recording: &Recording,
     cut: Option<&Profile>,
+    coverage: Option<Coverage>,
     files: &[PathBuf],
     has_names: bool,
 ) -> String {
@@ -232,7 +235,15 @@ pub(super) fn recorded(
         rows.add("missing", missing.to_string());
     }
     rows.add("ticks", c.equation());
-    if info.caller_table.is_some() && c.sampled() != 0 {
+    if let Some(Coverage { covered, samples }) = coverage.filter(|found| found.samples != 0) {
+        rows.add(
+            "callers",
+            format!(
+                "the agent had caller rows for the functions of {} of the samples",
+                share(covered, samples)
+            ),
+        );
+    } else if info.caller_table.is_some() && c.sampled() != 0 {
         let found = c.by_table.saturating_add(c.by_bytes);
         rows.add(
             "callers",

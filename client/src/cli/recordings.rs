@@ -5,7 +5,7 @@ use clap::Args;
 use super::arguments::OutputArguments;
 use super::names::NameArguments;
 use super::values;
-use crate::record::{DEFAULT_NAME, Keep, Mode, Preset, Settings, Unwind};
+use crate::record::{DEFAULT_NAME, Keep, Mode, Preset, Settings, Unwind, own_name};
 
 pub(super) const RECORD_HELP: &str = "\
 The recording has a name of its own and leaves others in the guest alone. While
@@ -144,7 +144,7 @@ pub(super) struct SamplingArguments {
 impl RecordArguments {
     pub(super) fn settings(&self) -> Settings {
         let settings = Settings {
-            name: self.name.clone().unwrap_or_else(own_name),
+            name: self.name.clone().unwrap_or_else(|| own_name("record")),
             duration_ns: self.duration_ns,
             ..Settings::default()
         };
@@ -181,11 +181,4 @@ impl SamplingArguments {
             ..settings
         }
     }
-}
-
-/// A name that nobody else's recording has.
-fn own_name() -> String {
-    // Without random numbers, one client of this machine at a time is told from the others.
-    let number = getrandom::u32().unwrap_or_else(|_| std::process::id());
-    format!("record-{number:08x}")
 }

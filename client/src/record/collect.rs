@@ -5,6 +5,7 @@ use std::time::Duration;
 use unikprof_proto::code::state;
 use unikprof_proto::message::{Dump, Epoch, Fetch, Pending, Stop};
 
+use super::growth::Growth;
 use super::rings::{BEFORE_NS, PartAsked, RingsReceived, Wanted};
 use super::session::{Attempt, Session};
 use super::{Asked, Event, Observer, Outcome, RecordError, RecordingStatus};
@@ -110,6 +111,8 @@ pub(super) struct Collector<'a> {
     /// The stack nodes and the parts of rings that are in the file.
     nodes: KnownNodes,
     rings: RingsReceived,
+    /// Follows which code is interrupted, where somebody wants to know.
+    growth: Option<Growth>,
 }
 
 /// Which recording an epoch is of.
@@ -138,6 +141,31 @@ impl<'a> Collector<'a> {
             unacknowledged: None,
             nodes,
             rings: RingsReceived::default(),
+            growth: None,
+        }
+    }
+
+    /// The same, following which code is interrupted.
+    pub(super) fn following(self, growth: Option<Growth>) -> Collector<'a> {
+        Collector { growth, ..self }
+    }
+
+    /// What was interrupted.
+    pub(super) fn growth(&mut self) -> Option<Growth> {
+        self.growth.take()
+    }
+
+    /// How long to wait between two drains of a recording that would be drained after so long.
+    pub(super) fn between_drains(&self, wait: Duration) -> Duration {
+        let growth = self.growth.as_ref();
+        growth.map_or(wait, |growth| growth.between_drains(wait))
+    }
+
+    /// Adds rows to the caller table, if functions without any are interrupted often. Answers whether it did.
+    pub(super) fn grow(&mut self, observer: &mut dyn Observer) -> Result<bool, RecordError> {
+        match &mut self.growth {
+            Some(growth) => growth.grow(self.session, observer),
+            None => Ok(false),
         }
     }
 
@@ -386,6 +414,7 @@ impl<'a> Collector<'a> {
             samples,
             head,
             nodes,
+            growth,
             ..
         } = self;
         let mut progress = EpochProgress::on_the_wire();
@@ -399,6 +428,7 @@ impl<'a> Collector<'a> {
                 vcpus,
                 progress: &mut progress,
                 nodes,
+                growth: growth.as_mut(),
             }
             .receive(head, |frame, so_far| {
                 writer.append(frame)?;
@@ -489,6 +519,7 @@ impl<'a> Collector<'a> {
             path: self.writer.path().into(),
             incomplete,
             unacknowledged: self.unacknowledged,
+            coverage: self.growth.as_ref().and_then(Growth::coverage),
         }
     }
 }
@@ -504,6 +535,7 @@ struct Answers<'a> {
     vcpus: u32,
     progress: &'a mut EpochProgress,
     nodes: &'a mut KnownNodes,
+    growth: Option<&'a mut Growth>,
 }
 
 const FETCHING: &str = "fetching an epoch";
@@ -553,8 +585,17 @@ impl Answers<'_> {
         loop {
             let frame = self.connection.receive(FETCHING);
             let frame = frame.map_err(Attempt::while_pipelined)?;
-            let accepted = self.progress.accept(&frame, self.nodes, |_, _, _| ());
+            let growth = &mut self.growth;
+            let count = |vcpu, number, count| {
+                if let Some(growth) = growth {
+                    growth.count(vcpu, number, count);
+                }
+            };
+            let accepted = self.progress.accept(&frame, self.nodes, count);
             let part = accepted.map_err(failed)?;
+            if let (Part::Nodes, Some(growth)) = (&part, &mut self.growth) {
+                growth.nodes(&frame);
+            }
             match &part {
                 Part::Epoch(head) if head.epoch != self.epoch => {
                     return Err(failed(EpochError::OtherEpoch {

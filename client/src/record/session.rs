@@ -183,12 +183,24 @@ impl Session {
         settings: &Settings,
         observer: &mut dyn Observer,
     ) -> Result<Started, RecordError> {
+        self.start_telling(settings, observer)
+            .map(|(started, _)| started)
+    }
+
+    /// [`start`](Self::start), which also answers whether the recording uses the caller table of the settings.
+    pub(super) fn start_telling(
+        &mut self,
+        settings: &Settings,
+        observer: &mut dyn Observer,
+    ) -> Result<(Started, bool), RecordError> {
         self.installed = None;
         // Before a table is sent for nothing.
         settings.request(&self.greeting.info)?;
         let Some(callers) = &settings.callers else {
-            return self.start_once(settings);
+            return Ok((self.start_once(settings)?, false));
         };
+        let held = self.greeting.info.caller_table;
+        let with_callers = |started| Ok((started, true));
         // Who may only look is told so of the recording, not of a table that nobody asked about.
         let may_install = self.greeting.info.role != role::VIEW;
         if may_install && self.greeting.info.caller_table != Some(callers.checksum()) {
@@ -197,9 +209,9 @@ impl Session {
                 Err(error) if error.is_refused(refusal::ALREADY_RECORDING) => {
                     return match self.start_once(settings) {
                         Err(error) if error.is_refused(refusal::NO_TABLE) => {
-                            self.start_without(settings, error, observer)
+                            self.start_without(settings, held, error, observer)
                         }
-                        other => other,
+                        other => other.and_then(with_callers),
                     };
                 }
                 other => other?,
@@ -210,35 +222,57 @@ impl Session {
             Err(error) if error.is_refused(refusal::NO_TABLE) => {
                 match self.install(callers, observer) {
                     Err(error) if error.is_refused(refusal::ALREADY_RECORDING) => {
-                        self.start_without(settings, error, observer)
+                        self.start_without(settings, held, error, observer)
                     }
                     Err(error) => Err(error),
-                    Ok(()) => self.start_once(settings),
+                    Ok(()) => self.start_once(settings).and_then(with_callers),
                 }
             }
-            other => other,
+            other => other.and_then(with_callers),
         }
     }
 
-    /// Starts without a caller table, if the recording can do without, since the agent does not take it
-    /// now: `refused` says why.
+    /// Starts without the caller table of the settings, if the recording can do without, since the agent does not take
+    /// it now: `refused` says why. Of a table that is partial, what the agent `held` is as good.
     fn start_without(
         &mut self,
         settings: &Settings,
+        held: Option<u32>,
         refused: RecordError,
         observer: &mut dyn Observer,
-    ) -> Result<Started, RecordError> {
+    ) -> Result<(Started, bool), RecordError> {
         if settings.unwind == Unwind::Table {
             return Err(refused);
         }
-        let without = Settings {
+        let mut without = Settings {
             callers: None,
-            held_callers: None,
+            held_callers: held.filter(|_| settings.partial.is_some()),
             ..settings.clone()
         };
+        if without.held_callers.is_some() {
+            match self.start_once(&without) {
+                Err(error) if error.is_refused(refusal::NO_TABLE) => {}
+                other => return Ok((other?, false)),
+            }
+        }
+        without.held_callers = None;
         let started = self.start_once(&without)?;
         observer.event(Event::WithoutCallerTable);
-        Ok(started)
+        Ok((started, false))
+    }
+
+    /// Sends further rows for a recording that runs.
+    pub(super) fn add_callers(
+        &mut self,
+        callers: &CallerTable,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RecordError> {
+        let max_request = self.greeting.info.max_request;
+        let held = self.persist(observer, |connection, _| {
+            upload(connection, callers, max_request)
+        })?;
+        self.greeting.info.caller_table = Some(held);
+        Ok(())
     }
 
     fn install(
@@ -248,17 +282,13 @@ impl Session {
     ) -> Result<(), RecordError> {
         // Whatever happens on the way, the agent's former table may be gone.
         self.greeting.info.caller_table = None;
-        let max_request = self.greeting.info.max_request;
         // Nothing is recorded yet that a first request to stop would end in good order.
         let interrupt = self.approach.interrupt.clone();
         self.set_interrupt(interrupt.quitting_at_first());
-        let held = self.persist(observer, |connection, _| {
-            upload(connection, callers, max_request)
-        });
+        let added = self.add_callers(callers, observer);
         self.set_interrupt(interrupt);
-        let held = held?;
-        self.greeting.info.caller_table = Some(held);
-        self.installed = Some(held);
+        added?;
+        self.installed = self.greeting.info.caller_table;
         Ok(())
     }
 

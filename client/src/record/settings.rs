@@ -6,7 +6,7 @@ use unikprof_proto::message::Start;
 
 use super::RecordError;
 use crate::agent_info::AgentInfo;
-use crate::caller_table::CallerTable;
+use crate::caller_table::{CallerTable, PartialTable};
 use crate::units;
 
 /// The rate if nobody says otherwise, in samples a second of running time: a prime near a
@@ -92,6 +92,9 @@ pub struct Settings {
     /// The table to look callers up in, made [for this agent](crate::caller_table::prepare); it is
     /// sent unless the agent has it.
     pub callers: Option<CallerTable>,
+    /// Where the agent had no room for all rows: those that [`callers`](Self::callers) was taken from, so that
+    /// [`record`](super::record()) can add others.
+    pub partial: Option<PartialTable>,
     /// Where there is none to send: the checksum of the table that the agent holds and should use.
     pub held_callers: Option<u32>,
 }
@@ -112,6 +115,7 @@ impl Default for Settings {
             fixed_interval: false,
             unwind: Unwind::default(),
             callers: None,
+            partial: None,
             held_callers: None,
         }
     }

@@ -19,6 +19,7 @@ mod deep;
 mod errno;
 mod events;
 mod idle;
+mod late;
 mod registration;
 mod service;
 mod shares;
@@ -29,13 +30,14 @@ mod waits;
 
 use std::error::Error;
 
-use unikprof_agent::BootRecording;
 use unikprof_agent::hosted::{self, Config, Guest};
+use unikprof_agent::{Access, BootRecording};
 
 use stop::Stop;
 
-const LOADS: [(&str, u32, Load); 13] = [
+const LOADS: [(&str, u32, Load); 14] = [
     ("shares", 1, shares::run),
+    ("late", 1, late::run),
     ("burst", 1, burst::run),
     ("once", 1, burst::once),
     ("waits", 1, waits::run),
@@ -52,6 +54,9 @@ const LOADS: [(&str, u32, Load); 13] = [
 
 /// Names a caller table's file, in the place of one that is linked in.
 const CALLERS_VARIABLE: &str = "UNIKPROF_TEST_CALLERS";
+
+/// How large the caller table's block is, in bytes, where it is not as large as usual.
+const CALLER_BYTES_VARIABLE: &str = "UNIKPROF_TEST_CALLER_BYTES";
 
 type Load = fn(&Guest, &Stop) -> Result<(), Box<dyn Error>>;
 
@@ -70,8 +75,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(path) => Some(&*std::fs::read(path)?.leak()),
         None => None,
     };
+    let usual = Config::new(Access::Open).caller_table_bytes;
+    let caller_table_bytes = match std::env::var(CALLER_BYTES_VARIABLE) {
+        Ok(bytes) => bytes.parse()?,
+        Err(_) => usual,
+    };
     let guest = hosted::start(Config {
         vcpus: *vcpus,
+        caller_table_bytes,
         memory_bytes: 4 << 20,
         guest_name: Some(name),
         linked_caller_table: linked,

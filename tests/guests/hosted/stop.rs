@@ -11,7 +11,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whether the load is to end. Clones share the answer.
 #[derive(Clone, Default)]
-pub(crate) struct Stop(Arc<AtomicBool>);
+pub(crate) struct Stop(Arc<Flags>);
+
+#[derive(Default)]
+struct Flags {
+    stop: AtomicBool,
+    told: AtomicBool,
+}
 
 impl Stop {
     /// Set when standard input ends. A load that does not look, such as an endless loop, is ended
@@ -21,8 +27,10 @@ impl Stop {
         let set = stop.clone();
         thread::Builder::new().name("stdin".into()).spawn(move || {
             let mut ignored = [0; 64];
-            while matches!(io::stdin().read(&mut ignored), Ok(length) if length > 0) {}
-            set.0.store(true, Ordering::Relaxed);
+            while matches!(io::stdin().read(&mut ignored), Ok(length) if length > 0) {
+                set.0.told.store(true, Ordering::Relaxed);
+            }
+            set.0.stop.store(true, Ordering::Relaxed);
             thread::sleep(PATIENCE);
             std::process::exit(3);
         })?;
@@ -31,6 +39,11 @@ impl Stop {
 
     /// Whether it is time.
     pub(crate) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.stop.load(Ordering::Relaxed)
+    }
+
+    /// Whether anything came on standard input.
+    pub(crate) fn was_told(&self) -> bool {
+        self.0.told.load(Ordering::Relaxed)
     }
 }

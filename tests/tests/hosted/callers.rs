@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use serde_json::Value;
 use tempfile::TempDir;
 use unikprof_client::profile::Counters;
 use unikprof_proto::code::message_type;
@@ -120,4 +121,75 @@ fn a_table_that_is_linked_in_serves_a_client_without_the_image() {
     );
     let held = client.connect(&["info", "--json"]).expect_json()["caller_table"].as_u64();
     assert_eq!(held, linked, "nothing was sent in its place");
+}
+
+/// Rows for some functions: next to none of the guest's program.
+const LITTLE_ROOM: usize = 40;
+
+/// Samples with `leaf` as the interrupted function: those that `caller` called, and the others.
+fn by_caller(client: &Client, leaf: &str, caller: &str) -> (u64, u64) {
+    let folded = client
+        .report("run.unikprof", &["--format", "folded", "--no-inlines"])
+        .expect_success()
+        .stdout;
+    let mut found = (0, 0);
+    for line in folded.lines() {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        let count: u64 = count.parse().unwrap();
+        let mut frames = stack.rsplit(';');
+        if frames.next() != Some(leaf) {
+            continue;
+        }
+        match frames.next().is_some_and(|name| name.ends_with(caller)) {
+            true => found.0 += count,
+            false => found.1 += count,
+        }
+    }
+    found
+}
+
+/// Of a table for which there is little room, the rows of what runs are there from the first sample on; those of a
+/// function that begins to run later are added meanwhile; and how many samples had rows is told as it was.
+#[test]
+fn what_runs_has_its_rows_where_there_is_little_room() {
+    const SAMPLES: u64 = 300;
+    let mut guest = Guest::start_with_caller_rows("late", LITTLE_ROOM);
+    let client = guest.client();
+    let recording = client.begin(&["record", "--name", "run", "-o", "run.unikprof", "--json"]);
+    // Before it there is another, which meets what runs.
+    let of_run = |status: &Value| -> u64 {
+        let recordings = status["recordings"].as_array().unwrap();
+        let run = recordings.iter().find(|one| one["name"] == "run");
+        run.map_or(0, |run| run["counters"]["recorded"].as_u64().unwrap())
+    };
+    client.wait_for_status("samples of the early function", |status| {
+        of_run(status) >= SAMPLES
+    });
+    let held = || client.connect(&["info", "--json"]).expect_json()["caller_table"].as_u64();
+    let first = held();
+    assert!(first.is_some());
+    guest.tell();
+    crate::harness::wait_until("rows of the late function", || {
+        (held() != first).then_some(())
+    });
+    let added = of_run(&client.status());
+    client.wait_for_status("samples of the late function", |status| {
+        of_run(status) >= added + SAMPLES
+    });
+    recording.interrupt();
+    let said: Value = serde_json::from_str(&recording.finish().expect_success().stdout).unwrap();
+
+    let (right, wrong) = by_caller(&client, "early_leaf", "late::early_caller");
+    assert!(right > SAMPLES / 2, "{right} right, {wrong} wrong");
+    assert_eq!(wrong, 0, "the early function had its rows at the start");
+    let (right, wrong) = by_caller(&client, "late_leaf", "late::late_caller");
+    assert!(right > SAMPLES / 2, "{right} right, {wrong} wrong");
+    assert!(wrong > 0, "the late function had its rows at the start");
+    let coverage = |name: &str| said["caller_coverage"][name].as_u64().unwrap();
+    let (covered, samples) = (coverage("covered"), coverage("samples"));
+    assert_eq!(samples, said["samples"].as_u64().unwrap());
+    assert!(
+        covered >= SAMPLES && covered + wrong <= samples,
+        "{covered} of {samples} are said to be covered, {wrong} were not"
+    );
 }

@@ -1,6 +1,6 @@
 //! Guests: processes of the program `hosted-guest`.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -57,6 +57,22 @@ impl Guest {
                 .args([load, "--open"])
                 .env("UNIKPROF_TEST_CALLERS", table),
         )
+    }
+
+    /// Starts a guest whose agent has room for so many rows of a caller table.
+    pub(crate) fn start_with_caller_rows(load: &str, rows: usize) -> Guest {
+        let bytes = unikprof_agent::caller_table_bytes(rows).to_string();
+        let mut command = Command::new(Guest::program());
+        Guest::spawn(
+            command
+                .args([load, "--open"])
+                .env("UNIKPROF_TEST_CALLER_BYTES", bytes),
+        )
+    }
+
+    /// Says something on its standard input.
+    pub(crate) fn tell(&mut self) {
+        self.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
     fn spawn(command: &mut Command) -> Guest {

@@ -1,0 +1,69 @@
+//! Two functions without a frame, each with a caller of its own: one runs from the start, the other once the guest was
+//! told something on its standard input.
+//!
+//! A walk along frame pointers passes over the callers; only the caller table knows them.
+#![allow(unsafe_code)]
+
+use std::arch::global_asm;
+use std::error::Error;
+use std::hint::black_box;
+
+use unikprof_agent::hosted::Guest;
+
+use crate::stop::Stop;
+
+/// Short enough to notice soon that the guest is to end.
+const TURNS: u64 = 20_000;
+
+macro_rules! frameless {
+    ($name:literal) => {
+        global_asm!(
+            concat!(".pushsection .text.", $name, ", \"ax\", @progbits"),
+            concat!(".globl ", $name),
+            concat!(".type ", $name, ", @function"),
+            concat!($name, ":"),
+            ".cfi_startproc",
+            "2: imul rax, rdi",
+            "xor rax, rdi",
+            "imul rax, rdi",
+            "dec rdi",
+            "jnz 2b",
+            "ret",
+            ".cfi_endproc",
+            concat!(".size ", $name, ", . - ", $name),
+            ".popsection"
+        );
+    };
+}
+
+frameless!("early_leaf");
+frameless!("late_leaf");
+
+unsafe extern "C" {
+    fn early_leaf(turns: u64) -> u64;
+    fn late_leaf(turns: u64) -> u64;
+}
+
+pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
+    let _vcpu = guest.register_thread()?;
+    while !stop.is_set() {
+        if stop.was_told() {
+            late_caller();
+        } else {
+            early_caller();
+        }
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn early_caller() {
+    // SAFETY: it changes registers alone that a call may change.
+    black_box(unsafe { early_leaf(TURNS) } | 1);
+}
+
+#[inline(never)]
+fn late_caller() {
+    // SAFETY: as above.
+    black_box(unsafe { late_leaf(TURNS) } | 1);
+}
