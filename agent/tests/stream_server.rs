@@ -3,7 +3,9 @@
 
 mod fake_guest;
 
+use std::cell::RefCell;
 use std::convert::Infallible;
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use embedded_io::{ErrorType, Read, ReadReady, Write, WriteReady};
@@ -100,7 +102,7 @@ fn a_client_that_leaves_the_last_answer_is_over_as_soon() {
 
 /// A client whose bytes have all been read by the time that the last poll ends.
 struct Whole {
-    sent: Vec<u8>,
+    sent: Rc<RefCell<Vec<u8>>>,
     answered: Vec<u8>,
 }
 
@@ -110,9 +112,9 @@ impl ErrorType for Whole {
 
 impl Read for Whole {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Infallible> {
-        let length = buffer.len().min(self.sent.len());
-        self.sent
-            .drain(..length)
+        let mut sent = self.sent.borrow_mut();
+        let length = buffer.len().min(sent.len());
+        sent.drain(..length)
             .zip(buffer)
             .for_each(|(from, to)| *to = from);
         Ok(length)
@@ -121,7 +123,7 @@ impl Read for Whole {
 
 impl ReadReady for Whole {
     fn read_ready(&mut self) -> Result<bool, Infallible> {
-        Ok(!self.sent.is_empty())
+        Ok(!self.sent.borrow().is_empty())
     }
 }
 
@@ -166,7 +168,7 @@ fn what_a_poll_has_left_is_done_without_another_event() {
         let length = frame::encode(&Check {}, &mut buffer).unwrap();
         add(&buffer[..length]);
         let stream = Whole {
-            sent,
+            sent: Rc::new(RefCell::new(sent)),
             answered: Vec::new(),
         };
         let mut connection = Connection::open(&mut service, stream).ok().unwrap();
@@ -186,7 +188,7 @@ fn what_a_poll_has_left_is_done_without_another_event() {
             let next_ns = service.advance();
             service.end_work(work);
             let at_once = next_ns.is_some_and(|next_ns| next_ns <= agent.platform().now_ns());
-            if !at_once && connection.stream().sent.is_empty() {
+            if !at_once && connection.stream().sent.borrow().is_empty() {
                 break;
             }
         }
@@ -197,6 +199,49 @@ fn what_a_poll_has_left_is_done_without_another_event() {
         assert_eq!(kind, Some(Status::TYPE), "steps of {step_ns} ns");
         connection.close(&mut service);
     }
+}
+
+/// Guards a request that comes when the client's part of the CPU share is used up and nothing of it waits any more: the
+/// guest must wake for it, by the stream or in time.
+#[test]
+fn a_guest_that_sleeps_wakes_for_each_request() {
+    let agent = fake_guest::agent(1, 1 << 17);
+    let mut service = Service::new(agent, Access::Open).unwrap();
+    let sent = Rc::new(RefCell::new(preamble::encode(preamble::OPEN).to_vec()));
+    let stream = Whole {
+        sent: Rc::clone(&sent),
+        answered: Vec::new(),
+    };
+    let mut connection = Connection::open(&mut service, stream).ok().unwrap();
+    let mut request = [0; 64];
+    let length = frame::encode(&Check {}, &mut request).unwrap();
+    agent.platform().step_ns.store(20_000, Ordering::Relaxed);
+    let (mut requests, mut answered, mut slept_ns) = (0, 0, 0);
+    while requests < 1000 {
+        let work = service.begin_work();
+        assert_eq!(connection.poll(&mut service), Ok(Progress::Open));
+        let next_ns = service.advance().unwrap();
+        service.end_work(work);
+        let length_now = connection.stream().answered.len();
+        if length_now > answered {
+            // The client asks again when it has its answer, and the guest has polled.
+            answered = length_now;
+            requests += 1;
+            sent.borrow_mut().extend_from_slice(&request[..length]);
+        }
+        if connection.wants_input(&service) && !sent.borrow().is_empty() {
+            continue;
+        }
+        let sleep_ns = next_ns.saturating_sub(agent.platform().now_ns());
+        assert!(
+            sleep_ns < SECOND,
+            "asleep for {sleep_ns} ns with request {requests}"
+        );
+        agent.platform().idle(sleep_ns);
+        slept_ns += sleep_ns;
+    }
+    assert!(slept_ns > 10_000_000, "the share was not used up");
+    connection.close(&mut service);
 }
 
 /// What waits for a client that never reads must not keep its session for ever.

@@ -218,12 +218,14 @@ impl<'a> Conversations<'a> {
 
     pub(super) fn is_deferred(&self, agent: &AnyAgent<'_, '_>, id: SessionId) -> bool {
         let now_ns = agent.platform().now_ns();
-        let class = self.sessions.get(id.index).map(Session::class);
-        self.is_current(id)
-            && class.is_some_and(|class| {
-                class != Class::Unauthenticated
-                    && self.budget.allows_from_ns(class, now_ns) > now_ns
-            })
+        let session = self.sessions.get(id.index).filter(|_| self.is_current(id));
+        session.is_some_and(|session| {
+            let class = session.class();
+            // Without work there is no deadline either, and what the client sends next has to wake the guest.
+            class != Class::Unauthenticated
+                && session.has_work()
+                && self.budget.allows_from_ns(class, now_ns) > now_ns
+        })
     }
 
     #[inline(never)]

@@ -141,8 +141,9 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         self.conversations.set_undelivered(id, has_undelivered);
     }
 
-    /// Whether the client waits for its part of the [share](Self::set_cpu_share): until [`advance`](Self::advance)
-    /// says, nothing is taken from it or sent to it, so its connection should not wake the guest.
+    /// Whether a client that has asked for something waits for its part of the [share](Self::set_cpu_share): until
+    /// [`advance`](Self::advance) says, nothing is taken from it or sent to it, so its connection should not wake the
+    /// guest.
     pub fn is_deferred(&self, id: SessionId) -> bool {
         self.conversations.is_deferred(self.agent, id)
     }

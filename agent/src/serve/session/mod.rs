@@ -305,7 +305,7 @@ impl Session {
     }
 
     /// Whether there may be a frame to produce: an answer under way, or bytes of a request.
-    fn has_work(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         !matches!(self.series, Series::None)
             || self.ring.is_some()
             || self.input_length > 0
