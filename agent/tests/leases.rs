@@ -141,6 +141,31 @@ fn a_second_client_may_not_discard_what_the_first_one_fetches() {
     assert_eq!(started.recording, 3);
 }
 
+/// Where there is no room for another recording, one that nobody fetches makes room, whichever ended first.
+#[test]
+fn a_recording_that_another_client_fetches_is_passed_over_to_make_room() {
+    let (agent, mut service) = service(1);
+    let (mut first, mut second) = (collector(&mut service), person(&mut service));
+    let mut ended = |client: &mut Client, name| {
+        let start = Start { name, ..one_ms() };
+        let Started { recording, .. } = read(&client.start(&mut service, start)[0]);
+        assert!(tick(agent, &[1, 2]));
+        read::<Pending>(&client.ask(&mut service, &Stop { recording })[0]).first_epoch
+    };
+    let held = ended(&mut first, "held");
+    let [own, _] = ["own", "other"].map(|name| ended(&mut second, name));
+    let anew = Start {
+        name: "new",
+        flags: start_flag::DISCARD,
+        ..one_ms()
+    };
+    let started: Started = read(&second.start(&mut service, anew)[0]);
+    assert_eq!(started.recording, 4);
+    assert_eq!(download(&first.ask(&mut service, &whole(held))).samples, 1);
+    let gone = refusal_code(&second.ask(&mut service, &whole(own)));
+    assert_eq!(gone.0, refusal::NO_EPOCH, "{}", gone.1);
+}
+
 #[test]
 fn a_lost_connection_keeps_its_lease_while_an_epoch_waits() {
     let (agent, mut service, first, epoch) = leased();

@@ -102,7 +102,7 @@ impl Recorder<'_> {
         server_ns: u64,
     ) -> Outcome<(u64, u64)> {
         let checked = checks::check(request).and_then(|()| checks::check_table(agent, request));
-        let place = checked.and_then(|()| self.place_for(agent, request));
+        let place = checked.and_then(|()| self.place_for(agent, client, request));
         let index = match place {
             Ok(index) => index,
             Err(refused) => return Outcome::Refused(refused),
@@ -135,8 +135,14 @@ impl Recorder<'_> {
         Outcome::Done((id, started_ns))
     }
 
-    /// The index for a new recording: a free one, or with leave to discard that of one which has ended.
-    fn place_for(&self, agent: &AnyAgent<'_, '_>, request: &Start<'_>) -> Result<usize, Refused> {
+    /// The index for a new recording: a free one, or with leave to discard that of one which has ended, if possible of
+    /// one that no other client fetches.
+    fn place_for(
+        &self,
+        agent: &AnyAgent<'_, '_>,
+        client: &Client,
+        request: &Start<'_>,
+    ) -> Result<usize, Refused> {
         let recordings = agent.config().recordings as usize;
         let discard = request.flags & start_flag::DISCARD != 0;
         let named = |one: &&Recording| one.settings().name.as_str() == request.name;
@@ -151,8 +157,8 @@ impl Recorder<'_> {
         if let Some(free) = places.find(|one| one.is_free()) {
             return Ok(free.index());
         }
-        let ended = self.recordings().find(|one| one.has_ended());
-        match ended {
+        let ended = self.recordings().filter(|one| one.has_ended());
+        match ended.min_by_key(|one| one.is_fetched_by_other(client)) {
             Some(ended) if discard => Ok(ended.index()),
             Some(ended) => Err(ended.unfetched()),
             None => Err(Refused {

@@ -121,6 +121,12 @@ impl Recording {
         }
     }
 
+    /// Whether another client is connected that has the lease.
+    pub(super) fn is_fetched_by_other(&self, client: &Client) -> bool {
+        let mut lease = self.lease.iter();
+        lease.any(|lease| lease.until_ns.is_none() && lease.client.id != client.id)
+    }
+
     /// Ends the lease of a client that is not connected: another one ends the recording, and fetches it.
     pub(super) fn drop_lease_of_absent(&mut self) {
         self.lease = self.lease.filter(|lease| lease.until_ns.is_none());
