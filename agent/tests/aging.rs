@@ -608,7 +608,7 @@ fn an_epoch_that_ages_while_it_is_fetched_is_fetched_anew() {
     }
     let (kind, body) = last.unwrap();
     let refused: Refusal<'_> = frame::decode(&Frame { kind, body }).unwrap();
-    assert_eq!(refused.code, refusal::NO_EPOCH, "{}", refused.text);
+    assert_eq!(refused.code, refusal::EPOCH_CHANGED, "{}", refused.text);
     assert!(rest.is_empty(), "nothing comes behind the refusal");
 
     let share = client.fetch(&mut service, pending);

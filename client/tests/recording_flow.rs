@@ -131,8 +131,7 @@ fn an_epoch_that_changes_while_it_is_fetched_is_fetched_anew() {
     };
     let folded = fetch(script.clone().folded(), "folded");
     assert_ne!(folded.profile, fetch(script.clone(), "whole").profile);
-    // A refusal comes behind the answer's head at the earliest.
-    for after_frames in 1..peer::share(&script, 7, 0, 0, 0).len() {
+    for after_frames in 0..peer::share(&script, 7, 0, 0, 0).len() {
         for is_told in [true, false] {
             let fold = Fold {
                 after_frames,
@@ -149,20 +148,22 @@ fn an_epoch_that_changes_while_it_is_fetched_is_fetched_anew() {
     }
 }
 
-/// Guards a refusal that is final against being taken for a change.
+/// Guards a refusal that is final against being taken for a change, and an agent that says so without end.
 #[test]
-fn an_epoch_that_does_not_wait_is_not_asked_for_again() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("r.unikprof");
-    let peer = Peer::start(Script {
-        refuses: Some((types::FETCH, refusal::NO_EPOCH, "it does not wait")),
-        ..Script::default()
-    });
-    let request = Request::Dump { recording: 0 };
-    let failed = record::fetch(&mut session(&peer, PATIENT), request, &path, &mut ());
-    assert!(failed.unwrap_err().to_string().contains("it does not wait"));
-    let hellos = peer.log().iter().filter(|word| *word == "hello").count();
-    assert_eq!(hellos, 1, "{:?}", peer.log());
+fn an_epoch_is_not_asked_for_without_end() {
+    for (code, connections) in [(refusal::NO_EPOCH, 1), (refusal::EPOCH_CHANGED, 17)] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("r.unikprof");
+        let peer = Peer::start(Script {
+            refuses: Some((types::FETCH, code, "not now")),
+            ..Script::default()
+        });
+        let request = Request::Dump { recording: 0 };
+        let failed = record::fetch(&mut session(&peer, PATIENT), request, &path, &mut ());
+        assert!(failed.unwrap_err().to_string().contains("not now"));
+        let hellos = peer.log().iter().filter(|word| *word == "hello").count();
+        assert_eq!(hellos, connections, "{:?}", peer.log());
+    }
 }
 
 #[test]

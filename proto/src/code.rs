@@ -152,6 +152,8 @@ pub mod refusal {
     pub const NO_RING: u32 = 22;
     /// Another client holds the lease on the recording; the text names it.
     pub const LEASED: u32 = 23;
+    /// Some of an epoch's counts were given up while it was sent: fetch it again.
+    pub const EPOCH_CHANGED: u32 = 24;
 }
 
 /// What is sampled: [`Start::mode`](crate::message::Start::mode).

@@ -390,7 +390,7 @@ impl<'a> Collector<'a> {
         let mut repeats = MOST_REPEATS;
         loop {
             let error = match self.fetch_once(epoch, observer) {
-                Err(error) if error.is_changed_epoch() && self.bytes > bytes => error,
+                Err(error) if error.is_changed_epoch() => error,
                 other => return other,
             };
             let Some(length) = length.filter(|_| repeats > 0) else {

@@ -209,7 +209,7 @@ impl RecordError {
     /// Whether an epoch has changed while it was fetched.
     pub(super) fn is_changed_epoch(&self) -> bool {
         matches!(self, RecordError::Epoch(EpochError::Changed(_)))
-            || self.is_refused(refusal::NO_EPOCH)
+            || self.is_refused(refusal::EPOCH_CHANGED)
     }
 
     /// Whether the user gave up.

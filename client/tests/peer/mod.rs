@@ -605,7 +605,7 @@ impl Guest {
                 }
                 match fold {
                     Some(Fold { is_told: true, .. }) => line.send(&Refusal {
-                        code: refusal::NO_EPOCH,
+                        code: refusal::EPOCH_CHANGED,
                         request: kind,
                         text: "its oldest stacks were given up",
                     }),

@@ -161,7 +161,7 @@ impl Session {
                 Some(_) => {
                     self.series = Series::None;
                     let text = "memory ran short while this epoch was sent, and its oldest stacks were given up; fetch it again";
-                    self.refuse(refusal::NO_EPOCH, message_type::FETCH, text);
+                    self.refuse(refusal::EPOCH_CHANGED, message_type::FETCH, text);
                 }
                 None => {
                     // It was acknowledged in the middle of this answer.
