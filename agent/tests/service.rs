@@ -708,3 +708,20 @@ fn cuts_in_the_stream_do_not_matter() {
         service.close(client.session);
     }
 }
+
+/// Guards a door that closes for good: polls without a client use up what strangers have of the CPU share, which must come
+/// back although nobody is there.
+#[test]
+fn an_agent_that_nobody_has_asked_for_long_lets_clients_in() {
+    let (agent, mut service) = service(1);
+    agent.platform().step_ns.store(20_000, Ordering::Relaxed);
+    let mut closed = 0;
+    for _ in 0..10_000 {
+        agent.platform().idle(1_000_000_000);
+        closed += u32::from(service.place_from_ns().is_some());
+        let work = service.begin_work();
+        service.advance();
+        service.end_work(work);
+    }
+    assert_eq!(closed, 0, "a poll in a second is a small part of the share");
+}

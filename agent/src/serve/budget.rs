@@ -107,7 +107,8 @@ impl Budget {
         let wanted = QUANTUM_NS * UNITS_PER_NS - level;
         let rate = self.rate(class as usize).max(1);
         let wait_ns = u64::try_from(wanted / rate).unwrap_or(0);
-        now_ns.max(self.refilled_ns).saturating_add(wait_ns + 1)
+        // The level is as it was when the buckets were filled last, which may be long ago.
+        now_ns.max(self.refilled_ns.saturating_add(wait_ns + 1))
     }
 
     /// When the clients that wait for their bucket can be served, if there are any. Once it has answered `now_ns`
