@@ -17,7 +17,7 @@ use unikprof_proto::message::{
     Acknowledge, Acknowledged, Counts, Dump, Fetch, Histogram, Nodes, Pending, Refusal, Stop,
     VcpuEnd,
 };
-use unikprof_proto::nodes::take_varint;
+use unikprof_proto::varint::take_varint;
 
 type Frame = (u16, Vec<u8>);
 

@@ -1,13 +1,12 @@
-//! The caller table: for each stretch of code, where the caller of a function interrupted there is
-//! found.
+//! The caller table: rules for finding the caller of a function, for each range of code.
 //!
 //! The client compiles it from an image's call frame information (`.eh_frame`, `.debug_frame`); the
-//! agent looks addresses up while it samples. One [`Row`] says from which code on which [`Rule`]
-//! holds; it ends where the next begins. Rows are sorted by code, and no two have the same.
+//! agent looks up addresses while it samples. A [`Row`] gives the [`Rule`] for the code from its
+//! own code up to that of the next row. Rows are sorted by code, and their codes are distinct.
 //!
-//! Two forms travel. On the wire rows are keyed by frame code, in runs of varints
-//! ([`RunEncoder`], [`decode_run`]). A [`TableFile`] is keyed by file offset, so that it can be linked into an
-//! image before anyone knows where that will be loaded:
+//! There are two encodings. On the wire, rows are keyed by frame code, in runs of varints
+//! ([`RunEncoder`], [`decode_run`]). A [`TableFile`] is keyed by file offset, so that it can be
+//! linked into an image whose load address is not yet known:
 //!
 //! | offset | bytes | |
 //! |---|---|---|
@@ -20,18 +19,19 @@
 //! | 84 | 4 | CRC-32C of the rows |
 //! | 88 | 8 each | rows: file offset, rule |
 //!
-//! Integers are little-endian. A [`Rule`] says where the canonical frame address (CFA) lies, which is the value that
-//! the stack pointer has in the caller after the return, and where the caller's registers are saved below it.
+//! Integers are little-endian. A [`Rule`] describes where the canonical frame address (CFA) is,
+//! which is the value that the stack pointer has in the caller after the return, and where the
+//! caller's registers are saved below it.
 //!
-//! - x86_64 (psABI): a call pushes the return address, so it always lies just below the CFA.
-//! - aarch64 (AAPCS64): a call leaves the return address in the link register, `x30`; a function that calls others
-//!   saves it. A rule names the place, or says that it is still in the register.
+//! - x86_64 (psABI): a call pushes the return address, so it is always just below the CFA.
+//! - aarch64 (AAPCS64): a call leaves the return address in the link register, `x30`; a function
+//!   that calls others saves it. A rule states the location, or that it is still in the register.
 
 use core::fmt;
 
 use crate::frame::crc32c;
 use crate::message::MAX_BUILD_ID;
-use crate::nodes::{put_varint, take_varint};
+use crate::varint::{Output, take_varint};
 
 /// How to get from a frame to its caller, in 32 bits.
 ///
@@ -44,9 +44,9 @@ use crate::nodes::{put_varint, take_varint};
 ///
 /// The usual place of the return address is the word just below the CFA on x86_64, and the link register on aarch64.
 ///
-/// Kind 1, with all other bits 0, is the outermost function. With bit 8 set, the CFA is *loaded from memory*, as where
-/// code switches to another stack and has kept the former stack pointer (OCaml's `caml_c_call`):
-/// CFA = \*(register + distance) + addend.
+/// Kind 1, with all other bits 0, is the outermost function. With bit 8 set, the CFA is *loaded
+/// from memory*, for code that switches to another stack after saving the former stack pointer
+/// (OCaml's `caml_c_call`): CFA = \*(register + distance) + addend.
 ///
 /// | bits | meaning in a rule with a loaded CFA |
 /// |---|---|
@@ -55,23 +55,23 @@ use crate::nodes::{put_varint, take_varint};
 /// | 10 to 16 | the distance of the loaded word above the register, in words |
 /// | 17 to 23 | the addend, in words |
 ///
-/// All other values are reserved. Any value is accepted: an agent treats a rule that it does not know as unknown, and
-/// reads only inside the stack's bounds.
+/// All other values are reserved. Any value is accepted: an agent treats an unknown rule as "no
+/// rule", and reads only inside the stack's bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rule(pub u32);
 
-/// A [`Rule`], decoded. Where the return address is saved is a field of its own: [`Rule::return_address`].
+/// A [`Rule`], decoded. The location of the return address is separate: [`Rule::return_address`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// Nothing is known of this code.
+    /// There is no rule for this code.
     Unknown,
     /// The outermost function: it has no caller.
     Outermost,
-    /// The canonical frame address lies above a register.
+    /// The CFA is above a register.
     Cfa {
         /// The register.
         base: Base,
-        /// How far the CFA lies above it, in words of 8 bytes.
+        /// The CFA's distance above the register, in words of 8 bytes.
         words: u16,
         /// How many words below the CFA the caller's frame pointer is saved; `None`: it is still in its register.
         saved_fp: Option<u8>,
@@ -80,9 +80,9 @@ pub enum Caller {
     LoadedCfa {
         /// The register.
         base: Base,
-        /// How far above it the word lies, in words; at most [`Rule::MAX_LOADED`].
+        /// The distance of the word above the register, in words; at most [`Rule::MAX_LOADED`].
         at: u8,
-        /// What is added to the word, in words; at most [`Rule::MAX_LOADED`].
+        /// The addend, in words; at most [`Rule::MAX_LOADED`].
         plus: u8,
         /// How many words below the CFA the caller's frame pointer is saved; `None`: it is still in its register.
         saved_fp: Option<u8>,
@@ -99,21 +99,22 @@ pub enum Base {
 }
 
 impl Rule {
-    /// Nothing is known.
+    /// There is no rule.
     pub const UNKNOWN: Self = Self(0);
     /// The outermost function.
     pub const OUTERMOST: Self = Self(1);
-    /// At a function's entry on x86_64: the return address lies where the stack pointer points.
+    /// At a function's entry on x86_64: the stack pointer points to the return address.
     pub const ENTRY: Self = Self(2 | 1 << 8);
-    /// A frame record on x86_64: the frame pointer points to the caller's, the return address lies above it.
+    /// A frame record on x86_64: the frame pointer points to the caller's, and the return address
+    /// is above it.
     pub const FRAME_RECORD: Self = Self(3 | 2 << 2 | 2 << 8);
     /// The greatest distance below the CFA at which a frame pointer can be saved, in words.
     pub const MAX_SAVED: u8 = 63;
     /// The greatest distance and addend of a loaded CFA, in words.
     pub const MAX_LOADED: u8 = 127;
 
-    /// The rule of `caller`, with the return address at its usual place; [`UNKNOWN`](Self::UNKNOWN) where no rule can
-    /// express it.
+    /// The rule for `caller`, with the return address at its usual place;
+    /// [`UNKNOWN`](Self::UNKNOWN) if no rule can express it.
     pub const fn new(caller: Caller) -> Self {
         let (kind, fields, saved_fp) = match caller {
             Caller::Unknown => return Self::UNKNOWN,
@@ -198,12 +199,12 @@ impl Base {
     }
 }
 
-/// From `code` on, up to the next row, `rule` holds.
+/// `rule` applies to the code from `code` up to the next row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// A frame code on the wire and in the agent, a file offset in a [`TableFile`].
     pub code: u32,
-    /// What holds from there on.
+    /// The rule for the code from there on.
     pub rule: Rule,
 }
 
@@ -222,35 +223,36 @@ impl Row {
     }
 }
 
-/// The checksum that a table is known by: CRC-32C over the bytes of its rows, continued from that
-/// of the rows before, which begins with 0.
+/// The checksum of a table: CRC-32C over the bytes of its rows, continued from that of the rows
+/// before, which begins with 0.
 pub fn checksum(before: u32, row: Row) -> u32 {
     crc32c(before, &row.to_bytes())
 }
 
-/// The most parts of a table that an agent holds.
+/// The maximum number of table parts in an agent.
 pub const MAX_PARTS: usize = 8;
 
-/// A part of a table: rows of one range of codes, in the order of which parts are sorted. Where parts overlap, the
-/// first that has a rule for a code counts.
+/// A part of a table: rows of one range of codes. Parts are sorted by their ranges. If parts overlap, the first one that
+/// has a rule for a code is used.
 ///
-/// Rows lie in `first..=end`; a row at `end` holds behind the part and says that nothing is known there, so that parts
-/// of the same image are equal whatever follows.
+/// The codes of its rows are in `first..=end`. A row at `end` applies after the part, and must be
+/// [`Rule::UNKNOWN`], so that parts of the same image are equal whatever follows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part {
     /// The first code.
     pub first: u32,
-    /// The code behind the last.
+    /// The first code after the part.
     pub end: u32,
-    /// How many rows it has.
+    /// The number of its rows.
     pub rows: u32,
     /// The [checksum] of its rows.
     pub checksum: u32,
 }
 
-/// The checksum that a table of these parts, sorted, is known by; `None` if there are none.
+/// The checksum of a table with these parts, sorted; `None` if there are none.
 ///
-/// That of a single part is its rows'; that of several is the CRC-32C of their ends and checksums.
+/// The checksum of a single part is that of its rows; the checksum of several parts is the CRC-32C
+/// of their ends and checksums.
 pub fn table_checksum(mut parts: impl Iterator<Item = Part>) -> Option<u32> {
     let first = parts.next()?;
     let Some(second) = parts.next() else {
@@ -261,44 +263,41 @@ pub fn table_checksum(mut parts: impl Iterator<Item = Part>) -> Option<u32> {
     Some(words.fold(0, |crc, word| crc32c(crc, &word.to_le_bytes())))
 }
 
-/// The most bytes that one row takes in a run.
+/// The maximum length of a row in a run, in bytes.
 pub const MAX_ROW_BYTES: usize = 10;
 
 /// Encodes rows that follow a row with the code `after` (0 for the first of a table).
 #[derive(Debug)]
 pub struct RunEncoder<'a> {
-    buffer: &'a mut [u8],
-    length: usize,
     after: u32,
+    output: Output<'a>,
 }
 
 impl<'a> RunEncoder<'a> {
     /// Begins a run.
     pub fn new(after: u32, buffer: &'a mut [u8]) -> Self {
         Self {
-            buffer,
-            length: 0,
             after,
+            output: Output::new(buffer),
         }
     }
 
-    /// Whether one more row fits.
+    /// Whether another row certainly fits.
     pub fn has_room(&self) -> bool {
-        self.buffer.len() - self.length >= MAX_ROW_BYTES
+        self.output.room() >= MAX_ROW_BYTES
     }
 
-    /// Adds a row, for which there must be room, and whose code must be above the last one's.
+    /// Adds a row. Call it only while there [is room](Self::has_room), with a code above that of the previous row.
     pub fn push(&mut self, row: Row) {
         for value in [row.code.wrapping_sub(self.after), row.rule.0] {
-            let room = self.buffer.get_mut(self.length..).unwrap_or_default();
-            self.length += put_varint(u64::from(value), room);
+            self.output.varint(u64::from(value));
         }
         self.after = row.code;
     }
 
-    /// The encoded run: the bytes of the buffer that it took.
+    /// Ends the run; returns its length in bytes.
     pub fn finish(self) -> usize {
-        self.length
+        self.output.length()
     }
 }
 
@@ -309,26 +308,26 @@ pub enum RunError {
     Cut,
     /// A row whose code is not above that of the row before, or beyond 32 bits; or a rule beyond 32 bits.
     Impossible,
-    /// The run is whole, but bytes are left over: how many.
+    /// Bytes follow the last row: how many.
     LeftOver(usize),
 }
 
 impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cut => f.write_str("the run of caller rows is cut"),
+            Self::Cut => f.write_str("the run of caller rows is truncated"),
             Self::Impossible => f.write_str("a caller row is out of order or out of range"),
-            Self::LeftOver(bytes) => write!(f, "{bytes} bytes are left over after the caller rows"),
+            Self::LeftOver(bytes) => write!(f, "{bytes} bytes follow the caller rows"),
         }
     }
 }
 
 impl core::error::Error for RunError {}
 
-/// Decodes `count` rows that follow a row with the code `after`, handing each to `visit`.
+/// Decodes `count` rows that follow a row with the code `after`, and passes each to `visit`.
 ///
 /// # Errors
-/// [`RunError`]; the rows before have been handed over by then.
+/// [`RunError`] at the first invalid row, after `visit` has seen those before it.
 pub fn decode_run(
     mut after: u32,
     count: u32,
@@ -356,14 +355,14 @@ pub fn decode_run(
 
 /// The magic of a table file.
 pub const MAGIC: [u8; 8] = *b"UNIKCALL";
-/// Architectures, by the numbers that ELF files have for them (`e_machine`).
+/// Architectures, by their numbers in ELF files (`e_machine`).
 pub mod machine {
     /// `EM_X86_64`.
     pub const X86_64: u16 = 62;
     /// `EM_AARCH64`.
     pub const AARCH64: u16 = 183;
 
-    /// The name that agents have for an architecture; `None` for one that has no agent.
+    /// The name of an architecture in agents; `None` if there is no agent for it.
     pub const fn name(machine: u16) -> Option<&'static str> {
         match machine {
             X86_64 => Some("x86_64"),
@@ -378,7 +377,7 @@ pub const VERSION: u32 = 1;
 /// The length of a table file's head, in bytes.
 pub const HEAD: usize = 88;
 
-/// A caller table as a file holds it, keyed by file offset.
+/// A caller table in a file, keyed by file offset.
 #[derive(Clone, Copy, Debug)]
 pub struct TableFile<'a> {
     machine: u16,
@@ -386,18 +385,18 @@ pub struct TableFile<'a> {
     rows: &'a [u8],
 }
 
-/// Why bytes are no table file.
+/// Why bytes are not a table file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableFileError {
     /// They do not begin with [`MAGIC`].
     Magic,
-    /// They are of this version, which is not [`VERSION`].
+    /// Their version is not [`VERSION`].
     Version(u32),
-    /// A length in the head is impossible, or the file is cut or too long.
+    /// A length in the head is impossible, or the file is truncated or too long.
     Length,
     /// The rows are damaged.
     Checksum,
-    /// A row is out of order: its number, from 0.
+    /// A row is out of order: its index.
     Order(u32),
 }
 
@@ -410,7 +409,9 @@ impl fmt::Display for TableFileError {
                 "a caller table of version {found}; this program reads version {VERSION}: make it \
                  again with the client of this version"
             ),
-            Self::Length => f.write_str("the caller table is cut, or longer than it says"),
+            Self::Length => {
+                f.write_str("the caller table is truncated, or longer than its head says")
+            }
             Self::Checksum => f.write_str("the caller table is damaged: its checksum is wrong"),
             Self::Order(row) => write!(f, "row {row} of the caller table is out of order"),
         }
@@ -420,7 +421,7 @@ impl fmt::Display for TableFileError {
 impl core::error::Error for TableFileError {}
 
 impl<'a> TableFile<'a> {
-    /// Checks `bytes` and reads their head.
+    /// Checks `bytes` and decodes their head.
     ///
     /// # Errors
     /// [`TableFileError`].
@@ -573,7 +574,7 @@ mod tests {
         assert_eq!(Rule::FRAME_RECORD.caller(), record);
     }
 
-    /// The place of the return address does not touch the other fields.
+    /// The return address must not affect the other fields.
     #[test]
     fn the_return_address_has_a_field_of_its_own() {
         let rule = Rule::FRAME_RECORD.with_return_address(255);
@@ -584,7 +585,7 @@ mod tests {
         assert_eq!(Rule::ENTRY.return_address(), 0);
     }
 
-    /// What a later version may define is unknown to this one.
+    /// Rules that a later version may define are unknown to this one.
     #[test]
     fn reserved_rules_are_unknown() {
         for reserved in [4, 1 << 8, 1 << 24, 1 | 1 << 2, 1 | 2 << 8, 1 | 1 << 24] {

@@ -1,30 +1,31 @@
-//! A block of memory as lines of text, for a way out that carries nothing else: a console and its log.
+//! A block of memory as lines of text, for an output that carries nothing else: a console and its
+//! log.
 //!
-//! What a guest that crashed left in a [block](crate::file::BlockHead) goes out piece by piece, one a line:
-//!
+//! The [block](crate::file::BlockHead) of a crashed guest is written in pieces, one per line:
 //! ```text
 //! unikprof:00000:iXVuaWttZW3sGgAAAAAAADvkQh7LhhrGiXVuaWtyZWMBAAEAAAAA:9f1c02ab
 //! ```
 //!
-//! the [mark](MARK), the line's number from 0 in five hexadecimal digits, up to [`BYTES`] bytes in base64
-//! (RFC 4648, padded), and in eight digits the CRC-32C of the number, as four bytes little-endian, and of the
-//! bytes. Only the last line has fewer bytes than the others. A line is short enough for Xen's own log, which breaks
-//! longer ones, and stands by itself: others may come between, and a clock or a domain's number in front.
+//! Each line has the [mark](MARK), the line's number from 0 in five hexadecimal digits, up to
+//! [`BYTES`] bytes in base64 (RFC 4648, padded), and in eight digits the CRC-32C of the number, as
+//! four bytes little-endian, and of the bytes. Only the last line has fewer bytes than the others.
+//! Lines are short enough for Xen's own log, which splits longer ones, and are independent: other
+//! lines may come between, and a timestamp or a domain id in front.
 
 use core::fmt;
 
 use crate::frame::crc32c;
 
-/// What a line begins with.
+/// The beginning of each line.
 pub const MARK: &str = "unikprof:";
 
-/// The bytes in a line.
+/// The number of bytes in a line.
 pub const BYTES: usize = 39;
 
-/// The longest line, without its end.
+/// The length of the longest line, without the newline.
 pub const LONGEST: usize = MARK.len() + DIGITS + 1 + BYTES.div_ceil(3) * 4 + 1 + 8;
 
-/// The most bytes that lines can carry: their numbers end there.
+/// The maximum number of bytes that lines can carry, limited by the line's number.
 pub const MAX_BYTES: usize = BYTES << (4 * DIGITS);
 
 /// Hexadecimal digits of a line's number.
@@ -32,7 +33,7 @@ const DIGITS: usize = 5;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-// Xen collects up to 78 bytes of what a guest writes to the port 0xE9, the end of the line included.
+// Xen collects up to 78 bytes that a guest writes to the port 0xE9, including the newline.
 const _: () = assert!(LONGEST < 78 && BYTES.is_multiple_of(3));
 
 /// The lines of a block, at most [`MAX_BYTES`] of it.
@@ -52,7 +53,7 @@ pub struct Lines<'b> {
 }
 
 impl<'b> Lines<'b> {
-    /// Those of this block.
+    /// The lines of this block.
     pub fn of(block: &'b [u8]) -> Self {
         Self {
             number: 0,
@@ -76,7 +77,7 @@ impl Iterator for Lines<'_> {
     }
 }
 
-/// A line, without its end.
+/// A line without its newline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Line {
     text: [u8; LONGEST],
@@ -143,7 +144,7 @@ impl fmt::Display for Line {
     }
 }
 
-/// What a line carries.
+/// The contents of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// The line's number.
@@ -159,7 +160,7 @@ impl Piece {
     }
 }
 
-/// The first whole piece in a line of a log, whatever stands before and behind it.
+/// The first complete piece in a line of a log, whatever is before and after it.
 pub fn piece(line: &[u8]) -> Option<Piece> {
     let mark = MARK.as_bytes();
     let mut marks = line.windows(mark.len()).enumerate();
@@ -169,14 +170,14 @@ pub fn piece(line: &[u8]) -> Option<Piece> {
     })
 }
 
-/// What stands behind a mark.
+/// Parses the text after a mark.
 fn parse(text: &[u8]) -> Option<Piece> {
     let (number, text) = text.split_at_checked(DIGITS)?;
     let number = hexadecimal(number)?;
     let text = text.strip_prefix(b":")?;
     let end = text.iter().position(|&byte| byte == b':')?;
     let (code, text) = text.split_at(end);
-    let told = hexadecimal(text.get(1..9)?)?;
+    let expected = hexadecimal(text.get(1..9)?)?;
 
     let mut bytes = [0; BYTES];
     let length = decode(code, &mut bytes)?;
@@ -185,10 +186,11 @@ fn parse(text: &[u8]) -> Option<Piece> {
         bytes,
         length,
     };
-    (checksum(number, piece.bytes()) == told).then_some(piece)
+    (checksum(number, piece.bytes()) == expected).then_some(piece)
 }
 
-/// Decodes base64; answers how many bytes it was. `None` where it is none, or more than a line has.
+/// Decodes base64 and returns the number of bytes; `None` if it is invalid, or more than a line
+/// has.
 fn decode(code: &[u8], into: &mut [u8; BYTES]) -> Option<usize> {
     let padding = code.iter().rev().take_while(|&&byte| byte == b'=').count();
     let letters = code.get(..code.len() - padding)?;
@@ -230,7 +232,7 @@ mod tests {
     use std::string::{String, ToString};
     use std::vec::Vec;
 
-    /// What consoles' logs hold must be read by whatever comes later: this text may never change.
+    /// Later versions must be able to read old console logs: this text may never change.
     #[test]
     fn a_line_is_as_it_was() {
         let lines: Vec<String> =
@@ -282,7 +284,7 @@ mod tests {
                 assert!(found.is_none() || found == whole, "{at}: {other}");
             }
         }
-        // Cut, and begun anew on the same line.
+        // Truncated, and started again on the same line.
         let twice = [&text[..text.len() / 2], text].concat();
         assert_eq!(piece(&twice).unwrap().bytes(), [9; 20]);
         // Base64 of more than a line holds.

@@ -1,13 +1,13 @@
-//! Counts of stacks: the compact encoding of how often each was sampled.
+//! Counts of stacks: the compact encoding of the number of samples of each.
 //!
-//! A run is a sequence of pairs of varints: the distance of the stack's [number](crate::nodes) from that of the pair
-//! before, at least 1, and its count, which is not zero. Numbers rise.
+//! A run is a sequence of pairs of varints: the distance of the stack's [number](crate::nodes) from
+//! that of the previous pair, at least 1, and its nonzero count. Numbers ascend.
 
 use core::fmt;
 
-use crate::nodes::{put_varint, take_varint};
+use crate::varint::{Output, take_varint};
 
-/// The most bytes that one pair takes.
+/// The maximum length of a pair in bytes.
 pub const MAX_PAIR_BYTES: usize = 20;
 
 /// Why bytes are not a run of counts: the index of the pair in the run.
@@ -15,18 +15,18 @@ pub const MAX_PAIR_BYTES: usize = 20;
 pub enum CountsError {
     /// The bytes end within a pair, or a varint does not end.
     Cut(u32),
-    /// A distance or a count of zero, or a number beyond 64 bits.
+    /// A distance or a count is zero, or a number exceeds 64 bits.
     Impossible(u32),
-    /// The run is whole, but bytes are left over: how many.
+    /// Bytes follow the last pair: how many.
     LeftOver(usize),
 }
 
 impl fmt::Display for CountsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cut(index) => write!(f, "the run of counts is cut in its pair {index}"),
-            Self::Impossible(index) => write!(f, "pair {index} of the run of counts is impossible"),
-            Self::LeftOver(bytes) => write!(f, "{bytes} bytes are left over after the counts"),
+            Self::Cut(index) => write!(f, "the run of counts is truncated in pair {index}"),
+            Self::Impossible(index) => write!(f, "pair {index} of the run of counts is invalid"),
+            Self::LeftOver(bytes) => write!(f, "{bytes} bytes follow the counts"),
         }
     }
 }
@@ -37,8 +37,7 @@ impl core::error::Error for CountsError {}
 #[derive(Debug)]
 pub struct Encoder<'a> {
     after: u64,
-    buffer: &'a mut [u8],
-    length: usize,
+    output: Output<'a>,
 }
 
 impl<'a> Encoder<'a> {
@@ -46,37 +45,34 @@ impl<'a> Encoder<'a> {
     pub fn new(after: u64, buffer: &'a mut [u8]) -> Self {
         Self {
             after,
-            buffer,
-            length: 0,
+            output: Output::new(buffer),
         }
     }
 
-    /// Whether another pair fits for certain.
+    /// Whether another pair certainly fits.
     pub fn has_room(&self) -> bool {
-        self.buffer.len() - self.length >= MAX_PAIR_BYTES
+        self.output.room() >= MAX_PAIR_BYTES
     }
 
-    /// Adds the next pair. Call it only while there [is room](Self::has_room), with a number above the last one's and
-    /// a count that is not zero.
+    /// Adds the next pair. Call it only while there [is room](Self::has_room), with a number above the previous one
+    /// and a nonzero count.
     pub fn push(&mut self, number: u64, count: u64) {
-        for value in [number.wrapping_sub(self.after), count] {
-            let room = self.buffer.get_mut(self.length..).unwrap_or_default();
-            self.length += put_varint(value, room);
-        }
+        self.output.varint(number.wrapping_sub(self.after));
+        self.output.varint(count);
         self.after = number;
     }
 
-    /// The encoded run: the bytes of the buffer that it took.
+    /// Ends the run; returns its length in bytes.
     pub fn finish(self) -> usize {
-        self.length
+        self.output.length()
     }
 }
 
-/// Decodes a run of `count` pairs whose first distance is counted from `after`, handing each number with its count to
-/// `visit`.
+/// Decodes a run of `count` pairs whose first distance is counted from `after`, and passes each number with its count
+/// to `visit`.
 ///
 /// # Errors
-/// [`CountsError`] at the first pair that cannot be; `visit` has then seen those before it.
+/// [`CountsError`] at the first invalid pair, after `visit` has seen those before it.
 pub fn decode(
     after: u64,
     count: u32,
@@ -117,7 +113,7 @@ mod tests {
         for (number, count) in pairs {
             assert!(encoder.has_room());
             encoder.push(number, count);
-            lengths.push(encoder.length);
+            lengths.push(encoder.output.length());
         }
         assert_eq!(lengths, [2, 4, 6, 26]);
         let length = encoder.finish();

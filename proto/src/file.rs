@@ -1,15 +1,16 @@
-//! The bytes that only files have: a recording file's preamble, header and end, and the head of what a
-//! guest that crashed leaves in memory.
+//! Structures of files only: a recording file's preamble, header and end, and the head of a crash
+//! dump in memory.
 //!
-//! A recording file is a [`preamble`], then frames as on the wire: a [`FileHeader`], a welcome and its
-//! mappings, what was recorded, and a [`FileEnd`].
+//! A recording file is a [`preamble`], then frames as on the wire: a [`FileHeader`], a welcome and
+//! its mappings, the recordings, and a [`FileEnd`].
 
 use serde::{Deserialize, Serialize};
 
 use crate::code::message_type::FILE_FIRST;
 use crate::frame::{Message, crc32c};
 
-/// The magic of a recording file. Its first byte is no text, so that tools do not take it for one.
+/// The magic of a recording file. Its first byte is not ASCII, so that tools do not take the file
+/// for text.
 pub const MAGIC: [u8; 8] = *b"\x89unikrec";
 
 /// The version of the file format that is written.
@@ -21,11 +22,11 @@ pub const PREAMBLE: usize = 16;
 /// The first frame of a file: who wrote it, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileHeader<'a> {
-    /// The client's name and version; of what a crashed guest left, the agent's.
+    /// The client's name and version; in a crash dump, the agent's.
     #[serde(borrow)]
     pub client: &'a str,
-    /// Nanoseconds since 1970-01-01 UTC on the client when it connected; 0 if its clock is before that, or
-    /// not known.
+    /// Nanoseconds since 1970-01-01 UTC on the client when it connected; 0 if its clock is before
+    /// that, or not known.
     pub created_unix_ns: u64,
 }
 
@@ -36,9 +37,9 @@ impl<'a> Message<'a> for FileHeader<'a> {
 /// The last frame of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEnd<'a> {
-    /// Whether everything that the agent counted up to the stop or dump is there.
+    /// Whether everything that the agent had counted at the stop or dump is in the file.
     pub complete: bool,
-    /// For people: why not. Empty where it is complete.
+    /// For people: why it is incomplete. Empty if it is complete.
     #[serde(borrow)]
     pub reason: &'a str,
 }
@@ -56,7 +57,7 @@ pub fn preamble(protocol: u16) -> [u8; PREAMBLE] {
     bytes
 }
 
-/// The file and protocol versions in a preamble; `None` where the magic is another.
+/// The file and protocol versions in a preamble; `None` if the magic is wrong.
 pub fn versions(preamble: &[u8; PREAMBLE]) -> Option<(u16, u16)> {
     preamble.starts_with(&MAGIC).then(|| {
         (
@@ -66,8 +67,8 @@ pub fn versions(preamble: &[u8; PREAMBLE]) -> Option<(u16, u16)> {
     })
 }
 
-/// The head of a block of memory in which a guest that crashed left a recording file. It is found by its
-/// magic, at any place, and says how long the file behind it is:
+/// The head of a block of memory that contains a crash dump, which is a recording file. The block
+/// can be found at any place in memory by its magic, and gives the length of the file:
 ///
 /// | offset | bytes | field |
 /// |---|---|---|
@@ -84,25 +85,25 @@ pub struct BlockHead {
     pub checksum: u32,
 }
 
-/// Why a block of memory holds no file.
+/// Why there is no file in a block of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockError {
-    /// It does not begin with the magic, or its head was altered.
+    /// There is no magic, or the head was altered.
     NoBlock,
-    /// The memory at hand is shorter than the file: how many bytes the block has.
+    /// The memory is shorter than the block: the block's length in bytes.
     Cut(u64),
-    /// The file was altered: the checksum told and the one found.
+    /// The file was altered: the checksum in the head, and the one found.
     Checksum(u32, u32),
 }
 
 impl BlockHead {
-    /// The first bytes. The first of them is no text.
+    /// The first bytes. The first of them is not ASCII.
     pub const MAGIC: [u8; 8] = *b"\x89unikmem";
 
     /// The head's length in bytes.
     pub const LENGTH: usize = 24;
 
-    /// The head of a block with this file.
+    /// The head for this file.
     pub fn of(file: &[u8]) -> Self {
         Self {
             length: file.len() as u64,
@@ -121,15 +122,15 @@ impl BlockHead {
         bytes
     }
 
-    /// The head that `bytes` are.
+    /// Decodes a head.
     pub fn decode(bytes: &[u8; Self::LENGTH]) -> Option<Self> {
-        let (told, own) = bytes.split_last_chunk()?;
-        let length = told.get(8..)?.first_chunk()?;
+        let (fields, own) = bytes.split_last_chunk()?;
+        let length = fields.get(8..)?.first_chunk()?;
         let is_whole =
-            told.starts_with(&Self::MAGIC) && crc32c(0, told) == u32::from_le_bytes(*own);
+            fields.starts_with(&Self::MAGIC) && crc32c(0, fields) == u32::from_le_bytes(*own);
         is_whole.then_some(Self {
             length: u64::from_le_bytes(*length),
-            checksum: u32::from_le_bytes(*told.last_chunk()?),
+            checksum: u32::from_le_bytes(*fields.last_chunk()?),
         })
     }
 
@@ -156,12 +157,12 @@ impl BlockHead {
 impl core::fmt::Display for BlockError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Self::NoBlock => f.write_str("no head of a block with a recording is here"),
-            Self::Cut(bytes) => write!(f, "the block has {bytes} bytes, and not all are here"),
-            Self::Checksum(told, found) => write!(
+            Self::NoBlock => f.write_str("there is no block with a recording here"),
+            Self::Cut(bytes) => write!(f, "the block has {bytes} bytes, but the memory is shorter"),
+            Self::Checksum(expected, found) => write!(
                 f,
                 "the recording in the block was altered: its checksum is {found:#010x}, the head says \
-                 {told:#010x}"
+                 {expected:#010x}"
             ),
         }
     }
@@ -173,7 +174,7 @@ impl core::error::Error for BlockError {}
 mod tests {
     use super::*;
 
-    /// What a guest left must be found by whatever comes later: these bytes may never change.
+    /// Later versions must be able to find old crash dumps: these bytes may never change.
     #[test]
     fn a_block_is_found_whole_or_not_at_all() {
         let mut block = [0; BlockHead::LENGTH + 9];

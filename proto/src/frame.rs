@@ -104,8 +104,8 @@ pub fn encode<'a, M: Message<'a>>(message: &M, buffer: &mut [u8]) -> Result<usiz
     put_header(M::TYPE, length, buffer)
 }
 
-/// A body that is being written. What does not fit is only counted: no field can fail, so the code of the many fields
-/// of all messages looks for no failure.
+/// A body that is being written. Bytes that do not fit are only counted, so that the code for each
+/// field needs no error handling.
 struct Body<'b> {
     room: &'b mut [u8],
     length: usize,
@@ -123,7 +123,7 @@ impl<'b> Body<'b> {
 }
 
 impl postcard::ser_flavors::Flavor for Body<'_> {
-    /// The body's length, also where it did not fit.
+    /// The body's length, even if it did not fit.
     type Output = usize;
 
     fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
@@ -144,8 +144,8 @@ impl postcard::ser_flavors::Flavor for Body<'_> {
     }
 }
 
-/// Writes the header in front of a body in `frame`, if the body was not too long; returns the frame's length. Out of
-/// line: one copy for all message types.
+/// Writes the header in front of a body in `frame`, if the body is not too long; returns the
+/// frame's length. Out of line, so that all message types share one copy.
 #[inline(never)]
 fn put_header(kind: u16, length: usize, frame: &mut [u8]) -> Result<usize, FrameError> {
     let (header, body) = frame

@@ -6,17 +6,17 @@
 //! 2. [`frame`]: typed, length-prefixed, checksummed frames with a hard limit.
 //! 3. [`message`]: the bodies, in [postcard] encoding, borrowed from the frame.
 //! 4. [`nodes`]: the compact encoding of stacks inside a [`message::Nodes`] body.
-//! 5. [`ring`]: the encoding of what happened when, inside a [`message::RingRun`] body.
-//! 6. [`caller_table`]: where callers are found, compiled by the client for the agent.
-//! 7. [`secure`]: what a key protects, between the preambles and the frames.
-//! 8. [`code`]: what the raw integers mean, and how a frame code names an address.
+//! 5. [`ring`]: the encoding of the flight recorder's records, inside a [`message::RingRun`] body.
+//! 6. [`caller_table`]: rules for finding callers, compiled by the client for the agent.
+//! 7. [`secure`]: encryption with a key, between the preambles and the frames.
+//! 8. [`code`]: the values of integer codes, and the conversion of frame codes to addresses.
 //!
-//! A conversation: both sides send their preamble; the client asks, the agent answers every
-//! request in order. A message's structure never changes once released; a new field is a new
-//! message type. Codes are raw integers, so that unknown ones survive a round trip.
+//! A conversation: both sides send their preamble; the client sends requests, and the agent answers
+//! every request in order. A message's structure never changes once released; a new field requires
+//! a new message type. Codes are raw integers, so that unknown ones survive a round trip.
 //!
-//! The same frames, behind a different magic, make a recording file: see [`file`](mod@file); [`console`] carries one
-//! out of a guest that has nothing else left.
+//! A recording file has the same frames after a different magic: see [`file`](mod@file).
+//! [`console`] carries such a file as text lines out of a guest that has crashed.
 //!
 //! ```
 //! use unikprof_proto::{frame, message};
@@ -43,3 +43,4 @@ pub mod nodes;
 pub mod preamble;
 pub mod ring;
 pub mod secure;
+pub mod varint;

@@ -21,11 +21,12 @@ pub use snapshot::{Runstate, Snapshot};
 
 /// The longest name of a recording.
 pub const MAX_NAME: usize = 64;
-/// The longest name and version of a client; a longer one loses its end.
+/// The longest name and version of a client; longer ones are truncated at the end.
 pub const MAX_CLIENT: usize = 64;
 /// The longest text of a refusal.
 pub const MAX_TEXT: usize = 256;
-/// The longest path of a mapping, guest name or guest id; longer ones lose their beginning.
+/// The longest path of a mapping, guest name or guest id; longer ones are truncated at the
+/// beginning.
 pub const MAX_PATH: usize = 256;
 /// The longest build-id.
 pub const MAX_BUILD_ID: usize = 64;
@@ -54,15 +55,15 @@ macro_rules! messages {
 }
 
 messages! {
-    /// Asks who the agent is. Answered by [`Welcome`] and its [`Mapping`]s.
+    /// Requests a description of the agent. Answered by [`Welcome`] and its [`Mapping`]s.
     Hello<'a> = HELLO {
         /// The client's name and version, for the guest's log and for other clients, at most
         /// [`MAX_CLIENT`] bytes.
         #[serde(borrow)]
         client: &'a str,
-        /// A random number that this client process chose, the same on each of its connections. A lease on a
-        /// recording belongs to it, so that a client keeps its lease over a lost connection. 0: this client takes no
-        /// lease.
+        /// A random number chosen by this client process, the same on each of its connections.
+        /// Leases on recordings belong to it, so that a client keeps its lease when its connection
+        /// is lost. 0: this client takes no lease.
         client_id: u64,
     }
 
@@ -75,85 +76,89 @@ messages! {
         period_ns: u64,
         /// What is sampled; see [`code::mode`](crate::code::mode).
         mode: u32,
-        /// The most frames kept of one stack; recordings that run together keep as many as the deepest.
+        /// The maximum number of frames kept of a stack; simultaneous recordings keep as many as
+        /// the deepest of them.
         depth: u32,
-        /// How long to record, in ns; 0 = until stopped.
+        /// The length of the recording in ns; 0 = until stopped.
         duration_ns: u64,
-        /// How long to wait before recording, in ns.
+        /// The delay before the recording begins, in ns.
         delay_ns: u64,
         /// See [`code::start_flag`](crate::code::start_flag).
         flags: u32,
-        /// The [checksum](crate::caller_table::table_checksum) of the caller table to look callers up in;
-        /// `None`: none.
+        /// The [checksum](crate::caller_table::table_checksum) of the caller table for looking up
+        /// callers; `None` for none.
         caller_table: Option<u32>,
-        /// How far back a dump's records of the ring need to go, in ns; 0 = as far as there are any. For
-        /// the client, which finds it in [`RecordingStatus`].
+        /// How far back a dump's ring records need to reach, in ns; 0 = no limit. Used by clients,
+        /// which find it in [`RecordingStatus`].
         max_age_ns: u64,
-        /// How many bytes of records a dump needs to hold, the newest; 0 = all. For the client.
+        /// The maximum number of bytes of ring records in a dump, the newest first; 0 = no limit.
+        /// Used by clients.
         max_bytes: u64,
     }
 
-    /// Ends a recording and takes the lease on it. For one that has ended already the answer is repeated. Answered by
-    /// [`Pending`].
+    /// Ends a recording and takes the lease on it. Repeats the answer for one that has ended
+    /// already. Answered by [`Pending`].
     Stop = STOP {
-        /// The recording's id, or 0 for whichever there is, if there is but one.
+        /// The recording's id, or 0 for the only one.
         recording: u64,
     }
 
-    /// Asks for the recorder's state. Answered by [`Status`] and its [`RecordingStatus`]es.
+    /// Requests the recorder's state. Answered by [`Status`] and its [`RecordingStatus`]es.
     Check = CHECK {}
 
-    /// Turns the counts so far into an epoch, if none waits to be fetched, and takes the lease on the recording,
-    /// which goes on. Answered by [`Pending`].
+    /// Turns the counts so far into an epoch, unless an epoch waits to be fetched, and takes the
+    /// lease on the recording, which continues. Answered by [`Pending`].
     Dump = DUMP {
-        /// The recording's id, or 0 for whichever there is, if there is but one.
+        /// The recording's id, or 0 for the only one.
         recording: u64,
     }
 
-    /// Asks for one vCPU's share of an epoch that waits. Answered by [`Epoch`], [`VcpuEpoch`], its [`Histogram`]s,
-    /// the [`Nodes`] that the client lacks, the [`Counts`] that are not zero, and [`VcpuEnd`]. Needs no lease. Several
-    /// requests may be sent without waiting for their answers.
+    /// Requests one vCPU's part of a waiting epoch. Answered by [`Epoch`], [`VcpuEpoch`], its
+    /// [`Histogram`]s, the [`Nodes`] that the client does not have, the nonzero [`Counts`], and
+    /// [`VcpuEnd`]. Needs no lease. Several requests may be sent without waiting for their answers.
     Fetch = FETCH {
-        /// Which epoch.
+        /// The epoch's id.
         epoch: u64,
-        /// Which vCPU.
+        /// The vCPU.
         vcpu: u32,
-        /// The client has all nodes of this vCPU up to this number, from this instance of the agent; 0: none.
+        /// The client has all nodes of this vCPU up to this number, from this instance of the
+        /// agent; 0 for none.
         known: u64,
-        /// The client has the counts up to this number, from an answer that broke off; 0: none.
+        /// The client has the counts up to this number, from an interrupted answer; 0 for none.
         counted: u64,
     }
 
-    /// Says that an epoch is safe with the client, which must hold the lease on its recording. Answered by
-    /// [`Acknowledged`].
+    /// Confirms that the client has stored an epoch. The client must hold the lease on its
+    /// recording. Answered by [`Acknowledged`].
     Acknowledge = ACKNOWLEDGE {
-        /// Which epoch.
+        /// The epoch's id.
         epoch: u64,
     }
 
-    /// Announces a part of a caller table. If it is being sent already, by this client or another that has lost its
-    /// connection, the upload goes on where it stopped; any other upload is given up. While nothing is recorded, the
-    /// table that the agent holds is replaced if the part overlaps it or does not fit beside it. While something is
-    /// recorded, a part can only be added. Answered by [`TableReady`].
+    /// Announces a part of a caller table. If an upload of this part has begun already, by this
+    /// client or by another one that has lost its connection, it continues where it stopped; any
+    /// other upload is cancelled. While nothing is recorded, the part replaces the agent's table if
+    /// it overlaps that or does not fit beside it. While something is recorded, a part can only be
+    /// added. Answered by [`TableReady`].
     TableBegin = TABLE_BEGIN {
         /// The first code of the part.
         first: u32,
-        /// The code behind its last.
+        /// The first code after the part.
         end: u32,
-        /// How many rows it has.
+        /// The number of its rows.
         rows: u32,
         /// The [checksum](crate::caller_table::checksum) of its rows.
         checksum: u32,
     }
 
-    /// A run of rows; see [`caller_table`](crate::caller_table) for the encoding. Not answered: what
-    /// is wrong with it is told at the end.
+    /// A run of rows; see [`caller_table`](crate::caller_table) for the encoding. Has no answer:
+    /// errors are reported after [`TableEnd`].
     TableRows<'a> = TABLE_ROWS {
-        /// Which upload, from [`TableReady`].
+        /// The id of the upload, from [`TableReady`].
         upload: u64,
         /// The index of the first row.
         first: u32,
-        /// How many.
+        /// The number of rows.
         count: u32,
         /// The rows.
         #[serde(borrow)]
@@ -162,38 +167,41 @@ messages! {
 
     /// All rows of the part were sent. Answered by [`TableInstalled`].
     TableEnd = TABLE_END {
-        /// Which upload.
+        /// The id of the upload.
         upload: u64,
     }
 
-    /// Asks for the records of a vCPU's ring. Answered by [`RingHead`], [`RingRun`]s and [`RingEnd`].
+    /// Requests the records of a vCPU's ring. Answered by [`RingHead`], [`RingRun`]s and
+    /// [`RingEnd`].
     Ring = RING {
         /// The vCPU.
         vcpu: u32,
-        /// From which position on; what was evicted is passed over.
+        /// The first position wanted; evicted positions are skipped.
         position: u64,
-        /// Records before this moment are passed over, on the monotonic clock in ns.
+        /// Records before this time are skipped; monotonic clock in ns.
         since_ns: u64,
     }
 
-    /// Asks for the stack nodes of a vCPU that the client lacks. Answered by [`Nodes`] and [`StacksEnd`].
+    /// Requests the stack nodes of a vCPU that the client does not have. Answered by [`Nodes`] and
+    /// [`StacksEnd`].
     Stacks = STACKS {
         /// The vCPU.
         vcpu: u32,
-        /// The client has all nodes of this vCPU up to this number, from this instance of the agent; 0: none.
+        /// The client has all nodes of this vCPU up to this number, from this instance of the
+        /// agent; 0 for none.
         known: u64,
     }
 
-    /// Asks for the names of the guest's events. Answered by [`EventName`]s and [`EventNamesEnd`].
+    /// Requests the names of the guest's events. Answered by [`EventName`]s and [`EventNamesEnd`].
     EventNames = EVENT_NAMES {
         /// The first id wanted.
         first: u32,
     }
 
-    /// A client's first message under a key: `-> psk, e` of the handshake. It follows the client's preamble at
-    /// once. Answered by [`HandshakeReply`]; see [`secure`](crate::secure).
+    /// A client's first message with a key: `-> psk, e` of the handshake. It is sent directly after
+    /// the client's preamble. Answered by [`HandshakeReply`]; see [`secure`](crate::secure).
     Handshake = HANDSHAKE {
-        /// Which key; see [`secure::KEY_ID`](crate::secure::KEY_ID).
+        /// The key's id; see [`secure::KEY_ID`](crate::secure::KEY_ID).
         key: [u8; crate::secure::KEY_ID],
         /// The ephemeral public key.
         ephemeral: [u8; 32],
@@ -205,33 +213,33 @@ messages! {
     Refusal<'a> = REFUSAL {
         /// Why; see [`code::refusal`](crate::code::refusal).
         code: u32,
-        /// The type of the refused request; 0 where it was none.
+        /// The type of the refused request; 0 if there was none.
         request: u16,
-        /// For people: what was expected, what was found, what to do.
+        /// For people: expected, found, and what to do.
         #[serde(borrow)]
         text: &'a str,
     }
 
-    /// Who the agent is. As many [`Mapping`]s follow as it says.
+    /// A description of the agent, followed by `mappings` [`Mapping`]s.
     Welcome<'a> = WELCOME {
         /// The agent's version.
         #[serde(borrow)]
         agent_version: &'a str,
-        /// The instruction set, as ELF names it in lower case: `x86_64`.
+        /// The instruction set, by its ELF name in lower case: `x86_64`.
         architecture: &'a str,
-        /// What the agent runs on: `xen` or `hosted`.
+        /// The platform: `xen` or `hosted`.
         platform: &'a str,
-        /// The guest's name, where known.
+        /// The guest's name, if known.
         guest_name: Option<&'a str>,
-        /// The guest's id (on Xen its UUID), where known.
+        /// The guest's id (on Xen its UUID), if known.
         guest_id: Option<&'a str>,
-        /// How many vCPUs have a slot.
+        /// The number of vCPUs.
         vcpus: u32,
-        /// How many mappings follow.
+        /// The number of mappings that follow.
         mappings: u32,
         /// The monotonic clock now.
         monotonic_ns: u64,
-        /// Nanoseconds since 1970-01-01 UTC now, where the guest knows.
+        /// The current time in ns since 1970-01-01 UTC, if known.
         wall_clock_ns: Option<u64>,
         /// See [`code::capability`](crate::code::capability).
         capabilities: u64,
@@ -245,15 +253,16 @@ messages! {
         max_request: u32,
         /// The memory given to the agent, in bytes.
         memory_bytes: u64,
-        /// How many segments each vCPU's stack nodes are divided into.
+        /// The number of segments of each vCPU's stack nodes.
         segments: u32,
-        /// How many stack nodes a segment has room for. See [`nodes`](crate::nodes) for the numbers of nodes.
+        /// The number of stack nodes in a segment. See [`nodes`](crate::nodes) for the numbers of
+        /// nodes.
         segment_nodes: u32,
-        /// How many rows of a caller table there is room for; 0: the agent takes none.
+        /// The number of caller table rows that there is room for; 0: the agent accepts no table.
         caller_rows: u32,
-        /// The checksum of the caller table that it holds.
+        /// The checksum of the agent's caller table.
         caller_table: Option<u32>,
-        /// What this client may do; see [`code::role`](crate::code::role).
+        /// This client's permissions; see [`code::role`](crate::code::role).
         role: u32,
         /// The agent's instance id: random, never 0, renewed when the guest resumes after a suspension. Recordings,
         /// epochs and stacks are identified by their numbers only within one instance.
@@ -267,45 +276,45 @@ messages! {
         start: u64,
         /// The address after the last.
         end: u64,
-        /// Where `start` lies in the file.
+        /// The offset of `start` in the file.
         file_offset: u64,
         /// The code of `start`; see [`code::frame_code`](crate::code::frame_code).
         code_base: u32,
-        /// The build-id of the image; empty where it has none.
+        /// The build-id of the image; empty if it has none.
         #[serde(borrow)]
         build_id: &'a [u8],
         /// The image's path in the guest; may be empty.
         path: &'a str,
     }
 
-    /// What the recorder does. As many [`RecordingStatus`]es follow as it says.
+    /// The recorder's state, followed by `recordings` [`RecordingStatus`]es.
     Status = STATUS {
-        /// How many recordings there are.
+        /// The number of recordings.
         recordings: u32,
-        /// How many there can be at a time.
+        /// The maximum number of simultaneous recordings.
         max_recordings: u32,
         /// The monotonic clock now.
         now_ns: u64,
         /// Stack nodes in use, all vCPUs.
         nodes_used: u64,
-        /// Stack nodes there is room for, all vCPUs.
+        /// Capacity in stack nodes, all vCPUs.
         nodes_capacity: u64,
-        /// Records that each vCPU's ring has room for; 0: there is no ring.
+        /// The capacity of each vCPU's ring in records; 0: there is no ring.
         ring_capacity: u64,
         /// Open sessions, this one included.
         sessions: u32,
-        /// What came of connections that were refused or cut.
+        /// Connections that were refused or closed by the agent.
         peers: Peers,
-        /// Since when the agent has served, on the monotonic clock in ns.
+        /// When the agent began to serve clients, on the monotonic clock in ns.
         server_since_ns: u64,
         /// Time the agent spent on its own network work since then, in ns.
         server_ns: u64,
         /// The longest single piece of that work, in ns.
         server_longest_ns: u64,
-        /// How much of a CPU that work may take over time, in thousandths.
+        /// The share of one CPU that this work may take over time, in thousandths.
         server_share_permille: u32,
-        /// How long clients have waited since then because their part of that share was used up, in ns:
-        /// the sum over the roles.
+        /// The time that clients have waited since then because their part of that share was used
+        /// up, in ns: the sum over the roles.
         server_deferred_ns: u64,
     }
 
@@ -313,7 +322,7 @@ messages! {
     RecordingStatus<'a> = RECORDING_STATUS {
         /// Its id.
         recording: u64,
-        /// Which bit it has in the ring's samples.
+        /// The recording's bit in ring samples.
         ring_bit: u32,
         /// Its name.
         #[serde(borrow)]
@@ -330,27 +339,27 @@ messages! {
         flags: u32,
         /// When sampling began, or will begin.
         started_ns: u64,
-        /// Asked duration in ns; 0 = until stopped.
+        /// The requested duration in ns; 0 = until stopped.
         duration_ns: u64,
-        /// As asked for at its start.
+        /// As requested by its [`Start`].
         max_age_ns: u64,
-        /// As asked for at its start.
+        /// As requested by its [`Start`].
         max_bytes: u64,
         /// The counters of all vCPUs since the recording began.
         counters: Counters,
-        /// For how long the ring holds its samples at the present rate, in ns; `None`: there is no ring, or nothing is
-        /// written into it. The least of all vCPUs.
+        /// The time for which the ring holds samples at the present rate, in ns: the minimum over
+        /// all vCPUs. `None` if there is no ring, or if nothing is written to it.
         samples_window_ns: Option<u64>,
-        /// For how long the memory holds its stacks at the present rate of new ones, in ns; `None`: no new stacks
-        /// come. The least of all vCPUs.
+        /// The time for which the memory holds stacks at the present rate of new ones, in ns: the
+        /// minimum over all vCPUs. `None` if there are no new stacks.
         stacks_window_ns: Option<u64>,
         /// The name and version of the client that holds the lease on it.
         holder: Option<&'a str>,
-        /// Since when that client has held it, on the monotonic clock in ns.
+        /// When that client took it, on the monotonic clock in ns.
         held_since_ns: u64,
-        /// The first epoch that waits to be fetched.
+        /// The first epoch waiting to be fetched.
         first_epoch: u64,
-        /// How many epochs wait.
+        /// The number of waiting epochs.
         epochs: u32,
     }
 
@@ -362,16 +371,16 @@ messages! {
         started_ns: u64,
     }
 
-    /// Which epochs wait to be fetched.
+    /// The epochs waiting to be fetched.
     Pending = PENDING {
         /// The recording they belong to.
         recording: u64,
         /// The first epoch.
         first_epoch: u64,
-        /// How many, with consecutive ids.
+        /// The number of epochs; their ids are consecutive.
         epochs: u32,
-        /// Whether the counts up to this request are in them. If not, an older epoch was still
-        /// waiting: fetch and acknowledge it, then ask again.
+        /// Whether they contain the counts up to this request. If not, an older epoch was still
+        /// waiting: fetch and acknowledge it, then repeat the request.
         complete: bool,
     }
 
@@ -381,7 +390,7 @@ messages! {
         epoch: u64,
         /// Its recording.
         recording: u64,
-        /// Which bit it has in the ring's samples.
+        /// The recording's bit in ring samples.
         ring_bit: u32,
         /// The recording's name.
         #[serde(borrow)]
@@ -392,10 +401,10 @@ messages! {
         flags: u32,
         /// The mean sampling period in ns of running time.
         period_ns: u64,
-        /// The most frames kept of one stack.
+        /// The maximum number of frames kept of a stack.
         depth: u32,
-        /// Running time past a target from which a sample counts as late, in ns. Where several recordings
-        /// run, the one of the shortest period says so for all.
+        /// A sample counts as late from this running time after its target, in ns. If there are
+        /// several recordings, the one with the shortest period determines it for all.
         late_threshold_ns: u64,
         /// When the recording began.
         recording_started_ns: u64,
@@ -403,21 +412,21 @@ messages! {
         started_ns: u64,
         /// When this epoch ended.
         ended_ns: u64,
-        /// Nanoseconds since 1970-01-01 UTC at its end, where the guest knows.
+        /// Nanoseconds since 1970-01-01 UTC at its end, if known.
         ended_wall_clock_ns: Option<u64>,
-        /// How often the guest was suspended and resumed during the recording so far.
+        /// The number of suspensions of the guest during the recording so far.
         gaps: u32,
         /// Time of the agent's own network work within the epoch, in ns.
         server_ns: u64,
-        /// How many vCPUs follow. 0 in the file that a crash leaves: this tells who the recording is, and its
-        /// samples are in the rings.
+        /// The number of vCPUs that follow. 0 in a crash dump: it only describes the recording,
+        /// whose samples are in the rings.
         vcpus: u32,
-        /// The checksum of the caller table that callers were looked up in, as it was when the recording started;
-        /// parts that were added since are looked up too. `None`: none was used.
+        /// The checksum of the caller table used for looking up callers, as it was when the
+        /// recording started; parts added later are used too. `None` if no table was used.
         caller_table: Option<u32>,
     }
 
-    /// One vCPU's share of an epoch: what was so at its start and at its end.
+    /// One vCPU's part of an epoch: its state at the start and at the end.
     VcpuEpoch = VCPU_EPOCH {
         /// Its epoch.
         epoch: u64,
@@ -429,7 +438,7 @@ messages! {
         end: Snapshot,
     }
 
-    /// A distribution over one vCPU's share of an epoch, as pairs of varints (bucket, count).
+    /// A distribution over one vCPU's part of an epoch, as pairs of varints (bucket, count).
     Histogram<'a> = HISTOGRAM {
         /// Its epoch.
         epoch: u64,
@@ -444,36 +453,36 @@ messages! {
         buckets: &'a [u8],
     }
 
-    /// A run of stack nodes with consecutive numbers; see [`nodes`](crate::nodes) for the encoding. A run lies within
-    /// one segment.
+    /// A run of stack nodes with consecutive numbers, all in one segment; see
+    /// [`nodes`](crate::nodes) for the encoding.
     Nodes<'a> = NODES {
         /// Their vCPU.
         vcpu: u32,
         /// The number of the first.
         first: u64,
-        /// How many.
+        /// The number of nodes.
         count: u32,
         /// The nodes.
         #[serde(borrow)]
         payload: &'a [u8],
     }
 
-    /// A run of counts that are not zero; see [`counts`](crate::counts) for the encoding.
+    /// A run of nonzero counts; see [`counts`](crate::counts) for the encoding.
     Counts<'a> = COUNTS {
         /// Their epoch.
         epoch: u64,
         /// Their vCPU.
         vcpu: u32,
-        /// The number that the first one's distance is counted from.
+        /// The number from which the first distance is counted.
         after: u64,
-        /// How many.
+        /// The number of counts.
         count: u32,
         /// The counts.
         #[serde(borrow)]
         payload: &'a [u8],
     }
 
-    /// One vCPU's share of an epoch was sent.
+    /// The end of one vCPU's part of an epoch.
     VcpuEnd = VCPU_END {
         /// The epoch.
         epoch: u64,
@@ -481,58 +490,60 @@ messages! {
         vcpu: u32,
         /// The client has all nodes of the vCPU up to this number now.
         known: u64,
-        /// The sum of all its counts, also of those not asked for. It equals `recorded + blocked` of its counters.
+        /// The sum of all its counts, including those not requested. It equals `recorded + blocked`
+        /// of its counters.
         samples: u64,
     }
 
     /// An epoch was cleared.
     Acknowledged = ACKNOWLEDGED {
-        /// Which.
+        /// The epoch's id.
         epoch: u64,
     }
 
-    /// The rows of a part may be sent.
+    /// The rows of a part can be sent.
     TableReady = TABLE_READY {
-        /// The upload's id, for what follows.
+        /// The id of the upload.
         upload: u64,
-        /// How many of its rows the agent has: send those behind them. All, if the part is installed: then nothing
-        /// follows but the end.
+        /// The number of its rows that the agent has: send the others. If that is all of them, the
+        /// part is installed: send only the end.
         rows: u32,
     }
 
     /// A part is installed.
     TableInstalled = TABLE_INSTALLED {
-        /// How many rows it has.
+        /// The number of its rows.
         rows: u32,
-        /// The [checksum](crate::caller_table::table_checksum) of the table that it belongs to, which the next
-        /// recording may use.
+        /// The [checksum](crate::caller_table::table_checksum) of the table that contains it, which
+        /// the next recording may use.
         caller_table: u32,
     }
 
-    /// The agent's message under a key: `<- e, ee` of the handshake. All that follows, in both
-    /// directions, are [records](crate::secure).
+    /// The agent's message with a key: `<- e, ee` of the handshake. Everything after it, in both
+    /// directions, is sent in [records](crate::secure).
     HandshakeReply = HANDSHAKE_REPLY {
         /// The ephemeral public key.
         ephemeral: [u8; 32],
-        /// The payload: the agent's preamble, sealed.
+        /// The payload: the agent's preamble, encrypted.
         preamble: [u8; crate::preamble::LENGTH],
         /// The payload's tag.
         tag: [u8; 16],
     }
 
-    /// What a vCPU's ring holds.
+    /// The state of a vCPU's ring.
     RingHead = RING_HEAD {
         /// The vCPU.
         vcpu: u32,
-        /// How many records it has room for.
+        /// Its capacity in records.
         capacity: u64,
-        /// The position of the oldest that it holds: so many were evicted since the agent started.
+        /// The position of the oldest record that it holds: the number of records evicted since the
+        /// agent started.
         oldest: u64,
         /// The position after the newest.
         next: u64,
         /// The monotonic clock now.
         now_ns: u64,
-        /// Nanoseconds since 1970-01-01 UTC now, where the guest knows.
+        /// The current time in ns since 1970-01-01 UTC, if known.
         wall_clock_ns: Option<u64>,
     }
 
@@ -540,12 +551,12 @@ messages! {
     RingRun<'a> = RING_RUN {
         /// Their vCPU.
         vcpu: u32,
-        /// The position of the first. Where it is not where the run before ended, those between were
-        /// evicted meanwhile, or lie before the moment asked for.
+        /// The position of the first record. Positions between the end of the previous run and this
+        /// one were evicted in the meantime, or are before the requested time.
         first: u64,
-        /// How many.
+        /// The number of records.
         count: u32,
-        /// What the first time is told from.
+        /// The time from which the first record's time is counted.
         base_ns: u64,
         /// The records.
         #[serde(borrow)]
@@ -556,29 +567,29 @@ messages! {
     RingEnd = RING_END {
         /// The vCPU.
         vcpu: u32,
-        /// Where to go on.
+        /// The position to continue from.
         next: u64,
-        /// Records that were given up because they were overwritten while they were written, since the
-        /// agent started.
+        /// Records that were lost since the agent started because they were overwritten while being
+        /// written.
         lost: u64,
-        /// From when on no record is missing of those that were asked for, but for positions that the runs pass
-        /// over: the moment asked for, or a later one where older records had been dropped; 0 = nothing
-        /// was dropped since the agent started.
+        /// From this time on, no requested record is missing, except at positions that the runs
+        /// skip. This is the requested time, or a later one if older records had been evicted; 0 =
+        /// nothing was evicted since the agent started.
         whole_since_ns: u64,
     }
 
-    /// All stacks were sent.
+    /// The end of the stacks.
     StacksEnd = STACKS_END {
         /// The vCPU.
         vcpu: u32,
-        /// The number of the first node that the agent held at that moment. Older ones that the client does not have
-        /// were given up.
+        /// The number of the oldest node that the agent held at this time. Older ones that the
+        /// client does not have were discarded.
         oldest: u64,
         /// The client has all nodes of the vCPU up to this number now.
         known: u64,
     }
 
-    /// A name of the guest's events.
+    /// The name of a guest event.
     EventName<'a> = EVENT_NAME {
         /// Its id.
         id: u32,
@@ -587,18 +598,18 @@ messages! {
         name: &'a str,
     }
 
-    /// All names were sent.
+    /// The end of the names.
     EventNamesEnd = EVENT_NAMES_END {
-        /// How many there are.
+        /// The number of names.
         names: u32,
-        /// Names refused since the agent started: too long, empty, or too many.
+        /// Names rejected since the agent started: too long, empty, or too many.
         refused: u64,
     }
 }
 
 impl<'m> Start<'m> {
-    /// Running time at random intervals, stacks of at most 128 frames, from now until it is stopped, with no bounds
-    /// and no caller table asked for.
+    /// A request for running time at random intervals, stacks of at most 128 frames, from now until
+    /// it is stopped, without limits and without a caller table.
     pub const fn running_time(name: &'m str, period_ns: u64) -> Self {
         Self {
             name,

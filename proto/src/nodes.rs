@@ -1,15 +1,15 @@
 //! Stack nodes: the compact encoding of call stacks.
 //!
-//! A guest keeps the stacks of each vCPU as trees. A node holds a run of frames and names its parent, the run towards
-//! the root; a stack is a node with all its ancestors.
+//! A guest keeps the stacks of each vCPU as trees. A node holds a run of frames and refers to its parent, which
+//! continues towards the root; a stack is a node with all its ancestors.
 //!
-//! The nodes of a vCPU lie in *segments*, which are filled one after the other, and given up as a whole. A node's
-//! **number** is `birth × segment_nodes + index`: the birth counts the segments that were begun on this vCPU, from 1 on;
-//! the index of the node in its segment counts from 0. Numbers are never used again within one
-//! [instance](crate::message::Welcome::instance) of the agent. A node and its ancestors lie in one segment, and a
+//! The nodes of a vCPU are stored in *segments*, which are filled one after the other, and discarded as a whole. A
+//! node's **number** is `birth × segment_nodes + index`: the birth counts the segments that were begun on this vCPU,
+//! from 1; the index is that of the node in its segment, from 0. Numbers are never reused within one
+//! [instance](crate::message::Welcome::instance) of the agent. A node and its ancestors are in the same segment, and a
 //! parent's number is smaller than its children's. A client that has all nodes up to a number lacks only those above it.
 //!
-//! A run of nodes with consecutive numbers is encoded so, each from the state that the nodes before it left:
+//! A run of nodes with consecutive numbers is encoded as follows, each node depending on those before it:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -17,19 +17,21 @@
 //! | varint | number − parent's number, 0 for a root, unless bit 4 is set |
 //! | varint each | the frames, root-most first: 0 = as predicted, else 1 + zigzag(code − the caller's code) |
 //!
-//! The prediction: the frame that followed the same caller last, in a table of 256 entries indexed
-//! by a hash of the caller. A program calls the same functions again and again, so most frames take
-//! one byte. For the root-most frame of a node the caller is the low half of the parent's number, negated. Every run
-//! begins with an empty table, so that a run can be decoded alone.
+//! The prediction is the last frame that had the same caller, from a table of 256 entries indexed by a hash of the
+//! caller. A program calls the same functions again and again, so most frames take one byte. For the root-most frame of
+//! a node, the low half of the parent's number, negated, takes the place of the caller. Every run begins with an empty
+//! table, so that runs can be decoded independently.
 //!
 //! Varints are LEB128, as in postcard.
 
 use core::fmt;
 
-/// The most frames in one node.
+use crate::varint::{Input, Output, unzigzag, zigzag};
+
+/// The maximum number of frames in a node.
 pub const MAX_FRAMES: usize = 15;
 
-/// The most bytes that one node takes.
+/// The maximum length of a node in bytes.
 pub const MAX_NODE_BYTES: usize = 1 + 10 + MAX_FRAMES * 5;
 
 /// A node, borrowed.
@@ -46,30 +48,29 @@ pub struct Node<'a> {
 pub enum NodesError {
     /// The bytes end within a node, or a varint does not end: the node's number.
     Cut(u64),
-    /// A node that cannot be: no frames, reserved bits, a parent before the first number, a code out
-    /// of range: the node's number.
+    /// An invalid node: no frames, reserved bits, a parent before the first number, a code out of range. Its number.
     Impossible(u64),
-    /// The run is whole, but bytes are left over: how many.
+    /// Bytes follow the last node: how many.
     LeftOver(usize),
 }
 
 impl fmt::Display for NodesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cut(id) => write!(f, "the run of stack nodes is cut in node {id}"),
-            Self::Impossible(id) => write!(f, "stack node {id} is impossible"),
-            Self::LeftOver(bytes) => write!(f, "{bytes} bytes are left over after the stack nodes"),
+            Self::Cut(id) => write!(f, "the run of stack nodes is truncated in node {id}"),
+            Self::Impossible(id) => write!(f, "stack node {id} is invalid"),
+            Self::LeftOver(bytes) => write!(f, "{bytes} bytes follow the stack nodes"),
         }
     }
 }
 
 impl core::error::Error for NodesError {}
 
-/// What encoder and decoder both remember of a run.
+/// The state of a run, the same in encoder and decoder.
 struct Memory {
     number: u64,
     parent: u64,
-    /// The root-most frame of the node before.
+    /// The root-most frame of the previous node.
     root: u32,
     followed: [u32; 256],
 }
@@ -84,7 +85,7 @@ impl Memory {
         }
     }
 
-    /// What stands for the caller of a node's root-most frame.
+    /// Used as the caller of a node's root-most frame.
     fn above_root(&self) -> u32 {
         (self.parent as u32).wrapping_neg()
     }
@@ -105,17 +106,17 @@ impl<'a> Encoder<'a> {
     pub fn new(first: u64, buffer: &'a mut [u8]) -> Self {
         Self {
             memory: Memory::new(first),
-            output: Output { buffer, length: 0 },
+            output: Output::new(buffer),
         }
     }
 
-    /// Whether another node fits for certain.
+    /// Whether another node certainly fits.
     pub fn has_room(&self) -> bool {
-        self.output.buffer.len() - self.output.length >= MAX_NODE_BYTES
+        self.output.room() >= MAX_NODE_BYTES
     }
 
     /// Adds the next node. Call it only while there [is room](Self::has_room), and with 1 to
-    /// [`MAX_FRAMES`] frames: what does not fit is cut, and the decoder will say so.
+    /// [`MAX_FRAMES`] frames: bytes that do not fit are dropped, and decoding then fails.
     pub fn push(&mut self, node: Node<'_>) {
         let Self { memory, output } = self;
         let same_parent = node.parent == memory.parent;
@@ -142,17 +143,16 @@ impl<'a> Encoder<'a> {
         memory.number = memory.number.wrapping_add(1);
     }
 
-    /// The encoded run: the bytes of the buffer that it took.
+    /// Ends the run; returns its length in bytes.
     pub fn finish(self) -> usize {
-        self.output.length
+        self.output.length()
     }
 }
 
-/// Decodes a run of `count` nodes whose first has the number `first`, handing each with its number to
-/// `visit`.
+/// Decodes a run of `count` nodes whose first has the number `first`, and passes each with its number to `visit`.
 ///
 /// # Errors
-/// [`NodesError`] at the first node that cannot be; `visit` has then seen those before it.
+/// [`NodesError`] at the first invalid node, after `visit` has seen those before it.
 pub fn decode(
     first: u64,
     count: u32,
@@ -213,83 +213,6 @@ pub fn decode(
     }
 }
 
-/// Appends `value` as a varint; answers the bytes written, 0 where it does not fit.
-pub fn put_varint(value: u64, buffer: &mut [u8]) -> usize {
-    let mut output = Output { buffer, length: 0 };
-    output.varint(value);
-    if output.length <= output.buffer.len() {
-        output.length
-    } else {
-        0
-    }
-}
-
-/// Takes a varint from the front of `bytes`; `None` where it is cut or over 64 bits.
-pub fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut input = Input { bytes };
-    let value = input.varint()?;
-    *bytes = input.bytes;
-    Some(value)
-}
-
-pub(crate) fn zigzag(value: i64) -> u64 {
-    ((value << 1) ^ (value >> 63)) as u64
-}
-
-pub(crate) fn unzigzag(value: u64) -> i64 {
-    (value >> 1) as i64 ^ -((value & 1) as i64)
-}
-
-struct Output<'a> {
-    buffer: &'a mut [u8],
-    length: usize,
-}
-
-impl Output<'_> {
-    fn byte(&mut self, byte: u8) {
-        if let Some(place) = self.buffer.get_mut(self.length) {
-            *place = byte;
-        }
-        self.length += 1;
-    }
-
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.byte(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.byte(value as u8);
-    }
-}
-
-struct Input<'a> {
-    bytes: &'a [u8],
-}
-
-impl Input<'_> {
-    fn byte(&mut self) -> Option<u8> {
-        let (first, rest) = self.bytes.split_first()?;
-        self.bytes = rest;
-        Some(*first)
-    }
-
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0_u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & 0x7f);
-            if shift == 63 && bits > 1 {
-                return None;
-            }
-            value |= bits << shift;
-            if byte & 0x80 == 0 {
-                return Some(value);
-            }
-        }
-        None
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -336,7 +259,7 @@ mod tests {
         assert_eq!(round_trip(u64::MAX - 1, &last).1, last);
     }
 
-    /// The point of the prediction: the second stack through the same callers costs a byte a frame.
+    /// A second stack with the same callers must take one byte per frame.
     #[test]
     fn repeated_frames_take_one_byte() {
         let frames = std::vec![0x1010, 0x9020, 0x3030, 0x8888];
@@ -380,8 +303,6 @@ mod tests {
         );
         assert_eq!(decode(&[0x11, 0xff]), Err(NodesError::Cut(1)));
         assert_eq!(decode(&[0x11, 3, 9]), Err(NodesError::LeftOver(1)));
-        let mut endless: &[u8] = &[0xff; 11];
-        assert_eq!(take_varint(&mut endless), None);
     }
 
     /// The format on the wire and on disk: change it only under new message types.

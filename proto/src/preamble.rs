@@ -5,14 +5,14 @@
 //! | 0 | 8 | magic, `unikprof` |
 //! | 8 | 2 | lowest protocol version spoken, little endian |
 //! | 10 | 2 | highest protocol version spoken, little endian |
-//! | 12 | 1 | [`security`]: what the agent asks for, what the client will do |
+//! | 12 | 1 | [`security`]: required by the agent, offered by the client |
 //! | 13 | 3 | reserved: sent as zero, ignored when read |
 //!
-//! The version in use is the highest that both sides speak. Where there is none, the agent sends
-//! its own preamble, a [`Refusal`](crate::message::Refusal) that names both ranges, and closes.
+//! The version in use is the highest that both sides speak. If there is none, the agent sends its
+//! own preamble, a [`Refusal`](crate::message::Refusal) that names both ranges, and closes.
 //!
-//! Preambles travel in the clear. Under [`NOISE`](crate::code::security::NOISE) the handshake
-//! authenticates both, see [`secure`](crate::secure).
+//! Preambles are not encrypted. With [`NOISE`](crate::code::security::NOISE), the handshake
+//! authenticates both; see [`secure`](crate::secure).
 
 use core::fmt;
 
@@ -30,22 +30,22 @@ pub const VERSIONS: VersionRange = VersionRange {
     highest: 1,
 };
 
-/// What a peer's preamble says.
+/// The contents of a preamble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preamble {
     /// The versions it speaks.
     pub versions: VersionRange,
-    /// What an agent asks for, what a client will do; see [`code::security`](crate::code::security).
+    /// Required by an agent, offered by a client; see [`code::security`](crate::code::security).
     pub security: u8,
 }
 
-/// What this crate's side says where there is no key.
+/// This crate's preamble without a key.
 pub const OPEN: Preamble = Preamble {
     versions: VERSIONS,
     security: security::OPEN,
 };
 
-/// What this crate's side says under a key.
+/// This crate's preamble with a key.
 pub const KEYED: Preamble = Preamble {
     versions: VERSIONS,
     security: security::NOISE,
@@ -61,7 +61,7 @@ pub struct VersionRange {
 }
 
 impl VersionRange {
-    /// The highest version both ranges hold, if any.
+    /// The highest version in both ranges, if any.
     ///
     /// ```
     /// use unikprof_proto::preamble::VersionRange;
@@ -79,7 +79,7 @@ impl VersionRange {
 
 impl fmt::Display for VersionRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // As words of 32 bits: an agent formats those anyway.
+        // Formatted as u32, because an agent has that code anyway.
         let (lowest, highest) = (u32::from(self.lowest), u32::from(self.highest));
         if lowest == highest {
             write!(f, "{lowest}")
@@ -115,7 +115,7 @@ impl fmt::Display for PreambleError {
 
 impl core::error::Error for PreambleError {}
 
-/// The bytes of a preamble.
+/// Encodes a preamble.
 pub fn encode(preamble: Preamble) -> [u8; LENGTH] {
     let Preamble { versions, security } = preamble;
     let mut bytes = [0; LENGTH];
@@ -126,7 +126,7 @@ pub fn encode(preamble: Preamble) -> [u8; LENGTH] {
     bytes
 }
 
-/// What a peer's preamble says.
+/// Decodes a preamble.
 ///
 /// # Errors
 /// [`PreambleError`] where the bytes are not a preamble.
@@ -147,7 +147,7 @@ pub fn decode(bytes: &[u8; LENGTH]) -> Result<Preamble, PreambleError> {
     })
 }
 
-/// Whether `bytes`, fewer than a whole preamble, may still become one.
+/// Whether `bytes`, an incomplete preamble, may be the beginning of a valid one.
 pub fn is_prefix(bytes: &[u8]) -> bool {
     let shared = bytes.len().min(MAGIC.len());
     bytes[..shared] == MAGIC[..shared]
@@ -157,7 +157,7 @@ pub fn is_prefix(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// The preamble is outside all versions: its bytes may never change.
+    /// The preamble is the same in all versions: its bytes may never change.
     #[test]
     fn golden() {
         let versions = VersionRange {

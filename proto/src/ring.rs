@@ -1,71 +1,74 @@
-//! The ring: what happened when, on one vCPU, the oldest dropped first.
+//! The ring: records with times on one vCPU, the oldest dropped first.
 //!
-//! A record is a kind, a time and up to two numbers; what they mean is the kind's matter
-//! ([`Record`]). Records have positions that count up from 0 for as long as the guest lives: a
-//! position that the ring no longer holds was evicted.
+//! A record has a kind, a time and up to two numbers, whose meaning depends on the kind
+//! ([`Record`]). The positions of records count up from 0 for as long as the guest runs: a record
+//! whose position is no longer in the ring was evicted.
 //!
 //! A run of records is encoded one after the other:
 //!
 //! | bytes | field |
 //! |---|---|
 //! | 1 | bits 0 to 4: the kind; bit 5: a first number follows; bit 6: a second one; bit 7: zero |
-//! | varint | zigzag(time − the time before), in ns; for the first record the time before is the run's base |
-//! | varint each | the numbers that are not zero |
+//! | varint | zigzag(time − previous time), in ns; for the first record the previous time is the run's base |
+//! | varint each | the nonzero numbers |
 //!
-//! An upcall's record can lie before that of the event which it interrupted: times may go back a
-//! little.
+//! Times may go back a little: a record of an upcall can precede that of the event that it
+//! interrupted.
 
 use core::fmt;
 
-use crate::nodes::{put_varint, take_varint, unzigzag, zigzag};
+use crate::varint::{Output, take_varint, unzigzag, zigzag};
 
-/// The most bytes that one record takes.
+/// The maximum length of a record in bytes.
 pub const MAX_RECORD_BYTES: usize = 1 + 3 * 10;
 
-/// What a record tells. Kinds lie below 32.
+/// Kinds of records, below 32.
 pub mod kind {
-    /// Nothing: a position that the ring keeps for itself. To be passed over; it was not evicted.
+    /// Nothing: a position that the ring uses internally. Skip it; it was not evicted.
     pub const NOTHING: u8 = 0;
-    /// A tick's sample: the number of the stack's leaf-most [node](crate::nodes), and the ring bits of the recordings that it was a tick of (the lowest
-    /// eight bits) with the sample's marks above ([`SAMPLE_LATE`](super::SAMPLE_LATE)). The number is 0
-    /// where the agent gave the stack up before the record was sent.
+    /// A tick's sample: the number of the stack's leaf-most [node](crate::nodes), and in the second
+    /// number the ring bits of the tick's recordings (the lowest eight bits) with the sample's
+    /// flags above ([`SAMPLE_LATE`](super::SAMPLE_LATE)). The node's number is 0 if the agent
+    /// discarded the stack before the record was sent.
     pub const SAMPLE: u8 = 1;
-    /// A tick that left no sample: what became of it (see [`outcome`](super::outcome)), and the ring bits.
+    /// A tick without a sample: its [`outcome`](super::outcome), and the ring bits.
     pub const NO_SAMPLE: u8 = 2;
-    /// The vCPU blocks: the number of the stack's leaf-most node, 0 where it is not known or was given up.
+    /// The vCPU blocks: the number of the stack's leaf-most node, or 0 if it is not known or was
+    /// discarded.
     pub const BLOCK: u8 = 3;
-    /// The vCPU woke. How long it had blocked, in ns, where no [`BLOCK`] was written: a recording of running
-    /// time alone tells of long waits only.
+    /// The vCPU woke: the length of the block in ns. If only running time is recorded, there are no
+    /// [`BLOCK`] records, and this one is written for long waits only.
     pub const WAKE: u8 = 4;
-    /// A recording began: its id, and its ring bit: which bit it has in samples.
+    /// A recording began: its id, and its bit in samples.
     pub const BEGAN: u8 = 5;
-    /// A recording ended: its id, and its ring bit: which bit it has in samples.
+    /// A recording ended: its id, and its bit in samples.
     pub const ENDED: u8 = 6;
-    /// The guest was suspended and resumed before this.
+    /// The guest was suspended and resumed before this record.
     pub const RESUMED: u8 = 7;
-    /// The vCPU's time so far, in ns: running and runnable (stolen). [`WAITED`] follows it.
+    /// The vCPU's time so far in ns: running and runnable (stolen). Followed by [`WAITED`].
     pub const RAN: u8 = 8;
-    /// The vCPU's time so far, in ns: blocked and offline.
+    /// The vCPU's time so far in ns: blocked and offline.
     pub const WAITED: u8 = 9;
-    /// Others took the vCPU's CPU for longer than a threshold: how long, in ns.
+    /// The CPU was given to others for longer than a threshold: the time in ns.
     pub const STOLEN: u8 = 10;
     /// A client's handshake failed.
     pub const BAD_KEY: u8 = 11;
-    /// The time of day, in ns since 1970-01-01 UTC.
+    /// The time of day in ns since 1970-01-01 UTC.
     pub const CLOCK: u8 = 12;
-    /// The guest's: something happened. The name's id, and a number of the guest's.
+    /// Guest event: a mark. The name's id, and a value chosen by the guest.
     pub const MARK: u8 = 16;
-    /// The guest's: a span begins. The name's id, and the span's number, which its end repeats.
+    /// Guest event: the begin of a span. The name's id, and the span's number.
     pub const SPAN_BEGIN: u8 = 17;
-    /// The guest's: a span ends. The name's id, and the span's number.
+    /// Guest event: the end of a span. The name's id, and the span's number.
     pub const SPAN_END: u8 = 18;
-    /// The guest's: a counter has a value. The name's id, and the value, as an `i64`'s bits.
+    /// Guest event: the new value of a counter. The name's id, and the value as the bits of an
+    /// `i64`.
     pub const COUNTER: u8 = 19;
 }
 
-/// Why a tick left no sample: the first number of [`kind::NO_SAMPLE`].
+/// The outcome of a tick without a sample: the first number of [`kind::NO_SAMPLE`].
 pub mod outcome {
-    /// The table was full.
+    /// The stack table was full.
     pub const OVERFLOW: u64 = 1;
     /// The slot was busy.
     pub const LOST: u64 = 2;
@@ -75,21 +78,21 @@ pub mod outcome {
     pub const IDLE: u64 = 4;
 }
 
-/// A mark in the second number of [`kind::SAMPLE`]: it came late.
+/// A flag in the second number of [`kind::SAMPLE`]: the sample was late.
 pub const SAMPLE_LATE: u64 = 1 << 8;
 
-/// The most names of events; their ids are below it.
+/// The maximum number of event names; their ids are below it.
 pub const MAX_EVENT_NAMES: usize = 256;
 
-/// The longest name of an event, in bytes.
+/// The maximum length of an event name, in bytes.
 pub const MAX_EVENT_NAME: usize = 48;
 
-/// One thing that happened.
+/// One record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// See [`kind`]; unknown ones survive.
+    /// See [`kind`]; unknown kinds are kept.
     pub kind: u8,
-    /// When, on the guest's monotonic clock, in ns.
+    /// The time on the guest's monotonic clock, in ns.
     pub at_ns: u64,
     /// The first number.
     pub first: u64,
@@ -104,16 +107,16 @@ pub enum RingError {
     Cut(u32),
     /// A reserved bit is set.
     Impossible(u32),
-    /// The run is whole, but bytes are left over: how many.
+    /// Bytes follow the last record: how many.
     LeftOver(usize),
 }
 
 impl fmt::Display for RingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cut(index) => write!(f, "the run of records is cut in its record {index}"),
-            Self::Impossible(index) => write!(f, "record {index} of the run is impossible"),
-            Self::LeftOver(bytes) => write!(f, "{bytes} bytes are left over after the records"),
+            Self::Cut(index) => write!(f, "the run of records is truncated in record {index}"),
+            Self::Impossible(index) => write!(f, "record {index} of the run is invalid"),
+            Self::LeftOver(bytes) => write!(f, "{bytes} bytes follow the records"),
         }
     }
 }
@@ -124,23 +127,21 @@ impl core::error::Error for RingError {}
 #[derive(Debug)]
 pub struct Encoder<'a> {
     before_ns: u64,
-    buffer: &'a mut [u8],
-    length: usize,
+    output: Output<'a>,
 }
 
 impl<'a> Encoder<'a> {
-    /// Begins a run whose first time is told from `base_ns`.
+    /// Begins a run whose first time is counted from `base_ns`.
     pub fn new(base_ns: u64, buffer: &'a mut [u8]) -> Self {
         Self {
             before_ns: base_ns,
-            buffer,
-            length: 0,
+            output: Output::new(buffer),
         }
     }
 
-    /// Whether another record fits for certain.
+    /// Whether another record certainly fits.
     pub fn has_room(&self) -> bool {
-        self.buffer.len() - self.length >= MAX_RECORD_BYTES
+        self.output.room() >= MAX_RECORD_BYTES
     }
 
     /// Adds the next record. Call it only while there [is room](Self::has_room).
@@ -150,34 +151,28 @@ impl<'a> Encoder<'a> {
         for (bit, number) in [0x20, 0x40].into_iter().zip(numbers) {
             head |= if number == 0 { 0 } else { bit };
         }
-        if let Some(place) = self.buffer.get_mut(self.length) {
-            *place = head;
-            self.length += 1;
-        }
-        self.varint(zigzag(record.at_ns.wrapping_sub(self.before_ns) as i64));
+        self.output.byte(head);
+        self.output
+            .varint(zigzag(record.at_ns.wrapping_sub(self.before_ns) as i64));
         self.before_ns = record.at_ns;
         for number in numbers {
             if number != 0 {
-                self.varint(number);
+                self.output.varint(number);
             }
         }
     }
 
-    /// The encoded run: the bytes of the buffer that it took.
+    /// Ends the run; returns its length in bytes.
     pub fn finish(self) -> usize {
-        self.length
-    }
-
-    fn varint(&mut self, value: u64) {
-        let room = self.buffer.get_mut(self.length..).unwrap_or_default();
-        self.length += put_varint(value, room);
+        self.output.length()
     }
 }
 
-/// Decodes a run of `count` records, handing each to `visit`.
+/// Decodes a run of `count` records and passes each to `visit`.
 ///
 /// # Errors
-/// [`RingError`] at the first record that cannot be; `visit` has then seen those before it.
+///
+/// [`RingError`] at the first invalid record, after `visit` has seen those before it.
 pub fn decode(
     base_ns: u64,
     count: u32,

@@ -1,6 +1,6 @@
-//! Conversations under a key: what is sent, and what the handshake authenticates.
+//! Encrypted conversations: what is sent, and what the handshake authenticates.
 //!
-//! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s` with a 32-byte key that both sides hold:
+//! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s` with a 32-byte key that both sides have:
 //!
 //! 1. The client sends its preamble, with [`security::NOISE`](crate::code::security::NOISE), and a
 //!    [`Handshake`](crate::message::Handshake) frame at once, without waiting for the agent's preamble. Both travel
@@ -9,18 +9,19 @@
 //!    [`HandshakeReply`](crate::message::HandshakeReply). Its payload is the agent's preamble, sealed. The client
 //!    compares it with the one that it received in the clear and closes the connection if they differ, before it
 //!    sends anything else.
-//! 3. Then only records, in both directions: a length in bytes (u16, little endian), and so many bytes
-//!    of ciphertext with its [`TAG`]. The plaintexts, one after the other, are the stream of frames;
-//!    a frame may span records.
+//! 3. After that both sides send only records: a length in bytes (u16, little endian), and that
+//!    many bytes of ciphertext including its [`TAG`]. The concatenated plaintexts are the stream of
+//!    frames; a frame may span records.
 //!
-//! A preamble that was altered on the way therefore fails the handshake: the client's at the agent, in the first
-//! message; the agent's at the client, in the second. The forms of both handshake messages are the same in all
-//! protocol versions, because the client sends the first before it knows the agent's versions.
+//! If a preamble was altered on the way, the handshake fails: for the client's preamble at the
+//! agent, with the first message; for the agent's at the client, with the second. Both handshake
+//! messages have the same form in all protocol versions, because the client sends the first one
+//! before it knows the agent's versions.
 //!
-//! A `Handshake` can be replayed by anybody who has seen one. So a client is somebody only when
-//! its first record has been opened: then it has its role, not before.
+//! Anybody who has seen a `Handshake` can replay it. Therefore a client is authenticated, and gets
+//! its role, only when its first record has been decrypted.
 //!
-//! The crate has no cryptography of its own: both sides bring an implementation.
+//! This crate has no cryptography of its own: both sides use their own implementation.
 
 use core::fmt;
 
@@ -32,14 +33,14 @@ pub const NAME: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// The length of a key in bytes.
 pub const KEY: usize = 32;
 
-/// What a key begins with as text, in both sides' files and configurations; its bytes follow as
+/// The prefix of a key as text, in files and configurations of both sides; its bytes follow as
 /// hexadecimal digits in lower case.
 pub const KEY_PREFIX: &str = "unikprof-key-1:";
 
 /// The length of a key's id in bytes: the first ones of `BLAKE2s-256(`[`KEY_ID_CONTEXT`]` || key)`.
 pub const KEY_ID: usize = 8;
 
-/// Which key is meant: not secret, and it travels in the clear. Shown as 16 hexadecimal digits.
+/// The id of a key: not secret, and sent unencrypted. Shown as 16 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyId(pub [u8; KEY_ID]);
 
@@ -55,26 +56,26 @@ impl fmt::Debug for KeyId {
     }
 }
 
-/// What is hashed before a key, for its id.
+/// The prefix that is hashed before a key to make its id.
 pub const KEY_ID_CONTEXT: &[u8] = b"unikprof key id 1";
 
 /// The length of the tag at the end of a ciphertext.
 pub const TAG: usize = 16;
 
-/// The length of what stands before a ciphertext.
+/// The length of the header of a ciphertext.
 pub const RECORD_HEADER: usize = 2;
 
-/// The most plaintext in a record that an agent sends.
+/// The maximum plaintext length of an agent's record.
 pub const MAX_ANSWER: usize = 4096;
 
-/// The most plaintext in a record that a client sends.
+/// The maximum plaintext length of a client's record.
 pub const MAX_REQUEST: usize = 1024;
 
 /// The length of a prologue.
 pub const PROLOGUE: usize = preamble::LENGTH + KEY_ID;
 
-/// The data that the first message authenticates beside itself: the client's preamble, as sent, and the id of
-/// the key. If either was altered on the way, the handshake fails.
+/// Additional data that the first message authenticates: the client's preamble as sent, and the id
+/// of the key. If either was altered on the way, the handshake fails.
 pub fn prologue(client: &[u8; preamble::LENGTH], key: &[u8; KEY_ID]) -> [u8; PROLOGUE] {
     let mut bytes = [0; PROLOGUE];
     let (preamble, id) = bytes.split_at_mut(preamble::LENGTH);
@@ -83,8 +84,8 @@ pub fn prologue(client: &[u8; preamble::LENGTH], key: &[u8; KEY_ID]) -> [u8; PRO
     bytes
 }
 
-/// The length of the ciphertext that a record's header announces; `None` where it cannot be: shorter
-/// than a tag with one byte, or longer than `most` bytes of plaintext.
+/// The length of the ciphertext in a record's header; `None` if it is invalid: shorter than a tag
+/// and one byte, or longer than a ciphertext of `most` bytes.
 ///
 /// ```
 /// use unikprof_proto::secure::{MAX_REQUEST, TAG, ciphertext};

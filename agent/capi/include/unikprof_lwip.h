@@ -2,13 +2,13 @@
  * Serves unikprof's clients over lwIP's raw TCP, for guests that have lwIP (1.3 to 2.2, with its callbacks
  * and timeouts: LWIP_CALLBACK_API, LWIP_TIMERS; 1.3 has timeouts with its thread alone).
  *
- * Include it in one source file. Behind unikprof_init, on the thread that runs lwIP's core:
+ * Include it in one source file. After unikprof_init, on the thread that runs lwIP's core:
  *
  *   tcpip_callback(unikprof_lwip_start, &server);      with lwIP's thread (NO_SYS = 0)
  *   unikprof_lwip_start(&server);                      without
  *
- * All of it runs on that thread from then on. While the guest's own code keeps that thread from
- * running, no client is served; samples are taken all the same.
+ * From then on everything runs on that thread. While the guest's own code keeps that thread busy, no client
+ * is served; samples are still taken.
  */
 
 #ifndef UNIKPROF_LWIP_H
@@ -26,31 +26,32 @@
 #endif
 #include <unikprof.h>
 
-/* Where clients are served, and what the guest does for it. It stays where it is. */
+/* The server's settings. It must not move. */
 struct unikprof_lwip {
     /* The TCP port. */
     uint16_t port;
     /* The clock of struct unikprof_ops, with its context. */
     uint64_t (*now_ns)(void *context);
     void *context;
-    /* Programs the timer for the sampler's deadline, or the guest's own where that is earlier;
-       UNIKPROF_NO_DEADLINE: there is none. For a recording may have begun. NULL for a guest with kick. */
+    /* Programs the timer for the sampler's deadline, or the guest's own if that is earlier;
+       UNIKPROF_NO_DEADLINE: the sampler has none. Called after each poll, since a recording may have begun.
+       NULL for a guest with kick. */
     void (*set_timer)(uint64_t deadline_ns);
 };
 
-/* The longest piece that is given to lwIP at once, in bytes. */
+/* The maximum length of a write to lwIP, in bytes. */
 #define UNIKPROF_LWIP_PIECE 512
 
-/* The longest wait for lwIP's timeouts, in ns. */
+/* The maximum length of an lwIP timeout that is used here, in ns. */
 #define UNIKPROF_LWIP_LONGEST_WAIT_NS UINT64_C(60000000000)
 
 struct unikprof_lwip_client {
-    /* NULL: the place is free. */
+    /* NULL if this entry is free. */
     struct tcp_pcb *pcb;
     int32_t connection;
-    /* What came and was not taken yet; its peer sends no more than its window. */
+    /* Received and not yet passed in; limited by the TCP window. */
     struct pbuf *input;
-    /* The peer has closed its side. */
+    /* Nonzero after the peer has closed its side. */
     int ended;
 };
 
@@ -60,8 +61,8 @@ static const struct unikprof_lwip *unikprof_lwip_server;
 
 static void unikprof_lwip_turn(void *unused);
 
-/* lwIP's callbacks only note what has happened: none of its connections may end while it is busy with
-   it. The work is done by a timeout at once. */
+/* lwIP's callbacks only note what has happened, because a connection must not be closed inside its own
+   callback. A timeout of 0 then does the work. */
 static void unikprof_lwip_turn_in(uint32_t wait_ms)
 {
     sys_untimeout(unikprof_lwip_turn, NULL);
@@ -78,11 +79,11 @@ static void unikprof_lwip_forget(struct unikprof_lwip_client *client)
     client->input = NULL;
 }
 
-/* Closes a connection once what was written is sent, or at once where something got lost. */
+/* Closes a connection: in order after the written bytes, or by a reset if bytes were lost. */
 static void unikprof_lwip_end(struct unikprof_lwip_client *client, int in_order)
 {
     struct tcp_pcb *pcb = client->pcb;
-    /* What came and was not taken is not wanted any more; lwIP counts it as taken. */
+    /* Drops input that was not passed in; lwIP counts it as received. */
     unikprof_lwip_forget(client);
     tcp_arg(pcb, NULL);
     tcp_recv(pcb, NULL);
@@ -118,7 +119,7 @@ static err_t unikprof_lwip_sent(void *argument, struct tcp_pcb *pcb, u16_t lengt
     return ERR_OK;
 }
 
-/* lwIP has given the connection up: it is gone already. */
+/* lwIP has already freed the connection. */
 static void unikprof_lwip_gone(void *argument, err_t error)
 {
     (void)error;
@@ -158,11 +159,11 @@ static err_t unikprof_lwip_accepted(void *argument, struct tcp_pcb *pcb, err_t e
     if (length > 0) {
         tcp_write(pcb, answer, (u16_t)length, TCP_WRITE_FLAG_COPY);
     }
-    /* lwIP aborts what an error is answered for. */
+    /* If this returns an error, lwIP aborts the connection. */
     return tcp_close(pcb) == ERR_OK ? ERR_OK : ERR_MEM;
 }
 
-/* Both answer whether bytes have moved; the second ends a client that is done. */
+/* Both functions return whether bytes were moved; the second closes a connection whose conversation is over. */
 
 static int unikprof_lwip_take(struct unikprof_lwip_client *client)
 {
@@ -174,7 +175,7 @@ static int unikprof_lwip_take(struct unikprof_lwip_client *client)
     }
     taken = unikprof_connection_input(client->connection, first->payload, first->len);
     if (taken < 0) {
-        /* The next question for output says why. */
+        /* The next unikprof_connection_output returns the reason. */
         return 0;
     }
     if (taken == first->len) {
@@ -195,7 +196,7 @@ static int unikprof_lwip_give(struct unikprof_lwip_client *client)
     char bytes[UNIKPROF_LWIP_PIECE];
     int64_t length;
 
-    /* Room for it first, since what was given must be sent: a piece may come to lie in two buffers. */
+    /* Check for room first, since all returned bytes must be sent. A piece may take two buffers. */
     if (tcp_sndbuf(client->pcb) < sizeof bytes || client->pcb->snd_queuelen + 2 > TCP_SND_QUEUELEN) {
         return 0;
     }
@@ -211,7 +212,8 @@ static int unikprof_lwip_give(struct unikprof_lwip_client *client)
     return length > 0;
 }
 
-/* Ends a client that has closed its side and was answered, and sends what was written to it. */
+/* Closes the connection if the peer has closed its side and all its input was passed in; else sends what
+   was written. */
 static void unikprof_lwip_flush(struct unikprof_lwip_client *client)
 {
     if (client->pcb != NULL && client->ended && client->input == NULL) {
@@ -255,8 +257,8 @@ static void unikprof_lwip_turn(void *unused)
     }
 }
 
-/* Listens, from here on. argument is a struct unikprof_lwip; it is a void pointer for tcpip_callback. A
-   port that cannot be had is a fatal error of the guest's: LWIP_ASSERT. */
+/* Starts to listen. argument is a struct unikprof_lwip, passed as a void pointer for tcpip_callback. If the
+   port cannot be used, LWIP_ASSERT fails. */
 static void unikprof_lwip_start(void *argument)
 {
     struct tcp_pcb *pcb = tcp_new();

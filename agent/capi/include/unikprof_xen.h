@@ -1,15 +1,16 @@
 /*
- * What unikprof asks of a guest, answered for the usual C kernel on Xen: one vCPU, Xen's system time as
- * its clock, and thread stacks that are aligned to their size.
+ * The functions of struct unikprof_ops for a typical C kernel on Xen: one vCPU, Xen's system time as
+ * the clock, and thread stacks that are aligned to their size.
  *
  *   static struct unikprof_xen guest = { .clock_ns = monotonic_clock, .stack_bytes = STACK_SIZE, ... };
  *   struct unikprof_ops ops = unikprof_xen_ops(&guest);
- *   ops.random = my_random;                              what differs is set over it
+ *   ops.random = my_random;                              replace what differs
  *
  * Register guest.runstate with VCPUOP_register_runstate_memory_area before unikprof_init.
  *
- * What upcalls call is compiled without SSE, whatever the flags of the file: kernels save no SSE state at
- * their event entry, and some leave the stack misaligned there. clock_ns is the guest's own to look after.
+ * The functions for upcalls are compiled without SSE, whatever the flags of the file: kernels save no SSE
+ * state at their event entry, and some leave the stack misaligned there. The guest must compile clock_ns in
+ * the same way.
  */
 
 #ifndef UNIKPROF_XEN_H
@@ -18,30 +19,30 @@
 #include <unikprof.h>
 #include <xen/vcpu.h>
 
-/* Of functions that run in an upcall. */
+/* For functions that run in an upcall. */
 #define UNIKPROF_UPCALL __attribute__((target("general-regs-only")))
 
-/* The guest. It stays where it is until unikprof_stop. */
+/* The guest. It must not move until unikprof_stop. */
 struct unikprof_xen {
-    /* Xen's system time in ns, as vcpu_time_info tells it. Upcalls call it. */
+    /* Xen's system time in ns, as computed from vcpu_time_info. Called in upcalls. */
     uint64_t (*clock_ns)(void);
-    /* The size of a stack in bytes, a power of two to which stacks are aligned, all of it mapped; 0 where
-       they are not: then set ops.stack_bounds. */
+    /* The size of a stack in bytes, a power of two. Stacks are aligned to it and completely mapped.
+       0 if that is not so: then set ops.stack_bounds. */
     uint64_t stack_bytes;
-    /* The image's code; the agent may read it. */
+    /* The image's code, which the agent may read. */
     const char *code_start, *code_end;
-    /* Where the guest's vCPU has spent its time; Xen writes it. */
+    /* The vCPU's time in each state, written by Xen. */
     volatile struct vcpu_runstate_info runstate;
 };
 
-/* A deadline as Xen's timer takes it, where 0 is none. UNIKPROF_NO_DEADLINE itself would fire every
+/* Converts a deadline for Xen's timer, where 0 means none. UNIKPROF_NO_DEADLINE itself would fire every
    100 ms. */
 UNIKPROF_UPCALL static inline uint64_t unikprof_xen_deadline(uint64_t deadline_ns)
 {
     return deadline_ns == UNIKPROF_NO_DEADLINE ? 0 : deadline_ns;
 }
 
-/* The timer's upcall with the registers of the interrupted code: unikprof_on_tick. */
+/* Calls unikprof_on_tick with the registers of the interrupted code. */
 UNIKPROF_UPCALL static inline uint64_t unikprof_xen_tick(uint64_t pc, uint64_t sp, uint64_t fp)
 {
     struct unikprof_registers registers = {
@@ -65,22 +66,22 @@ UNIKPROF_UPCALL static inline int32_t unikprof_xen_runstate(void *context, uint3
                                                              struct unikprof_runstate *times)
 {
     struct unikprof_xen *guest = context;
-    const volatile struct vcpu_runstate_info *told = &guest->runstate;
+    const volatile struct vcpu_runstate_info *state = &guest->runstate;
     uint64_t entered, now;
 
     (void)vcpu;
-    /* Xen writes it when the vCPU comes back from elsewhere: between two of these reads, or never. */
+    /* Xen writes it only when it schedules the vCPU again, which may be between two of these reads. */
     do {
-        entered = told->state_entry_time;
+        entered = state->state_entry_time;
         __asm__ volatile("" ::: "memory");
-        times->running_ns = told->time[RUNSTATE_running];
-        times->runnable_ns = told->time[RUNSTATE_runnable];
-        times->blocked_ns = told->time[RUNSTATE_blocked];
-        times->offline_ns = told->time[RUNSTATE_offline];
+        times->running_ns = state->time[RUNSTATE_running];
+        times->runnable_ns = state->time[RUNSTATE_runnable];
+        times->blocked_ns = state->time[RUNSTATE_blocked];
+        times->offline_ns = state->time[RUNSTATE_offline];
         now = guest->clock_ns();
         __asm__ volatile("" ::: "memory");
-    } while (entered != told->state_entry_time);
-    /* It runs, since it asks. */
+    } while (entered != state->state_entry_time);
+    /* This vCPU is running now. */
     times->running_ns += now > entered ? now - entered : 0;
     return 1;
 }
@@ -117,7 +118,7 @@ UNIKPROF_UPCALL static inline int32_t unikprof_xen_code_bounds(void *context, ui
     return pc >= bounds->start && pc < bounds->end;
 }
 
-/* What the agent asks of the guest. */
+/* Returns the functions for the agent. */
 static inline struct unikprof_ops unikprof_xen_ops(struct unikprof_xen *guest)
 {
     struct unikprof_ops ops = {
@@ -133,8 +134,9 @@ static inline struct unikprof_ops unikprof_xen_ops(struct unikprof_xen *guest)
     return ops;
 }
 
-/* The guest's code as a mapping. file_offset is that of the loaded segment with code_start in the ELF
-   (readelf -lW), notes those that the linker placed, with --build-id's among them; both NULL for none. */
+/* Returns the mapping of the guest's code. file_offset is the offset in the ELF file of the segment that
+   contains code_start (readelf -lW). notes to notes_end are the ELF notes, which contain the one of
+   --build-id; both NULL for none. */
 static inline struct unikprof_mapping unikprof_xen_mapping(const struct unikprof_xen *guest,
                                                            uint64_t file_offset,
                                                            const char *notes, const char *notes_end)
@@ -144,8 +146,8 @@ static inline struct unikprof_mapping unikprof_xen_mapping(const struct unikprof
         .end = (uint64_t)guest->code_end,
         .file_offset = file_offset,
     };
-    /* A note: three words (length of the name, of the description, type), then both, each filled up to
-       whole words. A build-id is of type 3 and called GNU. */
+    /* A note has three words (length of the name, length of the description, type), followed by the name and
+       the description, each padded to whole words. A build-id has type 3 and the name GNU. */
     while ((uint64_t)notes_end - (uint64_t)notes >= 16 && notes < notes_end) {
         const uint32_t *words = (const uint32_t *)(const void *)notes;
         uint64_t name = ((uint64_t)words[0] + 3) & ~(uint64_t)3;

@@ -1,7 +1,8 @@
 //! The calls that C makes, and everything in this package that has to trust C.
 //!
-//! Trust ends at what cannot be checked: that a pointer which is not NULL leads to what it is said to,
-//! that memory given is nobody else's, and that functions given do what their description asks.
+//! Only what cannot be checked is trusted: that a pointer which is not NULL points to what its
+//! description says, that memory given to the agent is used by nothing else, and that functions
+//! given to it keep their contracts.
 #![allow(unsafe_code, reason = "pointers, functions and memory of C's")]
 
 mod access;

@@ -1,17 +1,17 @@
 //! Admits calls to the agent, and closes only while no call is inside.
 //!
-//! Calls enter at any moment, on several vCPUs at once, and nest. Each adds itself to one of several counters
-//! before it reads the pointer to the agent, and subtracts itself when it leaves. The counters lie in cache
-//! lines of their own, and the stack that a call runs on selects its counter: two vCPUs run on two stacks,
-//! and write to the same line only where both stacks select the same one.
+//! Calls enter at any time, on several vCPUs at once, and nest. Each call increments one of several
+//! counters before it reads the pointer to the agent, and decrements it when it leaves. Each
+//! counter has a cache line of its own, and the stack that a call runs on selects the counter: two
+//! vCPUs run on two stacks, and write to the same line only if both stacks select the same counter.
 //!
-//! [`Gate::close`] marks the pointer, looks at all counters, and takes the pointer away if all are 0 and the
-//! mark is still there. A call that finds the mark removes it and enters: so no call is ever refused by a
-//! close that fails, and no call is inside once a close has succeeded.
+//! [`Gate::close`] marks the pointer, reads all counters, and takes the pointer away if all are 0
+//! and the mark is still set. A call that finds the mark removes it and enters. So a failed close
+//! never refuses a call, and after a successful close no call is inside.
 //!
-//! Neither side waits. `close` reads each counter with a read-modify-write: a call either is seen by it, or
-//! its own addition comes later in the counter's modification order, and then it sees the mark. No stronger
-//! order than acquire and release is needed. The model checker runs this code.
+//! Neither side waits. `close` reads each counter with a read-modify-write: either it sees a call's
+//! increment, or that increment comes later in the counter's modification order and the call sees
+//! the mark. Acquire and release ordering is enough. The loom tests run this code.
 
 use core::ptr;
 
@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// How many counters there are.
+/// The number of counters.
 #[cfg(not(loom))]
 const LINES: usize = 16;
 #[cfg(loom)]
@@ -29,27 +29,28 @@ const LINES: usize = 2;
 /// Set in the pointer while the gate is being closed.
 const CLOSING: usize = 1;
 
-/// The size of a stack is a multiple of this power of two, as a rule: two stacks never share such a block.
+/// The size of a stack is usually a multiple of this power of two, so two stacks never share such a
+/// block.
 const STACK_BITS: u32 = 12;
 
 /// A cache line of its own: the pointer is read by every call and seldom written.
 #[repr(align(64))]
 struct Line<T>(T);
 
-/// The way to a `T` that lies in memory which can be taken away.
+/// A pointer to a `T` in memory that can be taken away.
 pub(crate) struct Gate<T> {
     /// NULL while closed.
     to: Line<AtomicPtr<T>>,
-    /// How many calls are inside.
+    /// Calls that are inside.
     inside: [Line<AtomicUsize>; LINES],
 }
 
 /// Why a gate could not be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotClosed {
-    /// It is closed.
+    /// The gate was closed already.
     Closed,
-    /// A call is inside, or has entered meanwhile.
+    /// A call is inside, or has entered during the close.
     Busy,
 }
 
@@ -70,14 +71,14 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Does `work` with what the gate leads to, which stays there until `work` returns; `None` if the gate
-    /// is closed. Never waits.
+    /// Calls `work` with the pointer, which stays valid until `work` returns; returns `None` if the
+    /// gate is closed. Never waits.
     #[inline]
     pub(crate) fn enter<R>(&self, work: impl FnOnce(*const T) -> R) -> Option<R> {
         self.enter_by(line_of_stack(), work)
     }
 
-    /// The same by this counter.
+    /// Like [`enter`](Self::enter), with this counter.
     #[inline]
     fn enter_by<R>(&self, line: usize, work: impl FnOnce(*const T) -> R) -> Option<R> {
         let _inside = Inside::count(&self.inside[line % LINES].0);
@@ -91,7 +92,7 @@ impl<T> Gate<T> {
         Some(work(to))
     }
 
-    /// Removes the mark; answers what the gate leads to then.
+    /// Removes the mark and returns the pointer as it is then.
     #[cold]
     fn stay_open(&self, marked: *mut T) -> *mut T {
         let to = marked.map_addr(|address| address & !CLOSING);
@@ -101,24 +102,24 @@ impl<T> Gate<T> {
             .compare_exchange(marked, to, Ordering::AcqRel, Ordering::Acquire)
         {
             Ok(_) => to,
-            // Closed, or open again. It cannot be marked again: whoever marks it next also sees this call.
+            // Closed, or open again. It cannot be marked again: the next close also sees this call.
             Err(now) => now.map_addr(|address| address & !CLOSING),
         }
     }
 
-    /// What the gate leads to; NULL while it is closed. For the one that opens and closes it.
+    /// The pointer, or NULL while the gate is closed. Only for the caller that opens and closes it.
     pub(crate) fn get(&self) -> *mut T {
         self.to.0.load(Ordering::Acquire)
     }
 
-    /// Lets calls in, to what `to` leads to. One caller at a time opens, closes and gets.
+    /// Lets calls in to `to`. Only one caller at a time may use `open`, `close` and `get`.
     pub(crate) fn open(&self, to: *mut T) {
         const { assert!(align_of::<T>() > CLOSING) };
         self.to.0.store(to, Ordering::Release);
     }
 
-    /// Closes the gate unless a call is inside; answers what it led to, where no call is any more. A gate that
-    /// could not be closed never was: every call that came meanwhile has entered.
+    /// Closes the gate unless a call is inside, and returns the pointer, which no call uses any
+    /// more. If closing fails, every call that came in the meantime has entered.
     pub(crate) fn close(&self) -> Result<*mut T, NotClosed> {
         let to = self.get();
         if to.is_null() {
@@ -161,14 +162,14 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// The counter that the caller's stack selects.
+/// The counter that the current stack selects.
 #[inline(always)]
 fn line_of_stack() -> usize {
     let here = core::mem::MaybeUninit::<u8>::uninit();
     line_of(here.as_ptr().addr())
 }
 
-/// The counter that a stack selects, by an address in it: neighbours select different ones.
+/// The counter for an address in a stack; neighbouring stacks select different ones.
 #[inline(always)]
 fn line_of(address: usize) -> usize {
     const GOLDEN_RATIO: u32 = 0x9e37_79b9;
@@ -231,7 +232,7 @@ mod gate_model {
 
     use super::*;
 
-    /// What the gate leads to: loom finds a call that is inside while it is written.
+    /// Behind the gate: loom reports a call that reads it while it is written.
     struct Agent(UnsafeCell<u32>);
 
     struct Guest {
@@ -239,7 +240,7 @@ mod gate_model {
         agent: *mut Agent,
     }
 
-    // SAFETY: the pointer is that of the gate, which is what is tested.
+    // SAFETY: the gate guards the pointer; that is what this model tests.
     #[allow(unsafe_code)]
     unsafe impl Send for Guest {}
     // SAFETY: as above.
@@ -254,18 +255,21 @@ mod gate_model {
             Arc::new(Self { gate, agent })
         }
 
-        /// A call on this vCPU; whether it found the agent.
+        /// Makes a call on this vCPU, and returns whether it found the agent.
         #[allow(unsafe_code)]
         fn call(&self, line: usize) -> bool {
             let found = self.gate.enter_by(line, |agent| {
                 // SAFETY: leaked above; never freed.
                 let value = unsafe { (*agent).0.with(|value| *value) };
-                assert_eq!(value, 1, "the memory is not the guest's yet");
+                assert_eq!(
+                    value, 1,
+                    "a call is inside, so the memory is not the guest's yet"
+                );
             });
             found.is_some()
         }
 
-        /// Stops the agent and writes to its memory; whether it was stopped.
+        /// Stops the agent and writes to its memory; returns whether it was stopped.
         #[allow(unsafe_code)]
         fn stop(&self) -> bool {
             let Ok(agent) = self.gate.close() else {
@@ -290,7 +294,7 @@ mod gate_model {
         builder.check(model);
     }
 
-    /// A call that is refused disarms its vCPU: it must be only by a stop that succeeds.
+    /// A refused call disarms its vCPU, so only a stop that succeeds may refuse calls.
     #[test]
     fn a_stop_that_is_busy_has_refused_no_call() {
         check(|| {
@@ -305,7 +309,7 @@ mod gate_model {
         });
     }
 
-    /// A mark that a call saw in one stop may be that of the next when the call removes it.
+    /// A call that saw the mark of one stop may remove the mark of the next one.
     #[test]
     fn a_call_outlives_a_stop_and_a_start() {
         check(|| {

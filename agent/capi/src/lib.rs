@@ -1,8 +1,8 @@
 //! The agent for guests that are not written in Rust.
 //!
-//! What C sees is in [`abi`] (structures and constants), [`status`] (error codes) and [`ffi`] (the
-//! calls). The header `include/unikprof.h` is made from them. `README.md` beside this package says how
-//! the static library is built and what a guest has to do.
+//! The C ABI is in [`abi`] (structures and constants), [`status`] (error codes) and [`ffi`] (the
+//! calls). The header `include/unikprof.h` is generated from them. `README.md` in this package says
+//! how to build the static library and what a guest has to do.
 #![no_std]
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The agent's own TCP over frames that the guest hands over.
+//! The agent's own TCP server, over frames that the guest hands over.
 
 mod queue;
 
@@ -17,8 +17,8 @@ use queue::{FRAME, Queue};
 
 const _: () = assert!(FRAME == UNIKPROF_MAX_FRAME as usize);
 
-/// What a network is kept in. Its parts are written one by one, where they are: together they are more than
-/// a kernel's stack.
+/// Memory for a network. Its parts are initialized in place, one by one: together they are larger
+/// than a kernel's stack.
 pub(crate) struct NetworkMemory {
     received: MaybeUninit<Queue>,
     to_send: MaybeUninit<Queue>,
@@ -26,13 +26,13 @@ pub(crate) struct NetworkMemory {
     buffers: MaybeUninit<TcpBuffers>,
 }
 
-/// A server and the frames on their way to and from it.
+/// A TCP server with its queues of received and sent frames.
 pub(crate) struct Network {
     link: Link,
     server: TcpServer<'static>,
 }
 
-/// The device as smoltcp sees it.
+/// The network device for smoltcp.
 struct Link {
     received: &'static mut Queue,
     to_send: &'static mut Queue,
@@ -79,7 +79,7 @@ impl Network {
         self.server.poll(&mut self.link, service)
     }
 
-    /// Takes a frame from the guest's device.
+    /// Queues a frame from the guest's device.
     pub(crate) fn receive(&mut self, frame: &[u8]) -> Result<(), Misuse> {
         if frame.is_empty() || frame.len() > FRAME {
             return Err(Misuse(UNIKPROF_E_FRAME));
@@ -93,7 +93,7 @@ impl Network {
         Ok(())
     }
 
-    /// Puts the next frame for the guest's device into `buffer`; answers its length.
+    /// Copies the next frame for the guest's device into `buffer`; returns its length.
     pub(crate) fn send(&mut self, buffer: &mut [u8]) -> Result<i64, Misuse> {
         if buffer.len() < FRAME {
             return Err(Misuse(UNIKPROF_E_FRAME));
@@ -108,7 +108,7 @@ impl Network {
     }
 }
 
-/// A received frame, or room for one to send.
+/// A received frame, or room for a frame to send.
 struct Token<'l>(&'l mut Queue);
 
 impl RxToken for Token<'_> {
@@ -119,7 +119,7 @@ impl RxToken for Token<'_> {
                 self.0.forget_first();
                 seen
             }
-            // There is a frame wherever there is a token; an empty one would be dropped.
+            // A token exists only if there is a frame; an empty frame would be dropped.
             None => look(&[]),
         }
     }
@@ -129,7 +129,8 @@ impl TxToken for Token<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, fill: F) -> R {
         match self.0.push(length) {
             Some(frame) => fill(frame),
-            // There is room wherever there is a token, and smoltcp keeps to the device's longest frame.
+            // A token exists only if there is room, and smoltcp respects the device's maximum frame
+            // length.
             None => fill(&mut [0; FRAME][..length]),
         }
     }

@@ -1,14 +1,14 @@
-//! In the place of `network`, in an archive without it: there never is one.
+//! Replaces `network` in an archive without `smoltcp`: a network is never created.
 
 use unikprof_agent::{Platform, Service};
 
 use crate::abi;
 use crate::status::{Misuse, UNIKPROF_E_UNSUPPORTED};
 
-/// Nothing.
+/// Takes no memory.
 pub(crate) struct NetworkMemory;
 
-/// There is no value of it.
+/// Has no value.
 pub(crate) enum Network {}
 
 impl Network {

@@ -1,4 +1,4 @@
-//! Guests in C, compiled with the header and linked with the archive: what they check is in `c/`.
+//! Guests in C, compiled with the header and linked with the archive. Their checks are in `c/`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ use unikprof_proto::message::{
 use unikprof_proto::ring::{self, kind};
 use unikprof_proto::{code, console, preamble};
 
-/// What a client sends, as C source.
+/// A client's messages, as C source.
 fn client() -> String {
     let start = Start {
         name: "from C",
@@ -103,7 +103,7 @@ fn run(name: &str, archive: &Path, flags: &[&str]) -> String {
     said.into_owned()
 }
 
-/// A wrong call that crashed would take the guest with it.
+/// A wrong call must not crash the guest.
 #[test]
 fn every_misuse_is_an_error_with_a_text() {
     run("misuse", build::streams(), &[]);
@@ -116,7 +116,7 @@ fn upcalls_come_on_any_stack_and_calls_take_as_much_as_they_say() {
     }
 }
 
-/// A key that cannot be used must not end as a guest that serves everybody.
+/// A guest whose keys cannot be used must not serve everybody.
 #[test]
 fn a_guest_with_keys_asks_for_them() {
     run("keyed", build::keyed(), &[]);
@@ -127,8 +127,8 @@ fn frames_are_taken_and_given() {
     run("frames", build::frames(), &[]);
 }
 
-/// A guest that lies, of its stacks above all, and memory that the agent then believed would be read. What comes of
-/// each lie is counted: nothing is lost without a trace.
+/// The guest gives wrong data, above all about its stacks, which the agent must not trust. Every
+/// effect is counted: nothing is lost without a trace.
 #[test]
 fn every_lie_is_an_error_or_a_counted_loss() {
     let said = run("lies", build::streams(), &[]);
@@ -157,7 +157,7 @@ fn every_lie_is_an_error_or_a_counted_loss() {
     assert!(lies > 15, "{said}");
 }
 
-/// The counters in an agent's answer to a [`Check`], as hexadecimal.
+/// The counters in an agent's hexadecimal answer to a [`Check`].
 fn counters(answer: &str) -> Counters {
     let bytes = bytes_of(answer);
     let mut rest = &bytes[..];
@@ -177,8 +177,8 @@ fn bytes_of(digits: &str) -> Vec<u8> {
         .collect()
 }
 
-/// A guest that marks what it does, wherever it is, must not be harmed by it; and what it has left when it panicked
-/// must say what it did.
+/// Events must be safe in every context of a guest, and a crash dump must contain those before the
+/// panic.
 #[test]
 fn events_are_kept_and_what_a_panic_leaves_holds_them() {
     let said = run("events", build::recorder(), &[]);
@@ -189,8 +189,11 @@ fn events_are_kept_and_what_a_panic_leaves_holds_them() {
     let (dump, block) = (bytes("dump; "), bytes("block; "));
     let lines = said.lines().filter_map(|line| line.strip_prefix("line "));
     let pieces = lines.map(|line| console::piece(line.as_bytes()).unwrap());
-    let told: Vec<u8> = pieces.flat_map(|piece| piece.bytes().to_vec()).collect();
-    assert_eq!(told, block, "the console's lines carry all of the block");
+    let reassembled: Vec<u8> = pieces.flat_map(|piece| piece.bytes().to_vec()).collect();
+    assert_eq!(
+        reassembled, block,
+        "the console's lines carry all of the block"
+    );
     let before = left(&dump);
     let after = left(BlockHead::file(&block).unwrap());
 
@@ -214,19 +217,19 @@ fn events_are_kept_and_what_a_panic_leaves_holds_them() {
     // The panic came before this one was written.
     assert_eq!(after.events[..7], expected);
     assert_eq!(after.events[7..], [(kind::MARK, 0, 4)]);
-    // One counts running time, the other blocked time.
+    // One recording counts running time, the other blocked time.
     assert_eq!(before.recorded, [5, 0]);
     assert_eq!(after.recorded, [5, 0]);
 }
 
-/// What a guest has left.
+/// Contents of a crash dump.
 #[derive(Default)]
 struct Left {
     names: Vec<String>,
-    /// Kinds, names and numbers.
+    /// Kind, name and value.
     events: Vec<(u8, u64, u64)>,
     samples: usize,
-    /// What each recording has recorded.
+    /// Recorded samples of each recording.
     recorded: Vec<u64>,
 }
 
@@ -258,8 +261,8 @@ fn left(bytes: &[u8]) -> Left {
     left
 }
 
-/// Guards a client that waits for its part of the CPU share against a guest that sleeps meanwhile, and the guest against
-/// wake-ups for bytes that the agent does not take yet.
+/// A client that waits for its part of the CPU share must get its answers although the guest sleeps, and bytes that the
+/// agent does not accept yet must not wake the guest.
 #[test]
 fn a_guest_that_sleeps_between_polls_forgets_no_answer() {
     let said = run("waiting", build::streams(), &[]);
@@ -280,8 +283,8 @@ fn a_guest_that_sleeps_between_polls_forgets_no_answer() {
     assert_eq!(checks, expected);
 }
 
-/// Two threads in one call would write the same session; an agent that is stopped while an upcall is inside would
-/// leave it writing to memory that is the guest's again.
+/// Two threads in one call would write to the same session; if the agent stopped while an upcall is
+/// inside, the upcall would write to memory that is the guest's again.
 #[test]
 fn threads_that_poll_at_once_and_a_stop_in_between_harm_nothing() {
     for archive in [build::streams(), build::recorder()] {
@@ -289,7 +292,8 @@ fn threads_that_poll_at_once_and_a_stop_in_between_harm_nothing() {
     }
 }
 
-/// A stop that answers "busy" and has refused an upcall meanwhile would leave that vCPU without a timer.
+/// A stop that returns "busy" must not have refused an upcall: that vCPU would be left without a
+/// timer.
 #[test]
 fn a_stop_that_is_busy_has_refused_no_upcall() {
     for archive in [build::streams(), build::recorder()] {
@@ -297,7 +301,7 @@ fn a_stop_that_is_busy_has_refused_no_upcall() {
     }
 }
 
-/// Times, stacks and the build-id that every guest on Xen would have to get right on its own.
+/// Times, stacks and the build-id, which every guest on Xen would otherwise have to implement.
 #[test]
 fn a_guest_on_xen_is_asked_by_the_header_for_it() {
     let c = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
@@ -305,7 +309,7 @@ fn a_guest_on_xen_is_asked_by_the_header_for_it() {
     run("xen_guest", build::streams(), &[&include]);
 }
 
-/// A byte that is lost or sent twice, or a connection that ends while lwIP works on it.
+/// A byte may be lost or sent twice, or a connection may end while lwIP works on it.
 #[test]
 fn clients_are_served_over_lwip() {
     let c = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
@@ -317,7 +321,7 @@ fn clients_are_served_over_lwip() {
     );
 }
 
-/// Ranges that overlap, in a guest without a `memmove` of its own.
+/// Ranges that overlap, in a guest without its own `memmove`.
 #[test]
 fn a_guest_without_memmove_gets_one() {
     run("memmove", build::streams(), &["-fno-builtin", "-static"]);

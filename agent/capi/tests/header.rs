@@ -1,4 +1,4 @@
-//! The header is what the Rust source says, and C and C++ take it.
+//! The header matches the Rust source, and compiles as C and C++.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,10 +10,10 @@ use cbindgen::{Builder, Config, DocumentationStyle, Language, Style};
 
 const BLESS: &str = "UNIKPROF_BLESS=1 cargo test -p unikprof-capi --test header";
 
-/// What stands above all.
+/// The header's first comment.
 const INTRODUCTION: &str = include_str!("../include/introduction.h");
 
-/// Where the calls, structures and constants are.
+/// The sources of calls, structures and constants.
 const SOURCES: [&str; 6] = [
     "src/abi.rs",
     "src/status.rs",
@@ -23,7 +23,7 @@ const SOURCES: [&str; 6] = [
     "src/ffi/events.rs",
 ];
 
-/// Structures by their names in Rust and in C.
+/// Names of structures in Rust and in C.
 const NAMES: [(&str, &str); 9] = [
     ("Registers", "unikprof_registers"),
     ("Range", "unikprof_range"),
@@ -70,7 +70,7 @@ fn generate() -> String {
     for_c(&String::from_utf8(text).unwrap())
 }
 
-/// Leaves out what is said to Rust alone, and the marks of Rust's documentation.
+/// Removes what concerns Rust only, and the markup of Rust's documentation.
 fn for_c(text: &str) -> String {
     let mut kept = Vec::new();
     let mut in_safety = false;
@@ -78,7 +78,7 @@ fn for_c(text: &str) -> String {
         let comment = line.trim_start().strip_prefix("//").map(str::trim);
         in_safety = match comment {
             Some("# Safety") => {
-                // The empty line of comment before it.
+                // The empty comment line before it.
                 kept.pop();
                 true
             }
@@ -129,7 +129,7 @@ fn the_checked_in_header_is_what_the_source_says() {
     );
 }
 
-/// Every version of the languages that an embedder's kernel may be written in.
+/// Every standard that an embedder's kernel may be written in.
 #[test]
 fn c_and_cpp_take_the_header_without_a_warning() {
     let folder = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@
 //! Why: docs/decisions.md#sums-that-always-add-up.
 
 use unikprof_proto::message::{BUCKETS, Counter, Counters, Runstate, Snapshot, bucket};
-use unikprof_proto::nodes::put_varint;
+use unikprof_proto::varint::put_varint;
 
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, add_owned};
 

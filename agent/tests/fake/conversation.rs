@@ -10,7 +10,7 @@ use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Counters, Counts, Fetch, Histogram, Nodes, Pending,
     RecordingStatus, Refusal, Start, Started, Status, Stop, VcpuEnd, VcpuEpoch,
 };
-use unikprof_proto::{code, counts, nodes, preamble};
+use unikprof_proto::{code, counts, nodes, preamble, varint};
 
 /// What can go wrong is shown, not handled.
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -220,8 +220,8 @@ impl Answer {
 fn pairs(mut buckets: &[u8]) -> Vec<(usize, u64)> {
     let mut pairs = Vec::new();
     while let (Some(bucket), Some(count)) = (
-        nodes::take_varint(&mut buckets),
-        nodes::take_varint(&mut buckets),
+        varint::take_varint(&mut buckets),
+        varint::take_varint(&mut buckets),
     ) {
         pairs.push((bucket as usize, count));
     }

@@ -1,7 +1,7 @@
 //! How often a value came, in the buckets of the agent's histograms.
 
 use unikprof_proto::message::{BUCKETS, Histogram, bucket_floor};
-use unikprof_proto::nodes::take_varint;
+use unikprof_proto::varint::take_varint;
 
 /// How often each bucket was hit. Buckets are exact below 8, then four for each power of two.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

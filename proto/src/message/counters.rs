@@ -1,4 +1,4 @@
-//! What became of every tick.
+//! The result of every tick.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,11 +8,11 @@ macro_rules! counters {
         $(#[$doc:meta])*
         $field:ident = $counter:ident,
     )+) => {
-        /// What became of every tick, since the recording began.
+        /// The number of ticks by result, since the recording began.
         ///
-        /// A *tick* is a delivery whose target was reached, and
+        /// A *tick* is a timer delivery whose target was reached, and
         /// `ticks = recorded + aged + overflow + lost + masked + idle`.
-        // Written as an array, in a loop: each field on its own is a kibibyte of code in the agent.
+        // Serialized as an array in a loop: serializing field by field adds a kibibyte of code to the agent.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(from = "[u64; Counters::FIELDS]", into = "[u64; Counters::FIELDS]")]
         pub struct Counters {
@@ -54,12 +54,12 @@ macro_rules! counters {
 counters! {
     /// Deliveries whose target was reached.
     ticks = Ticks,
-    /// Walked and counted.
+    /// Walked and counted in the stack table.
     recorded = Recorded,
-    /// Walked and counted, then given up before a client fetched it: memory ran short, and the recording
-    /// [keeps the newest](crate::code::start_flag::KEEP_NEWEST).
+    /// Walked and counted, but discarded before a client fetched the count: memory ran short, and
+    /// the recording [keeps the newest](crate::code::start_flag::KEEP_NEWEST).
     aged = Aged,
-    /// Walked, but the table was full.
+    /// Walked, but the stack table was full.
     overflow = Overflow,
     /// The slot was busy.
     lost = Lost,
@@ -67,31 +67,32 @@ counters! {
     masked = Masked,
     /// Delivered inside the block call.
     idle = Idle,
-    /// Delivered before their target and armed again; not ticks.
+    /// Delivered before the target; the timer was armed again. Not ticks.
     early = Early,
     /// Recorded, but delivered late.
     late = Late,
     /// Recorded, deeper than the limit.
     truncated = Truncated,
-    /// Recorded, with a chain of frame pointers that ended badly.
+    /// Recorded, with a chain of frame pointers that ended early.
     broken = Broken,
-    /// Recorded; the interrupted function's caller was found through the caller table.
+    /// Recorded; the interrupted function's caller was found in the caller table.
     /// `by_table + by_bytes + by_frame_pointer = recorded + aged`.
     by_table = ByTable,
-    /// Recorded; its caller was found by the instructions around the interrupted one.
+    /// Recorded; the caller was found from the instructions around the pc.
     by_bytes = ByBytes,
-    /// Recorded; its caller was taken from the frame pointer, right or not.
+    /// Recorded; the caller was taken from the frame pointer, which may be wrong for a leaf
+    /// function.
     by_frame_pointer = ByFramePointer,
-    /// Recorded under [`UNWIND_TABLE`](crate::code::start_flag::UNWIND_TABLE), with at least one frame
-    /// that the table does not know, whose frame pointer was followed instead.
+    /// Recorded with [`UNWIND_TABLE`](crate::code::start_flag::UNWIND_TABLE), with at least one
+    /// frame that is not in the table, for which the frame pointer was followed instead.
     mixed = Mixed,
-    /// How often the vCPU blocked, where blocked time is recorded.
+    /// How often the vCPU blocked, if blocked time is recorded.
     blocks = Blocks,
     /// Blocked time counted: in samples, or in ns in mode [`OFF_CPU`](crate::code::mode::OFF_CPU).
     blocked = Blocked,
-    /// Blocked time that was not counted, in the same unit: the table was full.
+    /// Blocked time that was not counted because the stack table was full, in the same unit.
     blocked_overflow = BlockedOverflow,
-    /// Blocked time that was counted and then given up, as `aged`, in the same unit.
+    /// Blocked time that was counted and then discarded, like `aged`, in the same unit.
     blocked_aged = BlockedAged,
 }
 
@@ -108,7 +109,7 @@ impl From<[u64; Counters::FIELDS]> for Counters {
 }
 
 impl Counters {
-    /// Whether every tick is accounted for, and every recorded one's caller.
+    /// Whether every tick is accounted for, and the caller of every recorded tick.
     pub fn add_up(&self) -> bool {
         let parts = [
             self.recorded,

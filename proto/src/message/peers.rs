@@ -1,28 +1,28 @@
-//! Whom the agent did not serve.
+//! Clients that the agent did not serve.
 
 use serde::{Deserialize, Serialize};
 
-/// Connections that were refused or cut since the agent started, each counted once.
+/// Connections that were refused or closed by the agent since it started, each counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peers {
-    /// They broke the protocol: foreign bytes, a malformed frame, no common version.
+    /// Protocol errors: foreign bytes, a malformed frame, no common version.
     pub malformed: u64,
-    /// They were silent for too long, took no answer, or left a handshake hanging.
+    /// The client was silent too long, did not read an answer, or did not finish a handshake.
     pub timed_out: u64,
-    /// There was no free session for them.
+    /// There was no free session.
     pub turned_away: u64,
-    /// They had not shown a key, and made room for somebody else.
+    /// The client had not proved a key, and its session was given to another client.
     pub displaced: u64,
-    /// Their handshake failed: no key, an unknown one, a wrong one, or altered bytes.
+    /// The handshake failed: no key, an unknown or wrong key, or altered bytes.
     pub bad_key: u64,
-    /// A record after the handshake failed: altered, replayed, out of order, or cut.
+    /// A record after the handshake failed: altered, replayed, out of order, or truncated.
     pub bad_record: u64,
-    /// Requests that the client's role does not allow; the connections went on.
+    /// Requests that the client's role does not allow; the connections continued.
     pub not_allowed: u64,
 }
 
 impl Peers {
-    /// How many connections were refused or cut.
+    /// The number of connections refused or closed.
     pub fn connections(&self) -> u64 {
         [
             self.malformed,

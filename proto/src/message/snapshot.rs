@@ -1,38 +1,38 @@
-//! One vCPU at one moment: its clocks, its times, its counters.
+//! One vCPU at one time: clocks, times by state, counters.
 
 use serde::{Deserialize, Serialize};
 
 use super::Counters;
 
-/// One vCPU at one moment of a recording.
+/// One vCPU at one time of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The monotonic clock.
     pub at_ns: u64,
-    /// The cycle counter; 0 where the platform has none.
+    /// The cycle counter; 0 if the platform has none.
     pub cycles: u64,
     /// The vCPU's running time, as the sampler judges it, in ns.
     pub running_ns: u64,
     /// Its blocked time, as the sampler judges it, in ns.
     pub blocked_ns: u64,
-    /// The kinds of time, where the platform tells them.
+    /// The time in each state, if the platform knows it.
     pub runstate: Option<Runstate>,
     /// The counters since the recording began.
     pub counters: Counters,
-    /// Cycles spent in ticks, and in blocking and waking where that is recorded, since the recording
-    /// began.
+    /// Cycles spent in ticks since the recording began, and in block and wake calls if blocked time
+    /// is recorded.
     pub tick_cycles: u64,
 }
 
-/// How a vCPU has spent its time, in ns since a fixed moment of the platform's.
+/// The time that a vCPU has spent in each state, in ns since a fixed time chosen by the platform.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Runstate {
     /// On a physical CPU.
     pub running_ns: u64,
-    /// Ready to run while others ran: stolen.
+    /// Ready to run while the CPU was given to others: stolen.
     pub runnable_ns: u64,
     /// Waiting for an event.
     pub blocked_ns: u64,
-    /// Neither: paused, or not yet brought up.
+    /// Neither: paused, or not started.
     pub offline_ns: u64,
 }

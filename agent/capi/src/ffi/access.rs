@@ -1,4 +1,4 @@
-//! Who is served: everybody, or those with a key.
+//! Who is served: everybody, or clients with a key.
 
 use unikprof_agent::Access;
 
@@ -10,20 +10,22 @@ pub(super) use keyed::Keys;
 #[cfg(not(feature = "noise"))]
 pub(super) use open::Keys;
 
-/// Whom the configuration names, without a look at the keys.
+/// Checks `access` of the configuration, without reading the keys.
 pub(super) fn check(config: &abi::Config) -> Result<(), Misuse> {
     match config.access {
-        // Keys that nobody is asked for are a mistake that must be seen.
+        // Reject keys that are never checked: they show a mistake in the configuration.
         UNIKPROF_ACCESS_OPEN if config.key_count == 0 => Ok(()),
         UNIKPROF_ACCESS_KEYS => Ok(()),
         _ => Err(Misuse(UNIKPROF_E_ACCESS)),
     }
 }
 
-/// Puts the configuration's keys into `place`, which has none; erases them where one cannot be used.
+/// Reads the configuration's keys into `place`, which is empty; erases them if one of them cannot
+/// be used.
 ///
 /// # Safety
-/// The configuration's keys are NULL or lead to as many as it says.
+///
+/// The configuration's keys are NULL, or point to as many keys as it says.
 pub(super) unsafe fn read_keys(
     config: &abi::Config,
     place: &mut Option<Keys>,
@@ -31,7 +33,7 @@ pub(super) unsafe fn read_keys(
     if config.access != UNIKPROF_ACCESS_KEYS {
         return Ok(());
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let read = unsafe { Keys::read(config, place) };
     if read.is_err() {
         *place = None;
@@ -39,7 +41,7 @@ pub(super) unsafe fn read_keys(
     read
 }
 
-/// What the agent is told.
+/// The agent's access setting.
 pub(super) fn access(keys: Option<&'static Keys>) -> Access<'static> {
     keys.map_or(Access::Open, Keys::access)
 }
@@ -59,7 +61,8 @@ mod keyed {
 
     impl Keys {
         /// # Safety
-        /// As for [`read_keys`](super::read_keys).
+        ///
+        /// See [`read_keys`](super::read_keys).
         pub(super) unsafe fn read(
             config: &abi::Config,
             place: &mut Option<Self>,
@@ -75,7 +78,7 @@ mod keyed {
             for index in 0..config.key_count as usize {
                 // SAFETY: `key_count` of them are there, by the caller's promise.
                 let key = unsafe { read::structure(config.keys.add(index))? };
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 let text = unsafe { read::text(key.text, read::KEY)? };
                 let text = text.ok_or(Misuse(UNIKPROF_E_NULL))?;
                 let role = match key.role {
@@ -95,7 +98,7 @@ mod keyed {
     }
 }
 
-/// In an archive without cryptography: there never is a key.
+/// In an archive without cryptography there are no keys.
 #[cfg(not(feature = "noise"))]
 mod open {
     use unikprof_agent::Access;
@@ -103,12 +106,13 @@ mod open {
     use crate::abi;
     use crate::status::{Misuse, UNIKPROF_E_UNSUPPORTED};
 
-    /// There is no value of it.
+    /// Has no value.
     pub(in super::super) enum Keys {}
 
     impl Keys {
         /// # Safety
-        /// None is needed.
+        ///
+        /// There are no requirements.
         pub(super) unsafe fn read(_: &abi::Config, _: &mut Option<Self>) -> Result<(), Misuse> {
             Err(Misuse(UNIKPROF_E_UNSUPPORTED))
         }

@@ -1,8 +1,8 @@
-//! The memory block that C gives, handed out from its front.
+//! Allocates from the front of the memory block that C gives.
 
 use core::mem::MaybeUninit;
 
-/// What is left of the block.
+/// The unused rest of the block.
 pub(super) struct Arena {
     next: *mut u8,
     left: usize,
@@ -10,8 +10,9 @@ pub(super) struct Arena {
 
 impl Arena {
     /// # Safety
-    /// `length` bytes at `memory` may be written and read, and are nobody else's for as long as
-    /// anything that came out of the arena is used.
+    ///
+    /// `length` bytes at `memory` are readable and writable, and nothing else accesses them as long
+    /// as anything from the arena is in use.
     pub(super) unsafe fn new(memory: *mut u8, length: usize) -> Self {
         Self {
             next: memory,
@@ -19,7 +20,7 @@ impl Arena {
         }
     }
 
-    /// Room for `count` values; `None` where the block has not so much left.
+    /// Room for `count` values; `None` if the rest is too short.
     pub(super) fn places<T>(&mut self, count: usize) -> Option<&'static mut [MaybeUninit<T>]> {
         let padding = self.next.align_offset(align_of::<T>());
         let bytes = count.checked_mul(size_of::<T>())?;
@@ -27,7 +28,7 @@ impl Arena {
         self.left = self.left.checked_sub(whole)?;
         let start = self.next.wrapping_add(padding);
         self.next = self.next.wrapping_add(whole);
-        // SAFETY: aligned, inside the block of `new`, and handed out this once.
+        // SAFETY: aligned, inside the block of `new`, and returned only once.
         Some(unsafe { core::slice::from_raw_parts_mut(start.cast(), count) })
     }
 
@@ -46,7 +47,7 @@ impl Arena {
         core::str::from_utf8(self.copy(text.as_bytes())?).ok()
     }
 
-    /// All that is left.
+    /// The whole rest.
     pub(super) fn rest(mut self) -> &'static mut [MaybeUninit<u8>] {
         self.places(self.left).unwrap_or_default()
     }

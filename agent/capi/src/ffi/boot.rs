@@ -1,4 +1,4 @@
-//! Recordings that begin with the guest.
+//! Recordings that begin when the guest starts.
 
 use unikprof_agent::{BootMode, BootRecording, MAX_DEPTH, MAX_RECORDINGS};
 
@@ -12,23 +12,24 @@ use crate::status::{Misuse, UNIKPROF_E_NULL, UNIKPROF_E_RECORDING, UNIKPROF_E_TO
 const _: () = assert!(MAX_RECORDINGS == UNIKPROF_MAX_RECORDINGS as usize);
 const _: () = assert!(MAX_DEPTH == 128, "as the header says");
 
-/// Begins a recording before any client has come. Call it behind `unikprof_init`, and behind
-/// `unikprof_install_caller_table` where there is a table; once clients are served it is too late. Each further
-/// one takes another of the configuration's `recordings`. Arm the timer of this vCPU behind it
-/// (`unikprof_deadline`); the others are kicked.
+/// Begins a recording before any client connects. Call it after `unikprof_init`, and after
+/// `unikprof_install_caller_table` if there is a table, but before any client may have connected.
+/// Each recording takes one of the configuration's `recordings`. Afterwards, arm the timer of this
+/// vCPU (`unikprof_deadline`); the other vCPUs are kicked.
 ///
-/// Answers the recording's id, above 0, or a code; UNIKPROF_E_RECORDING: `log` was told why, and the agent
-/// serves without it.
+/// Returns the recording's id, above 0, or an error code; UNIKPROF_E_RECORDING: the reason was
+/// passed to `log`, and the agent runs without the recording.
 ///
 /// # Safety
-/// C's: `recording` is NULL or leads to a structure of its kind.
+///
+/// For C: `recording` is NULL or points to a valid structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_start_at_boot(recording: *const abi::BootRecording) -> i64 {
     code_or(with_served(|served| {
         if served.begun {
             return Err(Misuse(UNIKPROF_E_TOO_LATE));
         }
-        // SAFETY: the caller's promise, twice.
+        // SAFETY: guaranteed by the caller, twice.
         let (wanted, name) = unsafe {
             let wanted = read::structure(recording)?;
             (wanted, read::text(wanted.name, read::NAME)?)
@@ -57,7 +58,7 @@ pub unsafe extern "C" fn unikprof_start_at_boot(recording: *const abi::BootRecor
     }))
 }
 
-/// A number, or what stands for 0.
+/// Returns `number`, or `default` if it is 0.
 fn or<T: Default + PartialEq>(number: T, default: T) -> T {
     if number == T::default() {
         default

@@ -1,4 +1,4 @@
-//! The calls of the guest's start, its loop and its end.
+//! The calls that start the agent, run it from the guest's loop, and stop it.
 
 use core::ffi::{c_char, c_void};
 
@@ -21,47 +21,50 @@ use crate::status::{
     UNIKPROF_E_TOO_LATE, UNIKPROF_E_UNSUPPORTED, UNIKPROF_E_VCPUS, UNIKPROF_OK,
 };
 
-/// When to come back where another call is under way.
+/// `unikprof_poll` asks to be called again after this time if another call is in progress.
 const RETRY_NS: u64 = 1_000_000;
 
-/// The version of the library: that of the header it was built with.
+/// Returns the version of the library, which is that of the header it was built with.
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_abi_version() -> u32 {
     UNIKPROF_ABI_VERSION
 }
 
-/// What a code means and what to do about it, in English. Never NULL.
+/// Returns what a code means and how to fix it, in English. Never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_error_text(code: i32) -> *const c_char {
     status::text(code).as_ptr()
 }
 
-/// What was wrong with the last call that answers a deadline, UNIKPROF_OK where nothing was; it is
-/// forgotten by being asked for. Such calls answer a deadline that can be used all the same.
+/// Returns and clears the error of the last call that returns a deadline; UNIKPROF_OK if there was
+/// none. Such calls return a usable deadline even on error.
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_take_error() -> i32 {
     one::take_noted()
 }
 
-/// The least memory that `unikprof_init` takes for this configuration, in bytes; 0 where it cannot be
-/// used. More is better: of what is beyond, a distinct stack takes about 100 bytes.
+/// Returns the minimum length in bytes of `memory` for `unikprof_init` with this configuration, or
+/// 0 if the configuration cannot be used. More is better: each distinct stack takes about 100 bytes
+/// beyond the minimum.
 ///
 /// # Safety
-/// C's: `config` is NULL or leads to a structure of its kind.
+///
+/// For C: `config` is NULL or points to a valid structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_memory_bytes(config: *const Config) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { Wanted::read(config) }.map_or(0, |wanted| wanted.memory_bytes(own_bytes(&wanted)))
 }
 
-/// Starts the agent. It keeps all it ever needs in `memory`, which has `length` bytes, belongs to the
-/// agent until `unikprof_stop`, and may be aligned in any way. An image can have one agent.
+/// Starts the agent. It keeps all its state in `memory`, which has `length` bytes, belongs to the
+/// agent until `unikprof_stop`, and needs no alignment. An image can have one agent.
 ///
-/// Answers UNIKPROF_OK, or a code, and then nothing has changed. Takes up to 40 KiB of stack.
+/// Returns UNIKPROF_OK or an error code. On error nothing has changed. Takes up to 40 KiB of stack.
 ///
 /// # Safety
-/// C's: `config` and `ops` are NULL or lead to structures of their kinds; `memory` is NULL or leads to
-/// `length` bytes that are nobody else's.
+///
+/// For C: `config` and `ops` are NULL or point to valid structures; `memory` is NULL or points to
+/// `length` bytes that nothing else accesses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_init(
     config: *const Config,
@@ -69,39 +72,44 @@ pub unsafe extern "C" fn unikprof_init(
     memory: *mut c_void,
     length: usize,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     code_of(unsafe { start(config, ops, memory, length) })
 }
 
-/// Installs a caller table that is linked into the image, as `unikprof-client caller-table` makes it, for
-/// recordings that begin before a client has sent one. `caller_memory` must have been given. Call it right
-/// behind `unikprof_init`: once clients are served, or a recording has begun at boot, it is too late.
+/// Installs a caller table that is linked into the image, made by `unikprof-client caller-table`,
+/// for recordings that begin before a client has sent one. Requires `caller_memory`. Call it
+/// directly after `unikprof_init`: once a client may have connected, or a recording has begun at
+/// boot, it returns UNIKPROF_E_TOO_LATE.
 ///
-/// Answers the rows of the table, or a code. The table is copied. Takes as much stack as `unikprof_init`.
+/// Returns the number of rows in the table, or an error code. The table is copied. Takes as much
+/// stack as `unikprof_init`.
 ///
 /// # Safety
-/// C's: `table` is NULL or leads to `length` bytes.
+///
+/// For C: `table` is NULL or points to `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_install_caller_table(table: *const c_void, length: usize) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     code_or(unsafe { install(table, length) })
 }
 
-/// Does what time has come for: recordings begin and end, silent clients are given up. Call it from the
-/// guest's loop, with its time `now_ns`, at the latest when the last answer says, and behind all
-/// `unikprof_connection_input` and `unikprof_connection_output`: what these leave to be done later is part
-/// of the answer. Frames are given by `unikprof_frame_rx` before it, and taken by `unikprof_frame_tx` behind it.
+/// Does the work that is due: begins and ends recordings, answers clients, closes the sessions of
+/// silent ones. Call it from the guest's loop with the time `now_ns`, no later than the last call
+/// returned, and after all `unikprof_connection_input` and `unikprof_connection_output`: the
+/// returned time includes work that these have deferred. Pass frames to `unikprof_frame_rx` before
+/// it, and take them from `unikprof_frame_tx` after it.
 ///
-/// Answers when to call it again though nothing comes, on the clock of `now_ns` and not before it;
-/// UNIKPROF_NO_DEADLINE: only a client can change anything. Where another call is under way, on another
-/// CPU or below this one, it does nothing and answers one millisecond later; `unikprof_take_error` then
-/// says so. The work is bounded, and takes up to 16 KiB of stack.
+/// Returns when to call it again even if nothing arrives, on the clock of `now_ns` and not earlier
+/// than `now_ns`, or UNIKPROF_NO_DEADLINE if there is nothing to do until a client sends something.
+/// If another call is in progress, on another CPU or further up the same stack, it does nothing,
+/// returns a time one millisecond later, and `unikprof_take_error` returns UNIKPROF_E_BUSY. The
+/// work is bounded, and takes up to 16 KiB of stack.
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_poll(now_ns: u64) -> u64 {
     let polled = with_served(|served| {
         served.begun = true;
         Ok(match &mut served.network {
-            // Marks its work itself.
+            // The network server reports its own work to the CPU budget.
             Some(network) => network.poll(&mut served.service),
             None => {
                 let work = served.service.begin_work();
@@ -124,9 +132,10 @@ pub extern "C" fn unikprof_poll(now_ns: u64) -> u64 {
     }
 }
 
-/// A client has connected, over the guest's own TCP stack. Answers the connection's id, 0 or above, or a
-/// code; UNIKPROF_E_SESSIONS: send `unikprof_busy_answer` and close. Where all sessions are taken, one whose
-/// client has not shown who it is may make room: `unikprof_connection_output` answers UNIKPROF_E_OVER there.
+/// A client has connected over the guest's own TCP stack. Returns the connection's id, 0 or above,
+/// or an error code. On UNIKPROF_E_SESSIONS, send `unikprof_busy_answer` and close the connection.
+/// If all sessions are in use, a new connection may replace one whose client has not proved that it
+/// holds a key: for that one, `unikprof_connection_output` returns UNIKPROF_E_OVER.
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_connection_open() -> i32 {
     let opened = with_served(|served| {
@@ -134,7 +143,7 @@ pub extern "C" fn unikprof_connection_open() -> i32 {
         let free = served.connections.iter().position(Option::is_none);
         let index = free.ok_or(Misuse(UNIKPROF_E_SESSIONS))?;
         let session = served.service.open().ok_or(Misuse(UNIKPROF_E_SESSIONS))?;
-        // An id of the past is not taken for one of today.
+        // An id differs from those of earlier connections in the same place.
         const PLACES: u32 = CONNECTIONS as u32;
         served.opened = (served.opened + 1) & (i32::MAX as u32 / PLACES);
         let id = (served.opened * PLACES) as i32 + index as i32;
@@ -144,12 +153,14 @@ pub extern "C" fn unikprof_connection_open() -> i32 {
     opened.unwrap_or_else(|misuse| misuse.0)
 }
 
-/// Takes bytes that a client has sent. Answers how many it took, or a code. Leave the rest in the TCP stack,
-/// and offer it again in the next turn of the loop; until then no bytes of this client should wake the guest: it
-/// does not take its answers, or waits for its part of the CPU share.
+/// Passes in bytes that a client has sent. Returns how many were accepted, or an error code. Keep
+/// the others in the TCP stack, and offer them again in the next turn of the loop. Until then,
+/// bytes of this client should not wake the guest: the client does not read its answers, or waits
+/// for its part of the CPU share.
 ///
 /// # Safety
-/// C's: `bytes` is NULL or leads to `length` bytes.
+///
+/// For C: `bytes` is NULL or points to `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_connection_input(
     connection: i32,
@@ -158,7 +169,7 @@ pub unsafe extern "C" fn unikprof_connection_input(
 ) -> i64 {
     code_or(with_served(|served| {
         let session = served.find(connection)?.session;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let bytes = unsafe { read::bytes(bytes, length)? };
         let work = served.service.begin_work();
         let taken = served.service.receive(session, bytes);
@@ -167,13 +178,15 @@ pub unsafe extern "C" fn unikprof_connection_input(
     }))
 }
 
-/// Gives bytes that a client is to be sent, at most `length`. Answers how many there are, 0: none for now,
-/// or a code; UNIKPROF_E_OVER: all was sent, or the client was given up, and the connection is to be
-/// closed. In each turn of the loop, alternate with `unikprof_connection_input` until neither moves a byte, then
-/// call `unikprof_poll`; what was given must be sent.
+/// Copies out bytes to be sent to a client, at most `length`. Returns the number of bytes, 0 if
+/// there are none now, or an error code; UNIKPROF_E_OVER: everything was sent, or the session was
+/// ended; close the connection. In each turn of the loop, alternate with
+/// `unikprof_connection_input` until neither moves a byte, then call `unikprof_poll`. All bytes
+/// that it returns must be sent.
 ///
 /// # Safety
-/// C's: `buffer` is NULL or leads to `length` bytes that are nobody else's.
+///
+/// For C: `buffer` is NULL or points to `length` bytes that nothing else accesses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_connection_output(
     connection: i32,
@@ -182,7 +195,7 @@ pub unsafe extern "C" fn unikprof_connection_output(
 ) -> i64 {
     code_or(with_served(|served| {
         let session = served.find(connection)?.session;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let buffer = unsafe { read::room(buffer, length)? };
         if served.service.is_given_up(session) {
             return Err(Misuse(UNIKPROF_E_OVER));
@@ -197,8 +210,8 @@ pub unsafe extern "C" fn unikprof_connection_output(
     }))
 }
 
-/// Ends a conversation whose connection is gone or is to be closed. What the client had started goes on.
-/// Answers UNIKPROF_OK or a code.
+/// Ends a conversation whose connection is closed or about to be closed. Recordings that the client
+/// has started continue. Returns UNIKPROF_OK or an error code.
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_connection_close(connection: i32) -> i32 {
     code_of(with_served(|served| {
@@ -216,17 +229,18 @@ pub extern "C" fn unikprof_connection_close(connection: i32) -> i32 {
     }))
 }
 
-/// What to send on a connection for which there is no session, before it is closed. Answers its length, or
-/// a code; 128 bytes are room enough.
+/// Writes the message to send to a client for which there is no session, before its connection is
+/// closed. Returns its length, or an error code. A buffer of 128 bytes is always large enough.
 ///
 /// # Safety
-/// C's: `buffer` is NULL or leads to `length` bytes that are nobody else's.
+///
+/// For C: `buffer` is NULL or points to `length` bytes that nothing else accesses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_busy_answer(buffer: *mut c_void, length: usize) -> i64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     code_or(unsafe { read::room(buffer, length) }.and_then(|buffer| {
         match with_served(|served| Ok(served.service.busy_answer(buffer))) {
-            // Nobody has keys where there is no agent.
+            // Without an agent there are no keys.
             Err(Misuse(UNIKPROF_E_NOT_STARTED)) => Ok(busy_answer(Access::Open, buffer)),
             answered => answered,
         }
@@ -234,43 +248,47 @@ pub unsafe extern "C" fn unikprof_busy_answer(buffer: *mut c_void, length: usize
     }))
 }
 
-/// The guest's device has received a frame of Ethernet. It is copied and looked at by the next
-/// `unikprof_poll`; 16 wait at the most. From the loop, not from an upcall. Answers UNIKPROF_OK or a code;
-/// UNIKPROF_E_FULL: it was dropped, as a network may.
+/// The guest's device has received an Ethernet frame. The frame is copied, and the next
+/// `unikprof_poll` processes it; up to 16 frames are queued. Call it from the loop, not from an
+/// upcall. Returns UNIKPROF_OK or an error code; UNIKPROF_E_FULL: the frame was dropped, and TCP
+/// will send it again.
 ///
 /// # Safety
-/// C's: `frame` is NULL or leads to `length` bytes.
+///
+/// For C: `frame` is NULL or points to `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_frame_rx(frame: *const c_void, length: usize) -> i32 {
     code_of(with_network(|network| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         network.receive(unsafe { read::bytes(frame, length)? })
     }))
 }
 
-/// Gives the next frame that the guest's device is to send; `length` is at least UNIKPROF_MAX_FRAME. Answers
-/// the frame's length, 0: none for now, or a code. Ask behind each `unikprof_poll` until it answers 0, and
-/// poll again where it gave frames: there may be more.
+/// Copies out the next frame for the guest's device to send; `length` must be at least
+/// UNIKPROF_MAX_FRAME. Returns the frame's length, 0 if there is none now, or an error code. Call
+/// it after each `unikprof_poll` until it returns 0. If it returned frames, poll again: there may
+/// be more.
 ///
 /// # Safety
-/// C's: `buffer` is NULL or leads to `length` bytes that are nobody else's.
+///
+/// For C: `buffer` is NULL or points to `length` bytes that nothing else accesses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_frame_tx(buffer: *mut c_void, length: usize) -> i64 {
     code_or(with_network(|network| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         network.send(unsafe { read::room(buffer, length)? })
     }))
 }
 
-/// Ends the agent; its memory is the guest's again. A recording that was not downloaded is gone, and its
-/// clients notice by the end of their connections, which the guest closes. Returns UNIKPROF_OK or a code:
-/// UNIKPROF_E_BUSY while another call is under way or an upcall comes, and then nothing has changed; call it
+/// Stops the agent; its memory belongs to the guest again. Recordings that were not downloaded are
+/// lost. The guest closes the clients' connections. Returns UNIKPROF_OK or an error code; on
+/// UNIKPROF_E_BUSY another call or an upcall was in progress and nothing has changed: call it
 /// again.
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_stop() -> i32 {
     code_of(Claim::take().and_then(|claim| {
         let state = claim.withdraw()?;
-        // SAFETY: a whole state, and nobody else's any more.
+        // SAFETY: a complete state, to which no one else has access any more.
         unsafe {
             core::ptr::drop_in_place(state);
             erase(state);
@@ -279,7 +297,8 @@ pub extern "C" fn unikprof_stop() -> i32 {
     }))
 }
 
-/// What the agent keeps in the memory beside what `Wanted` knows of, aligned in any way.
+/// Bytes that the agent keeps in the memory in addition to those that `Wanted` counts, for any
+/// alignment.
 fn own_bytes(wanted: &Wanted<'_>) -> usize {
     let network = size_of::<NetworkMemory>() + align_of::<NetworkMemory>();
     let has_network = !wanted.config().network.is_null();
@@ -287,7 +306,8 @@ fn own_bytes(wanted: &Wanted<'_>) -> usize {
 }
 
 /// # Safety
-/// As for [`unikprof_init`].
+///
+/// See [`unikprof_init`].
 unsafe fn start(
     config: *const Config,
     ops: *const Ops,
@@ -296,7 +316,7 @@ unsafe fn start(
 ) -> Result<(), Misuse> {
     let claim = Claim::take()?;
     claim.expect_none()?;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let wanted = unsafe { Wanted::read(config)? };
     // SAFETY: as above.
     let ops = unsafe { read::ops(ops, wanted.config().vcpus)? };
@@ -315,7 +335,7 @@ unsafe fn start(
     // SAFETY: as above.
     let agent_config = unsafe { wanted.copy_to(&mut arena)? };
     let network_memory = match &place_in_network {
-        // SAFETY: nothing of it needs to be there yet.
+        // SAFETY: all fields are `MaybeUninit`.
         Some(_) => Some(unsafe {
             arena
                 .place::<NetworkMemory>()
@@ -343,7 +363,7 @@ unsafe fn start(
     if cfg!(feature = "ring") && !config.ring.is_null() {
         agent = agent.with_ring(ring.rest());
     }
-    // SAFETY: room for a state, aligned, and nobody else's.
+    // SAFETY: room for one state, aligned and exclusive.
     unsafe {
         (&raw mut (*place).agent).write(agent);
         (&raw mut (*place).keys).write(None);
@@ -371,13 +391,14 @@ unsafe fn start(
     Ok(())
 }
 
-/// Writes what serves the agent of a state.
+/// Writes `served` of a state.
 ///
 /// # Safety
-/// `place` leads to a state that is nobody else's, and whose agent and keys are there and move no more.
-/// `served` is not, or was dropped.
+///
+/// `place` points to a state to which nobody else has access; its agent and keys are initialized
+/// and will not move. `served` is uninitialized or was dropped.
 unsafe fn serve(place: *mut State) -> Result<(), Misuse> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let agent: &'static Agent<'static, Guest> = unsafe { &(*place).agent };
     // SAFETY: as above.
     let keys = unsafe { (*place).keys.as_ref() };
@@ -388,7 +409,8 @@ unsafe fn serve(place: *mut State) -> Result<(), Misuse> {
             ServeError::NoRandomness => UNIKPROF_E_RANDOM,
         })
     };
-    // SAFETY: as above. The service is written by itself: a structure around it would lie on the stack once more.
+    // SAFETY: as above. The service is written directly into its field: building the surrounding
+    // structure first would need its size on the stack a second time.
     unsafe {
         let served = (&raw mut (*place).served).cast::<Served>();
         match Service::new(agent, access::access(keys)) {
@@ -396,7 +418,8 @@ unsafe fn serve(place: *mut State) -> Result<(), Misuse> {
             Err(error) => return Err(refused(error)),
         }
         if (*place).cpu_share_permille != 0 {
-            // In its place: a service that is changed before it is written lies on the stack twice.
+            // Set in place: changing the service before it is written would put it on the stack
+            // twice.
             (*served).service.set_cpu_share((*place).cpu_share_permille);
         }
         (&raw mut (*served).network).write(None);
@@ -408,35 +431,37 @@ unsafe fn serve(place: *mut State) -> Result<(), Misuse> {
     Ok(())
 }
 
-/// Overwrites a state that was dropped. What the compiler copies into it brings along bytes of the stack where
-/// a value has padding or unused room, and keys were read on that stack.
+/// Overwrites a state that was dropped. Padding and unused room of its values may hold bytes of the
+/// stack from which they were copied, and keys were read on that stack.
 ///
 /// # Safety
-/// `state` leads to memory for a state, none of which is used any more.
+///
+/// `state` points to memory for a state, and no part of it is in use.
 unsafe fn erase(state: *mut State) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { state.write_bytes(0, 1) };
 }
 
 /// # Safety
-/// As for [`unikprof_install_caller_table`].
+///
+/// See [`unikprof_install_caller_table`].
 unsafe fn install(table: *const c_void, length: usize) -> Result<i64, Misuse> {
     let mut claim = Claim::take()?;
     let served = claim.served()?;
     if served.begun || served.records {
         return Err(Misuse(UNIKPROF_E_TOO_LATE));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let table = unsafe { read::bytes(table, length)? };
     let state = claim.withdraw()?;
-    // SAFETY: a whole state and nobody else's. What serves it refers to the agent, and makes room while
-    // that changes.
+    // SAFETY: a complete state with exclusive access. `served` refers to the agent, so it is
+    // dropped before the agent changes.
     let installed = unsafe {
         let network = (*state).served.get_mut().network.take();
         core::ptr::drop_in_place(&raw mut (*state).served);
         let installed = (*state).agent.install_caller_table(table);
         if let Err(misuse) = serve(state) {
-            // It was served a moment ago; the random numbers are gone. There is no agent any more.
+            // Serving succeeded before, so only the random numbers can have failed. Leave no agent.
             core::ptr::drop_in_place(&raw mut (*state).keys);
             core::ptr::drop_in_place(&raw mut (*state).agent);
             erase(state);

@@ -1,6 +1,7 @@
-//! The flight recorder's calls: the guest's own events, and what is left after a crash.
+//! The calls of the flight recorder: the guest's own events, and crash dumps.
 //!
-//! They may come where upcalls may, also inside one, and on any stack: see [`entry`](super::entry).
+//! They may be called wherever upcalls may run, inside an upcall too, and on any stack: see
+//! [`entry`](super::entry).
 
 use core::ffi::{c_char, c_void};
 
@@ -17,19 +18,19 @@ use crate::status::{
     UNIKPROF_E_NO_RING, UNIKPROF_E_NULL, UNIKPROF_E_UNSUPPORTED, UNIKPROF_OK,
 };
 
-/// Where a crash dump goes, piece by piece.
+/// Receives a crash dump piece by piece.
 type Sink = unsafe extern "C" fn(context: *mut c_void, bytes: *const c_void, length: usize);
 
-/// Where a line goes.
+/// Receives one line of text.
 type LineSink = unsafe extern "C" fn(context: *mut c_void, line: *const c_char);
 
-/// Room for a line of at most 77 characters, and its end.
+/// A line of at most 77 characters and its terminating 0.
 const LINE: usize = 80;
 
-/// How long the block for the flight recorder should be, in bytes: for so many vCPUs, each with room for
-/// `records` records, wherever it is aligned. A record takes 16 bytes; a tick is one, a mark or a counter is one,
-/// a span is two, and 64 is the least. The oldest are dropped first. 0 in an archive that was built
-/// without `--ring`.
+/// Returns the length in bytes of a block for the flight recorder with `records` records per vCPU,
+/// at any alignment. A record takes 16 bytes. A tick, a mark or a counter takes one record, a span
+/// takes two; the minimum is 64. The oldest records are dropped first. Returns 0 in an archive that
+/// was built without `--ring`.
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_ring_bytes(vcpus: u32, records: usize) -> usize {
     if cfg!(feature = "ring") {
@@ -39,64 +40,67 @@ pub extern "C" fn unikprof_ring_bytes(vcpus: u32, records: usize) -> usize {
     }
 }
 
-/// The name of events with this text, 1 to UNIKPROF_MAX_EVENT_NAME bytes of UTF-8 without control
-/// characters. The same text has the same name, none is ever forgotten, and the text is copied. Ask once for each,
-/// at the start.
-///
-/// Answers its number, 0 or above, or a code. May be called where `unikprof_on_tick` may.
+/// Returns the id of an event name, 0 or above, or an error code. `text` has 1 to
+/// UNIKPROF_MAX_EVENT_NAME bytes of UTF-8 without control characters, and is copied. The same text
+/// always has the same id, and names are never removed: call this once for each name, at the start.
+/// May be called wherever `unikprof_on_tick` may.
 ///
 /// # Safety
-/// C's: `text` is NULL or ends with 0.
+///
+/// For C: `text` is NULL or ends with 0.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_event_name(text: *const c_char) -> i32 {
     aligned!(event_name)
 }
 
-/// Something happened, now and on this vCPU; `value` is the guest's own. Where `vcpu` of `struct unikprof_ops`
-/// knows none, it is counted as lost.
+/// Records that an event happened now on this vCPU, with a value of the guest's choice. If `vcpu`
+/// of `struct unikprof_ops` returns none, the event is counted as lost.
 ///
-/// Answers UNIKPROF_OK or a code. May be called where `unikprof_on_tick` may, also by an upcall that interrupts
-/// another event.
+/// Returns UNIKPROF_OK or an error code. May be called wherever `unikprof_on_tick` may, also by an
+/// upcall that interrupts another event.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_mark(name: i32, value: u64) -> i32 {
     aligned!(mark)
 }
 
-/// A counter has a value, from now on. Else as `unikprof_mark`.
+/// Records the value that a counter has from now on. Otherwise like `unikprof_mark`.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_counter(name: i32, value: i64) -> i32 {
     aligned!(counter)
 }
 
-/// Something begins that takes time. Spans may overlap, and may end in another context and on another vCPU.
+/// Begins a span. Spans may overlap, and may end in another context and on another vCPU.
 ///
-/// Answers what `unikprof_span_end` is to be given; 0 where nothing was kept, and where the call was wrong
-/// `unikprof_take_error` tells the code. May be called where `unikprof_mark` may.
+/// Returns the span's id for `unikprof_span_end`, or 0 if nothing was recorded; on error,
+/// `unikprof_take_error` returns the code. May be called wherever `unikprof_mark` may.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_span_begin(name: i32) -> u64 {
     aligned!(span_begin)
 }
 
-/// What `unikprof_span_begin` has answered ends, under the same name; 0 is passed over. Else as
-/// `unikprof_mark`.
+/// Ends a span: `span` is what `unikprof_span_begin` returned for the same name; 0 is ignored.
+/// Otherwise like `unikprof_mark`.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub extern "C" fn unikprof_span_end(name: i32, span: u64) -> i32 {
     aligned!(span_end)
 }
 
-/// Hands out all that the agent knows as a recording file, which `unikprof-client report` reads: its pieces to
-/// `sink`, one after the other, with `context`. Nothing is changed, and the agent goes on if its guest does.
+/// Writes everything that the agent has recorded as a recording file, which `unikprof-client
+/// report` reads. `sink` is called with `context` for one piece after the other. Nothing is
+/// changed, and the agent continues if the guest does.
 ///
-/// For a panic handler: callable on any vCPU and whatever was interrupted, also a tick. It takes 6 KiB of stack
-/// beside what `sink` does. Answers UNIKPROF_OK or a code.
+/// Intended for panic handlers: it may be called on any vCPU and in any context, even if a tick was
+/// interrupted. Takes 6 KiB of stack in addition to what `sink` needs. Returns UNIKPROF_OK or an
+/// error code.
 ///
 /// # Safety
-/// C's: `sink` is NULL or a function that may be called so.
+///
+/// For C: `sink` is NULL or a function that may be called in this way.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_crash_dump(
@@ -106,28 +110,33 @@ pub unsafe extern "C" fn unikprof_crash_dump(
     aligned!(crash_dump)
 }
 
-/// Leaves the same in `block`, behind a head by which it is found: by dom0 in the guest's memory, or by the
-/// guest's next life in memory that survives. Where the block is too short the newest records are kept, and the
-/// file says so.
+/// Writes the same file into `block`, after a header by which it can be found: by dom0 in the
+/// guest's memory, or after a reboot in memory that survives it. If the block is too short, the
+/// newest records are kept, and the file says so.
 ///
-/// Answers the bytes in use, or a code; the block then holds no head.
+/// Returns the number of bytes used, or an error code; on error the block holds no header.
 ///
 /// # Safety
-/// C's: `block` is NULL or leads to `length` bytes that are nobody else's.
+///
+/// For C: `block` is NULL or points to `length` bytes that nothing else accesses.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_crash_dump_into(block: *mut c_void, length: usize) -> i64 {
     aligned!(crash_dump_into)
 }
 
-/// Hands out a block of `unikprof_crash_dump_into` as lines of text, for a way out that carries nothing else: the
-/// guest's console. Each goes to `sink` with `context`, ends with 0, has at most 77 characters and no newline. Other lines
-/// may come between; `unikprof-client recover` finds them in the console's log.
+/// Converts a block of `unikprof_crash_dump_into` to lines of text, for an output that carries
+/// nothing else: the guest's console. Each line is passed to `sink` with `context`, ends with 0,
+/// has at most 77 characters and no newline. Other lines may come between; `unikprof-client
+/// recover` finds the right ones in the console's log.
 ///
-/// Answers UNIKPROF_OK or a code. There need not be an agent; it may be called where `unikprof_crash_dump` may.
+/// Returns UNIKPROF_OK or an error code. Does not need a running agent; may be called wherever
+/// `unikprof_crash_dump` may.
 ///
 /// # Safety
-/// C's: `block` is NULL or leads to `length` bytes; `sink` is NULL or a function that may be called so.
+///
+/// For C: `block` is NULL or points to `length` bytes; `sink` is NULL or a function that may be
+/// called in this way.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unikprof_crash_lines(
@@ -141,7 +150,7 @@ pub unsafe extern "C" fn unikprof_crash_lines(
 
 unsafe extern "C" fn event_name(text: *const c_char) -> i32 {
     let name = recorder(|agent| {
-        // SAFETY: the caller's promise. A longer text is none that can be used either.
+        // SAFETY: guaranteed by the caller. A longer text is none that can be used either.
         let text = unsafe { read::text(text, read::NAME) };
         let text = text.map_err(|Misuse(_)| Misuse(UNIKPROF_E_EVENT_NAME))?;
         let name = agent.event_name(text.ok_or(Misuse(UNIKPROF_E_NULL))?);
@@ -176,7 +185,7 @@ extern "C" fn span_end(name: i32, span: u64) -> i32 {
 unsafe extern "C" fn crash_dump(sink: Option<Sink>, context: *mut c_void) -> i32 {
     code_of(recorder(|agent| {
         let sink = sink.ok_or(Misuse(UNIKPROF_E_NULL))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         agent.crash_dump(&mut |bytes| unsafe { sink(context, bytes.as_ptr().cast(), bytes.len()) });
         Ok(())
     }))
@@ -184,7 +193,7 @@ unsafe extern "C" fn crash_dump(sink: Option<Sink>, context: *mut c_void) -> i32
 
 unsafe extern "C" fn crash_dump_into(block: *mut c_void, length: usize) -> i64 {
     code_or(recorder(|agent| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let block = unsafe { read::room(block, length)? };
         match agent.crash_dump_into(block) {
             Ok(used) => Ok(used as i64),
@@ -202,7 +211,7 @@ unsafe extern "C" fn crash_lines(
     if !cfg!(feature = "ring") {
         return UNIKPROF_E_UNSUPPORTED;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let (Some(sink), Ok(block)) = (sink, unsafe { read::bytes(block, length) }) else {
         return UNIKPROF_E_NULL;
     };
@@ -212,13 +221,13 @@ unsafe extern "C" fn crash_lines(
         if let Some(place) = text.get_mut(..line.len()) {
             place.copy_from_slice(line);
         }
-        // SAFETY: the caller's promise; the text ends with 0.
+        // SAFETY: guaranteed by the caller; the text ends with 0.
         unsafe { sink(context, text.as_ptr().cast()) };
     }
     UNIKPROF_OK
 }
 
-/// Enters as an upcall does, where there is a flight recorder.
+/// Enters like an upcall, if there is a flight recorder.
 #[inline]
 fn recorder<R>(
     work: impl FnOnce(&Agent<'static, Guest>) -> Result<R, Misuse>,
@@ -232,7 +241,7 @@ fn recorder<R>(
     })?
 }
 
-/// The same with the name that has this number.
+/// Like [`recorder`], with the event name of this id.
 #[inline]
 fn named<R>(
     number: i32,

@@ -1,4 +1,4 @@
-//! The guest in C as the agent's platform.
+//! The platform of a guest in C.
 
 use core::ffi::c_void;
 use core::ops;
@@ -8,11 +8,12 @@ use unikprof_agent::{Platform, Registers, Runstate};
 use crate::abi::{self, Ops, UNIKPROF_NO_VCPU};
 use crate::arch;
 
-/// What asks the functions that C gave. The required ones are there; an absent one answers nothing.
+/// Implements the platform with the functions that C gave. The required ones are not NULL; an
+/// optional one that is NULL returns nothing.
 pub(super) struct Guest(pub(super) Ops);
 
-// SAFETY: the functions may be called from every vCPU, by their description, and `context` is only
-// handed to them.
+// SAFETY: by their contract the functions may be called on every vCPU, and `context` is only passed
+// to them.
 unsafe impl Send for Guest {}
 // SAFETY: as above.
 unsafe impl Sync for Guest {}
@@ -30,16 +31,16 @@ impl Guest {
         address: u64,
     ) -> Option<ops::Range<u64>> {
         let mut range = abi::Range { start: 0, end: 0 };
-        // SAFETY: called as its description says.
+        // SAFETY: called as its contract requires.
         let known = unsafe { ask?(self.context(), address, &raw mut range) };
-        // A range that does not hold what it was asked for is another's.
+        // A range that does not contain the address is wrong.
         let range = range.start..range.end;
         (known != 0 && range.contains(&address)).then_some(range)
     }
 }
 
 impl Guest {
-    /// Asks for the continuation of a chain: out of line, since few chains have one.
+    /// Asks for the continuation of a chain. Out of line, since few chains have one.
     #[cold]
     #[inline(never)]
     fn other_stack(&self, sp: u64, fp: u64) -> Option<Registers> {
@@ -49,19 +50,20 @@ impl Guest {
             fp: 0,
             lr: 0,
         };
-        // SAFETY: called as its description says.
+        // SAFETY: called as its contract requires.
         let continues = unsafe { self.0.continuation?(self.context(), sp, fp, &raw mut found) };
         let abi::Registers { pc, sp, fp, lr } = found;
         (continues != 0).then_some(Registers { pc, sp, fp, lr })
     }
 }
 
-// SAFETY: `stack_bounds` and `code_bounds` name what C names, whose description asks for memory that can
-// be read while the upcall runs. Nothing below the stack pointer is named: it may not be mapped.
+// SAFETY: the ranges of `stack_bounds` and `code_bounds` come from C, whose contract requires that
+// they are readable while the upcall runs. `range` excludes what does not contain the stack
+// pointer, and nothing below it is read.
 unsafe impl Platform for Guest {
     #[inline]
     fn now_ns(&self) -> u64 {
-        // SAFETY: called as its description says.
+        // SAFETY: called as its contract requires.
         self.0
             .now_ns
             .map_or(0, |ask| unsafe { ask(self.context()) })

@@ -1,8 +1,8 @@
-//! The one agent of an image, and who may be inside it.
+//! The only agent of an image, and the synchronization of calls to it.
 //!
-//! Upcalls enter through a [`Gate`] at any moment, several at a time. Every other call claims the agent: one
-//! at a time, and any other that comes meanwhile returns `UNIKPROF_E_BUSY`. Nothing here waits, and
-//! `unikprof_stop` takes the memory away only while no call is inside.
+//! Upcalls enter through a [`Gate`] at any time, several at once. Every other call claims the
+//! agent: only one at a time, and any other that comes in the meantime returns `UNIKPROF_E_BUSY`.
+//! Nothing here waits, and `unikprof_stop` takes the memory away only while no call is inside.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -18,31 +18,31 @@ use crate::status::{
     Misuse, UNIKPROF_E_BUSY, UNIKPROF_E_NOT_STARTED, UNIKPROF_E_STARTED, UNIKPROF_OK,
 };
 
-/// What lies at the front of the memory that C gave.
+/// The agent's state, at the front of the memory that C gave.
 pub(super) struct State {
     pub(super) agent: Agent<'static, Guest>,
     pub(super) served: UnsafeCell<Served>,
-    /// Whose keys are good; `None`: everybody is served. What is served refers to them.
+    /// The valid keys; `None`: everybody is served. `served` refers to them.
     pub(super) keys: Option<Keys>,
-    /// Of the configuration.
+    /// From the configuration.
     pub(super) cpu_share_permille: u32,
 }
 
-/// How many connections there can be: for a moment also those that have made room for others, and were not
-/// closed yet.
+/// The maximum number of connections. Includes those whose sessions were given to other clients and
+/// which the guest has not closed yet.
 pub(super) const CONNECTIONS: usize = 2 * UNIKPROF_SESSIONS as usize;
 
-/// What a claimed agent works on.
+/// The part of the state that calls with a claim use.
 pub(super) struct Served {
     pub(super) service: Service<'static, 'static, Guest>,
-    /// Where the guest hands frames over.
+    /// If the guest hands over frames.
     pub(super) network: Option<Network>,
     pub(super) connections: [Option<Connection>; CONNECTIONS],
-    /// How many connections were opened: so that an id is not used twice in a row.
+    /// How many connections were opened. Part of each id, so that an id is not used twice in a row.
     pub(super) opened: u32,
-    /// Clients may have come.
+    /// A client may have connected.
     pub(super) begun: bool,
-    /// A recording has begun before them.
+    /// A recording has begun at boot.
     pub(super) records: bool,
 }
 
@@ -54,32 +54,32 @@ pub(super) struct Connection {
 }
 
 static STATE: Gate<State> = Gate::new();
-/// 1: a call that is no upcall is under way.
+/// 1 while a call that is not an upcall is in progress.
 static CLAIMED: AtomicU32 = AtomicU32::new(0);
-/// What was wrong with the last call that has no other way to say so.
+/// The error of the last call that returns a deadline.
 static MISUSE: AtomicI32 = AtomicI32::new(UNIKPROF_OK);
 
-/// Keeps a code for who asks for it.
+/// Keeps an error for `unikprof_take_error`.
 #[cold]
 pub(super) fn note(misuse: Misuse) {
     MISUSE.store(misuse.0, Ordering::Relaxed);
 }
 
-/// The code that was kept, which is forgotten.
+/// Returns and clears the kept error.
 pub(super) fn take_noted() -> i32 {
     MISUSE.swap(UNIKPROF_OK, Ordering::Relaxed)
 }
 
-/// Enters as an upcall does.
+/// Enters like an upcall.
 #[inline]
 pub(super) fn upcall<R>(work: impl FnOnce(&Agent<'static, Guest>) -> R) -> Result<R, Misuse> {
-    // SAFETY: `publish` opened the gate to a whole state, and `withdraw` takes it away only when it has
-    // closed the gate: while no call is inside.
+    // SAFETY: `publish` opens the gate to a complete state. `withdraw` takes the state away only
+    // after closing the gate, while no call is inside.
     let entered = STATE.enter(|state| work(unsafe { &(*state).agent }));
     entered.ok_or(Misuse(UNIKPROF_E_NOT_STARTED))
 }
 
-/// The right to work on the agent outside of upcalls, until it is dropped.
+/// Exclusive access to the agent, except for upcalls. Released on drop.
 pub(super) struct Claim(());
 
 impl Claim {
@@ -91,19 +91,19 @@ impl Claim {
             .map_err(|_| Misuse(UNIKPROF_E_BUSY))
     }
 
-    /// What there is to work on.
+    /// The part of the state that the claim gives access to.
     #[inline(never)]
     pub(super) fn served(&mut self) -> Result<&mut Served, Misuse> {
         let state = STATE.get();
         if state.is_null() {
             return Err(Misuse(UNIKPROF_E_NOT_STARTED));
         }
-        // SAFETY: a whole state, which only who has the claim takes away; and who has the claim is alone
-        // with `served`, for as long as the claim is borrowed.
+        // SAFETY: a complete state, which only the holder of the claim takes away. The holder has
+        // exclusive access to `served` as long as it borrows the claim.
         Ok(unsafe { &mut *(*state).served.get() })
     }
 
-    /// Refuses where there is an agent.
+    /// Returns an error if there is an agent.
     pub(super) fn expect_none(&self) -> Result<(), Misuse> {
         if STATE.get().is_null() {
             Ok(())
@@ -115,13 +115,15 @@ impl Claim {
     /// Lets upcalls in.
     ///
     /// # Safety
-    /// `state` leads to a whole state, which is nobody else's until [`withdraw`](Self::withdraw).
+    ///
+    /// `state` points to a complete state, which nothing else accesses until
+    /// [`withdraw`](Self::withdraw).
     pub(super) unsafe fn publish(&self, state: *mut State) {
         STATE.open(state);
     }
 
-    /// Keeps upcalls out and returns the state, which is the caller's alone. Refuses while an upcall is
-    /// inside; upcalls then notice nothing.
+    /// Keeps upcalls out and returns the state with exclusive access. Fails while an upcall is
+    /// inside; a failure has no effect on upcalls.
     pub(super) fn withdraw(&self) -> Result<*mut State, Misuse> {
         STATE.close().map_err(|error| {
             Misuse(match error {

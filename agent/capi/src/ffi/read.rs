@@ -1,4 +1,4 @@
-//! Reading what C points to: structures, texts, mappings.
+//! Reads the structures, texts and mappings that C passes.
 
 use core::ffi::{c_char, c_void};
 
@@ -15,95 +15,102 @@ use crate::status::{
     UNIKPROF_E_UNSUPPORTED, UNIKPROF_E_VCPUS, UNIKPROF_E_VERSION,
 };
 
-/// The longest name, without its end.
+/// The maximum length of a name, without the terminating 0.
 pub(super) const NAME: usize = 255;
-/// The longest path, without its end.
+/// The maximum length of a path, without the terminating 0.
 const PATH: usize = 4095;
-/// The longest text of a key, without its end.
+/// The maximum length of a key's text, without the terminating 0.
 #[cfg(feature = "noise")]
 pub(super) const KEY: usize = 1023;
-/// The longest build-id.
+/// The maximum length of a build-id.
 const BUILD_ID: usize = 64;
-/// The most vCPUs.
+/// The maximum number of vCPUs.
 const VCPUS: u32 = 4096;
 
-/// A copy of the structure of C's at `from`.
+/// Copies a structure of C.
 ///
 /// # Safety
-/// `from` is NULL or leads to a structure of this kind, in any alignment, all of whose fields are set.
+///
+/// `from` is NULL or points to a structure of this type, at any alignment, with all fields
+/// initialized.
 #[inline]
 pub(super) unsafe fn structure<T: Copy>(from: *const T) -> Result<T, Misuse> {
     if from.is_null() {
         return Err(Misuse(UNIKPROF_E_NULL));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { from.read_unaligned() })
 }
 
-/// The configuration at `from`, if its version is the library's. Nothing behind the version is read of any
-/// other, which may be shorter.
+/// Copies the configuration if its version is the library's. Of any other version nothing after the
+/// version is read, since the structure may be shorter.
 ///
 /// # Safety
-/// `from` is NULL or leads to a configuration of the version that it begins with, in any alignment.
+///
+/// `from` is NULL or points to a configuration of the version that it begins with, at any
+/// alignment.
 unsafe fn config(from: *const abi::Config) -> Result<abi::Config, Misuse> {
-    // SAFETY: the caller's promise; a configuration of every version begins with its version.
+    // SAFETY: guaranteed by the caller; a configuration of every version begins with the version.
     let version = unsafe { structure(from.cast::<u32>())? };
     if version != UNIKPROF_ABI_VERSION {
         return Err(Misuse(UNIKPROF_E_VERSION));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { structure(from) }
 }
 
-/// The registers at `from`; `None` if it is NULL.
+/// Copies the registers; `None` if `from` is NULL.
 ///
 /// # Safety
-/// As for [`structure`].
+///
+/// See [`structure`].
 #[inline]
 pub(super) unsafe fn registers(from: *const abi::Registers) -> Option<Registers> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let abi::Registers { pc, sp, fp, lr } = unsafe { structure(from).ok()? };
     Some(Registers { pc, sp, fp, lr })
 }
 
-/// The text at `from`, if there is one.
+/// Borrows a text; `None` if `from` is NULL.
 ///
 /// # Safety
-/// `from` is NULL or leads to bytes that end with 0 or are at least `most` + 1. They do not change while
-/// the answer is used.
+///
+/// `from` is NULL or points to at least `most` + 1 bytes, or to fewer that end with 0. They do not
+/// change while the result is in use.
 pub(super) unsafe fn text<'a>(from: *const c_char, most: usize) -> Result<Option<&'a str>, Misuse> {
     if from.is_null() {
         return Ok(None);
     }
     let from = from.cast::<u8>();
-    // SAFETY: no byte behind the first 0 is looked at.
+    // SAFETY: no byte after the first 0 is read.
     let length = (0..=most).find(|&index| unsafe { from.add(index).read() } == 0);
     let length = length.ok_or(Misuse(UNIKPROF_E_TEXT))?;
-    // SAFETY: all of these bytes were read just now.
+    // SAFETY: all of these bytes were read above.
     let bytes = unsafe { core::slice::from_raw_parts(from, length) };
     core::str::from_utf8(bytes)
         .map(Some)
         .map_err(|_| Misuse(UNIKPROF_E_TEXT))
 }
 
-/// A configuration that can be used, its texts still where C has them.
+/// A valid configuration; its texts are still in C's memory.
 pub(super) struct Wanted<'c> {
     config: abi::Config,
     guest_name: Option<&'c str>,
     guest_id: Option<&'c str>,
     platform_name: &'c str,
-    /// Bytes of all texts, build-ids and mappings, aligned.
+    /// The total length of texts, build-ids and mappings, with padding.
     copied_bytes: usize,
 }
 
 impl<'c> Wanted<'c> {
-    /// Reads and checks all but the mappings' order.
+    /// Reads the configuration and checks everything except the order of the mappings.
     ///
     /// # Safety
-    /// `config` is NULL or leads to a structure of its kind, whose own pointers lead to what their
-    /// description says or are NULL. None of it changes while the answer is used.
+    ///
+    /// `config` is NULL or points to a valid structure. Its pointers are NULL or point to what
+    /// their descriptions say. None of it changes while the result is in use.
     pub(super) unsafe fn read(config: *const abi::Config) -> Result<Self, Misuse> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let config = unsafe { self::config(config)? };
         access::check(&config)?;
         if config.flags & !UNIKPROF_REACHABLE_WHEN_BUSY != 0 {
@@ -119,7 +126,7 @@ impl<'c> Wanted<'c> {
         if config.mapping_count == 0 || config.mapping_count as usize > MAX_MAPPINGS {
             return Err(Misuse(UNIKPROF_E_MAPPINGS));
         }
-        // SAFETY: the caller's promise, three times.
+        // SAFETY: guaranteed by the caller, for all three.
         let [guest_name, guest_id, platform_name] = unsafe {
             [
                 text(config.guest_name, NAME)?,
@@ -141,7 +148,7 @@ impl<'c> Wanted<'c> {
             copied_bytes: texts.map(str::len).iter().sum(),
         };
         for index in 0..wanted.mapping_count() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let mapping = unsafe { wanted.mapping(index)? };
             wanted.copied_bytes += mapping.build_id.len() + mapping.path.len();
         }
@@ -149,15 +156,16 @@ impl<'c> Wanted<'c> {
         Ok(wanted)
     }
 
-    /// Where the agent's own network is to be, if it is to have one.
+    /// The addresses of the agent's own network, if it has one.
     ///
     /// # Safety
-    /// As for [`read`](Self::read).
+    ///
+    /// See [`read`](Self::read).
     pub(super) unsafe fn network(&self) -> Result<Option<abi::Network>, Misuse> {
         if self.config.network.is_null() {
             return Ok(None);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { structure(self.config.network) }.map(Some)
     }
 
@@ -165,8 +173,8 @@ impl<'c> Wanted<'c> {
         &self.config
     }
 
-    /// The least block for this configuration, wherever it is aligned, beside `more` bytes for what
-    /// else is kept in it.
+    /// The minimum length of a block for this configuration and `more` other bytes, at any
+    /// alignment.
     pub(super) fn memory_bytes(&self, more: usize) -> usize {
         let aligned = 2 * align_of::<u128>();
         minimum_bytes(self.config.vcpus as usize, self.recordings() as usize)
@@ -175,10 +183,11 @@ impl<'c> Wanted<'c> {
             .saturating_add(aligned)
     }
 
-    /// The agent's configuration, copied into the arena.
+    /// Copies the agent's configuration into the arena.
     ///
     /// # Safety
-    /// As for [`read`](Self::read).
+    ///
+    /// See [`read`](Self::read).
     pub(super) unsafe fn copy_to(
         &self,
         arena: &mut Arena,
@@ -187,7 +196,7 @@ impl<'c> Wanted<'c> {
         let places = arena.places(self.mapping_count()).ok_or(short)?;
         let first: *const Mapping<'static> = places.as_ptr().cast();
         for (index, place) in places.iter_mut().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let mapping = unsafe { self.mapping(index)? };
             place.write(Mapping {
                 build_id: arena.copy(mapping.build_id).ok_or(short)?,
@@ -195,7 +204,7 @@ impl<'c> Wanted<'c> {
                 ..mapping
             });
         }
-        // SAFETY: all of them were written just now, and nobody writes them again.
+        // SAFETY: all of them were written above, and are not written again.
         let mappings = unsafe { core::slice::from_raw_parts(first, self.mapping_count()) };
         let mut copy = |text: &str| arena.copy_text(text).ok_or(short);
         Ok(unikprof_agent::Config {
@@ -218,18 +227,19 @@ impl<'c> Wanted<'c> {
     }
 
     /// # Safety
-    /// As for [`read`](Self::read).
+    ///
+    /// See [`read`](Self::read).
     unsafe fn mapping(&self, index: usize) -> Result<Mapping<'c>, Misuse> {
         let first = self.config.mappings;
         if first.is_null() {
             return Err(Misuse(UNIKPROF_E_NULL));
         }
-        // SAFETY: `mapping_count` of them are there, by the caller's promise.
+        // SAFETY: the caller guarantees `mapping_count` mappings.
         let found = unsafe { structure(first.add(index))? };
         let build_id = if found.build_id.is_null() {
             &[]
         } else if found.build_id_length <= BUILD_ID {
-            // SAFETY: so many bytes are there, by the caller's promise.
+            // SAFETY: the caller guarantees this length.
             unsafe { core::slice::from_raw_parts(found.build_id, found.build_id_length) }
         } else {
             return Err(Misuse(UNIKPROF_E_MAPPINGS));
@@ -239,13 +249,13 @@ impl<'c> Wanted<'c> {
             end: found.end,
             file_offset: found.file_offset,
             build_id,
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             path: unsafe { text(found.path, PATH)? }.unwrap_or(""),
         })
     }
 }
 
-/// Whether the block for the flight recorder can be used, where one is given.
+/// Checks the block for the flight recorder, if there is one.
 fn ring(config: &abi::Config) -> Result<(), Misuse> {
     if config.ring.is_null() {
         Ok(())
@@ -260,12 +270,13 @@ fn ring(config: &abi::Config) -> Result<(), Misuse> {
     }
 }
 
-/// The functions at `ops`, the required ones among them.
+/// Copies the functions and checks that the required ones are there.
 ///
 /// # Safety
-/// `ops` is NULL or leads to a structure of its kind.
+///
+/// `ops` is NULL or points to a valid structure.
 pub(super) unsafe fn ops(ops: *const abi::Ops, vcpus: u32) -> Result<abi::Ops, Misuse> {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let ops = unsafe { structure(ops)? };
     let has_required = ops.now_ns.is_some()
         && ops.vcpu.is_some()
@@ -280,10 +291,11 @@ pub(super) unsafe fn ops(ops: *const abi::Ops, vcpus: u32) -> Result<abi::Ops, M
     Ok(ops)
 }
 
-/// `length` bytes of C's to be read.
+/// Borrows `length` bytes of C for reading.
 ///
 /// # Safety
-/// `from` is NULL or leads to `length` bytes that nobody writes while the answer is used.
+///
+/// `from` is NULL or points to `length` bytes that nothing writes while the result is in use.
 pub(super) unsafe fn bytes<'a>(from: *const c_void, length: usize) -> Result<&'a [u8], Misuse> {
     if length == 0 {
         return Ok(&[]);
@@ -291,14 +303,15 @@ pub(super) unsafe fn bytes<'a>(from: *const c_void, length: usize) -> Result<&'a
     if from.is_null() || isize::try_from(length).is_err() {
         return Err(Misuse(UNIKPROF_E_NULL));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { core::slice::from_raw_parts(from.cast(), length) })
 }
 
-/// `length` bytes of C's to be written.
+/// Borrows `length` bytes of C for writing.
 ///
 /// # Safety
-/// `to` is NULL or leads to `length` bytes that are nobody else's while the answer is used.
+///
+/// `to` is NULL or points to `length` bytes that nothing else accesses while the result is in use.
 pub(super) unsafe fn room<'a>(to: *mut c_void, length: usize) -> Result<&'a mut [u8], Misuse> {
     if length == 0 {
         return Ok(&mut []);
@@ -306,7 +319,7 @@ pub(super) unsafe fn room<'a>(to: *mut c_void, length: usize) -> Result<&'a mut 
     if to.is_null() || isize::try_from(length).is_err() {
         return Err(Misuse(UNIKPROF_E_NULL));
     }
-    // SAFETY: the caller's promise. What C has not written yet is still bytes: nothing that the compiler
-    // of this code could know about.
+    // SAFETY: guaranteed by the caller. Bytes that C has not written yet count as initialized,
+    // since this code's compiler cannot see where they come from.
     Ok(unsafe { core::slice::from_raw_parts_mut(to.cast(), length) })
 }

@@ -1,11 +1,11 @@
-//! Frames in the order they came, in memory of their own.
+//! A queue of frames in its own memory.
 
-/// The longest frame: 1500 bytes behind an Ethernet header.
+/// The longest frame: 1500 bytes after the Ethernet header.
 pub(super) const FRAME: usize = 1514;
-/// How many frames wait at the most.
+/// The maximum number of queued frames.
 const FRAMES: usize = 16;
 
-/// A queue of frames; all zeros when it is empty and new.
+/// A queue of frames; an empty new queue is all zeros.
 pub(super) struct Queue {
     first: usize,
     count: usize,
@@ -31,8 +31,8 @@ impl Queue {
         self.count == FRAMES
     }
 
-    /// Room for a frame of `length` bytes behind the others, which counts as filled; `None` where there is
-    /// none or the frame is too long.
+    /// Appends a frame of `length` bytes and returns it to be filled; `None` if the queue is full
+    /// or the frame is too long.
     pub(super) fn push(&mut self, length: usize) -> Option<&mut [u8]> {
         if self.is_full() || length > FRAME {
             return None;
@@ -43,7 +43,7 @@ impl Queue {
         self.frames[place].get_mut(..length)
     }
 
-    /// The frame that has waited longest.
+    /// The oldest frame.
     pub(super) fn first(&self) -> Option<&[u8]> {
         let frame = self
             .frames
@@ -52,7 +52,7 @@ impl Queue {
         (!self.is_empty()).then_some(frame)
     }
 
-    /// Makes room for another in its place.
+    /// Removes the oldest frame.
     pub(super) fn forget_first(&mut self) {
         if !self.is_empty() {
             self.first = (self.first + 1) % FRAMES;
@@ -79,7 +79,8 @@ mod tests {
         seen
     }
 
-    /// Frames keep their order and lengths over the ring's end, and one too many is refused.
+    /// Frames keep their order and lengths when the ring wraps, and a frame beyond its capacity is
+    /// refused.
     #[test]
     fn frames_come_out_as_they_went_in() {
         let mut queue = Box::new(Queue::new());
@@ -92,7 +93,7 @@ mod tests {
                     .for_each(|frame| frame.fill(*length as u8));
             }
             assert!(queue.is_full() && queue.push(1).is_none());
-            // So that the next round begins elsewhere.
+            // The next round begins at another place.
             assert_eq!(pop(&mut queue), Some((1 + round, (1 + round) as u8)));
             queue.push(7).into_iter().for_each(|frame| frame.fill(7));
             for length in &lengths[1..] {

@@ -1,9 +1,6 @@
-//! What the archive has of its own on x86-64: the entries of upcalls, the trap that a panic ends in, and the
-//! cycle counter.
-#![allow(
-    unsafe_code,
-    reason = "instructions that the language has no words for"
-)]
+//! The x86-64 parts of the archive: the entries of upcalls, the trap for panics, and the cycle
+//! counter.
+#![allow(unsafe_code, reason = "instructions without an equivalent in Rust")]
 
 /// The body of a naked function that calls `$inner` with the same arguments on an aligned stack.
 macro_rules! aligned {
@@ -23,8 +20,8 @@ macro_rules! aligned {
 }
 pub(crate) use aligned;
 
-/// The same for a function of one argument; `$inner` has three more, which are the program counter, stack
-/// pointer and frame pointer of the caller.
+/// Like `aligned`, for a function of one argument; `$inner` gets three more: the program counter,
+/// stack pointer and frame pointer of the caller.
 macro_rules! aligned_with_caller {
     ($inner:ident) => {
         $crate::arch::aligned!(
@@ -40,7 +37,7 @@ pub(crate) use aligned_with_caller;
 /// The time stamp counter.
 #[inline]
 pub(crate) fn cycles() -> u64 {
-    // SAFETY: every x86-64 has the instruction; a guest runs where it may be used.
+    // SAFETY: every x86-64 CPU has the instruction; the guest runs where it is permitted.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 

@@ -11,20 +11,20 @@ use object::{
     SymbolSection,
 };
 
-/// Bytes of the field of a relocation in the code: addresses are counted from behind it.
+/// Length of a relocation's field in the code, in bytes: PC-relative addresses count from its end.
 const FIELD: i64 = 4;
 
 /// One function.
 pub(crate) struct Function {
     pub(crate) name: String,
     instructions: Vec<Instruction>,
-    /// The functions that its code refers to, by where they begin.
+    /// Start addresses of the functions that its code refers to.
     edges: BTreeSet<u64>,
-    /// What it refers to that is not in the object.
+    /// Symbols that it refers to and that are not in the object.
     pub(crate) outside: Vec<String>,
 }
 
-/// All functions of an object with one section of code, by where they begin.
+/// All functions of an object with one code section, by start address.
 pub(crate) struct Code {
     functions: BTreeMap<u64, Function>,
 }
@@ -49,13 +49,14 @@ impl Code {
                 .map(|(start, _)| *start)
         };
 
-        // Where a relocation leads to; `behind` is how far behind the field addresses are counted from.
+        // Returns the target of a relocation; `behind` is the distance from the field to the
+        // address that PC-relative addresses count from.
         let target_of = |relocation: &Relocation, behind: i64| {
             let RelocationTarget::Symbol(index) = relocation.target() else {
                 return None;
             };
             let symbol = object.symbol_by_index(index).unwrap();
-            // Of the section itself, the addend says where.
+            // For the section symbol, the addend is the offset.
             let is_section = symbol.kind() == SymbolKind::Section;
             let added = if is_section {
                 relocation.addend() + behind
@@ -65,8 +66,9 @@ impl Code {
             let at = symbol.address().wrapping_add_signed(added);
             Some((symbol.section(), at))
         };
-        // Tables of functions, each up to the next thing that the code refers to: who refers to one may call
-        // all of them. Relocations of fewer bits are places inside a function that a switch leads to.
+        // Tables of functions, each up to the next referenced address: code that refers to a table
+        // may call all functions in it. Narrower relocations are the targets of a switch inside a
+        // function.
         let referred: BTreeSet<(usize, u64)> = text
             .relocations()
             .filter_map(|(_, one)| target_of(&one, FIELD))
@@ -116,7 +118,8 @@ impl Code {
             let mut edges = edges.remove(&start).unwrap_or_default();
             for instruction in &instructions {
                 assert_ne!(instruction.code(), Opcode::INVALID, "{name} is code");
-                // Before its relocation a branch leads to the instruction behind it, which may be another function.
+                // Without a relocation, such a branch would seem to go to the next instruction,
+                // which may be in another function.
                 let is_relocated = relocated.contains(&(instruction.next_ip().wrapping_sub(4)));
                 if instruction.op0_kind() == OpKind::NearBranch64 && !is_relocated {
                     let to = instruction.near_branch_target();
@@ -141,7 +144,7 @@ impl Code {
         self.functions.values()
     }
 
-    /// The functions with these names, and all that they refer to.
+    /// The functions with these names, and all functions that they refer to.
     pub(crate) fn reached_from(&self, names: &[&str]) -> Vec<&Function> {
         let mut reached = BTreeSet::new();
         let mut waiting: Vec<u64> = names.iter().map(|name| self.start_of(name)).collect();
@@ -153,8 +156,8 @@ impl Code {
         reached.iter().map(|start| &self.functions[start]).collect()
     }
 
-    /// The most stack that a call of this function takes, by the calls that its code names. None of them may
-    /// be recursive.
+    /// The maximum stack use of a call of this function, from the calls in its code. None of them
+    /// may be recursive.
     pub(crate) fn stack_bytes(&self, name: &str) -> u64 {
         self.deepest(self.start_of(name), 0)
     }
@@ -166,7 +169,7 @@ impl Code {
             .edges
             .iter()
             .map(|edge| self.deepest(*edge, nested + 1));
-        // The return address, the caller's frame pointer and, where a stack is aligned, 8 bytes.
+        // The return address, the caller's frame pointer and, if the stack is aligned, 8 bytes.
         24 + function.frame_bytes() + below.max().unwrap_or(0)
     }
 
@@ -180,8 +183,8 @@ impl Code {
 }
 
 impl Function {
-    /// The bytes below the frame pointer that the function takes for itself, at the most: what it pushes
-    /// behind `mov rbp, rsp`, and what it subtracts.
+    /// The maximum number of bytes that the function takes below the frame pointer: pushes after
+    /// `mov rbp, rsp`, and subtractions.
     pub(crate) fn frame_bytes(&self) -> u64 {
         let (mut pushed, mut taken) = (0, 0);
         let mut is_probed = false;
@@ -209,7 +212,7 @@ impl Function {
                 }
                 _ => {}
             }
-            // `mov r11, rsp` begins the end of that loop for a frame that is larger still.
+            // `mov r11, rsp` begins the end of that loop for an even larger frame.
             ends_probes = instruction.mnemonic() == Mnemonic::Mov
                 && first == Register::R11
                 && instruction.op1_register() == Register::RSP;
@@ -217,8 +220,8 @@ impl Function {
         pushed + taken
     }
 
-    /// Describes an access below the stack pointer, if there is one: below `rsp` itself, or below what
-    /// the function has taken when it is counted from the frame pointer.
+    /// Describes an access below the stack pointer, if there is one: below `rsp` itself, or,
+    /// relative to the frame pointer, below what the function has taken.
     pub(crate) fn below_the_stack(&self) -> Option<String> {
         let frame = self.frame_bytes();
         let keeps_frame = self.instructions.iter().any(|instruction| {
@@ -251,12 +254,13 @@ impl Function {
         ))
     }
 
-    /// The least that the index of an operand can be, in bytes; 0 where that is not known.
+    /// The minimum value of an operand's index, in bytes; 0 if it is not known.
     ///
-    /// LLVM counts some loops over an array from 3, and takes the 3 off the displacement: ChaCha20's tail, four
-    /// bytes a turn, has `mov ecx, 3`, then `xor dl, [rbp + rcx - 0x183]` in a frame of 0x180 bytes, then
-    /// `add rcx, 4; cmp rcx, 0x43; jne`. It is known of such a loop alone: entered from above only, with a
-    /// constant, and with one addition that comes to the end exactly.
+    /// LLVM counts some loops over an array from 3, and subtracts the 3 from the displacement:
+    /// ChaCha20's tail, four bytes per iteration, has `mov ecx, 3`, then `xor dl, [rbp + rcx -
+    /// 0x183]` in a frame of 0x180 bytes, then `add rcx, 4; cmp rcx, 0x43; jne`. Only this form of
+    /// loop is recognized: entered from above only, with a constant, and with one addition that
+    /// reaches the limit exactly.
     fn least_index(&self, at: usize) -> u64 {
         self.counted_from(at).unwrap_or(0)
     }
@@ -279,7 +283,7 @@ impl Function {
         let before = &self.instructions[..at];
         let start = before.iter().rposition(&mut writes)?;
         let first = constant(&before[start], Mnemonic::Mov, index)?;
-        // The loop's end is the next branch, and leads to between the constant and the access.
+        // The loop ends with the next branch, whose target is between the constant and the access.
         let is_branch = |instruction: &Instruction| instruction.op0_kind() == OpKind::NearBranch64;
         let end = at + self.instructions[at..].iter().position(is_branch)?;
         let branch = &self.instructions[end];
@@ -322,14 +326,14 @@ impl Function {
         Some(found.to_string())
     }
 
-    /// Whether it holds what a panic ends in.
+    /// Whether it contains the trap of a panic.
     pub(crate) fn traps(&self) -> bool {
         let mut instructions = self.instructions.iter();
         instructions.any(|instruction| instruction.mnemonic() == Mnemonic::Ud2)
     }
 }
 
-/// The constant that this instruction moves to, adds to or compares with a register, none of it negative.
+/// The non-negative constant that this instruction moves to, adds to or compares with a register.
 fn constant(instruction: &Instruction, mnemonic: Mnemonic, register: Register) -> Option<u64> {
     let is_it = instruction.mnemonic() == mnemonic
         && instruction.op0_kind() == OpKind::Register

@@ -1,4 +1,4 @@
-//! What the archive's one object is made of: which symbols, how large, and which instructions.
+//! Checks the archive's object file: symbols, size, and instructions.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use object::{
     Object as _, ObjectSection as _, ObjectSymbol as _, RelocationFlags, SectionKind, elf,
 };
 
-/// What a guest calls from its upcalls.
+/// The calls for upcalls.
 const UPCALLS: [&str; 10] = [
     "unikprof_on_tick",
     "unikprof_on_block",
@@ -30,14 +30,14 @@ const UPCALLS: [&str; 10] = [
     "unikprof_span_end",
 ];
 
-/// What it calls when it panics, wherever that was.
+/// The calls for panic handlers.
 const CRASHES: [&str; 3] = [
     "unikprof_crash_dump",
     "unikprof_crash_dump_into",
     "unikprof_crash_lines",
 ];
 
-/// Archives of every kind.
+/// Archives of all kinds.
 fn archives() -> [&'static Path; 4] {
     [
         build::streams(),
@@ -47,7 +47,7 @@ fn archives() -> [&'static Path; 4] {
     ]
 }
 
-/// The bytes of the agent's one object in the archive.
+/// The agent's object file in the archive.
 fn object_of(folder: &Path) -> Vec<u8> {
     let bytes = fs::read(folder.join("libunikprof.a")).unwrap();
     let archive = ArchiveFile::parse(&*bytes).unwrap();
@@ -57,12 +57,12 @@ fn object_of(folder: &Path) -> Vec<u8> {
     assert_eq!(
         others,
         [b"memmove.o"],
-        "one object, linked and collected, and what a guest may lack"
+        "one linked object, and the weak memmove"
     );
     object
 }
 
-/// A kernel has the memory functions, and nothing else that a compiler might ask for.
+/// A kernel has the memory functions, and no others that a compiler might need.
 #[test]
 fn the_memory_functions_are_all_it_asks_for() {
     for folder in archives() {
@@ -77,8 +77,8 @@ fn the_memory_functions_are_all_it_asks_for() {
     }
 }
 
-/// A kernel whose linking makes no global offset table (an ELF file of 32 bits around code of 64) would
-/// call what happens to lie in the place of one.
+/// A kernel whose link creates no global offset table (64-bit code in a 32-bit ELF file) would call
+/// an arbitrary address.
 #[test]
 fn it_asks_for_no_global_offset_table() {
     for folder in archives() {
@@ -87,17 +87,17 @@ fn it_asks_for_no_global_offset_table() {
         let mut looked_at = 0;
         for (offset, relocation) in object.sections().flat_map(|section| section.relocations()) {
             let RelocationFlags::Elf { r_type } = relocation.flags() else {
-                panic!("no ELF object");
+                panic!("not an ELF object");
             };
             let known = [elf::R_X86_64_64, elf::R_X86_64_PC32, elf::R_X86_64_PLT32];
             assert!(known.contains(&r_type), "type {r_type} at {offset:#x}");
             looked_at += 1;
         }
-        assert!(looked_at > 100, "it was looked at");
+        assert!(looked_at > 100, "no code was found");
     }
 }
 
-/// A name of ours that is not hidden could meet the same one of the kernel's, or of another Rust archive's.
+/// A name that is not hidden could clash with one of the kernel, or of another Rust archive.
 #[test]
 fn what_the_header_declares_is_all_it_exports() {
     let header = fs::read_to_string(build::streams().join("unikprof.h")).unwrap();
@@ -159,8 +159,8 @@ fn it_takes_no_more_room_than_it_may() {
     }
 }
 
-/// The compiled core library was built with the red zone; on an interrupted stack without one, an upcall
-/// would write over it, and be written over.
+/// The precompiled core library was built with the red zone. On an interrupted stack, an upcall
+/// overwrites the red zone.
 #[test]
 fn nothing_is_kept_below_the_stack_pointer() {
     for folder in archives() {
@@ -171,16 +171,16 @@ fn nothing_is_kept_below_the_stack_pointer() {
             .filter_map(code::Function::below_the_stack)
             .collect();
         assert_eq!(below, [""; 0]);
-        assert!(code.functions().count() > 50, "it was looked at");
+        assert!(code.functions().count() > 50, "no code was found");
     }
 }
 
-/// A search that finds nothing anywhere would prove nothing: gcc uses the red zone where it may.
+/// The search must be able to find something: gcc uses the red zone if it may.
 #[test]
 fn the_search_finds_a_red_zone() {
     const LEAF: &str =
         "int leaf(int i) { volatile int kept[4] = {i, 2, 3, 4}; return kept[i & 3]; }";
-    // A loop whose index never is less than 3, which is not enough.
+    // A loop whose index is at least 3, which is not enough here.
     const LOOP: &str = "__attribute__((naked)) void leaf(void) { __asm__(\
         \"push %rbp; mov %rsp, %rbp; sub $DEPTH, %rsp; mov $3, %ecx\\n\"\
         \"0: movb $0, -64(%rbp,%rcx); add $4, %rcx; cmp $67, %rcx; jne 0b\\n\"\
@@ -213,8 +213,9 @@ fn the_search_finds_a_red_zone() {
     }
 }
 
-/// A kernel's stacks are small, and what is written in place must stay so: a network alone is 150 KB. The
-/// largest, of the start, holds a service once; what the start takes in all is in the header.
+/// A kernel's stacks are small, so large values must be written in place: a network alone has 150
+/// KB. The largest frame, in the start, holds a service once; the header states the start's whole
+/// stack use.
 #[test]
 fn no_function_has_a_large_frame() {
     for folder in archives() {
@@ -242,7 +243,7 @@ fn upcalls_touch_no_vector_or_floating_point_state() {
     }
 }
 
-/// An upcall calls itself and the guest's own functions, and cannot panic.
+/// An upcall calls only the archive's code and the guest's functions, and cannot panic.
 #[test]
 fn upcalls_reach_no_panic_and_nothing_outside() {
     for folder in archives() {
@@ -254,7 +255,7 @@ fn upcalls_reach_no_panic_and_nothing_outside() {
             assert!(!function.traps(), "{} has a trap", function.name);
             assert_eq!(function.outside, [""; 0], "{} calls", function.name);
         }
-        // The walk is part of it, or the wrong thing was looked at.
+        // The walk must be among them, or the search went wrong.
         assert!(
             reached
                 .iter()
@@ -266,7 +267,7 @@ fn upcalls_reach_no_panic_and_nothing_outside() {
     }
 }
 
-/// A panic inside the call that a panic's handler makes would be the end of what it had to report.
+/// A panic inside a panic handler's call would lose the report.
 #[test]
 fn a_crash_dump_reaches_no_panic_and_takes_as_much_stack_as_it_says() {
     for folder in archives() {

@@ -1,30 +1,30 @@
-//! The archive as a guest gets it, built once for each test program.
+//! The archive as a guest gets it, built once per test program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The folder with the archive of byte streams.
+/// The folder with the archive without options.
 pub(crate) fn streams() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| build("streams", &[]))
 }
 
-/// The folder with the archive that has the agent's own TCP.
+/// The folder with the archive with `--smoltcp`.
 #[allow(dead_code, reason = "not every program that includes this asks for it")]
 pub(crate) fn frames() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| build("frames", &["--smoltcp"]))
 }
 
-/// The folder with the archive that has keys.
+/// The folder with the archive with `--noise`.
 #[allow(dead_code, reason = "not every program that includes this asks for it")]
 pub(crate) fn keyed() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| build("keyed", &["--noise"]))
 }
 
-/// The folder with the archive that has the flight recorder.
+/// The folder with the archive with `--ring`.
 #[allow(dead_code, reason = "not every program that includes this asks for it")]
 pub(crate) fn recorder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();

@@ -1,5 +1,5 @@
-/* How much stack the calls take, and that upcalls may come on one that is aligned to 8 bytes only, with no
- * SSE state changed by them. It prints the bytes. */
+/* Prints how much stack the calls take, and checks that upcalls work on a stack that is aligned to 8 bytes only
+ * and change no SSE state. */
 #define _GNU_SOURCE
 #include "guest.h"
 
@@ -70,9 +70,9 @@ static size_t stack_of(void (*call)(void))
     return sizeof painted - untouched;
 }
 
-/* Calls a function with the stack 8 bytes off the ABI; answers whether xmm0 to xmm15 and the control
- * words came back as they were, the guest's own functions being compiled
- * without them, as all of this file is: so no clobber says so. */
+/* Calls a function with the stack misaligned by 8 bytes; returns whether xmm0 to xmm15 and the control
+ * words are unchanged. The guest's own functions do not use them, since this file is compiled without SSE;
+ * therefore the clobber list omits them. */
 static int is_called_misaligned(uint64_t function, uint64_t first, uint64_t second)
 {
     static unsigned char before[512] __attribute__((aligned(16)));
@@ -102,7 +102,7 @@ int main(void)
     mapping = guest_mapping();
     config = guest_config(&mapping);
     ops = guest_ops();
-    /* Where the archive has a flight recorder. */
+    /* If the archive has a flight recorder. */
     if (unikprof_ring_bytes(1, 0) != 0) {
         config.ring = ring;
         config.ring_length = sizeof ring;

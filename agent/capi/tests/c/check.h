@@ -1,4 +1,4 @@
-/* Checks that name their line. */
+/* Checks that print their line. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -14,7 +14,7 @@
         }                                                                      \
     } while (0)
 
-/* The code that a call answers, with its text where it is another. */
+/* Checks the code that a call returns; prints the text of a wrong one. */
 #define CHECK_CODE(call, expected)                                             \
     do {                                                                       \
         int64_t code_ = (call);                                                \

@@ -1,5 +1,5 @@
-/* A guest with a flight recorder: its events, everything it may do wrong with them, and what it leaves when it panics.
- * Prints what it has left, as hexadecimal. */
+/* A guest with a flight recorder: its events, all misuse of them, and its crash dumps, which it prints as
+ * hexadecimal. */
 #include "guest.h"
 
 #define BLOCK (64 << 10)
@@ -8,7 +8,7 @@ static unsigned char memory[1 << 20];
 static unsigned char ring[64 << 10];
 static unsigned char block[BLOCK];
 static int lines_logged;
-static uint32_t told_vcpu;
+static uint32_t reported_vcpu;
 static int32_t interrupting;
 static unsigned interruptions;
 
@@ -21,11 +21,11 @@ static void guest_log(void *context, const char *line)
 static uint32_t guest_or_no_vcpu(void *context)
 {
     CHECK(context == stack);
-    return told_vcpu;
+    return reported_vcpu;
 }
 
 
-/* An upcall that comes while an event is written: it has events of its own, and a tick. */
+/* An upcall that interrupts the writing of an event, with events of its own and a tick. */
 static void interrupt(void)
 {
     struct unikprof_registers registers = guest_interrupted();
@@ -59,7 +59,7 @@ static void names_that_are_none(void)
     CHECK_CODE(unikprof_event_name(text), UNIKPROF_E_EVENT_NAME);
     text[UNIKPROF_MAX_EVENT_NAME + 1] = 0;
     CHECK_CODE(unikprof_event_name(text), UNIKPROF_E_EVENT_NAME);
-    /* There is no name yet: neither number is one. */
+    /* There are no names yet, so neither id is valid. */
     CHECK_CODE(unikprof_mark(0, 1), UNIKPROF_E_EVENT_NAME);
     CHECK_CODE(unikprof_counter(255, 1), UNIKPROF_E_EVENT_NAME);
     CHECK_CODE(unikprof_mark(-1, 1), UNIKPROF_E_EVENT_NAME);
@@ -84,7 +84,7 @@ static void names_until_there_are_no_more(void)
     CHECK_CODE(unikprof_mark(255, 1), UNIKPROF_OK);
 }
 
-/* Events that are looked at by the test's own program. */
+/* Events that c_guests.rs checks. */
 static void events(void)
 {
     int32_t request = unikprof_event_name("request"), depth = unikprof_event_name("queue depth");
@@ -102,15 +102,15 @@ static void events(void)
     CHECK(interruptions == 1);
     time_ns += 1000;
     CHECK_CODE(unikprof_span_end(request, span), UNIKPROF_OK);
-    /* A span that was not begun has no end, and one where no vCPU is known is lost: both without harm. */
+    /* The end of a span that was not begun is ignored, and without a known vCPU a span is lost. */
     CHECK_CODE(unikprof_span_end(request, 0), UNIKPROF_OK);
-    told_vcpu = UNIKPROF_NO_VCPU;
+    reported_vcpu = UNIKPROF_NO_VCPU;
     CHECK(unikprof_span_begin(request) == 0);
     CHECK_CODE(unikprof_take_error(), UNIKPROF_OK);
     CHECK_CODE(unikprof_mark(request, 3), UNIKPROF_OK);
-    told_vcpu = 7;
+    reported_vcpu = 7;
     CHECK_CODE(unikprof_mark(request, 3), UNIKPROF_OK);
-    told_vcpu = 0;
+    reported_vcpu = 0;
 }
 
 static void print(const char *name, const unsigned char *bytes, int64_t length)
@@ -202,7 +202,7 @@ static void recordings_at_boot(const struct unikprof_config *config, const struc
 
     first = unikprof_start_at_boot(&flight);
     CHECK(first > 0 && unikprof_deadline() != UNIKPROF_NO_DEADLINE);
-    CHECK_CODE(unikprof_start_at_boot(&flight), UNIKPROF_E_RECORDING); /* it has its name already */
+    CHECK_CODE(unikprof_start_at_boot(&flight), UNIKPROF_E_RECORDING); /* the name is in use */
     flight.name = "second";
     flight.mode = UNIKPROF_MODE_OFF_CPU;
     CHECK(unikprof_start_at_boot(&flight) > first);
@@ -235,7 +235,7 @@ int main(void)
     left.length = 0;
     CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
 
-    /* Blocks that will not do, and the least that will, wherever it begins; nothing beside it is written. */
+    /* Blocks that are too short, and the shortest valid one at every alignment; nothing outside is written. */
     CHECK(least > 256 * 48 && least < sizeof ring - 64);
     CHECK(unikprof_ring_bytes(2, 1000) > unikprof_ring_bytes(1, 1000) + 16000);
     CHECK(unikprof_ring_bytes(UINT32_MAX, SIZE_MAX) == SIZE_MAX);

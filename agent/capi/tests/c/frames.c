@@ -66,7 +66,7 @@ int main(void)
     CHECK(memcmp(buffer + 28, good.address, 4) == 0);
     CHECK_CODE(unikprof_frame_tx(buffer, sizeof buffer), 0);
 
-    /* A device that does not stop is told so, and a device that takes nothing loses nothing old. */
+    /* Frames beyond the queue's length get an error; if no frames are taken out, the queued ones are kept. */
     while (unikprof_frame_rx(who_has, sizeof who_has) == UNIKPROF_OK) {
         taken++;
     }

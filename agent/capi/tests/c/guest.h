@@ -1,4 +1,4 @@
-/* A guest of one vCPU whose time passes when it is told to, with a stack of its own making. */
+/* A guest with one vCPU, a clock that the test advances, and an artificial stack. */
 #ifndef GUEST_H
 #define GUEST_H
 
@@ -12,10 +12,10 @@
 
 static uint64_t time_ns = 1000000000;
 static uint64_t stack[2 * FRAMES];
-/* Called by `now_ns`, once, where it is not NULL. */
+/* If not NULL, called once by `now_ns`. */
 static void (*on_clock)(void);
 static int bounds_asked;
-static struct unikprof_range told_bounds;
+static struct unikprof_range reported_bounds;
 
 static uint64_t guest_now_ns(void *context)
 {
@@ -45,8 +45,8 @@ static int32_t guest_stack_bounds(void *context, uint64_t sp, struct unikprof_ra
     CHECK(context == stack && sp != 0);
     CHECK(bounds->start == 0 && bounds->end == 0);
     bounds_asked++;
-    bounds->start = told_bounds.start;
-    bounds->end = told_bounds.end;
+    bounds->start = reported_bounds.start;
+    bounds->end = reported_bounds.end;
     return 1;
 }
 
@@ -58,8 +58,8 @@ static struct unikprof_registers guest_interrupted(void)
         stack[2 * frame] = frame + 1 == FRAMES ? 0 : (uint64_t)&stack[2 * frame + 2];
         stack[2 * frame + 1] = CODE + 0x100u * (unsigned)(frame + 1);
     }
-    told_bounds.start = (uint64_t)stack;
-    told_bounds.end = (uint64_t)(stack + 2 * FRAMES);
+    reported_bounds.start = (uint64_t)stack;
+    reported_bounds.end = (uint64_t)(stack + 2 * FRAMES);
     registers.sp = registers.fp = (uint64_t)stack;
     return registers;
 }
@@ -98,7 +98,7 @@ static struct unikprof_ops guest_ops(void)
 
 /* --- A client's side: enough of the wire to record --- */
 
-/* The preamble and a request to start a recording of 1 ms, which the test's own program has encoded. */
+/* The preamble and a request to start a recording of 1 ms, encoded by c_guests.rs. */
 extern const unsigned char client_start[];
 extern const unsigned client_start_length;
 extern const unsigned char client_stop[];
@@ -106,7 +106,7 @@ extern const unsigned client_stop_length;
 extern const unsigned char client_check[];
 extern const unsigned client_check_length;
 
-/* Sends bytes and takes all that is answered; answers how many bytes that is. */
+/* Sends bytes and receives the whole answer; returns its length. */
 static inline int64_t guest_converse(int32_t connection, const unsigned char *bytes, unsigned length)
 {
     char answer[4096];

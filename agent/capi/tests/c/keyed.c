@@ -1,4 +1,4 @@
-/* A guest with keys. What is sealed with them is tried by the agent's own tests. */
+/* A guest with keys. The agent's own tests cover the encryption. */
 #include "guest.h"
 
 static unsigned char memory[1 << 20];
@@ -67,7 +67,7 @@ int main(void)
     REFUSED(config.keys = NULL, UNIKPROF_E_NULL);
     REFUSED(config.access = UNIKPROF_ACCESS_OPEN, UNIKPROF_E_ACCESS);
 
-    /* Keys without randomness protect nothing: nobody is served, and the log says why. */
+    /* Keys are useless without random numbers: no client is served, and the log says why. */
     CHECK(lines_logged == 0);
     has_random = 0;
     CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_E_RANDOM);
@@ -81,7 +81,7 @@ int main(void)
     CHECK(unikprof_on_tick(&registers) == UNIKPROF_NO_DEADLINE);
     connection = unikprof_connection_open();
     CHECK(connection >= 0);
-    /* The agent asks for a key; a client without one is told so, and that is all. */
+    /* A client without a key gets an error, and nothing else. */
     CHECK_CODE(unikprof_connection_output(connection, answer, sizeof answer), 16);
     CHECK(memcmp(answer, "unikprof", 8) == 0 && answer[12] == 1);
     CHECK_CODE(unikprof_connection_input(connection, client_start, client_start_length),
@@ -90,7 +90,7 @@ int main(void)
     CHECK_CODE(unikprof_connection_output(connection, answer, sizeof answer), UNIKPROF_E_OVER);
     CHECK_CODE(unikprof_connection_close(connection), UNIKPROF_OK);
 
-    /* Strangers who say nothing make room, and find themselves over. */
+    /* Silent clients are replaced by new ones, and their sessions end. */
     for (int client = 0; client < (int)UNIKPROF_SESSIONS; client++) {
         connection = unikprof_connection_open();
         CHECK(connection >= 0);
@@ -101,7 +101,7 @@ int main(void)
     CHECK(unikprof_connection_open() >= 0);
 
     CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
-    /* What the keys were is not in the memory that is the guest's again. */
+    /* After the stop, the memory contains no key. */
     for (size_t at = 0; at + 32 <= sizeof memory; at++) {
         static const unsigned char key[8] = { 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef };
         CHECK(memcmp(memory + at, key, sizeof key) != 0);

@@ -1,31 +1,31 @@
-/* A guest that tells untrue things of its stacks, its registers and its vCPU: an error, or a tick that is counted as
- * what it was. Prints, for each lie, how many ticks came of it and as what, and the agent's own account. */
+/* A guest that reports wrong stacks, registers and vCPUs: each must cause an error, or a tick that is counted as
+ * what it was. Prints the resulting ticks by kind for each lie, and the agent's own counters. */
 #include "guest.h"
 
 #define EACH 20
-/* In `handler_ends`: what the handler interrupted is said to be the handler, again and again. */
+/* In `handler_ends`: the handler claims to have interrupted itself, again and again. */
 #define LEADS_BACK 10
 
 static unsigned char memory[1 << 20];
 static uint64_t elsewhere[8];
 
-static uint32_t told_vcpu;
+static uint32_t reported_vcpu;
 static int handler_ends;
-static int32_t told_known = 1;
+static int32_t reported_known = 1;
 
 static uint32_t lying_vcpu(void *context)
 {
     (void)context;
-    return told_vcpu;
+    return reported_vcpu;
 }
 
 static int32_t lying_stack_bounds(void *context, uint64_t sp, struct unikprof_range *bounds)
 {
     (void)guest_stack_bounds(context, sp, bounds);
-    return told_known;
+    return reported_known;
 }
 
-/* A handler's frames lie in `elsewhere`; what it has interrupted is on the other stack. */
+/* A handler's frames are in `elsewhere`; the interrupted frames are on the other stack. */
 static int32_t handler_stack_bounds(void *context, uint64_t sp, struct unikprof_range *bounds)
 {
     if (handler_ends && sp >= (uint64_t)elsewhere && sp < (uint64_t)(elsewhere + 8)) {
@@ -100,7 +100,7 @@ int main(void)
     CHECK(guest_converse(client, client_start, client_start_length) > 16);
     deadline_ns = unikprof_deadline();
 
-    /* `untruth` is done anew for each tick, to registers and stacks that are as they should be. */
+    /* For each tick, `untruth` is applied to valid registers and stacks. */
 #define LIE(name, untruth, given, recorded, broken, masked)                    \
     do {                                                                       \
         for (int tick = 0; tick < EACH; tick++) {                              \
@@ -108,8 +108,8 @@ int main(void)
             time_ns = deadline_ns;                                             \
             untruth;                                                           \
             deadline_ns = unikprof_on_tick((const void *)(given));             \
-            told_known = 1;                                                    \
-            told_vcpu = 0;                                                     \
+            reported_known = 1;                                                    \
+            reported_vcpu = 0;                                                     \
             if (deadline_ns == UNIKPROF_NO_DEADLINE) {                         \
                 deadline_ns = unikprof_deadline();                             \
             }                                                                  \
@@ -119,17 +119,17 @@ int main(void)
 
     LIE("the truth", (void)0, &registers, EACH, 0, 0);
 
-    LIE("no stack", told_known = 0, &registers, EACH, EACH, 0);
-    LIE("an empty stack", told_bounds.end = told_bounds.start, &registers, EACH, EACH, 0);
-    LIE("a stack turned round", told_bounds.start = UINT64_MAX, &registers, EACH, EACH, 0);
-    LIE("a stack above", told_bounds.start += 8, &registers, EACH, EACH, 0);
+    LIE("no stack", reported_known = 0, &registers, EACH, EACH, 0);
+    LIE("an empty stack", reported_bounds.end = reported_bounds.start, &registers, EACH, EACH, 0);
+    LIE("a stack turned round", reported_bounds.start = UINT64_MAX, &registers, EACH, EACH, 0);
+    LIE("a stack above", reported_bounds.start += 8, &registers, EACH, EACH, 0);
     LIE("another stack",
-        (told_bounds.start = (uint64_t)elsewhere, told_bounds.end = (uint64_t)(elsewhere + 8)), &registers,
+        (reported_bounds.start = (uint64_t)elsewhere, reported_bounds.end = (uint64_t)(elsewhere + 8)), &registers,
         EACH, EACH, 0);
-    LIE("a stack that ends within a frame", told_bounds.end = (uint64_t)(stack + 3), &registers, EACH, EACH, 0);
-    LIE("a stack that ends within a word", told_bounds.end -= 3, &registers, EACH, EACH, 0);
-    /* All that lies below the stack pointer is passed over, wherever it is said to begin. */
-    LIE("a stack from 0 on", told_bounds.start = 0, &registers, EACH, 0, 0);
+    LIE("a stack that ends within a frame", reported_bounds.end = (uint64_t)(stack + 3), &registers, EACH, EACH, 0);
+    LIE("a stack that ends within a word", reported_bounds.end -= 3, &registers, EACH, EACH, 0);
+    /* Everything below the stack pointer is ignored, whatever the reported start. */
+    LIE("a stack from 0 on", reported_bounds.start = 0, &registers, EACH, 0, 0);
 
     LIE("a frame pointer below", registers.fp = 8, &registers, EACH, EACH, 0);
     LIE("a frame pointer above", registers.fp = UINT64_MAX - 7, &registers, EACH, EACH, 0);
@@ -149,9 +149,9 @@ int main(void)
     LIE("registers that are not aligned", memcpy(somewhere + 3, &registers, sizeof registers), somewhere + 3, EACH,
         0, 0);
 
-    LIE("a vCPU that is not sampled", told_vcpu = UNIKPROF_NO_VCPU, &registers, 0, 0, 0);
-    LIE("a vCPU that is not there", told_vcpu = 1, &registers, 0, 0, 0);
-    LIE("a vCPU far beyond", told_vcpu = UNIKPROF_NO_VCPU - 1, &registers, 0, 0, 0);
+    LIE("a vCPU that is not sampled", reported_vcpu = UNIKPROF_NO_VCPU, &registers, 0, 0, 0);
+    LIE("a vCPU that is not there", reported_vcpu = 1, &registers, 0, 0, 0);
+    LIE("a vCPU far beyond", reported_vcpu = UNIKPROF_NO_VCPU - 1, &registers, 0, 0, 0);
     LIE("the truth again", (void)0, &registers, EACH, 0, 0);
 
     CHECK_CODE(unikprof_stop(), UNIKPROF_OK);

@@ -1,4 +1,4 @@
-/* A guest whose clients come over lwIP: unikprof_lwip.h, on a lwIP that only notes what it is asked. */
+/* A guest whose clients come over lwIP: unikprof_lwip.h, on a fake lwIP that records its calls. */
 #include <unikprof_lwip.h>
 
 #include "guest.h"
@@ -15,7 +15,7 @@ static struct tcp_pcb listener, pcbs[UNIKPROF_SESSIONS + 1];
 static sys_timeout_handler timeout;
 static u32_t timeout_ms;
 static int pbufs_there;
-/* In a callback that lwIP makes while it works on the connection. */
+/* Nonzero in a callback of lwIP, while it works on the connection. */
 static int is_inside;
 
 void lwip_failed(const char *message)
@@ -227,7 +227,7 @@ static void hang_up(struct tcp_pcb *pcb)
     is_inside = 0;
 }
 
-/* Time passes until lwIP has nothing to do at once. */
+/* Advances time until no timeout is due. */
 static void turn(void)
 {
     for (int turns = 0; timeout != NULL && timeout_ms == 0; turns++) {
@@ -244,7 +244,7 @@ static void set_timer(uint64_t deadline_ns)
     timers_set++;
 }
 
-/* --- What is to be so --- */
+/* --- The checks --- */
 
 static void a_recording_begins(void)
 {
@@ -257,9 +257,9 @@ static void a_recording_begins(void)
     turn();
     CHECK(pcb->taken == client_start_length && pbufs_there == 0);
     CHECK(pcb->written > 0 && pcb->put_out == pcb->written);
-    /* The sampler has its deadline though no upcall has come. */
+    /* The sampler has a deadline before any upcall. */
     CHECK(timers_set > set && timer_ns != UNIKPROF_NO_DEADLINE);
-    /* And the agent its own, to give a silent client up. */
+    /* The agent also has a deadline, to end a silent client's session. */
     CHECK(timeout != NULL && timeout_ms > 0 && timeout_ms <= 60001);
 
     receive(pcb, client_stop, client_stop_length);
@@ -272,7 +272,7 @@ static void a_recording_begins(void)
     CHECK(pcb->is_closed && pbufs_there == 0);
 }
 
-/* Bytes that are taken out of the agent and find no room would be lost. */
+/* Bytes that were taken out of the agent without room to send them would be lost. */
 static void an_answer_waits_for_room(void)
 {
     struct tcp_pcb *pcb = connect_one(&pcbs[0]);
@@ -298,7 +298,7 @@ static void an_answer_waits_for_room(void)
     CHECK(pcb->is_closed);
 }
 
-/* Where lwIP has no memory, the stream has a hole: it may not go on. */
+/* If lwIP has no memory, bytes are lost, and the connection must end. */
 static void a_write_that_fails_ends_the_connection(void)
 {
     struct tcp_pcb *pcb = connect_one(&pcbs[0]);
@@ -329,7 +329,7 @@ static void a_connection_that_is_lost_frees_its_place(void)
     }
 }
 
-static void one_client_too_many_is_told(void)
+static void one_client_too_many_is_refused(void)
 {
     for (int index = 0; index < UNIKPROF_SESSIONS; index++) {
         connect_one(&pcbs[index]);
@@ -360,7 +360,7 @@ int main(void)
     an_answer_waits_for_room();
     a_write_that_fails_ends_the_connection();
     a_connection_that_is_lost_frees_its_place();
-    one_client_too_many_is_told();
+    one_client_too_many_is_refused();
     CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
     printf("all as it should be\n");
     return 0;

@@ -1,4 +1,4 @@
-/* The archive's memmove, which stands before the C library's on the command line. */
+/* The archive's memmove, which precedes the C library's on the command line. */
 #include <string.h>
 
 #include "check.h"

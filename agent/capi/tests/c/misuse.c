@@ -1,4 +1,4 @@
-/* Everything that a guest may do wrong: an error code with a text, and nothing worse. */
+/* Every misuse by a guest returns an error code with a text, and does no harm. */
 #include <pthread.h>
 
 #include "guest.h"
@@ -41,7 +41,7 @@ static void before_the_start(void)
     CHECK_CODE(unikprof_busy_answer(NULL, 5), UNIKPROF_E_NULL);
 }
 
-/* Each with the rest as it should be; then it still starts. */
+/* One wrong value each, the others valid; a start with valid values succeeds afterwards. */
 static void a_start_that_cannot_be(void)
 {
     const struct unikprof_config good = config;
@@ -98,7 +98,7 @@ static void a_start_that_cannot_be(void)
     CHECK_CODE(unikprof_stop(), UNIKPROF_E_NOT_STARTED);
 }
 
-/* The least memory will do wherever it begins, and nothing beside it is written. */
+/* The minimum length is enough at every alignment, and nothing outside is written. */
 static void memory_in_any_alignment(void)
 {
     size_t least = unikprof_memory_bytes(&config);
@@ -143,11 +143,11 @@ static void connections_that_are_none(void)
     CHECK_CODE(unikprof_connection_output(open[0], NULL, 5), UNIKPROF_E_NULL);
     CHECK_CODE(unikprof_connection_close(open[1]), UNIKPROF_OK);
     CHECK_CODE(unikprof_connection_close(open[1]), UNIKPROF_E_CONNECTION);
-    /* The old id is not taken for the new client's. */
+    /* The old id is not valid for the new client. */
     again = unikprof_connection_open();
     CHECK(again >= 0 && again != open[1]);
     CHECK_CODE(unikprof_connection_input(open[1], "x", 1), UNIKPROF_E_CONNECTION);
-    /* What is no client is given up. */
+    /* A peer that does not speak the protocol is disconnected. */
     CHECK(unikprof_connection_input(again, "GET / HTTP/1.0\r\n\r\n", 18) == 18);
     while (unikprof_connection_output(again, buffer, sizeof buffer) > 0) {
     }
@@ -162,12 +162,12 @@ static void never_called(void *context, const void *bytes, size_t length)
     CHECK(context == NULL && bytes == NULL && length == 0);
 }
 
-static void never_told(void *context, const char *line)
+static void never_called(void *context, const char *line)
 {
     CHECK(context == NULL && line == NULL);
 }
 
-/* What is said in one place, the archive's build, is not to be said in a hundred. */
+/* Calls of features that the archive was built without return an error. */
 static void events_without_a_flight_recorder(void)
 {
     char buffer[64];
@@ -182,7 +182,7 @@ static void events_without_a_flight_recorder(void)
     CHECK_CODE(unikprof_span_end(0, 0), UNIKPROF_E_UNSUPPORTED);
     CHECK_CODE(unikprof_crash_dump(never_called, NULL), UNIKPROF_E_UNSUPPORTED);
     CHECK_CODE(unikprof_crash_dump_into(buffer, sizeof buffer), UNIKPROF_E_UNSUPPORTED);
-    CHECK_CODE(unikprof_crash_lines(buffer, sizeof buffer, never_told, NULL), UNIKPROF_E_UNSUPPORTED);
+    CHECK_CODE(unikprof_crash_lines(buffer, sizeof buffer, never_called, NULL), UNIKPROF_E_UNSUPPORTED);
     CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
 }
 
@@ -208,7 +208,7 @@ static void *on_another_thread(void *unused)
     return unused;
 }
 
-/* While the first thread's poll is under way, for as long as the second takes. */
+/* Runs during the first thread's poll, until the second thread is done. */
 static void call_from_another_thread(void)
 {
     pthread_t thread;
@@ -222,7 +222,7 @@ static void stop_from_inside(void)
     nested++;
 }
 
-/* An upcall may nest in anything; everything else nested in a call is refused. */
+/* An upcall may interrupt any call; all other nested calls return an error. */
 static void calls_inside_of_calls(void)
 {
     CHECK_CODE(start(), UNIKPROF_OK);
@@ -253,7 +253,7 @@ static void no_table(void)
     config.caller_memory_length = 0;
 }
 
-/* Ticks of a recording, by registers and stacks that are not as they should be. */
+/* Ticks of a recording with invalid registers and stacks. */
 static void a_recording(void)
 {
     struct unikprof_registers registers = guest_interrupted();
@@ -279,17 +279,17 @@ static void a_recording(void)
         case 1: /* forced: no registers */
             deadline_ns = unikprof_on_tick(NULL);
             break;
-        case 2: /* registers that cannot be */
+        case 2: /* impossible registers */
             memset(&wrong, 0xff, sizeof wrong);
             deadline_ns = unikprof_on_tick(&wrong);
             break;
         case 3: /* a stack that does not hold the stack pointer */
-            told_bounds.end = told_bounds.start;
+            reported_bounds.end = reported_bounds.start;
             deadline_ns = unikprof_on_tick(&registers);
             registers = guest_interrupted();
             break;
-        case 4: /* bounds turned round, and a frame pointer that leads out */
-            told_bounds.start = UINT64_MAX;
+        case 4: /* start and end swapped, and a frame pointer that points outside */
+            reported_bounds.start = UINT64_MAX;
             wrong = registers;
             wrong.fp = 8;
             deadline_ns = unikprof_on_tick(&wrong);
@@ -315,7 +315,7 @@ static void a_recording(void)
     CHECK(guest_converse(client, client_stop, client_stop_length) > 8);
     CHECK(unikprof_on_tick(&registers) == UNIKPROF_NO_DEADLINE);
 
-    /* In the middle of another: it is gone, and the guest starts again. */
+    /* Stop during a recording: it is lost, and the agent can start again. */
     CHECK_CODE(unikprof_connection_close(client), UNIKPROF_OK);
     client = unikprof_connection_open();
     CHECK(guest_converse(client, client_start, client_start_length) > 0);

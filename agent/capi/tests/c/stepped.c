@@ -1,5 +1,5 @@
 /* An upcall between any two instructions of unikprof_stop: the processor's trap flag interrupts each of them. A stop
- * that answers "busy" must have changed nothing: an upcall that it refused would leave its vCPU without a timer. */
+ * that returns "busy" must have changed nothing: an upcall that it refused would leave its vCPU without a timer. */
 #include "guest.h"
 
 #include <signal.h>
@@ -50,7 +50,7 @@ static void record(const struct unikprof_config *config, const struct unikprof_o
     CHECK(unikprof_deadline() != UNIKPROF_NO_DEADLINE);
 }
 
-/* Below an upcall, which is inside for all of this. */
+/* Runs inside an upcall. */
 static void stop_below_an_upcall(void)
 {
     CHECK_CODE(stop_in_steps(), UNIKPROF_E_BUSY);
@@ -73,7 +73,7 @@ int main(void)
     CHECK(unikprof_on_tick(&registers) > time_ns);
     CHECK(on_clock == NULL && upcalls > 0);
 
-    /* Alone, with one upcall: at each of its steps, until 3 came behind its end. */
+    /* With one upcall at each step, until 3 upcalls came after its end. */
     for (upcall_at = 1; upcalls > 0 && after < 3; upcall_at++) {
         int32_t code = stop_in_steps();
         if (code == UNIKPROF_E_BUSY) {
@@ -89,7 +89,7 @@ int main(void)
     }
     CHECK(busy > 0 && before > 0 && after > 0);
     CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
-    printf("upcalls before a stop took effect: %lu, while it was busy: %lu, behind: %lu\n", before, busy, after);
+    printf("upcalls before a stop took effect: %lu, while it was busy: %lu, after it: %lu\n", before, busy, after);
     puts("all as it should be");
     return 0;
 }

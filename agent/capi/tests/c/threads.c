@@ -1,12 +1,12 @@
 /* Two threads poll, a third takes the upcalls, and the first stops the agent in the middle of a recording, again and
- * again: an error or a counted loss, and after the stop not a byte of the guest's memory is touched. */
+ * again. Each call succeeds, returns an error or is a counted loss, and after the stop no byte of memory is written. */
 #include <pthread.h>
 
 #include "guest.h"
 
 #define ROUNDS 40
 #define POLLS 300
-/* How much time may pass between two of them. */
+/* The time that may pass between two of them. */
 #define TURN_NS 3000000
 
 static unsigned char memory[1 << 20];
@@ -14,8 +14,8 @@ static unsigned char caller_memory[1000];
 static unsigned char ring[20000];
 static int is_over;
 static unsigned long polls_done, were_busy, ticks_after_stop;
-/* Until when time may pass, moved on by what the first thread gets done: else, where the machine lets that thread
- * wait, the agent's limits pass meanwhile, and a client that cannot speak is given up for its silence. */
+/* The limit up to which time may pass, advanced by the first thread's progress. Otherwise the agent's timeouts would
+ * pass while that thread does not get a CPU, and its client would be disconnected as silent. */
 static uint64_t time_ends_ns;
 /* Odd while the agent is stopped. */
 static unsigned long starts_and_stops = 1;
@@ -36,8 +36,8 @@ static int32_t shared_stack_bounds(void *context, uint64_t sp, struct unikprof_r
 {
     (void)context;
     (void)sp;
-    bounds->start = told_bounds.start;
-    bounds->end = told_bounds.end;
+    bounds->start = reported_bounds.start;
+    bounds->end = reported_bounds.end;
     return 1;
 }
 
@@ -68,7 +68,7 @@ static void *polls(void *unused)
     return unused;
 }
 
-/* Does a call that may be told that another thread is at it. */
+/* Makes a call that may return UNIKPROF_E_BUSY because of another thread. */
 #define PATIENTLY(answer, call)                                                \
     do {                                                                       \
         answer = (call);                                                       \
@@ -110,7 +110,7 @@ static void record(const struct unikprof_config *config, const struct unikprof_o
     CHECK_CODE(code, UNIKPROF_OK);
 }
 
-/* The memory is the guest's again: what it writes there stays. */
+/* The memory is the guest's again: the agent must not write to it. */
 static void use_the_memory(void)
 {
     unsigned long before;
@@ -143,7 +143,7 @@ int main(void)
 
     config.caller_memory = caller_memory;
     config.caller_memory_length = sizeof caller_memory;
-    /* Where the archive has a flight recorder. */
+    /* If the archive has a flight recorder. */
     if (unikprof_ring_bytes(1, 0) != 0) {
         config.ring = ring;
         config.ring_length = sizeof ring;

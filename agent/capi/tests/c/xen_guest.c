@@ -1,4 +1,4 @@
-/* What unikprof_xen.h answers for a guest. */
+/* The functions of unikprof_xen.h. */
 #include <unikprof_xen.h>
 
 #include "check.h"
@@ -23,7 +23,7 @@ static uint64_t clock_ns(void)
 
 static void times(const struct unikprof_ops *ops)
 {
-    struct unikprof_runstate told = { 0 };
+    struct unikprof_runstate times = { 0 };
 
     clock_value = 5000;
     guest.runstate.state_entry_time = 4000;
@@ -34,16 +34,16 @@ static void times(const struct unikprof_ops *ops)
     CHECK(ops->now_ns(ops->context) == 5000);
     CHECK(ops->running_ns(ops->context, 0) == 1100);
     CHECK(ops->blocked_ns(ops->context, 0) == 3);
-    CHECK(ops->runstate(ops->context, 0, &told));
-    CHECK(told.running_ns == 1100 && told.runnable_ns == 20);
-    CHECK(told.blocked_ns == 3 && told.offline_ns == 7);
+    CHECK(ops->runstate(ops->context, 0, &times));
+    CHECK(times.running_ns == 1100 && times.runnable_ns == 20);
+    CHECK(times.blocked_ns == 3 && times.offline_ns == 7);
 
-    /* Half of the times from before and half from after would make time out of nothing. */
+    /* A mix of old and new times would add time that never passed. */
     interruptions = 2;
-    CHECK(ops->runstate(ops->context, 0, &told));
-    CHECK(told.running_ns == 120 && told.runnable_ns == 2020);
+    CHECK(ops->runstate(ops->context, 0, &times));
+    CHECK(times.running_ns == 120 && times.runnable_ns == 2020);
 
-    /* The clock may be read to be just before the moment of the last change. */
+    /* The clock may read slightly earlier than the last change. */
     clock_value = guest.runstate.state_entry_time - 1;
     CHECK(ops->running_ns(ops->context, 0) == 120);
 }
@@ -65,7 +65,7 @@ static void bounds(const struct unikprof_ops *ops)
     CHECK(ops->code_bounds(ops->context, (uint64_t)guest.code_end, &range) == 0);
 }
 
-/* Words of notes, and what is found in the first `length` bytes of them. */
+/* Searches the first `length` bytes of these notes. */
 static int finds(const uint32_t *words, size_t length, const void *id, size_t id_length)
 {
     const char *notes = (const char *)words;
@@ -84,7 +84,7 @@ static void notes(void)
     CHECK(finds(words, all, &words[10], 8));
     CHECK(finds(words, sizeof words, &words[10], 8));
     CHECK(finds(NULL, 0, NULL, 0));
-    /* Cut anywhere, nothing behind the end is read as part of one. */
+    /* Truncated anywhere, nothing after the end is read as part of a note. */
     for (size_t length = 0; length < all; length++) {
         CHECK(finds(words, length, NULL, 0));
     }

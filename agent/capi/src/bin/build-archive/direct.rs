@@ -1,9 +1,9 @@
-//! Calls of the guest's functions go straight there, not by way of a table of addresses.
+//! Makes calls of the guest's functions direct, instead of through a table of addresses.
 //!
-//! The compiler calls the memory functions through a global offset table, which the linker makes. Not every
-//! kernel's linking makes one: an ELF file of 32 bits around code of 64 (Mini-OS as PVH) has none, and
-//! the call ends anywhere. So each such instruction becomes the direct one of the same length, as the
-//! psABI's chapter on optimizing `GOTPCRELX` relocations describes it for linkers.
+//! The compiler calls the memory functions through a global offset table, which the linker creates.
+//! Some kernels' links create none (Mini-OS as PVH puts 64-bit code into a 32-bit ELF file), and
+//! the call then jumps to a wrong address. So each such instruction is replaced by the direct one
+//! of the same length, as the psABI describes for linkers under "optimize GOTPCRELX relocations".
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -20,16 +20,16 @@ const ELF64_LITTLE_ENDIAN: [u8; 6] = *b"\x7fELF\x02\x01";
 /// Why an object cannot be rewritten.
 #[derive(Debug)]
 pub(crate) enum NotDirect {
-    /// It is no ELF object of 64 bits, or damaged.
+    /// Not a 64-bit ELF object, or damaged.
     Object,
-    /// An instruction that reads the table in a way not known here.
+    /// An unknown kind of instruction reads the table.
     Instruction { section: u32, offset: u64 },
 }
 
 impl fmt::Display for NotDirect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NotDirect::Object => f.write_str("the linked object is no ELF object of 64 bits"),
+            NotDirect::Object => f.write_str("the linked object is not a 64-bit ELF object"),
             NotDirect::Instruction { section, offset } => write!(
                 f,
                 "the instruction at {offset:#x} of section {section} reads a global offset table, and \
@@ -41,7 +41,7 @@ impl fmt::Display for NotDirect {
 
 impl std::error::Error for NotDirect {}
 
-/// Rewrites all instructions that read a global offset table; answers how many there were.
+/// Rewrites all instructions that read a global offset table; returns their number.
 pub(crate) fn rewrite(object: &mut [u8]) -> Result<usize, NotDirect> {
     if !object.starts_with(&ELF64_LITTLE_ENDIAN) {
         return Err(NotDirect::Object);

@@ -1,11 +1,12 @@
-//! Builds `libunikprof.a` and puts it, with its headers, into a folder.
+//! Builds `libunikprof.a` and copies it with its headers into a folder.
 //!
 //! ```text
 //! cargo run -p unikprof-capi --bin build-archive -- FOLDER [--smoltcp] [--noise] [--ring]
 //! ```
 //!
-//! `--smoltcp`: with the agent's own TCP, for guests that hand frames over. `--noise`: with keys. `--ring`: with
-//! the flight recorder. Needs GNU binutils (`as`, `ld`, `objcopy`, `ar`) beside the Rust toolchain.
+//! `--smoltcp` adds the agent's own TCP server, for guests that hand over frames; `--noise` adds
+//! keys; `--ring` adds the flight recorder. Needs GNU binutils (`as`, `ld`, `objcopy`, `ar`) and a
+//! Rust toolchain.
 
 mod direct;
 
@@ -15,10 +16,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::{env, fs, process};
 
-/// For every crate. Functions keep frame pointers, use nothing below the stack pointer, and no SSE
-/// registers on the compiler's own account.
+/// Flags for every crate. Functions keep frame pointers, and use neither the red zone nor SSE
+/// registers unless the code asks for them.
 ///
-/// The compiled core library has not been built so. Its intermediate code is compiled again with ours at
+/// The precompiled core library was not built with these flags. Link-time optimization compiles its
+/// intermediate code again, and the forced attributes reach it there.
 /// link time, where the forced attributes reach it.
 const RUSTFLAGS: [&str; 18] = [
     "-C",
@@ -29,13 +31,14 @@ const RUSTFLAGS: [&str; 18] = [
     "llvm-args=-force-attribute=noredzone",
     "-C",
     "llvm-args=-force-attribute=noimplicitfloat",
-    // Fewer copies of what is called from several places, above all of what encodes integers. Functions of a tick are
-    // marked `#[inline]`, and keep one large function but for the walk and the table.
+    // Fewer inlined copies of functions with several callers, mainly of integer encoders. Functions
+    // on the tick's path are marked `#[inline]` and still form one large function, except for the
+    // walk and the table.
     "-C",
     "llvm-args=-inline-threshold=28",
     "-C",
     "llvm-args=-inlinehint-threshold=250",
-    // Cryptography without vector registers: a kernel may not keep them for its loop either.
+    // Cryptography without vector registers: a kernel may not save them for its loop either.
     "--cfg",
     "chacha20_force_soft",
     "--cfg",
@@ -44,11 +47,12 @@ const RUSTFLAGS: [&str; 18] = [
     "curve25519_dalek_backend=\"serial\"",
 ];
 
-/// How it is compiled: one module, so that the attributes reach everything and what is not called is left
-/// out. A panic is a trap.
+/// The build profile: one module, so that the attributes reach everything and unused code is
+/// removed. A panic is a trap.
 ///
-/// The tick is compiled with this package, for speed: it is generic over the platform, or marked `#[inline]`. The packages
-/// named here hold what the guest's loop calls, which is compiled for size.
+/// The tick's path is compiled with this package for speed: it is generic over the platform, or
+/// marked `#[inline]`. The packages named here contain the code for the guest's loop, which is
+/// compiled for size.
 const PROFILE: [&str; 9] = [
     "profile.release.panic=\"abort\"",
     "profile.release.lto=\"fat\"",
@@ -61,14 +65,14 @@ const PROFILE: [&str; 9] = [
     "profile.release.package.serde_core.opt-level=\"z\"",
 ];
 
-/// What exported names begin with; everything else is made local.
+/// The prefix of exported names; all other names are made local.
 const PREFIX: &str = "unikprof_";
 
-/// What a guest includes.
+/// The headers that a guest includes.
 const HEADERS: [&str; 3] = ["unikprof.h", "unikprof_lwip.h", "unikprof_xen.h"];
 
-/// Sections that say how the object came about, and unwind tables: nothing unwinds through the agent, and
-/// its frame pointers are kept.
+/// Sections that describe how the object was made, and unwind tables: nothing unwinds through the
+/// agent, which keeps its frame pointers.
 const LEFT_OUT: [&str; 4] = [".llvmbc", ".llvmcmd", ".comment", ".eh_frame"];
 
 fn main() -> ExitCode {
@@ -103,7 +107,7 @@ fn build(folder: &Path, features: &[&str]) -> Result<(), Box<dyn Error>> {
     let target = target_folder()?;
     let compiled = compile(package, &target, features)?;
 
-    // Of this process alone: others may build at the same time.
+    // Private to this process, since others may build at the same time.
     let work = target.join(format!("work-{}", process::id()));
     fs::create_dir_all(&work)?;
     let linked = link(package, &compiled, &work);
@@ -112,16 +116,16 @@ fn build(folder: &Path, features: &[&str]) -> Result<(), Box<dyn Error>> {
     placed
 }
 
-/// A folder beside what cargo builds itself, so that the flags above do not rebuild all of that.
+/// A folder beside cargo's own output, so that the flags above do not rebuild that.
 fn target_folder() -> Result<PathBuf, Box<dyn Error>> {
     let program = env::current_exe()?;
     let target = program.ancestors().nth(2).ok_or("no target folder")?;
     Ok(target.join("c-archive"))
 }
 
-/// Compiles the package and all it needs into one static library; answers where it is.
+/// Compiles the package and its dependencies into one static library; returns its path.
 fn compile(package: &Path, target: &Path, features: &[&str]) -> Result<PathBuf, Box<dyn Error>> {
-    // One for each set of features, so that none is built again for another.
+    // One for each set of features, so that they do not replace each other's builds.
     let target = target.join(features.join("-"));
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -142,7 +146,7 @@ fn compile(package: &Path, target: &Path, features: &[&str]) -> Result<PathBuf, 
     }
     command.args(["--", "--cfg", "unikprof_archive"]);
     let mut flags: Vec<String> = RUSTFLAGS.map(str::to_owned).into();
-    // Places of panics are named; not by where they were compiled.
+    // Panic locations must not contain paths of the building machine.
     let workspace = package.ancestors().nth(2).unwrap_or(package);
     flags.push(format!(
         "--remap-path-prefix={}=unikprof",
@@ -155,7 +159,7 @@ fn compile(package: &Path, target: &Path, features: &[&str]) -> Result<PathBuf, 
         flags.push(format!("--remap-path-prefix={}=cargo", home.display()));
     }
     command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
-    // Set for the program that runs this one, not for what it builds.
+    // These are set for this program, and not meant for the build that it runs.
     command
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_TARGET_DIR");
@@ -167,7 +171,8 @@ fn default_cargo_home() -> Option<PathBuf> {
     Some(env::home_dir()?.join(".cargo"))
 }
 
-/// Links what the exported functions reach into one object, and hides all else; answers the archive.
+/// Links everything that the exported functions reach into one object, and hides all else; returns
+/// the archive's path.
 fn link(package: &Path, compiled: &Path, work: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let (reached, object, archive) = (
         work.join("reached.o"),
@@ -227,7 +232,7 @@ fn place(package: &Path, archive: &Path, folder: &Path) -> Result<(), Box<dyn Er
     for header in HEADERS {
         fs::copy(package.join("include").join(header), folder.join(header))?;
     }
-    // Renamed into place, so that nobody links half of it.
+    // Renamed into place, so that nobody links an incomplete file.
     let beside = folder.join(format!(".libunikprof.a.{}", process::id()));
     fs::copy(archive, &beside)?;
     fs::rename(&beside, folder.join("libunikprof.a"))?;

@@ -1,4 +1,4 @@
-/* Of lwIP's interface, what unikprof_lwip.h uses; lwip_guest.c is what lies behind it. */
+/* The part of lwIP's interface that unikprof_lwip.h uses, implemented by lwip_guest.c. */
 #ifndef LWIP_OPT_H
 #define LWIP_OPT_H
 

@@ -2,12 +2,12 @@
 
 use super::{NotDirect, bytes, word};
 
-/// Relocations of the psABI for x86-64: a function's place relative to the instruction, its own or that of a
-/// stub which leads there, and the place of a symbol's entry in the table, which has three codes.
+/// Relocation types of the psABI for x86-64: the PC-relative address of a function or of its stub,
+/// and the three types for the address of a symbol's entry in the global offset table.
 const PLT32: u32 = 4;
 pub(super) const THROUGH_TABLE: [u32; 3] = [9, 41, 42];
 
-/// The instruction of one relocation, whose section's bytes begin at `code`.
+/// Rewrites the instruction of one relocation; the bytes of its section begin at `code`.
 pub(super) fn rewrite_one(
     object: &mut [u8],
     relocation: usize,
@@ -15,7 +15,7 @@ pub(super) fn rewrite_one(
     section: u32,
 ) -> Result<(), NotDirect> {
     let offset = word(object, relocation)?;
-    // The instruction ends behind the four bytes that the relocation fills in.
+    // The instruction ends after the four bytes that the relocation fills in.
     let start = (code + offset).checked_sub(3).ok_or(NotDirect::Object)?;
     let instruction: [u8; 7] = bytes(object, start)?;
     let (direct, moved) = match instruction {
