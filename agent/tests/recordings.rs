@@ -218,7 +218,7 @@ fn names_tell_recordings_apart() {
     let (code, text) = refusal_code(&client.start(&mut service, named("fourth", MS)));
     assert_eq!(code, refusal::TOO_MANY_RECORDINGS, "{text}");
     assert!(
-        text.contains("holds 3") && text.contains("`third`"),
+        text.contains("all 3") && text.contains("`third`"),
         "{text}"
     );
 

@@ -1,4 +1,4 @@
-//! A value that one holder at a time has exclusive access to, for as long as it likes.
+//! A value to which one holder at a time has exclusive access, for any length of time.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -13,7 +13,7 @@ pub(crate) struct Claimable<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached through a `Claim` alone, of which there is one at a time.
+// SAFETY: the value is accessed only through a `Claim`, and there is only one at a time.
 unsafe impl<T: Send> Sync for Claimable<T> {}
 
 /// Exclusive access to the value of a [`Claimable`]. Released on drop; the value stays as it is.
@@ -39,14 +39,14 @@ impl<T> Deref for Claim<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: this is the only claim, and `&self` keeps it from being used to write meanwhile.
+        // SAFETY: this is the only claim, and `&self` excludes writes.
         unsafe { &*self.0.value.get() }
     }
 }
 
 impl<T> DerefMut for Claim<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this is the only claim, and `&mut self` keeps it from being used otherwise meanwhile.
+        // SAFETY: this is the only claim, and `&mut self` excludes all other access.
         unsafe { &mut *self.0.value.get() }
     }
 }

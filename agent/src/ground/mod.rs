@@ -1,7 +1,8 @@
 //! The lowest layer: the platform's interface, atomics, the division of memory blocks, short texts.
 //!
-//! It imports from no other layer. Upcalls call the platform's methods that are marked so, the atomics, and
-//! [`text`]; [`block`] runs once, at the guest's start. Nothing here allocates or locks.
+//! It imports from no other layer. Upcalls call the platform's methods marked *upcall*, the
+//! atomics, and [`text`]; [`block`] runs once, at the guest's start. Nothing here allocates or
+//! locks.
 
 pub(crate) mod block;
 pub(crate) mod claim;

@@ -13,7 +13,7 @@ pub struct Registers {
     pub sp: u64,
     /// The frame pointer: `rbp`, on aarch64 `x29`.
     pub fp: u64,
-    /// The link register: on aarch64 `x30`. x86-64 has none: 0 there, and never read.
+    /// The link register: `x30` on aarch64. Never read on x86-64, which has none; 0 there.
     pub lr: u64,
 }
 
@@ -24,14 +24,14 @@ impl Registers {
         Self { pc, sp, fp, lr: 0 }
     }
 
-    /// The same with a link register.
+    /// Adds a link register.
     #[inline]
     pub const fn with_lr(self, lr: u64) -> Self {
         Self { lr, ..self }
     }
 
-    /// The registers of the calling function, for [`Agent::on_block`](crate::Agent::on_block). The link
-    /// register is left 0: the calling function has saved its own.
+    /// The registers of the calling function, for [`Agent::on_block`](crate::Agent::on_block). The
+    /// link register is 0: the calling function has saved its own.
     #[allow(unsafe_code)]
     #[inline(always)]
     pub fn here() -> Self {
@@ -75,16 +75,16 @@ pub struct Moment {
 /// # Safety
 ///
 /// The agent reads the memory that [`stack_bounds`](Self::stack_bounds) and
-/// [`code_bounds`](Self::code_bounds) name. An implementation must name only memory that is mapped and
-/// readable for as long as the upcall runs.
+/// [`code_bounds`](Self::code_bounds) return. An implementation must only return memory that is
+/// mapped and readable for as long as the upcall runs.
 #[allow(unsafe_code)]
 pub unsafe trait Platform {
     /// The monotonic clock in ns. The platform chooses its origin. *Upcall.*
     fn now_ns(&self) -> u64;
 
-    /// A clock of the caller's own running time, in ns since a fixed moment, by which the agent's network work is
-    /// measured for its share of the CPU. By default the running time of the vCPU; if the caller runs on none, the
-    /// monotonic clock.
+    /// A clock of the caller's own running time, in ns since a fixed time. It measures the agent's
+    /// network work for its share of the CPU. The default is the running time of the current vCPU,
+    /// or the monotonic clock if there is none.
     fn work_ns(&self) -> u64 {
         match self.vcpu() {
             Some(vcpu) => self.running_ns(vcpu),
@@ -95,16 +95,16 @@ pub unsafe trait Platform {
     /// The time of day in ns since 1970-01-01 UTC; `None` if the guest does not know it.
     fn wall_clock_ns(&self) -> Option<u64>;
 
-    /// The id of the vCPU that this code runs on; `None` if that vCPU is not sampled. Ids count up from
-    /// 0. *Upcall.*
+    /// The id of the vCPU that this code runs on, counted from 0; `None` if that vCPU is not
+    /// sampled. *Upcall.*
     fn vcpu(&self) -> Option<u32>;
 
-    /// How long `vcpu` has run, in ns since a fixed moment. Stolen and blocked time do not
-    /// advance it, and it never goes back. The *upcall* reads it for its own vCPU.
+    /// How long `vcpu` has run, in ns since a fixed time. Stolen and blocked time do not advance
+    /// it, and it never goes back. The *upcall* reads it for its own vCPU.
     fn running_ns(&self, vcpu: u32) -> u64;
 
-    /// The clocks of `vcpu`, which is the vCPU that this code runs on, read once for each tick. A platform
-    /// that derives them from one counter overrides this, and reads the counter once. *Upcall.*
+    /// The clocks of `vcpu`, which is the current vCPU, read once for each tick. A platform that
+    /// derives them from one counter should override this and read the counter once. *Upcall.*
     #[inline]
     fn moment(&self, vcpu: u32) -> Moment {
         Moment {
@@ -120,7 +120,7 @@ pub unsafe trait Platform {
         self.now_ns().saturating_sub(self.running_ns(vcpu))
     }
 
-    /// How `vcpu` has spent its time; `None` if the platform does not know.
+    /// The time that `vcpu` has spent in each state; `None` if the platform does not know it.
     fn runstate(&self, vcpu: u32) -> Option<Runstate>;
 
     /// Makes the platform call [`Agent::on_tick`](crate::Agent::on_tick) soon on `vcpu`, so that the vCPU arms
@@ -134,40 +134,42 @@ pub unsafe trait Platform {
     /// end at the end of that function's frame.
     fn stack_bounds(&self, sp: u64) -> Option<Range<u64>>;
 
-    /// The registers at which a walk goes on that has reached the end of a chain on one stack, or `None` where that
-    /// is the end. *Upcall.*
+    /// Where the walk continues at the end of a chain of frames: the registers to continue from, or
+    /// `None` if the stack ends there. *Upcall.*
     ///
-    /// An interrupt or exception handler that runs on a stack of its own has the interrupted code's frames on another
-    /// stack. Without this method a sample inside the handler lacks them. The guest finds the interrupted registers in
-    /// the frame that the processor and its entry code have saved, and returns them; the walk goes on at their `pc`, on
-    /// the stack that [`stack_bounds`](Self::stack_bounds) names for their `sp`. The same serves coroutines and
-    /// fibers, whose callers lie on the stack that they were started from.
+    /// The frames of interrupted code are on a different stack if the interrupt or exception
+    /// handler has a stack of its own. Without this method, a sample inside the handler lacks them.
+    /// The guest takes the interrupted registers from the frame that the processor and the entry
+    /// code have saved; the walk continues at their `pc`, on the stack that
+    /// [`stack_bounds`](Self::stack_bounds) returns for their `sp`. The same works for coroutines
+    /// and fibers, whose callers are on the stack that started them.
     ///
-    /// Everything below `sp` has been passed; `sp` tells which stack it was. `fp` is the frame pointer that could not
-    /// be followed: 0 if the entry code clears it, otherwise mostly that of the interrupted code. An entry code that
-    /// stays on the interrupted stack must clear the frame pointer before it calls the handler, since the chain would
-    /// otherwise lead past the interrupted function.
+    /// `sp` identifies the stack: everything below it has been walked. `fp` is the frame pointer
+    /// that could not be followed: 0 if the entry code clears it, otherwise usually that of the
+    /// interrupted code. Entry code that stays on the interrupted stack must clear the frame
+    /// pointer before it calls the handler; otherwise the chain skips the interrupted function.
     ///
-    /// It is called for the end of every chain, except at the depth limit. A walk continues at most
+    /// It is called at the end of every chain, except at the depth limit. A walk continues at most
     /// [`MAX_HOPS`](crate::walk::MAX_HOPS) times.
     fn continuation(&self, sp: u64, fp: u64) -> Option<Registers> {
         let _ = (sp, fp);
         None
     }
 
-    /// The readable code around `pc`; `None` if it is unknown. Without it the agent finds the interrupted
-    /// function's caller without reading its instructions. *Upcall.*
+    /// The readable code that contains `pc`; `None` if it is not known. The agent then finds the
+    /// interrupted function's caller without reading its instructions. *Upcall.*
     fn code_bounds(&self, pc: u64) -> Option<Range<u64>> {
         let _ = pc;
         None
     }
 
-    /// 64 random bits; `None` if the platform has no source of them. The agent draws TCP sequence numbers
-    /// and the secrets of encrypted connections from it: without it an agent with keys serves no client.
+    /// 64 random bits; `None` if the platform has no random source. The agent derives TCP sequence
+    /// numbers and the secrets of encrypted connections from it: without it an agent with keys
+    /// serves no client.
     fn random(&self) -> Option<u64>;
 
-    /// Writes a line, without its end, to the guest's log: a message for the guest's owner. Never called
-    /// from an upcall, and never with a secret. The default discards the line.
+    /// Writes a line, given without a newline, to the guest's log, for the guest's operator. Never
+    /// called from an upcall, and never with a secret. The default discards the line.
     fn log(&self, line: &str) {
         let _ = line;
     }
@@ -190,8 +192,8 @@ pub unsafe trait Platform {
 
 #[cfg(test)]
 mod tests {
-    /// The client leaves out `Registers::here` where it was inlined into the code that blocks, and knows it
-    /// by this path (`is_here` in client/src/symbols/symbolized.rs).
+    /// The client recognizes `Registers::here` by this path, to omit it where it was inlined into
+    /// blocking code (`is_here` in client/src/symbols/symbolized.rs).
     #[test]
     fn registers_keep_the_path_that_the_client_knows() {
         let path = core::any::type_name::<super::Registers>();

@@ -1,10 +1,10 @@
-//! Short texts without allocation: recording names and reasons for refusals.
+//! Short texts without allocation: names of recordings, and error texts.
 
 use core::fmt::{self, Write};
 
 use unikprof_proto::message::{MAX_CLIENT, MAX_NAME, MAX_TEXT};
 
-/// A text of at most `N` bytes. A longer text is cut at a character boundary.
+/// A text of at most `N` bytes. A longer text is truncated at a character boundary.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShortText<const N: usize> {
     bytes: [u8; N],
@@ -83,7 +83,8 @@ impl<const N: usize> fmt::Debug for ShortText<N> {
     }
 }
 
-/// The last `limit` bytes of `text` at most, cut at a character boundary: a path keeps its file name.
+/// At most the last `limit` bytes of `text`, truncated at a character boundary: a path keeps its
+/// file name.
 pub(crate) fn tail(text: &str, limit: usize) -> &str {
     let start = text.ceil_char_boundary(text.len().saturating_sub(limit));
     text.get(start..).unwrap_or_default()

@@ -1,28 +1,31 @@
-//! Reaching a guest that is stuck: what its loop polls, polled from the upcall when the loop does not.
+//! Keeps a stuck guest reachable: the upcall polls what the guest's loop should poll, when the loop
+//! does not.
 //!
-//! A guest in an endless loop never polls its network, and that is when its owner wants the profile.
-//! Keep what is polled (device, interface, sockets, [`Service`](crate::Service)) in a [`PollCell`], and
-//! use it in three places:
+//! A guest in an endless loop never polls its network, and that is when its owner wants the
+//! profile. Keep what is polled (device, interface, sockets, [`Service`](crate::Service)) in a
+//! [`PollCell`], and use it in three places:
 //!
-//! - The loop polls with [`PollCell::poll`], and says with [`on_block`](PollCell::on_block) and
-//!   [`on_wake`](PollCell::on_wake) that it sleeps: a loop that sleeps is not stuck.
+//! - The loop polls with [`PollCell::poll`], and reports with [`on_block`](PollCell::on_block) and
+//!   [`on_wake`](PollCell::on_wake) that it sleeps: a sleeping loop is not stuck.
 //! - The upcall calls [`notice`](PollCell::notice) for an event of the device, and at its end
-//!   [`rescue`](PollCell::rescue). That polls where there is something to poll for and the loop has not
-//!   done so for [`OVERDUE_NS`]; never while a poll is under way. One rescue is one bounded poll, on a
-//!   [`RescueStack`] of its own, since upcall stacks are small.
-//! - Both then see to it that there is an upcall at [`look_at_ns`](PollCell::look_at_ns), since a stuck
-//!   guest that records nothing has no other timer: the device's event comes once, and at first the loop
-//!   is not overdue. Programming the timer only for what is earlier than it is set to costs one
-//!   hypercall in 50 ms at most, and none where nobody is connected or the guest sleeps.
+//!   [`rescue`](PollCell::rescue). That polls if there is a reason to and the loop has not polled
+//!   for [`OVERDUE_NS`], but never while a poll is in progress. One rescue is one bounded poll, on
+//!   its own [`RescueStack`], since upcall stacks are small.
+//! - Both then make sure that there is an upcall at [`look_at_ns`](PollCell::look_at_ns), since a
+//!   stuck guest that records nothing has no other timer: the device's event arrives only once,
+//!   when the loop is not yet overdue. Programming the timer only if that time is earlier than its
+//!   deadline costs at most one hypercall in 50 ms, and none if no client is connected or the guest
+//!   sleeps.
 //!
-//! Ticks that fall into a rescue wait for its end, as upcalls do, and find the code that is stuck.
+//! Ticks during a rescue are delivered at its end, like other upcalls, and sample the code that is
+//! stuck.
 //!
-//! Only for what is re-entrant in this sense: the device and stack must be used through the cell
-//! alone, and polling must take no lock that the loop may hold: no allocator's, no console's. A guest
-//! whose own TCP stack is not so cannot be reached while it is stuck.
+//! The polled code must allow this: the device and the stack must be used only through the cell,
+//! and polling must take no lock that the loop may hold, such as an allocator's or a console's. A
+//! guest whose own TCP stack does not meet this cannot be reached while it is stuck.
 #![allow(unsafe_code)]
 
-// What differs between processor architectures: `switch`.
+// The architecture-specific part: `switch`.
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
@@ -34,33 +37,34 @@ use core::cell::UnsafeCell;
 
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// How long the loop may be away before the upcall steps in, in ns.
+/// The time without a poll of the loop after which the upcall polls, in ns.
 pub const OVERDUE_NS: u64 = 50_000_000;
-/// [`PollCell::look_at_ns`] is never sooner than this, so that a stuck guest is not all rescue.
+/// [`PollCell::look_at_ns`] is never sooner than this, so that a stuck guest does not spend all its
+/// time in rescues.
 const PAUSE_NS: u64 = 1_000_000;
-/// In the place of a time: never.
+/// Used as a time: never.
 const NEVER: u64 = u64::MAX;
 
-/// Something that is polled by the guest's loop and, when that is stuck, by the upcall.
+/// Something that is polled by the guest's loop or, when that is stuck, by the upcall.
 #[derive(Debug)]
 pub struct PollCell<T> {
     polled: UnsafeCell<T>,
     busy: AtomicU32,
     /// When the loop's last poll began; [`NEVER`] while it sleeps.
     last_ns: AtomicU64,
-    /// When the last poll wants the next one, though nothing comes.
+    /// When the last poll asked to be called again even if nothing arrives.
     wanted_ns: AtomicU64,
-    /// 1: something has come that no poll has seen.
+    /// 1 if something has arrived since the last poll.
     noticed: AtomicU32,
     rescues: AtomicU64,
 }
 
-// SAFETY: `busy` lets one user in at a time, on whichever vCPU, so T moves between them but is never
+// SAFETY: `busy` admits one user at a time, on any vCPU, so T moves between vCPUs but is never
 // shared.
 unsafe impl<T: Send> Sync for PollCell<T> {}
 
 impl<T> PollCell<T> {
-    /// A cell around `polled`; `now_ns` counts as the last poll.
+    /// Creates a cell around `polled`; `now_ns` counts as the last poll.
     pub fn new(polled: T, now_ns: u64) -> Self {
         Self {
             polled: UnsafeCell::new(polled),
@@ -72,8 +76,9 @@ impl<T> PollCell<T> {
         }
     }
 
-    /// The loop's poll. `poll` answers when it wants to be called again though nothing comes, on the
-    /// clock of `now_ns`; so does this. Where another poll is under way that is at once.
+    /// The loop's poll. `poll` returns when it must be called again even if nothing arrives, on the
+    /// clock of `now_ns`, and this returns the same; if another poll is in progress, it returns
+    /// `now_ns`.
     pub fn poll(&self, now_ns: u64, poll: impl FnOnce(&mut T) -> Option<u64>) -> Option<u64> {
         let Some(_entered) = self.enter() else {
             return Some(now_ns);
@@ -87,23 +92,24 @@ impl<T> PollCell<T> {
         next_ns
     }
 
-    /// The loop is about to sleep until it is to poll again. Upcalls held back, as for
+    /// The loop is about to sleep until it has to poll again. Call it with upcalls masked, like
     /// [`Agent::on_block`](crate::Agent::on_block).
     pub fn on_block(&self) {
         self.last_ns.store(NEVER, Ordering::Relaxed);
     }
 
-    /// The loop has woken, and has until [`OVERDUE_NS`] later to poll.
+    /// The loop has woken, and should poll within [`OVERDUE_NS`].
     pub fn on_wake(&self, now_ns: u64) {
         self.last_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Something may have come that is to be polled: the device has sent an event. From an upcall.
+    /// Something to be polled may have arrived: the device has sent an event. Called from an
+    /// upcall.
     pub fn notice(&self) {
         self.noticed.store(1, Ordering::Relaxed);
     }
 
-    /// The upcall's poll, if the loop is overdue with one. Answers whether it polled.
+    /// The upcall's poll, if the loop is overdue. Returns whether it polled.
     pub fn rescue(
         &self,
         now_ns: u64,
@@ -131,19 +137,20 @@ impl<T> PollCell<T> {
         ran
     }
 
-    /// When there should be an upcall that calls [`rescue`](Self::rescue), on the clock of `now_ns`;
-    /// `None` while nothing waits for a poll, or the loop sleeps. Ask after each poll and each upcall.
+    /// When there should be an upcall that calls [`rescue`](Self::rescue), on the clock of
+    /// `now_ns`; `None` if nothing waits for a poll, or if the loop sleeps. Call it after each poll
+    /// and each upcall.
     pub fn look_at_ns(&self, now_ns: u64) -> Option<u64> {
         let due_ns = self.due_ns()?;
         Some(due_ns.max(now_ns.saturating_add(PAUSE_NS)))
     }
 
-    /// How often the upcall had to step in.
+    /// How often the upcall had to poll.
     pub fn rescues(&self) -> u64 {
         self.rescues.load(Ordering::Relaxed)
     }
 
-    /// When the upcall is to poll, as things are.
+    /// When the upcall has to poll, in the current state.
     fn due_ns(&self) -> Option<u64> {
         let last_ns = self.last_ns.load(Ordering::Relaxed);
         let wanted_ns = match self.noticed.load(Ordering::Relaxed) {
@@ -160,7 +167,7 @@ impl<T> PollCell<T> {
         let entered = self
             .busy
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
-        // Lazily, since dropping an `Entered` lets the next one in.
+        // Lazily, since dropping an `Entered` admits the next user.
         entered.is_ok().then(|| Entered(&self.busy))
     }
 }
@@ -173,7 +180,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// A stack for rescues. One serves all vCPUs, used by one at a time.
+/// A stack for rescues. All vCPUs share it, one at a time.
 #[derive(Debug)]
 pub struct RescueStack<'m> {
     top: *mut u8,
@@ -181,16 +188,18 @@ pub struct RescueStack<'m> {
     _memory: core::marker::PhantomData<&'m mut [u8]>,
 }
 
-// SAFETY: the memory is this value's alone, and `busy` lets one vCPU use it at a time.
+// SAFETY: this value has exclusive access to the memory, and `busy` admits one vCPU at a time.
 unsafe impl Send for RescueStack<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for RescueStack<'_> {}
 
 impl<'m> RescueStack<'m> {
-    /// A stack in `memory`. 32 KiB is enough for the agent's own poll.
+    /// Creates a stack in `memory`. 32 KiB is enough for the agent's own poll.
     ///
     /// # Safety
-    /// The memory is large enough for whatever is polled on it: nothing guards its lower end.
+    ///
+    /// The memory is large enough for everything that is polled on it: nothing guards its lower
+    /// end.
     pub unsafe fn new(memory: &'m mut [u8]) -> Self {
         let end = memory.as_mut_ptr_range().end;
         // The ABI wants stacks aligned to 16 bytes.
@@ -202,7 +211,7 @@ impl<'m> RescueStack<'m> {
         }
     }
 
-    /// Runs `work` on this stack; `false` where it is in use.
+    /// Runs `work` on this stack; returns `false` if the stack is in use.
     fn run(&self, work: &mut dyn FnMut()) -> bool {
         let entered = self
             .busy
@@ -211,8 +220,9 @@ impl<'m> RescueStack<'m> {
             return false;
         };
         let mut work = work;
-        // SAFETY: the stack is unused, large enough by contract of `new`, and stays borrowed; `call`
-        // gets the pointer it expects, and does not unwind (a panic in a guest ends the guest).
+        // SAFETY: the stack is unused, large enough by the contract of `new`, and stays borrowed;
+        // `call` gets the pointer that it expects, and does not unwind (a panic in a guest ends the
+        // guest).
         unsafe { arch::switch(self.top, call, (&raw mut work).cast()) };
         true
     }
@@ -236,7 +246,7 @@ mod tests {
         unsafe { RescueStack::new(memory) }
     }
 
-    /// Counts polls; the next is wanted when `next_ns` says.
+    /// Counts polls; the next one is wanted at `next_ns`.
     fn count(next_ns: Option<u64>) -> impl FnMut(&mut u32) -> Option<u64> {
         move |count| {
             *count += 1;
@@ -262,7 +272,7 @@ mod tests {
         assert_eq!((cell.rescues(), polls(cell)), (1, 2));
     }
 
-    /// A stuck guest at 10 kHz should be found in its loop, not in ten thousand polls.
+    /// A stuck guest at 10 kHz should be sampled in its loop, not in ten thousand polls.
     #[test]
     fn without_anything_to_poll_for_nothing_is_polled() {
         let (stack, cell) = (stack(), PollCell::new(0, 0));
@@ -274,7 +284,8 @@ mod tests {
         assert_eq!(polls(cell), 1);
     }
 
-    /// Retransmissions and time-outs go on while the guest is stuck, though no packet comes.
+    /// Retransmissions and timeouts must continue while the guest is stuck, even if no packet
+    /// arrives.
     #[test]
     fn what_a_poll_wants_is_polled_in_time() {
         let (stack, cell) = (stack(), PollCell::new(0, 0));
@@ -305,7 +316,7 @@ mod tests {
         assert!(cell.rescue(21 * OVERDUE_NS, &stack, count(None)));
     }
 
-    /// An upcall that interrupts a poll must not begin another.
+    /// An upcall that interrupts a poll must not begin another one.
     #[test]
     fn a_poll_under_way_is_not_entered_again() {
         let (stack, cell) = (stack(), PollCell::new(0, 0));
@@ -320,7 +331,7 @@ mod tests {
         assert_eq!(cell.poll(0, |_| None), None, "left again");
     }
 
-    /// The work runs inside the given memory, with an aligned stack, and comes back.
+    /// The work must run inside the given memory, with an aligned stack, and return.
     #[test]
     fn a_rescue_runs_on_its_own_stack() {
         let mut memory = std::vec![0_u8; 65536 + 8];

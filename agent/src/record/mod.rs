@@ -1,8 +1,8 @@
-//! Which recordings exist, their epochs and names, the guest's events, and what a crash leaves behind.
+//! The existing recordings, their epochs and names, the guest's events, and crash dumps.
 //!
-//! The guest's events (`events`) and the crash dump (`crash`) may be called from any context. The rest runs in the
-//! guest's loop, one call at a time. No module here performs I/O or waits: where a tick on another vCPU is in the
-//! way, the caller tries again later.
+//! The guest's events (`events`) and the crash dump (`crash`) may be called from any context. The
+//! rest runs in the guest's loop, one call at a time. No module here performs I/O or waits: if a
+//! tick on another vCPU prevents a step, the caller tries again later.
 
 pub(crate) mod crash;
 pub(crate) mod events;

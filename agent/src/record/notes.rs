@@ -22,14 +22,15 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         self.rings()?.ring(vcpu)
     }
 
-    /// For how long the rings hold samples at the present rate, in ns: the least of all vCPUs. `None` if no ring tells.
+    /// The time for which the rings hold samples at the present rate, in ns: the minimum over all
+    /// vCPUs. `None` if no ring has enough records to tell.
     pub(crate) fn samples_window_ns(&self, now_ns: u64) -> Option<u64> {
         let rings = (0..self.config().vcpus).filter_map(|vcpu| self.ring(vcpu));
         rings.filter_map(|ring| ring.window_ns(now_ns)).min()
     }
 
-    /// For how long the memory holds new stacks at the present rate, in ns: the least of all vCPUs. `None` if no new ones
-    /// come.
+    /// The time for which the memory holds new stacks at the present rate, in ns: the minimum over
+    /// all vCPUs. `None` if there are no new stacks.
     pub(crate) fn stacks_window_ns(&self, now_ns: u64) -> Option<u64> {
         let slots = self.slots();
         slots

@@ -1,5 +1,5 @@
-//! What is told of the rings, frame by frame: their records, the stacks that these name, and the names of
-//! events.
+//! Answers about the rings, frame by frame: records, the stacks that they refer to, and the names
+//! of events.
 
 use unikprof_proto::frame::{self, FrameError, HEADER, Message};
 use unikprof_proto::message::{
@@ -11,29 +11,30 @@ use crate::agent::AnyAgent;
 use crate::count::table::Run;
 use crate::ring::{Reader, Rings};
 
-/// What a frame takes beside the records or the stacks in it.
+/// The maximum length of a frame without its records or stacks.
 pub(crate) const OVERHEAD: usize = HEADER + 48;
 
-/// An answer of several frames: what comes next.
+/// What is sent next of an answer with several frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answer {
     Head(RingRequest),
     Records(u32, Reader),
-    /// The vCPU, the number after which nodes are sent, and the last one.
+    /// The vCPU, the number after which nodes are sent, and the last number.
     Stacks(u32, u64, u64),
     /// The next id.
     Names(u32),
 }
 
 impl Answer {
-    /// The nodes of a vCPU that there are now, with numbers above `known`.
+    /// The nodes of a vCPU that exist now, with numbers above `known`.
     pub(crate) fn stacks(agent: &AnyAgent<'_, '_>, vcpu: u32, known: u64) -> Self {
         let newest = agent.slot(vcpu).map_or(0, |slot| slot.table.newest());
         Self::Stacks(vcpu, known, newest)
     }
 
-    /// Encodes the next frame into `buffer`; answers its length and what comes after it. The records or
-    /// stacks of a frame go through `payload`, which is smaller than the buffer by [`OVERHEAD`].
+    /// Encodes the next frame into `buffer`; returns its length and the rest of the answer. The
+    /// records or stacks of a frame are encoded in `payload`, which must be shorter than the buffer
+    /// by [`OVERHEAD`].
     pub(crate) fn encode(
         self,
         agent: &AnyAgent<'_, '_>,
@@ -115,7 +116,7 @@ fn records(
         .ring(vcpu)
         .and_then(|ring| reader.run(&ring, number, payload));
     let Some(run) = run else {
-        // Without a record all that is known is that there is none now.
+        // Without a record, it is only known that none is missing from now on.
         let whole_since_ns = reader.whole_since_ns();
         let whole_since_ns = whole_since_ns.unwrap_or_else(|| agent.platform().now_ns());
         return end(vcpu, reader.position(), whole_since_ns, rings, buffer);
@@ -155,7 +156,7 @@ fn names(
     let names = rings.names();
     let count = names.count();
     let mut text = [0; MAX_EVENT_NAME];
-    // One that is being added is passed over.
+    // A name that is being added is skipped.
     for id in first..count {
         if let Some(name) = names.get(id as u8, &mut text) {
             let name = EventName { id, name };

@@ -1,8 +1,8 @@
-//! A part of a caller table on its way from a client to the agent.
+//! Uploads of caller table parts.
 //!
-//! One upload is under way at a time; a client that announces another part ends it. A client that lost its connection
-//! announces the same part again, and goes on behind the rows that have arrived. Rows are not answered one by one: what
-//! was wrong with them is reported at the end.
+//! There is one upload at a time, and announcing another part ends it. A client that has lost its
+//! connection announces the same part again, and continues after the rows that have arrived. Rows
+//! are not answered one by one: errors are reported at the end.
 
 use unikprof_proto::caller_table::{Part, Row, RunError, decode_run};
 use unikprof_proto::code::refusal;
@@ -12,10 +12,10 @@ use crate::ground::text::Text;
 use crate::record::recorder::Refused;
 use crate::stack::caller_table::{CallerTable, Progress, caller_table_bytes};
 
-/// The upload, if there is one.
+/// The current upload, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Upload {
-    /// The id of the last that was begun.
+    /// The id of the last upload.
     id: u64,
     state: State,
 }
@@ -29,24 +29,25 @@ enum State {
         progress: Progress,
         fault: Option<Fault>,
     },
-    /// The part was there already.
+    /// The part was installed before.
     Installed(Part),
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// Rows from this one on were expected, and others came.
+    /// A run did not begin with this row, which was expected.
     Gap(u32),
     Run(RunError),
-    /// More rows than were announced.
+    /// There are more rows than announced.
     TooMany,
-    /// A row outside the part: its code.
+    /// A row is outside the part: its code.
     Outside(u32),
 }
 
 impl Upload {
-    /// Begins to take a part, or goes on with it. A part that overlaps others replaces the table. `recording` is why it
-    /// cannot be replaced now, if anything is recorded: then the part is added to those that are there.
+    /// Begins the upload of a part, or continues it. A part that overlaps others replaces the table.
+    /// `recording` is the reason why the table cannot be replaced now, if anything is recorded; then
+    /// the part is added to the others.
     pub(crate) fn begin(
         &mut self,
         table: Option<&CallerTable<'_>>,
@@ -93,7 +94,7 @@ impl Upload {
         } = self.state
             && open == part
         {
-            // Another id: rows of the former connection may still be on their way.
+            // Use another id: rows of the former connection may still arrive.
             self.id += 1;
             return Ok(ready(self.id, progress.rows()));
         }
@@ -122,7 +123,7 @@ impl Upload {
         Ok(ready(self.id, 0))
     }
 
-    /// Takes a run of rows.
+    /// Accepts a run of rows.
     pub(crate) fn rows(&mut self, table: Option<&CallerTable<'_>>, run: &TableRows<'_>) {
         let State::Open {
             part,
@@ -146,7 +147,7 @@ impl Upload {
         }
         let mut outside = None;
         let decoded = decode_run(progress.code(), run.count, run.payload, |row: Row| {
-            // There is room: the number of rows was checked against it.
+            // There is room: the number of rows was checked against the capacity.
             if outside.is_none() && !writing.push(row) {
                 outside = Some(Fault::Outside(row.code));
             }
@@ -155,7 +156,7 @@ impl Upload {
         *fault = outside.or(decoded.err().map(Fault::Run));
     }
 
-    /// Installs the part, if it is whole.
+    /// Installs the part, if it is complete.
     pub(crate) fn end(
         &mut self,
         table: Option<&CallerTable<'_>>,
@@ -163,7 +164,7 @@ impl Upload {
     ) -> Result<TableInstalled, Refused> {
         let another = || {
             bad(Text::from(
-                "another client has begun to send its caller table; try again",
+                "another client has started to upload its caller table; try again",
             ))
         };
         let table = table
@@ -189,24 +190,24 @@ impl Upload {
     }
 }
 
-/// Whether all rows have come, as announced.
+/// Checks that all announced rows have arrived.
 fn check(part: Part, progress: Progress, fault: Option<Fault>) -> Result<(), Refused> {
     let rows = progress.rows();
     let text = match fault {
         Some(Fault::Gap(row)) => Text::format(format_args!(
-            "the caller table goes on with row {row}, and other rows came"
+            "expected the caller table to continue with row {row}, but other rows arrived"
         )),
         Some(Fault::Run(error)) => Text::format(format_args!("after row {rows} {error}")),
         Some(Fault::TooMany) => Text::format(format_args!(
-            "more caller rows came than the {} announced",
+            "more caller rows arrived than the {} announced",
             part.rows
         )),
         Some(Fault::Outside(code)) => Text::format(format_args!(
-            "the caller row at code {code} lies outside its part"
+            "the caller row at code {code} is outside its part"
         )),
         None if rows == part.rows && progress.checksum() == part.checksum => return Ok(()),
         None => Text::format(format_args!(
-            "{rows} of {} caller rows came, with checksum {:#010x} instead of {:#010x}",
+            "{rows} of {} caller rows arrived, with checksum {:#010x} instead of {:#010x}",
             part.rows,
             progress.checksum(),
             part.checksum

@@ -1,4 +1,4 @@
-//! Who the agent is, and where its guest's code lies.
+//! The agent's description for clients, and the mappings of its guest's code.
 
 use unikprof_proto::code::capability;
 use unikprof_proto::message::{MAX_BUILD_ID, MAX_PATH, Mapping, Welcome};
@@ -15,8 +15,8 @@ use crate::stack::path::MAX_DEPTH;
 pub const MAX_REQUEST: usize = 1024;
 
 impl<'m, P: Platform + ?Sized> Agent<'m, P> {
-    /// Who the agent is, for one who has this role, and whether its platform tells [runstates](
-    /// Platform::runstate), which an upcall cannot ask.
+    /// The agent's description for a client with this role. `runstate`: whether the platform knows
+    /// [runstates](Platform::runstate), which must not be called in an upcall.
     pub(crate) fn welcome(&self, role: u32, runstate: bool) -> Welcome<'m> {
         let config = self.config();
         let platform = self.platform();

@@ -3,26 +3,27 @@
 #[cfg(feature = "noise")]
 use crate::serve::secure::Keys;
 
-/// Who is served. There is no default: that a guest's stacks can be read by others is said in so many
-/// words.
+/// Who is served. There is no default, so that making a guest's stacks readable for others is an
+/// explicit choice.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Access<'k> {
-    /// Everybody who can reach the port, without a key and in plain text: for networks in which only
-    /// its owner reaches the guest. Whoever connects may record, and read the names of what runs.
+    /// Serve everybody who can reach the port, without a key and unencrypted: for networks in which
+    /// only the guest's owner can reach it. Any client can then start recordings and read the names
+    /// of what runs.
     Open,
-    /// Those who hold one of these keys; everything is encrypted. Needs a platform with a source of
-    /// [randomness](crate::Platform::random).
+    /// Serve only clients that hold one of these keys, and encrypt everything. Needs a platform
+    /// with a source of [randomness](crate::Platform::random).
     #[cfg(feature = "noise")]
     Keys(&'k Keys),
-    /// Never made: what gives the type its lifetime where there are no keys.
+    /// Never constructed: uses the type's lifetime if there are no keys.
     #[cfg(not(feature = "noise"))]
     #[doc(hidden)]
     Nobody(core::convert::Infallible, core::marker::PhantomData<&'k ()>),
 }
 
 impl<'k> Access<'k> {
-    /// Whether a key is asked for.
+    /// Whether a key is required.
     pub(crate) fn is_keyed(&self) -> bool {
         !matches!(self, Self::Open)
     }

@@ -1,4 +1,4 @@
-//! A recording that begins with the guest, before any client has come.
+//! Recordings that begin when the guest starts, before any client connects.
 
 use core::fmt;
 
@@ -22,11 +22,12 @@ pub enum BootMode {
     Cpu,
     /// Running and blocked time.
     Wall,
-    /// Blocked time alone, measured.
+    /// Blocked time only, measured.
     OffCpu,
 }
 
-/// A recording that [begins at boot](Service::start_at_boot). Clients find it by its name, as any other.
+/// A recording that [begins at boot](Service::start_at_boot). Clients find it by its name, like any
+/// other.
 ///
 /// ```
 /// use unikprof_agent::BootRecording;
@@ -45,21 +46,22 @@ pub struct BootRecording<'n> {
     pub mode: BootMode,
     /// The mean time between two samples, in ns of running time.
     pub period_ns: u64,
-    /// The most frames kept of one stack, 1 to [`MAX_DEPTH`].
+    /// The maximum number of frames kept of a stack, 1 to [`MAX_DEPTH`].
     pub depth: u32,
-    /// How long to record, in ns; 0: until a client stops it.
+    /// The length of the recording in ns; 0 to record until a client stops it.
     pub duration_ns: u64,
-    /// How long to wait before, in ns.
+    /// The delay before the recording begins, in ns.
     pub delay_ns: u64,
-    /// How far back the samples of a dump need to go, in ns; 0: as far as there are any.
+    /// How far back the samples of a dump need to reach, in ns; 0: no limit.
     pub max_age_ns: u64,
-    /// How many bytes the samples of a dump may take, the newest first; 0: all there are.
+    /// The maximum number of bytes that the samples of a dump may take, the newest first; 0: no
+    /// limit.
     pub max_bytes: u64,
 }
 
 impl<'n> BootRecording<'n> {
-    /// What the client's preset `default` asks for: running time at 97 Hz, without an end; a dump holds the
-    /// samples of the last five minutes, and at most 512 KiB of them.
+    /// The settings of the client's preset `default`: running time at 97 Hz, without an end; a dump
+    /// holds the samples of the last five minutes, at most 512 KiB.
     pub const fn always_on(name: &'n str) -> Self {
         Self {
             name,
@@ -74,7 +76,7 @@ impl<'n> BootRecording<'n> {
     }
 }
 
-/// Why a recording did not begin: what was expected, what was found, what to do.
+/// Why a recording did not begin: expected, found, and what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BootError(Text);
 
@@ -87,15 +89,17 @@ impl fmt::Display for BootError {
 impl core::error::Error for BootError {}
 
 impl<P: Platform> Service<'_, '_, P> {
-    /// Begins a recording before any client has come; answers its id. Callers are looked up in the
-    /// [linked caller table](crate::Agent::install_caller_table), where there is one. What is wrong is also
+    /// Begins a recording before any client connects; returns its id. Callers are looked up in the
+    /// [linked caller table](crate::Agent::install_caller_table), if there is one. Errors are also
     /// [logged](Platform::log).
     ///
-    /// Call it when the service is made and before it serves anybody. Each further one takes another of
-    /// [`Config::recordings`](crate::Config::recordings).
+    /// Call it after the service is created and before it serves clients. Each recording takes one
+    /// of [`Config::recordings`](crate::Config::recordings).
     ///
     /// # Errors
-    /// [`BootError`], where a client would have been refused. The service can be used all the same.
+    ///
+    /// [`BootError`], under the conditions that would make a client's request fail. The service can
+    /// still be used.
     pub fn start_at_boot(&mut self, recording: &BootRecording<'_>) -> Result<u64, BootError> {
         self.conversations.start_at_boot(self.agent, recording)
     }
@@ -118,7 +122,7 @@ impl Conversations<'_> {
             depth: recording.depth,
             duration_ns: recording.duration_ns,
             delay_ns: recording.delay_ns,
-            // No client may ever come to fetch it.
+            // Perhaps no client ever fetches it.
             flags: start_flag::KEEP_NEWEST,
             caller_table: agent.callers().and_then(CallerTable::checksum),
             max_age_ns: recording.max_age_ns,
@@ -131,7 +135,7 @@ impl Conversations<'_> {
             Outcome::Done((id, _)) => return Ok(id),
             Outcome::Refused(refused) => BootError(refused.text),
             Outcome::NotYet => BootError(Text::from(
-                "a tick is in the way; begin it before clients are served",
+                "a tick in progress prevents it; begin it before clients are served",
             )),
         };
         let text = Text::format(format_args!("unikprof: {error}"));

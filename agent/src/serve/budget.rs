@@ -1,55 +1,59 @@
-//! The budget over time: how much of a CPU the agent's own network work may take, and for whom.
+//! The CPU budget over time: the share of a CPU that the agent's own network work may take, and its
+//! distribution.
 //!
-//! One poll is bounded by [`BUDGET_NS`](super::service::BUDGET_NS); this bounds how often there is one. Each
-//! [class](Class) of clients has a token bucket that is filled with a part of the share, and emptied by the time that the
-//! work for its clients takes. What a full bucket cannot take fills the others, so one class alone has the whole
-//! share, and no class can take another's part.
+//! The time of one poll is bounded by [`BUDGET_NS`](super::service::BUDGET_NS); this bounds the
+//! number of polls. Each [class](Class) of clients has a token bucket that receives a part of the
+//! share, and pays for the work done for its clients. The overflow of full buckets goes to the
+//! others: a class alone has the whole share, and no class can take another's part.
 
-/// How much of a CPU the agent's own network work may take, in thousandths, unless the guest sets another share.
+/// The default share of a CPU for the agent's own network work, in thousandths.
 pub const DEFAULT_CPU_SHARE_PERMILLE: u32 = 100;
 
 /// The number of classes.
 const CLASSES: usize = 3;
-/// Each class's part of the share, in hundredths. A handshake in 5 ms is 2 % of a CPU: what unauthenticated clients
-/// have of the default share.
+/// Each class's part of the share, in hundredths. One handshake every 5 ms takes 2 % of a CPU,
+/// which is the part of unauthenticated clients in the default share.
 const PARTS: [i64; CLASSES] = [50, 30, 20];
-/// A bucket holds as much as it receives in this time.
+/// The capacity of a bucket: what it receives in this time.
 const WINDOW_NS: i64 = 1_000_000_000;
-/// A class whose bucket is empty goes on when it has received this much, so that it does not wake the guest for every
-/// frame.
+/// A class whose bucket was empty continues when it has received this much, so that it does not
+/// wake the guest for every frame.
 const QUANTUM_NS: i64 = 200_000;
-/// The most that one measurement is charged: an interruption that the clock does not show is not the client's doing.
+/// The maximum charge of one measurement: the client should not pay for an interruption that the
+/// clock does not show.
 const MAX_CHARGE_NS: u64 = 4_000_000;
-/// A bucket's unit: with a thousandth of the share and a hundredth of the part, all products are whole.
+/// Units of a bucket per ns: thousandths of the share times hundredths of the part, so that all
+/// products are integers.
 const UNITS_PER_NS: i64 = 1000 * 100;
 
-/// Whom work is done for.
+/// On whose behalf work is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Clients with the role `control`; in an open agent, all.
+    /// Clients with the role `control`; all clients of an open agent.
     Control,
     /// Clients with the role `view`.
     View,
-    /// Clients that have not shown a key yet, and connections that have no session.
+    /// Clients that have not proved a key yet, and connections without a session.
     Unauthenticated,
 }
 
-/// The budget of one agent.
+/// The CPU budget of an agent.
 #[derive(Debug)]
 pub(crate) struct Budget {
     share_permille: u32,
-    /// What each class may still use, in [units](UNITS_PER_NS); negative after work that took longer than was left.
+    /// Remaining budget of each class in [units](UNITS_PER_NS); negative after work that took
+    /// longer than was left.
     levels: [i64; CLASSES],
     refilled_ns: u64,
-    /// What each class has been charged in the work under way, in ns.
+    /// Charges of each class in the current work, in ns.
     charged_ns: [u64; CLASSES],
-    /// Since when clients of a class wait for their bucket.
+    /// Since when clients of a class have waited for their bucket.
     waits_since_ns: [Option<u64>; CLASSES],
     waited_ns: u64,
 }
 
 impl Budget {
-    /// A budget with full buckets.
+    /// Creates a budget with full buckets.
     pub(crate) fn new(now_ns: u64) -> Self {
         let mut budget = Self {
             share_permille: DEFAULT_CPU_SHARE_PERMILLE,
@@ -63,7 +67,7 @@ impl Budget {
         budget
     }
 
-    /// Sets the share, 1 to 1000 thousandths of a CPU; with a whole CPU nothing is deferred.
+    /// Sets the share, 1 to 1000 thousandths of a CPU; with 1000, a whole CPU, nothing is deferred.
     pub(crate) fn set_share(&mut self, permille: u32) {
         self.share_permille = permille.clamp(1, 1000);
         self.levels = core::array::from_fn(|class| self.capacity(class));
@@ -73,12 +77,12 @@ impl Budget {
         self.share_permille
     }
 
-    /// How long clients have waited for their bucket, in ns: the sum of all classes.
+    /// The time that clients have waited for their buckets, in ns: the sum over all classes.
     pub(crate) fn waited_ns(&self) -> u64 {
         self.waited_ns
     }
 
-    /// Whether there may be work for a class now.
+    /// Whether work for a class may be done now.
     pub(crate) fn allows(&mut self, class: Class, now_ns: u64) -> bool {
         self.refill(now_ns);
         let index = class as usize;
@@ -98,7 +102,7 @@ impl Budget {
         }
     }
 
-    /// When there may be work for a class again: `now_ns` or later.
+    /// When work for a class may be done again: `now_ns` or later.
     pub(crate) fn allows_from_ns(&self, class: Class, now_ns: u64) -> u64 {
         let level = self.levels.get(class as usize).copied().unwrap_or(0);
         if level > 0 || self.is_unlimited() {
@@ -111,7 +115,7 @@ impl Budget {
         now_ns.max(self.refilled_ns.saturating_add(wait_ns + 1))
     }
 
-    /// When the clients that wait for their bucket can be served, if there are any. Once it has answered `now_ns`
+    /// When the waiting clients can be served, if there are any. After this has returned `now_ns`
     /// for a class, that class no longer waits.
     pub(crate) fn deadline_ns(&mut self, now_ns: u64) -> Option<u64> {
         let mut next_ns = None;
@@ -126,7 +130,7 @@ impl Budget {
         next_ns
     }
 
-    /// Charges a class for work that took so long.
+    /// Charges a class for work that took `took_ns`.
     pub(crate) fn charge(&mut self, class: Class, took_ns: u64) {
         let index = class as usize;
         if let Some(charged_ns) = self.charged_ns.get_mut(index) {
@@ -135,9 +139,9 @@ impl Budget {
         self.take(index, took_ns);
     }
 
-    /// Ends a piece of work that took so long in all. The time that was charged to no class (packets, system calls, the recorder) is
-    /// divided among the classes that were charged, as their charges are; without any it is that of unauthenticated
-    /// clients.
+    /// Ends a piece of work that took `took_ns` in total. The time that was not charged to a class
+    /// (packets, system calls, the recorder) is divided among the charged classes in proportion to
+    /// their charges; if there are none, unauthenticated clients are charged.
     pub(crate) fn end_work(&mut self, took_ns: u64) {
         let charged_ns = core::mem::take(&mut self.charged_ns);
         let sum_ns = charged_ns
@@ -145,7 +149,8 @@ impl Budget {
             .fold(0, |sum: u64, ns| sum.saturating_add(*ns));
         let rest_ns = took_ns.saturating_sub(sum_ns).min(MAX_CHARGE_NS);
         if sum_ns == 0 {
-            // A class that waits does not pay for polls: they would use up what it waits for.
+            // A waiting class does not pay for polls: they would use up the budget that it waits
+            // for.
             let index = Class::Unauthenticated as usize;
             if self.levels.get(index).is_some_and(|level| *level > 0) {
                 self.take(index, rest_ns);
@@ -165,12 +170,12 @@ impl Budget {
     fn take(&mut self, index: usize, ns: u64) {
         let units = i64::try_from(ns.min(MAX_CHARGE_NS)).unwrap_or(0) * UNITS_PER_NS;
         if let Some(level) = self.levels.get_mut(index) {
-            // A client cannot be charged for more than a second in advance.
+            // The debt is at most the budget of a second.
             *level = (*level - units).max(-WINDOW_NS * UNITS_PER_NS);
         }
     }
 
-    /// What a class receives in a nanosecond, in units.
+    /// The units that a class receives per ns.
     fn rate(&self, index: usize) -> i64 {
         let part = PARTS.get(index).copied().unwrap_or(0);
         i64::from(self.share_permille) * part
@@ -183,7 +188,7 @@ impl Budget {
     fn refill(&mut self, now_ns: u64) {
         let passed_ns = now_ns.saturating_sub(self.refilled_ns);
         self.refilled_ns = self.refilled_ns.max(now_ns);
-        // After so long every bucket is full, whatever its debt and however small the share.
+        // After this time every bucket is full, whatever its debt and however small the share.
         let passed_ns = i64::try_from(passed_ns.min(1 << 44)).unwrap_or(0);
         let mut spare: i64 = 0;
         for index in 0..CLASSES {
@@ -210,7 +215,8 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// Work as a loop that never ends: in each turn so much for each class, then a wait for the earliest.
+    /// Simulates an endless loop: each iteration works for each class, and then waits for the
+    /// earliest one.
     fn use_up(classes: &[Class], seconds: u64, share_permille: u32) -> [u64; CLASSES] {
         let mut budget = Budget::new(0);
         budget.set_share(share_permille);
@@ -234,8 +240,8 @@ mod tests {
         used_ns
     }
 
-    /// Guards the share, and that a class alone has all of it: a second's share may be used at once, the rest as
-    /// time goes by.
+    /// Guards the share, and that one class alone has all of it: the share of one second may be
+    /// used at once, the rest as time passes.
     #[test]
     fn a_class_alone_has_the_whole_share_and_no_more() {
         for share_permille in [10, 100, 500] {
@@ -272,7 +278,7 @@ mod tests {
         assert!(budget.allows(Class::Control, 0) && budget.allows(Class::View, 0));
     }
 
-    /// A clock that stood still, or went on for years, is no reason for a panic.
+    /// A clock that stands still, or jumps by years, must not cause a panic.
     #[test]
     fn any_time_may_pass() {
         let mut budget = Budget::new(u64::MAX - 1);

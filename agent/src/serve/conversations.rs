@@ -1,7 +1,7 @@
-//! The conversations of a [`Service`](super::service::Service): all of it but its agent.
+//! The conversations of a [`Service`](super::service::Service): everything except its agent.
 //!
-//! Each method takes the agent on any platform, so there is one copy of this code. Methods of the same names in
-//! `Service` describe them.
+//! Each method takes the agent as a trait object, so that the code exists only once for all
+//! platforms. The methods of the same names in `Service` describe them.
 
 use unikprof_proto::message::Peers;
 #[cfg(feature = "noise")]
@@ -21,30 +21,30 @@ use crate::serve::secure::Pace;
 use crate::serve::service::{BUDGET_NS, SESSIONS, ServeError, SessionId, Work};
 use crate::serve::session::{self, BudgetUse, Busy, Context, Fault, Session};
 
-/// Everything of a service but its agent.
+/// The state of a service, except its agent.
 #[derive(Debug)]
 pub(super) struct Conversations<'a> {
     access: Access<'a>,
     pub(super) recorder: Recorder<'a>,
     sessions: [Session; SESSIONS],
-    /// How many conversations each place has had.
+    /// The number of conversations that each place has had.
     numbers: [u64; SESSIONS],
     #[cfg(feature = "noise")]
     pace: Pace,
-    /// How often the agent had been resumed when the sealed sessions began.
+    /// The number of suspensions of the guest when the encrypted sessions began.
     #[cfg(feature = "noise")]
     gaps: u32,
     peers: Peers,
     pub(super) server: Busy,
     budget: Budget,
-    /// When the work under way is to end.
+    /// When the current work must end.
     pub(super) until_ns: Option<u64>,
-    /// Something was left for the next poll.
+    /// Work was left for the next poll.
     is_unfinished: bool,
 }
 
 impl<'a> Conversations<'a> {
-    /// The conversations of an agent whose recordings were [claimed](claim) for them.
+    /// Creates the conversations of an agent whose recordings were [claimed](claim) for them.
     #[inline]
     pub(super) fn new(
         agent: &AnyAgent<'_, '_>,
@@ -83,7 +83,7 @@ impl<'a> Conversations<'a> {
         let index = match admission::place(&self.sessions, now_ns) {
             Some(Place::Free(index)) => index,
             Some(Place::Taken(index)) => {
-                // Its connection finds itself given up.
+                // The guest sees that the conversation of this connection is over.
                 self.count_end(agent, index, Some(Fault::Displaced));
                 index
             }
@@ -107,7 +107,7 @@ impl<'a> Conversations<'a> {
             Some(_) => None,
             None => admission::place_from_ns(&self.sessions),
         };
-        // A flood of connections waits for its part of the share.
+        // Many new connections wait until their class has budget.
         let allowed_ns = self.budget.allows_from_ns(Class::Unauthenticated, now_ns);
         let allowed_ns = (allowed_ns > now_ns).then_some(allowed_ns);
         place_ns.max(allowed_ns)
@@ -186,7 +186,8 @@ impl<'a> Conversations<'a> {
             self.pace.done(index, now_ns);
         }
         let took_ns = platform.work_ns().saturating_sub(work_ns);
-        // A look at a client that waits is not its work: the look must not use up what the client waits for.
+        // Checking a waiting client is not charged: the check must not use up the budget that the
+        // client waits for.
         if is_allowed || has_shaken_hands {
             self.budget.charge(class, took_ns);
         }
@@ -194,7 +195,7 @@ impl<'a> Conversations<'a> {
             self.budget.wait(class, now_ns);
         }
         if self.end_suspended(agent) && self.sessions[index].is_given_up() {
-            // An interrupt suspended the guest while the bytes were being made.
+            // An interrupt suspended the guest while these bytes were encrypted.
             buffer[..length].fill(0);
             return 0;
         }
@@ -277,7 +278,7 @@ impl<'a> Conversations<'a> {
         next
     }
 
-    /// Whether the work under way has had its time. Then something is left for the next poll.
+    /// Whether the time of the current work is used up. Then some of it is left for the next poll.
     #[cfg(any(feature = "embedded-io", feature = "smoltcp"))]
     pub(super) fn is_out_of_time(&mut self, agent: &AnyAgent<'_, '_>) -> bool {
         let is_late = self
@@ -287,10 +288,12 @@ impl<'a> Conversations<'a> {
         is_late
     }
 
-    /// Ends all sealed sessions if the guest was suspended since they began; returns whether it was.
+    /// Ends all encrypted sessions if the guest was suspended since they began; returns whether it
+    /// was.
     ///
-    /// A saved guest can be restored more than once, and the original may run on. All copies then hold the same
-    /// keys and nonces: two different records sealed with one nonce would reveal both plaintexts.
+    /// A saved guest can be restored more than once, and the original may continue to run. All
+    /// copies then have the same keys and nonces: encrypting two different records with one nonce
+    /// would reveal both plaintexts.
     fn end_suspended(&mut self, agent: &AnyAgent<'_, '_>) -> bool {
         #[cfg(feature = "noise")]
         {
@@ -306,7 +309,7 @@ impl<'a> Conversations<'a> {
         false
     }
 
-    /// Whether a session is sealed, and the guest was suspended since it began.
+    /// Whether a session is encrypted, and the guest was suspended since it began.
     fn is_suspended(&self, agent: &AnyAgent<'_, '_>, index: usize) -> bool {
         #[cfg(feature = "noise")]
         let is_suspended = agent.gaps() != self.gaps && self.sessions[index].is_sealed();
@@ -323,7 +326,7 @@ impl<'a> Conversations<'a> {
         self.is_current(id).then(|| &mut self.sessions[id.index])
     }
 
-    /// Counts a conversation that has ended, once: for its own fault, or for the one given.
+    /// Counts a conversation that has ended, once: for its own fault, or else for the given one.
     fn count_end(&mut self, agent: &AnyAgent<'_, '_>, index: usize, otherwise: Option<Fault>) {
         if let Some(fault) = self.sessions[index].fault().or(otherwise) {
             #[cfg(feature = "noise")]
@@ -360,7 +363,8 @@ impl<'a> Conversations<'a> {
     }
 }
 
-/// Claims the recordings of an agent for its service, if it can be served so.
+/// Claims the recordings of an agent for its service; fails if the agent cannot be served with this
+/// `access`.
 #[inline(never)]
 pub(super) fn claim<'a>(
     agent: &'a AnyAgent<'a, '_>,
@@ -377,7 +381,7 @@ pub(super) fn claim<'a>(
     agent.claim_recordings().ok_or(ServeError::Served)
 }
 
-/// Whether an agent on `platform` can be served so.
+/// Checks that an agent on `platform` can be served with this `access`.
 #[cfg(feature = "noise")]
 fn check(platform: &dyn Platform, access: Access<'_>) -> Result<(), ServeError> {
     let Some(keys) = access.keys() else {
@@ -386,7 +390,7 @@ fn check(platform: &dyn Platform, access: Access<'_>) -> Result<(), ServeError> 
     if keys.is_empty() {
         return Err(ServeError::NoKeys);
     }
-    // A source that is broken says the same again and again.
+    // A broken source returns the same value again and again.
     let words: [Option<u64>; 4] = core::array::from_fn(|_| platform.random());
     if words.contains(&None) || words.iter().all(|word| *word == words[0]) {
         return Err(ServeError::NoRandomness);

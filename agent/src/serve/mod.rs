@@ -1,7 +1,9 @@
-//! Conversations with clients: transports, sessions, admission and keys. All I/O of the agent is here.
+//! Conversations with clients: transports, sessions, admission and keys. All I/O of the agent is in
+//! this module.
 //!
-//! Nothing in this wing is called from an upcall. It runs in the guest's loop, in bounded pieces, and may be
-//! interrupted by a sample at any instruction. It never touches a table or a ring except through `record`.
+//! Nothing here is called from an upcall. It runs in the guest's loop, in bounded pieces, and a
+//! sample may interrupt it at any instruction. It never accesses a table or a ring except through
+//! `record`.
 
 pub(crate) mod access;
 mod admission;

@@ -1,4 +1,4 @@
-//! The service: all conversations with clients, and the recorder they share. No I/O of its own; a
+//! The service: all conversations with clients, and the recorder that they share. It does no I/O; a
 //! server moves the bytes.
 
 use core::fmt;
@@ -8,29 +8,29 @@ use crate::ground::platform::Platform;
 use crate::serve::access::Access;
 use crate::serve::conversations::{self, Conversations};
 
-/// How many conversations there can be at a time.
+/// The maximum number of simultaneous conversations.
 pub const SESSIONS: usize = 4;
 
-/// A poll begins nothing more when it has taken so long; what is left is the next one's.
+/// A poll begins no further work after this time; the next poll continues.
 pub(crate) const BUDGET_NS: u64 = 1_000_000;
 
 /// One conversation of a [`Service`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionId {
     pub(super) index: usize,
-    /// How many had the place before.
+    /// The number of earlier conversations in the same place.
     pub(super) number: u64,
 }
 
-/// Serves one agent to its clients. Call it from the guest's loop; ticks may interrupt it anywhere.
+/// Serves an agent to its clients. Call it from the guest's loop; ticks may interrupt it anywhere.
 ///
-/// Clients may be hostile. One that has not shown who it is, by a key where the agent has
-/// [keys](Access::Keys), has 2 s; where all sessions are taken it makes room for a newcomer after a
-/// fifth of a second, after half a second where its handshake was good. What a single call does is
-/// bounded: between [`begin_work`](Self::begin_work) and [`end_work`](Self::end_work), or in one call
-/// outside of them, nothing is begun after 1 ms. How much of a CPU all calls may take over time is bounded as well, by
-/// [a share](Self::set_cpu_share) of which a part is kept for each role; work that exceeds it is deferred, and
-/// [`advance`](Self::advance) says until when.
+/// Clients may be hostile. A client that has not authenticated itself, with a key if the agent has
+/// [keys](Access::Keys), is disconnected after 2 s. If all sessions are in use, it is replaced by a
+/// new connection after 0.2 s, or after 1 s if its handshake was valid. The work of a single call
+/// is bounded: between [`begin_work`](Self::begin_work) and [`end_work`](Self::end_work), or in one
+/// call outside of them, nothing is begun after 1 ms. The share of a CPU that all calls take over
+/// time is bounded [too](Self::set_cpu_share), and a part of it is reserved for each role; work
+/// that exceeds it is deferred, and [`advance`](Self::advance) returns until when.
 #[derive(Debug)]
 pub struct Service<'a, 'm, P: Platform> {
     pub(super) agent: &'a Agent<'m, P>,
@@ -40,12 +40,12 @@ pub struct Service<'a, 'm, P: Platform> {
 /// Why an agent cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServeError {
-    /// It has a service already.
+    /// The agent has a service already.
     Served,
     /// [`Access::Keys`] without a key: nobody could be served.
     NoKeys,
-    /// There are keys, and the platform has no [randomness](Platform::random): what is encrypted could
-    /// be read by others.
+    /// There are keys, but the platform has no [randomness](Platform::random): others could decrypt
+    /// the conversations.
     NoRandomness,
 }
 
@@ -53,9 +53,9 @@ impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Served => "the agent has a service already",
-            Self::NoKeys => "there are no keys, so nobody could be served; add one, or say `Access::Open`",
+            Self::NoKeys => "there are no keys, so nobody could be served; add one, or use `Access::Open`",
             Self::NoRandomness => {
-                "the platform has no source of random numbers, so keys protect nothing; nobody is served"
+                "the platform has no source of random numbers, so keys give no protection; nobody is served"
             }
         })
     }
@@ -64,10 +64,11 @@ impl fmt::Display for ServeError {
 impl core::error::Error for ServeError {}
 
 impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
-    /// The service of `agent` for those whom `access` names. What it refuses for is also
+    /// Creates the service of `agent` for the clients that `access` allows. Errors are also
     /// [logged](Platform::log).
     ///
     /// # Errors
+    ///
     /// [`ServeError`].
     pub fn new(agent: &'a Agent<'m, P>, access: Access<'a>) -> Result<Self, ServeError> {
         let recordings = conversations::claim(agent, access)?;
@@ -77,11 +78,12 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         })
     }
 
-    /// Sets how much of a CPU the agent's network work may take over time, in thousandths, 1 to 1000;
-    /// [`DEFAULT_CPU_SHARE_PERMILLE`](crate::DEFAULT_CPU_SHARE_PERMILLE) if it is never called. Half of it is kept for
-    /// clients with the role `control` (in an open agent all clients have it), three tenths for the role `view`, two
-    /// tenths for clients that have not shown a key yet; a part that is not used is the others'. A client whose part is
-    /// used up waits; its connection stays. With 1000, a whole CPU, nothing is deferred.
+    /// Sets the share of a CPU that the agent's network work may take over time, in thousandths, 1
+    /// to 1000; the default is [`DEFAULT_CPU_SHARE_PERMILLE`](crate::DEFAULT_CPU_SHARE_PERMILLE).
+    /// Half of it is reserved for clients with the role `control` (all clients of an open agent),
+    /// three tenths for the role `view`, two tenths for clients that have not authenticated
+    /// themselves; unused parts go to the others. A client whose part is used up waits; its
+    /// connection stays open. With 1000, a whole CPU, nothing is deferred.
     pub fn set_cpu_share(&mut self, permille: u32) {
         self.conversations.set_cpu_share(permille);
     }
@@ -91,75 +93,78 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         self.agent
     }
 
-    /// Begins a conversation with a client that has connected. `None`: all are taken, and the
-    /// connection should be told so with [`busy_answer`](Self::busy_answer), and closed.
+    /// Begins a conversation with a client that has connected. `None` if all sessions are in use:
+    /// send [`busy_answer`](Self::busy_answer) and close the connection.
     pub fn open(&mut self) -> Option<SessionId> {
         self.conversations.open(self.agent)
     }
 
-    /// From when on there is a session for a client that waits, where there is none now: a stranger is here
-    /// that makes room then. `None`: [`open`](Self::open) it at once, which may turn it away.
+    /// When there will be a session for a waiting connection, if there is none now: at that time an
+    /// unauthenticated client can be replaced. `None`: call [`open`](Self::open) at once, which may
+    /// fail.
     ///
-    /// A server that leaves newcomers in the queue they came in until then lets everybody have a turn;
-    /// one that turns them away gives the place to whoever knocks most often.
+    /// A server that leaves connections in their queue until then serves all of them in order; one
+    /// that rejects them gives sessions to those that connect most often.
     pub fn place_from_ns(&self) -> Option<u64> {
         self.conversations.place_from_ns(self.agent)
     }
 
-    /// What to send on a connection for which there is no session, before it is closed. Answers its
-    /// length in bytes; a buffer of 128 bytes is large enough.
+    /// Writes the message to send on a connection without a session, before it is closed. Returns
+    /// its length in bytes; a buffer of 128 bytes is always large enough.
     pub fn busy_answer(&self, buffer: &mut [u8]) -> usize {
         self.conversations.busy_answer(buffer)
     }
 
-    /// Takes bytes that a client has sent; answers how many. Offer the rest again after
-    /// [`transmit`](Self::transmit).
+    /// Passes in bytes that a client has sent; returns how many were accepted. Offer the others
+    /// again after [`transmit`](Self::transmit).
     pub fn receive(&mut self, id: SessionId, bytes: &[u8]) -> usize {
         self.conversations.receive(self.agent, id, bytes)
     }
 
-    /// Fills `buffer` with bytes for a client; answers how many. A full buffer means that there may
-    /// be more; so does [`advance`](Self::advance) that wants to be called at once.
+    /// Copies bytes for a client into `buffer`; returns how many. There may be more if the buffer
+    /// is full, or if [`advance`](Self::advance) wants to be called at once.
     pub fn transmit(&mut self, id: SessionId, buffer: &mut [u8]) -> usize {
         self.conversations.transmit(self.agent, id, buffer)
     }
 
-    /// Whether the connection should be closed: everything was sent, or the client was given up.
+    /// Whether the connection should be closed: everything was sent, or the session was ended.
     pub fn is_over(&self, id: SessionId) -> bool {
         self.conversations.is_over(self.agent, id)
     }
 
-    /// Whether the connection should be closed at once: the client was given up, and would not take
-    /// what is still on its way to it.
+    /// Whether the connection should be closed at once: the session was ended, and the client would
+    /// not read the bytes still on their way to it.
     pub fn is_given_up(&self, id: SessionId) -> bool {
         self.conversations.is_given_up(self.agent, id)
     }
 
-    /// Says whether the connection still holds some of what [`transmit`](Self::transmit) gave it: a client
-    /// that does not take it is given up as soon as one that is in the way of more.
+    /// Reports whether the connection still holds bytes from [`transmit`](Self::transmit). A client
+    /// that does not read them is disconnected after the same time as one that has more bytes
+    /// waiting here.
     pub fn set_undelivered(&mut self, id: SessionId, has_undelivered: bool) {
         self.conversations.set_undelivered(id, has_undelivered);
     }
 
-    /// Whether a client that has asked for something waits for its part of the [share](Self::set_cpu_share): until
-    /// [`advance`](Self::advance) says, nothing is taken from it or sent to it, so its connection should not wake the
-    /// guest.
+    /// Whether a client with a request waits for its part of the [share](Self::set_cpu_share): until
+    /// the time that [`advance`](Self::advance) returned, nothing is accepted from it or sent to it,
+    /// so its connection should not wake the guest.
     pub fn is_deferred(&self, id: SessionId) -> bool {
         self.conversations.is_deferred(self.agent, id)
     }
 
-    /// Ends a conversation whose connection is gone. What it had started goes on.
+    /// Ends a conversation whose connection was closed. Recordings that the client has started
+    /// continue.
     pub fn close(&mut self, id: SessionId) {
         self.conversations.close(self.agent, id);
     }
 
-    /// Does what time has come for: recordings begin and end, silent clients are given up. Answers
-    /// when to come back, on the monotonic clock in ns.
+    /// Does the work that is due: begins and ends recordings, and ends the sessions of silent
+    /// clients. Returns when to call it again, on the monotonic clock in ns.
     pub fn advance(&mut self) -> Option<u64> {
         self.conversations.advance(self.agent)
     }
 
-    /// Does `work` within the time of the work under way, or within that of one poll.
+    /// Calls `work` within the time of the current work, or within that of one poll.
     #[cfg(feature = "embedded-io")]
     pub(crate) fn limited<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
         if self.conversations.until_ns.is_some() {
@@ -172,25 +177,25 @@ impl<'a, 'm, P: Platform> Service<'a, 'm, P> {
         done
     }
 
-    /// Whether the work under way has had its time. Then something is left for the next poll.
+    /// Whether the time of the current work is used up. Then some of it is left for the next poll.
     #[cfg(any(feature = "embedded-io", feature = "smoltcp"))]
     pub(crate) fn is_out_of_time(&mut self) -> bool {
         self.conversations.is_out_of_time(self.agent)
     }
 
-    /// Marks what follows as the agent's own network work, in time and in samples, until the guard
-    /// is given to [`end_work`](Self::end_work).
+    /// Marks what follows as the agent's own network work, in its time and in samples, until the
+    /// guard is passed to [`end_work`](Self::end_work).
     pub fn begin_work(&mut self) -> Work<'m> {
         self.conversations.begin_work(self.agent)
     }
 
-    /// Ends what [`begin_work`](Self::begin_work) began.
+    /// Ends the work begun by [`begin_work`](Self::begin_work).
     pub fn end_work(&mut self, work: Work<'m>) {
         self.conversations.end_work(self.agent, work);
     }
 }
 
-/// Work of the agent's own, under way.
+/// The agent's own work in progress.
 pub struct Work<'m> {
     pub(super) started_ns: u64,
     pub(super) work_ns: u64,

@@ -1,15 +1,15 @@
-//! Serving over byte streams, for guests with a TCP stack of their own.
+//! Serves byte streams, for guests with their own TCP stack.
 //!
-//! The guest accepts connections and wraps each in a [`Connection`]; its loop calls
-//! [`Connection::poll`] whenever a stream may be ready, and [`Service::advance`] when its time comes.
-//! Nothing here waits: streams are read and written only while they say that they are ready.
+//! The guest accepts connections and wraps each in a [`Connection`]. Its loop calls
+//! [`Connection::poll`] whenever a stream may be ready, and [`Service::advance`] when that is due.
+//! Nothing here waits: streams are read and written only while they report that they are ready.
 
 use embedded_io::{Read, ReadReady, Write, WriteReady};
 
 use crate::ground::platform::Platform;
 use crate::serve::service::{Service, SessionId};
 
-/// One client on a stream of the guest's.
+/// One client on a stream of the guest.
 #[derive(Debug)]
 pub struct Connection<S> {
     stream: S,
@@ -18,13 +18,14 @@ pub struct Connection<S> {
     output: Buffer<4096>,
 }
 
-/// What became of a connection.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It goes on; poll again when the stream is ready (to be read only if it [wants input](Connection::wants_input)), and when [`Service::advance`] wants to be called:
-    /// that is at once where the time for one poll was used up.
+    /// The conversation continues. Poll again when the stream is ready (to be read only if the
+    /// connection [wants input](Connection::wants_input)), and when [`Service::advance`] is due,
+    /// which is at once if the time of one poll was used up.
     Open,
-    /// It is over: close it.
+    /// The conversation is over: close the connection.
     Over,
 }
 
@@ -32,8 +33,9 @@ impl<S: Read + Write + ReadReady + WriteReady> Connection<S> {
     /// Begins a conversation on `stream`.
     ///
     /// # Errors
-    /// Hands the stream back where all sessions are taken; tell the client with
-    /// [`Service::busy_answer`], and close it.
+    ///
+    /// Returns the stream if all sessions are in use: send [`Service::busy_answer`] to the client
+    /// and close it.
     pub fn open<P: Platform>(service: &mut Service<'_, '_, P>, stream: S) -> Result<Self, S> {
         match service.open() {
             Some(session) => Ok(Self {
@@ -46,8 +48,8 @@ impl<S: Read + Write + ReadReady + WriteReady> Connection<S> {
         }
     }
 
-    /// Moves bytes in both directions until neither moves, or the time for one poll is used up: 1 ms, of
-    /// this call or of all since [`Service::begin_work`].
+    /// Moves bytes in both directions until neither moves, or until the time of one poll is used
+    /// up: 1 ms, of this call or of all since [`Service::begin_work`].
     ///
     /// # Errors
     /// Those of the stream; the connection should then be closed.
@@ -76,7 +78,8 @@ impl<S: Read + Write + ReadReady + WriteReady> Connection<S> {
                 let length = service.transmit(self.session, self.output.space());
                 self.output.fill(length);
             }
-            // Also after `transmit`: a session that has just ended must not send the bytes that wait here.
+            // After `transmit` too: the waiting bytes of a session that has just ended must not be
+            // sent.
             if service.is_given_up(self.session) {
                 return Ok(Progress::Over);
             }
@@ -85,8 +88,8 @@ impl<S: Read + Write + ReadReady + WriteReady> Connection<S> {
                 self.output.take(written);
                 moved |= written > 0;
             }
-            // Behind the answers: what was left of the last poll makes room, and nothing else may come that
-            // would have this looked at again.
+            // After the answers: the bytes that were left by the last poll may have room now, and
+            // perhaps nothing else will cause another poll.
             if !self.input.is_empty() {
                 let taken = service.receive(self.session, self.input.filled());
                 self.input.take(taken);
@@ -101,14 +104,15 @@ impl<S: Read + Write + ReadReady + WriteReady> Connection<S> {
         }
     }
 
-    /// Whether bytes wait for the stream to take them.
+    /// Whether bytes wait until the stream accepts them.
     pub fn has_output(&self) -> bool {
         !self.output.is_empty()
     }
 
-    /// Whether the guest should be woken when the stream has bytes to read. It should not while the client does not
-    /// take its answers, or waits for its part of the [share](Service::set_cpu_share): its bytes would not be taken, and
-    /// a stream that stays ready would wake the guest again and again.
+    /// Whether the guest should be woken when the stream has bytes to read. It should not while the
+    /// client does not read its answers, or waits for its part of the
+    /// [share](Service::set_cpu_share): its bytes would not be accepted, and the stream would stay
+    /// ready and wake the guest again and again.
     pub fn wants_input<P: Platform>(&self, service: &Service<'_, '_, P>) -> bool {
         !self.has_output() && !service.is_deferred(self.session)
     }
@@ -118,7 +122,7 @@ impl<S: Read + Write + ReadReady + WriteReady> Connection<S> {
         &self.stream
     }
 
-    /// Ends the conversation and hands the stream back, to be closed.
+    /// Ends the conversation and returns the stream, to be closed.
     pub fn close<P: Platform>(self, service: &mut Service<'_, '_, P>) -> S {
         service.close(self.session);
         self.stream
@@ -148,7 +152,8 @@ impl<const N: usize> Buffer<N> {
         self.start == self.end
     }
 
-    /// All of the buffer, which must be empty; [`fill`](Self::fill) says how much was written.
+    /// The whole buffer, which must be empty; call [`fill`](Self::fill) with the number of bytes
+    /// written.
     fn space(&mut self) -> &mut [u8] {
         &mut self.bytes
     }

@@ -1,8 +1,8 @@
 //! Guests that are Linux processes: the "Unix build" of a unikernel.
 //!
-//! Each registered thread is a vCPU. A timer on `CLOCK_MONOTONIC` signals the thread for each tick; the
-//! sampler's targets lie on the thread's CPU time. A separate service thread serves clients, by default on
-//! loopback.
+//! Each registered thread is a vCPU. A timer on `CLOCK_MONOTONIC` signals the thread for each tick;
+//! the sampler's targets are on the thread's CPU time. A separate service thread serves clients, by
+//! default on loopback.
 //!
 //! ```no_run
 //! use unikprof_agent::Access;
@@ -30,7 +30,7 @@ mod platform;
 mod tap;
 mod thread;
 
-// What differs between processor architectures: `cycles` and `registers`.
+// The architecture-specific part: `cycles` and `registers`.
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 #[cfg(target_arch = "x86_64")]
@@ -59,16 +59,18 @@ pub use platform::Hosted;
 pub use tap::Tap;
 pub use thread::Vcpu;
 
-/// How a hosted guest is profiled.
+/// The configuration of a hosted guest's agent.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Which clients are served.
     pub access: Access<'static>,
-    /// The most threads that can be registered at a time. The memory is divided evenly between them.
+    /// The maximum number of threads registered at a time. The memory is divided evenly between
+    /// them.
     pub vcpus: u32,
     /// The memory for stacks, in bytes.
     pub memory_bytes: usize,
-    /// The most recordings at a time; see [`Config::recordings`](crate::Config::recordings).
+    /// The maximum number of simultaneous recordings; see
+    /// [`Config::recordings`](crate::Config::recordings).
     pub recordings: u32,
     /// The address that clients connect to.
     pub listen: Listen,
@@ -87,7 +89,7 @@ pub struct Config {
     pub linked_caller_table: Option<&'static [u8]>,
     /// A recording that begins when the agent starts, before a client connects.
     pub record_at_boot: Option<BootRecording<'static>>,
-    /// How much of a CPU the agent's network work may take over time, in thousandths; see
+    /// The share of a CPU that the agent's network work may take over time, in thousandths; see
     /// [`Service::set_cpu_share`](crate::Service::set_cpu_share).
     pub cpu_share_permille: u32,
 }
@@ -162,7 +164,7 @@ impl fmt::Display for Error {
             Self::Registered => f.write_str("this thread is registered already"),
             Self::NoFreeVcpu(vcpus) => write!(
                 f,
-                "all {vcpus} vCPUs are taken; raise Config::vcpus or end a registered thread"
+                "all {vcpus} vCPUs are in use; raise Config::vcpus or end a registered thread"
             ),
         }
     }

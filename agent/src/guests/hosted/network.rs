@@ -79,7 +79,7 @@ fn spawn(serve: impl FnOnce() + Send + 'static) -> Result<(), Error> {
 }
 
 fn serve(mut service: Service<'static, 'static, Hosted>, listener: &TcpListener) {
-    // Connections that are being replaced by others are still in it for a moment.
+    // Includes connections that are just being replaced by others.
     let mut connections: Vec<Connection<Socket>> = Vec::with_capacity(2 * SESSIONS);
     loop {
         let work = service.begin_work();
@@ -109,9 +109,10 @@ fn accept(
     listener: &TcpListener,
     connections: &mut Vec<Connection<Socket>>,
 ) {
-    // The most that may be served and refused in one round; the rest waits in the backlog.
+    // The maximum number of connections that are accepted in one round; the others stay in the
+    // backlog.
     for _ in 0..2 * SESSIONS {
-        // Newcomers wait in the backlog in order of arrival until a place is free.
+        // New connections wait in the backlog in order of arrival until a session is free.
         if service.place_from_ns().is_some() {
             return;
         }
@@ -136,7 +137,8 @@ fn accept(
     }
 }
 
-/// Waits until a socket is ready or `next_ns` is reached. Newcomers are not waited for before `door`, in ns.
+/// Waits until a socket is ready or `next_ns` is reached. New connections are not waited for before
+/// `door`, in ns.
 fn wait(
     service: &Service<'static, 'static, Hosted>,
     listener: &TcpListener,
@@ -162,7 +164,8 @@ fn wait(
         if connection.wants_input(service) {
             events |= libc::POLLIN;
         }
-        // Without an event to wait for, not even a hang-up may wake the thread: nothing would be done about it yet.
+        // With no events to wait for, even a hang-up must not wake the thread, because it could do
+        // nothing about it yet.
         let fd = if events == 0 {
             -1
         } else {
@@ -178,8 +181,9 @@ fn wait(
     sleep(service.agent(), &mut fds, next_ns);
 }
 
-/// Sleeps until one of `fds` is ready or `next_ns` is reached. While a recording runs it wakes at least once per
-/// interval, so that the poll writes the vCPUs' times into the rings. This thread is no vCPU, so no idle vCPU wakes.
+/// Sleeps until one of `fds` is ready or `next_ns` is reached. While a recording runs, it wakes at
+/// least once per interval, so that the poll writes the vCPUs' times into the rings. This thread is
+/// not a vCPU, so no idle vCPU is woken.
 pub(super) fn sleep(agent: &HostedAgent, fds: &mut [pollfd], next_ns: Option<u64>) {
     let now_ns = agent.platform().now_ns();
     let noting = agent.notes_times_every_ns();
@@ -206,7 +210,7 @@ struct SocketError;
 
 impl std::fmt::Display for SocketError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the connection is gone")
+        f.write_str("the connection was closed")
     }
 }
 

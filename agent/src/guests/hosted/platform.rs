@@ -78,7 +78,7 @@ std::thread_local! {
 const NO_VCPU: u32 = u32::MAX;
 
 impl Hosted {
-    /// The platform of a process whose program's code lies at `program`.
+    /// Creates the platform of a process whose program's code is at `program`.
     pub(super) fn new(vcpus: u32, signal: i32, program: Range<u64>) -> Self {
         let since_ns = read_clock(libc::CLOCK_MONOTONIC).unwrap_or(0);
         let state = |_| ThreadState {
@@ -96,7 +96,7 @@ impl Hosted {
         }
     }
 
-    /// Makes the calling thread a vCPU whose stack lies in `stack`; `None` if all vCPUs are taken.
+    /// Makes the calling thread a vCPU with this stack; `None` if all vCPUs are in use.
     pub(super) fn occupy(&self, thread: Thread, stack: &Range<u64>) -> Option<u32> {
         let mut threads = self.threads();
         let index = threads.iter().position(|state| state.thread.is_none())?;
@@ -108,7 +108,7 @@ impl Hosted {
         state.waited_before_ns = waited_ns(thread.id).unwrap_or(0);
         let statistics = std::fs::File::open(statistics_path(thread.id));
         let statistics = statistics.map_or(-1, IntoRawFd::into_raw_fd);
-        // The thread may have run before its registration: only the time from here on counts.
+        // The thread may have run before its registration: only the time from now on counts.
         let ran_ns = read_clock(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0);
         let cells = &self.cells[index];
         let earlier_ns = state.earlier.running_ns.wrapping_sub(ran_ns);
@@ -129,7 +129,7 @@ impl Hosted {
     pub(super) fn leave(&self, vcpu: u32) {
         let runstate = self.runstate(vcpu);
         let running_ns = self.running_ns(vcpu);
-        // From here on the signal handler does nothing in this thread.
+        // From now on the signal handler does nothing in this thread.
         VCPU.set((NO_VCPU, core::ptr::null_mut()));
         let mut threads = self.threads();
         let Some(state) = threads.get_mut(vcpu as usize) else {
@@ -168,9 +168,9 @@ impl Hosted {
     }
 }
 
-// SAFETY: `stack_bounds` names the stack of the calling thread from its stack pointer up, which the
-// thread's own frames occupy: it is mapped for as long as the thread runs. `code_bounds` names the code
-// that contains the agent.
+// SAFETY: `stack_bounds` returns the stack of the calling thread from its stack pointer up, which
+// the thread's own frames occupy: it is mapped for as long as the thread runs. `code_bounds`
+// returns the code that contains the agent.
 unsafe impl Platform for Hosted {
     fn now_ns(&self) -> u64 {
         read_clock(libc::CLOCK_MONOTONIC).unwrap_or(0)

@@ -321,7 +321,7 @@ mod tests {
                 Tap { prefix: 33, ..TAP },
                 "a prefix of 33 bits; the address has 32",
             ),
-            (Tap { port: 0, ..TAP }, "port other than 0"),
+            (Tap { port: 0, ..TAP }, "must not be 0"),
             (Tap { gateway, ..TAP }, "255.255.255.255 cannot be used"),
             (Tap { address, ..TAP }, "224.0.0.1 cannot be used"),
             (TAP, "opening the TAP device failed"),

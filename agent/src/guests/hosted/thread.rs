@@ -137,8 +137,8 @@ fn create_timer(thread: libc::pid_t, signal: c_int) -> Result<timer_t, Error> {
 }
 
 fn delete_timer(timer: timer_t) {
-    // SAFETY: the timer was created above and is deleted once. The handler of a pending signal finds that
-    // the thread is no vCPU.
+    // SAFETY: the timer was created above and is deleted once. The handler of a pending signal
+    // finds that the thread is not a vCPU.
     unsafe { libc::timer_delete(timer) };
 }
 

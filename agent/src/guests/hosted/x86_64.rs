@@ -1,4 +1,5 @@
-//! What processes on x86-64 use of their own: the registers in a signal's context, and the cycle counter.
+//! Architecture-specific code for processes on x86-64: the registers in a signal's context, and the
+//! cycle counter.
 #![allow(unsafe_code)]
 
 use libc::{c_int, ucontext_t};

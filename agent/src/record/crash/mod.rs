@@ -1,9 +1,11 @@
-//! What is left after a crash: a recording file of all that the agent knows, made without allocation.
+//! Crash dumps: a recording file of everything that the agent has recorded, written without
+//! allocation.
 //!
-//! The file is as a client writes one: the file's preamble and header, welcome and mappings; of each recording
-//! who it is, as an epoch without vCPUs; the names of events; of each vCPU, first the one that it is made on, its
-//! counters as they stand, its ring and the stacks that this names; the end. The newest records come first, each
-//! part behind its stacks: where the end is lost, what is there tells of the last moments.
+//! The file has the same format as a client's: the file's preamble and header, welcome and
+//! mappings; each recording as an epoch without vCPUs; the names of events; for each vCPU,
+//! beginning with the current one, its counters, its ring and the stacks that the ring refers to;
+//! the end. The newest records come first, each part after its stacks: if the end of the file is
+//! lost, the rest shows the last moments.
 
 mod rings;
 
@@ -20,39 +22,42 @@ use crate::ground::sync::Ordering;
 use crate::record::ring_answer::{Answer, OVERHEAD};
 use crate::ring::{NO_RINGS, Rings};
 
-/// A crash may come on a small stack, so frames are small: the most that one takes.
+/// The maximum frame length: frames are small, because a crash may happen on a small stack.
 const FRAME: usize = 1024;
 
 const _: () = assert!(FRAME > HEADER + 3 * MAX_PATH + 200, "a welcome fits");
 
-/// Why a block of memory cannot take what is left after a crash.
+/// Why a crash dump cannot be written into a block of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashDumpError {
-    /// The block is too small even without a single record: the least it must have now, in bytes.
+    /// The block is too short even without any record: the minimum length at present, in bytes.
     TooSmall(usize),
 }
 
 impl<P: Platform> Agent<'_, P> {
-    /// Hands out all that the agent knows as a recording file, piece by piece: rings, stacks, names and
-    /// counters. Nothing is changed, and the agent goes on if its guest does.
+    /// Passes everything that the agent has recorded to `sink` as a recording file, piece by piece:
+    /// rings, stacks, names and counters. Nothing is changed, and the agent continues if its guest
+    /// does.
     ///
-    /// For a panic handler: callable on any vCPU, whatever was interrupted, also a tick or an event while
-    /// it was written; what was half written is left out. Beside what `sink` and the platform take it needs
-    /// less than 6 KiB of stack.
+    /// Intended for panic handlers: it may be called on any vCPU and in any context, even if it has
+    /// interrupted a tick or the writing of an event; an incomplete record is omitted. It takes
+    /// less than 6 KiB of stack, in addition to what `sink` and the platform need.
     pub fn crash_dump(&self, sink: &mut dyn FnMut(&[u8])) {
         let agent: &AnyAgent<'_, '_> = self;
         agent.write_file(u64::MAX, sink);
     }
 
-    /// Leaves the same in `block`, behind a [head](BlockHead) by which it is found: by dom0 in the guest's
-    /// memory, or by the guest's next life in memory that survives. Where the block is too small the newest
-    /// records are kept, and the file says so. Answers the bytes in use.
+    /// Writes the same file into `block`, after a [head](BlockHead) by which it can be found: by
+    /// dom0 in the guest's memory, or after a reboot in memory that survives it. If the block is
+    /// too short, the newest records are kept, and the file says so. Returns the number of bytes
+    /// used.
     ///
-    /// A block whose writing was cut short has no head. The head of an earlier crash stays until this is called
-    /// again: who has saved what it leads to zeroes it.
+    /// A block whose writing was interrupted has no head. The head of an earlier crash stays until
+    /// this is called again; zero it after saving the dump.
     ///
     /// # Errors
-    /// [`CrashDumpError`]; the block then holds no head.
+    ///
+    /// [`CrashDumpError`]; the block then has no head.
     pub fn crash_dump_into(&self, block: &mut [u8]) -> Result<usize, CrashDumpError> {
         let agent: &AnyAgent<'_, '_> = self;
         agent.write_into(block)
@@ -66,8 +71,8 @@ impl AnyAgent<'_, '_> {
                 BlockHead::LENGTH + self.file_length(0),
             ));
         };
-        // What an earlier crash left is not taken for this one's, also where this one dies on the way: seen to
-        // be used, it is zeroed now.
+        // Invalidate an earlier dump, so that it is not taken for this one even if this call is
+        // interrupted. `black_box` keeps the compiler from removing the store.
         head.fill(0);
         core::hint::black_box(&mut *head);
         let mut newest = self.rings().map_or(0, Rings::capacity);
@@ -96,7 +101,7 @@ impl AnyAgent<'_, '_> {
         length
     }
 
-    /// The file, with so many of the newest records of each ring.
+    /// Writes the file with at most `newest` records of each ring.
     fn write_file(&self, newest: u64, sink: &mut dyn FnMut(&[u8])) {
         let mut output = Output {
             sink,
@@ -130,7 +135,7 @@ impl AnyAgent<'_, '_> {
         let reason = match (self.rings(), evicted) {
             (None, _) => NO_RINGS,
             (_, true) => "the block was too small for the older records",
-            _ if output.failed => "a frame did not fit; this is a fault of the agent's",
+            _ if output.failed => "a frame did not fit; this is a bug in the agent",
             _ => "",
         };
         output.put(&FileEnd {
@@ -139,7 +144,7 @@ impl AnyAgent<'_, '_> {
         });
     }
 
-    /// Who the recordings are, each since it began: those that run, and those that nobody has fetched yet.
+    /// Describes all recordings that run or wait to be fetched, each since it began.
     fn write_heads(&self, output: &mut Output<'_>) {
         let platform = self.platform();
         for (index, head) in self.heads() {
@@ -155,8 +160,8 @@ impl AnyAgent<'_, '_> {
         }
     }
 
-    /// The counters of a vCPU as they stand, for each recording since it began: its current epoch. Clocks
-    /// that an upcall may not ask are left out.
+    /// Writes the current counters of a vCPU, for each recording since it began, as its current
+    /// epoch. Clocks that an upcall must not read are omitted.
     fn write_counters(&self, vcpu: u32, output: &mut Output<'_>) {
         let Some(slot) = self.slot(vcpu) else {
             return;
@@ -184,7 +189,7 @@ impl AnyAgent<'_, '_> {
     }
 }
 
-/// Frames on their way to the sink.
+/// Passes frames to the sink.
 struct Output<'s> {
     sink: &'s mut dyn FnMut(&[u8]),
     buffer: [u8; FRAME],
@@ -199,7 +204,7 @@ impl Output<'_> {
         }
     }
 
-    /// An answer with all its frames.
+    /// Writes an answer with all its frames.
     fn answer(&mut self, answer: Answer, agent: &AnyAgent<'_, '_>, rings: &Rings<'_>) {
         let mut payload = [0; FRAME - OVERHEAD];
         let mut next = Some(answer);
@@ -229,7 +234,7 @@ impl core::fmt::Display for CrashDumpError {
         match self {
             Self::TooSmall(least) => write!(
                 f,
-                "the block is too small for what is left after a crash; it must have at least {least} \
+                "the block is too small for a crash dump; it must have at least {least} \
                  bytes"
             ),
         }
@@ -255,10 +260,10 @@ mod tests {
     use crate::ring::{Entry, Step, ring_bytes};
     use crate::{Config, Mapping, minimum_bytes};
 
-    /// A guest whose time stands still.
+    /// A guest whose clock does not advance.
     struct Still;
 
-    // SAFETY: it names no memory.
+    // SAFETY: it returns no memory.
     unsafe impl Platform for Still {
         fn now_ns(&self) -> u64 {
             7
@@ -313,8 +318,8 @@ mod tests {
         marks.into_iter().map(|(_, value)| value).collect()
     }
 
-    /// An upcall interrupts an event while it is written, writes events of its own, and the guest crashes in it:
-    /// what was half written is left out, and nothing else is.
+    /// An upcall interrupts the writing of an event, writes events of its own, and the guest
+    /// crashes in it: the incomplete event must be missing from the dump, and no other.
     #[test]
     fn a_crash_in_the_middle_of_an_event_leaves_out_that_one_alone() {
         const BEFORE: u64 = 300;
@@ -357,7 +362,10 @@ mod tests {
             assert!(others.iter().copied().eq(others[0]..BEFORE), "{step:?}");
             assert!(others.len() > 90);
             agent.crash_dump(&mut |piece| file.extend_from_slice(piece));
-            assert!(marks(&file).contains(&BEFORE), "it was written in the end");
+            assert!(
+                marks(&file).contains(&BEFORE),
+                "it was written after the crash dump"
+            );
         }
     }
 }

@@ -1,5 +1,6 @@
-//! A vCPU's ring as a crash leaves it: the newest records first, and before each part of them the stacks that it
-//! names. What is left of it where its end is lost tells of the last moments, with their stacks.
+//! A vCPU's ring in a crash dump: the newest records first, and before each part of them the stacks
+//! that they refer to. If the end of the dump is lost, the rest shows the last moments with their
+//! stacks.
 
 use unikprof_proto::message::{Nodes, RingEnd, RingHead, RingRun, StacksEnd};
 use unikprof_proto::ring::{decode, kind};
@@ -10,30 +11,32 @@ use crate::count::table::{SEGMENTS, Table};
 use crate::record::ring_answer::OVERHEAD;
 use crate::ring::{Reader, Ring, Rings, Run};
 
-/// The most records in the first part; each that follows may have twice as many, up to the most in any. So the first
-/// stacks are soon behind. The most bytes are few: a crash may come on a small stack.
+/// The number of records in the first part; each following part may have twice as many, up to
+/// [`PART`]. So the first records come after few stacks. A part is short, because a crash may
+/// happen on a small stack.
 const FIRST_PART: u64 = 8;
 const PART: u64 = 128;
 const PART_BYTES: usize = 480;
 
 const _: () = assert!(PART_BYTES + OVERHEAD <= FRAME, "a part fits a frame");
 
-/// The fewest nodes that are sent at once, as a power of two: about a frame of them.
+/// The minimum number of nodes that are sent at once, as a power of two: about one frame.
 const BLOCK_SHIFT: u32 = 4;
-/// The most blocks that a table is divided into.
+/// The maximum number of blocks that a table is divided into.
 const BLOCKS: u32 = 4096;
 
-/// Which stacks were sent, block by block of a table's nodes.
+/// The stacks that were sent, by blocks of a table's nodes.
 struct Sent {
     bits: [u64; BLOCKS as usize / 64],
-    /// A block has so many nodes of one segment, as a power of two.
+    /// The number of nodes in a block, all of one segment, as a power of two.
     shift: u32,
-    /// How many blocks a segment has.
+    /// The number of blocks in a segment.
     segment_blocks: usize,
 }
 
 impl AnyAgent<'_, '_> {
-    /// Hands out a vCPU's ring with its stacks, of the `newest` records; answers whether older ones are left out.
+    /// Writes the `newest` records of a vCPU's ring with their stacks; returns whether older ones
+    /// were omitted.
     pub(super) fn write_ring(
         &self,
         rings: &Rings<'_>,
@@ -100,8 +103,9 @@ impl AnyAgent<'_, '_> {
     }
 }
 
-/// The records from `start` to `end`, the last of them that fit, with where they begin and from when on none is missing. Without any where the
-/// one before `end` cannot be read.
+/// Returns the records from `start` to `end`, or the last of them that fit; also the position of
+/// the first, and the time from which none is missing. Returns none if the record before `end`
+/// cannot be read.
 fn part(
     ring: &Ring<'_>,
     table: &Table<'_>,
@@ -115,7 +119,7 @@ fn part(
             Some(run) if run.first.saturating_add(u64::from(run.count)) == end => {
                 return (run.first, Some((run, reader.whole_since_ns())));
             }
-            // Too many, or one between them cannot be read: the later half.
+            // There are too many, or one of them cannot be read: try the later half.
             Some(_) => start = start.saturating_add((end - start).div_ceil(2)),
             None => break,
         }
@@ -147,7 +151,7 @@ impl Sent {
                 let end = (first + (1 << self.shift)).min(segment_end);
                 send_nodes(vcpu, first - 1, end - 1, table, output);
             }
-            // A parent lies before its child: this ends.
+            // A parent comes before its child, so this loop ends.
             place = table
                 .parent(place)
                 .filter(|parent| *parent < place)
@@ -155,7 +159,7 @@ impl Sent {
         }
     }
 
-    /// Whether the block of a node was not sent yet; from here on it counts as sent.
+    /// Whether the block of a node was not sent yet; marks it as sent.
     fn is_new(&mut self, segment: u32, index: u64) -> bool {
         let block = segment as usize * self.segment_blocks + (index >> self.shift) as usize;
         let Some(bits) = self.bits.get_mut(block / 64) else {
@@ -168,7 +172,7 @@ impl Sent {
     }
 }
 
-/// Sends the nodes with numbers above `after` and up to `last`, of one segment.
+/// Sends the nodes of one segment with numbers above `after` and up to `last`.
 #[inline(never)]
 fn send_nodes(vcpu: u32, mut after: u64, last: u64, table: &Table<'_>, output: &mut Output<'_>) {
     let mut payload = [0; PART_BYTES];

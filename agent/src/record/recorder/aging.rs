@@ -1,7 +1,8 @@
-//! How stacks age: which segments of a table are condemned, whose counts are folded into `aged`, when a segment is
-//! freed.
+//! The aging of stacks: which segments of a table are condemned, whose counts are folded into
+//! `aged`, and when a segment is freed.
 //!
-//! Each call does a bounded piece of the work on each vCPU, and owns a slot only for pieces of a few microseconds.
+//! Each call does a bounded amount of work on each vCPU, and owns a slot only for pieces of a few
+//! microseconds.
 
 use unikprof_proto::code::mode;
 
@@ -12,37 +13,39 @@ use crate::count::recording::{MAX_RECORDINGS, RecordingCells};
 use crate::count::slot::Slot;
 use crate::count::table::{Column, SEGMENTS};
 
-/// So many segments are kept free, if the stacks that are needed leave so many.
+/// The number of segments to keep free, as far as needed stacks allow it.
 const FREE: usize = 2;
 
-/// How many segments recordings that keep all their stacks may use together, as long as no client fetches them: the
-/// others are left for recordings that keep the newest, or that a client fetches.
+/// The maximum number of segments that recordings which keep all their stacks may use together
+/// while no client fetches them. The others are left for recordings that keep the newest, or that a
+/// client fetches.
 const KEPT: u32 = SEGMENTS as u32 - FREE as u32;
 
-/// How many segments one of them may use beside other recordings.
+/// The maximum number of segments for one of them, if there are other recordings.
 const KEPT_BY_ONE: u32 = SEGMENTS as u32 / 2;
 
-/// Entries of the index that are swept, and nodes whose counts are folded, while the slot is owned once.
+/// Index entries that are swept, and nodes whose counts are folded, in one piece, during which the
+/// slot is owned.
 const SWEEP: u32 = 512;
 const FOLD: u32 = 64;
 
-/// Such pieces in one call, for all vCPUs.
+/// The maximum number of pieces in one call, for all vCPUs.
 const PIECES: u32 = 32;
 
-/// While there is more to do, this is called again after so long.
+/// Time to the next call while there is more to do.
 const SOON_NS: u64 = 1_000_000;
 
-/// While few segments are free and new stacks come, this is called again after so long.
+/// Time to the next call while few segments are free and new stacks arrive.
 const SHORT_NS: u64 = 100_000_000;
 
-/// A client that has read a ring has so long to read the stacks that its records name.
+/// After reading a ring, a client has this time to read the stacks that its records refer to.
 const PIN_NS: u64 = 2_000_000_000;
 
-/// What is to be done next on a vCPU.
+/// The next step on a vCPU.
 enum Step {
-    /// Set for each recording which segments it may not begin to use.
+    /// Set the segments that each recording must not begin to use.
     Bar,
-    /// Keep the condemned segment: it is needed.
+    /// Keep the condemned segment, because it is needed.
     Reprieve,
     Condemn(u32),
     /// Remove entries of the condemned segment from the index.
@@ -53,16 +56,16 @@ enum Step {
     Free,
 }
 
-/// Which segments recordings that keep all their stacks hold.
+/// The segments held by recordings that keep all their stacks.
 #[derive(Clone, Copy)]
 struct Kept {
     /// The segments with their counts, unless a client fetches them.
     segments: u32,
-    /// For each recording the segments that it may not begin to use.
+    /// For each recording, the segments that it must not begin to use.
     bars: [u32; MAX_RECORDINGS],
 }
 
-/// What became of a piece of work.
+/// The result of a piece of work.
 enum Piece {
     /// There may be more to do.
     Done,
@@ -73,16 +76,18 @@ enum Piece {
 }
 
 impl Recorder<'_> {
-    /// A client reads the records of a ring: for a while their stacks stay, unless their memory is needed at once.
+    /// A client reads the records of a ring: keep their stacks for a while, unless their memory is
+    /// needed at once.
     pub(crate) fn pin(&mut self, now_ns: u64) {
-        // Not again before it has passed: a client that reads without end does not hold stacks without end.
+        // Only after the last period has passed: a client that always reads must not pin stacks for
+        // ever.
         if now_ns > self.state.pinned_until_ns.saturating_add(PIN_NS) {
             self.state.pinned_until_ns = now_ns.saturating_add(PIN_NS);
         }
     }
 
-    /// Lets stacks age; returns when to call again, on the monotonic clock, or `None` if a call with the next poll is
-    /// soon enough.
+    /// Ages stacks; returns when to call again, on the monotonic clock, or `None` if the next poll
+    /// is soon enough.
     pub(super) fn age(&mut self, agent: &AnyAgent<'_, '_>, now_ns: u64) -> Option<u64> {
         let mut pieces = PIECES;
         let mut is_soon = false;
@@ -110,7 +115,7 @@ impl Recorder<'_> {
         Some(now_ns.saturating_add(after_ns))
     }
 
-    /// Does one piece of what is to be done on a vCPU.
+    /// Does one piece of the next step on a vCPU.
     fn piece(
         &mut self,
         agent: &AnyAgent<'_, '_>,
@@ -158,7 +163,7 @@ impl Recorder<'_> {
         Piece::Done
     }
 
-    /// What is to be done next on a vCPU; `None` if nothing can be done now.
+    /// The next step on a vCPU; `None` if nothing can be done now.
     fn next_step(
         &self,
         agent: &AnyAgent<'_, '_>,
@@ -184,7 +189,8 @@ impl Recorder<'_> {
             return Some(Step::Sweep);
         }
         let is_pressed = free == 0 && table.room() < table.segment_nodes() / 2;
-        // Until the last free segment is in use: samples that a ring holds counted stacks here until it was condemned.
+        // Needed until the last free segment is in use: until they were condemned, the segments may
+        // contain stacks of samples in the ring.
         let is_needed = free == 0 || agent.rings().is_none();
         if !is_pressed && (!is_needed || now_ns < self.state.pinned_until_ns) {
             return None;
@@ -200,8 +206,8 @@ impl Recorder<'_> {
         }
     }
 
-    /// The segments that must be kept, as recordings that keep all have counts there and no client fetches them; and for
-    /// each recording the segments that it may not begin to use.
+    /// The segments that must be kept, because recordings that keep all have counts there and no
+    /// client fetches them; and for each recording the segments that it must not begin to use.
     fn kept(&self, agent: &AnyAgent<'_, '_>, slot: &Slot<'_>) -> Kept {
         let mut bars = [0; MAX_RECORDINGS];
         let is_only = agent.config().recordings == 1;
@@ -235,7 +241,8 @@ impl Recorder<'_> {
 }
 
 impl Recording {
-    /// Folds the counts of a segment into the counters of what was given up, a piece of them. The caller owns the slot.
+    /// Folds some of the counts of a segment into the counters of discarded samples. The caller
+    /// owns the slot.
     fn fold(&mut self, vcpu: u32, slot: &Slot<'_>, cells: &RecordingCells, segment: u32) {
         let is_blocked_time = self.settings().mode == mode::OFF_CPU;
         let touched = |parity: &u64| cells.segments.of(*parity) >> segment & 1 != 0;

@@ -1,4 +1,4 @@
-//! What a request to start must be.
+//! Checks of requests to start a recording.
 
 use unikprof_proto::code::{mode, refusal, start_flag};
 use unikprof_proto::message::{MAX_NAME, Start};
@@ -9,7 +9,7 @@ use crate::ground::text::Text;
 use crate::stack::caller_table::CallerTable;
 use crate::stack::path::MAX_DEPTH;
 
-/// The settings must lie within the agent's limits.
+/// Checks that the settings are within the agent's limits.
 pub(super) fn check(request: &Start<'_>) -> Result<(), Refused> {
     let refused = |code, text| Err(Refused { code, text });
     let name = request.name;
@@ -57,20 +57,20 @@ pub(super) fn check(request: &Start<'_>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// The caller table that is asked for must be the one that is held.
+/// Checks that the requested caller table is the agent's.
 pub(super) fn check_table(agent: &AnyAgent<'_, '_>, request: &Start<'_>) -> Result<(), Refused> {
     let held = agent.callers().and_then(CallerTable::checksum);
     let text = match (request.caller_table, held) {
         (None, _) if request.flags & start_flag::UNWIND_TABLE != 0 => {
-            Text::from("to look every frame up in a caller table, name the table")
+            Text::from("to look up every frame in a caller table, the request must name the table")
         }
         (None, _) => return Ok(()),
         (Some(asked), Some(held)) if asked == held => return Ok(()),
         (Some(asked), Some(held)) => Text::format(format_args!(
-            "the agent holds the caller table {held:#010x}, not {asked:#010x}: another client sent its \
+            "the agent has the caller table {held:#010x}, not {asked:#010x}: another client sent its \
              own; try again"
         )),
-        (Some(_), None) => Text::from("the agent holds no caller table; send one first"),
+        (Some(_), None) => Text::from("the agent has no caller table; send one first"),
     };
     Err(Refused {
         code: refusal::NO_TABLE,

@@ -1,4 +1,4 @@
-//! Epochs: the counts that a flip has set apart, until a client has them safe.
+//! Epochs: counts that a flip has separated, and that are kept until a client has stored them.
 
 use unikprof_proto::code::refusal;
 use unikprof_proto::ring::kind;
@@ -9,11 +9,12 @@ use crate::agent::recordings::{Cursor, Epochs, Mark, Phase, Recording};
 use crate::count::table::Column;
 use crate::ground::text::Text;
 
-/// Nodes whose counts one call clears at most: each is a cache line.
+/// The maximum number of nodes whose counts one call clears: each is a cache line.
 const CLEAR_BUDGET: u32 = 4096;
 
-/// Where a recording's id stands in the ids of its epochs; below it they count up from 1. So an epoch's
-/// id tells its recording, and neighbours differ in the lowest bits.
+/// The position of the recording's id in the ids of its epochs; below it they count up from 1. So
+/// the recording can be computed from an epoch's id, and consecutive epochs differ in the lowest
+/// bit.
 const RECORDING_BIT: u32 = 32;
 
 impl Epochs {
@@ -27,7 +28,7 @@ impl Epochs {
         self.current
     }
 
-    /// The first epoch that waits, and how many do.
+    /// The first waiting epoch, and the number of waiting epochs.
     pub(super) fn waiting(&self) -> (u64, u32) {
         (self.current - u64::from(self.waiting), self.waiting)
     }
@@ -45,7 +46,7 @@ impl Epochs {
         self.dumping || self.waiting == 0
     }
 
-    /// Forgets all that waits.
+    /// Discards all waiting epochs.
     pub(super) fn discard(&mut self) {
         self.waiting = 0;
     }
@@ -58,7 +59,7 @@ impl Epochs {
         (first..end).find(|epoch| epoch & 1 == parity)
     }
 
-    /// Clears some of the counts of epochs that were acknowledged; returns whether none are left.
+    /// Clears some of the counts of acknowledged epochs; returns whether none are left.
     pub(super) fn clear_some(&mut self, agent: &AnyAgent<'_, '_>) -> bool {
         let mut budget = CLEAR_BUDGET;
         for parity in 0..2 {
@@ -92,8 +93,8 @@ impl Epochs {
 }
 
 impl Recording {
-    /// Forgets an epoch that is safe with a client. From here on it does not wait any more; its
-    /// counts are cleared bit by bit, whether or not that client stays.
+    /// Removes an epoch that a client has stored from the waiting ones. Its counts are cleared bit
+    /// by bit, whether or not that client stays connected.
     pub(super) fn acknowledge(&mut self, agent: &AnyAgent<'_, '_>, epoch: u64) -> Outcome<()> {
         let (first, _) = self.epochs.waiting();
         if epoch != first {
@@ -115,8 +116,8 @@ impl Recording {
         Outcome::Done(())
     }
 
-    /// Makes the next epoch current on every vCPU, and with `last` ends the recording there. Answers
-    /// whether all are done; if not, ask again.
+    /// Makes the next epoch current on every vCPU, and with `last` ends the recording there.
+    /// Returns whether this is done on all vCPUs; if not, call it again.
     pub(super) fn flip(&mut self, agent: &AnyAgent<'_, '_>, last: bool, server_ns: u64) -> bool {
         let overdue = last && self.epochs.dumping;
         if !self.epochs.clear_some(agent) || overdue && !self.flip(agent, false, server_ns) {

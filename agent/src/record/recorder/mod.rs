@@ -1,9 +1,10 @@
-//! The recorder: which recordings there are, and which of their epochs wait to be fetched.
+//! The recorder: the existing recordings, and their epochs that wait to be fetched.
 //!
-//! Each recording has a name and [cells](crate::count::recording::RecordingCells) in every slot. It is counted in
-//! epochs: while it runs one epoch is counted and at most one waits; when it has ended, two may wait. An
-//! epoch is cleared only when a client acknowledges it, so a download that breaks can be repeated.
-//! Nothing here waits: what a tick on another vCPU is in the way of is finished by a later call.
+//! Each recording has a name and [cells](crate::count::recording::RecordingCells) in every slot,
+//! and is counted in epochs. While it runs, one epoch is being counted and at most one waits; after
+//! its end, two may wait. An epoch is cleared only when a client acknowledges it, so an interrupted
+//! download can be repeated. Nothing here waits: if a tick on another vCPU prevents a step, a later
+//! call finishes it.
 
 mod aging;
 mod checks;
@@ -25,25 +26,25 @@ pub const MIN_PERIOD_NS: u64 = 10_000;
 /// The longest sampling period, in ns.
 pub const MAX_PERIOD_NS: u64 = 10_000_000_000;
 
-/// What a tick was in the way of is tried again after this long.
+/// A step that a tick prevented is tried again after this time.
 pub(crate) const RETRY_NS: u64 = 100_000;
 
-/// A request that is refused: the code and what the text needs.
+/// A refused request: the code and the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) code: u32,
     pub(crate) text: Text,
 }
 
-/// How a request fared.
+/// The result of a request.
 pub(crate) enum Outcome<T> {
     Done(T),
     Refused(Refused),
-    /// A tick is in the way: ask again.
+    /// A tick prevents it: try again.
     NotYet,
 }
 
-/// The epochs that wait.
+/// Epochs waiting to be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub(crate) recording: u64,
@@ -52,16 +53,16 @@ pub(crate) struct Waiting {
     pub(crate) complete: bool,
 }
 
-/// All recordings, each at its index.
+/// All recordings, by index.
 #[derive(Debug)]
 pub(crate) struct Recorder<'a> {
-    /// Kept by the agent: what was recorded goes on while nobody serves it.
+    /// Kept by the agent, so that recordings continue while there is no service.
     state: Claim<'a, Recordings>,
     upload: Upload,
 }
 
 impl<'a> Recorder<'a> {
-    /// The recorder of the agent that keeps these recordings.
+    /// Creates the recorder of the agent that keeps these recordings.
     pub(crate) fn new(state: Claim<'a, Recordings>) -> Self {
         Self {
             state,
@@ -71,12 +72,12 @@ impl<'a> Recorder<'a> {
 }
 
 impl Recorder<'_> {
-    /// The recordings there are, in the order of their indices.
+    /// The existing recordings, in the order of their indices.
     pub(crate) fn recordings(&self) -> impl Iterator<Item = &Recording> {
         self.state.recordings.iter().filter(|one| !one.is_free())
     }
 
-    /// The recording of this index, whatever has become of it.
+    /// The recording with this index, in any state.
     pub(crate) fn recording(&self, index: usize) -> Option<&Recording> {
         self.state.recordings.get(index)
     }
@@ -86,14 +87,15 @@ impl Recorder<'_> {
         self.recordings().find(|one| one.has(epoch))
     }
 
-    /// Ends the leases of clients that are gone. `clients` are those that are connected.
+    /// Ends the leases of clients that have disconnected. `clients` are the connected ones.
     pub(crate) fn update_leases(&mut self, clients: &[u64], now_ns: u64) {
         for one in &mut self.state.recordings {
             one.update_lease(clients, now_ns);
         }
     }
 
-    /// Starts a recording, with the lease on it for `client`; returns its id and when it begins.
+    /// Starts a recording, and gives the lease on it to `client`; returns its id and when it
+    /// begins.
     pub(crate) fn start(
         &mut self,
         agent: &AnyAgent<'_, '_>,
@@ -118,7 +120,7 @@ impl Recorder<'_> {
         }
         let id = *last + 1;
         let now_ns = agent.platform().now_ns();
-        // A recording that has ended, and that a connected client fetches, is not discarded.
+        // A recording that has ended is not discarded while a connected client fetches it.
         recording.drop_lease_of_absent();
         if let Err(refused) = recording.take_lease(client, now_ns) {
             return Outcome::Refused(refused);
@@ -135,8 +137,8 @@ impl Recorder<'_> {
         Outcome::Done((id, started_ns))
     }
 
-    /// The index for a new recording: a free one, or with leave to discard that of one which has ended, if possible of
-    /// one that no other client fetches.
+    /// The index for a new recording: a free one, or, if the request allows discarding, that of one
+    /// that has ended, preferably of one that no other client fetches.
     fn place_for(
         &self,
         agent: &AnyAgent<'_, '_>,
@@ -164,15 +166,15 @@ impl Recorder<'_> {
             None => Err(Refused {
                 code: refusal::TOO_MANY_RECORDINGS,
                 text: Text::format(format_args!(
-                    "this agent holds {recordings} recordings at a time, and they run: {}; stop one",
+                    "all {recordings} recordings are in use: {}; stop one",
                     Names(self)
                 )),
             }),
         }
     }
 
-    /// Ends a recording, also if another client has the lease on it, and takes the lease if it is free or its holder is not
-    /// connected.
+    /// Ends a recording, even if another client has the lease on it. Takes the lease if it is free
+    /// or its holder is not connected.
     pub(crate) fn stop(
         &mut self,
         agent: &AnyAgent<'_, '_>,
@@ -182,7 +184,7 @@ impl Recorder<'_> {
     ) -> Outcome<Waiting> {
         match self.find(recording) {
             Ok(one) => {
-                // Another client's lease does not keep a recording from being ended; it does keep it from being fetched.
+                // Another client's lease does not prevent the end of a recording, only fetching it.
                 one.drop_lease_of_absent();
                 let _ = one.take_lease(client, agent.platform().now_ns());
                 one.stop(agent, server_ns)
@@ -191,8 +193,8 @@ impl Recorder<'_> {
         }
     }
 
-    /// Takes the lease and makes an epoch of the counts so far, if none waits. `again` says that this very request
-    /// was answered with [`Outcome::NotYet`] before.
+    /// Takes the lease and makes an epoch of the counts so far, if none waits. `again` is set if
+    /// this request had the result [`Outcome::NotYet`] before.
     pub(crate) fn dump(
         &mut self,
         agent: &AnyAgent<'_, '_>,
@@ -212,7 +214,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// Forgets an epoch that is safe with a client, which must have the lease.
+    /// Acknowledges an epoch for a client, which must have the lease.
     pub(crate) fn acknowledge(
         &mut self,
         agent: &AnyAgent<'_, '_>,
@@ -229,7 +231,8 @@ impl Recorder<'_> {
         }
     }
 
-    /// Does what is due, and lets stacks age; returns when to call again, on the monotonic clock in ns.
+    /// Does the work that is due, and ages stacks; returns when to call again, on the monotonic
+    /// clock in ns.
     pub(crate) fn advance(&mut self, agent: &AnyAgent<'_, '_>, server_ns: u64) -> Option<u64> {
         let now_ns = agent.platform().now_ns();
         let aging_ns = self.age(agent, now_ns);
@@ -238,7 +241,7 @@ impl Recorder<'_> {
         due_ns.chain(aging_ns).min()
     }
 
-    /// Begins to take a part of a caller table.
+    /// Begins the upload of a part of a caller table.
     pub(crate) fn begin_table(
         &mut self,
         agent: &AnyAgent<'_, '_>,
@@ -247,7 +250,7 @@ impl Recorder<'_> {
     ) -> Result<TableReady, Refused> {
         let mut recording = None;
         for one in &mut self.state.recordings {
-            // Once a recording is settled no tick reads the table.
+            // Once a recording is settled, no tick reads the table.
             if !one.is_free() && !one.has_ended() || !one.settle(agent, server_ns) {
                 recording = Some(one.already_recording());
             }
@@ -255,12 +258,12 @@ impl Recorder<'_> {
         self.upload.begin(agent.callers(), begin, recording)
     }
 
-    /// Takes rows of a caller table.
+    /// Accepts rows of a caller table.
     pub(crate) fn table_rows(&mut self, agent: &AnyAgent<'_, '_>, run: &TableRows<'_>) {
         self.upload.rows(agent.callers(), run);
     }
 
-    /// Installs the part of a caller table that was sent.
+    /// Installs the uploaded part of the caller table.
     pub(crate) fn end_table(
         &mut self,
         agent: &AnyAgent<'_, '_>,
@@ -269,17 +272,17 @@ impl Recorder<'_> {
         self.upload.end(agent.callers(), end)
     }
 
-    /// That `epoch` does not wait.
+    /// The error that `epoch` does not wait.
     pub(crate) fn no_epoch(&self, epoch: u64) -> Refused {
         Refused {
             code: refusal::NO_EPOCH,
             text: Text::format(format_args!(
-                "epoch {epoch} does not wait: it was never made, or it was acknowledged"
+                "epoch {epoch} is not available: it was never made, or it was acknowledged"
             )),
         }
     }
 
-    /// The recording asked for; 0: whichever there is.
+    /// The recording with this id, or the only one for 0.
     fn find(&mut self, recording: u64) -> Result<&mut Recording, Refused> {
         let there = self.recordings().count();
         let (code, text) = match (there, recording) {
@@ -291,14 +294,14 @@ impl Recorder<'_> {
             (_, 0) => (
                 refusal::WHICH_RECORDING,
                 Text::format(format_args!(
-                    "several recordings are there: {}; name one",
+                    "there are several recordings: {}; name one",
                     Names(self)
                 )),
             ),
             _ => (
                 refusal::NO_RECORDING,
                 Text::format(format_args!(
-                    "recording {recording} is gone; there is: {}",
+                    "recording {recording} does not exist any more; there are: {}",
                     Names(self)
                 )),
             ),
@@ -311,7 +314,7 @@ impl Recorder<'_> {
     }
 }
 
-/// The recordings there are, for people.
+/// Formats the names of the existing recordings for error texts.
 struct Names<'r>(&'r Recorder<'r>);
 
 impl core::fmt::Display for Names<'_> {

@@ -1,4 +1,4 @@
-//! One recording: when it begins and ends, and what it was asked for.
+//! One recording: its life cycle and its settings.
 
 use unikprof_proto::code::{refusal, start_flag, state};
 use unikprof_proto::message::{Counters, Start};
@@ -11,7 +11,7 @@ use crate::agent::recordings::{Client, Lease, Mark, Phase, Recording};
 use crate::count::recording::{Begin, Lookup};
 use crate::ground::text::{Name, Text};
 
-/// A client whose connection is lost while an epoch waits has so long to come back.
+/// A client whose connection is lost while an epoch waits keeps its lease for this time.
 const LEASE_NS: u64 = 30_000_000_000;
 
 impl Recording {
@@ -61,12 +61,12 @@ impl Recording {
         !self.is_free() && self.epochs.has(epoch)
     }
 
-    /// What was so at the start of `epoch`, which is at the end of the one before.
+    /// The state at the start of `epoch`, which is the end of the previous one.
     pub(crate) fn mark(&self, epoch: u64) -> Mark {
         self.epochs.mark(epoch)
     }
 
-    /// Forgets what has ended, fetched or not.
+    /// Discards the recording if it has ended, fetched or not.
     pub(super) fn discard(&mut self, agent: &AnyAgent<'_, '_>) {
         if self.has_ended() {
             self.epochs.discard();
@@ -78,8 +78,8 @@ impl Recording {
         self.lease.as_ref()
     }
 
-    /// Ends the lease of a client that is gone: at once if no epoch waits, or else after a while. `clients` are those
-    /// that are connected.
+    /// Ends the lease of a client that has disconnected: at once if no epoch waits, or else after a
+    /// while. `clients` are the connected ones.
     pub(super) fn update_lease(&mut self, clients: &[u64], now_ns: u64) {
         let is_free = self.is_free();
         let is_waiting = self.epochs.waiting().1 > 0;
@@ -97,7 +97,7 @@ impl Recording {
         }
     }
 
-    /// Gives the lease to a client if it is free; an error if another one has it.
+    /// Gives the lease to a client if it is free; returns an error if another client has it.
     pub(super) fn take_lease(&mut self, client: &Client, now_ns: u64) -> Result<(), Refused> {
         match &self.lease {
             Some(lease) if lease.client.id == client.id => Ok(()),
@@ -121,18 +121,19 @@ impl Recording {
         }
     }
 
-    /// Whether another client is connected that has the lease.
+    /// Whether another connected client has the lease.
     pub(super) fn is_fetched_by_other(&self, client: &Client) -> bool {
         let mut lease = self.lease.iter();
         lease.any(|lease| lease.until_ns.is_none() && lease.client.id != client.id)
     }
 
-    /// Ends the lease of a client that is not connected: another one ends the recording, and fetches it.
+    /// Ends the lease of a client that is not connected, because another one ends the recording and
+    /// fetches it.
     pub(super) fn drop_lease_of_absent(&mut self) {
         self.lease = self.lease.filter(|lease| lease.until_ns.is_none());
     }
 
-    /// Whether the oldest stacks are given up when memory runs short, instead of the newest.
+    /// Whether the oldest stacks are discarded when memory runs short, instead of the newest.
     pub(super) fn keeps_newest(&self) -> bool {
         self.settings.flags & start_flag::KEEP_NEWEST != 0
     }
@@ -142,14 +143,14 @@ impl Recording {
         self.folds
     }
 
-    /// Gives its place back: of the recording nothing is left.
+    /// Removes the recording and frees its index.
     pub(super) fn free(&mut self, agent: &AnyAgent<'_, '_>) {
         self.phase = Phase::Idle;
         self.lease = None;
         agent.forget_head(self.index);
     }
 
-    /// Takes this place, which is free.
+    /// Starts a recording in this place, which is free.
     pub(super) fn start(&mut self, id: u64, request: &Start<'_>, now_ns: u64) {
         self.id = id;
         self.settings = Settings {
@@ -167,7 +168,7 @@ impl Recording {
         self.phase = Phase::Delayed;
     }
 
-    /// Ends the recording, or tells again how it ended.
+    /// Ends the recording; if it has ended already, returns the same result again.
     pub(super) fn stop(&mut self, agent: &AnyAgent<'_, '_>, server_ns: u64) -> Outcome<Waiting> {
         match self.phase {
             Phase::Delayed => {
@@ -184,8 +185,8 @@ impl Recording {
         }
     }
 
-    /// Makes an epoch of the counts so far, if none waits. `again` says that this very request was
-    /// answered with [`Outcome::NotYet`] before.
+    /// Makes an epoch of the counts so far, if none waits. `again` is set if this request had the
+    /// result [`Outcome::NotYet`] before.
     pub(super) fn dump(
         &mut self,
         agent: &AnyAgent<'_, '_>,
@@ -208,7 +209,7 @@ impl Recording {
         }
     }
 
-    /// Does what is due at `now_ns`; returns when to call again, on the monotonic clock.
+    /// Does the work that is due at `now_ns`; returns when to call again, on the monotonic clock.
     pub(super) fn advance(
         &mut self,
         agent: &AnyAgent<'_, '_>,
@@ -317,7 +318,8 @@ impl Recording {
         agent.note_everywhere(kind::BEGAN, self.id, self.index as u64);
     }
 
-    /// Finishes the end of a recording that ticks were in the way of; answers whether none is left.
+    /// Finishes the end of a recording that ticks had prevented; returns whether it is complete on
+    /// all vCPUs.
     pub(super) fn settle(&mut self, agent: &AnyAgent<'_, '_>, server_ns: u64) -> bool {
         self.phase != Phase::Ending || self.flip(agent, true, server_ns)
     }

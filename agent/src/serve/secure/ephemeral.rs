@@ -8,7 +8,7 @@ use super::keys::Key;
 use super::secret::Secret;
 use crate::ground::platform::Platform;
 
-/// What is hashed first.
+/// The prefix of the hashed data.
 const CONTEXT: &[u8] = b"unikprof agent ephemeral 1";
 
 /// The base point's coordinate.
@@ -22,9 +22,9 @@ const BASE: MontgomeryPoint = {
 pub(crate) struct Ephemeral(Secret);
 
 impl Ephemeral {
-    /// A new secret: 256 bits of the platform's randomness, hashed with the key, a number that is never
-    /// the same, and the clocks, so that a source that is worse than it says does not give it away
-    /// to somebody without the key. `None` where the source does not answer.
+    /// Draws a new secret: 256 bits from the platform's random source, hashed with the key, a
+    /// number that is used only once, and the clocks. So a weak random source alone does not reveal
+    /// the secret to somebody without the key. `None` if the source returns nothing.
     pub(crate) fn draw(platform: &dyn Platform, key: &Key, count: u64) -> Option<Self> {
         let mut random = Secret::<32>([0; 32]);
         for bytes in random.0.chunks_exact_mut(8) {
@@ -46,8 +46,8 @@ impl Ephemeral {
         BASE.mul_clamped(self.0.0).to_bytes()
     }
 
-    /// The secret shared with the peer; `None` where the peer's point is one of the few that make it
-    /// known to everybody.
+    /// The secret shared with the peer; `None` if the peer's point has small order, which would
+    /// make the secret known to everybody.
     pub(super) fn shared(&self, peer: [u8; 32]) -> Option<Secret> {
         let shared: Secret = Secret(MontgomeryPoint(peer).mul_clamped(self.0.0).to_bytes());
         let is_zero: bool = shared.0.ct_eq(&[0; 32]).into();

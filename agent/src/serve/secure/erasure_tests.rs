@@ -1,4 +1,4 @@
-//! What was secret is not in memory any more once it is dropped: read there, byte by byte.
+//! After a drop, no secret may be left in memory: the tests read the memory byte by byte.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 use core::mem::MaybeUninit;
@@ -9,10 +9,10 @@ use super::keys::{Key, Keys, KeysError, MAX_KEYS, Role};
 use super::noise::{Responder, Transport};
 use super::secret::Secret;
 
-/// A byte of which no secret below has many.
+/// A byte that occurs seldom in the secrets below.
 const NOT_SECRET: u8 = 0xee;
 
-/// Puts a value into memory, looks, drops it there, and looks again: what its bytes were and are.
+/// Moves a value into memory and drops it there; returns its bytes before and after the drop.
 fn drop_in_place<T, const BYTES: usize>(value: T) -> ([u8; BYTES], [u8; BYTES]) {
     const { assert!(size_of::<T>() == BYTES) };
     let mut place = MaybeUninit::<T>::uninit();
@@ -20,17 +20,17 @@ fn drop_in_place<T, const BYTES: usize>(value: T) -> ([u8; BYTES], [u8; BYTES]) 
     let look = || {
         let mut bytes = [0; BYTES];
         for (at, byte) in bytes.iter_mut().enumerate() {
-            // SAFETY: the place is this long and lives as long as this function; `fill` below has
-            // initialised every byte of it, padding too, and bytes may be read whatever they mean.
+            // SAFETY: the place has this length and outlives the closure; `fill` below has
+            // initialized every byte of it, including padding, and any byte value may be read.
             *byte = unsafe { start.add(at).read_volatile() };
         }
         bytes
     };
-    // SAFETY: the place is this long, and nothing else refers to it.
+    // SAFETY: the place has this length, and nothing else refers to it.
     unsafe { slice::from_raw_parts_mut(start, BYTES) }.fill(NOT_SECRET);
     place.write(value);
     let before = look();
-    // SAFETY: the value was put there above, and is not used again.
+    // SAFETY: the value was written there above, and is not used again.
     unsafe { place.assume_init_drop() };
     (before, look())
 }
@@ -46,7 +46,7 @@ fn secret(seed: u8) -> [u8; 32] {
     core::array::from_fn(|at| mixed.rotate_left(5 * at as u32) as u8 | 1)
 }
 
-/// The other tests could not fail if a search found nothing anywhere.
+/// The other tests could not fail if the search never found anything.
 #[test]
 fn what_does_not_erase_itself_is_found() {
     let (before, after) = drop_in_place::<_, 64>([secret(1), secret(2)]);
@@ -74,7 +74,7 @@ fn all_of_an_agents_keys_are_erased() {
         assert!(holds(&before, &secret(seed)), "{seed}");
         assert!(!holds(&after, &secret(seed)), "{seed}");
     }
-    assert!(!holds(&before, &secret(99)), "it was not taken");
+    assert!(!holds(&before, &secret(99)), "a ninth key is not added");
 }
 
 #[test]
@@ -87,13 +87,13 @@ fn ephemeral_and_shared_secrets_are_erased() {
     assert_eq!((before, after), ([6; 64], [0; 64]));
 }
 
-/// A responder behind the first message of an initiator with this key.
+/// A responder that has read the first message of an initiator with this key.
 fn responder(key: &Key) -> Responder {
     let tag = Responder::first_message(key, b"prologue", secret(8)).unwrap();
     Responder::read(key, b"prologue", secret(8), &mut [], &tag).unwrap()
 }
 
-/// Every byte is of a key, a hash, a count or the peer's public half: none is left.
+/// Every byte belongs to a key, a hash, a counter or the peer's public key: none may be left.
 #[test]
 fn a_handshake_and_its_records_keys_are_erased() {
     let key = Key::from_bytes(secret(7));
@@ -108,7 +108,7 @@ fn a_handshake_and_its_records_keys_are_erased() {
     assert_eq!(random_bytes(&after), 0, "{after:?}");
 }
 
-/// How many bytes are neither erased nor those of the empty place.
+/// The number of bytes that are neither erased nor those of the empty place.
 fn random_bytes(bytes: &[u8]) -> usize {
     let is_random = |byte: &&u8| **byte != 0 && **byte != NOT_SECRET;
     bytes.iter().filter(is_random).count()

@@ -1,5 +1,5 @@
-//! BLAKE2s, and what the Noise Protocol Framework makes of it. Section and function names are those of its
-//! revision 34.
+//! BLAKE2s, and its use in the Noise Protocol Framework. Section and function names are those of
+//! its revision 34.
 
 use blake2::{Blake2s256, Digest};
 
@@ -10,7 +10,8 @@ pub(super) const HASH: usize = 32;
 /// The hash's block, in bytes.
 const BLOCK: usize = 64;
 
-/// The hash of all parts, one behind the other. Out of line, so that a guest has the hash's buffer handling once.
+/// Hashes the concatenation of all parts. Out of line, so that a guest has the hash's buffer
+/// handling only once.
 #[inline(never)]
 pub(super) fn digest(parts: &[&[u8]]) -> [u8; HASH] {
     let mut hash = Blake2s256::new();
@@ -18,7 +19,7 @@ pub(super) fn digest(parts: &[&[u8]]) -> [u8; HASH] {
     hash.finalize().into()
 }
 
-/// `HKDF` with three outputs; where two are wanted, the first two are the same.
+/// `HKDF` with three outputs; with two outputs, those would be the first two.
 #[inline(never)]
 pub(super) fn derive(chaining_key: &Secret, material: &[u8]) -> [Secret; 3] {
     let temporary = hmac(chaining_key, material, &[]);

@@ -1,4 +1,4 @@
-//! Keys, their ids, and what each of them allows.
+//! Keys, their ids and their roles.
 
 use core::fmt;
 
@@ -11,7 +11,8 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 use super::hash::digest;
 use super::secret::Secret;
 
-/// How many keys an agent can have: two roles, and room for the old and the new while they change.
+/// The maximum number of keys of an agent: two roles, and room for old and new keys during a
+/// change.
 pub const MAX_KEYS: usize = 8;
 
 /// A key that an agent shares with its clients: 32 secret bytes. Erased when it is dropped, never
@@ -30,17 +31,17 @@ pub struct Key(Secret<KEY>);
 impl ZeroizeOnDrop for Key {}
 
 impl Key {
-    /// The key of these bytes. They must come from a good source of random numbers; the caller's copy
-    /// is the caller's to erase.
+    /// Creates a key from bytes, which must come from a good source of random numbers. The caller
+    /// must erase its own copy.
     pub const fn from_bytes(bytes: [u8; KEY]) -> Self {
         Self(Secret(bytes))
     }
 
-    /// The key in `text`: one line `unikprof-key-1:` and 64 lower-case hexadecimal digits. Lines that
-    /// are empty or begin with `#` are passed over.
+    /// Parses a key file: one line with `unikprof-key-1:` and 64 lower-case hexadecimal digits.
+    /// Lines that are empty or begin with `#` are ignored.
     ///
     /// # Errors
-    /// [`KeyError`] where the text is anything else. It tells nothing of the text but its length.
+    /// [`KeyError`] for any other text. The error reveals nothing of the text except its length.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let mut lines = text
             .lines()
@@ -68,7 +69,7 @@ impl Key {
         Ok(Self(key))
     }
 
-    /// The key's id: it tells which key is meant, and nothing about the key.
+    /// The key's id, which identifies the key and reveals nothing about it.
     pub fn id(&self) -> KeyId {
         let digest = digest(&[KEY_ID_CONTEXT, &self.0.0]);
         let mut id = [0; KEY_ID];
@@ -89,7 +90,7 @@ impl PartialEq for Key {
 
 impl Eq for Key {}
 
-/// Shows the id alone.
+/// Shows only the id.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({})", self.id())
@@ -99,15 +100,15 @@ impl fmt::Debug for Key {
 /// Why a text is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// There is no line that could be one.
+    /// There is no line that could be a key.
     Missing,
-    /// There are two lines or more.
+    /// There is more than one line.
     Several,
     /// The line does not begin with `unikprof-key-1:`.
     Prefix,
-    /// There are not 64 digits behind it: how many bytes there are.
+    /// There are not 64 digits after it: the number of bytes found.
     Length(usize),
-    /// What stands there is not lower-case hexadecimal.
+    /// There are characters that are not lower-case hexadecimal digits.
     Digit,
 }
 
@@ -124,7 +125,7 @@ impl fmt::Display for KeyError {
             Self::Length(found) => {
                 write!(
                     f,
-                    "expected {digits} digits behind `{PREFIX}`; found {found}"
+                    "expected {digits} digits after `{PREFIX}`; found {found}"
                 )
             }
             Self::Digit => {
@@ -137,17 +138,17 @@ impl fmt::Display for KeyError {
 
 impl core::error::Error for KeyError {}
 
-/// What a key allows.
+/// The permissions of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// To look: who the agent is, what it does, and the recordings that there are.
+    /// Read-only: the agent's description, its state, and existing recordings.
     View,
-    /// Everything.
+    /// All requests.
     Control,
 }
 
 impl Role {
-    /// As it travels; see [`unikprof_proto::code::role`].
+    /// The code on the wire; see [`unikprof_proto::code::role`].
     pub(crate) const fn code(self) -> u32 {
         match self {
             Self::View => role::VIEW,
@@ -156,8 +157,8 @@ impl Role {
     }
 }
 
-/// The keys of an agent, each with its role. More than one may have the same role: while keys are
-/// changed, the old and the new are both good.
+/// The keys of an agent, each with its role. Several keys may have the same role, so that an old
+/// and a new key are both valid while keys are changed.
 ///
 /// ```
 /// use unikprof_agent::{Key, Keys, Role};
@@ -183,14 +184,14 @@ pub(crate) struct Entry {
 /// Why a key cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeysError {
-    /// There are [`MAX_KEYS`] already.
+    /// There are [`MAX_KEYS`] keys already.
     Full,
-    /// This key is there already. A key has one role.
+    /// This key exists already. A key has one role.
     Twice(KeyId),
 }
 
 impl Keys {
-    /// No keys as yet.
+    /// Creates an empty set.
     pub const fn new() -> Self {
         Self {
             entries: [const { None }; MAX_KEYS],
@@ -200,10 +201,12 @@ impl Keys {
     /// Adds a key.
     ///
     /// # Errors
-    /// [`KeysError`]; the key is erased then.
+    ///
+    /// [`KeysError`]; the key is then erased.
     pub fn add(&mut self, role: Role, key: Key) -> Result<(), KeysError> {
         let id = key.id();
-        // The same key has the same id. Two keys of one id could not be told apart either.
+        // The same key has the same id. Two different keys with one id could not be distinguished
+        // either.
         if self.find(id).is_some() {
             return Err(KeysError::Twice(id));
         }
@@ -212,12 +215,12 @@ impl Keys {
         Ok(())
     }
 
-    /// Whether there are none.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }
 
-    /// The ids of the keys and their roles: what a guest may log.
+    /// The ids and roles of the keys, which a guest may log.
     pub fn iter(&self) -> impl Iterator<Item = (KeyId, Role)> {
         self.entries.iter().flatten().map(|it| (it.id, it.role))
     }
@@ -230,10 +233,7 @@ impl Keys {
 impl fmt::Display for KeysError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Full => write!(
-                f,
-                "an agent takes {MAX_KEYS} keys; leave out one that is old"
-            ),
+            Self::Full => write!(f, "an agent takes {MAX_KEYS} keys; remove an old one"),
             Self::Twice(id) => write!(f, "the key {id} is given twice; a key has one role"),
         }
     }
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    /// What is nearly a key is none, and the error does not repeat it.
+    /// A malformed key is rejected, and the error does not repeat it.
     #[test]
     fn what_is_no_key_is_an_error_without_the_text() {
         let upper = "000102030405060708090A0B0C0D0E0F101112131415161718191A1B1C1D1E1F";
@@ -287,8 +287,8 @@ mod tests {
         ] {
             let error = Key::parse(found.as_str()).unwrap_err();
             assert_eq!(error, expected);
-            let told = text(format_args!("{error} {error:?}"));
-            assert!(!told.as_str().contains(&DIGITS[..8]), "{told}");
+            let shown = text(format_args!("{error} {error:?}"));
+            assert!(!shown.as_str().contains(&DIGITS[..8]), "{shown}");
         }
     }
 

@@ -1,7 +1,7 @@
-//! Conversations under a key: who holds one, the handshake, and the records behind it.
+//! Encrypted conversations: keys, the handshake, and the records after it.
 //!
-//! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, as [`unikprof_proto::secure`] has it. Nothing here
-//! allocates, and what is secret is erased when it is dropped.
+//! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, as described in [`unikprof_proto::secure`]. Nothing
+//! here allocates, and secrets are erased when they are dropped.
 
 mod ephemeral;
 #[cfg(all(test, not(loom)))]

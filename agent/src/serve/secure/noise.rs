@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Section and function names are those of the Noise Protocol Framework, revision 34. All lengths
-//! are fixed, so nothing here can panic; all that is secret is erased when it is dropped.
+//! are fixed, so nothing here can panic; all secrets are erased when they are dropped.
 
 use chacha20poly1305::aead::AeadInPlace;
 use chacha20poly1305::{ChaCha20Poly1305, KeyInit};
@@ -19,15 +19,15 @@ use super::hash::{HASH, derive, digest};
 use super::keys::Key;
 use super::secret::Secret;
 
-/// A responder that has read the first message, and found it made with its key.
+/// A responder that has read a valid first message for its key.
 pub(crate) struct Responder {
     symmetric: Symmetric,
     peer: Secret,
 }
 
 impl Responder {
-    /// Reads the first message: `-> psk, e` and a payload, which is opened in place. `None`: it was not
-    /// made with `key`, or not for this prologue.
+    /// Reads the first message, `-> psk, e` and a payload, which is decrypted in place. `None` if
+    /// it was not made with `key` and this prologue.
     pub(crate) fn read(
         key: &Key,
         prologue: &[u8],
@@ -52,7 +52,8 @@ impl Responder {
         symmetric
     }
 
-    /// The tag of a first message that [`read`](Self::read) takes: an initiator's without a payload.
+    /// The tag of a first message that [`read`](Self::read) accepts: an initiator's without a
+    /// payload.
     #[cfg(test)]
     pub(super) fn first_message(
         key: &Key,
@@ -62,9 +63,9 @@ impl Responder {
         Self::begin(key, prologue, ephemeral).encrypt_and_hash(&mut [])
     }
 
-    /// Writes the second message, `<- e, ee` and a payload, which is sealed in place. Answers the public
-    /// key, the payload's tag, and what the records are sealed with; `None` where the peer's public
-    /// key is not one that anybody means honestly.
+    /// Writes the second message, `<- e, ee` and a payload, which is encrypted in place. Returns
+    /// the public key, the payload's tag, and the ciphers for records; `None` if the peer's public
+    /// key is a point of small order.
     pub(crate) fn write(
         mut self,
         ephemeral: &Ephemeral,
@@ -80,19 +81,19 @@ impl Responder {
     }
 }
 
-/// Both directions of a conversation behind its handshake.
+/// The ciphers for both directions of a conversation after its handshake.
 pub(crate) struct Transport {
     receiving: Cipher,
     sending: Cipher,
 }
 
 impl Transport {
-    /// Opens the next record in place; `None` where it is not that.
+    /// Decrypts the next record in place; `None` if it is not authentic.
     pub(crate) fn open(&mut self, ciphertext: &mut [u8], tag: &[u8; TAG]) -> Option<()> {
         self.receiving.decrypt(&[], ciphertext, tag)
     }
 
-    /// Seals the next record in place. `None`: as many were sent as may be with one key, 2^64 - 1.
+    /// Encrypts the next record in place; `None` after 2^64 - 1 records, the limit for one key.
     pub(crate) fn seal(&mut self, plaintext: &mut [u8]) -> Option<[u8; TAG]> {
         self.sending.encrypt(&[], plaintext)
     }
@@ -104,7 +105,7 @@ impl fmt::Debug for Transport {
     }
 }
 
-/// `CipherState`: a key and how often it was used.
+/// `CipherState`: a key and the number of its uses.
 #[derive(ZeroizeOnDrop)]
 struct Cipher {
     key: Secret<KEY>,
@@ -121,7 +122,7 @@ impl Cipher {
         ChaCha20Poly1305::new((&self.key.0).into())
     }
 
-    /// The nonce to use; the last is not for use, as the framework has it.
+    /// The next nonce. The last value is reserved by the framework.
     fn nonce(&self) -> Option<[u8; 12]> {
         let mut nonce = [0; 12];
         nonce[4..].copy_from_slice(&self.nonce.to_le_bytes());
@@ -198,7 +199,7 @@ impl Symmetric {
         Some(())
     }
 
-    /// The initiator's key comes first, and the responder is who we are.
+    /// The initiator's key comes first; this is the responder.
     fn split(&self) -> Transport {
         let [receiving, sending, _] = derive(&self.chaining_key, &[]);
         Transport {
@@ -213,10 +214,11 @@ impl Symmetric {
 mod tests {
     use super::*;
 
-    /// A message of a published conversation: the payload, and what it becomes.
+    /// A message of a published conversation: payload and ciphertext.
     type Message = (&'static str, &'static str);
 
-    /// From the cacophony project's vectors, which snow has too: `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`.
+    /// From the test vectors of the cacophony project, which snow has too:
+    /// `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`.
     const PROLOGUE: &str = "4a6f686e2047616c74";
     const PSK: &str = "54686973206973206d7920417573747269616e20706572737065637469766521";
     const RESPONDER: &str = "bbdb4cdbd309f1a1f2e1456967fe288cadd6f712d65dc7b7793d5e63da6b375b";
@@ -230,7 +232,7 @@ mod tests {
         "95ebc60d2b1fa672c1f46a8aa265ef51bfe38e7ccb39ec5be34069f144808843\
          4cd2a371993ba41ea11448024fca32766b169183c9e691a7a433279da7e729",
     );
-    /// In turns, the initiator's first.
+    /// Alternating, the initiator's first.
     const RECORDS: [Message; 4] = [
         (
             "462e20412e20486179656b",
@@ -283,7 +285,7 @@ mod tests {
         Some(responder)
     }
 
-    /// A mistake that both ends of ours made alike would not be seen by talking to ourselves.
+    /// A test against our own client would not find a mistake that both sides share.
     #[test]
     fn a_published_conversation_goes_as_published() {
         let responder = read_first(|_| {}).unwrap();
@@ -317,7 +319,7 @@ mod tests {
         }
     }
 
-    /// The points of small order give everybody the same shared secret: zero.
+    /// Points of small order give everybody the same shared secret: zero.
     #[test]
     fn a_point_of_small_order_is_refused() {
         let ephemeral = Ephemeral::from_bytes([7; 32]);

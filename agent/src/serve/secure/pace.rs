@@ -1,19 +1,19 @@
-//! How often there is a handshake: each costs a tenth of a millisecond, also one that is replayed by
+//! Limits the rate of handshakes: each takes a tenth of a millisecond, even if it is replayed by
 //! somebody without a key.
 
 use crate::serve::service::SESSIONS;
 use crate::serve::session::Session;
 
-/// One handshake in this time at the most.
+/// The minimum time between two handshakes.
 const PACE_NS: u64 = 5_000_000;
 
 /// The handshakes so far.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     count: u64,
-    /// When the next may be.
+    /// The earliest time of the next handshake.
     next_ns: u64,
-    /// Which session's it was last.
+    /// The session of the last handshake.
     last: usize,
 }
 
@@ -21,18 +21,17 @@ pub(crate) struct Pace {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     pub(crate) is_allowed: bool,
-    /// It did.
+    /// Set when it was done.
     pub(crate) was_made: bool,
-    /// How many were made before.
+    /// The number of handshakes before.
     pub(crate) count: u64,
 }
 
 impl Pace {
-    /// Whether it is the turn of session `index`: they take turns, and none is refused for want of
-    /// one.
+    /// Whether session `index` is the next one: sessions take turns, so that each gets one.
     pub(crate) fn turn(&self, sessions: &[Session; SESSIONS], index: usize, now_ns: u64) -> Turn {
         let mut in_order = (1..=SESSIONS).map(|step| (self.last + step) % SESSIONS);
-        // Whoever has just come waits behind those who do already.
+        // A session that was just served comes after those that wait already.
         let first = in_order.find(|at| sessions[*at].awaits_handshake());
         Turn {
             is_allowed: now_ns >= self.next_ns && first.is_none_or(|first| first == index),
@@ -41,14 +40,14 @@ impl Pace {
         }
     }
 
-    /// Session `index` has had its turn.
+    /// Session `index` has done its handshake.
     pub(crate) fn done(&mut self, index: usize, now_ns: u64) {
         self.count += 1;
         self.next_ns = now_ns.saturating_add(PACE_NS);
         self.last = index;
     }
 
-    /// When a handshake that waits can go on.
+    /// When the next waiting handshake can continue.
     pub(crate) fn deadline_ns(&self, sessions: &[Session; SESSIONS]) -> Option<u64> {
         let waits = sessions.iter().any(Session::awaits_handshake);
         waits.then_some(self.next_ns)

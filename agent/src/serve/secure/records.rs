@@ -1,4 +1,4 @@
-//! Records on their way in: a length, and so many bytes of ciphertext.
+//! Received records: a length, and that many bytes of ciphertext.
 
 use core::ops::Range;
 
@@ -6,17 +6,17 @@ use unikprof_proto::secure::{MAX_REQUEST, RECORD_HEADER, TAG, ciphertext};
 
 use super::noise::Transport;
 
-/// A record that was not made by who holds the other end's key, or not now: altered, replayed, out of
-/// order, or of a length that none has.
+/// A record that is not authentic: not made by the other end, altered, replayed, out of order, or
+/// of an invalid length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadRecord;
 
-/// One record: its bytes while they come, then its plaintext until that is taken.
+/// One record: its ciphertext while it is received, then its plaintext until that is consumed.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     bytes: [u8; RECORD_HEADER + MAX_REQUEST + TAG],
     length: usize,
-    /// Where the plaintext lies that was not taken yet; empty while the record is coming.
+    /// The plaintext that was not consumed yet; empty while a record is being received.
     plaintext: Range<usize>,
 }
 
@@ -29,13 +29,13 @@ impl Incoming {
         }
     }
 
-    /// Takes bytes of the record, none beyond its end; answers how many.
+    /// Accepts bytes up to the end of the record; returns their number.
     pub(crate) fn receive(&mut self, mut bytes: &[u8]) -> usize {
         if !self.plaintext.is_empty() {
             return 0;
         }
         let mut taken = 0;
-        // The header says how much the rest is.
+        // The header gives the length of the rest.
         while let Ok(wanted) = self.wanted()
             && wanted > 0
             && !bytes.is_empty()
@@ -52,12 +52,12 @@ impl Incoming {
         taken
     }
 
-    /// Whether a record has begun that is not whole.
+    /// Whether a record was received in part.
     pub(crate) fn has_begun(&self) -> bool {
         self.length > 0
     }
 
-    /// How many bytes are still to come before more is known, or the record is whole.
+    /// The number of bytes missing until more is known, or the record is complete.
     fn wanted(&self) -> Result<usize, BadRecord> {
         let Some(header) = self.bytes[..self.length].first_chunk() else {
             return Ok(RECORD_HEADER - self.length);
@@ -66,10 +66,11 @@ impl Incoming {
         Ok(RECORD_HEADER + length - self.length)
     }
 
-    /// Opens the record if it is whole. Answers whether one was opened by this call.
+    /// Decrypts the record if it is complete; returns whether this call did so.
     ///
     /// # Errors
-    /// [`BadRecord`]; the conversation cannot go on.
+    ///
+    /// [`BadRecord`]; the conversation cannot continue.
     pub(crate) fn open(&mut self, transport: &mut Transport) -> Result<bool, BadRecord> {
         if !self.plaintext.is_empty() || self.wanted()? > 0 {
             return Ok(false);
@@ -81,22 +82,22 @@ impl Incoming {
         Ok(true)
     }
 
-    /// Erases the record, and expects a new one.
+    /// Erases the record and expects a new one.
     pub(crate) fn erase(&mut self) {
         self.bytes.fill(0);
         self.length = 0;
         self.plaintext = 0..0;
     }
 
-    /// The plaintext that was not taken yet.
+    /// The plaintext that was not consumed yet.
     pub(crate) fn plaintext(&self) -> &[u8] {
         &self.bytes[self.plaintext.clone()]
     }
 
-    /// Takes some of it; behind the last, the next record may come.
+    /// Consumes plaintext; after the last byte, the next record can be received.
     pub(crate) fn consume(&mut self, bytes: usize) {
         if self.plaintext.is_empty() {
-            // A record that is coming is none to take from.
+            // A record that is being received has no plaintext.
             return;
         }
         self.plaintext.start += bytes;

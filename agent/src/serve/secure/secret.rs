@@ -2,7 +2,7 @@
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// So many secret bytes; a key or a hash where nothing else is said.
+/// Secret bytes; by default the length of a key or a hash.
 pub(crate) struct Secret<const BYTES: usize = 32>(pub(super) [u8; BYTES]);
 
 impl<const BYTES: usize> Zeroize for Secret<BYTES> {
@@ -21,7 +21,7 @@ impl<const BYTES: usize> Drop for Secret<BYTES> {
 
 impl<const BYTES: usize> ZeroizeOnDrop for Secret<BYTES> {}
 
-/// Out of line: it becomes a store for each byte, and secrets are dropped in many places.
+/// Out of line: it compiles to one store per byte, and secrets are dropped in many places.
 #[inline(never)]
 fn erase(bytes: &mut [u8]) {
     bytes.zeroize();

@@ -1,4 +1,4 @@
-//! What a session answers: who the agent is, what the recorder does, and epochs, frame by frame.
+//! A session's answers: the agent's description, the recorder's state, and epochs, frame by frame.
 
 use unikprof_proto::code::{histogram, message_type, refusal, role};
 use unikprof_proto::frame::HEADER;
@@ -14,24 +14,24 @@ use crate::ground::text::Text;
 use crate::record::recorder::{Recording, Waiting};
 use crate::ring::Rings;
 
-/// What a [`Nodes`] frame needs beside its payload.
+/// The maximum length of a [`Nodes`] frame without its payload.
 const NODES_OVERHEAD: usize = HEADER + 40;
 
-/// Nodes whose counts one frame looks at, at most.
+/// The maximum number of nodes whose counts one frame examines.
 const COUNTS_BUDGET: u32 = 4096;
 
-/// Which share of an epoch is sent.
+/// The part of an epoch that is being sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     epoch: u64,
     vcpu: u32,
     known: u64,
     counted: u64,
-    /// How often the recording's counts had been folded when the answer began.
+    /// The number of times that the recording's counts had been folded when the answer began.
     folds: u64,
 }
 
-/// What comes next of it.
+/// What is sent next.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
     Head,
@@ -43,7 +43,7 @@ pub(super) enum Part {
         sent: u64,
         last: u64,
     },
-    /// Counts of such nodes.
+    /// Counts of nodes with numbers above `sent` and up to `last`.
     Counts {
         sent: u64,
         last: u64,
@@ -114,7 +114,8 @@ impl Session {
         };
     }
 
-    /// Tells of the recording of the lowest bit, also where it is gone since the status.
+    /// Sends the status of the recording with the lowest bit, even if it was removed since the
+    /// request.
     fn recording(&mut self, bits: u32, context: &Context<'_, '_, '_>) {
         self.recordings_after(bits & bits.wrapping_sub(1));
         let Some(one) = context.recorder.recording(bits.trailing_zeros() as usize) else {
@@ -160,11 +161,11 @@ impl Session {
                 }
                 Some(_) => {
                     self.series = Series::None;
-                    let text = "memory ran short while this epoch was sent, and its oldest stacks were given up; fetch it again";
+                    let text = "memory ran short while this epoch was sent, and its oldest stacks were discarded; fetch it again";
                     self.refuse(refusal::EPOCH_CHANGED, message_type::FETCH, text);
                 }
                 None => {
-                    // It was acknowledged in the middle of this answer.
+                    // The epoch was acknowledged while this answer was being sent.
                     self.series = Series::None;
                     self.refuse_with(message_type::FETCH, &context.recorder.no_epoch(share.epoch));
                 }

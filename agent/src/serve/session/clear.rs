@@ -1,8 +1,8 @@
-//! How a conversation travels where the crate has no cryptography: in the clear.
+//! The unencrypted connection of a session, for a crate without cryptography.
 
 use core::ops::Range;
 
-/// The bytes between the session and its connection: themselves.
+/// Passes bytes between the session and its connection unchanged.
 #[derive(Debug, Default)]
 pub(super) struct Line(());
 

@@ -1,4 +1,4 @@
-//! What a session works on beside its own state.
+//! The state outside of a session that it works on.
 
 use unikprof_proto::message::Peers;
 
@@ -7,35 +7,35 @@ use crate::record::recorder::Recorder;
 use crate::serve::access::Access;
 use crate::serve::service::SESSIONS;
 
-/// What a session works on beside its own state.
+/// The state outside of a session that it works on.
 pub(crate) struct Context<'c, 'r, 'm> {
     pub(crate) agent: &'c AnyAgent<'c, 'm>,
     pub(crate) recorder: &'c mut Recorder<'r>,
     pub(crate) now_ns: u64,
     pub(crate) sessions: u32,
-    /// The clients that are connected, by the random numbers of their processes.
+    /// The ids of the connected clients.
     pub(crate) clients: [u64; SESSIONS],
     pub(crate) peers: &'c mut Peers,
     pub(crate) server: Busy,
     pub(crate) access: Access<'c>,
-    /// As many sessions look as may.
+    /// The maximum number of `view` sessions is reached.
     #[cfg(feature = "noise")]
     pub(crate) views_taken: bool,
     #[cfg(feature = "noise")]
     pub(crate) handshake: crate::serve::secure::Turn,
-    /// The share of its role is used up: nothing is begun.
+    /// The budget of its class is used up: nothing is begun.
     pub(crate) is_deferred: bool,
-    /// The session has work that was deferred.
+    /// Set if the session has work that was deferred.
     pub(crate) was_deferred: bool,
     pub(crate) budget: BudgetUse,
-    /// When no further frame is begun.
+    /// No further frame is begun after this time.
     pub(crate) until_ns: u64,
-    /// Something was left undone at that time.
+    /// Set if work was left at that time.
     pub(crate) is_unfinished: bool,
 }
 
 impl Context<'_, '_, '_> {
-    /// Whether the time for this poll is used up.
+    /// Whether the time of this poll is used up.
     pub(super) fn is_out_of_time(&mut self) -> bool {
         let is_late = self.agent.platform().now_ns() >= self.until_ns;
         self.is_unfinished |= is_late;
@@ -43,7 +43,7 @@ impl Context<'_, '_, '_> {
     }
 }
 
-/// How the budget of the agent's network work is used.
+/// The use of the budget for the agent's network work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BudgetUse {
     pub(crate) share_permille: u32,
@@ -53,7 +53,7 @@ pub(crate) struct BudgetUse {
 /// The agent's own network work, in ns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Busy {
-    /// Since when it is counted.
+    /// When counting began.
     pub(crate) since_ns: u64,
     pub(crate) total_ns: u64,
     pub(crate) longest_ns: u64,

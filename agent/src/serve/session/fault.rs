@@ -1,28 +1,28 @@
-//! Why conversations are ended from this side.
+//! Reasons for which the agent ends conversations.
 
 use unikprof_proto::message::Peers;
 
-/// Why a conversation was ended from this side.
+/// Why the agent ended a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The client broke the protocol.
+    /// The client violated the protocol.
     Malformed,
-    /// The client was silent, or did not take its answer.
+    /// The client was silent, or did not read its answer.
     TimedOut,
-    /// It made room for somebody else.
+    /// Its session was given to another client.
     Displaced,
-    /// Its handshake failed.
+    /// The handshake failed.
     BadKey,
-    /// A record failed.
+    /// A record was not authentic.
     #[cfg(feature = "noise")]
     BadRecord,
-    /// There was no room for what its key allows.
+    /// There was no session for the role of its key.
     #[cfg(feature = "noise")]
     TurnedAway,
 }
 
 impl Fault {
-    /// Counts a connection that was ended for this.
+    /// Counts a connection that was ended for this reason.
     pub(crate) fn count(self, peers: &mut Peers) {
         let counter = match self {
             Self::Malformed => &mut peers.malformed,

@@ -1,4 +1,4 @@
-//! What a client has sent, until a whole request is there.
+//! Collects a client's bytes until a request is complete.
 
 use unikprof_proto::code::refusal;
 use unikprof_proto::frame::{self, FrameError, HEADER, MAX_BODY};
@@ -20,7 +20,7 @@ impl Session {
         )
     }
 
-    /// Answers the request at the front of the input; answers whether there was a whole one.
+    /// Answers the request at the front of the input; returns whether there was a complete one.
     pub(super) fn read_request(&mut self, context: &mut Context<'_, '_, '_>) -> bool {
         if self.input_length < HEADER {
             return false;
@@ -53,7 +53,7 @@ impl Session {
         true
     }
 
-    /// A request longer than any that is known is passed over by its length.
+    /// Skips the bytes of a request that is longer than any known one.
     fn pass_over_long(&mut self, input: &[u8; HEADER + MAX_REQUEST]) -> bool {
         let length = u32::from_le_bytes([input[2], input[3], input[4], input[5]]) as usize;
         if length <= MAX_REQUEST || length > MAX_BODY {
@@ -63,7 +63,7 @@ impl Session {
         self.skip = HEADER + length - self.input_length;
         self.input_length = 0;
         let text = Text::format(format_args!(
-            "a request of {length} bytes; this agent takes {MAX_REQUEST} at the most"
+            "the request has {length} bytes; this agent accepts at most {MAX_REQUEST}"
         ));
         self.refuse(refusal::UNKNOWN_REQUEST, kind, text.as_str());
         true
@@ -75,8 +75,7 @@ impl Session {
     }
 }
 
-/// Moves bytes to the end of `input`, but for those that are to be passed over; answers how many were
-/// taken.
+/// Appends bytes to `input`, except those to be skipped; returns how many were accepted.
 pub(super) fn take(input: &mut [u8], length: &mut usize, skip: &mut usize, bytes: &[u8]) -> usize {
     let skipped = (*skip).min(bytes.len());
     *skip -= skipped;

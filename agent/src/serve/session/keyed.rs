@@ -1,4 +1,4 @@
-//! How a conversation travels under a key: the handshake, then records both ways.
+//! The encrypted connection of a session: the handshake, then records in both directions.
 
 use core::ops::Range;
 
@@ -14,14 +14,14 @@ use crate::serve::secure::{BadRecord, Ephemeral, Incoming, KeyId, Responder, Rol
 /// The bytes between the session and its connection.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// There behind the handshake.
+    /// Present after the handshake.
     transport: Option<Transport>,
-    /// Whose key the handshake was made with.
+    /// The role of the key that the handshake was made with.
     role: Option<Role>,
     incoming: Incoming,
-    /// The client's, as it was sent.
+    /// The client's preamble, as it was sent.
     preamble: [u8; preamble::LENGTH],
-    /// A good first message waits for its turn.
+    /// A valid first message waits for its turn.
     waits: bool,
 }
 
@@ -38,9 +38,9 @@ impl Default for Line {
 }
 
 impl Line {
-    /// Erases all that is secret.
+    /// Erases all secrets.
     pub(super) fn close(&mut self) {
-        // In place: a whole new value, moved here, would bring bytes of the stack along where it has none of its own.
+        // In place: moving a whole new value here would copy bytes of the stack into its padding.
         self.transport = None;
         self.role = None;
         self.incoming.erase();
@@ -48,18 +48,18 @@ impl Line {
         self.waits = false;
     }
 
-    /// Whether all that follows is records.
+    /// Whether everything from now on is sent in records.
     pub(super) fn is_sealed(&self) -> bool {
         self.transport.is_some()
     }
 
-    /// Whether bytes of a record, or its plaintext, wait.
+    /// Whether bytes of a record, or its plaintext, are waiting.
     pub(super) fn has_input(&self) -> bool {
         self.incoming.has_begun()
     }
 
-    /// Makes a record of the `plaintext` in `output`, which has room before and behind; answers where the
-    /// record lies. In the clear that is where the plaintext is.
+    /// Makes a record of the `plaintext` in `output`, which has room before and after it; returns
+    /// the range of the record. Without encryption, that is the range of the plaintext.
     pub(super) fn seal(
         &mut self,
         output: &mut [u8],
@@ -79,12 +79,13 @@ impl Line {
 }
 
 impl Session {
-    /// Whether all that follows is sealed.
+    /// Whether everything from now on is encrypted.
     pub(crate) fn is_sealed(&self) -> bool {
         self.line.is_sealed()
     }
 
-    /// Ends a sealed conversation: nothing more is sent, and its keys and buffers are erased at once.
+    /// Ends an encrypted conversation: nothing more is sent, and its keys and buffers are erased at
+    /// once.
     pub(crate) fn end_sealed(&mut self) {
         if !self.is_sealed() {
             return;
@@ -96,7 +97,7 @@ impl Session {
         self.input_length = 0;
     }
 
-    /// Whether it may look, and no more.
+    /// Whether its role is `view`.
     pub(crate) fn is_view(&self) -> bool {
         self.role == Some(Role::View.code())
     }
@@ -107,18 +108,18 @@ impl Session {
         !self.is_view() || matches!(request, HELLO | CHECK | FETCH | RING | STACKS | EVENT_NAMES)
     }
 
-    /// The preambles are agreed on a key: the handshake is next.
+    /// Both preambles require a key: the handshake is next.
     pub(super) fn expect_handshake(&mut self, client: [u8; preamble::LENGTH]) {
         self.line.preamble = client;
         self.phase = Phase::Handshake;
     }
 
-    /// Whether a good first message waits for its turn.
+    /// Whether a valid first message waits for its turn.
     pub(crate) fn awaits_handshake(&self) -> bool {
         self.phase == Phase::Handshake && self.line.waits
     }
 
-    /// Answers the handshake at the front of the input; answers whether there was one.
+    /// Answers the handshake at the front of the input; returns whether there was one.
     pub(super) fn shake_hands(&mut self, context: &mut Context<'_, '_, '_>) -> bool {
         let input = self.input;
         let input = &input[..self.input_length];
@@ -152,7 +153,7 @@ impl Session {
         let Some(responder) = first else {
             return self.bad_key();
         };
-        // The costly half, which a replayed message gets too, has its turns.
+        // The costly half is also done for a replayed message, so its rate is limited.
         self.line.waits = true;
         if !context.handshake.is_allowed {
             return false;
@@ -163,7 +164,7 @@ impl Session {
         };
         context.handshake.was_made = true;
         context.handshake.is_allowed = false;
-        // The client compares it with the preamble that it received in the clear.
+        // The client compares it with the preamble that it received unencrypted.
         let mut preamble = preamble::encode(preamble::KEYED);
         let Some((ephemeral, tag, transport)) = responder.write(&ephemeral, &mut preamble) else {
             return self.bad_key();
@@ -181,7 +182,7 @@ impl Session {
         true
     }
 
-    /// One answer for an unknown key and for a wrong one.
+    /// The same answer for an unknown key and for a wrong one.
     fn bad_key(&mut self) -> bool {
         let text = "the handshake failed: this agent does not hold the client's key; compare the key's id \
                     with those of the guest";
@@ -194,25 +195,25 @@ impl Session {
         true
     }
 
-    /// Takes bytes of a record; answers how many.
+    /// Accepts bytes of a record; returns their number.
     pub(super) fn receive_record(&mut self, bytes: &[u8]) -> usize {
         self.line.incoming.receive(bytes)
     }
 
-    /// Whether a record was cut.
+    /// Whether a record is incomplete.
     pub(super) fn is_amid_record(&self) -> bool {
         self.line.is_sealed() && self.line.incoming.has_begun()
     }
 
-    /// Moves the plaintext of a whole record to the input. Answers whether something is to be sent in
-    /// place of an answer: the client was refused.
+    /// Moves the plaintext of a complete record to the input. Returns whether there is a refusal to
+    /// be sent instead of an answer.
     pub(super) fn open_record(&mut self, context: &Context<'_, '_, '_>) -> bool {
         let Some(transport) = &mut self.line.transport else {
             return false;
         };
         match self.line.incoming.open(transport) {
             Ok(false) => {}
-            // Who can seal a record for this handshake is nobody else.
+            // Only the peer of this handshake can encrypt a valid record.
             Ok(true) if self.role.is_none() => {
                 if self.grant(context) {
                     return true;
@@ -236,10 +237,10 @@ impl Session {
         false
     }
 
-    /// Grants the role of the key; answers whether the client was refused instead.
+    /// Grants the role of the key; returns whether the client was refused instead.
     fn grant(&mut self, context: &Context<'_, '_, '_>) -> bool {
         if self.line.role == Some(Role::View) && context.views_taken {
-            let text = "all sessions for viewing are taken; one is kept for control";
+            let text = "all sessions for the role view are in use; one is reserved for control";
             self.end_with(refusal::BUSY, 0, text, Fault::TurnedAway);
             return true;
         }

@@ -1,8 +1,8 @@
 //! One client's conversation, as a state machine without I/O.
 //!
-//! Bytes go in through [`Session::receive`], bytes come out through [`Session::transmit`]; what lies
-//! between is bounded: one request, one frame of an answer. A client that does not read stops its
-//! own conversation and nobody else's.
+//! [`Session::receive`] accepts bytes, [`Session::transmit`] returns bytes. The memory for both is
+//! bounded: one request, and one frame of an answer. A client that does not read stops only its own
+//! conversation.
 
 mod answers;
 mod context;
@@ -38,17 +38,18 @@ use line::Line;
 pub use opening::busy_answer;
 use opening::own_preamble;
 
-/// Room for one frame of an answer. Nodes fill it; everything else is smaller.
+/// Room for one frame of an answer. Nodes fill it; all other frames are smaller.
 const OUTPUT: usize = 4096;
 
-/// Where a frame begins in the output: a record's header may come before it.
+/// Where a frame begins in the output; a record's header may come before it.
 const FRAME: usize = RECORD_HEADER;
 
-/// A connection that has not shown who it is, by its preamble or by a key, is closed after 2 s.
+/// A connection that has not shown a valid preamble, or a key if one is required, is closed after 2
+/// s.
 const STRANGER_NS: u64 = 2_000_000_000;
-/// A client that does not take its answer is closed after 10 s.
+/// A client that does not read its answer is disconnected after 10 s.
 const STALLED_NS: u64 = 10_000_000_000;
-/// A client that asks nothing is closed after 60 s.
+/// A client without requests is disconnected after 60 s.
 const SILENT_NS: u64 = 60_000_000_000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,21 +62,21 @@ enum Phase {
     #[cfg(feature = "noise")]
     Handshake,
     Open,
-    /// Sends what is left, then closes.
+    /// Sends the rest of the output, then closes.
     Closing,
-    /// Nothing more is sent: the connection is to be closed at once.
+    /// Nothing more is sent: the connection must be closed at once.
     GivenUp,
 }
 
-/// An answer of several frames: what comes next.
+/// What is sent next of an answer with several frames.
 #[derive(Clone, Copy, Debug, Default)]
 enum Series {
     #[default]
     None,
     Mapping(usize),
-    /// The recordings of a status: a bit for each that is still to be sent.
+    /// The recordings of a status: a bit for each one that was not sent yet.
     Recordings(u32),
-    /// One vCPU's share of an epoch.
+    /// A part of one vCPU's part of an epoch.
     Share(Share, Part),
 }
 
@@ -84,20 +85,20 @@ enum Series {
 pub(crate) struct Session {
     phase: Phase,
     series: Series,
-    /// An answer about the rings: what comes next.
+    /// What is sent next of an answer about the rings.
     ring: Option<Answer>,
-    /// The request at the front of the input was answered with [`Outcome::NotYet`].
+    /// The request at the front of the input had the result [`Outcome::NotYet`].
     again: bool,
-    /// Why it is ended, where it is for a fault of the client's.
+    /// Why the conversation ended, if that was the client's fault.
     fault: Option<Fault>,
-    /// Bytes of an unknown request that are still to be passed over.
+    /// The number of bytes of an unknown request that are still to be skipped.
     skip: usize,
-    /// The connection holds some of what it was given.
+    /// The connection still holds bytes for the client.
     has_undelivered: bool,
     client: Client,
-    /// What the client may do; `None` as long as it is a stranger.
+    /// The client's role; `None` until it is authenticated.
     role: Option<u32>,
-    /// When bytes moved last; for a stranger, when it came.
+    /// When bytes were last moved; for an unauthenticated client, when it connected.
     progress_ns: u64,
     line: Line,
     input_length: usize,
@@ -142,7 +143,7 @@ impl Session {
         ]
     }
 
-    /// The random number of the client's process; 0 if it has not introduced itself.
+    /// The client's id; 0 before its hello.
     pub(crate) fn client_id(&self) -> u64 {
         self.client.id
     }
@@ -151,7 +152,7 @@ impl Session {
         self.phase == Phase::Free
     }
 
-    /// Begins a conversation: the agent's preamble is ready to be sent.
+    /// Begins a conversation; the agent's preamble is ready to be sent.
     pub(crate) fn open(&mut self, access: Access<'_>, now_ns: u64) {
         self.close();
         self.phase = Phase::Preamble;
@@ -160,7 +161,7 @@ impl Session {
         self.output_end = preamble::LENGTH;
     }
 
-    /// Forgets the conversation, and erases its keys and what was said.
+    /// Ends the conversation, and erases its keys and contents.
     pub(crate) fn close(&mut self) {
         self.phase = Phase::Free;
         self.series = Series::None;
@@ -179,12 +180,12 @@ impl Session {
         self.output_end = 0;
     }
 
-    /// When a client came that has not shown who it is; `None` where it has.
+    /// When an unauthenticated client has connected; `None` for others.
     pub(crate) fn stranger_since_ns(&self) -> Option<u64> {
         (!self.is_free() && self.role.is_none()).then_some(self.progress_ns)
     }
 
-    /// Whether its handshake was good, which by itself proves nothing.
+    /// Whether its handshake was valid, which by itself proves nothing.
     pub(crate) fn has_shaken_hands(&self) -> bool {
         self.phase == Phase::Open
     }
@@ -194,17 +195,17 @@ impl Session {
         self.is_given_up() || self.phase == Phase::Closing && self.output_start == self.output_end
     }
 
-    /// Whether the connection should be closed whatever is still on its way.
+    /// Whether the connection should be closed at once, without sending the rest.
     pub(crate) fn is_given_up(&self) -> bool {
         self.phase == Phase::GivenUp
     }
 
-    /// Why this side has ended it, where the client is to blame.
+    /// Why the agent has ended it, if that was the client's fault.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.fault
     }
 
-    /// When to give up on this client, on the monotonic clock in ns.
+    /// When to disconnect this client, on the monotonic clock in ns.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         let patience = match self.phase {
             Phase::Free | Phase::GivenUp => return None,
@@ -218,12 +219,12 @@ impl Session {
         Some(self.progress_ns.saturating_add(patience))
     }
 
-    /// Says whether the connection still holds some of what it was given for the client.
+    /// Reports whether the connection still holds bytes for the client.
     pub(crate) fn set_undelivered(&mut self, has_undelivered: bool) {
         self.has_undelivered = has_undelivered;
     }
 
-    /// Gives up on this client: nothing more is sent.
+    /// Disconnects this client: nothing more is sent.
     pub(crate) fn give_up(&mut self, fault: Fault) {
         self.fault.get_or_insert(fault);
         self.abandon();
@@ -237,7 +238,7 @@ impl Session {
         self.output_start = self.output_end;
     }
 
-    /// The connection is gone, whatever was on its way.
+    /// The connection was closed, whatever was still to be sent.
     pub(crate) fn cut(&mut self) {
         #[cfg(feature = "noise")]
         if self.is_amid_record() && !self.is_over() {
@@ -245,26 +246,27 @@ impl Session {
         }
     }
 
-    /// Whether a request waits for something that time will bring.
+    /// Whether a request waits for something that only takes time.
     pub(crate) fn wants_retry(&self) -> bool {
         self.again
     }
 
-    /// Takes bytes from the client; answers how many. Those not taken must be offered again.
+    /// Accepts bytes from the client; returns how many. The others must be offered again.
     pub(crate) fn receive(&mut self, bytes: &[u8], now_ns: u64) -> usize {
         if matches!(self.phase, Phase::Free | Phase::Closing | Phase::GivenUp) {
-            // Nobody listens any more; the bytes may go.
+            // The conversation is over; drop the bytes.
             return bytes.len();
         }
         let taken = self.take_in(bytes);
-        // What a stranger sends in single bytes is not progress: it must be there in time.
+        // Single bytes from an unauthenticated client are not progress: it must authenticate itself
+        // in time.
         if taken > 0 && self.role.is_some() {
             self.progress_ns = now_ns;
         }
         taken
     }
 
-    /// Fills `buffer` with what the client is to be sent; answers how many bytes.
+    /// Copies bytes for the client into `buffer`; returns how many.
     pub(crate) fn transmit(
         &mut self,
         context: &mut Context<'_, '_, '_>,
@@ -295,7 +297,7 @@ impl Session {
         written
     }
 
-    /// Whose work it is to serve this client.
+    /// The class whose budget pays for serving this client.
     pub(crate) fn class(&self) -> Class {
         match self.role {
             None => Class::Unauthenticated,
@@ -304,7 +306,7 @@ impl Session {
         }
     }
 
-    /// Whether there may be a frame to produce: an answer under way, or bytes of a request.
+    /// Whether there may be a frame to produce: an answer in progress, or bytes of a request.
     pub(crate) fn has_work(&self) -> bool {
         !matches!(self.series, Series::None)
             || self.ring.is_some()
@@ -312,9 +314,9 @@ impl Session {
             || self.line.has_input()
     }
 
-    /// Puts the next frame into the output, which is empty; answers whether there is one.
+    /// Puts the next frame into the empty output; returns whether there is one.
     fn produce(&mut self, context: &mut Context<'_, '_, '_>) -> bool {
-        // The answer to a handshake still goes in the clear.
+        // The answer to a handshake is still sent unencrypted.
         let is_sealed = self.line.is_sealed();
         self.output_start = FRAME;
         self.output_end = FRAME;
@@ -355,21 +357,22 @@ impl Session {
         }
     }
 
-    /// Ends a conversation whose client broke the protocol. `true`: a frame says so.
+    /// Ends a conversation whose client violated the protocol. Returns `true`: there is a frame
+    /// that says so.
     fn malformed(&mut self, request: u16, error: FrameError) -> bool {
         let text = Text::format(format_args!("{error}"));
         self.end_with(refusal::MALFORMED, request, text.as_str(), Fault::Malformed);
         true
     }
 
-    /// Says why, and ends the conversation.
+    /// Refuses a request and ends the conversation.
     fn end_with(&mut self, code: u32, request: u16, text: &str, fault: Fault) {
         self.refuse(code, request, text);
         self.phase = Phase::Closing;
         self.fault = Some(fault);
     }
 
-    /// Sends an outcome; `false` where there is none yet.
+    /// Sends an outcome; returns `false` if there is none yet.
     fn finish<'f, M: Message<'f>>(&mut self, request: u16, outcome: Outcome<M>) -> bool {
         match outcome {
             Outcome::Done(message) => self.send(&message),
@@ -393,19 +396,19 @@ impl Session {
         });
     }
 
-    /// Adds a frame to the output. Every message fits the empty output, by its limits.
+    /// Adds a frame to the output. Every message has a limit, so that it fits the empty output.
     fn send<'f, M: Message<'f>>(&mut self, message: &M) {
         let sent = frame::encode(message, self.room());
         self.sent(sent);
     }
 
-    /// The rest of the output.
+    /// The unused rest of the output.
     #[inline(never)]
     fn room(&mut self) -> &mut [u8] {
         &mut self.output[self.output_end..FRAME + OUTPUT]
     }
 
-    /// Adds a frame that was encoded into the [room](Self::room) to the output.
+    /// Adds a frame to the output that was encoded into the [room](Self::room).
     #[inline(never)]
     fn sent(&mut self, length: Result<usize, FrameError>) {
         match length {

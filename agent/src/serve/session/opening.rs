@@ -1,4 +1,4 @@
-//! How a conversation begins: both sides say their versions, and whether there is a key.
+//! The opening of a conversation: both sides send their versions, and whether they use a key.
 
 use unikprof_proto::code::{refusal, role, security};
 use unikprof_proto::frame;
@@ -21,7 +21,7 @@ impl Session {
         self.consume(preamble::LENGTH);
         let offered = match preamble::decode(&client) {
             Ok(offered) => offered,
-            // Something else speaks: it would not understand an answer.
+            // Another protocol: the peer would not understand an answer.
             Err(_) => {
                 self.give_up(Fault::Malformed);
                 return false;
@@ -62,7 +62,7 @@ impl Session {
             }
             #[cfg(feature = "noise")]
             (true, _) => {
-                let text = "this agent serves those who hold a key; connect with --key-file";
+                let text = "this agent requires a key; connect with --key-file";
                 self.end_with(refusal::KEY_NEEDED, 0, text, Fault::BadKey);
                 true
             }
@@ -70,7 +70,7 @@ impl Session {
     }
 }
 
-/// What this side says first.
+/// The agent's preamble.
 pub(super) fn own_preamble(access: Access<'_>) -> Preamble {
     if access.is_keyed() {
         preamble::KEYED
@@ -79,8 +79,8 @@ pub(super) fn own_preamble(access: Access<'_>) -> Preamble {
     }
 }
 
-/// What to send on a connection for which there is no session: the preamble and a refusal. Answers
-/// its length in bytes; a buffer of 128 bytes is large enough.
+/// Writes the message to send on a connection without a session: the preamble and a refusal.
+/// Returns its length in bytes; a buffer of 128 bytes is always large enough.
 pub fn busy_answer(access: Access<'_>, buffer: &mut [u8]) -> usize {
     let Some((head, rest)) = buffer.split_at_mut_checked(preamble::LENGTH) else {
         return 0;

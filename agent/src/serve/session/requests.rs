@@ -1,4 +1,4 @@
-//! What a client may ask.
+//! The requests of clients.
 
 use unikprof_proto::code::{message_type, refusal};
 use unikprof_proto::frame::{self, FrameError};
@@ -13,7 +13,7 @@ use crate::ground::text::{Name, Text};
 use crate::record::recorder::{Client, Outcome, Refused, Waiting};
 
 impl Session {
-    /// Answers a request; `Ok(false)` where it must be asked again later.
+    /// Answers a request; `Ok(false)` if it must be tried again later.
     pub(super) fn answer(
         &mut self,
         request: &frame::Frame<'_>,
@@ -22,7 +22,7 @@ impl Session {
         #[cfg(feature = "noise")]
         if !self.allows(request.kind) {
             context.peers.not_allowed += 1;
-            let text = "the client's key allows to look, and no more; use the key for control";
+            let text = "the role view of the client's key does not allow this request; use the key for control";
             self.refuse(refusal::NOT_ALLOWED, request.kind, text);
             return Ok(true);
         }
@@ -116,7 +116,7 @@ impl Session {
             }
             kind => {
                 let text = Text::format(format_args!(
-                    "this agent knows no request {:#06x}",
+                    "this agent does not know request {:#06x}",
                     u32::from(kind)
                 ));
                 self.refuse(refusal::UNKNOWN_REQUEST, kind, text.as_str());

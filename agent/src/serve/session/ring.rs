@@ -1,4 +1,4 @@
-//! What a session answers about the rings.
+//! A session's answers about the rings.
 
 use unikprof_proto::code::{message_type, refusal};
 use unikprof_proto::frame::{self, FrameError};
@@ -48,7 +48,8 @@ impl Session {
         Ok(true)
     }
 
-    /// Sends the next frame of an answer about the rings, if one is under way; answers whether it was.
+    /// Sends the next frame of an answer about the rings; returns whether there was one in
+    /// progress.
     pub(super) fn continue_ring(&mut self, context: &Context<'_, '_, '_>) -> bool {
         let Some((answer, rings)) = self.ring.take().zip(context.agent.rings()) else {
             return false;
@@ -60,7 +61,7 @@ impl Session {
                 self.output_end += length;
                 self.ring = next;
             }
-            // Every frame fits the empty output, by its limits.
+            // Every message has a limit, so that it fits the empty output.
             Err(_) => self.phase = Phase::Closing,
         }
         true

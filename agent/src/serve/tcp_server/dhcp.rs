@@ -1,4 +1,4 @@
-//! An IPv4 address from the network's own DHCP server.
+//! An IPv4 address from the network's DHCP server.
 
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::socket::dhcpv4::{Event, Socket};
@@ -13,15 +13,15 @@ impl Dhcp {
         Self(sockets.add(Socket::new()))
     }
 
-    /// Gives the interface the address that was leased, or takes away the one that is so no more.
-    /// Connections to an address that is gone end.
+    /// Sets the interface's address to the leased one, or removes an expired one. Connections to a
+    /// removed address end.
     pub(super) fn apply(&self, interface: &mut Interface, sockets: &mut SocketSet<'_>) {
         let lease = match sockets.get_mut::<Socket<'_>>(self.0).poll() {
             None => return,
             Some(Event::Configured(lease)) => Some((IpCidr::Ipv4(lease.address), lease.router)),
             Some(Event::Deconfigured) => None,
         };
-        // smoltcp would panic at an address that is not unicast.
+        // smoltcp would panic for an address that is not unicast.
         let lease = lease.filter(|(address, _)| address.address().is_unicast());
         interface.update_ip_addrs(|addresses| {
             addresses.retain(|address| !matches!(address, IpCidr::Ipv4(_)));

@@ -1,15 +1,16 @@
-//! The agent's own TCP, over any [`smoltcp::phy::Device`]; without allocation.
+//! The agent's own TCP server, over any [`smoltcp::phy::Device`], without allocation.
 //!
-//! Two ways to embed it:
+//! There are two ways to embed it:
 //!
-//! * [`TcpServer`] owns a whole network stack, for guests that have none: an address, its sockets,
-//!   and a device that nobody else reads.
+//! * [`TcpServer`] owns a whole network stack, for guests that have none: an address, sockets, and
+//!   a device that nothing else uses.
+//!
 //! * [`TcpSockets`] adds the agent's sockets to the guest's own `SocketSet`, for guests that have a
-//!   stack already. Nothing is done twice: the guest goes on to drive its `Interface`.
+//!   stack already. The guest continues to drive its `Interface`.
 //!
-//! Both serve [`SESSIONS`](crate::SESSIONS) clients at a time. One more is told that the agent is
-//! busy; those beyond are refused by the stack. A client that vanished is noticed by keep-alives and
-//! a timeout of 15 s; its socket listens again.
+//! Both serve [`SESSIONS`](crate::SESSIONS) clients at a time. One more gets the answer that the
+//! agent is busy; the stack resets further connections. Keep-alives and a timeout of 15 s detect a
+//! client that has vanished, and its socket listens again.
 
 #[cfg(feature = "dhcp")]
 mod dhcp;
@@ -28,22 +29,23 @@ use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
 use crate::ground::platform::Platform;
 use crate::serve::service::Service;
 
-/// The version of smoltcp whose devices and sockets are meant here.
+/// The version of smoltcp whose devices and sockets are used here.
 pub use smoltcp;
 pub use sockets::{SOCKETS, TcpBuffers, TcpSockets};
 
 use sockets::earliest;
 
-/// Packets taken from the device before the sockets are looked at.
+/// Packets received from the device before the sockets are processed.
 const PACKETS: usize = 4;
-/// How often one poll goes round: at most 64 packets in, and 16 out for each socket.
+/// Rounds of one poll: at most 64 packets received, and 16 sent for each socket.
 const ROUNDS: usize = 16;
-/// Room in the set of a [`TcpServer`]: the agent's sockets, and DHCP's.
+/// The number of sockets in the set of a [`TcpServer`]: the agent's, and that of DHCP.
 pub const PLACES: usize = SOCKETS + if cfg!(feature = "dhcp") { 1 } else { 0 };
-/// A device that takes no packet is tried again after 1 ms, in case it does not wake the guest.
+/// A device that does not accept a packet is tried again after 1 ms, in case it does not wake the
+/// guest.
 const DEVICE_RETRY_NS: u64 = 1_000_000;
 
-/// Where a [`TcpServer`] is in the network. All addresses must be unicast.
+/// The addresses of a [`TcpServer`], all unicast.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpConfig<'a> {
     /// The port that clients connect to; not 0.
@@ -63,13 +65,14 @@ pub enum TcpError {
     Port,
     /// The hardware address is not of the device's kind, or not unicast.
     HardwareAddress(HardwareAddress),
-    /// An address or gateway is not unicast, a gateway is the second of its kind, or DHCP gives it.
+    /// An address or gateway is not unicast; or there is a second gateway of its kind, or one in
+    /// addition to DHCP's.
     Address(IpAddress),
-    /// There are no addresses, or more than the number given: the most there may be.
+    /// There are no addresses, or more than this maximum.
     Addresses(usize),
 }
 
-/// What a [`TcpServer`] keeps its sockets in; given once, for as long as it lives.
+/// Memory for the sockets of a [`TcpServer`], borrowed for its whole life.
 #[derive(Debug)]
 pub struct TcpStorage<'s, const SEND: usize = 16384> {
     sockets: [SocketStorage<'s>; PLACES],
@@ -92,7 +95,7 @@ impl<const SEND: usize> Default for TcpStorage<'_, SEND> {
     }
 }
 
-/// Serves a [`Service`] on a device of its own.
+/// Serves a [`Service`] on its own network device.
 ///
 /// ```no_run
 /// # use unikprof_agent::{Platform, Service};
@@ -124,11 +127,12 @@ pub struct TcpServer<'s> {
 }
 
 impl<'s> TcpServer<'s> {
-    /// A server on `device`. Sequence numbers are drawn from the platform's random source, or from
-    /// its clock where it has none.
+    /// Creates a server on `device`. Sequence numbers are seeded from the platform's random source,
+    /// or from its clock if there is none.
     ///
     /// # Errors
-    /// [`TcpError`] where the configuration cannot be used.
+    ///
+    /// [`TcpError`] if the configuration cannot be used.
     pub fn new<P: Platform, const SEND: usize>(
         config: &TcpConfig<'_>,
         device: &mut (impl Device + ?Sized),
@@ -144,10 +148,11 @@ impl<'s> TcpServer<'s> {
         )
     }
 
-    /// The same with the two parts of its storage apart, for memory that is too large to be made on a
-    /// stack: each can be written where it is.
+    /// Like [`new`](Self::new), with the two parts of the storage passed separately: they are too
+    /// large for a small stack, and can be initialized in place.
     ///
     /// # Errors
+    ///
     /// As for [`new`](Self::new).
     pub fn in_parts<P: Platform, const SEND: usize>(
         config: &TcpConfig<'_>,
@@ -162,12 +167,13 @@ impl<'s> TcpServer<'s> {
         Self::build(config, device, service, sockets, buffers)
     }
 
-    /// A server that asks the network for its IPv4 address and gateway, and follows their changes.
-    /// [`TcpConfig::addresses`] and [`TcpConfig::gateways`] may hold IPv6 ones beside.
+    /// Creates a server that gets its IPv4 address and gateway by DHCP, and follows their changes.
+    /// [`TcpConfig::addresses`] and [`TcpConfig::gateways`] may contain IPv6 ones in addition.
     ///
     /// # Errors
-    /// [`TcpError`] where the configuration cannot be used: also where it has IPv4 addresses, leaves
-    /// no room for another one, or the device is not Ethernet.
+    ///
+    /// [`TcpError`] if the configuration cannot be used, has IPv4 addresses or leaves no room for
+    /// another one, or if the device is not Ethernet.
     #[cfg(feature = "dhcp")]
     pub fn with_dhcp<P: Platform, const SEND: usize>(
         config: &TcpConfig<'_>,
@@ -208,7 +214,7 @@ impl<'s> TcpServer<'s> {
             .unwrap_or_else(|| now_ns ^ platform.cycles().rotate_left(32));
         let mut interface = Interface::new(stack, device, instant(now_ns));
         interface.update_ip_addrs(|addresses| {
-            // `check` has seen that they fit.
+            // `check` has checked that they fit.
             let _ = addresses.extend_from_slice(config.addresses);
         });
         for gateway in config.gateways {
@@ -225,13 +231,13 @@ impl<'s> TcpServer<'s> {
         })
     }
 
-    /// Takes packets from the device, serves the clients, sends what there is to send, and does what
-    /// time has come for.
+    /// Receives packets from the device, serves the clients, sends packets, and does the work that
+    /// is due.
     ///
-    /// Answers when to call again if no packet comes before, on the platform's monotonic clock in
-    /// ns; `None` while only a packet can change anything, so that an idle guest stays asleep. The
-    /// work is bounded (at most 64 packets are taken, and nothing is begun after 1 ms) and marked as the
-    /// agent's own. What is left is done in the next poll, for which the answer then is "now".
+    /// Returns when to call it again if no packet arrives before, on the platform's monotonic clock
+    /// in ns; `None` if nothing is to be done until a packet arrives, so that an idle guest stays
+    /// asleep. The work is bounded (at most 64 packets are received, and nothing is begun after 1
+    /// ms), and is marked as the agent's own. If work is left, the returned time is now.
     pub fn poll<P: Platform>(
         &mut self,
         device: &mut (impl Device + ?Sized),
@@ -243,7 +249,7 @@ impl<'s> TcpServer<'s> {
         next_ns
     }
 
-    /// The addresses that clients can connect to; without IPv4 while DHCP has none yet.
+    /// The addresses that clients can connect to; without an IPv4 address until DHCP has one.
     pub fn addresses(&self) -> &[IpCidr] {
         self.interface.ip_addrs()
     }
@@ -276,7 +282,7 @@ impl<'s> TcpServer<'s> {
         let stack_ns = if quiet {
             self.interface.poll_at(now, &self.set).map(|at| {
                 let at_ns = nanoseconds(at);
-                // What is due, but was not done, the device did not take.
+                // Work that is due but was not done: the device did not accept it.
                 if at_ns <= now_ns {
                     now_ns + DEVICE_RETRY_NS
                 } else {
@@ -289,7 +295,7 @@ impl<'s> TcpServer<'s> {
         earliest(next_ns, stack_ns)
     }
 
-    /// Takes a few packets; answers whether there was one.
+    /// Receives a few packets; returns whether there were any.
     fn receive(&mut self, device: &mut (impl Device + ?Sized), now: Instant) -> bool {
         for count in 0..PACKETS {
             let result = self
@@ -315,26 +321,25 @@ impl fmt::Debug for TcpServer<'_> {
 impl fmt::Display for TcpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Port => f.write_str("a server listens at a port other than 0"),
+            Self::Port => f.write_str("the port of a server must not be 0"),
             Self::HardwareAddress(address) => write!(
                 f,
-                "the hardware address {address} is not of the device's kind, or not unicast"
+                "the hardware address {address} is of the wrong kind for the device, or not unicast"
             ),
             Self::Address(address) => write!(
                 f,
                 "{address} cannot be used: not unicast, a second gateway of its kind, or DHCP's matter"
             ),
-            Self::Addresses(most) => write!(
-                f,
-                "a server has at least one address, and {most} at the most"
-            ),
+            Self::Addresses(most) => {
+                write!(f, "a server has at least one address, and at most {most}")
+            }
         }
     }
 }
 
 impl core::error::Error for TcpError {}
 
-/// Refuses what smoltcp would panic at.
+/// Rejects configurations for which smoltcp would panic.
 pub(crate) fn check(config: &TcpConfig<'_>, medium: Medium) -> Result<(), TcpError> {
     if config.port == 0 {
         return Err(TcpError::Port);
@@ -362,7 +367,8 @@ fn add_gateway(interface: &mut Interface, gateway: IpAddress) -> Result<(), TcpE
         IpAddress::Ipv4(gateway) => routes.add_default_ipv4_route(gateway),
         #[cfg(feature = "ipv6")]
         IpAddress::Ipv6(gateway) => routes.add_default_ipv6_route(gateway),
-        // The guest's own smoltcp may know more kinds than this crate asks for.
+        // The guest's smoltcp may have more features enabled than this crate, and therefore more
+        // kinds of addresses.
         #[allow(unreachable_patterns)]
         _ => return Err(TcpError::Address(gateway)),
     };

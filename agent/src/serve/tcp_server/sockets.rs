@@ -1,4 +1,4 @@
-//! The agent's TCP sockets, in a set of its own or of the guest's.
+//! The agent's TCP sockets, in its own set or in the guest's.
 
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
@@ -7,32 +7,33 @@ use smoltcp::time::Duration;
 use crate::ground::platform::Platform;
 use crate::serve::service::{SESSIONS, Service, SessionId};
 
-/// How many sockets there are: one for each session, and one that tells a client too many so.
+/// The number of sockets: one for each session, and one to tell a further client that all are in
+/// use.
 ///
 /// A stack without a backlog resets a connection for which no socket listens.
 pub const SOCKETS: usize = SESSIONS + 1;
 
-/// Bytes of a socket's receive buffer: more than a request, and than a segment on Ethernet.
+/// The length of a socket's receive buffer: more than a request, and than a segment on Ethernet.
 const RECEIVE: usize = 2048;
 
-/// A connection that is quiet for this long is asked whether it still is one.
+/// After this time without packets a keep-alive is sent.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// A client that answers nothing for this long, neither data nor keep-alives, is gone.
+/// A client that answers nothing for this long, neither data nor keep-alives, has vanished.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// A client that does not finish its handshake is forgotten after 3 s.
+/// A client that does not finish its TCP handshake is dropped after 3 s.
 const HANDSHAKE_NS: u64 = 3_000_000_000;
-/// A client for whom strangers make no room in 1 s is told that there is none.
+/// A client that gets no session within 1 s gets the answer that all are in use.
 const WAITING_NS: u64 = 1_000_000_000;
-/// A client that does not end its side of a finished conversation is reset after 2 s.
+/// A client that does not close its side of a finished conversation is reset after 2 s.
 const LINGER_NS: u64 = 2_000_000_000;
-/// A reset that cannot be sent is given up after 1 s.
+/// A reset that cannot be sent is dropped after 1 s.
 const RESET_NS: u64 = 1_000_000_000;
 /// How often one socket is read and written in a row.
 const TURNS: usize = 4;
 
-/// The buffers of [`TcpSockets`]: 2 KiB to receive and `SEND` bytes to send for each of them.
+/// The buffers of [`TcpSockets`]: 2 KiB for receiving and `SEND` bytes for sending for each socket.
 ///
-/// `SEND` bounds the download: at most so many bytes travel in one round trip.
+/// `SEND` limits the download rate to that many bytes per round trip.
 #[derive(Debug)]
 pub struct TcpBuffers<const SEND: usize = 16384> {
     receive: [[u8; RECEIVE]; SOCKETS],
@@ -40,7 +41,7 @@ pub struct TcpBuffers<const SEND: usize = 16384> {
 }
 
 impl<const SEND: usize> TcpBuffers<SEND> {
-    /// Empty buffers; all zeros, so that a `static` of them takes no room in the image.
+    /// Empty buffers, all zeros: a `static` of them takes no room in the image.
     pub const fn new() -> Self {
         Self {
             receive: [[0; RECEIVE]; SOCKETS],
@@ -55,8 +56,8 @@ impl<const SEND: usize> Default for TcpBuffers<SEND> {
     }
 }
 
-/// The agent's sockets inside a [`SocketSet`] that somebody else drives: for guests that have an
-/// `Interface` of their own. Guests without one use [`TcpServer`](super::TcpServer).
+/// The agent's sockets in a [`SocketSet`] that the guest drives, for guests with their own
+/// `Interface`. Guests without one use [`TcpServer`](super::TcpServer).
 ///
 /// ```no_run
 /// # use smoltcp::{iface::{Interface, SocketSet}, phy::Device, time::Instant};
@@ -78,11 +79,11 @@ impl<const SEND: usize> Default for TcpBuffers<SEND> {
 pub struct TcpSockets {
     port: u16,
     places: [Place; SOCKETS],
-    /// Whose turn is first: no client keeps the others from having one.
+    /// The socket to serve first, which changes: no client keeps the others waiting.
     first: usize,
 }
 
-/// One socket and what it is at.
+/// A socket and its state.
 #[derive(Debug)]
 struct Place {
     handle: SocketHandle,
@@ -93,31 +94,32 @@ struct Place {
 enum Stage {
     /// Waits for a client.
     Listening,
-    /// A client knocks; until when it may.
+    /// A TCP handshake is in progress; dropped after this time.
     Connecting(u64),
-    /// Its client waits for a session; until when.
+    /// The client waits for a session until this time.
     Waiting(u64),
     Serving(SessionId),
-    /// The conversation is over; until when the client may end its side.
+    /// The conversation is over; the client may close its side until this time.
     Closing(u64),
-    /// The client was reset; until when the reset may be sent.
+    /// The connection was reset; the reset may be sent until this time.
     Resetting(u64),
-    /// Both sides have ended; the stack has the last acknowledgement to send.
+    /// Both sides are closed; the stack has to send the last acknowledgement.
     Ended,
 }
 
 impl TcpSockets {
-    /// Adds the sockets to `sockets`, listening at `port` on every address.
+    /// Adds the sockets to `sockets`; they listen on `port` at every address.
     ///
     /// # Panics
-    /// Where `port` is 0, `SEND` is 0, or `sockets` has no room for [`SOCKETS`] more.
+    ///
+    /// If `port` is 0, `SEND` is 0, or `sockets` has no room for [`SOCKETS`] more.
     pub fn add_to<'s, const SEND: usize>(
         sockets: &mut SocketSet<'s>,
         buffers: &'s mut TcpBuffers<SEND>,
         port: u16,
     ) -> Self {
         const { assert!(SEND > 0, "there must be room to send") };
-        assert!(port != 0, "a server listens at a port other than 0");
+        assert!(port != 0, "the port of a server must not be 0");
         let mut buffers = buffers.receive.iter_mut().zip(&mut buffers.send);
         Self {
             port,
@@ -142,15 +144,16 @@ impl TcpSockets {
         }
     }
 
-    /// Moves bytes between the sockets and the service, and does what time has come for. Call it
-    /// after the `Interface` was polled, and poll that again if its `poll_at` says so.
+    /// Moves bytes between the sockets and the service, and does the work that is due. Call it
+    /// after polling the `Interface`, and poll that again if its `poll_at` requires it.
     ///
-    /// Answers when to call again without any packet, on the platform's monotonic clock in ns; the
-    /// stack's own deadlines are not in it. The work is bounded, nothing is begun after 1 ms, and marked
-    /// as the agent's own.
+    /// Returns when to call it again if no packet arrives, on the platform's monotonic clock in ns;
+    /// the stack's own deadlines are not included. The work is bounded, nothing is begun after 1
+    /// ms, and it is marked as the agent's own.
     ///
     /// # Panics
-    /// Where `sockets` is not the set that the sockets were added to.
+    ///
+    /// If the sockets were not added to `sockets`.
     pub fn poll<P: Platform>(
         &mut self,
         sockets: &mut SocketSet<'_>,
@@ -164,11 +167,12 @@ impl TcpSockets {
         next_ns
     }
 
-    /// Ends all conversations and takes the sockets out of `sockets`. What clients had started goes
-    /// on.
+    /// Ends all conversations and removes the sockets from `sockets`. Recordings that clients have
+    /// started continue.
     ///
     /// # Panics
-    /// Where `sockets` is not the set that the sockets were added to.
+    ///
+    /// If the sockets were not added to `sockets`.
     pub fn remove_from<P: Platform>(
         self,
         sockets: &mut SocketSet<'_>,
@@ -182,7 +186,7 @@ impl TcpSockets {
         }
     }
 
-    /// Moves bytes; answers when the sockets want to be looked at again.
+    /// Moves bytes; returns when to look at the sockets again.
     pub(super) fn exchange<P: Platform>(
         &mut self,
         sockets: &mut SocketSet<'_>,
@@ -191,7 +195,8 @@ impl TcpSockets {
     ) -> Option<u64> {
         let port = self.port;
         self.first = (self.first + 1) % SOCKETS;
-        // Connections that were given up are reset before anything else: whatever lies in their buffers is not sent.
+        // First reset the connections of ended sessions: the bytes in their buffers must not be
+        // sent.
         for place in &mut self.places {
             if let Stage::Serving(session) = place.stage
                 && service.is_given_up(session)
@@ -214,7 +219,7 @@ impl TcpSockets {
 }
 
 impl Place {
-    /// Goes through as many stages as the socket's state allows; answers when to look again.
+    /// Goes through as many stages as the socket's state allows; returns when to look again.
     fn step<P: Platform>(
         &mut self,
         socket: &mut Socket<'_>,
@@ -226,13 +231,13 @@ impl Place {
             self.stage = match (self.stage, socket.state()) {
                 (Stage::Listening, State::Listen) => return None,
                 (Stage::Listening, State::SynReceived) => Stage::Connecting(now_ns + HANDSHAKE_NS),
-                // The connection ended before anybody saw it.
+                // The connection ended before it was accepted.
                 (Stage::Listening, State::Closed | State::TimeWait) => {
                     listen(socket, port);
                     return None;
                 }
                 (Stage::Listening, _) => Stage::Waiting(now_ns + WAITING_NS),
-                // The client has gone.
+                // The client closed the connection.
                 (Stage::Waiting(_), State::Closed | State::TimeWait) => Stage::Listening,
                 (Stage::Waiting(until_ns), _) => match service.place_from_ns() {
                     Some(from_ns) if now_ns < until_ns => return Some(from_ns.max(now_ns)),
@@ -254,7 +259,8 @@ impl Place {
                     let is_given_up = service.is_given_up(session);
                     service.close(session);
                     if is_given_up {
-                        // Nothing is owed to it, and others want the socket.
+                        // Reset it at once: nothing more is to be sent, and others wait for the
+                        // socket.
                         reset(socket, now_ns)
                     } else {
                         socket.close();
@@ -262,21 +268,21 @@ impl Place {
                     }
                 }
 
-                // What has nobody left to be told is free again.
+                // There is no peer left: listen again.
                 (Stage::Closing(_) | Stage::Resetting(_), State::Closed)
                     if socket.remote_endpoint().is_none() =>
                 {
                     listen(socket, port);
                     Stage::Listening
                 }
-                // The stack gave the client up, and has a reset to send.
+                // The stack timed out, and has a reset to send.
                 (Stage::Closing(_), State::Closed) => Stage::Resetting(now_ns + RESET_NS),
                 (Stage::Closing(_), State::TimeWait) => {
                     self.stage = Stage::Ended;
                     return Some(now_ns);
                 }
                 (Stage::Closing(until_ns), _) if now_ns < until_ns => {
-                    // What the client still says would keep its end from getting through.
+                    // Unread data of the client would block its FIN.
                     let _ = socket.recv(|bytes| (bytes.len(), ()));
                     return Some(until_ns);
                 }
@@ -291,7 +297,7 @@ impl Place {
     }
 }
 
-/// Begins a conversation, or says that there are too many.
+/// Begins a conversation, or answers that all sessions are in use.
 fn admit<P: Platform>(
     socket: &mut Socket<'_>,
     service: &mut Service<'_, '_, P>,
@@ -307,16 +313,16 @@ fn admit<P: Platform>(
     Stage::Closing(now_ns + LINGER_NS)
 }
 
-/// How a conversation stands behind its turn.
+/// The state of a conversation after its turn.
 enum Conversation {
-    /// Until the client says something, or takes what it is sent.
+    /// It waits for the client to send, or to read.
     Waits,
-    /// There was more than one turn's.
+    /// There is more to do than in one turn.
     GoesOn,
     Over,
 }
 
-/// Moves bytes both ways.
+/// Moves bytes in both directions.
 fn converse<P: Platform>(
     socket: &mut Socket<'_>,
     session: SessionId,
@@ -333,7 +339,7 @@ fn converse<P: Platform>(
                 })
                 .unwrap_or(0);
         }
-        // Behind the answers: what was left of the last poll makes room first.
+        // After the answers: the bytes that were left by the last poll may have room now.
         let taken = socket.recv(|bytes| {
             let length = service.receive(session, bytes);
             (length, length)
@@ -350,7 +356,7 @@ fn converse<P: Platform>(
     } else if socket.may_recv() || !socket.can_send() {
         Conversation::Waits
     } else {
-        // A client that has ended its side got what it has asked for.
+        // A client that has closed its side has received its answers.
         Conversation::Over
     }
 }
@@ -364,7 +370,7 @@ fn listen(socket: &mut Socket<'_>, port: u16) {
     if socket.is_open() {
         socket.abort();
     }
-    // A closed socket refuses only port 0, which `add_to` has.
+    // `listen` fails for a closed socket only with port 0, which `add_to` rejects.
     let _ = socket.listen(port);
 }
 
