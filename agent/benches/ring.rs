@@ -21,7 +21,7 @@ use std::arch::x86_64::{_mm_lfence, _mm_mfence};
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 
-use ask::{Client, told};
+use ask::{Client, fields};
 use cycles::{Clock, HEADING};
 use fake::CONFIG;
 use fake::platform::FakePlatform;
@@ -197,9 +197,9 @@ fn room() {
             .map(|frame| HEADER + frame.length())
             .sum();
         let (head, records, _) = client.ring(&request);
-        let told = told(&records);
-        let samples = told.iter().filter(|one| one.0 == kind::SAMPLE).count();
-        let span_ns = told[told.len() - 1].1 - told[0].1;
+        let sent = fields(&records);
+        let samples = sent.iter().filter(|one| one.0 == kind::SAMPLE).count();
+        let span_ns = sent[sent.len() - 1].1 - sent[0].1;
         println!(
             "1 MiB: {} records, of them {samples} samples, over {:.1} minutes at {:.0} Hz; {:.1} bytes of memory and \
              {:.1} on the wire a record",
@@ -207,7 +207,7 @@ fn room() {
             span_ns as f64 / 60e9,
             samples as f64 / (span_ns as f64 / 1e9),
             MEBIBYTE as f64 / head.capacity as f64,
-            bytes as f64 / told.len() as f64,
+            bytes as f64 / sent.len() as f64,
         );
     });
 }

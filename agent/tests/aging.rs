@@ -1,5 +1,5 @@
-//! Stacks age: a guest whose stacks never end is recorded for ever in one mebibyte, and what clients fetch is compared
-//! with an oracle by whole stacks.
+//! Aging of stacks: a guest with ever new stacks is recorded for ever in one mebibyte, and
+//! everything that clients fetch is compared with an oracle by whole stacks.
 #![allow(clippy::unwrap_used)]
 
 #[path = "fake/platform.rs"]
@@ -27,7 +27,7 @@ const PROFILE_NS: u64 = SECOND / 997;
 
 type TestAgent = Agent<'static, FakePlatform>;
 
-/// Guest time that each load runs for, in s: an hour where `UNIKPROF_LONG` is set.
+/// Guest time of each load in s: an hour if `UNIKPROF_LONG` is set.
 fn seconds() -> u64 {
     if std::env::var_os("UNIKPROF_LONG").is_some() {
         3600
@@ -54,7 +54,7 @@ fn agent(bytes: usize, recordings: u32) -> &'static TestAgent {
     Box::leak(Box::new(agent.with_ring(leak(ring_bytes(1, 20_000)))))
 }
 
-/// One client's conversation with the agent, and what it knows of the stacks.
+/// One client's conversation with the agent, and the stacks that it has received.
 struct Client {
     id: SessionId,
     input: Vec<u8>,
@@ -63,11 +63,11 @@ struct Client {
     code_base: u32,
 }
 
-/// What a fetch has brought.
+/// The result of a fetch.
 #[derive(Default)]
 struct Share {
     counts: HashMap<Vec<u32>, u64>,
-    /// Nodes and bytes of the counts that were sent.
+    /// Nodes received, and bytes of the counts.
     nodes: u64,
     end: Option<Snapshot>,
 }
@@ -123,7 +123,8 @@ impl Client {
         }
     }
 
-    /// Sends a request, and hands the frames of its answer to `visit` until that says that it was the last.
+    /// Sends a request, and passes the frames of its answer to `visit` until that returns that it
+    /// was the last one.
     fn ask<'f, M: Message<'f>>(
         &mut self,
         service: &mut TestService,
@@ -178,7 +179,7 @@ impl Client {
         id
     }
 
-    /// Takes nodes, which name their parents by numbers that came before.
+    /// Adds nodes; their parents came before.
     fn nodes(&mut self, nodes: &Nodes<'_>) {
         nodes::decode(nodes.first, nodes.count, nodes.payload, |number, node| {
             let mut stack = node.frames.to_vec();
@@ -278,13 +279,13 @@ impl Client {
     }
 }
 
-/// 50 stacks that come again and again, and 200 new ones a second, each of which needs at least two new nodes.
+/// 50 stacks that recur, and 200 new ones per second, each of which needs at least two new nodes.
 struct Load {
     random: Random,
     hot: Vec<Stack>,
     next_new_ns: u64,
     number: u64,
-    /// Each stack that was there, by the time of the tick.
+    /// Every sampled stack, with the time of its tick.
     ticks: Vec<(u64, Stack)>,
 }
 
@@ -307,7 +308,7 @@ impl Load {
         self.next_new_ns += SECOND / 200;
         self.number += 1;
         let mut stack = self.hot[self.random.below(50) as usize].clone();
-        // Sixteen frames from the leaf: the run there and the one at the leaf are new.
+        // Sixteen frames from the leaf: the run of frames there and the one at the leaf are new.
         for (level, shift) in [(0, 0), (15, 9), (16, 18)] {
             let number = self.number >> shift & 0x1ff;
             stack.0[level] = MAPPING.start + 0x10_0000 + 16 * number + 0x2000 * level as u64;
@@ -315,7 +316,8 @@ impl Load {
         stack
     }
 
-    /// Runs up to a moment, with each tick as it is due; the service is polled ten times a second.
+    /// Runs until `until_ns` and delivers each tick when it is due; the service is polled ten times
+    /// a second.
     fn run(&mut self, agent: &TestAgent, service: &mut TestService, until_ns: u64) {
         let platform = agent.platform();
         let now = || unikprof_agent::Platform::now_ns(platform);
@@ -345,7 +347,8 @@ fn add(sum: &mut HashMap<Vec<u32>, u64>, more: HashMap<Vec<u32>, u64>) {
     }
 }
 
-/// A client that drains both recordings has each sample with its whole stack, and nothing overflows or is given up.
+/// A client that drains both recordings gets every sample with its whole stack, without overflow or
+/// aging.
 #[test]
 fn a_client_that_drains_has_everything() {
     let agent = agent(1 << 20, 2);
@@ -377,7 +380,7 @@ fn a_client_that_drains_has_everything() {
         .iter()
         .find(|(stack, count)| of_profile.get(*stack) != Some(count));
     assert_eq!((wrong, of_profile.len()), (None, truth.len()));
-    // The slower recording has a part of the same ticks.
+    // The slower recording has a subset of the same ticks.
     assert!(
         of_default
             .iter()
@@ -393,7 +396,7 @@ fn a_client_that_drains_has_everything() {
     assert!(load.number >= 190 * seconds());
 }
 
-/// Recordings that nobody fetches keep the newest, the rings name what is there, and a crash names the last moments.
+/// Unfetched recordings keep the newest stacks; rings and crash dumps name stacks correctly.
 #[test]
 fn recordings_that_nobody_fetches_keep_the_newest() {
     let agent = agent(1 << 20, 2);
@@ -404,7 +407,7 @@ fn recordings_that_nobody_fetches_keep_the_newest() {
     let default = client.start(&mut service, "default", DEFAULT_NS, keep);
     let mut load = Load::new();
     load.run(agent, &mut service, seconds() * SECOND);
-    // The agent has given up the connection on which nothing was asked.
+    // The agent has closed the connection on which there were no requests.
     let mut client = Client::new(&mut service, 0);
     let counters = client.counters(&mut service);
     for all in &counters {
@@ -424,7 +427,7 @@ fn recordings_that_nobody_fetches_keep_the_newest() {
     assert_eq!(sum, fetched.end.unwrap().counters.recorded);
     let hot: Vec<Vec<u32>> = load.hot.iter().map(|stack| client.codes(stack)).collect();
     assert!(hot.iter().all(|stack| fetched.counts.contains_key(stack)));
-    // The ring: what is named is named right, the newest are all named.
+    // The ring: all named stacks are right, and the newest are all named.
     let by_time: HashMap<u64, Vec<u32>> = load
         .ticks
         .iter()
@@ -462,7 +465,7 @@ fn recordings_that_nobody_fetches_keep_the_newest() {
         client.nodes(&frame::decode(&Frame { kind, body }).unwrap());
     }
     assert_named(&records, &client.stacks, &by_time);
-    // A crash leaves the same.
+    // A crash dump contains the same.
     let mut file = Vec::new();
     agent.crash_dump(&mut |piece| file.extend_from_slice(piece));
     let mut rest = &file[unikprof_proto::file::PREAMBLE..];
@@ -498,7 +501,8 @@ fn recordings_that_nobody_fetches_keep_the_newest() {
     assert_named(&runs.concat(), &stacks.resolved(), &by_time);
 }
 
-/// Samples that name a stack name the one that was there; those of the last five seconds all do.
+/// Checks that samples name the stack that was sampled; those of the last five seconds must all do
+/// so.
 fn assert_named(
     records: &[ring::Record],
     stacks: &HashMap<u64, Vec<u32>>,
@@ -522,7 +526,7 @@ fn assert_named(
 }
 
 impl Client {
-    /// Takes nodes whose parents may come later, each with its parent's number in front.
+    /// Adds nodes whose parents may come later, each with its parent's number in front.
     fn nodes_in_any_order(&mut self, nodes: &Nodes<'_>) {
         nodes::decode(nodes.first, nodes.count, nodes.payload, |number, node| {
             let mut words = vec![node.parent as u32, (node.parent >> 32) as u32];
@@ -538,7 +542,7 @@ impl Client {
             let mut stack = Vec::new();
             let mut number = *number;
             while number != 0 {
-                // A node that was left out: its children are in a block that another stack needed.
+                // An omitted node: its children are in a block that another stack needed.
                 let Some(words) = self.stacks.get(&number) else {
                     return (number, Vec::new());
                 };
@@ -637,7 +641,7 @@ fn an_epoch_that_ages_while_it_is_fetched_is_fetched_anew() {
     assert_eq!(wrong, None);
 }
 
-/// A recording that keeps everything and that nobody fetches does not starve one that a client drains.
+/// A recording that keeps everything and is not fetched must not starve one that a client drains.
 #[test]
 fn a_recording_that_keeps_everything_leaves_room_for_another() {
     let agent = agent(1 << 20, 3);
@@ -668,7 +672,7 @@ fn a_recording_that_keeps_everything_leaves_room_for_another() {
     assert_eq!(all.counts.values().sum::<u64>(), counters.recorded);
 }
 
-/// The least memory there can be works too.
+/// It must work with the minimum memory too.
 #[test]
 fn the_least_memory_keeps_the_newest() {
     let agent = agent(minimum_bytes(1, 2), 2);

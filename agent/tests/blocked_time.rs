@@ -1,4 +1,4 @@
-//! Recordings of blocked time: what the guest waits for, measured or sampled.
+//! Recordings of blocked time, measured or sampled.
 #![allow(clippy::unwrap_used)]
 
 mod fake_guest;
@@ -46,7 +46,7 @@ fn started(start: Start<'static>) -> (&'static FakeAgent, FakeService, Client) {
     (agent, service, client)
 }
 
-/// Off-CPU time is measured, not sampled: to the nanosecond, each wait to its stack.
+/// Off-CPU time is measured, not sampled: exact to the nanosecond, each wait under its stack.
 #[test]
 fn blocked_time_is_counted_where_the_guest_blocked() {
     let (agent, mut service, mut client) = started(OFF_CPU);
@@ -63,7 +63,7 @@ fn blocked_time_is_counted_where_the_guest_blocked() {
     assert_eq!(got.counters.blocked_overflow, 0);
 }
 
-/// A guest that has been waiting since before the last dump: each epoch has its part of the wait.
+/// The guest has been waiting since before the last dump: each epoch gets its part of the wait.
 #[test]
 fn a_wait_is_divided_between_epochs() {
     let (agent, mut service, mut client) = started(OFF_CPU);
@@ -83,12 +83,12 @@ fn a_wait_is_divided_between_epochs() {
     assert_eq!(first.stacks[&vec![1, 2]], 3 * MS);
     assert_eq!(last.stacks[&vec![1, 2]], 2 * MS);
     assert_eq!(last.counters.blocks, 0, "it began in the first");
-    // The recording is over: waking up changes nothing of it.
+    // The recording has ended: waking up does not change it.
     agent.platform().idle(MS);
     agent.on_wake();
 }
 
-/// The wait had begun before the recording: the first upcall inside it tells where.
+/// The wait begins before the recording: the first upcall inside it provides the stack.
 #[test]
 fn a_wait_that_began_before_the_recording_is_found() {
     let (agent, mut service) = service(1);
@@ -106,9 +106,9 @@ fn a_wait_that_began_before_the_recording_is_found() {
     assert_eq!(got.stacks[&vec![5, 6]], 7 * MS);
 }
 
-/// Where no stack is known the time is still told.
+/// If no stack is known, the time is still reported.
 #[test]
-fn blocked_time_without_a_stack_is_told() {
+fn blocked_time_without_a_stack_is_reported() {
     let (agent, mut service, mut client) = started(OFF_CPU);
     agent.on_block(None);
     agent.platform().idle(4 * MS);
@@ -118,7 +118,7 @@ fn blocked_time_without_a_stack_is_told() {
     assert_eq!(got.counters.blocked, 0);
 }
 
-/// Running and blocked time on one clock: the shares are those of the time on the wall.
+/// Running and blocked time on one clock: the shares are those of elapsed time.
 #[test]
 fn wall_clock_time_is_sampled_awake_and_blocked() {
     let (agent, mut service, mut client) = started(WALL);
@@ -140,13 +140,12 @@ fn wall_clock_time_is_sampled_awake_and_blocked() {
         (got.counters.blocked, got.counters.recorded),
         (blocked, running)
     );
-    // Binomial at the most: six deviations of 2,000 at 3/4 are 116.
+    // At most binomial: six deviations of 2,000 at 3/4 are 116.
     assert!(blocked.abs_diff(1_500) < 116, "{blocked} of 1,500");
     assert_eq!(got.counters.idle, 0);
 }
 
-/// What runs between the call that blocks and the wake, upcalls above all, is running time: it is sampled by the
-/// tick that follows.
+/// Code between the block and the wake, mainly upcalls, is running time: the next tick samples it.
 #[test]
 fn what_runs_within_a_block_is_sampled_awake() {
     let (agent, mut service, mut client) = started(WALL);
@@ -165,14 +164,14 @@ fn what_runs_within_a_block_is_sampled_awake() {
     }
     let got = stop(&mut client, &mut service);
     assert!(got.samples.abs_diff(2_000) < 77, "{}", got.samples);
-    // Binomial at the most: six deviations of 2,000 at 1/2 are 134.
+    // At most binomial: six deviations of 2,000 at 1/2 are 134.
     let blocked = got.stacks[&vec![0, 7, 2]];
     assert!(blocked.abs_diff(1_000) < 134, "{blocked} of 1,000");
     assert_eq!(got.stacks[&vec![1, 2]], got.counters.recorded);
     assert_eq!((got.counters.idle, got.counters.late), (0, 0));
 }
 
-/// An idle guest sleeps through a wall-clock recording, and its sleep is in it.
+/// An idle guest sleeps through a wall-clock recording, and the recording contains its sleep.
 #[test]
 fn a_sleeping_guest_is_not_woken_and_still_seen() {
     let (agent, mut service, mut client) = started(WALL);
@@ -187,7 +186,7 @@ fn a_sleeping_guest_is_not_woken_and_still_seen() {
 
 const SECOND: u64 = 1_000 * MS;
 
-/// What counts the wait that is open when a recording's time is over.
+/// What counts the wait that is open when a recording ends.
 #[derive(Clone, Copy, Debug)]
 enum Finder {
     Tick,
@@ -195,8 +194,8 @@ enum Finder {
     Poll,
 }
 
-/// A recording of 30 s that ends inside a block. The wait up to the end of its time is counted, and no more of it,
-/// whatever notices the end.
+/// A recording of 30 s ends inside a block. The wait is counted up to that end, whatever notices
+/// it.
 #[test]
 fn a_wait_that_is_open_at_the_end_is_counted_up_to_it() {
     for finder in [Finder::Tick, Finder::Wake, Finder::Poll] {
@@ -236,8 +235,8 @@ fn a_wait_that_is_open_at_the_end_is_counted_up_to_it() {
     }
 }
 
-/// A tick that interrupts the accounting of its own vCPU's block finds the slot taken. It is a sample of the agent's
-/// work all the same, on the stack that it interrupted.
+/// A tick that interrupts the accounting of its own vCPU's block finds the slot busy. It is still
+/// counted, as a sample of the agent's work on the interrupted stack.
 #[test]
 fn a_tick_within_the_accounting_of_a_block_is_a_sample() {
     let (agent, mut service, mut client) = started(OFF_CPU);

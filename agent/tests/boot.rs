@@ -1,5 +1,5 @@
-//! Recordings that begin with the guest: clients find them by their names, and they are held to what a
-//! client's are.
+//! Recordings that begin when the guest starts: clients find them by name, and they have the same
+//! limits as a client's.
 #![allow(clippy::unwrap_used)]
 
 mod fake_guest;
@@ -42,7 +42,8 @@ fn the_first_client_finds_it_with_what_was_counted_before_it_came() {
     assert_eq!(status.counters.recorded, 20);
 }
 
-/// A boot line is typed by people: what is wrong with it is said, and the guest is served all the same.
+/// Boot command lines are typed by people: errors must be reported, and the guest must still be
+/// served.
 #[test]
 fn what_cannot_begin_says_why_and_the_service_goes_on() {
     let (_, mut service) = service(1);

@@ -1,4 +1,4 @@
-//! A caller table on its way into the agent, and what the samples make of it.
+//! The upload of a caller table, and its effect on samples.
 #![allow(clippy::unwrap_used)]
 
 mod fake_guest;
@@ -35,7 +35,7 @@ fn sum(rows: &[Row]) -> u32 {
     rows.iter().fold(0, |sum, row| checksum(sum, *row))
 }
 
-/// The announcement of these rows, for all codes that they are about.
+/// The announcement of these rows, for all their codes.
 fn announced(rows: &[Row]) -> TableBegin {
     TableBegin {
         first: rows[0].code,
@@ -78,7 +78,7 @@ fn end(client: &mut Client, service: &mut FakeService, upload: u64) -> Vec<(u16,
     client.ask(service, &TableEnd { upload })
 }
 
-/// Sends a part in two runs; returns the checksum of the table that it then belongs to.
+/// Uploads a part in two runs; returns the checksum of the table that then contains it.
 fn add(client: &mut Client, service: &mut FakeService, rows: &[Row]) -> u32 {
     let TableReady { upload, rows: held } = begin(client, service, &announced(rows));
     assert_eq!(held, 0);
@@ -108,7 +108,7 @@ fn welcome(client: &mut Client, service: &mut FakeService) -> (u32, Option<u32>)
     (welcome.caller_rows, welcome.caller_table)
 }
 
-/// Stacks of one tick at the entry of a function, by the table that was asked for.
+/// The stack of one tick at the entry of a function, with the requested table.
 fn record(
     agent: &FakeAgent,
     client: &mut Client,
@@ -117,7 +117,7 @@ fn record(
 ) -> (Vec<u32>, [u64; 4]) {
     let frames = client.start(service, start);
     read::<Started>(&frames[0]);
-    // The fake's stack begins with a frame record, of which an entry rule sees the first word.
+    // The fake stack begins with a frame record; an entry rule reads its first word.
     tick(agent, &[u64::from(ENTRY), 2, 0x2003]);
     let pending: Pending = read(&client.ask(service, &Stop { recording: 0 })[0]);
     let fetch = whole(pending.first_epoch);
@@ -154,8 +154,8 @@ fn a_table_is_sent_installed_and_used() {
         flags: discard,
         ..one_ms()
     };
-    // The word at the stack pointer is a frame pointer, no return address: the rule leads nowhere, and
-    // the frame pointer is followed.
+    // The word at the stack pointer is a frame pointer and not a return address, so the rule fails
+    // and the frame pointer is followed.
     let (stack, ways) = record(agent, &mut client, &mut service, by_table);
     assert_eq!((stack, ways), (vec![ENTRY, 2, 0x2003], [0, 0, 1, 0]));
     let without = Start {
@@ -164,7 +164,7 @@ fn a_table_is_sent_installed_and_used() {
     };
     let (_, ways) = record(agent, &mut client, &mut service, without);
     assert_eq!(ways, [0, 0, 1, 0]);
-    // Between entries the table says that the frame pointer is right.
+    // Between entries the table confirms the frame pointer.
     let every = Start {
         flags: discard | start_flag::UNWIND_TABLE,
         ..by_table
@@ -187,7 +187,7 @@ fn a_table_that_is_not_whole_is_refused_and_none_is_held() {
     let mut client = Client::connect(&mut service);
     let rows = table();
     install(&mut client, &mut service);
-    // Another part than the one that is held: otherwise it would not be sent again.
+    // Another part than the installed one, which would not be sent again.
     let good = !sum(&rows);
     let mut refused =
         |send_rows: &dyn Fn(&mut Client, &mut FakeService, u64), checksum, says: &str| {
@@ -322,7 +322,7 @@ fn a_recording_uses_the_table_that_it_asked_for() {
     let frames = end(&mut client, &mut service, held.upload);
     assert_eq!(read::<TableInstalled>(&frames[0]).caller_table, checksum);
     client.ask(&mut service, &Stop { recording: 0 });
-    // The upload that began last is the one.
+    // Only the last upload is valid.
     let mut other = Client::connect(&mut service);
     let upload = begin(&mut client, &mut service, &overlapping).upload;
     let another = TableBegin {
@@ -336,7 +336,8 @@ fn a_recording_uses_the_table_that_it_asked_for() {
     assert!(text.contains("another client"), "{text}");
 }
 
-/// A part for code that the table did not cover is added while a recording runs, and its ticks use it.
+/// A part for code that the table does not cover is added while a recording runs, and its ticks use
+/// it.
 #[test]
 fn a_table_is_extended_while_a_recording_uses_it() {
     let (agent, mut service) = service(1);
@@ -363,7 +364,7 @@ fn a_table_is_extended_while_a_recording_uses_it() {
     assert_eq!(head.caller_table, Some(first), "as it was at the start");
     let counters = download(&frames).counters;
     assert_eq!([counters.by_table, counters.by_frame_pointer], [1, 1]);
-    // The next recording names both parts.
+    // The next recording uses both parts.
     let start = |caller_table| Start {
         caller_table: Some(caller_table),
         flags: start_flag::DISCARD,
@@ -374,7 +375,7 @@ fn a_table_is_extended_while_a_recording_uses_it() {
     read::<Started>(&client.start(&mut service, start(both))[0]);
 }
 
-/// A client that had no room for all rows sends those of further functions, which lie among the first.
+/// A client that had no room for all rows sends those of other functions later, whose codes are between the first ones.
 #[test]
 fn rows_between_those_of_a_part_are_added_while_a_recording_uses_it() {
     let (agent, mut service) = service(1);
@@ -401,14 +402,14 @@ fn rows_between_those_of_a_part_are_added_while_a_recording_uses_it() {
     let both = add(&mut client, &mut service, &function(0x2000));
     assert_ne!(both, first);
     tick(agent, &between);
-    // What was there before still holds.
+    // The earlier rows still apply.
     tick(agent, &[0x4001, 2, 0x4003]);
     let pending: Pending = read(&client.ask(&mut service, &Stop { recording: 0 })[0]);
     let counters = download(&client.ask(&mut service, &whole(pending.first_epoch))).counters;
     assert_eq!([counters.by_table, counters.by_frame_pointer], [2, 1]);
 }
 
-/// After a lost connection only the rows that are missing are sent.
+/// After a lost connection only the missing rows are sent.
 #[test]
 fn an_upload_goes_on_where_it_stopped() {
     let (_, mut service) = service(1);
@@ -420,13 +421,13 @@ fn an_upload_goes_on_where_it_stopped() {
     let mut again = Client::connect(&mut service);
     let ready = begin(&mut again, &mut service, &announced(&rows));
     assert_eq!(ready.rows, 3);
-    // What the former connection still sends is ignored.
+    // Rows that the former connection still sends are ignored.
     send(&mut client, &mut service, lost, &rows, 3..4);
     send(&mut again, &mut service, ready.upload, &rows, 3..4);
     let frames = end(&mut again, &mut service, ready.upload);
     let installed: TableInstalled = read(&frames[0]);
     assert_eq!((installed.rows, installed.caller_table), (4, sum(&rows)));
-    // A part that was damaged on its way begins anew.
+    // A part that was damaged is uploaded from the start.
     let other = TableBegin {
         checksum: 1,
         ..announced(&rows)

@@ -1,4 +1,4 @@
-//! What a guest leaves when it panics: a whole recording file, whatever was interrupted.
+//! Crash dumps: a complete recording file, whatever the panic interrupted.
 #![cfg(not(loom))]
 #![allow(unsafe_code, clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ask::{Answer, Client, RUNNING_TIME, frames, nodes_of, records, told};
+use ask::{Answer, Client, RUNNING_TIME, fields, frames, nodes_of, records};
 use fake::platform::FakePlatform;
 use fake::stacks::{Random, any_stack};
 use unikprof_agent::{
@@ -40,11 +40,11 @@ thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is handed to the system's allocator as it came.
+// SAFETY: all calls are passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.set(CALLS.get() + 1);
-        // SAFETY: the caller's promises are the system's.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
@@ -54,15 +54,15 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The fake platform, whose guest can be made to panic in the middle of a tick.
+/// The fake platform, whose guest can panic in the middle of a tick.
 struct Fragile {
     fake: FakePlatform,
     breaks: AtomicBool,
-    /// How many more looks at the clock there are.
+    /// The number of clock reads until the guest dies.
     looks: AtomicU64,
 }
 
-// SAFETY: the fake platform's own answers.
+// SAFETY: returns what the fake platform returns.
 unsafe impl Platform for Fragile {
     fn now_ns(&self) -> u64 {
         let before = self.looks.fetch_sub(1, Ordering::Relaxed);
@@ -105,7 +105,7 @@ const CONFIG: Config<'static> = Config {
     ..fake::CONFIG
 };
 
-/// An agent with `events` marks, the numbers from 0 on, for as long as the program runs.
+/// An agent with `events` marks, numbered from 0, which is never dropped.
 fn agent(events: u64) -> &'static Agent<'static, Fragile> {
     let block = |bytes| Box::leak(vec![MaybeUninit::uninit(); bytes].into_boxed_slice());
     let platform = Fragile {
@@ -127,7 +127,7 @@ fn is(kind: u16) -> impl Fn(&&Answer) -> bool {
     move |one| one.kind == kind
 }
 
-/// Checks the file's order, and answers the numbers of its marks and its end's reason.
+/// Checks the file's order, and returns the values of its marks and the reason at its end.
 fn read(file: &[u8]) -> (Vec<u64>, String) {
     let (preamble, rest) = file.split_first_chunk().unwrap();
     assert_eq!(file::versions(preamble), Some((file::VERSION, 1)));
@@ -158,14 +158,15 @@ fn read(file: &[u8]) -> (Vec<u64>, String) {
     let mut records: Vec<_> = runs.flat_map(|run| records(&run.decode())).collect();
     // The newest come first.
     records.sort_by_key(|(position, _)| *position);
-    let marks = told(&records);
+    let marks = fields(&records);
     let marks = marks.iter().filter(|record| record.0 == kind::MARK);
     let end: FileEnd<'_> = frames.last().unwrap().decode();
     assert_eq!(end.complete, end.reason.is_empty());
     (marks.map(|mark| mark.3).collect(), end.reason.to_owned())
 }
 
-/// A panic in the middle of a tick, with the slot taken: its hook hands out all, without allocation.
+/// A panic in the middle of a tick, while the slot is busy: its hook writes everything, without
+/// allocation.
 #[test]
 fn a_panic_in_a_tick_leaves_a_whole_file() {
     let agent = agent(500);
@@ -213,8 +214,8 @@ fn a_panic_in_a_tick_leaves_a_whole_file() {
     assert_eq!(nodes[0].0, end.oldest);
 }
 
-/// A block keeps the newest records that fit, says so, and is found by its head; one that is too small holds
-/// none, not even an older one.
+/// A block keeps the newest records that fit, says so, and has a head; a block that is too short
+/// has none, not even an older one.
 #[test]
 fn a_block_holds_the_newest_that_fit() {
     let agent = agent(1000);
@@ -249,9 +250,10 @@ fn a_block_holds_the_newest_that_fit() {
     }
 }
 
-/// The file must tell which recordings its samples are of: those that run, and those that nobody has fetched.
+/// The file must describe the recordings of its samples: those that run, and those that wait to be
+/// fetched.
 #[test]
-fn the_file_tells_who_the_recordings_are() {
+fn the_file_names_its_recordings() {
     let agent = agent(0);
     let mut client = Client::connect(agent);
     let heads = || {
@@ -260,14 +262,14 @@ fn the_file_tells_who_the_recordings_are() {
         read(&file);
         frames(&file[file::PREAMBLE..])
     };
-    let told = |frames: &[Answer]| -> Vec<(u64, u32, String)> {
+    let recordings = |frames: &[Answer]| -> Vec<(u64, u32, String)> {
         let heads = frames.iter().filter(is(Epoch::TYPE));
         heads
             .map(Answer::decode::<Epoch<'_>>)
             .map(|head| (head.recording, head.ring_bit, head.name.to_owned()))
             .collect()
     };
-    assert!(told(&heads()).is_empty());
+    assert!(recordings(&heads()).is_empty());
     let first = client.start_as(Start {
         name: "always on",
         period_ns: 10_309_278,
@@ -290,7 +292,7 @@ fn the_file_tells_who_the_recordings_are() {
         (first, 0, "always on".to_owned()),
         (second, 1, name.clone()),
     ];
-    assert_eq!(told(&file), both);
+    assert_eq!(recordings(&file), both);
     let epochs = file.iter().filter(is(Epoch::TYPE));
     let epochs: Vec<Epoch<'_>> = epochs.map(Answer::decode).collect();
     assert_eq!(
@@ -307,22 +309,22 @@ fn the_file_tells_who_the_recordings_are() {
     assert_eq!((head.recording_started_ns, head.gaps), (began_ns, 1));
     assert_eq!(head.ended_ns - head.started_ns, 2_000);
     assert!(head.ended_wall_clock_ns.is_some());
-    // The counters that follow are told by the same epochs.
+    // The counters that follow are in the same epochs.
     let shares = file.iter().filter(is(VcpuEpoch::TYPE));
     let shares: Vec<VcpuEpoch> = shares.map(Answer::decode).collect();
     assert!(shares.iter().any(|share| share.epoch == head.epoch));
 
-    // Ended, but not fetched: its samples are there, so is its head. Then it is gone.
+    // Ended but not fetched: its samples and its head are there. Fetched: both are missing.
     let epoch = client.end(second);
-    assert_eq!(told(&heads()), both);
+    assert_eq!(recordings(&heads()), both);
     client.ask(&Acknowledge { epoch }, Acknowledged::TYPE);
-    assert_eq!(told(&heads()), both[..1]);
+    assert_eq!(recordings(&heads()), both[..1]);
     client.stop();
-    assert!(told(&heads()).is_empty());
+    assert!(recordings(&heads()).is_empty());
 }
 
-/// A guest that dies while it writes what it leaves must not leave half of it, nor what an earlier crash left
-/// there, wherever it dies.
+/// A guest that dies while it writes a crash dump must leave neither an incomplete dump nor an
+/// earlier one, wherever it dies.
 #[test]
 fn a_block_that_is_half_written_is_none() {
     let agent = agent(100);
@@ -348,10 +350,10 @@ fn a_block_that_is_half_written_is_none() {
         }
         deaths += 1;
     }
-    assert!(deaths > 3, "it looks at the clock for each of its parts");
+    assert!(deaths > 3, "the clock is read for each part");
     assert_ne!(block, earlier);
     assert!(BlockHead::file(&block).is_ok());
-    // Its head in place, but of its file only the beginning, as where memory was not written back.
+    // The head is there, but only the beginning of the file, as when memory was not written back.
     for cut in (BlockHead::LENGTH..500).step_by(7) {
         let mut torn = earlier.clone();
         torn[..cut].copy_from_slice(&block[..cut]);
@@ -368,7 +370,7 @@ fn a_block_that_is_half_written_is_none() {
     }
 }
 
-/// An agent without a ring leaves a file that says why there is so little in it.
+/// Without a ring, the file says why it contains so little.
 #[test]
 fn without_a_ring_the_file_says_so() {
     let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(2, 2)];

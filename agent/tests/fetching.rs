@@ -1,4 +1,4 @@
-//! Fetching only what changed: nodes that the client has are not sent again, and neither are counts of zero.
+//! Incremental fetching: neither nodes that the client has nor counts of zero are sent again.
 #![allow(clippy::unwrap_used)]
 
 mod fake_guest;
@@ -21,7 +21,7 @@ use unikprof_proto::varint::take_varint;
 
 type Frame = (u16, Vec<u8>);
 
-/// A client that keeps what it has fetched of one vCPU.
+/// A client that keeps everything it has fetched of one vCPU.
 struct Collector {
     client: Client,
     vcpu: u32,
@@ -45,7 +45,7 @@ impl Collector {
         }
     }
 
-    /// Fetches its share; returns it with the frames that it came in.
+    /// Fetches its vCPU's part; returns it with the frames of the answer.
     fn fetch(&mut self, service: &mut FakeService, epoch: u64) -> (Download, Vec<Frame>) {
         let request = self.request(epoch);
         let frames = self.client.ask(service, &request);
@@ -75,7 +75,7 @@ fn acknowledge(client: &mut Client, service: &mut FakeService, epoch: u64) {
     assert_eq!(read::<Acknowledged>(&client.frames()[0]).epoch, epoch);
 }
 
-/// Goes on until there is an answer to a request that takes several polls, as clearing does.
+/// Polls until there is an answer to a request that takes several polls, such as clearing.
 fn until_answered(client: &mut Client, service: &mut FakeService) {
     while client.received.is_empty() {
         assert!(service.advance().is_some(), "the agent forgot the request");
@@ -87,7 +87,7 @@ fn is_nodes(frame: &&Frame) -> bool {
     frame.0 == Nodes::TYPE
 }
 
-/// Counts of an answer: how many, and the bytes of their payloads and of their frames.
+/// The number of counts in an answer, and the bytes of their payloads and of their frames.
 fn counts_in(frames: &[Frame]) -> (usize, usize, usize) {
     let runs = frames.iter().filter(|frame| frame.0 == Counts::TYPE);
     runs.fold((0, 0, 0), |(counts, payload, bytes), frame| {
@@ -100,7 +100,7 @@ fn counts_in(frames: &[Frame]) -> (usize, usize, usize) {
     })
 }
 
-/// Samples stacks by their numbers; returns what must be counted.
+/// Samples stacks by their numbers; returns the expected counts.
 fn sample(agent: &FakeAgent, numbers: impl Iterator<Item = u64>) -> HashMap<Vec<u32>, u64> {
     let mut truth = HashMap::new();
     for number in numbers {
@@ -129,13 +129,13 @@ fn nodes_are_sent_once_and_counts_only_where_something_was_counted() {
     assert_eq!((got.stacks, got.samples), (truth, 1000));
     assert!(frames.iter().any(|frame| frame.0 == Nodes::TYPE));
 
-    // The same stacks: no node comes again.
+    // The same stacks: no node is sent again.
     let truth = sample(agent, (0..1000).chain(0..500));
     let (got, frames) = collector.collect(&mut service);
     assert_eq!((got.stacks, got.samples), (truth, 1500));
     assert_eq!(frames.iter().find(is_nodes), None);
 
-    // One of them, and one that is new.
+    // An old stack, and a new one.
     let truth = sample(agent, [400, 400, 5000].into_iter());
     let before = collector.known.len();
     let (got, frames) = collector.collect(&mut service);
@@ -149,14 +149,14 @@ fn nodes_are_sent_once_and_counts_only_where_something_was_counted() {
     assert_eq!(frames.iter().find(is_nodes), None);
     assert_eq!(counts_in(&frames), (0, 0, 0));
 
-    // A client that comes later has none of this, and its first fetch brings all that is needed.
+    // A client that comes later has no nodes, and its first fetch returns all that it needs.
     let truth = sample(agent, 300..600);
     let mut later = Collector::new(&mut service, 0);
     assert_eq!(later.collect(&mut service).0.stacks, truth);
     assert_eq!(later.known, collector.known);
 }
 
-/// How many values each distribution of an answer has.
+/// The number of values in each distribution of an answer.
 fn distributions(frames: &[Frame]) -> Vec<u64> {
     let found = frames.iter().filter(|frame| frame.0 == Histogram::TYPE);
     let count = |frame| {
@@ -171,7 +171,7 @@ fn distributions(frames: &[Frame]) -> Vec<u64> {
     found.map(count).collect()
 }
 
-/// Guards distributions that tell of the whole recording, or of ticks after the epoch, beside the counts of one epoch.
+/// Distributions must contain the ticks of their epoch only, like its counts.
 #[test]
 fn distributions_are_of_their_epoch_alone() {
     let (agent, mut service, mut collector) = recording(1 << 20);
@@ -206,7 +206,7 @@ fn distributions_are_of_their_epoch_alone() {
     }
 }
 
-/// What a client has from one connection it need not receive on another.
+/// Nodes received on one connection need not be received on another.
 #[test]
 fn nodes_are_known_across_connections() {
     let (agent, mut service, mut collector) = recording(1 << 20);
@@ -220,8 +220,8 @@ fn nodes_are_known_across_connections() {
     assert!(collector.known.len() - before < 200);
 }
 
-/// Guards the size of a collector's downloads: counts of ticks, in epochs that count all stacks and in epochs that
-/// count few.
+/// Guards the size of a collector's downloads: counts of ticks, in epochs that count all stacks and
+/// in epochs that count few.
 #[test]
 fn counts_of_ticks_take_at_most_four_bytes_each() {
     const STACKS: u64 = 4000;
@@ -238,7 +238,7 @@ fn counts_of_ticks_take_at_most_four_bytes_each() {
         let (counts, payload, bytes) = counts_in(frames);
         assert_eq!(counts, expected);
         assert!(payload <= 4 * counts, "{payload} bytes of {counts} counts");
-        // A frame's head weighs little among many.
+        // A frame's header matters little among many counts.
         let limit = if counts < 1000 { 5 } else { 4 };
         assert!(bytes <= limit * counts, "{bytes} bytes of {counts} counts");
         println!("{counts} counts: {payload} bytes, {bytes} with their frames");
@@ -254,7 +254,8 @@ fn counts_of_ticks_take_at_most_four_bytes_each() {
     }
 }
 
-/// Many nodes without a count lie between: an answer that looks at them for several frames ends all the same.
+/// There are many nodes without counts in between: an answer must end even if several frames
+/// contain none.
 #[test]
 fn few_counts_among_many_nodes_are_found() {
     let (agent, mut service, mut collector) = recording(4 << 20);
@@ -269,7 +270,7 @@ fn few_counts_among_many_nodes_are_found() {
     }
 }
 
-/// Each vCPU has numbers of its own; requests may be sent without waiting for answers.
+/// Each vCPU has its own numbers; requests may be sent without waiting for answers.
 #[test]
 fn each_vcpu_is_fetched_on_its_own() {
     let (agent, mut service) = service(2);
@@ -300,7 +301,7 @@ fn each_vcpu_is_fetched_on_its_own() {
             assert_eq!(read::<VcpuEnd>(frames.last().unwrap()).vcpu, collector.vcpu);
             let got = download_to(&mut collector.known, frames);
             assert_eq!(got.samples, 100 * round);
-            // The vCPUs share a clock: a mark in front says that a sample was late.
+            // The vCPUs share a clock: a mark in front of the stack means that the sample was late.
             let unmarked = |stack: &[u32]| stack[stack.len() - 4..].to_vec();
             let stacks = got.stacks.iter();
             let stacks: HashMap<_, _> =
@@ -311,7 +312,8 @@ fn each_vcpu_is_fetched_on_its_own() {
     }
 }
 
-/// Whatever numbers a request names, its answer ends, holds nothing that was not counted, and disturbs nobody.
+/// Whatever numbers a request contains, its answer must end, contain only real counts, and disturb
+/// no other client.
 #[test]
 fn absurd_requests_are_answered_or_refused() {
     let (agent, mut service, mut collector) = recording(1 << 19);

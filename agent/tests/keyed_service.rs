@@ -1,4 +1,4 @@
-//! Conversations under a key, and what becomes of those without one.
+//! Encrypted conversations, and what happens to clients without a key.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -25,7 +25,7 @@ use unikprof_proto::{
     ring::{decode, kind},
 };
 
-/// What the agent has counted, as a client with a key is told.
+/// The agent's counters of refused connections, as a client with a key receives them.
 fn peers(service: &mut FakeService) -> Peers {
     let mut client = Client::new(service, CONTROL);
     let answers = client.ask(service, &Check {});
@@ -34,7 +34,7 @@ fn peers(service: &mut FakeService) -> Peers {
     peers
 }
 
-/// A second and more: an unauthenticated client may be displaced, also if its handshake was good.
+/// More than a second: an unauthenticated client may be replaced, even if its handshake was valid.
 fn pass_grace(service: &FakeService) {
     service.agent().platform().idle(1_100_000_000);
 }
@@ -48,7 +48,7 @@ fn refusals(bytes: &[u8]) -> u32 {
     read::<Refusal<'_>>(answer).code
 }
 
-/// Both implementations understand each other, and each key has its role.
+/// Both implementations must understand each other, and each key has its role.
 #[test]
 fn a_key_opens_a_conversation_with_its_role() {
     let (_, mut service) = keyed::service();
@@ -75,7 +75,7 @@ fn a_key_opens_a_conversation_with_its_role() {
     }
 }
 
-/// A recording goes through records as it goes in the clear, in whatever pieces they come.
+/// A recording is fetched in records as it is without encryption, however they are fragmented.
 #[test]
 fn a_recording_is_fetched_under_a_key() {
     let (agent, mut service) = keyed::service();
@@ -101,13 +101,13 @@ fn a_recording_is_fetched_under_a_key() {
     );
 }
 
-/// What an attacker could learn from a difference is which ids there are.
+/// A difference would reveal to an attacker which ids exist.
 #[test]
 fn an_unknown_id_and_a_wrong_key_get_the_same_answer() {
     let (_, mut service) = keyed::service();
     let unknown = connect(&mut service, OTHER);
     let first = unknown.send(&mut service);
-    // The right id with a message that was made with another key.
+    // A valid id with a message that was made with another key.
     let session = service.open().unwrap();
     exchange(&mut service, session, &preamble::encode(preamble::KEYED));
     let mut wrong = first_message(session, OTHER, preamble::encode(preamble::KEYED));
@@ -125,7 +125,7 @@ fn an_unknown_id_and_a_wrong_key_get_the_same_answer() {
     assert_eq!(peers(&mut service).bad_key, 2);
 }
 
-/// Who knocks with a wrong key is told in the ring as well: when, and how often.
+/// A failed handshake must leave a record in the ring, with its time.
 #[cfg(feature = "ring")]
 #[test]
 fn a_failed_handshake_is_an_event() {
@@ -158,7 +158,7 @@ fn a_failed_handshake_is_an_event() {
     assert_eq!(events, [(kind::BAD_KEY, 1_000), (kind::BAD_KEY, 2_000)]);
 }
 
-/// A client that was made to believe in another version, or in another preamble, fails the handshake.
+/// A client that was given another version, or another preamble, must fail the handshake.
 #[test]
 fn an_altered_preamble_fails_the_handshake() {
     let (_, mut service) = keyed::service();
@@ -170,7 +170,8 @@ fn an_altered_preamble_fails_the_handshake() {
     assert_eq!(refusals(&answer), refusal::BAD_KEY);
 }
 
-/// Nobody talks an agent with keys into doing without, nor a client into believing that it has some.
+/// Nobody may make an agent with keys accept an unencrypted conversation, nor a client believe that
+/// it has one.
 #[test]
 fn there_is_no_way_down_to_the_clear() {
     let (_, mut service) = keyed::service();
@@ -182,7 +183,7 @@ fn there_is_no_way_down_to_the_clear() {
     assert_eq!(said, preamble::encode(preamble::KEYED));
     assert_eq!(refusals(rest), refusal::KEY_NEEDED);
     assert!(service.is_over(session));
-    // A request in the place of the handshake.
+    // A request instead of the handshake.
     let session = service.open().unwrap();
     exchange(&mut service, session, &preamble::encode(preamble::KEYED));
     let answer = exchange(&mut service, session, &framed(&Check {}));
@@ -196,8 +197,8 @@ fn there_is_no_way_down_to_the_clear() {
     assert!(service.is_over(session));
 }
 
-/// Who has seen a first message can send it again, and has nothing of it: no role, no session for
-/// longer than any stranger, and no harm to anybody.
+/// Replaying a first message must gain nothing: no role, no session for longer than any
+/// unauthenticated client, and no effect on others.
 #[test]
 fn a_replayed_first_message_gains_nothing() {
     let (_, mut service) = keyed::service();
@@ -217,11 +218,11 @@ fn a_replayed_first_message_gains_nothing() {
         assert_eq!(frames(&answer).len(), 1, "the reply that it cannot use");
         thieves.push(session);
     }
-    // They are strangers, and make room.
+    // They are unauthenticated, and are replaced.
     pass_grace(&service);
     let newcomer = Client::new(&mut service, VIEW);
     assert!(service.is_given_up(thieves[0]));
-    // What it sends in the place of a record is not one.
+    // What it sends instead of a record is not one.
     exchange(
         &mut service,
         thieves[1],
@@ -238,8 +239,8 @@ fn a_replayed_first_message_gains_nothing() {
     assert_eq!((peers.displaced, peers.bad_record), (1, 1));
 }
 
-/// Replayed, out of order, altered in any place, of a length that none has: the conversation ends with
-/// that record, nothing more is sent, and it is counted.
+/// Replayed, out of order, altered anywhere, or of an invalid length: the conversation must end
+/// with that record, send nothing more, and be counted.
 #[test]
 fn a_bad_record_ends_the_conversation_at_once() {
     let check = framed(&Check {});
@@ -278,7 +279,7 @@ fn a_bad_record_ends_the_conversation_at_once() {
         service.close(client.session);
         assert_eq!(peers(&mut service).bad_record, count, "{name}");
     }
-    // A line that is cut amid a record.
+    // A connection that is closed within a record.
     let mut client = Client::new(&mut service, CONTROL);
     let record = client.seal(&check);
     exchange(&mut service, client.session, &record[..9]);
@@ -286,7 +287,7 @@ fn a_bad_record_ends_the_conversation_at_once() {
     assert_eq!(peers(&mut service).bad_record, 1 + changes.len() as u64);
 }
 
-/// However it is drawn out, a handshake has two seconds.
+/// However slow it is, a handshake must be complete after two seconds.
 #[test]
 fn a_handshake_left_hanging_is_ended() {
     let (agent, mut service) = keyed::service();
@@ -301,7 +302,7 @@ fn a_handshake_left_hanging_is_ended() {
     service.advance();
     assert!(service.is_given_up(shaking.session), "2.01 s");
     service.close(shaking.session);
-    // Nor is there more behind the handshake, as long as no record came.
+    // The same holds after the handshake, until a record arrives.
     let client = Client::new(&mut service, CONTROL);
     agent.platform().idle(2_000_000_000);
     service.advance();
@@ -310,8 +311,8 @@ fn a_handshake_left_hanging_is_ended() {
     assert_eq!(peers(&mut service).timed_out, 2);
 }
 
-/// Strangers come as fast as they can and say nothing, or nonsense. Who has a key gets in, and who was
-/// in stays.
+/// Unauthenticated clients connect as fast as they can and send nothing, or invalid data. A client
+/// with a key must get a session, and connected clients must keep theirs.
 #[test]
 fn a_flood_does_not_keep_out_who_has_a_key() {
     let (agent, mut service) = keyed::service();
@@ -321,7 +322,8 @@ fn a_flood_does_not_keep_out_who_has_a_key() {
     let mut got_in = 0;
     for turn in 0..2000_u64 {
         agent.platform().idle(10_000_000);
-        // The flood fills a place in the moment it is free; who knocks often enough is first now and then.
+        // The flood takes each place as soon as it is free; a client that connects often enough is
+        // first now and then.
         if turn % 7 == 0
             && let Some(session) = service.open()
         {
@@ -369,14 +371,15 @@ fn a_flood_does_not_keep_out_who_has_a_key() {
     );
 }
 
-/// A client far away gets in while unauthenticated clients take every session: it sends its preamble and its
-/// handshake in one flight, so the agent has found the key when the client's session would be given to another.
+/// A client with a long round trip must get a session while unauthenticated clients take all of
+/// them. It sends its preamble and its handshake in one flight, so the agent has verified the key
+/// before the client's session would be given to another one.
 #[test]
 fn a_long_round_trip_does_not_keep_out_who_has_a_key_during_a_flood() {
     for (round_trip_ms, waits_for_preamble, gets_in) in [
         (300, false, true),
         (900, false, true),
-        // What a client would see that sends its handshake only when the agent's preamble has arrived.
+        // A client that sends its handshake only after the agent's preamble has arrived.
         (300, true, false),
     ] {
         let (agent, mut service) = keyed::service();
@@ -387,7 +390,8 @@ fn a_long_round_trip_does_not_keep_out_who_has_a_key_during_a_flood() {
         let mut answered = None;
         for now_ms in 0..5_000_u64 {
             agent.platform().idle(1_000_000);
-            // From 1 s on the client tries once; like the others it waits in the queue for a session.
+            // From 1 s on the client tries once; like the others it waits in the queue for a
+            // session.
             if now_ms >= 1_000 && far.is_none() && service.place_from_ns().is_none() {
                 far = service.open().map(|session| (now_ms, session));
             }
@@ -405,7 +409,8 @@ fn a_long_round_trip_does_not_keep_out_who_has_a_key_during_a_flood() {
                     service.receive(session, &first.first);
                     shaking = Some(first);
                 }
-                // The reply waits for its turn, then travels for half of the round trip; so does the first record.
+                // The reply waits for its turn, then takes half of the round trip; so does the
+                // first record.
                 let reply = exchange(&mut service, session, &[]);
                 if !reply.is_empty() && client.is_none() {
                     client = Some((now_ms, shaking.take().unwrap().finish(&reply)));
@@ -437,8 +442,9 @@ fn a_long_round_trip_does_not_keep_out_who_has_a_key_during_a_flood() {
     }
 }
 
-/// Guards nonces: a guest that was saved may run twice, and both copies would go on with the same keys. Whatever is
-/// called first after the suspension, not a byte is sent under the old keys; what was recorded is still there.
+/// Guards nonces: a guest that was saved may run twice, and both copies would continue with the
+/// same keys. Whatever is called first after the suspension, not a byte may be sent with the old
+/// keys, and recordings must still be there.
 #[test]
 fn a_suspension_ends_sealed_sessions_before_another_byte_is_sent() {
     type First = fn(&mut FakeService, SessionId);
@@ -466,7 +472,7 @@ fn a_suspension_ends_sealed_sessions_before_another_byte_is_sent() {
         let mut client = Client::new(&mut service, VIEW);
         let request = client.seal(&framed(&fetch));
         service.receive(client.session, &request);
-        // A part of a record is on its way, the rest of it is sealed and waits.
+        // A part of a record is on its way; the rest of it is encrypted and waits.
         let mut buffer = [0; 100];
         assert_eq!(service.transmit(client.session, &mut buffer), 100);
         agent.resume();
@@ -479,7 +485,8 @@ fn a_suspension_ends_sealed_sessions_before_another_byte_is_sent() {
         assert_eq!(fake_guest::client::download(&frames).samples, 5_000);
         service.close(again.session);
     }
-    // A handshake whose reply was made, and not sent, ends as well: its ephemeral key is in both copies.
+    // A handshake whose reply was made but not sent must end as well: both copies have its
+    // ephemeral key.
     let shaking = connect(&mut service, VIEW);
     agent.platform().idle(5_000_000);
     service.receive(shaking.session, &shaking.first);
@@ -488,7 +495,7 @@ fn a_suspension_ends_sealed_sessions_before_another_byte_is_sent() {
     assert_eq!(service.transmit(shaking.session, &mut [0; 100]), 0);
     assert!(service.is_given_up(shaking.session));
     service.close(shaking.session);
-    // One whose reply was not made yet goes on, with an ephemeral key of its own.
+    // A handshake whose reply was not made yet continues, with a new ephemeral key.
     let shaking = connect(&mut service, VIEW);
     service.receive(shaking.session, &shaking.first);
     agent.resume();
@@ -498,7 +505,7 @@ fn a_suspension_ends_sealed_sessions_before_another_byte_is_sent() {
     assert_eq!(client.ask(&mut service, &Check {}).len(), 2);
 }
 
-/// Without keys there is no nonce to protect: a session in the clear goes on after a suspension.
+/// Without keys there is no nonce to protect: an unencrypted session continues after a suspension.
 #[test]
 fn a_suspension_leaves_sessions_in_the_clear() {
     let agent = agent(1, 1 << 17);
@@ -508,7 +515,7 @@ fn a_suspension_leaves_sessions_in_the_clear() {
     assert_eq!(client.ask(&mut service, &Check {}).len(), 1);
 }
 
-/// Guards the bytes that a stream had not taken when the guest was suspended.
+/// Bytes that a stream had not accepted when the guest was suspended must not be sent.
 #[cfg(feature = "embedded-io")]
 #[test]
 fn a_suspension_drops_what_a_stream_has_not_taken() {
@@ -617,7 +624,7 @@ mod pipe {
     }
 }
 
-/// Three who look do not keep out the one who controls.
+/// Three clients with the role `view` must not keep out one with the role `control`.
 #[test]
 fn viewers_leave_one_session_free() {
     let (_, mut service) = keyed::service();
@@ -649,7 +656,7 @@ fn handshakes_take_turns() {
     let mut waiting: Vec<_> = (0..SESSIONS)
         .map(|_| connect(&mut service, CONTROL))
         .collect();
-    // All of them ask at the same moment.
+    // All of them send the handshake at the same time.
     let answers: Vec<_> = waiting
         .iter()
         .map(|shaking| shaking.send(&mut service))
@@ -660,7 +667,7 @@ fn handshakes_take_turns() {
         let now_ns = agent.platform().now_ns();
         assert_eq!(service.advance(), Some(now_ns + 5_000_000), "turn {turn}");
         agent.platform().idle(5_000_000);
-        // The last of them is asked first, and it is not its turn.
+        // The last of them is polled first, but it is not its turn.
         for shaking in waiting.iter().rev().take(waiting.len() - 1) {
             assert!(
                 exchange(&mut service, shaking.session, &[]).is_empty(),
@@ -676,8 +683,8 @@ fn handshakes_take_turns() {
     }
 }
 
-/// A poll begins nothing more after its time, says that it wants to be called again, and tells the
-/// longest that it took.
+/// A poll must begin nothing more after its time, ask to be called again, and report the longest
+/// time.
 #[test]
 fn a_poll_has_a_budget() {
     let (agent, mut service) = keyed::service();
@@ -689,7 +696,7 @@ fn a_poll_has_a_budget() {
     let fetch = whole(pending.first_epoch);
     let request = client.seal(&framed(&fetch));
     service.receive(client.session, &request);
-    // A slow guest: each look at the clock takes 100 µs.
+    // A slow guest: each read of the clock takes 100 µs.
     agent.platform().step_ns.store(100_000, Ordering::Relaxed);
     let mut polls = 0;
     let mut sealed = Vec::new();
@@ -720,8 +727,9 @@ fn a_poll_has_a_budget() {
     );
 }
 
-/// Guards the guest's CPU, and a collector, from a viewer that fetches in a loop: over three seconds all polls together
-/// take at most the share, and a download with the control key is not slowed down.
+/// Guards the guest's CPU, and a collector, from a viewer that fetches in a loop: over three
+/// seconds all polls together take at most the share, and a download with the control key is not
+/// slowed down.
 #[test]
 fn a_viewer_that_fetches_in_a_loop_uses_its_share_and_no_more() {
     const SECOND: u64 = 1_000_000_000;
@@ -734,14 +742,14 @@ fn a_viewer_that_fetches_in_a_loop_uses_its_share_and_no_more() {
     let mut viewer = Client::new(&mut service, VIEW);
     viewer.ask(&mut service, &Check {});
     let now_ns = || agent.platform().now_ns.load(Ordering::Relaxed);
-    // Each look at the clock takes so long, so a frame costs time.
+    // Each read of the clock takes this long, so a frame costs time.
     agent.platform().step_ns.store(20_000, Ordering::Relaxed);
     let began_ns = now_ns();
     let (mut downloads, mut longest_ns) = (0, 0);
     let mut asked_ns = None;
     let (mut unsent, mut collected, mut buffer) = (Vec::new(), Vec::new(), vec![0; 1 << 16]);
     while now_ns() < began_ns + 3 * SECOND {
-        // There is always a request of the viewer's to answer; a collector comes once a second.
+        // The viewer always has a request to be answered; a collector comes once a second.
         if unsent.is_empty() {
             unsent = viewer.seal(&fetch);
         }
@@ -777,14 +785,14 @@ fn a_viewer_that_fetches_in_a_loop_uses_its_share_and_no_more() {
     }
     agent.platform().step_ns.store(0, Ordering::Relaxed);
     let passed_ns = now_ns() - began_ns;
-    // The rest of a download that is under way.
+    // The rest of a download in progress.
     agent.platform().idle(SECOND);
     let rest = exchange(&mut service, control.session, &[]);
     control.open(&rest);
     let status = control.ask(&mut service, &Check {});
     let status: Status = read(&status[0]);
     let worked_ns = status.server_ns;
-    // A tenth of a CPU, and the tenth of a second that full buckets hold at the start.
+    // A tenth of a CPU, and the tenth of a second in full buckets at the start.
     let share_ns = passed_ns / 10 + SECOND / 10;
     assert!(worked_ns < share_ns * 11 / 10, "{worked_ns} of {passed_ns}");
     assert!(
@@ -803,7 +811,7 @@ fn a_viewer_that_fetches_in_a_loop_uses_its_share_and_no_more() {
     );
 }
 
-/// Keys that protect nothing are worse than none: nobody would look.
+/// Keys without random numbers would give a false sense of protection.
 #[test]
 fn an_agent_with_keys_and_without_randomness_serves_nobody() {
     let agent = agent(1, 1 << 17);
@@ -823,7 +831,7 @@ fn an_agent_with_keys_and_without_randomness_serves_nobody() {
     assert_eq!(refused, Some(ServeError::NoRandomness));
     let logged = agent.platform().logged.lock().unwrap().clone();
     assert!(logged.last().unwrap().contains("random"), "{logged:?}");
-    // Nothing was taken: with a source it can be served.
+    // Nothing was claimed: with a random source it can be served.
     agent
         .platform()
         .has_no_random
@@ -831,7 +839,7 @@ fn an_agent_with_keys_and_without_randomness_serves_nobody() {
     assert!(Service::new(agent, Access::Keys(keys)).is_ok());
 }
 
-/// What would remain in memory could be read in a dump of it, long after.
+/// Keys in memory could be read from a memory dump long afterwards.
 #[test]
 #[allow(unsafe_code)]
 fn no_key_remains_in_a_session_that_was_closed() {
@@ -839,7 +847,7 @@ fn no_key_remains_in_a_session_that_was_closed() {
     let bytes_of = |service: &FakeService| {
         let start = std::ptr::from_ref(service).cast::<u8>();
         let length = size_of_val(service);
-        // SAFETY: all of the service's bytes, read one by one; padding is memory too.
+        // SAFETY: all of the service's bytes, read one by one; padding is readable memory too.
         (0..length)
             .map(|at| unsafe { start.add(at).read_volatile() })
             .collect::<Vec<u8>>()
@@ -849,11 +857,12 @@ fn no_key_remains_in_a_session_that_was_closed() {
     client.ask(&mut service, &Check {});
     let during = bytes_of(&service);
     service.close(client.session);
-    // The counts of the budget look random too, and are no secret: they are filled up as they were before.
+    // The levels of the budget look random too, but are not secret: set them to their former
+    // values.
     service.set_cpu_share(100);
     let after = bytes_of(&service);
-    // Both keys of the conversation, 32 bytes each, and the agent's own: wherever something was that looks random and
-    // was not there before, nothing of that is left. Padding may hold other bytes.
+    // Both keys of the conversation, 32 bytes each, and the agent's own: wherever a new
+    // random-looking byte appeared, it must have disappeared. Padding may hold other bytes.
     let pairs: Vec<_> = before.iter().zip(&during).collect();
     let is_random =
         |pairs: &[(&u8, &u8)]| pairs.iter().filter(|(then, now)| then != now).count() >= 28;
@@ -873,7 +882,7 @@ fn no_key_remains_in_a_session_that_was_closed() {
     }
 }
 
-/// A request that a viewer may not make does not disturb what it may.
+/// A request that the role does not allow must not affect the requests that it allows.
 #[test]
 fn every_request_has_its_role() {
     let (_, mut service) = keyed::service();

@@ -1,4 +1,5 @@
-//! Leases: one client at a time fetches and acknowledges a recording, and the others are told which one it is.
+//! Leases: one client at a time fetches and acknowledges a recording, and the others get to know
+//! which one it is.
 #![allow(clippy::unwrap_used)]
 
 mod fake_guest;
@@ -88,18 +89,18 @@ fn a_second_client_may_fetch_but_not_acknowledge() {
     assert_eq!((name.as_str(), since_ns), ("collector 1.2", 0));
     let copied = download(&second.ask(&mut service, &whole(epoch)));
     assert_eq!(copied.stacks, HashMap::from([(vec![1, 2], 20)]));
-    // One that has not introduced itself is another client too.
+    // A client without an id is another client too.
     let mut unknown = Client::connect(&mut service);
     assert!(is_leased(&mut service, &mut unknown));
     let refused = refusal_code(&unknown.ask(&mut service, &Acknowledge { epoch }));
     assert_eq!(refused.0, refusal::LEASED);
-    // Nothing was lost for the first one.
+    // The first client has lost nothing.
     assert_eq!(download(&first.ask(&mut service, &whole(epoch))), copied);
     acknowledge(&mut service, &mut first, epoch);
     assert!(is_leased(&mut service, &mut second), "it is connected");
 }
 
-/// Another client may end a recording; what waits then is still the first one's.
+/// Another client may end a recording; its epochs still wait for the first client.
 #[test]
 fn a_second_client_may_stop_but_not_take_what_waits() {
     let (_, mut service, mut first, epoch) = leased();
@@ -114,7 +115,7 @@ fn a_second_client_may_stop_but_not_take_what_waits() {
     assert_eq!(second.status(&mut service).0, state::IDLE);
 }
 
-/// Guards what a connected client is about to fetch against another one that starts anew and discards it.
+/// A client that starts a new recording must not discard what a connected client is about to fetch.
 #[test]
 fn a_second_client_may_not_discard_what_the_first_one_fetches() {
     let (agent, mut service, mut first, epoch) = leased();
@@ -130,7 +131,7 @@ fn a_second_client_may_not_discard_what_the_first_one_fetches() {
     assert_eq!(second.status(&mut service).0, state::FINISHED);
     let kept = download(&first.ask(&mut service, &whole(epoch)));
     assert_eq!(kept.stacks, HashMap::from([(vec![1, 2], 20)]));
-    // The first one itself may, and so may the second once the first is gone.
+    // The first client may discard it, and so may the second one after the first has disconnected.
     let started: Started = read(&first.start(&mut service, anew())[0]);
     assert_eq!(started.recording, 2);
     dump(agent, &mut service, &mut first);
@@ -182,7 +183,7 @@ fn a_lost_connection_keeps_its_lease_while_an_epoch_waits() {
     assert_eq!(name, "person 3.4");
     assert_eq!(since_ns, agent.platform().now_ns());
     acknowledge(&mut service, &mut second, epoch);
-    // The first one comes back too late.
+    // The first client reconnects too late.
     let mut first = collector(&mut service);
     let refused = refusal_code(&first.ask(&mut service, &Dump { recording: 0 }));
     assert_eq!(refused.0, refusal::LEASED);
@@ -201,7 +202,7 @@ fn a_lost_connection_ends_its_lease_at_once_if_nothing_waits() {
     acknowledge(&mut service, &mut second, next);
 }
 
-/// A collector that reconnects goes on, for as long as it is connected then.
+/// A collector that reconnects keeps the lease as long as it is connected.
 #[test]
 fn a_client_that_comes_back_keeps_its_lease() {
     let (agent, mut service, first, epoch) = leased();
@@ -211,13 +212,13 @@ fn a_client_that_comes_back_keeps_its_lease() {
     agent.platform().idle(LEASE_NS - SECOND);
     let mut first = collector(&mut service);
     for _ in 0..3 {
-        // Both stay connected, as a connection that is silent for long is closed.
+        // Both stay connected: a silent connection would be closed.
         agent.platform().idle(LEASE_NS);
         service.advance();
         assert!(holder(&mut service, &mut first).is_some());
         assert!(is_leased(&mut service, &mut second));
     }
-    // A second connection of it that is closed changes nothing.
+    // Closing a second connection of the same client has no effect.
     let other = collector(&mut service);
     service.close(other.session);
     agent.platform().idle(LEASE_NS);
@@ -226,7 +227,7 @@ fn a_client_that_comes_back_keeps_its_lease() {
     acknowledge(&mut service, &mut first, epoch);
 }
 
-/// Each recording has a lease of its own, and a client without an id takes none.
+/// Each recording has its own lease, and a client without an id takes none.
 #[test]
 fn leases_are_taken_by_recording_and_by_clients_with_an_id() {
     let (agent, mut service) = service(1);
@@ -255,7 +256,8 @@ fn leases_are_taken_by_recording_and_by_clients_with_an_id() {
     }
 }
 
-/// A name that is too long loses its end, and what is said of it fits its message.
+/// A client name that is too long is truncated at the end, and error texts with it fit their
+/// message.
 #[test]
 fn a_long_name_of_a_client_is_cut() {
     let (agent, mut service) = service(1);

@@ -1,5 +1,4 @@
-//! How much memory a distinct stack takes, with everything counted: the agent is given so much and
-//! no more, and must hold them all.
+//! The memory per distinct stack, with everything included: all stacks must fit the agent's memory.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +23,7 @@ fn sample(stacks: &HashSet<Stack>, memory_bytes: usize) -> Fetched {
     let mut client = InProcess::connect(&agent).unwrap();
     client.start(PERIOD_NS).unwrap();
     for stack in stacks {
-        // Further than any step of the sampler.
+        // More than any step of the sampler.
         agent.platform().advance(2 * PERIOD_NS);
         let registers = agent.platform().stack().lay(stack);
         agent.on_tick(Some(&registers));
@@ -41,8 +40,8 @@ fn stacks() -> HashSet<Stack> {
     stacks
 }
 
-/// Guards the promise of the memory's size: slot, nodes, index and the counts of both epochs
-/// together take no more than this.
+/// Guards the documented memory per stack: slot, nodes, index and the counts of both epochs
+/// together must fit.
 #[test]
 fn twenty_thousand_stacks_fit_128_bytes_each() {
     let fetched = sample(&stacks(), 128 * STACKS);
@@ -51,7 +50,8 @@ fn twenty_thousand_stacks_fit_128_bytes_each() {
     assert_eq!(fetched.samples, STACKS as u64);
 }
 
-/// The test above can fail: with half the memory not all of them fit, and the rest is told.
+/// The test above must be able to fail: with half the memory not all stacks fit, and the others are
+/// counted as overflow.
 #[test]
 fn what_does_not_fit_is_counted() {
     let fetched = sample(&stacks(), 64 * STACKS);

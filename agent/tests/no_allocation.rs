@@ -1,4 +1,5 @@
-//! Neither a tick nor a conversation under a key allocates: counted by the global allocator, per thread.
+//! Neither a tick nor an encrypted conversation allocates: the global allocator counts calls per
+//! thread.
 #![cfg(not(loom))]
 #![allow(unsafe_code, clippy::unwrap_used)]
 
@@ -25,7 +26,7 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 thread_local! {
-    /// Without a destructor, so that it may be counted at any moment of the thread's life.
+    /// Without a destructor, so that it may be used at any time of the thread's life.
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -35,11 +36,11 @@ impl Counting {
     }
 }
 
-// SAFETY: everything is handed to the system's allocator as it came.
+// SAFETY: all calls are passed to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::count();
-        // SAFETY: the caller's promises are the system's.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
@@ -62,7 +63,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// How often this thread allocates, grows or frees while `work` runs.
+/// The number of allocator calls of this thread while `work` runs.
 fn allocator_calls(work: impl FnOnce()) -> u64 {
     let before = CALLS.get();
     work();
@@ -82,13 +83,13 @@ fn the_allocator_counts() {
 
 const PERIOD_NS: u64 = 1_000_000;
 
-/// Every road through a tick but the one of a busy slot, of which there is no way from outside.
+/// Every path through a tick except that of a busy slot, which cannot be produced from outside.
 #[test]
 fn no_road_through_a_tick_allocates() {
     let mut random = Random::new(3);
     let mut stacks: Vec<Stack> = (0..2000).map(|_| any_stack(&mut random)).collect();
     stacks.push(stack(&mut random, MAX_DEPTH + 1));
-    // Far too small: most stacks are overflow.
+    // Far too small: most stacks overflow.
     let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(1, 1) + 10_000];
     let platform = FakePlatform::new(MAX_DEPTH + 1);
     let agent = Agent::new(platform, CONFIG, &mut memory).unwrap();
@@ -99,7 +100,7 @@ fn no_road_through_a_tick_allocates() {
         agent.platform().advance(passed_ns);
         assert_eq!(allocator_calls(|| _ = agent.on_tick(registers)), 0);
     };
-    // Truncated first, while there is room.
+    // Truncated ones first, while there is room.
     for stack in stacks.iter().rev() {
         let registers = agent.platform().stack().lay(stack);
         tick(Some(&registers), 2 * PERIOD_NS);
@@ -107,7 +108,7 @@ fn no_road_through_a_tick_allocates() {
     }
     let nowhere = Registers::new(1, 8, 8);
     tick(Some(&nowhere), 200 * PERIOD_NS);
-    // The stack is no more than the leaf: it fits, or was there.
+    // The stack has only the leaf: it fits, or was there before.
     let leaf = agent.platform().stack().lay(&Stack(vec![stacks[0].0[0]]));
     let on_garbage = Registers { fp: 1, ..leaf };
     tick(Some(&on_garbage), 2 * PERIOD_NS);
@@ -130,7 +131,7 @@ fn no_road_through_a_tick_allocates() {
     }
 }
 
-/// A conversation under a key: what the agent does of it, from the connection to the close.
+/// An encrypted conversation: the agent's part, from the connection to the close.
 #[cfg(feature = "noise")]
 mod under_a_key {
     use unikprof_agent::SessionId;
@@ -143,8 +144,8 @@ mod under_a_key {
     use crate::fake_guest::tick;
     use crate::keyed::{self, CONTROL, Client, OTHER, first_message, framed, frames};
 
-    /// Sends bytes until nothing moves; answers what came back, and asserts that the agent's part of it
-    /// did not allocate.
+    /// Sends bytes until nothing moves; returns the answer, and asserts that the agent's part did
+    /// not allocate.
     fn exchange(service: &mut FakeService, session: SessionId, mut bytes: &[u8]) -> Vec<u8> {
         let mut answer = Vec::new();
         loop {
@@ -181,7 +182,7 @@ mod under_a_key {
         frames(&client.open(&answer))
     }
 
-    /// The handshake, the records and the download, and the ends that strangers come to.
+    /// The handshake, the records and the download, and refused connections.
     #[test]
     fn no_part_of_a_conversation_allocates() {
         let (guest, mut service) = keyed::service();
@@ -237,13 +238,13 @@ mod hosted {
     use super::allocator_calls;
     use super::fake::conversation::Conversation;
 
-    /// What a signal handler allocates is counted where it interrupts.
+    /// Allocations in a signal handler must be counted in the interrupted thread.
     #[test]
     fn the_allocator_counts_in_a_signal_handler() {
         extern "C" fn allocate(_: i32) {
             drop(black_box(Box::new(1)));
         }
-        // SAFETY: the signal is raised below and nowhere else, while no allocation is under way.
+        // SAFETY: the signal is raised only below, and not during an allocation.
         let calls = allocator_calls(|| unsafe {
             libc::signal(libc::SIGUSR1, allocate as *const () as usize);
             libc::raise(libc::SIGUSR1);
@@ -251,8 +252,8 @@ mod hosted {
         assert_eq!(calls, 2);
     }
 
-    /// The whole handler, with the platform's clocks and timers, on a thread that does not allocate
-    /// itself.
+    /// The complete handler, with the platform's clocks and timers, on a thread that does not
+    /// allocate itself.
     #[test]
     fn real_ticks_do_not_allocate() {
         const WANTED: u64 = 500;
@@ -288,7 +289,7 @@ mod hosted {
         drop(vcpu);
     }
 
-    /// Something to interrupt, at different depths.
+    /// Code to interrupt, at different depths.
     #[inline(never)]
     fn work(depth: u32) -> u32 {
         if depth == 0 {

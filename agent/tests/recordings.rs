@@ -1,4 +1,5 @@
-//! Several recordings over one sampler: each is true for its own span, and stacks are kept once.
+//! Several recordings on one sampler: each one is correct for its own time, and stacks are stored
+//! once.
 #![allow(clippy::unwrap_used)]
 
 mod fake_guest;
@@ -27,7 +28,7 @@ fn begin(client: &mut Client, service: &mut FakeService, start: Start<'_>) -> u6
     read::<Started>(&client.start(service, start)[0]).recording
 }
 
-/// Ends a recording and fetches its one epoch.
+/// Ends a recording and fetches its only epoch.
 fn end(
     client: &mut Client,
     service: &mut FakeService,
@@ -50,7 +51,7 @@ fn fetch(
     fetched
 }
 
-/// Runs `ms` milliseconds in stacks that end in `leaf`; answers how many deliveries that took.
+/// Runs `ms` milliseconds in stacks that end in `leaf`; returns the number of deliveries.
 fn run(agent: &FakeAgent, ms: u64, leaf: u64) -> u64 {
     let until = agent.platform().now_ns() + ms * MS;
     let mut deliveries = 0;
@@ -71,7 +72,7 @@ fn near(found: u64, expected: u64, percent: u64) {
     );
 }
 
-/// Three rates, three spans: each has its own period's worth of samples of what ran in its span, and
+/// Three rates, three time spans: each recording has the samples of its own period and span, and
 /// the timer is armed no more often than for the fastest.
 #[test]
 fn each_recording_is_true_for_its_own_span() {
@@ -101,7 +102,7 @@ fn each_recording_is_true_for_its_own_span() {
         "every tick is the fastest one's"
     );
     assert_eq!(of(&equal, 2), together);
-    // Where it takes the lead its target may have passed: then the first delivery is early.
+    // When it becomes the fastest, its target may have passed: then the first delivery is early.
     let early = still - of(&equal, 3);
     assert!(early <= 1 && equal.counters.early == early, "{early}");
     assert_eq!(equal.stacks.len(), 2);
@@ -116,7 +117,8 @@ fn each_recording_is_true_for_its_own_span() {
     near(fast.running_ns, 10_000 * MS, 1);
 }
 
-/// Rates close to each other: who follows makes up for what a delivery could not serve.
+/// With nearly equal rates, the slower recording makes up for ticks that a delivery could not
+/// serve.
 #[test]
 fn a_rate_just_below_the_fastest_is_met() {
     let (agent, mut service) = service(1);
@@ -162,7 +164,7 @@ fn modes_live_side_by_side() {
     near(cpu.recorded, 1000, 5);
     near(wall.recorded, 1000, 5);
     assert_eq!((cpu.blocks, wall.blocks, off_cpu.blocks), (0, 100, 100));
-    // The stack is not known here: blocked time is told as not counted, none of it is lost.
+    // The stack is not known here: blocked time is reported as not counted, and none of it is lost.
     near(wall.blocked_overflow, 3000, 2);
     assert_eq!(off_cpu.blocked_overflow, 3000 * MS);
     assert_eq!((off_cpu.ticks, cpu.blocked), (0, 0));
@@ -201,7 +203,7 @@ fn a_dump_leaves_the_others_alone() {
 }
 
 #[test]
-fn names_tell_recordings_apart() {
+fn names_identify_recordings() {
     let (agent, mut service) = service(1);
     let mut client = Client::connect(&mut service);
     let first = begin(&mut client, &mut service, named("first", MS));
@@ -217,10 +219,7 @@ fn names_tell_recordings_apart() {
     let third = begin(&mut client, &mut service, named("third", MS));
     let (code, text) = refusal_code(&client.start(&mut service, named("fourth", MS)));
     assert_eq!(code, refusal::TOO_MANY_RECORDINGS, "{text}");
-    assert!(
-        text.contains("all 3") && text.contains("`third`"),
-        "{text}"
-    );
+    assert!(text.contains("all 3") && text.contains("`third`"), "{text}");
 
     run(agent, 10, 1);
     client.ask(&mut service, &Stop { recording: third });
@@ -252,7 +251,7 @@ fn names_tell_recordings_apart() {
     assert_eq!((left.name, left.state), ("second", state::RECORDING));
 }
 
-/// A recording that ends by itself, in the upcall, leaves the others their rate.
+/// A recording that ends by itself, in the upcall, must not affect the rate of the others.
 #[test]
 fn one_that_ends_by_itself_leaves_the_others() {
     let (agent, mut service) = service(1);

@@ -1,4 +1,4 @@
-//! The rings through a conversation: the guest's events, stacks and names as a client is told of them.
+//! The rings in a conversation: the guest's events, stacks and names as a client receives them.
 #![cfg(not(loom))]
 #![allow(unsafe_code, clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use ask::{Answer, Client, nodes_of, records, told};
+use ask::{Answer, Client, fields, nodes_of, records};
 use fake::platform::FakePlatform;
 use fake::stacks::{MAPPING, Random, any_stack};
 use unikprof_agent::{
@@ -25,11 +25,11 @@ use unikprof_proto::message::{
 };
 use unikprof_proto::ring::{MAX_EVENT_NAME, Record, kind, outcome};
 
-/// The fake platform with two vCPUs, of which the test says on which it is.
+/// The fake platform with two vCPUs; the test selects the current one.
 struct TwoVcpus {
     fake: FakePlatform,
     current: AtomicU32,
-    /// What others took; [`UNTOLD`]: the platform does not tell.
+    /// Stolen time; [`UNKNOWN`] if the platform does not know it.
     stolen_ns: AtomicU64,
 }
 
@@ -38,7 +38,7 @@ impl TwoVcpus {
         Self {
             fake: FakePlatform::new(MAX_DEPTH),
             current: AtomicU32::new(0),
-            stolen_ns: AtomicU64::new(UNTOLD),
+            stolen_ns: AtomicU64::new(UNKNOWN),
         }
     }
 
@@ -47,12 +47,12 @@ impl TwoVcpus {
     }
 }
 
-/// Not one that is known.
+/// An unknown vCPU.
 const NOWHERE: u32 = u32::MAX;
 
-const UNTOLD: u64 = u64::MAX;
+const UNKNOWN: u64 = u64::MAX;
 
-// SAFETY: the fake platform's own answers.
+// SAFETY: returns what the fake platform returns.
 unsafe impl Platform for TwoVcpus {
     fn now_ns(&self) -> u64 {
         self.fake.now_ns()
@@ -73,7 +73,7 @@ unsafe impl Platform for TwoVcpus {
 
     fn runstate(&self, vcpu: u32) -> Option<Runstate> {
         let runnable_ns = self.stolen_ns.load(Ordering::Relaxed);
-        (runnable_ns != UNTOLD).then(|| Runstate {
+        (runnable_ns != UNKNOWN).then(|| Runstate {
             running_ns: self.running_ns(vcpu),
             runnable_ns,
             ..Runstate::default()
@@ -121,7 +121,7 @@ fn ring_of(vcpu: u32) -> Ring {
 }
 
 #[test]
-fn events_are_told_with_their_names_each_from_its_vcpu() {
+fn events_are_sent_with_their_names_each_from_its_vcpu() {
     with_rings(1000, |agent| {
         let (request, depth) = (
             agent.event_name("request").unwrap(),
@@ -152,7 +152,7 @@ fn events_are_told_with_their_names_each_from_its_vcpu() {
         assert_eq!(head.now_ns, 3000);
         assert!(head.wall_clock_ns.is_some());
         let outer = outer.number();
-        let all: Vec<_> = told(&records);
+        let all: Vec<_> = fields(&records);
         let inner = all[3].3;
         assert_ne!(inner, outer);
         assert_eq!(
@@ -166,11 +166,11 @@ fn events_are_told_with_their_names_each_from_its_vcpu() {
             ]
         );
         let (_, records, _) = client.ring(&ring_of(1));
-        assert_eq!(told(&records), [(kind::SPAN_END, 3000, 0, outer)]);
+        assert_eq!(fields(&records), [(kind::SPAN_END, 3000, 0, outer)]);
     });
 }
 
-/// A client that follows asks from where it was told to go on: it must see each record once.
+/// A client that follows continues from the position that the agent sent: it must see each record once.
 #[test]
 fn who_follows_sees_each_record_once() {
     with_rings(300, |agent| {
@@ -188,15 +188,15 @@ fn who_follows_sees_each_record_once() {
             });
             assert_eq!(end.lost, 0);
             position = end.next;
-            seen.extend(told(&records).iter().map(|record| record.3));
+            seen.extend(fields(&records).iter().map(|record| record.3));
         }
         assert!(seen.iter().copied().eq(0..40 * 97));
     });
 }
 
-/// What was dropped must be told: nothing is silently lost.
+/// Dropped records must be reported: nothing is silently lost.
 #[test]
-fn what_a_full_ring_dropped_is_told() {
+fn what_a_full_ring_dropped_is_reported() {
     with_rings(300, |agent| {
         let name = agent.event_name("x").unwrap();
         for number in 0..10_000 {
@@ -206,18 +206,18 @@ fn what_a_full_ring_dropped_is_told() {
         let mut client = Client::connect(agent);
         let (head, records, _) = client.ring(&ring_of(0));
         assert_eq!(head.next - head.oldest, head.capacity);
-        let numbers: Vec<_> = told(&records).iter().map(|record| record.3).collect();
+        let numbers: Vec<_> = fields(&records).iter().map(|record| record.3).collect();
         assert!(numbers.iter().copied().eq(numbers[0]..10_000));
         assert!(numbers.len() as u64 + 3 >= head.capacity);
-        // The last second's.
+        // Those of the last second.
         let since_ns = head.now_ns - 1000;
         let (_, records, _) = client.ring(&Ring {
             since_ns,
             ..ring_of(0)
         });
-        let told = told(&records);
-        assert!(told.iter().all(|record| record.1 >= since_ns));
-        assert_eq!(told.len(), 101);
+        let seen = fields(&records);
+        assert!(seen.iter().all(|record| record.1 >= since_ns));
+        assert_eq!(seen.len(), 101);
     });
 }
 
@@ -229,7 +229,7 @@ fn events_without_a_vcpu_are_counted_as_lost() {
         for nowhere in [NOWHERE, 2] {
             agent.platform().switch_to(nowhere);
             agent.mark(name, 1);
-            // One lost record: the end of a span that did not begin is none.
+            // One lost record: the end of a span that did not begin is not counted.
             drop(agent.span(name));
         }
         agent.platform().switch_to(0);
@@ -265,7 +265,8 @@ fn names_that_are_refused_are_counted() {
     });
 }
 
-/// Records name stacks by their numbers: a client receives the nodes of one vCPU that it lacks, and no others.
+/// Records refer to stacks by their numbers: a client receives the nodes of one vCPU that it does
+/// not have, and no others.
 #[test]
 fn a_client_receives_the_nodes_that_it_lacks() {
     with_rings(300, |agent| {
@@ -293,7 +294,7 @@ fn a_client_receives_the_nodes_that_it_lacks() {
 fn without_rings_there_are_no_events_and_requests_are_refused() {
     let (mut memory, mut ring) = blocks(300);
     let agent = Agent::new(TwoVcpus::new(), CONFIG, &mut memory).unwrap();
-    // Too small: as if there were none.
+    // Too small: the same as no rings.
     let agent = agent.with_ring(&mut ring[..100]);
     assert_eq!(agent.event_name("x"), Err(EventNameError::NoRing));
     let mut client = Client::connect(&agent);
@@ -323,9 +324,9 @@ fn a_ring_of_an_unknown_vcpu_is_refused() {
     });
 }
 
-/// What became of each tick, and when recordings began and ended, is told; the counters agree.
+/// There is a record for each tick, and for the begin and end of recordings, and the counters agree.
 #[test]
-fn the_agent_tells_of_its_recordings_ticks_and_times() {
+fn the_agent_records_its_recordings_ticks_and_times() {
     with_rings(1000, |agent| {
         let mut client = Client::connect(agent);
         let mut random = Random::new(5);
@@ -346,8 +347,8 @@ fn the_agent_tells_of_its_recordings_ticks_and_times() {
         client.stop();
         let (_, records, end) = client.ring(&ring_of(0));
         assert_eq!(end.lost, 0);
-        let told = told(&records);
-        let of = |kind: u8| told.iter().filter(move |record| record.0 == kind);
+        let seen = fields(&records);
+        let of = |kind: u8| seen.iter().filter(move |record| record.0 == kind);
         let numbers = |kind: u8| of(kind).map(|one| (one.2, one.3)).collect::<Vec<_>>();
         assert_eq!(numbers(kind::BEGAN), [(id, 0)]);
         assert_eq!(numbers(kind::ENDED), [(id, 0)]);
@@ -368,7 +369,7 @@ fn the_agent_tells_of_its_recordings_ticks_and_times() {
         assert_eq!(ran.last(), Some(&agent.platform().fake.now_ns()));
         assert_eq!(of(kind::WAITED).count(), ran.len());
         assert_eq!(of(kind::CLOCK).count(), 1);
-        // The other vCPU has none of these ticks, but what concerns both.
+        // The other vCPU has none of these ticks, but the records that concern both.
         let (_, records, _) = client.ring(&ring_of(1));
         let kinds: Vec<u8> = records.iter().map(|(_, record)| record.kind).collect();
         assert!(kinds.contains(&kind::BEGAN) && kinds.contains(&kind::RESUMED));
@@ -386,10 +387,10 @@ fn tick(agent: &Agent<'_, TwoVcpus>, random: &mut Random) -> Vec<u32> {
     stack.0.iter().map(code).collect()
 }
 
-/// Records and their stacks as a client keeps them, beside what was sampled.
+/// Records and their stacks as a client keeps them, and the samples that were made.
 #[derive(Default)]
 struct Samples {
-    /// What was sampled, by its time.
+    /// The sampled stacks, by time.
     truth: HashMap<u64, Vec<u32>>,
     /// Stacks by their numbers.
     known: HashMap<u64, Vec<u32>>,
@@ -397,7 +398,7 @@ struct Samples {
 }
 
 impl Samples {
-    /// Makes a recording of so many samples.
+    /// Makes a recording with this many samples.
     fn record(
         &mut self,
         client: &mut Client<'_, '_, TwoVcpus>,
@@ -422,7 +423,7 @@ impl Samples {
     /// Adds the nodes of an answer; returns the number of the oldest node that the agent held.
     fn add(&mut self, answers: &[Answer]) -> u64 {
         for (number, (parent, mut stack)) in nodes_of(answers) {
-            // A mark in front says that the sample was late.
+            // A mark in front means that the sample was late.
             stack.retain(|code| *code >= frame_code::FIRST_ADDRESS);
             if parent != 0 {
                 stack.extend_from_slice(&self.known[&parent]);
@@ -434,8 +435,8 @@ impl Samples {
         end.oldest
     }
 
-    /// Checks that no record names a stack that was not sampled then. Returns for each sample whether its stack is
-    /// known; all that are not were given up.
+    /// Checks that no record refers to a stack that was not sampled then. Returns for each sample
+    /// whether its stack is known; all others were discarded.
     fn check(&self, records: &[(u64, Record)], oldest: u64) -> Vec<bool> {
         let samples = records.iter().map(|(_, record)| record);
         let samples = samples.filter(|record| record.kind == kind::SAMPLE);
@@ -453,7 +454,8 @@ impl Samples {
     }
 }
 
-/// A new recording leaves the stacks of older samples, until memory runs short: then the oldest are given up.
+/// A new recording must keep the stacks of older samples until memory runs short: then the oldest
+/// are discarded.
 #[test]
 fn older_samples_keep_their_stacks_until_these_are_given_up() {
     with_rings(2000, |agent| {
@@ -464,7 +466,7 @@ fn older_samples_keep_their_stacks_until_these_are_given_up() {
         for round in 0..100 {
             samples.record(&mut client, agent, (&mut random, 20));
             let (_, records, _) = client.ring(&ring_of(0));
-            // A client that comes now, and one that has followed.
+            // A client that connects now, and one that has followed.
             let answers = client.ask(&Stacks { vcpu: 0, known: 0 }, StacksEnd::TYPE);
             let mut fresh = Samples {
                 truth: samples.truth.clone(),
@@ -486,8 +488,8 @@ fn older_samples_keep_their_stacks_until_these_are_given_up() {
     });
 }
 
-/// Guards samples that are named by other stacks: other clients record, and stacks are given up, wherever this one is
-/// in reading a ring and its stacks.
+/// Samples must not be attributed to wrong stacks: other clients record, and stacks are discarded,
+/// while this client reads a ring and its stacks.
 #[test]
 fn stacks_that_age_while_a_client_reads_are_not_taken_for_others() {
     for moment in ["the records", "what lies between", "the stacks"] {
@@ -499,7 +501,7 @@ fn stacks_that_age_while_a_client_reads_are_not_taken_for_others() {
             let mut given_up = 0;
             for _ in 0..20 {
                 let other = client.switch_to(reader);
-                // As another client does, in the middle of what this one asks.
+                // Like another client, in the middle of this one's requests.
                 let mut goes_on = |client: &mut Client<'_, '_, TwoVcpus>, here: &str| {
                     if here == moment {
                         let reader = client.switch_to(other);
@@ -533,9 +535,9 @@ fn stacks_that_age_while_a_client_reads_are_not_taken_for_others() {
     }
 }
 
-/// A recording of blocked time tells where the vCPU blocked, and when it woke.
+/// In a recording of blocked time, records show where the vCPU blocked, and when it woke.
 #[test]
-fn blocks_are_told_while_blocked_time_is_recorded() {
+fn blocks_are_sent_while_blocked_time_is_recorded() {
     with_rings(300, |agent| {
         let mut client = Client::connect(agent);
         client.start_mode(1_000_000, mode::OFF_CPU);
@@ -547,9 +549,9 @@ fn blocks_are_told_while_blocked_time_is_recorded() {
             agent.on_wake();
         }
         let (_, records, _) = client.ring(&ring_of(0));
-        let told = told(&records);
-        let blocks: Vec<_> = told.iter().filter(|one| one.0 == kind::BLOCK).collect();
-        let wakes: Vec<_> = told.iter().filter(|one| one.0 == kind::WAKE).collect();
+        let seen = fields(&records);
+        let blocks: Vec<_> = seen.iter().filter(|one| one.0 == kind::BLOCK).collect();
+        let wakes: Vec<_> = seen.iter().filter(|one| one.0 == kind::WAKE).collect();
         assert_eq!((blocks.len(), wakes.len()), (3, 3));
         for (block, wake) in blocks.iter().zip(wakes) {
             assert_eq!(wake.1 - block.1, 500);
@@ -558,9 +560,9 @@ fn blocks_are_told_while_blocked_time_is_recorded() {
     });
 }
 
-/// A recording of running time tells of long waits alone, however many short ones there are.
+/// In a recording of running time, only long waits have records, however many short ones there are.
 #[test]
-fn long_waits_are_told_in_a_recording_of_running_time() {
+fn long_waits_are_sent_in_a_recording_of_running_time() {
     with_rings(300, |agent| {
         let wait = |ns| {
             agent.on_block(None);
@@ -569,7 +571,7 @@ fn long_waits_are_told_in_a_recording_of_running_time() {
         };
         let mut client = Client::connect(agent);
         wait(50_000_000);
-        // Who asks comes in the middle of a wait.
+        // The request arrives in the middle of a wait.
         agent.on_block(None);
         client.start(1_000_000_000);
         agent.platform().fake.advance(40_000_000);
@@ -578,17 +580,17 @@ fn long_waits_are_told_in_a_recording_of_running_time() {
             wait(ns);
         }
         let (_, records, _) = client.ring(&ring_of(0));
-        let told = told(&records);
-        let waits = told.iter().filter(|one| one.0 == kind::WAKE);
+        let seen = fields(&records);
+        let waits = seen.iter().filter(|one| one.0 == kind::WAKE);
         let waits: Vec<_> = waits.map(|one| one.2).collect();
         assert_eq!(waits, [20_000_000, 3_600_000_000_000]);
-        assert!(told.iter().all(|one| one.0 != kind::BLOCK));
+        assert!(seen.iter().all(|one| one.0 != kind::BLOCK));
     });
 }
 
-/// What others took of a second is told on its own where it is much, from the first second on.
+/// If much time of a second was stolen, it has a record of its own, from the first second on.
 #[test]
-fn steal_is_told_beyond_a_threshold() {
+fn steal_is_sent_beyond_a_threshold() {
     const SECOND: u64 = 1_000_000_000;
     const MS: u64 = 1_000_000;
     with_rings(300, |agent| {
@@ -603,8 +605,8 @@ fn steal_is_told_beyond_a_threshold() {
             client.advance();
         }
         let (_, records, _) = client.ring(&ring_of(0));
-        let told = told(&records);
-        let of = |kind: u8| told.iter().filter(move |record| record.0 == kind);
+        let seen = fields(&records);
+        let of = |kind: u8| seen.iter().filter(move |record| record.0 == kind);
         let stolen: Vec<_> = of(kind::STOLEN).map(|record| record.2).collect();
         assert_eq!(stolen, [21 * MS]);
         let ran: Vec<_> = of(kind::RAN).map(|record| record.3).collect();

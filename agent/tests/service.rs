@@ -1,4 +1,4 @@
-//! The conversation, message by message: what a client asks, what the agent answers, what remains.
+//! Conversations, message by message: requests, answers, and the resulting state.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod fake_guest;
@@ -41,8 +41,8 @@ fn a_welcome_says_who_the_agent_is() {
     assert_eq!(frames.len(), 2);
 }
 
-/// Numbers of recordings and stacks repeat after a reboot and in every copy of a save: clients tell them apart
-/// by the instance id, also where the platform has no random numbers.
+/// Numbers of recordings and stacks repeat after a reboot and in every copy of a save: clients
+/// distinguish them by the instance id, even if the platform has no random numbers.
 #[test]
 fn an_instance_id_is_renewed_after_a_suspension_and_never_repeats() {
     let mut ids = Vec::new();
@@ -76,9 +76,9 @@ fn an_instance_id_is_renewed_after_a_suspension_and_never_repeats() {
     assert_eq!(hashed.len(), 9, "{ids:?}");
 }
 
-/// A service that begins long after its machine has served since then.
+/// The time counts from the creation of the service, which may be long after the machine's start.
 #[test]
-fn a_status_tells_since_when_the_agent_serves() {
+fn a_status_says_since_when_the_agent_serves() {
     let agent = agent(1, 1 << 20);
     agent.platform().run(7_000_000_000);
     let began_ns = agent.platform().now_ns();
@@ -91,8 +91,8 @@ fn a_status_tells_since_when_the_agent_serves() {
     assert!(status.now_ns >= began_ns + 1_000_000_000);
 }
 
-/// Guards a client that waits for its part of the CPU: its guest looks at it again and again, and these looks must not
-/// use up what it waits for.
+/// A guest may poll a client that waits for its part of the CPU again and again: these polls must
+/// not use up what the client waits for.
 #[test]
 fn a_client_that_waits_for_its_share_is_served_however_often_it_is_polled() {
     let (agent, mut service) = service(1);
@@ -113,7 +113,7 @@ fn a_client_that_waits_for_its_share_is_served_however_often_it_is_polled() {
         service.advance();
         service.end_work(work);
         waits += u32::from(is_deferred);
-        // Only answers behind a wait count.
+        // Only answers after a wait count.
         answers += u32::from(is_answered && waits > 100);
     }
     assert!(
@@ -168,7 +168,8 @@ fn a_recording_is_counted_exactly() {
     assert!(!tick(agent, &[1]), "nothing is armed any more");
 }
 
-/// A download that breaks goes on with what the client has: whatever it has received, the rest completes it.
+/// After a broken connection, a download continues with what the client has received, wherever it
+/// broke.
 #[test]
 fn a_broken_download_goes_on_where_it_broke() {
     const STACKS: u64 = 3000;
@@ -191,7 +192,7 @@ fn a_broken_download_goes_on_where_it_broke() {
     }
     let mut ticked = 0;
     for received in 0..frames.len() {
-        // The recording goes on, and new stacks come.
+        // The recording continues, and there are new stacks.
         ticked += 1;
         tick(agent, &[ticked, 5000]);
         // The connection breaks in the middle of a frame.
@@ -204,7 +205,7 @@ fn a_broken_download_goes_on_where_it_broke() {
             .map(|frame| frame::HEADER + frame.1.len());
         cut.take(&mut service, bytes.sum::<usize>() + 6);
         service.close(cut.session);
-        // What the client has received, it need not receive again.
+        // The client need not receive again what it has received.
         let (mut known, mut counts) = (Known::new(), HashMap::new());
         for frame in &frames[..received] {
             match frame.0 {
@@ -239,7 +240,7 @@ fn a_dump_leaves_the_recording_running() {
     let first: Pending = read(&client.ask(&mut service, &Dump { recording: 0 })[0]);
     assert_eq!((first.epochs, first.complete), (1, true));
     (0..50).for_each(|_| assert!(tick(agent, &[2])));
-    // The first epoch still waits: the second dump says so instead of making another.
+    // The first epoch still waits: the second dump says so instead of making another one.
     let second: Pending = read(&client.ask(&mut service, &Dump { recording: 0 })[0]);
     assert_eq!(
         second,
@@ -251,7 +252,7 @@ fn a_dump_leaves_the_recording_running() {
     let got = download(&client.ask(&mut service, &whole(first.first_epoch)));
     assert_eq!(got.stacks, HashMap::from([(vec![1], 300)]));
     assert_eq!(got.counters.recorded, 300);
-    // Stopped with one epoch waiting: now there are two, and only the older can be acknowledged.
+    // Stopped while one epoch waits: now there are two, and only the older one can be acknowledged.
     let both: Pending = read(&client.ask(&mut service, &Stop { recording: 0 })[0]);
     assert_eq!((both.first_epoch, both.epochs), (first.first_epoch, 2));
     let last = both.first_epoch + 1;
@@ -265,8 +266,8 @@ fn a_dump_leaves_the_recording_running() {
     }
 }
 
-/// A client that is gone before all of its epoch is cleared: nobody else is served the half, and
-/// what is counted next into the same place begins with nothing.
+/// The client disconnects before its epoch is completely cleared: no other client may be sent the
+/// rest, and the next counts in the same place must begin with 0.
 #[test]
 fn an_acknowledged_epoch_is_gone_though_its_client_is_too() {
     // So many stacks that one call does not clear them.
@@ -293,7 +294,7 @@ fn an_acknowledged_epoch_is_gone_though_its_client_is_too() {
     assert_eq!(gone.0, refusal::NO_EPOCH);
     for count in [7, 5] {
         (0..count).for_each(|_| assert!(tick(agent, &[0, 0])));
-        // The dump waits until there is a place to count into.
+        // The dump waits until there is a free column to count into.
         next.send(&mut service, &Dump { recording: 0 });
         while next.received.is_empty() {
             assert!(service.advance().is_some(), "the agent forgot the dump");
@@ -310,7 +311,7 @@ fn an_acknowledged_epoch_is_gone_though_its_client_is_too() {
     }
 }
 
-/// The recording ends by itself, also where nobody polls: a tick after the end is not counted.
+/// A recording must end by itself, even without polls: a tick after the end is not counted.
 #[test]
 fn a_duration_ends_a_recording() {
     let (agent, mut service) = service(1);
@@ -346,7 +347,7 @@ fn a_duration_ends_a_recording() {
     );
 }
 
-/// What a tick found beside a stack is counted apart, and everything adds up.
+/// Every outcome of a tick has its counter, and they add up.
 #[test]
 fn every_tick_is_accounted_for() {
     let (agent, mut service) = service(1);
@@ -373,7 +374,7 @@ fn every_tick_is_accounted_for() {
     );
     assert!(agent.on_wake().is_some());
     tick(agent, &[1, 2, 3, 4]);
-    // No code can lie at an address that is not canonical.
+    // There is no code at an address that is not canonical.
     tick(agent, &[1, 1 << 60]);
     let deadline = agent.deadline().unwrap();
     agent
@@ -398,8 +399,8 @@ fn every_tick_is_accounted_for() {
     assert!(counters.add_up());
 }
 
-/// A guest that serves anew, over another network say, finds its recordings as they were: the ticks of the time between
-/// are counted, and a new recording has an id of its own.
+/// A guest that begins to serve again, for example over another network, must find its recordings
+/// unchanged: the ticks in between are counted, and a new recording has a new id.
 #[test]
 fn recordings_go_on_while_nobody_serves() {
     let (agent, mut service) = service(2);
@@ -436,7 +437,7 @@ fn a_full_table_is_overflow() {
     assert!(counters.overflow > 800 && counters.add_up(), "{counters:?}");
 }
 
-/// Blocked time moves no target: what is left of the period is armed again at wake.
+/// Blocked time does not move a target: the rest of the period is armed again at the wake.
 #[test]
 fn the_remainder_survives_a_block() {
     let (agent, mut service) = service(1);
@@ -581,7 +582,7 @@ fn no_common_version_names_both_ranges() {
     assert!(service.is_over(client.session));
 }
 
-/// Nothing a peer sends is worth more than its own connection.
+/// A peer that breaks the rules must lose its own connection only.
 #[test]
 fn rule_breakers_lose_their_connection_only() {
     let (agent, mut service) = service(1);
@@ -612,7 +613,7 @@ fn rule_breakers_lose_their_connection_only() {
     assert_eq!(refusal_code(&endless.frames()).0, refusal::MALFORMED);
     service.close(endless.session);
 
-    // Unknown and too long, but whole: passed over, and the conversation goes on.
+    // Unknown and too long, but complete: skipped, and the conversation continues.
     let mut newer = Client::connect(&mut service);
     let mut long = vec![0x55; frame::HEADER + 5000];
     long[..2].copy_from_slice(&0x1234_u16.to_le_bytes());
@@ -660,7 +661,7 @@ fn silent_and_stalled_clients_are_given_up() {
 }
 
 #[test]
-fn one_client_too_many_is_told() {
+fn one_client_too_many_gets_a_refusal() {
     let (_, mut service) = service(1);
     let sessions: Vec<_> = (0..SESSIONS).map(|_| service.open().unwrap()).collect();
     assert_eq!(service.open(), None);
@@ -675,7 +676,7 @@ fn one_client_too_many_is_told() {
     );
     service.close(sessions[2]);
     let next = service.open().unwrap();
-    // What is said of the old conversation is not said of the new one.
+    // The state of the old conversation does not apply to the new one.
     assert!(service.is_over(sessions[2]) && !service.is_over(next));
 }
 

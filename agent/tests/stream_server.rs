@@ -1,4 +1,4 @@
-//! Connections on streams of the guest's own.
+//! Connections on streams of the guest.
 #![allow(clippy::unwrap_used)]
 
 mod fake_guest;
@@ -17,19 +17,20 @@ use unikprof_proto::preamble;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A client that has sent some bytes and reads none: the stream takes so many, and then no more.
+/// A client that has sent some bytes and reads none: the stream accepts a number of bytes, and then
+/// no more.
 struct Stalled {
     sent: Vec<u8>,
     room: usize,
 }
 
 impl Stalled {
-    /// It has asked often enough to be owed more than fits anywhere on the way.
+    /// With so many requests that the answers do not fit the buffers.
     fn new() -> Self {
         Self::asking(100)
     }
 
-    /// It has asked so often.
+    /// With this many requests.
     fn asking(times: usize) -> Self {
         let mut sent = preamble::encode(preamble::OPEN).to_vec();
         let mut buffer = [0; 64];
@@ -83,8 +84,8 @@ impl WriteReady for Stalled {
     }
 }
 
-/// Guards a patience that ends where the session has given the last of its bytes away: a client that
-/// does not take them is no quiet one.
+/// The stall timeout must also apply if the session has passed its last bytes to the connection,
+/// and the client does not read them.
 #[test]
 fn a_client_that_leaves_the_last_answer_is_over_as_soon() {
     let agent = fake_guest::agent(1, 1 << 17);
@@ -100,7 +101,7 @@ fn a_client_that_leaves_the_last_answer_is_over_as_soon() {
     connection.close(&mut service);
 }
 
-/// A client whose bytes have all been read by the time that the last poll ends.
+/// A client whose bytes have all been read when the last poll ends.
 struct Whole {
     sent: Rc<RefCell<Vec<u8>>>,
     answered: Vec<u8>,
@@ -144,8 +145,8 @@ impl WriteReady for Whole {
     }
 }
 
-/// Guards bytes that lie between the stream and the session when a poll's time is over: nothing but the
-/// service's own word wakes the guest for them.
+/// When a poll's time is over, bytes may wait between the stream and the session: only the time
+/// returned by the service wakes the guest for them.
 #[test]
 fn what_a_poll_has_left_is_done_without_another_event() {
     for step_ns in (1..80).map(|steps| steps * 2_500) {
@@ -154,7 +155,7 @@ fn what_a_poll_has_left_is_done_without_another_event() {
         let mut sent = preamble::encode(preamble::OPEN).to_vec();
         let mut add = |frame: &[u8]| sent.extend_from_slice(frame);
         let mut buffer = [0; 2_048];
-        // Of no upload, and so passed over: what counts is that they are not answered, and as long as may be.
+        // Rows of no upload: they are as long as possible, and have no answer.
         let payload = [0; 1_019];
         let rows = TableRows {
             upload: 7,
@@ -172,7 +173,7 @@ fn what_a_poll_has_left_is_done_without_another_event() {
             answered: Vec::new(),
         };
         let mut connection = Connection::open(&mut service, stream).ok().unwrap();
-        // The clock's steps are no work: here the budget over time is not to wait for.
+        // The clock's steps are not work: the CPU budget must not delay anything here.
         service.set_cpu_share(1000);
         agent.platform().step_ns.store(step_ns, Ordering::Relaxed);
         for polls in 0.. {
@@ -201,8 +202,8 @@ fn what_a_poll_has_left_is_done_without_another_event() {
     }
 }
 
-/// Guards a request that comes when the client's part of the CPU share is used up and nothing of it waits any more: the
-/// guest must wake for it, by the stream or in time.
+/// A request may arrive when the client's part of the CPU share is used up and none of its other requests wait: the guest
+/// must wake for it, because of the stream or in time.
 #[test]
 fn a_guest_that_sleeps_wakes_for_each_request() {
     let agent = fake_guest::agent(1, 1 << 17);
@@ -224,7 +225,7 @@ fn a_guest_that_sleeps_wakes_for_each_request() {
         service.end_work(work);
         let length_now = connection.stream().answered.len();
         if length_now > answered {
-            // The client asks again when it has its answer, and the guest has polled.
+            // The client sends the next request when it has its answer, and the guest has polled.
             answered = length_now;
             requests += 1;
             sent.borrow_mut().extend_from_slice(&request[..length]);
@@ -244,7 +245,7 @@ fn a_guest_that_sleeps_wakes_for_each_request() {
     connection.close(&mut service);
 }
 
-/// What waits for a client that never reads must not keep its session for ever.
+/// Bytes that wait for a client which never reads must not keep its session for ever.
 #[test]
 fn clients_that_never_read_are_over_in_time() {
     let agent = fake_guest::agent(1, 1 << 17);
@@ -258,7 +259,7 @@ fn clients_that_never_read_are_over_in_time() {
     }
     assert!(service.open().is_none(), "all sessions are taken");
 
-    // Sleeping as long as the service says, it takes no other event to be rid of them.
+    // If the guest sleeps as long as the service says, no other event is needed to end them.
     let mut rounds = 0;
     while !connections.is_empty() {
         rounds += 1;

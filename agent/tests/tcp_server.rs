@@ -1,5 +1,5 @@
-//! Clients that reach the agent over TCP: several at once, slow ones, rude ones, and those that are
-//! never heard of again.
+//! Clients that reach the agent over TCP: several at once, slow ones, misbehaving ones, and those
+//! that vanish.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod fake_guest;
@@ -30,7 +30,7 @@ fn status<D: Device>(world: &mut World<D>, client: usize) -> (u32, u32, u64) {
     (state, status.sessions, status.peers.connections())
 }
 
-/// A whole conversation, from hello to acknowledge; every tick delivered is fetched, once.
+/// A complete conversation, from hello to acknowledge; every tick is fetched exactly once.
 fn converse<D: Device>(mut world: World<D>) {
     let client = world.connect();
     let welcome = world
@@ -99,7 +99,7 @@ fn nothing_to_do_is_no_deadline() {
     assert!(world.run(30 * SECOND, |world| world.poll_guest().is_none()));
 }
 
-/// The stalled client holds its own session alone, and not for long.
+/// A stalled client must hold only its own session, and only for a limited time.
 fn stall<D: Device>(mut world: World<D>) {
     let clients: Vec<usize> = (0..SESSIONS)
         .map(|index| world.connect_with(if index == 0 { 2048 } else { 65_535 }))
@@ -116,7 +116,7 @@ fn stall<D: Device>(mut world: World<D>) {
     let truth = world.sample(4_000, 2_000);
     let epoch = world.stop(clients[1]).unwrap();
 
-    // The first asks and never reads.
+    // The first client sends a request and never reads.
     world.peers[clients[0]].reads = false;
     world.send(clients[0], &whole(epoch));
     world.wait(SECOND / 10);
@@ -131,7 +131,7 @@ fn stall<D: Device>(mut world: World<D>) {
         );
     }
 
-    // One more is told why it is not served; the one after is refused.
+    // One more gets the reason why it is not served; the next one is reset.
     let busy = world.connect();
     let frame = world.frame(busy).unwrap();
     assert_eq!(read::<Refusal<'_>>(&frame).code, refusal::BUSY);
@@ -174,7 +174,7 @@ fn sockets_listen_again_after_every_kind_of_end() {
             let sessions = status(&mut world, *client).1;
             assert!(sessions <= SESSIONS as u32, "round {round}");
         }
-        // The client ends first; resets; says what ends it; shuts its side while it is owed answers.
+        // The clients close; reset; send invalid data; close their side before they are answered.
         world.peers[clients[0]].close();
         world.peers[clients[1]].abort();
         world.peers[clients[2]].send(&[0xff; 64]);
@@ -189,14 +189,14 @@ fn sockets_listen_again_after_every_kind_of_end() {
             assert_eq!(world.frame(*client), Err(End::Closed), "round {round}");
         }
         world.peers[clients[2]].close();
-        // Nobody is left: all sockets listen, and nothing is due.
+        // No client is left: all sockets listen, and nothing is due.
         let asleep = world.run(15 * SECOND, |world| world.poll_guest().is_none());
         assert!(asleep, "round {round}: {:?}", world.poll_guest());
         world.forget_clients();
     }
 }
 
-/// Who asks and shuts the door gets all of the answer.
+/// A client that sends a request and closes its side must get the whole answer.
 #[test]
 fn a_client_that_ends_its_side_gets_what_it_asked_for() {
     let mut world = World::new();
@@ -211,7 +211,7 @@ fn a_client_that_ends_its_side_gets_what_it_asked_for() {
     assert_eq!(world.frame(client), Err(End::Closed));
 }
 
-/// Nothing else happens on this wire: the server must come back by itself to close.
+/// Nothing else happens on this wire: the server must come back by itself to close the connection.
 #[test]
 fn a_client_that_does_not_introduce_itself_is_closed_after_two_seconds() {
     let mut world = World::new();
@@ -248,7 +248,7 @@ fn a_client_that_vanishes_leaves_the_epoch_whole() {
     world.acknowledge(next, epoch).unwrap();
 }
 
-/// An idle connection whose other end is gone costs its session 15 s, not for ever.
+/// An idle connection whose peer has vanished must free its session after 15 s.
 #[test]
 fn a_quiet_client_that_vanishes_is_noticed() {
     let mut world = World::new();
@@ -263,7 +263,7 @@ fn a_quiet_client_that_vanishes_is_noticed() {
     assert_eq!(status(&mut world, stays).1, 1);
 }
 
-/// Connections that are begun and never finished are forgotten within seconds.
+/// TCP handshakes that are never completed must be dropped within seconds.
 #[test]
 fn half_open_connections_do_not_shut_others_out() {
     let mut world = World::new();

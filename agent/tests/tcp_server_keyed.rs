@@ -1,4 +1,4 @@
-//! Conversations under a key over the agent's own TCP, and over the guest's.
+//! Encrypted conversations over the agent's own TCP, and over the guest's.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -28,10 +28,10 @@ fn world(medium: Medium) -> World<Port> {
     World::with_access(keyed::access(), medium, ipv4, |port| port)
 }
 
-/// A client of the world, behind its handshake.
+/// A client of the world after its handshake.
 struct Sealed {
     client: Client<usize>,
-    /// What has been opened, and not taken yet.
+    /// Bytes that were decrypted and not taken yet.
     opened: Vec<u8>,
 }
 
@@ -46,7 +46,7 @@ impl Sealed {
         }
     }
 
-    /// Sends bytes of the stream of frames, in records.
+    /// Sends bytes of the stream of frames in records.
     fn send<D: Device>(&mut self, world: &mut World<D>, plaintext: &[u8]) {
         for part in plaintext.chunks(secure::MAX_REQUEST) {
             let record = self.client.seal(part);
@@ -54,7 +54,7 @@ impl Sealed {
         }
     }
 
-    /// The next frame, if it comes within `limit_ns`.
+    /// The next frame, if it arrives within `limit_ns`.
     fn frame<D: Device>(&mut self, world: &mut World<D>, limit_ns: u64) -> Option<Frame> {
         let mut found = None;
         world.run(limit_ns, |world| {
@@ -88,7 +88,7 @@ impl Sealed {
     }
 }
 
-/// Connects and sends the first message; answers the first frame that comes back.
+/// Connects and sends the first message; returns the first frame that comes back.
 fn shake_hands<D: Device>(
     world: &mut World<D>,
     key: [u8; 32],
@@ -101,7 +101,8 @@ fn shake_hands<D: Device>(
     Ok((shaking, world.frame(client)?))
 }
 
-/// A whole conversation; every tick delivered is fetched, once, and nothing of it is on the wire in the clear.
+/// A complete conversation; every tick is fetched exactly once, and none of it is on the wire
+/// unencrypted.
 fn converse<D: Device>(mut world: World<D>) {
     let mut client = Sealed::connect(&mut world);
     let welcome = client.ask(
@@ -135,7 +136,8 @@ fn the_guests_own_stack_serves_as_well() {
     converse(world(Medium::Ethernet).with_the_guests_stack());
 }
 
-/// A stranger is told so in the clear and is gone at once; whoever holds a key finds the socket free.
+/// A client with an unknown key is refused unencrypted and disconnected at once; a client with a
+/// key finds the socket free.
 fn strangers<D: Device>(mut world: World<D>) {
     for round in 0..20 {
         let (shaking, answer) = shake_hands(&mut world, OTHER).unwrap();
@@ -149,7 +151,7 @@ fn strangers<D: Device>(mut world: World<D>) {
     let status = client.ask(&mut world, &Check {});
     assert_eq!(read::<Status>(&status).peers.bad_key, 20);
 
-    // An altered record gets no answer, not even an end in good order.
+    // An altered record gets no answer, not even an orderly close.
     let mut altered = client.client.seal(&framed(&Check {}));
     altered[5] ^= 0x40;
     let peer = client.client.session;
@@ -167,8 +169,8 @@ fn strangers_are_refused_and_leave_their_sockets_free() {
     strangers(world(Medium::Ethernet).with_the_guests_stack());
 }
 
-/// Guards the bytes in the sockets' buffers: after a suspension the connection is reset, and nothing more of the
-/// sealed answer is sent.
+/// After a suspension the connection must be reset, so that the bytes in the sockets' buffers are
+/// not sent.
 #[test]
 fn a_suspension_resets_sealed_connections() {
     let mut world = world(Medium::Ethernet);
@@ -183,7 +185,7 @@ fn a_suspension_resets_sealed_connections() {
     let peer = client.client.session;
     let received = |world: &mut World<Port>| world.peers[peer].received() > 0;
     assert!(world.run(SECOND, received));
-    // What was sent before arrives, and its acknowledgements ask for more.
+    // Bytes sent before arrive, and their acknowledgements request more.
     for _ in 0..4 {
         world.agent.platform().idle(100_000);
         let now = world.now();
@@ -194,18 +196,19 @@ fn a_suspension_resets_sealed_connections() {
     let over = |world: &mut World<Port>| world.peers[peer].is_over();
     assert!(world.run(SECOND, over), "it is reset");
     assert_eq!(world.peers[peer].received(), 0);
-    // Its socket is free, and the epoch is still there.
+    // The socket is free, and the epoch is still there.
     let mut next = Sealed::connect(&mut world);
     assert_eq!(next.fetch(&mut world, epoch).values().sum::<u64>(), 5_000);
 }
 
-/// Guards a record that lies half opened in a session when a poll's time is over, while the rest waits in the
-/// socket: nothing but the server's own word wakes the guest for them, since the client waits for its answer.
+/// When a poll's time is over, a partly consumed record may be in a session while the rest waits in
+/// the socket: only the time returned by the server wakes the guest for them, since the client
+/// waits for its answer.
 fn leave_work(mut world: World<Port>, step_ns: u64) {
-    // The clock's steps are no work: here the budget over time is not to wait for.
+    // The clock's steps are not work: the CPU budget must not delay anything here.
     world.service.set_cpu_share(1000);
     let mut client = Sealed::connect(&mut world);
-    // Of no upload, and so passed over: they are not answered, and as long as may be.
+    // Rows of no upload: they are as long as possible, and have no answer.
     let payload = [0; 1_019];
     let rows = framed(&TableRows {
         upload: 7,
@@ -217,7 +220,7 @@ fn leave_work(mut world: World<Port>, step_ns: u64) {
     let mut plaintext = rows.repeat(40);
     plaintext.extend(framed(&Check {}));
     client.send(&mut world, &plaintext);
-    // Each look at the clock takes so long, so a poll's time ends everywhere in turn.
+    // Each read of the clock takes this long, so that a poll's time ends everywhere in turn.
     let platform = world.agent.platform();
     platform.step_ns.store(step_ns, Ordering::Relaxed);
     // A keep-alive would wake it as well, after 5 s.

@@ -1,7 +1,7 @@
-//! A hosted guest with an address of its own on a TAP device, and Linux's TCP as its client.
+//! A hosted guest with its own address on a TAP device, and Linux's TCP as its client.
 //!
-//! It takes root and `/dev/net/tun`; the device lives in a network namespace of the test's own.
-//! Without them the test is skipped by name; `UNIKPROF_REQUIRE_ALL=1` makes that a failure.
+//! The test needs root and `/dev/net/tun`; the device is in a private network namespace. Without them the test is skipped
+//! by name; `UNIKPROF_REQUIRE_ALL=1` makes that a failure.
 #![allow(clippy::unwrap_used, clippy::panic, unsafe_code)]
 
 mod fake_guest;
@@ -28,7 +28,7 @@ use unikprof_proto::preamble;
 const DEVICE: &str = "unikprof0";
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 5);
 const HOST: &str = "10.77.0.1/24";
-/// The longest that anything may take.
+/// The maximum time for any step.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -37,7 +37,7 @@ fn a_linux_client_is_served_on_a_tap_device() {
         const REQUIRE: &str = "UNIKPROF_REQUIRE_ALL";
         let is_required = std::env::var_os(REQUIRE).is_some_and(|value| value == "1");
         assert!(!is_required, "{REQUIRE} is set: {reason}");
-        // Not `eprintln!`: the harness hides what a passing test prints.
+        // Not `eprintln!`: the harness hides the output of a passing test.
         let line = "SKIPPED a_linux_client_is_served_on_a_tap_device";
         writeln!(io::stderr(), "{line}: {reason}").unwrap();
         return;
@@ -78,19 +78,7 @@ fn records(address: SocketAddr) {
     for _ in 0..read::<Welcome<'_>>(&welcome).mappings {
         assert_eq!(client.frame().0, <Mapping<'_> as Message<'_>>::TYPE);
     }
-    let start = Start {
-        name: "tap",
-        period_ns: 1_000_000,
-        mode: 0,
-        depth: 64,
-        duration_ns: 0,
-        delay_ns: 0,
-        flags: 0,
-        caller_table: None,
-        max_age_ns: 0,
-        max_bytes: 0,
-    };
-    client.send(&start);
+    client.send(&Start::running_time("tap", 1_000_000));
     assert_eq!(client.frame().0, message_type::STARTED);
 
     ip(&["link", "set", DEVICE, "down"]);
@@ -120,11 +108,11 @@ fn records(address: SocketAddr) {
     assert_eq!(read::<Acknowledged>(&client.frame()).epoch, epoch);
 }
 
-/// One client too many is told so, and those beyond are refused.
+/// One client too many gets a refusal, and further ones are reset.
 fn crowds(address: SocketAddr) {
     let mut clients: Vec<Client> = Vec::new();
     let began = Instant::now();
-    // The session of the client before is free once its end has arrived.
+    // The session of the previous client is free once its FIN has arrived.
     while clients.len() < SESSIONS {
         assert!(began.elapsed() < PATIENCE);
         let mut client = Client::connect(address).unwrap();
@@ -140,7 +128,7 @@ fn crowds(address: SocketAddr) {
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
 }
 
-/// A service thread whose device was taken away does not spin.
+/// A service thread whose device was removed must not spin.
 fn sleeps_without_its_device() {
     let began = Instant::now();
     loop {
@@ -201,7 +189,7 @@ impl Client {
     }
 }
 
-/// Moves this thread, and those it starts, to a network namespace of their own.
+/// Moves this thread, and those that it starts, to a private network namespace.
 fn enter_a_namespace() -> Result<(), String> {
     if !std::path::Path::new("/dev/net/tun").exists() {
         return Err("there is no /dev/net/tun".into());
@@ -210,7 +198,7 @@ fn enter_a_namespace() -> Result<(), String> {
     if !found.is_ok_and(|output| output.status.success()) {
         return Err("there is no `ip` command".into());
     }
-    // SAFETY: it takes no memory; only what this thread's system calls see changes.
+    // SAFETY: it takes no pointer; it only changes what this thread's system calls see.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         let error = io::Error::last_os_error();
         return Err(format!("no network namespace can be made: {error}"));
@@ -228,7 +216,7 @@ fn cpu_time() -> Duration {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the structure is the one asked for.
+    // SAFETY: the structure has the required type.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) } != 0;
     assert!(!failed);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,4 +1,4 @@
-//! The Xen platform on a fake hypervisor: clocks, both ways of sharing the timer, blocking, resuming.
+//! The Xen platform on a fake hypervisor: clocks, both timer modes, blocking, resuming.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
 use std::cell::Cell;
@@ -21,11 +21,11 @@ use xen_sys_lite::vcpu::{self, VcpuId};
 const CODE: u64 = 0x10_0000;
 const BOOT: VcpuId = VcpuId(0);
 const SECOND: VcpuId = VcpuId(1);
-/// The vCPUs that the platform has room for: more than have their information in the shared page.
+/// The number of vCPUs that the platform has room for: more than fit the shared page.
 const ROOM: usize = 40;
 const REGISTERS: Registers = Registers::new(CODE, 0, 0);
 
-/// A guest on a fake Xen of its own. vCPUs run when [`Guest::run_as`] says so.
+/// A guest on its own fake Xen. [`Guest::run_as`] selects the vCPU that runs.
 struct Guest {
     xen: &'static FakeXen,
     ticks: Ticks<'static, 'static, &'static FakeXen, ROOM>,
@@ -36,7 +36,7 @@ struct Guest {
     vcpus: Vec<u32>,
 }
 
-/// What the hooks of a vCPU return. One test runs one guest, on a thread of its own.
+/// What the hooks of a vCPU return. Each test runs one guest on its own thread.
 struct VcpuState {
     id: u32,
     time: Cell<&'static VcpuTimeInfo>,
@@ -73,7 +73,7 @@ impl Guest {
         Self::with_vcpus(source, &[(0, false)])
     }
 
-    /// A guest with the vCPUs of these ids; true: the vCPU registers a `vcpu_info` of its own.
+    /// A guest with the vCPUs of these ids; `true`: the vCPU registers its own `vcpu_info`.
     fn with_vcpus(source: TickSource, vcpus: &[(u32, bool)]) -> Self {
         let xen: &'static FakeXen = Box::leak(Box::new(FakeXen::new()));
         xen.advance(5_000_000_000);
@@ -105,7 +105,7 @@ impl Guest {
             kick_port: |vcpu| Some(state_of(vcpu)?.kick.get()),
             log: |_| {},
         };
-        // SAFETY: no stack is named.
+        // SAFETY: no stack is returned.
         let platform = unsafe { XenPlatform::new(xen, shared.get(), hooks) };
         let mapping = Mapping {
             start: CODE,
@@ -140,14 +140,15 @@ impl Guest {
         guest
     }
 
-    /// The code that follows runs on this vCPU.
+    /// The following code runs on this vCPU.
     fn run_as(&self, vcpu: VcpuId) {
         self.xen.run_as(vcpu);
         CURRENT.set(vcpu.0);
     }
 
-    /// Saves the guest and restores it on a host whose system time is `system_time_ns`. Everything that Xen
-    /// knew is gone, and set up again in the order that docs/xen.md names; then the first vCPU resumes.
+    /// Saves the guest and restores it on a host whose system time is `system_time_ns`. Everything
+    /// registered with Xen is lost, and set up again in the order of docs/xen.md; then the first
+    /// vCPU resumes.
     fn restore(&self, system_time_ns: u64) -> Option<u64> {
         self.run_as(BOOT);
         self.xen.set_restored_ns(system_time_ns);
@@ -158,7 +159,7 @@ impl Guest {
         self.ticks.resume()
     }
 
-    /// Has the vCPU been kicked? If so, takes the kick.
+    /// Whether the vCPU has been kicked; clears the kick.
     fn is_kicked(&self, vcpu: VcpuId) -> bool {
         self.events
             .take_pending(state_of(vcpu.0).unwrap().kick.get())
@@ -178,20 +179,10 @@ impl Guest {
         self.exchange(&buffer[..length])
     }
 
-    /// Starts a recording at 1 kHz, and each vCPU takes its kick; returns the last one's deadline.
+    /// Starts a recording at 1 kHz, and each vCPU handles its kick; returns the last one's
+    /// deadline.
     fn record(&mut self) -> Option<u64> {
-        self.ask(&Start {
-            name: "test",
-            period_ns: 1_000_000,
-            mode: 0,
-            depth: 8,
-            duration_ns: 0,
-            delay_ns: 0,
-            flags: 0,
-            caller_table: None,
-            max_age_ns: 0,
-            max_bytes: 0,
-        });
+        self.ask(&Start::running_time("test", 1_000_000));
         let mut deadline = None;
         for vcpu in self.vcpus.clone().into_iter().map(VcpuId) {
             assert!(self.is_kicked(vcpu), "every vCPU is kicked");
@@ -222,7 +213,7 @@ impl Guest {
     }
 }
 
-/// Where Xen keeps a vCPU's clock.
+/// Where Xen writes a vCPU's clock.
 fn time_of(
     own: Option<&'static VcpuInfo>,
     shared: &'static SharedInfo,
@@ -231,13 +222,13 @@ fn time_of(
     &own.unwrap_or_else(|| &shared.vcpu_info[id as usize]).time
 }
 
-/// Tells Xen of each vCPU's areas and binds its kick.
+/// Registers each vCPU's areas with Xen and binds its kick.
 fn connect(xen: &'static FakeXen, events: EventChannels<&'static FakeXen>) {
     for state in VCPUS.get() {
         let vcpu = VcpuId(state.id);
         if let Some(own) = state.own {
             let address = core::ptr::from_ref(own).expose_provenance() as u64;
-            // SAFETY: the fake takes addresses of this process as guest-physical ones.
+            // SAFETY: the fake treats addresses of this process as guest-physical ones.
             unsafe { vcpu::register_vcpu_info(xen, vcpu, own, address).unwrap() };
         }
         runstate::register(xen, vcpu, &state.runstate).unwrap();
@@ -268,7 +259,7 @@ fn a_host_programs_what_is_answered() {
     guest.xen.advance(first - guest.xen.now_ns());
     let next = guest.ticks.on_timer(Some(&REGISTERS)).unwrap();
     assert!(next > first && next < first + 1_500_001);
-    // The guest's own deadline comes first: the sampler's is kept.
+    // The guest's own deadline comes first; the sampler's is kept.
     guest.xen.advance(10);
     assert_eq!(guest.ticks.on_timer(Some(&REGISTERS)), Some(next));
     guest.ticks.on_block(None);
@@ -278,7 +269,7 @@ fn a_host_programs_what_is_answered() {
     assert_eq!(guest.counters().early, 2);
 }
 
-/// 20,000 blocks a second at 1 kHz: the timer is not touched at each of them.
+/// 20,000 blocks per second at 1 kHz: the timer must not be programmed at each of them.
 #[test]
 fn owned_blocks_cost_less_than_a_hypercall_each() {
     let mut guest = Guest::new(TickSource::Owned);
@@ -340,7 +331,7 @@ fn a_guest_deadline_fires_once() {
     assert_eq!(guest.armed(), None);
 }
 
-/// Stolen time is no running time: the target stays ahead, and the delivery is early.
+/// Stolen time is not running time: the target remains in the future, and the delivery is early.
 #[test]
 fn steal_does_not_advance_the_sampler() {
     let mut guest = Guest::new(TickSource::Host);
@@ -353,8 +344,9 @@ fn steal_does_not_advance_the_sampler() {
     assert_eq!(runstate.runnable_ns, 50_000_000);
 }
 
-/// Xen keeps the clock of a vCPU that has registered its `vcpu_info` there, and no longer in the shared page,
-/// which has no room at all for vCPUs from 32 on. Guards against deadlines in the past, which storm.
+/// Xen updates the clock of a vCPU that has registered its `vcpu_info` there, and no longer in the
+/// shared page, which has no room for vCPUs from 32 on. Guards against deadlines in the past, which
+/// would cause a storm of upcalls.
 #[test]
 fn clocks_are_read_where_the_vcpu_has_registered_them() {
     let mut guest = Guest::with_vcpus(TickSource::Host, &[(0, false), (1, true), (33, true)]);
@@ -378,7 +370,7 @@ fn clocks_are_read_where_the_vcpu_has_registered_them() {
     assert!(counters.recorded >= 30 && counters.add_up(), "{counters:?}");
 }
 
-/// A vCPU whose areas nobody knows, and one that the platform has no room for: no count and no deadline.
+/// A vCPU with unknown areas, and one beyond the platform's room: no count and no deadline.
 #[test]
 fn an_unknown_vcpu_is_not_sampled() {
     for source in [TickSource::Owned, TickSource::Host] {
@@ -405,8 +397,8 @@ fn an_unknown_vcpu_is_not_sampled() {
     }
 }
 
-/// After a restore Xen's clocks have another origin, before or behind the old one; the agent's continue, and so
-/// does the recording, on both vCPUs.
+/// After a restore Xen's clocks have another origin, before or after the old one; the agent's
+/// clocks and the recording must continue on both vCPUs.
 #[test]
 fn a_restore_leaves_no_hole_in_running_time() {
     for (source, restored_ns) in [
@@ -462,8 +454,8 @@ fn a_restore_leaves_no_hole_in_running_time() {
     }
 }
 
-/// The guest's own deadlines are times of the old origin: what is left of each is kept, and the vCPUs that have
-/// one arm their timers again, also while nothing is recorded.
+/// The guest's own deadlines are times of the old origin: the time left must be kept, and vCPUs
+/// with a deadline must arm their timers again, even if nothing is recorded.
 #[test]
 fn deadlines_of_the_guest_survive_a_restore() {
     const PASSED_NS: u64 = 100_000;
@@ -480,7 +472,7 @@ fn deadlines_of_the_guest_survive_a_restore() {
                 let deadline_ns = guest.xen.now_ns() + left_ns;
                 assert!(guest.ticks.set_guest_deadline(Some(deadline_ns)));
             }
-            // The clock is not read meanwhile where nothing is recorded.
+            // If nothing is recorded, the clock is not read in between.
             guest.xen.advance(PASSED_NS);
             assert_eq!(guest.restore(restored_ns), None);
             assert_eq!(guest.xen.now_ns(), restored_ns);

@@ -37,6 +37,7 @@ mod checksum;
 mod device;
 mod error;
 mod handshake;
+mod lent;
 mod receive;
 mod transmit;
 
@@ -52,10 +53,10 @@ use crate::grant::GrantTable;
 use crate::hypercall::Hypercall;
 use crate::page::SharedPage;
 use crate::xenstore::Store;
-use buffer::Buffer;
 use handshake::Connection;
-use receive::Receiver;
-use transmit::Transmitter;
+use lent::LentRing;
+use receive::{Receiver, RxProtocol};
+use transmit::{Transmitter, TxProtocol};
 
 /// Longest Ethernet frame, with a VLAN tag and without its check sequence.
 pub const MAX_FRAME: usize = 1518;
@@ -63,10 +64,8 @@ pub const MAX_FRAME: usize = 1518;
 /// The pages of a network device: two rings, `TX` and `RX` buffers.
 #[derive(Debug)]
 pub struct NetPages<const TX: usize, const RX: usize> {
-    tx_ring: Buffer,
-    rx_ring: Buffer,
-    tx: [Buffer; TX],
-    rx: [Buffer; RX],
+    tx: LentRing<TxProtocol, TX>,
+    rx: LentRing<RxProtocol, RX>,
 }
 
 impl<const TX: usize, const RX: usize> NetPages<TX, RX> {
@@ -75,20 +74,17 @@ impl<const TX: usize, const RX: usize> NetPages<TX, RX> {
 
     /// Takes [`COUNT`](Self::COUNT) pages from `page`.
     pub fn new(mut page: impl FnMut() -> SharedPage) -> Self {
-        let mut buffer = || Buffer::new(page());
         Self {
-            tx_ring: buffer(),
-            rx_ring: buffer(),
-            tx: core::array::from_fn(|_| buffer()),
-            rx: core::array::from_fn(|_| buffer()),
+            tx: LentRing::new(&mut page),
+            rx: LentRing::new(&mut page),
         }
     }
 }
 
-/// What a device has done since it was made.
+/// Counters of a device since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Frames given to the backend.
+    /// Frames passed to the backend.
     pub sent: u64,
     /// Of these, frames the backend dropped or failed to send.
     pub send_failed: u64,
@@ -137,8 +133,8 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
             options: Options::default(),
             events,
             grants,
-            transmitter: Transmitter::new(pages.tx_ring, pages.tx),
-            receiver: Receiver::new(pages.rx_ring, pages.rx),
+            transmitter: Transmitter::new(pages.tx),
+            receiver: Receiver::new(pages.rx),
             connection: None,
             statistics: Statistics::default(),
             #[cfg(feature = "smoltcp")]
@@ -204,7 +200,7 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
     /// Sends a frame (Ethernet header first, complete checksums) without waiting.
     ///
     /// # Errors
-    /// [`NetError::Full`] where all buffers are in flight: the backend's next notification may free some.
+    /// [`NetError::Full`] if all buffers are in flight: the backend's next notification may free some.
     pub fn send(&mut self, frame: &[u8]) -> Result<(), NetError> {
         self.send_with_flags(frame, 0)
     }
@@ -212,7 +208,7 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
     /// Copies the next frame into `into`, without waiting. Frames longer than it are dropped and counted.
     ///
     /// # Errors
-    /// [`NetError::NotConnected`], and those of a backend that lies.
+    /// [`NetError::NotConnected`], and errors of a backend that violates the protocol.
     pub fn receive(&mut self, into: &mut [u8]) -> Result<Option<Received>, NetError> {
         let connection = self.connection.as_ref().ok_or(NetError::NotConnected)?;
         let (received, notify) = self.receiver.receive(into, &mut self.statistics)?;
@@ -224,10 +220,10 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         Ok(received)
     }
 
-    /// Could a frame be sent now?
+    /// Whether a frame could be sent now.
     ///
     /// # Errors
-    /// [`NetError::NotConnected`], and those of a backend that lies.
+    /// [`NetError::NotConnected`], and errors of a backend that violates the protocol.
     pub fn can_send(&mut self) -> Result<bool, NetError> {
         if self.connection.is_none() {
             return Err(NetError::NotConnected);
@@ -235,8 +231,8 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         self.transmitter.has_room(&mut self.statistics)
     }
 
-    /// The port over which the backend notifies: own it in an [`Upcall`](crate::events::Upcall) and unmask
-    /// it, to be woken. Another one after each connection.
+    /// The port for the backend's notifications: handle it in an [`Upcall`](crate::events::Upcall) and unmask it, to be
+    /// woken. It changes with each connection.
     #[must_use]
     pub fn port(&self) -> Option<Port> {
         self.connection.as_ref().map(|connection| connection.port)
@@ -248,13 +244,13 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         self.connection.as_ref().map(|connection| connection.mac)
     }
 
-    /// Is the device connected, and the backend honest so far?
+    /// Whether the device is connected, and the backend has not violated the protocol.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.connection.is_some() && !self.transmitter.is_broken() && !self.receiver.is_broken()
     }
 
-    /// What has happened so far.
+    /// The device's counters.
     #[must_use]
     pub const fn statistics(&self) -> Statistics {
         self.statistics
@@ -270,7 +266,8 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         Ok(())
     }
 
-    /// Ends port and grants. After a migration the port's number may be another's: it is left alone then.
+    /// Releases port and grants. After a migration the port's number may belong to another channel: `port_is_ours` is then
+    /// false, and the port is not closed.
     fn release(&mut self, port_is_ours: bool) {
         if let Some(connection) = self.connection.take()
             && port_is_ours

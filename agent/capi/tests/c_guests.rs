@@ -15,22 +15,11 @@ use unikprof_proto::message::{
     Check, Counters, EventName, RecordingStatus, RingRun, Start, Started, Status, Stop, VcpuEpoch,
 };
 use unikprof_proto::ring::{self, kind};
-use unikprof_proto::{code, console, preamble};
+use unikprof_proto::{console, preamble};
 
 /// A client's messages, as C source.
 fn client() -> String {
-    let start = Start {
-        name: "from C",
-        period_ns: 1_000_000,
-        mode: code::mode::CPU,
-        depth: 64,
-        duration_ns: 0,
-        delay_ns: 0,
-        flags: 0,
-        caller_table: None,
-        max_age_ns: 0,
-        max_bytes: 0,
-    };
+    let start = Start::running_time("from C", 1_000_000);
     let mut source = String::new();
     let first = [&preamble::encode(preamble::OPEN)[..], &encoded(&start)].concat();
     for (name, bytes) in [

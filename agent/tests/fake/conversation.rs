@@ -1,4 +1,4 @@
-//! A client's side of a conversation: enough of it to record and to count what was recorded.
+//! A minimal client: it records, and counts the samples.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -12,7 +12,7 @@ use unikprof_proto::message::{
 };
 use unikprof_proto::{code, counts, nodes, preamble, varint};
 
-/// What can go wrong is shown, not handled.
+/// Errors are returned, not handled.
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// A conversation on a stream of bytes.
@@ -25,12 +25,12 @@ pub(crate) struct Conversation<S> {
     received: u64,
 }
 
-/// What the first vCPU's share of an epoch holds.
+/// The first vCPU's part of an epoch.
 #[derive(Debug, Default)]
 pub(crate) struct Fetched {
-    /// Bytes on the wire, frames and all.
+    /// Bytes on the wire, including frame headers.
     pub(crate) wire_bytes: u64,
-    /// Bytes of the counts alone.
+    /// Bytes of the counts only.
     pub(crate) count_bytes: u64,
     /// Stack nodes, counted in this epoch or not.
     pub(crate) nodes: u64,
@@ -72,24 +72,13 @@ impl<S: Read + Write> Conversation<S> {
         self.start_named("measured", period_ns)
     }
 
-    /// The same under a name, beside others.
+    /// The same with a name, for several recordings.
     pub(crate) fn start_named(&mut self, name: &str, period_ns: u64) -> Result<()> {
-        self.send(&Start {
-            name,
-            period_ns,
-            mode: code::mode::CPU,
-            depth: unikprof_agent::MAX_DEPTH as u32,
-            duration_ns: 0,
-            delay_ns: 0,
-            flags: 0,
-            caller_table: None,
-            max_age_ns: 0,
-            max_bytes: 0,
-        })?;
+        self.send(&Start::running_time(name, period_ns))?;
         self.answer()?.decode::<Started>().map(|_| ())
     }
 
-    /// The counters of the recording so far, and how many stack nodes there is room for.
+    /// The counters of the recording so far, and the capacity in stack nodes.
     pub(crate) fn check(&mut self) -> Result<(Counters, u64)> {
         self.send(&Check {})?;
         let nodes_capacity = self.answer()?.decode::<Status>()?.nodes_capacity;
@@ -98,7 +87,7 @@ impl<S: Read + Write> Conversation<S> {
         Ok((recording.counters, nodes_capacity))
     }
 
-    /// Ends the recording, fetches its one epoch and clears it.
+    /// Ends the recording, fetches its only epoch and acknowledges it.
     pub(crate) fn stop(&mut self) -> Result<Fetched> {
         self.send(&Stop { recording: 0 })?;
         let epoch = self.answer()?.decode::<Pending>()?.first_epoch;
@@ -111,7 +100,7 @@ impl<S: Read + Write> Conversation<S> {
     fn fetch(&mut self, epoch: u64) -> Result<Fetched> {
         let before = self.received;
         let mut fetched = Fetched::default();
-        // How deep the stack is that ends in each node of the vCPU.
+        // The depth of the stack that ends in each node of the vCPU.
         let mut depths: HashMap<u64, u64> = HashMap::new();
         self.send(&Fetch {
             epoch,
@@ -228,7 +217,7 @@ fn pairs(mut buckets: &[u8]) -> Vec<(usize, u64)> {
     pairs
 }
 
-/// A conversation within this program, with no network between.
+/// A conversation within this process, without a network.
 #[derive(Debug)]
 pub(crate) struct InProcess<'a, 'm, P: Platform> {
     service: Service<'a, 'm, P>,
@@ -236,7 +225,7 @@ pub(crate) struct InProcess<'a, 'm, P: Platform> {
 }
 
 impl<'a, 'm, P: Platform> InProcess<'a, 'm, P> {
-    /// A connection to `agent`, which must have no service yet.
+    /// Connects to `agent`, which must not have a service yet.
     pub(crate) fn connect(agent: &'a Agent<'m, P>) -> Result<Conversation<Self>> {
         let mut service = Service::new(agent, Access::Open)?;
         let session = service.open().ok_or("no session is free")?;
@@ -256,7 +245,7 @@ impl<P: Platform> Write for InProcess<'_, '_, P> {
 
 impl<P: Platform> Read for InProcess<'_, '_, P> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // What takes several calls, as clearing does, makes no bytes in between.
+        // Steps that take several calls, such as clearing, produce no bytes in between.
         for _ in 0..10_000 {
             let length = self.service.transmit(self.session, buffer);
             if length > 0 || self.service.is_over(self.session) {

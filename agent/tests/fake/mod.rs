@@ -1,5 +1,5 @@
-//! What the measuring tests and the benches share: made-up stacks, a platform without clocks that
-//! they are walked on, and a client that counts what was recorded.
+//! Shared by measuring tests and benches: generated stacks, a platform without clocks for walking
+//! them, and a client that counts the samples.
 #![allow(
     dead_code,
     reason = "each program that includes this uses a part of it"

@@ -1,4 +1,4 @@
-//! A platform without clocks and timers: time is what a test says it is.
+//! A platform without clocks and timers: the test sets the time.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -8,7 +8,7 @@ use unikprof_agent::{Platform, Runstate};
 
 use super::stacks::StackImage;
 
-/// One vCPU that always runs, on a stack that stacks are laid into.
+/// One vCPU that always runs, on a stack that generated stacks are written to.
 #[derive(Debug)]
 pub(crate) struct FakePlatform {
     now_ns: AtomicU64,
@@ -29,14 +29,14 @@ impl FakePlatform {
         &self.stack
     }
 
-    /// Lets time pass, all of it running.
+    /// Advances the time, all of it running.
     pub(crate) fn advance(&self, ns: u64) {
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         self.now_ns.store(now_ns + ns, Ordering::Relaxed);
     }
 }
 
-// SAFETY: `stack_bounds` names memory that the platform itself owns.
+// SAFETY: `stack_bounds` returns memory that the platform owns.
 unsafe impl Platform for FakePlatform {
     fn now_ns(&self) -> u64 {
         self.now_ns.load(Ordering::Relaxed)

@@ -1,22 +1,22 @@
-//! Stacks of a made-up program, and memory that they can be walked in.
+//! Stacks of a generated program, and memory for walking them.
 //!
-//! Two of three functions call one other, the rest two to six, some often and some rarely; a frame
-//! takes 16 to 120 bytes of stack. A sample lands at one of 8 to 31 places in its leaf. So stacks
-//! share their outer callers and differ mostly at the leaf, as those of real programs do. The same
-//! seed makes the same stacks everywhere.
+//! Two of three functions call one other function, the others two to six with different
+//! frequencies; a frame takes 16 to 120 bytes of stack. A sample is at one of 8 to 31 places in its
+//! leaf. So stacks share their outer callers and differ mostly at the leaf, like those of real
+//! programs. The same seed always gives the same stacks.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use unikprof_agent::{Mapping, Registers};
 
-/// Where the made-up program's code begins.
+/// The address of the generated program's code.
 const CODE: u64 = 0x40_0000;
-/// How much code a function has.
+/// The length of a function's code.
 const FUNCTION_BYTES: u64 = 512;
 const FUNCTIONS: u64 = 4096;
 
-/// The made-up program's one mapping.
+/// The generated program's only mapping.
 pub(crate) const MAPPING: Mapping<'static> = Mapping {
     start: CODE,
     end: CODE + FUNCTIONS * FUNCTION_BYTES,
@@ -25,12 +25,12 @@ pub(crate) const MAPPING: Mapping<'static> = Mapping {
     path: "",
 };
 
-/// A generator of random numbers: Marsaglia's xorshift64.
+/// A random number generator: Marsaglia's xorshift64.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A generator whose numbers depend on `seed` alone.
+    /// A generator whose numbers depend on `seed` only.
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -48,7 +48,7 @@ impl Random {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Stack(pub(crate) Vec<u64>);
 
-/// A stack as deep as the program happens to be: 7 frames and more; distinct ones have 26 in the mean.
+/// A stack with the program's natural depth: 7 frames or more; distinct stacks have 26 on average.
 pub(crate) fn any_stack(random: &mut Random) -> Stack {
     let mut depth = 7;
     while depth < 120 && random.below(14) != 0 {
@@ -63,7 +63,7 @@ pub(crate) fn stack(random: &mut Random, depth: usize) -> Stack {
     let mut addresses = Vec::with_capacity(depth);
     for _ in 1..depth {
         let call = call(random, function);
-        // Behind the call's own instruction.
+        // After the call instruction.
         addresses.push(address(function, 16 + call * 32));
         function = callee(function, call);
     }
@@ -73,7 +73,7 @@ pub(crate) fn stack(random: &mut Random, depth: usize) -> Stack {
     Stack(addresses)
 }
 
-/// Which of its calls a function is in: each half as often as the one before it.
+/// Selects one of a function's calls: each half as often as the previous one.
 fn call(random: &mut Random, function: u64) -> u64 {
     let calls = match hash(function) % 15 {
         several @ ..5 => 2 + several,
@@ -98,15 +98,15 @@ fn hash(value: u64) -> u64 {
     (value + 1).wrapping_mul(0xd6e8_feb8_6659_fd93) >> 40
 }
 
-/// Memory that one stack after the other is laid into, as a thread's stack is one memory.
+/// Memory for one stack at a time, like a thread's stack.
 #[derive(Debug)]
 pub(crate) struct StackImage {
     words: Box<[AtomicU64]>,
 }
 
-/// The stack pointer lies this many words below the first frame record.
+/// The distance of the first frame record above the stack pointer, in words.
 const LEAF_WORDS: usize = 4;
-/// The most words from one frame record to the next.
+/// The maximum distance between two frame records, in words.
 const FRAME_WORDS: usize = 16;
 
 impl StackImage {
@@ -118,7 +118,7 @@ impl StackImage {
         }
     }
 
-    /// Lays `stack` and answers the registers it would have been interrupted with.
+    /// Writes `stack` to the memory and returns the registers of its leaf.
     pub(crate) fn lay(&self, stack: &Stack) -> Registers {
         let bounds = self.bounds();
         let at = |word: usize| bounds.start + 8 * word as u64;

@@ -1,4 +1,4 @@
-//! A client that talks to a service without a network between, and reads what it is sent.
+//! A client that is connected to a service without a network, and decodes what it receives.
 #![allow(clippy::panic)]
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use super::{FakeAgent, FakePlatform, agent};
 
 pub type FakeService = Service<'static, 'static, FakePlatform>;
 
-/// A client that talks to a service without a network between.
+/// A client that is connected to a service without a network.
 pub struct Client {
     pub session: SessionId,
     pub received: Vec<u8>,
@@ -36,14 +36,14 @@ impl Client {
         client
     }
 
-    /// The same for a client that introduces itself, so that it can take leases.
+    /// Connects and sends a hello with this id, so that the client can take leases.
     pub fn connect_as(service: &mut FakeService, client: &str, client_id: u64) -> Self {
         let mut connection = Self::connect(service);
         connection.ask(service, &Hello { client, client_id });
         connection
     }
 
-    /// Sends bytes and takes what comes back, until nothing moves.
+    /// Sends bytes and receives the answers, until nothing moves.
     pub fn send_bytes(&mut self, service: &mut FakeService, mut bytes: &[u8]) {
         loop {
             let taken = service.receive(self.session, bytes);
@@ -56,7 +56,7 @@ impl Client {
         }
     }
 
-    /// Takes at most `limit` bytes in small pieces; answers how many.
+    /// Receives at most `limit` bytes in small pieces; returns how many.
     pub fn take(&mut self, service: &mut FakeService, limit: usize) -> usize {
         let mut got = 0;
         while got < limit {
@@ -91,7 +91,7 @@ impl Client {
         frames
     }
 
-    /// Sends a request and answers the frames that come back.
+    /// Sends a request and returns the frames that come back.
     pub fn ask<'a, M: Message<'a>>(
         &mut self,
         service: &mut FakeService,
@@ -140,7 +140,7 @@ pub fn service(vcpus: u32) -> (&'static FakeAgent, FakeService) {
     (agent, Service::new(agent, Access::Open).unwrap())
 }
 
-/// Asks for all of an epoch's share of the first vCPU.
+/// Requests all of an epoch for the first vCPU.
 pub const fn whole(epoch: u64) -> Fetch {
     Fetch {
         epoch,
@@ -153,14 +153,15 @@ pub const fn whole(epoch: u64) -> Fetch {
 /// Stacks of one vCPU by number, as a client keeps them: leaf first, offsets into the code.
 pub type Known = HashMap<u64, Vec<u32>>;
 
-/// One vCPU's share of an epoch as a client sees it: counts by stack, and counters.
+/// One vCPU's part of an epoch as a client sees it: counts by stack, and counters.
 #[derive(Debug, PartialEq)]
 pub struct Download {
     pub stacks: HashMap<Vec<u32>, u64>,
     pub counters: Counters,
     pub samples: u64,
     pub running_ns: u64,
-    /// What the vCPUs' clocks show of the epoch: the monotonic clock and the blocked time.
+    /// The difference of the vCPU's clocks over the epoch: the monotonic clock and the blocked
+    /// time.
     pub passed_ns: u64,
     pub blocked_ns: u64,
 }

@@ -1,4 +1,4 @@
-//! A guest made of numbers: clocks that a test turns by hand, and a stack in memory.
+//! A simulated guest: clocks that the test advances, and a stack in memory.
 #![allow(dead_code, unreachable_pub, unsafe_code, clippy::unwrap_used)]
 
 pub mod client;
@@ -12,10 +12,10 @@ use std::time::Instant;
 
 use unikprof_agent::{Agent, Config, Mapping, Platform, Registers, Runstate, caller_table_bytes};
 
-/// Where the guest's code is said to lie.
+/// The address of the guest's code.
 pub const CODE: u64 = 0x40_0000;
 
-/// How many rows of a caller table there is room for.
+/// The capacity of the caller table in rows.
 pub const CALLER_ROWS: usize = 1000;
 
 pub const MAPPINGS: &[Mapping<'static>] = &[Mapping {
@@ -27,11 +27,11 @@ pub const MAPPINGS: &[Mapping<'static>] = &[Mapping {
 }];
 
 thread_local! {
-    /// The vCPU that this thread plays.
+    /// The vCPU that this thread simulates.
     pub static VCPU: Cell<Option<u32>> = const { Cell::new(Some(0)) };
 }
 
-/// A platform whose clocks stand still until they are told to move.
+/// A platform whose clocks advance only when the test says so.
 #[derive(Debug, Default)]
 pub struct FakePlatform {
     pub now_ns: AtomicU64,
@@ -40,14 +40,14 @@ pub struct FakePlatform {
     pub random: AtomicU64,
     pub has_no_random: AtomicBool,
     pub logged: Mutex<Vec<String>>,
-    /// How much time passes with each look at the clock.
+    /// The time that passes with each read of the clock.
     pub step_ns: AtomicU64,
-    /// Since when the clock goes on by itself as well.
+    /// When the clock began to follow the machine's clock as well.
     pub followed: OnceLock<Instant>,
 }
 
 impl FakePlatform {
-    /// From now on the monotonic clock goes on as the machine's does: for measurements.
+    /// From now on the monotonic clock follows the machine's clock, for measurements.
     pub fn follow_the_machine(&self) {
         self.followed.get_or_init(Instant::now);
     }
@@ -58,14 +58,14 @@ impl FakePlatform {
         self.running_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// Lets time pass in which nothing runs.
+    /// Advances the monotonic clock only: nothing runs.
     pub fn idle(&self, ns: u64) {
         self.now_ns.fetch_add(ns, Ordering::Relaxed);
     }
 }
 
-// SAFETY: `stack_bounds` answers the bounds that the test has put into `STACK`, an array that lives as
-// long as the tick.
+// SAFETY: `stack_bounds` returns the bounds in `STACK`, those of an array that lives as long as the
+// tick.
 unsafe impl Platform for FakePlatform {
     fn now_ns(&self) -> u64 {
         let step_ns = self.step_ns.load(Ordering::Relaxed);
@@ -136,12 +136,12 @@ pub fn agent(vcpus: u32, memory: usize) -> &'static FakeAgent {
     agent_with_ring(vcpus, memory, 0)
 }
 
-/// The same with a ring of so many bytes.
+/// The same with a ring of this length in bytes.
 pub fn agent_with_ring(vcpus: u32, memory: usize, ring: usize) -> &'static FakeAgent {
     build(FakePlatform::default(), vcpus, memory, ring)
 }
 
-/// An agent of one vCPU on a platform that `change` has changed.
+/// An agent with one vCPU, on a platform that `change` has modified.
 pub fn agent_with(change: impl FnOnce(&mut FakePlatform)) -> &'static FakeAgent {
     let mut platform = FakePlatform::default();
     change(&mut platform);
@@ -167,7 +167,7 @@ fn build(platform: FakePlatform, vcpus: u32, memory: usize, ring: usize) -> &'st
 }
 
 /// Runs to the vCPU's next deadline and delivers the tick, interrupting a stack of functions that
-/// are `frames` (leaf first) bytes into the code. `false` where there is no deadline.
+/// are `frames` (leaf first) bytes into the code. Returns `false` if there is no deadline.
 pub fn tick(agent: &FakeAgent, frames: &[u64]) -> bool {
     let Some(deadline) = agent.deadline() else {
         return false;
@@ -190,8 +190,8 @@ pub fn block(agent: &FakeAgent, frames: &[u64], ns: u64) {
     agent.on_wake();
 }
 
-/// Lays a stack of functions that are `frames` (leaf first) bytes into the code, and calls `body` with
-/// the registers of the leaf.
+/// Writes a stack of functions that are `frames` (leaf first) bytes into the code, and calls `body`
+/// with the registers of the leaf.
 pub fn on_stack<T>(frames: &[u64], body: impl FnOnce(&Registers) -> T) -> T {
     let mut words = vec![0_u64; 2 * frames.len()];
     let start = words.as_mut_ptr().expose_provenance() as u64;

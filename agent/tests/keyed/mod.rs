@@ -1,5 +1,5 @@
-//! A client with a key: the other implementation of the protocol, `snow`, on a service without a network
-//! between.
+//! A client with a key: the other implementation of the protocol, `snow`, connected to a service
+//! without a network.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use snow::{Builder, HandshakeState, TransportState};
@@ -14,7 +14,7 @@ use crate::fake_guest::{FakeAgent, agent};
 /// The agent's keys.
 pub const VIEW: [u8; 32] = [0x11; 32];
 pub const CONTROL: [u8; 32] = [0x22; 32];
-/// One that the agent does not have.
+/// A key that the agent does not have.
 pub const OTHER: [u8; 32] = [0x33; 32];
 
 /// A guest with both keys.
@@ -23,7 +23,7 @@ pub fn service() -> (&'static FakeAgent, FakeService) {
     (agent, Service::new(agent, access()).unwrap())
 }
 
-/// For those who hold one of both keys.
+/// Access with either of the two keys.
 pub fn access() -> Access<'static> {
     let mut keys = Keys::new();
     keys.add(Role::View, Key::from_bytes(VIEW)).unwrap();
@@ -31,7 +31,7 @@ pub fn access() -> Access<'static> {
     Access::Keys(Box::leak(Box::new(keys)))
 }
 
-/// Sends bytes until nothing moves; answers what came back.
+/// Sends bytes until nothing moves; returns the answer.
 pub fn exchange(service: &mut FakeService, session: SessionId, mut bytes: &[u8]) -> Vec<u8> {
     let mut answer = Vec::new();
     loop {
@@ -53,7 +53,7 @@ pub fn framed<'a>(message: &impl Message<'a>) -> Vec<u8> {
     buffer[..length].to_vec()
 }
 
-/// The frames that `bytes` are.
+/// Splits `bytes` into frames.
 pub fn frames(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
     let mut rest = bytes;
     let mut frames = Vec::new();
@@ -65,7 +65,7 @@ pub fn frames(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
     frames
 }
 
-/// A handshake that has begun, in a session or whatever else a conversation is known by.
+/// A handshake in progress, in a session or another kind of connection.
 pub struct Shaking<S = SessionId> {
     pub session: S,
     state: HandshakeState,
@@ -81,7 +81,7 @@ pub fn connect(service: &mut FakeService, key: [u8; 32]) -> Shaking {
     first_message(session, key, preamble::encode(preamble::KEYED))
 }
 
-/// The first message of a client that has sent (or believes so) this preamble.
+/// The first message of a client that has sent this preamble, or a peer that pretends so.
 pub fn first_message<S>(session: S, key: [u8; 32], sent: [u8; 16]) -> Shaking<S> {
     let id = Key::from_bytes(key).id();
     let prologue = secure::prologue(&sent, &id.0);
@@ -107,14 +107,14 @@ pub fn first_message<S>(session: S, key: [u8; 32], sent: [u8; 16]) -> Shaking<S>
 }
 
 impl Shaking {
-    /// Sends the first message; answers what came back.
+    /// Sends the first message; returns the answer.
     pub fn send(&self, service: &mut FakeService) -> Vec<u8> {
         exchange(service, self.session, &self.first)
     }
 }
 
 impl<S> Shaking<S> {
-    /// Reads the agent's answer: the handshake is done.
+    /// Reads the agent's answer, which completes the handshake.
     pub fn finish(mut self, answer: &[u8]) -> Client<S> {
         let answer = frames(answer);
         let [(HandshakeReply::TYPE, body)] = &answer[..] else {
@@ -138,7 +138,7 @@ impl<S> Shaking<S> {
     }
 }
 
-/// A client whose handshake is done.
+/// A client after its handshake.
 pub struct Client<S = SessionId> {
     pub session: S,
     transport: TransportState,
@@ -146,16 +146,16 @@ pub struct Client<S = SessionId> {
 }
 
 impl Client {
-    /// Connects and shakes hands.
+    /// Connects and completes the handshake.
     pub fn new(service: &mut FakeService, key: [u8; 32]) -> Self {
         let shaking = connect(service, key);
-        // Handshakes take turns.
+        // The rate of handshakes is limited.
         service.agent().platform().idle(5_000_000);
         let answer = shaking.send(service);
         shaking.finish(&answer)
     }
 
-    /// Asks, and answers the frames that come back.
+    /// Sends a request, and returns the frames that come back.
     pub fn ask<'a>(
         &mut self,
         service: &mut FakeService,
@@ -169,7 +169,7 @@ impl Client {
 }
 
 impl<S> Client<S> {
-    /// The record of these bytes.
+    /// Encrypts these bytes in a record.
     pub fn seal(&mut self, plaintext: &[u8]) -> Vec<u8> {
         let mut record = vec![0; plaintext.len() + 18];
         let (header, rest) = record.split_at_mut(2);
@@ -178,7 +178,7 @@ impl<S> Client<S> {
         record
     }
 
-    /// Opens what came back.
+    /// Decrypts the received records.
     pub fn open(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.sealed.extend_from_slice(bytes);
         let mut plaintext = Vec::new();

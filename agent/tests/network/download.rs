@@ -1,4 +1,4 @@
-//! An epoch as it comes in.
+//! Receives an epoch.
 
 use std::collections::HashMap;
 
@@ -8,21 +8,21 @@ use unikprof_proto::{counts, nodes};
 
 use super::{End, Frame, Stacks, read, unexpected};
 
-/// A download of one vCPU's share in progress.
+/// A download of one vCPU's part in progress.
 #[derive(Default)]
 pub struct Download {
-    /// Whole stacks by their node's number.
+    /// Whole stacks by node number.
     nodes: HashMap<u64, Vec<u32>>,
     /// The number of the newest node.
     newest: u64,
     pub stacks: Stacks,
     pub recorded: u64,
-    /// What the end said; there once all is.
+    /// The sum in the last frame; `None` until it arrives.
     pub samples: Option<u64>,
 }
 
 impl Download {
-    /// Takes the next frame of the answer.
+    /// Adds the next frame of the answer.
     pub fn take(&mut self, frame: &Frame) -> Result<(), End> {
         match frame.0 {
             message_type::EPOCH | message_type::HISTOGRAM => {}
@@ -62,7 +62,7 @@ impl Download {
         Ok(())
     }
 
-    /// Fails where the sums differ, once all is there.
+    /// Fails if the download is complete and the sums differ.
     pub fn check(&self) {
         let sum: u64 = self.stacks.values().sum();
         assert_eq!((Some(sum), sum), (self.samples, self.recorded));

@@ -1,4 +1,5 @@
-//! A bad line: what comes in is lost, doubled, held back or damaged, as a seeded generator says.
+//! A bad line: received frames are lost, duplicated, delayed or damaged, according to a seeded
+//! generator.
 
 use std::collections::VecDeque;
 
@@ -7,23 +8,23 @@ use unikprof_agent::tcp_server::smoltcp;
 use smoltcp::phy::{self, Device, DeviceCapabilities};
 use smoltcp::time::Instant;
 
-/// The chances of each fault, in parts of a thousand frames.
+/// The probability of each fault, per thousand frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     pub lost: u64,
     pub doubled: u64,
-    /// Held back until up to seven others have passed.
+    /// Delayed until up to seven others have passed.
     pub held: u64,
-    /// Two 16-bit words of a TCP payload change places, which TCP's checksum cannot see.
+    /// Two 16-bit words of a TCP payload are swapped, which TCP's checksum cannot detect.
     pub swapped: u64,
 }
 
-/// A device whose incoming frames suffer.
+/// A device with faults on received frames.
 pub struct Faulty<D> {
     inner: D,
     faults: Faults,
     random: u64,
-    /// Frames on their way, each with how many others may still overtake it.
+    /// Frames on their way, each with the number of others that may still overtake it.
     queue: VecDeque<(u64, Vec<u8>)>,
 }
 
@@ -50,7 +51,7 @@ impl<D: Device> Faulty<D> {
         self.below(1000) < chance
     }
 
-    /// Lets a frame suffer.
+    /// Applies faults to a frame.
     fn admit(&mut self, mut frame: Vec<u8>) {
         if self.happens(self.faults.lost) {
             return;
@@ -69,7 +70,7 @@ impl<D: Device> Faulty<D> {
         }
     }
 
-    /// Swaps two words of the payload behind Ethernet, IPv4 and TCP headers without options.
+    /// Swaps two words of the payload after Ethernet, IPv4 and TCP headers without options.
     fn swap_words(&mut self, frame: &mut [u8]) {
         const PAYLOAD: usize = 14 + 20 + 20;
         let words = frame.len().saturating_sub(PAYLOAD) as u64 / 2;
@@ -81,7 +82,7 @@ impl<D: Device> Faulty<D> {
         }
     }
 
-    /// The next frame that is not held back; one that is, where nothing else is left.
+    /// The next frame that is not delayed; a delayed one if there is no other.
     fn next(&mut self) -> Option<Vec<u8>> {
         let ready = self
             .queue

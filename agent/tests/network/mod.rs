@@ -1,4 +1,4 @@
-//! A guest and its clients on one wire, with a clock that moves only when everybody sleeps.
+//! A guest and its clients on one wire, with a clock that advances only when all of them sleep.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -40,7 +40,7 @@ pub use peer::{End, Peer};
 pub use wire::{Cable, LATENCY_NS, Port, Wire};
 
 pub const PORT: u16 = 7777;
-/// The longest that a test waits for anything, on its own clock.
+/// The maximum time that a test waits for anything, on its own clock.
 const PATIENCE_NS: u64 = 300_000_000_000;
 
 pub type Frame = (u16, Vec<u8>);
@@ -75,7 +75,7 @@ impl World<Port> {
 }
 
 impl<D: Device> World<D> {
-    /// A guest that has no stack of its own, behind devices made by `wrap`.
+    /// A guest without its own stack, on devices made by `wrap`.
     pub fn with(
         medium: Medium,
         network: fn(u8) -> IpCidr,
@@ -84,7 +84,7 @@ impl<D: Device> World<D> {
         Self::with_access(Access::Open, medium, network, wrap)
     }
 
-    /// The same, for those whom `access` names.
+    /// The same with this access setting.
     pub fn with_access(
         access: Access<'static>,
         medium: Medium,
@@ -115,7 +115,7 @@ impl<D: Device> World<D> {
         }
     }
 
-    /// Gives the guest a stack of its own, with the agent's sockets in it.
+    /// Gives the guest its own stack, with the agent's sockets in it.
     pub fn with_the_guests_stack(mut self) -> Self {
         let hardware = hardware(self.device.capabilities().medium, 1);
         let now = self.now();
@@ -137,7 +137,7 @@ impl<D: Device> World<D> {
         Instant::from_micros((self.now_ns() / 1000) as i64)
     }
 
-    /// Polls the guest once; answers its next deadline.
+    /// Polls the guest once; returns its next deadline.
     pub fn poll_guest(&mut self) -> Option<u64> {
         let now = self.now();
         let Self {
@@ -157,7 +157,7 @@ impl<D: Device> World<D> {
         }
     }
 
-    /// Polls everybody once; answers when something comes next, if ever.
+    /// Polls everything once; returns the time of the next event, if any.
     pub fn poll(&mut self) -> Option<u64> {
         let now = self.now();
         let mut next_ns = [self.poll_guest(), None];
@@ -169,7 +169,8 @@ impl<D: Device> World<D> {
         next_ns.into_iter().flatten().min()
     }
 
-    /// Goes on until `done`; `false` where that did not come true within `limit_ns`, or never will.
+    /// Polls until `done`; returns `false` if that was not reached within `limit_ns`, or never will
+    /// be.
     pub fn run(&mut self, limit_ns: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let until_ns = self.now_ns() + limit_ns;
         let mut still = 0;
@@ -188,7 +189,7 @@ impl<D: Device> World<D> {
         }
     }
 
-    /// Lets time pass for everybody.
+    /// Lets time pass for everything.
     pub fn wait(&mut self, ns: u64) {
         let until_ns = self.now_ns() + ns;
         self.run(ns, |_| false);
@@ -196,19 +197,19 @@ impl<D: Device> World<D> {
         self.agent.platform().idle(left);
     }
 
-    /// A new client begins to connect and sends its preamble; answers its number.
+    /// Connects a new client, which sends its preamble; returns its number.
     pub fn connect(&mut self) -> usize {
         self.connect_with(65_535)
     }
 
-    /// A new client with so many bytes of receive buffer.
+    /// A new client with this many bytes of receive buffer.
     pub fn connect_with(&mut self, receive_bytes: usize) -> usize {
         let client = self.connect_silent(receive_bytes);
         self.peers[client].send(&preamble::encode(preamble::OPEN));
         client
     }
 
-    /// A new client that says nothing by itself.
+    /// A new client that sends nothing by itself.
     pub fn connect_silent(&mut self, receive_bytes: usize) -> usize {
         let port = self.wire.port();
         let number = 1 + port.index as u8;
@@ -219,7 +220,7 @@ impl<D: Device> World<D> {
         self.peers.len() - 1
     }
 
-    /// Takes all clients off the wire.
+    /// Removes all clients from the wire.
     pub fn forget_clients(&mut self) {
         self.peers.clear();
         self.wire.keep_ports(1);
@@ -264,7 +265,7 @@ impl<D: Device> World<D> {
         expect(self.ask(client, &start)?, message_type::STARTED).map(drop)
     }
 
-    /// Ends the recording; answers the epoch to fetch.
+    /// Ends the recording; returns the epoch to fetch.
     pub fn stop(&mut self, client: usize) -> Result<u64, End> {
         let frame = self.ask(client, &Stop { recording: 0 })?;
         let frame = expect(frame, message_type::PENDING)?;
@@ -279,7 +280,7 @@ impl<D: Device> World<D> {
         self.receive(client)
     }
 
-    /// Receives an epoch that was asked for.
+    /// Receives a requested epoch.
     pub fn receive(&mut self, client: usize) -> Result<Stacks, End> {
         let mut download = Download::default();
         while download.samples.is_none() {
@@ -295,7 +296,7 @@ impl<D: Device> World<D> {
         expect(frame, message_type::ACKNOWLEDGED).map(drop)
     }
 
-    /// Delivers `count` ticks in stacks of `kinds` kinds; answers what must be counted.
+    /// Delivers `count` ticks in stacks of `kinds` kinds; returns the expected counts.
     pub fn sample(&self, count: u32, kinds: u32) -> Stacks {
         let mut truth = Stacks::new();
         for index in 0..count {

@@ -11,19 +11,19 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 use unikprof_proto::frame::{self, FrameError};
 use unikprof_proto::preamble;
 
-/// How a conversation ended before the answer was there.
+/// Why a conversation ended before the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The agent ended its side, or the connection was reset.
+    /// The agent closed its side, or the connection was reset.
     Closed,
-    /// What came is not the protocol.
+    /// The received bytes are not the protocol.
     Foreign,
     Frame(FrameError),
-    /// The agent refused: its code.
+    /// The agent refused, with this code.
     Refused(u32),
-    /// A whole frame came, but not one that may come here.
+    /// A valid frame that must not come here.
     Unexpected(u16),
-    /// Nothing came in the time that the test gives it.
+    /// Nothing was received within the test's limit.
     TimedOut,
 }
 
@@ -32,7 +32,7 @@ pub struct Peer<D> {
     interface: Interface,
     set: SocketSet<'static>,
     handle: SocketHandle,
-    /// Whether it reads what it is sent.
+    /// Whether it reads received bytes.
     pub reads: bool,
     outgoing: Vec<u8>,
     received: Vec<u8>,
@@ -40,7 +40,7 @@ pub struct Peer<D> {
 }
 
 impl<D: Device> Peer<D> {
-    /// A machine with an address, `receive_bytes` of receive buffer and a connection under way.
+    /// A machine with an address, `receive_bytes` of receive buffer and a connection being opened.
     pub fn connect(
         mut device: D,
         number: u8,
@@ -76,7 +76,7 @@ impl<D: Device> Peer<D> {
         }
     }
 
-    /// Moves packets and bytes; answers when to be called again.
+    /// Moves packets and bytes; returns when to be called again.
     pub fn poll(&mut self, now: Instant) -> Option<Instant> {
         let Self {
             device,
@@ -116,7 +116,7 @@ impl<D: Device> Peer<D> {
         self.set.get_mut::<Socket>(self.handle).abort();
     }
 
-    /// Whether nothing more can come.
+    /// Whether nothing more can be received.
     pub fn is_over(&self) -> bool {
         !self.set.get::<Socket>(self.handle).may_recv()
             && !matches!(self.state(), State::SynSent | State::SynReceived)
@@ -127,12 +127,12 @@ impl<D: Device> Peer<D> {
         self.received.len()
     }
 
-    /// The bytes received and not yet taken: records, where the conversation is under a key.
+    /// The bytes received and not yet taken: records, if the conversation is encrypted.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.received)
     }
 
-    /// The next frame, if a whole one is there.
+    /// The next frame, if it is complete.
     pub fn take_frame(&mut self) -> Result<Option<(u16, Vec<u8>)>, End> {
         if !self.greeted {
             let Some(bytes) = self.received.first_chunk() else {

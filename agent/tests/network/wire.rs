@@ -19,14 +19,14 @@ struct Frame {
     bytes: Vec<u8>,
 }
 
-/// What a port does with frames on their way in.
+/// What a port does with frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cable {
     #[default]
     Plugged,
-    /// Nothing comes in any more, but everything goes out.
+    /// Receives nothing, but sends everything.
     Deaf,
-    /// Neither comes in nor goes out.
+    /// Neither receives nor sends.
     Cut,
 }
 
@@ -66,12 +66,12 @@ impl Wire {
         self.sockets.borrow_mut()[port].cable = cable;
     }
 
-    /// Takes away all ports but the first few.
+    /// Removes all ports except the first ones.
     pub fn keep_ports(&self, count: usize) {
         self.sockets.borrow_mut().truncate(count);
     }
 
-    /// How many frames wait for a port.
+    /// The number of frames that wait for a port.
     pub fn waiting(&self, port: usize) -> usize {
         self.sockets.borrow()[port].queue.len()
     }

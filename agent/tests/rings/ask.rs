@@ -1,4 +1,4 @@
-//! A client that asks about rings.
+//! A client that requests rings.
 #![allow(
     dead_code,
     reason = "each program that includes this uses a part of it"
@@ -35,7 +35,7 @@ impl Answer {
     }
 }
 
-/// The frames of a stream of bytes.
+/// Splits bytes into frames.
 pub(crate) fn frames(mut bytes: &[u8]) -> Vec<Answer> {
     let mut answers = Vec::new();
     while let Some(found) = frame::split(bytes).unwrap() {
@@ -49,7 +49,7 @@ pub(crate) fn frames(mut bytes: &[u8]) -> Vec<Answer> {
     answers
 }
 
-/// The records of a run, with their positions, without what the ring keeps for itself.
+/// The records of a run with their positions, without those that the ring uses internally.
 pub(crate) fn records(run: &RingRun<'_>) -> Vec<(u64, Record)> {
     let mut records = Vec::new();
     let mut position = run.first;
@@ -63,11 +63,11 @@ pub(crate) fn records(run: &RingRun<'_>) -> Vec<(u64, Record)> {
     records
 }
 
-/// Kinds, times and numbers.
-pub(crate) fn told(records: &[(u64, Record)]) -> Vec<(u8, u64, u64, u64)> {
-    let told =
+/// Kind, time and numbers of each record.
+pub(crate) fn fields(records: &[(u64, Record)]) -> Vec<(u8, u64, u64, u64)> {
+    let fields =
         |(_, record): &(u64, Record)| (record.kind, record.at_ns, record.first, record.second);
-    records.iter().map(told).collect()
+    records.iter().map(fields).collect()
 }
 
 /// A node's number, then its parent's number and its frames.
@@ -101,7 +101,7 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
         client
     }
 
-    /// Sends a request; answers the frames up to the one of this type, or to a refusal.
+    /// Sends a request; returns the frames up to the one of this type, or to a refusal.
     pub(crate) fn ask<'r>(&mut self, request: &impl Message<'r>, last: u16) -> Vec<Answer> {
         let mut buffer = [0; 256];
         let length = frame::encode(request, &mut buffer).unwrap();
@@ -112,7 +112,7 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
         answers
     }
 
-    /// Another conversation with the same agent, which is spoken from now on; answers the one before.
+    /// Opens another conversation with the same agent and switches to it; returns the previous one.
     pub(crate) fn open_another(&mut self) -> SessionId {
         let session = self.service.open().unwrap();
         let before = self.switch_to(session);
@@ -121,12 +121,12 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
         before
     }
 
-    /// Goes on in another conversation; answers the one before.
+    /// Switches to another conversation; returns the previous one.
     pub(crate) fn switch_to(&mut self, session: SessionId) -> SessionId {
         std::mem::replace(&mut self.session, session)
     }
 
-    /// Sends a request; answers the first bytes that come, some of the first frame.
+    /// Sends a request; returns the first bytes received, a part of the first frame.
     pub(crate) fn begin_to_ask<'r>(&mut self, request: &impl Message<'r>) -> Vec<u8> {
         let mut buffer = [0; 256];
         let length = frame::encode(request, &mut buffer).unwrap();
@@ -136,13 +136,13 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
         first[..length].to_vec()
     }
 
-    /// All frames of an answer whose first bytes came before.
+    /// Returns all frames of an answer whose first bytes were received before.
     pub(crate) fn end_asking(&mut self, mut first: Vec<u8>) -> Vec<Answer> {
         first.extend(self.take());
         frames(&first)
     }
 
-    /// Starts a recording of running time; answers its id.
+    /// Starts a recording of running time; returns its id.
     pub(crate) fn start(&mut self, period_ns: u64) -> u64 {
         self.start_mode(period_ns, mode::CPU)
     }
@@ -155,26 +155,26 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
         })
     }
 
-    /// Starts a recording as it is asked for; answers its id.
+    /// Starts a recording with this request; returns its id.
     pub(crate) fn start_as(&mut self, start: Start<'_>) -> u64 {
         let answers = self.ask(&start, Started::TYPE);
         answers[0].decode::<Started>().recording
     }
 
-    /// Ends the recording and forgets it.
+    /// Ends the recording and acknowledges it.
     pub(crate) fn stop(&mut self) {
         let epoch = self.end(0);
         self.ask(&Acknowledge { epoch }, Acknowledged::TYPE);
         self.advance();
     }
 
-    /// Ends a recording; answers the epoch that waits then.
+    /// Ends a recording; returns the epoch that then waits.
     pub(crate) fn end(&mut self, recording: u64) -> u64 {
         let answers = self.ask(&Stop { recording }, Pending::TYPE);
         answers[0].decode::<Pending>().first_epoch
     }
 
-    /// As a guest's loop does.
+    /// Like a guest's loop.
     pub(crate) fn advance(&mut self) {
         self.service.advance();
     }
@@ -194,8 +194,8 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
         names
             .enumerate()
             .map(|(id, answer)| {
-                let EventName { id: told, name } = answer.decode();
-                assert_eq!(told as usize, id);
+                let EventName { id: sent, name } = answer.decode();
+                assert_eq!(sent as usize, id);
                 name.to_owned()
             })
             .collect()
@@ -206,7 +206,7 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
         answers.last().unwrap().decode::<EventNamesEnd>().refused
     }
 
-    /// The nodes that a client lacks.
+    /// The nodes that a client does not have.
     pub(crate) fn stacks(&mut self, request: &Stacks) -> Vec<NumberedNode> {
         nodes_of(&self.ask(request, message_type::STACKS_END))
     }

@@ -1,11 +1,11 @@
-//! Frames that come from the backend.
+//! Frames received from the backend.
 
-use super::buffer::Buffer;
+use super::lent::LentRing;
 use super::{NetError, Statistics};
 use crate::abi::PAGE_SIZE;
 use crate::abi::netif::{self, EXTRA_FLAG_MORE, RxRequest, RxResponse, rx};
 use crate::grant::{Access, GrantRef, GrantTable};
-use crate::ring::{FrontRing, Protocol};
+use crate::ring::Protocol;
 
 #[derive(Debug)]
 pub(super) struct RxProtocol;
@@ -23,70 +23,62 @@ const _: () = assert!(RxProtocol::SLOTS == netif::RX_RING_ENTRIES);
 pub struct Received {
     /// Its length, bytes.
     pub len: usize,
-    /// What the backend says of its TCP or UDP checksum.
+    /// The backend's information about its TCP or UDP checksum.
     pub checksum: Checksum,
 }
 
-/// What the backend says of a frame's TCP or UDP checksum.
+/// The backend's information about a frame's TCP or UDP checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// Nothing: it is to be verified.
+    /// None: the checksum must be verified.
     Unknown,
-    /// It was verified.
+    /// The checksum was verified.
     Validated,
-    /// It was never computed: the frame comes from the same host, and the field holds the sum of the pseudo
-    /// header only.
+    /// The checksum was not computed: the frame comes from the same host, and the field holds only the sum of the
+    /// pseudo header.
     Blank,
 }
 
 #[derive(Debug)]
 pub(super) struct Receiver<const N: usize> {
-    ring_page: Buffer,
-    ring: Option<FrontRing<RxProtocol>>,
-    buffers: [Buffer; N],
-    /// Which buffer was posted in which slot: a response comes in the slot of its request.
+    lent: LentRing<RxProtocol, N>,
+    /// The buffer posted in each slot: a response is in the slot of its request.
     posted: [u16; SLOTS],
-    /// The next responses are extra information to the last frame.
+    /// The next responses are extra information about the last frame.
     in_extra: bool,
     /// The next responses are pieces of a frame that is dropped.
     in_dropped: bool,
 }
 
 impl<const N: usize> Receiver<N> {
-    pub(super) const fn new(ring_page: Buffer, buffers: [Buffer; N]) -> Self {
+    pub(super) const fn new(lent: LentRing<RxProtocol, N>) -> Self {
         Self {
-            ring_page,
-            ring: None,
-            buffers,
+            lent,
             posted: [0; SLOTS],
             in_extra: false,
             in_dropped: false,
         }
     }
 
-    /// Lends everything to `domain` and makes a ring with every buffer posted, whose grant is returned.
+    /// Lends everything to `domain` and creates a ring with every buffer posted; returns the ring's grant.
     pub(super) fn start<const FRAMES: usize>(
         &mut self,
         grants: &GrantTable<FRAMES>,
         domain: u16,
     ) -> Result<GrantRef, NetError> {
-        self.ring_page.lend(grants, domain, Access::ReadWrite)?;
-        for buffer in &mut self.buffers {
-            buffer.lend(grants, domain, Access::ReadWrite)?;
-        }
+        self.lent.start(grants, domain, Access::ReadWrite)?;
         (self.in_extra, self.in_dropped) = (false, false);
-        self.ring = self.ring_page.page().map(FrontRing::init);
         for id in 0..N as u16 {
             self.post(id)?;
         }
         // The backend is not connected yet: it looks at the ring when it connects.
         let _ = self.push()?;
-        self.ring_page.reference().ok_or(NetError::NotConnected)
+        self.lent.reference()
     }
 
-    /// Copies the next frame into `into`; tells whether the backend wants a notification.
+    /// Copies the next frame into `into`; returns whether the backend wants a notification.
     ///
-    /// Where no frame waits, the backend is asked for a notification with the next one.
+    /// If no frame waits, requests a notification for the next one.
     pub(super) fn receive(
         &mut self,
         into: &mut [u8],
@@ -94,7 +86,7 @@ impl<const N: usize> Receiver<N> {
     ) -> Result<(Option<Received>, bool), NetError> {
         let mut received = None;
         let mut posted = false;
-        // One pass over the ring at most: a backend that refills it as we read does not hold us here.
+        // At most one pass over the ring: a backend that refills it meanwhile must not keep this loop running.
         for _ in 0..SLOTS {
             let Some((id, response)) = self.take()? else {
                 break;
@@ -112,9 +104,9 @@ impl<const N: usize> Receiver<N> {
         Ok((received, notify))
     }
 
-    /// The next response and the buffer it is for; no response where it is extra information.
+    /// Returns the next response and its buffer; no response if it is extra information.
     fn take(&mut self) -> Result<Option<(u16, Option<RxResponse>)>, NetError> {
-        let (ring, page) = Self::parts(&mut self.ring, &self.ring_page)?;
+        let (ring, page) = self.lent.ring()?;
         let slot = ring.next_response_slot() as usize;
         let mut response = ring.response(page)?;
         if response.is_none() && ring.ask_for_notification(page)? {
@@ -138,7 +130,7 @@ impl<const N: usize> Receiver<N> {
         Ok(Some((id, Some(response))))
     }
 
-    /// Checks a response and copies its frame; `None` for one that is dropped.
+    /// Checks a response and copies its frame; `None` if the frame is dropped.
     fn accept(
         &mut self,
         id: u16,
@@ -153,9 +145,7 @@ impl<const N: usize> Receiver<N> {
             return Ok(None);
         };
         if usize::from(response.offset) + usize::from(len) > PAGE_SIZE {
-            if let Some(ring) = &mut self.ring {
-                ring.give_up();
-            }
+            self.lent.ring()?.0.give_up();
             return Err(NetError::PastPage {
                 offset: response.offset,
                 len,
@@ -169,8 +159,7 @@ impl<const N: usize> Receiver<N> {
             statistics.oversized += 1;
             return Ok(None);
         };
-        let page = self.buffers.get(usize::from(id)).and_then(Buffer::page);
-        let page = page.ok_or(NetError::NotConnected)?;
+        let (page, _) = self.lent.buffer(id)?;
         page.read_bytes(usize::from(response.offset), into)
             .map_err(|_| NetError::PastPage {
                 offset: response.offset,
@@ -191,12 +180,8 @@ impl<const N: usize> Receiver<N> {
     }
 
     fn post(&mut self, id: u16) -> Result<(), NetError> {
-        let grant = self
-            .buffers
-            .get(usize::from(id))
-            .and_then(Buffer::reference);
-        let grant = grant.ok_or(NetError::NotConnected)?.0;
-        let (ring, page) = Self::parts(&mut self.ring, &self.ring_page)?;
+        let (_, GrantRef(grant)) = self.lent.buffer(id)?;
+        let (ring, page) = self.lent.ring()?;
         let slot = ring.next_request_slot() as usize;
         ring.request(page, RxRequest { id, pad: 0, grant })
             .map_err(|_| NetError::Full)?;
@@ -205,27 +190,15 @@ impl<const N: usize> Receiver<N> {
     }
 
     fn push(&mut self) -> Result<bool, NetError> {
-        let (ring, page) = Self::parts(&mut self.ring, &self.ring_page)?;
+        let (ring, page) = self.lent.ring()?;
         Ok(ring.push(page))
     }
 
-    fn parts<'a>(
-        ring: &'a mut Option<FrontRing<RxProtocol>>,
-        page: &'a Buffer,
-    ) -> Result<(&'a mut FrontRing<RxProtocol>, &'a crate::page::SharedPage), NetError> {
-        ring.as_mut().zip(page.page()).ok_or(NetError::NotConnected)
-    }
-
     pub(super) fn is_broken(&self) -> bool {
-        self.ring.as_ref().is_none_or(FrontRing::is_broken)
+        self.lent.is_broken()
     }
 
-    /// Ends the ring and takes back what the backend does not keep.
     pub(super) fn take_back<const FRAMES: usize>(&mut self, grants: &GrantTable<FRAMES>) {
-        self.ring = None;
-        self.ring_page.take_back(grants);
-        for buffer in &mut self.buffers {
-            buffer.take_back(grants);
-        }
+        self.lent.take_back(grants);
     }
 }

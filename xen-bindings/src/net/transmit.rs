@@ -1,11 +1,11 @@
-//! Frames on their way to the backend.
+//! Frames to be sent by the backend.
 
-use super::buffer::Buffer;
+use super::lent::LentRing;
 use super::{MAX_FRAME, NetError, Statistics};
 use crate::abi::PAGE_SIZE;
 use crate::abi::netif::{self, RSP_OKAY, TxRequest, TxResponse};
 use crate::grant::{Access, GrantRef, GrantTable};
-use crate::ring::{FrontRing, Protocol};
+use crate::ring::Protocol;
 
 const _: () = assert!(MAX_FRAME <= PAGE_SIZE);
 
@@ -21,38 +21,30 @@ const _: () = assert!(TxProtocol::SLOTS == netif::TX_RING_ENTRIES);
 
 #[derive(Debug)]
 pub(super) struct Transmitter<const N: usize> {
-    ring_page: Buffer,
-    ring: Option<FrontRing<TxProtocol>>,
-    buffers: [Buffer; N],
+    lent: LentRing<TxProtocol, N>,
     in_flight: [bool; N],
 }
 
 impl<const N: usize> Transmitter<N> {
-    pub(super) const fn new(ring_page: Buffer, buffers: [Buffer; N]) -> Self {
+    pub(super) const fn new(lent: LentRing<TxProtocol, N>) -> Self {
         Self {
-            ring_page,
-            ring: None,
-            buffers,
+            lent,
             in_flight: [false; N],
         }
     }
 
-    /// Lends everything to `domain` and makes an empty ring, whose grant is returned.
+    /// Lends everything to `domain` and creates an empty ring; returns the ring's grant.
     pub(super) fn start<const FRAMES: usize>(
         &mut self,
         grants: &GrantTable<FRAMES>,
         domain: u16,
     ) -> Result<GrantRef, NetError> {
-        self.ring_page.lend(grants, domain, Access::ReadWrite)?;
-        for buffer in &mut self.buffers {
-            buffer.lend(grants, domain, Access::ReadOnly)?;
-        }
+        self.lent.start(grants, domain, Access::ReadOnly)?;
         self.in_flight = [false; N];
-        self.ring = self.ring_page.page().map(FrontRing::init);
-        self.ring_page.reference().ok_or(NetError::NotConnected)
+        self.lent.reference()
     }
 
-    /// Gives a frame to the backend; tells whether it wants a notification.
+    /// Passes a frame to the backend; returns whether it wants a notification.
     pub(super) fn send(
         &mut self,
         frame: &[u8],
@@ -72,11 +64,7 @@ impl<const N: usize> Transmitter<N> {
             .iter()
             .position(|busy| !busy)
             .ok_or(NetError::Full)?;
-        let ring = self.ring.as_mut().ok_or(NetError::NotConnected)?;
-        let ring_page = self.ring_page.page().ok_or(NetError::NotConnected)?;
-        let buffer = &self.buffers[id];
-        let page = buffer.page().ok_or(NetError::NotConnected)?;
-        let grant = buffer.reference().ok_or(NetError::NotConnected)?.0;
+        let (page, GrantRef(grant)) = self.lent.buffer(id as u16)?;
         page.write_bytes(0, frame)
             .map_err(|_| NetError::FrameSize { len: frame.len() })?;
         let request = TxRequest {
@@ -86,23 +74,20 @@ impl<const N: usize> Transmitter<N> {
             id: id as u16,
             size,
         };
-        ring.request(ring_page, request)
-            .map_err(|_| NetError::Full)?;
+        let (ring, page) = self.lent.ring()?;
+        ring.request(page, request).map_err(|_| NetError::Full)?;
         self.in_flight[id] = true;
         statistics.sent += 1;
-        Ok(ring.push(ring_page))
+        Ok(ring.push(page))
     }
 
-    /// Takes in what the backend has sent out, and tells whether a buffer is free. Where none is, the
-    /// backend is asked for a notification.
+    /// Collects the backend's responses, and returns whether a buffer is free. If none is, requests a notification.
     pub(super) fn has_room(&mut self, statistics: &mut Statistics) -> Result<bool, NetError> {
         self.collect(statistics)?;
         if self.in_flight.iter().any(|busy| !busy) {
             return Ok(true);
         }
-        let (Some(ring), Some(page)) = (self.ring.as_mut(), self.ring_page.page()) else {
-            return Err(NetError::NotConnected);
-        };
+        let (ring, page) = self.lent.ring()?;
         if ring.ask_for_notification(page)? {
             self.collect(statistics)?;
         }
@@ -110,9 +95,7 @@ impl<const N: usize> Transmitter<N> {
     }
 
     fn collect(&mut self, statistics: &mut Statistics) -> Result<(), NetError> {
-        let (Some(ring), Some(page)) = (self.ring.as_mut(), self.ring_page.page()) else {
-            return Err(NetError::NotConnected);
-        };
+        let (ring, page) = self.lent.ring()?;
         while let Some(response) = ring.response(page)? {
             match self.in_flight.get_mut(usize::from(response.id)) {
                 Some(busy @ true) => *busy = false,
@@ -127,15 +110,10 @@ impl<const N: usize> Transmitter<N> {
     }
 
     pub(super) fn is_broken(&self) -> bool {
-        self.ring.as_ref().is_none_or(FrontRing::is_broken)
+        self.lent.is_broken()
     }
 
-    /// Ends the ring and takes back what the backend does not keep.
     pub(super) fn take_back<const FRAMES: usize>(&mut self, grants: &GrantTable<FRAMES>) {
-        self.ring = None;
-        self.ring_page.take_back(grants);
-        for buffer in &mut self.buffers {
-            buffer.take_back(grants);
-        }
+        self.lent.take_back(grants);
     }
 }

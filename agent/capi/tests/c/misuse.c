@@ -162,7 +162,7 @@ static void never_called(void *context, const void *bytes, size_t length)
     CHECK(context == NULL && bytes == NULL && length == 0);
 }
 
-static void never_called(void *context, const char *line)
+static void never_called_for_a_line(void *context, const char *line)
 {
     CHECK(context == NULL && line == NULL);
 }
@@ -182,7 +182,7 @@ static void events_without_a_flight_recorder(void)
     CHECK_CODE(unikprof_span_end(0, 0), UNIKPROF_E_UNSUPPORTED);
     CHECK_CODE(unikprof_crash_dump(never_called, NULL), UNIKPROF_E_UNSUPPORTED);
     CHECK_CODE(unikprof_crash_dump_into(buffer, sizeof buffer), UNIKPROF_E_UNSUPPORTED);
-    CHECK_CODE(unikprof_crash_lines(buffer, sizeof buffer, never_called, NULL), UNIKPROF_E_UNSUPPORTED);
+    CHECK_CODE(unikprof_crash_lines(buffer, sizeof buffer, never_called_for_a_line, NULL), UNIKPROF_E_UNSUPPORTED);
     CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
 }
 
