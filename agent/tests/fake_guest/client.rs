@@ -73,22 +73,12 @@ impl Client {
     }
 
     pub fn send<'a, M: Message<'a>>(&mut self, service: &mut FakeService, message: &M) {
-        let mut buffer = [0; 2048];
-        let length = frame::encode(message, &mut buffer).unwrap();
-        self.send_bytes(service, &buffer[..length]);
+        self.send_bytes(service, &framed(message));
     }
 
     /// All frames received so far.
     pub fn frames(&mut self) -> Vec<(u16, Vec<u8>)> {
-        let bytes = std::mem::take(&mut self.received);
-        let mut rest = &bytes[..];
-        let mut frames = Vec::new();
-        while let Some(found) = frame::split(rest).unwrap() {
-            frames.push((found.kind, found.body.to_vec()));
-            rest = &rest[found.length()..];
-        }
-        assert!(rest.is_empty(), "half a frame");
-        frames
+        frames(&std::mem::take(&mut self.received))
     }
 
     /// Sends a request and returns the frames that come back.
@@ -115,6 +105,25 @@ impl Client {
         let recording: RecordingStatus<'_> = read(recording);
         (recording.state, recording.counters, recording.epochs)
     }
+}
+
+/// A frame's bytes.
+pub fn framed<'a>(message: &impl Message<'a>) -> Vec<u8> {
+    let mut buffer = [0; 2048];
+    let length = frame::encode(message, &mut buffer).unwrap();
+    buffer[..length].to_vec()
+}
+
+/// Splits `bytes` into frames.
+pub fn frames(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
+    let mut rest = bytes;
+    let mut frames = Vec::new();
+    while let Some(found) = frame::split(rest).unwrap() {
+        frames.push((found.kind, found.body.to_vec()));
+        rest = &rest[found.length()..];
+    }
+    assert!(rest.is_empty(), "half a frame");
+    frames
 }
 
 pub fn read<'a, M: Message<'a>>(frame: &'a (u16, Vec<u8>)) -> M {

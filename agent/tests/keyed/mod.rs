@@ -9,6 +9,7 @@ use unikprof_proto::message::{Handshake, HandshakeReply};
 use unikprof_proto::{preamble, secure};
 
 use crate::fake_guest::client::FakeService;
+pub use crate::fake_guest::client::{framed, frames};
 use crate::fake_guest::{FakeAgent, agent};
 
 /// The agent's keys.
@@ -44,25 +45,6 @@ pub fn exchange(service: &mut FakeService, session: SessionId, mut bytes: &[u8])
             return answer;
         }
     }
-}
-
-/// A frame's bytes.
-pub fn framed<'a>(message: &impl Message<'a>) -> Vec<u8> {
-    let mut buffer = [0; 2048];
-    let length = frame::encode(message, &mut buffer).unwrap();
-    buffer[..length].to_vec()
-}
-
-/// Splits `bytes` into frames.
-pub fn frames(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
-    let mut rest = bytes;
-    let mut frames = Vec::new();
-    while let Some(found) = frame::split(rest).unwrap() {
-        frames.push((found.kind, found.body.to_vec()));
-        rest = &rest[found.length()..];
-    }
-    assert!(rest.is_empty(), "half a frame");
-    frames
 }
 
 /// A handshake in progress, in a session or another kind of connection.

@@ -150,7 +150,7 @@ pub unsafe extern "C" fn unikprof_crash_lines(
 
 unsafe extern "C" fn event_name(text: *const c_char) -> i32 {
     let name = recorder(|agent| {
-        // SAFETY: guaranteed by the caller. A longer text is none that can be used either.
+        // SAFETY: guaranteed by the caller. A text that is too long is not a valid name either.
         let text = unsafe { read::text(text, read::NAME) };
         let text = text.map_err(|Misuse(_)| Misuse(UNIKPROF_E_EVENT_NAME))?;
         let name = agent.event_name(text.ok_or(Misuse(UNIKPROF_E_NULL))?);
