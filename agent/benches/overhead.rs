@@ -11,12 +11,12 @@
 //! system call that arms the timer again, which a periodic timer does without.
 //!
 //! *Requests.* The demo service handles the same batch again and again; batches with a recording,
-//! with the empty handler and with neither take turns in random order. Told is how much more CPU
+//! with the empty handler and with neither take turns in random order. Reported is how much more CPU
 //! time of its thread a batch takes, with the 95 % interval of the mean over the rounds. The
 //! recording's column includes what any signal costs on this machine; the last column does not.
 //!
 //! *Presets.* The client's presets, `default` at 97 Hz and `profile` at 997 Hz, with the ring: longer batches
-//! with the recording and without it take turns in random order, and what is told of both is the CPU time of
+//! with the recording and without it take turns in random order, and for both the bench reports the CPU time of
 //! a batch, whose inverse is the throughput, and the 99th percentile of the CPU time of a request: what others
 //! ran in between, on a machine that is shared, is in neither. `-- presets` measures them alone.
 #![allow(unsafe_code, clippy::unwrap_used)]

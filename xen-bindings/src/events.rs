@@ -257,7 +257,7 @@ impl<H: Hypercall> EventChannels<H> {
         })
     }
 
-    /// Clears a port's pending bit and tells whether it was set: for ports that are polled, not handled.
+    /// Clears a port's pending bit and returns whether it was set: for ports that are polled, not handled.
     pub fn take_pending(&self, port: Port) -> bool {
         port.place().is_some_and(|(word, bit)| {
             self.shared.evtchn_pending[word].fetch_and(!bit, Ordering::SeqCst) & bit != 0

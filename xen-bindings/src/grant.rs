@@ -59,7 +59,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// The number to tell the other domain.
+    /// The number to send to the other domain.
     #[must_use]
     pub const fn reference(&self) -> GrantRef {
         self.reference

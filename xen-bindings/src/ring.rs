@@ -157,7 +157,7 @@ impl<P: Protocol> FrontRing<P> {
         Ok(())
     }
 
-    /// Publishes the requests written so far, and tells whether the backend wants a notification.
+    /// Publishes the requests written so far, and returns whether the backend wants a notification.
     #[must_use = "a backend that asked for a notification waits for it"]
     pub fn push(&mut self, page: &SharedPage) -> bool {
         let new = self.request_producer;
@@ -186,7 +186,7 @@ impl<P: Protocol> FrontRing<P> {
         }
     }
 
-    /// Asks for a notification with the next response, and tells whether one came meanwhile: look again
+    /// Asks for a notification with the next response, and returns whether one arrived meanwhile: look again
     /// then, instead of sleeping.
     ///
     /// # Errors

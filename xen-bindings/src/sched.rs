@@ -112,7 +112,7 @@ mod tests {
 
     /// Guards against setting up again what still stands, and against using what is gone.
     #[test]
-    fn a_suspend_tells_a_new_domain_from_the_same() {
+    fn a_suspend_distinguishes_a_new_domain_from_the_same() {
         let xen = FakeXen::new();
         let port = xen.connected_port(0);
         xen.cancel_suspend();

@@ -1,4 +1,4 @@
-//! How the two ends of a split driver tell each other where they are.
+//! The exchange of states between the two ends of a split driver.
 
 use core::fmt;
 

@@ -55,7 +55,7 @@ pub(crate) const REPLIES: ByteRingLayout = ByteRingLayout {
     producer: PageIndex::at(abi::REPLY_PRODUCER),
 };
 
-/// How long a request waits for its answer unless told otherwise, ns.
+/// How long a request waits for its answer by default, ns.
 pub const DEFAULT_TIMEOUT_NS: u64 = 5_000_000_000;
 
 /// Messages taken in at a time: a flood of them does not hold the guest for ever.
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_buffer_is_told_and_the_stream_goes_on() {
+    fn a_short_buffer_is_an_error_and_the_stream_goes_on() {
         let xen = FakeXen::new();
         let (_daemon, mut store) = connected(&xen);
         store.write("a", &[b'x'; 3000]).unwrap();

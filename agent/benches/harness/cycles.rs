@@ -22,7 +22,7 @@ pub(crate) struct Timing {
     pub(crate) noise: f64,
 }
 
-/// How often a series is repeated; the median of the repetitions' medians is told.
+/// How often a series is repeated; the median of the repetitions' medians is reported.
 pub(crate) const REPETITIONS: usize = 9;
 
 impl Clock {
@@ -65,8 +65,8 @@ impl Clock {
         )
     }
 
-    /// Times each of `calls` calls of `work`, with `prepare` before it untimed; `works` are told
-    /// apart by their index and take turns, so that all see the same neighbours on the machine.
+    /// Times each of `calls` calls of `work`, with `prepare` before it untimed; `works` are
+    /// distinguished by their index and take turns, so that all see the same neighbours on the machine.
     pub(crate) fn series<const N: usize>(
         &self,
         calls: usize,

@@ -610,16 +610,19 @@ mod tests {
                 blocked_ns,
             } = self.times;
             let (ran, slept) = (running_ns / PERIOD, blocked_ns / PERIOD);
-            let told = std::format!(
+            let account = std::format!(
                 "{} of {ran} run, {} of {slept} slept",
                 self.ticks,
                 self.blocked
             );
             let all = (running_ns + blocked_ns) / PERIOD;
-            assert!((self.ticks + self.blocked).abs_diff(all) <= give, "{told}");
+            assert!(
+                (self.ticks + self.blocked).abs_diff(all) <= give,
+                "{account}"
+            );
             let unseen = unseen_ns / PERIOD;
-            assert!(self.ticks <= ran + give, "{told}");
-            assert!(self.ticks + unseen + give >= ran, "{told}");
+            assert!(self.ticks <= ran + give, "{account}");
+            assert!(self.ticks + unseen + give >= ran, "{account}");
         }
     }
 

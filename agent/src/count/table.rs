@@ -996,7 +996,7 @@ mod tests {
 
     /// A prefix of a stack, a stack one frame off, the same frames at another place: all distinct.
     #[test]
-    fn near_stacks_are_told_apart() {
+    fn near_stacks_are_distinguished() {
         let memory = Memory::new(64);
         let table = memory.table();
         let long: Vec<u32> = (16..56).collect();

@@ -42,24 +42,24 @@ fn mark(number: u64) -> Entry {
 }
 
 /// All records that a reader returns, with their positions, without the ring's internal ones.
-fn tell(ring: &Ring<'_>, mut reader: Reader) -> Vec<(u64, Record)> {
-    let mut told = Vec::new();
+fn read_all(ring: &Ring<'_>, mut reader: Reader) -> Vec<(u64, Record)> {
+    let mut seen = Vec::new();
     let mut buffer = [0; 300];
     while let Some(run) = reader.run(ring, same, &mut buffer) {
         let mut position = run.first;
         decode(run.base_ns, run.count, &buffer[..run.bytes], |record| {
             if record.kind != kind::NOTHING {
-                told.push((position, record));
+                seen.push((position, record));
             }
             position += 1;
         })
         .unwrap();
     }
-    told
+    seen
 }
 
 fn read(ring: &Ring<'_>, position: u64, since_ns: u64) -> Vec<(u64, Record)> {
-    tell(ring, Reader::new(ring, position, since_ns))
+    read_all(ring, Reader::new(ring, position, since_ns))
 }
 
 fn times(records: &[(u64, Record)]) -> Vec<u64> {
@@ -111,19 +111,19 @@ fn a_ring_filled_many_times_holds_the_newest() {
         for number in 0..100_000_u64 {
             ring.push(number * 1000, mark(number));
             if number % 9973 == 0 {
-                let told = read(&ring, 0, 0);
-                let kept = told.len();
+                let seen = read(&ring, 0, 0);
+                let kept = seen.len();
                 assert!(
                     kept + 5 > capacity.min(number as usize),
                     "{kept} of {capacity}"
                 );
-                for (index, (position, record)) in told.iter().enumerate() {
+                for (index, (position, record)) in seen.iter().enumerate() {
                     let expected = number + 1 - (kept - index) as u64;
                     assert_eq!((record.first, record.second), (7, expected));
                     assert_eq!(record.at_ns, expected * 1000);
                     assert!((ring.oldest()..ring.next()).contains(position));
                 }
-                let positions = told.windows(2).all(|pair| pair[0].0 < pair[1].0);
+                let positions = seen.windows(2).all(|pair| pair[0].0 < pair[1].0);
                 assert!(positions);
             }
         }
@@ -150,19 +150,19 @@ fn times_are_whole_however_far_apart_they_lie() {
     let oldest = ring.oldest();
     written.retain(|(position, _)| *position >= oldest);
     for from in (0..written.len()).step_by(13) {
-        let told = read(&ring, written[from].0, 0);
-        let told: Vec<_> = told
+        let seen = read(&ring, written[from].0, 0);
+        let seen: Vec<_> = seen
             .iter()
             .map(|(at, record)| (*at, record.at_ns))
             .collect();
-        assert_eq!(told, written[from..]);
+        assert_eq!(seen, written[from..]);
     }
 }
 
 /// A short ring may hold no `TIME` record: times must still be right, however late the ring is read and wherever
 /// the reader begins.
 #[test]
-fn a_short_ring_read_late_tells_its_own_times() {
+fn a_short_ring_read_late_has_its_own_times() {
     for half in [0, 1, 2, 7] {
         let memory = Memory::new(64);
         let ring = memory.ring();
@@ -171,12 +171,12 @@ fn a_short_ring_read_late_tells_its_own_times() {
             ring.push(start_ns + number, mark(number));
         }
         for position in [0, 150, 198] {
-            let told = read(&ring, position, 0);
+            let seen = read(&ring, position, 0);
             assert!(
-                told.iter()
+                seen.iter()
                     .all(|one| one.1.at_ns == start_ns + one.1.second)
             );
-            assert_eq!(told.last().map(|one| one.1.second), Some(199));
+            assert_eq!(seen.last().map(|one| one.1.second), Some(199));
         }
     }
 }
@@ -198,15 +198,15 @@ fn pairs_leave_the_whole_times_in_place() {
             "{position}"
         );
     }
-    let told = read(&ring, 0, 0);
-    let pairs = told.iter().filter(|one| one.1.kind == kind::RAN);
+    let seen = read(&ring, 0, 0);
+    let pairs = seen.iter().filter(|one| one.1.kind == kind::RAN);
     assert!(pairs.clone().count() > 1500);
     assert!(pairs.clone().all(|one| one.1.second == 7 * one.1.first));
 }
 
 /// Stolen time before the first call is not counted, later stolen time is; also if there was none before.
 #[test]
-fn stolen_time_is_told_from_the_first_look_on() {
+fn stolen_time_is_recorded_from_the_first_look_on() {
     for before in [0, 1, 10_000] {
         let memory = Memory::new(64);
         let ring = memory.ring();
@@ -220,7 +220,7 @@ fn stolen_time_is_told_from_the_first_look_on() {
 
 /// A guest whose monotonic clock steps is faulty, but its times must be returned as they were written.
 #[test]
-fn a_clock_that_steps_back_and_forth_is_told_as_it_was() {
+fn a_clock_that_steps_back_and_forth_is_kept_as_it_was() {
     let memory = Memory::new(400);
     let ring = memory.ring();
     let boundary = 1 << HALF_BITS;
@@ -237,9 +237,9 @@ fn a_clock_that_steps_back_and_forth_is_told_as_it_was() {
         ring.push(now_ns, mark(step));
         written.push(now_ns);
     }
-    let told = times(&read(&ring, 0, 0));
-    assert_eq!(told, written[written.len() - told.len()..]);
-    assert!(told.len() > 150);
+    let seen = times(&read(&ring, 0, 0));
+    assert_eq!(seen, written[written.len() - seen.len()..]);
+    assert!(seen.len() > 150);
 }
 
 #[test]
@@ -251,9 +251,9 @@ fn a_moment_is_found_and_what_lies_before_it_is_passed_over() {
     }
     let now_ns = 25_000_000;
     for since_ns in [15_100_000, 16_000_500, 20_000_000, 24_999_000] {
-        let told = times(&read(&ring, 0, since_ns));
-        assert_eq!(told.first(), Some(&since_ns.next_multiple_of(1000)));
-        assert_eq!(told.last(), Some(&24_999_000));
+        let seen = times(&read(&ring, 0, since_ns));
+        assert_eq!(seen.first(), Some(&since_ns.next_multiple_of(1000)));
+        assert_eq!(seen.last(), Some(&24_999_000));
     }
     assert!(read(&ring, 0, now_ns).is_empty());
     assert!(read(&ring, u64::MAX, 0).is_empty());
@@ -289,7 +289,7 @@ fn runs_leave_no_gap_where_none_is_overwritten() {
 
 /// Seconds whose records are missing must not look like seconds without events.
 #[test]
-fn a_reader_says_from_when_on_it_has_told_all() {
+fn a_reader_says_from_when_on_it_has_returned_all() {
     let memory = Memory::new(1_000);
     let ring = memory.ring();
     let mut buffer = [0; 300];
@@ -349,8 +349,8 @@ fn a_writer_that_is_interrupted_mixes_nothing_up() {
                     }
                 }
             });
-            let told = tell(&ring, Reader::new(&ring, 0, 0).no_wait());
-            assert!(told.iter().all(|(_, record)| record.at_ns == record.second));
+            let seen = read_all(&ring, Reader::new(&ring, 0, 0).no_wait());
+            assert!(seen.iter().all(|(_, record)| record.at_ns == record.second));
             let lost = memory.cells.lost.load(Ordering::Relaxed);
             let expected = match (nested >= 64, step) {
                 (false, _) => 0,
@@ -360,7 +360,7 @@ fn a_writer_that_is_interrupted_mixes_nothing_up() {
                 (true, _) => nested / 64,
             };
             assert!(lost.abs_diff(expected) <= 1, "{step:?}: {lost} of {nested}");
-            assert!(told.len() as u64 + 5 + lost >= 64);
+            assert!(seen.len() as u64 + 5 + lost >= 64);
             assert!(came.get());
         }
     }
@@ -382,7 +382,7 @@ fn a_record_that_is_being_written_is_waited_for() {
             assert!(reader.run(&ring, same, &mut buffer).is_none());
             stopped_at.set(reader.position());
             let no_wait = Reader::new(&ring, 0, 0).no_wait();
-            assert_eq!(times(&tell(&ring, no_wait)), [1, 3]);
+            assert_eq!(times(&read_all(&ring, no_wait)), [1, 3]);
         }
     });
     assert_eq!(times(&read(&ring, stopped_at.get(), 0)), [2, 3]);
@@ -403,12 +403,12 @@ fn a_reader_that_is_overtaken_goes_on_with_the_oldest() {
     let mut buffer = [0; 100];
     assert!(reader.run(&ring, same, &mut buffer).is_some());
     write(100..200);
-    let told = tell(&ring, reader);
-    assert!(told.iter().all(|(_, record)| record.at_ns == record.second));
-    assert_eq!(told.last().map(|(_, record)| record.second), Some(99));
-    assert!(told.first().unwrap().0 >= ring.oldest());
+    let seen = read_all(&ring, reader);
+    assert!(seen.iter().all(|(_, record)| record.at_ns == record.second));
+    assert_eq!(seen.last().map(|(_, record)| record.second), Some(99));
+    assert!(seen.first().unwrap().0 >= ring.oldest());
     write(200..2000);
-    assert!(tell(&ring, reader).is_empty());
+    assert!(read_all(&ring, reader).is_empty());
 }
 
 /// Readers on other vCPUs, with a concurrent writer that fills a small ring as fast as it can.
@@ -419,14 +419,14 @@ fn records_read_beside_their_writer_are_whole() {
     thread::scope(|scope| {
         let reading = scope.spawn(|| {
             let ring = memory.ring();
-            let mut told = 0;
+            let mut seen = 0;
             while !over.load(std::sync::atomic::Ordering::Relaxed) {
                 for (_, record) in read(&ring, 0, 0) {
                     assert_eq!(record.at_ns, record.second);
-                    told += 1;
+                    seen += 1;
                 }
             }
-            told
+            seen
         });
         let ring = memory.ring();
         for number in 0..2_000_000 {

@@ -1,4 +1,4 @@
-//! ELF notes by which a kernel tells Xen how to start it (`elfnote.h`).
+//! ELF notes that describe to Xen how to start a kernel (`elfnote.h`).
 
 /// Name of the notes, with its ending zero.
 pub const NAME: [u8; 4] = *b"Xen\0";

@@ -37,7 +37,7 @@ pub mod message {
     pub const DIRECTORY: u32 = 1;
     /// Value of a node.
     pub const READ: u32 = 2;
-    /// Be told of changes.
+    /// Request notification of changes.
     pub const WATCH: u32 = 4;
     /// No longer.
     pub const UNWATCH: u32 = 5;

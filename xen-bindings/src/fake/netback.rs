@@ -298,7 +298,7 @@ impl BackRing {
         Some(request)
     }
 
-    /// Writes a response into the next slot; tells whether the guest asked for a notification.
+    /// Writes a response into the next slot; returns whether the guest asked for a notification.
     pub fn respond<T: crate::page::Plain>(&mut self, response: T) -> bool {
         let written = self
             .page

@@ -403,7 +403,7 @@ impl Inner {
         }
     }
 
-    /// Moves bytes into the ring as far as there is room; tells whether any moved.
+    /// Moves bytes into the ring as far as there is room; returns whether any moved.
     fn flush(&mut self) -> bool {
         let Some(connection) = &mut self.connection else {
             return false;

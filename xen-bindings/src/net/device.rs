@@ -78,7 +78,7 @@ impl<H: Hypercall, const TX: usize> TxToken for NetTxToken<'_, H, TX> {
     where
         F: FnOnce(&mut [u8]) -> R,
     {
-        // smoltcp's contract: `len` is at most the MTU told in the capabilities, less than `MAX_FRAME`.
+        // smoltcp's contract: `len` is at most the MTU in the capabilities, less than `MAX_FRAME`.
         let frame = &mut self.scratch[..len];
         let result = f(frame);
         let flags = if self.handles_tcp {

@@ -1,4 +1,4 @@
-//! Finding Xen, and what it tells through CPUID.
+//! Detects Xen, and reads its information from CPUID.
 
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 
@@ -46,14 +46,14 @@ impl XenLeaves {
         __cpuid(self.base + abi::LEAF_HYPERCALL).ebx
     }
 
-    /// The vCPU this runs on, if Xen tells.
+    /// The vCPU that this code runs on, if Xen provides it.
     #[must_use]
     pub fn vcpu(self) -> Option<VcpuId> {
         let leaf = self.hvm_leaf()?;
         (leaf.0 & abi::HVM_VCPU_ID_PRESENT != 0).then_some(VcpuId(leaf.1))
     }
 
-    /// The id of this domain, if Xen tells.
+    /// The id of this domain, if Xen provides it.
     #[must_use]
     pub fn domain(self) -> Option<u16> {
         let leaf = self.hvm_leaf()?;

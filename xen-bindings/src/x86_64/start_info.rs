@@ -1,4 +1,4 @@
-//! What a PVH guest is told at its entry: memory map, modules, command line.
+//! The information that a PVH guest gets at its entry: memory map, modules, command line.
 
 #![allow(unsafe_code, reason = "the structures are found by physical address")]
 

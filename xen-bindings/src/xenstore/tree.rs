@@ -246,7 +246,7 @@ impl<C: Channel> Tree for Transaction<'_, C> {
 impl<C: Channel> Drop for Transaction<'_, C> {
     fn drop(&mut self) {
         if self.open {
-            // Nobody is left to tell of a failure; xenstored forgets the transaction with the domain.
+            // A failure cannot be reported here; xenstored drops the transaction with the domain.
             let _ = self.finish(b"F\0");
         }
     }

@@ -267,7 +267,7 @@ fn without_offload_smoltcp_does_it_all() {
     assert_eq!(
         machine.daemon.get(&node).as_deref(),
         Some("1"),
-        "the backend is told"
+        "the backend is notified"
     );
 }
 
