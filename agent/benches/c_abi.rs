@@ -34,27 +34,18 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use cycles::{Clock, HEADING};
+use fake::CONFIG;
 use fake::conversation::{Conversation, InProcess};
 use fake::platform::FakePlatform;
 use fake::stacks::{MAPPING, Random, Stack, stack};
 use library::CGuest;
-use unikprof_agent::{Agent, Config, Platform, Registers, Runstate};
+use unikprof_agent::{Agent, Platform, Registers, Runstate};
 
 const CALLS: usize = 20_000;
 const PERIOD_NS: u64 = 1_000_000;
 const RING: usize = 1 << 20;
 /// Events, or ticks, timed at once.
 const RUN: usize = 64;
-
-const CONFIG: Config<'static> = Config {
-    vcpus: 1,
-    recordings: 1,
-    mappings: &[MAPPING],
-    guest_name: None,
-    guest_id: None,
-    platform_name: "bench",
-    reachable_when_busy: false,
-};
 
 /// The platform of the guests in Rust: its cycle counter is the processor's, as the archive's is.
 struct Counting(FakePlatform);

@@ -6,12 +6,13 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use unikprof_agent::xen::{Hooks, TickSource, Ticks, VcpuAreas, XenPlatform};
-use unikprof_agent::{Agent, Config, Registers};
+use unikprof_agent::{Agent, Registers};
 use xen_sys_lite::abi::xen::VcpuTimeInfo;
 use xen_sys_lite::fake::FakeXen;
 use xen_sys_lite::runstate::RunstateArea;
 
-use crate::fake::stacks::{MAPPING, StackImage};
+use crate::fake::CONFIG;
+use crate::fake::stacks::StackImage;
 
 type Guest = Agent<'static, XenPlatform<&'static FakeXen>>;
 
@@ -46,17 +47,8 @@ impl XenGuest {
         };
         // SAFETY: the stack named is leaked.
         let platform = unsafe { XenPlatform::new(xen, shared, hooks) };
-        let config = Config {
-            vcpus: 1,
-            recordings: 1,
-            mappings: &[MAPPING],
-            guest_name: None,
-            guest_id: None,
-            platform_name: "xen",
-            reachable_when_busy: false,
-        };
         let memory = Vec::leak(vec![MaybeUninit::uninit(); 1 << 20]);
-        let agent = Box::leak(Box::new(Agent::new(platform, config, memory).unwrap()));
+        let agent = Box::leak(Box::new(Agent::new(platform, CONFIG, memory).unwrap()));
         Self {
             agent,
             ticks: Ticks::new(agent, xen, TickSource::Host),
