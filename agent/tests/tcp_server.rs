@@ -269,7 +269,7 @@ fn half_open_connections_do_not_shut_others_out() {
     let mut world = World::new();
     for _ in 0..SOCKETS {
         let client = world.connect();
-        // Long enough to find the guest and to knock, too short to hear it answer.
+        // Long enough for ARP and a SYN, too short for the answer.
         world.wait(5 * LATENCY_NS / 2);
         world.wire.set_cable(world.port_of(client), Cable::Deaf);
     }

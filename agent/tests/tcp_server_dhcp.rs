@@ -1,4 +1,4 @@
-//! A server that has its address from DHCP, and loses it again.
+//! A server that gets its address from DHCP, and loses it again.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod fake_guest;
@@ -18,7 +18,7 @@ use unikprof_proto::message::{Check, Status};
 const SECOND: u64 = 1_000_000_000;
 const SERVER: Ipv4Address = Ipv4Address::new(10, 0, 0, 254);
 const LEASED: Ipv4Address = Ipv4Address::new(10, 0, 0, 1);
-/// Shorter than the patience with a client that asks nothing.
+/// Shorter than the timeout of a client without requests.
 const LEASE_SECONDS: u32 = 30;
 
 #[test]
@@ -49,7 +49,7 @@ fn a_leased_address_serves_and_a_lost_one_ends_its_connections() {
     });
     assert!(answered);
 
-    // The DHCP server falls silent, and the lease runs out; the client is served until then.
+    // The DHCP server stops answering, and the lease expires; the client is served until then.
     let mut free_before = SESSIONS;
     let lost = world.run(2 * u64::from(LEASE_SECONDS) * SECOND, |world| {
         dhcp.ignore(world);
@@ -79,7 +79,7 @@ fn an_ipv4_address_beside_dhcp_is_refused() {
     );
 }
 
-/// Gives the guest a server that asks for its address.
+/// Gives the guest a server that uses DHCP.
 fn start(world: &mut World<Port>, addresses: &[IpCidr]) -> Result<(), TcpError> {
     let config = TcpConfig {
         port: PORT,
@@ -93,7 +93,7 @@ fn start(world: &mut World<Port>, addresses: &[IpCidr]) -> Result<(), TcpError> 
     Ok(())
 }
 
-/// How many clients could be served now.
+/// The number of clients that could be served now.
 fn free_sessions(world: &mut World<Port>) -> usize {
     let free: Vec<_> = std::iter::from_fn(|| world.service.open()).collect();
     free.iter()
@@ -112,7 +112,7 @@ fn addresses(world: &World<Port>) -> Vec<IpCidr> {
 struct DhcpServer(Port);
 
 impl DhcpServer {
-    /// Answers every request that is there.
+    /// Answers all waiting requests.
     fn answer(&mut self, world: &World<Port>) {
         while let Some(frame) = self.take(world) {
             if let Some(reply) = reply(&frame) {
@@ -132,7 +132,7 @@ impl DhcpServer {
     }
 }
 
-/// An offer for a discover, an acknowledgement for a request; nothing for what is not DHCP.
+/// An offer for a discover, an acknowledgement for a request, and nothing for other packets.
 fn reply(frame: &[u8]) -> Option<Vec<u8>> {
     let checksums = ChecksumCapabilities::default();
     let ethernet = EthernetFrame::new_checked(frame).ok()?;

@@ -1,4 +1,4 @@
-//! Downloads over bad lines: complete and right, or an error; never wrong.
+//! Downloads over bad lines must be complete and right, or fail with an error.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod fake_guest;
@@ -16,14 +16,14 @@ const SECOND: u64 = 1_000_000_000;
 /// Stacks of about 60 KiB on the wire: some 45 full segments.
 const STACKS: u32 = 3_000;
 
-/// Samples, stops and downloads with as many connections as it takes; answers how each download
-/// that failed did.
+/// Samples, stops and downloads, with as many connections as necessary; returns why each failed
+/// download failed.
 ///
-/// Whatever the line does, the recording goes on, the epoch waits, and one download at last holds
-/// exactly what was sampled.
+/// Whatever the line does, the recording continues, the epoch waits, and in the end one download
+/// contains exactly what was sampled.
 fn record<D: Device>(world: &mut World<D>, attempts: u32) -> Vec<End> {
     let truth = insist(world, |world, client| {
-        // Start is not repeatable: a lost answer leaves a recording that runs already.
+        // Start cannot be repeated: if its answer was lost, the recording runs already.
         match world.start(client) {
             Ok(()) | Err(End::Refused(refusal::ALREADY_RECORDING)) => Ok(()),
             Err(end) => Err(end),
@@ -49,7 +49,7 @@ fn record<D: Device>(world: &mut World<D>, attempts: u32) -> Vec<End> {
     panic!("no download in {attempts} attempts: {failures:?}");
 }
 
-/// Asks on one connection after another until the answer is there.
+/// Sends a request on one connection after another until it is answered.
 fn insist<D: Device, T>(
     world: &mut World<D>,
     ask: impl Fn(&mut World<D>, usize) -> Result<T, End>,
@@ -63,7 +63,7 @@ fn insist<D: Device, T>(
     })
 }
 
-/// Both ends of the line behind the same faults, each with seeds of its own.
+/// A line with the same faults at both ends, with different seeds.
 fn bad_line(faults: Faults, seed: u64) -> World<Faulty<Port>> {
     let next = Cell::new(seed << 8);
     World::with(Medium::Ethernet, ipv4, move |port| {
@@ -112,7 +112,7 @@ fn everything_at_once_is_repaired() {
     }
 }
 
-/// Damage that gets past TCP is seen by the frames' own checksums, on both sides.
+/// The frames' own checksums must detect damage that TCP does not see, on both sides.
 #[test]
 fn damage_that_tcp_cannot_see_is_never_believed() {
     let mut failures = Vec::new();
