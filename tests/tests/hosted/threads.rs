@@ -70,7 +70,7 @@ fn a_second_registration_is_refused_and_leaving_makes_room() {
     assert_eq!(guest.told("again: "), "this thread is registered already");
     assert_eq!(
         guest.told("too many: "),
-        "all 1 vCPUs are taken; raise Config::vcpus or end a registered thread"
+        "all 1 vCPUs are in use; raise Config::vcpus or end a registered thread"
     );
     assert_eq!(guest.told("after the first has left: "), "vCPU 0");
 }
