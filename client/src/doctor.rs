@@ -48,7 +48,7 @@ use crate::printable::Printable;
 use crate::profile::Mode;
 use crate::record::RecorderStatus;
 use crate::recording::Recording;
-use crate::report::{Report, ReportOptions};
+use crate::report::{Report, ReportOptions, TimelineView};
 use crate::symbols::{SymbolError, Symbolized, Symbolizer};
 
 /// What was judged, and the checks made.
@@ -158,11 +158,13 @@ fn judge(
     checks.extend(recording_checks::of(recording));
     checks.push(image_checks::identity(symbolized, wrong_image));
     if let Some(symbolized) = symbolized {
-        let report = Report::new(symbolized, ReportOptions::default());
+        // In time, so that it shows whether samples come in bursts.
+        let report = Report::new(symbolized, ReportOptions::default())
+            .with_timeline(TimelineView::of(recording));
         let table = report.functions();
         checks.push(image_checks::names(symbolized));
         checks.extend(stack_checks::of(symbolized, passed_over));
-        checks.extend(sampling_checks::of_recording(recording, symbolized, &table));
+        checks.extend(sampling_checks::of_recording(recording, symbolized, table));
     }
     let guest = match info.guest_name.as_str() {
         "" => Cow::Borrowed("an unnamed guest"),

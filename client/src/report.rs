@@ -64,6 +64,7 @@ pub use functions::{FunctionRow, FunctionTable};
 pub use interval::Interval;
 
 use std::io::{self, BufWriter, Write};
+use std::sync::OnceLock;
 
 use regex::Regex;
 use thiserror::Error;
@@ -151,6 +152,8 @@ pub struct Report<'a> {
     options: ReportOptions,
     labels: Labels,
     weights: Weights,
+    /// The functions, once they were asked for: every format shows the same.
+    functions: OnceLock<FunctionTable>,
 }
 
 impl<'a> Report<'a> {
@@ -164,6 +167,7 @@ impl<'a> Report<'a> {
             options,
             labels,
             weights,
+            functions: OnceLock::new(),
         }
     }
 
@@ -171,6 +175,7 @@ impl<'a> Report<'a> {
     #[must_use]
     pub fn with_timeline(mut self, view: impl Into<Option<TimelineView<'a>>>) -> Report<'a> {
         self.view = view.into();
+        self.functions = OnceLock::new();
         self
     }
 
@@ -196,13 +201,13 @@ impl<'a> Report<'a> {
     }
 
     /// Functions (or lines) by their own samples, most first.
-    pub fn functions(&self) -> FunctionTable {
-        FunctionTable::of(self)
+    pub fn functions(&self) -> &FunctionTable {
+        self.functions.get_or_init(|| FunctionTable::of(self))
     }
 
     /// What the reader should know before trusting the figures; each is one sentence.
     pub fn warnings(&self) -> Vec<String> {
-        warnings::of(self, &self.functions())
+        warnings::of(self, self.functions())
     }
 }
 

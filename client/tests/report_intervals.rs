@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use unikprof_client::profile::{Counters, Frame, Profile, ProfileBuilder, SpecialFrame, VcpuStats};
-use unikprof_client::report::{Format, FunctionRow, Report, ReportOptions};
+use unikprof_client::report::{Format, FunctionRow, FunctionTable, Report, ReportOptions};
 use unikprof_client::symbols::Symbolizer;
 
 fn hot() -> Frame {
@@ -40,8 +40,8 @@ fn report(profile: &Profile) -> (FunctionRow, String, String) {
     let report = Report::new(&symbolized, ReportOptions::default());
     let mut text = Vec::new();
     report.write(Format::Text, &mut text).unwrap();
-    let rows = report.functions().rows;
-    let hot = rows.into_iter().find(|row| row.own == 300).unwrap();
+    let rows = &report.functions().rows;
+    let hot = rows.iter().find(|row| row.own == 300).unwrap().clone();
     let text = String::from_utf8(text).unwrap();
     (hot, text, report.warnings().join("\n"))
 }
@@ -113,6 +113,19 @@ fn an_interval_holds_the_truth_whatever_the_missing_ticks_were() {
         let told = "intervals hold 95 %, and what samples without a known place could change (500)";
         assert!(text.contains(told), "{text}");
     }
+}
+
+/// The table takes a walk of all stacks, and every format shows it.
+#[test]
+fn the_functions_are_put_together_once() {
+    let profile = profile(Counters::default(), 0);
+    let symbolized = Symbolizer::default().resolve(&profile).unwrap();
+    let report = Report::new(&symbolized, ReportOptions::default());
+    let table: *const FunctionTable = report.functions();
+    for format in [Format::Text, Format::Json] {
+        report.write(format, &mut Vec::new()).unwrap();
+    }
+    assert!(std::ptr::eq(table, report.functions()));
 }
 
 /// What one vCPU has too many of does not make up for what another lacks.

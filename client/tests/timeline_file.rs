@@ -275,27 +275,65 @@ fn report(file: &[u8], more: &[&str]) -> serde_json::Value {
     serde_json::from_str(&told).unwrap()
 }
 
-/// Ten bursts of a hundred samples: in each all are of one function, so that they tell as much as ten samples do.
-#[test]
-fn intervals_of_bursts_are_as_wide_as_of_so_many_bursts() {
+/// Ten bursts of a hundred samples: which of them, by burst and sample, are of the second of two functions.
+fn bursts(is_second: fn(u64, u64) -> bool) -> Vec<u8> {
     const BURSTS: u64 = 10;
     const EACH: u64 = 100;
+    let mut records = vec![record(kind::BEGAN, 10 * SECOND, 4, 0)];
+    for (burst, sample) in (0..BURSTS * EACH).map(|at| (at / EACH, at % EACH)) {
+        let at_ns = 10 * SECOND + burst * SECOND / 3 + sample * SECOND / 10_000 + 1;
+        let stack = 1 + u64::from(is_second(burst, sample));
+        records.push(record(kind::SAMPLE, at_ns, ring::stack(stack), 1));
+    }
+    let head = RingHead {
+        now_ns: 13 * SECOND + SECOND / 3,
+        ..ring::head(0, 0, records.len() as u64)
+    };
+    let stacks = ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]]);
+    file(&[ring::records(&head, &records), stacks].concat(), true)
+}
+
+/// Six bursts of one function and four of another rank them no better than six heads of ten throws.
+#[test]
+fn bursts_rank_functions_as_so_many_samples_would() {
+    let warnings = |file: &[u8]| report(file, &[])["warnings"].to_string();
+    let alike = bursts(|burst, _| burst >= 6);
+    assert!(
+        warnings(&alike).contains("too few to rank"),
+        "{}",
+        warnings(&alike)
+    );
+    // As many samples of either, spread evenly.
+    let spread = bursts(|_, sample| sample % 10 >= 6);
+    assert!(!warnings(&spread).contains("rank"), "{}", warnings(&spread));
+}
+
+/// Guards a judgement by the number of samples alone.
+#[test]
+fn doctor_calls_no_recording_good_whose_intervals_are_wide() {
+    let here = tempfile::tempdir().unwrap();
+    let enough = |code: i32, file: &[u8]| {
+        std::fs::write(here.path().join("r.unikprof"), file).unwrap();
+        let words = ["doctor", "r.unikprof", "--json"];
+        let (told, _) = program::run(code, &words, here.path());
+        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+        let checks = told["checks"].as_array().unwrap();
+        let enough = checks.iter().find(|check| check["name"] == "enough");
+        enough.unwrap().clone()
+    };
+    let found = enough(9, &bursts(|burst, _| burst % 2 == 0));
+    assert_eq!(found["verdict"], "bad", "{found:#}");
+    let advice = found["advice"].as_str().unwrap();
+    assert!(advice.contains("more bursts"), "{advice}");
+    let found = enough(0, &bursts(|_, sample| sample % 10 >= 6));
+    assert_eq!(found["verdict"], "good", "{found:#}");
+}
+
+/// In each of ten bursts all samples are of one function, so that they tell as much as ten samples do.
+#[test]
+fn intervals_of_bursts_are_as_wide_as_of_so_many_bursts() {
     let interval = |is_second: fn(u64, u64) -> bool| -> (f64, f64, String) {
-        let mut records = vec![record(kind::BEGAN, 10 * SECOND, 4, 0)];
-        for (burst, sample) in (0..BURSTS * EACH).map(|at| (at / EACH, at % EACH)) {
-            let at_ns = 10 * SECOND + burst * SECOND / 3 + sample * SECOND / 10_000 + 1;
-            let stack = 1 + u64::from(is_second(burst, sample));
-            records.push(record(kind::SAMPLE, at_ns, ring::stack(stack), 1));
-        }
-        let head = RingHead {
-            now_ns: 13 * SECOND + SECOND / 3,
-            ..ring::head(0, 0, records.len() as u64)
-        };
-        let stacks = ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]]);
-        let told = report(
-            &file(&[ring::records(&head, &records), stacks].concat(), true),
-            &[],
-        );
+        let told = report(&bursts(is_second), &[]);
         let function = &told["functions"][0];
         assert_eq!(function["self_share"], 0.5, "{told:#}");
         let end = |at: usize| function["self_interval"][at].as_f64().unwrap();

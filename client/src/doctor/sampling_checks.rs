@@ -28,6 +28,10 @@ const TOO_COSTLY: f64 = 0.05;
 /// With fewer samples than this even a function of half the time is known to ±10 points only.
 const FEW: u64 = 100;
 
+/// Half the width of an interval, for whatever reason, that is worth a look, and that is bad.
+const WIDE: f64 = 0.10;
+const TOO_WIDE: f64 = 0.20;
+
 pub(super) fn of_recording(
     recording: &Recording,
     symbolized: &Symbolized<'_>,
@@ -86,7 +90,10 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
         None => example,
         Some(unplaced) => unplaced.widen(example, counted, 0),
     };
-    let half = (example.high - example.low) / 2.0 * 100.0;
+    let half_width = |interval: &Interval| (interval.high - interval.low) / 2.0;
+    let half = half_width(&example) * 100.0;
+    let own = table.rows.iter().map(|row| half_width(&row.own_share));
+    let widest = own.fold(half_width(&example), f64::max);
     let finding = format!(
         "{} samples: a function of 10 % is known to about ±{half:.1} points",
         grouped(counted)
@@ -100,23 +107,33 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
     } else if counted < FEW {
         Check::new("enough", Verdict::Bad, finding)
             .advise("record for longer or at a higher rate: -F 9973")
+    } else if widest > WIDE {
+        let verdict = match widest > TOO_WIDE {
+            true => Verdict::Bad,
+            false => Verdict::Look,
+        };
+        let finding = format!(
+            "{finding}; the widest interval of a function is ±{:.1} points",
+            widest * 100.0
+        );
+        Check::new("enough", verdict, finding).advise(match table.unplaced {
+            0 => "the samples come in bursts: record for longer, so that there are more bursts",
+            _ => "the interval includes what missing and late samples could change: see the checks of these",
+        })
     } else {
         let tie = table.first_tie(RANKED_ROWS);
         match tie.filter(|at| notable(table.rows[*at].own, counted)) {
             None => Check::new("enough", Verdict::Good, finding),
-            Some(at) => {
-                let (a, b) = (&table.rows[at], &table.rows[at + 1]);
-                Check::new(
-                    "enough",
-                    Verdict::Look,
-                    format!(
-                        "{finding}; places {} and {} of the functions cannot be told apart",
-                        at + 1,
-                        at + 2
-                    ),
-                )
-                .advise(samples_needed(counted, a.own, b.own))
-            }
+            Some(at) => Check::new(
+                "enough",
+                Verdict::Look,
+                format!(
+                    "{finding}; places {} and {} of the functions cannot be told apart",
+                    at + 1,
+                    at + 2
+                ),
+            )
+            .advise(samples_needed(counted, table.times_to_differ(at))),
         }
     };
     check.count("samples", counted)

@@ -7,7 +7,7 @@ use crate::profile::{FrameId, Unit};
 use crate::symbols::{FileId, FunctionId, Symbolized};
 
 use super::filter::{Weights, shown_symbols};
-use super::interval::{Interval, differ};
+use super::interval::{Interval, Scatter, differ, times_to_differ};
 use super::labels::LabelId;
 use super::merged::{Visitor, walk};
 use super::uncertainty::{Clusters, Design, Hits, Unplaced, late_samples};
@@ -29,6 +29,8 @@ pub struct FunctionTable {
     pub unplaced: u64,
     /// Whether some intervals are wider because the samples come in bursts.
     pub is_clustered: bool,
+    /// For each row but the last, how far its count and that of the row below scatter apart.
+    scatter: Vec<Scatter>,
 }
 
 /// One function, or one line of a function.
@@ -97,26 +99,37 @@ impl FunctionTable {
                 }
             }
         };
-        let mut rows: Vec<FunctionRow> = sums
+        let mut rows: Vec<(LabelId, FunctionRow)> = sums
             .by_label
             .iter()
             .zip(report.labels.all())
             .enumerate()
             .filter(|(_, (sum, _))| sum.total != 0)
-            .map(|(at, (sum, label))| FunctionRow {
-                function: label.function,
-                text: label.text.clone(),
-                own: sum.own,
-                total: sum.total,
-                own_share: interval(at, sum.own, Hits::Own),
-                total_share: interval(at, sum.total, Hits::Total),
-                line: label.line.or_else(|| hottest.get(&label.function).copied()),
+            .map(|(at, (sum, label))| {
+                let row = FunctionRow {
+                    function: label.function,
+                    text: label.text.clone(),
+                    own: sum.own,
+                    total: sum.total,
+                    own_share: interval(at, sum.own, Hits::Own),
+                    total_share: interval(at, sum.total, Hits::Total),
+                    line: label.line.or_else(|| hottest.get(&label.function).copied()),
+                };
+                (at as LabelId, row)
             })
             .collect();
         // Stable: equal rows stay in the order of their texts.
-        rows.sort_by_key(|row| (Reverse(row.own), Reverse(row.total)));
+        rows.sort_by_key(|(_, row)| (Reverse(row.own), Reverse(row.total)));
+        let scatter = rows.windows(2).map(|pair| {
+            let clusters = clusters.as_ref();
+            let design = clusters.and_then(|it| it.design_of_difference(pair[0].0, pair[1].0));
+            design.map_or(Scatter::INDEPENDENT, |Design { effect, z }| {
+                Scatter::clustered(effect, z)
+            })
+        });
         FunctionTable {
-            rows,
+            scatter: scatter.collect(),
+            rows: rows.into_iter().map(|(_, row)| row).collect(),
             shown: report.weights.shown(),
             recorded,
             unit,
@@ -135,7 +148,16 @@ impl FunctionTable {
             .windows(2)
             .take(within)
             .take_while(|pair| pair[0].own != 0)
-            .position(|pair| pair[1].own != 0 && !differ(pair[0].own, pair[1].own))
+            .zip(&self.scatter)
+            .position(|(pair, scatter)| {
+                pair[1].own != 0 && !differ(pair[0].own, pair[1].own, *scatter)
+            })
+    }
+
+    /// How many times as many samples would tell the row at this place from the one below; `None` if none would.
+    pub(crate) fn times_to_differ(&self, at: usize) -> Option<f64> {
+        let (a, b) = (self.rows.get(at)?, self.rows.get(at + 1)?);
+        times_to_differ(a.own, b.own, *self.scatter.get(at)?)
     }
 }
 

@@ -70,21 +70,37 @@ impl Interval {
     }
 }
 
+/// How far the difference of two counts of one recording scatters by chance: by how many times their sum its square stays
+/// below in 95 % of all recordings.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Scatter(f64);
+
+impl Scatter {
+    /// Of samples that tell nothing of each other.
+    pub(crate) const INDEPENDENT: Scatter = Scatter(Interval::Z * Interval::Z);
+
+    /// Of samples of which `effect` tell as much as an independent one, with another number of standard deviations than
+    /// [`Interval::Z`].
+    pub(super) fn clustered(effect: f64, z: f64) -> Scatter {
+        Scatter(z * z * effect)
+    }
+}
+
 /// Whether two functions that have `a` and `b` of the samples of one recording differ in their true shares. Functions with
 /// the same share are seen that far apart in 5 % of all recordings.
 ///
-/// With equal shares each of the `a + b` samples falls on either function with the same chance, so the variance of `a - b`
-/// is `a + b`. Whether the [intervals](Interval::wilson) of the two shares overlap is another question: shares can differ
+/// With equal shares each of the `a + b` independent samples falls on either function with the same chance, so the variance
+/// of `a - b` is `a + b`. Whether the [intervals](Interval::wilson) of the two shares overlap is another question: shares can differ
 /// although they do.
-pub(crate) fn differ(a: u64, b: u64) -> bool {
-    a.abs_diff(b) as f64 > Interval::Z * (a as f64 + b as f64).sqrt()
+pub(crate) fn differ(a: u64, b: u64, scatter: Scatter) -> bool {
+    a.abs_diff(b) as f64 > (scatter.0 * (a as f64 + b as f64)).sqrt()
 }
 
 /// How many times as many samples it takes for two counts to [`differ`], if their shares stay as they are. `None` if they
 /// are equal.
-pub(crate) fn times_to_differ(a: u64, b: u64) -> Option<f64> {
+pub(crate) fn times_to_differ(a: u64, b: u64, scatter: Scatter) -> Option<f64> {
     let apart = a.abs_diff(b) as f64;
-    (a != b).then(|| (Interval::Z / apart).powi(2) * (a as f64 + b as f64))
+    (a != b).then(|| scatter.0 / apart.powi(2) * (a as f64 + b as f64))
 }
 
 /// The number of standard deviations that holds 95 % where the deviation itself is only estimated, with so many degrees
@@ -159,6 +175,7 @@ mod tests {
             (u64::MAX, 0, true),
             (u64::MAX, u64::MAX, false),
         ] {
+            let differ = |a, b| differ(a, b, Scatter::INDEPENDENT);
             assert_eq!(differ(a, b), expected, "{a} beside {b}");
             assert_eq!(differ(b, a), expected, "{b} beside {a}");
         }
@@ -166,16 +183,20 @@ mod tests {
 
     #[test]
     fn so_many_times_as_many_samples_just_differ() {
+        let clustered = Scatter::clustered(9.0, 2.0);
         for (a, b) in [(120, 105), (12, 10), (2_000, 1_999)] {
-            let times = times_to_differ(a, b).unwrap_or(0.0);
-            let at = |times: f64| {
-                let more = |count: u64| (count as f64 * times).round() as u64;
-                differ(more(a), more(b))
-            };
-            assert!(!at(times * 0.9) && at(times * 1.1), "{a}, {b}: {times}");
+            for scatter in [Scatter::INDEPENDENT, clustered] {
+                let times = times_to_differ(a, b, scatter).unwrap_or(0.0);
+                let at = |times: f64| {
+                    let more = |count: u64| (count as f64 * times).round() as u64;
+                    differ(more(a), more(b), scatter)
+                };
+                assert!(!at(times * 0.9) && at(times * 1.1), "{a}, {b}: {times}");
+            }
         }
-        assert_eq!(times_to_differ(7, 7), None);
-        assert!(times_to_differ(u64::MAX, 0).is_some_and(f64::is_finite));
+        assert_eq!(times_to_differ(7, 7, clustered), None);
+        let one = times_to_differ(u64::MAX, 0, Scatter::INDEPENDENT);
+        assert!(one.is_some_and(f64::is_finite));
     }
 
     #[test]

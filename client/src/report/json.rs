@@ -164,7 +164,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
             shown: table.shown,
         },
         functions,
-        warnings: warnings::of(report, &table),
+        warnings: warnings::of(report, table),
         window: recording.ring.as_ref().map(|ring| WindowShown {
             from_ns: ring.from_ns,
             to_ns: ring.to_ns,

@@ -23,10 +23,10 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     let profile = report.symbolized.profile();
     let table = report.functions();
     accounting::write_header(profile.recording(), out)?;
-    write_warnings(&warnings::of(report, &table), out)?;
+    write_warnings(&warnings::of(report, table), out)?;
     if let Some(view) = report.view.filter(|view| view.seconds) {
         writeln!(out)?;
-        write_shown(report, &table, out)?;
+        write_shown(report, table, out)?;
         seconds::write(report, &view, out)?;
     } else {
         accounting::write_accounting(&profile.counters(), profile.recording(), out)?;
@@ -38,7 +38,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     }
     match report.view {
         Some(view) if view.seconds => Ok(()),
-        _ => write_functions(report, &table, out),
+        _ => write_functions(report, table, out),
     }
 }
 

@@ -189,16 +189,29 @@ impl Clusters {
             Hits::Own => own,
             Hits::Total => total,
         };
-        design(&self.parts, counts)
+        design(&self.parts, counts, independent(&self.parts, counts))
+    }
+
+    /// The design effect of the difference between two functions' own samples, likewise.
+    pub(super) fn design_of_difference(&self, a: LabelId, b: LabelId) -> Option<Design> {
+        let (a, b) = (&self.functions.get(&a)?.0, &self.functions.get(&b)?.0);
+        let apart: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
+        design(&self.parts, &apart, a.iter().chain(b).sum())
     }
 }
 
-/// The variance of a share between parts, as a ratio estimate has it (W. G. Cochran, "Sampling Techniques", 1977,
-/// section 6.3), over that of as many independent samples.
-fn design(parts: &[f64], counts: &[f64]) -> Option<Design> {
+/// The variance of a count of independent samples.
+fn independent(parts: &[f64], counts: &[f64]) -> f64 {
     let samples: f64 = parts.iter().sum();
     let share = counts.iter().sum::<f64>() / samples;
-    let independent = samples * share * (1.0 - share);
+    samples * share * (1.0 - share)
+}
+
+/// The variance of a share between parts, as a ratio estimate has it (W. G. Cochran, "Sampling Techniques", 1977,
+/// section 6.3), over that of as many `independent` samples.
+fn design(parts: &[f64], counts: &[f64], independent: f64) -> Option<Design> {
+    let samples: f64 = parts.iter().sum();
+    let share = counts.iter().sum::<f64>() / samples;
     if independent <= 0.0 {
         return None;
     }
@@ -219,6 +232,10 @@ fn design(parts: &[f64], counts: &[f64]) -> Option<Design> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    fn design(parts: &[f64], counts: &[f64]) -> Option<Design> {
+        super::design(parts, counts, independent(parts, counts))
+    }
 
     #[test]
     fn samples_that_are_spread_evenly_have_no_design_effect() {

@@ -1,7 +1,6 @@
 //! What to know before trusting a profile.
 
 use super::functions::FunctionTable;
-use super::interval::times_to_differ;
 use super::text::row_name;
 use super::uncertainty::Unplaced;
 use super::units::{amount_with_unit, grouped, percent, share, two_digits};
@@ -197,16 +196,16 @@ fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>)
             grouped(table.recorded),
             name(at),
             name(at + 1),
-            samples_needed(table.recorded, table.rows[at].own, table.rows[at + 1].own)
+            samples_needed(table.recorded, table.times_to_differ(at))
         ));
     }
 }
 
-/// How many samples would rank two functions with these counts.
-pub(crate) fn samples_needed(recorded: u64, a: u64, b: u64) -> String {
+/// How many samples would rank two functions, if it takes so many times as many.
+pub(crate) fn samples_needed(recorded: u64, times: Option<f64>) -> String {
     // More than this is no advice.
     const MOST_TIMES: f64 = 100.0;
-    match times_to_differ(a, b) {
+    match times {
         Some(times) if times < MOST_TIMES => format!(
             "at this gap about {} samples would separate them: record {:.1} times as long, or at a higher rate",
             grouped(two_digits((recorded as f64 * times).ceil() as u64)),
@@ -313,16 +312,16 @@ mod tests {
             missing: Some(i64::MAX),
             ..Counters::default()
         });
-        samples_needed(0, u64::MAX, 0);
+        samples_needed(0, Some(f64::MAX));
     }
 
     #[test]
     fn the_samples_needed_are_told_as_what_to_do() {
         assert_eq!(
-            samples_needed(840, 120, 105),
+            samples_needed(840, Some(3.84)),
             "at this gap about 3,300 samples would separate them: record 3.9 times as long, or at a \
              higher rate"
         );
-        assert!(samples_needed(840, 120, 120).contains("take them as equal"));
+        assert!(samples_needed(840, None).contains("take them as equal"));
     }
 }

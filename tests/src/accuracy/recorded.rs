@@ -47,12 +47,13 @@ impl Recorded {
             no_inlines: true,
             ..ReportOptions::default()
         };
-        let functions = Report::new(&symbolized, options).functions();
+        let report = Report::new(&symbolized, options);
+        let functions = report.functions();
         Ok(Recorded {
             truth,
             counters: recording.profile.counters(),
             samples: functions.recorded,
-            rows: functions.rows,
+            rows: functions.rows.clone(),
         })
     }
 
@@ -76,6 +77,26 @@ impl Recorded {
             },
             None => self.none(),
         }
+    }
+
+    /// Whether a function's interval is wider than it must be: more than twice as wide as that of so many independent
+    /// samples, beyond what samples without a known place could change at either end.
+    pub fn is_too_wide(&self, shown: &Shown) -> bool {
+        let width = |interval: &Interval| interval.high - interval.low;
+        let Counters {
+            missing,
+            overflow,
+            lost,
+            masked,
+            late,
+            aged,
+            ..
+        } = self.counters;
+        let missing = u64::try_from(missing.unwrap_or(0)).unwrap_or(0);
+        let unplaced = missing + overflow + lost + masked + late + aged;
+        let independent = Interval::wilson(shown.samples, self.samples);
+        let unplaced = unplaced as f64 / self.samples.max(1) as f64;
+        width(&shown.share) > 2.0 * (width(&independent) + unplaced)
     }
 
     /// The samples whose leaf is a mark that begins so, such as `[sample arrived late]`.
