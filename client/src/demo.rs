@@ -198,7 +198,7 @@ fn next_steps(recording: &Path, written: &[(PathBuf, &str)], span: Option<&str>)
          \x20 unikprof-client report {recording} --lines --top 20\n\
          \x20 unikprof-client report {recording} --timeline --step 250ms\n\
          {in_span}\
-         \x20 unikprof-client report {recording} --focus store -o store.svg\n\
+         \x20 unikprof-client report {recording} --focus is_spam -o spam.svg     a mistake that takes half of the guest's time\n\
          \x20 unikprof-client connect ADDR record 30s     with the address of your own guest\n"
     ));
     text

@@ -25,8 +25,8 @@ mod linux {
     use crate::demo::DemoError;
     use crate::demo::process::ANNOUNCEMENT;
 
-    /// How many documents each vCPU's service keeps.
-    const DOCUMENTS: usize = 128;
+    /// How many notes each vCPU's service keeps.
+    const NOTES: usize = 128;
 
     /// Deep enough for a service that was not optimised.
     const STACK_BYTES: usize = 2 << 20;
@@ -73,7 +73,7 @@ mod linux {
 
     /// One vCPU's work, for ever.
     fn serve(guest: Guest, seed: u64, load: Load) -> Result<(), hosted::Error> {
-        const BURST: usize = 400;
+        const BURST: usize = 100;
         const PAUSE: Duration = Duration::from_millis(20);
         let vcpu = guest.register_thread()?;
         // Names of its own for what it does; a request takes microseconds, so it tells of many at a time.
@@ -86,9 +86,9 @@ mod linux {
             Load::Busy => batch,
             Load::Bursts => burst,
         };
-        let mut service = Service::new(seed, DOCUMENTS);
+        let mut service = Service::new(seed, NOTES);
         let mut response = Vec::new();
-        let mut generator = RequestGenerator::new(seed, DOCUMENTS);
+        let mut generator = RequestGenerator::new(seed, NOTES);
         let mut served = 0;
         loop {
             let work = agent.span(span);

@@ -21,8 +21,8 @@ use crate::stop::Stop;
 pub(crate) const VCPUS: u32 = 2;
 
 const SEED: u64 = 1;
-/// How many documents each service keeps.
-const DOCUMENTS: usize = 128;
+/// How many notes each service keeps.
+const NOTES: usize = 128;
 /// The longest request taken.
 const MOST: usize = 1 << 20;
 /// How often a wait looks whether the guest is to end.
@@ -87,7 +87,7 @@ fn serve(
     listener: &TcpListener,
     mut teller: Teller,
 ) -> Result<(), Box<dyn Error>> {
-    let mut service = Service::new(SEED, DOCUMENTS);
+    let mut service = Service::new(SEED, NOTES);
     while !stop.is_set() {
         match listener.accept() {
             Ok((stream, _)) => {
@@ -167,8 +167,8 @@ fn bursts(
 ) -> Result<(), hosted::Error> {
     let vcpu = guest.register_thread()?;
     let _ = registered.send(());
-    let mut service = Service::new(SEED + 1, DOCUMENTS);
-    let mut requests = RequestGenerator::new(SEED + 1, DOCUMENTS);
+    let mut service = Service::new(SEED + 1, NOTES);
+    let mut requests = RequestGenerator::new(SEED + 1, NOTES);
     let mut response = Vec::new();
     while !stop.is_set() {
         teller.tell(|| {

@@ -16,7 +16,7 @@ pub const RATE_HZ: u32 = 250;
 
 /// The guest's service has the same.
 const SEED: u64 = 1;
-const DOCUMENTS: usize = 128;
+const NOTES: usize = 128;
 
 /// Answer times in µs, by minute and phase.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl Latencies {
         let mut stream = TcpStream::connect(service)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        let mut requests = RequestGenerator::new(SEED, DOCUMENTS);
+        let mut requests = RequestGenerator::new(SEED, NOTES);
         let period = Duration::from_secs(1) / RATE_HZ;
         let began = Instant::now();
         let mut due = began;

@@ -1,98 +1,156 @@
-//! The service: text of a request in, text of a response out.
+//! The service: the bytes of a request in, the bytes of a response out.
 
 use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::checksum::Checksum;
-use crate::failure::Failure;
-use crate::generator::DocumentWriter;
-use crate::handlers::{self, State};
-use crate::hashing::Keyring;
-use crate::http::Request;
-use crate::http::status::Status;
-use crate::middleware::{self, Layer, Next};
-use crate::router::Router;
-use crate::statistics::Statistics;
+use blake3::{Hash, Hasher};
+use miniz_oxide::DataFormat;
+use miniz_oxide::deflate::CompressionLevel::DefaultLevel;
+use miniz_oxide::deflate::core::CompressorOxide;
+use serde::Serialize;
 
-/// A document service without a clock and without I/O: the same seed and the same requests give
-/// the same responses.
-///
-/// ```
-/// use unikprof_demo_service::{RequestGenerator, Reply, Service};
-///
-/// let mut service = Service::new(1, 64);
-/// let mut response = Vec::new();
-/// for request in RequestGenerator::new(1, 64).take(100) {
-///     service.handle(&request, &mut response);
-///     assert!(Reply::parse(&response).is_ok());
-/// }
-/// assert_eq!(service.statistics().requests, 100);
-/// ```
+use crate::generator;
+use crate::http::{Refusal, Request, Response, sign};
+use crate::note::Note;
+use crate::page::Renderer;
+use crate::store::Store;
+
+/// The longest note, as JSON.
+const MAX_NOTE_BYTES: usize = 16 << 10;
+/// Shorter responses are not worth compressing.
+pub(crate) const MIN_DEFLATED_BYTES: usize = 256;
+/// How many notes an archive holds.
+const ARCHIVE_NOTES: usize = 4;
+/// How many notes answer a search.
+const MAX_FOUND: usize = 20;
+
+/// A wiki without a clock and without I/O: the same seed and the same requests give the same responses.
 pub struct Service {
-    state: State,
-    layers: Vec<Box<dyn Layer>>,
-    router: Router,
-    checksum: Checksum,
+    key: [u8; 32],
+    store: Store,
+    renderer: Renderer,
+    compressor: Box<CompressorOxide>,
+    /// Hashes all responses.
+    responses: Hasher,
 }
 
 impl Service {
-    /// A service that holds at most `size` documents, and at first half as many.
+    /// A service that holds at most `size` notes, and initially half as many.
     ///
-    /// Clients must sign with keys from the same `seed`, as a
+    /// Clients must sign with the key of the same `seed`, as a
     /// [`RequestGenerator`](crate::RequestGenerator) of that seed does.
     ///
-    /// Memory: about 0.4 MB, and 9 KB for each document of a generator. Whatever else clients send,
-    /// documents count with at most 16 KiB on average and 400 indexed words each; what is more makes
-    /// the longest unused leave early. A size of 0 counts as 1.
+    /// Memory: about 0.5 MB, and 8 KB for each note of a generator.
     pub fn new(seed: u64, size: usize) -> Self {
-        let mut state = State::new(size);
-        let mut writer = DocumentWriter::new(seed ^ 0x5EED);
-        for number in 0..size / 2 {
-            // Documents of our own making are neither too deep nor too large.
-            let _ = state.store.put(&writer.id(number), writer.document());
+        let mut store = Store::new(size);
+        for (id, note) in (0..).zip(generator::notes(seed).take(size / 2)) {
+            store.put(id, note);
         }
+        let compressor = CompressorOxide::with_format_and_level(DataFormat::Zlib, DefaultLevel);
         Self {
-            state,
-            layers: middleware::layers(Keyring::new(seed)),
-            router: handlers::router(),
-            checksum: Checksum::new(),
+            key: generator::key(seed),
+            store,
+            renderer: Renderer::new(),
+            compressor: Box::new(compressor),
+            responses: Hasher::new(),
         }
     }
 
-    /// Answers one request, given as the bytes of a whole HTTP/1.1 message, and returns the status
-    /// of the answer. `response` is emptied first; its memory is used again.
+    /// Answers one request, given as the bytes of a whole HTTP/1.1 message, and returns the status of the
+    /// response. The response replaces what `response` holds.
     ///
-    /// Any bytes have an answer: what is no request gets a status of the 400s and a JSON body that
-    /// says why.
+    /// Any bytes have an answer: what is not a request gets a status of the 400s and a body that says why.
     #[inline(never)]
-    pub fn handle(&mut self, request: &[u8], response: &mut Vec<u8>) -> Status {
-        let answer = Request::parse(request).and_then(|request| self.pass(request));
-        let answer = answer.unwrap_or_else(Failure::into_response);
-        self.state.statistics.requests += 1;
-        self.state.statistics.failures += u64::from(!answer.status.is_success());
+    pub fn handle(&mut self, request: &[u8], response: &mut Vec<u8>) -> u16 {
+        let answer = self.answer(request).unwrap_or_else(Response::from);
         answer.write_to(response);
-        self.checksum.update(response);
+        self.responses.update(response);
         answer.status
     }
 
-    /// A sum over all responses so far: equal for equal seeds, sizes and requests.
+    /// A checksum of all responses so far: equal for equal seeds, sizes and requests.
     pub fn checksum(&self) -> u64 {
-        self.checksum.value()
+        let hash = self.responses.finalize();
+        let start = hash.as_bytes().first_chunk();
+        start.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// Counts and sizes of now.
-    pub fn statistics(&self) -> Statistics {
-        let store = &self.state.store;
-        Statistics {
-            documents: store.len(),
-            document_bytes: store.bytes(),
-            terms: store.index().len(),
-            evictions: store.evictions(),
-            ..self.state.statistics
+    fn answer(&mut self, request: &[u8]) -> Result<Response, Refusal> {
+        let request = Request::parse(request)?;
+        let signature = sign(&self.key, request.method, request.target, request.body);
+        // Hashes are compared in constant time.
+        if !Hash::from_hex(request.signature).is_ok_and(|given| given == signature) {
+            return Err(Refusal(401, "the signature is wrong"));
+        }
+        let mut response = self.route(&request)?;
+        if request.accepts_deflate && response.body.len() >= MIN_DEFLATED_BYTES {
+            response.deflate(&mut self.compressor);
+        }
+        Ok(response)
+    }
+
+    fn route(&mut self, request: &Request<'_>) -> Result<Response, Refusal> {
+        let path = request.target.trim_start_matches('/');
+        let (resource, name) = path.split_once('/').unwrap_or_default();
+        match (request.method, resource) {
+            ("GET", "search") => Ok(self.search(name)),
+            ("GET", "archive") => Ok(self.archive(number(name)?)),
+            ("GET", "notes") => Ok(json(200, self.note(name)?)),
+            ("GET", "pages") => {
+                let page = self.renderer.page(self.note(name)?);
+                Ok(Response::new(200, "text/html; charset=utf-8", page))
+            }
+            ("PUT", "notes") => self.put_note(number(name)?, request.body),
+            ("DELETE", "notes") => {
+                self.note(name)?;
+                Ok(json(200, &self.store.remove(number(name)?)))
+            }
+            ("PUT", _) => Err(Refusal(405, "only notes can be stored")),
+            _ => Err(Refusal(404, "no such page")),
         }
     }
 
-    fn pass(&mut self, request: Request<'_>) -> middleware::Answer {
-        Next::new(&mut self.layers, &self.router).run(request, &mut self.state)
+    fn note(&self, name: &str) -> Result<&Note, Refusal> {
+        let note = self.store.get(number(name)?);
+        note.ok_or(Refusal(404, "no such note"))
     }
+
+    #[inline(never)]
+    fn put_note(&mut self, id: u32, body: &[u8]) -> Result<Response, Refusal> {
+        if body.len() > MAX_NOTE_BYTES {
+            return Err(Refusal(413, "too long"));
+        }
+        let is_new = self.store.put(id, Note::parse(body)?);
+        Ok(json(if is_new { 201 } else { 200 }, &id))
+    }
+
+    #[inline(never)]
+    fn search(&self, words: &str) -> Response {
+        let mut ids = self.store.search(words.split('+'));
+        ids.truncate(MAX_FOUND);
+        json(200, &ids)
+    }
+
+    /// Some notes, one a line.
+    #[inline(never)]
+    fn archive(&self, from: u32) -> Response {
+        let mut lines = String::new();
+        for note in self.store.from(from).take(ARCHIVE_NOTES) {
+            lines += &format!("{}\n", note.to_json());
+        }
+        Response::new(200, "application/jsonl", lines)
+    }
+}
+
+fn number(name: &str) -> Result<u32, Refusal> {
+    let number = name.parse();
+    number.map_err(|_| Refusal(404, "not a number"))
+}
+
+fn json(status: u16, value: &impl Serialize) -> Response {
+    // Whatever the service answers has a form in JSON.
+    let body = serde_json_alloc::to_vec(value).unwrap_or_default();
+    Response::new(status, "application/json", body)
 }

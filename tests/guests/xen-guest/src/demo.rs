@@ -7,8 +7,8 @@ use xen_sys_lite::vcpu::VcpuId;
 
 use crate::{meter, println, statistics, vcpus};
 
-/// Documents in each vCPU's service.
-const DOCUMENTS: usize = 128;
+/// Notes in each vCPU's service.
+const NOTES: usize = 128;
 /// Ticks that are to have interrupted the work before it says what it came to.
 const TICKS: u64 = 20;
 
@@ -26,8 +26,8 @@ impl Demo {
     pub(crate) fn new(vcpu: VcpuId) -> Self {
         let seed = 1 + u64::from(vcpu.0);
         Self {
-            service: Service::new(seed, DOCUMENTS),
-            requests: RequestGenerator::new(seed, DOCUMENTS),
+            service: Service::new(seed, NOTES),
+            requests: RequestGenerator::new(seed, NOTES),
             response: Vec::new(),
             served: 0,
             has_told: false,

@@ -1,0 +1,138 @@
+//! Requests for the service, without end.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::iter;
+use core::ops::Range;
+
+use fastrand::Rng;
+
+use crate::http::sign;
+use crate::note::{Comment, Note};
+
+const WORDS: [&str; 24] = [
+    "anchor", "boat", "bridge", "captain", "chart", "coast", "compass", "deck", "ferry", "fog",
+    "free", "harbour", "island", "keel", "lantern", "mast", "money", "pilot", "quay", "rudder",
+    "sail", "storm", "tide", "weather",
+];
+
+/// Makes requests that a [`Service`](crate::Service) of the same seed and size answers.
+///
+/// Most of them read notes, some write, search, archive or delete, and one of a hundred lacks its end.
+pub struct RequestGenerator {
+    random: Rng,
+    key: [u8; 32],
+    size: usize,
+}
+
+impl RequestGenerator {
+    /// Requests about up to twice as many notes as a service of `size` holds.
+    pub fn new(seed: u64, size: usize) -> Self {
+        Self {
+            random: Rng::with_seed(seed),
+            key: key(seed),
+            size: size.max(1),
+        }
+    }
+}
+
+impl Iterator for RequestGenerator {
+    type Item = Vec<u8>;
+
+    /// Always a request.
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let random = &mut self.random;
+        // Small numbers more often than large ones.
+        let bound = random.usize(..2 * self.size) + 1;
+        let id = random.usize(..bound);
+        let kind = random.u32(..100);
+        let (method, target) = match kind {
+            0..12 => ("PUT", format!("/notes/{id}")),
+            12..35 => ("GET", format!("/notes/{id}")),
+            35..80 => ("GET", format!("/pages/{id}")),
+            80..90 => ("GET", format!("/search/{}", words(random, 1..3, "+"))),
+            90..95 => ("GET", format!("/archive/{id}")),
+            _ => ("DELETE", format!("/notes/{id}")),
+        };
+        let body = (method == "PUT").then(|| note(random).to_json());
+        let mut request = signed(&self.key, method, &target, &body.unwrap_or_default());
+        if kind == 99 {
+            request.truncate(random.usize(..request.len()));
+        }
+        Some(request)
+    }
+}
+
+/// The key that a service and its clients share.
+pub(crate) fn key(seed: u64) -> [u8; 32] {
+    blake3::derive_key("unikprof demo service 2026 key", &seed.to_le_bytes())
+}
+
+/// A request with its signature.
+pub(crate) fn signed(key: &[u8; 32], method: &str, target: &str, body: &str) -> Vec<u8> {
+    let signature = sign(key, method, target, body.as_bytes());
+    let length = body.len();
+    let request = format!(
+        "{method} {target} HTTP/1.1\r\nHost: wiki\r\nSignature: {signature}\r\n\
+         Accept-Encoding: deflate\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    request.into_bytes()
+}
+
+/// The notes that a service begins with.
+pub(crate) fn notes(seed: u64) -> impl Iterator<Item = Note> {
+    let mut random = Rng::with_seed(!seed);
+    iter::repeat_with(move || note(&mut random))
+}
+
+fn note(random: &mut Rng) -> Note {
+    let count = random.u32(1..4);
+    Note {
+        title: words(random, 2..5, " "),
+        text: (0..count).map(|_| paragraph(random)).collect(),
+        comments: comments(random, 4),
+    }
+}
+
+/// Comments whose replies nest no deeper than `depth`.
+fn comments(random: &mut Rng, depth: u32) -> Vec<Comment> {
+    let count = random.u32(..=depth) * random.u32(..2);
+    let comment = |_| Comment {
+        author: words(random, 1..2, ""),
+        text: sentence(random),
+        replies: comments(random, depth - 1),
+    };
+    (0..count).map(comment).collect()
+}
+
+/// A paragraph or a list.
+fn paragraph(random: &mut Rng) -> String {
+    let before = random.choice(["", "", "- "]).unwrap_or_default();
+    let count = random.u32(1..5);
+    let line = |_| format!("{before}{}\n", sentence(random));
+    (0..count).map(line).collect::<String>() + "\n"
+}
+
+/// About one of a hundred is spam.
+fn sentence(random: &mut Rng) -> String {
+    let count = random.u32(4..12);
+    let word = |_| {
+        let word = words(random, 1..2, "");
+        match random.u32(..16) {
+            0 => format!("*{word}* "),
+            1 => format!("`{word}` "),
+            2 => format!("[{word}]({}) ", random.u32(..100)),
+            3 => format!("{word} & "),
+            _ => format!("{word} "),
+        }
+    };
+    (0..count).map(word).collect()
+}
+
+fn words(random: &mut Rng, count: Range<usize>, separator: &str) -> String {
+    let count = random.usize(count);
+    let word = |_| random.choice(WORDS).unwrap_or_default();
+    let words: Vec<_> = (0..count).map(word).collect();
+    words.join(separator)
+}
