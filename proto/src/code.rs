@@ -120,7 +120,7 @@ pub mod refusal {
     pub const BAD_NAME: u32 = 6;
     /// The agent does not sample in this mode.
     pub const UNSUPPORTED_MODE: u32 = 7;
-    /// A recording with this name exists, or a running recording prevents the upload of a caller
+    /// A recording with this name is running, or a running recording prevents the upload of a caller
     /// table.
     pub const ALREADY_RECORDING: u32 = 8;
     /// A finished recording that has not been fetched prevents the request; the text names it.

@@ -36,8 +36,9 @@ pub mod kind {
     /// The vCPU blocks: the number of the stack's leaf-most node, or 0 if it is not known or was
     /// discarded.
     pub const BLOCK: u8 = 3;
-    /// The vCPU woke: the length of the block in ns. If only running time is recorded, there are no
-    /// [`BLOCK`] records, and this one is written for long waits only.
+    /// The vCPU woke: 0 after a [`BLOCK`] record, or else the length of the block in ns. While only
+    /// running time is recorded, there are no `BLOCK` records, and this one is written for long
+    /// waits only.
     pub const WAKE: u8 = 4;
     /// A recording began: its id, and its bit in samples.
     pub const BEGAN: u8 = 5;

@@ -465,11 +465,11 @@ int32_t unikprof_init(const struct unikprof_config *config,
 // stack as unikprof_init.
 int64_t unikprof_install_caller_table(const void *table, size_t length);
 
-// Does the work that is due: begins and ends recordings, answers clients, closes the sessions of
-// silent ones. Call it from the guest's loop with the time now_ns, no later than the last call
-// returned, and after all unikprof_connection_input and unikprof_connection_output: the
-// returned time includes work that these have deferred. Pass frames to unikprof_frame_rx before
-// it, and take them from unikprof_frame_tx after it.
+// Does the work that is due: begins and ends recordings, ends the sessions of silent clients, and
+// processes frames if the agent has its own TCP. Call it from the guest's loop with the time
+// now_ns, no later than the last call returned, and after all unikprof_connection_input and
+// unikprof_connection_output: the returned time includes work that these have deferred. Pass
+// frames to unikprof_frame_rx before it, and take them from unikprof_frame_tx after it.
 //
 // Returns when to call it again even if nothing arrives, on the clock of now_ns and not earlier
 // than now_ns, or UNIKPROF_NO_DEADLINE if there is nothing to do until a client sends something.

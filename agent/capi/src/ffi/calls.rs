@@ -93,11 +93,11 @@ pub unsafe extern "C" fn unikprof_install_caller_table(table: *const c_void, len
     code_or(unsafe { install(table, length) })
 }
 
-/// Does the work that is due: begins and ends recordings, answers clients, closes the sessions of
-/// silent ones. Call it from the guest's loop with the time `now_ns`, no later than the last call
-/// returned, and after all `unikprof_connection_input` and `unikprof_connection_output`: the
-/// returned time includes work that these have deferred. Pass frames to `unikprof_frame_rx` before
-/// it, and take them from `unikprof_frame_tx` after it.
+/// Does the work that is due: begins and ends recordings, ends the sessions of silent clients, and
+/// processes frames if the agent has its own TCP. Call it from the guest's loop with the time
+/// `now_ns`, no later than the last call returned, and after all `unikprof_connection_input` and
+/// `unikprof_connection_output`: the returned time includes work that these have deferred. Pass
+/// frames to `unikprof_frame_rx` before it, and take them from `unikprof_frame_tx` after it.
 ///
 /// Returns when to call it again even if nothing arrives, on the clock of `now_ns` and not earlier
 /// than `now_ns`, or UNIKPROF_NO_DEADLINE if there is nothing to do until a client sends something.

@@ -189,8 +189,8 @@ impl Recorder<'_> {
             return Some(Step::Sweep);
         }
         let is_pressed = free == 0 && table.room() < table.segment_nodes() / 2;
-        // Needed until the last free segment is in use: until they were condemned, the segments may
-        // contain stacks of samples in the ring.
+        // Records in a ring may refer to stacks of the condemned segment, so with rings its memory is
+        // taken only when no other segment is free.
         let is_needed = free == 0 || agent.rings().is_none();
         if !is_pressed && (!is_needed || now_ns < self.state.pinned_until_ns) {
             return None;
