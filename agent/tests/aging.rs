@@ -259,18 +259,24 @@ impl Client {
     }
 
     fn counters(&mut self, service: &mut TestService) -> Vec<Counters> {
-        let (mut counters, mut left) = (Vec::new(), None);
+        let looked_at = self.check(service).into_iter();
+        looked_at.map(|(counters, _)| counters).collect()
+    }
+
+    /// The counters of each recording, and whether it wants to be fetched.
+    fn check(&mut self, service: &mut TestService) -> Vec<(Counters, bool)> {
+        let (mut looked_at, mut left) = (Vec::new(), None);
         self.ask(service, &Check {}, |found| {
             if found.kind == message_type::STATUS {
                 left = Some(frame::decode::<Status>(found).unwrap().recordings);
             } else {
                 let status: RecordingStatus<'_> = frame::decode(found).unwrap();
                 assert_eq!(status.state, state::RECORDING);
-                counters.push(status.counters);
+                looked_at.push((status.counters, status.wants_fetch));
             }
-            left == Some(counters.len() as u32)
+            left == Some(looked_at.len() as u32)
         });
-        counters
+        looked_at
     }
 
     fn codes(&self, stack: &Stack) -> Vec<u32> {
@@ -394,6 +400,40 @@ fn a_client_that_drains_has_everything() {
         "{counters:?}"
     );
     assert!(load.number >= 190 * seconds());
+}
+
+/// Fetching a recording when it wants to be fetched is enough: no rate has to be predicted.
+#[test]
+fn a_recording_that_is_fetched_when_it_wants_to_be_never_overflows() {
+    let agent = agent(1 << 20, 1);
+    let mut service = Service::new(agent, Access::Open).unwrap();
+    let mut client = Client::new(&mut service, 1);
+    let recording = client.start(&mut service, "profile", PROFILE_NS, 0);
+    let mut load = Load::new();
+    let (mut drains, mut samples) = (0, 0);
+    let seconds = 300;
+    for second in 1..=seconds {
+        load.run(agent, &mut service, second * SECOND);
+        let wants_fetch =
+            |client: &mut Client, service: &mut TestService| client.check(service)[0].1;
+        if wants_fetch(&mut client, &mut service) {
+            samples += client
+                .drain(&mut service, recording)
+                .counts
+                .values()
+                .sum::<u64>();
+            drains += 1;
+            service.advance();
+            assert!(!wants_fetch(&mut client, &mut service), "it was fetched");
+        }
+    }
+    let counters = client.counters(&mut service)[0];
+    assert_eq!((counters.overflow, counters.aged), (0, 0), "{counters:?}");
+    let last = client.drain(&mut service, recording);
+    samples += last.counts.values().sum::<u64>();
+    assert_eq!(samples, last.end.unwrap().counters.recorded);
+    // Segments went round, and most of the time nothing had to be fetched.
+    assert!((5..seconds / 10).contains(&drains), "{drains} drains");
 }
 
 /// Unfetched recordings keep the newest stacks; rings and crash dumps name stacks correctly.

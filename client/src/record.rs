@@ -274,8 +274,12 @@ fn drain_until_end(
     }
 }
 
-/// How long the guest's memory may fill up between two drains: a quarter of what it holds at the present rate.
+/// How long the guest's memory may fill up between two drains: a quarter of what it holds at the present rate. No longer
+/// at all where it waits for a fetch, as when the rate has risen since.
 fn between_drains(status: &RecordingStatus) -> Duration {
+    if status.wants_fetch {
+        return SHORTEST_PAUSE;
+    }
     let windows = [status.samples_window_ns, status.stacks_window_ns];
     let least = windows.into_iter().flatten().min();
     let wait = least.map_or(LONGEST_PAUSE, |ns| Duration::from_nanos(ns / 4));

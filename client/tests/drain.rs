@@ -112,6 +112,29 @@ fn a_recording_that_is_drained_is_complete() {
     assert_eq!(peer.clients().len(), 1);
 }
 
+/// The windows are those of the last seconds: a load that rises makes them too long.
+#[test]
+fn a_guest_that_waits_for_a_fetch_is_drained_whatever_its_windows_say() {
+    let here = tempfile::tempdir().unwrap();
+    let path = here.path().join("r.unikprof");
+    const HOUR_NS: u64 = 3_600_000_000_000;
+    let peer = Peer::start(Script {
+        windows: (Some(HOUR_NS), Some(HOUR_NS)),
+        wants_fetch: true,
+        ..script(20, 12, 3)
+    });
+    record(&peer, &path, PATIENT).unwrap();
+    let asked = peer.log();
+    let at = |wanted: &str| asked.iter().position(|noted| noted == wanted).unwrap();
+    let from_the_first = &asked[at("dump")..at("stop")];
+    let looks = from_the_first
+        .iter()
+        .filter(|noted| *noted == "check")
+        .count();
+    // Before each of the other dumps one that begins the shortest pause and one that ends it, and one that sees the end.
+    assert!(looks <= 5, "{asked:?}");
+}
+
 /// Guards that records which a ring lost between two looks are lost silently.
 #[test]
 fn what_a_ring_evicts_between_two_drains_is_counted() {

@@ -167,6 +167,7 @@ fn every_message_has_its_bytes() {
             counters,
             samples_window_ns: Some(62_000_000_000),
             stacks_window_ns: None,
+            wants_fetch: false,
             holder: Some("unikprof-client 0.1.0"),
             held_since_ns: 5_600_000_000,
             first_epoch: 4,

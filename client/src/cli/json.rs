@@ -110,6 +110,7 @@ fn recording(one: &RecordingStatus) -> Value {
         "max_bytes": one.max_bytes,
         "samples_window_ns": one.samples_window_ns,
         "stacks_window_ns": one.stacks_window_ns,
+        "wants_fetch": one.wants_fetch,
         "holder": holder(one),
         "dropped": one.dropped(),
         "counters": {

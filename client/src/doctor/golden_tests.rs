@@ -594,6 +594,7 @@ fn nightly() -> RecordingStatus {
         },
         samples_window_ns: Some(60_000_000_000),
         stacks_window_ns: None,
+        wants_fetch: false,
         holder: None,
         held_since_ns: 0,
         first_epoch: 0,

@@ -80,6 +80,8 @@ pub struct RecordingStatus {
     pub samples_window_ns: Option<u64>,
     /// For how long the memory holds its stacks at the present rate of new ones, in ns; `None` if there are no new ones.
     pub stacks_window_ns: Option<u64>,
+    /// Whether the guest can free the memory of the oldest stacks only after a fetch.
+    pub wants_fetch: bool,
     /// The name and version of the client that holds the lease on it.
     pub holder: Option<String>,
     /// Since when that client has held it, on the guest's monotonic clock.
@@ -161,6 +163,7 @@ impl RecorderStatus {
             counters: status.counters,
             samples_window_ns: status.samples_window_ns,
             stacks_window_ns: status.stacks_window_ns,
+            wants_fetch: status.wants_fetch,
             holder: status.holder.map(Into::into),
             held_since_ns: status.held_since_ns,
             first_epoch: status.first_epoch,

@@ -91,6 +91,7 @@ pub fn recording_status(finished: bool) -> RecordingStatus<'static> {
         counters: Counters::default(),
         samples_window_ns: None,
         stacks_window_ns: None,
+        wants_fetch: false,
         holder: None,
         held_since_ns: 0,
         first_epoch: 0,

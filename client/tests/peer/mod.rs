@@ -63,6 +63,8 @@ pub struct Script {
     pub holder: Option<&'static str>,
     /// How long the memory holds samples and new stacks, in ns.
     pub windows: (Option<u64>, Option<u64>),
+    /// Whether its memory waits for a fetch.
+    pub wants_fetch: bool,
     /// The recording ends once it was dumped so often.
     pub ends_after_dumps: Option<usize>,
     /// Called with the epoch before an acknowledgement is answered.
@@ -159,6 +161,7 @@ impl Default for Script {
             second_instance: None,
             holder: None,
             windows: (None, None),
+            wants_fetch: false,
             ends_after_dumps: None,
             on_acknowledge: None,
             mode: mode::CPU,
@@ -560,6 +563,7 @@ impl Guest {
                         held_since_ns: 1_000,
                         samples_window_ns: self.script.windows.0,
                         stacks_window_ns: self.script.windows.1,
+                        wants_fetch: self.script.wants_fetch,
                         ..recording_status(has_ended)
                     })?;
                 }

@@ -1,13 +1,20 @@
-//! Thousands of different stacks, 40 frames deep: a table that takes a while to download.
+//! Different stacks without end: each goes down a way of its own through `left` and `right`.
 
 use std::error::Error;
 use std::hint::black_box;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use unikprof_agent::hosted::Guest;
 
 use crate::stop::Stop;
 
 const DEPTH: u32 = 40;
+
+/// What the end of a way does.
+type Work = fn(u64) -> u64;
+
+/// A new way, 40 frames deep, each few microseconds: a table that takes a while to download.
 
 pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     let _vcpu = guest.register_thread()?;
@@ -16,32 +23,78 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        black_box(left(black_box(state), DEPTH));
+        black_box(left(black_box(state), DEPTH, spin));
     }
     Ok(())
 }
 
+/// How deep the ways of `churn` are.
+const CHURN_DEPTH: u32 = 24;
+/// Ways that `churn` takes again and again; each of the others is taken once.
+const HOT_WAYS: u64 = 50;
+/// What a way takes on a machine that nobody else uses: half of them are new, 200 a second.
+const WAY: Duration = Duration::from_micros(2_500);
+/// Spins a way, measured at the start: to read a clock on the way would be another stack.
+static SPINS: AtomicU32 = AtomicU32::new(1);
+
+/// A service for ever: half of its work is on 50 hot stacks, the other half on stacks that are never seen again. The ways
+/// are `way(0)`, `way(1)` and so on, of which the first 50 are the hot ones.
+pub(crate) fn churn(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
+    const MEASURED: u32 = 1_000;
+    let started = Instant::now();
+    (0..MEASURED).fold(1, |state, _| black_box(spin(state)));
+    let spins = WAY.as_nanos() * u128::from(MEASURED) / started.elapsed().as_nanos().max(1);
+    SPINS.store(spins.max(1) as u32, Ordering::Relaxed);
+    let _vcpu = guest.register_thread()?;
+    for request in 0.. {
+        if stop.is_set() {
+            break;
+        }
+        let number = match request % 2 {
+            0 => request / 2 % HOT_WAYS,
+            _ => HOT_WAYS + request / 2,
+        };
+        black_box(left(black_box(way(number)), CHURN_DEPTH, work));
+    }
+    Ok(())
+}
+
+/// The way with this number: SplitMix64, so that the test can say which ways there were.
+fn way(number: u64) -> u64 {
+    let mut way = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    way = (way ^ (way >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    way = (way ^ (way >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    way ^ (way >> 31)
+}
+
+/// Takes as long as a way does.
+#[inline(never)]
+fn work(state: u64) -> u64 {
+    let spins = SPINS.load(Ordering::Relaxed);
+    (0..spins).fold(state, |state, _| spin(state)) ^ 1
+}
+
 /// Goes on, left or right as the lowest bit of `way` says.
-fn next(way: u64, depth: u32) -> u64 {
+fn next(way: u64, depth: u32, work: Work) -> u64 {
     match (depth, way & 1) {
-        (0, _) => bottom(way),
-        (_, 0) => left(way.rotate_right(1), depth - 1),
-        _ => right(way.rotate_right(1), depth - 1),
+        (0, _) => work(way),
+        (_, 0) => left(way.rotate_right(1), depth - 1, work),
+        _ => right(way.rotate_right(1), depth - 1, work),
     }
 }
 
 #[inline(never)]
-fn left(way: u64, depth: u32) -> u64 {
-    next(way, depth) ^ 1
+fn left(way: u64, depth: u32, work: Work) -> u64 {
+    next(way, depth, work) ^ 1
 }
 
 #[inline(never)]
-fn right(way: u64, depth: u32) -> u64 {
-    next(way, depth) ^ 2
+fn right(way: u64, depth: u32, work: Work) -> u64 {
+    next(way, depth, work) ^ 2
 }
 
 #[inline(never)]
-fn bottom(mut state: u64) -> u64 {
+fn spin(mut state: u64) -> u64 {
     let mut left = 2_000;
     while left > 0 {
         state ^= state << 13;

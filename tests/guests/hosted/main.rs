@@ -48,6 +48,7 @@ const LOADS: [(&str, u32, Load); 14] = [
     ("idle", 1, idle::blocked),
     ("asleep", 1, idle::asleep),
     ("deep", 1, deep::run),
+    ("churn", 1, deep::churn),
     ("registration", 1, registration::run),
     ("service", service::VCPUS, service::run),
 ];
@@ -83,7 +84,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let guest = hosted::start(Config {
         vcpus: *vcpus,
         caller_table_bytes,
-        memory_bytes: 4 << 20,
+        // A load without end is to fill it.
+        memory_bytes: if name == "churn" { 1 << 20 } else { 4 << 20 },
         guest_name: Some(name),
         linked_caller_table: linked,
         record_at_boot: boot,

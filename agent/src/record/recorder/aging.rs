@@ -241,6 +241,16 @@ impl Recorder<'_> {
 }
 
 impl Recording {
+    /// Whether a condemned segment waits for its counts to be fetched.
+    pub(crate) fn wants_fetch(&self, agent: &AnyAgent<'_, '_>) -> bool {
+        agent.slots().any(|(_, slot)| {
+            let counts = slot
+                .recording(self.index())
+                .map(|cells| cells.segments.all());
+            counts.is_some_and(|segments| segments & slot.table.condemned() != 0)
+        })
+    }
+
     /// Folds some of the counts of a segment into the counters of discarded samples. The caller
     /// owns the slot.
     fn fold(&mut self, vcpu: u32, slot: &Slot<'_>, cells: &RecordingCells, segment: u32) {

@@ -143,6 +143,7 @@ impl Session {
             counters: one.counters(context.agent),
             samples_window_ns: context.agent.samples_window_ns(context.now_ns),
             stacks_window_ns: context.agent.stacks_window_ns(context.now_ns),
+            wants_fetch: one.wants_fetch(context.agent),
             holder: one.lease().map(|lease| lease.client.name.as_str()),
             held_since_ns: one.lease().map_or(0, |lease| lease.since_ns),
             first_epoch,
