@@ -4,6 +4,7 @@
 
 mod harness;
 
+mod always_on;
 mod attribution;
 mod callers;
 mod demo;
