@@ -15,7 +15,6 @@ const DEPTH: u32 = 40;
 type Work = fn(u64) -> u64;
 
 /// A new way, 40 frames deep, each few microseconds: a table that takes a while to download.
-
 pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     let _vcpu = guest.register_thread()?;
     let mut state = 88_172_645_463_325_252_u64;
