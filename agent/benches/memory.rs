@@ -26,11 +26,12 @@ use fake::platform::FakePlatform;
 use fake::stacks::{Random, any_stack};
 use unikprof_agent::hosted;
 use unikprof_agent::table::{Node, Table};
-use unikprof_agent::{Access, Agent, MAX_DEPTH};
+use unikprof_agent::{Access, Agent, MAX_DEPTH, Platform as _};
 use unikprof_demo_service::{RequestGenerator, Service};
 
 const MEMORY_BYTES: usize = 4 << 20;
-const NODE_BYTES: u64 = (size_of::<Node>() + Table::index_length(1) * size_of::<u32>()) as u64;
+/// The index has entries for pairs of nodes.
+const NODE_BYTES: u64 = (size_of::<Node>() + Table::index_length(2) * size_of::<u32>() / 2) as u64;
 
 fn main() {
     if !run::asked_to_measure() {
@@ -40,10 +41,13 @@ fn main() {
     println!(
         "                                 stacks  frames a stack  nodes a stack  memory a stack  wire a stack"
     );
-    let (fetched, capacity) = generated(20_000);
+    let (fetched, capacity) = generated(20_000, |_| 1);
     report("20,000 generated stacks", &fetched, capacity);
-    let (fetched, capacity) = demo_service(2000, Duration::from_secs(10));
-    report("demo service, 2 kHz for 10 s", &fetched, capacity);
+    let many = |number| if number % 100 == 0 { 10_000 } else { 100 };
+    let (fetched, capacity) = generated(20_000, many);
+    report("the same, 100 to 10,000 times", &fetched, capacity);
+    let (fetched, capacity) = demo_service(2000, 20_000);
+    report("demo service, 2 kHz", &fetched, capacity);
     let counters = fetched.counters;
     println!(
         "of its {} samples {} are of a broken chain: in code without frame pointers, as the C library's",
@@ -65,8 +69,8 @@ fn report(name: &str, fetched: &Fetched, capacity: u64) {
     );
 }
 
-/// Distinct stacks of a made-up program, once each.
-fn generated(count: usize) -> (Fetched, u64) {
+/// Distinct stacks of a made-up program, each as often as `times` says of its number.
+fn generated(count: usize, times: impl Fn(usize) -> usize) -> (Fetched, u64) {
     const PERIOD_NS: u64 = 1_000_000;
     let mut random = Random::new(7);
     let mut stacks = HashSet::new();
@@ -77,9 +81,13 @@ fn generated(count: usize) -> (Fetched, u64) {
     let agent = Agent::new(FakePlatform::new(MAX_DEPTH), CONFIG, &mut memory).unwrap();
     let mut client = InProcess::connect(&agent).unwrap();
     client.start(PERIOD_NS).unwrap();
-    for stack in &stacks {
-        agent.platform().advance(2 * PERIOD_NS);
-        agent.on_tick(Some(&agent.platform().stack().lay(stack)));
+    for (number, stack) in stacks.iter().enumerate() {
+        for _ in 0..times(number) {
+            // When it is due: a late sample is of another stack, with a frame that says so.
+            let now_ns = agent.platform().now_ns();
+            agent.platform().advance(agent.deadline().unwrap() - now_ns);
+            agent.on_tick(Some(&agent.platform().stack().lay(stack)));
+        }
     }
     let capacity = client.check().unwrap().1;
     let fetched = client.stop().unwrap();
@@ -87,10 +95,11 @@ fn generated(count: usize) -> (Fetched, u64) {
     (fetched, capacity)
 }
 
-/// What a recording of the demo service holds: real stacks, sampled as they come.
-fn demo_service(rate_hz: u64, duration: Duration) -> (Fetched, u64) {
+/// What a recording of the demo service holds after so many samples: real stacks, sampled as they come.
+fn demo_service(rate_hz: u64, samples: u64) -> (Fetched, u64) {
     let config = hosted::Config {
         memory_bytes: MEMORY_BYTES,
+        recordings: 1,
         ..hosted::Config::new(Access::Open)
     };
     let guest = hosted::start(config).unwrap();
@@ -109,8 +118,13 @@ fn demo_service(rate_hz: u64, duration: Duration) -> (Fetched, u64) {
         });
         let mut client = Conversation::new(TcpStream::connect(guest.address()).unwrap()).unwrap();
         client.start(1_000_000_000 / rate_hz).unwrap();
-        thread::sleep(duration);
-        let capacity = client.check().unwrap().1;
+        let capacity = loop {
+            thread::sleep(Duration::from_millis(100));
+            let (counters, capacity) = client.check().unwrap();
+            if counters.recorded >= samples {
+                break capacity;
+            }
+        };
         let fetched = client.stop().unwrap();
         done.store(true, Ordering::Release);
         assert_eq!(fetched.counters.overflow, 0);

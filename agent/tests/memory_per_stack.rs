@@ -11,22 +11,25 @@ use fake::CONFIG;
 use fake::conversation::{Fetched, InProcess};
 use fake::platform::FakePlatform;
 use fake::stacks::{Random, Stack, any_stack};
-use unikprof_agent::{Agent, MAX_DEPTH};
+use unikprof_agent::{Agent, MAX_DEPTH, Platform as _};
 
 const STACKS: usize = 20_000;
 const PERIOD_NS: u64 = 1_000_000;
 
-/// Samples each stack once, in an agent with this much memory.
-fn sample(stacks: &HashSet<Stack>, memory_bytes: usize) -> Fetched {
+/// Samples each stack in an agent with this much memory: as often as `times` says of its number.
+fn sample(stacks: &HashSet<Stack>, memory_bytes: usize, times: impl Fn(usize) -> usize) -> Fetched {
     let mut memory = vec![MaybeUninit::uninit(); memory_bytes];
     let agent = Agent::new(FakePlatform::new(MAX_DEPTH), CONFIG, &mut memory).unwrap();
     let mut client = InProcess::connect(&agent).unwrap();
     client.start(PERIOD_NS).unwrap();
-    for stack in stacks {
-        // More than any step of the sampler.
-        agent.platform().advance(2 * PERIOD_NS);
-        let registers = agent.platform().stack().lay(stack);
-        agent.on_tick(Some(&registers));
+    for (number, stack) in stacks.iter().enumerate() {
+        for _ in 0..times(number) {
+            // When it is due: a late sample is of another stack, with a frame that says so.
+            let now_ns = agent.platform().now_ns();
+            agent.platform().advance(agent.deadline().unwrap() - now_ns);
+            let registers = agent.platform().stack().lay(stack);
+            agent.on_tick(Some(&registers));
+        }
     }
     client.stop().unwrap()
 }
@@ -44,17 +47,27 @@ fn stacks() -> HashSet<Stack> {
 /// together must fit.
 #[test]
 fn twenty_thousand_stacks_fit_128_bytes_each() {
-    let fetched = sample(&stacks(), 128 * STACKS);
+    let fetched = sample(&stacks(), 128 * STACKS, |_| 1);
     assert_eq!(fetched.counters.overflow, 0);
     assert_eq!(fetched.stacks, STACKS as u64);
     assert_eq!(fetched.samples, STACKS as u64);
 }
 
-/// The test above must be able to fail: with half the memory not all stacks fit, and the others are
+/// Guards counts that take more memory the higher they are.
+#[test]
+fn stacks_that_are_sampled_many_times_fit_128_bytes_each() {
+    let times = |number| if number % 100 == 0 { 300 } else { 10 };
+    let fetched = sample(&stacks(), 128 * STACKS, times);
+    let samples = (0..STACKS).map(times).sum::<usize>() as u64;
+    assert_eq!(fetched.counters.overflow, 0);
+    assert_eq!((fetched.stacks, fetched.samples), (STACKS as u64, samples));
+}
+
+/// The tests above must be able to fail: with half the memory not all stacks fit, and the others are
 /// counted as overflow.
 #[test]
 fn what_does_not_fit_is_counted() {
-    let fetched = sample(&stacks(), 64 * STACKS);
+    let fetched = sample(&stacks(), 64 * STACKS, |_| 1);
     assert!(fetched.counters.overflow > 0);
     assert_eq!(
         fetched.stacks + fetched.counters.overflow,
