@@ -90,9 +90,10 @@ impl Key {
     /// ```
     pub fn parse(line: &[u8]) -> Result<Key, KeyFormatError> {
         let Some(digits) = line.strip_prefix(PREFIX.as_bytes()) else {
-            return Err(match line.starts_with(ANY_VERSION) {
-                true => KeyFormatError::Version,
-                false => KeyFormatError::Prefix,
+            return Err(if line.starts_with(ANY_VERSION) {
+                KeyFormatError::Version
+            } else {
+                KeyFormatError::Prefix
             });
         };
         if digits.len() != 2 * KEY {

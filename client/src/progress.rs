@@ -128,9 +128,10 @@ fn message(status: &RecordingStatus, recorder: &RecorderStatus) -> String {
         0 => format!("{elapsed:.0} s, Ctrl-C ends"),
         total => format!("{:.0}/{:.0} s", elapsed, total as f64 / 1e9),
     };
-    let rate = match elapsed > 0.0 {
-        true => counters.recorded as f64 / elapsed,
-        false => 0.0,
+    let rate = if elapsed > 0.0 {
+        counters.recorded as f64 / elapsed
+    } else {
+        0.0
     };
     let mut text = format!("{time}  {} samples, {rate:.0}/s", counters.recorded);
     for (what, count) in [

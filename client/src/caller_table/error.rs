@@ -185,9 +185,10 @@ pub enum Note {
         "the caller table has {needed} rows ({least} without what frame pointers and instructions tell), the agent has \
          room for {room}: {sent} are sent, those of functions that a first second of samples met before the rest of the \
          program and libraries; {}; give the agent a caller-table block of {} bytes (10 a row)",
-        match grows {
-            true => "rows of functions that begin to run later are added as far as there is room",
-            false => "the callers of other leaf functions are guessed",
+        if *grows {
+            "rows of functions that begin to run later are added as far as there is room"
+        } else {
+            "the callers of other leaf functions are guessed"
         },
         block_bytes(*needed)
     )]
@@ -220,9 +221,10 @@ fn no_room(needed: usize, least: Option<usize>, room: u32) -> String {
         0 => "the agent takes no caller table".to_owned(),
         room => format!("the agent has room for {room}"),
     };
-    let guessed = match least.is_empty() {
-        true => "",
-        false => "; the callers of leaf functions are guessed",
+    let guessed = if least.is_empty() {
+        ""
+    } else {
+        "; the callers of leaf functions are guessed"
     };
     format!(
         "the caller table has {needed} rows{least}, {has}{guessed}; give the agent a caller-table \

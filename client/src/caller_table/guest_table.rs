@@ -149,9 +149,10 @@ impl<'a> GuestTable<'a> {
             if let Some(table) = table {
                 // Agents look at the program's own instructions: a library may be unloaded.
                 let is_program = self.by_mapping.first() == Some(&Some(*table));
-                rows.set_detail(match is_program {
-                    true => detail,
-                    false => detail.max(Detail::ByFramePointer),
+                rows.set_detail(if is_program {
+                    detail
+                } else {
+                    detail.max(Detail::ByFramePointer)
                 });
                 self.tables[*table].place(mapping, code_base, &mut rows)?;
             }

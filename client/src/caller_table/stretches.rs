@@ -113,10 +113,11 @@ fn sweep(cluster: &[Stretch], resolved: &mut Vec<Stretch>) -> u64 {
         }
         from = at;
         let count = &mut active.entry(place.key()).or_insert((place, 0)).1;
-        match begins {
-            true => *count += 1,
+        if begins {
+            *count += 1;
+        } else {
             // Every end follows its start: both are of one stretch, which is not empty.
-            false => *count = count.saturating_sub(1),
+            *count = count.saturating_sub(1);
         }
         if *count == 0 {
             active.remove(&place.key());
@@ -227,9 +228,10 @@ impl RowBuilder {
                     let mut at = start;
                     while at < end {
                         let entry = at & !15;
-                        let (words, until) = match at - entry < pushed_from {
-                            true => (1, entry + pushed_from),
-                            false => (2, entry.saturating_add(16)),
+                        let (words, until) = if at - entry < pushed_from {
+                            (1, entry + pushed_from)
+                        } else {
+                            (2, entry.saturating_add(16))
                         };
                         let until = until.min(end);
                         self.run(code_of(at), code_of(until), above_stack_pointer(words))?;
@@ -250,9 +252,10 @@ impl RowBuilder {
     fn padding(&mut self, start: u64, end: u64) -> Result<(), TooManyRows> {
         // Nothing runs there, and the rule before may go on: as a rule it is that of a return, and
         // holds at the next function's entry as well. It saves two rows of five for each function.
-        let rule = match start == self.end {
-            true => self.last,
-            false => Rule::UNKNOWN,
+        let rule = if start == self.end {
+            self.last
+        } else {
+            Rule::UNKNOWN
         };
         self.run(start, end, rule)
     }

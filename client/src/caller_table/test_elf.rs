@@ -43,10 +43,7 @@ impl<'a> TestElf<'a> {
         let mut names = vec![0];
         let mut headers = vec![[0; 64]];
         for (name, address, content) in &self.sections {
-            let kind: u32 = match name.starts_with(".note") {
-                true => 7,
-                false => 1,
-            };
+            let kind: u32 = if name.starts_with(".note") { 7 } else { 1 };
             headers.push(section(
                 &mut names,
                 name,

@@ -33,11 +33,10 @@ pub(super) struct Arguments {
 }
 
 fn after_help() -> String {
-    let demo = match cfg!(feature = "demo") {
-        true => {
-            "  unikprof-client demo                                        see it work without a guest\n"
-        }
-        false => "",
+    let demo = if cfg!(feature = "demo") {
+        "  unikprof-client demo                                        see it work without a guest\n"
+    } else {
+        ""
     };
     format!("Examples:\n{demo}{EXAMPLES}")
 }

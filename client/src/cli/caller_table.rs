@@ -79,9 +79,10 @@ pub(super) fn run(arguments: &CallerTableArguments) -> Result<(), Failure> {
         bytes: bytes.len(),
         table: &table,
     };
-    print(match arguments.json {
-        true => summary.json(),
-        false => summary.text(),
+    print(if arguments.json {
+        summary.json()
+    } else {
+        summary.text()
     })
 }
 

@@ -122,9 +122,10 @@ struct Conversation {
 impl Conversation {
     fn info(&mut self) -> Result<(), Failure> {
         let recorder = self.session.check(&mut ())?;
-        print(match self.json {
-            true => json::info(&self.session, &recorder),
-            false => describe::info(&self.session, &recorder),
+        print(if self.json {
+            json::info(&self.session, &recorder)
+        } else {
+            describe::info(&self.session, &recorder)
         })
     }
 
@@ -158,9 +159,10 @@ impl Conversation {
         let sampling = &arguments.sampling;
         self.callers(sampling, symbolizer, Reserve::Nothing, &mut settings)?;
         let started = self.session.start_observed(&settings, &mut Warnings)?;
-        print(match self.json {
-            true => json::started(&settings, started.recording),
-            false => describe::started(&settings, started.recording, self.session.address()),
+        print(if self.json {
+            json::started(&settings, started.recording)
+        } else {
+            describe::started(&settings, started.recording, self.session.address())
         })
     }
 
@@ -226,9 +228,10 @@ impl Conversation {
     fn discard(&mut self, name: Option<&str>) -> Result<(), Failure> {
         let (recording, name) = self.find(name)?;
         record::discard(&mut self.session, recording, &mut ())?;
-        print(match self.json {
-            true => json::discarded(&name, recording),
-            false => describe::discarded(&name, recording),
+        print(if self.json {
+            json::discarded(&name, recording)
+        } else {
+            describe::discarded(&name, recording)
         })
     }
 
@@ -366,15 +369,16 @@ impl Conversation {
         if to_stdout {
             return Ok(());
         }
-        print(match self.json {
-            true => json::recorded(&recording, cut.as_ref(), outcome.coverage, &files),
-            false => describe::recorded(
+        print(if self.json {
+            json::recorded(&recording, cut.as_ref(), outcome.coverage, &files)
+        } else {
+            describe::recorded(
                 &recording,
                 cut.as_ref(),
                 outcome.coverage,
                 &files,
                 has_names,
-            ),
+            )
         })
     }
 }

@@ -180,9 +180,10 @@ pub(super) fn discarded(name: &str, recording: u64) -> String {
 /// A name as it is written on a command line.
 pub(super) fn word(name: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_.:@%+,/".contains(c);
-    match !name.is_empty() && name.chars().all(is_plain) {
-        true => name.to_owned(),
-        false => format!("'{}'", Printable(name).to_string().replace('\'', r"'\''")),
+    if !name.is_empty() && name.chars().all(is_plain) {
+        name.to_owned()
+    } else {
+        format!("'{}'", Printable(name).to_string().replace('\'', r"'\''"))
     }
 }
 
@@ -274,10 +275,7 @@ pub(super) fn recorded(
     if let [only] = files
         && only.extension().is_some_and(|ending| ending == "unikprof")
     {
-        let image = match has_names {
-            true => "",
-            false => " --image GUEST.ELF",
-        };
+        let image = if has_names { "" } else { " --image GUEST.ELF" };
         rows.add(
             "look at it",
             format!("unikprof-client report {}{image}", only.display()),

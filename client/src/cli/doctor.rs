@@ -40,18 +40,17 @@ pub(super) fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
             (taken, agent(address, arguments)?)
         }
     };
-    print(match arguments.json {
-        true => {
-            let mut document = diagnosis.json();
-            if let Value::Object(fields) = &mut document {
-                fields.insert("taken".to_owned(), json!(taken));
-            }
-            format!("{document:#}\n")
+    print(if arguments.json {
+        let mut document = diagnosis.json();
+        if let Value::Object(fields) = &mut document {
+            fields.insert("taken".to_owned(), json!(taken));
         }
-        false => format!(
+        format!("{document:#}\n")
+    } else {
+        format!(
             "taken                 {taken}\n{}",
             diagnosis.text(screen::columns())
-        ),
+        )
     })?;
     match diagnosis.verdict() {
         Verdict::Bad => Err(Failure::Untrustworthy),
@@ -98,13 +97,14 @@ fn agent(address: Address, arguments: &DoctorArguments) -> Result<Diagnosis, Fai
     let asked = Instant::now();
     let status = session.check(&mut ())?;
     let took = asked.elapsed();
-    let wrong = match arguments.names.is_empty() {
-        true => None,
-        false => match names::check(&symbolizer, session.agent()) {
+    let wrong = if arguments.names.is_empty() {
+        None
+    } else {
+        match names::check(&symbolizer, session.agent()) {
             Ok(()) => Some(None),
             Err(Failure::Symbols(wrong)) => Some(Some(wrong)),
             Err(other) => return Err(other),
-        },
+        }
     };
     let answers = Answers {
         agent: session.agent(),

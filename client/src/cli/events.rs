@@ -96,9 +96,10 @@ pub(super) fn run(
             warn_where_few_blocks_are_kept(session)?;
         }
         if look.evicted > 0 {
-            let since = match is_first {
-                true => "since the agent started",
-                false => "before they could be fetched",
+            let since = if is_first {
+                "since the agent started"
+            } else {
+                "before they could be fetched"
             };
             eprintln!(
                 "warning: {} records were evicted {since}",
@@ -112,9 +113,10 @@ pub(super) fn run(
         };
         for event in look.events.iter().filter(wanted) {
             // A string takes everything.
-            let _ = match as_json {
-                true => writeln!(text, "{}", value(event, &look.clock, &names)),
-                false => writeln!(text, "{}", line(event, &look.clock, &names)),
+            let _ = if as_json {
+                writeln!(text, "{}", value(event, &look.clock, &names))
+            } else {
+                writeln!(text, "{}", line(event, &look.clock, &names))
             };
         }
         if !text.is_empty() {

@@ -52,16 +52,17 @@ pub(super) fn run(arguments: &KeygenArguments) -> Result<(), Failure> {
     };
     let key = Key::generate().map_err(Failure::Randomness)?;
     key.write_new(path, arguments.role)?;
-    print(match arguments.json {
-        true => format!(
+    print(if arguments.json {
+        format!(
             "{:#}\n",
             json!({
                 "id": key.id().to_string(),
                 "role": arguments.role.to_string(),
                 "file": path.to_string_lossy(),
             })
-        ),
-        false => made(&key, path, arguments.role),
+        )
+    } else {
+        made(&key, path, arguments.role)
     })
 }
 

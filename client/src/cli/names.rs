@@ -34,9 +34,10 @@ impl NameArguments {
     /// Reads the files.
     pub(super) fn symbolizer(&self) -> Result<Symbolizer, Failure> {
         let mut images = Images::new(ImageOptions::default());
-        let force = match self.force_image {
-            true => Force::Yes,
-            false => Force::No,
+        let force = if self.force_image {
+            Force::Yes
+        } else {
+            Force::No
         };
         for path in &self.image {
             images.add_image(path, force)?;

@@ -118,9 +118,10 @@ impl Plan {
 impl ReportOutput {
     /// How wide the text of these reports may be: as wide as the terminal, if one goes there.
     pub(super) fn columns(outputs: &[ReportOutput]) -> usize {
-        match outputs.iter().any(|output| output.target == Target::Stdout) {
-            true => screen::columns(),
-            false => DEFAULT_COLUMNS,
+        if outputs.iter().any(|output| output.target == Target::Stdout) {
+            screen::columns()
+        } else {
+            DEFAULT_COLUMNS
         }
     }
 

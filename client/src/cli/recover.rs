@@ -113,9 +113,10 @@ pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
                 return Err(file.failed(source).into());
             }
             file.publish()?;
-            print(match arguments.json {
-                true => found.json(path),
-                false => found.text(path),
+            print(if arguments.json {
+                found.json(path)
+            } else {
+                found.text(path)
             })?;
         }
     }
@@ -149,9 +150,10 @@ fn output(arguments: &RecoverArguments) -> Result<Option<PathBuf>, Failure> {
 }
 
 fn read(path: &Path) -> io::Result<FileBytes> {
-    match path == Path::new(STANDARD) {
-        true => FileBytes::read(&mut io::stdin().lock()),
-        false => FileBytes::open(path),
+    if path == Path::new(STANDARD) {
+        FileBytes::read(&mut io::stdin().lock())
+    } else {
+        FileBytes::open(path)
     }
 }
 

@@ -10,18 +10,20 @@ use crate::recording::{Reading, Recording};
 use crate::report::{Format, Report, ReportOptions};
 
 pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
-    let reading = match arguments.salvage {
-        true => Reading::Salvage,
-        false => Reading::Strict,
+    let reading = if arguments.salvage {
+        Reading::Salvage
+    } else {
+        Reading::Strict
     };
     let symbolizer = arguments.names.symbolizer()?;
     let recording = Recording::open(&arguments.recording, reading)?;
     let time = i128::from(recording.created_unix_ns);
     let outputs = ReportOutput::plan(
         &arguments.outputs.output,
-        match arguments.json {
-            true => Some(Format::Json),
-            false => arguments.outputs.format,
+        if arguments.json {
+            Some(Format::Json)
+        } else {
+            arguments.outputs.format
         },
         &NamedAfter {
             guest: recording.agent.guest_name.as_deref(),
@@ -41,9 +43,10 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
             no_inlines: arguments.no_inlines,
             top: arguments.top,
             labels: arguments.labels,
-            columns: match arguments.wide {
-                true => None,
-                false => Some(ReportOutput::columns(&outputs)),
+            columns: if arguments.wide {
+                None
+            } else {
+                Some(ReportOutput::columns(&outputs))
             },
         },
     );

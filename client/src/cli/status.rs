@@ -14,9 +14,10 @@ use crate::units::{amount_with_unit, duration, grouped, percent};
 
 /// All recordings, a line each, and the agent.
 pub(super) fn all(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> String {
-    let mut out = match status.recordings.is_empty() {
-        true => "nothing is recorded; `start` begins a recording\n".to_owned(),
-        false => table(&lines(status, session.agent())),
+    let mut out = if status.recordings.is_empty() {
+        "nothing is recorded; `start` begins a recording\n".to_owned()
+    } else {
+        table(&lines(status, session.agent()))
     };
     out.push('\n');
     out + &agent(status, rings, session)
@@ -229,9 +230,10 @@ fn dropped(one: &RecordingStatus) -> String {
         .filter(|(_, count)| *count != 0)
         .map(|(what, count)| format!("{what} {}", grouped(*count)))
         .collect();
-    match some.is_empty() {
-        true => "0".into(),
-        false => some.join(", "),
+    if some.is_empty() {
+        "0".into()
+    } else {
+        some.join(", ")
     }
 }
 
@@ -279,9 +281,10 @@ fn keeps(one: &RecordingStatus) -> String {
         bytes => Some(format!("{} bytes", grouped(bytes))),
     };
     let bounds: Vec<String> = age.into_iter().chain(bytes).collect();
-    match bounds.is_empty() {
-        true => "all".into(),
-        false => bounds.join(", "),
+    if bounds.is_empty() {
+        "all".into()
+    } else {
+        bounds.join(", ")
     }
 }
 
@@ -295,9 +298,10 @@ fn holds(one: &RecordingStatus) -> String {
     let samples = window(one.samples_window_ns).map(|time| format!("samples {time}"));
     let stacks = window(one.stacks_window_ns).map(|time| format!("stacks {time}"));
     let both: Vec<String> = samples.into_iter().chain(stacks).collect();
-    match both.is_empty() {
-        true => "-".into(),
-        false => both.join(", "),
+    if both.is_empty() {
+        "-".into()
+    } else {
+        both.join(", ")
     }
 }
 
@@ -329,8 +333,9 @@ fn peers(peers: &Peers) -> String {
     if peers.not_allowed != 0 {
         parts.push(counted(peers.not_allowed, "request") + " not allowed to the role");
     }
-    match parts.is_empty() {
-        true => "no connection was refused or cut".into(),
-        false => format!("since the agent started: {}", parts.join(", ")),
+    if parts.is_empty() {
+        "no connection was refused or cut".into()
+    } else {
+        format!("since the agent started: {}", parts.join(", "))
     }
 }

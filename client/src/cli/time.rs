@@ -101,13 +101,14 @@ impl ReportTimeArguments {
     /// The part of the recording that is wanted; `None` where it holds no timeline and needs none.
     pub(super) fn part(&self, recording: &Recording) -> Result<Option<Part>, Failure> {
         let Some((timeline, of)) = recording.timeline.as_ref().zip(recording.span) else {
-            return match self.needs_timeline() {
-                false => Ok(None),
-                true => Err(Failure::Usage(
+            return if self.needs_timeline() {
+                Err(Failure::Usage(
                     "the recording holds counts alone: the agent kept no ring of what happened when, so \
                      nobody can tell its seconds apart; give the agent memory for one"
                         .into(),
-                )),
+                ))
+            } else {
+                Ok(None)
             };
         };
         let Some(extent) = extent(timeline, &of) else {
@@ -161,8 +162,9 @@ fn expect_span(timeline: &Timeline, name: &str) -> Result<(), Failure> {
         .iter()
         .map(|table| format!("`{}`", crate::printable::Printable(&table.name)))
         .collect();
-    Err(Failure::Usage(match names.is_empty() {
-        true => format!("no span is called `{name}`: the guest made none while it was recorded"),
-        false => format!("no span is called `{name}`; there are {}", names.join(", ")),
+    Err(Failure::Usage(if names.is_empty() {
+        format!("no span is called `{name}`: the guest made none while it was recorded")
+    } else {
+        format!("no span is called `{name}`; there are {}", names.join(", "))
     }))
 }

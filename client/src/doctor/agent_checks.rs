@@ -75,14 +75,15 @@ fn version(answers: &Answers<'_>) -> Check {
         answers.protocol,
         duration(u64::try_from(answers.took.as_nanos()).unwrap_or(u64::MAX))
     );
-    match agent.agent_version == ours {
-        true => Check::new("version", Verdict::Good, finding),
-        false => Check::new(
+    if agent.agent_version == ours {
+        Check::new("version", Verdict::Good, finding)
+    } else {
+        Check::new(
             "version",
             Verdict::Look,
             format!("{finding}; this client is {ours}"),
         )
-        .advise("the protocol fits, so this works; what is newer in one of them is not used"),
+        .advise("the protocol fits, so this works; what is newer in one of them is not used")
     }
     .count("protocol", answers.protocol.into())
     .count(
@@ -149,20 +150,21 @@ fn clock(answers: &Answers<'_>) -> Check {
     };
     let off_ns = i128::from(theirs) - answers.asked_unix_ns;
     let apart = duration(u64::try_from(off_ns.unsigned_abs()).unwrap_or(u64::MAX));
-    let check = match off_ns.abs() >= CLOCK_OFF_NS {
-        false => Check::new(
-            "clock",
-            Verdict::Good,
-            format!("the guest's clock is within {apart} of this client's"),
-        ),
-        true => Check::new(
+    let check = if off_ns.abs() >= CLOCK_OFF_NS {
+        Check::new(
             "clock",
             Verdict::Look,
             format!(
                 "the guest's clock is {apart} {} this client's",
                 if off_ns < 0 { "behind" } else { "ahead of" }
             ),
-        ),
+        )
+    } else {
+        Check::new(
+            "clock",
+            Verdict::Good,
+            format!("the guest's clock is within {apart} of this client's"),
+        )
     };
     let clamped = off_ns.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64;
     check
@@ -171,18 +173,19 @@ fn clock(answers: &Answers<'_>) -> Check {
 }
 
 fn kinds_of_time(answers: &Answers<'_>) -> Check {
-    match answers.agent.tells_runstate() {
-        true => Check::new(
+    if answers.agent.tells_runstate() {
+        Check::new(
             "steal",
             Verdict::Good,
             "running, stolen, blocked and offline time are told apart",
-        ),
-        false => Check::new(
+        )
+    } else {
+        Check::new(
             "steal",
             Verdict::Look,
             "the guest's platform does not tell how much of its time others had",
         )
-        .advise("stolen time may count as running time of whatever ran: compare with the host"),
+        .advise("stolen time may count as running time of whatever ran: compare with the host")
     }
 }
 
@@ -229,10 +232,12 @@ fn limits(answers: &Answers<'_>) -> Check {
         grouped(agent.memory_bytes.div_ceil(1024)),
         grouped(agent.nodes_per_vcpu())
     );
-    let verdict = match agent.vcpus != 0 && agent.nodes_per_vcpu() != 0 {
-        false => Verdict::Bad,
-        true if !takes_usual => Verdict::Look,
-        true => Verdict::Good,
+    let verdict = if agent.vcpus == 0 || agent.nodes_per_vcpu() == 0 {
+        Verdict::Bad
+    } else if takes_usual {
+        Verdict::Good
+    } else {
+        Verdict::Look
     };
     Check::new("limits", verdict, finding)
         .advise(match verdict {
@@ -301,9 +306,10 @@ fn recorder(status: &RecordingStatus) -> Check {
 fn room(status: &RecorderStatus) -> Check {
     let share = part_of(status.nodes_used, status.nodes_capacity);
     let keeps_all = |one: &RecordingStatus| one.flags & start_flag::KEEP_NEWEST == 0;
-    let verdict = match status.recordings.iter().any(keeps_all) {
-        true => Verdict::of_share(share, FULL, f64::INFINITY),
-        false => Verdict::Good,
+    let verdict = if status.recordings.iter().any(keeps_all) {
+        Verdict::of_share(share, FULL, f64::INFINITY)
+    } else {
+        Verdict::Good
     };
     Check::new(
         "room",

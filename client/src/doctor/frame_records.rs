@@ -98,10 +98,11 @@ fn count(symbolized: &Symbolized<'_>, without: &[bool]) -> PassedOver {
     let mut innermost: Vec<Option<FunctionId>> = vec![None; tree.len()];
     for (node, parent, frame) in tree.iter() {
         let frame = FrameId(frame);
-        innermost[node.index()] = match without[frame.index()] && !is_beginning[node.index()] {
+        innermost[node.index()] = if without[frame.index()] && !is_beginning[node.index()] {
             // Of inlined functions the outermost is what has a frame.
-            true => symbolized.frame(frame).last().map(|s| s.function),
-            false => innermost[parent.index()],
+            symbolized.frame(frame).last().map(|s| s.function)
+        } else {
+            innermost[parent.index()]
         };
     }
     let mut samples: HashMap<FunctionId, u64> = HashMap::new();

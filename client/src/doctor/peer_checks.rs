@@ -57,13 +57,15 @@ pub(super) fn server(answers: &Answers<'_>) -> Check {
     let status = answers.status;
     let served_ns = status.now_ns.saturating_sub(status.server_since_ns);
     let share = part_of(status.server_ns, served_ns);
-    let of_share = match served_ns >= SETTLED_NS {
-        true => Verdict::of_share(share, COSTLY, TOO_COSTLY),
-        false => Verdict::Good,
+    let of_share = if served_ns >= SETTLED_NS {
+        Verdict::of_share(share, COSTLY, TOO_COSTLY)
+    } else {
+        Verdict::Good
     };
-    let of_longest = match status.server_longest_ns >= LONG_NS {
-        true => Verdict::Look,
-        false => Verdict::Good,
+    let of_longest = if status.server_longest_ns >= LONG_NS {
+        Verdict::Look
+    } else {
+        Verdict::Good
     };
     Check::new(
         "server",

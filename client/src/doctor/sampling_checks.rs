@@ -108,9 +108,10 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
         Check::new("enough", Verdict::Bad, finding)
             .advise("record for longer or at a higher rate: -F 9973")
     } else if widest > WIDE {
-        let verdict = match widest > TOO_WIDE {
-            true => Verdict::Bad,
-            false => Verdict::Look,
+        let verdict = if widest > TOO_WIDE {
+            Verdict::Bad
+        } else {
+            Verdict::Look
         };
         let finding = format!(
             "{finding}; the widest interval of a function is ±{:.1} points",
@@ -191,18 +192,19 @@ pub(super) fn rate(counters: &Counters, info: &RecordingInfo) -> Check {
 }
 
 fn interval(fixed: bool) -> Check {
-    match fixed {
-        false => Check::new(
-            "interval",
-            Verdict::Good,
-            "random: no load can be in step with it",
-        ),
-        true => Check::new(
+    if fixed {
+        Check::new(
             "interval",
             Verdict::Bad,
             "fixed: work in step with it shows too much or too little, and no interval tells",
         )
-        .advise("leave --fixed-interval out"),
+        .advise("leave --fixed-interval out")
+    } else {
+        Check::new(
+            "interval",
+            Verdict::Good,
+            "random: no load can be in step with it",
+        )
     }
 }
 
@@ -420,13 +422,14 @@ fn overhead(profile: &Profile) -> Check {
 }
 
 pub(super) fn reachable(agent: &AgentInfo) -> Check {
-    match agent.reachable_when_busy() {
-        true => Check::new(
+    if agent.reachable_when_busy() {
+        Check::new(
             "reachable",
             Verdict::Good,
             "the agent answers also while the guest is stuck in a loop",
-        ),
-        false => Check::new(
+        )
+    } else {
+        Check::new(
             "reachable",
             Verdict::Look,
             "the agent answers only when the guest polls it: not while it is stuck in a loop",
@@ -434,7 +437,7 @@ pub(super) fn reachable(agent: &AgentInfo) -> Check {
         .advise(
             "let the agent own its network (docs/xen.md), or start recordings before it is busy \
              and fetch them after",
-        ),
+        )
     }
 }
 

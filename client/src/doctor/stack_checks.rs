@@ -139,15 +139,12 @@ pub(super) fn callers(counters: &Counters, has_table: bool, unwind: Unwind) -> C
         Verdict::of_share(guessed, BY_FRAME_POINTER, f64::INFINITY),
         finding,
     )
-    .advise(match has_table {
-        false => {
-            "the frame pointer passes over the caller of a function without a frame of its own (a leaf, a \
-             prologue): record with the guest's --image, so that a caller table can be made of it"
-        }
-        true => {
+    .advise(if has_table {
             "the caller table does not know that code: make it from all images of the guest, and with \
              their .eh_frame or .debug_frame left in"
-        }
+    } else {
+            "the frame pointer passes over the caller of a function without a frame of its own (a leaf, a \
+             prologue): record with the guest's --image, so that a caller table can be made of it"
     })
     .count("by_table", counters.by_table)
     .count("by_bytes", counters.by_bytes)

@@ -79,9 +79,10 @@ pub(super) fn collect(
     observer: &mut dyn Observer,
 ) -> Result<Outcome, RecordError> {
     // Reject an impossible time window before contacting the guest.
-    let asked = match asked.is_part() {
-        true => Some(session.part_asked(request.recording(), asked, observer)?),
-        false => None,
+    let asked = if asked.is_part() {
+        Some(session.part_asked(request.recording(), asked, observer)?)
+    } else {
+        None
     };
     let mut collector = Collector::new(session, writer);
     collector.asked = asked;
@@ -499,9 +500,10 @@ impl<'a> Collector<'a> {
         subcommand: &'static str,
     ) -> Result<Outcome, RecordError> {
         let error = RecordError::Unwritten { subcommand, source };
-        match self.writer.is_published() {
-            true => self.keep_published(error),
-            false => Err(error),
+        if self.writer.is_published() {
+            self.keep_published(error)
+        } else {
+            Err(error)
         }
     }
 

@@ -69,9 +69,10 @@ impl Growth {
 
     /// How long to wait between two drains, where others say that long.
     pub(super) fn between_drains(&self, wait: Duration) -> Duration {
-        match self.table.as_ref().is_some_and(PartialTable::has_room) {
-            true => wait.min(LOOK_EVERY),
-            false => wait,
+        if self.table.as_ref().is_some_and(PartialTable::has_room) {
+            wait.min(LOOK_EVERY)
+        } else {
+            wait
         }
     }
 

@@ -88,9 +88,10 @@ impl Session {
     /// # Errors
     /// [`RecordError`].
     pub fn ring_fill(&mut self, observer: &mut dyn Observer) -> Result<Vec<RingFill>, RecordError> {
-        let vcpus = match self.agent().keeps_time() {
-            true => self.agent().vcpus,
-            false => 0,
+        let vcpus = if self.agent().keeps_time() {
+            self.agent().vcpus
+        } else {
+            0
         };
         let fill = |vcpu| {
             let head = self.persist(observer, |connection, _| head_of_ring(connection, vcpu))?;
@@ -131,9 +132,10 @@ impl Session {
         let from_ns = status.started_ns.min(recorder.now_ns);
         let has_ended = status.state == state::FINISHED;
         let by_itself_ns = from_ns.saturating_add(status.duration_ns);
-        let to_ns = match has_ended && status.duration_ns != 0 {
-            true => by_itself_ns.min(recorder.now_ns),
-            false => recorder.now_ns,
+        let to_ns = if has_ended && status.duration_ns != 0 {
+            by_itself_ns.min(recorder.now_ns)
+        } else {
+            recorder.now_ns
         };
         let part = PartAsked {
             asked,

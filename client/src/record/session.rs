@@ -76,9 +76,10 @@ impl Attempt {
     /// An error while answers to further requests are still to come: after a refusal, the next frames belong to these,
     /// so that the connection cannot be used on.
     pub(super) fn while_pipelined(error: ConnectionError) -> Attempt {
-        match error.may_be_taken_up_again() {
-            true => error.into(),
-            false => Attempt::Failed(error.into()),
+        if error.may_be_taken_up_again() {
+            error.into()
+        } else {
+            Attempt::Failed(error.into())
         }
     }
 }

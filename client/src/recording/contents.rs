@@ -110,9 +110,10 @@ impl Contents {
                 let end: FileEnd<'_> = frame::decode(&frame)?;
                 if end.complete && (self.progress.is_open() || self.rings.is_open()) {
                     return Err(Damage::OutOfPlace {
-                        expected: match self.progress.is_open() {
-                            true => "the end of an epoch",
-                            false => "the end of a ring",
+                        expected: if self.progress.is_open() {
+                            "the end of an epoch"
+                        } else {
+                            "the end of a ring"
                         },
                         found: kind,
                     });

@@ -219,9 +219,10 @@ impl EpochProgress {
         let counters = [vcpu.start.counters, vcpu.end.counters];
         match &self.share {
             Some(share) if self.repeating && share.vcpu == vcpu.vcpu => {
-                return match share.counters == counters {
-                    true => Ok(Part::Repeated),
-                    false => Err(EpochError::Changed(head.epoch)),
+                return if share.counters == counters {
+                    Ok(Part::Repeated)
+                } else {
+                    Err(EpochError::Changed(head.epoch))
                 };
             }
             Some(_) => return Err(self.out_of_place(VcpuEpoch::TYPE)),

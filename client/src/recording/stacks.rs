@@ -211,9 +211,10 @@ impl Stack {
         };
         let (mut callers, mut depth) = match parent {
             Some(parent) => {
-                let frame = match marks_a_place(outermost) {
-                    true => parent.innermost,
-                    false => as_caller(parent.innermost),
+                let frame = if marks_a_place(outermost) {
+                    parent.innermost
+                } else {
+                    as_caller(parent.innermost)
                 };
                 (builder.step(parent.callers, frame)?, parent.depth)
             }

@@ -27,9 +27,10 @@ pub(super) fn write_header(recording: &RecordingInfo, out: &mut impl Write) -> i
             Some(hz) => format!("{hz:.1} Hz, mean period {}", duration(recording.period_ns)),
             None => "unknown".to_owned(),
         };
-        rate.push_str(match recording.fixed_interval {
-            true => ", fixed interval",
-            false => ", random intervals",
+        rate.push_str(if recording.fixed_interval {
+            ", fixed interval"
+        } else {
+            ", random intervals"
         });
         row(out, "rate", &rate)?;
     }

@@ -73,9 +73,10 @@ fn write_spans(tables: &[SpanTable], out: &mut impl Write) -> io::Result<()> {
         let notes: Vec<String> = notes
             .map(|(count, what)| format!("{} {what}", grouped(*count)))
             .collect();
-        match notes.is_empty() {
-            true => writeln!(out)?,
-            false => writeln!(out, " ({})", notes.join(", "))?,
+        if notes.is_empty() {
+            writeln!(out)?;
+        } else {
+            writeln!(out, " ({})", notes.join(", "))?;
         }
     }
     Ok(())

@@ -87,9 +87,10 @@ pub(super) fn of(report: &Report<'_>, view: &TimelineView<'_>) -> Time {
         values: values.collect(),
         marks: marks.map(|(name, count)| Mark { name, count }).collect(),
         refused_names: timeline.refused_names(),
-        seconds: match view.seconds {
-            true => seconds_of(report, view),
-            false => Vec::new(),
+        seconds: if view.seconds {
+            seconds_of(report, view)
+        } else {
+            Vec::new()
         },
     }
 }

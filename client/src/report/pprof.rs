@@ -178,9 +178,10 @@ fn write_locations(
                     id,
                     name: out.strings.id(&Printable(&function.name).to_string()),
                     // `pprof` takes equal names for mangled ones and cuts `<...>` out of them.
-                    system_name: match function.raw_name == function.name {
-                        true => 0,
-                        false => out.strings.id(&Printable(&function.raw_name).to_string()),
+                    system_name: if function.raw_name == function.name {
+                        0
+                    } else {
+                        out.strings.id(&Printable(&function.raw_name).to_string())
                     },
                     filename: symbol.file.map_or(0, |file| {
                         out.strings

@@ -204,9 +204,10 @@ fn write_line(
     });
     let share = |share: Option<f64>| share.map_or("-".to_owned(), percent);
     let unit = report.symbolized.profile().recording().mode.unit();
-    let amount = match slice.is_held {
-        true => amount(second.amount(unit), unit),
-        false => "evicted".to_owned(),
+    let amount = if slice.is_held {
+        amount(second.amount(unit), unit)
+    } else {
+        "evicted".to_owned()
     };
     write!(
         out,

@@ -74,9 +74,10 @@ pub(crate) fn where_broken(places: &[BrokenIn]) -> Option<String> {
         .fold(0_u64, |sum, place| sum.saturating_add(place.samples));
     let most = places.first().filter(|place| place.samples != 0)?;
     let image = most.image.as_deref().unwrap_or("code of no known file");
-    let part = match most.samples == all {
-        true => "all".to_owned(),
-        false => share(most.samples, all),
+    let part = if most.samples == all {
+        "all".to_owned()
+    } else {
+        share(most.samples, all)
     };
     let mut text = format!("{part} of these in {image}");
     let functions: Vec<_> = most

@@ -115,9 +115,12 @@ fn quantiles(of: &Distribution) -> String {
 
 /// Percentiles out of buckets: only up to where a bucket goes is known.
 fn percentiles(p50: u64, p99: u64, max: u64, text: impl Fn(u64) -> String) -> String {
-    let bound = |end: u64| match end == max {
-        true => text(max),
-        false => text(two_digits(end)),
+    let bound = |end: u64| {
+        if end == max {
+            text(max)
+        } else {
+            text(two_digits(end))
+        }
     };
     format!(
         "p50 ≤ {}, p99 ≤ {}, max {}",

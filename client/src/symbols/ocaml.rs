@@ -115,9 +115,10 @@ fn without_number(text: &str) -> (&str, bool) {
 /// What tells anonymous functions of one module apart: ` 385` of `fun_385`.
 fn stamp_of(rest: &str, identifier: &str) -> String {
     let stamp = rest[identifier.len()..].trim_matches('_');
-    match stamp.is_empty() {
-        true => String::new(),
-        false => format!(" {}", stamp.trim_end_matches("_code")),
+    if stamp.is_empty() {
+        String::new()
+    } else {
+        format!(" {}", stamp.trim_end_matches("_code"))
     }
 }
 

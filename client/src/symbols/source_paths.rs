@@ -56,9 +56,10 @@ impl SourcePaths {
         let Some((root, unit)) = name.rsplit_once(CRATE_MARK) else {
             return;
         };
-        let root = match root.starts_with('/') {
-            true => without_dots(root),
-            false => without_dots(&format!("{folder}/{root}")),
+        let root = if root.starts_with('/') {
+            without_dots(root)
+        } else {
+            without_dots(&format!("{folder}/{root}"))
         };
         let Some((folder, root)) = root.rsplit_once('/') else {
             return;
@@ -101,9 +102,10 @@ impl SourcePaths {
             folder = above;
             if let Some(found) = self.crates.get(folder) {
                 let below = &path[folder.len() + 1..];
-                return match below == found.root {
-                    true => Some(found.name.clone()),
-                    false => module(&found.name, below),
+                return if below == found.root {
+                    Some(found.name.clone())
+                } else {
+                    module(&found.name, below)
                 };
             }
         }

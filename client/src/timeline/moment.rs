@@ -121,9 +121,10 @@ impl Extent {
                 let end = self.clock.unix_ns(to_ns).ok_or(MomentError::NoDate)?;
                 let midnight = end - end % DAY_NS;
                 let today = midnight.saturating_add(of_day_ns);
-                let date_ns = match today <= end {
-                    true => today,
-                    false => today.saturating_sub(DAY_NS),
+                let date_ns = if today <= end {
+                    today
+                } else {
+                    today.saturating_sub(DAY_NS)
                 };
                 self.clock.monotonic_ns(date_ns).ok_or(MomentError::NoDate)
             }

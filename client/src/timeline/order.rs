@@ -178,20 +178,22 @@ impl RingOrder {
         };
         same_vcpu(vcpu, run.vcpu)?;
         let records = self.records.entry(vcpu).or_default();
-        let expected = match self.is_strict {
-            true => first.max(records.next()),
-            false => first,
+        let expected = if self.is_strict {
+            first.max(records.next())
+        } else {
+            first
         };
         let after = run.first.checked_add(run.count.into());
         let after = after.filter(|after| run.first >= expected && *after <= end);
-        match after.is_some_and(|after| records.add(run.first, after)) {
-            true => Ok(RingPart::Run(run)),
-            false => Err(RingOrderError::Position {
+        if after.is_some_and(|after| records.add(run.first, after)) {
+            Ok(RingPart::Run(run))
+        } else {
+            Err(RingOrderError::Position {
                 expected,
                 end,
                 found: run.first,
                 count: run.count,
-            }),
+            })
         }
     }
 
@@ -241,9 +243,10 @@ impl RingOrder {
 }
 
 fn same_vcpu(expected: u32, found: u32) -> Result<(), RingOrderError> {
-    match expected == found {
-        true => Ok(()),
-        false => Err(RingOrderError::OtherVcpu { expected, found }),
+    if expected == found {
+        Ok(())
+    } else {
+        Err(RingOrderError::OtherVcpu { expected, found })
     }
 }
 

@@ -104,15 +104,17 @@ fn parts(window: Window, step_ns: u64) -> impl Iterator<Item = Window> {
     let (whole, rest_ns) = (window.length_ns() / step_ns, window.length_ns() % step_ns);
     // A crumb at the end belongs to the slice before it: its own rates would tell nothing.
     let has_crumb = whole > 0 && rest_ns < step_ns / 10;
-    let count = match has_crumb {
-        true => whole,
-        false => window.length_ns().div_ceil(step_ns),
+    let count = if has_crumb {
+        whole
+    } else {
+        window.length_ns().div_ceil(step_ns)
     };
     (0..count.min(MOST_SLICES)).map(move |at| {
         let from_ns = window.from_ns.saturating_add(at.saturating_mul(step_ns));
-        let to_ns = match has_crumb && at + 1 == whole {
-            true => window.to_ns,
-            false => from_ns.saturating_add(step_ns).min(window.to_ns),
+        let to_ns = if has_crumb && at + 1 == whole {
+            window.to_ns
+        } else {
+            from_ns.saturating_add(step_ns).min(window.to_ns)
         };
         Window { from_ns, to_ns }
     })

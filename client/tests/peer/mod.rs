@@ -392,13 +392,14 @@ impl Guest {
                 return Ok(());
             }
             None => {}
-            Some(keyed) => match keyed.handshake(&mut line, &ours, &theirs, number)? {
-                true => self.note("handshake"),
-                false => {
+            Some(keyed) => {
+                if keyed.handshake(&mut line, &ours, &theirs, number)? {
+                    self.note("handshake");
+                } else {
                     self.note("refused");
                     return Ok(());
                 }
-            },
+            }
         }
         while let Some((kind, body)) = line.request()? {
             self.answer(&mut line, kind, &body, number)?;
@@ -422,9 +423,10 @@ impl Guest {
                 request: kind,
                 text,
             })?;
-            return match self.script.hangs_up {
-                true => Err(std::io::ErrorKind::ConnectionAborted.into()),
-                false => Ok(()),
+            return if self.script.hangs_up {
+                Err(std::io::ErrorKind::ConnectionAborted.into())
+            } else {
+                Ok(())
             };
         }
         if let Some(keyed) = &self.script.keyed

@@ -131,9 +131,10 @@ pub fn live(vcpu: u32, capacity: u64, written: u64, position: u64) -> Vec<u8> {
         now_ns: 1_000 + written * 10,
         ..head(vcpu, 0, 0)
     };
-    let run = match records.is_empty() {
-        true => Vec::new(),
-        false => run(vcpu, first, &records),
+    let run = if records.is_empty() {
+        Vec::new()
+    } else {
+        run(vcpu, first, &records)
     };
     let since_ns = match oldest {
         0 => 0,

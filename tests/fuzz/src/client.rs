@@ -223,9 +223,10 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
         for _ in 0..2 {
             let pending =
                 |frame: &Frame<'_>| Some(frame::decode::<Pending>(frame).expect("pending"));
-            let pending = match stop {
-                true => self.ask(&Stop { recording }, pending),
-                false => self.ask(&Dump { recording }, pending),
+            let pending = if stop {
+                self.ask(&Stop { recording }, pending)
+            } else {
+                self.ask(&Dump { recording }, pending)
             };
             for epoch in pending.first_epoch..pending.first_epoch + u64::from(pending.epochs) {
                 let fetched = self.fetch(epoch);

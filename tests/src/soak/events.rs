@@ -72,9 +72,10 @@ impl Follower<'_> {
         let mut followed = Followed::default();
         while !self.stop.load(Ordering::Relaxed) {
             let is_bad = random.below(3) == 0;
-            let address = match is_bad {
-                true => self.downloads.faulty,
-                false => self.downloads.target.address,
+            let address = if is_bad {
+                self.downloads.faulty
+            } else {
+                self.downloads.target.address
             };
             let wait = Duration::from_millis(500 + random.below(9_500));
             let ended = File::create(&path)
@@ -97,9 +98,10 @@ impl Follower<'_> {
                     continue;
                 }
             };
-            let kind = match is_bad {
-                true => "follow over a bad line",
-                false => "follow",
+            let kind = if is_bad {
+                "follow over a bad line"
+            } else {
+                "follow"
             };
             self.downloads
                 .ledger

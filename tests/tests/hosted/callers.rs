@@ -140,9 +140,10 @@ fn by_caller(client: &Client, leaf: &str, caller: &str) -> (u64, u64) {
         if frames.next() != Some(leaf) {
             continue;
         }
-        match frames.next().is_some_and(|name| name.ends_with(caller)) {
-            true => found.0 += count,
-            false => found.1 += count,
+        if frames.next().is_some_and(|name| name.ends_with(caller)) {
+            found.0 += count;
+        } else {
+            found.1 += count;
         }
     }
     found

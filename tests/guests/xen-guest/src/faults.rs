@@ -109,9 +109,10 @@ impl Line {
                 return;
             };
             place.number = number;
-            place.overtaken_by = match self.random.happens(self.chances.reorder) {
-                true => 1 + self.random.below(MOST_OVERTAKING),
-                false => 0,
+            place.overtaken_by = if self.random.happens(self.chances.reorder) {
+                1 + self.random.below(MOST_OVERTAKING)
+            } else {
+                0
             };
             place.frame.length = bytes.len();
             let copy = &mut place.frame.bytes[..bytes.len()];

@@ -86,8 +86,9 @@ pub(crate) fn leave_hlt(pc: u64) -> u64 {
     unsafe extern "C" {
         static idle_hlt: u8;
     }
-    match pc == &raw const idle_hlt as u64 {
-        true => pc + 1,
-        false => pc,
+    if pc == &raw const idle_hlt as u64 {
+        pc + 1
+    } else {
+        pc
     }
 }

@@ -89,9 +89,10 @@ pub(crate) fn counters_add_up(report: &Value) -> u64 {
     }
     let recorded = report["counters"]["recorded"].as_u64().unwrap();
     // Beside its ticks a recording of mode `wall` has samples of blocked time.
-    let blocked = match report["recording"]["mode"] == "wall" {
-        true => report["counters"]["blocked"].as_u64().unwrap(),
-        false => 0,
+    let blocked = if report["recording"]["mode"] == "wall" {
+        report["counters"]["blocked"].as_u64().unwrap()
+    } else {
+        0
     };
     let samples = recorded + blocked;
     assert_eq!(report["samples"]["recorded"], samples);
