@@ -43,8 +43,8 @@ pub struct Counted {
     pub counters: Counters,
 }
 
-/// A client of the program's may find all sessions taken so often.
-const TRIES: u32 = 40;
+/// A client of the program's may find all sessions taken, or the recording leased to one that has vanished, so often.
+const TRIES: u32 = 120;
 
 impl Downloads<'_> {
     /// Takes what a recording has counted so far into the file of this name, in one way or another; `more` are
@@ -173,7 +173,7 @@ impl Downloads<'_> {
             if !finished.was_crowded() || tries == TRIES {
                 return Ok(finished);
             }
-            thread::sleep(Duration::from_millis(250));
+            thread::sleep(Duration::from_millis(500));
         }
     }
 

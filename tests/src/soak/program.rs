@@ -170,18 +170,19 @@ impl Finished {
             Some(5) => "refused".into(),
             Some(8) => "kept in part".into(),
             Some(11) => "no such recording".into(),
+            Some(12) => "leased to another".into(),
             Some(130) => "interrupted".into(),
             Some(code) => format!("code {code}"),
             None => "killed".into(),
         }
     }
 
-    /// Whether others were in its way: the agent had no session for it and said so or closed before a word, or
-    /// another client began to send its caller table meanwhile.
+    /// Whether others were in its way: the agent had no session for it and said so or closed before a word, another
+    /// client began to send its caller table meanwhile, or one that has vanished still holds the lease.
     #[must_use]
     pub fn was_crowded(&self) -> bool {
         match self.code {
-            Some(3) => true,
+            Some(3 | 12) => true,
             Some(5) => ["sessions", "try again"]
                 .iter()
                 .any(|why| self.said.contains(why)),
