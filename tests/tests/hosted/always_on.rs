@@ -2,13 +2,14 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::time::Duration;
 
 use object::{Object as _, ObjectSymbol as _};
 use unikprof_client::profile::Profile;
 use unikprof_client::recording::{Completeness, Recording};
 use unikprof_client::symbols::Image;
 
-use crate::harness::Guest;
+use crate::harness::{Guest, SOON};
 
 /// As in the guest's `deep.rs`.
 const HOT_WAYS: u64 = 50;
@@ -101,7 +102,12 @@ fn stacks_without_end_overflow_nothing() {
     let (seconds, rate) = if is_long { (600, "997") } else { (40, "300") };
     let guest = Guest::start_recording("churn", "boot");
     let client = guest.client();
-    let recording = client.record(&format!("{seconds}s"), &["-F", rate]);
+    let duration = format!("{seconds}s");
+    client
+        .begin(&["record", &duration, "-F", rate, "-o", "run.unikprof"])
+        .finish_within(Duration::from_secs(seconds) + 2 * SOON)
+        .expect_success();
+    let recording = client.recording("run.unikprof");
     client
         .connect(&["stop", "--name", "boot", "-o", "boot.unikprof"])
         .expect_success();
