@@ -432,7 +432,7 @@ fn a_recording_that_is_fetched_when_it_wants_to_be_never_overflows() {
     let last = client.drain(&mut service, recording);
     samples += last.counts.values().sum::<u64>();
     assert_eq!(samples, last.end.unwrap().counters.recorded);
-    // Segments went round, and most of the time nothing had to be fetched.
+    // Segments were reused, and most of the time nothing had to be fetched.
     assert!((5..seconds / 10).contains(&drains), "{drains} drains");
 }
 
@@ -653,7 +653,7 @@ fn an_epoch_that_ages_while_it_is_fetched_is_fetched_anew() {
     let (kind, body) = last.unwrap();
     let refused: Refusal<'_> = frame::decode(&Frame { kind, body }).unwrap();
     assert_eq!(refused.code, refusal::EPOCH_CHANGED, "{}", refused.text);
-    assert!(rest.is_empty(), "nothing comes behind the refusal");
+    assert!(rest.is_empty(), "nothing follows the refusal");
 
     let share = client.fetch(&mut service, pending);
     // By these counters a client that lost its connection meanwhile sees it as well.

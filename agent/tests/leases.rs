@@ -142,7 +142,7 @@ fn a_second_client_may_not_discard_what_the_first_one_fetches() {
     assert_eq!(started.recording, 3);
 }
 
-/// Where there is no room for another recording, one that nobody fetches makes room, whichever ended first.
+/// If there is no room for another recording, one that no other client fetches is discarded, whichever ended first.
 #[test]
 fn a_recording_that_another_client_fetches_is_passed_over_to_make_room() {
     let (agent, mut service) = service(1);

@@ -16,7 +16,7 @@ use unikprof_agent::{Agent, MAX_DEPTH, Platform as _};
 const STACKS: usize = 20_000;
 const PERIOD_NS: u64 = 1_000_000;
 
-/// Samples each stack in an agent with this much memory: as often as `times` says of its number.
+/// Samples each stack in an agent with this much memory, `times` of its number times.
 fn sample(stacks: &HashSet<Stack>, memory_bytes: usize, times: impl Fn(usize) -> usize) -> Fetched {
     let mut memory = vec![MaybeUninit::uninit(); memory_bytes];
     let agent = Agent::new(FakePlatform::new(MAX_DEPTH), CONFIG, &mut memory).unwrap();
@@ -24,7 +24,7 @@ fn sample(stacks: &HashSet<Stack>, memory_bytes: usize, times: impl Fn(usize) ->
     client.start(PERIOD_NS).unwrap();
     for (number, stack) in stacks.iter().enumerate() {
         for _ in 0..times(number) {
-            // When it is due: a late sample is of another stack, with a frame that says so.
+            // Exactly when it is due: a late sample has an additional frame, and so is another stack.
             let now_ns = agent.platform().now_ns();
             agent.platform().advance(agent.deadline().unwrap() - now_ns);
             let registers = agent.platform().stack().lay(stack);

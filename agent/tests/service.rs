@@ -710,8 +710,8 @@ fn cuts_in_the_stream_do_not_matter() {
     }
 }
 
-/// Guards a door that closes for good: polls without a client use up what strangers have of the CPU share, which must come
-/// back although nobody is there.
+/// Polls without a client use up the CPU share of unauthenticated clients. The share must recover even if no client is
+/// connected: otherwise no client could connect any more.
 #[test]
 fn an_agent_that_nobody_has_asked_for_long_lets_clients_in() {
     let (agent, mut service) = service(1);

@@ -353,7 +353,7 @@ messages! {
         /// The time for which the memory holds stacks at the present rate of new ones, in ns: the
         /// minimum over all vCPUs. `None` if there are no new stacks.
         stacks_window_ns: Option<u64>,
-        /// Whether the memory of its oldest stacks is to be freed and waits until what it counted there is fetched.
+        /// Whether the memory of its oldest stacks cannot be freed until its counts there have been fetched.
         wants_fetch: bool,
         /// The name and version of the client that holds the lease on it.
         holder: Option<&'a str>,
