@@ -10,10 +10,14 @@ use unikprof_client::report::Interval;
 use super::error::AccuracyError;
 use super::guest::{Guest, settings};
 use super::row::{Row, Verdict, percent};
-use super::statistics::Coverage;
+use super::statistics::{Coverage, Errors};
 
 /// The part of the stated intervals that must hold the truth.
 pub const GOAL: f64 = 0.93;
+
+/// How far a function may be off with all runs together, in standard deviations: one of the twelve is in one of 1,000
+/// runs of the suite.
+pub const DEVIATIONS: f64 = 3.93;
 
 /// How much is run.
 #[derive(Debug, Clone, Copy)]
@@ -31,10 +35,25 @@ pub struct Effort {
 pub struct Shares {
     /// The stated intervals of all functions and runs.
     pub coverage: Coverage,
-    /// Each function: its name, its true share and that of all runs' samples together.
-    pub functions: Vec<(&'static str, f64, Interval)>,
+    /// How many of them are [too wide](super::recorded::Recorded::is_too_wide).
+    pub too_wide: u64,
+    /// Each function in all runs together.
+    pub functions: Vec<Pooled>,
     /// The samples of all runs.
     pub samples: u64,
+}
+
+/// A function in all runs together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pooled {
+    /// Its name.
+    pub name: &'static str,
+    /// Its true share.
+    pub truth: f64,
+    /// Its share of all runs' samples.
+    pub shown: Interval,
+    /// How far its counts were from those expected.
+    pub errors: Errors,
 }
 
 /// Runs it.
@@ -45,24 +64,31 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, Accurac
     let settings = settings(effort.period_ns);
     let mut coverage = Coverage::default();
     let (mut samples, mut total_ns) = (0, 0);
-    let mut sums = [(0, 0); FUNCTIONS.len()];
+    let mut too_wide = 0;
+    let mut sums = [(0, 0, Errors::default()); FUNCTIONS.len()];
     for _ in 0..effort.runs {
         let run = guest.record(&settings, &format!("shares ns={}", effort.run_ns))?;
-        for ((name, _), (seen, ns)) in FUNCTIONS.iter().zip(&mut sums) {
-            let shown = run.own(name);
-            coverage.add(&shown.share, run.truth.share(name));
+        for ((name, _), (seen, ns, errors)) in FUNCTIONS.iter().zip(&mut sums) {
+            let (shown, truth) = (run.own(name), run.truth.share(name));
+            coverage.add(&shown.share, truth);
+            too_wide += u64::from(run.is_too_wide(&shown));
+            errors.add(shown.samples, run.samples, truth);
             *seen += shown.samples;
             *ns += run.truth.get(name);
         }
         samples += run.samples;
         total_ns += run.truth.total_ns();
     }
-    let functions = FUNCTIONS.iter().zip(sums).map(|((name, _), (seen, ns))| {
-        let truth = ns as f64 / f64::max(total_ns as f64, 1.0);
-        (*name, truth, Interval::wilson(seen, samples))
+    let functions = FUNCTIONS.iter().zip(sums);
+    let functions = functions.map(|((name, _), (seen, ns, errors))| Pooled {
+        name,
+        truth: ns as f64 / f64::max(total_ns as f64, 1.0),
+        shown: Interval::wilson(seen, samples),
+        errors,
     });
     Ok(Shares {
         coverage,
+        too_wide,
         functions: functions.collect(),
         samples,
     })
@@ -75,6 +101,7 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, Accurac
 pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let shares = measure(guest, effort)?;
     let Coverage { held, stated } = shares.coverage;
+    let too_wide = shares.too_wide;
     let found = shares.coverage.share();
     let row = |load: String, truth, said, interval, verdict| Row {
         case: 1,
@@ -90,17 +117,35 @@ pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, Accuracy
         format!("{} functions, {} runs", FUNCTIONS.len(), effort.runs),
         format!("{stated} shares by thread CPU clock"),
         format!("{held} intervals hold it: {}", percent(found)),
-        format!("at least {}", percent(GOAL)),
-        Verdict::of(found >= GOAL, || percent(found)),
+        format!("at least {}, and none too wide", percent(GOAL)),
+        Verdict::of(found >= GOAL && too_wide == 0, || {
+            format!("{}; {too_wide} are too wide", percent(found))
+        }),
     )];
-    rows.extend(shares.functions.into_iter().map(|(name, truth, shown)| {
-        row(
-            format!("`{name}`, all runs together"),
-            percent(truth),
-            percent(shown.share),
-            format!("{} to {}", percent(shown.low), percent(shown.high)),
-            Verdict::Beside,
-        )
+    rows.extend(shares.functions.iter().map(|function| {
+        let [truth, said, interval] = function.cells();
+        let load = format!("`{}`, all runs together", function.name);
+        row(load, truth, said, interval, function.verdict())
     }));
     Ok(rows)
+}
+
+impl Pooled {
+    /// The truth, what the profiles say, and how certain that is.
+    pub fn cells(&self) -> [String; 3] {
+        let interval = format!(
+            "{} to {}; {:.1} deviations off, design effect {:.2}",
+            percent(self.shown.low),
+            percent(self.shown.high),
+            self.errors.deviations().abs(),
+            self.errors.design_effect()
+        );
+        [percent(self.truth), percent(self.shown.share), interval]
+    }
+
+    /// Whether it is as near to the truth as chance allows.
+    pub fn verdict(&self) -> Verdict {
+        let off = self.errors.deviations().abs();
+        Verdict::of(off <= DEVIATIONS, || format!("{off:.1} deviations"))
+    }
 }

@@ -85,7 +85,7 @@ const CASES: [(u8, Case); 10] = [
     }),
     (4, |guest| {
         let effort = slow_down::Effort {
-            pairs: 20,
+            pairs: 40,
             run_ns: SECOND / 2,
             period_ns: PERIOD_NS,
         };

@@ -6,8 +6,8 @@
 use super::error::AccuracyError;
 use super::guest::{Guest, settings};
 use super::recorded::Recorded;
-use super::row::{Row, Verdict};
-use super::statistics::{Factor, Odds, RISK, least_hits};
+use super::row::{Row, Verdict, percent};
+use super::statistics::{Factor, Odds, Pooled, RISK, least_hits};
 
 /// How much is run.
 #[derive(Debug, Clone, Copy)]
@@ -28,15 +28,18 @@ pub const PERCENTS: [u32; 3] = [10, 50, 100];
 pub struct Moved {
     /// By how much the function takes longer.
     pub truth: f64,
-    /// What all samples together say of it; `None` where there are none of some kind.
-    pub shown: Option<Factor>,
     /// Pairs of recordings whose interval holds their own truth.
     pub held: u64,
     /// All pairs.
     pub pairs: u64,
+    /// All pairs together, each beside its own truth; `None` where some have no samples of some kind.
+    pub pooled: Option<Pooled>,
 }
 
-#[derive(Default, Clone, Copy)]
+/// How wide the interval of all pairs together may be, to either side: wider, it would tell nothing.
+pub const WIDEST: f64 = 0.1;
+
+#[derive(Clone, Copy)]
 struct Sums {
     samples: [u64; 2],
     ns: [u64; 2],
@@ -49,14 +52,6 @@ impl Sums {
         Sums {
             samples: Self::FUNCTIONS.map(|name| run.own(name).samples),
             ns: Self::FUNCTIONS.map(|name| run.truth.get(name)),
-        }
-    }
-
-    fn plus(self, other: Sums) -> Sums {
-        let sum = |a: [u64; 2], b: [u64; 2]| [a[0] + b[0], a[1] + b[1]];
-        Sums {
-            samples: sum(self.samples, other.samples),
-            ns: sum(self.ns, other.ns),
         }
     }
 
@@ -87,22 +82,56 @@ pub fn measure(
         let command = format!("slowdown percent={percent} ns={}", effort.run_ns);
         Ok::<_, AccuracyError>(Sums::of(&guest.record(&settings, &command)?))
     };
-    let (mut all_before, mut all_after) = (Sums::default(), Sums::default());
-    let mut held = 0;
+    let mut factors = Vec::new();
+    let mut logarithms = 0.0;
     for _ in 0..effort.pairs {
         let (before, after) = (run(0)?, run(percent)?);
         let truth = after.ratio() / before.ratio();
+        logarithms += truth.ln();
         let shown = Factor::of_odds(before.odds(), after.odds());
-        held += u64::from(shown.is_some_and(|shown| shown.holds(truth)));
-        all_before = all_before.plus(before);
-        all_after = all_after.plus(after);
+        factors.extend(shown.map(|shown| (shown, truth)));
     }
+    let pairs = u64::from(effort.pairs);
+    let held = factors.iter().filter(|(shown, truth)| shown.holds(*truth));
     Ok(Moved {
-        truth: all_after.ratio() / all_before.ratio(),
-        shown: Factor::of_odds(all_before.odds(), all_after.odds()),
-        held,
-        pairs: u64::from(effort.pairs),
+        truth: (logarithms / f64::from(effort.pairs)).exp(),
+        held: held.count() as u64,
+        pairs,
+        pooled: Pooled::of(&factors).filter(|pooled| pooled.count == pairs),
     })
+}
+
+impl Moved {
+    /// What all pairs together say.
+    pub fn shown(&self) -> Option<Factor> {
+        let Factor { factor, low, high } = self.pooled?.error;
+        let times = |error: f64| error * self.truth;
+        Some(Factor {
+            factor: times(factor),
+            low: times(low),
+            high: times(high),
+        })
+    }
+
+    /// Why the goal was missed, if it was.
+    pub fn fault(&self) -> Option<String> {
+        let Moved { held, pairs, .. } = self;
+        let Some(pooled) = self.pooled else {
+            return Some("some recordings have no samples of a function".into());
+        };
+        if *held < least_hits(*pairs, 0.95, RISK) {
+            return Some(format!("{held} of {pairs} intervals hold the truth"));
+        }
+        if !pooled.is_sound() {
+            return Some(format!(
+                "all pairs together are {:.1} deviations off, with a design effect of {:.2}",
+                pooled.error.deviations_from(1.0),
+                pooled.design_effect
+            ));
+        }
+        let width = pooled.error.high / pooled.error.factor - 1.0;
+        (width > WIDEST).then(|| format!("the interval is ± {}", percent(width)))
+    }
 }
 
 /// The case's rows, one a slow-down.
@@ -112,29 +141,30 @@ pub fn measure(
 pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let mut rows = Vec::new();
     for percent in PERCENTS {
+        let found = measure(guest, effort, percent)?;
         let Moved {
-            truth,
-            shown,
-            held,
-            pairs,
-        } = measure(guest, effort, percent)?;
-        let (said, interval) = shown.map_or_else(Default::default, |shown| {
+            truth, held, pairs, ..
+        } = found;
+        let (said, interval) = found.shown().map_or_else(Default::default, |shown| {
             (
                 format!("{:.3} ×", shown.factor),
-                format!("{:.3} to {:.3}", shown.low, shown.high),
+                format!("{:.3} to {:.3}; ", shown.low, shown.high),
             )
+        });
+        let scatter = found.pooled.map_or_else(String::new, |pooled| {
+            format!(", design effect {:.2}", pooled.design_effect)
         });
         rows.push(Row {
             case: 4,
             load: format!("a function slower by {percent} %"),
             truth: format!("{truth:.3} ×"),
             said,
-            interval: format!("{interval}; {held} of {pairs} pairs' intervals hold the truth"),
+            interval: format!(
+                "{interval}{held} of {pairs} pairs' intervals hold the truth{scatter}"
+            ),
             naive: None,
             fixed: None,
-            verdict: Verdict::of(held >= least_hits(pairs, 0.95, RISK), || {
-                format!("{held} of {pairs} intervals hold the truth")
-            }),
+            verdict: found.fault().map_or(Verdict::Met, Verdict::Missed),
         });
     }
     Ok(rows)

@@ -6,8 +6,8 @@ use unikprof_tests::accuracy::broken_chains::{Chain, Effort, measure};
 /// Guards the marks and the counters of stacks that are cut or broken, and the way by the table past what is
 /// broken.
 ///
-/// Nearly all the time is spent below the fault; what is sampled around it is less than a thousandth, and a
-/// twentieth is left for it.
+/// Nearly all the time is spent below the fault; what is sampled around it is less than a thousandth, and the suite's own
+/// hundredth is left for it.
 #[test]
 fn chains_that_are_too_deep_or_broken_are_told() {
     let effort = Effort {
@@ -20,7 +20,7 @@ fn chains_that_are_too_deep_or_broken_are_told() {
         assert!(found.adds_up && found.worker > 100, "{chain:?}: {found:?}");
         assert_eq!(found.counted, found.shown, "{chain:?}: {found:?}");
         assert!(
-            found.counted * 20 >= found.worker * 19,
+            found.counted * 100 >= found.worker * 99,
             "{chain:?}: {found:?}"
         );
     }
@@ -28,7 +28,7 @@ fn chains_that_are_too_deep_or_broken_are_told() {
         let found = measure(&mut guest, &effort, chain, Unwind::Table).unwrap();
         assert!(found.adds_up && found.worker > 100, "{chain:?}: {found:?}");
         assert!(
-            found.beyond * 20 >= found.worker * 19,
+            found.beyond * 100 >= found.worker * 99,
             "{chain:?}: {found:?}"
         );
     }

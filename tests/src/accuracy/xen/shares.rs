@@ -10,18 +10,18 @@ use unikprof_client::report::Interval;
 
 use crate::accuracy::error::AccuracyError;
 use crate::accuracy::guest::{Guest, settings};
-use crate::accuracy::known_shares::{Effort, GOAL};
+use crate::accuracy::known_shares::{Effort, GOAL, Pooled};
 use crate::accuracy::recorded::Recorded;
 use crate::accuracy::row::{Row, Verdict, percent};
-use crate::accuracy::statistics::{Coverage, holds};
+use crate::accuracy::statistics::{Coverage, Errors};
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shares {
     /// The intervals of all functions and runs.
     pub coverage: Coverage,
-    /// Each function: its name, its true share, and that of all runs' samples together.
-    pub functions: [(&'static str, f64, Interval); COUNT],
+    /// Each function in all runs together.
+    pub functions: [Pooled; COUNT],
 }
 
 /// The functions' samples among themselves.
@@ -50,20 +50,28 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, Accurac
             samples[number] += run.own(name).samples;
             ns[number] += run.truth.get(name);
         }
-        runs.push(among_themselves(&run));
+        runs.push(FUNCTIONS.map(|(name, _)| run.own(name).samples));
     }
     let all_ns = ns.iter().sum::<u64>().max(1) as f64;
     let truth = ns.map(|ns| ns as f64 / all_ns);
     let mut coverage = Coverage::default();
+    let mut errors = [Errors::default(); COUNT];
     for run in &runs {
-        for (interval, truth) in run.iter().zip(truth) {
-            coverage.add(interval, truth);
+        let all = run.iter().sum();
+        for (at, interval) in intervals(run).iter().enumerate() {
+            coverage.add(interval, truth[at]);
+            errors[at].add(run[at], all, truth[at]);
         }
     }
     let shown = intervals(&samples);
     Ok(Shares {
         coverage,
-        functions: std::array::from_fn(|at| (FUNCTIONS[at].0, truth[at], shown[at])),
+        functions: std::array::from_fn(|at| Pooled {
+            name: FUNCTIONS[at].0,
+            truth: truth[at],
+            shown: shown[at],
+            errors: errors[at],
+        }),
     })
 }
 
@@ -97,20 +105,10 @@ pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, Accuracy
         format!("at least {}", percent(GOAL)),
         Verdict::of(found >= GOAL, || percent(found)),
     )];
-    let range = |shown: &Interval| format!("{} to {}", percent(shown.low), percent(shown.high));
-    rows.extend(shares.functions.iter().map(|(name, truth, shown)| {
-        let inside = if holds(shown, *truth) {
-            ""
-        } else {
-            ", outside"
-        };
-        row(
-            format!("`{name}`, all runs together"),
-            percent(*truth),
-            percent(shown.share),
-            format!("{}{inside}", range(shown)),
-            Verdict::Beside,
-        )
+    rows.extend(shares.functions.iter().map(|function| {
+        let [truth, said, interval] = function.cells();
+        let load = format!("`{}`, all runs together", function.name);
+        row(load, truth, said, interval, function.verdict())
     }));
     Ok(rows)
 }
