@@ -16,6 +16,8 @@ use unikprof_tests::accuracy::{blocking, masked_events, short_bursts, without_fr
 const PERIOD_NS: u64 = 5_000_000;
 /// Each takes some milliseconds in the emulator.
 const SAMPLES: usize = 1_000;
+/// How many of them full unwind tables lead to a caller, at least.
+const JUDGED: u64 = 950;
 
 /// Guards the caller table on a guest's own image: what is compared are the same samples, so nothing is left to
 /// chance but which instructions they meet.
@@ -26,7 +28,7 @@ fn callers_are_right_by_the_table() {
         "callers_are_right_by_the_table",
         |guest| {
             let found = without_frame_pointers::measure(guest, "shrink-wrapped", SAMPLES).unwrap();
-            assert!(found.table.judged > 0, "{found:?}");
+            assert!(found.table.judged >= JUDGED, "{found:?}");
             assert!(
                 found.table.share() >= without_frame_pointers::GOAL,
                 "{found:?}"
@@ -147,7 +149,7 @@ fn without_frame_pointers_stacks_are_unwound() {
         "without_frame_pointers_stacks_are_unwound",
         |guest| {
             let found = without_frame_pointers::measure(guest, "sorts", SAMPLES).unwrap();
-            assert!(found.every_frame.judged > 0, "{found:?}");
+            assert!(found.every_frame.judged >= JUDGED, "{found:?}");
             assert!(
                 found.every_frame.share() >= without_frame_pointers::GOAL,
                 "{found:?}"
