@@ -35,14 +35,19 @@ const HOT_WAYS: u64 = 50;
 const WAY: Duration = Duration::from_micros(2_500);
 /// Spins a way, measured at the start: to read a clock on the way would be another stack.
 static SPINS: AtomicU32 = AtomicU32::new(1);
+const MEASURED: u32 = 200;
 
 /// A service for ever: half of its work is on 50 hot stacks, the other half on stacks that are never seen again. The ways
 /// are `way(0)`, `way(1)` and so on, of which the first 50 are the hot ones.
 pub(crate) fn churn(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
-    const MEASURED: u32 = 1_000;
-    let started = Instant::now();
-    (0..MEASURED).fold(1, |state, _| black_box(spin(state)));
-    let spins = WAY.as_nanos() * u128::from(MEASURED) / started.elapsed().as_nanos().max(1);
+    // The best of some: others may have had the processor in the rest.
+    let spins_take = || {
+        let started = Instant::now();
+        (0..MEASURED).fold(1, |state, _| black_box(spin(state)));
+        started.elapsed().as_nanos().max(1)
+    };
+    let best = (0..20).map(|_| spins_take()).min().unwrap_or(1);
+    let spins = WAY.as_nanos() * u128::from(MEASURED) / best;
     SPINS.store(spins.max(1) as u32, Ordering::Relaxed);
     let _vcpu = guest.register_thread()?;
     for request in 0.. {
