@@ -148,7 +148,7 @@ fn a_table_is_sent_installed_and_used() {
     let checksum = install(&mut client, &mut service);
     assert_eq!(welcome(&mut client, &mut service).1, Some(checksum));
 
-    let discard = start_flag::DISCARD;
+    let discard = start_flag::REPLACE;
     let by_table = Start {
         caller_table: Some(checksum),
         flags: discard,
@@ -367,7 +367,7 @@ fn a_table_is_extended_while_a_recording_uses_it() {
     // The next recording uses both parts.
     let start = |caller_table| Start {
         caller_table: Some(caller_table),
-        flags: start_flag::DISCARD,
+        flags: start_flag::REPLACE,
         ..one_ms()
     };
     let refused = refusal_code(&client.start(&mut service, start(first)));

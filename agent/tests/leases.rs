@@ -122,7 +122,7 @@ fn a_second_client_may_not_discard_what_the_first_one_fetches() {
     let mut second = person(&mut service);
     second.ask(&mut service, &Stop { recording: 0 });
     let anew = || Start {
-        flags: start_flag::DISCARD,
+        flags: start_flag::REPLACE,
         ..one_ms()
     };
     let (code, text) = refusal_code(&second.start(&mut service, anew()));
@@ -157,7 +157,7 @@ fn a_recording_that_another_client_fetches_is_passed_over_to_make_room() {
     let [own, _] = ["own", "other"].map(|name| ended(&mut second, name));
     let anew = Start {
         name: "new",
-        flags: start_flag::DISCARD,
+        flags: start_flag::REPLACE,
         ..one_ms()
     };
     let started: Started = read(&second.start(&mut service, anew)[0]);

@@ -229,7 +229,7 @@ fn names_identify_recordings() {
         assert!(text.contains("`third`"), "{text}");
     }
     let discarding = Start {
-        flags: start_flag::DISCARD,
+        flags: start_flag::REPLACE,
         ..named("fourth", MS)
     };
     let fourth = begin(&mut client, &mut service, discarding);

@@ -543,7 +543,7 @@ fn refusals_say_what_was_wrong() {
     assert!(text.contains("nightly"), "{text}");
     let discard = Start {
         name: "nightly",
-        flags: start_flag::DISCARD,
+        flags: start_flag::REPLACE,
         ..one_ms()
     };
     let frames = second.start(&mut service, discard);

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::fmt::friendly::SpanParser;
+use jiff::{SpanRelativeTo, Timestamp};
 
 use crate::profile::Unit;
 
@@ -65,6 +66,17 @@ pub(crate) fn duration(ns: u64) -> String {
 /// As [`duration`], of the standard library's type.
 pub(crate) fn std_duration(duration_of: Duration) -> String {
     duration(u64::try_from(duration_of.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Reads a length of time as people write it: `30s`, `1m 30s`, `2 days`. A day has 24 hours.
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+    let parser = SpanParser::new();
+    let with_days = || {
+        let span = parser.parse_span(text).ok()?;
+        let length = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
+        Duration::try_from(length).ok()
+    };
+    parser.parse_unsigned_duration(text).ok().or_else(with_days)
 }
 
 /// A count of stacks in its unit: `1,234`, or `1.2 ms`.

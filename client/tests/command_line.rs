@@ -19,7 +19,9 @@ fn run(arguments: &[&str], directory: &Path) -> Output {
     Command::new(PROGRAM)
         .args(arguments)
         .current_dir(directory)
+        .env_remove("UNIKPROF_ADDR")
         .env_remove("UNIKPROF_KEY_FILE")
+        .env_remove("DEBUGINFOD_URLS")
         .stdin(Stdio::null())
         .output()
         .unwrap()
@@ -161,6 +163,10 @@ fn a_wrong_command_line_is_usage() {
     for (arguments, words) in [
         (&["connect"][..], &["Usage"][..]),
         (&["connect", "h"], &["Usage"]),
+        (
+            &["connect", "info"],
+            &["no address", "connect ADDR", "UNIKPROF_ADDR"],
+        ),
         (&["connect", "h:0", "info"], &["port", "1 to 65535"]),
         (&["connect", "http://h", "info"], &["without a scheme"]),
         (&["connect", "h", "record", "-F", "0"], &["above 0"]),
@@ -200,6 +206,34 @@ fn a_wrong_command_line_is_usage() {
     ] {
         refused(2, arguments, words);
     }
+}
+
+#[test]
+fn the_address_may_be_in_the_environment() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script::default());
+    let connect = |set: &str, words: &[&str]| {
+        Command::new(PROGRAM)
+            .args(["connect", "--timeout", "4s"])
+            .args(words)
+            .current_dir(here.path())
+            .env("UNIKPROF_ADDR", set)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    };
+    let address = peer.address.to_string();
+    let found = connect(&address, &["info"]);
+    assert!(found.status.success(), "{found:?}");
+    let found = connect("192.0.2.1:1", &[&address, "info"]);
+    assert!(
+        found.status.success(),
+        "the argument overrides it: {found:?}"
+    );
+    let wrong = connect("http://h", &["info"]);
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+    let told = String::from_utf8(wrong.stderr).unwrap();
+    assert!(told.contains("without a scheme"), "{told}");
 }
 
 #[test]
@@ -442,7 +476,9 @@ fn run_after(shell: &str, arguments: &[&str], directory: &Path) -> Output {
         .args(arguments)
         .current_dir(directory)
         .env("TMPDIR", directory)
+        .env_remove("UNIKPROF_ADDR")
         .env_remove("UNIKPROF_KEY_FILE")
+        .env_remove("DEBUGINFOD_URLS")
         .stdin(Stdio::null())
         .output()
         .unwrap()

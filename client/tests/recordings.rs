@@ -7,7 +7,7 @@ use std::process::Command;
 
 use peer::program::connect;
 use peer::{Peer, Script};
-use unikprof_proto::code::{message_type as types, refusal};
+use unikprof_proto::code::{message_type as types, refusal, start_flag};
 
 const OTHER: u64 = 5;
 
@@ -109,7 +109,7 @@ fn to_throw_away_must_be_said_and_fetches_nothing() {
     let words = ["stop", "--name", "nightly", "--discard"];
     let (stdout, _) = connect(0, &peer, &words, here.path());
     assert!(
-        stdout.contains("`nightly`") && stdout.contains("thrown away"),
+        stdout.contains("`nightly`") && stdout.contains("was dropped"),
         "{stdout}"
     );
     assert_eq!(peer.log(), ["hello", "check", "stop 5", "acknowledge 7"]);
@@ -187,6 +187,17 @@ fn record_has_a_name_of_its_own_and_discards_nothing() {
     assert!(starts[0].name.starts_with("record-"), "{}", starts[0].name);
     assert_eq!(starts[2].name, "mine");
     assert!(starts.iter().all(|asked| asked.flags == 0), "{starts:?}");
+}
+
+#[test]
+fn a_finished_recording_is_replaced_only_if_asked() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(Script::default());
+    connect(0, &peer, &["start", "--replace"], here.path());
+    let asked = peer.starts().pop().unwrap();
+    assert_eq!(asked.flags, start_flag::REPLACE);
+    let (_, stderr) = connect(2, &peer, &["start", "--discard"], here.path());
+    assert!(stderr.contains("--discard"), "{stderr}");
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn an_agent_without_a_ring_says_so_and_its_counts_are_left_alone() {
         &["events"][..],
         &["events", "--follow"],
         &["dump", "--last", "30s"],
-        &["dump", "--begin", "1s", "--end", "2s"],
+        &["dump", "--from", "1s", "--to", "2s"],
     ] {
         let (_, stderr) = connect(5, &peer, words, here.path());
         assert!(
@@ -102,21 +102,67 @@ fn a_window_that_cannot_be_is_refused_before_anything_is_dumped() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(script(honest()));
     for (words, said) in [
-        (
-            &["--begin", "900ns", "--end", "100ns"][..],
-            "window is empty",
-        ),
-        (&["--begin", "1h"], "window is empty"),
+        (&["--from", "900ns", "--to", "100ns"][..], "window is empty"),
+        (&["--from", "1h"], "window is empty"),
         (&["--last", "0"], "window is empty"),
-        (&["--begin", "soon"], "is no moment"),
-        (&["--begin", "12"], "is no moment"),
-        (&["--last", "1s", "--end", "2s"], "cannot be used with"),
+        (&["--from", "soon"], "is not a point in time"),
+        (&["--from", "12"], "is not a point in time"),
+        (&["--last", "1s", "--to", "2s"], "cannot be used with"),
     ] {
         let (_, stderr) = connect(2, &peer, &[&["dump"], words].concat(), here.path());
         assert!(stderr.contains(said), "{words:?}: {stderr}");
     }
     assert!(!peer.log().contains(&"dump".to_owned()), "{:?}", peer.log());
     assert_eq!(std::fs::read_dir(here.path()).unwrap().count(), 0);
+}
+
+/// Guards that `events` and `copy` read a window as `dump` and `report` do.
+#[test]
+fn every_subcommand_reads_a_window_alike() {
+    let here = tempfile::tempdir().unwrap();
+    let peer = Peer::start(script(honest()));
+    // It is 2,000 now; a span begins at 1,399 and ends at 1,601, and a counter is told at 1,399.
+    let kinds = |words: &[&str]| {
+        let words = [&["events", "--json", "--only", "span,counter"], words].concat();
+        let (text, _) = connect(0, &peer, &words, here.path());
+        let kinds = text.lines().map(|line| json(line)["kind"].to_string());
+        kinds.collect::<Vec<_>>().join(" ")
+    };
+    let all = r#""span_begin" "counter" "span_end""#;
+    assert_eq!(kinds(&[]), all);
+    assert_eq!(kinds(&["--last", "1us"]), all);
+    assert_eq!(kinds(&["--from", "-500ns"]), r#""span_end""#);
+    assert_eq!(kinds(&["--last", "500ns"]), r#""span_end""#);
+    let window = ["--from", "-700ns", "--to", "-500ns"];
+    assert_eq!(kinds(&window), r#""span_begin" "counter""#);
+    assert_eq!(kinds(&["--from", "2023-11-14T00:00:00+01:00"]), all);
+    for (words, said) in [
+        (&["--from", "12s"][..], "no single recording"),
+        (&["--from", "soon"], "is not a point in time"),
+        (&["--from", "-1ns", "--to", "-1us"], "window is empty"),
+        (&["--from", "2023-11-15"], "window is empty"),
+        (&["--follow", "--to", "-1ns"], "cannot be used with"),
+    ] {
+        let (_, stderr) = connect(2, &peer, &[&["events"], words].concat(), here.path());
+        assert!(stderr.contains(said), "{words:?}: {stderr}");
+    }
+
+    let words = [
+        "copy",
+        "--from",
+        "300ns",
+        "--to",
+        "600ns",
+        "-o",
+        "c.unikprof",
+    ];
+    connect(0, &peer, &words, here.path());
+    let copied = Recording::open(&here.path().join("c.unikprof"), Reading::Strict).unwrap();
+    let expected = Window {
+        from_ns: 1_300,
+        to_ns: 1_600,
+    };
+    assert_eq!(copied.asked, Some(expected));
 }
 
 /// Names that the agent refused, what is sampled in spans, and the values of counters reach the reports.

@@ -170,9 +170,9 @@ pub mod mode {
 
 /// [`Start::flags`](crate::message::Start::flags).
 pub mod start_flag {
-    /// Discard a finished recording that was not fetched: the one of the same name, or any other
+    /// Replace a finished recording that was not fetched: the one of the same name, or any other
     /// one if there is no room.
-    pub const DISCARD: u32 = 1;
+    pub const REPLACE: u32 = 1;
     /// Sample at fixed intervals. For comparison only: a load in step with the intervals gives
     /// wrong shares.
     pub const FIXED_INTERVAL: u32 = 2;

@@ -11,3 +11,8 @@ pub mod soak;
 pub mod source;
 pub mod xen_bench;
 pub mod xen_demo;
+
+/// A length of time on the command line, as in `4s`.
+fn parse_duration(text: &str) -> Result<std::time::Duration, jiff::Error> {
+    jiff::fmt::friendly::SpanParser::new().parse_unsigned_duration(text)
+}

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use jiff::fmt::friendly::SpanPrinter;
 use thiserror::Error;
 use unikprof_client::caller_table::{self, CallerTableError};
 use unikprof_client::connection::{Address, ConnectionError};
@@ -48,7 +49,7 @@ Example:
 )]
 struct Arguments {
     /// How long to record
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = crate::parse_duration)]
     duration: Duration,
     /// Samples a second of running time, on each vCPU
     #[arg(long, value_name = "HZ", default_value_t = 997, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -201,7 +202,7 @@ fn record(
     let mut session = Session::open(address, Patience::default(), interrupt)?;
     eprintln!(
         "recording it for {} at {} Hz; Ctrl-C ends that early",
-        humantime::format_duration(arguments.duration),
+        SpanPrinter::new().unsigned_duration_to_string(&arguments.duration),
         arguments.rate
     );
     let settings = Settings {

@@ -8,11 +8,12 @@ use clap_complete::Shell;
 use regex::Regex;
 
 use super::access::{AccessArguments, CONNECTION};
+use super::failure::Failure;
 use super::names::NameArguments;
 use super::recordings::{
-    CheckArguments, FetchArguments, RecordArguments, StartArguments, StopArguments,
+    CheckArguments, DownloadArguments, RecordArguments, StartArguments, StopArguments,
 };
-use super::time::{DumpTimeArguments, ReportTimeArguments};
+use super::time::{ReportTimeArguments, WindowArguments};
 use super::values;
 use crate::connection::Address;
 use crate::output::{NamePattern, OutputFormat};
@@ -105,8 +106,10 @@ pub(super) enum Word {
 )]
 pub(super) struct ConnectArguments {
     /// Where the agent listens: HOST, HOST:PORT or [IPV6]:PORT; the port is 7777 if not given
-    #[arg(value_name = "ADDR")]
-    pub(super) address: Address,
+    ///
+    /// May be left out if UNIKPROF_ADDR is set.
+    #[arg(value_name = "ADDR", env = ADDRESS_VARIABLE)]
+    pub(super) address: Option<Address>,
     /// How long the agent may take to accept the connection and for each part of an answer
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::duration, global = true, help_heading = CONNECTION)]
     pub(super) timeout: Duration,
@@ -120,6 +123,20 @@ pub(super) struct ConnectArguments {
     pub(super) access: AccessArguments,
     #[command(subcommand)]
     pub(super) word: ConnectWord,
+}
+
+/// The address that `connect` uses without ADDR.
+const ADDRESS_VARIABLE: &str = "UNIKPROF_ADDR";
+
+impl ConnectArguments {
+    /// Where the agent listens.
+    pub(super) fn address(&self) -> Result<Address, Failure> {
+        self.address.clone().ok_or_else(|| {
+            Failure::Usage(format!(
+                "no address: write `connect ADDR ...`, or set {ADDRESS_VARIABLE} to where the agent listens"
+            ))
+        })
+    }
 }
 
 const CONNECT_HELP: &str = "\
@@ -136,7 +153,11 @@ Examples:
 
   An agent that asks for a key:
   unikprof-client connect 10.0.0.5 --key-file guest.key record 30s
-  UNIKPROF_KEY_FILE=guest.key unikprof-client connect 10.0.0.5 check";
+  UNIKPROF_KEY_FILE=guest.key unikprof-client connect 10.0.0.5 check
+
+  The same guest again and again:
+  export UNIKPROF_ADDR=10.0.0.5
+  unikprof-client connect check";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConnectWord {
@@ -152,13 +173,13 @@ pub(super) enum ConnectWord {
     Check(CheckArguments),
     /// Download what a recording counted since the last dump; it goes on
     #[command(after_help = DUMP_HELP)]
-    Dump(DumpArguments),
+    Dump(WindowedArguments),
     /// Download a copy of the counts that wait and of what the rings hold, and change nothing in the guest
     ///
     /// Works beside another client that fetches the recording. Counts wait once a recording's duration has
     /// passed, until `stop` has fetched them; of a recording that goes on there is what the rings hold. A key
     /// with the role view is enough.
-    Copy(FetchArguments),
+    Copy(WindowedArguments),
     /// End a recording, download what it counted and write it
     Stop(StopArguments),
     /// Print what happened in the guest: its own marks, spans and counters, and more
@@ -169,13 +190,13 @@ pub(super) enum ConnectWord {
 const DUMP_HELP: &str = "\
 Where the agent keeps what happened when, the file also holds each sample with
 its time, as far as the guest's ring still has them; `report --timeline` and
-`report --from ... --to ...` show these. --last and --begin may go further back
-than the recording's own --max-age.
+`report --from ... --to ...` show these. --from, --to and --last take every
+sample of that time from the ring, also from before the recording's --max-age.
 
 Examples:
   unikprof-client connect 10.0.0.5 dump -o so-far.unikprof
   unikprof-client connect 10.0.0.5 dump --last 30s --image guest.elf -o slow.svg -o slow.unikprof
-  unikprof-client connect 10.0.0.5 dump --begin 21:34:50 --end 21:35:10 -o then.unikprof";
+  unikprof-client connect 10.0.0.5 dump --from 21:34:50 --to 21:35:10 -o then.unikprof";
 
 const EVENTS_HELP: &str = "\
 Marks, spans and counters of the guest's own; vCPUs that blocked and woke (where
@@ -184,28 +205,28 @@ began or ended, steal, resumes and failed handshakes.
 
 Examples:
   unikprof-client connect 10.0.0.5 events --last 30s
+  unikprof-client connect 10.0.0.5 events --from 21:34:50 --to 21:35:10
   unikprof-client connect 10.0.0.5 events --only mark,span,counter
   unikprof-client connect 10.0.0.5 --json events --follow";
 
 #[derive(Debug, Args)]
-pub(super) struct DumpArguments {
+pub(super) struct WindowedArguments {
     #[command(flatten)]
-    pub(super) fetch: FetchArguments,
+    pub(super) download: DownloadArguments,
     #[command(flatten)]
-    pub(super) time: DumpTimeArguments,
+    pub(super) window: WindowArguments,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct EventsArguments {
     /// Go on: print events as they happen, until Ctrl-C
-    #[arg(long)]
+    #[arg(long, conflicts_with = "to")]
     pub(super) follow: bool,
-    /// Only events of the time up to now, as in 30s
-    #[arg(long, value_name = "TIME", value_parser = values::nanoseconds)]
-    pub(super) last: Option<u64>,
     /// Only events of these kinds, as in mark,span,counter
     #[arg(long, value_name = "KINDS", value_enum, value_delimiter = ',')]
     pub(super) only: Vec<super::events::Kind>,
+    #[command(flatten)]
+    pub(super) window: WindowArguments,
 }
 
 /// Where results go.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use unikprof_proto::code::role;
 
-use super::arguments::{ConnectArguments, ConnectWord, DumpArguments, OutputArguments};
+use super::arguments::{ConnectArguments, ConnectWord, OutputArguments, WindowedArguments};
 use super::describe;
 use super::events;
 use super::failure::Failure;
@@ -14,7 +14,7 @@ use super::names::{self, NameArguments};
 use super::outputs::{Plan, ReportOutput, Target};
 use super::print;
 use super::recordings::{
-    FetchArguments, RecordArguments, SamplingArguments, StartArguments, StopArguments,
+    DownloadArguments, RecordArguments, SamplingArguments, StartArguments, StopArguments,
 };
 use super::status;
 use crate::caller_table::{self, Prepared, Reserve};
@@ -32,6 +32,7 @@ use crate::report::{Report, ReportOptions, TimelineView};
 use crate::symbols::{SymbolWarning, Symbolizer};
 
 pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
+    let address = arguments.address()?;
     let patience = Patience {
         timeouts: Timeouts {
             connect: arguments.timeout,
@@ -47,7 +48,7 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
         _ => Interrupt::quitting_at_once(),
     };
     let access = arguments.access.access()?;
-    let session = Session::with_access(arguments.address, access, patience, interrupt.clone())?;
+    let session = Session::with_access(address, access, patience, interrupt.clone())?;
     if session.key().is_none() {
         eprintln!(
             "warning: the agent at {} is open: it asks nobody for a key, and everything travels in the \
@@ -66,19 +67,19 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
         ConnectWord::Start(arguments) => conversation.start(&arguments, &symbolizer),
         ConnectWord::Record(arguments) => conversation.record(&arguments, &symbolizer),
         ConnectWord::Stop(arguments) if arguments.discard => {
-            conversation.discard(arguments.fetch.which.name.as_deref())
+            conversation.discard(arguments.download.which.name.as_deref())
         }
-        ConnectWord::Stop(StopArguments { fetch, .. }) => {
+        ConnectWord::Stop(StopArguments { download, .. }) => {
             let request = |recording| Request::Stop { recording };
-            conversation.fetch(request, Asked::default(), &fetch, &symbolizer)
+            conversation.fetch(request, Asked::default(), &download, &symbolizer)
         }
-        ConnectWord::Dump(DumpArguments { fetch, time }) => {
+        ConnectWord::Dump(WindowedArguments { download, window }) => {
             let request = |recording| Request::Dump { recording };
-            conversation.fetch(request, time.asked(), &fetch, &symbolizer)
+            conversation.fetch(request, window.asked(), &download, &symbolizer)
         }
-        ConnectWord::Copy(arguments) => {
+        ConnectWord::Copy(WindowedArguments { download, window }) => {
             let request = |recording| Request::Copy { recording };
-            conversation.fetch(request, Asked::default(), &arguments, &symbolizer)
+            conversation.fetch(request, window.asked(), &download, &symbolizer)
         }
         ConnectWord::Events(arguments) => events::run(
             &mut conversation.session,
@@ -93,9 +94,10 @@ impl ConnectWord {
     fn names(&self) -> Option<&NameArguments> {
         match self {
             ConnectWord::Record(arguments) => Some(&arguments.names),
-            ConnectWord::Stop(arguments) => Some(&arguments.fetch.names),
-            ConnectWord::Dump(arguments) => Some(&arguments.fetch.names),
-            ConnectWord::Copy(arguments) => Some(&arguments.names),
+            ConnectWord::Stop(arguments) => Some(&arguments.download.names),
+            ConnectWord::Dump(arguments) | ConnectWord::Copy(arguments) => {
+                Some(&arguments.download.names)
+            }
             ConnectWord::Start(arguments) => Some(&arguments.names),
             ConnectWord::Info | ConnectWord::Check(_) | ConnectWord::Events(_) => None,
         }
@@ -239,7 +241,7 @@ impl Conversation {
         &mut self,
         request: impl FnOnce(u64) -> Request,
         asked: Asked,
-        arguments: &FetchArguments,
+        arguments: &DownloadArguments,
         symbolizer: &Symbolizer,
     ) -> Result<(), Failure> {
         // Before a place for it is made: where it is not clear which one is meant there is none to make.

@@ -15,7 +15,7 @@ use super::print;
 use crate::interrupt::Interrupt;
 use crate::printable::Printable;
 use crate::record::{EventReader, RecordError, RecordingStatus, Session};
-use crate::timeline::{Event, WallClock, What};
+use crate::timeline::{Event, Moment, WallClock, What};
 use crate::units::grouped;
 
 /// Which events are wanted.
@@ -67,13 +67,21 @@ pub(super) fn run(
     arguments: &EventsArguments,
     as_json: bool,
 ) -> Result<(), Failure> {
+    let asked = arguments.window.asked();
+    if [asked.from, asked.to]
+        .iter()
+        .any(|moment| matches!(moment, Some(Moment::Since(_))))
+    {
+        return Err(Failure::Usage(
+            "events belong to no single recording, so there is no beginning to count from; write `-30s` (before \
+             now), `21:34:50` or `2026-11-21T21:34:50Z` (UTC)"
+                .into(),
+        ));
+    }
     if arguments.follow {
         interrupt.listen().map_err(Failure::Signals)?;
     }
-    let since_ns = match arguments.last {
-        None => 0,
-        Some(last_ns) => session.check(&mut ())?.now_ns.saturating_sub(last_ns),
-    };
+    let window = session.window_until_now(asked, &mut ())?;
     let kinds: Vec<&str> = arguments
         .only
         .iter()
@@ -85,7 +93,7 @@ pub(super) fn run(
     let mut is_first = true;
     loop {
         let looked = reader
-            .look(session, since_ns.saturating_sub(BEFORE_NS), &mut ())
+            .look(session, window.from_ns.saturating_sub(BEFORE_NS), &mut ())
             .and_then(|look| names.learn(session, &look.events).map(|()| look));
         let look = match looked {
             // Ctrl-C is how following ends, also where an answer is on its way.
@@ -109,7 +117,7 @@ pub(super) fn run(
         is_first = false;
         let mut text = String::new();
         let wanted = |event: &&Event| {
-            event.at_ns >= since_ns && (kinds.is_empty() || kinds.contains(&event.what.kind()))
+            window.contains(event.at_ns) && (kinds.is_empty() || kinds.contains(&event.what.kind()))
         };
         for event in look.events.iter().filter(wanted) {
             // A string takes everything.

@@ -146,7 +146,7 @@ pub(super) fn started(settings: &Settings, recording: u64) -> String {
     }))
 }
 
-/// That a recording was thrown away, for programs.
+/// That a recording was discarded, for programs.
 pub(super) fn discarded(name: &str, recording: u64) -> String {
     pretty(&json!({ "recording": recording, "name": name, "discarded": true }))
 }

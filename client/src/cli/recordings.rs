@@ -85,7 +85,7 @@ pub(super) struct WhichArguments {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct FetchArguments {
+pub(super) struct DownloadArguments {
     #[command(flatten)]
     pub(super) which: WhichArguments,
     #[command(flatten)]
@@ -96,11 +96,11 @@ pub(super) struct FetchArguments {
 
 #[derive(Debug, Args)]
 pub(super) struct StopArguments {
-    /// Throw away what it counted, and write no file
+    /// Drop what it counted since the last dump, and write no file
     #[arg(long, conflicts_with_all = ["output", "format"])]
     pub(super) discard: bool,
     #[command(flatten)]
-    pub(super) fetch: FetchArguments,
+    pub(super) download: DownloadArguments,
 }
 
 /// How to sample.
@@ -132,10 +132,10 @@ pub(super) struct SamplingArguments {
     /// What is kept where the guest's memory runs short; all or the preset's choice if not given
     #[arg(long, value_enum)]
     keep: Option<Keep>,
-    /// Throw away a finished recording that nobody fetched: the one of the same name, or where there is
-    /// no room for another one, any
+    /// Replace a finished recording that no client has fetched: the one of the same name or, if the guest
+    /// holds as many as it can, any
     #[arg(long)]
-    discard: bool,
+    replace: bool,
     /// Sample at fixed intervals instead of random ones: a load in step with them fools the profile
     #[arg(long)]
     fixed_interval: bool,
@@ -175,7 +175,7 @@ impl SamplingArguments {
             depth: self.depth,
             delay_ns: self.delay_ns,
             keep: self.keep.unwrap_or(settings.keep),
-            discard: self.discard,
+            replace: self.replace,
             fixed_interval: self.fixed_interval,
             unwind: self.unwind,
             ..settings

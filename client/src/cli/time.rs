@@ -10,28 +10,27 @@ use crate::recording::Recording;
 use crate::report::TimelineView;
 use crate::timeline::{Extent, Moment, RecordingSpan, Timeline, Window};
 
-/// The part of a recording's time that a dump takes from the ring.
+/// The part of a recording's time that is wanted; one meaning for every subcommand that takes it.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Time")]
-pub(super) struct DumpTimeArguments {
-    /// Only the time up to now, or to the end of a recording that has ended, as in 30s, with every sample in it,
-    /// out of the guest's ring
-    #[arg(long, value_name = "TIME", value_parser = values::nanoseconds, conflicts_with_all = ["begin", "end"])]
+pub(super) struct WindowArguments {
+    /// Only from this time on: 12s (since the recording began), -30s (before its end, or before now while it
+    /// runs), 21:34:50 or 2026-11-21T21:34:50Z (UTC)
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    from: Option<Moment>,
+    /// Only up to this time, written as for --from
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    to: Option<Moment>,
+    /// Short for --from -TIME: --last 30s is --from -30s
+    #[arg(long, value_name = "TIME", value_parser = values::nanoseconds, conflicts_with_all = ["from", "to"])]
     last: Option<u64>,
-    /// Only the time from a moment on: 12s since the recording began, -30s before now, or 21:34:50 or
-    /// 2026-11-21T21:34:50Z (UTC)
-    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
-    begin: Option<Moment>,
-    /// Only the time up to a moment
-    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
-    end: Option<Moment>,
 }
 
-impl DumpTimeArguments {
+impl WindowArguments {
     pub(super) fn asked(&self) -> Asked {
         Asked {
-            from: self.last.map(Moment::BeforeEnd).or(self.begin),
-            to: self.end,
+            from: self.last.map(Moment::BeforeEnd).or(self.from),
+            to: self.to,
         }
     }
 }
@@ -46,16 +45,8 @@ pub(super) struct ReportTimeArguments {
     /// How long each line of --timeline is, as in 100ms; a second if not given, or longer
     #[arg(long, value_name = "TIME", value_parser = values::interval, requires = "timeline")]
     step: Option<u64>,
-    /// Only what was sampled from a moment on: 12s since the recording began, -30s before its end, or
-    /// 21:34:50 or 2026-11-21T21:34:50Z (UTC)
-    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
-    from: Option<Moment>,
-    /// Only what was sampled up to a moment
-    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
-    to: Option<Moment>,
-    /// Only the end of the recording, as in 30s
-    #[arg(long, value_name = "TIME", value_parser = values::nanoseconds, conflicts_with_all = ["from", "to"])]
-    last: Option<u64>,
+    #[command(flatten)]
+    window: WindowArguments,
     /// Only what was sampled inside spans of this name, on the same vCPU
     #[arg(long, value_name = "NAME")]
     in_span: Option<String>,
@@ -91,11 +82,7 @@ impl Part {
 
 impl ReportTimeArguments {
     fn needs_timeline(&self) -> bool {
-        self.timeline
-            || self.from.is_some()
-            || self.to.is_some()
-            || self.last.is_some()
-            || self.in_span.is_some()
+        self.timeline || self.window.asked().is_part() || self.in_span.is_some()
     }
 
     /// The part of the recording that is wanted; `None` where it holds no timeline and needs none.
@@ -114,8 +101,8 @@ impl ReportTimeArguments {
         let Some(extent) = extent(timeline, &of) else {
             return Ok(None);
         };
-        let from = self.last.map(Moment::BeforeEnd).or(self.from);
-        let window = match (from, self.to) {
+        let Asked { from, to } = self.window.asked();
+        let window = match (from, to) {
             (None, None) if self.whole => None,
             (None, None) => recording.asked,
             (from, to) => Some(extent.window(from, to).map_err(Failure::Moment)?),

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use unikprof_proto::message::MAX_NAME;
 
+use crate::units;
+
 /// The fastest rate that makes sense to ask for, in samples a second: one a microsecond.
 const FASTEST_HZ: f64 = 1_000_000.0;
 
@@ -38,11 +40,15 @@ pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
 
 /// A length of time.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    if text.parse::<f64>().is_ok_and(|number| number != 0.0) {
-        return Err(format!("a time needs its unit: `{text}s` or `{text}ms`?"));
+    match text.parse::<f64>() {
+        Ok(0.0) => return Ok(Duration::ZERO),
+        Ok(number) if number.is_finite() => {
+            return Err(format!("a time needs its unit: `{text}s` or `{text}ms`?"));
+        }
+        _ => {}
     }
-    humantime::parse_duration(text)
-        .map_err(|error| format!("{error}; a time is written as in `30s`, `500ms` or `1m 30s`"))
+    units::parse_duration(text)
+        .ok_or_else(|| "expected a length of time, as in `30s`, `500ms`, `1m 30s` or `8h`".into())
 }
 
 /// A size, in bytes.
@@ -90,8 +96,12 @@ mod tests {
         assert_eq!(nanoseconds("0"), Ok(0));
         assert_eq!(interval("1ms"), Ok(1_000_000));
         assert!(duration("30").is_err_and(|error| error.contains("`30s`")));
-        assert!(duration("soon").is_err());
+        for text in ["soon", "inf", "", "-5s", "5s ago", "1 month"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
         assert!(nanoseconds("1000years").is_err());
+        assert!(nanoseconds("600000000000s").is_err());
+        assert_eq!(nanoseconds("2 days"), Ok(48 * 3_600_000_000_000));
         assert!(interval("0s").is_err() && interval("10ns").is_err());
     }
 

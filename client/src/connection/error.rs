@@ -379,7 +379,7 @@ fn who_may(key: Option<KeyId>, found: Option<u32>) -> String {
     };
     match found {
         Some(role::VIEW) => format!(
-            "{whose} has the role `view` (info, check, fetch), and this takes the role `control`: use \
+            "{whose} has the role `view` (info, check, copy, events), and this takes the role `control`: use \
              the key file of that role"
         ),
         Some(found) => format!("{whose} has the role `{}`", role_name(found)),

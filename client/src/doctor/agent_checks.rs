@@ -292,9 +292,7 @@ fn recorder(status: &RecordingStatus) -> Check {
         ),
     }
     .advise(match status.state {
-        state::FINISHED => {
-            "`connect ADDR stop --name NAME` fetches it, with `--discard` throws it away"
-        }
+        state::FINISHED => "`connect ADDR stop --name NAME` fetches it, with `--discard` drops it",
         _ => "use a newer client",
     })
     .count("state", status.state.into())

@@ -23,7 +23,7 @@ const OTHERS: u32 = 0o077;
 /// What a key is to be used for. The guest says what it allows; in the file this is a comment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Role {
-    /// Look: info, check and fetch
+    /// Look: info, check, copy and events
     View,
     /// Everything
     #[default]

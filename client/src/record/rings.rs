@@ -149,6 +149,33 @@ impl Session {
         Ok(part)
     }
 
+    /// The part that is asked for of all time up to now; what comes later is in it if no end is asked for.
+    ///
+    /// # Errors
+    /// [`RecordError::Moment`], and those of the connection.
+    pub(crate) fn window_until_now(
+        &mut self,
+        asked: Asked,
+        observer: &mut dyn Observer,
+    ) -> Result<Window, RecordError> {
+        if !asked.is_part() {
+            return Ok(Window::ALL);
+        }
+        let to_ns = self.check(observer)?.now_ns;
+        let extent = Extent {
+            whole: Window { from_ns: 0, to_ns },
+            clock: self.wall_clock(),
+        };
+        let window = extent.window(asked.from, asked.to)?;
+        Ok(match asked.to {
+            Some(_) => window,
+            None => Window {
+                to_ns: u64::MAX,
+                ..window
+            },
+        })
+    }
+
     /// Fetches the records since the last call with the stacks that they name, then the new names of events. Each part
     /// is passed to `keep` once it is complete, so that a broken connection leaves no half.
     pub(super) fn fetch_rings(

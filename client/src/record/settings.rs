@@ -83,8 +83,8 @@ pub struct Settings {
     pub max_bytes: u64,
     /// What is kept where memory runs short.
     pub keep: Keep,
-    /// Throw away a finished recording that nobody fetched.
-    pub discard: bool,
+    /// Replace a finished recording that no client has fetched.
+    pub replace: bool,
     /// Sample at fixed intervals: for comparison only, a load in step with them fools it.
     pub fixed_interval: bool,
     /// How stacks are unwound.
@@ -111,7 +111,7 @@ impl Default for Settings {
             max_age_ns: 0,
             max_bytes: 0,
             keep: Keep::default(),
-            discard: false,
+            replace: false,
             fixed_interval: false,
             unwind: Unwind::default(),
             callers: None,
@@ -160,7 +160,7 @@ impl Settings {
             depth,
             duration_ns: self.duration_ns,
             delay_ns: self.delay_ns,
-            flags: flag(self.discard, start_flag::DISCARD)
+            flags: flag(self.replace, start_flag::REPLACE)
                 | flag(self.fixed_interval, start_flag::FIXED_INTERVAL)
                 | flag(by_table, start_flag::UNWIND_TABLE)
                 | flag(self.keep == Keep::Newest, start_flag::KEEP_NEWEST),

@@ -1,7 +1,6 @@
 //! Moments as people say them: since the beginning, before the end, or by the clock.
 
 use std::str::FromStr;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::civil::{DateTime, Time};
@@ -9,6 +8,7 @@ use jiff::tz::TimeZone;
 use thiserror::Error;
 
 use super::{WallClock, Window};
+use crate::units;
 
 /// A moment of a recording.
 ///
@@ -44,16 +44,16 @@ pub struct Extent {
 /// A moment cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MomentError {
-    /// The words are no moment.
+    /// The text is not a point in time.
     #[error(
-        "`{0}` is no moment; it is written as in `12s` (since the recording began), `-30s` (before its \
-         end), `21:34:50` or `2026-11-21T21:34:50Z` (UTC)"
+        "`{0}` is not a point in time; write `12s` (since the recording began), `-30s` (before its end, or \
+         before now while it runs), `21:34:50` or `2026-11-21T21:34:50Z` (UTC)"
     )]
     Words(String),
     /// A date, where the guest knows none.
     #[error(
-        "the guest does not know the date, so `21:34:50` has no place in its recording; say it as in `12s` \
-         (since the recording began) or `-30s` (before its end)"
+        "the guest does not know the date, so a time of day or a date cannot be found in its recording; write \
+         `12s` (since the recording began) or `-30s` (before its end)"
     )]
     NoDate,
     /// A window that ends where it begins, or before.
@@ -72,15 +72,15 @@ impl FromStr for Moment {
     type Err = MomentError;
 
     fn from_str(text: &str) -> Result<Moment, MomentError> {
-        let length = |text: &str| {
-            let length = humantime::parse_duration(text).ok()?;
-            u64::try_from(Duration::as_nanos(&length)).ok()
+        // With a colon it is a time of day, not hours, minutes and seconds that passed.
+        let length_ns = |text: &str| {
+            let length = units::parse_duration(text).filter(|_| !text.contains(':'))?;
+            u64::try_from(length.as_nanos()).ok()
         };
-        let before = text.strip_prefix('-').and_then(length);
-        if let Some(before_ns) = before {
+        if let Some(before_ns) = text.strip_prefix('-').and_then(length_ns) {
             return Ok(Moment::BeforeEnd(before_ns));
         }
-        if let Some(since_ns) = length(text) {
+        if let Some(since_ns) = length_ns(text) {
             return Ok(Moment::Since(since_ns));
         }
         let date = text.parse::<Timestamp>().ok().or_else(|| {
@@ -186,6 +186,8 @@ mod tests {
         assert_eq!(at("12s"), Ok(112));
         assert_eq!(at("1m 30s"), Ok(190));
         assert_eq!(at("-30s"), Ok(170));
+        assert_eq!(at("-0s"), Ok(200), "the end");
+        assert_eq!(at("00:01"), Ok(200));
         assert_eq!(at("00:00:40"), Ok(180));
         assert_eq!(at("23:59:50"), Ok(130), "the evening before");
         assert_eq!(at("2024-10-04T00:00:10Z"), Ok(150));
@@ -195,7 +197,16 @@ mod tests {
 
     #[test]
     fn what_is_no_moment_is_refused() {
-        for text in ["", "12", "soon", "25:00:00", "-", "1969-01-01T00:00:00Z"] {
+        for text in [
+            "",
+            "12",
+            "soon",
+            "25:00:00",
+            "-00:00:10",
+            "--30s",
+            "-",
+            "1969-01-01T00:00:00Z",
+        ] {
             assert!(matches!(at(text), Err(MomentError::Words(_))), "{text}");
         }
         let moment = "00:00:40".parse().unwrap();

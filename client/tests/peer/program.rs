@@ -18,7 +18,9 @@ pub fn run(code: i32, words: &[&str], folder: &Path) -> (String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_unikprof-client"))
         .args(words)
         .current_dir(folder)
+        .env_remove("UNIKPROF_ADDR")
         .env_remove("UNIKPROF_KEY_FILE")
+        .env_remove("DEBUGINFOD_URLS")
         .stdin(Stdio::null())
         .output()
         .unwrap();

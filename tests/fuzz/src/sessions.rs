@@ -191,7 +191,7 @@ fn request(client: &mut Client, input: &mut Input<'_>) {
             duration_ns: input.number(),
             delay_ns: input.number(),
             flags: u32::from(input.byte())
-                & (start_flag::DISCARD
+                & (start_flag::REPLACE
                     | start_flag::FIXED_INTERVAL
                     | start_flag::UNWIND_TABLE
                     | start_flag::KEEP_NEWEST),

@@ -39,7 +39,7 @@ pub fn settings(period_ns: u64) -> Settings {
     Settings {
         name: "accuracy".into(),
         period_ns,
-        discard: true,
+        replace: true,
         ..Settings::default()
     }
 }

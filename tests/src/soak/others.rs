@@ -74,7 +74,7 @@ impl Others<'_> {
                     let part = random.pick(&[
                         &[][..],
                         &["--last", "3s"],
-                        &["--begin", "-4s", "--end", "-1s"],
+                        &["--from", "-4s", "--to", "-1s"],
                     ]);
                     let file = format!("other-dump-{number}.unikprof");
                     self.downloads.take(name, part, &file, random)?;

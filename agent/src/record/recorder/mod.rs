@@ -146,7 +146,7 @@ impl Recorder<'_> {
         request: &Start<'_>,
     ) -> Result<usize, Refused> {
         let recordings = agent.config().recordings as usize;
-        let discard = request.flags & start_flag::DISCARD != 0;
+        let discard = request.flags & start_flag::REPLACE != 0;
         let named = |one: &&Recording| one.settings().name.as_str() == request.name;
         if let Some(same) = self.recordings().find(named) {
             return match same.has_ended() {

@@ -270,8 +270,8 @@ impl Recording {
         Refused {
             code: refusal::UNFETCHED,
             text: Text::format(format_args!(
-                "`{}` (recording {}) has ended and nobody has fetched it; stop fetches it, start with \
-                 discard throws it away",
+                "`{}` (recording {}) has ended and no client has fetched it: fetch it with stop, or start \
+                 with --replace to drop it",
                 self.settings.name, self.id
             )),
         }

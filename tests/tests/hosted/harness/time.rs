@@ -1,7 +1,6 @@
 //! What happened when, as the client's program tells it.
 
-use std::time::{Duration, UNIX_EPOCH};
-
+use jiff::Timestamp;
 use serde_json::Value;
 use unikprof_client::timeline::WallClock;
 
@@ -70,14 +69,14 @@ impl Span {
     /// A moment so many ns after the beginning, as a date.
     pub(crate) fn date(&self, after_ns: u64) -> String {
         let unix_ns = self.clock.unix_ns(self.from_ns + after_ns).unwrap();
-        let date = UNIX_EPOCH + Duration::from_nanos(unix_ns);
-        humantime::format_rfc3339_nanos(date).to_string()
+        let date = Timestamp::from_nanosecond(unix_ns.into()).unwrap();
+        date.to_string()
     }
 
     /// Dumps the window from its beginning to its end into a file; answers what the program said.
     pub(crate) fn dump(&self, client: &Client, name: &str) -> String {
         let (from, to) = (self.date(0), self.date(self.length_ns()));
-        let words = ["dump", "--begin", &from, "--end", &to, "-o", name];
+        let words = ["dump", "--from", &from, "--to", &to, "-o", name];
         client.connect(&words).expect_success().stdout
     }
 

@@ -1,7 +1,6 @@
 //! Two seconds of other work, once, before anybody came: found by every way there is to ask when.
 
-use std::time::{Duration, UNIX_EPOCH};
-
+use jiff::Timestamp;
 use serde_json::Value;
 use unikprof_client::timeline::WallClock;
 use unikprof_tests::lab::Lab;
@@ -20,8 +19,8 @@ impl Burst {
     /// A moment so many ns after the beginning, as a date.
     fn date(&self, after_ns: u64) -> String {
         let unix_ns = self.clock.unix_ns(self.from_ns + after_ns).unwrap();
-        let date = UNIX_EPOCH + Duration::from_nanos(unix_ns);
-        humantime::format_rfc3339_nanos(date).to_string()
+        let date = Timestamp::from_nanosecond(unix_ns.into()).unwrap();
+        date.to_string()
     }
 }
 
@@ -93,7 +92,7 @@ fn a_burst_before_anybody_came_is_found() {
         let (from, to) = (burst.date(0), burst.date(burst.to_ns - burst.from_ns));
 
         // Between two moments.
-        dump(&client, "then.unikprof", &["--begin", &from, "--end", &to]);
+        dump(&client, "then.unikprof", &["--from", &from, "--to", &to]);
         let then = json(&client, "then.unikprof", &[]);
         assert_is_burst(&then);
         let window = then["window"].as_object().expect("a part is told as one");

@@ -1,0 +1,273 @@
+//! Files from debuginfod servers, with the cache that debuginfod's other clients use.
+//!
+//! A server is asked for `URL/buildid/ID/executable` or `URL/buildid/ID/debuginfo`. What it sends is used, and kept in the
+//! cache, only if it is an ELF file with that build-id.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tempfile::NamedTempFile;
+use thiserror::Error;
+
+use super::by_build_id::Wanted;
+use super::error::{SymbolError, SymbolWarning};
+use super::image::{Image, read_regular_file};
+use crate::profile::BuildId;
+
+/// How long a server may be silent if `DEBUGINFOD_TIMEOUT` is not set, as in debuginfod's own client.
+const USUAL_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// A download may take so many times the timeout.
+const LONGEST_DOWNLOAD: u32 = 10;
+
+/// How long the cache knows that no server has a file, as in debuginfod's own client.
+const MISS_HOLDS_FOR: Duration = Duration::from_secs(600);
+
+/// Debuginfod servers and their cache.
+#[derive(Debug, Clone)]
+pub struct Debuginfod {
+    servers: Arc<[Server]>,
+    cache: PathBuf,
+    agent: ureq::Agent,
+}
+
+#[derive(Debug)]
+struct Server {
+    url: String,
+    /// It could not be reached, and is not asked again.
+    has_failed: AtomicBool,
+}
+
+/// The environment's settings for debuginfod cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum DebuginfodError {
+    /// A timeout that is no number.
+    #[error("DEBUGINFOD_TIMEOUT is a number of seconds, found {found:?}")]
+    Timeout {
+        /// What it is.
+        found: String,
+    },
+    /// Nowhere to keep files.
+    #[error("DEBUGINFOD_URLS is set, but there is no home folder for its cache: set DEBUGINFOD_CACHE_PATH")]
+    NoCache,
+}
+
+/// Why a server gave no file.
+#[derive(Debug, Error)]
+enum DownloadError {
+    #[error(transparent)]
+    Http(#[from] ureq::Error),
+    #[error("it answered with status {0}")]
+    Status(u16),
+    #[error("the download ended early: {0}")]
+    Transfer(io::Error),
+    #[error("it sent more than {} bytes", Image::MAX_BYTES)]
+    TooLarge,
+    #[error("it sent a file with {}", match .0 { Some(id) => format!("build-id {id}"), None => "no build-id".into() })]
+    WrongBuild(Option<BuildId>),
+    #[error("it sent no usable file: {0}")]
+    Unusable(SymbolError),
+    #[error("cannot write to the cache {}: {source}", path.display())]
+    Cache { path: PathBuf, source: io::Error },
+}
+
+impl Debuginfod {
+    /// What the environment configures: `DEBUGINFOD_URLS`, `DEBUGINFOD_CACHE_PATH` and `DEBUGINFOD_TIMEOUT`. Nothing if
+    /// no server is named.
+    ///
+    /// # Errors
+    /// [`DebuginfodError`].
+    pub fn from_environment() -> Result<Option<Debuginfod>, DebuginfodError> {
+        Debuginfod::configured(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
+    }
+
+    fn configured(
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Option<Debuginfod>, DebuginfodError> {
+        let text = |name| variable(name).map(|value| value.to_string_lossy().into_owned());
+        let urls = text("DEBUGINFOD_URLS").unwrap_or_default();
+        // Words such as `ima:enforcing` are settings for the servers behind them.
+        let servers: Arc<[Server]> = urls
+            .split_whitespace()
+            .filter(|word| word.starts_with("http://") || word.starts_with("https://"))
+            .map(|url| Server {
+                url: url.trim_end_matches('/').to_owned(),
+                has_failed: AtomicBool::new(false),
+            })
+            .collect();
+        if servers.is_empty() {
+            return Ok(None);
+        }
+        let timeout = match text("DEBUGINFOD_TIMEOUT") {
+            None => USUAL_TIMEOUT,
+            Some(found) => match found.trim().parse().map(Duration::from_secs) {
+                Ok(timeout) => timeout,
+                Err(_) => return Err(DebuginfodError::Timeout { found }),
+            },
+        };
+        // 0 is no limit.
+        let timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+        let agent = ureq::Agent::config_builder()
+            .user_agent(concat!("unikprof-client/", env!("CARGO_PKG_VERSION")))
+            .http_status_as_error(false)
+            .timeout_connect(timeout)
+            .timeout_recv_response(timeout)
+            .timeout_per_read(timeout)
+            .timeout_recv_body(timeout.map(|timeout| timeout.saturating_mul(LONGEST_DOWNLOAD)))
+            .build()
+            .into();
+        Ok(Some(Debuginfod {
+            servers,
+            cache: cache_folder(variable).ok_or(DebuginfodError::NoCache)?,
+            agent,
+        }))
+    }
+
+    /// The file of this build, from the cache or from the first server that has it.
+    pub(super) fn find(
+        &self,
+        id: &BuildId,
+        wanted: Wanted,
+        warnings: &mut Vec<SymbolWarning>,
+    ) -> Option<Image> {
+        let folder = self.cache.join(id.to_string());
+        let path = folder.join(wanted.name());
+        if is_recent_miss(&path) {
+            return None;
+        }
+        let cached = Image::open(&path).ok();
+        if let Some(image) = cached.filter(|image| image.build_id() == Some(id)) {
+            return Some(image);
+        }
+        let mut all_lack_it = true;
+        for server in self.servers.iter() {
+            if server.has_failed.load(Ordering::Relaxed) {
+                all_lack_it = false;
+                continue;
+            }
+            match self.download(&server.url, id, wanted, &folder) {
+                Ok(Some(image)) => return Some(image),
+                Ok(None) => {}
+                Err(error) => {
+                    all_lack_it = false;
+                    if matches!(error, DownloadError::Http(_) | DownloadError::Transfer(_)) {
+                        server.has_failed.store(true, Ordering::Relaxed);
+                    }
+                    warnings.push(SymbolWarning::ServerFailed {
+                        url: server.url.clone(),
+                        build_id: id.clone(),
+                        problem: error.to_string(),
+                    });
+                }
+            }
+        }
+        if all_lack_it {
+            // An empty file is how the cache remembers that. Without it the servers are asked again.
+            let _ = fs::create_dir_all(&folder).and_then(|()| File::create(&path));
+        }
+        None
+    }
+
+    /// Asks one server; `None` if it has no such file.
+    fn download(
+        &self,
+        url: &str,
+        id: &BuildId,
+        wanted: Wanted,
+        folder: &Path,
+    ) -> Result<Option<Image>, DownloadError> {
+        let name = wanted.name();
+        let response = self.agent.get(format!("{url}/buildid/{id}/{name}")).call()?;
+        match response.status().as_u16() {
+            200 => {}
+            404 => return Ok(None),
+            status => return Err(DownloadError::Status(status)),
+        }
+        let cache = |source| DownloadError::Cache {
+            path: folder.to_owned(),
+            source,
+        };
+        fs::create_dir_all(folder).map_err(cache)?;
+        let mut file = NamedTempFile::new_in(folder).map_err(cache)?;
+        let body = response.into_body().into_with_config();
+        let body = body.limit(Image::MAX_BYTES + 1).reader();
+        let copied = io::copy(&mut body.take(Image::MAX_BYTES + 1), &mut file);
+        if copied.map_err(DownloadError::Transfer)? > Image::MAX_BYTES {
+            return Err(DownloadError::TooLarge);
+        }
+        let path = folder.join(name);
+        let image = read_regular_file(file.path(), Image::MAX_BYTES)
+            .and_then(|bytes| Image::parse(&path, bytes))
+            .map_err(DownloadError::Unusable)?;
+        if image.build_id() != Some(id) {
+            return Err(DownloadError::WrongBuild(image.build_id().cloned()));
+        }
+        file.persist(&path).map_err(|error| cache(error.error))?;
+        Ok(Some(image))
+    }
+}
+
+/// Where debuginfod's clients keep files: as they are told, else in the folder for caches.
+fn cache_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let path = |name| variable(name).map(PathBuf::from);
+    path("DEBUGINFOD_CACHE_PATH").or_else(|| {
+        let caches = path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")))?;
+        Some(caches.join("debuginfod_client"))
+    })
+}
+
+/// Whether the cache says that no server has the file: an empty file that is not old.
+fn is_recent_miss(path: &Path) -> bool {
+    let age = |found: fs::Metadata| found.modified().ok()?.elapsed().ok();
+    fs::metadata(path).is_ok_and(|found| {
+        found.len() == 0 && age(found).is_none_or(|age| age < MISS_HOLDS_FOR)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn configured(set: &[(&str, &str)]) -> Result<Option<Debuginfod>, DebuginfodError> {
+        Debuginfod::configured(|name| {
+            let found = set.iter().find(|(set, _)| *set == name)?;
+            Some(found.1.into())
+        })
+    }
+
+    #[test]
+    fn nothing_is_asked_unless_a_server_is_named() {
+        for urls in ["", "  ", "ima:enforcing", "file:///srv"] {
+            let set = [("DEBUGINFOD_URLS", urls), ("HOME", "/home/a")];
+            assert!(configured(&set).unwrap().is_none(), "{urls}");
+        }
+        assert!(configured(&[("HOME", "/home/a")]).unwrap().is_none());
+    }
+
+    #[test]
+    fn the_variables_mean_what_they_mean_to_other_clients() {
+        let urls = ("DEBUGINFOD_URLS", "http://a/ ima:permissive https://b:8002");
+        let home = ("HOME", "/home/a");
+        let found = configured(&[urls, home]).unwrap().unwrap();
+        let servers: Vec<_> = found.servers.iter().map(|s| s.url.as_str()).collect();
+        assert_eq!(servers, ["http://a", "https://b:8002"]);
+        assert_eq!(found.cache, Path::new("/home/a/.cache/debuginfod_client"));
+        let xdg = ("XDG_CACHE_HOME", "/var/cache/a");
+        let found = configured(&[urls, home, xdg]).unwrap().unwrap();
+        assert_eq!(found.cache, Path::new("/var/cache/a/debuginfod_client"));
+        let told = ("DEBUGINFOD_CACHE_PATH", "/tmp/d");
+        let found = configured(&[urls, home, xdg, told]).unwrap().unwrap();
+        assert_eq!(found.cache, Path::new("/tmp/d"));
+        let error = configured(&[urls]).unwrap_err();
+        assert_eq!(error, DebuginfodError::NoCache);
+        let wrong = ("DEBUGINFOD_TIMEOUT", "soon");
+        let error = configured(&[urls, home, wrong]).unwrap_err();
+        assert!(error.to_string().contains("\"soon\""), "{error}");
+    }
+}
