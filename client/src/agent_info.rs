@@ -141,7 +141,7 @@ struct Stretch {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MappingError {
     /// It is empty or ends before it starts.
-    #[error("the mapping of `{path}` reaches from {start:#x} to {end:#x}")]
+    #[error("the mapping of `{path}` has the impossible range {start:#x} to {end:#x}")]
     Empty {
         /// The image's path.
         path: String,
@@ -152,7 +152,7 @@ pub enum MappingError {
     },
     /// Its codes overlap the mapping's before, are not codes of addresses, or run out.
     #[error(
-        "the codes of the mapping of `{path}` begin at {code_base}, but the lowest free is {free}"
+        "the frame codes of the mapping of `{path}` begin at {code_base}; expected at least {free}"
     )]
     Codes {
         /// The image's path.
@@ -164,7 +164,7 @@ pub enum MappingError {
     },
     /// Its build-id is too long.
     #[error(
-        "the build-id of `{path}` has {length} bytes, at most {} are read",
+        "the build-id of `{path}` has {length} bytes; the limit is {}",
         BuildId::MAX_BYTES
     )]
     BuildId {
@@ -174,13 +174,13 @@ pub enum MappingError {
         length: usize,
     },
     /// Too many mappings.
-    #[error("the guest names {0} mappings, at most {MAX_MAPPINGS} are read")]
+    #[error("the guest has {0} mappings; the limit is {MAX_MAPPINGS}")]
     TooMany(u32),
 }
 
 /// A frame's code that stands for nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("frame code {0:#x} lies in no mapping")]
+#[error("frame code {0:#x} is in no mapping")]
 pub struct UnknownCode(pub u32);
 
 impl CodeMap {

@@ -212,7 +212,7 @@ impl Connection {
     /// # Errors
     /// [`ConnectionError`], also for mappings that cannot be.
     pub fn hello(&mut self) -> Result<Greeting, ConnectionError> {
-        const DOING: &str = "greeting the agent";
+        const DOING: &str = "exchanging hello messages";
         let hello = Hello {
             client: CLIENT,
             client_id: client_id(),

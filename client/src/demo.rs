@@ -38,8 +38,8 @@ const TOP: usize = 12;
 /// What `demo` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The guest is a process on this machine: two vCPUs serve made-up requests, one of
-them all the time, one of them now and then. It ends with the demo.
+The guest is a process on this machine with two vCPUs that serve generated
+requests, one continuously and one now and then. It ends with the demo.
 
 Example:
   unikprof-client demo --duration 10s --output /tmp/demo")]
@@ -47,7 +47,7 @@ pub(crate) struct DemoArguments {
     /// How long to record
     #[arg(long = "duration", value_name = "TIME", default_value = "5s", value_parser = cli::nanoseconds)]
     duration_ns: u64,
-    /// The directory for the recording and its reports; made if it is not there
+    /// The directory for the recording and its reports; created if missing
     #[arg(short = 'o', long, value_name = "DIR", default_value = "unikprof-demo")]
     output: PathBuf,
 }
@@ -55,21 +55,21 @@ pub(crate) struct DemoArguments {
 /// Why there is no demo.
 #[derive(Debug, Error)]
 pub(crate) enum DemoError {
-    #[error("the demo's guest could not be started: {0}")]
+    #[error("cannot start the demo guest: {0}")]
     Start(io::Error),
-    #[error("the demo's guest ended before it listened, {0}")]
+    #[error("the demo guest ended before it listened: {0}")]
     EndedEarly(std::process::ExitStatus),
-    #[error("the demo's guest did not begin to listen in {0} s")]
+    #[error("the demo guest did not listen within {0} s")]
     Silent(u64),
-    #[error("the demo's guest announced itself as {0:?}, not with its address")]
+    #[error("expected the demo guest's address, found {0:?}")]
     Announcement(String),
-    #[error("a demo that takes no time shows nothing: give --duration a time above 0")]
+    #[error("--duration must be above 0")]
     NoTime,
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-    #[error("the demo's guest cannot be profiled: {0}")]
+    #[error("cannot start the agent in the demo guest: {0}")]
     Agent(unikprof_agent::hosted::Error),
     #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-    #[error("the demo's guest runs on Linux on x86_64 only")]
+    #[error("the demo guest runs on x86-64 Linux only")]
     Unsupported,
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     let path = directory.join("demo.unikprof");
     let mut session = Session::open(guest.address().clone(), Patience::default(), interrupt)?;
     eprintln!(
-        "a guest runs at {}; recording it for {}",
+        "recording the demo guest at {} for {}",
         guest.address(),
         units::duration(arguments.duration_ns)
     );
@@ -149,14 +149,10 @@ fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), Fa
         .with_timeline(TimelineView::of(&recording));
     let mut written = vec![(
         path.to_owned(),
-        "the recording itself: all others are made from it",
+        "the recording; all other files are made from it",
     )];
     for (name, format, what) in [
-        (
-            "demo.svg",
-            Format::Svg,
-            "a flame graph; open it in a browser",
-        ),
+        ("demo.svg", Format::Svg, "flame graph; open it in a browser"),
         (
             "demo.folded",
             Format::Folded,
@@ -198,8 +194,8 @@ fn next_steps(recording: &Path, written: &[(PathBuf, &str)], span: Option<&str>)
          \x20 unikprof-client report {recording} --lines --top 20\n\
          \x20 unikprof-client report {recording} --timeline --step 250ms\n\
          {in_span}\
-         \x20 unikprof-client report {recording} --focus is_spam -o spam.svg     a mistake that takes half of the guest's time\n\
-         \x20 unikprof-client connect ADDR record 30s     with the address of your own guest\n"
+         \x20 unikprof-client report {recording} --focus is_spam -o spam.svg     the mistake that takes half of the guest's time\n\
+         \x20 unikprof-client connect ADDR record 30s     record your own guest\n"
     ));
     text
 }

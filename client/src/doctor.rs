@@ -1,4 +1,4 @@
-//! Whether a profile can be trusted, in plain words.
+//! Checks whether a profile can be trusted.
 //!
 //! [`Diagnosis::of_recording`] judges a recording, [`Diagnosis::of_agent`] an agent that answers: one
 //! [`Check`] for each thing that can be wrong, with a [`Verdict`], the figure it comes from, and what to
@@ -6,9 +6,9 @@
 //!
 //! | verdict | meaning |
 //! |---|---|
-//! | `good` | nothing to see to |
-//! | `look` | the profile can be used, if this is known |
-//! | `bad` | what the profile shows may be wrong in a way that it does not show |
+//! | `good` | no problem |
+//! | `look` | a caveat: the profile is usable by somebody who knows about it |
+//! | `bad` | the profile may be wrong in a way that it does not show |
 //!
 //! ```no_run
 //! use unikprof_client::doctor::Diagnosis;

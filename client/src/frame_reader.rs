@@ -15,7 +15,7 @@ pub(crate) enum FrameReadError {
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// The source ended within a frame, this many bytes into it.
-    #[error("the bytes end within a frame, {0} bytes into it")]
+    #[error("the data ends in the middle of a frame ({0} bytes read)")]
     Cut(usize),
 }
 

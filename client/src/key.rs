@@ -41,19 +41,19 @@ pub struct Key {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum KeyFormatError {
     /// It begins otherwise.
-    #[error("a key begins with `{PREFIX}`, and this line does not")]
+    #[error("expected a key that begins with `{PREFIX}`")]
     Prefix,
     /// It is a key of another version.
-    #[error("this client knows keys that begin with `{PREFIX}`, and this is of another version")]
+    #[error("the key has another version; this client supports keys that begin with `{PREFIX}`")]
     Version,
     /// There are too few or too many digits.
-    #[error("after `{PREFIX}` stand {} hexadecimal digits, found {found} characters", 2 * KEY)]
+    #[error("expected {} hexadecimal digits after `{PREFIX}`, found {found} characters", 2 * KEY)]
     Length {
         /// How many there are.
         found: usize,
     },
     /// A character is no digit.
-    #[error("a key has the digits 0 to 9 and a to f (lower case); character {at} is none of them")]
+    #[error("expected the digits 0 to 9 and a to f (lower case); character {at} is another one")]
     Digit {
         /// Which, from 1, of the whole line.
         at: usize,
@@ -62,7 +62,7 @@ pub enum KeyFormatError {
 
 /// The system has no random numbers to make a key of.
 #[derive(Debug, Error)]
-#[error("the system gives no random numbers to make a key of: {0}")]
+#[error("cannot generate a key: the system provides no random numbers: {0}")]
 pub struct NoRandomness(getrandom::Error);
 
 impl Key {

@@ -23,9 +23,9 @@ pub struct ProgressLine {
 }
 
 /// What a recording without its caller table lacks, and how it would have it.
-pub(crate) const WITHOUT_CALLER_TABLE: &str = "another recording runs, and the agent takes no caller table \
-    meanwhile: callers of functions without a frame are guessed. Link a table into the image \
-    (`caller-table`), or give the first recording --image";
+pub(crate) const WITHOUT_CALLER_TABLE: &str = "the agent accepts no caller table while another \
+    recording runs, so callers of leaf functions are guessed. Start the first recording with --image, or \
+    link a table into the image (`caller-table`)";
 
 /// How often the line moves.
 const TICK: Duration = Duration::from_millis(100);
@@ -62,7 +62,7 @@ impl ProgressLine {
     fn running(&mut self, status: &RecordingStatus, recorder: &RecorderStatus) {
         if !self.is_terminal && status.duration_ns == 0 && !self.endless {
             self.endless = true;
-            self.say("recording until it is interrupted: no duration was given");
+            self.say("recording until interrupted (no duration was given)");
         }
         if status.duration_ns != 0 && self.bar.length().is_none() {
             self.bar.set_length(status.duration_ns / 1_000_000);
@@ -93,7 +93,7 @@ impl Observer for ProgressLine {
             Event::Stopping if self.stopping => {}
             Event::Stopping => {
                 self.stopping = true;
-                self.say("stopping: what was sampled so far is kept (Ctrl-C again gives it up)");
+                self.say("stopping; the samples so far are kept (press Ctrl-C again to drop them)");
             }
             Event::Fetching { samples, bytes } => {
                 self.bar.set_message(format!(
@@ -103,10 +103,10 @@ impl Observer for ProgressLine {
             }
             Event::WithoutCallerTable => self.say(&format!("warning: {WITHOUT_CALLER_TABLE}")),
             Event::ConnectionLost(error) => {
-                self.say(&format!("{error}; trying again"));
-                self.bar.set_message("waiting for the connection");
+                self.say(&format!("{error}; reconnecting"));
+                self.bar.set_message("reconnecting");
             }
-            Event::Reconnected => self.say("connected again"),
+            Event::Reconnected => self.say("reconnected"),
         }
     }
 }
@@ -121,11 +121,11 @@ fn message(status: &RecordingStatus, recorder: &RecorderStatus) -> String {
     let counters = &status.counters;
     if status.state == state::DELAYED {
         let left = status.delay_left().as_secs_f64();
-        return format!("`{}` begins in {left:.0} s", Printable(&status.name));
+        return format!("`{}` starts in {left:.0} s", Printable(&status.name));
     }
     let elapsed = status.elapsed().as_secs_f64();
     let time = match status.duration_ns {
-        0 => format!("{elapsed:.0} s, Ctrl-C ends"),
+        0 => format!("{elapsed:.0} s, Ctrl-C stops"),
         total => format!("{:.0}/{:.0} s", elapsed, total as f64 / 1e9),
     };
     let rate = if elapsed > 0.0 {

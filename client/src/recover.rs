@@ -56,14 +56,14 @@ impl fmt::Display for Missing {
         match self {
             Self::Beginning(first) => write!(
                 f,
-                "the log lacks its beginning: the first line of it there is `{MARK}{first:05x}`, expected \
-                 `{MARK}00000`"
+                "the beginning of the dump is missing from the log: expected the line `{MARK}00000`, found \
+                 `{MARK}{first:05x}`"
             ),
             Self::Lines(first, of) => {
-                write!(f, "the log lacks the line `{MARK}{first:05x}`")?;
+                write!(f, "the line `{MARK}{first:05x}` is missing from the log")?;
                 match of {
-                    Some(lines) => write!(f, ", or it is damaged; there should be {lines} lines"),
-                    None => write!(f, ", or it is damaged"),
+                    Some(lines) => write!(f, " or damaged; expected {lines} lines"),
+                    None => write!(f, " or damaged"),
                 }
             }
             Self::Block(error) => error.fmt(f),

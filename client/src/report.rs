@@ -220,8 +220,8 @@ pub enum ReportError {
     Write(#[from] io::Error),
     /// There is nothing to draw.
     #[error(
-        "no samples to draw: the recording has {recorded}, and the filters keep none of them; \
-         try `-o report.txt` to see what was counted"
+        "no samples to draw: the recording has {recorded}, and the filters remove all of them; see `-o report.txt` \
+         for what was counted"
     )]
     Empty {
         /// The samples in the recording.

@@ -131,7 +131,7 @@ fn a_length_of_time_reads_the_same_in_every_output() {
     let address = peer.address.to_string();
     let run = |words: &[&str]| expect(0, words, directory.path()).0;
     let told = run(&["connect", &address, "record", "1s", "-o", "r.unikprof"]);
-    assert!(told.contains("in 50 µs, asked for"), "{told}");
+    assert!(told.contains("in 50 µs, at 1000000 Hz"), "{told}");
     let report = run(&["report", "r.unikprof"]);
     assert!(report.contains("time        50 µs from"), "{report}");
     let started = run(&["connect", &address, "start", "--duration", "90s"]);
@@ -189,7 +189,7 @@ fn a_wrong_command_line_is_usage() {
         ),
         (
             &["connect", "h", "record", "-o", "%x.svg"],
-            &["no placeholder", "%t"],
+            &["unknown placeholder", "%t"],
         ),
         (
             &["connect", "h", "record", "--mode", "sleep"],
@@ -250,7 +250,7 @@ fn where_nothing_listens_there_is_no_connection() {
     refused(
         3,
         &["connect", "no-such-host.invalid", "info"],
-        &["cannot find the host `no-such-host.invalid`"],
+        &["cannot resolve the host `no-such-host.invalid`"],
     );
 }
 
@@ -264,14 +264,18 @@ fn other_servers_are_told_from_agents() {
         let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.6\r\n");
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
-    foreign(4, &["no unikprof agent", "\\x1b"], |mut stream| {
+    foreign(4, &["not a unikprof agent", "\\x1b"], |mut stream| {
         let _ = stream.write_all(b"\x1b[2J\x00\xff\xfe\x01random bytes here");
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
-    foreign(4, &["closed it without a word"], drop);
-    foreign(4, &["sent nothing in 4 s", "--timeout"], |mut stream| {
-        let _ = std::io::copy(&mut stream, &mut std::io::sink());
-    });
+    foreign(4, &["closed it without sending anything"], drop);
+    foreign(
+        4,
+        &["sent nothing within 4 s", "--timeout"],
+        |mut stream| {
+            let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        },
+    );
     foreign(4, &["found `unik`"], |mut stream| {
         let _ = stream.write_all(b"unik");
     });
@@ -298,12 +302,12 @@ fn agents_that_break_the_protocol_are_told_so() {
         header[2..6].copy_from_slice(&1_000_000_u32.to_le_bytes());
         greeted(stream, &header);
     });
-    foreign(4, &["broke the protocol", "checksum"], |stream| {
+    foreign(4, &["violated the protocol", "checksum"], |stream| {
         greeted(stream, &[0x01, 0x80, 1, 0, 0, 0, 9, 9, 9, 9, 9]);
     });
     let welcome = peer::welcome(&Script::default(), 1).concat();
     let half = welcome[..welcome.len() / 2].to_vec();
-    foreign(4, &["within a frame"], move |mut stream| {
+    foreign(4, &["in the middle of a frame"], move |mut stream| {
         let _ = stream.write_all(&preamble::encode(preamble::OPEN));
         let _ = stream.write_all(&half);
         // Reading what the client sent: closing with it unread would reset the connection.
@@ -319,7 +323,7 @@ fn agents_that_break_the_protocol_are_told_so() {
     let only_welcome = peer::welcome(&Script::default(), 1)[0].clone();
     foreign(
         3,
-        &["sent nothing whole in 4 s", "greeting the agent"],
+        &["no response from the agent within 4 s", "hello messages"],
         move |stream| {
             greeted(stream, &only_welcome);
         },
@@ -341,7 +345,7 @@ fn info_and_check_tell_what_there_is() {
     ] {
         assert!(info.contains(word), "no {word:?} in:\n{info}");
     }
-    let warned = stderr.lines().count() == 1 && stderr.contains("is open");
+    let warned = stderr.lines().count() == 1 && stderr.contains("requires no key");
     assert!(warned, "{stderr}");
     let (info, _) = expect(0, &["connect", &address, "info", "--json"], here.path());
     let info: serde_json::Value = serde_json::from_str(&info).unwrap();
@@ -438,7 +442,7 @@ fn a_recording_becomes_every_format() {
             "-o",
             "again.unikprof",
         ],
-        &["writes reports"],
+        &["cannot write a .unikprof file"],
     );
 }
 
@@ -537,7 +541,7 @@ fn recordings_are_their_owners_alone() {
     let dump = [&dump[..], &["-o", "/dev/full"]].concat();
     let output = run_after("umask 022", &dump, here.path());
     let stderr = String::from_utf8(output.stderr).unwrap();
-    let kept = stderr.split("is safe in ").nth(1).expect(&stderr);
+    let kept = stderr.split("is complete, in ").nth(1).expect(&stderr);
     let kept = kept.split(';').next().unwrap();
     assert_eq!(mode(Path::new(kept)), 0o600);
 }
@@ -562,11 +566,11 @@ fn a_report_that_cannot_be_written_does_not_cost_the_recording() {
         here.path(),
     );
     assert!(
-        stderr.contains("/dev/full") && stderr.contains("is safe in"),
+        stderr.contains("/dev/full") && stderr.contains("is complete, in "),
         "{stderr}"
     );
     let kept = stderr
-        .split("is safe in ")
+        .split("is complete, in ")
         .nth(1)
         .unwrap()
         .split(';')
@@ -590,7 +594,7 @@ fn outputs_that_cannot_be_written() {
             "-o",
             "/no/such/r.unikprof",
         ],
-        &["/no/such/r.unikprof", "does its directory exist"],
+        &["/no/such/r.unikprof", "check that its directory exists"],
     );
     refused(
         7,
@@ -606,7 +610,7 @@ fn outputs_that_cannot_be_written() {
         ],
         &[
             "/dev/full",
-            "make room",
+            "free some space",
             "Nothing is lost",
             &format!("connect {address} stop --name record-"),
         ],
@@ -652,7 +656,7 @@ fn a_disk_that_fills_up_keeps_what_the_guest_has_cleared() {
         .unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(8), "{stderr}");
-    assert!(stderr.contains("`dump` fetches it again"), "{stderr}");
+    assert!(stderr.contains("fetch it with `dump`"), "{stderr}");
     let log = peer.log();
     assert!(log.contains(&"fetch 7 0".into()), "{log:?}");
     assert!(!log.contains(&"acknowledge 7".into()), "{log:?}");
@@ -688,7 +692,7 @@ fn a_line_that_breaks_and_a_full_disk_keep_what_the_guest_has_cleared() {
         let output = run_after(limit, &dump, here.path());
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(8), "{stderr}");
-        assert!(stderr.contains("what arrived is kept in"), "{stderr}");
+        assert!(stderr.contains("what arrived is in"), "{stderr}");
         let file = fs::metadata(here.path().join("cut.unikprof")).unwrap();
         (file.len(), peer.log())
     };
@@ -747,12 +751,12 @@ fn a_refusal_is_told() {
     refused(
         5,
         &["connect", &address, "start"],
-        &["refused", "`nightly` waits to be fetched"],
+        &["rejected", "`nightly` waits to be fetched"],
     );
     refused(
         5,
         &["connect", &address, "record", "1s", "--interval", "11s"],
-        &["outside this agent's limits", "0.1 Hz"],
+        &["outside the agent's limits", "0.1 Hz"],
     );
 }
 
@@ -771,9 +775,13 @@ fn bad_input_files() {
     refused(
         6,
         &["report", &path("text")],
-        &["no unikprof recording", "not a recording"],
+        &["not a unikprof recording", "found `not a recording`"],
     );
-    refused(6, &["report", &path("empty")], &["no unikprof recording"]);
+    refused(
+        6,
+        &["report", &path("empty")],
+        &["not a unikprof recording"],
+    );
 
     let peer = Peer::start(Script::default());
     let address = peer.address.to_string();
@@ -807,7 +815,7 @@ fn bad_input_files() {
     refused(
         6,
         &["report", &recording, "--symbols", &path("text")],
-        &["names no function"],
+        &["contains no functions"],
     );
     refused(
         6,
@@ -865,7 +873,7 @@ fn ctrl_c_keeps_what_was_sampled() {
     assert!(
         String::from_utf8(output.stderr)
             .unwrap()
-            .contains("what was sampled so far")
+            .contains("the samples so far are kept")
     );
     expect(0, &["report", "r.unikprof"], here.path());
 }
@@ -889,7 +897,7 @@ fn doctor_of_a_recording_tells_by_its_exit_code_whether_to_trust_it() {
     let file = recorded(blocked, here.path());
     let (stdout, stderr) = expect(0, &["doctor", &file], here.path());
     assert!(
-        stdout.starts_with("taken                 the file run.unikprof"),
+        stdout.starts_with("source                the file run.unikprof"),
         "{stdout}"
     );
     assert!(stdout.contains("This profile can be trusted"), "{stdout}");
@@ -900,7 +908,7 @@ fn doctor_of_a_recording_tells_by_its_exit_code_whether_to_trust_it() {
     let (stdout, stderr) = expect(9, &["doctor", &file, "--json"], here.path());
     let document: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!(document["trustworthy"], false);
-    assert_eq!(document["taken"], "the file run.unikprof");
+    assert_eq!(document["source"], "the file run.unikprof");
     let checks = document["checks"].as_array().unwrap();
     let enough = checks
         .iter()
@@ -961,7 +969,7 @@ fn doctor_asks_an_agent_without_disturbing_it() {
         "{stdout}"
     );
     assert!(
-        stdout.contains("What this agent records can be trusted"),
+        stdout.contains("This agent's profiles can be trusted"),
         "{stdout}"
     );
     assert_eq!(peer.log(), ["hello", "check"]);
@@ -973,7 +981,7 @@ fn doctor_says_whether_it_took_a_file_or_an_address() {
     fs::write(here.path().join("web"), "").unwrap();
     let (_, stderr) = expect(6, &["doctor", "web"], here.path());
     assert!(
-        stderr.contains("taken for the file of that name; `web:7777`"),
+        stderr.contains("using the file web; for the agent, write `web:7777`"),
         "{stderr}"
     );
     refused(6, &["doctor", "gone.unikprof"], &["gone.unikprof"]);

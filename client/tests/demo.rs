@@ -22,7 +22,7 @@ fn the_demo_records_its_guest_and_writes_every_report() {
     let stdout = String::from_utf8(output.stdout).unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{stdout}{stderr}");
-    assert!(stdout.contains("the agent's own cost"), "{stdout}");
+    assert!(stdout.contains("the agent's own overhead"), "{stdout}");
     let file = |name: &str| here.path().join("a/b").join(name);
     let mut names = vec!["demo.unikprof", "demo.folded", "demo.pb.gz", "demo.txt"];
     if cfg!(feature = "svg") {

@@ -99,7 +99,7 @@ fn keygen_makes_a_file_for_its_owner_alone_and_never_writes_over_one() {
     );
 
     let [_, stderr] = run(7, &arguments, here.path(), None);
-    has(&stderr, &["g.key", "exists", "never written over"]);
+    has(&stderr, &["g.key", "already exists", "not overwritten"]);
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
     // Not through a link either.
     std::os::unix::fs::symlink("elsewhere", here.path().join("link.key")).unwrap();
@@ -176,8 +176,8 @@ fn what_is_no_key_file_is_told_without_showing_it() {
         (&short, &["64 hexadecimal digits", "found 63"]),
         (&upper, &["lower case"]),
         (&newer, &["another version"]),
-        ("# no key\n", &["holds no key", "keygen"]),
-        ("", &["holds no key"]),
+        ("# no key\n", &["contains no key", "keygen"]),
+        ("", &["contains no key"]),
     ] {
         write(here.path(), "g.key", text, 0o600);
         let arguments = ["connect", "127.0.0.1:9", "--key-file", "g.key", "info"];
@@ -210,7 +210,7 @@ fn the_variable_names_the_file_and_the_argument_goes_before_it() {
     let [_, stderr] = run(10, &info, here.path(), Some("wrong.key"));
     has(
         &stderr,
-        &["does not accept key", &key(OTHER_SECRET).id().to_string()],
+        &["rejected key", &key(OTHER_SECRET).id().to_string()],
     );
     let named = ["connect", &address, "info", "--key-file", "right.key"];
     run(0, &named, here.path(), Some("wrong.key"));
@@ -218,7 +218,7 @@ fn the_variable_names_the_file_and_the_argument_goes_before_it() {
     let [_, stderr] = run(10, &info, here.path(), Some(""));
     has(
         &stderr,
-        &["asks for a key", "--key-file", "UNIKPROF_KEY_FILE"],
+        &["requires a key", "--key-file", "UNIKPROF_KEY_FILE"],
     );
 }
 
@@ -231,14 +231,14 @@ fn an_open_agent_is_warned_of_once_and_never_spoken_to_with_a_key() {
         let [stdout, stderr] = run(0, &["connect", &address, word, "--json"], here.path(), None);
         let said: Value = serde_json::from_str(&stdout).unwrap();
         assert_eq!(said["role"], "open");
-        assert_eq!(said["sealed"], false);
+        assert_eq!(said["encrypted"], false);
         assert_eq!(stderr.matches("warning: ").count(), 1, "{stderr}");
-        has(&stderr, &["is open", &address]);
+        has(&stderr, &["requires no key", &address]);
     }
     let before = peer.log().len();
     let arguments = ["connect", &address, "--key-file", "g.key", "info"];
     let [_, stderr] = run(10, &arguments, here.path(), None);
-    has(&stderr, &["says that it is open", "leave out --key-file"]);
+    has(&stderr, &["requires no key", "omit --key-file"]);
     assert_eq!(peer.log().len(), before);
 }
 
@@ -256,30 +256,30 @@ fn info_check_and_doctor_tell_the_role_and_what_strangers_tried() {
         run(0, &arguments, here.path(), None)
     };
     let [info, stderr] = connect("info", &[]);
-    has(&info, &["role view", &id, "sealed"]);
+    has(&info, &["role view", &id, "encrypted"]);
     assert_eq!(stderr, "");
     let [info, _] = connect("info", &["--json"]);
     let info: Value = serde_json::from_str(&info).unwrap();
     assert_eq!(
-        (&info["role"], &info["sealed"], &info["key"]),
+        (&info["role"], &info["encrypted"], &info["key"]),
         (&"view".into(), &true.into(), &id.as_str().into())
     );
     let [check, _] = connect("check", &[]);
     has(
         &check,
         &[
-            "3 without the right key",
-            "40 strangers that made room",
-            "1 request not allowed",
+            "3 with a wrong key",
+            "40 closed before authentication",
+            "1 request beyond the key's role",
             "role view",
-            "the longest piece 5 ns",
+            "at most 5 ns at once",
         ],
     );
     let [check, _] = connect("check", &["--json"]);
     let check: Value = serde_json::from_str(&check).unwrap();
     assert_eq!(check["peers"]["bad_key"], 3);
     assert_eq!(check["server_longest_ns"], 5);
-    assert_eq!(check["sealed"], true);
+    assert_eq!(check["encrypted"], true);
     let [fetched, _] = connect("copy", &["-o", "r.unikprof"]);
     has(&fetched, &["18 samples", "r.unikprof"]);
 
@@ -290,8 +290,8 @@ fn info_check_and_doctor_tell_the_role_and_what_strangers_tried() {
         &[
             "good  access",
             "role view",
-            "look  strangers",
-            "3 without the right key",
+            "look  rejected",
+            "3 with a wrong key",
         ],
     );
     assert_eq!(stderr, "");
@@ -300,7 +300,7 @@ fn info_check_and_doctor_tell_the_role_and_what_strangers_tried() {
     let [_, stderr] = run(10, &arguments, here.path(), None);
     has(
         &stderr,
-        &["does not allow stopping", "`view`", "`control`", &id],
+        &["permission denied for stopping", "`view`", "`control`", &id],
     );
 }
 

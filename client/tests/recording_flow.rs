@@ -338,8 +338,11 @@ fn a_full_disk_leaves_the_counts_in_the_guest() {
     let peer = Peer::start(Script::default());
     let error = record_to(Path::new("/dev/full"), &peer, PATIENT).unwrap_err();
     assert_eq!(error.exit_code(), 7, "{error}");
-    assert!(error.to_string().contains("make room"), "{error}");
-    assert!(error.to_string().contains("`stop` fetches"), "{error}");
+    assert!(error.to_string().contains("free some space"), "{error}");
+    assert!(
+        error.to_string().contains("fetch it with `stop`"),
+        "{error}"
+    );
     assert!(
         !peer
             .log()

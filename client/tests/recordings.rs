@@ -109,7 +109,7 @@ fn to_throw_away_must_be_said_and_fetches_nothing() {
     let words = ["stop", "--name", "nightly", "--discard"];
     let (stdout, _) = connect(0, &peer, &words, here.path());
     assert!(
-        stdout.contains("`nightly`") && stdout.contains("was dropped"),
+        stdout.contains("`nightly`") && stdout.contains("its data was dropped"),
         "{stdout}"
     );
     assert_eq!(peer.log(), ["hello", "check", "stop 5", "acknowledge 7"]);
@@ -245,7 +245,7 @@ fn doctor_judges_each_recording_by_its_name() {
         "`default`: ",
         "`nightly`: ",
         "`a b`: ",
-        "recording `nightly` since",
+        "recording `nightly` for",
     ] {
         assert!(text.contains(name), "no {name:?} in:\n{text}");
     }

@@ -142,7 +142,10 @@ fn what_is_cut_is_kept_and_told_and_nothing_is_an_error() {
     fs::write(directory.join("cut.log"), &log[..cut]).unwrap();
     let (told, error) = expect(exit_code::INCOMPLETE, directory, &["cut.log"]);
     assert!(told.contains("--salvage"), "{told}");
-    assert!(error.contains("lacks the line `unikprof:00004`"), "{error}");
+    assert!(
+        error.contains("the line `unikprof:00004` is missing"),
+        "{error}"
+    );
     let kept = fs::read(directory.join("cut.log.unikprof")).unwrap();
     assert!(kept.len() > 100 && files[0].starts_with(&kept));
 
@@ -150,7 +153,10 @@ fn what_is_cut_is_kept_and_told_and_nothing_is_an_error() {
     let end = &log[second..cut];
     fs::write(directory.join("end.log"), end).unwrap();
     let (_, error) = expect(exit_code::INPUT, directory, &["end.log"]);
-    assert!(error.contains("lacks its beginning"), "{error}");
+    assert!(
+        error.contains("the beginning of the dump is missing"),
+        "{error}"
+    );
     fs::write(directory.join("other.log"), "guest: up\n").unwrap();
     let (_, error) = expect(exit_code::INPUT, directory, &["other.log"]);
     assert!(error.contains("panic handler"), "{error}");

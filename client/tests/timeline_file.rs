@@ -399,7 +399,7 @@ fn a_clock_that_steps_moves_dates_and_no_samples() {
     std::fs::write(here.path().join("r.unikprof"), &none).unwrap();
     let words = ["report", "r.unikprof", "--from", "22:13:21"];
     let (_, stderr) = program::run(2, &words, here.path());
-    assert!(stderr.contains("does not know the date"), "{stderr}");
+    assert!(stderr.contains("has no wall clock"), "{stderr}");
     assert_eq!(recorded(&report(&none, &["--last", "1s"])), 10);
 }
 
@@ -470,8 +470,8 @@ fn the_seconds_show_what_the_filters_leave() {
     let words = ["report", "r.unikprof", "--timeline", "--focus", "1070"];
     let (told, _) = program::run(0, &words, here.path());
     for line in [
-        "at most 3 samples/s",
-        "shown: 9 of 30 samples (30.0 %), focus \"1070\"; shares are of all",
+        "max 3 samples/s",
+        "shown: 9 of 30 samples (30.0 %), focus \"1070\"; shares are of the total",
         "3/s           -           -    30.0 %  0x100070 guest.elf+0x1070",
     ] {
         assert!(told.contains(line), "no {line:?} in:\n{told}");
@@ -507,7 +507,7 @@ fn the_seconds_show_blocked_time() {
     let (told, _) = program::run(0, &words, here.path());
     assert!(!told.contains("/s  "), "nothing has a rate: {told}");
     for words in [
-        "at most 800 ms",
+        "max 800 ms",
         "    800 ms           -           -   100.0 %  0x100070",
     ] {
         assert!(told.contains(words), "no {words:?} in:\n{told}");
@@ -610,8 +610,8 @@ fn doctor_of_a_crash_judges_what_there_is() {
     std::fs::write(here.path().join("crash.unikprof"), crash(0, true)).unwrap();
     let (told, _) = program::run(0, &["doctor", "crash.unikprof"], here.path());
     for words in [
-        "look  complete        no counts: the file holds what was still in the guest's rings, 3 s of the recording",
-        "look  rate            the rings do not tell for how long the vCPUs ran",
+        "look  complete        no counts: the file has only the contents of the guest's rings, the last 3 s of the recording",
+        "look  rate            unknown: the rings do not contain the vCPUs' running times",
         "look  enough          30 samples",
         "give the agent a larger ring",
     ] {

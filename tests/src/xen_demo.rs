@@ -71,7 +71,7 @@ struct Arguments {
 /// Why there is no demo.
 #[derive(Debug, Error)]
 enum DemoError {
-    #[error("a recording that takes no time shows nothing: give --duration a time above 0")]
+    #[error("--duration must be above 0")]
     NoTime,
     #[error(transparent)]
     Lab(#[from] LabError),
@@ -201,7 +201,7 @@ fn record(
     let address = Address::new(address.ip().to_string(), address.port());
     let mut session = Session::open(address, Patience::default(), interrupt)?;
     eprintln!(
-        "recording it for {} at {} Hz; Ctrl-C ends that early",
+        "recording the guest for {} at {} Hz (Ctrl-C stops early)",
         SpanPrinter::new().unsigned_duration_to_string(&arguments.duration),
         arguments.rate
     );
@@ -232,7 +232,7 @@ fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), De
         (
             "xen-demo.svg",
             Format::Svg,
-            "a flame graph; open it in a browser",
+            "flame graph; open it in a browser",
         ),
         ("xen-demo.txt", Format::Text, "the tables in full"),
         (
@@ -263,7 +263,7 @@ fn show(path: &Path, symbolizer: &Symbolizer, directory: &Path) -> Result<(), De
 
     let report = Report::new(&symbolized, ReportOptions::default());
     let mut written = format!(
-        "\nWritten to {}:\n  {:<18}the recording itself: all others are made from it\n",
+        "\nWritten to {}:\n  {:<18}the recording; all other files are made from it\n",
         directory.display(),
         "xen-demo.unikprof"
     );
@@ -303,7 +303,7 @@ fn hold(
     let image = image.display();
     print(
         format!(
-            "\nThe guest goes on running. Try:\n\
+            "\nThe guest keeps running. Try:\n\
              \x20 unikprof-client connect {address} info\n\
              \x20 unikprof-client connect {address} record 10s --image {image} -o again.svg\n\
              \x20 unikprof-client connect {address} record 10s -F 99 --image {image}\n\

@@ -262,7 +262,7 @@ fn what_cannot_be_compiled_says_why() {
     };
     let mut elf = sound.clone();
     elf.machine = 183;
-    says(&elf, "made for x86_64, found aarch64");
+    says(&elf, "supported for x86_64, found aarch64");
     let mut elf = sound.clone();
     elf.segments[0].0 = 4;
     says(&elf, "no executable segment");
@@ -271,7 +271,7 @@ fn what_cannot_be_compiled_says_why() {
     says(&elf, "force-unwind-tables");
     let mut elf = sound.clone();
     elf.segments[0].1 += 0x10_0000;
-    says(&elf, "1 functions lie elsewhere");
+    says(&elf, "1 functions are outside of it");
     let cut = &section[..section.len() - 3];
     says(
         &TestElf::new(&[0xf4; 64], &[(".eh_frame", 0, cut)]),

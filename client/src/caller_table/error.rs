@@ -1,4 +1,4 @@
-//! Why there is no caller table, or not the whole of it.
+//! Why there is no caller table, or only a part of it.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::symbols::{SymbolError, SymbolWarning};
 #[non_exhaustive]
 pub enum CompileError {
     /// The file's own tables make no sense.
-    #[error("{} is a damaged ELF file: {problem}; build or copy it again", path.display())]
+    #[error("{} is a damaged ELF file: {problem}; rebuild it or copy it again", path.display())]
     Elf {
         /// The file.
         path: PathBuf,
@@ -23,7 +23,7 @@ pub enum CompileError {
     },
     /// It is for another processor.
     #[error(
-        "{} is for another processor: caller tables are made for x86_64, found {found}",
+        "{} is for another architecture: caller tables are supported for x86_64, found {found}",
         path.display()
     )]
     Architecture {
@@ -34,8 +34,8 @@ pub enum CompileError {
     },
     /// It holds no code.
     #[error(
-        "{} has no executable segment with code in it: name the linked image that the guest runs, \
-         not an object or a debug file",
+        "{} has no executable segment with code: name the linked image that the guest runs, not an object or debug \
+         file",
         path.display()
     )]
     NoCode {
@@ -55,8 +55,8 @@ pub enum CompileError {
     },
     /// What there is describes nothing of its code.
     #[error(
-        "the call frame information of {} describes none of its code: {elsewhere} functions lie \
-         elsewhere, {damaged} are damaged; link it again, and do not change addresses afterwards",
+        "the call frame information of {} describes none of its code: {elsewhere} functions are outside of it, \
+         {damaged} are damaged; link the image again, and do not change addresses afterwards",
         path.display()
     )]
     NoFunctions {
@@ -68,7 +68,7 @@ pub enum CompileError {
         damaged: usize,
     },
     /// A section breaks its own format.
-    #[error("{section} of {} is damaged: {problem}; build or copy the file again", path.display())]
+    #[error("{section} of {} is damaged: {problem}; rebuild the file or copy it again", path.display())]
     Section {
         /// The file that holds it.
         path: PathBuf,
@@ -79,8 +79,8 @@ pub enum CompileError {
     },
     /// A table file needs a build-id.
     #[error(
-        "{} has no build-id, and without it nobody could tell which image a table file belongs \
-         to: link it with --build-id (-Wl,--build-id through a compiler)",
+        "{} has no build-id, which a table file needs to identify its image: link it with --build-id \
+         (-Wl,--build-id through a compiler)",
         path.display()
     )]
     NoBuildId {
@@ -125,7 +125,7 @@ pub enum CallerTableError {
     #[error(transparent)]
     Symbols(#[from] SymbolError),
     /// A table is needed, and there is none.
-    #[error("unwinding by the caller table needs one: {0}")]
+    #[error("`--unwind table` needs a caller table: {0}")]
     Needed(Note),
 }
 
@@ -146,26 +146,26 @@ impl CallerTableError {
     }
 }
 
-/// Why callers are not told for all of a guest's code.
+/// Why callers are not known for all of a guest's code.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Note {
     /// There is no image of the guest's program.
     #[error(
-        "no image of {program}: the callers of leaf functions are guessed; name it with --image"
+        "no image of {program}, so callers of leaf functions are guessed; name the image with --image"
     )]
     NoImage {
         /// What the guest calls it.
         program: String,
     },
     /// An image yields no table.
-    #[error("{0}; the callers of its leaf functions are guessed")]
+    #[error("{0}; callers of its leaf functions are guessed")]
     Image(CompileError),
     /// Something about an image that is used.
     #[error(transparent)]
     Symbols(SymbolWarning),
     /// Tables are made for x86_64 alone.
-    #[error("caller tables are made for x86_64, and the guest is {found}")]
+    #[error("caller tables are supported for x86_64, but the guest is {found}")]
     Architecture {
         /// The guest's processor.
         found: String,
@@ -182,13 +182,13 @@ pub enum Note {
     },
     /// The agent has memory for a part of it.
     #[error(
-        "the caller table has {needed} rows ({least} without what frame pointers and instructions tell), the agent has \
-         room for {room}: {sent} are sent, those of functions that a first second of samples met before the rest of the \
-         program and libraries; {}; give the agent a caller-table block of {} bytes (10 a row)",
+        "the caller table has {needed} rows ({least} are essential), but the agent has room for {room}: sending {sent}, \
+         first those of functions seen in one second of samples, then the program's, then libraries'; {}. For all rows, \
+         give the agent a caller-table block of {} bytes",
         if *grows {
-            "rows of functions that begin to run later are added as far as there is room"
+            "rows of functions that run later are added while there is room"
         } else {
-            "the callers of other leaf functions are guessed"
+            "callers of other leaf functions are guessed"
         },
         block_bytes(*needed)
     )]
@@ -206,7 +206,7 @@ pub enum Note {
     },
     /// The images and mappings make a table beyond all measure.
     #[error(
-        "the guest's code needs more than {} caller rows",
+        "the guest's code needs more than {} caller-table rows",
         super::image_table::MAX_ROWS
     )]
     TooManyRows,
@@ -214,21 +214,20 @@ pub enum Note {
 
 fn no_room(needed: usize, least: Option<usize>, room: u32) -> String {
     let least = match least {
-        Some(least) => format!(" ({least} without what frame pointers and instructions tell)"),
+        Some(least) => format!(" ({least} are essential)"),
         None => String::new(),
     };
     let has = match room {
-        0 => "the agent takes no caller table".to_owned(),
+        0 => "the agent has no memory for a caller table".to_owned(),
         room => format!("the agent has room for {room}"),
     };
     let guessed = if least.is_empty() {
         ""
     } else {
-        "; the callers of leaf functions are guessed"
+        "; callers of leaf functions are guessed"
     };
     format!(
-        "the caller table has {needed} rows{least}, {has}{guessed}; give the agent a caller-table \
-         block of {} bytes (10 a row)",
+        "the caller table has {needed} rows{least}, but {has}{guessed}; give the agent a caller-table block of {} bytes",
         block_bytes(needed)
     )
 }

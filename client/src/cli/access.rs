@@ -1,4 +1,4 @@
-//! The key that the user names.
+//! The key file option.
 
 use std::path::PathBuf;
 
@@ -8,24 +8,24 @@ use super::Failure;
 use crate::connection::Access;
 use crate::key::Key;
 
-/// Where the key file stands, if no argument says it.
+/// The environment variable that names the key file if the option is absent.
 const VARIABLE: &str = "UNIKPROF_KEY_FILE";
 
-/// The heading of what concerns the connection alone, apart from what a word is about.
+/// The help heading of the connection options.
 pub(super) const CONNECTION: &str = "Connection";
 
-/// What to show the agent. A key itself is no argument: everybody on a machine sees those.
+/// How to authenticate. The key itself is never an argument: every user of the machine can see those.
 #[derive(Debug, Args)]
 pub(super) struct AccessArguments {
-    /// The file with the key that the agent asks for; UNIKPROF_KEY_FILE names one as well
+    /// The key file for an agent that requires a key; default: $UNIKPROF_KEY_FILE
     ///
-    /// `keygen` makes it. A file that others can read is refused.
+    /// `keygen` makes it. A file that other users can read is rejected.
     #[arg(long, value_name = "FILE", global = true, help_heading = CONNECTION)]
     key_file: Option<PathBuf>,
 }
 
 impl AccessArguments {
-    /// Reads the key, if one is named; an empty variable names none.
+    /// Reads the key, if a file is named; an empty variable counts as unset.
     pub(super) fn access(&self) -> Result<Access, Failure> {
         let named = || std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
         match self.key_file.clone().or_else(|| named().map(Into::into)) {

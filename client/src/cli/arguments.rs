@@ -1,4 +1,4 @@
-//! The words of the command line.
+//! The arguments of the command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::values;
 use crate::connection::Address;
 use crate::output::{NamePattern, OutputFormat};
 
-/// Profiles a running Xen unikernel over TCP: records it, downloads the counts and shows where
+/// Profile a running Xen unikernel over TCP: record it, download the samples and show where
 /// its time goes
 #[derive(Debug, Parser)]
 #[command(
@@ -35,7 +35,7 @@ pub(super) struct Arguments {
 
 fn after_help() -> String {
     let demo = if cfg!(feature = "demo") {
-        "  unikprof-client demo                                        see it work without a guest\n"
+        "  unikprof-client demo                                        try it without a guest\n"
     } else {
         ""
     };
@@ -43,57 +43,58 @@ fn after_help() -> String {
 }
 
 const EXAMPLES: &str = "\
-\x20 unikprof-client connect 10.0.0.5 info                       who is there?
-  unikprof-client connect 10.0.0.5 record 30s -o run.unikprof record it
-  unikprof-client report run.unikprof --image guest.elf       see what is hot
+\x20 unikprof-client connect 10.0.0.5 info                       describe the agent
+  unikprof-client connect 10.0.0.5 record 30s -o run.unikprof record 30 seconds
+  unikprof-client report run.unikprof --image guest.elf       list the hot functions
   unikprof-client report run.unikprof --image guest.elf -o run.svg
-  unikprof-client doctor run.unikprof --image guest.elf       can it be trusted?
-  unikprof-client keygen -o guest.key                         a key for a guest's agent
+  unikprof-client doctor run.unikprof --image guest.elf       check the profile's quality
+  unikprof-client keygen -o guest.key                         make a key for an agent
   unikprof-client connect 10.0.0.5 --key-file guest.key info
 
 Exit codes:
-    0  done
-    1  anything that has no code of its own
-    2  the command line is wrong
-    3  no connection, or it was lost and nothing could be kept
-    4  what answers is no agent, speaks other versions or breaks the protocol
-    5  the agent refused
+    0  success
+    1  an error without a code of its own
+    2  invalid command line
+    3  could not connect, or the connection was lost and nothing was saved
+    4  the peer is not an agent, has no common protocol version, or violated
+       the protocol
+    5  the agent rejected the request
     6  an input file is unreadable, damaged or the wrong one
     7  an output could not be written
-    8  the recording is incomplete; what arrived was kept
-    9  `doctor` found something bad
-   10  the agent asks for a key, or does not accept or allow the one given
-   11  no recording has the name given, or there are several and none was named
-   12  another client fetches the recording; `copy` works beside it
-  130  interrupted; nothing was kept";
+    8  the recording is incomplete; what arrived was saved
+    9  `doctor` found a problem (verdict `bad`)
+   10  the agent requires a key, or rejected the one given
+   11  no recording has the given name, or several exist and none was named
+   12  another client is fetching the recording; `copy` still works
+  130  interrupted; nothing was saved";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Word {
     /// Talk to the agent in a guest: info, record, start, check, dump, copy, stop, events
     Connect(ConnectArguments),
-    /// Show a recording: tables, flame graph, pprof and others
+    /// Show a recording as tables, a flame graph, pprof, folded stacks or JSON
     Report(ReportArguments),
-    /// Find what a crashed guest left in a console's log or a dump of its memory
+    /// Extract a crashed guest's recording from its console log or memory dump
     Recover(super::recover::RecoverArguments),
-    /// Say whether a recording, or what an agent would record, can be trusted
+    /// Check whether a recording, or an agent, gives trustworthy profiles
     Doctor(DoctorArguments),
-    /// Compile an image's caller table into a file to link into it
+    /// Compile an image's caller table into a file that can be linked into the image
     CallerTable(super::caller_table::CallerTableArguments),
-    /// Make a key that a client and an agent share
+    /// Generate a key shared by a client and an agent
     Keygen(super::keygen::KeygenArguments),
-    /// Record a demo guest on this machine and show the result
+    /// Record a demo guest on this machine and show its profile
     #[cfg(feature = "demo")]
     Demo(crate::demo::DemoArguments),
     /// The demo's guest: a process of its own, started by `demo`
     #[cfg(feature = "demo")]
     #[command(name = crate::demo::GUEST_WORD, hide = true)]
     DemoGuest,
-    /// Print a script that completes this program's words in a shell
+    /// Print a shell completion script
     #[command(
         after_help = "Example:\n  unikprof-client completions bash > ~/.local/share/bash-completion/completions/unikprof-client"
     )]
     Completions {
-        /// The shell
+        /// The shell to print it for
         shell: Shell,
     },
 }
@@ -105,15 +106,15 @@ pub(super) enum Word {
     arg_required_else_help = true
 )]
 pub(super) struct ConnectArguments {
-    /// Where the agent listens: HOST, HOST:PORT or [IPV6]:PORT; the port is 7777 if not given
+    /// The agent's address: HOST, HOST:PORT or [IPV6]:PORT; the default port is 7777
     ///
-    /// May be left out if UNIKPROF_ADDR is set.
+    /// Can be omitted if UNIKPROF_ADDR is set.
     #[arg(value_name = "ADDR", env = ADDRESS_VARIABLE)]
     pub(super) address: Option<Address>,
-    /// How long the agent may take to accept the connection and for each part of an answer
+    /// Timeout for connecting and for each part of a response
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::duration, global = true, help_heading = CONNECTION)]
     pub(super) timeout: Duration,
-    /// How long a lost connection is tried again; 0s: not at all
+    /// How long to retry a lost connection; 0s disables retries
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::duration, global = true, help_heading = CONNECTION)]
     pub(super) retry: Duration,
     /// Print the result as JSON
@@ -145,53 +146,51 @@ Examples:
   unikprof-client connect [::1]:7777 record 1m -F 4999 -o %n-%t.unikprof
   unikprof-client connect web.lan record 10s --image guest.elf -o run.svg
 
-  A flight recorder: a recording that goes on by itself, looked at when something went wrong:
+  Flight recorder: a continuous recording, dumped when something went wrong:
   unikprof-client connect 10.0.0.5 start --name flight --preset default
   unikprof-client connect 10.0.0.5 check
   unikprof-client connect 10.0.0.5 dump --name flight -o so-far.unikprof
   unikprof-client connect 10.0.0.5 stop --name flight -o rest.unikprof
 
-  An agent that asks for a key:
+  An agent that requires a key:
   unikprof-client connect 10.0.0.5 --key-file guest.key record 30s
   UNIKPROF_KEY_FILE=guest.key unikprof-client connect 10.0.0.5 check
 
-  The same guest again and again:
+  Without repeating the address:
   export UNIKPROF_ADDR=10.0.0.5
   unikprof-client connect check";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConnectWord {
-    /// Tell who the agent is: versions, vCPUs, limits, mappings and build-ids
+    /// Describe the agent: versions, vCPUs, limits, mappings and build-ids
     Info,
-    /// Record for a while, download the result and write it
+    /// Record for a given time and write the result to a file
     #[command(after_help = super::recordings::RECORD_HELP)]
     Record(RecordArguments),
-    /// Start a recording and leave it running in the guest, beside others
+    /// Start a recording and leave it running in the guest
     #[command(after_help = super::recordings::START_HELP)]
     Start(StartArguments),
-    /// Tell which recordings there are, since when, how full they are and what was dropped
+    /// List the recordings: start time, memory use and dropped samples
     Check(CheckArguments),
-    /// Download what a recording counted since the last dump; it goes on
+    /// Download what a recording counted since the last dump; the recording continues
     #[command(after_help = DUMP_HELP)]
     Dump(WindowedArguments),
-    /// Download a copy of the counts that wait and of what the rings hold, and change nothing in the guest
+    /// Download a copy of a recording without changing anything in the guest
     ///
-    /// Works beside another client that fetches the recording. Counts wait once a recording's duration has
-    /// passed, until `stop` has fetched them; of a recording that goes on there is what the rings hold. A key
-    /// with the role view is enough.
+    /// The copy has the contents of the rings and, if the recording has ended, the counts that `stop` has not
+    /// fetched yet. It works while another client fetches the recording, and with a key of the role view.
     Copy(WindowedArguments),
-    /// End a recording, download what it counted and write it
+    /// End a recording, download it and write it to a file
     Stop(StopArguments),
-    /// Print what happened in the guest: its own marks, spans and counters, and more
+    /// Print the guest's events: its marks, spans and counters, blocking, steal and others
     #[command(after_help = EVENTS_HELP)]
     Events(EventsArguments),
 }
 
 const DUMP_HELP: &str = "\
-Where the agent keeps what happened when, the file also holds each sample with
-its time, as far as the guest's ring still has them; `report --timeline` and
-`report --from ... --to ...` show these. --from, --to and --last take every
-sample of that time from the ring, also from before the recording's --max-age.
+If the agent has a ring, the file also holds every sample that is still in it,
+with its time, for `report --timeline` and `report --from ... --to ...`. --from,
+--to and --last may reach further back than the recording's own --max-age.
 
 Examples:
   unikprof-client connect 10.0.0.5 dump -o so-far.unikprof
@@ -199,9 +198,10 @@ Examples:
   unikprof-client connect 10.0.0.5 dump --from 21:34:50 --to 21:35:10 -o then.unikprof";
 
 const EVENTS_HELP: &str = "\
-Marks, spans and counters of the guest's own; vCPUs that blocked and woke (where
-no recording counts blocked time: waits of 20 ms and more); recordings that
-began or ended, steal, resumes and failed handshakes.
+Events are the guest's marks, spans and counters, vCPUs that blocked and woke,
+recordings that began or ended, stolen time, resumes, and failed handshakes.
+Unless a recording in mode wall or off-cpu is running, only blocks of at least
+20 ms are kept.
 
 Examples:
   unikprof-client connect 10.0.0.5 events --last 30s
@@ -219,10 +219,10 @@ pub(super) struct WindowedArguments {
 
 #[derive(Debug, Args)]
 pub(super) struct EventsArguments {
-    /// Go on: print events as they happen, until Ctrl-C
+    /// Keep printing events as they happen, until Ctrl-C
     #[arg(long, conflicts_with = "to")]
     pub(super) follow: bool,
-    /// Only events of these kinds, as in mark,span,counter
+    /// Only events of these kinds, for example mark,span,counter
     #[arg(long, value_name = "KINDS", value_enum, value_delimiter = ',')]
     pub(super) only: Vec<super::events::Kind>,
     #[command(flatten)]
@@ -233,15 +233,15 @@ pub(super) struct EventsArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(super) struct OutputArguments {
-    /// Write to this file; its ending tells the format. May be given again
+    /// Write to this file, in the format of its extension; can be repeated
     ///
-    /// .unikprof is the raw recording, from which `report` makes all others; .svg a flame graph,
-    /// .pb.gz for pprof, .folded for other flame graph tools, .txt and .json tables. %t in the name
-    /// becomes the time (UTC), %n the guest's name, %r the recording's, %% a percent sign; - is
-    /// standard output. Without any: %n-%r-%t.unikprof.
+    /// .unikprof is the raw recording, from which `report` makes all other formats; .svg is a flame
+    /// graph, .pb.gz a pprof profile, .folded folded stacks, .txt and .json are tables. In the name, %t
+    /// stands for the time (UTC), %n for the guest's name, %r for the recording's name and %% for a
+    /// percent sign; - is standard output. Default: %n-%r-%t.unikprof.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub(super) output: Vec<NamePattern>,
-    /// The format, whatever the ending: unikprof, text, folded, svg, pprof or json
+    /// The output format, regardless of the extension: unikprof, text, folded, svg, pprof or json
     #[arg(long)]
     pub(super) format: Option<OutputFormat>,
 }
@@ -249,25 +249,25 @@ pub(super) struct OutputArguments {
 #[derive(Debug, Args)]
 #[command(after_help = REPORT_HELP, arg_required_else_help = true)]
 pub(super) struct ReportArguments {
-    /// The recording
+    /// The recording to show
     #[arg(value_name = "FILE")]
     pub(super) recording: PathBuf,
-    /// Read a damaged or cut file as far as it is whole
+    /// Read a damaged or truncated file up to the damage
     #[arg(long)]
     pub(super) salvage: bool,
-    /// Only stacks with a function whose name matches
+    /// Keep only stacks that contain a matching function
     #[arg(long, value_name = "REGEX", help_heading = "Selection")]
     pub(super) focus: Option<Regex>,
-    /// No stacks with a function whose name matches
+    /// Drop stacks that contain a matching function
     #[arg(long, value_name = "REGEX", help_heading = "Selection")]
     pub(super) ignore: Option<Regex>,
-    /// Tell the lines of a function apart
+    /// Show source lines instead of whole functions
     #[arg(long, help_heading = "Selection")]
     pub(super) lines: bool,
-    /// Count inlined functions as the function they were inlined into
+    /// Attribute inlined functions to the function they were inlined into
     #[arg(long, help_heading = "Selection")]
     pub(super) no_inlines: bool,
-    /// How many functions the text lists; 0 for all
+    /// Number of functions in the text report; 0 lists all
     #[arg(
         long,
         value_name = "COUNT",
@@ -275,14 +275,13 @@ pub(super) struct ReportArguments {
         help_heading = "Selection"
     )]
     pub(super) top: usize,
-    /// Whole names in the text's tables, however long; else they are shortened to fit the terminal,
-    /// or 120 columns
+    /// Do not shorten names in the text report to the terminal's width (120 columns if there is none)
     #[arg(long, help_heading = "Output")]
     pub(super) wide: bool,
-    /// Folded stacks begin with their labels: recording:NAME;vcpu:N;span:NAME
+    /// Begin each folded stack with its labels: recording:NAME;vcpu:N;span:NAME
     #[arg(long, help_heading = "Output")]
     pub(super) labels: bool,
-    /// Print the report as JSON: short for --format json
+    /// Print the report as JSON; the same as --format json
     #[arg(long, conflicts_with = "format", help_heading = "Output")]
     pub(super) json: bool,
     #[command(flatten)]
@@ -297,14 +296,14 @@ pub(super) struct ReportArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(super) struct ReportOutputArguments {
-    /// Write to this file; its ending tells the format. May be given again
+    /// Write to this file, in the format of its extension; can be repeated
     ///
-    /// .svg is a flame graph, .pb.gz for pprof, .folded for other flame graph tools, .txt and .json
-    /// tables. %t in the name becomes the time of the recording (UTC), %n the guest's name,
-    /// %r the recording's, %% a percent sign; - is standard output, which gets the text if no file is named.
+    /// .svg is a flame graph, .pb.gz a pprof profile, .folded folded stacks, .txt and .json are tables.
+    /// In the name, %t stands for the recording's time (UTC), %n for the guest's name, %r for the
+    /// recording's name and %% for a percent sign; - is standard output. Default: text on standard output.
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     pub(super) output: Vec<NamePattern>,
-    /// The format, whatever the ending: text, folded, svg, pprof or json
+    /// The output format, regardless of the extension: text, folded, svg, pprof or json
     #[arg(long)]
     pub(super) format: Option<crate::report::Format>,
 }
@@ -316,7 +315,7 @@ Examples:
   unikprof-client report run.unikprof --image guest.elf --focus 'tcp::' --lines
   unikprof-client report run.unikprof --format folded | grep tcp
 
-  Where the agent keeps what happened when:
+  Samples by time (if the agent has a ring):
   unikprof-client report run.unikprof --image guest.elf --timeline
   unikprof-client report run.unikprof --image guest.elf --from 12s --to 15s -o burst.svg
   unikprof-client report run.unikprof --image guest.elf --last 30s --in-span request";
@@ -324,12 +323,12 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = DOCTOR_HELP, arg_required_else_help = true)]
 pub(super) struct DoctorArguments {
-    /// A recording, or where an agent listens: HOST, HOST:PORT or [IPV6]:PORT
+    /// A recording, or an agent's address: HOST, HOST:PORT or [IPV6]:PORT
     ///
-    /// A file that exists is taken before a host of that name.
+    /// A file of that name takes precedence over a host.
     #[arg(value_name = "FILE|ADDR")]
     pub(super) target: String,
-    /// How long the agent may take to accept the connection and for each part of an answer
+    /// Timeout for connecting and for each part of a response
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::duration, help_heading = CONNECTION)]
     pub(super) timeout: Duration,
     /// Print the result as JSON
@@ -342,8 +341,9 @@ pub(super) struct DoctorArguments {
 }
 
 const DOCTOR_HELP: &str = "\
-Each check is good, look (the profile can be used, if this is known) or bad, and
-says what to do. The exit code is 9 if one is bad, and 0 if none is.
+Each check is `good`, `look` (a caveat: the profile is usable if you know about
+it) or `bad`, with advice on what to do. The exit code is 9 if any check is bad,
+else 0.
 
 Examples:
   unikprof-client doctor run.unikprof --image guest.elf
@@ -357,7 +357,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_make_sense() {
+    fn the_commands_are_valid() {
         Arguments::command().debug_assert();
     }
 

@@ -1,4 +1,4 @@
-//! `caller-table`: an image's caller table as a file.
+//! `caller-table`: writes an image's caller table to a file.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -20,32 +20,32 @@ const STDOUT: &str = "-";
 #[derive(Debug, Args)]
 #[command(after_help = HELP, arg_required_else_help = true)]
 pub(super) struct CallerTableArguments {
-    /// The image that the guest runs; it needs a build-id
+    /// The guest's ELF image; it needs a build-id
     #[arg(value_name = "ELF")]
     image: PathBuf,
-    /// Write to this file; - is standard output. Without it, the image's name and .callers
+    /// Write to this file; - is standard output. Default: the image's name followed by .callers
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Print what was written as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
 const HELP: &str = "\
-`record` and `start` send the agent such a table by themselves. A file is for
-recordings that begin at boot, before any client is there. It belongs to one
-image, which it knows by its build-id and in which it knows code by its place in
-the file: linking must not change either afterwards. So link the image with a
-section for it, behind the code and as long as this word says:
+`record` and `start` send the agent such a table automatically. A file is for
+recordings that start at boot, before a client connects. It is valid for one
+build-id and refers to code by file offset, so adding it must change neither:
+link the image with an empty section after the code, of the size that this
+command prints:
 
   assembly   .section .unikprof.callers, \"a\"
              .space BYTES
   Rust       #[unsafe(link_section = \".unikprof.callers\")]
              static TABLE: [u8; BYTES] = [0; BYTES];
 
-then make the table and put it in, which leaves code and build-id as they are.
-An image linked with the table in it (include_bytes!, .incbin) needs a build-id
-that does not follow from its content, as -Wl,--build-id=0x... gives one.
+Then make the table and copy it into the section; this changes neither code nor
+build-id. If the table is instead linked in (include_bytes!, .incbin), the image
+needs a fixed build-id: -Wl,--build-id=0x...
 
 Examples:
   unikprof-client caller-table guest.elf
@@ -55,7 +55,8 @@ pub(super) fn run(arguments: &CallerTableArguments) -> Result<(), Failure> {
     let to_stdout = arguments.output.as_deref() == Some(Path::new(STDOUT));
     if to_stdout && arguments.json {
         return Err(Failure::Usage(
-            "the table and JSON cannot both go to standard output: name a file with -o".into(),
+            "the table and the JSON cannot both be written to standard output: name a file with -o"
+                .into(),
         ));
     }
     let image = Image::open(&arguments.image)?;
@@ -119,9 +120,9 @@ impl Summary<'_> {
             "wrote        {path}\n\
              rows         {} in {} bytes, from {} functions\n\
              build-id     {}\n\
-             agent        needs a caller-table block of {} bytes for it\n\
-             link it      objcopy --update-section .unikprof.callers={path} ELF, where the image has \
-             kept {} bytes for that section (--help tells how)\n",
+             agent        needs a caller-table block of {} bytes\n\
+             next         objcopy --update-section .unikprof.callers={path} ELF; that section of the \
+             image must have {} bytes (see --help)\n",
             self.rows,
             self.bytes,
             tally.functions,
@@ -133,14 +134,14 @@ impl Summary<'_> {
             // Writing to a string cannot fail.
             let _ = writeln!(
                 text,
-                "damaged      {} functions, whose callers are not known",
+                "damaged      {} functions; their callers are unknown",
                 tally.damaged
             );
         }
         if tally.contradicted_bytes > 0 {
             let _ = writeln!(
                 text,
-                "overlapping  {} bytes of code, described in two ways: nothing is known there",
+                "overlapping  {} bytes of code with contradicting descriptions; callers there are unknown",
                 tally.contradicted_bytes
             );
         }

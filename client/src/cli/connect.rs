@@ -51,8 +51,7 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     let session = Session::with_access(address, access, patience, interrupt.clone())?;
     if session.key().is_none() {
         eprintln!(
-            "warning: the agent at {} is open: it asks nobody for a key, and everything travels in the \
-             clear; `keygen` makes a key",
+            "warning: the agent at {} requires no key; traffic is not encrypted (`keygen` makes a key)",
             session.address()
         );
     }
@@ -104,7 +103,7 @@ impl ConnectWord {
     }
 }
 
-/// Tells what a user should know of a recording that is only begun.
+/// Prints warnings about a recording that was started.
 struct Warnings;
 
 impl Observer for Warnings {
@@ -197,7 +196,7 @@ impl Conversation {
             return match arguments.unwind {
                 Unwind::Fp => Ok(()),
                 Unwind::Table => Err(Failure::Usage(
-                    "`--unwind table` needs the caller table that `--no-caller-table` leaves out"
+                    "`--unwind table` needs a caller table and cannot be combined with `--no-caller-table`"
                         .into(),
                 )),
             };
@@ -303,8 +302,8 @@ impl Conversation {
         })?;
         if let Some(epoch) = outcome.unacknowledged {
             eprintln!(
-                "warning: the guest could not be told that the recording is safe here; it keeps \
-                 epoch {epoch} until `stop --discard --name {}`",
+                "warning: the connection was lost before the guest learned that the recording is saved; the guest \
+                 keeps epoch {epoch} until `stop --discard --name {}`",
                 describe::word(recording)
             );
         }

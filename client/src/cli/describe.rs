@@ -72,7 +72,7 @@ pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
     rows.add(
         "callers",
         match (agent.caller_rows, agent.caller_table) {
-            (0, _) => "no room for a caller table".into(),
+            (0, _) => "no memory for a caller table".into(),
             (rows, None) => format!("room for a table of {rows} rows"),
             (rows, Some(checksum)) => {
                 format!("room for a table of {rows} rows; holds table {checksum:08x}")
@@ -81,28 +81,28 @@ pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
     );
     rows.add(
         "stolen time",
-        yes(agent.tells_runstate(), "told apart", "not told apart"),
+        yes(agent.tells_runstate(), "measured", "not measured"),
     );
     rows.add(
-        "time",
+        "ring",
         yes(
             agent.keeps_time(),
-            "keeps what happened when, and the guest's own events",
-            "keeps counts alone: it was given no memory for a ring",
+            "keeps the newest samples with their times, and the guest's events",
+            "none: no memory was given for it, so samples have no times",
         ),
     );
     rows.add(
         "busy guest",
         yes(
             agent.reachable_when_busy(),
-            "answers also while the guest is stuck in a loop",
-            "answers only when the guest polls it",
+            "answers even while the guest is stuck in a loop",
+            "answers only when the guest polls the agent",
         ),
     );
     rows.add(
         "share",
         format!(
-            "the agent's network work may take {} % of a CPU",
+            "the agent's network work may use up to {} % of a CPU",
             f64::from(recorder.server_share_permille) / 10.0
         ),
     );
@@ -127,29 +127,32 @@ pub(super) fn held_by(one: &RecordingStatus) -> Option<String> {
     let client = one.holder.as_ref()?;
     let held_ns = u64::try_from(one.held().as_nanos()).unwrap_or(u64::MAX);
     let held = duration(held_ns);
-    Some(format!("fetched by {} for {held}", Printable(client)))
+    Some(format!(
+        "{} has been fetching for {held}",
+        Printable(client)
+    ))
 }
 
 /// What this client may do, and who can read along.
 pub(super) fn access(session: &Session) -> String {
     match session.key() {
         Some(key) => format!(
-            "role {} by key {key}; sealed",
+            "role {} with key {key}; encrypted",
             role_name(session.agent().role)
         ),
-        None => "open: no key was asked for, and everything travels in the clear".into(),
+        None => "open: no key required, traffic is not encrypted".into(),
     }
 }
 
 /// That a recording was started, and what to do next.
 pub(super) fn started(settings: &Settings, recording: u64, address: &Address) -> String {
     let ends = match settings.duration_ns {
-        0 => "it goes on until it is stopped".into(),
+        0 => "it continues until stopped".into(),
         ns => format!("it ends after {}", duration(ns)),
     };
     let begins = match settings.delay_ns {
         0 => String::new(),
-        ns => format!("it begins in {}, ", duration(ns)),
+        ns => format!("starts in {}, ", duration(ns)),
     };
     let sampling = match settings.mode {
         record::Mode::Cpu => format!("running time at {} Hz", rate_text(settings.period_ns)),
@@ -162,9 +165,9 @@ pub(super) fn started(settings: &Settings, recording: u64, address: &Address) ->
     let name = word(&settings.name);
     format!(
         "started recording {recording} `{}`: {sampling}; {begins}{ends}\n\
-         look at it: unikprof-client connect {address} check\n\
-         fetch what it has: unikprof-client connect {address} dump --name {name}\n\
-         end and fetch it: unikprof-client connect {address} stop --name {name}\n",
+         status:   unikprof-client connect {address} check\n\
+         download: unikprof-client connect {address} dump --name {name}\n\
+         end:      unikprof-client connect {address} stop --name {name}\n",
         Printable(&settings.name)
     )
 }
@@ -220,14 +223,11 @@ pub(super) fn recorded(
             match info.mode {
                 Mode::OffCpu => ", measured".to_owned(),
                 Mode::Wall => format!(
-                    ", asked for {} Hz of running and blocked time",
+                    ", at {} Hz of running and blocked time",
                     rate_text(info.period_ns)
                 ),
                 Mode::Cpu | Mode::Other(_) => {
-                    format!(
-                        ", asked for {} Hz of running time",
-                        rate_text(info.period_ns)
-                    )
+                    format!(", at {} Hz of running time", rate_text(info.period_ns))
                 }
             }
         ),
@@ -240,7 +240,7 @@ pub(super) fn recorded(
         rows.add(
             "callers",
             format!(
-                "the agent had caller rows for the functions of {} of the samples",
+                "the caller table covered the functions of {} of the samples",
                 share(covered, samples)
             ),
         );
@@ -249,7 +249,7 @@ pub(super) fn recorded(
         rows.add(
             "callers",
             format!(
-                "of {} of the samples found by the caller table or by instructions",
+                "found by caller table or instructions in {} of the samples",
                 share(found, c.sampled())
             ),
         );
@@ -258,7 +258,7 @@ pub(super) fn recorded(
         rows.add(
             "window",
             format!(
-                "{} in {}, from {:.3} s to {:.3} s of the recording; `report` shows just that",
+                "{} in {}, from {:.3} s to {:.3} s of the recording; `report` shows only this window",
                 amount_with_unit(cut.sample_count(), info.mode.unit()),
                 duration(cut.recording().elapsed_ns),
                 ring.from_ns as f64 / 1e9,
@@ -277,7 +277,7 @@ pub(super) fn recorded(
     {
         let image = if has_names { "" } else { " --image GUEST.ELF" };
         rows.add(
-            "look at it",
+            "next",
             format!("unikprof-client report {}{image}", only.display()),
         );
     }

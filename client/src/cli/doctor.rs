@@ -28,7 +28,7 @@ pub(super) fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
                 && !looks_like_a_file(&arguments.target)
             {
                 eprintln!(
-                    "note: {} is taken for the file of that name; `{address}` asks an agent",
+                    "note: using the file {}; for the agent, write `{address}`",
                     path.display()
                 );
             }
@@ -43,12 +43,12 @@ pub(super) fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
     print(if arguments.json {
         let mut document = diagnosis.json();
         if let Value::Object(fields) = &mut document {
-            fields.insert("taken".to_owned(), json!(taken));
+            fields.insert("source".to_owned(), json!(taken));
         }
         format!("{document:#}\n")
     } else {
         format!(
-            "taken                 {taken}\n{}",
+            "source                {taken}\n{}",
             diagnosis.text(screen::columns())
         )
     })?;
@@ -66,7 +66,7 @@ fn target(text: &str) -> Result<Target, Failure> {
     match text.parse() {
         Ok(address) => Ok(Target::Agent(address)),
         Err(error) => Err(Failure::Usage(format!(
-            "{text:?} is neither: there is no such file, and {error}"
+            "{text:?} is neither a file nor an address: there is no such file, and {error}"
         ))),
     }
 }

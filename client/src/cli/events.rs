@@ -21,21 +21,21 @@ use crate::units::grouped;
 /// Which events are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Kind {
-    /// The guest's marks
+    /// Marks of the guest
     Mark,
-    /// The guest's spans: their beginnings and ends
+    /// Beginnings and ends of the guest's spans
     Span,
-    /// The guest's counters
+    /// Counters of the guest
     Counter,
     /// vCPUs that blocked and woke
     Block,
     /// Recordings that began and ended
     Recording,
-    /// Time that others took
+    /// Stolen time: another domain had the CPU
     Stolen,
-    /// The guest was suspended and resumed
+    /// Resumes of the guest after a suspend
     Resumed,
-    /// Handshakes that failed
+    /// Failed handshakes
     BadKey,
 }
 
@@ -177,8 +177,8 @@ fn warn_where_few_blocks_are_kept(session: &mut Session) -> Result<(), RecordErr
     };
     if !there.iter().any(keeps_all) {
         eprintln!(
-            "warning: no recording of the mode wall or off-cpu goes on: the agent keeps only waits of 20 ms and \
-             more, and only while it records; `start --name waits --mode off-cpu` begins one that has all"
+            "warning: no recording in mode wall or off-cpu is running, so the agent keeps only waits of at least 20 ms, \
+             and only while it records; `start --name waits --mode off-cpu` starts one that keeps all"
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Why the program did not do what it was told.
+//! The program's errors.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::report::ReportError;
 use crate::symbols::SymbolError;
 use crate::timeline::MomentError;
 
-/// Every way the program fails, with its words and its exit code.
+/// Every error of the program, with its message and exit code.
 #[derive(Debug, Error)]
 pub(crate) enum Failure {
     #[error(transparent)]
@@ -25,7 +25,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Record(#[from] RecordError),
     /// As [`RecordError::Unwritten`], with the words to type.
-    #[error("{source}. Nothing is lost: the guest keeps it until `{command}` has fetched it")]
+    #[error("{source}. Nothing is lost: the guest keeps the data until `{command}` fetches it")]
     Unwritten {
         command: String,
         source: OutputError,
@@ -58,12 +58,12 @@ pub(crate) enum Failure {
     #[error("{0}")]
     Usage(String),
     #[error(
-        "the recording is incomplete: {reason}\nwhat arrived is kept in {}; `unikprof-client report` reads it",
+        "the recording is incomplete: {reason}\nwhat arrived is in {}; show it with `unikprof-client report`",
         path.display()
     )]
     Incomplete { path: PathBuf, reason: String },
     /// A report failed after the recording was made.
-    #[error("{source}\nthe recording itself is safe in {}; `unikprof-client report` reads it", recording.display())]
+    #[error("{source}\nthe recording itself is complete, in {}; show it with `unikprof-client report`", recording.display())]
     AfterRecording {
         recording: PathBuf,
         source: Box<Failure>,

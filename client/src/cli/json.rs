@@ -30,7 +30,7 @@ pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
         "agent_version": agent.agent_version,
         "protocol": protocol,
         "role": role_name(agent.role),
-        "sealed": session.key().is_some(),
+        "encrypted": session.key().is_some(),
         "key": session.key().map(|key| key.to_string()),
         "architecture": agent.architecture,
         "platform": agent.platform,
@@ -75,7 +75,7 @@ pub(super) fn status(status: &RecorderStatus, rings: &[RingFill], session: &Sess
             "vcpu": ring.vcpu, "capacity": ring.capacity, "held": ring.held, "evicted": ring.evicted,
         })).collect::<Vec<_>>(),
         "role": role_name(session.agent().role),
-        "sealed": session.key().is_some(),
+        "encrypted": session.key().is_some(),
         "key": session.key().map(|key| key.to_string()),
         "sessions": status.sessions,
         "peers": {

@@ -1,4 +1,4 @@
-//! `keygen`: a new key, and where it belongs.
+//! `keygen`: generates a key file.
 
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use super::failure::Failure;
 use super::print;
 use crate::key::{Key, Role};
 
-/// What `keygen` takes.
+/// The arguments of `keygen`.
 #[derive(Debug, Args)]
 #[command(after_help = KEYGEN_HELP)]
 pub(super) struct KeygenArguments {
-    /// The file to write; it must not exist. - is standard output, which must not be a terminal
+    /// The file to create; it must not exist. - is standard output, which must not be a terminal
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
-    /// What the key is for: a comment in the file; the guest's configuration says what it allows
+    /// The role to note in the file's comment; what the key may do is set in the guest's configuration
     #[arg(long, value_enum, default_value_t)]
     role: Role,
     /// Print the result as JSON
@@ -27,11 +27,11 @@ pub(super) struct KeygenArguments {
 }
 
 const KEYGEN_HELP: &str = "\
-A client and an agent share a key; the agent's configuration gives it a role:
+A client and an agent share a key. The agent's configuration gives it a role:
   view     info, check, events and copy
   control  everything
-The key file is made for its owner alone (mode 0600). Its first line tells the
-key's id, which is no secret: errors and `doctor` name it.
+The key file is readable by its owner only (mode 0600). Its first line contains
+the key's id, which is not secret; errors and `doctor` show it.
 
 Examples:
   unikprof-client keygen -o guest.key
@@ -44,8 +44,8 @@ pub(super) fn run(arguments: &KeygenArguments) -> Result<(), Failure> {
         Some(path) => path,
         None => {
             return Err(Failure::Usage(
-                "name the file for the key with -o FILE: a key that is shown on a terminal stays in its \
-                 history (`-o -` writes to a pipe)"
+                "name the key file with -o FILE; a key is not printed on a terminal, where it would stay in \
+                 the scrollback (`-o -` writes to a pipe)"
                     .into(),
             ));
         }
@@ -69,14 +69,13 @@ pub(super) fn run(arguments: &KeygenArguments) -> Result<(), Failure> {
 fn to_stdout(arguments: &KeygenArguments) -> Result<(), Failure> {
     if arguments.json {
         return Err(Failure::Usage(
-            "`-o -` writes the key itself to standard output, so there is no room for --json"
-                .into(),
+            "`-o -` writes the key to standard output, so it cannot be combined with --json".into(),
         ));
     }
     if io::stdout().is_terminal() {
         return Err(Failure::Usage(
-            "a key that is shown on a terminal stays in its history: write it to a file with -o FILE, or \
-             to a pipe"
+            "a key is not printed on a terminal, where it would stay in the scrollback: write it to a \
+             file with -o FILE, or to a pipe"
                 .into(),
         ));
     }
@@ -91,9 +90,9 @@ fn made(key: &Key, path: &Path, role: Role) -> String {
     let (id, path) = (key.id(), path.display());
     format!(
         "key          {id}\n\
-         wrote        {path}, for its owner alone\n\
-         the guest    put the line that begins with `unikprof-key-1:` into the guest's configuration, as a \
+         wrote        {path}, readable by its owner only\n\
+         guest        add the line that begins with `unikprof-key-1:` to the guest's configuration, as a \
          key of the role {role}\n\
-         the client   unikprof-client connect ADDR --key-file {path} info\n"
+         client       unikprof-client connect ADDR --key-file {path} info\n"
     )
 }

@@ -1,4 +1,4 @@
-//! The images and symbol lists that the user names.
+//! The options for images and symbol lists.
 
 use std::path::PathBuf;
 
@@ -11,21 +11,21 @@ use crate::symbols::{Force, ImageOptions, Images, Symbolizer};
 
 /// Where names come from.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Names of functions")]
+#[command(next_help_heading = "Symbols")]
 pub(super) struct NameArguments {
-    /// The guest's ELF image with symbols, or one of its libraries; may be given again
+    /// The guest's ELF image with symbols, or one of its libraries; can be repeated
     ///
-    /// Its build-id must be the recording's. Separate debug files beside it and in /usr/lib/debug
-    /// are found by themselves.
+    /// Its build-id must match the recording's. Separate debug files are searched for beside it and in
+    /// /usr/lib/debug.
     #[arg(long, value_name = "ELF")]
     image: Vec<PathBuf>,
-    /// Use the images even where their build-id differs; names may then be wrong
+    /// Use the images even if their build-ids differ; names may then be wrong
     #[arg(long, requires = "image")]
     force_image: bool,
-    /// A list of the guest's symbols, as `nm` prints it; may be given again
+    /// A symbol list of the guest, in the output format of `nm`; can be repeated
     #[arg(long, value_name = "FILE")]
     symbols: Vec<PathBuf>,
-    /// Leave names as their compilers wrote them: `camlLwt__return_1319` for `Lwt.return`
+    /// Do not demangle names: show `camlLwt__return_1319` instead of `Lwt.return`
     #[arg(long)]
     raw_names: bool,
 }

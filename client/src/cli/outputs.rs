@@ -92,7 +92,8 @@ impl Plan {
                 (OutputFormat::Recording, Target::File(path)) => recordings.push(path),
                 (OutputFormat::Recording, Target::Stdout) => {
                     return Err(Failure::Usage(
-                        "the raw recording needs a file; `-o -` is for reports".into(),
+                        "a raw recording cannot be written to standard output: name a file with -o"
+                            .into(),
                     ));
                 }
                 (OutputFormat::Report(format), target) => {
@@ -106,7 +107,7 @@ impl Plan {
             [only] => RecordingFile::Wanted(only.clone()),
             [_, more, ..] => {
                 return Err(Failure::Usage(format!(
-                    "one raw recording is enough: leave `-o {}` out",
+                    "only one .unikprof output is possible: remove `-o {}`",
                     more.display()
                 )));
             }
@@ -142,8 +143,7 @@ impl ReportOutput {
         for (format, target) in targets(patterns, format, after)? {
             let OutputFormat::Report(format) = format else {
                 return Err(Failure::Usage(
-                    "`report` reads recordings and writes reports; it cannot write a .unikprof"
-                        .into(),
+                    "`report` cannot write a .unikprof file".into(),
                 ));
             };
             outputs.push(ReportOutput { format, target });
@@ -174,7 +174,7 @@ impl ReportOutput {
             Target::Stdout => {
                 if self.format == Format::Pprof && std::io::stdout().is_terminal() {
                     return Err(Failure::Usage(
-                        "pprof's format is not for terminals: name a file with -o, or pipe it on"
+                        "pprof is a binary format, not for terminals: name a file with -o, or use a pipe"
                             .into(),
                     ));
                 }
@@ -246,7 +246,7 @@ fn no_name_twice(recordings: &[PathBuf], reports: &[ReportOutput]) -> Result<(),
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
         None => Ok(()),
         Some(pair) => Err(Failure::Usage(format!(
-            "two results cannot both go to {}",
+            "two outputs cannot both be written to {}",
             pair[0].display()
         ))),
     }

@@ -1,4 +1,4 @@
-//! The words about recordings: how one is begun, and which one is meant.
+//! The arguments about recordings: how one is started, and which one is meant.
 
 use clap::Args;
 
@@ -8,10 +8,10 @@ use super::values;
 use crate::record::{DEFAULT_NAME, Keep, Mode, Preset, Settings, Unwind, own_name};
 
 pub(super) const RECORD_HELP: &str = "\
-The recording has a name of its own and leaves others in the guest alone. While
-it runs, what it has counted is fetched before the guest's memory is full. The
-guest ends it by itself, also if this client is gone; `stop --name` then fetches
-it, and `check` tells the name. Ctrl-C ends it early and keeps what was sampled.
+The recording runs beside others in the guest, under a generated name. Its
+counts are fetched before the guest's memory is full. The guest ends it on time
+even if this client is gone; `check` then shows its name, and `stop --name`
+fetches it. Ctrl-C ends it early and keeps what was sampled.
 
 Examples:
   unikprof-client connect 10.0.0.5 record 30s
@@ -20,9 +20,9 @@ Examples:
   unikprof-client connect 10.0.0.5 record 10s --image guest.elf -o -";
 
 pub(super) const START_HELP: &str = "\
-Names tell recordings apart, for other clients too and after a lost connection.
-An agent holds as many at a time as `check` tells; each keeps its own rate, mode
-and counts.
+A recording's name identifies it, for other clients too and after a lost
+connection. Several recordings can run at once, each with its own rate, mode and
+counts; `check` shows the agent's limit.
 
 Examples:
   unikprof-client connect 10.0.0.5 start --name flight --preset default
@@ -32,10 +32,10 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct RecordArguments {
-    /// How long to record, as in 30s or 5m; 0 or without it, until Ctrl-C
+    /// How long to record, for example 30s or 5m; until Ctrl-C if 0 or omitted
     #[arg(value_name = "DURATION", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
     duration_ns: u64,
-    /// The recording's name; one of its own if not given
+    /// The recording's name; generated if omitted
     #[arg(long, value_name = "NAME", value_parser = values::name)]
     name: Option<String>,
     #[command(flatten)]
@@ -51,16 +51,16 @@ pub(super) struct StartArguments {
     /// The recording's name, by which `check`, `dump` and `stop` find it
     #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME, value_parser = values::name)]
     name: String,
-    /// What the recording is for; what else is said here goes before it
+    /// A set of defaults; explicit options override the preset
     #[arg(long, value_enum)]
     preset: Option<Preset>,
-    /// How long to record, as in 8h; 0 or without it, until `stop`
+    /// How long to record, for example 8h; until `stop` if 0 or omitted
     #[arg(long = "duration", value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
     duration_ns: u64,
-    /// How far back the samples of a dump need to go, as in 5m; 0: as far as the guest has any
+    /// Maximum age of samples in a dump, for example 5m; 0 means no limit
     #[arg(long = "max-age", value_name = "TIME", value_parser = values::nanoseconds)]
     max_age_ns: Option<u64>,
-    /// How much the samples of a dump may take, the newest first, as in 512KiB; 0: all that the guest has
+    /// Maximum size of the samples in a dump, newest first, for example 512KiB; 0 means no limit
     #[arg(long = "max-size", value_name = "SIZE", value_parser = values::bytes)]
     max_bytes: Option<u64>,
     #[command(flatten)]
@@ -71,7 +71,7 @@ pub(super) struct StartArguments {
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArguments {
-    /// Only this recording, and all that is known of it
+    /// Show only this recording, in detail
     #[arg(long, value_name = "NAME", value_parser = values::name)]
     pub(super) name: Option<String>,
 }
@@ -79,7 +79,7 @@ pub(super) struct CheckArguments {
 /// Which recording is meant.
 #[derive(Debug, Args)]
 pub(super) struct WhichArguments {
-    /// The recording; may be left out where there is only one
+    /// The recording's name; optional if there is only one
     #[arg(long, value_name = "NAME", value_parser = values::name)]
     pub(super) name: Option<String>,
 }
@@ -96,7 +96,7 @@ pub(super) struct DownloadArguments {
 
 #[derive(Debug, Args)]
 pub(super) struct StopArguments {
-    /// Drop what it counted since the last dump, and write no file
+    /// Drop the data since the last dump instead of downloading it
     #[arg(long, conflicts_with_all = ["output", "format"])]
     pub(super) discard: bool,
     #[command(flatten)]
@@ -107,36 +107,36 @@ pub(super) struct StopArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(super) struct SamplingArguments {
-    /// Samples a second of running time, on each vCPU; 997 or the preset's if not given
+    /// Samples per second of running time on each vCPU; default: 997, or the preset's
     #[arg(short = 'F', long = "rate", value_name = "HZ", value_parser = values::rate)]
     period_ns: Option<u64>,
-    /// The mean time between samples instead of a rate, as in 1ms
+    /// Mean time between samples, for example 1ms, instead of a rate
     #[arg(long, value_name = "TIME", value_parser = values::interval, conflicts_with = "period_ns")]
     interval: Option<u64>,
     /// How long to wait before sampling begins
     #[arg(long = "delay", value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = values::nanoseconds)]
     delay_ns: u64,
-    /// The most frames kept of a stack; 128 or the agent's limit if not given
+    /// Maximum number of frames in a stack; default: 128, or the agent's limit if that is lower
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..))]
     depth: Option<u32>,
-    /// What is sampled
+    /// What to sample
     #[arg(long, value_enum, default_value_t)]
     mode: Mode,
-    /// How stacks are unwound
+    /// How to unwind stacks
     #[arg(long, value_enum, default_value_t)]
     pub(super) unwind: Unwind,
-    /// Do not send the agent a table, made from the images, to find callers in: those of leaf
-    /// functions are then guessed
+    /// Do not send the agent a caller table made from the images; callers of leaf functions are then
+    /// guessed
     #[arg(long)]
     pub(super) no_caller_table: bool,
-    /// What is kept where the guest's memory runs short; all or the preset's choice if not given
+    /// What to keep when the guest's memory is full; default: all, or the preset's
     #[arg(long, value_enum)]
     keep: Option<Keep>,
-    /// Replace a finished recording that no client has fetched: the one of the same name or, if the guest
-    /// holds as many as it can, any
+    /// Replace a finished recording that no client has fetched: the one of the same name or, if the agent
+    /// has no room for another recording, any
     #[arg(long)]
     replace: bool,
-    /// Sample at fixed intervals instead of random ones: a load in step with them fools the profile
+    /// Sample at fixed instead of random intervals; periodic work in step with them biases the profile
     #[arg(long)]
     fixed_interval: bool,
 }

@@ -1,4 +1,4 @@
-//! `recover`: a recording file out of a console's log or a dump of memory.
+//! `recover`: extracts a recording from a console log or a memory dump.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -20,13 +20,13 @@ const STANDARD: &str = "-";
 #[derive(Debug, Args)]
 #[command(after_help = HELP, arg_required_else_help = true)]
 pub(super) struct RecoverArguments {
-    /// The log of a console, or a dump of a guest's memory; - is standard input
+    /// The guest's console log, or a dump of its memory; - is standard input
     #[arg(value_name = "FILE")]
     input: PathBuf,
-    /// Write to this file; - is standard output. Without it, the input's name and .unikprof
+    /// Write to this file; - is standard output. Default: the input's name followed by .unikprof
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Of several crashes take this one, counted from 1; without it the last that is whole
+    /// Extract this one of several crashes, counted from 1; default: the last complete one
     #[arg(long, value_name = "NUMBER")]
     crash: Option<usize>,
     /// Print what was found as JSON
@@ -35,10 +35,10 @@ pub(super) struct RecoverArguments {
 }
 
 const HELP: &str = "\
-A guest that hands out its agent's crash dump in its panic handler leaves its
-last seconds on its console, as lines that begin with `unikprof:`, or in its
-memory. This word finds them there, whatever else is in the file, and writes the
-recording.
+If a guest's panic handler writes the agent's crash dump, the guest's last
+seconds are on its console, in lines that begin with `unikprof:`, or in its
+memory. This command finds them among the other contents of the file and writes
+them as a recording.
 
 Examples:
   unikprof-client recover /var/log/xen/console/guest-web.log -o crash.unikprof
@@ -53,17 +53,17 @@ pub(crate) enum RecoverError {
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error(
-        "{} holds nothing that a crashed guest left: expected lines with `{MARK}` as in a console's log, or a \
-         block of memory; does the guest's panic handler hand out its agent's crash dump?", path.display()
+        "{} contains no crash dump: expected lines with `{MARK}` as in a console log, or a memory block; check \
+         that the guest's panic handler writes the agent's crash dump", path.display()
     )]
     Nothing { path: PathBuf },
-    #[error("{} tells of {found} crashes, there is no number {asked}", path.display())]
+    #[error("{} contains {found} crashes; there is no number {asked}", path.display())]
     NoSuchCrash {
         path: PathBuf,
         found: usize,
         asked: usize,
     },
-    #[error("of what a crashed guest left at {place}, nothing can be used: {reason}")]
+    #[error("the crash dump at {place} is unusable: {reason}")]
     Unusable { place: Place, reason: String },
 }
 
@@ -124,7 +124,7 @@ pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
         None => Ok(()),
         Some(reason) => Err(Failure::Incomplete {
             path: output.unwrap_or_else(|| STANDARD.into()),
-            reason: format!("{reason}; `report --salvage` reads what comes before"),
+            reason: format!("{reason}; `report --salvage` reads the part before"),
         }),
     }
 }
@@ -139,7 +139,7 @@ fn output(arguments: &RecoverArguments) -> Result<Option<PathBuf>, Failure> {
         Some(path) if path == standard => Ok(None),
         Some(path) => Ok(Some(path.clone())),
         None if arguments.input == standard => Err(Failure::Usage(
-            "standard input has no name to make the recording's of: name a file with -o".into(),
+            "reading from standard input needs an output name: add -o FILE".into(),
         )),
         None => {
             let mut name = arguments.input.clone().into_os_string();
@@ -168,16 +168,19 @@ impl Found<'_> {
         let path = path.display();
         let which = match self.of {
             1 => String::new(),
-            of => format!(", crash {} of {of} (--crash takes another)", self.number),
+            of => format!(
+                ", crash {} of {of} (select another with --crash)",
+                self.number
+            ),
         };
         let salvage = match self.remains.missing {
             None => "",
             Some(_) => " --salvage",
         };
         format!(
-            "found        what a guest left when it crashed, at {}{which}\n\
+            "found        a crash dump at {}{which}\n\
              wrote        {path}\n\
-             look at it   unikprof-client report {path} --timeline{salvage}\n",
+             next         unikprof-client report {path} --timeline{salvage}\n",
             self.remains.place,
         )
     }

@@ -15,7 +15,7 @@ use crate::units::{amount_with_unit, duration, grouped, percent};
 /// All recordings, a line each, and the agent.
 pub(super) fn all(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> String {
     let mut out = if status.recordings.is_empty() {
-        "nothing is recorded; `start` begins a recording\n".to_owned()
+        "no recordings; `start` begins one\n".to_owned()
     } else {
         table(&lines(status, session.agent()))
     };
@@ -56,23 +56,23 @@ pub(super) fn one(
             ns => duration(ns),
         },
     );
-    rows.add("keeps", keeps(one) + " of the ring in each dump");
+    rows.add("keeps", keeps(one) + " of the ring per dump");
     rows.add(
         "memory",
         match one.flags & start_flag::KEEP_NEWEST {
-            0 => "keeps all that nobody has fetched: new stacks overflow if it is full",
-            _ => "keeps the newest: the oldest stacks are given up if it is full, and counted as aged",
+            0 => "keeps all unfetched stacks; when full, new stacks are counted as overflow",
+            _ => "keeps the newest stacks; when full, the oldest are dropped and counted as aged",
         },
     );
     rows.add(
         "window",
         format!(
-            "at the present rate the memory holds {} of samples and {} of new stacks",
-            window(one.samples_window_ns).unwrap_or("no time".into()),
-            window(one.stacks_window_ns).unwrap_or("any time".into())
+            "at the current rate, memory is enough for {} of samples and {} of new stacks",
+            window(one.samples_window_ns).unwrap_or("an unknown time".into()),
+            window(one.stacks_window_ns).unwrap_or("an unknown time".into())
         ),
     );
-    rows.add("fetched", held_by(one).unwrap_or("by nobody now".into()));
+    rows.add("client", held_by(one).unwrap_or("none is fetching".into()));
     rows.add("ticks", Counters::from(c).equation());
     rows.add(
         "of recorded",
@@ -93,7 +93,7 @@ pub(super) fn one(
         rows.add(
             "blocked",
             format!(
-                "{} in {} blocks, {} aged, {} not counted",
+                "{} in {} waits, {} aged, {} overflowed",
                 amount_with_unit(c.blocked, unit),
                 c.blocks,
                 amount_with_unit(c.blocked_aged, unit),
@@ -101,19 +101,19 @@ pub(super) fn one(
             ),
         );
     }
-    rows.add("outside", format!("early {}", c.early));
+    rows.add("early", format!("{} early wake-ups", c.early));
     rows.add(
-        "waiting",
+        "to fetch",
         match one.epochs {
-            0 => "nothing to be fetched".into(),
-            1 => format!("epoch {}, to be fetched", one.first_epoch),
-            epochs => format!("{epochs} epochs from {}, to be fetched", one.first_epoch),
+            0 => "nothing".into(),
+            1 => format!("epoch {}", one.first_epoch),
+            epochs => format!("{epochs} epochs, from {}", one.first_epoch),
         },
     );
     rows.0 + "\n" + &agent(status, rings, session)
 }
 
-/// What concerns no recording alone.
+/// The agent's own state.
 fn agent(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> String {
     let mut rows = Rows::default();
     rows.add(
@@ -127,7 +127,7 @@ fn agent(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> Stri
     rows.add(
         "stacks",
         format!(
-            "{} of {} stack nodes used",
+            "{} of {} stack nodes in use",
             grouped(status.nodes_used),
             grouped(status.nodes_capacity)
         ),
@@ -135,8 +135,8 @@ fn agent(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> Stri
     rows.add(
         "ring",
         match status.ring_capacity {
-            0 => "none: there is no memory for it".into(),
-            records => format!("room for {} records of each vCPU", grouped(records)),
+            0 => "none: no memory was given for it".into(),
+            records => format!("{} records for each vCPU", grouped(records)),
         },
     );
     for ring in rings {
@@ -145,7 +145,7 @@ fn agent(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> Stri
     rows.add(
         "agent",
         format!(
-            "{} open, {} of network work, the longest piece {}",
+            "{} open, {} of network work, at most {} at once",
             counted(status.sessions.into(), "session"),
             duration(status.server_ns),
             duration(status.server_longest_ns)
@@ -154,7 +154,7 @@ fn agent(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> Stri
     rows.add(
         "share",
         format!(
-            "network work may take {} % of a CPU; clients waited {} for it",
+            "network work may use up to {} % of a CPU; clients waited {} because of that",
             f64::from(status.server_share_permille) / 10.0,
             duration(status.server_deferred_ns)
         ),
@@ -200,7 +200,7 @@ fn lines(status: &RecorderStatus, agent: &AgentInfo) -> Vec<[String; HEAD.len()]
 /// How full a ring is.
 fn fill(ring: &RingFill) -> String {
     format!(
-        "vCPU {} holds {} ({}), {} evicted for newer ones",
+        "vCPU {} holds {} ({}), {} older ones evicted",
         ring.vcpu,
         grouped(ring.held),
         percent(ring.held as f64 / ring.capacity.max(1) as f64),
@@ -216,7 +216,7 @@ fn sampling(one: &RecordingStatus) -> String {
     }
 }
 
-/// What left no sample, by its reason.
+/// Dropped ticks by reason.
 fn dropped(one: &RecordingStatus) -> String {
     let c = &one.counters;
     let kinds = [
@@ -268,7 +268,7 @@ fn since(one: &RecordingStatus, agent: &AgentInfo) -> String {
     });
     match began.and_then(timestamp) {
         Some(time) => format!("{time:.0}"),
-        None => format!("{} after the guest's boot", duration(one.started_ns)),
+        None => format!("{} after boot", duration(one.started_ns)),
     }
 }
 
@@ -311,7 +311,7 @@ fn state_text(one: &RecordingStatus) -> String {
     match (one.state, one.left()) {
         (state::DELAYED, _) => {
             let left = u64::try_from(one.delay_left().as_nanos()).unwrap_or(u64::MAX);
-            format!("{name}: begins in {}", duration(left))
+            format!("{name}: starts in {}", duration(left))
         }
         (state::RECORDING, Some(left)) => {
             let left = duration(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
@@ -323,7 +323,7 @@ fn state_text(one: &RecordingStatus) -> String {
     }
 }
 
-/// What became of connections that were refused or cut.
+/// Connections that were rejected or dropped.
 fn peers(peers: &Peers) -> String {
     let mut parts: Vec<String> = peer_words(peers)
         .into_iter()
@@ -331,10 +331,10 @@ fn peers(peers: &Peers) -> String {
         .map(|(count, words)| format!("{count} {words}"))
         .collect();
     if peers.not_allowed != 0 {
-        parts.push(counted(peers.not_allowed, "request") + " not allowed to the role");
+        parts.push(counted(peers.not_allowed, "request") + " beyond the key's role");
     }
     if parts.is_empty() {
-        "no connection was refused or cut".into()
+        "none".into()
     } else {
         format!("since the agent started: {}", parts.join(", "))
     }

@@ -1,4 +1,4 @@
-//! Which part of time is wanted: on the command line, and of a recording.
+//! Time windows on the command line, and in a recording.
 
 use clap::Args;
 
@@ -14,14 +14,14 @@ use crate::timeline::{Extent, Moment, RecordingSpan, Timeline, Window};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Time")]
 pub(super) struct WindowArguments {
-    /// Only from this time on: 12s (since the recording began), -30s (before its end, or before now while it
+    /// Only from this time on: 12s (after the recording began), -30s (before its end, or before now while it
     /// runs), 21:34:50 or 2026-11-21T21:34:50Z (UTC)
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     from: Option<Moment>,
-    /// Only up to this time, written as for --from
+    /// Only up to this time, in the same format
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     to: Option<Moment>,
-    /// Short for --from -TIME: --last 30s is --from -30s
+    /// Only the last part: --last 30s is short for --from -30s
     #[arg(long, value_name = "TIME", value_parser = values::nanoseconds, conflicts_with_all = ["from", "to"])]
     last: Option<u64>,
 }
@@ -39,18 +39,18 @@ impl WindowArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Time")]
 pub(super) struct ReportTimeArguments {
-    /// Show the seconds: rate, stolen and blocked time and the top function of each
+    /// List each second's rate, stolen and blocked time, and top function
     #[arg(long)]
     timeline: bool,
-    /// How long each line of --timeline is, as in 100ms; a second if not given, or longer
+    /// Length of a line of --timeline, for example 100ms; default: 1s, or longer if there are too many lines
     #[arg(long, value_name = "TIME", value_parser = values::interval, requires = "timeline")]
     step: Option<u64>,
     #[command(flatten)]
     window: WindowArguments,
-    /// Only what was sampled inside spans of this name, on the same vCPU
+    /// Only samples inside spans of this name, on the same vCPU
     #[arg(long, value_name = "NAME")]
     in_span: Option<String>,
-    /// All that was counted, also where the file was dumped for a part of the time
+    /// Show everything that was counted, even if the file was dumped for a time window
     #[arg(long, conflicts_with_all = ["from", "to", "last", "in_span"])]
     whole: bool,
 }
@@ -90,8 +90,8 @@ impl ReportTimeArguments {
         let Some((timeline, of)) = recording.timeline.as_ref().zip(recording.span) else {
             return if self.needs_timeline() {
                 Err(Failure::Usage(
-                    "the recording holds counts alone: the agent kept no ring of what happened when, so \
-                     nobody can tell its seconds apart; give the agent memory for one"
+                    "the recording has counts without times, because the agent had no ring; to select by time, \
+                     give the agent memory for a ring"
                         .into(),
                 ))
             } else {
@@ -150,8 +150,11 @@ fn expect_span(timeline: &Timeline, name: &str) -> Result<(), Failure> {
         .map(|table| format!("`{}`", crate::printable::Printable(&table.name)))
         .collect();
     Err(Failure::Usage(if names.is_empty() {
-        format!("no span is called `{name}`: the guest made none while it was recorded")
+        format!("no span is called `{name}`: the guest recorded no spans")
     } else {
-        format!("no span is called `{name}`; there are {}", names.join(", "))
+        format!(
+            "no span is called `{name}`; the recording has {}",
+            names.join(", ")
+        )
     }))
 }

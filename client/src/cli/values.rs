@@ -12,7 +12,7 @@ const FASTEST_HZ: f64 = 1_000_000.0;
 /// A rate as the period it means, in ns.
 pub(super) fn rate(text: &str) -> Result<u64, String> {
     let expected = format!(
-        "a rate is a number of samples a second, above 0 and at most {FASTEST_HZ}, as in `-F 997`"
+        "expected a rate in samples per second, above 0 and at most {FASTEST_HZ}, for example `-F 997`"
     );
     match text.parse::<f64>() {
         Ok(hertz) if hertz > 0.0 && hertz <= FASTEST_HZ => {
@@ -27,14 +27,14 @@ pub(super) fn rate(text: &str) -> Result<u64, String> {
 pub(super) fn interval(text: &str) -> Result<u64, String> {
     match nanoseconds(text)? {
         ns if ns >= 1_000 => Ok(ns),
-        _ => Err("an interval is at least 1us".into()),
+        _ => Err("an interval must be at least 1us".into()),
     }
 }
 
 /// A length of time, in ns.
 pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
     duration(text).and_then(|duration| {
-        u64::try_from(duration.as_nanos()).map_err(|_| "that is longer than 584 years".into())
+        u64::try_from(duration.as_nanos()).map_err(|_| "expected at most 584 years".into())
     })
 }
 
@@ -43,12 +43,14 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(0.0) => return Ok(Duration::ZERO),
         Ok(number) if number.is_finite() => {
-            return Err(format!("a time needs its unit: `{text}s` or `{text}ms`?"));
+            return Err(format!(
+                "a duration needs a unit, for example `{text}s` or `{text}ms`"
+            ));
         }
         _ => {}
     }
     units::parse_duration(text)
-        .ok_or_else(|| "expected a length of time, as in `30s`, `500ms`, `1m 30s` or `8h`".into())
+        .ok_or_else(|| "expected a duration such as `30s`, `500ms`, `1m 30s` or `8h`".into())
 }
 
 /// A size, in bytes.
@@ -64,14 +66,14 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
         _ => None,
     };
     let bytes = shift.and_then(|shift| number.parse::<u64>().ok()?.checked_mul(1 << shift));
-    bytes.ok_or_else(|| "a size is written as in `512KiB` or `4MiB`; 0 is no limit".into())
+    bytes.ok_or_else(|| "expected a size such as `512KiB` or `4MiB`, or 0 for no limit".into())
 }
 
 /// The name of a recording.
 pub(super) fn name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > MAX_NAME || text.chars().any(char::is_control) {
         return Err(format!(
-            "a name has 1 to {MAX_NAME} bytes and no control characters"
+            "a name must have 1 to {MAX_NAME} bytes and no control characters"
         ));
     }
     Ok(text.into())

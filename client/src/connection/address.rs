@@ -28,22 +28,22 @@ pub struct Address {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AddressError {
     /// There is no host.
-    #[error("an address is `HOST`, `HOST:PORT` or `[IPV6]:PORT`; the host is missing")]
+    #[error("expected `HOST`, `HOST:PORT` or `[IPV6]:PORT`; the host is missing")]
     NoHost,
     /// The port is not a number from 1 to 65535.
-    #[error("the port is a number from 1 to 65535, found `{found}`")]
+    #[error("expected a port from 1 to 65535, found `{found}`")]
     Port {
         /// What stands in its place.
         found: String,
     },
     /// A bracket is not closed, or what stands inside is no IPv6 address.
-    #[error("inside brackets stands an IPv6 address, as in `[::1]:7777`; found `{found}`")]
+    #[error("expected an IPv6 address in brackets, for example `[::1]:7777`, found `{found}`")]
     Brackets {
         /// The text.
         found: String,
     },
     /// Spaces or a scheme.
-    #[error("a host is a name or an IP address, without a scheme, found `{found}`")]
+    #[error("expected a host name or an IP address without a scheme, found `{found}`")]
     Host {
         /// The text.
         found: String,

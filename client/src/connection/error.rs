@@ -1,4 +1,4 @@
-//! What can go wrong between a client and an agent.
+//! Connection errors.
 
 use std::io;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::key::KeyId;
 use crate::printable::{Printable, PrintableBytes};
 use crate::units::std_duration;
 
-/// Why a conversation did not begin, or ended.
+/// Why a connection failed.
 #[derive(Debug, Error)]
 pub enum ConnectionError {
     /// The host's name has no address.
-    #[error("cannot find the host `{}`: {source}; check the name, or give an IP address", address.host())]
+    #[error("cannot resolve the host `{}`: {source}; check the name, or use an IP address", address.host())]
     Resolve {
         /// What was asked for.
         address: Address,
@@ -28,8 +28,8 @@ pub enum ConnectionError {
     },
     /// Nothing accepted the connection.
     #[error(
-        "cannot connect to {address}: {source}; is the guest running, its agent listening on this \
-         port, and the way to it open?"
+        "cannot connect to {address}: {source}; check that the guest is running, that its agent listens on this \
+         port, and that no firewall blocks it"
     )]
     Connect {
         /// What was asked for.
@@ -37,10 +37,10 @@ pub enum ConnectionError {
         /// The system's answer.
         source: io::Error,
     },
-    /// The other side speaks, but not as an agent.
+    /// The peer sends something other than an agent's preamble.
     #[error(
-        "{address} is no unikprof agent: expected `unikprof` and its versions, found {}{}; check \
-         the port (agents listen on 7777 if nobody says otherwise)",
+        "{address} is not a unikprof agent: expected a preamble that begins with `unikprof`, found {}{}; check \
+         the port (the default is 7777)",
         PrintableBytes(found),
         who_speaks(found)
     )]
@@ -50,19 +50,19 @@ pub enum ConnectionError {
         /// The first bytes it sent.
         found: Vec<u8>,
     },
-    /// The other side accepted the connection and closed it without a preamble.
+    /// The peer accepted the connection and closed it without a preamble.
     #[error(
-        "{address} accepted the connection and closed it without a word; it is no unikprof agent, \
-         or all its sessions are taken"
+        "{address} accepted the connection and closed it without sending anything; it is not a unikprof agent, \
+         or all its sessions are in use"
     )]
     ClosedAtOnce {
         /// What was connected to.
         address: Address,
     },
-    /// The other side accepted the connection and sends nothing.
+    /// The peer accepted the connection and sends nothing.
     #[error(
-        "{address} accepted the connection, but sent nothing in {}; it is no unikprof agent, or \
-         its guest is too busy to serve it (`--timeout` waits longer)",
+        "{address} accepted the connection, but sent nothing within {}; it is not a unikprof agent, or its guest \
+         is too busy (wait longer with --timeout)",
         std_duration(*waited)
     )]
     SilentAtOnce {
@@ -73,7 +73,7 @@ pub enum ConnectionError {
     },
     /// The two sides have no protocol version in common.
     #[error(
-        "the agent at {address} speaks protocol version {theirs}, this client {}; use {}",
+        "the agent at {address} supports protocol version {theirs}, this client {}; use {}",
         preamble::VERSIONS,
         which_to_update(theirs)
     )]
@@ -106,17 +106,17 @@ pub enum ConnectionError {
         doing: &'static str,
     },
     /// The connection ended within a frame.
-    #[error("the connection ended within a frame, {bytes} bytes into it, while {doing}")]
+    #[error("the connection ended in the middle of a frame ({bytes} bytes received) while {doing}")]
     Cut {
         /// What the client was at.
         doing: &'static str,
         /// How much of the frame came.
         bytes: usize,
     },
-    /// The agent does not answer.
+    /// The agent sends no response.
     #[error(
-        "the agent sent nothing whole in {} while {doing}; its guest may be too busy to serve it \
-         (`--timeout` waits longer)",
+        "no response from the agent within {} while {doing}; its guest may be too busy (wait longer with \
+         --timeout)",
         std_duration(*waited)
     )]
     Silent {
@@ -125,16 +125,16 @@ pub enum ConnectionError {
         /// How long.
         waited: Duration,
     },
-    /// The agent sent what is no frame, or a frame that is not its message.
-    #[error("the agent broke the protocol while {doing}: {source}")]
+    /// The agent sent a malformed frame.
+    #[error("the agent violated the protocol while {doing}: {source}")]
     Frame {
         /// What the client was at.
         doing: &'static str,
         /// What is wrong.
         source: FrameError,
     },
-    /// The agent answered something else.
-    #[error("the agent broke the protocol while {doing}: expected {expected}, found {}", message_name(*found))]
+    /// The agent answered with another message.
+    #[error("the agent violated the protocol while {doing}: expected {expected}, found {}", message_name(*found))]
     Unexpected {
         /// What the client was at.
         doing: &'static str,
@@ -144,30 +144,30 @@ pub enum ConnectionError {
         found: u16,
     },
     /// The agent named an impossible mapping.
-    #[error("the agent broke the protocol: {0}")]
+    #[error("the agent violated the protocol: {0}")]
     Mapping(#[from] MappingError),
-    /// The agent said no.
-    #[error("the agent refused: {}", Printable(text))]
+    /// The agent rejected the request.
+    #[error("the agent rejected the request: {}", Printable(text))]
     Refused {
         /// See [`unikprof_proto::code::refusal`].
         code: u32,
         /// The agent's reason.
         text: String,
     },
-    /// The agent asks for a key, and there is none.
+    /// The agent requires a key, and none was given.
     #[error(
-        "the agent at {address} asks for a key: name the file that holds it with --key-file FILE or in \
-         UNIKPROF_KEY_FILE (`unikprof-client keygen` makes one; the guest must hold it too)"
+        "the agent at {address} requires a key: name the key file with --key-file FILE or in UNIKPROF_KEY_FILE \
+         (`unikprof-client keygen` makes one; the guest's configuration needs the same key)"
     )]
     KeyNeeded {
         /// What was connected to.
         address: Address,
     },
-    /// The agent is open, and there is a key.
+    /// The agent is open, but a key was given.
     #[error(
-        "the agent at {address} says that it is open, and key {key} was given for it: its guest has no \
-         keys, or somebody between here and there has taken its place. Nothing was asked of it, and the \
-         key is safe. If this agent is open on purpose, leave out --key-file and UNIKPROF_KEY_FILE"
+        "the agent at {address} requires no key, but key {key} was given: its guest has no keys configured, or \
+         another machine answers in its place. No request was sent, and the key was not disclosed. If this agent \
+         is meant to require no key, omit --key-file and unset UNIKPROF_KEY_FILE"
     )]
     OpenAgent {
         /// What was connected to.
@@ -175,11 +175,11 @@ pub enum ConnectionError {
         /// Which key.
         key: KeyId,
     },
-    /// The agent refused the handshake.
+    /// The agent rejected the handshake.
     #[error(
-        "the agent at {address} does not accept key {key}: check that this guest holds it (the first \
-         line of a key file tells the id), that it was not replaced by a newer one, and that the file \
-         is not the one of another guest; if all that is right, something on the way alters what is sent"
+        "the agent at {address} rejected key {key}: check that this guest has that key (the first line of a key \
+         file contains the id), that it was not replaced, and that the file is not another guest's; if all that \
+         is correct, the traffic is modified on the way"
     )]
     BadKey {
         /// What was connected to.
@@ -187,10 +187,10 @@ pub enum ConnectionError {
         /// Which key.
         key: KeyId,
     },
-    /// The agent has not shown that it holds the key.
+    /// The peer did not prove that it has the key.
     #[error(
-        "what answers at {address} does not hold key {key}, or its answer was altered on the way: it may \
-         not be the guest that it seems to be. Nothing was asked of it, and the key is safe"
+        "the peer at {address} does not have key {key}, or its answer was modified on the way; it may not be the \
+         intended guest. No request was sent, and the key was not disclosed"
     )]
     FalseAgent {
         /// What was connected to.
@@ -198,10 +198,10 @@ pub enum ConnectionError {
         /// Which key.
         key: KeyId,
     },
-    /// The agent asks for a protection that this client does not know.
+    /// The agent requires a security mode that this client does not support.
     #[error(
-        "the agent at {address} asks for a protection of kind {found}, which this client does not know \
-         (0 is none, 1 a key); use a newer client"
+        "the agent at {address} requires security mode {found}, which this client does not support (0 is none, 1 \
+         is a key); use a newer client"
     )]
     UnknownSecurity {
         /// What was connected to.
@@ -211,8 +211,8 @@ pub enum ConnectionError {
     },
     /// A sealed record could not be opened.
     #[error(
-        "the connection was cut while {doing}: {source}; what was sent is damaged or altered on the way, \
-         and nothing of it was taken"
+        "the connection was closed while {doing}: {source}; the traffic was damaged or modified on the way, and \
+         none of it was used"
     )]
     Record {
         /// What the client was at.
@@ -221,7 +221,7 @@ pub enum ConnectionError {
         source: RecordError,
     },
     /// The key's role does not allow the request.
-    #[error("the agent does not allow {doing}: {}", who_may(*key, *role))]
+    #[error("permission denied for {doing}: {}", who_may(*key, *role))]
     NotAllowed {
         /// What the client was at.
         doing: &'static str,
@@ -230,13 +230,13 @@ pub enum ConnectionError {
         /// Its role, as far as the agent has told it.
         role: Option<u32>,
     },
-    /// The handshake could not be computed: the system has no random numbers, as a rule.
-    #[error("the handshake cannot be made on this machine: {source}")]
+    /// The handshake could not be computed, usually because the system provides no random numbers.
+    #[error("cannot compute the handshake on this machine: {source}")]
     Cryptography {
         /// What is wrong.
         source: snow::Error,
     },
-    /// The user gave up.
+    /// The user interrupted.
     #[error("interrupted")]
     Interrupted,
 }
@@ -324,29 +324,29 @@ impl ConnectionError {
 /// A message's name for people.
 pub(crate) fn message_name(kind: u16) -> String {
     let name = match kind {
-        types::REFUSAL => "a refusal",
+        types::REFUSAL => "a rejection",
         types::WELCOME => "a welcome",
         types::MAPPING => "a mapping",
         types::STATUS => "a status",
         types::STARTED => "the start of a recording",
         types::PENDING => "a list of pending epochs",
-        types::EPOCH => "the head of an epoch",
+        types::EPOCH => "the header of an epoch",
         types::VCPU_EPOCH => "a vCPU's share of an epoch",
         types::HISTOGRAM => "a histogram",
         types::NODES => "stack nodes",
         types::COUNTS => "counts of stacks",
         types::VCPU_END => "the end of a vCPU's share of an epoch",
-        types::ACKNOWLEDGED => "an epoch acknowledged",
-        types::TABLE_READY => "leave to send a caller table",
-        types::TABLE_INSTALLED => "a caller table installed",
-        types::HANDSHAKE_REPLY => "the answer to a handshake",
+        types::ACKNOWLEDGED => "an acknowledged epoch",
+        types::TABLE_READY => "permission to send a caller table",
+        types::TABLE_INSTALLED => "an installed caller table",
+        types::HANDSHAKE_REPLY => "a handshake reply",
         types::RECORDING_STATUS => "a recording's status",
-        types::RING_HEAD => "the head of a ring",
+        types::RING_HEAD => "the header of a ring",
         types::RING_RUN => "records of a ring",
         types::RING_END => "the end of a ring",
         types::STACKS_END => "the end of the stacks",
-        types::EVENT_NAME => "the name of an event",
-        types::EVENT_NAMES_END => "the end of the names of events",
+        types::EVENT_NAME => "an event name",
+        types::EVENT_NAMES_END => "the end of the event names",
         _ => return format!("a message of type {kind:#06x}"),
     };
     name.into()
@@ -379,11 +379,11 @@ fn who_may(key: Option<KeyId>, found: Option<u32>) -> String {
     };
     match found {
         Some(role::VIEW) => format!(
-            "{whose} has the role `view` (info, check, copy, events), and this takes the role `control`: use \
-             the key file of that role"
+            "{whose} has the role `view` (info, check, events, copy), but this needs the role `control`: use a \
+             key file of that role"
         ),
         Some(found) => format!("{whose} has the role `{}`", role_name(found)),
-        None => format!("{whose} has not the role `control`: use the key file of that role"),
+        None => format!("{whose} does not have the role `control`: use a key file of that role"),
     }
 }
 
@@ -402,7 +402,7 @@ mod tests {
         };
         assert_eq!(
             error(7, 9),
-            "the agent at guest:1 speaks protocol version 7 to 9, this client 1; use a newer client"
+            "the agent at guest:1 supports protocol version 7 to 9, this client 1; use a newer client"
         );
         assert!(error(0, 0).contains("newer agent"));
     }
@@ -413,6 +413,9 @@ mod tests {
             code: 1,
             text: "\x1b[2Jno".into(),
         };
-        assert_eq!(error.to_string(), "the agent refused: \\u{1b}[2Jno");
+        assert_eq!(
+            error.to_string(),
+            "the agent rejected the request: \\u{1b}[2Jno"
+        );
     }
 }

@@ -88,7 +88,7 @@ pub(super) fn finish(
         found => {
             return Err(ConnectionError::Unexpected {
                 doing: DOING,
-                expected: "the answer to a handshake",
+                expected: "a handshake reply",
                 found,
             });
         }

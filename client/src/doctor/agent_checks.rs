@@ -83,7 +83,9 @@ fn version(answers: &Answers<'_>) -> Check {
             Verdict::Look,
             format!("{finding}; this client is {ours}"),
         )
-        .advise("the protocol fits, so this works; what is newer in one of them is not used")
+        .advise(
+            "the protocol versions are compatible; features that only one of them has are not used",
+        )
     }
     .count("protocol", answers.protocol.into())
     .count(
@@ -99,7 +101,7 @@ fn image(answers: &Answers<'_>, wrong: Option<Option<&SymbolError>>) -> Check {
             return Check::new(
                 "build-id",
                 Verdict::Good,
-                "the image named is the one that runs",
+                "the image given is the one that runs",
             );
         }
         None => {}
@@ -114,19 +116,19 @@ fn image(answers: &Answers<'_>, wrong: Option<Option<&SymbolError>>) -> Check {
         _ if mappings.is_empty() => Check::new(
             "build-id",
             Verdict::Bad,
-            "the guest names no code: nothing can be walked or named",
+            "the guest has no mappings: stacks cannot be walked or symbolized",
         )
         .advise("give the agent the guest's mappings when it starts"),
         None => Check::new(
             "build-id",
             Verdict::Good,
-            format!("every mapping has one ({})", mappings.len()),
+            format!("all mappings have one ({})", mappings.len()),
         ),
         Some(path) => Check::new(
             "build-id",
             Verdict::Look,
             format!(
-                "{} of {} mappings have none, such as `{}`: a wrong image would not be noticed",
+                "{} of {} mappings have none, for example `{}`: a wrong image would not be detected",
                 without.len(),
                 mappings.len(),
                 Printable(path)
@@ -144,9 +146,9 @@ fn clock(answers: &Answers<'_>) -> Check {
         return Check::new(
             "clock",
             Verdict::Look,
-            "the guest does not know the date: its recordings have none",
+            "the guest has no wall clock: its recordings have no dates",
         )
-        .advise("name files by the client's clock: -o run-%t.unikprof");
+        .advise("use the client's clock in file names: -o run-%t.unikprof");
     };
     let off_ns = i128::from(theirs) - answers.asked_unix_ns;
     let apart = duration(u64::try_from(off_ns.unsigned_abs()).unwrap_or(u64::MAX));
@@ -168,7 +170,7 @@ fn clock(answers: &Answers<'_>) -> Check {
     };
     let clamped = off_ns.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64;
     check
-        .advise("set one of the two clocks; the dates of recordings are the guest's")
+        .advise("correct the clock that is wrong; recordings are dated by the guest's clock")
         .signed("off_ns", clamped)
 }
 
@@ -177,15 +179,15 @@ fn kinds_of_time(answers: &Answers<'_>) -> Check {
         Check::new(
             "steal",
             Verdict::Good,
-            "running, stolen, blocked and offline time are told apart",
+            "running, stolen, blocked and offline time are measured separately",
         )
     } else {
         Check::new(
             "steal",
             Verdict::Look,
-            "the guest's platform does not tell how much of its time others had",
+            "the guest's platform does not report stolen time",
         )
-        .advise("stolen time may count as running time of whatever ran: compare with the host")
+        .advise("stolen time may be counted as running time of the interrupted function: compare with the host")
     }
 }
 
@@ -195,18 +197,21 @@ fn caller_table(answers: &Answers<'_>) -> Check {
         (0, _) => Check::new(
             "caller table",
             Verdict::Look,
-            "the agent has no room for one: callers of functions without a frame are passed over",
+            "the agent has no memory for one: callers of leaf functions may be missing",
         ),
         (rows, None) => Check::new(
             "caller table",
             Verdict::Good,
-            format!("there is room for {} rows; none is loaded", grouped(rows)),
+            format!(
+                "none is loaded; the agent has room for {} rows",
+                grouped(rows)
+            ),
         ),
         (rows, Some(checksum)) => Check::new(
             "caller table",
             Verdict::Good,
             format!(
-                "{checksum:08x} is loaded; there is room for {} rows",
+                "{checksum:08x} is loaded; the agent has room for {} rows",
                 grouped(rows)
             ),
         ),
@@ -221,7 +226,7 @@ fn limits(answers: &Answers<'_>) -> Check {
     let usual = Settings::default().period_ns;
     let takes_usual = (agent.min_period_ns..=agent.max_period_ns).contains(&usual);
     let finding = format!(
-        "{} to {} Hz, {} frames deep, {}, {} KiB for {} stack nodes a vCPU",
+        "{} to {} Hz, {} frames deep, {}, {} KiB for {} stack nodes per vCPU",
         rate_text(agent.max_period_ns),
         rate_text(agent.min_period_ns),
         agent.max_depth,
@@ -241,8 +246,8 @@ fn limits(answers: &Answers<'_>) -> Check {
     };
     Check::new("limits", verdict, finding)
         .advise(match verdict {
-            Verdict::Bad => "it cannot hold a stack: give the agent more memory",
-            _ => "the usual 997 Hz is outside them: say a rate with -F",
+            Verdict::Bad => "the agent has no memory for stacks: give it more",
+            _ => "the default of 997 Hz is outside of them: choose a rate with -F",
         })
         .count("min_period_ns", agent.min_period_ns)
         .count("max_period_ns", agent.max_period_ns)
@@ -253,22 +258,22 @@ fn limits(answers: &Answers<'_>) -> Check {
 }
 
 fn idle() -> Check {
-    Check::new("recorder", Verdict::Good, "nothing is recorded")
+    Check::new("recorder", Verdict::Good, "no recordings")
 }
 
 fn recorder(status: &RecordingStatus) -> Check {
     let name = Printable(&status.name);
     let waits = match status.epochs {
         0 => String::new(),
-        1 => "; 1 epoch waits to be fetched".to_owned(),
-        epochs => format!("; {epochs} epochs wait to be fetched"),
+        1 => "; 1 epoch to fetch".to_owned(),
+        epochs => format!("; {epochs} epochs to fetch"),
     };
     match status.state {
         state::DELAYED | state::RECORDING => Check::new(
             "recorder",
             Verdict::Good,
             format!(
-                "{} `{name}` since {}, mode {}, {} Hz{waits}",
+                "{} `{name}` for {}, mode {}, {} Hz{waits}",
                 status.state_name(),
                 duration(u64::try_from(status.elapsed().as_nanos()).unwrap_or(u64::MAX)),
                 status.mode(),
@@ -279,7 +284,7 @@ fn recorder(status: &RecordingStatus) -> Check {
             "recorder",
             Verdict::Look,
             format!(
-                "`{name}` has ended and waits: it takes a recording's place until it is fetched"
+                "`{name}` has ended and was not fetched; until then it counts towards the limit of recordings"
             ),
         ),
         _ => Check::new(
@@ -292,7 +297,9 @@ fn recorder(status: &RecordingStatus) -> Check {
         ),
     }
     .advise(match status.state {
-        state::FINISHED => "`connect ADDR stop --name NAME` fetches it, with `--discard` drops it",
+        state::FINISHED => {
+            "fetch it with `connect ADDR stop --name NAME`, or drop it with `--discard`"
+        }
         _ => "use a newer client",
     })
     .count("state", status.state.into())
@@ -313,15 +320,15 @@ fn room(status: &RecorderStatus) -> Check {
         "room",
         verdict,
         format!(
-            "{} of {} stack nodes are used ({})",
+            "{} of {} stack nodes are in use ({})",
             grouped(status.nodes_used),
             grouped(status.nodes_capacity),
             percent(share)
         ),
     )
     .advise(
-        "a recording that keeps all stacks overflows where nothing can be given up: fetch more often, use \
-         `--keep newest`, or give the agent more memory",
+        "when memory is full, a recording that keeps all stacks overflows: fetch more often, use `--keep newest`, \
+         or give the agent more memory",
     )
     .count("nodes_used", status.nodes_used)
     .count("nodes_capacity", status.nodes_capacity)
@@ -330,7 +337,7 @@ fn room(status: &RecorderStatus) -> Check {
 fn late_so_far(counters: &Counters) -> Check {
     let mut check = late(counters, 0, None);
     check.finding = format!(
-        "{} of the samples came late ({})",
+        "{} of the samples arrived late ({})",
         percent(part_of(counters.late, counters.sampled())),
         grouped(counters.late)
     );
@@ -347,7 +354,7 @@ fn callers_so_far(status: &RecordingStatus, counters: &Counters) -> Check {
     let mut check = callers(counters, has_table, unwind);
     if counters.blocks != 0 {
         check.finding.push_str(&format!(
-            "; blocked {} in {} waits",
+            "; {} blocked in {} waits",
             amount_with_unit(counters.blocked, status.mode().unit()),
             grouped(counters.blocks)
         ));

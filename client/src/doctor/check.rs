@@ -1,18 +1,18 @@
-//! One thing that can be wrong, and whether it is.
+//! One check of a diagnosis.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What a check came to. The worst is the greatest.
+/// The result of a check. The worst is the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Nothing to see to.
+    /// No problem.
     Good,
-    /// The profile can be used, if this is known.
+    /// A caveat: the profile is usable by somebody who knows about it.
     Look,
-    /// What the profile shows may be wrong in a way that it does not show.
+    /// The profile may be wrong in a way that it does not show.
     Bad,
 }
 
@@ -49,20 +49,20 @@ pub enum Figure {
     Real(f64),
 }
 
-/// One thing that can be wrong, and whether it is.
+/// One check of a diagnosis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Check {
     /// Its name; stable.
     pub name: &'static str,
-    /// What it came to.
+    /// Its result.
     pub verdict: Verdict,
     /// What was found: a clause, without a capital or a full stop.
     pub finding: String,
-    /// What to do about it; nothing where all is good.
+    /// What to do about it; `None` if the verdict is good.
     pub advice: Option<String>,
     /// The numbers it comes from, by stable names.
     pub figures: Vec<(&'static str, Figure)>,
-    /// The recording it is about, where an agent was asked and the check is not about the agent itself.
+    /// For a diagnosis of an agent: the recording that the check is about, if it is about one.
     pub recording: Option<String>,
 }
 

@@ -17,7 +17,7 @@ pub(super) fn identity(symbolized: Option<&Symbolized<'_>>, wrong: Option<&Symbo
     let check = |verdict, finding: String| Check::new("build-id", verdict, finding);
     if let Some(wrong) = wrong {
         return check(Verdict::Bad, Printable(&wrong.to_string()).to_string())
-            .advise("name the image that the guest ran");
+            .advise("use the image that the guest ran");
     }
     let warnings = symbolized.map_or(&[][..], Symbolized::warnings);
     let first = |wanted: fn(&SymbolWarning) -> bool| {
@@ -25,7 +25,7 @@ pub(super) fn identity(symbolized: Option<&Symbolized<'_>>, wrong: Option<&Symbo
         Some(Printable(&found.to_string()).to_string())
     };
     if let Some(forced) = first(|w| matches!(w, SymbolWarning::Forced { .. })) {
-        return check(Verdict::Bad, forced).advise("leave --force-image out");
+        return check(Verdict::Bad, forced).advise("remove --force-image");
     }
     let differs = |w: &SymbolWarning| {
         matches!(
@@ -35,7 +35,7 @@ pub(super) fn identity(symbolized: Option<&Symbolized<'_>>, wrong: Option<&Symbo
     };
     if let Some(differs) = first(differs) {
         return check(Verdict::Look, differs)
-            .advise("name the image that the guest ran with --image");
+            .advise("use --image with the image that the guest ran");
     }
     if let Some(unverified) = first(|w| matches!(w, SymbolWarning::NotVerified { .. })) {
         return check(Verdict::Look, unverified).advise("link the guest with --build-id");
@@ -49,15 +49,15 @@ pub(super) fn identity(symbolized: Option<&Symbolized<'_>>, wrong: Option<&Symbo
     if named.contains(&None) {
         return check(
             Verdict::Look,
-            "some names come from a list of symbols, which nothing ties to what ran".to_owned(),
+            "some names come from a symbol list, which cannot be verified".to_owned(),
         )
-        .advise("name the guest's image with --image instead of a list");
+        .advise("use --image with the guest's image instead of a symbol list");
     }
     let images: BTreeSet<ImageId> = named.into_iter().flatten().collect();
     let finding = match images.len() {
-        0 => "no image is at hand, so none is the wrong one".to_owned(),
-        1 => "all names come from the image that was recorded".to_owned(),
-        images => format!("all names come from the {images} images that were recorded"),
+        0 => "no image is available, so none can be wrong".to_owned(),
+        1 => "all names come from the recorded image".to_owned(),
+        images => format!("all names come from the {images} recorded images"),
     };
     check(Verdict::Good, finding).count("images", images.len() as u64)
 }
@@ -85,8 +85,8 @@ pub(super) fn names(symbolized: &Symbolized<'_>) -> Check {
         "names",
         Verdict::of_share(share, UNNAMED, f64::INFINITY),
         match unnamed {
-            0 => format!("all of {what} lie in functions with names"),
-            _ => format!("{} of {what} lie in code without names", percent(share)),
+            0 => format!("all functions have names"),
+            _ => format!("no function name in {} of {what}", percent(share)),
         },
     );
     let missing = symbolized.warnings().iter().find(|warning| {
@@ -99,10 +99,10 @@ pub(super) fn names(symbolized: &Symbolized<'_>) -> Check {
         .advise(match missing {
             Some(missing) => Printable(&missing.to_string()).to_string(),
             None if unknown == unnamed => {
-                "that code lies outside of all mappings: give the agent the mappings of all code when it starts"
+                "that code is outside of all mappings: give the agent the mappings of all code when it starts"
                     .to_owned()
             }
-            None => "name the guest's image, with its symbols, with --image".to_owned(),
+            None => "use --image with the guest's unstripped image".to_owned(),
         })
         .real("unnamed_share", share)
 }

@@ -1,4 +1,4 @@
-//! What an agent's words say of who may reach it, and of who has tried.
+//! Checks of who can reach an agent, and who has tried to.
 
 use unikprof_proto::code::role;
 use unikprof_proto::message::Peers;
@@ -26,29 +26,29 @@ pub(super) fn access(answers: &Answers<'_>) -> Check {
         None => Check::new(
             "access",
             Verdict::Look,
-            "open: it answered without asking for a key, and so it does anyone who reaches its port",
+            "open: anyone who can reach the port can use the agent, without a key",
         )
         .advise(
-            "give the guest a key (`unikprof-client keygen`), or let only those reach the port who may see \
-             what runs in the guest and stop its recordings",
+            "give the guest a key (`unikprof-client keygen`), or restrict the port to clients that may see the guest's \
+             code and control its recordings",
         ),
         Some(key) if matches!(found, role::VIEW | role::CONTROL) => Check::new(
             "access",
             Verdict::Good,
-            format!("sealed; key {key} has the role {}", role_name(found)),
+            format!("encrypted; key {key} has the role {}", role_name(found)),
         ),
         Some(key) => Check::new(
             "access",
             Verdict::Look,
             format!(
-                "sealed; key {key} has the role `{}`, which this client does not know",
+                "encrypted; key {key} has the role `{}`, which this client does not know",
                 role_name(found)
             ),
         )
         .advise("use a newer client"),
     };
     check
-        .count("sealed", answers.key.is_some().into())
+        .count("encrypted", answers.key.is_some().into())
         .count("role", found.into())
 }
 
@@ -71,7 +71,7 @@ pub(super) fn server(answers: &Answers<'_>) -> Check {
         "server",
         of_share.max(of_longest),
         format!(
-            "{} of network work in {} since it began to serve ({:.2} %), the longest piece {}; {} open",
+            "{} of network work in {} ({:.2} %), at most {} at once; {} open",
             duration(status.server_ns),
             duration(served_ns),
             share * 100.0,
@@ -84,10 +84,9 @@ pub(super) fn server(answers: &Answers<'_>) -> Check {
     )
     .advise(match of_share {
         Verdict::Good => {
-            "the guest's own work waited that long once: an agent stops after 1 ms, so others most likely \
-             had the CPU meanwhile; look at the stolen time of a recording"
+            "the agent stops after 1 ms, so the vCPU was probably preempted: check the stolen time of a recording"
         }
-        _ => "look who talks to the agent so much, and let fewer reach the port",
+        _ => "find out which clients cause it, and restrict the port",
     })
     .count("served_ns", served_ns)
     .count("server_ns", status.server_ns)
@@ -105,15 +104,15 @@ pub(super) fn peers(peers: &Peers) -> Check {
         .collect();
     let requests = match peers.not_allowed {
         0 => None,
-        1 => Some("1 request was more than its client's role allows".to_owned()),
+        1 => Some("1 request exceeded its client's role".to_owned()),
         count => Some(format!(
-            "{} requests were more than their clients' roles allow",
+            "{} requests exceeded their clients' roles",
             grouped(count)
         )),
     };
     let connections = match found.as_slice() {
-        [] => "no connection was refused or cut".to_owned(),
-        found => format!("connections refused or cut: {}", found.join(", ")),
+        [] => "no connections were rejected or dropped".to_owned(),
+        found => format!("connections rejected or dropped: {}", found.join(", ")),
     };
     let finding = match requests {
         Some(requests) => format!("{connections}; {requests}"),
@@ -123,7 +122,7 @@ pub(super) fn peers(peers: &Peers) -> Check {
         (0, 0) => Verdict::Good,
         _ => Verdict::Look,
     };
-    Check::new("strangers", verdict, finding)
+    Check::new("rejected", verdict, finding)
         .advise(advice(peers))
         .count("malformed", peers.malformed)
         .count("timed_out", peers.timed_out)
@@ -138,33 +137,30 @@ fn advice(peers: &Peers) -> String {
     let mut advice = Vec::new();
     if peers.bad_key != 0 {
         advice.push(
-            "without the right key: a client with an old or another guest's key file, or somebody who tries \
-             keys",
+            "wrong keys: a client with an outdated or another guest's key file, or an attacker",
         );
     }
     if peers.bad_record != 0 {
-        advice.push(
-            "altered records: a faulty network, or somebody on the way who changes what is sent",
-        );
+        advice.push("modified records: a faulty network, or an attacker on the way");
     }
     if peers.malformed != 0 {
         advice.push(
-            "broke the protocol: a scanner or a health check; let only clients reach the port",
+            "protocol violations: a port scanner or a health check; restrict the port to clients",
         );
     }
     if peers.timed_out != 0 {
         advice.push(
-            "silent: a port scan, clients on a bad line, or somebody who holds connections open",
+            "timeouts: a port scanner, clients on a bad connection, or an attacker that holds connections open",
         );
     }
     if peers.turned_away != 0 || peers.displaced != 0 {
         advice.push(
-            "want of room: too many clients at once, or a flood; let only clients reach the port",
+            "sessions in use: too many clients at once, or a flood; restrict the port to clients",
         );
     }
     if peers.not_allowed != 0 {
         advice.push(
-            "not allowed: a client with a key of the role view tries what takes the role control",
+            "exceeded roles: a client with a `view` key tried something that needs the role `control`",
         );
     }
     advice.join(". ")

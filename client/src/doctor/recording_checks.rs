@@ -1,4 +1,4 @@
-//! Whether a recording is all there and agrees with itself.
+//! Checks that a recording is complete and consistent.
 
 use super::check::{Check, Verdict};
 use crate::printable::Printable;
@@ -19,7 +19,7 @@ fn complete(recording: &Recording) -> Check {
     match &recording.completeness {
         Completeness::Incomplete(reason) => check(
             Verdict::Bad,
-            format!("a part never arrived: {}", Printable(reason)),
+            format!("a part is missing: {}", Printable(reason)),
         )
         .advise("fetch the rest with `stop`, if the guest still has it, or record again"),
         Completeness::Salvaged(reason) if recording.profile.recording().ring.is_some() => check(
@@ -33,13 +33,12 @@ fn complete(recording: &Recording) -> Check {
             check(Verdict::Look, rings_alone(recording)).advise(RINGS_ALONE)
         }
         Completeness::Complete if recording.epochs == 0 => {
-            check(Verdict::Bad, "the file holds no epoch".to_owned()).advise("record again")
+            check(Verdict::Bad, "the file contains no counts".to_owned()).advise("record again")
         }
         Completeness::Complete if recording.gaps != 0 => check(
             Verdict::Look,
             format!(
-                "{}, but the guest was suspended and resumed {}; what happened in between \
-                 was not sampled",
+                "{}, but the guest was suspended and resumed {}; the time in between was not sampled",
                 epochs(recording.epochs),
                 match recording.gaps {
                     1 => "once".to_owned(),
@@ -47,26 +46,26 @@ fn complete(recording: &Recording) -> Check {
                 }
             ),
         )
-        .advise("record again where the gap matters"),
+        .advise("record again if the gap matters"),
         Completeness::Complete => check(Verdict::Good, epochs(recording.epochs)),
     }
 }
 
-const RINGS_ALONE: &str = "what ran before is not in the file; a larger ring holds more. Of a guest that still runs, `dump` \
+const RINGS_ALONE: &str = "the file does not go further back; a larger ring holds more. If the guest is still running, `dump` \
                            fetches the counts";
 
 /// What there is of a recording whose counts are not in the file: that of a guest that crashed, or a copy.
 fn rings_alone(recording: &Recording) -> String {
     format!(
-        "no counts: the file holds what was still in the guest's rings, {} of the recording",
+        "no counts: the file has only the contents of the guest's rings, the last {} of the recording",
         duration(recording.profile.recording().elapsed_ns)
     )
 }
 
 fn epochs(count: u32) -> String {
     match count {
-        1 => "its one epoch arrived whole".to_owned(),
-        count => format!("all its {count} epochs arrived whole"),
+        1 => "its epoch is complete".to_owned(),
+        count => format!("all {count} epochs are complete"),
     }
 }
 
@@ -89,7 +88,7 @@ fn consistent(recording: &Recording) -> Check {
     }));
     if counters.counted() != found {
         wrong.push(format!(
-            "the agent counted {}, but the stacks hold {}",
+            "the agent counted {}, but the stacks add up to {}",
             amount_with_unit(counters.counted(), unit),
             amount_with_unit(found, unit)
         ));
@@ -102,19 +101,19 @@ fn consistent(recording: &Recording) -> Check {
                 "every tick and every {} is accounted for",
                 match unit {
                     Unit::Samples => "sample",
-                    Unit::Nanoseconds => "nanosecond blocked",
+                    Unit::Nanoseconds => "blocked nanosecond",
                 }
             ),
         ),
         Some(first) => {
             let more = match wrong.len() {
                 1 => String::new(),
-                all => format!(" (and {} more like it)", grouped(all as u64 - 1)),
+                all => format!(" (and {} more)", grouped(all as u64 - 1)),
             };
             Check::new("consistent", Verdict::Bad, first.clone() + &more)
         }
     };
     check
-        .advise("do not use it; record again, and report it as a fault of the agent if it returns")
+        .advise("do not use this recording; record again, and report a bug in the agent if the problem returns")
         .count("contradictions", wrong.len() as u64)
 }

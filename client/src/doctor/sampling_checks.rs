@@ -1,4 +1,4 @@
-//! Whether the samples are all there, on time, enough and cheap.
+//! Checks that the samples are complete, on time, enough and cheap.
 
 use std::collections::HashMap;
 
@@ -70,8 +70,8 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
     let counted = table.recorded;
     if info.mode.unit() == Unit::Nanoseconds {
         let check = match counters.blocks {
-            0 => Check::new("enough", Verdict::Bad, "the guest did not block once")
-                .advise("record for longer, or in mode cpu: it may be busy"),
+            0 => Check::new("enough", Verdict::Bad, "the guest never blocked")
+                .advise("record for longer, or use mode cpu if the guest is busy"),
             blocks => Check::new(
                 "enough",
                 Verdict::Good,
@@ -95,15 +95,15 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
     let own = table.rows.iter().map(|row| half_width(&row.own_share));
     let widest = own.fold(half_width(&example), f64::max);
     let finding = format!(
-        "{} samples: a function of 10 % is known to about ±{half:.1} points",
+        "{} samples: the share of a function with 10 % is accurate to about ±{half:.1} points",
         grouped(counted)
     );
     let check = if counted == 0 {
-        Check::new("enough", Verdict::Bad, "no samples: nothing ran").advise("record for longer")
+        Check::new("enough", Verdict::Bad, "no samples: the guest did not run")
+            .advise("record for longer")
     } else if counted < FEW && info.ring.is_some() {
-        Check::new("enough", Verdict::Look, finding).advise(
-            "the rings held no more: give the agent a larger ring, or sample at a higher rate",
-        )
+        Check::new("enough", Verdict::Look, finding)
+            .advise("give the agent a larger ring, or sample at a higher rate")
     } else if counted < FEW {
         Check::new("enough", Verdict::Bad, finding)
             .advise("record for longer or at a higher rate: -F 9973")
@@ -114,12 +114,12 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
             Verdict::Look
         };
         let finding = format!(
-            "{finding}; the widest interval of a function is ±{:.1} points",
+            "{finding}; the widest interval is ±{:.1} points",
             widest * 100.0
         );
         Check::new("enough", verdict, finding).advise(match table.unplaced {
-            0 => "the samples come in bursts: record for longer, so that there are more bursts",
-            _ => "the interval includes what missing and late samples could change: see the checks of these",
+            0 => "the samples come in bursts: record for longer to cover more bursts",
+            _ => "the interval includes the worst-case effect of missing and late samples: see those checks",
         })
     } else {
         let tie = table.first_tie(RANKED_ROWS);
@@ -129,7 +129,7 @@ fn enough(profile: &Profile, table: &FunctionTable) -> Check {
                 "enough",
                 Verdict::Look,
                 format!(
-                    "{finding}; places {} and {} of the functions cannot be told apart",
+                    "{finding}; the ranks of functions {} and {} are not significant",
                     at + 1,
                     at + 2
                 ),
@@ -150,7 +150,7 @@ pub(super) fn rate(counters: &Counters, info: &RecordingInfo) -> Check {
         return Check::new(
             "rate",
             Verdict::Bad,
-            "the recording does not say what was asked for",
+            "the recording does not contain the requested rate",
         )
         .advise("record again");
     };
@@ -158,9 +158,9 @@ pub(super) fn rate(counters: &Counters, info: &RecordingInfo) -> Check {
         return Check::new(
             "rate",
             Verdict::Look,
-            "the rings do not tell for how long the vCPUs ran, so nothing says whether all samples came",
+            "unknown: the rings do not contain the vCPUs' running times",
         )
-        .advise("an agent that is served writes its vCPUs' times into the rings once a second")
+        .advise("an agent that is polled writes its vCPUs' times to the rings once per second")
         .real("asked_hz", asked);
     };
     let mut came = counters.ticks;
@@ -179,13 +179,13 @@ pub(super) fn rate(counters: &Counters, info: &RecordingInfo) -> Check {
         Some(_) => Verdict::of_share(off, 0.0, OFF_RATE),
     };
     let finding = format!(
-        "{asked:.1} Hz of {of} were asked for, and {achieved:.1} Hz came: {} {} than the {} due",
+        "{achieved:.1} Hz of {of}, requested {asked:.1} Hz: {} {} than the {} expected samples",
         grouped(missing.unsigned_abs()),
         if missing < 0 { "more" } else { "fewer" },
         grouped(due as u64)
     );
     Check::new("rate", verdict, finding)
-        .advise("the timer did not keep up: ask for a lower rate, and see `masked` and `late`")
+        .advise("the timer did not keep up: use a lower rate, and see `masked` and `late`")
         .real("asked_hz", asked)
         .real("achieved_hz", achieved)
         .signed("missing", missing)
@@ -196,14 +196,14 @@ fn interval(fixed: bool) -> Check {
         Check::new(
             "interval",
             Verdict::Bad,
-            "fixed: work in step with it shows too much or too little, and no interval tells",
+            "fixed: periodic work in step with it is over- or underrepresented, which the intervals do not show",
         )
-        .advise("leave --fixed-interval out")
+        .advise("remove --fixed-interval")
     } else {
         Check::new(
             "interval",
             Verdict::Good,
-            "random: no load can be in step with it",
+            "random: no periodic work can be in step with it",
         )
     }
 }
@@ -214,12 +214,12 @@ pub(super) fn lost(counters: &Counters) -> Check {
         "lost",
         Verdict::of_share(share, LOOK, BAD),
         format!(
-            "{} of the ticks found the table in use ({})",
+            "{} of the ticks found the stack table locked ({})",
             percent(share),
             grouped(counters.lost)
         ),
     )
-    .advise("sample less often, and `dump` less often")
+    .advise("use a lower rate, and `dump` less often")
     .count("lost", counters.lost)
 }
 
@@ -228,18 +228,18 @@ pub(super) fn aged(counters: &Counters) -> Check {
     let of_ticks = part_of(counters.aged, counters.ticks);
     let of_blocked = part_of(counters.blocked_aged, counters.blocked_in_all());
     let finding = match (counters.aged, counters.blocked_aged) {
-        (0, 0) => "nothing was given up before it was fetched".to_owned(),
+        (0, 0) => "nothing was dropped before it was fetched".to_owned(),
         (_, 0) => format!(
-            "{} of the ticks were given up before they were fetched ({})",
+            "{} of the ticks were dropped before they were fetched ({})",
             percent(of_ticks),
             grouped(counters.aged)
         ),
         (0, _) => format!(
-            "{} of the blocked time was given up before it was fetched",
+            "{} of the blocked time was dropped before it was fetched",
             percent(of_blocked)
         ),
         _ => format!(
-            "{} of the ticks and {} of the blocked time were given up before they were fetched",
+            "{} of the ticks and {} of the blocked time were dropped before they were fetched",
             percent(of_ticks),
             percent(of_blocked)
         ),
@@ -250,8 +250,8 @@ pub(super) fn aged(counters: &Counters) -> Check {
         finding,
     )
     .advise(
-        "their stacks are not known and show as [aged]; they are the oldest. Give the agent more memory, fetch more \
-         often (`record` does so by itself), or ask for a shorter window with --last",
+        "they are the oldest, and shown as [aged] without their stacks. Give the agent more memory, fetch more often \
+         (`record` does so automatically), or choose a shorter window with --last",
     )
     .count("aged", counters.aged)
     .count("blocked_aged", counters.blocked_aged)
@@ -263,19 +263,19 @@ pub(super) fn overflow(counters: &Counters, memory_bytes: Option<u64>) -> Check 
     let of_ticks = part_of(counters.overflow, counters.ticks);
     let of_blocked = part_of(counters.blocked_overflow, blocked);
     let finding = match counters.blocked_overflow {
-        0 if counters.ticks == 0 => "all blocked time found room for its stack".to_owned(),
+        0 if counters.ticks == 0 => "all blocked time has a stack".to_owned(),
         0 => format!(
-            "{} of the ticks found the table of stacks full ({})",
+            "{} of the ticks found the stack table full ({})",
             percent(of_ticks),
             grouped(counters.overflow)
         ),
         _ if counters.ticks == 0 => format!(
-            "{} of the blocked time has no stack: the table was full, or the guest gave no registers",
+            "{} of the blocked time has no stack: the stack table was full, or the guest passed no registers",
             percent(of_blocked)
         ),
         _ => format!(
-            "{} of the ticks and {} of the blocked time have no stack: the table was full, or the guest \
-             gave no registers where it blocked",
+            "{} of the ticks and {} of the blocked time have no stack: the stack table was full, or the guest \
+             passed no registers when it blocked",
             percent(of_ticks),
             percent(of_blocked)
         ),
@@ -287,17 +287,16 @@ pub(super) fn overflow(counters: &Counters, memory_bytes: Option<u64>) -> Check 
     )
     .advise(match memory_bytes {
         Some(bytes) => format!(
-            "give the agent more memory: {} would do, perhaps less; or fetch more often: memory that was fetched \
-             is used again",
+            "give the agent more memory ({} is enough), or fetch more often, which frees memory",
             mebibytes(bytes)
         ),
         None if counters.overflow == 0 => {
-            "give registers to `on_block`; if it has them, give the agent more memory, or fetch more often: memory \
-             that was fetched is used again"
+            "pass registers to `on_block`; if the guest does, give the agent more memory, or fetch more often, which \
+             frees memory"
                 .to_owned()
         }
         None => {
-            "give the agent more memory, or fetch more often: memory that was fetched is used again".to_owned()
+            "give the agent more memory, or fetch more often, which frees memory".to_owned()
         }
     })
     .count("overflow", counters.overflow)
@@ -334,12 +333,12 @@ pub(super) fn masked(counters: &Counters) -> Check {
         "masked",
         Verdict::of_share(share, LOOK, BAD),
         format!(
-            "{} of the ticks came by a forced upcall, without a place ({})",
+            "{} of the ticks arrived without registers ({})",
             percent(share),
             grouped(counters.masked)
         ),
     )
-    .advise("the guest masks events while it runs: mask them for shorter")
+    .advise("the guest masks events while it runs: mask events for less time there")
     .count("masked", counters.masked)
 }
 
@@ -352,13 +351,13 @@ pub(super) fn late(counters: &Counters, threshold_ns: u64, under: Option<String>
         duration(threshold_ns)
     );
     if let Some(under) = under.filter(|_| verdict != Verdict::Good) {
-        finding.push_str(&format!(", most under {under}"));
+        finding.push_str(&format!(", most of them under {under}"));
     }
     Check::new("late", verdict, finding)
         .advise(
-            "they show as [sample arrived late] under the code that ran when they arrived; what ran when they were \
-             due is not known. If that code unmasks events, mask events for less time there; if it masks none, the \
-             host stalls the guest: record on a quieter host, or on real hardware instead of an emulator",
+            "they are shown as [sample arrived late] under the code that ran when they arrived; the code that ran when \
+             they were due is unknown. If that code unmasks events, mask events for less time there; if not, the \
+             guest was stalled: record on a less busy host, or on hardware instead of an emulator",
         )
         .count("late", counters.late)
 }
@@ -368,20 +367,20 @@ fn stolen(runstate: &Runstate) -> Check {
         None => Check::new(
             "steal",
             Verdict::Look,
-            "the guest's platform does not tell how much of its time others had",
+            "the guest's platform does not report stolen time",
         )
-        .advise("stolen time may then count as running time of whatever ran: compare with the host"),
+        .advise("stolen time may be counted as running time of the interrupted function: compare with the host"),
         Some(share) => Check::new(
             "steal",
             Verdict::of_share(share, STOLEN, f64::INFINITY),
             format!(
-                "others had the CPU for {} of the time in which the guest had work",
+                "{} of the time in which the guest wanted to run was stolen",
                 percent(share)
             ),
         )
         .advise(
-            "shares are of the time it ran and stay right; but there are fewer samples, and all takes \
-             longer: give the guest more weight, or a quieter host",
+            "shares are of running time and remain correct, but there are fewer samples: give the guest more weight, \
+             or use a less busy host",
         )
         .real("stolen_share", share),
     }
@@ -390,13 +389,13 @@ fn stolen(runstate: &Runstate) -> Check {
 fn overhead(profile: &Profile) -> Check {
     let info = profile.recording();
     let server = part_of(info.server_ns, info.elapsed_ns);
-    let served = format!("its server {:.2} % of the recording", server * 100.0);
+    let served = format!("its server took {:.2} % of the recording", server * 100.0);
     let cost = profile.cost_share();
     let check = match cost {
         _ if info.mode == Mode::OffCpu => Check::new(
             "overhead",
             Verdict::of_share(server, COSTLY, TOO_COSTLY),
-            format!("nothing was sampled, {served}"),
+            format!("nothing was sampled; {served}"),
         ),
         None => Check::new(
             "overhead",
@@ -407,7 +406,7 @@ fn overhead(profile: &Profile) -> Check {
             "overhead",
             Verdict::of_share(cost.max(server), COSTLY, TOO_COSTLY),
             format!(
-                "sampling took {:.2} % of the running time, {served}",
+                "sampling took {:.2} % of running time; {served}",
                 cost * 100.0
             ),
         )
@@ -415,8 +414,8 @@ fn overhead(profile: &Profile) -> Check {
     };
     check
         .advise(match cost {
-            None => "the platform counts no cycles: compare the guest's own speed with and without",
-            Some(_) => "ask for a lower rate with -F, or a smaller --depth",
+            None => "the platform counts no cycles: measure the guest's speed with and without a recording",
+            Some(_) => "use a lower rate (-F) or a smaller --depth",
         })
         .real("server_share", server)
 }
@@ -426,17 +425,17 @@ pub(super) fn reachable(agent: &AgentInfo) -> Check {
         Check::new(
             "reachable",
             Verdict::Good,
-            "the agent answers also while the guest is stuck in a loop",
+            "the agent answers even while the guest is stuck in a loop",
         )
     } else {
         Check::new(
             "reachable",
             Verdict::Look,
-            "the agent answers only when the guest polls it: not while it is stuck in a loop",
+            "the agent answers only when the guest polls it, not while the guest is stuck in a loop",
         )
         .advise(
-            "let the agent own its network (docs/xen.md), or start recordings before it is busy \
-             and fetch them after",
+            "let the agent own its network (docs/xen.md), or start recordings before the guest is busy and fetch them \
+             afterwards",
         )
     }
 }

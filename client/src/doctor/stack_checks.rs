@@ -1,4 +1,4 @@
-//! Whether stacks are whole, and their callers the right ones.
+//! Checks that stacks are complete and their callers correct.
 
 use super::check::{Check, Verdict, part_of};
 use super::frame_records::PassedOver;
@@ -56,19 +56,16 @@ pub(super) fn of(symbolized: &Symbolized<'_>, passed_over: Option<&PassedOver>) 
 pub(super) fn of_what(mode: Mode) -> &'static str {
     match mode.unit() {
         Unit::Samples => "the samples",
-        Unit::Nanoseconds => "the nanoseconds blocked",
+        Unit::Nanoseconds => "the blocked time",
     }
 }
 
 pub(super) fn broken_share(what: &str, share: f64, place: Option<String>) -> Check {
     let verdict = Verdict::of_share(share, LOOK, BAD);
     let finding = match (verdict, place) {
-        (Verdict::Good, _) => format!(
-            "{} of {what} lie in stacks whose chain of frames ends badly",
-            percent(share)
-        ),
+        (Verdict::Good, _) => format!("broken stacks in {} of {what}", percent(share)),
         (_, place) => format!(
-            "{} of {what} lie in stacks whose chain of frames ends badly: they lack their root side{}",
+            "broken stacks, which lack their outer frames, in {} of {what}{}",
             percent(share),
             place.map_or_else(String::new, |place| format!(", {place}"))
         ),
@@ -83,7 +80,7 @@ fn and_passed_over(mut broken: Check, found: &PassedOver) -> Check {
     let verdict = Verdict::of_share(found.share, LOOK, BAD);
     if verdict != Verdict::Good {
         broken.finding.push_str(&format!(
-            "; {} in stacks that lack callers unmarked, those of functions that keep no frame record",
+            "; missing callers that are not marked, because of functions that save no frame pointer, in {}",
             percent(found.share)
         ));
         let functions: Vec<_> = found
@@ -109,7 +106,7 @@ pub(super) fn truncated(what: &str, share: f64, depth: u32) -> Check {
         "depth",
         Verdict::of_share(share, LOOK, BAD),
         format!(
-            "{} of {what} lie in stacks deeper than {depth} frames",
+            "stacks deeper than {depth} frames in {} of {what}",
             percent(share)
         ),
     )
@@ -122,7 +119,7 @@ pub(super) fn truncated(what: &str, share: f64, depth: u32) -> Check {
 pub(super) fn callers(counters: &Counters, has_table: bool, unwind: Unwind) -> Check {
     let guessed = part_of(counters.by_frame_pointer, counters.sampled());
     let finding = format!(
-        "by caller table {}, by the instructions {}, by the frame pointer alone {}{}",
+        "by caller table {}, by instructions {}, by frame pointer {}{}",
         percent(part_of(counters.by_table, counters.sampled())),
         percent(part_of(counters.by_bytes, counters.sampled())),
         percent(guessed),
@@ -140,11 +137,10 @@ pub(super) fn callers(counters: &Counters, has_table: bool, unwind: Unwind) -> C
         finding,
     )
     .advise(if has_table {
-            "the caller table does not know that code: make it from all images of the guest, and with \
-             their .eh_frame or .debug_frame left in"
+            "the caller table does not cover that code: use all images of the guest, with .eh_frame or .debug_frame"
     } else {
-            "the frame pointer passes over the caller of a function without a frame of its own (a leaf, a \
-             prologue): record with the guest's --image, so that a caller table can be made of it"
+            "the frame pointer skips the caller of a function without its own frame (leaf functions, prologues): \
+             record with --image, so that a caller table can be made"
     })
     .count("by_table", counters.by_table)
     .count("by_bytes", counters.by_bytes)
@@ -185,8 +181,8 @@ mod tests {
         assert!(look.advice.is_some_and(|advice| advice == KEEP_FRAMES));
         assert_eq!(
             look.finding,
-            "0.0 % of the samples lie in stacks whose chain of frames ends badly; 1.0 % in stacks that \
-             lack callers unmarked, those of functions that keep no frame record (qsort, walk, map)"
+            "broken stacks in 0.0 % of the samples; missing callers that are not marked, because of functions \
+             that save no frame pointer, in 1.0 % (qsort, walk, map)"
         );
         assert_eq!(check(0.0, 0.2).verdict, Verdict::Bad);
         assert_eq!(check(0.2, 0.0).verdict, Verdict::Bad);

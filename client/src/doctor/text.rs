@@ -46,16 +46,16 @@ impl Diagnosis {
         let (look, bad) = (count(Verdict::Look), count(Verdict::Bad));
         let what = match self.subject {
             Subject::Recording => "This profile",
-            Subject::Agent => "What this agent records",
+            Subject::Agent => "This agent's profiles",
         };
         match (bad, look) {
             (0, 0) => format!("{what} can be trusted"),
             (0, look) => format!(
-                "{what} can be trusted; {} to be known, see `look` above",
-                things(look, "thing is", "things are")
+                "{what} can be trusted, with {}: see `look` above",
+                things(look, "caveat", "caveats")
             ),
             (bad, _) => format!(
-                "{what} cannot be trusted as it is: see the {} marked `bad` above",
+                "{what} cannot be trusted: see the {} marked `bad` above",
                 things(bad, "check", "checks")
             ),
         }

@@ -1,4 +1,4 @@
-//! Key files: made for their owner alone, and refused where others can read them.
+//! Key files: created readable by their owner only, and rejected if others can read them.
 
 use std::fmt;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -23,7 +23,7 @@ const OTHERS: u32 = 0o077;
 /// What a key is to be used for. The guest says what it allows; in the file this is a comment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Role {
-    /// Look: info, check, copy and events
+    /// Read only: info, check, events and copy
     View,
     /// Everything
     #[default]
@@ -61,15 +61,15 @@ pub enum KeyFileError {
         source: io::Error,
     },
     /// It is a directory, a device or a pipe.
-    #[error("the key file {} is not a regular file: its permissions say nothing about who can read the key", path.display())]
+    #[error("the key file {} is not a regular file, so its permissions do not protect the key", path.display())]
     NotAFile {
         /// The file.
         path: PathBuf,
     },
     /// Others can read or change it.
     #[error(
-        "the key file {} is open to others (mode {mode:04o}): run `chmod 600 {}`, and if anybody else \
-         uses this machine, replace the key",
+        "other users can access the key file {} (mode {mode:04o}): run `chmod 600 {}`, and replace the key if \
+         this machine has other users",
         path.display(),
         path.display()
     )]
@@ -80,15 +80,15 @@ pub enum KeyFileError {
         mode: u32,
     },
     /// It is too long for a key file.
-    #[error("the key file {} is longer than {MAX_BYTES} bytes: it is no key file", path.display())]
+    #[error("the key file {} is longer than {MAX_BYTES} bytes, so it is not a key file", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
     },
     /// There is no key in it.
     #[error(
-        "the key file {} holds no key: expected a line `unikprof-key-1:` and 64 hexadecimal digits, as \
-         `unikprof-client keygen` writes it",
+        "the key file {} contains no key: expected a line with `unikprof-key-1:` and 64 hexadecimal digits, as written by \
+         `unikprof-client keygen`",
         path.display()
     )]
     Empty {
@@ -97,8 +97,7 @@ pub enum KeyFileError {
     },
     /// There is more than one key in it.
     #[error(
-        "the key file {} holds a second key in line {line}: a client uses one; keep each key in a file \
-         of its own",
+        "the key file {} contains a second key in line {line}: put each key into its own file",
         path.display()
     )]
     Several {
@@ -108,7 +107,7 @@ pub enum KeyFileError {
         line: usize,
     },
     /// A line is neither a key nor a comment.
-    #[error("the key file {} is wrong in line {line}: {source}", path.display())]
+    #[error("line {line} of the key file {} is invalid: {source}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
@@ -119,8 +118,8 @@ pub enum KeyFileError {
     },
     /// There is something of that name already.
     #[error(
-        "{} exists, and a key is never written over: the guests that hold the old one would be locked. \
-         Choose another name, or move the old file away",
+        "{} already exists. Keys are not overwritten, because clients would be locked out: choose another name, \
+         or move the old file away",
         path.display()
     )]
     Exists {

@@ -148,7 +148,7 @@ impl AtomicFile {
     /// [`OutputError`], also where it was not published yet.
     pub fn cut_back(&mut self) -> Result<(), OutputError> {
         if !self.is_published() {
-            return Err(self.failed(io::Error::other("nothing of it was safe yet")));
+            return Err(self.failed(io::Error::other("no part of it was on disk yet")));
         }
         self.cut_to(self.published)
     }
@@ -246,12 +246,12 @@ fn directory_of(path: &Path) -> &Path {
 
 fn advice(source: &io::Error) -> &'static str {
     match source.kind() {
-        io::ErrorKind::NotFound => "; does its directory exist?",
+        io::ErrorKind::NotFound => "; check that its directory exists",
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-            "; name another place with `-o`"
+            "; choose another path with `-o`"
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-            "; make room, or name another place with `-o`"
+            "; free some space, or choose another path with `-o`"
         }
         _ => "",
     }
@@ -311,7 +311,9 @@ mod tests {
         let missing = directory.path().join("no/such/f");
         let error = AtomicFile::create(&missing).unwrap_err();
         assert!(
-            error.to_string().contains("does its directory exist"),
+            error
+                .to_string()
+                .contains("check that its directory exists"),
             "{error}"
         );
         let error = AtomicFile::create(directory.path()).unwrap_err();

@@ -27,7 +27,7 @@ pub enum OutputFormat {
 
 /// Neither a format's name nor a file's ending that stands for one.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{0}; the raw recording is called `unikprof` and ends in .unikprof")]
+#[error("{0}; for the raw recording use `unikprof`, with the extension .unikprof")]
 pub struct UnknownOutputFormat(#[from] report::UnknownFormat);
 
 const RECORDING: &str = "unikprof";

@@ -43,7 +43,7 @@ pub enum NamePatternError {
     Empty,
     /// A percent sign that begins no placeholder.
     #[error(
-        "`%{found}` is no placeholder; there are %t (time), %n (guest name), %r (recording name) and %% (a percent \
+        "unknown placeholder `%{found}`: expected %t (time), %n (guest name), %r (recording name) or %% (percent \
          sign)"
     )]
     Placeholder {

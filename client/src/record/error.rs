@@ -1,4 +1,4 @@
-//! Why a recording could not be made, or not wholly.
+//! Errors while recording or fetching.
 
 use std::time::Duration;
 
@@ -14,16 +14,15 @@ use crate::recording::EpochError;
 use crate::timeline::{MomentError, RingOrderError};
 use crate::units::std_duration;
 
-/// Why a recording could not be made, or not wholly.
+/// Why a recording could not be made or fetched completely.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// The agent cannot be reached, is none, or refused.
+    /// The agent is unreachable, is no agent, or rejected the request.
     #[error(transparent)]
     Connection(ConnectionError),
     /// Another client holds the lease on the recording.
     #[error(
-        "another client fetches this recording: {}. `copy` copies what waits and what the rings hold, and changes \
-         nothing in the guest",
+        "another client is fetching this recording: {}. `copy` still works: it changes nothing in the guest",
         Printable(text)
     )]
     Leased {
@@ -31,20 +30,20 @@ pub enum RecordError {
         text: String,
     },
     /// The connection was lost and did not come back.
-    #[error("{source}. It could not be taken up again in {}", std_duration(*after))]
+    #[error("{source}. Reconnecting failed for {}", std_duration(*after))]
     Lost {
         /// How long it was tried.
         after: Duration,
         /// The last attempt's error.
         source: ConnectionError,
     },
-    /// The guest at this address is another one now.
+    /// The address now belongs to another guest, or to a restarted one.
     #[error(
-        "the guest was restarted, replaced or suspended while the connection was down: what the guest held before \
-         cannot be fetched on into the same file; `check` shows what it holds now"
+        "the guest was restarted, replaced or suspended while the connection was down, so this recording cannot be \
+         continued in the same file; `check` shows what the guest has now"
     )]
     GuestChanged,
-    /// The recording was ended and fetched by somebody else.
+    /// Another client ended and fetched the recording.
     #[error(
         "recording {recording} is no longer in the guest: another client stopped and fetched it"
     )]
@@ -54,7 +53,7 @@ pub enum RecordError {
     },
     /// The recording could not be followed to its end.
     #[error(
-        "{source}. Recording {recording}, `{}`, may go on in the guest: `check` tells, and `stop --name` \
+        "{source}. Recording {recording}, `{}`, may still be running in the guest: see `check`; `stop --name` \
          ends and fetches it",
         Printable(name)
     )]
@@ -67,7 +66,7 @@ pub enum RecordError {
         source: Box<RecordError>,
     },
     /// A setting is outside the agent's limits.
-    #[error("{setting} of {asked} is outside this agent's limits: it takes {lowest} to {highest}")]
+    #[error("{setting} {asked} is outside the agent's limits: {lowest} to {highest}")]
     Limit {
         /// Which setting.
         setting: &'static str,
@@ -78,13 +77,13 @@ pub enum RecordError {
         /// The most accepted.
         highest: String,
     },
-    /// Every frame is to be looked up, and there is nothing to look it up in.
-    #[error("unwinding by the caller table needs one: name the guest's image with --image")]
+    /// Unwinding by the caller table was requested without a table.
+    #[error("`--unwind table` needs a caller table: name the guest's image with --image")]
     NoCallerTable,
     /// The agent takes requests too short for a caller table.
     #[error(
-        "the agent broke the protocol: it takes a caller table, but in requests of at most {limit} \
-         bytes, and one with a row in it has {needed}"
+        "the agent violated the protocol: it accepts a caller table, but limits requests to {limit} bytes; one \
+         row needs {needed}"
     )]
     ShortRequests {
         /// The longest body that it takes.
@@ -92,39 +91,37 @@ pub enum RecordError {
         /// The length needed.
         needed: usize,
     },
-    /// The agent has not the rows of a caller table that were sent.
+    /// The agent does not have all rows of the caller table that was sent.
     #[error(
-        "the agent lost rows of the caller table while they were sent: another client sends one too; try again"
+        "the caller table was not installed completely because another client sent one at the same time; try again"
     )]
     UploadDisturbed,
-    /// The agent's counts are not in order.
-    #[error("the agent broke the protocol while sending its counts: {0}")]
+    /// The agent's counts are malformed.
+    #[error("the agent violated the protocol while sending counts: {0}")]
     Epoch(#[from] EpochError),
-    /// The agent's rings are not in order.
-    #[error("the agent broke the protocol while sending what happened when: {0}")]
+    /// The agent's rings are malformed.
+    #[error("the agent violated the protocol while sending a ring: {0}")]
     Ring(#[from] RingOrderError),
     /// A ring that does not end.
-    #[error(
-        "the agent broke the protocol: what it says of a ring has more than {most} bytes and does not end"
-    )]
+    #[error("the agent violated the protocol: the answer about a ring is longer than {most} bytes")]
     EndlessRing {
         /// The most that is taken.
         most: usize,
     },
     /// The agent keeps no events.
     #[error(
-        "the agent keeps no events: it was given no memory for a ring; give it some at the guest's start"
+        "the agent keeps no events because it has no ring; give it memory for one when the guest starts"
     )]
     NoRing,
-    /// The window that was asked for cannot be.
+    /// The requested window is impossible.
     #[error(transparent)]
     Moment(#[from] MomentError),
-    /// The agent holds counts that it does not hand out.
-    #[error("the agent broke the protocol: it has counts that it does not let fetch")]
+    /// The agent reports counts that it does not send.
+    #[error("the agent violated the protocol: it reports counts but does not send them")]
     NothingToFetch,
-    /// The agent says that it has more recordings than any agent can have.
+    /// The agent reports more recordings than an agent can have.
     #[error(
-        "the agent broke the protocol: it tells of {count} recordings, at most {MOST_RECORDINGS} are read"
+        "the agent violated the protocol: it reports {count} recordings; at most {MOST_RECORDINGS} are possible"
     )]
     TooManyTold {
         /// How many.
@@ -139,25 +136,27 @@ pub enum RecordError {
         there: Names,
     },
     /// There are several recordings, and none was named.
-    #[error("several recordings are in the guest: {there}; say which one with --name")]
+    #[error("the guest has several recordings: {there}; choose one with --name")]
     WhichRecording {
         /// Those that there are.
         there: Names,
     },
-    /// There is nothing to take a copy of.
+    /// There is nothing to copy.
     #[error(
-        "nothing waits to be fetched yet (the recording's state: {state}). Counts wait once a recording's duration has \
-         passed; before that, `dump` and `stop` fetch them, which takes a key with the role `control`"
+        "there is nothing to copy yet: the recording is {state}, and its counts can be copied once it has ended. \
+         Until then, use `dump` or `stop`, which need a key with the role `control`"
     )]
     NothingWaits {
-        /// What it is at.
+        /// Its state.
         state: &'static str,
     },
-    /// The recording file could not be begun.
+    /// The recording file could not be created.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// The recording file could not be written on.
-    #[error("{source}. The guest keeps what is not safe on disk: `{subcommand}` fetches it again")]
+    /// Writing the recording file failed.
+    #[error(
+        "{source}. The guest keeps everything that is not yet on disk: fetch it with `{subcommand}`"
+    )]
     Unwritten {
         /// The subcommand that fetches it.
         subcommand: &'static str,
@@ -212,7 +211,7 @@ impl RecordError {
             || self.is_refused(refusal::EPOCH_CHANGED)
     }
 
-    /// Whether the user gave up.
+    /// Whether the user interrupted.
     pub fn is_interrupt(&self) -> bool {
         match self {
             RecordError::Connection(error) => matches!(error, ConnectionError::Interrupted),
@@ -221,7 +220,7 @@ impl RecordError {
         }
     }
 
-    /// Adds that the recording itself may go on without this client.
+    /// Adds that the recording itself may continue without this client.
     pub(super) fn while_running(self, recording: u64, name: &str) -> RecordError {
         match self {
             gone @ (RecordError::Gone { .. } | RecordError::GuestChanged) => gone,
@@ -248,9 +247,9 @@ impl From<ConnectionError> for RecordError {
 fn no_such(wanted: Option<&str>, there: &Names) -> String {
     match wanted {
         Some(name) => format!(
-            "no recording in the guest is called `{}`; there: {there}",
+            "the guest has no recording `{}`; it has: {there}",
             Printable(name)
         ),
-        None => "there is no recording in the guest; `start` begins one".into(),
+        None => "the guest has no recordings; `start` begins one".into(),
     }
 }

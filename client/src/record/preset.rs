@@ -1,22 +1,22 @@
-//! Settings that have a name.
+//! Named sets of settings.
 
 use clap::ValueEnum;
 
 use super::settings::{Keep, Settings};
 
-/// What a recording is for.
+/// A named set of settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Preset {
-    /// Always on: 97 Hz without an end; a dump holds at most the last 5 minutes and 512 KiB of samples, unless it
-    /// asks for a window, and where memory runs short the newest stacks are kept. It costs a tenth of `profile`
+    /// Continuous recording: 97 Hz; a dump without a time window has at most the last 5 minutes and 512 KiB of
+    /// samples; when memory is full, the newest stacks are kept. Costs a tenth of `profile`
     Default,
-    /// To look closely for a while: 997 Hz, a dump holds all there is, and no stack is given up. Every report tells what it has cost;
-    /// docs/BENCHMARKS.md tells what to expect of both
+    /// Detailed recording for a limited time: 997 Hz; a dump has all samples, and no stack is dropped. Every
+    /// report shows the cost
     Profile,
 }
 
 impl Preset {
-    /// The settings it stands for; the recording's name and what concerns no preset are the defaults.
+    /// Its settings; the recording's name and everything that no preset sets have their defaults.
     pub fn settings(self) -> Settings {
         match self {
             Preset::Default => Settings {

@@ -22,7 +22,7 @@ pub(super) const BEFORE_NS: u64 = 5_000_000_000;
 /// What a record takes in the guest's memory, for limits that are told in bytes.
 const RECORD_BYTES: u64 = 16;
 
-const DOING: &str = "fetching what happened when";
+const DOING: &str = "fetching rings";
 
 /// The part of a recording's time that is wanted; all of it by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -393,7 +393,7 @@ impl Answer {
             }
             _ => Err(RingOrderError::OutOfPlace {
                 expected: match self {
-                    Answer::Names => "names of events, or their end",
+                    Answer::Names => "event names, or their end",
                     Answer::Records(_) => "records of a ring, or their end",
                     Answer::Stacks => "the stacks of a ring, or their end",
                 },

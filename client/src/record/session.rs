@@ -319,7 +319,7 @@ impl Session {
     /// # Errors
     /// [`RecordError`].
     pub fn check(&mut self, observer: &mut dyn Observer) -> Result<RecorderStatus, RecordError> {
-        const DOING: &str = "asking for the recorder's state";
+        const DOING: &str = "reading the recorder's status";
         self.persist(observer, |connection, _| {
             let status: Status = connection.ask(&Check {}, "a status", DOING)?;
             let count = status.recordings;
@@ -344,7 +344,7 @@ impl Session {
         self.persist(observer, |connection, _| {
             let request = Acknowledge { epoch };
             let answer: Result<Acknowledged, _> =
-                connection.ask(&request, "an epoch acknowledged", "acknowledging an epoch");
+                connection.ask(&request, "an acknowledged epoch", "acknowledging an epoch");
             match answer {
                 Ok(_) => Ok(()),
                 // A first attempt arrived, but its answer did not.

@@ -1,4 +1,4 @@
-//! How a recording is asked for.
+//! The settings of a recording.
 
 use clap::ValueEnum;
 use unikprof_proto::code::{mode, start_flag};
@@ -9,25 +9,25 @@ use crate::agent_info::AgentInfo;
 use crate::caller_table::{CallerTable, PartialTable};
 use crate::units;
 
-/// The rate if nobody says otherwise, in samples a second of running time: a prime near a
-/// thousand, in step with nothing.
+/// The default rate, in samples per second of running time: a prime, so that it is not in step with
+/// periodic work.
 pub const DEFAULT_RATE_HZ: f64 = 997.0;
 
-/// The name of a recording if nobody gives one.
+/// The default name of a recording.
 pub const DEFAULT_NAME: &str = "default";
 
-/// The depth asked for where neither user nor agent want less, in frames.
+/// The default depth in frames, unless the agent's limit is lower.
 const DEFAULT_DEPTH: u32 = 128;
 
 /// What is sampled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// Running time: where the CPU is spent
+    /// Running time: where CPU time is spent
     #[default]
     Cpu,
-    /// Running and blocked time: a frame of its own stands for waiting, under the stack that waits
+    /// Running and blocked time; waits appear as a separate frame on top of the waiting stack
     Wall,
-    /// Blocked time alone, measured and not sampled: where the guest waits, and how long
+    /// Blocked time only, measured instead of sampled: where the guest waits, and how long
     OffCpu,
 }
 
@@ -45,24 +45,24 @@ impl Mode {
 /// How stacks are unwound.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Unwind {
-    /// Along frame pointers; the caller table finds the interrupted function's caller
+    /// By frame pointers; the interrupted function's caller is looked up in the caller table
     #[default]
     Fp,
-    /// By the caller table, every frame: for guests without frame pointers, or with some
+    /// Every frame by the caller table: for guests built partly or wholly without frame pointers
     Table,
 }
 
-/// What a recording keeps where the guest's memory runs short.
+/// What a recording keeps when the guest's memory is full.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Keep {
-    /// The newest stacks: the oldest that nobody has fetched are given up and counted as `aged`
+    /// The newest stacks: the oldest unfetched ones are dropped and counted as `aged`
     Newest,
-    /// All stacks that nobody has fetched: new ones are not counted in a stack, but as `overflow`
+    /// All unfetched stacks: samples with new stacks are counted as `overflow`
     #[default]
     All,
 }
 
-/// What to record, and how.
+/// What and how to record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The recording's name.
@@ -71,21 +71,21 @@ pub struct Settings {
     pub period_ns: u64,
     /// What is sampled.
     pub mode: Mode,
-    /// The most frames kept of one stack; `None` for the agent's limit, up to 128.
+    /// Maximum number of frames in a stack; `None` for the agent's limit, at most 128.
     pub depth: Option<u32>,
     /// How long to record, in ns; 0 = until stopped.
     pub duration_ns: u64,
-    /// How long to wait before, in ns.
+    /// How long to wait before sampling starts, in ns.
     pub delay_ns: u64,
-    /// How far back a dump's records of the ring need to go, in ns; 0 = as far as there are any.
+    /// Maximum age of a dump's ring records, in ns; 0 = no limit.
     pub max_age_ns: u64,
-    /// How many bytes of records a dump needs to hold, the newest; 0 = all.
+    /// Maximum size of a dump's ring records in bytes, newest first; 0 = no limit.
     pub max_bytes: u64,
-    /// What is kept where memory runs short.
+    /// What is kept when memory is full.
     pub keep: Keep,
     /// Replace a finished recording that no client has fetched.
     pub replace: bool,
-    /// Sample at fixed intervals: for comparison only, a load in step with them fools it.
+    /// Sample at fixed intervals: for comparison only, since periodic work in step with them biases the profile.
     pub fixed_interval: bool,
     /// How stacks are unwound.
     pub unwind: Unwind,
@@ -131,7 +131,7 @@ impl Settings {
         if !periods.contains(&self.period_ns) {
             let shown = |ns| format!("{} ({} Hz)", units::duration(ns), rate_text(ns));
             return Err(RecordError::Limit {
-                setting: "a sampling interval",
+                setting: "sampling interval",
                 asked: shown(self.period_ns),
                 lowest: shown(agent.min_period_ns),
                 highest: shown(agent.max_period_ns),
@@ -140,7 +140,7 @@ impl Settings {
         let depth = self.depth.unwrap_or(agent.max_depth.min(DEFAULT_DEPTH));
         if !(1..=agent.max_depth).contains(&depth) {
             return Err(RecordError::Limit {
-                setting: "a depth",
+                setting: "depth",
                 asked: format!("{depth} frames"),
                 lowest: "1".into(),
                 highest: format!("{} frames", agent.max_depth),

@@ -112,12 +112,15 @@ impl fmt::Display for Names {
 /// The connections that were refused or cut, each kind in words.
 pub(crate) fn peer_words(peers: &Peers) -> [(u64, &'static str); 6] {
     [
-        (peers.bad_key, "without the right key"),
-        (peers.bad_record, "with altered records"),
-        (peers.malformed, "that broke the protocol"),
-        (peers.timed_out, "silent for too long"),
-        (peers.turned_away, "turned away for want of room"),
-        (peers.displaced, "strangers that made room"),
+        (peers.bad_key, "with a wrong key"),
+        (peers.bad_record, "with modified records"),
+        (peers.malformed, "with protocol violations"),
+        (peers.timed_out, "timed out"),
+        (
+            peers.turned_away,
+            "rejected because all sessions were in use",
+        ),
+        (peers.displaced, "closed before authentication to make room"),
     ]
 }
 

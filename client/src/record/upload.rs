@@ -48,7 +48,7 @@ fn upload_part(
     // Announced again, a part is gone on with, and the answer tells how much of it has arrived.
     let announce = |connection: &mut Connection| -> Result<TableReady, Attempt> {
         send(connection, |connection| connection.send(&begin, DOING))?;
-        Ok(connection.answer("leave to send a caller table", DOING)?)
+        Ok(connection.answer("permission to send a caller table", DOING)?)
     };
     let mut ready = announce(connection)?;
     loop {
@@ -62,7 +62,8 @@ fn upload_part(
             send(connection, |connection| {
                 connection.send(&TableEnd { upload }, DOING)
             })?;
-            let installed: TableInstalled = connection.answer("a caller table installed", DOING)?;
+            let installed: TableInstalled =
+                connection.answer("an installed caller table", DOING)?;
             return Ok(installed.caller_table);
         }
         ready = announce(connection)?;

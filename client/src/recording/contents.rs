@@ -276,8 +276,8 @@ impl Contents {
         const MOST: usize = 32;
         if (found != end.samples || found != counted) && self.contradictions.len() < MOST {
             self.contradictions.push(format!(
-                "the counts of epoch {} on vCPU {} do not add up: its stacks hold {found}, its end says {}, \
-                 its counters {counted}",
+                "the counts of epoch {} on vCPU {} do not add up: {found} in its stacks, {} in its end message, {counted} \
+                 in its counters",
                 end.epoch, end.vcpu, end.samples
             ));
         }

@@ -338,7 +338,7 @@ impl EpochProgress {
 
     fn out_of_place(&self, found: u16) -> EpochError {
         let expected = match (&self.head, &self.share) {
-            (None, _) => "the head of an epoch",
+            (None, _) => "the header of an epoch",
             (Some(_), None) => "a vCPU's share of an epoch",
             (Some(_), Some(_)) => "stacks or counts of a vCPU, or their end",
         };

@@ -32,7 +32,7 @@ pub enum RecordingError {
     },
     /// It is no recording.
     #[error(
-        "{} is no unikprof recording: expected it to begin with {}, found {}",
+        "{} is not a unikprof recording: expected it to begin with {}, found {}",
         path.display(), PrintableBytes(&MAGIC), PrintableBytes(found)
     )]
     NotARecording {
@@ -42,7 +42,7 @@ pub enum RecordingError {
         found: Vec<u8>,
     },
     /// It is no recording, but what a guest left when it crashed can be found in it, or may be.
-    #[error("{} is no unikprof recording, but {}", path.display(), way_out(*holder, path))]
+    #[error("{} is not a unikprof recording, but {}", path.display(), way_out(*holder, path))]
     Remains {
         /// The file.
         path: PathBuf,
@@ -51,8 +51,8 @@ pub enum RecordingError {
     },
     /// It is of another version.
     #[error(
-        "{} has file version {file} and protocol version {protocol}; this client reads file version {VERSION} \
-         and protocol version {VERSIONS}; use a newer client", path.display()
+        "{} has file version {file} and protocol version {protocol}, but this client reads file version {VERSION} \
+         and protocol version {VERSIONS}: use a newer client", path.display()
     )]
     Version {
         /// The file.
@@ -64,8 +64,8 @@ pub enum RecordingError {
     },
     /// It is a block of memory that a guest left when it crashed, and not whole.
     #[error(
-        "{} is what a crashed guest left in memory, and not whole: {source}; `report --salvage` reads what is \
-         there", path.display()
+        "{} is an incomplete crash dump from a guest's memory: {source}; `report --salvage` reads the part that \
+         is there", path.display()
     )]
     Block {
         /// The file.
@@ -94,13 +94,13 @@ pub enum Damage {
     #[error("{0}")]
     Io(#[from] io::Error),
     /// It ends within a frame.
-    #[error("the file was cut within a frame")]
+    #[error("the file is truncated in the middle of a frame")]
     Cut,
     /// It ends between frames, without an end.
-    #[error("the file was cut: its end is missing")]
+    #[error("the file is truncated: the end marker is missing")]
     NoEnd,
     /// Something follows its end.
-    #[error("something follows the end of the recording")]
+    #[error("there is data after the end of the recording")]
     AfterEnd,
     /// A frame is damaged or is not its message.
     #[error(transparent)]
@@ -129,7 +129,7 @@ pub enum Damage {
     #[error(transparent)]
     Nodes(#[from] NodeError),
     /// A stack is too deep.
-    #[error("a stack has {found} frames, which is deeper than {most}")]
+    #[error("a stack has {found} frames; the limit is {most}")]
     TooDeep {
         /// The most frames that are read.
         most: u32,
@@ -137,7 +137,9 @@ pub enum Damage {
         found: u32,
     },
     /// Two recordings in one file.
-    #[error("epochs of two recordings, {first} and {second}, or made with other settings")]
+    #[error(
+        "the file mixes epochs of two recordings ({first} and {second}) or of different settings"
+    )]
     TwoRecordings {
         /// The first.
         first: u64,
@@ -158,25 +160,19 @@ impl RecordingError {
 
 fn way_out(holder: Holder, path: &Path) -> String {
     let (is, makes) = match holder {
-        Holder::Log => (
-            "a log that holds what a crashed guest left",
-            "makes a recording of it",
-        ),
+        Holder::Log => ("a log that contains a crash dump", "extracts the recording"),
         Holder::Memory => (
-            "memory that holds what a crashed guest left",
-            "makes a recording of it",
+            "a memory block that contains a crash dump",
+            "extracts the recording",
         ),
-        Holder::Core => (
-            "a dump of memory",
-            "looks in it for what a crashed guest left",
-        ),
+        Holder::Core => ("a memory dump", "searches it for a crash dump"),
     };
     format!("{is}: `unikprof-client recover {}` {makes}", path.display())
 }
 
 fn advice(salvageable: bool) -> &'static str {
     if salvageable {
-        "; `report --salvage` reads what comes before"
+        "; `report --salvage` reads the part before"
     } else {
         ""
     }

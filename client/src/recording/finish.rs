@@ -31,7 +31,7 @@ impl Contents {
         }
         if cut_epoch {
             warnings.push(format!(
-                "the last epoch is cut: its stacks hold {} {}, of at least {} that its counters tell of",
+                "the last epoch is truncated: its stacks have {} {} of at least {}",
                 self.progress.samples(),
                 self.info.mode.unit(),
                 self.counted
@@ -40,7 +40,7 @@ impl Contents {
         let is_ring_cut = self.rings.is_open();
         if is_ring_cut {
             warnings.push(
-                "the ring of a vCPU is cut: some of its records or its stacks are missing".into(),
+                "the ring of a vCPU is truncated: some of its records or stacks are missing".into(),
             );
         }
         let missing = match (&completeness, reading) {
@@ -79,12 +79,12 @@ impl Contents {
                     self.info = self.info_of_span(&span);
                     warnings.extend(about_rings_alone(timeline, &span));
                 }
-                _ => warnings.push("the file holds no samples at all".into()),
+                _ => warnings.push("the file contains no samples".into()),
             }
         }
         if self.gaps > 0 {
             warnings.push(format!(
-                "the guest was suspended and resumed {} times; what happened in between was not sampled",
+                "the guest was suspended and resumed {} times; the time in between was not sampled",
                 self.gaps
             ));
         }
@@ -148,9 +148,8 @@ fn name_of(span: &RecordingSpan) -> String {
 }
 
 fn about_rings_alone(timeline: &Timeline, span: &RecordingSpan) -> Vec<String> {
-    let mut warnings = vec![
-        "the file holds no counts: all it shows is what was still in the guest's rings".to_owned(),
-    ];
+    let mut warnings =
+        vec!["the file contains no counts, only the contents of the guest's rings".to_owned()];
     let all = timeline.recordings();
     let others: Vec<String> = all
         .iter()
@@ -159,7 +158,7 @@ fn about_rings_alone(timeline: &Timeline, span: &RecordingSpan) -> Vec<String> {
         .collect();
     if !others.is_empty() {
         warnings.push(format!(
-            "the rings hold other recordings as well: {}; this is {}, which has the most samples",
+            "the rings also contain other recordings ({}); showing {}, which has the most samples",
             others.join(", "),
             name_of(span)
         ));

@@ -141,7 +141,7 @@ impl Recording {
         let damage = match contents.read_on(&mut frames) {
             Ok(()) => None,
             Err(damage) if reading == Reading::Salvage => Some(format!(
-                "the file is damaged at byte {}: {damage}; this is what comes before",
+                "the file is damaged at byte {}: {damage}; only the part before is shown",
                 frames.offset() + PREAMBLE as u64
             )),
             Err(damage) => return Err(damaged(frames.offset(), damage, true)),

@@ -110,7 +110,7 @@ impl Rings {
     fn current(&mut self) -> Result<&mut Parts, Damage> {
         // The order accepts no part of a ring before its head.
         self.rings.get_mut(&self.current).ok_or(Damage::OutOfPlace {
-            expected: "the head of a vCPU's ring",
+            expected: "the header of a vCPU's ring",
             found: RingRun::TYPE,
         })
     }

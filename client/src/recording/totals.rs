@@ -37,7 +37,7 @@ impl Totals {
         } = share;
         if ran_backwards(start, end, mode) {
             self.warn(format!(
-                "vCPU {vcpu}: a counter or a clock ran backwards within epoch {}; it counts as standing still",
+                "vCPU {vcpu}: a counter or clock ran backwards within epoch {}; counted as 0",
                 share.epoch
             ));
         }

@@ -45,7 +45,7 @@ pub(super) fn write_header(recording: &RecordingInfo, out: &mut impl Write) -> i
         &format!(
             "{} from {}",
             duration(recording.elapsed_ns),
-            started.as_deref().unwrap_or("an unknown date")
+            started.as_deref().unwrap_or("an unknown time")
         ),
     )?;
     let agent = match recording.agent_version.as_str() {
@@ -101,7 +101,7 @@ pub(super) fn lines(c: &Counters, recording: &RecordingInfo) -> Vec<String> {
     });
     if tells_blocked(c, recording.mode) {
         lines.push(format!(
-            "blocks {}, blocked {} {}, aged {}, not counted {}",
+            "waits {}, blocked {} {}, aged {}, overflow {}",
             c.blocks,
             c.blocked,
             recording.mode.unit(),
@@ -153,56 +153,52 @@ pub(super) fn write_accounting(
     let (title, formula) = match recording.mode {
         Mode::Wall => (
             "\nmissing = (running + blocked time) / period - ticks - blocked samples",
-            "the independent check; around zero is noise",
+            "an independent check; small values are noise",
         ),
         Mode::OffCpu => (
-            "\nmissing: nothing",
-            "nothing is sampled, so nothing can be missing",
+            "\nmissing",
+            "not applicable: blocked time is measured, not sampled",
         ),
         Mode::Cpu | Mode::Other(_) => (
             "\nmissing = running time / period - ticks",
-            "the independent check; around zero is noise",
+            "an independent check; small values are noise",
         ),
     };
     table.title(title)?;
     table.line("missing", &missing, "", formula)?;
     table.title("ticks = recorded + aged + overflow + lost + masked + idle")?;
-    table.line("ticks", &numbers[0], "", "the sampling timer came due")?;
+    table.line("ticks", &numbers[0], "", "sampling timer expirations")?;
     for (name, count, what) in [
-        ("recorded", c.recorded, "counted in a stack"),
-        (
-            "aged",
-            c.aged,
-            "counted, and given up before it was fetched",
-        ),
-        ("overflow", c.overflow, "the table of stacks was full"),
-        ("lost", c.lost, "the slot was busy"),
+        ("recorded", c.recorded, "counted with a stack"),
+        ("aged", c.aged, "counted, but dropped before it was fetched"),
+        ("overflow", c.overflow, "the stack table was full"),
+        ("lost", c.lost, "the stack table was locked"),
         ("masked", c.masked, "delivered without registers"),
-        ("idle", c.idle, "due while the guest blocked"),
+        ("idle", c.idle, "due while the vCPU was blocked"),
     ] {
         table.line(name, &grouped(count), &of_ticks(count), what)?;
     }
     let of_sampled = |n| share(n, c.sampled());
-    table.title("of the recorded and aged")?;
+    table.title("of recorded and aged")?;
     let late = format!(
         "more than {} after the target",
         duration(recording.late_threshold_ns)
     );
     for (name, count, what) in [
         ("late", c.late, late.as_str()),
-        ("truncated", c.truncated, "deeper than the limit"),
-        ("broken", c.broken, "the chain of frames ended badly"),
+        ("truncated", c.truncated, "deeper than the depth limit"),
+        ("broken", c.broken, "the frame chain was invalid"),
     ] {
         table.line(name, &grouped(count), &of_sampled(count), what)?;
     }
     if recording.ring.is_none() {
         write_callers(c, recording, &mut table)?;
-        table.title("besides")?;
+        table.title("other")?;
         table.line(
             "early",
             &numbers[1],
             "",
-            "before the target: armed again, no tick",
+            "timer deliveries before the target, not ticks",
         )?;
     }
     if tells_blocked(c, recording.mode) {
@@ -217,18 +213,18 @@ fn write_callers(
     table: &mut Table<'_, impl Write>,
 ) -> io::Result<()> {
     let of_sampled = |n| share(n, c.sampled());
-    table.title("the interrupted function's caller was found")?;
+    table.title("how the interrupted function's caller was found")?;
     for (name, count, what) in [
         ("by table", c.by_table, "in the caller table"),
         (
             "by bytes",
             c.by_bytes,
-            "by the instructions at the interrupted place",
+            "by the instructions at the interrupted address",
         ),
         (
             "by pointer",
             c.by_frame_pointer,
-            "from the frame pointer, right or not",
+            "by the frame pointer alone, which may be wrong",
         ),
     ] {
         table.line(name, &grouped(count), &of_sampled(count), what)?;
@@ -238,7 +234,7 @@ fn write_callers(
             "mixed",
             &grouped(c.mixed),
             &of_sampled(c.mixed),
-            "further up, a frame pointer where the table knew nothing",
+            "outer frames by frame pointer, where the table has no row",
         )?;
     }
     Ok(())
@@ -247,12 +243,12 @@ fn write_callers(
 fn write_blocked(c: &Counters, unit: Unit, table: &mut Table<'_, impl Write>) -> io::Result<()> {
     let whole = c.blocked_in_all();
     let mean = match (unit, c.blocked.checked_div(c.blocks)) {
-        (Unit::Nanoseconds, Some(mean)) => format!("in stacks; {} a block", duration(mean)),
-        (Unit::Nanoseconds, None) => "in stacks".to_owned(),
-        (Unit::Samples, _) => "samples in stacks: one for each period blocked".to_owned(),
+        (Unit::Nanoseconds, Some(mean)) => format!("with a stack; mean {}", duration(mean)),
+        (Unit::Nanoseconds, None) => "with a stack".to_owned(),
+        (Unit::Samples, _) => "samples with a stack, one per blocked period".to_owned(),
     };
     table.title("blocked time")?;
-    table.line("blocks", &grouped(c.blocks), "", "waits for an event")?;
+    table.line("waits", &grouped(c.blocks), "", "times that a vCPU blocked")?;
     table.line(
         "blocked",
         &amount(c.blocked, unit),
@@ -263,13 +259,13 @@ fn write_blocked(c: &Counters, unit: Unit, table: &mut Table<'_, impl Write>) ->
         "aged",
         &amount(c.blocked_aged, unit),
         &share(c.blocked_aged, whole),
-        "counted, and given up before it was fetched",
+        "counted, but dropped before it was fetched",
     )?;
     table.line(
         "overflow",
         &amount(c.blocked_overflow, unit),
         &share(c.blocked_overflow, whole),
-        "not counted: the table was full, or the stack not known",
+        "without a stack: the stack table was full, or no registers",
     )
 }
 
@@ -282,7 +278,7 @@ fn mode(mode: Mode) -> String {
         Mode::Cpu => "running time, in samples",
         Mode::Wall => "running and blocked time, in samples",
         Mode::OffCpu => "blocked time, measured in nanoseconds",
-        Mode::Other(_) => "unknown to this client, taken for samples",
+        Mode::Other(_) => "unknown to this client, shown as samples",
     };
     format!("{mode}: {what}")
 }
@@ -290,13 +286,11 @@ fn mode(mode: Mode) -> String {
 fn callers(recording: &RecordingInfo) -> String {
     match (recording.unwind, recording.caller_table) {
         (Unwind::Table, Some(checksum)) => {
-            format!("every frame looked up in caller table {checksum:08x}")
+            format!("every frame by caller table {checksum:08x}")
         }
-        (Unwind::Table, None) => "every frame to be looked up, but there was no table".to_owned(),
+        (Unwind::Table, None) => "every frame by caller table, but there was none".to_owned(),
         (Unwind::FramePointers, Some(checksum)) => {
-            format!(
-                "the first looked up in caller table {checksum:08x}, the others by frame pointers"
-            )
+            format!("the first by caller table {checksum:08x}, the others by frame pointers")
         }
         (Unwind::FramePointers, None) => "by frame pointers, without a caller table".to_owned(),
     }

@@ -25,7 +25,7 @@ pub(super) fn write(timeline: &Timeline, window: Window, out: &mut impl Write) -
     write_counters(&timeline.counters(window), extent, out)?;
     let marks = timeline.marks(window);
     if !marks.is_empty() {
-        writeln!(out, "\nmarks of the guest's own\n     count  name")?;
+        writeln!(out, "\nmarks of the guest\n     count  name")?;
     }
     for (name, count) in marks.iter().take(MOST) {
         writeln!(out, "{:>10}  {}", grouped(*count), shown(name))?;
@@ -33,7 +33,7 @@ pub(super) fn write(timeline: &Timeline, window: Window, out: &mut impl Write) -
     if timeline.refused_names() > 0 {
         writeln!(
             out,
-            "\nthe agent refused {} names of events: too long, empty, or too many",
+            "\nthe agent rejected {} event names: empty, too long, or too many",
             grouped(timeline.refused_names())
         )?;
     }
@@ -46,7 +46,7 @@ fn write_spans(tables: &[SpanTable], out: &mut impl Write) -> io::Result<()> {
     }
     writeln!(
         out,
-        "\nspans of the guest's own\n     count       total         p50         p99         max  name"
+        "\nspans of the guest\n     count       total         p50         p99         max  name"
     )?;
     for table in tables.iter().take(MOST) {
         let times = &table.times;
@@ -66,7 +66,7 @@ fn write_spans(tables: &[SpanTable], out: &mut impl Write) -> io::Result<()> {
         )?;
         let notes = [
             (table.unfinished, "not ended"),
-            (table.cut, "begun before all that is here"),
+            (table.cut, "began earlier"),
             (table.moved, "ended on another vCPU"),
         ];
         let notes = notes.iter().filter(|(count, _)| *count > 0);
@@ -92,7 +92,7 @@ fn write_counters(
     }
     writeln!(
         out,
-        "\ncounters of the guest's own\n       min         max        last  {:<LINE$}  name",
+        "\ncounters of the guest\n       min         max        last  {:<LINE$}  name",
         "over time"
     )?;
     for counter in counters.iter().take(MOST) {

@@ -97,14 +97,14 @@ impl fmt::Display for Format {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UnknownFormat {
     /// A name that is none.
-    #[error("no format is called {name:?}: expected {}", names())]
+    #[error("unknown format {name:?}: expected {}", names())]
     Name {
         /// What was asked for.
         name: String,
     },
     /// A file with another ending.
     #[error(
-        "the ending of {path:?} names no format: expected {}; or say which with --format ({})",
+        "the extension of {path:?} is unknown: expected {}; or choose a format with --format ({})",
         endings(),
         names()
     )]

@@ -343,7 +343,7 @@ fn a_profile_without_samples_is_reported() {
     let profile = ProfileBuilder::new().finish();
     let symbolized = Names::new(0, 0).finish(&profile, Vec::new());
     let report = Report::new(&symbolized, ReportOptions::default());
-    assert!(text(&report, Format::Text).contains("no samples: nothing ran"));
+    assert!(text(&report, Format::Text).contains("no samples: the guest did not run"));
     for format in [Format::Folded, Format::Json, Format::Pprof] {
         written(&report, format);
     }

@@ -120,7 +120,7 @@ pub(super) fn write(
 ) -> io::Result<()> {
     let seconds = of(report, view);
     if seconds.is_empty() {
-        return writeln!(out, "no time of this recording is in the rings");
+        return writeln!(out, "the rings contain no samples of this recording");
     }
     let unit = report.symbolized.profile().recording().mode.unit();
     let highest = |values: &[Option<f64>]| values.iter().flatten().copied().fold(0.0, f64::max);
@@ -130,12 +130,12 @@ pub(super) fn write(
     match unit {
         Unit::Samples => writeln!(
             out,
-            "rate     {line}  at most {:.0} samples/s",
+            "rate     {line}  max {:.0} samples/s",
             highest(&amounts)
         ),
         Unit::Nanoseconds => writeln!(
             out,
-            "waiting  {line}  at most {}",
+            "waiting  {line}  max {}",
             amount(highest(&amounts), unit)
         ),
     }?;
@@ -145,11 +145,7 @@ pub(super) fn write(
     ];
     for (name, values) in shares.iter().filter(|(_, v)| v.iter().any(Option::is_some)) {
         let line = sparkline(values, OVERVIEW);
-        writeln!(
-            out,
-            "{name:<7}  {line}  at most {}",
-            percent(highest(values))
-        )?;
+        writeln!(out, "{name:<7}  {line}  max {}", percent(highest(values)))?;
     }
     let amount_heading = match unit {
         Unit::Samples => "rate",
@@ -166,13 +162,13 @@ pub(super) fn write(
     if report.symbolized.profile().recording().inside().is_some() {
         writeln!(
             out,
-            "stolen and blocked are not known: times are told of windows, not of spans"
+            "stolen and blocked time are unknown: they are recorded per vCPU, not per span"
         )?;
     }
     if seconds.iter().any(|second| !second.slice.is_held) {
         writeln!(
             out,
-            "evicted: the ring no longer held all of it when it was read"
+            "evicted: the ring no longer contained all of that time"
         )?;
     }
     let shown = view.timeline.bounded(&view.of, view.window);
@@ -180,8 +176,8 @@ pub(super) fn write(
     if shown.from_ns.saturating_sub(wanted.from_ns) >= TOLD_FROM_NS {
         writeln!(
             out,
-            "before {:.1} s: in the counts alone; the file has no more of the rings (--max-age, --max-size, the rings' \
-             own size)",
+            "before {:.1} s there are counts only: the file's part of the rings begins there (see --max-age, --max-size \
+             and the rings' size)",
             shown.from_ns.saturating_sub(view.of.window.from_ns) as f64 / 1e9
         )?;
     }

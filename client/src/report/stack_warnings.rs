@@ -28,8 +28,8 @@ pub(super) fn add(symbolized: &Symbolized<'_>, counters: &Counters, all: &mut Ve
     };
     if notable(truncated, whole) {
         all.push(format!(
-            "{} of the stacks are deeper than {} frames and lack their root side; record with a \
-             larger depth",
+            "{} of the stacks are deeper than {} frames and lack their outer frames; record with a \
+             larger --depth",
             share(truncated, whole),
             recording.depth
         ));
@@ -56,12 +56,12 @@ pub(super) fn add(symbolized: &Symbolized<'_>, counters: &Counters, all: &mut Ve
 
 /// How many stacks break, where, and what to do about it.
 fn about_broken(part: &str, places: &[BrokenIn]) -> String {
-    let text = format!("{part} of the stacks end badly and lack their root side");
+    let text = format!("{part} of the stacks are broken and lack their outer frames");
     match where_broken(places) {
-        None => text + "; build everything with frame pointers",
+        None => text + "; build all code with frame pointers",
         Some(place) => {
             text + &format!(
-                ", {place}; build that with frame pointers, or use a build that has them"
+                ", {place}; build that code with frame pointers, or record with --unwind table"
             )
         }
     }
@@ -73,13 +73,13 @@ pub(crate) fn where_broken(places: &[BrokenIn]) -> Option<String> {
         .iter()
         .fold(0_u64, |sum, place| sum.saturating_add(place.samples));
     let most = places.first().filter(|place| place.samples != 0)?;
-    let image = most.image.as_deref().unwrap_or("code of no known file");
+    let image = most.image.as_deref().unwrap_or("code of an unknown file");
     let part = if most.samples == all {
         "all".to_owned()
     } else {
         share(most.samples, all)
     };
-    let mut text = format!("{part} of these in {image}");
+    let mut text = format!("{part} of them in {image}");
     let functions: Vec<_> = most
         .functions
         .iter()
@@ -94,16 +94,16 @@ pub(crate) fn where_broken(places: &[BrokenIn]) -> Option<String> {
 
 fn about_late(counters: &Counters, threshold_ns: u64, under: &[(String, u64)]) -> String {
     let mut text = format!(
-        "{} of the samples arrived more than {} of running time late: the guest had masked events, or its host or \
-         emulator stalled; ",
+        "{} of the samples arrived more than {} of running time late, because the guest masked events or was \
+         stalled by its host or emulator; ",
         share(counters.late, counters.sampled()),
         duration(threshold_ns)
     );
     text.push_str(&match where_late(under) {
-        None => "they may show code that ran after they were due".to_owned(),
+        None => "they may show code that ran after the time they were due".to_owned(),
         Some(functions) => format!(
-            "what ran when they were due is not known, so they show as {} under the code that ran when they arrived, \
-             most in {functions}; if that code unmasks events, mask events for less time there",
+            "the code that ran when they were due is unknown, so they are shown as {} under the code that ran when they \
+             arrived, most of them in {functions}; if that code unmasks events, mask events for less time there",
             SpecialFrame::Late
         ),
     });
@@ -131,17 +131,16 @@ fn about_callers(counters: &Counters, has_table: bool, unwind: Unwind) -> Option
     }
     Some(match (has_table, unwind) {
         (false, _) => format!(
-            "no caller table: the callers of {guessed} of the samples are from the frame pointer \
-             alone, which passes over the caller of a function that has no frame of its own; \
-             record with the guest's image named by --image"
+            "no caller table: in {guessed} of the samples the caller was taken from the frame pointer, which skips \
+             the caller of a function without its own frame; record with --image"
         ),
         (true, Unwind::FramePointers) => format!(
-            "the caller table does not know the code of {guessed} of the samples: their callers are \
-             from the frame pointer alone; make it from all images of the guest, and give the agent room for all of it"
+            "the caller table does not cover {guessed} of the samples, so their callers were taken from the frame \
+             pointer; use all images of the guest, and give the agent memory for the whole table"
         ),
         (true, Unwind::Table) => format!(
-            "the caller table does not know the code of {guessed} of the samples, though every \
-             frame was to be found through it; make it from all images of the guest, and give the agent room for all of it"
+            "the caller table does not cover {guessed} of the samples, although every frame is unwound with it; use \
+             all images of the guest, and give the agent memory for the whole table"
         ),
     })
 }
@@ -161,19 +160,18 @@ mod tests {
         let places = [place(Some("libc.so.6"), &malloc, 160), place(None, &[], 9)];
         assert_eq!(
             about_broken("16.9 %", &places),
-            "16.9 % of the stacks end badly and lack their root side, 94.7 % of these in libc.so.6 \
-             (_int_malloc, _int_free, malloc); build that with frame pointers, or use a build that \
-             has them"
+            "16.9 % of the stacks are broken and lack their outer frames, 94.7 % of them in libc.so.6 \
+             (_int_malloc, _int_free, malloc); build that code with frame pointers, or record with \
+             --unwind table"
         );
         assert_eq!(
             about_broken("16.9 %", &places[1..]),
-            "16.9 % of the stacks end badly and lack their root side, all of these in code of \
-             no known file; build that with frame pointers, or use a build that has them"
+            "16.9 % of the stacks are broken and lack their outer frames, all of them in code of an unknown \
+             file; build that code with frame pointers, or record with --unwind table"
         );
         assert_eq!(
             about_broken("16.9 %", &[]),
-            "16.9 % of the stacks end badly and lack their root side; build everything with frame \
-             pointers"
+            "16.9 % of the stacks are broken and lack their outer frames; build all code with frame pointers"
         );
     }
 
@@ -191,7 +189,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("most in irq_enable (75.0 %), unlock (25.0 %)"),
+            text.contains("most of them in irq_enable (75.0 %), unlock (25.0 %)"),
             "{text}"
         );
         let text = about_late(&counters, 50_000, &[]);
@@ -218,7 +216,7 @@ mod tests {
                 |text| text.contains("90.0 % of the samples") && text.contains("--image")
             )
         );
-        assert!(about(900, true).is_some_and(|text| text.contains("does not know the code")));
+        assert!(about(900, true).is_some_and(|text| text.contains("does not cover 90.0 %")));
         assert_eq!(
             about_callers(&Counters::default(), false, Unwind::Table),
             None

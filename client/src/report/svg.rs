@@ -126,7 +126,7 @@ fn subtitle(report: &Report<'_>, deeper: u64) -> String {
         (Unit::Samples, Some(rate)) => parts.push(format!("{rate:.0} Hz {}", recording.mode)),
         (Unit::Samples, None) => {}
         (Unit::Nanoseconds, _) => parts.push(format!(
-            "{}, measured: {} blocks",
+            "{}, measured: {} waits",
             recording.mode,
             grouped(counters.blocks)
         )),
@@ -159,7 +159,7 @@ fn subtitle(report: &Report<'_>, deeper: u64) -> String {
     }
     if deeper != 0 {
         let part = share(deeper, report.weights.shown());
-        parts.push(format!("{part} end in what is too small to draw"));
+        parts.push(format!("{part} in frames too small to draw"));
     }
     parts.join(" · ")
 }
@@ -304,7 +304,7 @@ mod tests {
     fn a_thin_tower_does_not_make_the_graph_tall() {
         let svg = drawn(&profile(&[(10, 990), (140, 10)]));
         assert_eq!(rectangles(&svg), 10);
-        assert!(svg.contains("1,000 samples · 1.0 % end in what is too small to draw"));
+        assert!(svg.contains("1,000 samples · 1.0 % in frames too small to draw"));
     }
 
     #[test]

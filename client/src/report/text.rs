@@ -87,11 +87,11 @@ fn write_functions(
         amount_with_unit(table.recorded, unit),
         match unit {
             Unit::Samples if table.unplaced != 0 => format!(
-                "; intervals hold 95 %, and what samples without a known place could change ({})",
+                "; 95 % intervals, including the worst-case effect of {} unattributed samples",
                 grouped(table.unplaced)
             ),
-            Unit::Samples => "; intervals hold 95 %".into(),
-            Unit::Nanoseconds => " blocked; measured, so shares have no interval".into(),
+            Unit::Samples => "; 95 % intervals".into(),
+            Unit::Nanoseconds => " blocked; measured, so there are no intervals".into(),
         }
     )?;
     write_shown(report, table, out)?;
@@ -145,7 +145,7 @@ fn write_shown(report: &Report<'_>, table: &FunctionTable, out: &mut impl Write)
     }
     writeln!(
         out,
-        "shown: {} of {} ({}), {}; shares are of all",
+        "shown: {} of {} ({}), {}; shares are of the total",
         amount(table.shown, table.unit),
         amount_with_unit(table.recorded, table.unit),
         share(table.shown, table.recorded),

@@ -57,13 +57,12 @@ fn write_kinds_of_time(profile: &Profile, out: &mut impl Write) -> io::Result<()
     if vcpus.iter().any(|vcpu| unknown(&vcpu.runstate)) {
         let why = match profile.recording().ring.as_ref().map(|ring| &ring.inside) {
             None => {
-                "the guest's platform does not tell; running is then by the sampler's own clock"
+                "the guest's platform does not report these times; running time is by the sampler's own clock"
             }
             Some(None) => {
-                "the ring tells of these times too seldom for the window, or the guest's platform does not \
-                 tell them"
+                "the ring has these times too rarely for the window, or the guest's platform does not report them"
             }
-            Some(Some(_)) => "times are told of windows, not of spans",
+            Some(Some(_)) => "these times are recorded per vCPU, not per span",
         };
         writeln!(out, "unknown: {why}")?;
     }
@@ -74,7 +73,10 @@ fn write_lateness(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
     let Some(all) = profile.lateness_ns().filter(|all| all.count() != 0) else {
         return Ok(());
     };
-    writeln!(out, "\nrunning time from a sample's target to its delivery")?;
+    writeln!(
+        out,
+        "\nsampling latency (running time from a sample's target to its delivery)"
+    )?;
     if profile.vcpus().len() > 1 {
         for vcpu in profile.vcpus() {
             match &vcpu.lateness_ns {
@@ -136,7 +138,7 @@ fn write_cost(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
         elapsed_ns,
         ..
     } = *profile.recording();
-    writeln!(out, "\nthe agent's own cost")?;
+    writeln!(out, "\nthe agent's own overhead")?;
     let of_running = |share: Option<f64>| {
         share.map_or_else(String::new, |share| {
             format!(" ({:.3} % of running)", share * 100.0)
@@ -153,7 +155,7 @@ fn write_cost(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
         }
         writeln!(
             out,
-            "  vcpu {:<4} sampling {}{}; cycles a sample: {}",
+            "  vcpu {:<4} sampling {}{}; cycles per sample: {}",
             vcpu.vcpu,
             duration(cost.total_ns),
             of_running(vcpu.cost_share()),

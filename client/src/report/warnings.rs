@@ -1,4 +1,4 @@
-//! What to know before trusting a profile.
+//! A report's warnings.
 
 use super::functions::FunctionTable;
 use super::text::row_name;
@@ -51,8 +51,8 @@ pub(super) fn of(report: &Report<'_>, table: &FunctionTable) -> Vec<String> {
     }
     if recording.fixed_interval {
         all.push(
-            "sampled at a fixed interval: work in step with it shows too much or too little, and \
-             the 95 % intervals do not tell"
+            "sampled at a fixed interval: periodic work in step with it is over- or underrepresented, which \
+             the 95 % intervals do not show"
                 .to_owned(),
         );
     }
@@ -65,7 +65,7 @@ fn from_sums(profile: &Profile, counters: &Counters, all: &mut Vec<String>) {
     for vcpu in profile.vcpus() {
         if let Err(disagree) = vcpu.check(profile.recording()) {
             all.push(format!(
-                "vCPU {}: {disagree}; its profile is not complete",
+                "vCPU {}: {disagree}; its profile is incomplete",
                 vcpu.vcpu
             ));
         }
@@ -74,7 +74,7 @@ fn from_sums(profile: &Profile, counters: &Counters, all: &mut Vec<String>) {
     let found = profile.sample_count();
     if !profile.vcpus().is_empty() && counters.counted() != found {
         all.push(format!(
-            "the agent counted {}, but the stacks hold {}",
+            "the agent counted {}, but the stacks add up to {}",
             amount_with_unit(counters.counted(), unit),
             amount_with_unit(found, unit)
         ));
@@ -85,19 +85,23 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
     let of_ticks = [
         (
             counters.aged,
-            "memory ran short before they were fetched: [aged]",
-            "give the agent more memory, fetch more often, or ask for a shorter window",
+            "memory was full before they were fetched ([aged])",
+            "give the agent more memory, fetch more often, or choose a shorter window",
         ),
         (
             counters.overflow,
-            "the table of stacks was full",
+            "the stack table was full",
             "give the agent more memory",
         ),
-        (counters.lost, "the slot was busy", "sample less often"),
+        (
+            counters.lost,
+            "the stack table was locked",
+            "use a lower rate",
+        ),
         (
             counters.masked,
-            "the tick came without registers",
-            "the guest masks its timer event; see `late` as well",
+            "they arrived without registers",
+            "the guest masks its timer event; see also `late`",
         ),
     ];
     for (count, why, advice) in of_ticks {
@@ -112,7 +116,7 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
     let blocked = counters.blocked_in_all();
     if notable(counters.blocked_aged, blocked) {
         all.push(format!(
-            "{} of the blocked time ({}) has no stack because memory ran short before it was fetched: [aged]; give \
+            "{} of the blocked time ({}) has no stack because memory was full before it was fetched ([aged]); give \
              the agent more memory, or fetch more often",
             share(counters.blocked_aged, blocked),
             amount_with_unit(counters.blocked_aged, mode.unit())
@@ -120,15 +124,15 @@ fn from_counters(counters: &Counters, mode: Mode, all: &mut Vec<String>) {
     }
     if notable(counters.blocked_overflow, blocked) {
         all.push(format!(
-            "{} of the blocked time ({}) has no stack because the table of stacks was full, or the guest \
-             gave no registers where it blocked; give the agent more memory, or registers to `on_block`",
+            "{} of the blocked time ({}) has no stack because the stack table was full, or the guest passed no \
+             registers when it blocked; give the agent more memory, or pass registers to `on_block`",
             share(counters.blocked_overflow, blocked),
             amount_with_unit(counters.blocked_overflow, mode.unit())
         ));
     }
     if let Some((due, came)) = off_rate(counters, mode) {
         all.push(format!(
-            "the {} stands for {} samples, but {} came: the timer did not keep the rate",
+            "the {} corresponds to {} samples, but {} arrived: the timer did not keep up",
             match mode {
                 Mode::Wall => "running and blocked time",
                 _ => "running time",
@@ -153,9 +157,8 @@ pub(crate) fn off_rate(counters: &Counters, mode: Mode) -> Option<(i128, i128)> 
 
 fn about_stolen(share: f64) -> String {
     format!(
-        "others had the CPU for {} of the time in which the guest had work: the functions' shares \
-         are of the time it ran and stay right, but there are fewer samples and all took longer; \
-         give the guest more weight, or a quieter host",
+        "{} of the time in which the guest wanted to run was stolen: shares are of running time and remain \
+         correct, but there are fewer samples; give the guest more weight, or use a less busy host",
         percent(share)
     )
 }
@@ -163,7 +166,9 @@ fn about_stolen(share: f64) -> String {
 fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>) {
     if table.recorded == 0 {
         all.push(match table.unit {
-            Unit::Samples => "no samples: nothing ran, or the recording was too short".to_owned(),
+            Unit::Samples => {
+                "no samples: the guest did not run, or the recording was too short".to_owned()
+            }
             Unit::Nanoseconds => {
                 "no blocked time: the guest never blocked, or the recording was too short"
                     .to_owned()
@@ -173,16 +178,15 @@ fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>)
     }
     if let Some(unplaced) = Unplaced::of(report.symbolized.profile()) {
         all.push(format!(
-            "samples that were due and have no known place: {} ({}); the intervals include what these could change in \
-             the worst case",
+            "{} samples cannot be attributed to a function ({}); the intervals include their worst-case effect",
             grouped(unplaced.count()),
             unplaced.kinds()
         ));
     }
     if table.is_clustered {
         all.push(
-            "the samples of some functions come in bursts: their intervals are wider, as of fewer samples; record \
-             for longer, so that there are more bursts"
+            "the samples of some functions come in bursts, so their intervals are wider; record for longer to cover \
+             more bursts"
                 .to_owned(),
         );
     }
@@ -192,7 +196,7 @@ fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>)
     {
         let name = |at: usize| row_name(report, &table.rows[at], RANKED_NAME);
         all.push(format!(
-            "{} samples are too few to rank {:?} and {:?}: the difference may be chance; {}",
+            "{} samples are too few to rank {:?} and {:?}: the difference is not significant; {}",
             grouped(table.recorded),
             name(at),
             name(at + 1),
@@ -211,7 +215,7 @@ pub(crate) fn samples_needed(recorded: u64, times: Option<f64>) -> String {
             grouped(two_digits((recorded as f64 * times).ceil() as u64)),
             (times * 10.0).ceil() / 10.0
         ),
-        _ => "they are too close for any recording to rank; take them as equal".to_owned(),
+        _ => "they are too close to rank with any recording; treat them as equal".to_owned(),
     }
 }
 
@@ -268,7 +272,7 @@ mod tests {
             all[3]
         );
         assert!(
-            all[4].contains("1,500 samples, but 1,000 came"),
+            all[4].contains("1,500 samples, but 1,000 arrived"),
             "{}",
             all[4]
         );
@@ -322,6 +326,6 @@ mod tests {
             "at this gap about 3,300 samples would separate them: record 3.9 times as long, or at a \
              higher rate"
         );
-        assert!(samples_needed(840, None).contains("take them as equal"));
+        assert!(samples_needed(840, None).contains("treat them as equal"));
     }
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with the files that give names.
+//! Errors and warnings about images and symbol lists.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::profile::{Architecture, BuildId};
 
-/// A file that was named by the user cannot be used.
+/// Why a file that the user named cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SymbolError {
@@ -26,7 +26,7 @@ pub enum SymbolError {
         path: PathBuf,
     },
     /// The file is larger than any sensible image.
-    #[error("{} has {found} bytes, more than the {limit} an image may have", path.display())]
+    #[error("{} has {found} bytes; the limit for an image is {limit}", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -37,8 +37,8 @@ pub enum SymbolError {
     },
     /// The file does not begin as an ELF file does.
     #[error(
-        "{} is not an ELF file: expected it to begin with 7f 45 4c 46, found {}; name the image \
-         the guest was linked as, or a symbol list with --symbols",
+        "{} is not an ELF file: expected it to begin with 7f 45 4c 46, found {}; name the \
+         guest's linked image, or a symbol list with --symbols",
         path.display(), hex_bytes(found)
     )]
     NotElf {
@@ -48,7 +48,7 @@ pub enum SymbolError {
         found: Vec<u8>,
     },
     /// The file begins as an ELF file but its tables make no sense.
-    #[error("{} is a damaged ELF file: {problem}; build or copy it again", path.display())]
+    #[error("{} is a damaged ELF file: {problem}; rebuild it or copy it again", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -57,8 +57,8 @@ pub enum SymbolError {
     },
     /// The image is not what the guest ran.
     #[error(
-        "{} is not the image that was recorded: expected build-id {expected}, found {}; name the \
-         image the guest ran, or use it all the same with --force-image",
+        "{} is not the recorded image: expected build-id {expected}, found {}; name the image that the guest ran, \
+         or use this one anyway with --force-image",
         path.display(), id_or_none(found.as_ref())
     )]
     WrongBuildId {
@@ -71,8 +71,7 @@ pub enum SymbolError {
     },
     /// The image is for another processor than the guest's.
     #[error(
-        "{} is for another processor: expected {expected}, found {found}; name the image the \
-         guest ran",
+        "{} is for another architecture: expected {expected}, found {found}; name the image that the guest ran",
         path.display()
     )]
     WrongArchitecture {
@@ -85,7 +84,7 @@ pub enum SymbolError {
     },
     /// A symbol list without a single function.
     #[error(
-        "{} names no function: expected lines such as `0000000000101000 T main` or \
+        "{} contains no functions: expected lines such as `0000000000101000 T main` or \
          `0000000000101000 0000000000000020 T main` (the output of `nm` or `nm -S`), found {found}",
         path.display()
     )]
@@ -97,15 +96,14 @@ pub enum SymbolError {
     },
 }
 
-/// Something the user should know about the names; the rest of the profile is named all the
-/// same.
+/// A warning about names. The rest of the profile is symbolized regardless.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SymbolWarning {
-    /// Addresses of this file stay hexadecimal.
+    /// There is no image for a mapping.
     #[error(
-        "no image for {mapping} (build-id {}): its {addresses} addresses stay hexadecimal; name \
-         it with --image", id_or_none(build_id.as_ref())
+        "no image for {mapping} (build-id {}): {addresses} addresses are shown in hexadecimal; name the image with \
+         --image", id_or_none(build_id.as_ref())
     )]
     NoImage {
         /// The file's path in the recording.
@@ -115,10 +113,10 @@ pub enum SymbolWarning {
         /// How many distinct addresses have no name.
         addresses: usize,
     },
-    /// The file at the recorded path is another one.
+    /// The file at the recorded path differs from the recorded file.
     #[error(
-        "{} on this host is not the file that was recorded: expected build-id {expected}, found \
-         {}; name the right one with --image", path.display(), id_or_none(found.as_ref())
+        "{} on this host is not the recorded file: expected build-id {expected}, found {}; name the recorded one \
+         with --image", path.display(), id_or_none(found.as_ref())
     )]
     LocalFileDiffers {
         /// The path that was tried.
@@ -128,9 +126,10 @@ pub enum SymbolWarning {
         /// The file's.
         found: Option<BuildId>,
     },
-    /// Used in spite of its build-id, because the user forced it.
+    /// Used although its build-id differs, because of `--force-image`.
     #[error(
-        "{} was forced: the recording has build-id {expected}, the image {}; names may be wrong",
+        "{} is used because of --force-image: the recording has build-id {expected}, the image {}; names may be \
+         wrong",
         path.display(), id_or_none(found.as_ref())
     )]
     Forced {
@@ -141,10 +140,9 @@ pub enum SymbolWarning {
         /// The image's.
         found: Option<BuildId>,
     },
-    /// Nobody can tell whether the image is the one that ran.
+    /// The image cannot be verified.
     #[error(
-        "{} could not be checked: the recording holds no build-id for it; link the guest with \
-         --build-id to be sure", path.display()
+        "{} could not be verified: the recording has no build-id for it; link the guest with --build-id", path.display()
     )]
     NotVerified {
         /// The image.
@@ -158,8 +156,8 @@ pub enum SymbolWarning {
     },
     /// Names from the symbol table only.
     #[error(
-        "{} has no debug information: functions are named, lines and inlined functions are not; \
-         build it with -g (or debug = \"line-tables-only\")", path.display()
+        "{} has no debug information: source lines and inlined functions are not shown; build it with -g (Rust: \
+         debug = \"line-tables-only\")", path.display()
     )]
     NoDebugInfo {
         /// The image.
@@ -167,8 +165,8 @@ pub enum SymbolWarning {
     },
     /// No names at all.
     #[error(
-        "{} is stripped: it has neither symbols nor debug information; name the image as it was \
-         before `strip`, or a list with --symbols", path.display()
+        "{} is stripped: it has neither symbols nor debug information; name the unstripped image, or a symbol list \
+         with --symbols", path.display()
     )]
     Stripped {
         /// The image.
@@ -186,7 +184,7 @@ pub enum SymbolWarning {
         addresses: usize,
     },
     /// A separate debug file is not the one that belongs to the image.
-    #[error("{} does not belong to {} and was left aside", debug_file.display(), image.display())]
+    #[error("{} is not the debug file of {} and was ignored", debug_file.display(), image.display())]
     DebugFileDiffers {
         /// The separate debug file.
         debug_file: PathBuf,

@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn a_file_without_functions_shows_what_it_holds() {
         let error = parse("\nhello world and more\n").unwrap_err().to_string();
-        assert!(error.contains("list names no function"), "{error}");
+        assert!(error.contains("list contains no functions"), "{error}");
         assert!(error.contains("found \"hello world and more\""), "{error}");
         assert!(
             parse("")

@@ -122,23 +122,23 @@ impl fmt::Display for What {
                 write!(f, "end      {} #{number}", Printable(name))?;
                 match length_ns {
                     Some(ns) => write!(f, " after {}", units::duration(*ns)),
-                    None => f.write_str(" that began before"),
+                    None => f.write_str(" (began earlier)"),
                 }
             }
             What::Counter { name, value } => write!(f, "counter  {} = {value}", Printable(name)),
-            What::Block => f.write_str("block    until it wakes"),
+            What::Block => f.write_str("block"),
             What::Wake { length_ns } => match length_ns {
                 Some(ns) => write!(f, "wake     after {}", units::duration(*ns)),
-                None => f.write_str("wake     of a block that began before"),
+                None => f.write_str("wake     (blocked earlier)"),
             },
             What::Began { recording } => write!(f, "began    recording {recording}"),
             What::Ended { recording } => write!(f, "ended    recording {recording}"),
             What::Stolen { ns } => {
                 let stolen = units::duration(*ns);
-                write!(f, "stolen   others had the CPU for {stolen}")
+                write!(f, "stolen   another domain had the CPU for {stolen}")
             }
-            What::Resumed => f.write_str("resumed  the guest was suspended before this"),
-            What::BadKey => f.write_str("refused  a client's handshake failed"),
+            What::Resumed => f.write_str("resumed  after a suspend"),
+            What::BadKey => f.write_str("rejected a client's handshake failed"),
         }
     }
 }

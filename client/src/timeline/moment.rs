@@ -46,14 +46,14 @@ pub struct Extent {
 pub enum MomentError {
     /// The text is not a point in time.
     #[error(
-        "`{0}` is not a point in time; write `12s` (since the recording began), `-30s` (before its end, or \
+        "invalid time `{0}`: expected for example `12s` (after the recording began), `-30s` (before its end, or \
          before now while it runs), `21:34:50` or `2026-11-21T21:34:50Z` (UTC)"
     )]
     Words(String),
     /// A date, where the guest knows none.
     #[error(
-        "the guest does not know the date, so a time of day or a date cannot be found in its recording; write \
-         `12s` (since the recording began) or `-30s` (before its end)"
+        "clock times cannot be used because the guest has no wall clock; use for example `12s` (after the recording \
+         began) or `-30s` (before its end)"
     )]
     NoDate,
     /// A window that ends where it begins, or before.

@@ -234,7 +234,7 @@ impl RingOrder {
 
     fn out_of_place(&self, found: u16) -> RingOrderError {
         let expected = match self.place {
-            Place::Between => "the head of a vCPU's ring, or a name of events",
+            Place::Between => "the header of a vCPU's ring, or an event name",
             Place::Records { .. } => "records of a ring, or their end",
             Place::Stacks { .. } => "the stacks of a ring, or their end",
         };

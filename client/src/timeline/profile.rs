@@ -105,14 +105,13 @@ impl Timeline {
             if ring.held_since_ns > window.from_ns {
                 let since = ring.held_since_ns.saturating_sub(of.window.from_ns);
                 let why = match ring.evicted {
-                    0 => "no more was asked for".to_owned(),
+                    0 => "no more was requested".to_owned(),
                     evicted => format!(
-                        "{evicted} records were evicted for newer ones since the agent started. Give the agent a \
-                         larger ring to keep more"
+                        "{evicted} records were evicted since the agent started; a larger ring keeps more"
                     ),
                 };
                 all.push(format!(
-                    "vCPU {}: the ring holds nothing before {:.1} s of the recording; {why}",
+                    "vCPU {}: the ring begins at {:.1} s of the recording; {why}",
                     ring.vcpu,
                     since as f64 / 1e9,
                 ));

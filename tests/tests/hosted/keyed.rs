@@ -81,7 +81,7 @@ fn a_guest_with_keys_is_recorded_under_a_key() {
     let keyed = Keyed::start("shares");
     let info = keyed.connect(CONTROL, &["info", "--json"]).expect_json();
     assert_eq!(info["role"], "control");
-    assert_eq!(info["sealed"], true);
+    assert_eq!(info["encrypted"], true);
     let id = Key::read(&keyed.files[CONTROL]).unwrap().id().to_string();
     assert_eq!(info["key"], id);
     // With an image, so that a caller table of many records goes up as well.
@@ -171,7 +171,7 @@ fn strangers_and_downgrades_are_refused_and_counted() {
         .connect(STRANGER, &["info"])
         .expect_code(exit_code::KEY);
     assert!(
-        refused.stderr.contains("does not accept"),
+        refused.stderr.contains("rejected key"),
         "{}",
         refused.stderr
     );
@@ -185,7 +185,7 @@ fn strangers_and_downgrades_are_refused_and_counted() {
     let words = ["--key-file", keyed.key(CONTROL), "info"];
     let refused = open.client().connect(&words).expect_code(exit_code::KEY);
     assert!(
-        refused.stderr.contains("says that it is open"),
+        refused.stderr.contains("requires no key"),
         "{}",
         refused.stderr
     );
