@@ -1,6 +1,6 @@
-//! Cells of the slot that hold what travels with a profile: counters, snapshots, distributions.
+//! The cells of the slot that are sent with a profile: counters, snapshots, distributions.
 //!
-//! All are atomics written by one owner and read by anyone, so a reader never sees half a value.
+//! All are atomics with one writer at a time, so a reader never sees half a value.
 //!
 //! Why: docs/decisions.md#sums-that-always-add-up.
 
@@ -11,12 +11,12 @@ use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, add_owned};
 
 /// The counters of one vCPU since the recording began.
 ///
-/// Ticks and recorded ticks have no cells of their own: [`read`](Self::read) sums the cells of the outcomes. So the
-/// sums hold for every reader, whatever instruction the writer was interrupted at.
+/// Ticks and recorded ticks are not stored: [`read`](Self::read) sums the outcomes. So the sums add up for every
+/// reader, at whatever instruction the writer was interrupted.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct CounterCells {
-    /// In the order of [`Counter`] from [`FIRST`] on, then those before it: what a sample counts comes first. The cells
+    /// In the order of [`Counter`], rotated so that [`FIRST`], the counters of every sample, comes first. The cells
     /// of ticks and recorded ticks stay 0.
     cells: [AtomicU64; Counters::FIELDS],
 }
@@ -51,8 +51,8 @@ impl CounterCells {
         self.cell(counter).fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// All counters. `ticks` is the sum of the outcomes; `recorded` that of the ways in which callers were found, without
-    /// what was aged.
+    /// All counters. `ticks` is the sum of the outcomes; `recorded` is the sum of the three ways in which callers
+    /// were found, less `aged`.
     pub(crate) fn read(&self) -> Counters {
         let mut counters = Counters::from_array(core::array::from_fn(|index| {
             self.cells[place(index)].load(Ordering::Relaxed)
@@ -73,7 +73,7 @@ impl CounterCells {
         counters
     }
 
-    /// Counts so many recorded samples, and so much blocked time, as aged instead. Only the owner of the slot calls it.
+    /// Counts recorded samples and blocked time as aged instead. The caller must own the slot.
     pub(crate) fn age(&self, samples: u64, blocked: u64) {
         self.add_owned(Counter::Aged, samples);
         let counted = self.cell(Counter::Blocked);
@@ -98,7 +98,7 @@ fn sum<const N: usize>(parts: [u64; N]) -> u64 {
     parts.into_iter().fold(0, u64::wrapping_add)
 }
 
-/// A [`Snapshot`]'s fields beside its counters.
+/// The number of a [`Snapshot`]'s fields, without its counters.
 const CLOCKS: usize = 10;
 
 /// A [`Snapshot`] kept in the slot.
@@ -194,16 +194,16 @@ impl SnapshotCells {
     }
 }
 
-/// A distribution over one epoch; its buckets are logarithmic. A count stops at the greatest number.
+/// A distribution over one epoch with logarithmic buckets. Counts saturate.
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct HistogramCells {
     counts: [AtomicU32; CELLS],
-    /// The greatest value, once the epoch has ended.
+    /// The greatest value; set when the epoch ends.
     max: AtomicU64,
 }
 
-/// The buckets that are kept: the model has one, for each cell is a place where it may switch between threads.
+/// The number of buckets: one in the model, because every cell is a point where the model checker may switch threads.
 const CELLS: usize = if cfg!(loom) { 1 } else { BUCKETS };
 
 impl Default for HistogramCells {
@@ -216,8 +216,8 @@ impl Default for HistogramCells {
 }
 
 impl HistogramCells {
-    /// Adds a value to the epoch that is counted; `max` is its greatest, which lies with what every sample writes. The caller
-    /// must own the slot.
+    /// Adds a value to the current epoch. `max` is the epoch's greatest value so far, stored next to what every
+    /// sample writes. The caller must own the slot.
     #[inline]
     pub(crate) fn add(&self, value: u64, max: &AtomicU64) {
         if let Some(cell) = self.counts.get(bucket(value)) {
@@ -229,14 +229,14 @@ impl HistogramCells {
         }
     }
 
-    /// Ends the epoch, whose greatest value was `max`. The caller must own the slot.
+    /// Ends the epoch, whose greatest value is `max`, and resets `max`. The caller must own the slot.
     pub(crate) fn end(&self, max: &AtomicU64) {
         self.max
             .store(max.load(Ordering::Relaxed), Ordering::Relaxed);
         max.store(0, Ordering::Relaxed);
     }
 
-    /// Makes it empty, for an epoch that begins.
+    /// Removes all values, for an epoch that begins.
     pub(crate) fn clear(&self) {
         for cell in &self.counts {
             cell.store(0, Ordering::Relaxed);
@@ -248,7 +248,7 @@ impl HistogramCells {
         self.max.load(Ordering::Relaxed)
     }
 
-    /// The pairs (bucket, count) that are not zero, as varints; returns the bytes written.
+    /// Writes (bucket, count) pairs as varints for counts above zero; returns the number of bytes.
     pub(crate) fn encode(&self, buffer: &mut [u8]) -> usize {
         let mut length = 0;
         for (index, cell) in self.counts.iter().enumerate() {
@@ -270,7 +270,7 @@ impl HistogramCells {
 mod tests {
     use super::*;
 
-    /// Every field has a word of its own: two fields that shared one would come back equal.
+    /// Guards against two fields that share a cell: they would come back equal.
     #[test]
     fn a_snapshot_comes_back() {
         let mut snapshot = Snapshot {
@@ -295,8 +295,8 @@ mod tests {
         assert_eq!(cells.load(), snapshot);
     }
 
-    /// Guards a crash dump, or any reader beside a tick, against sums that do not hold: after every single addition,
-    /// in any order, they do.
+    /// Guards a crash dump, or another reader during a tick, against sums that do not add up: they do after every
+    /// single addition, in any order.
     #[test]
     fn the_sums_hold_after_every_addition() {
         let cells = CounterCells::default();

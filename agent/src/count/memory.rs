@@ -1,4 +1,4 @@
-//! The memory block: given once at the start, divided once, never grown.
+//! Divides the memory block, which the guest gives once at the start, into slots. It never grows.
 //!
 //! Why: docs/decisions.md#slots-are-referred-to-not-calculated.
 
@@ -10,8 +10,8 @@ use crate::count::table::{Counts, MAX_NODES, MIN_SEGMENT, Node, SEGMENTS, Table}
 use crate::ground::block::{take, take_with};
 use crate::ground::sync::AtomicU32;
 
-/// The least block that holds `vcpus` slots with a few stacks each, for so many `recordings` at a time, at any
-/// alignment.
+/// The least number of bytes that holds `vcpus` slots with a few stacks each, for up to `recordings` recordings at a
+/// time, at any alignment of the block.
 pub const fn minimum_bytes(vcpus: usize, recordings: usize) -> usize {
     let per_vcpu = slot_bytes(recordings) + SEGMENTS * MIN_SEGMENT * node_bytes(recordings);
     vcpus.saturating_mul(per_vcpu).saturating_add(PADDING)
@@ -20,12 +20,12 @@ pub const fn minimum_bytes(vcpus: usize, recordings: usize) -> usize {
 /// Room to align six slices.
 const PADDING: usize = 6 * align_of::<Node>();
 
-/// A slot, its cells and those of its recordings.
+/// The bytes of a slot, its cells and those of its recordings.
 const fn slot_bytes(recordings: usize) -> usize {
     size_of::<Slot<'_>>() + size_of::<SlotCells>() + recordings * size_of::<RecordingCells>()
 }
 
-/// A node, its counts and its share of the index.
+/// The bytes of a node, its counts and its share of the index.
 const fn node_bytes(recordings: usize) -> usize {
     size_of::<Node>()
         + Table::index_length(2) * size_of::<AtomicU32>() / 2
@@ -63,7 +63,7 @@ pub(crate) fn divide(
     })
 }
 
-/// The part of one of `vcpus` in what they have together.
+/// One vCPU's part of `all`, which is divided evenly.
 fn part<T>(all: &[T], vcpu: usize, vcpus: usize) -> Option<&[T]> {
     let each = all.len().checked_div(vcpus)?;
     all.get(vcpu * each..)?.get(..each)

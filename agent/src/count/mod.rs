@@ -1,7 +1,7 @@
-//! One vCPU's counting, in the memory given at start: slot, recordings, table, sampler, counters.
+//! Counts samples on one vCPU, in the memory given at the start: slot, recordings, stack table, sampler, counters.
 //!
 //! Everything here may be called from an upcall: it is bounded, and never allocates, locks, waits, panics or uses
-//! floating point. The poll flips epochs and clears counts through the same slot.
+//! floating point. The poll starts new epochs and clears counts through the same slot.
 
 pub(crate) mod cells;
 pub(crate) mod memory;

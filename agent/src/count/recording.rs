@@ -1,4 +1,4 @@
-//! A recording's state on one vCPU. The recordings of a vCPU share its ticks and stacks; each has its own
+//! A recording's state on one vCPU. The recordings of a vCPU share its ticks and stacks; each has its own sampling
 //! targets, counters and epochs.
 //!
 //! Why: docs/decisions.md#two-columns-of-counts-make-two-epochs,
@@ -16,46 +16,46 @@ use crate::stack::walk::{End, Walked, Way};
 /// The most recordings that there can be at a time.
 pub const MAX_RECORDINGS: usize = 4;
 
-/// A recording's state on one vCPU, in the memory block. A sample reads and writes the first two cache lines, and one
-/// bucket of each distribution.
+/// A recording's state on one vCPU, in the memory block. A sample uses the first two cache lines and one bucket of
+/// each distribution.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct RecordingCells {
     pub(crate) sampler: Sampler,
-    /// The epoch that is counted.
+    /// The current epoch, in which samples are counted.
     epoch: AtomicU64,
     /// The monotonic time at which sampling ends by itself.
     until_ns: AtomicU64,
     /// [`Settings`].
     settings: AtomicU32,
     pub(crate) segments: SegmentsCell,
-    /// What ticks cost, in cycles, since the recording began.
+    /// The cost of all ticks since the recording began, in cycles.
     pub(crate) tick_cycles: AtomicU64,
     most_sample_cycles: AtomicU64,
     most_lateness_ns: AtomicU64,
     pub(crate) counters: CounterCells,
     /// The id of the recording that samples this vCPU; 0 = none.
     active: AtomicU64,
-    /// The number of this recording's end among all ends in the slot.
+    /// The slot's number of ends when this recording ended, its own end included.
     ended: AtomicU32,
-    /// What samples cost and how late they were, in the columns of even and odd epochs.
+    /// The cost and the lateness of samples, in even and odd epochs.
     sample_cycles: [HistogramCells; 2],
     lateness_ns: [HistogramCells; 2],
-    /// Where a tick saw `until_ns` pass: the monotonic clock, 0 = not yet, and the vCPU's times.
+    /// The clocks when sampling ended by itself: the monotonic clock (0 = it has not ended) and the vCPU's times.
     ended_at_ns: AtomicU64,
     ended_running_ns: AtomicU64,
     ended_blocked_ns: AtomicU64,
     block: BlockCells,
-    /// Snapshots at the start of an epoch, by the epoch's id.
+    /// Snapshots at the start of the last four epochs, at the index `epoch & 3`.
     boundaries: [SnapshotCells; 4],
 }
 
-/// Which segments of the table a recording has counts in, and which it may use.
+/// The segments of the stack table in which a recording has counts, and those that it may not use.
 ///
-/// One word, whose bits are: in the lowest byte the segments with counts in the column of even epochs, in the next byte
-/// those of odd epochs, in the third byte the segments that it may *not* use. All counts of a column in other segments
-/// are zero. Only the owner of the slot writes it.
+/// One word. Bits 0 to 7: the segments with counts in the column of even epochs. Bits 8 to 15: the same for odd
+/// epochs. Bits 16 to 23: the segments that the recording may *not* use. All other counts of a column are zero. Only
+/// the slot's owner writes it.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct SegmentsCell(AtomicU32);
@@ -65,7 +65,7 @@ const BARRED_SHIFT: u32 = 16;
 const _: () = assert!(SEGMENTS <= 8);
 
 impl SegmentsCell {
-    /// Notes that the recording has a count in this segment from here on; `false` if it may not use the segment.
+    /// Marks a segment as containing counts of `epoch`; `false` if the recording may not use the segment.
     #[inline]
     pub(crate) fn touch(&self, segment: u32, epoch: u64) -> bool {
         let word = self.0.load(Ordering::Relaxed);
@@ -80,7 +80,7 @@ impl SegmentsCell {
         true
     }
 
-    /// The segments with counts of this epoch, a bit for each.
+    /// The segments with counts of `epoch`, a bit for each.
     pub(crate) fn of(&self, epoch: u64) -> u32 {
         self.0.load(Ordering::Relaxed) >> column_shift(epoch) & 0xff
     }
@@ -90,14 +90,15 @@ impl SegmentsCell {
         self.of(0) | self.of(1)
     }
 
-    /// Notes that the counts of this epoch's column are zero in the segments of these bits.
+    /// Marks `segments`, a bit for each, as containing no counts of `epoch`.
     pub(crate) fn clear(&self, epoch: u64, segments: u32) {
         let word = self.0.load(Ordering::Relaxed);
         let left = word & !((segments & 0xff) << column_shift(epoch));
         self.0.store(left, Ordering::Relaxed);
     }
 
-    /// Bars the recording from the segments of these bits as long as it has no counts there, and from no others.
+    /// Forbids the recording to begin using `segments`, a bit for each, and allows all others. It may go on using a
+    /// segment in which it has counts.
     pub(crate) fn bar(&self, segments: u32) {
         let word = self.0.load(Ordering::Relaxed);
         let barred = (segments & 0xff) << BARRED_SHIFT;
@@ -123,19 +124,19 @@ const _: () = {
     assert!(offset_of!(RecordingCells, counters) == 64 + 24);
 };
 
-/// Where the vCPU blocks, while a recording of blocked time runs.
+/// The vCPU's open block, for a recording that counts blocked time.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 struct BlockCells {
-    /// The recording that the rest belongs to; of another one it means nothing.
+    /// The id of the recording that opened the block. The other fields are valid only while it is active.
     recording: AtomicU64,
-    /// The stack that blocked; 0 = not known.
+    /// The place of the stack that blocked; 0 = not known.
     stack: AtomicU32,
-    /// Up to where blocked time has been counted.
+    /// The vCPU's [`Times::blocked_ns`] until which the block has been counted.
     counted_ns: AtomicU64,
 }
 
-/// How a vCPU has spent its time, as far as samplers need it.
+/// How long a vCPU has run and blocked, each in ns since a fixed time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Times {
     pub(crate) running_ns: u64,
@@ -148,13 +149,13 @@ pub(crate) enum Lookup {
     /// None.
     #[default]
     None,
-    /// That of the interrupted function.
+    /// The caller of the interrupted function.
     Leaf,
     /// All.
     EveryFrame,
 }
 
-/// What a recording asks of each tick, in one word: mode, [`Lookup`] and depth, from the lowest byte on; the depth takes two.
+/// A recording's settings for ticks, in one word: mode in bits 0 to 7, [`Lookup`] in 8 to 15, depth in 16 to 31.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings(u32);
 
@@ -188,7 +189,7 @@ impl Settings {
         self.mode() != mode::CPU
     }
 
-    /// Whether there is a target now: blocked time is measured, and none of it is running time.
+    /// Whether the timer is armed for the recording now. Blocked time is counted without ticks.
     #[inline]
     pub(crate) fn samples(self, blocked: bool) -> bool {
         match self.mode() {
@@ -199,7 +200,7 @@ impl Settings {
     }
 }
 
-/// What the tick found, beside the path.
+/// The outcome of a stack walk, besides the path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     pub(crate) walked: Walked,
@@ -210,13 +211,12 @@ impl Sample {
     const WAYS: [Way; 3] = [Way::Table, Way::Bytes, Way::FramePointer];
     const ENDS: [End; 3] = [End::Root, End::Truncated, End::Broken];
 
-    /// The sample as one number.
     pub(crate) fn to_bits(self) -> u32 {
         let Walked { end, way, mixed } = self.walked;
         way as u32 | (end as u32) << 8 | u32::from(mixed) << 16 | u32::from(self.late) << 17
     }
 
-    /// The sample of a number from [`to_bits`](Self::to_bits).
+    /// The inverse of [`to_bits`](Self::to_bits).
     pub(crate) fn from_bits(bits: u32) -> Self {
         let is = |number: u32, shift: u32| bits >> shift & 0xff == number;
         let way = Self::WAYS.into_iter().find(|way| is(*way as u32, 0));
@@ -232,7 +232,7 @@ impl Sample {
     }
 }
 
-/// What a recording that begins asks of each vCPU.
+/// The parameters with which a recording begins on each vCPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begin {
     pub(crate) recording: u64,
@@ -247,14 +247,14 @@ pub(crate) struct Begin {
 }
 
 impl RecordingCells {
-    /// Prefetches what a tick will touch, while it still reads its clocks.
+    /// Prefetches the memory that a tick is about to use, while the tick reads its clocks.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch(&self.sampler);
         prefetch(&self.tick_cycles);
     }
 
-    /// Adds what a sample cost, and how late it was. The caller must own the slot.
+    /// Adds a sample's cost and lateness. The caller must own the slot.
     #[inline]
     pub(crate) fn add_costs(&self, cycles: u64, lateness_ns: u64) {
         let epoch = self.epoch();
@@ -264,19 +264,19 @@ impl RecordingCells {
             .add(cycles, &self.most_sample_cycles);
     }
 
-    /// What samples cost, in cycles, in an epoch that waits or is counted.
+    /// The cost of samples in cycles, in the current epoch or the one before.
     #[inline]
     pub(crate) fn sample_cycles_of(&self, epoch: u64) -> &HistogramCells {
         &self.sample_cycles[(epoch & 1) as usize]
     }
 
-    /// How late samples were, in ns, in an epoch that waits or is counted.
+    /// The lateness of samples in ns, in the current epoch or the one before.
     #[inline]
     pub(crate) fn lateness_ns_of(&self, epoch: u64) -> &HistogramCells {
         &self.lateness_ns[(epoch & 1) as usize]
     }
 
-    /// The recording that samples this vCPU; 0 = none.
+    /// The id of the recording that samples this vCPU; 0 = none.
     #[inline]
     pub(crate) fn active(&self) -> u64 {
         self.active.load(Ordering::Acquire)
@@ -308,7 +308,7 @@ impl RecordingCells {
         self.settings().counts_blocked()
     }
 
-    /// Whether it has a target now.
+    /// See [`Settings::samples`].
     #[inline]
     pub(crate) fn samples(&self, blocked: bool) -> bool {
         self.settings().samples(blocked)
@@ -324,11 +324,12 @@ impl RecordingCells {
         }
     }
 
-    /// Whether a tick of the driver's, which has this period, is one of this recording's too.
+    /// Whether a tick of the driver (the recording that arms the timer), whose period is `period_ns`, is also one of
+    /// this recording.
     #[inline]
     pub(crate) fn follows(&self, period_ns: u64, times: Times, late: bool) -> bool {
         let followed = self.sampler.follow(self.sampled_ns(times), late);
-        // With equal periods each tick of the one is a tick of the other.
+        // With equal periods, every tick of the driver is one of this recording.
         followed || self.sampler.period_ns() == period_ns
     }
 
@@ -361,21 +362,21 @@ impl RecordingCells {
         self.until_ns.store(until_ns, Ordering::Relaxed);
     }
 
-    /// Ends sampling; `number` counts the ends of all recordings in the slot.
+    /// Ends sampling; `number` is the slot's number of ends, this one included.
     pub(crate) fn end(&self, number: u32) {
         self.ended.store(number, Ordering::Relaxed);
         self.active.store(0, Ordering::Release);
     }
 
-    /// Whether a recording of this index has ended since so many had ended in the slot.
+    /// Whether a recording at this index has ended since the slot's number of ends was `ends`.
     pub(crate) fn has_ended_since(&self, ends: u32) -> bool {
         let after = self.ended.load(Ordering::Relaxed).wrapping_sub(ends);
         (after as i32) > 0
     }
 
-    /// The vCPU's clocks at `now_ns`, but no later than the end of the recording's time, for a vCPU that has been
-    /// blocked since before that end: returns the moment and the times. What lies beyond the end is taken to have been
-    /// blocked: the running time of a wake after it is not distinguished.
+    /// The time and the vCPU's times at `now_ns` or at the end of the recording's time, whichever is earlier. The
+    /// vCPU must have been blocked since before that end. All time after the end is taken to be blocked time, even
+    /// the running time after a wake.
     pub(crate) fn until_end(&self, now_ns: u64, times: Times) -> (u64, Times) {
         let over_ns = now_ns.saturating_sub(self.until_ns());
         let blocked_ns = times.blocked_ns.saturating_sub(over_ns);
@@ -388,7 +389,7 @@ impl RecordingCells {
         )
     }
 
-    /// Keeps when sampling ended by itself. The caller then [ends](Self::end) it.
+    /// Stores the clocks at which sampling ended by itself. The caller must then [end](Self::end) it.
     pub(crate) fn expire(&self, now_ns: u64, times: Times) {
         let Times {
             running_ns,
@@ -399,7 +400,7 @@ impl RecordingCells {
         self.ended_at_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// `now`, or the moment at which sampling ended by itself, if it did.
+    /// `now`, with the clocks at which sampling ended if it ended by itself.
     pub(crate) fn at_the_end(&self, mut now: Snapshot) -> Snapshot {
         let ended_at_ns = self.ended_at_ns.load(Ordering::Relaxed);
         if ended_at_ns != 0 {
@@ -410,8 +411,8 @@ impl RecordingCells {
         now
     }
 
-    /// Makes `next` the epoch that is counted; `now` is the vCPU at this moment, without its counters. With `last`,
-    /// nothing is counted in it, and the epoch that has its column may still wait.
+    /// Starts the epoch `next`. `now` is the vCPU's snapshot at this moment, without counters. With `last`, nothing
+    /// is counted in it, and the epoch that shares its column may not have been fetched yet.
     pub(crate) fn turn(&self, next: u64, last: bool, mut now: Snapshot) {
         now.counters = self.counters.read();
         now.tick_cycles = self.tick_cycles.load(Ordering::Relaxed);
@@ -427,7 +428,7 @@ impl RecordingCells {
         self.epoch.store(next, Ordering::Release);
     }
 
-    /// Counts a walked sample that the table has.
+    /// Counts a walked sample whose stack is in the table.
     #[inline]
     pub(crate) fn count(&self, sample: Sample) {
         let count = |counter| self.counters.add_owned(counter, 1);
@@ -449,19 +450,19 @@ impl RecordingCells {
         }
     }
 
-    /// Whether its recording counts blocked time and does not know yet that the vCPU blocks.
+    /// Whether the recording counts blocked time and has no open block.
     #[inline]
     pub(crate) fn misses_block(&self) -> bool {
         self.active() != 0 && self.counts_blocked() && !self.has_block()
     }
 
-    /// Whether its recording knows that the vCPU blocks.
+    /// Whether the recording has an open block.
     #[inline]
     pub(crate) fn has_block(&self) -> bool {
         self.block.recording.load(Ordering::Relaxed) == self.active() && self.active() != 0
     }
 
-    /// The vCPU blocks on `stack`, 0 where that is not known.
+    /// Opens a block: the vCPU blocks on the stack at this place, 0 if it is not known.
     pub(crate) fn open_block(&self, stack: u32, times: Times) {
         self.counters.add_shared(Counter::Blocks, 1);
         if self.mode() == mode::WALL {
@@ -474,25 +475,25 @@ impl RecordingCells {
         self.block.recording.store(self.active(), Ordering::Relaxed);
     }
 
-    /// The vCPU has woken; what it blocked must be counted before.
+    /// Closes the block. Its time must have been counted before.
     pub(crate) fn close_block(&self) {
         self.block.recording.store(0, Ordering::Relaxed);
     }
 
-    /// The stack that the vCPU blocks on; 0 where it is not known.
+    /// The place of the stack that the vCPU blocks on; 0 if it is not known.
     pub(crate) fn blocked_stack(&self) -> u32 {
         self.block.stack.load(Ordering::Relaxed)
     }
 
-    /// Blocked time of the open block that was not counted yet, in the unit of its mode. From here on
-    /// it is.
+    /// Returns the open block's time that was not counted yet, and marks it as counted. The unit is that of the
+    /// recording's mode: samples if it samples wall-clock time, otherwise ns.
     pub(crate) fn take_blocked(&self, times: Times) -> u64 {
         let counted_ns = self.block.counted_ns.load(Ordering::Relaxed);
         let until_ns = times.blocked_ns.max(counted_ns);
         self.block.counted_ns.store(until_ns, Ordering::Relaxed);
         if self.mode() == mode::WALL {
-            // The running time since the block began, before and after the sleep, is taken to lie before the sleep. If it
-            // lay behind it, a timer that is armed during the sleep, and ends it at each target, would find no target in it.
+            // All running time since the block began is placed before the sleep. If it were placed after it, a timer
+            // that stays armed and ends the sleep at each target would never find a target inside the sleep.
             let ran = Times {
                 blocked_ns: counted_ns,
                 ..times
@@ -503,13 +504,13 @@ impl RecordingCells {
         until_ns - counted_ns
     }
 
-    /// The snapshot at the start of `epoch`, which is at the end of the one before.
+    /// The snapshot at the start of `epoch`, which is the end of the epoch before.
     pub(crate) fn boundary(&self, epoch: u64) -> Snapshot {
         self.boundaries[(epoch & 3) as usize].load()
     }
 
-    /// Counts what was recorded up to `epoch` as aged: so many samples and so much blocked time, whose counts were taken
-    /// out of this epoch's column. The caller owns the slot.
+    /// Counts `samples` and `blocked` as aged instead of recorded, in the counters and in the snapshots after
+    /// `epoch`, from whose column the counts were taken. The caller must own the slot.
     pub(crate) fn age(&self, epoch: u64, samples: u64, blocked: u64) {
         for later in epoch + 1..=self.epoch() {
             self.boundaries[(later & 3) as usize].age(samples, blocked);
@@ -533,13 +534,14 @@ mod tests {
     use crate::count::sampler::Delivery;
 
     const PERIOD: u64 = 1_000_000;
-    /// What a round runs outside of its block, runs within it before and after the sleep, and sleeps, in ns.
+    /// The times of one round in ns: running outside the block, running inside it before and after the sleep, and the
+    /// sleep.
     const WORK: u64 = 204_643;
     const BEFORE: u64 = 61_803;
     const AFTER: u64 = 131_071;
     const SLEEP: u64 = 314_159;
 
-    /// A vCPU of numbers, in a recording of running and blocked time.
+    /// A simulated vCPU in a recording of wall-clock time.
     #[derive(Default)]
     struct Vcpu {
         recording: RecordingCells,
@@ -572,7 +574,7 @@ mod tests {
                 .left_ns(self.recording.sampled_ns(self.times))
         }
 
-        /// Runs for so long, with each tick as it is due.
+        /// Runs for `ns`; each tick is delivered at its target.
         fn work(&mut self, mut ns: u64) {
             while self.left_ns() <= ns {
                 let left_ns = self.left_ns();
@@ -588,7 +590,7 @@ mod tests {
             self.times.running_ns += ns;
         }
 
-        /// Blocks for so long, and runs within it on both sides.
+        /// Blocks, and runs inside the block before and after the sleep.
         fn block(&mut self, sleep_ns: u64) {
             self.recording.open_block(7, self.times);
             self.times.running_ns += BEFORE;
@@ -602,8 +604,8 @@ mod tests {
             self.recording.close_block();
         }
 
-        /// Asserts that ticks and blocked samples are as many as periods of either time, give or take so many;
-        /// that so much running time may have no ticks, and sleep has them instead.
+        /// Asserts that ticks and blocked samples equal the periods of running and of blocked time, within `give`.
+        /// Running time of up to `unseen_ns` may have no ticks; the sleep has them instead.
         fn assert_shares(&self, give: u64, unseen_ns: u64) {
             let Times {
                 running_ns,
@@ -626,8 +628,8 @@ mod tests {
         }
     }
 
-    /// Guards running time within a block, of upcalls for the most part, that counts as blocked. The intervals are
-    /// fixed, and the lengths of no simple ratio: the shares are right to the sample.
+    /// Guards against running time inside a block, mostly that of upcalls, being counted as blocked. Fixed intervals
+    /// and lengths without a simple ratio make the shares exact.
     #[test]
     fn what_runs_within_a_block_is_no_blocked_time() {
         let mut vcpu = Vcpu::sampled(true);
@@ -638,7 +640,7 @@ mod tests {
         vcpu.assert_shares(3, 0);
     }
 
-    /// A block that several epochs have a part of, each with what ran in it.
+    /// Three epochs each count a part of one block.
     #[test]
     fn a_block_that_is_counted_in_parts_is_counted_once() {
         let mut vcpu = Vcpu::sampled(true);
@@ -656,8 +658,8 @@ mod tests {
         vcpu.assert_shares(3, 0);
     }
 
-    /// A timer that is left armed ends the sleep at each target that lies in it. The target is in blocked time
-    /// all the same, and the next block sleeps on.
+    /// A timer that stays armed ends the sleep at each target inside it. The target still counts as blocked time, and
+    /// the next block goes on with the sleep.
     #[test]
     fn a_sleep_that_targets_end_is_still_blocked_time() {
         let mut vcpu = Vcpu::sampled(false);
@@ -674,8 +676,8 @@ mod tests {
                 vcpu.work(0);
             }
         }
-        // No target comes within half a period of the one before: what a target brings about is not sampled. Six
-        // deviations of 78,000 samples, the half of them blocked, are 840.
+        // Targets are at least half a period apart, so the running time after a wake that a target caused has no
+        // target. Six standard deviations of 78,000 samples, half of them blocked, are 840.
         vcpu.assert_shares(840, ended * (BEFORE + AFTER));
     }
 }

@@ -1,5 +1,5 @@
-//! Segments under loom: every interleaving of a ticking vCPU with the poll that lets its stacks age, and with a reader
-//! that owns nothing.
+//! Model of the segments under loom: interleavings of a vCPU's ticks with the poll that gives up its oldest stacks,
+//! and with a reader that does not own the slot.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p unikprof-agent --lib rotation_model`
 
@@ -38,7 +38,7 @@ const SAMPLE: Sample = Sample {
 };
 
 impl Memory {
-    /// All segments but `free` have a stack: the codes from [`OLD`] on, each sampled once.
+    /// All segments except `free` of them contain a stack: the codes from [`OLD`] on, each sampled once.
     fn filled(free: u32) -> Self {
         let memory = Self {
             cells: SlotCells::default(),
@@ -72,7 +72,7 @@ impl Memory {
         }
     }
 
-    /// Counts a sample as a tick does; `None` if the slot is busy or the table full.
+    /// Counts a sample as a tick does; `None` if the slot is busy or the table is full.
     fn sample(&self, code: u32) -> Option<u32> {
         let slot = self.slot();
         let live = slot.live();
@@ -83,8 +83,8 @@ impl Memory {
         owned.record(&path, SAMPLE, served)
     }
 
-    /// Gives up the oldest segment in the steps of the poll, each of which owns the slot; returns the samples that were
-    /// counted as aged.
+    /// Gives up the oldest segment in the steps of the poll, each of which takes the slot; returns the number of
+    /// samples counted as aged.
     fn rotate(&self) -> u64 {
         let slot = self.slot();
         let own = || loop {
@@ -98,8 +98,8 @@ impl Memory {
         aged
     }
 
-    /// The steps up to where the oldest segment may be freed, each of which owns the slot; returns what `rotate` does, and
-    /// the slot.
+    /// All these steps except freeing the segment. `own` takes the slot; returns the number of aged samples and the
+    /// slot.
     fn give_up_oldest<O>(&self, own: impl Fn() -> O) -> (u64, O) {
         let Slot { table, .. } = self.slot();
         let recording = &self.recordings[0];
@@ -118,8 +118,7 @@ impl Memory {
     }
 }
 
-/// The operations of one run are many, though few of them race: so the number of times that a thread is interrupted is
-/// limited.
+/// A run has many operations of which few race, so the number of preemptions is limited.
 fn model(interruptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.max_branches = 100_000;
@@ -127,8 +126,8 @@ fn model(interruptions: usize, run: impl Fn() + Sync + Send + 'static) {
     model.check(run);
 }
 
-/// Nothing is counted twice or lost between a tick and the rotation beside it: not by a stack that is in the segment
-/// which is given up, nor by a new one.
+/// No sample is counted twice or lost if a tick races with the rotation, whether its stack is in the segment that is
+/// given up or new.
 #[test]
 fn a_tick_beside_a_rotation_is_counted_once() {
     for code in [OLD, OLD + 1, 999] {
@@ -156,16 +155,16 @@ fn a_tick_beside_a_rotation_is_counted_once() {
                 left += taken.ran;
             }
             assert_eq!(left, counters.recorded);
-            // What was condemned is found again, in a segment of its own.
+            // A condemned stack is found again, in another segment.
             assert!(memory.sample(OLD).is_some());
         });
     }
 }
 
-/// A crash reads the stacks of a vCPU that goes on: a number never has the frames of another one's.
+/// A crash dump reads the stacks of a vCPU that is still running: a number never comes with another stack's frames.
 ///
-/// The reader is the thread that is spawned: loom lets the first thread see all stores of the others too early. Only what
-/// races is left to the threads, so that the model ends.
+/// The reader is the spawned thread, because loom lets the first thread see all stores of the others too early. Only
+/// the steps that race run in parallel, so that the model terminates.
 #[test]
 fn a_reader_that_owns_nothing_never_mixes_stacks() {
     model(1, || {
@@ -185,7 +184,7 @@ fn a_reader_that_owns_nothing_never_mixes_stacks() {
     });
 }
 
-/// Reads the nodes from the oldest number on, whose segment may be begun anew meanwhile.
+/// Reads the nodes from the oldest number on. Their segment may be begun again meanwhile.
 fn read_all(table: &Table<'_>) {
     let mut buffer = [0; 100];
     let Some(run) = table.encode(0, 1, &mut buffer) else {

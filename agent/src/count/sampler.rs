@@ -1,21 +1,23 @@
-//! When to sample: random targets on the vCPU's running time.
+//! The times at which to sample: random targets on the vCPU's running time.
 //!
-//! Each target lies a random step behind the one before, drawn evenly from half to one and a half
-//! times the period: never behind *now*, so nothing drifts. A step's spread is a whole period, so
-//! after one step every phase of a load in step with the period is equally likely. Time stolen or
-//! spent blocked does not advance the clock, so each sample stands for one period of running time.
+//! Each target is one random step after the one before, uniformly distributed from half a period to one and a half.
+//! Steps start at the last target, never at the current time, so the rate does not drift. A step's spread is a whole
+//! period, so after one step every phase of a load that is synchronous with the period is equally likely. Stolen and
+//! blocked time do not advance the clock, so each sample stands for one period of running time.
 //!
 //! Why: docs/decisions.md#targets-are-drawn-evenly, docs/decisions.md#a-sample-is-late-from-a-whole-period.
 
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// A late delivery draws at most this many of the steps that it has missed; the others count as whole periods.
+/// The most steps that a late delivery draws one by one; further missed steps count as whole periods.
 const DRAWS: u64 = 8;
 
-/// The most missed targets that a recording which follows a faster one makes up for.
+/// The most missed targets that a recording makes up for while it follows: another recording with a shorter period
+/// arms the timer.
 const MOST_OWED: u64 = 16;
 
-/// The sampler's state, 40 bytes. Only its vCPU writes it while the recording is active; the recorder writes it before.
+/// The sampler's state, 40 bytes. Only its vCPU writes it while the recording is active; before that, the recorder
+/// writes it.
 #[repr(C)]
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
@@ -23,11 +25,11 @@ pub(crate) struct Sampler {
     period_ns: AtomicU64,
     target_ns: AtomicU64,
     random: AtomicU64,
-    /// Targets that have passed and were not served.
+    /// Targets that have passed without a tick.
     owed: AtomicU32,
     /// [`FIXED`] and [`FOLLOWS`].
     flags: AtomicU32,
-    /// How late the owed target was when blocked time began to be counted, in ns.
+    /// How late the owed target was when [`owe`](Self::owe) was called, in ns.
     owed_lateness_ns: AtomicU64,
 }
 
@@ -36,7 +38,7 @@ const FIXED: u32 = 1;
 /// Another recording's targets arm the timer.
 const FOLLOWS: u32 = 2;
 
-/// What a delivery was.
+/// The meaning of a timer delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// Before the target: how much running time is left, in ns.
@@ -51,7 +53,7 @@ pub(crate) enum Delivery {
 }
 
 impl Sampler {
-    /// Begins: the first target is drawn from `running_ns`.
+    /// Begins sampling; the first target is one step after `running_ns`.
     pub(crate) fn begin(&self, period_ns: u64, fixed: bool, running_ns: u64, seed: u64) {
         self.period_ns.store(period_ns.max(1), Ordering::Relaxed);
         self.random.store(seed | 1, Ordering::Relaxed);
@@ -62,13 +64,13 @@ impl Sampler {
         self.target_ns.store(first, Ordering::Relaxed);
     }
 
-    /// The mean of the steps between targets.
+    /// The mean step between targets.
     #[inline]
     pub(crate) fn period_ns(&self) -> u64 {
         self.period_ns.load(Ordering::Relaxed)
     }
 
-    /// Running time left to the target; 0 where it has passed, or one is owed.
+    /// Running time left to the target in ns; 0 if it has passed or a target is owed.
     #[inline]
     pub(crate) fn left_ns(&self, running_ns: u64) -> u64 {
         if self.owed() != 0 {
@@ -78,7 +80,7 @@ impl Sampler {
         target.saturating_sub(running_ns).min(self.farthest_ns())
     }
 
-    /// Judges a delivery at `running_ns` and, if it is due, moves the target on.
+    /// Whether a delivery at `running_ns` is a tick. If so, moves the target on.
     #[inline(always)]
     pub(crate) fn deliver(&self, running_ns: u64) -> Delivery {
         if self.owed() != 0 {
@@ -103,7 +105,7 @@ impl Sampler {
         }
     }
 
-    /// Moves the target past `now_ns` of the sampled clock; returns how many targets that passes.
+    /// Moves the target past `now_ns` of the sampled clock; returns how many targets have passed.
     #[inline]
     pub(crate) fn pass(&self, now_ns: u64) -> u64 {
         let target = self.target_ns.load(Ordering::Relaxed);
@@ -115,7 +117,7 @@ impl Sampler {
         targets
     }
 
-    /// The same for a `target` that is known not to lie too far ahead; returns the new target too.
+    /// The same for a `target` that is known not to be too far ahead; returns the new target too.
     #[inline]
     fn pass_target(&self, mut target: u64, now_ns: u64) -> (u64, u64) {
         let mut targets = 0;
@@ -128,7 +130,7 @@ impl Sampler {
                 .saturating_sub(DRAWS);
             target = target.saturating_add(targets.saturating_mul(period));
         }
-        // A draw is at least half a period, so this many reach beyond now.
+        // A step is at least half a period, so this many always pass `now_ns`.
         for _ in 0..2 * (DRAWS + 1) + 1 {
             if target > now_ns {
                 break;
@@ -140,9 +142,9 @@ impl Sampler {
         (targets, target)
     }
 
-    /// Judges a delivery of the timer that a faster recording has armed; returns whether it is a tick of this recording. If
-    /// several targets have passed since the last delivery, the next deliveries make up for them, so that the rate is right.
-    /// They do not if this delivery is `late`: they would sample other code than ran at those targets.
+    /// Whether a delivery is a tick of this recording, while a recording with a shorter period arms the timer. If
+    /// several targets have passed since the last delivery, the next deliveries make up for them, so that the rate is
+    /// right. If this delivery is `late` they do not: they would sample other code than ran at those targets.
     #[inline]
     pub(crate) fn follow(&self, now_ns: u64, late: bool) -> bool {
         let passed = self.pass(now_ns);
@@ -153,8 +155,8 @@ impl Sampler {
         owed > 0
     }
 
-    /// The sampled clock goes on with blocked time, which is counted without ticks. Targets that have passed by `now_ns` stay
-    /// owed: the next deliveries are their ticks.
+    /// Prepares for blocked time, which advances the sampled clock without ticks. Targets that have passed by
+    /// `now_ns` stay owed: the next deliveries are their ticks.
     pub(crate) fn owe(&self, now_ns: u64) {
         let target = self.target_ns.load(Ordering::Relaxed);
         let owed = self.owed();
@@ -167,8 +169,8 @@ impl Sampler {
         self.set_owed(owed.saturating_add(passed).min(most));
     }
 
-    /// From here on its targets arm the timer, if they did not before. Targets that have passed by now were met by the
-    /// deliveries of the recording that it followed.
+    /// Makes the recording's targets arm the timer. If it followed another recording until now, that recording's
+    /// deliveries have served the targets that have passed.
     #[inline]
     pub(crate) fn lead(&self, now_ns: u64) {
         if self.follows() {
@@ -205,15 +207,16 @@ impl Sampler {
         self.owed.store(owed as u32, Ordering::Relaxed);
     }
 
-    /// No target lies farther ahead when it is drawn.
+    /// An upper bound of the distance to a newly drawn target, in ns.
     #[inline]
     fn farthest_ns(&self) -> u64 {
         let period = self.period_ns.load(Ordering::Relaxed);
         period.saturating_mul(2).max(2)
     }
 
-    /// The target is another clock's: the guest's has stepped back, or somebody who was stopped within a tick has
-    /// written that of the recording before. Returns how far ahead the new one lies.
+    /// Replaces a target that belongs to another clock, and returns the distance to the new one in ns. Either the
+    /// guest's clock has stepped back, or a tick that was stopped for long has written the target of the recording
+    /// before.
     #[cold]
     fn draw_anew(&self, now_ns: u64) -> u64 {
         let left_ns = self.draw();
@@ -240,8 +243,8 @@ impl Sampler {
     }
 }
 
-/// Running time past its target from which a sample counts as late: a whole period, so that another
-/// sample was due in between; at least 100 µs, which an upcall may take by itself.
+/// The lateness in ns of running time above which a sample counts as late: a whole period, so that another sample was
+/// due in between; at least 100 µs, which an upcall may take by itself.
 #[inline]
 pub(crate) fn late_threshold_ns(period_ns: u64) -> u64 {
     period_ns.max(100_000)
@@ -259,7 +262,7 @@ mod tests {
         sampler
     }
 
-    /// Delivers at each target exactly and returns the number of ticks up to `end`.
+    /// Delivers at each target exactly; returns the number of ticks until `end`.
     fn ticks_until(sampler: &Sampler, end: u64) -> u64 {
         let (mut now, mut ticks) = (0, 0);
         loop {
@@ -275,11 +278,11 @@ mod tests {
         }
     }
 
-    /// The mean of the targets is the period asked for: nothing drifts.
+    /// The mean step is the period: nothing drifts.
     #[test]
     fn the_mean_is_the_period() {
         let ticks = ticks_until(&sampler(false), 100_000 * PERIOD);
-        // Steps are uniform with variance P²/12: six sigmas of 100,000 of them are 548 periods.
+        // Steps are uniform with variance P²/12: six standard deviations of 100,000 steps are 548 periods.
         assert!(ticks.abs_diff(100_000) < 548, "{ticks}");
         assert_eq!(ticks_until(&sampler(true), 1000 * PERIOD), 1000);
     }
@@ -297,8 +300,8 @@ mod tests {
         ));
     }
 
-    /// A guest that runs for 0.3 and blocks for 0.7 of a period, by turns, whose upcalls come 0.1 of a period after
-    /// their targets. What became due while it ran is running time, though it blocked before the upcall came.
+    /// A guest alternately runs for 0.3 periods and blocks for 0.7, and upcalls come 0.1 periods after their targets.
+    /// A target that passes in running time is counted as such, even if the guest blocks before the upcall comes.
     #[test]
     fn a_target_on_its_way_when_the_vcpu_blocks_is_no_blocked_time() {
         const RUNS: u64 = 300_000;
@@ -327,7 +330,7 @@ mod tests {
         );
     }
 
-    /// Bursts shorter than the period are seen in proportion: the remainder is never redrawn.
+    /// Bursts shorter than the period are sampled in proportion: the remaining step is never redrawn.
     #[test]
     fn short_bursts_are_seen() {
         let sampler = sampler(false);
@@ -369,7 +372,7 @@ mod tests {
         );
     }
 
-    /// What passes while nobody looks is as many targets as were due, whether singly or all at once.
+    /// `pass` counts as many targets as were due, in many calls or in one.
     #[test]
     fn targets_pass_at_the_mean_rate() {
         let sampler = sampler(false);
@@ -406,7 +409,7 @@ mod tests {
         }
     }
 
-    /// After a long time without delivery there is one tick, and the next is not at once.
+    /// After a long time without delivery there is one tick, and the next one is not immediate.
     #[test]
     fn lateness_is_one_tick_and_bounded_work() {
         let sampler = sampler(false);

@@ -1,12 +1,14 @@
-//! The slot: one vCPU's place in all recordings, with one owner at a time.
+//! The slot: one vCPU's state for all recordings, with one owner at a time.
 //!
-//! The tick takes the slot with one compare-and-swap; so does the code that starts, flips or ends a
-//! recording. Nobody waits: a tick that finds the slot busy is counted as lost, and the recorder
-//! comes back later. What is counted goes to the columns of the current epochs; a flip makes the next
-//! epoch of a recording current and leaves the column of the last to its reader.
+//! A tick takes the slot with one compare-and-swap; so does the code that starts, flips or ends a recording. A tick
+//! never waits for it: if the slot is busy, the tick is counted as lost, or deferred if it interrupted its own vCPU's
+//! block accounting. The recorder tries again later.
 //!
-//! Each recording has [cells](RecordingCells) of its own. One tick serves all whose targets it has reached: the stack
-//! is walked once and counted for each.
+//! A recording's samples are counted in *epochs*. A *flip* starts the next epoch; the counts of the epoch that ended
+//! are then read, while ticks count in the recording's other [column](Column).
+//!
+//! Each recording has its own [cells](RecordingCells). One tick serves all recordings whose targets have passed: it
+//! walks the stack once and counts it for each.
 //!
 //! Why: docs/decisions.md#due-recordings-are-judged-twice, docs/decisions.md#a-tick-inside-the-agents-own-accounting.
 
@@ -17,48 +19,49 @@ use crate::count::table::{Column, Table, TableCells};
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::stack::path::{Path, PathCells};
 
-/// Everything of a slot but its recordings and its nodes, in the memory block.
+/// The slot's fields in the memory block, except recordings and table.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct SlotCells {
-    /// Who owns the slot: [`FREE`], [`TAKEN`] or [`ACCOUNTING`].
+    /// The slot's owner: [`FREE`], [`TAKEN`] or [`ACCOUNTING`].
     taken: AtomicU32,
     /// A bit for each recording that samples.
     live: AtomicU32,
-    /// How many recordings have ended. Who owns the slot counts them.
+    /// The number of recordings that have ended. Only the slot's owner increments it.
     ends: AtomicU32,
-    /// Whether the vCPU is inside its block call: [`RUNNING`], [`BLOCKED`] or [`WOKEN`].
+    /// The state of the vCPU's block call: [`RUNNING`], [`BLOCKED`] or [`WOKEN`].
     blocked: AtomicU32,
-    /// Since when, in ns; 0 if no recording needs it.
+    /// Start of the current block, in ns. 0 if no recording needs it.
     blocked_since_ns: AtomicU64,
-    /// How many times over the vCPU is inside the agent's own work.
+    /// The nesting depth of the agent's own work on the vCPU; 0 = none.
     own_work: AtomicU32,
     table: TableCells,
     path: PathCells,
     deferred: DeferredCells,
 }
 
-/// Nobody owns the slot.
+/// The slot has no owner.
 const FREE: u32 = 0;
 /// A tick or the poll owns the slot.
 const TAKEN: u32 = 1;
-/// The vCPU's own code that blocks or wakes owns the slot. A tick that finds it has interrupted that code.
+/// The vCPU's own block or wake call owns the slot. A tick that finds this state has interrupted that call.
 const ACCOUNTING: u32 = 2;
 
-/// The vCPU is outside of its block call.
+/// The vCPU is outside its block call.
 const RUNNING: u32 = 0;
 /// The vCPU is inside its block call.
 const BLOCKED: u32 = 1;
-/// The vCPU has woken, and its wait is still to be counted: the slot was busy. Its blocked time stands still meanwhile.
+/// The vCPU has woken, but its wait is not counted yet, because the slot was busy. Until it is counted, its blocked
+/// time does not advance.
 const WOKEN: u32 = 2;
 
-/// A sample of a tick that interrupted the vCPU's own block accounting, which counts it when it releases the slot.
-/// Written by the tick, read by the code that it interrupted.
+/// The deferred sample: a tick that interrupts its own vCPU's block accounting writes it, and the interrupted code
+/// counts it after releasing the slot.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 struct DeferredCells {
-    /// The recordings it is a sample of, as [`Live`]; 0 = there is no such sample.
+    /// The recordings that the sample is for, as [`Live`]; 0 = no sample is deferred.
     due: AtomicU64,
     length: AtomicU32,
     /// [`Sample::to_bits`].
@@ -66,7 +69,7 @@ struct DeferredCells {
     path: PathCells,
 }
 
-/// One vCPU's cells, recordings and table: where they lie, which never changes.
+/// References to one vCPU's cells, recordings and table. They never change.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot<'m> {
@@ -75,34 +78,34 @@ pub(crate) struct Slot<'m> {
     pub(crate) table: Table<'m>,
 }
 
-/// The right to count and to flip. Given up when dropped.
+/// Exclusive access to a slot, needed to count and to flip. Released on drop.
 #[derive(Debug)]
 pub(crate) struct Owned<'m> {
     slot: &'m Slot<'m>,
 }
 
-/// The recordings that sample, or some of them, as they were at one moment.
+/// The recordings that sample at one moment, or some of them.
 ///
-/// A bit for each recording, and in the upper half how many had ended by then: one word, so that nobody reads as a whole
-/// what was just written in halves, for which processors wait.
+/// The lower half has a bit for each recording, the upper half the slot's number of ends at that moment. Stored as
+/// one u64: reading two freshly written u32 halves as one word stalls store forwarding.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Live(u64);
 
-/// What live recordings need of a tick together. 16 bytes: it is returned in registers.
+/// The combined needs of the live recordings for a tick. 16 bytes, so that it is returned in registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
-    /// The first moment at which one of them ends by itself.
+    /// The earliest time at which one of them ends by itself.
     pub(crate) until_ns: u64,
-    /// The frames to keep, and to look up.
+    /// The frames to keep and to look up.
     pub(crate) asked: Asked,
     /// Whether one of them counts blocked time.
     pub(crate) counts_blocked: bool,
-    /// The index of the recording whose targets arm the timer, of those that sample now: the one of the shortest period.
-    /// The others' targets are met by the delivery that follows them.
+    /// The index of the *driver*: of the recordings that sample now, the one with the shortest period. Its targets
+    /// arm the timer; a target of another recording is served by the first delivery after it.
     driver: Option<u8>,
 }
 
-/// The most frames that a recording keeps, and the most that one looks up.
+/// The greatest depth, and the most extensive lookup, of the live recordings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) depth: u16,
@@ -111,12 +114,11 @@ pub(crate) struct Asked {
 
 const _: () = assert!(size_of::<Needs>() == 16);
 
-/// The recordings that the owner of a slot counts for.
+/// The recordings for which the slot's owner counts a sample. None of them ends while the slot is owned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Served(Live);
 
 impl Served {
-    /// The recordings themselves.
     #[inline]
     pub(crate) fn recordings(self) -> Live {
         self.0
@@ -129,12 +131,12 @@ impl SlotCells {
         &self.table
     }
 
-    /// The vCPU enters its block call.
+    /// Notes that the vCPU enters its block call.
     pub(crate) fn set_blocked(&self) {
         self.blocked.store(BLOCKED, Ordering::Relaxed);
     }
 
-    /// The vCPU has left its block call; `counted` says that no wait of it is left to count.
+    /// Notes that the vCPU has left its block call. `counted` is false if its wait could not be counted yet.
     pub(crate) fn set_running(&self, counted: bool) {
         let state = if counted { RUNNING } else { WOKEN };
         self.blocked.store(state, Ordering::Relaxed);
@@ -145,32 +147,32 @@ impl SlotCells {
         self.blocked.load(Ordering::Relaxed) == BLOCKED
     }
 
-    /// Whether the vCPU is outside of its block call, and no wait is left to count.
+    /// Whether the vCPU is outside its block call and its last wait has been counted.
     #[inline]
     pub(crate) fn is_running(&self) -> bool {
         self.blocked.load(Ordering::Relaxed) == RUNNING
     }
 
-    /// Whether the vCPU has woken from a wait that is still to be counted.
+    /// Whether the vCPU has woken from a wait that is not counted yet.
     #[inline]
     pub(crate) fn has_uncounted_wait(&self) -> bool {
         self.blocked.load(Ordering::Relaxed) == WOKEN
     }
 
-    /// Whether a tick's sample waits to be counted by the block accounting that the tick interrupted.
+    /// Whether a deferred sample has not been counted yet.
     #[inline]
     pub(crate) fn has_deferred(&self) -> bool {
         self.deferred.due.load(Ordering::Acquire) != 0
     }
 
-    /// Where a tick that found the slot busy writes its path, if it interrupted the vCPU's own block accounting, which
-    /// then counts the sample. There is room for one.
+    /// The cells for the path of a deferred sample, for a tick that found the slot busy. `None` if the tick did not
+    /// interrupt the vCPU's own block accounting, or if a sample is deferred already: there is room for one.
     pub(crate) fn deferred_path(&self) -> Option<&PathCells> {
         let interrupted = self.taken.load(Ordering::Relaxed) == ACCOUNTING;
         (interrupted && !self.has_deferred()).then_some(&self.deferred.path)
     }
 
-    /// Leaves a sample of these recordings to the block accounting.
+    /// Defers a sample of the recordings `due`, whose path is in [`deferred_path`](Self::deferred_path).
     pub(crate) fn defer(&self, path: &Path<'_>, sample: Sample, due: Live) {
         let DeferredCells { length, .. } = &self.deferred;
         length.store(path.len() as u32, Ordering::Relaxed);
@@ -179,12 +181,12 @@ impl SlotCells {
         self.deferred.due.store(due.0, Ordering::Release);
     }
 
-    /// Keeps since when the vCPU blocks; 0 if no recording needs it.
+    /// Stores the start of the vCPU's block; 0 if no recording needs it.
     pub(crate) fn set_blocked_since(&self, now_ns: u64) {
         self.blocked_since_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Since when the vCPU blocked, in ns, where somebody asks: once for each block.
+    /// Returns the start of the vCPU's block in ns and clears it; `None` if no recording needs it.
     pub(crate) fn take_blocked_since(&self) -> Option<u64> {
         let since_ns = self.blocked_since_ns.load(Ordering::Relaxed);
         self.set_blocked_since(0);
@@ -227,19 +229,18 @@ impl Live {
         self.0 as u32
     }
 
-    /// Those of `bits`, as they were then.
+    /// The recordings of `bits`, at the same moment.
     #[inline]
     fn with(self, bits: u32) -> Self {
         Self::new(bits, self.ends())
     }
 
-    /// Whether the recording of this index is one of them.
     #[inline]
     pub(crate) fn has(self, index: usize) -> bool {
         self.bits() >> index & 1 != 0
     }
 
-    /// The index of the only one, if there is one only.
+    /// The index of the recording if there is at most one. It is out of range if there is none.
     #[inline]
     fn single(self) -> Option<usize> {
         let bits = self.bits();
@@ -258,7 +259,7 @@ impl Needs {
         driver: None,
     };
 
-    /// What a recording needs beside these, which becomes the driver if it samples now and `is_shortest`.
+    /// Adds the needs of a recording, which becomes the driver if it samples now and `is_shortest`.
     #[inline]
     fn and(
         self,
@@ -288,7 +289,8 @@ impl<'m> Slot<'m> {
     /// The recordings that sample now.
     #[inline]
     pub(crate) fn live(&self) -> Live {
-        // First, so that no recording is taken for the one before it.
+        // Read before `live`: a recording that ends in between counts as ended, even if another one begins at its
+        // index.
         let ends = self.cells.ends.load(Ordering::Acquire);
         Live::new(self.cells.live.load(Ordering::Acquire), ends)
     }
@@ -309,7 +311,7 @@ impl<'m> Slot<'m> {
         })
     }
 
-    /// What these recordings need of a tick together.
+    /// The combined needs of these recordings for a tick.
     #[inline]
     pub(crate) fn needs(&self, live: Live, blocked: bool) -> Needs {
         let single = live.single();
@@ -331,7 +333,7 @@ impl<'m> Slot<'m> {
             })
     }
 
-    /// The recording whose targets arm the timer, with its index, if any samples now.
+    /// The driver with its index; `None` if no recording samples now.
     #[inline]
     pub(crate) fn driver(&self, needs: Needs) -> Option<(usize, &'m RecordingCells)> {
         let index = usize::from(needs.driver?);
@@ -345,7 +347,8 @@ impl<'m> Slot<'m> {
             .any(|(_, recording)| recording.counts_blocked())
     }
 
-    /// The recordings of `live` that a delivery is a tick of; `driver` is the index of the one whose target it was for.
+    /// The recordings of `live` for which a timer delivery is a tick. `driver` is the index of the recording whose
+    /// target armed the timer.
     #[inline]
     pub(crate) fn due(
         &self,
@@ -383,8 +386,8 @@ impl<'m> Slot<'m> {
         live.with(bits)
     }
 
-    /// Those of `live` that have not ended since. Who does not [own](Owned::served) the slot must expect them
-    /// to end at any moment.
+    /// Those of `live` that have not ended since. They may end at any moment, unless the caller [owns](Owned::served)
+    /// the slot.
     #[inline]
     pub(crate) fn left(&self, live: Live) -> Live {
         if self.cells.ends.load(Ordering::Acquire) == live.ends() {
@@ -402,7 +405,7 @@ impl<'m> Slot<'m> {
         live.with(left.fold(0, |bits, (index, _)| bits | 1 << index))
     }
 
-    /// Asks for what a tick will touch, while it still reads its clocks.
+    /// Prefetches the memory that a tick is about to use, while the tick reads its clocks.
     #[inline]
     pub(crate) fn prefetch(&self, live: Live) {
         self.cells.path.prefetch();
@@ -411,15 +414,14 @@ impl<'m> Slot<'m> {
         }
     }
 
-    /// The recording of this index.
     #[inline]
     pub(crate) fn recording(&self, index: usize) -> Option<&'m RecordingCells> {
         self.recordings.get(index)
     }
 
-    /// Begins a recording at an index where none is active, after the last one was [ended](Owned::flip):
-    /// no tick then counts there, nor will one that was under way. The counts of
-    /// its columns must be zero.
+    /// Begins a recording at an index that has no active one. A recording that used the index before must have been
+    /// [ended](Owned::flip), so that no tick counts in it, not even one that began earlier. Both columns of the index
+    /// must be zero.
     pub(crate) fn begin(&self, index: usize, begin: &Begin, snapshot: &Snapshot) {
         if let Some(recording) = self.recording(index) {
             recording.begin(begin, snapshot);
@@ -427,8 +429,8 @@ impl<'m> Slot<'m> {
         }
     }
 
-    /// Ends the recordings whose time is over, from within a tick, and returns those that go on. Where somebody
-    /// has the slot, who ends or turns them just now, it is left to the next tick.
+    /// Ends the recordings whose time is over, and returns the others. Called by a tick. If the slot is busy, a later
+    /// tick ends them.
     pub(crate) fn expire(&self, now_ns: u64, times: Times) -> Live {
         let is_over = |(_, recording): (usize, &RecordingCells)| now_ns >= recording.until_ns();
         if !self.each(self.live()).any(is_over) {
@@ -448,7 +450,7 @@ impl<'m> Slot<'m> {
         self.left(live.with(bits))
     }
 
-    /// Takes the slot, unless somebody has it.
+    /// Takes the slot; `None` if it is busy.
     #[inline]
     pub(crate) fn take(&self) -> Option<Owned<'_>> {
         self.take_as(TAKEN)
@@ -460,25 +462,25 @@ impl<'m> Slot<'m> {
             .taken
             .compare_exchange(FREE, owner, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
-            // Lazily: an `Owned` made and dropped on failure would free what somebody else has.
+            // Not `then_some`: an `Owned` built and dropped on failure would release another owner's slot.
             .then(|| Owned { slot: self })
     }
 
-    /// The same outside of upcalls: a busy slot is tried again a bounded number of times. Its owner needs it for
-    /// about a microsecond, unless the owner's vCPU is not running.
+    /// Takes the slot outside upcalls: tries a bounded number of times while it is busy. An owner keeps it for about
+    /// a microsecond, unless the owner's vCPU is not running.
     #[inline(never)]
     pub(crate) fn take_patiently(&self) -> Option<Owned<'_>> {
         self.take_patiently_as(TAKEN)
     }
 
-    /// The same for the vCPU's own code that blocks or wakes. After it has released the slot it must count the sample
-    /// of a tick that came meanwhile, until [none is left](SlotCells::has_deferred).
+    /// The same for the vCPU's own block or wake call. After releasing the slot, the caller must count the deferred
+    /// sample of a tick that came meanwhile, until [none is left](SlotCells::has_deferred).
     pub(crate) fn take_for_accounting(&self) -> Option<Owned<'_>> {
         self.take_patiently_as(ACCOUNTING)
     }
 
     fn take_patiently_as(&self, owner: u32) -> Option<Owned<'_>> {
-        // The model need not try often to see that all fail.
+        // Two tries are enough for the model checker to reach every failure.
         const TRIES: u32 = if cfg!(loom) { 2 } else { 64 };
         (0..TRIES).find_map(|_| {
             core::hint::spin_loop();
@@ -486,7 +488,7 @@ impl<'m> Slot<'m> {
         })
     }
 
-    /// Forgets the deferred sample; returns the recordings that it is a sample of and that have not ended since.
+    /// Discards the deferred sample; returns those of its recordings that have not ended since.
     pub(crate) fn drop_deferred(&self) -> Live {
         let due = self.deferred();
         self.cells.deferred.due.store(0, Ordering::Release);
@@ -506,21 +508,22 @@ impl Drop for Owned<'_> {
 }
 
 impl<'m> Owned<'m> {
-    /// Where the path of a sample is written.
+    /// The cells for the path of a sample.
     #[inline]
     pub(crate) fn path_cells(&self) -> &'m PathCells {
         &self.slot.cells.path
     }
 
-    /// Those of the due recordings that have not ended between the look and the taking: none ends while the
-    /// slot is owned. Where all have, nothing may be kept: their table may be cleared at any moment.
+    /// Those of the recordings `due` that have not ended since `due` was read; none ends while the slot is owned.
+    /// `None` if all have: the sample must then be dropped, as the recorder may be clearing their counts.
     #[inline]
     pub(crate) fn served(&self, due: Live) -> Option<Served> {
         let left = self.slot.left(due);
         (!left.is_empty()).then_some(Served(left))
     }
 
-    /// Counts a walked sample for each recording that it serves; returns the place of its stack, if it was kept.
+    /// Counts a walked sample for each of the recordings `served`; returns the place of its stack in the table, or
+    /// `None` if the table is full.
     #[inline(always)]
     pub(crate) fn record(&self, path: &Path<'_>, sample: Sample, served: Served) -> Option<u32> {
         let kept = self.slot.table.keep(path);
@@ -545,7 +548,8 @@ impl<'m> Owned<'m> {
         may_count
     }
 
-    /// Counts the deferred sample; returns its stack, if there was room, and the recordings that it was counted for.
+    /// Counts the deferred sample. Returns the place of its stack (`None` if the table is full) and the recordings
+    /// that it was counted for; `None` if they all have ended.
     pub(crate) fn record_deferred(&self) -> Option<(Option<u32>, Live)> {
         let slot = self.slot;
         let DeferredCells {
@@ -564,8 +568,8 @@ impl<'m> Owned<'m> {
         counted
     }
 
-    /// The vCPU has woken: counts what it blocked since the last flip, for each recording that has its block. Ends the
-    /// recordings whose time was over before.
+    /// Counts the blocked time since the last flip for each recording with an open block, when the vCPU wakes. Ends
+    /// the recordings whose time was over before.
     pub(crate) fn end_block(&self, live: Live, now_ns: u64, times: Times) {
         for (index, recording) in self.slot.each(live) {
             if !recording.has_block() {
@@ -591,7 +595,7 @@ impl<'m> Owned<'m> {
         self.end(index, recording);
     }
 
-    /// Counts the blocked time of the open block up to `times`.
+    /// Counts the blocked time of the open block until `times`.
     fn count_blocked(&self, index: usize, recording: &RecordingCells, times: Times) {
         let weight = recording.take_blocked(times);
         let place = recording.blocked_stack();
@@ -604,8 +608,8 @@ impl<'m> Owned<'m> {
         recording.counters.add_owned(counter, weight);
     }
 
-    /// Makes the next epoch of a recording current; `now` is the vCPU at this moment, without its counters.
-    /// With `last`, sampling ends here. A flip that was done is not done again.
+    /// Starts the epoch `next` of a recording. `now` is the vCPU's snapshot at this moment, without counters. With
+    /// `last`, sampling ends. Does nothing if `next` is the current epoch already.
     pub(crate) fn flip(&self, index: usize, next: u64, last: bool, now: Snapshot) {
         let Some(recording) = self.slot.recording(index) else {
             return;
@@ -632,7 +636,7 @@ impl<'m> Owned<'m> {
         let number = ends.load(Ordering::Relaxed).wrapping_add(1);
         live.fetch_and(!(1 << index), Ordering::Release);
         recording.end(number);
-        // Last: who sees the number sees that the recording is none of the live ones.
+        // Stored last: a reader that sees the new number also sees that the recording is not live.
         ends.store(number, Ordering::Release);
     }
 }

@@ -1,5 +1,5 @@
-//! The slot under loom: interleavings of a vCPU that runs [`Agent::on_tick`] and [`Agent::on_wake`] with a thread that
-//! flips, reads and clears.
+//! Model of the slot under loom: interleavings of a vCPU that runs [`Agent::on_tick`] and [`Agent::on_wake`] with a
+//! thread that flips, reads and clears.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p unikprof-agent --lib slot_model`
 #![allow(unsafe_code)]
@@ -25,7 +25,6 @@ use crate::ground::platform::{Platform, Registers, Runstate};
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::stack::code_map::{CodeMap, Mapping};
 
-/// How many recordings there can be.
 const RECORDINGS: usize = 2;
 const NODES: usize = SEGMENTS;
 const FIRST: u32 = frame_code::FIRST_ADDRESS;
@@ -38,7 +37,8 @@ const MAPPINGS: &[Mapping<'static>] = &[Mapping {
     path: "",
 }];
 
-/// One vCPU. Its clocks are not modelled: they advance with each look at the running time, so that every tick is due.
+/// A platform with one vCPU. Its clocks are not modelled: they advance with each read of the running time, so that
+/// every tick is due.
 #[derive(Debug, Default)]
 struct ModelPlatform {
     running_ns: PlainU64,
@@ -82,7 +82,7 @@ unsafe impl Platform for ModelPlatform {
     }
 }
 
-/// What [`Memory`]'s slot refers to.
+/// The cells that [`Memory`]'s slot refers to.
 struct Cells {
     slot: SlotCells,
     recordings: Vec<RecordingCells>,
@@ -91,7 +91,7 @@ struct Cells {
     more_counts: Vec<Counts>,
 }
 
-/// An agent of one vCPU, and its memory.
+/// An agent with one vCPU, and its memory.
 struct Memory {
     agent: Agent<'static, ModelPlatform>,
     slot: *mut Slot<'static>,
@@ -158,7 +158,7 @@ impl Memory {
         self.agent.slot(0).expect("one vCPU")
     }
 
-    /// A tick that interrupts the code of this number, on a stack of one frame.
+    /// A tick that interrupts the code with this frame code, on a stack of one frame.
     fn tick(&self, code: u32) {
         self.agent.on_tick(Some(&Self::registers(code)));
     }
@@ -190,9 +190,9 @@ impl Memory {
     }
 }
 
-/// Every interleaving in which at most one switch between the threads comes where neither of them waits: a whole tick has
-/// too many steps for all of them. `LOOM_MAX_PREEMPTIONS` allows more. A slot has more cells to clear than loom expects
-/// of a test.
+/// Checks every interleaving with at most one preemption, a switch away from a thread that does not wait: a whole
+/// tick has too many steps for more. `LOOM_MAX_PREEMPTIONS` allows more. Clearing a slot takes more branches than
+/// loom's default limit.
 fn model(test: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.max_branches = 100_000;
@@ -200,7 +200,7 @@ fn model(test: impl Fn() + Send + Sync + 'static) {
     builder.check(test);
 }
 
-/// Reads a waiting epoch as a download does; returns the sum of its counts.
+/// Reads an epoch that has ended as a download does; returns the sum of its counts.
 fn download(slot: &Slot<'_>, recording: usize, epoch: u64) -> u64 {
     let mut buffer = [0; 512];
     if let Some(run) = slot.table.encode(0, u64::MAX, &mut buffer) {
@@ -226,7 +226,7 @@ fn download(slot: &Slot<'_>, recording: usize, epoch: u64) -> u64 {
     sum
 }
 
-/// Clears the counts of an epoch as the recorder does once a client has them.
+/// Clears the counts of an epoch as the recorder does after a client has fetched them.
 fn clear(slot: &Slot<'_>, recording: usize, epoch: u64) {
     let segments = slot.recordings[recording].segments.of(epoch);
     for segment in 0..SEGMENTS as u32 {
@@ -259,8 +259,8 @@ fn take<'m>(slot: &'m Slot<'_>) -> Owned<'m> {
     }
 }
 
-/// A dump in the midst of ticks: what the download reads is what the counters say, the second
-/// download reads the same, and nothing is counted twice or in neither epoch.
+/// A dump during ticks: the download equals the counters, a second download equals the first, and no sample is
+/// counted twice or in neither epoch.
 #[test]
 fn a_flip_divides_the_ticks_between_two_epochs() {
     model(|| {
@@ -293,8 +293,8 @@ fn a_flip_divides_the_ticks_between_two_epochs() {
     });
 }
 
-/// A second recording begins and ends while the first is ticked: each counts what was due to it, and
-/// the end of the one is nothing to the other.
+/// A second recording begins and ends during the ticks of the first: each counts the ticks that were due to it, and
+/// the end of the second does not affect the first.
 #[test]
 fn recordings_come_and_go_beside_each_other() {
     model(|| {
@@ -321,8 +321,8 @@ fn recordings_come_and_go_beside_each_other() {
     });
 }
 
-/// A recording ends and the next begins while a tick is under way: it belongs to one or to none, and
-/// never finds a table half cleared, nor brings back what was in it.
+/// A recording ends and the next begins during a tick: the tick belongs to one of them or to none, and never finds a
+/// table half cleared or restores a cleared count.
 #[test]
 fn a_tick_under_way_does_not_cross_into_the_next_recording() {
     model(|| {
@@ -347,8 +347,8 @@ fn a_tick_under_way_does_not_cross_into_the_next_recording() {
     });
 }
 
-/// A recording's time is over, which a tick sees while the recorder ends it and begins the next at its index: the
-/// end of the one is nothing to the next.
+/// A tick finds that a recording's time is over while the recorder ends it and begins the next at its index: the tick
+/// does not end the next one.
 #[test]
 fn a_tick_that_finds_the_time_over_ends_nothing_that_came_after() {
     model(|| {
@@ -361,7 +361,7 @@ fn a_tick_that_finds_the_time_over_ends_nothing_that_came_after() {
         });
         flip(memory.slot(), 0, 2, true);
         let ended = memory.slot().recordings[0].boundary(2);
-        // Where the tick came first, its clocks.
+        // If the tick came first, both clocks are the tick's.
         assert_eq!(ended.at_ns == 0, ended.running_ns == 0);
         memory.begin(2, 3);
         assert!(ticker.join().is_ok());
@@ -380,8 +380,8 @@ fn active(memory: &Memory) -> u64 {
     memory.slot().recordings[0].active()
 }
 
-/// A vCPU wakes while a dump and the end of the recording are under way: each nanosecond that it was
-/// blocked is in one epoch, and none that came after the end.
+/// A vCPU wakes during a dump and the end of the recording: each nanosecond of blocked time is in exactly one epoch,
+/// and none after the end is counted.
 #[test]
 fn a_wait_is_divided_between_epochs_and_counted_once() {
     model(|| {
@@ -413,7 +413,7 @@ fn a_wait_is_divided_between_epochs_and_counted_once() {
     });
 }
 
-/// Guards a reader beside a tick, or a crash within one, against an account that does not add up.
+/// Guards a reader during a tick, or a crash inside one, against counters that do not add up.
 #[test]
 fn the_account_adds_up_within_a_tick() {
     model(|| {

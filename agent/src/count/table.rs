@@ -1,23 +1,23 @@
-//! The table: call stacks counted in place, in memory that never grows.
+//! The stack table: call stacks and their counts, in memory that never grows.
 //!
-//! Stacks are kept as trees whose nodes hold runs of [`FRAMES_PER_NODE`] frames, cut from the root: stacks that share
-//! their outer callers share nodes, and one stack costs little more than its leaf-most node of 64 bytes, a cache line.
-//! An index of hashes finds the leaf-most node of a path at once; the whole path is then compared, node by node, so that
-//! two stacks are never mixed up. Each node has two counts for each recording: one for the epoch that is counted, one
-//! for the epoch that is fetched.
+//! Stacks are stored as trees whose nodes hold runs of [`FRAMES_PER_NODE`] frames, divided from the root on: stacks
+//! with the same outer callers share nodes, and most stacks cost little more than their leaf-most node of 64 bytes, a
+//! cache line. An index of hashes finds the leaf-most node of a path in one step; the whole path is then compared,
+//! node by node, so that two stacks are never confused. Each node has two counts for each recording: one for the
+//! current epoch, one for the epoch that is being fetched.
 //!
 //! The nodes are divided into [`SEGMENTS`] segments of equal size, so that old stacks can be given up:
 //!
 //! - New stacks go to the *current* segment. A stack and all its nodes lie in one segment. A known stack is counted
 //!   where it lies, in whichever segment that is.
-//! - A tick that finds the current segment full begins a free one. Each beginning is a *birth* with a number of its
-//!   own; birth and place make a node's [number](unikprof_proto::nodes), which is never used again.
-//! - When few segments are free, the poll *condemns* the oldest. Its stacks are not found any more: the next sample of
-//!   such a stack is inserted into the current segment. Its counts stay until nobody needs them.
-//! - Then the poll sweeps the segment out of the index and frees it.
+//! - A tick that finds the current segment full begins a free one. Each segment begun is a *birth* with a number of
+//!   its own. Birth and place make a node's [number](unikprof_proto::nodes), which is never used again.
+//! - When few segments are free, the poll *condemns* the oldest. Lookups no longer find its stacks: the next sample
+//!   of such a stack is inserted into the current segment. Its counts stay until no recording needs them.
+//! - Then the poll *sweeps* the segment's stacks out of the index and frees it.
 //!
-//! All cells are atomics. Whoever counts, condemns, sweeps or frees must own the slot. Readers of the nodes and of an
-//! epoch that has ended need not.
+//! All cells are atomics. The caller must own the vCPU's slot to count, condemn, sweep or free, but not to read nodes
+//! or the counts of an epoch that has ended.
 //!
 //! Why: docs/decisions.md#runs-of-eleven-frames, docs/decisions.md#stacks-age-by-segments,
 //! docs/decisions.md#node-numbers-are-never-used-again.
@@ -29,20 +29,20 @@ use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, add_owned, fence, pref
 pub use crate::stack::path::FRAMES_PER_NODE;
 use crate::stack::path::Path;
 
-/// How many segments a vCPU's nodes are divided into. Callers that stacks share are kept once in each segment, so more
-/// segments cost memory; with fewer ones more is given up at a time.
+/// The number of segments of a vCPU's nodes. Callers shared by stacks are stored once in each segment, so more
+/// segments cost memory; with fewer, more stacks are given up at a time.
 pub const SEGMENTS: usize = 6;
 
-/// The fewest nodes in a segment: more than the deepest stack needs.
+/// The least number of nodes in a segment: more than the deepest stack needs.
 pub(crate) const MIN_SEGMENT: usize = 16;
 
 const _: () = assert!(MIN_SEGMENT > crate::stack::path::MAX_CODES.div_ceil(FRAMES_PER_NODE));
 
-/// How many entries of the index are looked at before a path counts as missing. At most two thirds of the index are in
-/// use, so a run this long is rare; a path behind it counts as overflow.
+/// The number of index entries searched before a path counts as missing. At most two thirds of the index are in use,
+/// so such a long run is rare; a path behind it counts as overflow.
 const PROBES: usize = 256;
 
-/// An entry of the index that is free again, while entries behind it may still be in use. No node has its id.
+/// A freed entry of the index, behind which entries may still be in use. No node has this id.
 const TOMBSTONE: u32 = u32::MAX;
 
 /// A run of frames with its counts.
@@ -50,11 +50,11 @@ const TOMBSTONE: u32 = u32::MAX;
 #[derive(Debug)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub struct Node {
-    /// The counts of the first recording; the others' lie apart.
+    /// The counts of the first recording; those of the others are in [`Table::more_counts`].
     counts: Counts,
-    /// The place of the node towards the root; 0 = none.
+    /// The place of the next node towards the root; 0 = none.
     parent: AtomicU32,
-    /// Leaf first; zeros in front if the run is not full.
+    /// Leaf first; padded with zeros at the front.
     frames: [AtomicU32; FRAMES_PER_NODE],
 }
 
@@ -84,10 +84,10 @@ impl Node {
     }
 }
 
-/// Counts of one node: of the two epochs that one recording can have at a time.
+/// A node's counts of one recording: for even and for odd epochs.
 pub type Counts = [AtomicU64; 2];
 
-/// One of the columns of counts: each recording has two.
+/// One column of counts. Each recording has two, one for each parity of its epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
     recording: usize,
@@ -95,7 +95,7 @@ pub struct Column {
 }
 
 impl Column {
-    /// The column of an epoch of the recording of this index: neighbouring epochs never share one.
+    /// The column of an epoch of the recording at this index.
     #[inline]
     pub fn of(recording: usize, epoch: u64) -> Self {
         Self {
@@ -105,11 +105,11 @@ impl Column {
     }
 }
 
-/// The path was not counted: it is new, and no segment has room for it.
+/// The path was not counted: it is new and no segment has room for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// A vCPU's cells beside nodes, index and counts. What every tick reads comes first.
+/// A vCPU's cells besides nodes, index and counts. What every tick reads comes first.
 #[repr(C)]
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
@@ -118,56 +118,57 @@ pub struct TableCells {
     condemned: AtomicU32,
     /// The segment that new stacks go to.
     current: AtomicU32,
-    /// How many segments were begun since the agent started.
+    /// The number of segments begun since the agent started.
     births: AtomicU64,
     segments: [SegmentCells; SEGMENTS],
-    /// Entries of the index that the sweep under way has left.
+    /// The number of index entries that the current sweep has not reached.
     unswept: AtomicU32,
-    /// The newest number at two moments, for the rate of new stacks: number and time in ns, older first.
+    /// The newest node's number at two moments, for the rate of new stacks: number and time in ns, older first.
     rate: [AtomicU64; 4],
 }
 
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 struct SegmentCells {
-    /// Which birth it was; 0: the segment is free.
+    /// The number of its birth; 0 = the segment is free.
     birth: AtomicU64,
-    /// Its nodes in use.
+    /// The number of nodes in use.
     used: AtomicU32,
-    /// The ring's position from which on records that name this segment mean its present birth.
+    /// Ring records from this position on refer to the present birth; earlier ones refer to stacks that were given
+    /// up.
     named_from: AtomicU64,
 }
 
-/// One vCPU's stacks: a view of its memory.
+/// A view of one vCPU's stacks.
 ///
-/// A node's *place* is its index among all nodes, counted from 1; 0 is no place. The segments lie one behind the other.
-/// A place is valid until its segment is freed.
+/// A node's *place* is its index among all nodes, counted from 1; 0 is no place. The segments follow one another. A
+/// place is valid until its segment is freed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'m> {
     cells: &'m TableCells,
     nodes: &'m [Node],
-    /// Places, tagged in their upper bits with bits of the hash; 0 = empty.
+    /// Places with bits of the hash as a tag in the upper bits; 0 = empty.
     index: &'m [AtomicU32],
     segment_nodes: u32,
-    /// The bits of a place in an entry of the index.
+    /// The bits of an index entry that contain the place.
     place_mask: u32,
-    /// 2^48 divided by the nodes of a segment, rounded up: see [`segment_of`](Self::segment_of).
+    /// The [`reciprocal`] of the number of nodes in a segment.
     reciprocal: u64,
-    /// Counts of the recordings after the first, node by node.
+    /// The counts of the recordings after the first, node by node.
     more_counts: &'m [Counts],
 }
 
-/// The most nodes of a table: a place and its tag share 32 bits, and the tag should keep seven of them.
+/// The most nodes of a table: place and tag share 32 bits, and the tag should have at least seven of them.
 pub(crate) const MAX_NODES: usize = 1 << 24;
 
-/// What [`quotient`] divides with instead of `divisor`.
+/// 2^48 divided by `divisor`, rounded up, for [`quotient`].
 const fn reciprocal(divisor: u32) -> u64 {
     (1_u64 << 48).div_ceil(if divisor == 0 { 1 } else { divisor as u64 })
 }
 
-/// The quotient of `index`, which is below [`MAX_NODES`], and the divisor: a multiplication takes a tenth of the time of a
-/// division. It is exact as long as the product of index and divisor is below 2^48.
+/// `index` divided by the divisor of `reciprocal`: a multiplication takes a tenth of the time of a division. Exact as
+/// long as the product of index and divisor is below 2^48; `index` is below [`MAX_NODES`].
 #[inline]
 const fn quotient(index: u32, reciprocal: u64) -> u32 {
     ((index as u64 * reciprocal) >> 48) as u32
@@ -175,7 +176,7 @@ const fn quotient(index: u32, reciprocal: u64) -> u32 {
 
 const _: () = assert!(MAX_NODES * (MAX_NODES / SEGMENTS) < 1 << 48);
 
-/// Nodes at consecutive numbers, encoded.
+/// Encoded nodes with consecutive numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The number of the first.
@@ -186,14 +187,14 @@ pub struct Run {
     pub bytes: usize,
 }
 
-/// Counts, encoded.
+/// Encoded counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountRun {
     /// How many.
     pub count: u32,
     /// The bytes that they take.
     pub bytes: usize,
-    /// The number up to which the table was searched: go on after it.
+    /// The last number that was examined; continue after it.
     pub until: u64,
 }
 
@@ -207,13 +208,13 @@ pub(crate) struct Taken {
 }
 
 impl<'m> Table<'m> {
-    /// How many entries the index of `nodes` nodes should have: it is at most two thirds full.
+    /// The length of an index for `nodes` nodes: it is at most two thirds full.
     pub const fn index_length(nodes: usize) -> usize {
         nodes.div_ceil(2) * 3
     }
 
-    /// A table over `nodes` and `index`. `more_counts` are those of the recordings after the first: as many for each node
-    /// as there are.
+    /// A table over `nodes` and `index`. `more_counts` contains the same number of counts for each node: one per
+    /// recording after the first.
     #[inline]
     pub fn new(
         nodes: &'m [Node],
@@ -236,12 +237,12 @@ impl<'m> Table<'m> {
         }
     }
 
-    /// How many nodes a segment has room for.
+    /// The number of nodes in a segment.
     pub fn segment_nodes(&self) -> u32 {
         self.segment_nodes
     }
 
-    /// How many nodes are in use.
+    /// The number of nodes in use.
     pub fn used(&self) -> u32 {
         let used = self
             .begun()
@@ -259,7 +260,7 @@ impl<'m> Table<'m> {
         Ok(())
     }
 
-    /// Keeps the stack of `path`, which must not be empty; returns the place of its leaf-most node.
+    /// Finds or inserts the stack of `path`, which must not be empty; returns the place of its leaf-most node.
     ///
     /// # Errors
     /// [`Full`].
@@ -275,21 +276,21 @@ impl<'m> Table<'m> {
         }
     }
 
-    /// Prefetches the nodes of a stack's callers together. Following parents, from one node to the next, would wait for each of
-    /// them in cold caches.
+    /// Prefetches the nodes of a stack's callers in parallel. Following parents would wait for one node after another
+    /// if they are not cached.
     #[inline]
     fn prefetch_callers(&self, path: &Path<'_>) {
         for hash in path.root_hashes() {
             let entry = self.index.get(self.home(hash));
             let entry = entry.map_or(0, |entry| entry.load(Ordering::Relaxed));
-            // If the entry is another stack's, the prefetch is in vain.
+            // The entry may belong to another stack; then the prefetch is useless but harmless.
             if let Some(node) = self.node(entry & self.place_mask) {
                 prefetch(node);
             }
         }
     }
 
-    /// Adds `weight` to the stack that ends in a node.
+    /// Adds `weight` to the count of the stack whose leaf-most node is at `place`.
     #[inline]
     pub(crate) fn add_to(&self, place: u32, column: Column, weight: u64) {
         if let Some(count) = self.counter(place, column) {
@@ -297,20 +298,20 @@ impl<'m> Table<'m> {
         }
     }
 
-    /// The segment of a place; some number below 32 for what is no place.
+    /// The segment of a place; an arbitrary number below 32 for an invalid place.
     #[inline]
     pub(crate) fn segment_of(&self, place: u32) -> u32 {
         let index = place.wrapping_sub(1) & self.place_mask;
         quotient(index, self.reciprocal) & (u32::BITS - 1)
     }
 
-    /// The place of a segment's node with this index, counted from 0.
+    /// The place of the node at `index` in a segment, counted from 0.
     #[inline]
     fn place_of(&self, segment: u32, index: u32) -> u32 {
         segment * self.segment_nodes + index + 1
     }
 
-    /// The index of the node at `place` among those of its segment, counted from 0.
+    /// The index of the node at `place` in its segment, counted from 0.
     fn index_in_segment(&self, place: u32) -> u32 {
         let first = self.place_of(self.segment_of(place), 0);
         place.saturating_sub(first)
@@ -321,7 +322,8 @@ impl<'m> Table<'m> {
         self.number_at(place, u64::MAX)
     }
 
-    /// The number of the node that a ring's record at `position` names by its place; 0 if the node was given up since.
+    /// The number of the node that the ring record at `position` refers to by its place; 0 if the node has been given
+    /// up since.
     pub(crate) fn number_at(&self, place: u32, position: u64) -> u64 {
         let Some(segment) = self.cells.segments.get(self.segment_of(place) as usize) else {
             return 0;
@@ -357,15 +359,15 @@ impl<'m> Table<'m> {
         newest.max().unwrap_or(0)
     }
 
-    /// The number of the oldest node that is held; 0 if there is none.
+    /// The number of the oldest node; 0 if there is none.
     pub fn oldest(&self) -> u64 {
         let oldest = self.begun().map(|(_, segment)| self.first_number(segment));
         oldest.min().unwrap_or(0)
     }
 
-    /// Encodes nodes with numbers above `after` and up to `last`, as many of one segment as fit `buffer`; `None` if there
-    /// are none. A crash on one vCPU may read the nodes of another one, which goes on: what is read while its segment is
-    /// begun anew is thrown away.
+    /// Encodes nodes with numbers above `after` and up to `last`: as many of one segment as fit `buffer`. `None` if
+    /// there are none, or if their segment was begun again while they were read: a crash on one vCPU reads the nodes
+    /// of another one that is still running.
     pub fn encode(&self, after: u64, last: u64, buffer: &mut [u8]) -> Option<Run> {
         let (segment, mut index) = self.next_after(after)?;
         let cells = self.cells.segments.get(segment as usize)?;
@@ -403,9 +405,9 @@ impl<'m> Table<'m> {
         })
     }
 
-    /// Encodes the counts of `column` that are not zero, in the segments of the bits `segments`, of nodes with numbers
-    /// above `after` and up to `last`, as many as fit `buffer`, and looks at `budget` nodes at most; `None` if none are
-    /// left.
+    /// Encodes the non-zero counts of `column` in `segments` (a bit for each), of nodes with numbers above `after`
+    /// and up to `last`: as many as fit `buffer`, examining at most `budget` nodes. `None` if there are no more
+    /// nodes.
     pub fn encode_counts(
         &self,
         column: Column,
@@ -452,7 +454,7 @@ impl<'m> Table<'m> {
         })
     }
 
-    /// The node towards the root; 0 = none.
+    /// The place of the next node towards the root; 0 = none. `None` if `place` is invalid.
     pub(crate) fn parent(&self, place: u32) -> Option<u32> {
         Some(self.node(place)?.parent.load(Ordering::Relaxed))
     }
@@ -485,7 +487,7 @@ impl<'m> Table<'m> {
         Some((segment, index))
     }
 
-    /// How many recordings there are room for after the first.
+    /// The number of recordings after the first that there is room for.
     fn more_columns(&self) -> usize {
         self.more_counts.len() / self.nodes.len().max(1)
     }
@@ -508,7 +510,8 @@ impl<'m> Table<'m> {
         counts.get(column.parity)
     }
 
-    /// The node that ends the `length` root-most frames of a path, whose hash is `hash`, at a place that is `wanted`.
+    /// The place of the last node of the path's `length` root-most frames, whose hash is `hash`; only places for
+    /// which `wanted` returns true are considered.
     #[inline]
     fn find(
         &self,
@@ -531,7 +534,7 @@ impl<'m> Table<'m> {
         None
     }
 
-    /// Whether the stack that ends in a node is the `length` root-most frames of `path`.
+    /// Whether the stack that ends at `place` consists of the `length` root-most frames of `path`.
     #[inline]
     fn holds(&self, mut place: u32, path: &Path<'_>, length: usize) -> bool {
         for run in path.root_runs(length) {
@@ -543,7 +546,7 @@ impl<'m> Table<'m> {
         place == 0
     }
 
-    /// Adds what the current segment lacks of `path`, from the root; returns the place of the node that ends it.
+    /// Adds the nodes of `path` that the current segment lacks, from the root; returns the place of the last one.
     #[cold]
     #[inline(never)]
     fn insert(&self, path: &Path<'_>) -> Result<u32, Full> {
@@ -562,8 +565,8 @@ impl<'m> Table<'m> {
         Ok(parent)
     }
 
-    /// The segment for a stack of so many nodes: the current one, or a free one that becomes the current one. If none is
-    /// free, the current one as long as it has any room, as it may hold some of the nodes already.
+    /// The segment for a stack of `wanted` nodes: the current one, or a free one, which becomes the current one. If
+    /// none is free, the current one as long as it has any room, because it may contain some of the nodes already.
     fn segment_for(&self, wanted: u32) -> Result<u32, Full> {
         let current = self.cells.current.load(Ordering::Relaxed);
         let room = self.room();
@@ -577,7 +580,7 @@ impl<'m> Table<'m> {
         }
     }
 
-    /// How many nodes the current segment has room for.
+    /// The number of free nodes in the current segment.
     pub(crate) fn room(&self) -> u32 {
         let current = self.cells.current.load(Ordering::Relaxed);
         let segment = self.cells.segments.get(current as usize);
@@ -598,13 +601,15 @@ impl<'m> Table<'m> {
         self.cells.births.store(birth, Ordering::Relaxed);
         segment.used.store(0, Ordering::Relaxed);
         segment.birth.store(birth, Ordering::Release);
-        // Pairs with that of `encode`: a reader that sees a node of this birth sees that the birth before is over.
+        // Pairs with the fence in `encode`: a reader that sees a node of this birth also sees that the previous birth
+        // is over.
         fence(Ordering::Release);
         self.cells.current.store(number, Ordering::Relaxed);
         Some(number)
     }
 
-    /// Adds the node that ends the `length` root-most frames of a path.
+    /// Adds the last node of the path's `length` root-most frames. `None` if the segment is full or no index entry is
+    /// free.
     fn add(
         &self,
         path: &Path<'_>,
@@ -628,18 +633,18 @@ impl<'m> Table<'m> {
             count.store(0, Ordering::Relaxed);
         }
         entry.store(self.tagged(place, hash), Ordering::Relaxed);
-        // Release: a reader that sees the new number of nodes sees the node.
+        // Release: a reader that sees the new number of nodes also sees the node.
         cells.used.store(used + 1, Ordering::Release);
         Some(place)
     }
 
-    /// Where the look for a hash begins in the index.
+    /// The position in the index where the search for a hash begins.
     #[inline]
     fn home(&self, hash: u64) -> usize {
         (((hash >> 32) * self.index.len() as u64) >> 32) as usize
     }
 
-    /// The entries of the index for a hash, in the order in which they are looked at.
+    /// The entries of the index for a hash, in search order.
     #[inline]
     fn entries(&self, hash: u64) -> impl Iterator<Item = &'m AtomicU32> + use<'m> {
         let index = self.index;
@@ -657,9 +662,9 @@ impl<'m> Table<'m> {
     }
 }
 
-/// What the poll does to let stacks age. The caller must own the slot, except where a method says otherwise.
+/// The poll's steps of giving up old stacks. The caller must own the slot, except where a method says otherwise.
 impl Table<'_> {
-    /// How many segments are free. Needs no ownership.
+    /// The number of free segments. Needs no ownership.
     pub(crate) fn free_segments(&self) -> usize {
         SEGMENTS - self.begun().count()
     }
@@ -669,7 +674,7 @@ impl Table<'_> {
         self.cells.condemned.load(Ordering::Relaxed)
     }
 
-    /// The oldest segment that is neither the current one nor one of the bits `except`. Needs no ownership.
+    /// The oldest segment in use, except the current one and those in `except`, a bit for each. Needs no ownership.
     pub(crate) fn oldest_segment(&self, except: u32) -> Option<u32> {
         let current = self.cells.current.load(Ordering::Relaxed);
         let others = self
@@ -679,8 +684,8 @@ impl Table<'_> {
         Some(segment)
     }
 
-    /// Condemns a segment, which must not be the current one: its stacks are not found any more. One is condemned at a
-    /// time.
+    /// Condemns a segment, which must not be the current one: its stacks are no longer found. Only one segment may be
+    /// condemned at a time.
     pub(crate) fn condemn(&self, segment: u32) {
         self.cells.condemned.store(1 << segment, Ordering::Relaxed);
         self.cells
@@ -688,18 +693,18 @@ impl Table<'_> {
             .store(self.index.len() as u32, Ordering::Relaxed);
     }
 
-    /// Keeps a condemned segment after all: those of its stacks that were not swept are found again.
+    /// Cancels the condemnation: stacks that were not swept are found again.
     pub(crate) fn reprieve(&self) {
         self.cells.condemned.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the condemned segment was swept out of the index. Needs no ownership.
+    /// Whether the sweep of the condemned segment is complete. Needs no ownership.
     pub(crate) fn is_swept(&self) -> bool {
         self.cells.unswept.load(Ordering::Relaxed) == 0
     }
 
-    /// The segments of the bits `kept`, and `more` others: those that new stacks will go to next, then the newest of
-    /// those that hold known stacks. Needs no ownership.
+    /// The segments in `kept`, a bit for each, and up to `more` others: first the current one and a free one, which
+    /// new stacks will go to next, then those in use from the newest, then free ones. Needs no ownership.
     pub(crate) fn next_segments(&self, kept: u32, mut more: u32) -> u32 {
         let current = self.cells.current.load(Ordering::Relaxed);
         let free = || {
@@ -729,8 +734,8 @@ impl Table<'_> {
         next
     }
 
-    /// Removes the condemned segment's stacks from the index, `budget` entries at most.
-    /// From the end to the front, so that a run of removed entries before an empty one becomes empty too.
+    /// Removes the condemned segment's stacks from the index, `budget` entries at most. It proceeds from the end to
+    /// the front, so that a run of removed entries before an empty one becomes empty too.
     pub(crate) fn sweep(&self, budget: u32) {
         let condemned = self.condemned();
         let end = self.cells.unswept.load(Ordering::Relaxed);
@@ -751,8 +756,8 @@ impl Table<'_> {
         self.cells.unswept.store(start, Ordering::Relaxed);
     }
 
-    /// Frees the condemned segment, which must have been swept, and whose counts nobody needs any more. Records of the
-    /// vCPU's ring before the position `named_from` may still name its stacks; they are not named again.
+    /// Frees the condemned segment, which must have been swept and whose counts no recording needs. Records of the
+    /// vCPU's ring before the position `named_from` may still refer to its stacks; they can no longer be resolved.
     pub(crate) fn free(&self, named_from: u64) {
         let condemned = self.condemned();
         let segments = (0_u32..).zip(&self.cells.segments);
@@ -763,8 +768,8 @@ impl Table<'_> {
         self.cells.condemned.store(0, Ordering::Relaxed);
     }
 
-    /// Takes the counts of a column out of nodes `from` and up of a segment, `budget` nodes at most; returns their sums,
-    /// and where to go on, `None` at the end.
+    /// Sets a column's counts in a segment to zero, from the node with the index `from` on, `budget` nodes at most.
+    /// Returns their sums and the index to continue at, `None` at the end.
     pub(crate) fn take_counts(
         &self,
         column: Column,
@@ -793,7 +798,8 @@ impl Table<'_> {
         (taken, (end < used).then_some(end))
     }
 
-    /// Notes how many stacks came so far, for [`window_ns`](Self::window_ns). Needs no ownership; only the poll calls it.
+    /// Stores the number of stacks so far, for [`window_ns`](Self::window_ns). Needs no ownership; only the poll
+    /// calls it.
     pub(crate) fn note_rate(&self, now_ns: u64) {
         const EVERY_NS: u64 = 1_000_000_000;
         let [number, at_ns, newer_number, newer_at_ns] = &self.cells.rate;
@@ -806,14 +812,14 @@ impl Table<'_> {
         }
     }
 
-    /// Whether new stacks have come in the last second or two. Needs no ownership.
+    /// Whether new stacks were added in the last second or two. Needs no ownership.
     pub(crate) fn is_growing(&self) -> bool {
         let [_, _, newer_number, _] = &self.cells.rate;
         self.newest() > newer_number.load(Ordering::Relaxed)
     }
 
-    /// For how long the segments hold new stacks at the rate of the last seconds, in ns; `None` if no new ones come.
-    /// Needs no ownership.
+    /// How long the segments can hold new stacks at the rate of the last seconds, in ns; `None` if there are no new
+    /// ones. Needs no ownership.
     pub(crate) fn window_ns(&self, now_ns: u64) -> Option<u64> {
         let [number, at_ns, ..] = self
             .cells
@@ -824,7 +830,7 @@ impl Table<'_> {
             .newest()
             .saturating_sub(number.max(u64::from(self.segment_nodes)));
         let ns = now_ns.saturating_sub(at_ns);
-        // The current segment and the one that is being freed hold less than all of it.
+        // The current segment and the one that is being freed are not wholly available.
         let held = u64::from(self.segment_nodes) * (SEGMENTS as u64 - 2);
         let window = u128::from(held) * u128::from(ns) / u128::from(nodes.max(1));
         (nodes > 0 && at_ns > 0).then(|| u64::try_from(window).unwrap_or(u64::MAX))
@@ -850,7 +856,6 @@ mod tests {
     }
 
     impl Memory {
-        /// So many nodes in each segment.
         fn new(segment_nodes: usize) -> Self {
             let nodes = SEGMENTS * segment_nodes;
             Self {
@@ -890,7 +895,7 @@ mod tests {
         Ok(())
     }
 
-    /// All stacks by their numbers, through the encoding that clients see.
+    /// All stacks by their numbers, decoded from the encoding for clients.
     fn stacks(table: &Table<'_>) -> HashMap<u64, Vec<u32>> {
         let mut stacks: HashMap<u64, Vec<u32>> = HashMap::new();
         let mut buffer = [0; 1000];
@@ -916,7 +921,7 @@ mod tests {
         stacks
     }
 
-    /// Everything in a column, through the encoding that clients see.
+    /// All counts of a column, decoded from the encoding for clients.
     fn contents(table: &Table<'_>, column: Column) -> HashMap<Vec<u32>, u64> {
         let stacks = stacks(table);
         let mut sums = HashMap::new();
@@ -937,7 +942,7 @@ mod tests {
         contents(table, column).values().sum()
     }
 
-    /// Gives up the oldest segment with all its counts.
+    /// Gives up the oldest segment and its counts.
     fn rotate(table: &Table<'_>, position: u64) {
         let segment = table.oldest_segment(0).unwrap();
         table.condemn(segment);
@@ -947,7 +952,7 @@ mod tests {
         table.free(position);
     }
 
-    /// A generator of stacks that share callers, as programs' stacks do.
+    /// Generates stacks that share callers, as those of programs do.
     fn stack(seed: u32) -> Vec<u32> {
         let mut state = seed.wrapping_mul(0x9e37_79b9) | 1;
         let mut next = |bound: u32| {
@@ -978,7 +983,7 @@ mod tests {
         assert!(contents(&table, ODD).is_empty());
     }
 
-    /// At the ends of all segments, in tables of every size that is near a power of two or the greatest.
+    /// Tests the ends of all segments, in tables of all sizes near a power of two or the maximum.
     #[test]
     fn places_are_divided_into_segments_exactly() {
         let greatest = (MAX_NODES / SEGMENTS) as u32;
@@ -994,7 +999,7 @@ mod tests {
         }
     }
 
-    /// A prefix of a stack, a stack one frame off, the same frames at another place: all distinct.
+    /// A prefix of a stack, a stack with one changed frame, and the same frames at another depth are all distinct.
     #[test]
     fn near_stacks_are_distinguished() {
         let memory = Memory::new(64);
@@ -1017,7 +1022,7 @@ mod tests {
         assert_eq!(contents(&table, EVEN), truth);
     }
 
-    /// Equal hashes must not merge stacks: every entry of this index has the same home and tag.
+    /// Guards against merging stacks with equal hashes: every entry of this index has the same home and tag.
     #[test]
     fn hashes_are_never_believed() {
         let memory = Memory::new(40);
@@ -1033,8 +1038,8 @@ mod tests {
         }
     }
 
-    /// Guards against a hash under which stacks with equally spaced leaves and call sites gather in a part of the index:
-    /// those behind the last entry that is looked at are lost, while there is room.
+    /// Guards against a hash under which stacks with equally spaced leaves and call sites cluster in a part of the
+    /// index: those beyond the last entry searched are lost although there is room.
     #[test]
     fn equally_spaced_leaves_and_call_sites_are_kept_while_there_is_room() {
         const LEAVES: u32 = 2000;
@@ -1072,7 +1077,7 @@ mod tests {
         assert_eq!(count(&Memory::new(0).table(), &[5], EVEN), Err(Full));
     }
 
-    /// A stack that does not fit into what is left of a segment lies in the next one as a whole.
+    /// A stack that does not fit into the rest of a segment is stored entirely in the next one.
     #[test]
     fn a_stack_lies_in_one_segment() {
         let memory = Memory::new(16);
@@ -1096,7 +1101,7 @@ mod tests {
         assert_eq!(contents(&table, EVEN), truth);
     }
 
-    /// Each recording's counts are its own, and a stack is kept once for all.
+    /// Each recording has its own counts, and a stack is stored once for all.
     #[test]
     fn recordings_are_counted_and_cleared_apart() {
         let memory = Memory::new(64);
@@ -1131,7 +1136,8 @@ mod tests {
         assert_eq!(samples(&table, beyond), 0, "there is no such recording");
     }
 
-    /// The memory is used for ever: what is given up is the oldest, what is left is true, and no number comes twice.
+    /// The memory can be used for ever: the oldest stacks are given up, the others stay correct, and no number is
+    /// used twice.
     #[test]
     fn stacks_age_for_ever() {
         let memory = Memory::new(32);
@@ -1144,7 +1150,7 @@ mod tests {
                 rotate(&table, seed.into());
                 assert!(table.oldest() > oldest);
             }
-            // New stacks among some that come again and again, which are inserted again where they were given up.
+            // New stacks among recurring ones, which are inserted again after they were given up.
             let stack = stack(if seed % 3 == 0 { seed } else { seed % 10 });
             let place = keep(&table, &stack).unwrap();
             let number = table.number(place);
@@ -1162,13 +1168,13 @@ mod tests {
             }
         }
         assert!(table.newest() > 20_000);
-        // Nothing is left behind in the index but the stacks that there are.
+        // The index refers only to stacks that exist.
         let entries = table.index.iter();
         let is_used = |entry: &&AtomicU32| !matches!(entry.load(Ordering::Relaxed), 0 | TOMBSTONE);
         assert_eq!(entries.filter(is_used).count(), table.used() as usize);
     }
 
-    /// A node that is used again starts from zero, in all columns.
+    /// A reused node starts from zero in all columns.
     #[test]
     fn counts_of_a_segment_that_was_given_up_are_not_those_of_the_next() {
         let memory = Memory::new(16);
@@ -1187,7 +1193,7 @@ mod tests {
         }
     }
 
-    /// A condemned stack is inserted again by its next sample; until then its counts stay where they are.
+    /// The next sample of a condemned stack inserts it again; its earlier counts stay where they are.
     #[test]
     fn a_condemned_stack_is_counted_in_the_current_segment() {
         let memory = Memory::new(16);
@@ -1205,7 +1211,7 @@ mod tests {
         assert_eq!(table.used(), 18);
     }
 
-    /// A ring's record names a stack by its place: after the segment was used again that is another stack.
+    /// A ring record refers to a stack by its place; after the segment is used again, that is another stack.
     #[test]
     fn records_written_before_a_segment_was_freed_do_not_name_its_next_stacks() {
         let memory = Memory::new(16);
