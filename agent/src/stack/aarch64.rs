@@ -1,16 +1,16 @@
-//! What the walk must know of aarch64.
+//! The architecture-specific parts of the walk for aarch64.
 
 use unikprof_proto::caller_table::{Rule, machine};
 
-/// The architecture in a caller table's file.
+/// The architecture's number in a caller table file.
 pub(super) const MACHINE: u16 = machine::AARCH64;
 
-/// The rule of code whose frame record lies at the top of its frame: `x29` points to the caller's `x29`, the return
-/// address lies above.
+/// The rule for code whose frame record is at the top of its frame: `x29` points to the caller's `x29`, and the
+/// return address is above it.
 pub(super) const FRAME_RECORD: Rule = Rule::FRAME_RECORD.with_return_address(1);
 
-/// The address of the return address of a frame with this canonical frame address; `None` where it is still in the
-/// link register.
+/// Where a frame with this canonical frame address has saved its return address; `None` if it is still in the link
+/// register.
 #[inline]
 pub(super) const fn saved_return_address(rule: Rule, cfa: u64) -> Option<u64> {
     match rule.return_address() {
@@ -19,15 +19,15 @@ pub(super) const fn saved_return_address(rule: Rule, cfa: u64) -> Option<u64> {
     }
 }
 
-/// Whether an address outside all known mappings can be code: an aligned address of either half of a space of 48
-/// bits, and not in the lowest page, where small integers lie that look like addresses.
+/// Whether an address outside all known mappings can be code: aligned, canonical for 48 bits (in either half), and
+/// not in the lowest page, because small integers look like addresses there.
 pub(super) const fn may_be_code(address: u64) -> bool {
     const PAGE: u64 = 4096;
     let sign = address as i64 >> 48;
     address >= PAGE && address & 3 == 0 && (sign == 0 || sign == -1)
 }
 
-/// Instructions are not read: a frame's state does not follow from the few bytes around one.
+/// Unknown for all instructions: the few bytes around one do not determine a frame's state.
 pub(super) const fn rule_of_bytes(_: [u8; 5]) -> Rule {
     Rule::UNKNOWN
 }

@@ -1,18 +1,17 @@
-//! The caller table as the tick looks addresses up in it.
+//! The caller table, in which a tick looks up how to find a function's caller.
 //!
-//! A table has up to [`MAX_PARTS`] parts, each with the rows of one range of codes. The rows of a part lie sorted in
-//! a block that is given once. An index over stretches of the range, of equal size, leads to the few rows of an
-//! address, so that a look-up takes two reads and a short search; whatever the rows say, the search is bounded by their
-//! number's logarithm. Ranges may overlap: a client that has no room for all rows sends those of some functions, and
-//! later those of others between them. Of several parts the first that has a rule for a code counts.
+//! A table has up to [`MAX_PARTS`] parts, each with the rows of one range of codes, sorted, in a block that is given
+//! once. An index over equally sized sections of the range (*stretches*) leads to an address's few rows, so a lookup
+//! takes two reads and a short binary search, whose length the number of rows limits whatever they contain. Ranges
+//! may overlap: a client without room for all rows sends those of some functions first, and those of functions
+//! between them later. If several parts have a rule for a code, the first one applies.
 //!
-//! # A part is added while ticks read
-//! The parts before `count` are published. Ticks load `count` with acquire order and read those only. The poll writes
-//! the rows, the index and the fields of the part at `count`, which no tick reads, and then stores `count + 1` with
-//! release order: a tick that sees the new count sees the whole part. A published part is never written again while
-//! something is recorded; `forget` is for the time when no tick reads.
+//! Parts with an index below `count` are published. Ticks load `count` with acquire order and read only those. The
+//! poll writes the rows, the index and the fields of the part at `count`, which no tick reads, and then stores
+//! `count + 1` with release order: a tick that sees the new count sees the whole part. A published part is never
+//! written again during a recording; `forget` may be called only when no tick reads.
 //!
-//! Rows are not trusted: a wrong one costs a wrong caller.
+//! Rows are not trusted: a wrong one only yields a wrong caller.
 //!
 //! Why: docs/decisions.md#parts-of-a-table, docs/decisions.md#an-index-over-stretches-of-code.
 
@@ -28,16 +27,16 @@ use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, prefetch};
 use crate::stack::architecture::MACHINE;
 use crate::stack::code_map::{CodeMap, Mapping};
 
-/// One entry of the index for as many rows of room.
+/// The rows of room for each entry of the index.
 const ROWS_PER_ENTRY: usize = 2;
 
-/// Entries of each part beside them: one for the end, one for the last stretch.
+/// The additional entries of each part: one for the end, one for the last stretch.
 const SPARE_ENTRIES: usize = 2;
 
-/// An entry of the index and the rows that come with it, in bytes.
+/// The bytes of an index entry and its rows.
 const ENTRY_AND_ROWS: usize = size_of::<AtomicU32>() + ROWS_PER_ENTRY * size_of::<AtomicU64>();
 
-/// The bytes of a block that holds a table of `rows` rows, wherever it is aligned.
+/// The bytes of a block for a table of `rows` rows, at any alignment.
 pub const fn caller_table_bytes(rows: usize) -> usize {
     rows.div_ceil(ROWS_PER_ENTRY)
         .saturating_mul(ENTRY_AND_ROWS)
@@ -49,37 +48,37 @@ pub const fn caller_table_bytes(rows: usize) -> usize {
 /// A caller table in memory.
 #[derive(Debug)]
 pub struct CallerTable<'m> {
-    /// How many parts are published.
+    /// The number of published parts.
     count: AtomicU32,
     parts: [PartCells; MAX_PARTS],
-    /// The code in the upper half, the rule in the lower. The parts' rows lie one behind the other.
+    /// The code in the upper half, the rule in the lower. The rows of the parts follow one another.
     rows: &'m [AtomicU64],
-    /// The parts' entries lie one behind the other. For each stretch of a part: the first of its rows that begins in
-    /// it or later.
+    /// For each stretch of a part: the index in the part of the first row that begins in the stretch or later. The
+    /// entries of the parts follow one another.
     index: &'m [AtomicU32],
-    /// The code behind the last mapping.
+    /// The code after the last mapping.
     end: u32,
 }
 
-/// A part's fields. In 32 bytes, so that a tick reads the usual single part in one line.
+/// A part's fields, 32 bytes, so that a tick reads the usual single part from one cache line.
 #[derive(Debug, Default)]
 #[repr(align(32))]
 struct PartCells {
     first: AtomicU32,
-    /// How many codes it covers, those of mappings only.
+    /// The number of codes that it covers, in mappings only.
     length: AtomicU32,
-    /// A stretch has 2 to this many codes.
+    /// The binary logarithm of the number of codes in a stretch.
     shift: AtomicU32,
-    /// Where its entries of the index begin.
+    /// The position of its first entry in the index.
     index: AtomicU32,
-    /// Where its rows begin.
+    /// The position of its first row.
     rows: AtomicU32,
     row_count: AtomicU32,
     end: AtomicU32,
     checksum: AtomicU32,
 }
 
-/// A published part, as a look-up reads it.
+/// A published part, for lookups.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FoundPart<'m> {
     first: u32,
@@ -90,7 +89,7 @@ pub(crate) struct FoundPart<'m> {
 }
 
 impl FoundPart<'_> {
-    /// How the caller of `code` is found; `None` if the part does not cover it. *Upcall.*
+    /// The rule for finding the caller of `code`; `None` if the part does not cover it. *Upcall.*
     #[inline]
     pub(crate) fn rule(&self, code: u32) -> Option<Rule> {
         let offset = code.wrapping_sub(self.first);
@@ -104,7 +103,7 @@ impl FoundPart<'_> {
         };
         let rows = self.rows.get(first..last).unwrap_or_default();
         let begun = rows.partition_point(|row| (row.load(Ordering::Relaxed) >> 32) as u32 <= code);
-        // The row in force may have begun in an earlier stretch.
+        // The row that applies may begin in an earlier stretch.
         let row = (first + begun)
             .checked_sub(1)
             .and_then(|at| self.rows.get(at));
@@ -127,20 +126,21 @@ impl PartCells {
     }
 }
 
-/// Why a table that is linked into the image cannot be used.
+/// Why a table that was linked into the image cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkedTableError {
-    /// It is no table, or damaged.
+    /// It is not a table, or it is damaged.
     File(TableFileError),
-    /// Its rules are for another architecture, this [number](unikprof_proto::caller_table::machine) in ELF files.
+    /// Its rules are for another architecture, whose [number](unikprof_proto::caller_table::machine) in ELF files
+    /// this is.
     OtherArchitecture(u16),
-    /// It was made from another image: no mapping has its build-id.
+    /// It was made from another image: its build-id is that of no mapping.
     OtherImage,
-    /// The block has not room for it.
+    /// The block is too small for it.
     TooLarge {
         /// The rows of the table.
         rows: u32,
-        /// The rows there is room for.
+        /// The rows that there is room for.
         room: u32,
     },
 }
@@ -194,7 +194,7 @@ impl<'m> CallerTable<'m> {
         Some(table)
     }
 
-    /// An empty table over all of `block`, for codes below `end`; `None` if the block has no room for a row.
+    /// An empty table in `block`, for codes below `end`; `None` if the block has no room for a row.
     pub(crate) fn in_block(block: &'m mut [MaybeUninit<u8>], end: u32) -> Option<Self> {
         let for_rows = block.len().checked_sub(caller_table_bytes(0))?;
         let rows = for_rows / ENTRY_AND_ROWS * ROWS_PER_ENTRY;
@@ -216,7 +216,7 @@ impl<'m> CallerTable<'m> {
         }
     }
 
-    /// How many rows there is room for.
+    /// The number of rows that there is room for.
     pub fn room(&self) -> u32 {
         u32::try_from(self.rows.len()).unwrap_or(u32::MAX)
     }
@@ -231,14 +231,14 @@ impl<'m> CallerTable<'m> {
         table_checksum(core::iter::successors(next(None), |part| next(Some(*part))))
     }
 
-    /// The parts that ticks read.
+    /// The published parts.
     #[inline]
     fn published(&self) -> &[PartCells] {
         let count = self.count.load(Ordering::Acquire) as usize;
         self.parts.get(..count).unwrap_or_default()
     }
 
-    /// How the caller of `code` is found. *Upcall.*
+    /// The rule for finding the caller of `code`. *Upcall.*
     #[inline]
     pub fn rule(&self, code: u32) -> Rule {
         for part in self.covering(code) {
@@ -250,8 +250,8 @@ impl<'m> CallerTable<'m> {
         Rule::UNKNOWN
     }
 
-    /// The first part that has a rule for `code`. Kept by a walk that looks every frame up: the next code mostly lies
-    /// in the same. *Upcall.*
+    /// The first part that has a rule for `code`. A walk that looks every frame up keeps it, because the next code is
+    /// usually in the same part. *Upcall.*
     #[inline]
     pub(crate) fn find(&self, code: u32) -> Option<FoundPart<'m>> {
         let parts = self.covering(code).filter_map(|part| self.found(part));
@@ -259,7 +259,7 @@ impl<'m> CallerTable<'m> {
         knowing.next()
     }
 
-    /// The parts in whose range `code` lies.
+    /// The parts whose range contains `code`.
     #[inline]
     fn covering(&self, code: u32) -> impl Iterator<Item = &PartCells> {
         self.published().iter().filter(move |part| {
@@ -283,14 +283,14 @@ impl<'m> CallerTable<'m> {
         })
     }
 
-    /// The entry of the index for the stretch that lies this far from the first code of `part`.
+    /// The position of the index entry for the stretch at this offset from the first code of `part`.
     #[inline]
     fn entry_of(&self, part: &PartCells, offset: u32) -> usize {
         let stretch = offset >> (part.shift.load(Ordering::Relaxed) & 31);
         part.index.load(Ordering::Relaxed) as usize + stretch as usize
     }
 
-    /// Asks for the entry of the index that a look-up of `address` reads first, if that lies in the guest's first
+    /// Prefetches the index entry that a lookup of `address` reads first, if the address is in the guest's first
     /// mapping and the table's first part. *Upcall.*
     #[inline]
     pub(crate) fn prefetch(&self, code: &CodeMap, address: u64) {
@@ -320,8 +320,8 @@ impl<'m> CallerTable<'m> {
         self.count.store(0, Ordering::Release);
     }
 
-    /// Begins to write a part of `rows` rows for codes from `first` up to `end`; `None` if there is no room for it
-    /// beside those that are published. Any other that is being written is given up.
+    /// Begins to write a part of `rows` rows for the codes `first..end`; `None` if there is no room besides the
+    /// published parts. Discards any other unfinished part.
     pub(crate) fn begin(&self, first: u32, end: u32, rows: u32) -> Option<Writing<'_, 'm>> {
         let published = self.published();
         let cells = self.parts.get(published.len())?;
@@ -356,7 +356,7 @@ impl<'m> CallerTable<'m> {
         })
     }
 
-    /// Goes on with the part that was begun last; `None` if none was since the last was published.
+    /// Continues the part that was begun last; `None` if all parts are in use.
     pub(crate) fn go_on(&self, progress: Progress) -> Option<Writing<'_, 'm>> {
         Some(Writing {
             table: self,
@@ -365,7 +365,8 @@ impl<'m> CallerTable<'m> {
         })
     }
 
-    /// Installs a table file for the `mappings` of the image it was made from; returns how many rows it has.
+    /// Installs a table file for the `mappings` of the image it was made from, in place of all parts. Returns the
+    /// number of its rows.
     #[inline(never)]
     pub(crate) fn install_file(
         &self,
@@ -392,7 +393,7 @@ impl<'m> CallerTable<'m> {
         let (first, end) = ends.fold((u32::MAX, 0), |(first, end), it| {
             (first.min(it.0), end.max(it.1))
         });
-        // Before anything is written: how many there are.
+        // The rows are counted before anything is written.
         let mut rows = 0;
         translate(&file, mappings, code, |_| rows += 1);
         let room = self.room();
@@ -408,14 +409,15 @@ impl<'m> CallerTable<'m> {
     }
 }
 
-/// How many entries of the index a part of `rows` rows has.
+/// The number of index entries of a part with `rows` rows.
 fn entries_of(rows: u32) -> u32 {
     rows / ROWS_PER_ENTRY as u32 + SPARE_ENTRIES as u32
 }
 
-/// Hands the rows of `file`, keyed by frame code, to `visit`. Behind each mapping nothing is known.
+/// Calls `visit` with the rows of `file`, keyed by frame code. After each mapping the rule is unknown.
 ///
-/// A row that changes nothing is left out, as clients do: the same image gives the same table.
+/// A row that repeats the rule before it is omitted, as clients do, so that the same image always gives the same
+/// table.
 fn translate(
     file: &TableFile<'_>,
     mappings: &[Mapping<'_>],
@@ -431,7 +433,7 @@ fn translate(
         }
     };
     let mut emit = |row: Row| {
-        // A mapping may begin where the one before ends: the row that came last holds.
+        // A mapping may begin where the previous one ends: of two rows at one code, the later applies.
         if let Some(before) = last.replace(row)
             && before.code != row.code
         {
@@ -484,18 +486,18 @@ fn translate(
     }
 }
 
-/// How far a part is written.
+/// The progress of writing a part.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
     rows: u32,
-    /// Entries of the index that are written.
+    /// The number of index entries written.
     entries: u32,
     code: u32,
     checksum: u32,
 }
 
 impl Progress {
-    /// How many rows are written.
+    /// The number of rows written.
     pub(crate) fn rows(&self) -> u32 {
         self.rows
     }
@@ -505,7 +507,7 @@ impl Progress {
         self.code
     }
 
-    /// The checksum of the rows so far.
+    /// The checksum of the rows written.
     pub(crate) fn checksum(&self) -> u32 {
         self.checksum
     }
@@ -520,7 +522,8 @@ pub(crate) struct Writing<'t, 'm> {
 }
 
 impl Writing<'_, '_> {
-    /// Adds a row, whose code must be above the last one's; `false` if it is one too many or lies outside the part.
+    /// Adds a row, whose code must be above that of the last one; `false` if the part has all its rows or does not
+    /// contain the code.
     pub(crate) fn push(&mut self, row: Row) -> bool {
         let Part {
             first, end, rows, ..
@@ -542,12 +545,12 @@ impl Writing<'_, '_> {
         true
     }
 
-    /// Where to [go on](CallerTable::go_on).
+    /// The progress, to [continue](CallerTable::go_on) later.
     pub(crate) fn pause(self) -> Progress {
         self.progress
     }
 
-    /// Publishes the part, which has all its rows.
+    /// Publishes the part, which must have all its rows.
     pub(crate) fn finish(mut self) {
         self.lead_to(u32::MAX);
         let checksum = self.progress.checksum;
@@ -556,7 +559,7 @@ impl Writing<'_, '_> {
         self.table.count.store(count + 1, Ordering::Release);
     }
 
-    /// Lets the entries of the index that are not yet written, up to `entries`, lead to the next row.
+    /// Makes the unwritten index entries below `entries` lead to the next row.
     fn lead_to(&mut self, entries: u32) {
         let Self {
             table,
@@ -606,14 +609,14 @@ mod tests {
         codes.into_iter().map(row).collect()
     }
 
-    /// What the table should answer, found the slow way.
+    /// The expected rule, by linear search.
     fn expected(rows: &[Row], code: u32) -> Rule {
         let last = rows.iter().rev().find(|row| row.code <= code);
         last.map_or(Rule::UNKNOWN, |row| row.rule)
     }
 
-    /// However the rows lie over the stretches of the index: each code has the rule of the last row
-    /// that begins at or before it.
+    /// However the rows are distributed over the stretches, each code has the rule of the last row that begins at or
+    /// before it.
     #[test]
     fn every_code_has_its_rule() {
         let code = CodeMap::new(&[mapping(0x1000, 0x1_0000, 0, 0)]).unwrap();
@@ -658,7 +661,7 @@ mod tests {
         assert!(CallerTable::from_rows(&mut block, &code, &unsorted).is_none());
     }
 
-    /// Parts hold their own range, wherever their rows lie in the block.
+    /// Each part has the rules of its range, wherever its rows are in the block.
     #[test]
     fn parts_are_added_in_any_order() {
         let code = CodeMap::new(&[mapping(0x1000, 0x1_0000, 0, 0)]).unwrap();
@@ -678,7 +681,7 @@ mod tests {
                 }),
                 "one too many"
             );
-            // Nothing of it is seen before it is finished, also where it is written in several steps.
+            // An unfinished part is not visible, even if it is written in several steps.
             let paused = writing.pause();
             assert_eq!(table.rule(end - 1), Rule::UNKNOWN);
             table.go_on(paused).unwrap().finish();
@@ -707,7 +710,7 @@ mod tests {
         );
     }
 
-    /// A part that fills the gaps of others, which begin and end where it does.
+    /// A part with the same range as another one fills that one's gaps.
     #[test]
     fn where_parts_overlap_the_first_that_has_a_rule_counts() {
         let code = CodeMap::new(&[mapping(0x1000, 0x1_0000, 0, 0)]).unwrap();
@@ -775,7 +778,7 @@ mod tests {
         );
     }
 
-    /// A look-up while a part is published finds all of it or nothing, and the parts before stay as they are.
+    /// A lookup while a part is published finds all of the part or nothing, and earlier parts are unchanged.
     #[test]
     fn a_part_is_published_as_a_whole() {
         use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -836,8 +839,7 @@ mod tests {
         file
     }
 
-    /// A linked table is keyed by file offset: it holds wherever its image was loaded, and for its
-    /// image alone.
+    /// A linked table is keyed by file offset: it applies wherever its image was loaded, and only to its image.
     #[test]
     fn a_linked_table_is_moved_to_where_its_image_lies() {
         let mappings = [
@@ -862,7 +864,7 @@ mod tests {
         assert_eq!(rule_at(0x40_0010), rows[1].rule);
         assert_eq!(rule_at(0x40_00ff), rows[2].rule);
         assert_eq!(rule_at(0x50_0000), Rule::UNKNOWN);
-        // An image mapped twice, the second time right behind the first.
+        // An image mapped twice, the second time directly after the first.
         let twice = [
             mapping(0x1000, 0x100, 0x1000, 1),
             mapping(0x1100, 0x100, 0x1000, 1),

@@ -1,5 +1,5 @@
-//! The caller table under loom: every interleaving of a tick that looks rules up with a poll that writes and publishes a
-//! part.
+//! Model of the caller table under loom: every interleaving of a tick that looks rules up with a poll that writes and
+//! publishes a part.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p unikprof-agent --lib caller_table_model`
 
@@ -13,7 +13,7 @@ use unikprof_proto::caller_table::{Row, Rule};
 use crate::ground::sync::{AtomicU32, AtomicU64};
 use crate::stack::caller_table::CallerTable;
 
-/// Codes of the part that ticks use from the start, and of the one that is added.
+/// The first codes of the part published at the start and of the one that is added, and the end of both.
 const OLD: u32 = 16;
 const NEW: u32 = 32;
 const END: u32 = 64;
@@ -22,7 +22,7 @@ const fn row(code: u32, rule: Rule) -> Row {
     Row { code, rule }
 }
 
-/// A table with room for four rows, in which the first part is published.
+/// A table with room for four rows, whose first part is published.
 fn table() -> &'static CallerTable<'static> {
     let rows = (0..4).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>();
     let index = (0..8).map(|_| AtomicU32::new(0)).collect::<Box<[_]>>();
@@ -31,7 +31,7 @@ fn table() -> &'static CallerTable<'static> {
     Box::leak(Box::new(table))
 }
 
-/// Writes and publishes a part of as many codes as all have, as an upload does: each row in a poll of its own.
+/// Writes and publishes a part of 16 codes as an upload does, each row in a separate poll.
 fn publish(table: &CallerTable<'_>, first: u32, rows: &[Row]) {
     let writing = table.begin(first, first + 16, rows.len() as u32);
     let mut progress = writing.expect("there is room").pause();
@@ -43,7 +43,7 @@ fn publish(table: &CallerTable<'_>, first: u32, rows: &[Row]) {
     table.go_on(progress).expect("a part was begun").finish();
 }
 
-/// What a tick finds: the first part as ever, and of the other nothing or all of it.
+/// Asserts that a tick finds the first part unchanged, and all or nothing of the other.
 fn look(table: &CallerTable<'_>) {
     assert_eq!(table.rule(OLD + 3), Rule::FRAME_RECORD);
     for (code, rule) in [(NEW + 1, Rule::ENTRY), (NEW + 9, Rule::OUTERMOST)] {
@@ -58,12 +58,11 @@ const ROWS: [Row; 2] = [row(NEW, Rule::ENTRY), row(NEW + 8, Rule::OUTERMOST)];
 fn model(poll: fn(&CallerTable<'_>)) {
     loom::model(move || {
         let table = table();
-        // In this order: loom explores a load against a store of another thread that came before it, but not a store
-        // against the load, if the storing thread has loaded the same cell in between.
+        // The order matters: loom explores a load against an earlier store of another thread, but not a store against
+        // an earlier load, if the storing thread has loaded the same cell in between.
         let ticking = thread::spawn(move || look(table));
         poll(table);
         ticking.join().expect("no panic");
-        // What was published is found.
         assert!(table.find(NEW).is_some() && table.find(NEW + 15).is_some());
         look(table);
     });
@@ -74,7 +73,7 @@ fn a_tick_finds_a_new_part_whole_or_not_at_all() {
     model(|table| publish(table, NEW, &ROWS));
 }
 
-/// Rows of an upload that was given up lie where those of the next one are written.
+/// The next upload overwrites the rows of one that was abandoned.
 #[test]
 fn a_tick_finds_nothing_of_a_part_that_was_given_up() {
     model(|table| {

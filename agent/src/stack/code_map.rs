@@ -1,12 +1,11 @@
-//! The guest's executable mappings, and addresses as 32-bit codes.
+//! The guest's executable mappings, and the encoding of code addresses in 32 bits.
 //!
-//! All mappings are laid end to end behind [`frame_code::FIRST_ADDRESS`]; a code is a place in that
-//! row. A stack takes half the memory so, and finding the code is at the same time the check that
-//! an address lies in code at all.
+//! A frame code is an address's position in all mappings laid end to end, counted from [`frame_code::FIRST_ADDRESS`].
+//! Codes halve the memory of a stack, and finding the code also checks that an address lies in known code.
 
 use unikprof_proto::code::frame_code;
 
-/// The most mappings an agent knows.
+/// The most mappings of an agent.
 pub const MAX_MAPPINGS: usize = 64;
 
 /// One executable mapping of the guest, as the loader or linker placed it.
@@ -16,9 +15,9 @@ pub struct Mapping<'a> {
     pub start: u64,
     /// The address after the last.
     pub end: u64,
-    /// Where `start` lies in the image's file.
+    /// The offset of `start` in the image's file.
     pub file_offset: u64,
-    /// The image's build-id; empty where it has none.
+    /// The image's build-id; empty if it has none.
     pub build_id: &'a [u8],
     /// The image's path; may be empty.
     pub path: &'a str,
@@ -27,13 +26,13 @@ pub struct Mapping<'a> {
 /// Why mappings cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MappingsError {
-    /// There are none: no return address could be recognised.
+    /// There are none, so no return address could be recognised.
     None,
-    /// There are more than [`MAX_MAPPINGS`]: how many.
+    /// There are this many, more than [`MAX_MAPPINGS`].
     TooMany(usize),
-    /// A mapping is empty or overlaps the one before it: its index. They must be sorted by start.
+    /// The mapping at this index is empty or overlaps the one before it. Mappings must be sorted by start.
     Order(usize),
-    /// Together they take more than 4 GiB, the reach of a code.
+    /// Together they take more than 4 GiB, the range of a code.
     TooLarge,
 }
 
@@ -57,13 +56,13 @@ impl core::fmt::Display for MappingsError {
 
 impl core::error::Error for MappingsError {}
 
-/// Mappings as the tick uses them.
+/// The mappings, for translating addresses into codes in a tick.
 #[derive(Debug)]
 pub struct CodeMap {
     stretches: heapless::Vec<Stretch, MAX_MAPPINGS>,
 }
 
-/// A stretch of code: addresses `start..start + length` have the codes from `base` on.
+/// A mapping: the addresses `start..start + length` have the codes from `base` on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stretch {
     start: u64,
@@ -111,7 +110,7 @@ impl CodeMap {
         Some(self.stretches.get(index)?.base)
     }
 
-    /// The code behind the last mapping.
+    /// The code after the last mapping.
     pub fn end(&self) -> u32 {
         let last = self.stretches.last();
         last.map_or(frame_code::FIRST_ADDRESS, |last| {
@@ -124,7 +123,7 @@ impl CodeMap {
         self.find(address)?.code(address)
     }
 
-    /// The stretch that holds `address`. Kept by the walk: the next address mostly lies in the same.
+    /// The stretch that contains `address`. The walk keeps it, because the next address is usually in the same one.
     #[inline(never)]
     pub(crate) fn find(&self, address: u64) -> Option<&Stretch> {
         let after = self.stretches.partition_point(|it| it.start <= address);
@@ -132,7 +131,7 @@ impl CodeMap {
         stretch.code(address).map(|_| stretch)
     }
 
-    /// Any stretch, to begin a walk with.
+    /// The first stretch, with which a walk begins.
     #[inline]
     pub(crate) fn first(&self) -> &Stretch {
         const NONE: &Stretch = &Stretch {
@@ -148,7 +147,7 @@ impl Stretch {
     #[inline]
     pub(crate) fn code(&self, address: u64) -> Option<u32> {
         let offset = address.wrapping_sub(self.start);
-        // The layout has checked that base + length fits.
+        // `CodeMap::new` has checked that base + length does not overflow.
         (offset < self.length).then(|| self.base.wrapping_add(offset as u32))
     }
 }

@@ -1,20 +1,20 @@
-//! Reading the interrupted stack and code: the one place where the agent looks at foreign memory.
+//! Reads the interrupted stack and code: the only place where the agent reads memory that is not its own.
 #![allow(unsafe_code)]
 
 use core::ops::Range;
 
 use crate::ground::platform::Registers;
 
-/// A frame record takes 16 bytes: the caller's frame pointer, then the return address.
+/// The bytes of a frame record: the caller's frame pointer, then the return address.
 pub const FRAME_RECORD: u64 = 16;
 
-/// Memory with frame records in it.
+/// A stack with frame records.
 pub trait ReadStack {
-    /// The record at `fp` (the caller's frame pointer, the return address), or `None` where it is
-    /// misaligned or not wholly inside.
+    /// The record at `fp` (the caller's frame pointer, the return address); `None` if it is misaligned or not wholly
+    /// inside.
     fn frame_record(&self, fp: u64) -> Option<[u64; 2]>;
 
-    /// The word at `address`, or `None` where it is misaligned or not wholly inside.
+    /// The word at `address`; `None` if it is misaligned or not wholly inside.
     fn word(&self, address: u64) -> Option<u64>;
 
     /// The address after the last byte.
@@ -40,18 +40,18 @@ impl<S: ReadStack> ReadStack for &S {
 
 /// The stacks that a walk may read.
 pub trait Stacks {
-    /// One of them.
+    /// The type of one stack.
     type Stack: ReadStack;
 
-    /// The stack that holds `address`, or `None` where none is known there.
+    /// The stack that contains `address`; `None` if no known stack does.
     fn at(&self, address: u64) -> Option<Self::Stack>;
 
-    /// The registers at which a walk goes on whose chain has ended with this stack pointer and frame pointer. See
-    /// [`Platform::continuation`](crate::Platform::continuation).
+    /// The registers to continue the walk from after a chain of frames has ended with this stack pointer and frame
+    /// pointer. See [`Platform::continuation`](crate::Platform::continuation).
     fn continuation(&self, sp: u64, fp: u64) -> Option<Registers>;
 }
 
-/// One stack, wherever the stack pointer lies, or none.
+/// The same stack for every address, or none.
 impl<'s, S: ReadStack> Stacks for Option<&'s S> {
     type Stack = &'s S;
 
@@ -66,13 +66,13 @@ impl<'s, S: ReadStack> Stacks for Option<&'s S> {
     }
 }
 
-/// Memory with instructions in it.
+/// Memory that contains instructions.
 pub trait ReadCode {
-    /// The byte before `pc` and the four from it on, or `None` where not all of them can be read.
+    /// The byte before `pc` and the four bytes from `pc` on; `None` if not all of them can be read.
     fn around(&self, pc: u64) -> Option<[u8; 5]>;
 }
 
-/// Instructions are not looked at.
+/// Reads no instructions.
 impl ReadCode for () {
     #[inline]
     fn around(&self, _: u64) -> Option<[u8; 5]> {
@@ -83,11 +83,11 @@ impl ReadCode for () {
 /// A stack in this program's memory.
 #[derive(Debug)]
 pub struct StackMemory {
-    /// The first word.
+    /// The address of the first word.
     start: u64,
-    /// How many words there are.
+    /// The number of words.
     words: u64,
-    /// The words that a frame record can begin with: all but the last.
+    /// The number of words that a frame record can begin with: all except the last.
     records: u64,
     end: u64,
 }
@@ -110,9 +110,9 @@ impl StackMemory {
         }
     }
 
-    /// The index of the word at `address`. A misaligned address has one of at least 2^61; one below the start has that of a
-    /// word behind the end of the address space. No word of the stack has either: so one comparison decides whether a word
-    /// belongs to it.
+    /// The index of the word at `address`. The rotation turns the low bits of a misaligned address into an index of
+    /// at least 2^61, and an address below the start wraps around to one far behind the end. So one comparison
+    /// decides whether a word lies inside the stack.
     #[inline]
     fn index(&self, address: u64) -> u64 {
         address.wrapping_sub(self.start).rotate_right(3)
@@ -126,8 +126,8 @@ impl ReadStack for StackMemory {
             return None;
         }
         let words = core::ptr::with_exposed_provenance::<u64>(fp as usize);
-        // SAFETY: aligned, and both words inside the bounds whose readability the caller of `new`
-        // vouched for. Volatile, since the stack's owner may change them at any moment.
+        // SAFETY: aligned, and both words lie inside the bounds, which the caller of `new` guarantees to be readable.
+        // Volatile because the stack's owner may change them at any time.
         Some(unsafe { [words.read_volatile(), words.add(1).read_volatile()] })
     }
 
@@ -170,8 +170,7 @@ impl ReadCode for CodeMemory {
             return None;
         }
         let bytes = core::ptr::with_exposed_provenance::<[u8; 5]>(start as usize);
-        // SAFETY: inside the bounds whose readability the caller of `new` vouched for; bytes need no
-        // alignment.
+        // SAFETY: inside the bounds, which the caller of `new` guarantees to be readable; bytes need no alignment.
         Some(unsafe { bytes.read_volatile() })
     }
 }
@@ -181,7 +180,7 @@ mod tests {
     use super::*;
 
     fn memory(bounds: Range<u64>) -> StackMemory {
-        // SAFETY: the tests below read only inside an array of their own.
+        // SAFETY: the tests below read only inside their own arrays.
         unsafe { StackMemory::new(bounds) }
     }
 
@@ -214,7 +213,7 @@ mod tests {
     fn code_is_read_inside_its_bounds_only() {
         let code = [1_u8, 2, 3, 4, 5, 6];
         let start = code.as_ptr().expose_provenance() as u64;
-        // SAFETY: the bounds are those of the array.
+        // SAFETY: the bounds are those of `code`.
         let memory = unsafe { CodeMemory::new(start..start + 6) };
         assert_eq!(memory.around(start + 1), Some([1, 2, 3, 4, 5]));
         assert_eq!(memory.around(start + 2), Some([2, 3, 4, 5, 6]));
@@ -242,7 +241,7 @@ mod tests {
         }
     }
 
-    /// Bounds that are not aligned hold the words that lie wholly inside.
+    /// Unaligned bounds contain the words that lie wholly inside.
     #[test]
     fn bounds_of_half_words_hold_whole_words() {
         let words = [1_u64, 2, 3, 4];

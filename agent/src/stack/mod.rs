@@ -1,7 +1,7 @@
 //! From registers to a path of frames: the walk, the caller table and the code map.
 //!
-//! All of it is called from upcalls, except for the upload of a caller table. Memory of the guest is read only inside
-//! the bounds that the platform gives. Nothing here counts, allocates or panics.
+//! Everything here is called from upcalls, except for the upload of a caller table. The guest's memory is read only
+//! inside the bounds that the platform returns. Nothing here counts, allocates or panics.
 
 #[cfg(target_arch = "aarch64")]
 #[path = "aarch64.rs"]

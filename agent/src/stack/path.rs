@@ -1,12 +1,13 @@
-//! The path of one sample: the frame codes that the walk found, leaf first, and their hashes.
+//! The path of one sample: the [frame codes](unikprof_proto::code::frame_code) that the walk found, leaf first, and
+//! their hashes.
 //!
-//! The hash of a sequence of codes is a polynomial in a fixed factor, whose coefficients are the codes, modulo 2^64 (a rolling
-//! hash, as Rabin and Karp's). The walk computes it frame by frame, from the leaf to the root, and keeps each step: so the
-//! hash of any number of root-most frames follows from two steps by one multiplication. The table finds the nodes of all of
-//! a stack's callers by these at once, instead of one after the other.
+//! The hash of a sequence of codes is a polynomial in a fixed factor, with the codes as coefficients, modulo 2^64 (a
+//! Rabin-Karp rolling hash). The walk computes it frame by frame, from the leaf to the root, and stores each step.
+//! The hash of any number of root-most frames then follows from two steps with one multiplication, so the stack table
+//! can look up all of a stack's callers at once instead of one after another.
 //!
-//! The cells belong to the slot and are reused by every sample, so that a tick neither needs a large
-//! stack of its own nor clears one.
+//! The cells belong to the vCPU's slot and every sample reuses them, so a tick neither needs a large stack nor clears
+//! one.
 //!
 //! Why: docs/decisions.md#the-hash-is-never-believed.
 
@@ -15,14 +16,14 @@ use crate::ground::sync::{AtomicU32, AtomicU64, Ordering, prefetch};
 /// The most frames of one stack that are walked.
 pub const MAX_DEPTH: usize = 128;
 
-/// Room for the walked frames, a mark in front of them, one for what is missing, and the mark of the
-/// agent's own work.
+/// Room for the walked frames and three marks: one before them, one for missing callers, and one for the agent's own
+/// work.
 pub(crate) const MAX_CODES: usize = MAX_DEPTH + 3;
 
-/// Frames in one node of the table: a run of the path that is compared at once.
+/// The frames in one node of the stack table, which are compared together.
 pub const FRAMES_PER_NODE: usize = 11;
 
-/// Zeros in front of the leaf, so that a node that is not full compares like one that is.
+/// Zeros before the leaf, so that a partly filled node is compared like a full one.
 const PADDING: usize = FRAMES_PER_NODE;
 
 /// The cells that a path is written into.
@@ -30,7 +31,7 @@ const PADDING: usize = FRAMES_PER_NODE;
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub struct PathCells {
     codes: [AtomicU32; PADDING + MAX_CODES],
-    /// The polynomials of the frames from the leaf up to each.
+    /// The polynomial of the frames from the leaf to each frame.
     steps: [AtomicU64; MAX_CODES],
 }
 
@@ -44,7 +45,7 @@ impl Default for PathCells {
 }
 
 impl PathCells {
-    /// Asks for the cells of a path of usual depth ahead of their use.
+    /// Prefetches the cells of a path of usual depth.
     #[inline]
     pub fn prefetch(&self) {
         const USUAL: usize = 32;
@@ -56,7 +57,7 @@ impl PathCells {
         }
     }
 
-    /// Begins a path; what the cells held before is forgotten.
+    /// Begins a path, which overwrites the previous one.
     pub fn begin(&self) -> Path<'_> {
         Path {
             cells: self,
@@ -65,7 +66,7 @@ impl PathCells {
         }
     }
 
-    /// The path of this length that was written here last.
+    /// The last path written here, which has this length.
     pub(crate) fn resume(&self, length: usize) -> Path<'_> {
         let length = length.min(MAX_CODES);
         let step = length.checked_sub(1).and_then(|last| self.steps.get(last));
@@ -86,15 +87,14 @@ pub struct Path<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// Adds the next frame towards the root. One more than [`MAX_DEPTH`] and the three marks is
-    /// dropped.
+    /// Adds the next frame towards the root. Ignored if the path has [`MAX_DEPTH`] frames and three marks.
     #[inline]
     pub fn push(&mut self, code: u32) {
         let mut code = Some(code);
         self.push_all(MAX_CODES, || code.take());
     }
 
-    /// Adds frames from `next` until it has none, or the path has `limit`.
+    /// Adds frames from `next` until it returns `None` or the path has `limit` frames.
     #[inline]
     pub(crate) fn push_all(&mut self, limit: usize, mut next: impl FnMut() -> Option<u32>) {
         let PathCells { codes, steps } = self.cells;
@@ -104,7 +104,7 @@ impl<'a> Path<'a> {
         else {
             return;
         };
-        // In registers: no frame waits until that before it has been written and read back.
+        // Kept in registers: a frame need not wait until the previous one has been written and read back.
         let mut polynomial = self.polynomial;
         let mut pushed = 0;
         for (cell, step) in codes.iter().zip(steps) {
@@ -120,19 +120,19 @@ impl<'a> Path<'a> {
         self.length += pushed;
     }
 
-    /// How many frames there are.
+    /// The number of frames.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
+    /// Whether there are no frames.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
     /// The frame codes, leaf first.
     pub fn codes(&self) -> impl Iterator<Item = u32> + 'a {
-        // Always in range; without the check the tick could panic.
+        // Always in range; `get` because a tick must not panic.
         let codes = self.cells.codes.get(PADDING..PADDING + self.length);
         codes
             .unwrap_or_default()
@@ -146,7 +146,8 @@ impl<'a> Path<'a> {
         finish(self.polynomial)
     }
 
-    /// The hashes of the root-most frames that one, two and more full nodes hold, as long as these are not all.
+    /// The hashes of the frames in the root-most node, in the two root-most nodes and so on, without that of the
+    /// whole path.
     #[inline]
     pub(crate) fn root_hashes(&self) -> impl Iterator<Item = u64> + use<'a> {
         let Self {
@@ -154,7 +155,8 @@ impl<'a> Path<'a> {
             length,
             polynomial,
         } = *self;
-        // The step before the frames of one node, of two, and so on; below the first it wraps, and there is none.
+        // The index of the step before the last node's frames, then the last two nodes' and so on; it wraps around,
+        // out of range, if there is none.
         let mut at = length.wrapping_sub(FRAMES_PER_NODE + 1);
         POWERS.iter().map_while(move |power| {
             let step = cells.steps.get(at)?.load(Ordering::Relaxed);
@@ -163,8 +165,8 @@ impl<'a> Path<'a> {
         })
     }
 
-    /// The runs of the nodes that hold the path's last `length` frames, those at the root: the leaf-most run first.
-    /// [`FRAMES_PER_NODE`] cells each, leaf first; the first has zeros in front, or frames nearer to the leaf.
+    /// The runs of the nodes for the path's `length` root-most frames, leaf-most run first. Each run has
+    /// [`FRAMES_PER_NODE`] cells, leaf first; the first run begins with zeros, or with frames nearer to the leaf.
     #[inline]
     pub(crate) fn root_runs(
         &self,
@@ -182,10 +184,10 @@ impl<'a> Path<'a> {
     }
 }
 
-/// What the polynomial is one in: an odd number without a pattern, 2^64 divided by the golden ratio.
+/// The factor of the polynomial, 2^64 divided by the golden ratio: odd and without a regular bit pattern.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The powers of [`FACTOR`] by which the frames of one, two and more nodes move on those before them.
+/// [`FACTOR`] to the power of the number of frames in one node, two nodes and so on.
 const POWERS: [u64; MAX_CODES / FRAMES_PER_NODE] = {
     let mut powers = [0; MAX_CODES / FRAMES_PER_NODE];
     let mut power = 1_u64;
@@ -200,7 +202,7 @@ const POWERS: [u64; MAX_CODES / FRAMES_PER_NODE] = {
     powers
 };
 
-/// One multiplication a frame: it hides in the shadow of the next load of the chain.
+/// Adds a code to a polynomial. The multiplication overlaps the walk's next load and costs no extra time.
 #[inline]
 fn extend(polynomial: u64, code: u32) -> u64 {
     polynomial
@@ -208,8 +210,8 @@ fn extend(polynomial: u64, code: u32) -> u64 {
         .wrapping_add(u64::from(code))
 }
 
-/// The hash with a polynomial. Its upper bits, by which the table places, depend on all codes, the last too. The shift makes
-/// it no multiple of the codes: stacks whose codes are equally spaced would gather in a part of the index.
+/// Turns a polynomial into a hash. The upper bits, from which the table derives the position, depend on all codes.
+/// Without the shift, stacks with equally spaced codes would cluster in a part of the index.
 #[inline]
 fn finish(polynomial: u64) -> u64 {
     (polynomial ^ polynomial >> 32).wrapping_mul(FACTOR)
@@ -243,7 +245,7 @@ mod tests {
         assert_eq!(runs(11), [root]);
     }
 
-    /// The hash of the callers that two stacks share is the same in both, whatever lies before them.
+    /// Stacks that share callers have the same hash for these, whatever the other frames are.
     #[test]
     fn the_hash_of_root_most_frames_is_that_of_a_path_of_them() {
         let hashed = |codes: &[u32]| {
@@ -265,7 +267,8 @@ mod tests {
         assert_ne!(hash(&[7, 8, 9]), hash(&[7, 8]), "the length matters");
     }
 
-    /// Guards the table against a hash that gathers its entries in a part of the index, or the tags in a few values: neighbouring codes, as leaves of one function have, on one path of callers.
+    /// Guards against a hash whose index positions or tags cluster for neighbouring codes, such as leaves of one
+    /// function with the same callers.
     #[test]
     fn hashes_of_neighbouring_leaves_are_spread() {
         const STACKS: u32 = 4096;
@@ -280,7 +283,7 @@ mod tests {
             upper[(path.hash() >> 58) as usize] += 1;
             lower[(path.hash() as u32 >> 26) as usize] += 1;
         }
-        // 64 in each on average; a deviation is 8.
+        // The mean is 64, the standard deviation 8.
         for count in upper.into_iter().chain(lower) {
             assert!((16..=112).contains(&count), "{upper:?} {lower:?}");
         }

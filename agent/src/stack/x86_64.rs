@@ -1,17 +1,18 @@
-//! What the walk must know of x86_64.
+//! The architecture-specific parts of the walk for x86_64.
 //!
 //! Why: docs/decisions.md#instructions-are-read-in-the-programs-text-only.
 
 use unikprof_proto::caller_table::{Base, Caller, Rule, machine};
 
-/// The architecture in a caller table's file.
+/// The architecture's number in a caller table file.
 pub(super) const MACHINE: u16 = machine::X86_64;
 
-/// The rule of code that has set up a frame record: `rbp` points to the caller's `rbp`, the return address lies above.
+/// The rule for code that has set up a frame record: `rbp` points to the caller's `rbp`, and the return address is
+/// above it.
 pub(super) const FRAME_RECORD: Rule = Rule::FRAME_RECORD;
 
-/// The address of the return address of a frame with this canonical frame address; `None` where the rule names another
-/// place than the one just below it, where every call pushes it.
+/// Where a frame with this canonical frame address has saved its return address: just below that address, where every
+/// call pushes it. `None` if the rule says otherwise.
 #[inline]
 pub(super) const fn saved_return_address(rule: Rule, cfa: u64) -> Option<u64> {
     match rule.return_address() {
@@ -20,16 +21,16 @@ pub(super) const fn saved_return_address(rule: Rule, cfa: u64) -> Option<u64> {
     }
 }
 
-/// Whether an address outside all known mappings can be code: it is canonical for 48 bits, and not in the lowest page,
-/// where small integers lie that look like addresses.
+/// Whether an address outside all known mappings can be code: canonical for 48 bits, and not in the lowest page,
+/// because small integers look like addresses there.
 pub(super) const fn may_be_code(address: u64) -> bool {
     const PAGE: u64 = 4096;
     let sign = address as i64 >> 47;
     address >= PAGE && (sign == 0 || sign == -1)
 }
 
-/// The rule that follows from the byte before an instruction and the four from it on (Intel's manual, volume 2): at
-/// a function's entry the frame pointer is not yet pushed, at its return it is popped.
+/// The rule that follows from the byte before an instruction and the four bytes from it on (Intel's manual, volume
+/// 2): at a function's entry the frame pointer is not pushed yet, at its return it is already popped.
 pub(super) fn rule_of_bytes(bytes: [u8; 5]) -> Rule {
     const PUSH_RBP: u8 = 0x55;
     const RET: u8 = 0xc3;

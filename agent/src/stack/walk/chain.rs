@@ -1,17 +1,18 @@
-//! A chain of frames on one stack: from one frame to its caller, by a rule or by the frame record.
+//! A chain of frames on one stack. Each step leads from a frame to its caller, by a rule of the caller table or by
+//! the frame record.
 //!
 //! # Unknown code
 //! A return address outside all mappings may belong to code that was loaded or generated after the start, or may be
-//! garbage: a function without a frame record leaves in the frame pointer whatever it likes. It is accepted as a frame
-//! of [unknown code](frame_code::UNKNOWN_CODE) only if
-//! - it [may be code](may_be_code) at all and does not lie on the rest of the stack: pointers into the stack and small
+//! garbage: a function without a frame record may leave any value in the frame pointer. It is accepted as a frame of
+//! [unknown code](frame_code::UNKNOWN_CODE) only if
+//! - it [may be code](may_be_code) and does not point into the rest of the stack: pointers into the stack and small
 //!   integers are the most frequent garbage there;
-//! - in a frame record, the caller's frame pointer is 0 or leads on: aligned, upward and inside the stack. The record
-//!   with which the stack ends may hold any.
-//! - the chain has had fewer than [`MAX_UNKNOWN`] such frames. Generated code may well recurse, so the limit is half of
-//!   the greatest depth; each step demands a plausible pair of words, so garbage ends far earlier.
+//! - in a frame record, the caller's frame pointer is 0 or continues the chain: aligned, upward and inside the stack.
+//!   It may have any value in a record at the end of the stack;
+//! - the chain has fewer than [`MAX_UNKNOWN`] such frames. Generated code may recurse, so the limit is half of the
+//!   greatest depth; each step requires a plausible pair of words, so garbage ends much earlier.
 //!
-//! Otherwise the chain is broken, as for every other impossible record.
+//! Otherwise the chain is broken, as with every other impossible record.
 
 use unikprof_proto::caller_table::{Base, Caller, Rule};
 use unikprof_proto::code::frame_code;
@@ -30,20 +31,20 @@ pub const MAX_UNKNOWN: u32 = MAX_DEPTH as u32 / 2;
 #[derive(Clone, Copy)]
 pub(super) struct Chain<'g> {
     /// The last frame.
-    pub(super) place: Place<'g>,
-    /// The code whose row in the caller table is that of the last frame.
+    pub(super) frame: Frame<'g>,
+    /// The code with which the last frame is looked up in the caller table.
     pub(super) lookup: u32,
-    /// The interrupted function is all there is.
+    /// The chain consists of the interrupted function only.
     pub(super) is_leaf: bool,
     pub(super) walked: Walked,
 }
 
 impl<'g> Chain<'g> {
-    /// The chain that ends in the interrupted function, at this code.
+    /// A chain that consists of the interrupted function, whose code is `leaf`.
     #[inline]
-    pub(super) fn at_leaf(place: Place<'g>, leaf: u32, end: End, way: Way) -> Self {
+    pub(super) fn at_leaf(frame: Frame<'g>, leaf: u32, end: End, way: Way) -> Self {
         Self {
-            place,
+            frame,
             lookup: leaf,
             is_leaf: true,
             walked: Walked {
@@ -57,17 +58,17 @@ impl<'g> Chain<'g> {
 
 /// A frame on a stack.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'g> {
-    /// The stack pointer: everything below has been passed.
+pub(super) struct Frame<'g> {
+    /// The stack pointer: everything below it has been walked.
     pub(super) sp: u64,
     pub(super) fp: u64,
-    /// The stretch of code that was found last; most return addresses lie in the same as the one before.
+    /// The mapping found last; most return addresses are in the same mapping as the one before.
     stretch: &'g Stretch,
-    /// The frames of unknown code so far.
+    /// The number of frames of unknown code so far.
     unknown: u32,
 }
 
-impl<'g> Place<'g> {
+impl<'g> Frame<'g> {
     /// The frame with these registers.
     #[inline]
     pub(super) fn new(sp: u64, fp: u64, code: &'g CodeMap) -> Self {
@@ -88,7 +89,8 @@ impl<'g> Place<'g> {
         })
     }
 
-    /// Goes to the caller. Returns the return address's code, and whether `rule` led there or the frame pointer.
+    /// Moves to the caller. Returns the return address's code, and whether it was found by `rule` rather than by the
+    /// frame pointer.
     #[inline]
     pub(super) fn step(
         &mut self,
@@ -101,7 +103,7 @@ impl<'g> Place<'g> {
             match rule.caller() {
                 Caller::Outermost => return Err(End::Root),
                 Caller::Unknown => {}
-                // The caller lies on another stack: a hop.
+                // The caller is on another stack; `hop` continues there.
                 Caller::LoadedCfa { .. } => return Err(End::Broken),
                 Caller::Cfa {
                     base,
@@ -127,20 +129,20 @@ impl<'g> Place<'g> {
         }
         match self.step_by_record(stack, code) {
             Ok(code) => Ok((code, rule == RECORD_RULE)),
-            // It is known to have a caller: a frame pointer of 0 is then not the root.
+            // The rule says that the function has a caller, so a frame pointer of 0 does not mean the root.
             Err(End::Root) if has_caller && self.ends_in_zero(stack) => Err(End::Broken),
             Err(end) => Err(end),
         }
     }
 
-    /// Whether the chain ends because the frame pointer is 0, and not at the end of the stack or at a return
+    /// Whether the chain ends because the frame pointer is 0, rather than at the end of the stack or at a return
     /// address of 0.
     #[inline]
     fn ends_in_zero(&self, stack: &impl ReadStack) -> bool {
         self.fp == 0 && self.sp != stack.end()
     }
 
-    /// The return address, the canonical frame address and the caller's frame pointer, by a rule.
+    /// The return address, the canonical frame address (CFA) and the caller's frame pointer, by a rule.
     #[inline]
     fn caller(
         &self,
@@ -157,7 +159,7 @@ impl<'g> Place<'g> {
         let return_address = stack.word(saved_return_address(rule, cfa)?)?;
         let saved_at = saved_fp.and_then(|words| cfa.checked_sub(u64::from(words) * 8));
         let fp = match saved_at {
-            // A place below the stack pointer has been popped: the value is in the register.
+            // A saved value below the stack pointer has been popped already: it is in the register.
             Some(at) if at >= self.sp => stack.word(at)?,
             _ => self.fp,
         };
@@ -185,8 +187,8 @@ impl<'g> Place<'g> {
             stack.frame_record(self.fp)
         };
         let Some([caller_fp, return_address]) = record else {
-            // The outermost function has no caller: its saved frame pointer is 0, or it is known to
-            // be the outermost because the stack ends with its frame.
+            // The outermost function has no caller: either its saved frame pointer is 0, or the stack ends with its
+            // frame.
             return Err(if self.fp == 0 || self.sp == stack.end() {
                 End::Root
             } else {
@@ -212,7 +214,8 @@ impl<'g> Place<'g> {
         self.fp = caller_fp;
     }
 
-    /// Whether the record at the frame pointer, which holds `caller_fp`, is one of a chain that rises to its root.
+    /// Whether the record at the frame pointer, which contains `caller_fp`, continues a rising chain or is its last
+    /// one.
     #[inline]
     fn leads_on(&self, caller_fp: u64, end: u64) -> bool {
         let after = after_record(self.fp);
@@ -220,7 +223,7 @@ impl<'g> Place<'g> {
         caller_fp == 0 || rises || after == end
     }
 
-    /// Accepts a return address outside all mappings as a frame of unknown code, if that is plausible.
+    /// Accepts a return address outside all mappings as a frame of unknown code if it is plausible.
     #[inline]
     fn unknown_code(&mut self, return_address: u64, stack: &impl ReadStack) -> Option<u32> {
         let on_stack = (self.sp..stack.end()).contains(&return_address);
@@ -232,11 +235,10 @@ impl<'g> Place<'g> {
     }
 }
 
-/// Adds the frame that returns to `return_code` and its callers, until `path` has `limit` frames. `way` is how it was
-/// found.
+/// Adds the frame at `return_code` and its callers, until `path` has `limit` frames. `way` tells how it was found.
 #[inline]
 pub(super) fn follow<'g>(
-    place: Place<'g>,
+    frame: Frame<'g>,
     return_code: u32,
     way: Way,
     stack: &impl ReadStack,
@@ -245,7 +247,7 @@ pub(super) fn follow<'g>(
     path: &mut Path<'_>,
 ) -> Chain<'g> {
     let mut frames = Frames {
-        place,
+        frame,
         return_code,
         mixed: false,
     };
@@ -260,7 +262,7 @@ pub(super) fn follow<'g>(
         };
     }
     Chain {
-        place: frames.place,
+        frame: frames.frame,
         lookup: call_of(frames.return_code),
         is_leaf: false,
         walked: Walked {
@@ -271,12 +273,12 @@ pub(super) fn follow<'g>(
     }
 }
 
-/// How far a chain has been followed.
+/// The progress along a chain.
 struct Frames<'g> {
-    place: Place<'g>,
-    /// Where the last frame is returned to.
+    frame: Frame<'g>,
+    /// The code of the return address into the last frame.
     return_code: u32,
-    /// The table was asked and had no row.
+    /// The table had no row for at least one frame.
     mixed: bool,
 }
 
@@ -292,15 +294,15 @@ fn by_records<'g>(
 ) -> End {
     loop {
         rise(frames, stack, path, limit, |_| false);
-        match frames.place.step_by_record(stack, code) {
+        match frames.frame.step_by_record(stack, code) {
             Ok(_) if path.len() >= limit => return End::Truncated,
             Ok(code) => {
                 frames.return_code = code;
                 path.push(code);
             }
-            // A function that has a caller was taken for the outermost.
+            // This function has a caller, so it is not the outermost.
             Err(End::Root)
-                if frames.place.ends_in_zero(stack) && has_caller(callers, frames.return_code) =>
+                if frames.frame.ends_in_zero(stack) && has_caller(callers, frames.return_code) =>
             {
                 return End::Broken;
             }
@@ -309,7 +311,7 @@ fn by_records<'g>(
     }
 }
 
-/// Whether the table knows that the function that is returned to has a caller.
+/// Whether the table says that the function at this return address has a caller.
 #[inline]
 fn has_caller(callers: Option<&CallerTable<'_>>, return_code: u32) -> bool {
     callers.is_some_and(|callers| {
@@ -330,7 +332,7 @@ fn by_table<'g>(
 ) -> End {
     let mut part = FoundPart::default();
     loop {
-        // Most frames have a record, and lie in the same part of the table as the one before.
+        // Most frames have a record and are in the same part of the table as the one before.
         rise(frames, stack, path, limit, |code| {
             part.rule(call_of(code)) != Some(RECORD_RULE)
         });
@@ -339,7 +341,7 @@ fn by_table<'g>(
             part = callers.find(call).unwrap_or_default();
         }
         let rule = part.rule(call).unwrap_or(Rule::UNKNOWN);
-        match frames.place.step(rule, stack, code) {
+        match frames.frame.step(rule, stack, code) {
             Err(end) => return end,
             Ok(_) if path.len() >= limit => return End::Truncated,
             Ok((code, by_rule)) => {
@@ -351,10 +353,10 @@ fn by_table<'g>(
     }
 }
 
-/// Follows frame records that return into the stretch of code that was found last, as most do: adds a frame for each,
-/// until another step `is_due` for the code that is returned to, or the path has `limit` frames.
+/// Follows frame records while they return into the mapping found last, as most do. Adds a frame for each, until
+/// `is_due` returns true for its code, another kind of step is needed, or the path has `limit` frames.
 ///
-/// A function of its own, so that all that the loop needs fits into registers.
+/// A separate function, so that all variables of the loop fit into registers.
 #[inline(never)]
 fn rise(
     frames: &mut Frames<'_>,
@@ -363,12 +365,12 @@ fn rise(
     limit: usize,
     is_due: impl Fn(u32) -> bool,
 ) {
-    let Place {
+    let Frame {
         mut sp,
         mut fp,
         stretch,
         ..
-    } = frames.place;
+    } = frames.frame;
     let mut last = frames.return_code;
     path.push_all(limit, || {
         if fp < sp || is_due(last) {
@@ -381,16 +383,16 @@ fn rise(
         Some(last)
     });
     frames.return_code = last;
-    (frames.place.sp, frames.place.fp) = (sp, fp);
+    (frames.frame.sp, frames.frame.fp) = (sp, fp);
 }
 
-/// The address behind the record at `fp`, which is inside a stack: so this does not overflow.
+/// The address after the record at `fp`. The record is inside a stack, so this does not overflow.
 #[inline]
 fn after_record(fp: u64) -> u64 {
     fp.wrapping_add(FRAME_RECORD)
 }
 
-/// The code of a call instruction's last byte: the address it returns to may be the next function's.
+/// The code of the call instruction's last byte: the return address itself may belong to the next function.
 #[inline]
 fn call_of(return_code: u32) -> u32 {
     return_code.wrapping_sub(1)

@@ -1,22 +1,22 @@
-//! From the end of a chain on one stack to its continuation on another.
+//! Continues a walk on another stack after the chain on one stack has ended.
 //!
-//! The platform knows where an interrupted function lies; the caller table knows functions that switch stacks and keep
-//! the former stack pointer in memory. Both are rare, so all of this lies outside of the usual path of a tick.
+//! The platform knows the registers of interrupted functions; the caller table knows functions that switch stacks and
+//! keep the former stack pointer in memory. Both are rare, so this code is kept out of a tick's usual path.
 
 use unikprof_proto::caller_table::Caller;
 
-use super::chain::{Chain, Place};
+use super::chain::{Chain, Frame};
 use super::{End, Guide, Start};
 use crate::stack::architecture::saved_return_address;
 use crate::stack::caller_table::CallerTable;
 use crate::stack::code_map::CodeMap;
 use crate::stack::{ReadCode, ReadStack, Stacks};
 
-/// The most times that a walk continues on another stack. Each stack may be any, so this number, beside the depth
-/// limit, is what ends a walk between stacks that lead to each other.
+/// The most times that a walk continues on another stack. Stacks may lead to each other; this number and the depth
+/// limit end such a walk.
 pub const MAX_HOPS: u32 = 8;
 
-/// Where a walk goes on from the end of `chain`, if it does.
+/// Where the walk continues after `chain`; `None` if it ends there.
 #[inline]
 pub(super) fn next_hop(
     chain: &Chain<'_>,
@@ -26,23 +26,23 @@ pub(super) fn next_hop(
     if chain.walked.end == End::Truncated {
         return None;
     }
-    if let Some(registers) = stacks.continuation(chain.place.sp, chain.place.fp) {
+    if let Some(registers) = stacks.continuation(chain.frame.sp, chain.frame.fp) {
         return Some(Start::Interrupted(registers));
     }
     match guide.callers {
         Some(callers) if chain.walked.end == End::Broken => {
-            by_loaded_cfa(&chain.place, chain.lookup, stacks, callers, guide.code)
+            by_loaded_cfa(&chain.frame, chain.lookup, stacks, callers, guide.code)
         }
         _ => None,
     }
 }
 
-/// The caller of a function that has switched stacks, if the table has such a rule for it. Only a return address inside
-/// the mappings is accepted.
+/// The caller of a function that has switched stacks, if the table has such a rule for the function. Only a return
+/// address inside the mappings is accepted.
 #[cold]
 #[inline(never)]
 fn by_loaded_cfa(
-    place: &Place<'_>,
+    frame: &Frame<'_>,
     lookup: u32,
     stacks: &impl Stacks,
     callers: &CallerTable<'_>,
@@ -58,14 +58,14 @@ fn by_loaded_cfa(
     else {
         return None;
     };
-    let word_at = place.register(base).checked_add(u64::from(at) * 8)?;
+    let word_at = frame.register(base).checked_add(u64::from(at) * 8)?;
     let loaded = stacks.at(word_at)?.word(word_at)?;
     let cfa = loaded.checked_add(u64::from(plus) * 8)?;
-    // The CFA may be the end of its stack: the word below it is always inside.
+    // The canonical frame address (CFA) may be the end of its stack; the word below it is always inside.
     let target = stacks.at(cfa.checked_sub(8)?)?;
     let return_address = target.word(saved_return_address(rule, cfa)?)?;
     let fp = match saved_fp {
-        None => place.fp,
+        None => frame.fp,
         Some(words) => target.word(cfa.checked_sub(u64::from(words) * 8)?)?,
     };
     Some(Start::Caller {

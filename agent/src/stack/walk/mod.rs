@@ -1,21 +1,21 @@
 //! The walk: from the interrupted registers to the root of the stack.
 //!
-//! The interrupted function may not have a frame yet, may have removed it, or may never have one. So its caller is
-//! looked up in the caller table; without a row there, the instructions around the interrupted one show a function's
-//! entry or return. From its caller on, the walk follows the chain of frame records, or looks every frame up in the
-//! table (`chain`). A chain that ends on one stack may continue on another (`hop`).
+//! The interrupted function may not have a frame yet, may have removed it, or may never have one. Therefore its
+//! caller is looked up in the caller table. If the table has no row for it, the instructions around the interrupted
+//! one are checked for a function's entry or return. From the caller on, the walk follows the chain of frame records,
+//! or looks every frame up in the table (`chain`). A chain that ends on one stack may continue on another (`hop`).
 //!
-//! Neither the stack nor the table is trusted. A step counts only if what it reads lies wholly inside the stack,
-//! aligned, above the step before, with a return address that can be code. The first step that does not ends the chain.
-//! Return addresses outside all mappings, of code that was loaded or generated later, become frames of
-//! [unknown code](frame_code::UNKNOWN_CODE), under stricter conditions; see `chain`.
+//! Neither the stack nor the table is trusted. A step is valid only if everything it reads is aligned, lies wholly
+//! inside the stack and above the previous step, and yields a return address that can be code. The first invalid step
+//! ends the chain. Return addresses outside all mappings, in code that was loaded or generated later, become frames
+//! of [unknown code](frame_code::UNKNOWN_CODE), under stricter conditions; see `chain`.
 //!
 //! Why: docs/decisions.md#unknown-code, docs/decisions.md#at-most-eight-stacks-a-walk.
 
 use unikprof_proto::caller_table::Rule;
 use unikprof_proto::code::frame_code;
 
-use self::chain::{Chain, Place, follow};
+use self::chain::{Chain, Frame, follow};
 use self::hop::next_hop;
 use crate::ground::platform::Registers;
 use crate::stack::architecture::rule_of_bytes;
@@ -46,26 +46,26 @@ pub enum End {
 /// How the interrupted function's caller was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// By the caller table's row for the interrupted instruction.
+    /// From the caller table's row for the interrupted instruction.
     Table,
-    /// By the instructions around the interrupted one, which are those of an entry or a return.
+    /// From the instructions around the interrupted one, which belong to a function's entry or return.
     Bytes,
-    /// By the frame pointer.
+    /// From the frame pointer.
     FramePointer,
 }
 
-/// The result of a walk, beside its path.
+/// The result of a walk, besides its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walked {
     /// How it ended.
     pub end: End,
     /// How the interrupted function's caller was found.
     pub way: Way,
-    /// Every frame was to be looked up, and the table had no row for at least one.
+    /// Every frame should have been looked up in the table, but it had no row for at least one.
     pub mixed: bool,
 }
 
-/// What a walk uses to find callers.
+/// The data that a walk uses to find callers.
 #[derive(Clone, Copy, Debug)]
 pub struct Guide<'g, C> {
     /// The guest's code.
@@ -74,12 +74,12 @@ pub struct Guide<'g, C> {
     pub callers: Option<&'g CallerTable<'g>>,
     /// Look every frame up in `callers`, not only the interrupted one.
     pub every_frame: bool,
-    /// The instructions; `()` if they are not to be read.
+    /// The instructions; `()` to read none.
     pub instructions: C,
 }
 
 impl<'g> Guide<'g, ()> {
-    /// The chain of frame records alone.
+    /// Uses frame records only.
     pub fn frame_pointers(code: &'g CodeMap) -> Self {
         Self {
             code,
@@ -90,10 +90,10 @@ impl<'g> Guide<'g, ()> {
     }
 }
 
-/// Walks the stack that `registers` were interrupted on, adding at most `depth` frames to `path`, leaf
-/// first. If callers are missing at the root, a mark is added behind the last frame.
+/// Walks the interrupted stack from `registers`, adding at most `depth` frames to `path`, leaf first. If callers are
+/// missing at the root, a mark follows the last frame.
 ///
-/// If `stacks` has none at the interrupted stack pointer, the path is the leaf alone, and broken.
+/// If `stacks` has none at the interrupted stack pointer, the path consists of the leaf alone and its end is broken.
 #[inline]
 pub fn walk(
     registers: &Registers,
@@ -149,7 +149,7 @@ fn hop_on<'g>(
 }
 
 impl Walked {
-    /// The result of two chains: the interrupted function's caller is in the first.
+    /// The combined result of two chains; the interrupted function's caller is in the first.
     fn then(self, last: Self) -> Self {
         Self {
             end: last.end,
@@ -163,11 +163,11 @@ impl Walked {
 enum Start {
     /// In an interrupted function.
     Interrupted(Registers),
-    /// In a function that is returned to, with these registers.
+    /// In a caller: its code and registers after the return.
     Caller { code: u32, sp: u64, fp: u64 },
 }
 
-/// Adds the frames on one stack to `path`, until it has `limit`.
+/// Adds the frames on one stack to `path`, until it has `limit` frames.
 #[inline]
 fn from<'g>(
     start: &Start,
@@ -176,43 +176,43 @@ fn from<'g>(
     limit: usize,
     path: &mut Path<'_>,
 ) -> Chain<'g> {
-    let (place, code, way, stack) = match start {
+    let (frame, code, way, stack) = match start {
         Start::Interrupted(registers) => {
-            let mut place = Place::new(registers.sp, registers.fp, guide.code);
-            let code = place.code(guide.code, registers.pc);
+            let mut frame = Frame::new(registers.sp, registers.fp, guide.code);
+            let code = frame.code(guide.code, registers.pc);
             let leaf = code.unwrap_or(frame_code::UNKNOWN_CODE);
             path.push(leaf);
             let Some(stack) = stacks.at(registers.sp) else {
-                return Chain::at_leaf(place, leaf, End::Broken, Way::FramePointer);
+                return Chain::at_leaf(frame, leaf, End::Broken, Way::FramePointer);
             };
             let (rule, way) = leaf_rule(guide, code, registers.pc);
             let step = match rule {
                 Rule::UNKNOWN => {
-                    let code = place.step_by_record(&stack, guide.code);
+                    let code = frame.step_by_record(&stack, guide.code);
                     code.map(|code| (code, false))
                 }
-                rule => place.step(rule, &stack, guide.code),
+                rule => frame.step(rule, &stack, guide.code),
             };
             match step {
-                Ok((code, true)) => (place, code, way, stack),
-                Ok((code, false)) => (place, code, Way::FramePointer, stack),
-                Err(End::Root) => return Chain::at_leaf(place, leaf, End::Root, way),
-                Err(end) => return Chain::at_leaf(place, leaf, end, Way::FramePointer),
+                Ok((code, true)) => (frame, code, way, stack),
+                Ok((code, false)) => (frame, code, Way::FramePointer, stack),
+                Err(End::Root) => return Chain::at_leaf(frame, leaf, End::Root, way),
+                Err(end) => return Chain::at_leaf(frame, leaf, end, Way::FramePointer),
             }
         }
         Start::Caller { code, sp, fp } => {
-            let place = Place::new(*sp, *fp, guide.code);
-            // The word below the frame address, which may be the end of its stack.
+            let frame = Frame::new(*sp, *fp, guide.code);
+            // The word below `sp`, because `sp` itself may be the end of the stack.
             match stacks.at(sp.saturating_sub(8)) {
-                Some(stack) => (place, *code, Way::Table, stack),
-                None => return Chain::at_leaf(place, *code, End::Broken, Way::Table),
+                Some(stack) => (frame, *code, Way::Table, stack),
+                None => return Chain::at_leaf(frame, *code, End::Broken, Way::Table),
             }
         }
     };
-    follow(place, code, way, &stack, guide, limit, path)
+    follow(frame, code, way, &stack, guide, limit, path)
 }
 
-/// The rule for the interrupted instruction, and where it comes from.
+/// The rule for the interrupted instruction, and where it was found.
 #[inline]
 fn leaf_rule(guide: &Guide<'_, impl ReadCode>, code: Option<u32>, pc: u64) -> (Rule, Way) {
     let Some(code) = code else {

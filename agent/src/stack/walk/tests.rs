@@ -84,7 +84,7 @@ fn a_chain_ends_at_a_zero_frame_pointer() {
     );
 }
 
-/// A thread's first function saves whatever its caller had in rbp; the stack ends with its frame.
+/// A thread's first function saves whatever rbp contains at its entry; the stack ends with its frame.
 #[test]
 fn a_chain_ends_with_the_stack() {
     let words = [STACK + 16, CODE + 1, 0xdead_beef, CODE + 2];
@@ -139,8 +139,8 @@ fn records_outside_misaligned_or_without_code_break_the_chain() {
     );
 }
 
-/// Code that was loaded or generated after the start lies outside all mappings. Its frames count, and the chain
-/// goes on behind them.
+/// Code that was loaded or generated after the start is outside all mappings. Its frames are counted and the chain
+/// continues after them.
 #[test]
 fn return_addresses_outside_all_mappings_are_frames_of_unknown_code() {
     const LATER: u64 = 0x7f12_3456_7000;
@@ -160,14 +160,14 @@ fn return_addresses_outside_all_mappings_are_frames_of_unknown_code() {
     let (end, path) = walk_words(&words, STACK, 128);
     assert_eq!(end, End::Root);
     assert_eq!(path, [16, 17, unknown, unknown, 18]);
-    // The last of them may be the outermost.
+    // A frame of unknown code may be the outermost.
     for root in [&[0, LATER, 7, 7][..], &[0xdead_beef, LATER]] {
         let (end, path) = walk_words(root, STACK, 128);
         assert_eq!((end, &path[..]), (End::Root, &[16, unknown][..]));
     }
 }
 
-/// A record whose return address is in no mapping is believed only where the chain rises from it.
+/// A record with a return address outside all mappings is accepted only if the chain rises from it.
 #[test]
 fn a_chain_of_garbage_ends_as_broken() {
     const LATER: u64 = 0x7f12_3456_7000;
@@ -185,7 +185,7 @@ fn a_chain_of_garbage_ends_as_broken() {
     assert_eq!(walk_words(&endless, STACK, 10).0, End::Truncated);
 }
 
-/// A function without a frame that code from outside all mappings has called.
+/// A function without a frame, called by code outside all mappings.
 #[test]
 fn a_rule_leads_to_unknown_code() {
     const LATER: u64 = 0x7f12_3456_7000;
@@ -233,7 +233,7 @@ fn an_unknown_pc_is_said_and_the_walk_goes_on() {
     assert_eq!(path, [frame_code::UNKNOWN_CODE, frame_code::BROKEN]);
 }
 
-/// Walks from `pc` with the stack pointer at the first word, by the rules of `rows`.
+/// Walks with the stack pointer at the first word, by the rules of `rows`.
 fn walk_with(
     words: &[u64],
     registers: Registers,
@@ -281,8 +281,7 @@ fn from_sp(words: u16, saved_fp: Option<u8>) -> Rule {
 
 const LEAF: Registers = Registers::new(CODE, STACK, STACK + 24);
 
-/// A leaf without a frame of its own: the frame pointer is its caller's, whose return address
-/// leads past it.
+/// A leaf without a frame: the frame pointer is its caller's, and the return address there would skip the caller.
 #[test]
 fn the_table_finds_the_caller_of_a_leaf() {
     let words = [99, CODE + 1, 77, 0, CODE + 2];
@@ -294,8 +293,8 @@ fn the_table_finds_the_caller_of_a_leaf() {
     assert_eq!((walked.way, walked.end), (Way::Table, End::Root));
 }
 
-/// After `push rbp` the caller's frame pointer is on the stack; after `pop rbp` it is in its
-/// register again, whatever place below the stack pointer the rule names.
+/// After `push rbp` the caller's frame pointer is on the stack. After `pop rbp` it is in the register again, whatever
+/// location below the stack pointer the rule says.
 #[test]
 fn the_frame_pointer_is_restored_from_above_the_stack_pointer_only() {
     let words = [STACK + 24, CODE + 1, 77, 0, CODE + 2];
@@ -313,7 +312,7 @@ fn the_frame_pointer_is_restored_from_above_the_stack_pointer_only() {
     );
 }
 
-/// A rule that leads nowhere costs nothing: the frame pointer is followed instead.
+/// If a rule leads nowhere, the frame pointer is followed instead.
 #[test]
 fn a_hostile_rule_is_passed_over() {
     let words = [99, CODE + 1, 77, 0, CODE + 2];
@@ -351,10 +350,11 @@ fn the_outermost_function_has_no_caller() {
     assert_eq!(path, codes(&[0]));
 }
 
-/// A function without a frame in the middle of a stack breaks the chain, but not the look-up.
+/// A function without a frame in the middle of a stack breaks the chain of records, but not the lookup of every
+/// frame.
 #[test]
 fn every_frame_is_looked_up_where_that_is_asked_for() {
-    // The leaf has a record, its caller at offset 0x100 keeps two words and no frame pointer.
+    // The leaf has a record; its caller at offset 0x100 saves two words and no frame pointer.
     let words = [
         STACK + 48,
         CODE + 0x101,
@@ -388,8 +388,8 @@ fn every_frame_is_looked_up_where_that_is_asked_for() {
     assert!(walked.mixed, "a frame was found by its frame pointer");
 }
 
-/// A 0 in the frame pointer ends the chain of the outermost function only: the table knows which that
-/// is not.
+/// A frame pointer of 0 ends the chain only in the outermost function; the table knows which functions are not the
+/// outermost.
 #[test]
 fn a_zero_that_comes_too_early_is_broken() {
     let words = [0, CODE + 0x101, 7, 8, 9];
@@ -414,7 +414,7 @@ fn a_zero_that_comes_too_early_is_broken() {
         End::Broken,
         "the leaf has a record, says the table"
     );
-    // Where the stack ends there is nothing more, whatever the table says.
+    // The end of the stack is the root, whatever the table says.
     let whole = [0, CODE + 0x101];
     let (walked, _) = walk_with(&whole, leaf, &rows(Rule::FRAME_RECORD), false, ());
     assert_eq!(walked.end, End::Root);
@@ -467,7 +467,7 @@ fn entries_and_returns_are_known_by_their_bytes() {
     );
 }
 
-/// Stacks of words, by their first address, and what the platform knows of their ends.
+/// Stacks of words with their first addresses, and the platform's continuation of their ends.
 struct Several {
     stacks: Vec<(u64, Vec<u64>)>,
     continuation: fn(u64, u64) -> Option<Registers>,
@@ -538,8 +538,8 @@ fn walk_several(
     (walked, path.codes().collect())
 }
 
-/// A handler on an interrupt stack, entered by code that saves the interrupted registers and leaves the frame
-/// pointer, or clears it; the interrupted function at 0x400 has a caller on the other stack.
+/// A handler on an interrupt stack. Its entry code saves the interrupted registers, and leaves the frame pointer or
+/// clears it. The interrupted function at 0x400 has a caller on the other stack.
 fn interrupted(saved_fp: u64) -> Several {
     Several {
         stacks: vec![
@@ -579,7 +579,7 @@ fn a_walk_goes_on_behind_an_interrupt_frame() {
     let (walked, path) = walk_several(&entered, &rows, false, 128);
     assert_eq!(path, codes(&[0, 0x101, 0x400, 0x701, 0x501, 0x601]));
     assert_eq!(walked.end, End::Root);
-    // On a stack that the platform does not know, the interrupted function is the last frame.
+    // If the platform does not know its stack, the interrupted function is the last frame.
     let nowhere = Several {
         continuation: |sp, _| {
             (sp < OTHER).then_some(Registers {
@@ -609,8 +609,8 @@ fn stacks_that_lead_to_each_other_end_at_a_limit() {
     assert_eq!((walked.end, path.len()), (End::Truncated, 4));
 }
 
-/// A C function that OCaml code has called through `caml_c_call`: the runtime switches to the stack for C and leaves
-/// the stack pointer of the fiber in the second word of what the C function finds above its frame.
+/// A C function called by OCaml code through `caml_c_call`: the runtime switches to the C stack and stores the
+/// fiber's stack pointer in the second word above the C function's frame.
 #[test]
 fn a_loaded_frame_address_leads_to_another_stack() {
     const FIBER_FP: u64 = OTHER + 24;
@@ -648,7 +648,7 @@ fn a_loaded_frame_address_leads_to_another_stack() {
     saved.stacks[1].1[0] = FIBER_FP;
     let (_, path) = walk_several(&saved, &rows(rule(Some(2))), false, 128);
     assert_eq!(path, codes(&[0, 0x101, 0x201, 0x301]));
-    // Interrupted in the function that switches: it has no record of its own.
+    // Interrupted in the function that switches stacks, which has no record.
     let at_leaf = Several {
         stacks: vec![
             (STACK, vec![7, OTHER + 8]),
