@@ -1,12 +1,13 @@
-//! The profiler that lives inside a unikernel.
+//! The profiler's agent, which runs inside a unikernel.
 #![no_std]
-// A refusal holds its text: there is no allocator to box it with, and refusals are rare.
+// Refusals contain their text: there is no allocator to box it with, and they are rare.
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
 #[cfg(feature = "hosted")]
 extern crate std;
 
-// The wings, from the top down: a module imports from its own wing and from those below it.
+// Layers: a module imports from its own layer and from lower ones: guests, serve, record, agent, count and ring,
+// stack, ground.
 mod agent;
 mod count;
 mod ground;

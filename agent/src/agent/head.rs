@@ -1,7 +1,7 @@
-//! Heads: the id and the settings of each recording, kept in the agent for crash dumps.
+//! Heads: each recording's id and settings, stored in the agent for crash dumps.
 //!
-//! The recorder writes a head when its recording begins, and removes it when the recording is forgotten. A
-//! panic handler, which has the agent but not the service, reads it. A head whose writing the panic interrupted
+//! The recorder writes a head when a recording begins, and removes it when the recording is deleted. A panic handler
+//! reads it from the agent, as it has no access to the service. A head whose writing was interrupted by the panic
 //! reads as missing.
 //!
 //! Why: docs/decisions.md#recording-heads-are-with-the-agent.
@@ -12,10 +12,10 @@ use crate::count::sampler::late_threshold_ns;
 use crate::ground::sync::{AtomicU64, Ordering};
 use crate::ground::text::Name;
 
-/// Words of a head that hold a number each.
+/// The words of a head that contain one number each.
 const NUMBERS: usize = 8;
 
-/// Words of a head beside the id.
+/// The words of a head, without the id.
 const WORDS: usize = NUMBERS + MAX_NAME / size_of::<u64>();
 
 /// The settings with which a recording was started.
@@ -34,7 +34,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The wire's head of a recording with these settings: without counts, and with no time but its start.
+    /// The head of a recording with these settings for the wire: without counts, and with no time except its start.
     pub(crate) fn head(&self, recording: u64, index: usize) -> Epoch<'_> {
         Epoch {
             epoch: 0,
@@ -67,21 +67,21 @@ pub(crate) struct HeadCells {
     words: [AtomicU64; WORDS],
 }
 
-/// What a crash dump says of a recording.
+/// The data about a recording in a crash dump.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     pub(crate) recording: u64,
-    /// Without the fields that concern the recording's end and its dumps.
+    /// Without the fields about the recording's end and its dumps.
     pub(crate) settings: Settings,
-    /// How often the guest had been resumed when the recording began.
+    /// The number of times that the guest had been resumed when the recording began.
     pub(crate) gaps_before: u32,
 }
 
-/// Bit of the caller table's word: there is one, and its checksum is in the lower half.
+/// A bit of the caller table's word: there is a table, whose checksum is in the lower half.
 const IS_THERE: u64 = 1 << 32;
 
 impl Head {
-    /// Everything but the id: [`NUMBERS`] words, then the bytes of the name.
+    /// All fields except the id: [`NUMBERS`] words, then the bytes of the name.
     fn words(&self) -> [u64; WORDS] {
         let settings = &self.settings;
         let caller_table = settings.caller_table;
@@ -111,7 +111,7 @@ impl Head {
         words
     }
 
-    /// The head that consists of these [words](Self::words); `None` if the name is not one.
+    /// The inverse of [`words`](Self::words); `None` if the name is not valid.
     fn from_words(recording: u64, words: [u64; WORDS]) -> Option<Self> {
         let (numbers, name_words) = words.split_first_chunk::<NUMBERS>()?;
         let &[
@@ -147,7 +147,7 @@ impl Head {
 }
 
 impl HeadCells {
-    /// Replaces the head by that of another recording.
+    /// Replaces the head with another recording's.
     pub(crate) fn write(&self, head: &Head) {
         self.clear();
         for (cell, word) in self.words.iter().zip(head.words()) {
@@ -158,7 +158,7 @@ impl HeadCells {
 
     /// Removes the head.
     pub(crate) fn clear(&self) {
-        // Acquire: a reader that sees a word written later does not see the old id.
+        // Acquire, so that the words written later are not visible before the id is cleared.
         self.recording.swap(0, Ordering::AcqRel);
     }
 
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// A crash dump has the settings of the recording itself, nothing of the recording before it.
+    /// Guards a crash dump against settings of an earlier recording.
     #[test]
     fn a_head_comes_back_as_it_was_written() {
         let cells = HeadCells::default();
@@ -222,7 +222,7 @@ mod tests {
         assert!(cells.read().is_none());
     }
 
-    /// A crash while a head is written must not mix two recordings.
+    /// Guards against a crash dump that mixes two recordings because the crash interrupted the writing of a head.
     #[test]
     fn a_half_written_head_is_missing() {
         let cells = HeadCells::default();

@@ -1,4 +1,4 @@
-//! The agent: what it is given at the start, and its slots.
+//! The agent: its configuration, memory and vCPU slots, and the calls of the guest.
 
 pub(crate) mod head;
 mod instance;
@@ -23,23 +23,23 @@ use crate::ring::Rings;
 use crate::stack::caller_table::{CallerTable, LinkedTableError};
 use crate::stack::code_map::{CodeMap, Mapping, MappingsError};
 
-/// What the agent must know of its guest.
+/// The guest's description, given to the agent at the start.
 #[derive(Clone, Copy, Debug)]
 pub struct Config<'m> {
-    /// How many vCPUs there are, at least 1. Each has a slot; the memory is divided evenly.
+    /// The number of vCPUs, at least 1. Each has a slot; the memory is divided evenly.
     pub vcpus: u32,
-    /// How many recordings there can be at a time, 1 to [`MAX_RECORDINGS`]. Each one after the first takes
-    /// 16 bytes of the memory for every 64 bytes of stacks.
+    /// The maximum number of recordings at a time, 1 to [`MAX_RECORDINGS`]. Each one after the first takes 16 bytes
+    /// of memory for every 64 bytes of stacks.
     pub recordings: u32,
     /// The guest's executable mappings, sorted by address. Code outside them is shown as unknown.
     pub mappings: &'m [Mapping<'m>],
-    /// The guest's name, where known.
+    /// The guest's name, if known.
     pub guest_name: Option<&'m str>,
-    /// The guest's id (on Xen its UUID), where known.
+    /// The guest's id (on Xen its UUID), if known.
     pub guest_id: Option<&'m str>,
-    /// What the guest runs on: `xen` or `hosted`.
+    /// The platform that the guest runs on: `xen` or `hosted`.
     pub platform_name: &'m str,
-    /// Whether the agent is served even while the guest is stuck in a loop.
+    /// Whether clients reach the agent even while the guest is stuck in a loop.
     pub reachable_when_busy: bool,
 }
 
@@ -50,7 +50,7 @@ pub enum StartError {
     NoVcpu,
     /// `Config::recordings` is 0, or more than [`MAX_RECORDINGS`].
     Recordings(u32),
-    /// The memory block is too small: the least it must have, in bytes.
+    /// The memory block is smaller than this number of bytes, the minimum.
     Memory(usize),
     /// The mappings cannot be used.
     Mappings(MappingsError),
@@ -72,19 +72,19 @@ pub struct Agent<'m, P: ?Sized> {
     recordings: Claimable<Recordings>,
     gaps: AtomicU32,
     instance: AtomicU64,
-    /// Last, so that an agent can be an [`AnyAgent`].
+    /// Last, so that an agent can be converted to [`AnyAgent`].
     platform: P,
 }
 
-/// An agent on any platform, whose methods are called by way of a table. What is not called from an upcall takes the
-/// agent so: there is one copy of that code, whatever platforms there are.
+/// An agent on any platform, with dynamic dispatch. Code that upcalls do not call takes the agent in this form, so
+/// that it is compiled once, however many platforms there are.
 pub(crate) type AnyAgent<'p, 'm> = Agent<'m, dyn Platform + 'p>;
 
 impl<'m, P: Platform> Agent<'m, P> {
-    /// An agent that keeps all it ever needs in `memory`; it never allocates.
+    /// An agent that keeps all its data in `memory`. It never allocates.
     ///
     /// # Errors
-    /// [`StartError`] where the configuration cannot be used.
+    /// [`StartError`] if the configuration cannot be used.
     pub fn new(
         platform: P,
         config: Config<'m>,
@@ -99,7 +99,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         Ok(agent)
     }
 
-    /// An agent on memory that is divided already, without an instance id.
+    /// An agent with the given slots and without an instance id.
     pub(crate) fn with_slots(
         platform: P,
         config: Config<'m>,
@@ -121,20 +121,20 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Gives the agent a block of its own for a caller table, which clients send it. See
-    /// [`caller_table_bytes`](crate::caller_table_bytes) for how large it should be; without one the
-    /// agent takes none.
+    /// Gives the agent a memory block for a caller table, which clients send.
+    /// [`caller_table_bytes`](crate::caller_table_bytes) returns the size for a number of rows. Without a block the
+    /// agent accepts no caller table.
     #[must_use]
     pub fn with_caller_memory(mut self, block: &'m mut [MaybeUninit<u8>]) -> Self {
         self.callers = CallerTable::in_block(block, self.code.end());
         self
     }
 
-    /// Gives the agent a block of its own for its flight recorder: when each sample was taken, and the guest's events, from
-    /// [`mark`](Self::mark) and the calls beside it. Each vCPU has a ring in it that drops its oldest records.
-    /// See [`ring_bytes`](crate::ring_bytes) for how large the block should be; without one, or with one
-    /// that is too small, there are no rings. Nor are there any without the feature `ring`: the block stays
-    /// unused, names of events are refused, and other events keep nothing.
+    /// Gives the agent a memory block for its flight recorder, a ring per vCPU that drops its oldest records: the
+    /// time of each sample, and the guest's events from [`mark`](Self::mark) and the calls beside it. See
+    /// [`ring_bytes`](crate::ring_bytes) for the size. There are no rings without a block, if it is too small, or
+    /// without the feature `ring`: then the block stays unused, event names are rejected, and other events are not
+    /// kept.
     #[must_use]
     pub fn with_ring(mut self, block: &'m mut [MaybeUninit<u8>]) -> Self {
         if cfg!(feature = "ring") {
@@ -143,8 +143,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         self
     }
 
-    /// Installs a caller table that is linked into the image, as `unikprof-client caller-table` makes
-    /// it, for recordings that begin before a client has connected; returns how many rows it has. The agent must have
+    /// Installs a caller table that was linked into the image, as `unikprof-client caller-table` makes it, for
+    /// recordings that begin before a client has connected. Returns the number of its rows. The agent must have
     /// [memory](Self::with_caller_memory) for it.
     ///
     /// # Errors
@@ -159,13 +159,13 @@ impl<'m, P: Platform> Agent<'m, P> {
 }
 
 impl<'m, P: Platform + ?Sized> Agent<'m, P> {
-    /// The guest was restored from a save or has migrated. A recording goes on and notes the gap; the
-    /// [instance id](Self::instance) is renewed; sessions under a key end before another byte is sent.
+    /// Notes that the guest was restored from a save or has migrated. Recordings continue and note the gap, the
+    /// [instance id](Self::instance) is renewed, and encrypted sessions end before another byte is sent.
     ///
-    /// Call it on one vCPU, when event channels and clocks work again and before anything is armed;
-    /// then arm the [`deadline`](Self::deadline) of this vCPU. The others are kicked.
+    /// Call it on one vCPU, when event channels and clocks work again and before anything is armed; then arm the
+    /// [`deadline`](Self::deadline) of this vCPU. The platform kicks the other vCPUs.
     pub fn resume(&self) {
-        // First: a service that runs beside this ends its sealed sessions as soon as it sees the new number.
+        // Done first: a service that runs concurrently ends its encrypted sessions as soon as it sees the new number.
         self.gaps.fetch_add(1, Ordering::SeqCst);
         self.platform.resume();
         let previous = self.instance();
@@ -180,19 +180,19 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         }
     }
 
-    /// The id of this agent in this life of its guest: random, never 0, and renewed by
-    /// [`resume`](Self::resume). Recordings, epochs and stacks of equal numbers are the same only within one
-    /// instance: a guest that reboots, or is restored a second time from one save, counts them from the start.
+    /// The agent's id: random, never 0, and renewed by [`resume`](Self::resume). Numbers of recordings, epochs and
+    /// stacks identify the same object only within one instance: a guest that reboots, or is restored twice from one
+    /// save, counts them from the start again.
     pub fn instance(&self) -> u64 {
         self.instance.load(Ordering::Relaxed)
     }
 
-    /// The configuration it was started with.
+    /// The configuration given at the start.
     pub fn config(&self) -> &Config<'m> {
         &self.config
     }
 
-    /// The platform below.
+    /// The platform that the agent runs on.
     pub fn platform(&self) -> &P {
         &self.platform
     }
@@ -214,15 +214,15 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         (0..).zip(self.slots)
     }
 
-    /// The caller table, where there is memory for one.
+    /// The caller table; `None` if there is no memory for one.
     pub(crate) fn callers(&self) -> Option<&CallerTable<'m>> {
         self.callers.as_ref()
     }
 
-    /// The rings, where there is memory for them.
+    /// The rings; `None` if there is no memory for them.
     #[inline]
     pub(crate) fn rings(&self) -> Option<&Rings<'m>> {
-        // A constant in an agent without: the compiler then leaves out all that lies behind it.
+        // Constant without the feature, so the compiler removes all code that depends on it.
         if cfg!(feature = "ring") {
             self.rings.as_ref()
         } else {
@@ -230,27 +230,27 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         }
     }
 
-    /// Keeps the head of the recording that begins at this index.
+    /// Stores the head of the recording that begins at this index.
     pub(crate) fn keep_head(&self, index: usize, head: &Head) {
         if let Some(cells) = self.heads.get(index) {
             cells.write(head);
         }
     }
 
-    /// Forgets the head of a recording that is gone.
+    /// Removes the head of a recording that no longer exists.
     pub(crate) fn forget_head(&self, index: usize) {
         if let Some(cells) = self.heads.get(index) {
             cells.clear();
         }
     }
 
-    /// The heads of the recordings that there are, with their indices.
+    /// The heads of the existing recordings, with their indices.
     pub(crate) fn heads(&self) -> impl Iterator<Item = (usize, Head)> {
         let heads = self.heads.iter().enumerate();
         heads.filter_map(|(index, cells)| Some((index, cells.read()?)))
     }
 
-    /// How often the guest was resumed.
+    /// The number of times that the guest was resumed.
     pub(crate) fn gaps(&self) -> u32 {
         self.gaps.load(Ordering::SeqCst)
     }
@@ -269,7 +269,7 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         &self.code
     }
 
-    /// A vCPU at this moment, without its counters.
+    /// The vCPU's clocks at this moment, without counters.
     pub(crate) fn snapshot(&self, vcpu: u32) -> Snapshot {
         Snapshot {
             at_ns: self.platform.now_ns(),
@@ -290,13 +290,13 @@ impl<'m, P: Platform + ?Sized> Agent<'m, P> {
         OwnWork(cells)
     }
 
-    /// Claims the recordings for the one service that an agent may have; `None` if another one has them.
+    /// Claims the recordings for the agent's only service; `None` if another service has claimed them.
     pub(crate) fn claim_recordings(&self) -> Option<Claim<'_, Recordings>> {
         self.recordings.claim()
     }
 }
 
-/// Checks a configuration and divides the memory for it. Not inlined: it is the same for all platforms.
+/// Checks a configuration and divides the memory for it. Not inlined, so that all platforms share it.
 #[inline(never)]
 fn divide<'m>(
     config: &Config<'_>,
@@ -316,7 +316,7 @@ fn divide<'m>(
     Ok((code, slots))
 }
 
-/// While it lives, samples of its vCPU are marked as the agent's own work.
+/// A guard: until it is dropped, samples of its vCPU are marked as the agent's own work.
 pub(crate) struct OwnWork<'m>(Option<&'m SlotCells>);
 
 impl Drop for OwnWork<'_> {

@@ -1,5 +1,5 @@
-//! What the agent keeps of its recordings, as plain data. The [recorder](crate::record::recorder) works on it, on behalf of the
-//! service that has claimed it; it outlives the service.
+//! The agent's recordings, as plain data that outlives the service. The [recorder](crate::record::recorder) works on
+//! it for the service that has claimed it.
 
 use crate::agent::head::Settings;
 use crate::count::recording::MAX_RECORDINGS;
@@ -9,9 +9,10 @@ use crate::ground::text::Name;
 #[derive(Debug)]
 pub(crate) struct Recordings {
     pub(crate) recordings: [Recording; MAX_RECORDINGS],
-    /// The id of the recording that was started last.
+    /// The id of the last recording that was started.
     pub(crate) last: u64,
-    /// Until when segments that rings name are not freed, as a client reads them.
+    /// The time until which table segments that ring records refer to are not freed, because a client is reading the
+    /// rings.
     pub(crate) pinned_until_ns: u64,
 }
 
@@ -25,7 +26,7 @@ impl Default for Recordings {
     }
 }
 
-/// What was so at an epoch's start.
+/// The state at an epoch's start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mark {
     pub(crate) at_ns: u64,
@@ -34,21 +35,21 @@ pub(crate) struct Mark {
     pub(crate) gaps: u32,
 }
 
-/// A client, as it has introduced itself.
+/// A client's description of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Client {
-    /// The random number of its process; 0: it takes no leases.
+    /// The random number of its process; 0 if it takes no leases.
     pub(crate) id: u64,
     /// Its name and version.
     pub(crate) name: Name,
 }
 
-/// The right to fetch a recording, which one client has at a time.
+/// The right to fetch a recording. One client has it at a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lease {
     pub(crate) client: Client,
     pub(crate) since_ns: u64,
-    /// When it ends, if the client does not come back. `None` while the client is connected.
+    /// When it ends if the client does not reconnect. `None` while the client is connected.
     pub(crate) until_ns: Option<u64>,
 }
 
@@ -59,12 +60,12 @@ pub(crate) enum Phase {
     Idle,
     Delayed,
     Recording,
-    /// Ended, but a tick is in the way of the last flip.
+    /// Ended, but a tick's use of a slot delays the last flip.
     Ending,
     Finished,
 }
 
-/// The recording of an index, if there is one.
+/// The recording at an index, if there is one.
 #[derive(Debug)]
 pub(crate) struct Recording {
     pub(crate) index: usize,
@@ -72,13 +73,13 @@ pub(crate) struct Recording {
     pub(crate) phase: Phase,
     pub(crate) settings: Settings,
     pub(crate) epochs: Epochs,
-    /// The client that fetches it, while there is one.
+    /// The client that is fetching it.
     pub(crate) lease: Option<Lease>,
-    /// Where folding goes on.
+    /// The position at which folding (counting old samples as aged) continues.
     pub(crate) folding: Cursor,
-    /// How often counts were folded: an answer under way that began before is no longer true.
+    /// How often counts were folded. An answer that began before a fold is no longer valid.
     pub(crate) folds: u64,
-    /// How often the guest had been resumed when the recording began.
+    /// The number of times that the guest had been resumed when the recording began.
     pub(crate) gaps_before: u32,
 }
 
@@ -98,7 +99,7 @@ impl Recording {
     }
 }
 
-/// The next node of one column of a segment whose counts are taken out piece by piece.
+/// The next node in one column of a segment, whose counts are taken out in several steps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     pub(crate) at: Option<(u32, u32, u64)>,
@@ -113,7 +114,7 @@ impl Cursor {
         }
     }
 
-    /// The node to go on with, counted from 0; the first if this is the cursor of another column.
+    /// The index of the node to continue with; 0 if this is another column's cursor.
     pub(crate) fn node(&self, vcpu: u32, segment: u32, parity: u64) -> u32 {
         match self.at {
             Some(at) if at == (vcpu, segment, parity) => self.node,
@@ -126,16 +127,16 @@ impl Cursor {
 #[derive(Debug)]
 pub(crate) struct Epochs {
     pub(crate) index: usize,
-    /// The newest epoch: the one that is counted, until the recording ends.
+    /// The newest epoch, in which samples are counted until the recording ends.
     pub(crate) current: u64,
-    /// How many epochs before it wait.
+    /// The number of earlier epochs that wait to be fetched.
     pub(crate) waiting: u32,
     pub(crate) is_counting: bool,
-    /// A dump's flip that a tick was in the way of.
+    /// A dump's flip that a tick delayed.
     pub(crate) dumping: bool,
-    /// A flip is under way: some vCPUs may count the next epoch already.
+    /// A flip is not finished: some vCPUs may already count in the next epoch.
     pub(crate) is_flipping: bool,
-    /// Where clearing goes on.
+    /// The position at which clearing continues.
     pub(crate) clearing: Cursor,
     pub(crate) marks: [Mark; 4],
 }

@@ -1,4 +1,4 @@
-//! Splits a position into its lap and its place within the lap, without a division.
+//! Divides a position into its lap and its place within the lap, without a division instruction.
 
 /// Laps of a fixed length.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ impl Laps {
 mod tests {
     use super::*;
 
-    /// Guards lost records (a place outside the lap) and mixed ones (a wrong lap).
+    /// Guards against lost records (a place outside the lap) and mixed ones (a wrong lap).
     #[test]
     fn every_position_has_the_lap_and_place_that_division_gives() {
         assert!(Laps::new(0).is_none() && Laps::new(1).is_none());

@@ -1,11 +1,11 @@
-//! The flight recorder's rings: timestamped records, one ring for each vCPU, in a memory block of their own. New
-//! records overwrite the oldest.
+//! The flight recorder's rings: timestamped records, one ring for each vCPU, in a separate memory block. New records
+//! overwrite the oldest.
 //!
-//! Every context of a vCPU writes into the vCPU's ring, also an upcall that interrupts another writer. A writer
-//! reserves a position, claims the record's place, and publishes the record together with its lap. It drops and
-//! counts its record if another writer has the place, which happens only if the whole ring was filled while the
-//! writer was interrupted. A reader runs concurrently and accepts only records of the expected lap. Nothing
-//! locks or waits.
+//! Every context of a vCPU writes to the vCPU's ring, including an upcall that interrupts another writer. A writer
+//! reserves a position, claims the record's place in memory, and publishes the record together with its *lap*: how
+//! many times the ring was filled before. It drops and counts its record if another writer has the place, which
+//! happens only if the whole ring was filled while the writer was interrupted. A reader runs concurrently and accepts
+//! only records of the expected lap. Nothing locks or waits.
 //!
 //! Why: docs/decisions.md#records-are-claimed-by-compare-and-swap,
 //! docs/decisions.md#short-waits-are-recorded-only-beside-blocked-time.
@@ -34,7 +34,7 @@ use self::record::HALF_BITS;
 pub(crate) use self::record::{Entry, RecordCells, Step};
 use crate::ground::sync::{AtomicU64, Ordering, prefetch};
 
-/// Positions at multiples of this hold a full time, so that a reader finds one near every position.
+/// Records at multiples of this position contain a full time, so that a reader finds one near every position.
 const ANCHOR_EVERY: u64 = 256;
 
 /// The smallest capacity of a vCPU's ring, in records.
@@ -47,27 +47,27 @@ pub(crate) struct SharedCells {
     names_refused: AtomicU64,
     /// Records lost because the writer's vCPU is not known.
     unplaced: AtomicU64,
-    /// When the time of day was last written; 0 = never.
+    /// When the time of day was last written, in ns; 0 = never.
     clock_ns: AtomicU64,
 }
 
-/// The memory of one ring beside its records.
+/// The memory of one ring, without its records.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct RingCells {
     /// The position of the next record.
     next: AtomicU64,
-    /// The half of the last record's time: the time's bits from [`HALF_BITS`] on.
+    /// The half of the last record's time, which is the time's bits from [`HALF_BITS`] on.
     half: AtomicU64,
-    /// Lost records: their writers did not get the place.
+    /// The number of lost records, whose writers did not get the place.
     lost: AtomicU64,
     /// When the vCPU's times were last written, and the stolen time until then plus one; 0 = never.
     times_ns: AtomicU64,
     stolen: AtomicU64,
 }
 
-/// Whether `every_ns` have passed since `last_ns`, or it is 0. If so, sets it to `now_ns`.
+/// Whether `every_ns` have passed since `last_ns`, or `last_ns` is 0. If so, sets `last_ns` to `now_ns`.
 fn is_due(last_ns: &AtomicU64, now_ns: u64, every_ns: u64) -> bool {
     let last = last_ns.load(Ordering::Relaxed);
     let is_due = last == 0 || now_ns.saturating_sub(last) >= every_ns;
@@ -208,7 +208,7 @@ impl<'m> Rings<'m> {
         self.shared.unplaced.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Lost records of a vCPU's ring. Those whose vCPU is not known are added to vCPU 0.
+    /// The number of lost records of a vCPU's ring. Records whose vCPU is not known are counted for vCPU 0.
     pub(crate) fn lost(&self, vcpu: u32) -> u64 {
         let unplaced = match vcpu {
             0 => self.shared.unplaced.load(Ordering::Relaxed),
@@ -236,13 +236,13 @@ impl<'m> Ring<'m> {
         self.laps.capacity()
     }
 
-    /// Prefetches what a writer of the ring touches first.
+    /// Prefetches the memory that a writer uses first.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch(self.cells);
     }
 
-    /// The position behind the newest record.
+    /// The position after the newest record.
     pub(crate) fn next(&self) -> u64 {
         self.cells.next.load(Ordering::Acquire)
     }

@@ -20,7 +20,7 @@ use crate::ring::{Entry, NameCells, Names, Reader, RecordCells, Ring, RingCells,
 /// The smallest ring that shows every order: one interruption fills a whole lap.
 const RECORDS: usize = 2;
 
-/// Names stacks by their places.
+/// Uses a stack's place as its number.
 fn same(_: u64, place: u32) -> u64 {
     place.into()
 }
@@ -36,7 +36,7 @@ impl Memory {
             cells: RingCells::default(),
             records: (0..RECORDS).map(|_| RecordCells::default()).collect(),
         };
-        // The first record, the ring's own time, is written here, so that tests need not count it.
+        // The first record, the ring's full time, is written here, so that the tests need not count it.
         memory.push(1);
         memory
     }
@@ -101,7 +101,7 @@ fn a_concurrent_reader_finds_complete_records() {
                 memory.push(3);
             }
         });
-        // The records written before, and one that is being written.
+        // The records written before and the one being written.
         look(&memory.ring(), 1..3);
         assert!(writer.join().is_ok());
         assert_eq!(read(&memory.ring()), [2, 3]);
@@ -140,8 +140,8 @@ fn an_interrupted_writer_and_a_reader_mix_nothing_up() {
     }
 }
 
-/// Two writers that run at the same time on one ring, as hosted threads that move between vCPUs can: at worst a
-/// record is lost.
+/// Two writers that run concurrently on one ring, as hosted threads that move between vCPUs can: at worst a record is
+/// lost.
 #[test]
 fn concurrent_writers_mix_nothing_up() {
     model(|| {
@@ -159,7 +159,7 @@ fn concurrent_writers_mix_nothing_up() {
     });
 }
 
-/// The same name, and another that begins alike, are added concurrently: each is stored once, complete.
+/// The same name, and another with the same beginning, are added concurrently: each is stored once, complete.
 #[test]
 fn names_added_concurrently_are_stored_once() {
     model(|| {

@@ -1,9 +1,9 @@
 //! The names of the guest's events, each stored once, in the order of arrival.
 //!
-//! Any context of any vCPU adds names, and an upcall may interrupt the adding. A writer stores a name's words into
-//! an entry one by one, each with a compare-and-swap of 0. If the cell already holds the same word, the writer
-//! goes on with the next word; if it holds another, with the next entry. So an entry belongs to the text whose
-//! words it holds, concurrent writers of the same text end in the same entry, and no writer waits.
+//! Any context of any vCPU may add names, and an upcall may interrupt the adding. A writer stores a name's words into
+//! an entry one by one, each with a compare-and-swap of 0. If the cell already contains the same word, the writer
+//! continues with the next word; if it contains another, with the next entry. So an entry belongs to the text whose
+//! words it contains, concurrent writers of the same text end in the same entry, and no writer waits.
 
 use core::fmt;
 
@@ -14,7 +14,7 @@ use crate::ground::sync::{AtomicU64, Ordering};
 
 const WORDS: usize = MAX_EVENT_NAME / size_of::<u64>();
 
-/// Why an event name was refused. Refusals are counted, and sent with the ring.
+/// Why an event name was rejected. Rejections are counted and sent with the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventNameError {
     /// The agent was given no memory for a ring, or was built without the feature `ring`.
@@ -23,7 +23,7 @@ pub enum EventNameError {
     Empty,
     /// The name is too long: its length in bytes.
     TooLong(usize),
-    /// The name holds a control character.
+    /// The name contains a control character.
     NotPrintable,
     /// There are already [`MAX_EVENT_NAMES`](unikprof_proto::ring::MAX_EVENT_NAMES) names.
     TooMany,
@@ -37,7 +37,8 @@ pub enum EventNameError {
 pub(crate) struct NameCells {
     /// The name's length in bytes; 0 = free.
     length: AtomicU64,
-    /// The name's bytes. No word in use is 0: its first byte belongs to the text, which has no control characters.
+    /// The name's bytes. A word in use is never 0: its first byte belongs to the text, which has no control
+    /// characters.
     words: [AtomicU64; WORDS],
 }
 
@@ -63,7 +64,7 @@ impl<'m> Names<'m> {
         Self { cells, refused }
     }
 
-    /// The id of a name. A new name is added.
+    /// The id of a name, which is added if it is new.
     pub(crate) fn intern(&self, name: &str) -> Result<u8, EventNameError> {
         self.check(name)
             .and_then(|()| self.add(name))
@@ -72,7 +73,7 @@ impl<'m> Names<'m> {
             })
     }
 
-    /// Copies the name of an id into `buffer`; `None` if there is none, or it is not complete yet.
+    /// Copies the name of an id into `buffer`; `None` if the id has no name, or its name is not complete yet.
     pub(crate) fn get<'b>(&self, id: u8, buffer: &'b mut [u8; MAX_EVENT_NAME]) -> Option<&'b str> {
         let cells = self.cells.get(usize::from(id))?;
         let length = cells.length.load(Ordering::Relaxed) as usize;
@@ -87,7 +88,7 @@ impl<'m> Names<'m> {
         core::str::from_utf8(bytes).ok()
     }
 
-    /// Whether this id has a name, or is being given one.
+    /// Whether this id has a name, complete or not.
     #[inline]
     pub(crate) fn is_in_use(&self, id: u8) -> bool {
         let cells = self.cells.get(usize::from(id));
@@ -100,7 +101,7 @@ impl<'m> Names<'m> {
         self.cells.iter().take_while(in_use).count() as u32
     }
 
-    /// The number of refused names.
+    /// The number of rejected names.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -125,7 +126,7 @@ impl<'m> Names<'m> {
 }
 
 impl NameCells {
-    /// Whether this entry holds `name`, or was free and now does.
+    /// Whether this entry contains `name`, or was free and now does.
     fn take(&self, name: &str) -> bool {
         put(&self.length, name.len() as u64)
             && name
@@ -133,7 +134,7 @@ impl NameCells {
                 .chunks(size_of::<u64>())
                 .zip(&self.words)
                 .all(|(chunk, cell)| {
-                    // No `memcpy`: upcalls add names, and a kernel's `memcpy` may use vector registers.
+                    // No `memcpy`: names are added in upcalls, and a kernel's `memcpy` may use vector registers.
                     let bytes = chunk.iter().rev();
                     let word = bytes.fold(0, |word, byte| word << 8 | u64::from(*byte));
                     put(cell, word)
@@ -199,7 +200,7 @@ mod tests {
     fn a_name_is_kept_once_and_comes_back() {
         with_names(|names| {
             let long = "x".repeat(MAX_EVENT_NAME);
-            // Texts that share words, and one that ends at a word's end.
+            // Texts that share words, and one that ends at the end of a word.
             let texts = ["r", "request", "requests", "requests x", "größe", &long];
             for _ in 0..2 {
                 for (id, text) in texts.iter().enumerate() {
@@ -230,7 +231,8 @@ mod tests {
         });
     }
 
-    /// Guards an entry whose writer was interrupted halfway, when another context adds a name that begins alike.
+    /// Guards an entry whose writer was interrupted halfway, while another context adds a name with the same
+    /// beginning.
     #[test]
     fn a_half_written_entry_belongs_to_the_writer_that_completes_it() {
         with_names(|names| {

@@ -5,17 +5,17 @@ use unikprof_proto::ring::{Encoder, Record, kind};
 use super::record::{BEFORE_SHIFT, Found, HALF_BITS, REST, TIME, is_pair};
 use super::{ANCHOR_EVERY, Ring};
 
-/// A reserved but unwritten record at most this far from the newest one is waited for: it is being written,
-/// usually by a context that this reader interrupted. One further back is taken as lost.
+/// A reader waits for a reserved but unwritten record at most this far from the newest one: it is being written,
+/// usually by a context that the reader interrupted. One further back counts as lost.
 const PATIENCE: u64 = 64;
 
-/// A reader's position in a [`Ring`], which is passed to each method.
+/// A reader's position in a [`Ring`]. The ring is passed to each method.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader {
     position: u64,
     end: u64,
     since_ns: u64,
-    /// From this time on no record is missing; `None` if the next record decides it.
+    /// From this time on no record is missing; `None` until a record determines it.
     whole_since_ns: Option<u64>,
     /// Whether a record was returned.
     has_begun: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Run {
     pub(crate) bytes: usize,
 }
 
-/// Restores full times from their lowest bits.
+/// Computes full times from their lowest bits.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
     half: u64,
@@ -72,7 +72,7 @@ impl Clock {
 }
 
 impl Reader {
-    /// A reader of the records that the ring holds now, from `position` and `since_ns` on.
+    /// A reader of the records now in the ring, from `position` and `since_ns` on.
     pub(crate) fn new(ring: &Ring<'_>, position: u64, since_ns: u64) -> Self {
         // Read before the end: a half that begins in between has a `TIME` record before the end.
         let half = ring.half();
@@ -96,19 +96,19 @@ impl Reader {
         reader
     }
 
-    /// The same reader, for a ring whose writers have stopped: it waits for no unwritten record.
+    /// The same reader, for a ring whose writers have stopped: it does not wait for unwritten records.
     pub(crate) fn no_wait(mut self) -> Self {
         self.no_wait = true;
         self
     }
 
-    /// The same reader, ending at `end`. Records behind `end` may still be used to restore times.
+    /// The same reader, ending at `end`. Records after `end` may still be used to compute times.
     pub(crate) fn up_to(mut self, end: u64) -> Self {
         self.end = self.end.min(end);
         self
     }
 
-    /// The position behind the newest record at the reader's creation.
+    /// The position after the newest record at the reader's creation.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
@@ -124,8 +124,8 @@ impl Reader {
         self.whole_since_ns
     }
 
-    /// Encodes the next run into `buffer`; `None` at the end. Records name stacks by their places; `number` makes a
-    /// place that a record at a position names into the number that is sent.
+    /// Encodes the next run into `buffer`; `None` at the end. `number` is called with a record's position and the
+    /// place of the stack that it refers to, and returns the stack's number to send.
     pub(crate) fn run(
         &mut self,
         ring: &Ring<'_>,
@@ -158,7 +158,7 @@ impl Reader {
         })
     }
 
-    /// Goes to the next readable record at or after `since_ns`.
+    /// Moves to the next readable record at or after `since_ns`.
     fn first(&mut self, ring: &Ring<'_>) -> Option<(u64, Record)> {
         while self.position < self.end {
             match self.record(ring) {
@@ -166,7 +166,7 @@ impl Reader {
                     let since_ns = self.since_ns;
                     self.whole_since_ns
                         .get_or_insert_with(|| record.at_ns.max(since_ns));
-                    // Internal records amid others are returned too: skipping them would look like a gap.
+                    // Internal records between others are returned too: skipping them would look like a gap.
                     let is_wanted = record.at_ns >= since_ns && record.kind != NOTHING.kind;
                     if self.has_begun || is_wanted {
                         self.has_begun = true;
@@ -227,7 +227,7 @@ impl Reader {
         })
     }
 
-    /// Skips records that certainly lie before `since_ns`, by a binary search over the [`TIME`] records.
+    /// Skips records that are certainly before `since_ns`, by a binary search over the [`TIME`] records.
     fn seek(&mut self, ring: &Ring<'_>) {
         if self.since_ns == 0 {
             return;
@@ -240,16 +240,16 @@ impl Reader {
                 _ => high = middle,
             }
         }
-        // If the clock was set back, wanted records may lie a little earlier.
+        // If the clock was set back, wanted records may be a little earlier.
         self.position = low.saturating_sub(ANCHOR_EVERY).max(self.position);
     }
 
-    /// Finds the half of the current position's times. If there is no [`TIME`] record up to the end, it is the
+    /// Determines the half of the current position's times. If there is no [`TIME`] record up to the end, it is the
     /// ring's last half.
     fn set_clock(&mut self, ring: &Ring<'_>) {
         let Self { position, end, .. } = *self;
         if let Some((at, clock)) = time_at(ring, position..end) {
-            // The records before the `TIME` record belong to the half before it, which it holds.
+            // The records before the `TIME` record belong to the previous half, which that record contains.
             if let Found::Whole(entry, _) = ring.read(at) {
                 self.clock.half = entry.number >> BEFORE_SHIFT;
             }
@@ -283,7 +283,7 @@ fn time_of(ring: &Ring<'_>, position: u64) -> Option<(u64, Clock)> {
 }
 
 impl Ring<'_> {
-    /// For how long the ring holds its records at their present rate, in ns; `None` if it holds too few to tell.
+    /// How long the ring keeps its records at their present rate, in ns; `None` if it has too few to tell.
     pub(crate) fn window_ns(&self, now_ns: u64) -> Option<u64> {
         let next = self.next();
         let (position, clock) = time_at(self, self.oldest()..next)?;
@@ -302,13 +302,13 @@ impl Ring<'_> {
         }
     }
 
-    /// Whether one of these positions holds a [`TIME`] record.
+    /// Whether one of these positions contains a [`TIME`] record.
     #[cfg(all(test, not(loom)))]
     pub(super) fn keeps_time(&self, mut positions: core::ops::Range<u64>) -> bool {
         positions.any(|at| time_of(self, at).is_some())
     }
 
-    /// Reads the place of a position.
+    /// Reads the record at a position.
     fn read(&self, position: u64) -> Found {
         let (lap, place) = self.laps.locate(position);
         self.records

@@ -7,18 +7,18 @@
 //! | bits 51 to 55 | the kind, never 0 |
 //! | bits 56 to 63 | the lap: how many times the ring was filled before, modulo 256 |
 //!
-//! Word 1 is a 64-bit number. A record with two large numbers takes two adjacent places, the second of kind
-//! [`REST`]. Records of kind [`TIME`] hold the upper bits of times.
+//! Word 1 is a 64-bit number. A record with two large numbers takes two adjacent places, the second of kind [`REST`].
+//! Records of kind [`TIME`] contain the upper bits of times.
 
 use unikprof_proto::ring::kind;
 
 use crate::ground::sync::{AtomicU64, Ordering};
 
-/// The number of a time's lowest bits that a record holds.
+/// The number of a time's lowest bits in a record.
 pub(super) const TIME_BITS: u32 = 43;
 
-/// A half is a time without its lowest `HALF_BITS` bits, as [`TIME`] records hold it. A record has one bit more: its
-/// top bit, which is the half's lowest, shows whether the record belongs to the half of the last [`TIME`] record.
+/// A *half* is a time without its lowest `HALF_BITS` bits; [`TIME`] records contain halves. A record has one bit
+/// more: its top bit, the half's lowest, shows whether the record belongs to the half of the last [`TIME`] record.
 pub(super) const HALF_BITS: u32 = TIME_BITS - 1;
 
 /// Internal kind: the second number of the record before.
@@ -61,7 +61,7 @@ const fn is_named(kind: u8) -> bool {
     )
 }
 
-/// Kinds whose second number takes a record of its own, of kind [`REST`].
+/// Kinds whose second number is in a separate record of kind [`REST`].
 pub(super) const fn is_pair(kind: u8) -> bool {
     matches!(kind, kind::RAN | kind::WAITED)
 }
@@ -95,7 +95,7 @@ impl Entry {
         }
     }
 
-    /// A record of `kind` with its two numbers; for a [pair](is_pair) the first record, with the first number alone.
+    /// A record of `kind` with its two numbers; for a [pair](is_pair) the first record, with the first number only.
     #[inline]
     pub(crate) fn new(kind: u8, first: u64, second: u64) -> Self {
         if is_named(kind) {
@@ -165,8 +165,8 @@ pub(crate) enum Step {
 }
 
 impl RecordCells {
-    /// Writes the record of this lap. `false` if another writer has the place: one of a later lap, or one of an
-    /// earlier lap that was interrupted while it wrote. The record is then lost.
+    /// Writes the record of this lap. `false` if another writer has the place, either of a later lap or one of an
+    /// earlier lap that was interrupted while writing. The record is then lost.
     #[inline]
     pub(super) fn write(
         &self,
@@ -180,7 +180,7 @@ impl RecordCells {
         if before == BUSY || before != EMPTY && !is_before(lap_of(before), lap) {
             return false;
         }
-        // Acquire: our number is stored after that of the record before. A reader that sees our number also sees
+        // Acquire: this number is stored after that of the previous record. A reader that sees this number also sees
         // `BUSY` or a later head.
         let claimed =
             self.head
@@ -215,7 +215,7 @@ impl RecordCells {
             };
         }
         if head != after {
-            // It was written while we read; reading again finds it.
+            // It was written during this read; reading again finds it.
             return Found::Unwritten;
         }
         let entry = Entry {

@@ -10,7 +10,7 @@ use unikprof_proto::ring::{Record, decode, kind, outcome};
 use super::record::Step;
 use super::*;
 
-/// Names stacks by their places.
+/// Uses a stack's place as its number.
 fn same(_: u64, place: u32) -> u64 {
     place.into()
 }
@@ -41,7 +41,7 @@ fn mark(number: u64) -> Entry {
     Entry::named(kind::MARK, 7, number)
 }
 
-/// All records that a reader returns, with their positions, without the ring's internal ones.
+/// All records that a reader returns, with their positions, except the ring's internal ones.
 fn read_all(ring: &Ring<'_>, mut reader: Reader) -> Vec<(u64, Record)> {
     let mut seen = Vec::new();
     let mut buffer = [0; 300];
@@ -101,7 +101,7 @@ fn every_kind_comes_back_with_its_numbers() {
     assert_eq!(found, [&expected[..], &pairs].concat());
 }
 
-/// A reader must find the newest records, complete and in order, however many times the ring was filled.
+/// Guards against missing, incomplete or unordered newest records, however many times the ring was filled.
 #[test]
 fn a_ring_filled_many_times_holds_the_newest() {
     for length in [64, 100, 333, 1000] {
@@ -130,7 +130,7 @@ fn a_ring_filled_many_times_holds_the_newest() {
     }
 }
 
-/// A record holds 43 bits of its time: the times of records hours apart must be restored, wherever reading begins.
+/// A record contains 43 bits of its time: times hours apart must be restored, wherever reading begins.
 #[test]
 fn times_are_whole_however_far_apart_they_lie() {
     const HOUR_NS: u64 = 3_600_000_000_000;
@@ -159,8 +159,8 @@ fn times_are_whole_however_far_apart_they_lie() {
     }
 }
 
-/// A short ring may hold no `TIME` record: times must still be right, however late the ring is read and wherever
-/// the reader begins.
+/// A short ring may have no `TIME` record: times must still be right, however late the ring is read and wherever the
+/// reader begins.
 #[test]
 fn a_short_ring_read_late_has_its_own_times() {
     for half in [0, 1, 2, 7] {
@@ -204,7 +204,7 @@ fn pairs_leave_the_whole_times_in_place() {
     assert!(pairs.clone().all(|one| one.1.second == 7 * one.1.first));
 }
 
-/// Stolen time before the first call is not counted, later stolen time is; also if there was none before.
+/// Stolen time before the first call is not counted; later stolen time is, even if there was none before.
 #[test]
 fn stolen_time_is_recorded_from_the_first_look_on() {
     for before in [0, 1, 10_000] {
@@ -218,7 +218,7 @@ fn stolen_time_is_recorded_from_the_first_look_on() {
     }
 }
 
-/// A guest whose monotonic clock steps is faulty, but its times must be returned as they were written.
+/// A guest's monotonic clock should not step; if it does, times are returned as they were written.
 #[test]
 fn a_clock_that_steps_back_and_forth_is_kept_as_it_was() {
     let memory = Memory::new(400);
@@ -262,7 +262,7 @@ fn a_moment_is_found_and_what_lies_before_it_is_passed_over() {
     assert!(all.len() > 9_900);
 }
 
-/// The client takes a gap as records that were overwritten while it read.
+/// Guards against false gaps, which the client takes for records that were overwritten while it read.
 #[test]
 fn runs_leave_no_gap_where_none_is_overwritten() {
     let memory = Memory::new(10_000);
@@ -287,7 +287,7 @@ fn runs_leave_no_gap_where_none_is_overwritten() {
     }
 }
 
-/// Seconds whose records are missing must not look like seconds without events.
+/// Seconds without records in the ring must not look like seconds without events.
 #[test]
 fn a_reader_says_from_when_on_it_has_returned_all() {
     let memory = Memory::new(1_000);
@@ -366,7 +366,7 @@ fn a_writer_that_is_interrupted_mixes_nothing_up() {
     }
 }
 
-/// A reader that meets a record that is being written must wait for it; a crash dump skips it.
+/// A reader waits for a record that is being written; a crash dump skips it.
 #[test]
 fn a_record_that_is_being_written_is_waited_for() {
     let memory = Memory::new(64);
@@ -388,7 +388,7 @@ fn a_record_that_is_being_written_is_waited_for() {
     assert_eq!(times(&read(&ring, stopped_at.get(), 0)), [2, 3]);
 }
 
-/// The writers overtake a slow client's reader: it goes on with the oldest records left.
+/// Writers overtake a slow reader: it continues with the oldest records left.
 #[test]
 fn a_reader_that_is_overtaken_goes_on_with_the_oldest() {
     let memory = Memory::new(128);

@@ -1,4 +1,4 @@
-//! A vCPU blocks and wakes: where it blocked, and for how long.
+//! Blocked time: the stack that a vCPU blocks on, and for how long.
 //!
 //! Why: docs/decisions.md#blocked-time-is-charged-at-the-wake-and-at-a-flip,
 //! docs/decisions.md#work-within-a-block-comes-first, docs/decisions.md#targets-that-pass-before-a-block.
@@ -14,15 +14,15 @@ use crate::count::slot::{Live, Owned, Slot};
 use crate::ground::platform::{Platform, Registers};
 use crate::ring::Entry;
 
-/// The least wait that is noted in the ring if only running time is recorded. There are at most fifty of them a second.
+/// The shortest wait that is written to the ring if only running time is recorded. There are at most fifty a second.
 const LONG_WAIT_NS: u64 = 20_000_000;
 
 impl<'m, P: Platform> Agent<'m, P> {
-    /// The guest is about to block on this vCPU. Until [`on_wake`](Self::on_wake) there is no
-    /// deadline: an idle guest stays asleep. The running time left to the target is kept.
+    /// Call it when the guest is about to block on this vCPU. There is no deadline until [`on_wake`](Self::on_wake),
+    /// so an idle guest stays asleep; the running time left to the target is kept.
     ///
-    /// `registers` are those of the code that blocks, [`Registers::here`] as a rule: a recording of
-    /// blocked time counts it to their stack. `None` where they are not known.
+    /// `registers` are those of the code that blocks, usually [`Registers::here`]: recordings of blocked time charge
+    /// it to their stack. `None` if they are not known.
     #[inline]
     pub fn on_block(&self, registers: Option<&Registers>) {
         if let Some((vcpu, slot)) = self.current() {
@@ -41,7 +41,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// The guest woke on this vCPU; returns the next deadline as [`on_tick`](Self::on_tick) does.
+    /// Call it when the guest has woken on this vCPU. Returns the next deadline as [`on_tick`](Self::on_tick) does.
     pub fn on_wake(&self) -> Option<u64> {
         let (vcpu, slot) = self.current()?;
         let live = slot.live();
@@ -81,8 +81,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.charge_since(cycles, slot);
     }
 
-    /// Counts what the vCPU blocked. If the slot stays busy the blocks stay open: the next tick, flip or block counts
-    /// them, and the blocked time stands still until then.
+    /// Counts the vCPU's blocked time. If the slot stays busy, the blocks stay open: the next tick, flip or block
+    /// counts them, and the blocked time does not advance until then.
     #[cold]
     #[inline(never)]
     fn account_wake(&self, vcpu: u32, slot: &'m Slot<'m>, live: Live) {
@@ -96,7 +96,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         if let Some(owned) = &owned {
             owned.end_block(live, now_ns, times);
         }
-        // While the slot is owned: a tick that finds it free and the vCPU blocked would open the block again.
+        // Before the slot is released: a tick that found it free and the vCPU blocked would open the block again.
         slot.cells.set_running(owned.is_some());
         drop(owned);
         self.count_deferred(vcpu, slot);
@@ -128,8 +128,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// A tick finds the vCPU blocked. Opens the block for each recording that began after it: what the vCPU waited
-    /// before is not known. If the slot is busy, the code that blocks or wakes is at work on it.
+    /// Opens the block for each recording that began after the vCPU had blocked, when a tick finds it blocked. The
+    /// earlier part of the wait is not known. If the slot is busy, the code that blocks or wakes is using it.
     #[cold]
     #[inline(never)]
     pub(super) fn note_block_under_way(
@@ -146,8 +146,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// The vCPU blocks in the code of `registers`: keeps its stack until the wake, for each recording that counts
-    /// blocked time and has no block open. Without the slot the stack is not known.
+    /// Opens a block on the stack of `registers` for each recording that counts blocked time and has no open block.
+    /// Without the slot the stack is not known.
     fn note_block(
         &self,
         owned: Option<&Owned<'m>>,
@@ -180,10 +180,10 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Adds what blocking or waking has cost since `cycles` to the agent's cost.
+    /// Adds the cost of blocking or waking since `cycles` to the agent's cost.
     fn charge_since(&self, cycles: u64, slot: &Slot<'_>) {
         let spent = self.platform.cycles().wrapping_sub(cycles);
-        // More than that was another vCPU's.
+        // Cycles beyond this limit were used by another vCPU.
         charge_cycles(slot, slot.live(), spent.min(INTERRUPTED_CYCLES));
     }
 }

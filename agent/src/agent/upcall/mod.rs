@@ -1,4 +1,4 @@
-//! The agent as the upcall sees it: ticks and deadlines.
+//! The timer upcall: ticks and deadlines.
 //!
 //! Why: docs/decisions.md#a-tick-finds-cold-caches, docs/decisions.md#small-values-stay-in-registers.
 
@@ -26,10 +26,10 @@ fn charge_cycles(slot: &Slot<'_>, live: Live, cycles: u64) {
     }
 }
 
-/// A tick that took more cycles than this was interrupted itself: the hypervisor gave the CPU to another vCPU.
+/// A tick that took more cycles than this was itself interrupted: the hypervisor gave the CPU to another vCPU.
 const INTERRUPTED_CYCLES: u64 = 50_000;
 
-/// The clocks when a tick was delivered.
+/// The clocks at a tick's delivery.
 #[derive(Clone, Copy)]
 struct Entry {
     vcpu: u32,
@@ -42,18 +42,18 @@ struct Entry {
 struct Delivered {
     live: Live,
     due: Live,
-    /// What the recordings ask of the walk.
+    /// The parameters of the walk.
     asked: Asked,
     lateness_ns: u64,
     late: bool,
 }
 
 impl<'m, P: Platform> Agent<'m, P> {
-    /// The timer upcall, on the vCPU it was delivered to. `registers` are those of the interrupted
-    /// code, `None` where there are none (an upcall forced when events were unmasked).
+    /// The timer upcall; call it on the vCPU that it was delivered to. `registers` are those of the interrupted code,
+    /// `None` if there are none (an upcall forced when events were unmasked).
     ///
-    /// Returns the next deadline of this vCPU, as its timer is programmed, in ns: program it, or the
-    /// guest's own where that is earlier. `None`: there is nothing to wait for.
+    /// Returns this vCPU's next deadline in ns, on the clock that its timer is programmed with. Program it, or the
+    /// guest's own deadline if that is earlier. `None` if there is no deadline.
     #[inline]
     pub fn on_tick(&self, registers: Option<&Registers>) -> Option<u64> {
         let vcpu = self.platform.vcpu()?;
@@ -64,8 +64,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.deliver(vcpu, slot, registers)
     }
 
-    /// Handles a delivery of the timer. Not inlined: its stack frame is large, and must not add to that of
-    /// `note_block_under_way`, which runs before it.
+    /// Handles a timer delivery. Not inlined: its large stack frame must not add to that of `note_block_under_way`,
+    /// which runs before it.
     #[inline(never)]
     fn deliver(&self, vcpu: u32, slot: &'m Slot<'m>, registers: Option<&Registers>) -> Option<u64> {
         let mut live = slot.live();
@@ -90,7 +90,7 @@ impl<'m, P: Platform> Agent<'m, P> {
             live = self.settle(vcpu, slot, now_ns);
             needs = slot.needs(live, slot.cells.is_blocked());
         }
-        // No recording samples now: those that count blocked time do so when the vCPU wakes.
+        // No recording samples now; blocked time is counted at the wake.
         let Some((index, driver)) = slot.driver(needs) else {
             return self.idle_deadline(slot, needs.until_ns, now_ns);
         };
@@ -117,7 +117,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         if slot.cells.is_blocked() {
             return None;
         }
-        // If the vCPU has lost its CPU meanwhile, the clock has advanced and its running time has not.
+        // If the vCPU lost its CPU meanwhile, the clock has advanced but its running time has not.
         let now_ns = if has_lost_cpu {
             self.platform.now_ns()
         } else {
@@ -126,8 +126,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.deadline_after(needs.until_ns, now_ns, left_ns)
     }
 
-    /// The next deadline of this vCPU, as its timer is programmed, in ns; `None` while nothing is
-    /// recorded or the vCPU blocks.
+    /// This vCPU's next deadline in ns, on the clock that its timer is programmed with; `None` if nothing is recorded
+    /// or the vCPU blocks.
     pub fn deadline(&self) -> Option<u64> {
         let (vcpu, slot) = self.current()?;
         let live = slot.live();
@@ -137,14 +137,14 @@ impl<'m, P: Platform> Agent<'m, P> {
         let needs = slot.needs(live, false);
         let moment = self.platform.moment(vcpu);
         let times = self.times(vcpu, needs.counts_blocked, moment);
-        // Only read here, as a tick may come at any moment: it passes the targets.
+        // The targets are only read: a tick, which may come at any moment, moves them on.
         let left_ns = slot.driver(needs).map_or(u64::MAX, |(_, driver)| {
             driver.sampler.left_ns(driver.sampled_ns(times))
         });
         self.deadline_after(needs.until_ns, moment.now_ns, left_ns)
     }
 
-    /// The deadline while no recording samples: the first end of one, unless the vCPU blocks.
+    /// The deadline while no recording samples: the earliest end of a recording. `None` if the vCPU blocks.
     #[cold]
     #[inline(never)]
     fn idle_deadline(&self, slot: &Slot<'_>, until_ns: u64, now_ns: u64) -> Option<u64> {
@@ -154,7 +154,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.deadline_after(until_ns, now_ns, u64::MAX)
     }
 
-    /// Counts a delivery before its target; returns whether the vCPU has lost its CPU meanwhile.
+    /// Counts a delivery before its target; returns whether the vCPU lost its CPU meanwhile.
     #[cold]
     #[inline(never)]
     fn early(&self, slot: &Slot<'_>, live: Live, entry: &Entry) -> bool {
@@ -166,8 +166,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.charge(entry, slot, live)
     }
 
-    /// Takes the slot, walks and counts, or counts why not; returns whether the vCPU has lost its CPU
-    /// meanwhile.
+    /// Takes the slot, walks the stack and counts the sample, or counts why there is none. Returns whether the vCPU
+    /// lost its CPU meanwhile.
     #[inline]
     fn tick(
         &self,
@@ -196,7 +196,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         };
         let mut path = owned.path_cells().begin();
         if late {
-            // It is not known what ran at the target, only what runs now.
+            // The code that ran at the target is not known, only the code that runs now.
             path.push(frame_code::LATE);
         }
         let walked = self.walk(registers, slot.cells, asked, &mut path);
@@ -216,7 +216,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         has_lost_cpu
     }
 
-    /// Counts a tick that has no sample, while the slot is owned: the vCPU blocks, or there are no registers.
+    /// Counts a tick without a sample: the vCPU blocks, or there are no registers. The caller must own the slot.
     #[cold]
     #[inline(never)]
     fn count_unsampled(&self, slot: &Slot<'_>, recordings: Live, entry: &Entry) {
@@ -231,8 +231,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.write(entry, kind::NO_SAMPLE, outcome, recordings.bits().into());
     }
 
-    /// A tick finds the slot busy. If it interrupted this vCPU's own block accounting, it walks the stack and leaves the
-    /// sample to that code, as work of the agent; otherwise the tick is lost.
+    /// Handles a tick that found the slot busy. If it interrupted this vCPU's own block accounting, it walks the
+    /// stack and defers the sample to that code, marked as the agent's own work. Otherwise the tick is lost.
     #[cold]
     #[inline(never)]
     fn find_busy(
@@ -263,7 +263,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         self.charge(entry, slot, delivered.live)
     }
 
-    /// The rare work of a tick: ends the recordings whose time is over, and counts a wait that a wake could not count. Returns the recordings that go on.
+    /// The rare work of a tick: ends the recordings whose time is over, and counts a wait that the wake could not
+    /// count. Returns the other recordings.
     #[cold]
     #[inline(never)]
     fn settle(&self, vcpu: u32, slot: &Slot<'_>, now_ns: u64) -> Live {
@@ -277,7 +278,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         slot.expire(now_ns, times)
     }
 
-    /// Prefetches what the look-up of the interrupted function's caller reads first.
+    /// Prefetches the first entry for the lookup of the interrupted function's caller.
     #[inline]
     fn prefetch_caller(&self, registers: Option<&Registers>) {
         if let (Some(callers), Some(registers)) = (&self.callers, registers) {
@@ -285,7 +286,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Writes into the ring what has become of a tick.
+    /// Writes a tick's outcome to the ring.
     #[inline]
     fn write(&self, entry: &Entry, kind: u8, first: u64, second: u64) {
         if let Some(ring) = self.ring(entry.vcpu) {
@@ -293,8 +294,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Walks the stack of `registers` as the recordings ask. Not inlined: the loop over the frames then has the
-    /// processor's registers to itself, and all callers share its code.
+    /// Walks the stack of `registers`. Not inlined: the loop over the frames then has all processor registers for
+    /// itself, and all callers share its code.
     #[inline(never)]
     fn walk(
         &self,
@@ -338,8 +339,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         }
     }
 
-    /// Adds this tick's cycles to the agent's cost; returns whether the vCPU has lost its CPU
-    /// meanwhile.
+    /// Adds this tick's cycles to the agent's cost; returns whether the vCPU lost its CPU meanwhile.
     #[cold]
     #[inline(never)]
     fn charge(&self, entry: &Entry, slot: &Slot<'_>, live: Live) -> bool {
@@ -348,9 +348,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         has_lost_cpu
     }
 
-    /// The cycles that this tick has run, and whether the vCPU has lost its CPU meanwhile. The counter
-    /// counts on while another vCPU has the CPU, so a tick that took implausibly long is charged by its running time
-    /// instead.
+    /// The cycles that this tick has run, and whether the vCPU lost its CPU meanwhile. The cycle counter also
+    /// advances while another vCPU has the CPU, so an implausibly long tick is charged by its running time instead.
     #[inline]
     fn cycles_since(&self, entry: &Entry, slot: &Slot<'_>, live: Live) -> (u64, bool) {
         let cycles = self.platform.cycles().wrapping_sub(entry.cycles);
@@ -362,7 +361,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         (run.min(cycles), true)
     }
 
-    /// The running time since `running_ns`, in cycles at the rate they have come since an epoch of the recording began.
+    /// The running time since `running_ns` in cycles, at the mean rate since the start of the recording's epoch.
     #[cold]
     #[inline(never)]
     fn cycles_run(&self, vcpu: u32, running_ns: u64, recording: Option<&RecordingCells>) -> u64 {
@@ -384,7 +383,7 @@ impl<'m, P: Platform> Agent<'m, P> {
     }
 }
 
-/// The instructions that a platform lets be read.
+/// The instructions that the platform allows to be read.
 struct Instructions<'p, P>(&'p P);
 
 #[allow(unsafe_code)]

@@ -14,21 +14,21 @@ use crate::ground::sync::{AtomicU64, Ordering};
 
 use super::arch;
 
-/// What only the guest knows. All but [`log`](Self::log) are called from upcalls: bounded, no lock, no
-/// allocation.
+/// The functions that the guest provides. All except [`log`](Self::log) are called from upcalls: they must be bounded
+/// and must not lock or allocate.
 #[derive(Clone, Copy, Debug)]
 pub struct Hooks {
-    /// The vCPU this code runs on; `None` if it is not sampled.
+    /// The vCPU that this code runs on; `None` if it is not sampled.
     pub vcpu: fn() -> Option<u32>,
-    /// The memory in which Xen keeps a vCPU's times; `None` for a vCPU that is not sampled. vCPU 0 has
-    /// it always: its clock is read on vCPUs that have none.
+    /// The memory in which Xen stores a vCPU's times; `None` for a vCPU that is not sampled. vCPU 0 must have it,
+    /// because vCPUs that have none use its clock.
     pub areas: fn(u32) -> Option<VcpuAreas>,
-    /// The stack that a stack pointer lies on; see [`Platform::stack_bounds`].
+    /// The bounds of the stack that contains a stack pointer; see [`Platform::stack_bounds`].
     pub stack_bounds: fn(u64) -> Option<Range<u64>>,
-    /// The code around a pc whose bytes can be read, the image's text as a rule; see
-    /// [`Platform::continuation`]; `|_, _| None` in a guest whose handlers are not interrupted.
+    /// Where a walk continues at the end of a chain of frames, given its stack and frame pointers; see
+    /// [`Platform::continuation`]. `|_, _| None` in a guest whose handlers are not interrupted.
     pub continuation: fn(u64, u64) -> Option<Registers>,
-    /// [`Platform::code_bounds`].
+    /// The bounds of the readable code around a pc, usually the image's text; see [`Platform::code_bounds`].
     pub code_bounds: fn(u64) -> Option<Range<u64>>,
     /// The port of the event channel that makes a vCPU call [`Ticks::on_kick`](super::Ticks::on_kick).
     pub kick_port: fn(u32) -> Option<Port>,
@@ -36,13 +36,13 @@ pub struct Hooks {
     pub log: fn(&str),
 }
 
-/// The memory in which Xen keeps one vCPU's times.
+/// The memory in which Xen stores one vCPU's times.
 #[derive(Clone, Copy, Debug)]
 pub struct VcpuAreas {
-    /// The vCPU's clock. It lies in the `vcpu_info` that was registered for this vCPU
-    /// ([`register_vcpu_info`](xen_sys_lite::vcpu::register_vcpu_info)), and in
-    /// [`SharedInfo::vcpu_info`] only while none is: Xen no longer updates that copy after a
-    /// registration, and has none for vCPUs from 32 on.
+    /// The vCPU's clock, in the `vcpu_info` that was registered for this vCPU
+    /// ([`register_vcpu_info`](xen_sys_lite::vcpu::register_vcpu_info)). Only if none was registered it is in
+    /// [`SharedInfo::vcpu_info`]: Xen no longer updates that copy after a registration, and has none for vCPUs from
+    /// 32 on.
     pub time: &'static VcpuTimeInfo,
     /// The vCPU's registered runstate area.
     pub runstate: &'static RunstateArea,
@@ -59,9 +59,8 @@ pub struct XenPlatform<H, const VCPUS: usize = 32> {
     vcpus: [VcpuClock; VCPUS],
 }
 
-/// One vCPU's times when they were last read, and the offsets that are added to Xen's, so that they
-/// continue over a migration. The arrays are in the order of [`times`]. A tick touches the first cache
-/// line only.
+/// One vCPU's times when they were last read, and the offsets that are added to Xen's times so that they continue
+/// over a migration. The arrays are in the order of [`times`]. A tick uses the first cache line only.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct VcpuClock {
@@ -82,8 +81,8 @@ impl VcpuClock {
     }
 }
 
-/// Running, runnable, blocked and offline time at `now_ns`. Xen's totals are as of the last change
-/// of state; the time since then belongs to the state it changed to.
+/// Running, runnable, blocked and offline time at `now_ns`. Xen's totals are as of the last change of state; the time
+/// since then is added to the current state.
 #[inline]
 fn times(area: &RunstateArea, now_ns: u64) -> [u64; 4] {
     let state = area.read();
@@ -110,8 +109,8 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
     /// The platform of the guest whose `shared` information page is mapped.
     ///
     /// # Safety
-    /// [`Hooks::stack_bounds`] and [`Hooks::code_bounds`] name only memory that is mapped and readable
-    /// while an upcall runs.
+    /// [`Hooks::stack_bounds`] and [`Hooks::code_bounds`] must return only memory that is mapped and readable while
+    /// an upcall runs.
     pub unsafe fn new(hypercall: H, shared: &'static SharedInfo, hooks: Hooks) -> Self {
         Self {
             events: EventChannels::new(hypercall, shared),
@@ -127,21 +126,21 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
         &self.hooks
     }
 
-    /// The state kept for a vCPU, and Xen's; `None` for a vCPU that is not sampled.
+    /// This platform's and Xen's times of a vCPU; `None` for a vCPU that is not sampled.
     #[inline]
     fn known(&self, vcpu: u32) -> Option<(&VcpuClock, VcpuAreas)> {
         let clock = self.vcpus.get(vcpu as usize)?;
         Some((clock, (self.hooks.areas)(vcpu)?))
     }
 
-    /// The same for the vCPU this code runs on.
+    /// The same for the vCPU that this code runs on.
     #[inline]
     fn current(&self) -> Option<(&VcpuClock, VcpuAreas)> {
         self.known((self.hooks.vcpu)()?)
     }
 
-    /// The clock to read on this vCPU. Clocks of different vCPUs agree where Xen says that the TSC is
-    /// stable; a vCPU without areas has no closer one than that of vCPU 0.
+    /// The clock to read on this vCPU. Clocks of different vCPUs agree if Xen reports a stable TSC; a vCPU without
+    /// areas uses that of vCPU 0.
     fn clock(&self) -> Option<Clock<'static>> {
         let areas = match self.current() {
             Some((_, areas)) => areas,
@@ -150,7 +149,7 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
         Some(Clock::with_time_info(self.shared, areas.time))
     }
 
-    /// System time, as Xen counts it.
+    /// Xen's system time.
     fn system_time_ns(&self) -> u64 {
         self.clock().map_or(0, |clock| clock.now_ns())
     }
@@ -161,7 +160,7 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
         system_time_ns.wrapping_add(self.offset_ns.load(Ordering::Relaxed))
     }
 
-    /// Reads all clocks, so that they continue from here after a [`resume`](Platform::resume).
+    /// Reads all clocks, so that they continue from these values after a [`resume`](Platform::resume).
     pub(super) fn read_all(&self) {
         self.now_ns();
         for (vcpu, _) in (0..).zip(&self.vcpus) {
@@ -169,14 +168,15 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
         }
     }
 
-    /// Running, runnable, blocked and offline time now, over all migrations.
+    /// Running, runnable, blocked and offline time now, continued over migrations.
     fn times(&self, vcpu: u32) -> Option<[u64; 4]> {
         let (clock, areas) = self.known(vcpu)?;
         Some(clock.continued(times(areas.runstate, self.system_time_ns())))
     }
 }
 
-// SAFETY: `stack_bounds` and `code_bounds` are the guest's, whose promise `new` asks for.
+// SAFETY: `stack_bounds` and `code_bounds` are the guest's; the caller of `new` guarantees that they return readable
+// memory.
 unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS> {
     fn now_ns(&self) -> u64 {
         let now_ns = self.monotonic(self.system_time_ns());
@@ -188,7 +188,7 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
 
     fn wall_clock_ns(&self) -> Option<u64> {
         let time = self.clock()?.wall_time();
-        // Xen sets it before the guest starts; zero means that it did not.
+        // Xen sets it before the guest starts; zero means that it was not set.
         (time.seconds > 0).then(|| {
             time.seconds
                 .saturating_mul(1_000_000_000)
@@ -201,7 +201,7 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
         (self.hooks.vcpu)().filter(|vcpu| self.known(*vcpu).is_some())
     }
 
-    /// One fenced read of the TSC gives all three.
+    /// All three values come from one fenced read of the TSC.
     #[inline]
     fn moment(&self, vcpu: u32) -> Moment {
         let Some((clock, areas)) = self.known(vcpu) else {
@@ -241,7 +241,7 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
 
     fn kick(&self, vcpu: u32) {
         if let Some(port) = (self.hooks.kick_port)(vcpu) {
-            // Fails only if the port is closed: that vCPU does not run and has nothing to arm.
+            // Fails only if the port is closed: then that vCPU does not run and has nothing to arm.
             let _ = self.events.send(port);
         }
     }

@@ -1,4 +1,4 @@
-//! What the guest calls from its upcall and idle loop: ticks, kicks, blocking and waking.
+//! The calls from the guest's upcall and idle loop: ticks, kicks, blocking and waking.
 //!
 //! Why: docs/decisions.md#guest-deadlines-are-on-the-agents-clock.
 
@@ -9,7 +9,7 @@ use crate::agent::Agent;
 use crate::ground::platform::{Platform, Registers};
 use crate::ground::sync::{AtomicU64, Ordering};
 
-/// Who arms the timer.
+/// Which side arms the timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TickSource {
     /// [`Ticks`] arms the timers and gets every VIRQ_TIMER.
@@ -18,8 +18,8 @@ pub enum TickSource {
     Host,
 }
 
-/// The agent at the guest's timer. Call its methods on the vCPU concerned, with its upcalls held
-/// back, as they are inside an upcall.
+/// Connects the agent to the guest's timer. Call the methods on the vCPU concerned, with its upcalls masked, as they
+/// are inside an upcall.
 #[derive(Debug)]
 pub struct Ticks<'a, 'm, H, const VCPUS: usize = 32> {
     agent: &'a Agent<'m, XenPlatform<H, VCPUS>>,
@@ -28,14 +28,14 @@ pub struct Ticks<'a, 'm, H, const VCPUS: usize = 32> {
     vcpus: [Deadlines; VCPUS],
 }
 
-/// One vCPU's deadlines, or [`NONE`]. Only the vCPU itself writes them, and [`Ticks::resume`].
+/// One vCPU's deadlines, or [`NONE`]. Only the vCPU itself and [`Ticks::resume`] write them.
 #[derive(Debug)]
 struct Deadlines {
     /// On the platform's monotonic clock, which continues over a restore.
     guest_ns: AtomicU64,
     /// In system time.
     sampler_ns: AtomicU64,
-    /// What the timer is armed for, in system time.
+    /// The time that the timer is armed for, in system time.
     armed_ns: AtomicU64,
 }
 
@@ -72,17 +72,16 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
         self.agent
     }
 
-    /// Who arms the timer.
+    /// Which side arms the timer.
     pub fn source(&self) -> TickSource {
         self.source
     }
 
-    /// VIRQ_TIMER was delivered to this vCPU. `registers` are those of the interrupted code, `None`
-    /// where there are none.
+    /// Call it when VIRQ_TIMER was delivered to this vCPU. `registers` are those of the interrupted code, `None` if
+    /// there are none.
     ///
-    /// Under [`TickSource::Host`] returns the sampler's next deadline in system time: program the
-    /// earlier of it and the guest's own. Under [`TickSource::Owned`] that is done here, and the
-    /// result is `None`.
+    /// Under [`TickSource::Host`] returns the sampler's next deadline in system time: program it or the guest's own,
+    /// whichever is earlier. Under [`TickSource::Owned`] this method arms the timer and returns `None`.
     pub fn on_timer(&self, registers: Option<&Registers>) -> Option<u64> {
         if self.source == TickSource::Owned
             && let Some(deadlines) = self.current()
@@ -98,21 +97,21 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
         self.program(self.agent.on_tick(registers))
     }
 
-    /// Another vCPU has kicked this one, so that it arms its timer: a recording has begun. Returns
+    /// Call it when another vCPU has kicked this one to make it arm its timer, because a recording has begun. Returns
     /// the same as [`on_timer`](Self::on_timer).
     pub fn on_kick(&self, registers: Option<&Registers>) -> Option<u64> {
         self.program(self.agent.on_tick(registers))
     }
 
-    /// The vCPU is about to block. From here to [`on_wake`](Self::on_wake) the sampler has no
-    /// deadline: under [`TickSource::Host`] program the guest's own alone, if any.
+    /// Call it when the vCPU is about to block. Until [`on_wake`](Self::on_wake) the sampler has no deadline: under
+    /// [`TickSource::Host`] program only the guest's own, if any.
     #[inline]
     pub fn on_block(&self, registers: Option<&Registers>) {
         self.agent.on_block(registers);
         self.program(None);
     }
 
-    /// The vCPU has woken. Returns the same as [`on_timer`](Self::on_timer).
+    /// Call it when the vCPU has woken. Returns the same as [`on_timer`](Self::on_timer).
     pub fn on_wake(&self) -> Option<u64> {
         self.program(self.agent.on_wake())
     }
@@ -120,8 +119,8 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
     /// Under [`TickSource::Owned`]: sets the guest's own deadline on this vCPU, in ns of system time.
     /// The timer fires once for it; `None` = no deadline. The time left to it survives a restore.
     ///
-    /// Returns false if the vCPU is [not sampled](super#which-vcpus-are-sampled): its timer is not
-    /// touched, and remains the guest's to arm.
+    /// Returns false if the vCPU is [not sampled](super#which-vcpus-are-sampled): its timer is not changed, and the
+    /// guest must arm it itself.
     pub fn set_guest_deadline(&self, deadline_ns: Option<u64>) -> bool {
         let Some(deadlines) = self.current() else {
             return false;
@@ -133,27 +132,26 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
         true
     }
 
-    /// The guest is about to suspend itself for a save or a migration. Call it on the vCPU that makes the
-    /// hypercall, right before it, while the others have their upcalls held back: after a restore the
-    /// clocks and the time left to the guest's deadlines continue from here, and without this call from
-    /// when they were last read. A suspend that is cancelled needs nothing else.
+    /// Call it when the guest is about to suspend itself for a save or a migration, on the vCPU that makes the
+    /// hypercall, directly before it, while the other vCPUs have their upcalls masked. After a restore the clocks and
+    /// the time left to the guest's deadlines continue from this moment; without this call, from when they were last
+    /// read. A cancelled suspend needs no further call.
     pub fn suspend(&self) {
         self.agent.platform().read_all();
     }
 
-    /// The guest was restored from a save or has migrated, and its event channels, clocks and runstate
-    /// areas work again. Call it on one vCPU, while the others have their upcalls held back. Returns the
-    /// same as [`on_timer`](Self::on_timer).
+    /// Call it after the guest was restored from a save or has migrated, when its event channels, clocks and runstate
+    /// areas work again, on one vCPU, while the others have their upcalls masked. Returns the same as
+    /// [`on_timer`](Self::on_timer).
     ///
-    /// The other vCPUs are kicked, so that each arms its own timer again: those that have a deadline of
-    /// the sampler or, under [`TickSource::Owned`], of the guest. Under [`TickSource::Host`] the
-    /// guest's own deadlines are the guest's to arm.
+    /// It kicks the other vCPUs, so that each arms its timer again, if they have a deadline of the sampler or, under
+    /// [`TickSource::Owned`], of the guest. Under [`TickSource::Host`] the guest must arm its own deadlines.
     pub fn resume(&self) -> Option<u64> {
         self.agent.resume();
         let platform = self.agent.platform();
         let current = platform.vcpu();
         for (vcpu, deadlines) in (0..).zip(&self.vcpus) {
-            // Times of the old origin, for timers that Xen has not restored.
+            // Times on the old clock, for timers that Xen has not restored.
             deadlines.sampler_ns.store(NONE, Ordering::Relaxed);
             deadlines.armed_ns.store(NONE, Ordering::Relaxed);
             if deadlines.guest_ns.load(Ordering::Relaxed) != NONE && Some(vcpu) != current {
@@ -177,8 +175,8 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
         None
     }
 
-    /// Arms the timer for the earlier deadline, unless it is armed for that time or an earlier one: a
-    /// spurious wake now and then costs less than a hypercall at each block.
+    /// Arms the timer for the earlier deadline, unless it is armed for that time or an earlier one: an occasional
+    /// spurious wake costs less than a hypercall at each block.
     fn arm(&self, deadlines: &Deadlines) {
         if self.source == TickSource::Host {
             return;
@@ -192,7 +190,7 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
         if wanted_ns >= load(&deadlines.armed_ns) {
             return;
         }
-        // After an error nothing is armed, and the next deadline is tried.
+        // After an error the timer counts as not armed, and the next deadline is tried.
         let armed = arch::arm_timer(&self.hypercall, wanted_ns);
         deadlines
             .armed_ns

@@ -1,4 +1,4 @@
-//! What Xen guests on x86-64 use of their own: Xen's single-shot timer, the cycle counter, random numbers.
+//! The x86-64 parts of the Xen platform: Xen's single-shot timer, the cycle counter, random numbers.
 //!
 //! Why: docs/decisions.md#set_timer_op-arms-the-timer.
 #![allow(unsafe_code)]
@@ -18,22 +18,22 @@ const TRIES: u32 = 10;
 /// RDSEED fails for a while if several processors use it at the same time.
 const SEED_TRIES: u32 = 1000;
 
-/// Arms the calling vCPU's timer for a system time; returns whether it is armed. A deadline that has passed fires
-/// at once.
+/// Arms the calling vCPU's timer for a system time; returns whether it is armed. A deadline in the past fires at
+/// once.
 #[inline]
 pub(super) fn arm_timer(hypercall: &impl Hypercall, system_time_ns: u64) -> bool {
     timer::set_singleshot(hypercall, system_time_ns).is_ok()
 }
 
-/// The time stamp counter without a fence: it measures what ticks cost, and is not compared with Xen's times.
+/// The time stamp counter without a fence: it measures the cost of ticks and is not compared with Xen's times.
 #[inline]
 pub(super) fn cycles() -> u64 {
     // SAFETY: every x86-64 has the instruction; a guest whose rdtsc is trapped has it emulated.
     unsafe { _rdtsc() }
 }
 
-/// 64 bits from RDRAND, or from RDSEED if RDRAND fails; `None` if the processor has neither, or both
-/// fail. All zeros and all ones are values that broken processors have returned, and count as failures.
+/// 64 bits from RDRAND, or from RDSEED if RDRAND fails; `None` if the processor has neither, or both fail. All zeros
+/// and all ones, which broken processors have returned, count as failures.
 pub(super) fn random() -> Option<u64> {
     let is_good = |word: &u64| *word != 0 && *word != u64::MAX;
     let by_rdrand = || (0..TRIES).find_map(|_| rdrand().filter(is_good));
@@ -47,7 +47,7 @@ pub(super) fn random() -> Option<u64> {
         .or_else(|| has_rdseed.then(by_rdseed).flatten())
 }
 
-/// Only on a processor that has the instruction.
+/// The processor must have the instruction.
 fn rdrand() -> Option<u64> {
     let (word, filled): (u64, u8);
     // SAFETY: `random` has checked CPUID; the instruction writes registers and flags only.
@@ -57,7 +57,7 @@ fn rdrand() -> Option<u64> {
     (filled == 1).then_some(word)
 }
 
-/// Only on a processor that has the instruction.
+/// The processor must have the instruction.
 fn rdseed() -> Option<u64> {
     let (word, filled): (u64, u8);
     // SAFETY: as above.
