@@ -23,8 +23,9 @@
 //! # A guest that is stuck
 //!
 //! A main loop that never returns does not poll the network. With [`PollCell`](crate::guests::rescue::PollCell) the
-//! upcall does it instead. Every upcall of that vCPU should end with a call of the cell, because a stuck guest may
-//! have no other upcall: while nothing is recorded there are no ticks. Two events wake it then:
+//! upcall does it instead. Every upcall of that vCPU should end with
+//! [`rescue`](crate::guests::rescue::PollCell::rescue), because a stuck guest may have no other upcall: while nothing
+//! is recorded there are no ticks. Two events wake it then:
 //!
 //! 1. The event channel of the network device. Its handler calls [`notice`](crate::guests::rescue::PollCell::notice);
 //!    the loop may still poll in time.
