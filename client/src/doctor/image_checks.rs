@@ -85,7 +85,7 @@ pub(super) fn names(symbolized: &Symbolized<'_>) -> Check {
         "names",
         Verdict::of_share(share, UNNAMED, f64::INFINITY),
         match unnamed {
-            0 => format!("all functions have names"),
+            0 => "all functions have names".to_owned(),
             _ => format!("no function name in {} of {what}", percent(share)),
         },
     );
