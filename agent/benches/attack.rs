@@ -1,12 +1,12 @@
-//! How long the longest poll of an agent with keys takes while hostile peers do what they can.
+//! Measures the longest poll of an agent with keys under attack by hostile peers.
 //!
 //! ```text
 //! cargo bench -p unikprof-agent --features noise,smoltcp --bench attack
 //! ```
 //!
-//! The agent's own TCP server, on real time; its peers are stacks on the same wire, in the same thread.
-//! A poll is timed from outside, by the processor time of the thread and by the clock: the second holds what
-//! other programs of the machine took meanwhile.
+//! The agent uses its own TCP server and real time; the peers are network stacks on the same wire, in the same
+//! thread. A poll is timed from outside, by the thread's CPU time and by the clock, which includes other programs of
+//! the machine.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
 #[path = "../tests/fake_guest/mod.rs"]
@@ -29,30 +29,30 @@ use unikprof_proto::message::{
 };
 use unikprof_proto::preamble;
 
-/// How long one kind of peers goes on.
+/// The duration of each kind of attack.
 const ATTACK: Duration = Duration::from_secs(4);
-/// A generation of peers has so long, then the next comes.
+/// The duration of one generation of peers, after which the next one connects.
 const GENERATION: Duration = Duration::from_millis(40);
-/// More than there are sockets, so that all are taken at any time.
+/// More than there are sockets, so that all are always in use.
 const PEERS: usize = 8;
-/// Distinct stacks of the recording that is fetched.
+/// The number of distinct stacks in the recording that is fetched.
 const STACKS: u64 = 60_000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attack {
-    /// Nobody but the one who holds a key.
+    /// No hostile peer, only the client with a key.
     Nobody,
-    /// First messages that were overheard: each costs the agent two curve multiplications.
+    /// Replayed first messages: each costs the agent two curve multiplications.
     Replays,
     /// First messages with keys that the agent does not have.
     UnknownKeys,
-    /// Preambles, then frames of every type with bodies of noise.
+    /// Preambles, then frames of every type with random bodies.
     Fuzz,
-    /// Records that nobody can open, behind a replayed first message.
+    /// Records that cannot be decrypted, after a replayed first message.
     Records,
-    /// Holders of the view key that ask for everything again and again, and read 512 bytes at a time.
+    /// Clients with the view key that request everything repeatedly and read 512 bytes at a time.
     SlowReaders,
-    /// Holders of the control key that send 16 KiB of rows at once.
+    /// Clients with the control key that send 16 KiB of rows at once.
     Writers,
     /// All of these at once.
     All,
@@ -110,15 +110,15 @@ fn measure(name: &str, attack: Attack) {
 struct Bench {
     world: World<Port>,
     fetch: Vec<u8>,
-    /// Processor time of every poll in which there was something to do.
+    /// The CPU time of every poll with work.
     times: Vec<Duration>,
-    /// The longest of them by the clock.
+    /// The longest of these polls by the clock.
     clock: Duration,
     random: u64,
 }
 
 impl Bench {
-    /// A guest whose recording has ended and waits.
+    /// A guest whose recording has ended and waits to be fetched.
     fn new() -> Self {
         let world = World::with_access(keyed::access(), Medium::Ethernet, ipv4, |port| port);
         let mut bench = Self {
@@ -128,7 +128,7 @@ impl Bench {
             clock: Duration::ZERO,
             random: 1,
         };
-        // All of it is over before the client has been silent for too long.
+        // The recording is complete before the silent client would time out.
         let start = framed(&Start::running_time("attack", 20_000));
         let mut client = bench.connect(CONTROL, 65_535);
         bench.ask(&mut client, &start, message_type::STARTED);
@@ -149,7 +149,7 @@ impl Bench {
         bench
     }
 
-    /// What the agent says of its longest piece of work, and of its peers.
+    /// The agent's own report of its longest piece of work and of its peers.
     fn status(&mut self) -> (u64, Peers) {
         let mut client = self.connect(CONTROL, 65_535);
         let status = self.ask(&mut client, &framed(&Check {}), message_type::STATUS);
@@ -157,11 +157,11 @@ impl Bench {
         (status.server_longest_ns, status.peers)
     }
 
-    /// Some hostile peers and one with a key, who fetches all that there is.
+    /// Connects hostile peers and a client with a key, which fetches everything.
     fn generation(&mut self, attack: Attack, generation: u64) {
         let mut hostile = Vec::new();
         let mut client = self.connect(CONTROL, 65_535);
-        // Nobody's role is granted before this.
+        // The role applies only after the first request.
         self.ask(&mut client, &framed(&Check {}), message_type::STATUS);
         for number in 0..PEERS as u64 {
             let kinds = [
@@ -183,7 +183,7 @@ impl Bench {
         self.world.peers[client.session].send(&fetch);
         let until = Instant::now() + GENERATION;
         let mut opened = Vec::new();
-        // Who has a key is served, however little the machine lets this thread run.
+        // The client with a key must be served, however little CPU time this thread gets.
         while Instant::now() < until || opened.is_empty() {
             self.poll();
             let bytes = self.world.peers[client.session].take_bytes();
@@ -199,7 +199,7 @@ impl Bench {
         self.leave();
     }
 
-    /// A hostile peer; `None` where it found no place.
+    /// A hostile peer; `None` if all sessions are taken.
     fn attack(&mut self, kind: Attack) -> Option<usize> {
         let sent = preamble::encode(preamble::KEYED);
         match kind {
@@ -264,12 +264,12 @@ impl Bench {
         (0..bytes).map(|_| next()).collect()
     }
 
-    /// A client behind its handshake.
+    /// A client after its handshake.
     fn connect(&mut self, key: [u8; 32], receive_bytes: usize) -> Client<usize> {
         self.try_connect(key, receive_bytes).unwrap()
     }
 
-    /// `None` where all sessions are taken.
+    /// The same; `None` if all sessions are taken.
     fn try_connect(&mut self, key: [u8; 32], receive_bytes: usize) -> Option<Client<usize>> {
         let client = self.world.connect_silent(receive_bytes);
         let sent = preamble::encode(preamble::KEYED);
@@ -299,7 +299,7 @@ impl Bench {
             self.poll();
             let bytes = self.world.peers[client.session].take_bytes();
             let opened = client.open(&bytes);
-            // A status has more frames than one.
+            // A status consists of several frames.
             let mut answers = frames(&opened).into_iter();
             if let Some(answer) = answers.find(|answer| answer.0 != message_type::RECORDING_STATUS)
             {
@@ -310,7 +310,7 @@ impl Bench {
         }
     }
 
-    /// Everybody hangs up, and the guest hears of it.
+    /// Disconnects all peers and polls until the guest has noticed.
     fn leave(&mut self) {
         for peer in &mut self.world.peers {
             peer.abort();
@@ -322,7 +322,7 @@ impl Bench {
         self.world.forget_clients();
     }
 
-    /// One poll of the guest, timed, and one of everybody else.
+    /// Polls the guest once, timed, and then all peers.
     fn poll(&mut self) {
         let (clock, processor) = (Instant::now(), thread_time());
         self.world.poll_guest();
@@ -340,17 +340,17 @@ impl Bench {
     }
 }
 
-/// The processor time of this thread.
+/// The CPU time of this thread.
 fn thread_time() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the call writes the time that it is given, and nothing else.
+    // SAFETY: the call writes only to `time`.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     assert_eq!(result, 0);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-// The sockets are one more than the sessions: the peers above take all of both.
+// There is one socket more than sessions; the peers above take all of both.
 const _: () = assert!(PEERS > SESSIONS + 1);

@@ -1,14 +1,14 @@
-//! `on_tick` through the C ABI beside the same call in Rust: the same stacks, in turns, in one run; and
-//! what saving and restoring the SSE state would cost, which the archive does without. The same with a flight
-//! recorder, and its events.
+//! Compares `on_tick` through the C ABI with the same call in Rust, on the same stacks, in turns, in one run. Also
+//! measured: saving and restoring the SSE state, which the archive avoids, ticks with a flight recorder, and its
+//! events.
 //!
 //! ```text
 //! cargo bench -p unikprof-agent --bench c_abi
 //! ```
 //!
-//! The archive is the one that guests link, built by its own command, and loaded here as a library. Both
-//! agents ask the same clock, which takes no time, through what their guests give: C functions for one, a
-//! platform for the other. Both read the processor's cycle counter twice a tick, as every guest does.
+//! The archive is the one that guests link, built by its own command and loaded here as a library. Both agents read
+//! the same clock, which costs no time, through their guests' interfaces: C functions and a platform. Both read the
+//! processor's cycle counter twice per tick, as every guest does.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 #[path = "../capi/src/abi.rs"]
@@ -44,13 +44,13 @@ use unikprof_agent::{Agent, Platform, Registers, Runstate};
 const CALLS: usize = 20_000;
 const PERIOD_NS: u64 = 1_000_000;
 const RING: usize = 1 << 20;
-/// Events, or ticks, timed at once.
+/// The number of events or ticks timed together.
 const RUN: usize = 64;
 
-/// The platform of the guests in Rust: its cycle counter is the processor's, as the archive's is.
+/// The platform of the Rust guests. Its cycle counter is the processor's, like the archive's.
 struct Counting(FakePlatform);
 
-// SAFETY: as the inner one's, which is asked for everything but the counter.
+// SAFETY: returns what the inner platform returns, except for the counter.
 unsafe impl Platform for Counting {
     fn now_ns(&self) -> u64 {
         self.0.now_ns()
@@ -90,7 +90,7 @@ unsafe impl Platform for Counting {
     }
 }
 
-/// Where the processor's vector and floating point state is put.
+/// Memory for the processor's vector and floating point state.
 #[repr(C, align(16))]
 struct State([u8; 512]);
 
@@ -123,7 +123,7 @@ fn beside_rust(clock: &Clock, count: usize, frames: usize) {
     client.start(PERIOD_NS).unwrap();
     let Counting(platform) = agent.platform();
 
-    // Clocks of their own, which stand still while the others are measured; the stack is the same.
+    // Separate clocks, which stand still while the others are measured; the stack is the same.
     let (c_clock, ring_clock) = (FakePlatform::new(1), FakePlatform::new(1));
     let code = MAPPING.start..MAPPING.end;
     let guest = CGuest::start(&c_clock, platform, code.clone(), 0);
@@ -143,7 +143,7 @@ fn beside_rust(clock: &Clock, count: usize, frames: usize) {
         CALLS,
         |call| {
             platform.stack().lay(&stacks[order[call]]);
-            // SAFETY: a fence touches nothing.
+            // SAFETY: a fence accesses no memory.
             unsafe { _mm_mfence() };
         },
         [
@@ -159,7 +159,7 @@ fn beside_rust(clock: &Clock, count: usize, frames: usize) {
                 ring_clock.advance(2 * PERIOD_NS);
                 black_box(with_ring.on_tick(&c_registers[order[call]]));
             },
-            // SAFETY: aligned, and as large as the instructions ask; what is restored was saved just now.
+            // SAFETY: aligned and as large as the instructions require; the restored state was saved just before.
             &mut |_| unsafe {
                 _fxsave64(state.0.as_mut_ptr());
                 _fxrstor64(state.0.as_ptr());
@@ -188,8 +188,8 @@ fn beside_rust(clock: &Clock, count: usize, frames: usize) {
     drop((c_client, ring_client));
 }
 
-/// Ticks of one stack, so many at once, with a fence after each: between the steps of a coarse counter. In Rust
-/// with a ring as well. The fences and what else is around a tick are taken off.
+/// Ticks of one stack, [`RUN`] timed together with a fence after each, because the counter may be coarse; in Rust
+/// also with a ring. The cost of the fences and of preparing a tick is subtracted.
 fn in_runs(clock: &Clock, frames: usize) {
     let mut memory = [(); 2].map(|()| vec![MaybeUninit::uninit(); 1 << 20]);
     let mut ring = vec![MaybeUninit::uninit(); RING];
@@ -259,11 +259,11 @@ fn in_runs(clock: &Clock, frames: usize) {
 }
 
 fn fence() {
-    // SAFETY: every x86-64 has it, and it touches no memory.
+    // SAFETY: every x86-64 has the instruction, and it accesses no memory.
     unsafe { _mm_lfence() };
 }
 
-/// One event each of 256 names, with a fence after each; the fences alone are taken off.
+/// One event each of 256 names, with a fence after each; the fences' cost is subtracted.
 fn events(clock: &Clock) {
     let (platform, stack) = (FakePlatform::new(1), FakePlatform::new(1));
     let guest = CGuest::start(&platform, &stack, MAPPING.start..MAPPING.end, RING);

@@ -1,11 +1,11 @@
-//! How many instructions one sample takes: the same on every run, so that a change is seen at once.
+//! Counts the instructions of one sample, which are the same in every run, so that changes show at once.
 //!
 //! ```text
 //! cargo bench -p unikprof-agent --features xen --bench instructions
 //! ```
 //!
-//! The program runs itself under valgrind, twice for each kind of work, with different numbers of
-//! calls; the difference is the calls' own. Ticks also through the C ABI, of the archive that guests link, and
+//! The program runs itself under valgrind twice for each kind of work, with different numbers of calls; the
+//! difference is the cost of the calls. It also measures ticks through the C ABI of the archive that guests link, and
 //! with the feature `xen` through `Ticks` and `XenPlatform`.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
@@ -44,7 +44,7 @@ use unikprof_agent::{Agent, Config};
 
 const STACKS: usize = 256;
 
-/// What is recorded while ticks come: how many recordings, and whether there is a ring.
+/// The configurations: the number of recordings, and whether there is a ring.
 const TICKS: &[&str] = &[
     "early",
     "early, through C",
@@ -93,7 +93,7 @@ fn main() {
     }
 }
 
-/// The instructions of this program doing `calls` calls, start and end included.
+/// The instructions of this program with `calls` calls, including start and end.
 fn instructions(work: &str, frames: usize, calls: usize) -> Option<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -170,7 +170,7 @@ fn ticks(work: &str, frames: usize, calls: usize) {
     }
 }
 
-/// The same of a guest in C.
+/// The same in a C guest.
 fn c_ticks(work: &str, frames: usize, calls: usize) {
     let (clock, memory) = (FakePlatform::new(1), FakePlatform::new(frames));
     let ring = if work.ends_with("ring") { 1 << 20 } else { 0 };
@@ -185,7 +185,7 @@ fn c_ticks(work: &str, frames: usize, calls: usize) {
     }
 }
 
-/// The same of a Xen guest that keeps its timer.
+/// The same in a Xen guest that keeps its timer.
 #[cfg(feature = "xen")]
 fn xen_ticks(work: &str, frames: usize, calls: usize) {
     let image = Box::leak(Box::new(StackImage::new(frames)));
@@ -201,7 +201,7 @@ fn xen_ticks(work: &str, frames: usize, calls: usize) {
     }
 }
 
-/// How far the clock goes on between two ticks.
+/// The time between two ticks, in ns.
 fn step_ns(work: &str) -> u64 {
     if work.starts_with("early") {
         0

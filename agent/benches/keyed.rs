@@ -1,4 +1,4 @@
-//! What keys cost the guest: a handshake, and a download that is encrypted beside one that is not.
+//! The cost of keys for the guest: a handshake, and an encrypted download compared with an unencrypted one.
 //!
 //! ```text
 //! cargo bench -p unikprof-agent --features noise --bench keyed
@@ -32,7 +32,7 @@ fn main() {
     }
     handshakes();
     let (mut plain, mut sealed) = (plain_download(), sealed_download());
-    // In turns, so that what else the machine does falls on both.
+    // In turns, so that other work on the machine affects both equally.
     let (mut by_plain, mut by_sealed): (Vec<f64>, Vec<f64>) =
         (0..DOWNLOADS).map(|_| (plain(), sealed())).unzip();
     let [plain, sealed] = [&mut by_plain, &mut by_sealed].map(|rates| {
@@ -98,7 +98,7 @@ fn fill(guest: &FakeAgent) {
     }
 }
 
-/// MB of the wire in a second, in one download.
+/// The rate of one download in MB per second on the wire.
 fn download(
     service: &mut FakeService,
     session: SessionId,

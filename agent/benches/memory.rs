@@ -1,11 +1,11 @@
-//! How much of the agent's memory a distinct stack takes, and how many bytes on the wire.
+//! The memory of the agent, and the bytes on the wire, per distinct stack.
 //!
 //! ```text
 //! cargo bench -p unikprof-agent --features hosted --bench memory
 //! ```
 //!
-//! Everything is counted: nodes with the counts of both epochs, their share of the index, and the
-//! slot with its path, snapshots and histograms.
+//! Everything is included: nodes with the counts of both epochs, their share of the index, and the slot with its
+//! path, snapshots and histograms.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/fake/mod.rs"]
@@ -30,7 +30,7 @@ use unikprof_agent::{Access, Agent, MAX_DEPTH, Platform as _};
 use unikprof_demo_service::{RequestGenerator, Service};
 
 const MEMORY_BYTES: usize = 4 << 20;
-/// The index has entries for pairs of nodes.
+/// The index has three entries for two nodes.
 const NODE_BYTES: u64 = (size_of::<Node>() + Table::index_length(2) * size_of::<u32>() / 2) as u64;
 
 fn main() {
@@ -69,7 +69,7 @@ fn report(name: &str, fetched: &Fetched, capacity: u64) {
     );
 }
 
-/// Distinct stacks of a made-up program, each as often as `times` says of its number.
+/// Distinct stacks of a generated program, each sampled `times` of its number times.
 fn generated(count: usize, times: impl Fn(usize) -> usize) -> (Fetched, u64) {
     const PERIOD_NS: u64 = 1_000_000;
     let mut random = Random::new(7);
@@ -83,7 +83,7 @@ fn generated(count: usize, times: impl Fn(usize) -> usize) -> (Fetched, u64) {
     client.start(PERIOD_NS).unwrap();
     for (number, stack) in stacks.iter().enumerate() {
         for _ in 0..times(number) {
-            // When it is due: a late sample is of another stack, with a frame that says so.
+            // Exactly when it is due: a late sample has an additional frame, and so is another stack.
             let now_ns = agent.platform().now_ns();
             agent.platform().advance(agent.deadline().unwrap() - now_ns);
             agent.on_tick(Some(&agent.platform().stack().lay(stack)));
@@ -95,7 +95,7 @@ fn generated(count: usize, times: impl Fn(usize) -> usize) -> (Fetched, u64) {
     (fetched, capacity)
 }
 
-/// What a recording of the demo service holds after so many samples: real stacks, sampled as they come.
+/// A recording of the demo service after `samples` samples: real stacks in their real frequency.
 fn demo_service(rate_hz: u64, samples: u64) -> (Fetched, u64) {
     let config = hosted::Config {
         memory_bytes: MEMORY_BYTES,

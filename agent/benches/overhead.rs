@@ -1,24 +1,24 @@
-//! What recording takes from a hosted guest: time per tick, and requests of the demo service.
+//! The overhead of recording in a hosted guest: time per tick, and CPU time of the demo service's requests.
 //!
 //! ```text
 //! cargo bench -p unikprof-agent --features hosted --bench overhead
 //! ```
 //!
-//! *Time per tick.* A thread spins on the cycle counter, 32 calls deep; a gap between two looks in
-//! which a tick came, and no other thread, is what the tick took. The recording's gaps are compared with those of a handler
-//! that does nothing, driven by a periodic timer on the same clock at the same rate. The difference
-//! is ours: two clock reads (thread CPU time, a system call; and monotonic), the sample, and the
-//! system call that arms the timer again, which a periodic timer does without.
+//! *Time per tick.* A thread reads the cycle counter in a loop, 32 calls deep. If a tick came between two reads, and
+//! no other thread ran, the gap between them is the tick's duration. The gaps with a recording are compared with
+//! those of an empty handler, driven by a periodic timer on the same clock at the same rate. The difference is the
+//! agent's: two clock reads (thread CPU time, a system call; and monotonic), the sample, and the system call that
+//! arms the timer again, which a periodic timer does not need.
 //!
-//! *Requests.* The demo service handles the same batch again and again; batches with a recording,
-//! with the empty handler and with neither take turns in random order. Reported is how much more CPU
-//! time of its thread a batch takes, with the 95 % interval of the mean over the rounds. The
-//! recording's column includes what any signal costs on this machine; the last column does not.
+//! *Requests.* The demo service handles the same batch repeatedly; batches with a recording, with the empty handler
+//! and with neither take turns in random order. The report shows how much more CPU time of its thread a batch takes,
+//! with the 95 % interval of the mean over the rounds. The recording's column includes the cost of any signal on this
+//! machine; the last column does not.
 //!
-//! *Presets.* The client's presets, `default` at 97 Hz and `profile` at 997 Hz, with the ring: longer batches
-//! with the recording and without it take turns in random order, and for both the bench reports the CPU time of
-//! a batch, whose inverse is the throughput, and the 99th percentile of the CPU time of a request: what others
-//! ran in between, on a machine that is shared, is in neither. `-- presets` measures them alone.
+//! *Presets.* The client's presets, `default` at 97 Hz and `profile` at 997 Hz, with the ring: longer batches with
+//! and without the recording take turns in random order. The bench reports the CPU time of a batch, whose inverse is
+//! the throughput, and the 99th percentile of a request's CPU time; neither includes the work of other programs.
+//! `-- presets` measures only these.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 #[path = "harness/cycles.rs"]
@@ -43,7 +43,7 @@ use unikprof_demo_service::{RequestGenerator, Service};
 use unikprof_proto::message::bucket_floor;
 
 const RATES_HZ: [u64; 3] = [99, 997, 9973];
-/// The agent's ticks come by SIGPROF.
+/// Not SIGPROF, which delivers the agent's ticks.
 const EMPTY_SIGNAL: i32 = libc::SIGUSR2;
 
 fn main() {
@@ -67,7 +67,7 @@ fn main() {
     presets(&mut loads, cycles_per_ns);
 }
 
-/// What runs beside the work.
+/// The load while the work runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
     Nothing,
@@ -100,7 +100,7 @@ impl Loads {
     }
 }
 
-/// What the platform's own calls take, to see how much of a tick is theirs.
+/// The cost of the platform's own calls, to see their share of a tick.
 fn system_calls() {
     let clock = Clock::calibrate();
     let timer = EmptyTimer::new();
@@ -110,7 +110,7 @@ fn system_calls() {
     let mut thread_cpu = |_| {
         black_box(thread_cpu_ns());
     };
-    // An hour ahead: what is armed is never the processor's next timer interrupt.
+    // An hour ahead, so that this timer is never the processor's next timer interrupt.
     let mut arm = |_| timer.set(3_600_000_000_000);
     println!("{}\n{HEADING}", clock.describe());
     let timings = clock.series(2000, |_| (), [&mut monotonic, &mut thread_cpu, &mut arm]);
@@ -131,7 +131,7 @@ fn time_per_tick(guest: &Guest, loads: &mut Loads, cycles_per_ns: f64) {
     println!("   rate  empty handler  recording  net (p25)     net   net × rate");
     for rate_hz in RATES_HZ {
         let mut gaps = [Vec::new(), Vec::new()];
-        // Turns, so that both see the same neighbours on the machine.
+        // In turns, so that other work on the machine affects both equally.
         for _ in 0..10 {
             let until = Duration::from_millis(if rate_hz < 500 { 2000 } else { 400 });
             let mut seen = EMPTY_TICKS.load(Ordering::Relaxed);
@@ -142,8 +142,8 @@ fn time_per_tick(guest: &Guest, loads: &mut Loads, cycles_per_ns: f64) {
             loads.with(Load::EmptyHandler, rate_hz, || {
                 deep_spin(32, until, &mut ticked, &mut gaps[0])
             });
-            // A tick moves the target on the thread's CPU time by half a period at least; else it
-            // stays, but for the time between the clocks' readings.
+            // A tick moves the target by at least half a period of the thread's CPU time; otherwise the target stays,
+            // except for the time between reading the clocks.
             let quarter_ns = 250_000_000 / rate_hz;
             let mut target_ns = 0;
             let mut ticked = || {
@@ -176,7 +176,7 @@ fn time_per_tick(guest: &Guest, loads: &mut Loads, cycles_per_ns: f64) {
     }
 }
 
-/// Spins `depth` calls deep until the time is over, noting every gap that a tick came in.
+/// Spins `depth` calls deep until the time is over; stores every gap in which a tick came.
 #[inline(never)]
 fn deep_spin(
     depth: u32,
@@ -187,19 +187,19 @@ fn deep_spin(
     if depth > 0 {
         return black_box(deep_spin(depth - 1, duration, ticked, gaps)) + black_box(1);
     }
-    /// Shorter gaps are none; the shortest signal takes several times as long.
+    /// Shorter gaps are ignored; the shortest signal takes several times as long.
     const GAP_CYCLES: u64 = 700;
     gaps.reserve(100_000);
     let end = Instant::now() + duration;
     let mut switches_before = switches();
     while Instant::now() < end {
-        // The clock is read between rounds only: it would be a gap.
+        // The clock is read between rounds only, because reading it would be a gap.
         let mut last = cycle_counter();
         for _ in 0..100_000 {
             let now = cycle_counter();
             if now - last > GAP_CYCLES {
                 let switched = switches();
-                // What other threads ran in the gap is not the tick's.
+                // A gap in which another thread ran does not show the tick's duration.
                 if ticked() && switched == switches_before {
                     gaps.push(now - last);
                 }
@@ -275,7 +275,7 @@ fn requests(loads: &mut Loads, cycles_per_ns: f64) {
     }
 }
 
-/// What the client's presets take from the demo service: throughput and the slowest of a hundred requests.
+/// The cost of the client's presets for the demo service: throughput and the 99th percentile of requests.
 fn presets(loads: &mut Loads, cycles_per_ns: f64) {
     const ROUNDS: usize = 150;
     const BATCH_NS: f64 = 150e6;
@@ -283,7 +283,7 @@ fn presets(loads: &mut Loads, cycles_per_ns: f64) {
     let requests: Vec<Vec<u8>> = RequestGenerator::new(1, 256).take(600).collect();
     let mut response = Vec::new();
     let mut times = Vec::new();
-    // Answers the CPU time and the 99th percentile of so many rounds over the requests.
+    // Returns the CPU time and the 99th percentile of `repeats` rounds over the requests.
     let mut handle = |repeats: usize| {
         times.clear();
         let start_ns = thread_cpu_ns();
@@ -336,7 +336,7 @@ fn presets(loads: &mut Loads, cycles_per_ns: f64) {
     }
 }
 
-/// The floor of the bucket that holds the quantile.
+/// The lower bound of the bucket that contains the quantile.
 fn quantile(pairs: &mut [(usize, u64)], part: f64) -> u64 {
     pairs.sort_unstable();
     let total: u64 = pairs.iter().map(|(_, count)| count).sum();
@@ -376,11 +376,10 @@ impl std::fmt::Display for Interval {
     }
 }
 
-/// How often the empty handler was called.
+/// The number of calls of the empty handler.
 static EMPTY_TICKS: AtomicU64 = AtomicU64::new(0);
 
-/// A periodic timer on the monotonic clock that signals this thread, and a handler that does nothing
-/// but count.
+/// A periodic timer on the monotonic clock that signals this thread, with a handler that only counts.
 struct EmptyTimer(libc::timer_t);
 
 impl EmptyTimer {
@@ -389,8 +388,8 @@ impl EmptyTimer {
             EMPTY_TICKS.fetch_add(1, Ordering::Relaxed);
         }
         let mut timer = std::ptr::null_mut();
-        // SAFETY: zeros are valid for both structures, which are then the ones asked for; the
-        // handler has the type that SA_SIGINFO asks for and counts.
+        // SAFETY: zeros are valid for both structures, which have the required types; the handler has the type that
+        // SA_SIGINFO requires.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = nothing as *const () as usize;
@@ -409,7 +408,7 @@ impl EmptyTimer {
         Self(timer)
     }
 
-    /// Makes it signal at this period; 0 = no longer.
+    /// Sets the period; 0 stops the timer.
     fn set(&self, period_ns: u64) {
         let time = libc::timespec {
             tv_sec: (period_ns / 1_000_000_000) as i64,
@@ -419,7 +418,7 @@ impl EmptyTimer {
             it_interval: time,
             it_value: time,
         };
-        // SAFETY: the timer is this value's own, the structure the one asked for.
+        // SAFETY: this value owns the timer, and the structure has the required type.
         unsafe { libc::timer_settime(self.0, 0, &raw const setting, std::ptr::null_mut()) };
     }
 }
@@ -435,9 +434,9 @@ fn cycles_per_ns() -> f64 {
     (cycle_counter() - first) as f64 / started.elapsed().as_nanos() as f64
 }
 
-/// How often this thread was put off its processor for another.
+/// The number of times that this thread lost its processor.
 fn switches() -> i64 {
-    // SAFETY: zeros are a valid structure, which is the one asked for.
+    // SAFETY: zeros are valid for the structure, which has the required type.
     unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
@@ -454,7 +453,7 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the structure is the one asked for.
+    // SAFETY: the structure has the required type.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

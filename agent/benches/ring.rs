@@ -1,11 +1,11 @@
-//! The ring: what an event costs, what it adds to a tick, and what a record takes.
+//! The ring: the cost of an event, the additional cost of a tick, and the size of a record.
 //!
 //! ```text
 //! cargo bench -p unikprof-agent --bench ring
 //! ```
 //!
-//! Calls are serialised: a fence before and after each, and runs of them are timed, because the cycle counter
-//! of some machines goes in steps. The clocks asked take no time.
+//! Calls are serialised by fences and timed in runs, because the cycle counter of some machines is coarse. The clocks
+//! cost no time.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 #[path = "../tests/rings/ask.rs"]
@@ -31,7 +31,7 @@ use unikprof_proto::frame::{HEADER, Message};
 use unikprof_proto::message::{Ring, RingEnd};
 use unikprof_proto::ring::kind;
 
-/// Events timed at once.
+/// The number of events timed together.
 const RUN: usize = 64;
 const CALLS: usize = 5_000;
 const MEBIBYTE: usize = 1 << 20;
@@ -57,11 +57,11 @@ fn with_agent<T>(ring: bool, work: impl FnOnce(&Agent<'_, FakePlatform>) -> T) -
 }
 
 fn fence() {
-    // SAFETY: every x86-64 has it, and it touches no memory.
+    // SAFETY: every x86-64 has the instruction, and it accesses no memory.
     unsafe { _mm_lfence() };
 }
 
-/// One event each of 256 names, with a fence after each; the fences alone are taken off.
+/// One event each of 256 names, with a fence after each; the fences' cost is subtracted.
 fn events(clock: &Clock) {
     with_agent(true, |agent| {
         let names: Vec<EventName> = (0..256)
@@ -103,7 +103,7 @@ fn events(clock: &Clock) {
     });
 }
 
-/// All of `on_tick` on known stacks of 32 frames, in turns with and without a ring.
+/// The whole of `on_tick` on known stacks of 32 frames, in turns with and without a ring.
 fn ticks(clock: &Clock) {
     const PERIOD_NS: u64 = 1_000_000;
     let mut random = Random::new(11);
@@ -128,7 +128,7 @@ fn ticks(clock: &Clock) {
                         agent.platform().advance(2 * PERIOD_NS);
                         agent.platform().stack().lay(&stacks[call % RUN]);
                     }
-                    // SAFETY: a fence touches nothing.
+                    // SAFETY: a fence accesses no memory.
                     unsafe { _mm_mfence() };
                 },
                 [&mut |call| tick(without, first, call), &mut |call| {
@@ -137,7 +137,7 @@ fn ticks(clock: &Clock) {
             );
             println!("{:<38} {without_ns}", "on_tick without a ring");
             println!("{:<38} {with_ns}", "on_tick with a ring");
-            // Many ticks at once: between the steps of the counter.
+            // Many ticks timed together, because the counter may be coarse.
             let many = |agent: &Agent<'_, FakePlatform>, registers: &Registers| {
                 for _ in 0..RUN {
                     agent.platform().advance(2 * PERIOD_NS);
@@ -161,7 +161,7 @@ fn ticks(clock: &Clock) {
     });
 }
 
-/// What a mebibyte holds of a recording at 97 Hz, and what its records take on the wire.
+/// The time span of a recording at 97 Hz in one MiB, and the size of its records on the wire.
 fn room() {
     const PERIOD_NS: u64 = 1_000_000_000 / 97;
     with_agent(true, |agent| {
@@ -169,7 +169,7 @@ fn room() {
         let stacks: Vec<Stack> = (0..2000).map(|_| stack(&mut random, 26)).collect();
         let mut client = Client::connect(agent);
         client.start(PERIOD_NS);
-        // Longer than it holds.
+        // Longer than that span.
         for sample in 0..97 * 60 * 20 {
             let left_ns = agent
                 .deadline()
@@ -182,7 +182,7 @@ fn room() {
             agent.on_tick(Some(&registers));
             client.advance();
             if sample % 1000 == 0 {
-                // A client that asks nothing is given up.
+                // A request, because an idle client would be disconnected.
                 client.names();
             }
         }

@@ -1,13 +1,13 @@
-//! The cost of one sample: walk, bounds, find with full comparison, count; beside a bare chase of
-//! the same frame pointers.
+//! The cost of one sample (walk, bounds, find with full comparison, count) compared with a bare chase of the same
+//! frame pointers.
 //!
 //! ```text
 //! cargo bench -p unikprof-agent --bench sample
 //! ```
 //!
-//! Each call is serialised and timed alone. Two layouts: *live*, where each stack is laid into one
-//! memory before its call, as a thread's stack is one memory and warm; and *spread*, where every
-//! stack has memory of its own, so that the chase itself waits for the second-level cache.
+//! Each call is serialised and timed alone. There are two layouts: *live*, where each stack is written to the same
+//! memory before its call, which is warm like a thread's stack; and *spread*, where every stack has its own memory,
+//! so that the chase itself waits for the second-level cache.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 #[path = "harness/cycles.rs"]
@@ -37,11 +37,11 @@ use unikprof_agent::{Agent, CallerTable, CodeMap, Registers, caller_table_bytes}
 use unikprof_proto::caller_table::{Row, Rule};
 
 const CALLS: usize = 20_000;
-/// Ticks timed at once.
+/// The number of ticks timed together.
 const RUN: usize = 64;
-/// Calls in cold caches.
+/// The number of calls in cold caches.
 const COLD_CALLS: usize = 300;
-/// What is read to empty the caches: twice the second-level cache of the machine that the figures are from.
+/// The bytes read to empty the caches: twice the second-level cache of the machine whose figures are documented.
 const EVICTING: usize = 4 << 20;
 
 fn main() {
@@ -60,7 +60,7 @@ fn main() {
     cold_caches(&clock);
 }
 
-/// Stacks that the table holds already, in random order.
+/// Stacks that are in the table already, in random order.
 fn known_stacks(clock: &Clock, count: usize, frames: usize) {
     let mut random = Random::new(11);
     let stacks: Vec<Stack> = (0..count).map(|_| stack(&mut random, frames)).collect();
@@ -73,7 +73,7 @@ fn known_stacks(clock: &Clock, count: usize, frames: usize) {
     let registers: Vec<Registers> = stacks.iter().map(|stack| live.lay(stack)).collect();
     let lay = |call: usize| {
         live.lay(&stacks[order[call]]);
-        // SAFETY: a fence touches nothing. The words have left the store buffer when it is over.
+        // SAFETY: a fence accesses no memory. After it the words have left the store buffer.
         unsafe { _mm_mfence() };
     };
     for (stack, registers) in stacks.iter().zip(&registers) {
@@ -118,7 +118,7 @@ fn known_stacks(clock: &Clock, count: usize, frames: usize) {
     report(&format!("spread, {count} stacks of {frames}"), timings);
 }
 
-/// The same stacks with a caller table of about 10,000 rows, as a program of 2 MB has: of the leaf alone, and
+/// The same stacks with a caller table of about 10,000 rows, as a program of 2 MB has: lookups of the leaf only, and
 /// of every frame.
 fn by_table(clock: &Clock) {
     const FRAMES: usize = 32;
@@ -167,7 +167,7 @@ fn by_table(clock: &Clock) {
     }
 }
 
-/// Rows as a compiler's frames have them: an entry, a frame record from the fifth byte on, a return.
+/// Rows as for compiled functions: an entry, a frame record from the fifth byte on, a return.
 fn caller_rows(code: &CodeMap) -> Vec<Row> {
     const FUNCTION: u32 = 400;
     let first = code.code(MAPPING.start).unwrap();
@@ -185,7 +185,7 @@ fn caller_rows(code: &CodeMap) -> Vec<Row> {
         .collect()
 }
 
-/// All of `on_tick`, with clocks that take no time.
+/// The whole of `on_tick`, with clocks that cost no time.
 fn whole_ticks(clock: &Clock) {
     const PERIOD_NS: u64 = 1_000_000;
     let mut random = Random::new(11);
@@ -213,7 +213,7 @@ fn whole_ticks(clock: &Clock) {
         }],
     );
     println!("{:<38} {timing}", "live, on_tick, 256 stacks of 32");
-    // Many ticks at once: between the steps of the counter.
+    // Many ticks timed together, because the counter may be coarse.
     let [run] = clock.series(
         CALLS / RUN,
         |call| {
@@ -281,14 +281,14 @@ fn new_stacks(clock: &Clock) {
             },
             [&mut |call| sampler.borrow().sample(&registers[call], &live)],
         );
-        // Each segment has the shared callers of its own.
+        // Each segment has its own copy of the shared callers.
         let used = sampler.borrow().table.used() as usize - nodes * NEW;
         assert!((3..=3 * SEGMENTS).contains(&used), "{used}");
         println!("{:<38} {timing}", format!("live, {name}, 32 frames"));
     }
 }
 
-/// Nothing of what a sample touches is near: the guest has used the caches for itself.
+/// Samples in cold caches, as if the guest had used the caches itself.
 fn cold_caches(clock: &Clock) {
     let mut random = Random::new(11);
     let stacks: Vec<Stack> = (0..256).map(|_| stack(&mut random, 32)).collect();
@@ -353,7 +353,7 @@ fn report(name: &str, [chase, sample]: [Timing; 2]) {
     );
 }
 
-/// Writes all that a sample may touch back to memory, out of every cache.
+/// Flushes all memory that a sample may use from every cache.
 fn flush_all_of(sampler: &Sampler) {
     flush(&sampler.nodes[..sampler.table.used() as usize]);
     flush(sampler.index);
@@ -369,6 +369,6 @@ fn flush<T>(values: &[T]) {
 }
 
 fn flush_line(place: *const u8) {
-    // SAFETY: the place lies in memory of this program, and flushing changes nothing in it.
+    // SAFETY: the address is in this program's memory, and flushing does not change its contents.
     unsafe { _mm_clflush(place) };
 }

@@ -1,4 +1,4 @@
-//! One sample beside what other in-process profilers do, on the same real stack.
+//! Compares one sample with those of other in-process profilers, on the same real stack.
 //!
 //! ```text
 //! cargo bench -p unikprof-agent --bench unwinders
@@ -7,15 +7,13 @@
 //! The stack is that of a recursion compiled with frame pointers, so that all can walk it:
 //!
 //! - *unikprof*: walk, bounds, find, count.
-//! - *backtrace*: `backtrace::trace_unsynchronized`, which is the unwinder of the C runtime
-//!   (libgcc's, by unwind tables). Nothing is named, nothing is counted.
-//! - *framehop*: its iterator over the unwind sections of all loaded images, which it has read
-//!   before; with the rules of all the stack's addresses in its cache, and with none. Nothing is
-//!   counted.
-//!   Once more with 256 copied stacks through 2,048 call sites, in random order, as a program of some
-//!   size has them.
-//! - *pprof*: the handler that pprof-rs has installed for its signal, called with a real context:
-//!   its body, without the delivery. Its unwinder is `backtrace`, its default.
+//! - *backtrace*: `backtrace::trace_unsynchronized`, the unwinder of the C runtime (libgcc's, by unwind tables). It
+//!   neither symbolises nor counts.
+//! - *framehop*: its iterator over the unwind sections of all loaded images, which it has read before, with a full
+//!   rule cache and with an empty one. It does not count. Also with 256 copied stacks through 2,048 call sites in
+//!   random order, as in a program of some size.
+//! - *pprof*: the signal handler that pprof-rs has installed, called with a real context: its body, without the
+//!   delivery. Its unwinder is `backtrace`, the default.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 #[path = "harness/cycles.rs"]
@@ -45,19 +43,19 @@ use unikprof_agent::walk::{Guide, walk};
 use unikprof_agent::{CodeMap, MAX_DEPTH, Mapping, Registers};
 
 const CALLS: usize = 2000;
-/// Frames of the recursion itself; with the callers below it our walk sees 32.
+/// The frames of the recursion; with the callers below it the agent's walk sees 32.
 const RECURSION: u32 = 26;
 
 fn main() {
     if !run::asked_to_measure() {
         return;
     }
-    // A thread of its own has few frames below the recursion.
+    // A separate thread, because it has few frames below the recursion.
     std::thread::spawn(|| recurse(RECURSION)).join().unwrap();
     std::thread::spawn(many_stacks).join().unwrap();
 }
 
-/// Distinct stacks through many call sites: ours and framehop's, each laid into one memory before.
+/// The agent and framehop on distinct stacks through many call sites, each written to the same memory before.
 fn many_stacks() {
     const STACKS: usize = 256;
     let images = Images::of_this_process();
@@ -156,7 +154,7 @@ fn measure() {
     let bounds = chain_bounds(&registers, &code);
 
     let own = || {
-        // SAFETY: the frames from here to the thread's first, which are live.
+        // SAFETY: the frames from here to the thread's first one, which are live.
         let stack = unsafe { StackMemory::new(bounds.clone()) };
         let mut path = cells.begin();
         walk(&registers, Some(&stack), &guide, MAX_DEPTH, &mut path);
@@ -230,7 +228,7 @@ fn measure() {
     }
     pprof.check();
 
-    // What framehop costs where the rules of the stack's addresses are not in its cache.
+    // The cost of framehop if the stack's rules are not in its cache.
     let cold = RefCell::new(CacheX86_64::<_>::new());
     let [timing] = clock.series(
         CALLS,
@@ -245,7 +243,7 @@ fn drop_frames(frames: usize) {
     black_box(frames);
 }
 
-/// Where this function's caller is: its frame pointer and stack pointer, and a pc within it.
+/// The registers of this function's caller: a pc inside it, its stack pointer and frame pointer.
 #[inline(always)]
 fn registers() -> Registers {
     let (pc, sp, fp): (u64, u64, u64);
@@ -260,11 +258,11 @@ fn registers() -> Registers {
     Registers::new(pc, sp, fp)
 }
 
-/// The stack from the stack pointer to the end of the outermost frame with a frame pointer: below
-/// it is the C library's, which keeps none.
+/// The stack from the stack pointer to the end of the outermost frame with a frame pointer. The frames beyond it
+/// belong to the C library, which has no frame pointers.
 fn chain_bounds(registers: &Registers, code: &CodeMap) -> Range<u64> {
-    // SAFETY: the frames from here to the thread's first are live and all have frame pointers; the
-    // chain is left at the first that has not.
+    // SAFETY: the frames from here to the thread's first one are live and all have frame pointers; reading stops at
+    // the first that has none.
     let memory = unsafe { StackMemory::new(registers.sp..registers.sp + (1 << 16)) };
     let (mut fp, mut end) = (registers.fp, registers.sp);
     while let Some([caller_fp, return_address]) = memory.frame_record(fp) {
@@ -280,7 +278,7 @@ fn chain_bounds(registers: &Registers, code: &CodeMap) -> Range<u64> {
     registers.sp..end
 }
 
-/// The files that are mapped into this process.
+/// The files mapped into this process.
 struct Images {
     maps: Vec<Map>,
 }
@@ -376,13 +374,13 @@ struct PprofHandler {
 
 impl PprofHandler {
     fn install() -> Self {
-        // Its own signals come so rarely that they do not matter.
+        // Its own signals are so rare that they do not matter.
         let profiler = pprof::ProfilerGuardBuilder::default()
             .frequency(1)
             .build()
             .unwrap();
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: asks for the handler of a signal, into a structure of the right type.
+        // SAFETY: reads the handler of a signal into a structure of the required type.
         let action = unsafe {
             libc::sigaction(libc::SIGPROF, std::ptr::null(), action.as_mut_ptr());
             action.assume_init()
@@ -392,7 +390,7 @@ impl PprofHandler {
         let handler =
             unsafe { std::mem::transmute::<usize, extern "C" fn(_, _, _)>(action.sa_sigaction) };
         let mut context = Box::new(MaybeUninit::<libc::ucontext_t>::zeroed());
-        // SAFETY: fills a structure of the right type with this thread's registers.
+        // SAFETY: fills a structure of the required type with this thread's registers.
         let context = unsafe {
             libc::getcontext(context.as_mut_ptr());
             context.assume_init()
@@ -404,13 +402,13 @@ impl PprofHandler {
         }
     }
 
-    /// Runs the handler as if its signal had come here.
+    /// Calls the handler as if its signal had arrived here.
     fn call(&self) {
         let context = (&raw const *self.context).cast_mut().cast::<c_void>();
         (self.handler)(libc::SIGPROF, std::ptr::null_mut(), context);
     }
 
-    /// That the calls were counted: had the handler refused them, its figure would mean nothing.
+    /// Checks that the handler has counted the calls; otherwise its figure would mean nothing.
     fn check(&self) {
         let report = self.profiler.report().build_unresolved().unwrap();
         let samples: isize = report.data.values().sum();

@@ -1,5 +1,5 @@
-//! Aging of stacks: a guest with ever new stacks is recorded for ever in one mebibyte, and
-//! everything that clients fetch is compared with an oracle by whole stacks.
+//! Aging of stacks: a guest with ever new stacks is recorded continuously in one MiB, and everything that clients
+//! fetch is compared with an oracle by whole stacks.
 #![allow(clippy::unwrap_used)]
 
 #[path = "fake/platform.rs"]
@@ -21,7 +21,7 @@ use unikprof_proto::preamble;
 use unikprof_proto::{counts, nodes, ring};
 
 const SECOND: u64 = 1_000_000_000;
-/// The presets of the client: their periods.
+/// The periods of the client's presets.
 const DEFAULT_NS: u64 = SECOND / 97;
 const PROFILE_NS: u64 = SECOND / 997;
 
@@ -123,8 +123,7 @@ impl Client {
         }
     }
 
-    /// Sends a request, and passes the frames of its answer to `visit` until that returns that it
-    /// was the last one.
+    /// Sends a request, and passes the frames of its answer to `visit` until that returns true for the last one.
     fn ask<'f, M: Message<'f>>(
         &mut self,
         service: &mut TestService,
@@ -195,7 +194,7 @@ impl Client {
         .unwrap();
     }
 
-    /// Makes an epoch of a recording, fetches and acknowledges it.
+    /// Ends the current epoch of a recording, fetches and acknowledges it.
     fn drain(&mut self, service: &mut TestService, recording: u64) -> Share {
         let mut pending = None;
         self.ask(service, &Dump { recording }, |frame| {
@@ -314,7 +313,7 @@ impl Load {
         self.next_new_ns += SECOND / 200;
         self.number += 1;
         let mut stack = self.hot[self.random.below(50) as usize].clone();
-        // Sixteen frames from the leaf: the run of frames there and the one at the leaf are new.
+        // The stack differs at the leaf and sixteen frames above it, so both nodes are new.
         for (level, shift) in [(0, 0), (15, 9), (16, 18)] {
             let number = self.number >> shift & 0x1ff;
             stack.0[level] = MAPPING.start + 0x10_0000 + 16 * number + 0x2000 * level as u64;
@@ -566,7 +565,7 @@ fn assert_named(
 }
 
 impl Client {
-    /// Adds nodes whose parents may come later, each with its parent's number in front.
+    /// Adds nodes whose parents may come later; each is stored with its parent's number first.
     fn nodes_in_any_order(&mut self, nodes: &Nodes<'_>) {
         nodes::decode(nodes.first, nodes.count, nodes.payload, |number, node| {
             let mut words = vec![node.parent as u32, (node.parent >> 32) as u32];
@@ -598,8 +597,8 @@ impl Client {
     }
 }
 
-/// Memory runs short while an epoch is sent, and some of its counts are given up: that answer would be of two moments. It is
-/// refused, and what is fetched anew has each sample once, in a stack or as an aged one.
+/// Memory runs short while an epoch is sent, and some of its counts are given up. The answer, which would mix two
+/// states, is refused; the repeated fetch has each sample once, in a stack or as aged.
 #[test]
 fn an_epoch_that_ages_while_it_is_fetched_is_fetched_anew() {
     let agent = agent(1 << 20, 1);
@@ -611,7 +610,7 @@ fn an_epoch_that_ages_while_it_is_fetched_is_fetched_anew() {
         let now_ns = unikprof_agent::Platform::now_ns(agent.platform());
         load.run(agent, service, now_ns + SECOND / 2);
     };
-    // Segments are given up every 12 s or so. A client that does not take its answer for 10 s is given up.
+    // Segments are given up about every 12 s. A client that does not read its answer for 10 s is disconnected.
     while client.counters(&mut service)[0].aged == 0 {
         run(&mut service);
     }
@@ -656,11 +655,11 @@ fn an_epoch_that_ages_while_it_is_fetched_is_fetched_anew() {
     assert!(rest.is_empty(), "nothing follows the refusal");
 
     let share = client.fetch(&mut service, pending);
-    // By these counters a client that lost its connection meanwhile sees it as well.
+    // These counters also reveal it to a client that has lost its connection meanwhile.
     let (first, second) = (first.unwrap(), share.end.unwrap().counters);
     assert!(second.aged > first.aged);
     assert_eq!(first.recorded + first.aged, second.recorded + second.aged);
-    // With what has been counted since there is each tick once.
+    // Together with the later counts, each tick is counted once.
     let later = client.drain(&mut service, id);
     let counters = later.end.unwrap().counters;
     assert_eq!(

@@ -142,7 +142,7 @@ fn read(file: &[u8]) -> (Vec<u64>, String) {
         EventName::TYPE,
         EventNamesEnd::TYPE,
     ];
-    // If there are recordings.
+    // The epochs, if there are recordings.
     if order.get(3) == Some(&Epoch::TYPE) {
         order.remove(3);
     }

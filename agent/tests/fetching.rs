@@ -52,7 +52,7 @@ impl Collector {
         (download_to(&mut self.known, &frames), frames)
     }
 
-    /// Makes an epoch, fetches it and acknowledges it.
+    /// Ends the current epoch, fetches and acknowledges it.
     fn collect(&mut self, service: &mut FakeService) -> (Download, Vec<Frame>) {
         let epoch = dump(&mut self.client, service);
         let fetched = self.fetch(service, epoch);

@@ -26,7 +26,7 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 thread_local! {
-    /// Without a destructor, so that it may be used at any time of the thread's life.
+    /// Without a destructor, so that it can be used at any time of the thread's life.
     static CALLS: Cell<u64> = const { Cell::new(0) };
 }
 

@@ -91,8 +91,8 @@ fn a_status_says_since_when_the_agent_serves() {
     assert!(status.now_ns >= began_ns + 1_000_000_000);
 }
 
-/// A guest may poll a client that waits for its part of the CPU again and again: these polls must
-/// not use up what the client waits for.
+/// A guest may poll repeatedly while a client waits for its part of the CPU share: these polls must not use up that
+/// share.
 #[test]
 fn a_client_that_waits_for_its_share_is_served_however_often_it_is_polled() {
     let (agent, mut service) = service(1);

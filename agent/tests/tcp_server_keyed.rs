@@ -28,7 +28,7 @@ fn world(medium: Medium) -> World<Port> {
     World::with_access(keyed::access(), medium, ipv4, |port| port)
 }
 
-/// A client of the world after its handshake.
+/// A connected client after its handshake.
 struct Sealed {
     client: Client<usize>,
     /// Bytes that were decrypted and not taken yet.

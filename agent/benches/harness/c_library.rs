@@ -1,4 +1,4 @@
-//! The C archive as a library of this program, and a guest of its calls.
+//! Loads the C archive as a library, with a guest that uses its calls.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::io::{self, Read, Write};
@@ -11,7 +11,7 @@ use unikprof_agent::{Platform, Registers};
 use super::abi;
 use super::fake::platform::FakePlatform;
 
-/// The calls that the bench makes.
+/// The functions that the bench calls.
 struct Calls {
     on_tick: unsafe extern "C" fn(*const abi::Registers) -> u64,
     poll: unsafe extern "C" fn(u64) -> u64,
@@ -26,11 +26,11 @@ struct Calls {
     span_end: unsafe extern "C" fn(i32, u64) -> i32,
 }
 
-/// A guest that asks `clock` for the time and lies on the stack of `stack`.
+/// A guest that reads the time from `clock` and whose stack is `stack`.
 pub(crate) struct CGuest<'p> {
     calls: Calls,
     clock: &'p FakePlatform,
-    // Both are the agent's until it is stopped.
+    // The agent uses both until it is stopped.
     _context: Box<Context<'p>>,
     _memory: Vec<u8>,
     _ring: Vec<u8>,
@@ -42,8 +42,8 @@ struct Context<'p> {
 }
 
 impl<'p> CGuest<'p> {
-    /// Builds the archive with the command that guests use, loads it and starts its agent; where `ring_bytes` is not
-    /// 0, with a flight recorder of so many.
+    /// Builds the archive with the command that guests use, loads it and starts its agent, with a flight recorder if
+    /// `ring_bytes` is not 0.
     pub(crate) fn start(
         clock: &'p FakePlatform,
         stack: &'p FakePlatform,
@@ -124,7 +124,7 @@ impl<'p> CGuest<'p> {
             log: None,
             continuation: None,
         };
-        // SAFETY: as the header asks: the context and the memory live as long as the agent.
+        // SAFETY: as the header requires, the context and the memory live as long as the agent.
         let code = unsafe {
             init(
                 &raw const config,
@@ -165,7 +165,7 @@ impl<'p> CGuest<'p> {
 
     #[inline]
     pub(crate) fn on_tick(&self, registers: &abi::Registers) -> u64 {
-        // SAFETY: registers of the stack that the guest names.
+        // SAFETY: the registers belong to the stack that the guest returns.
         unsafe { (self.calls.on_tick)(registers) }
     }
 
@@ -183,13 +183,13 @@ impl<'p> CGuest<'p> {
 
 impl Drop for CGuest<'_> {
     fn drop(&mut self) {
-        // SAFETY: nobody is inside.
+        // SAFETY: no other call is in progress.
         let code = unsafe { (self.calls.stop)() };
         assert_eq!(code, 0, "unikprof_stop");
     }
 }
 
-/// The registers as C hands them over.
+/// The registers in the C layout.
 pub(crate) fn registers(from: &Registers) -> abi::Registers {
     abi::Registers {
         pc: from.pc,
@@ -199,7 +199,7 @@ pub(crate) fn registers(from: &Registers) -> abi::Registers {
     }
 }
 
-/// A connection, as bytes.
+/// A connection as a byte stream.
 pub(crate) struct Stream<'g, 'p> {
     guest: &'g CGuest<'p>,
     connection: i32,
@@ -244,9 +244,9 @@ impl Drop for Stream<'_, '_> {
 }
 
 /// # Safety
-/// `context` is the guest's, as in all of these.
+/// `context` must point to the guest's [`Context`], as in all functions below.
 unsafe extern "C" fn now_ns(context: *mut c_void) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { (*context.cast::<Context<'_>>()).clock.now_ns() }
 }
 
@@ -260,7 +260,7 @@ unsafe extern "C" fn running_ns(context: *mut c_void, vcpu: u32) -> u64 {
 }
 
 unsafe extern "C" fn stack_bounds(context: *mut c_void, sp: u64, to: *mut abi::Range) -> i32 {
-    // SAFETY: as above; the library gives a range to fill in.
+    // SAFETY: as above; the library passes a range to fill in.
     unsafe {
         match (*context.cast::<Context<'_>>()).stack.stack_bounds(sp) {
             Some(bounds) => {
@@ -276,13 +276,13 @@ unsafe extern "C" fn stack_bounds(context: *mut c_void, sp: u64, to: *mut abi::R
 struct Library(*mut c_void);
 
 impl Library {
-    /// A function of the library's. Its type is what the header says.
+    /// A function of the library. `F` must be its type in the header.
     fn find<F: Copy>(&self, name: &CStr) -> F {
         assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
-        // SAFETY: an open library.
+        // SAFETY: the library is open.
         let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         assert!(!address.is_null(), "{name:?}");
-        // SAFETY: the address of a function; its type is the caller's matter.
+        // SAFETY: the address of a function; the caller guarantees its type.
         unsafe { std::mem::transmute_copy(&address) }
     }
 }
@@ -312,7 +312,7 @@ fn load(name: &str, options: &[&str]) -> Library {
         .arg(&shared);
     assert!(link.status().unwrap().success());
     let path = CString::new(shared.into_os_string().into_encoded_bytes()).unwrap();
-    // SAFETY: the library has nothing that runs when it is loaded.
+    // SAFETY: the library runs no code when it is loaded.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
     assert!(!library.is_null());
     Library(library)

@@ -1,28 +1,28 @@
-//! Timing of single calls, serialised, by the cycle counter.
+//! Times single calls, serialised, with the cycle counter.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{__cpuid, _mm_lfence, _rdtsc};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// The cycle counter, and how long the shortest call seems to take.
+/// The cycle counter, and the apparent duration of an empty call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     cycles_per_ns: f64,
     empty_cycles: u64,
 }
 
-/// The durations of many calls, in ns, without what an empty call takes.
+/// The durations of many calls in ns, less that of an empty call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timing {
     pub(crate) p50: f64,
     pub(crate) p99: f64,
     pub(crate) max: f64,
-    /// How far apart the medians of the repetitions lie.
+    /// The spread of the repetitions' medians.
     pub(crate) noise: f64,
 }
 
-/// How often a series is repeated; the median of the repetitions' medians is reported.
+/// The number of repetitions of a series; the median of their medians is reported.
 pub(crate) const REPETITIONS: usize = 9;
 
 impl Clock {
@@ -44,7 +44,7 @@ impl Clock {
     /// One line about the processor and the clock.
     pub(crate) fn describe(&self) -> String {
         let leaf = __cpuid(1);
-        // A family of 15 goes on in the extended field.
+        // If the family is 15, the extended field is added.
         let extended = leaf.eax >> 20 & 0xff;
         let family = match leaf.eax >> 8 & 15 {
             15 => 15 + extended,
@@ -65,8 +65,8 @@ impl Clock {
         )
     }
 
-    /// Times each of `calls` calls of `work`, with `prepare` before it untimed; `works` are
-    /// distinguished by their index and take turns, so that all see the same neighbours on the machine.
+    /// Times each of `calls` calls of `work`, with `prepare` before it untimed; `works` are distinguished by their
+    /// index and take turns, so that other work on the machine affects all equally.
     pub(crate) fn series<const N: usize>(
         &self,
         calls: usize,
@@ -91,8 +91,8 @@ impl Clock {
         std::array::from_fn(|index| self.timing(&mut all[index], &mut medians[index]))
     }
 
-    /// The same for works that need no preparation, which take turns call by call: on a machine whose other work comes
-    /// and goes, they see the same of it.
+    /// The same for works without preparation, which take turns call by call: other work on the machine, which comes
+    /// and goes, affects all equally.
     #[allow(dead_code, reason = "not for every bench")]
     pub(crate) fn in_turns<const N: usize>(
         &self,
@@ -117,7 +117,7 @@ impl Clock {
         std::array::from_fn(|index| self.timing(&mut all[index], &mut medians[index]))
     }
 
-    /// Of all calls' cycles and the repetitions' medians.
+    /// The timing from all calls' cycles and the repetitions' medians.
     fn timing(&self, all: &mut [u64], medians: &mut [u64]) -> Timing {
         all.sort_unstable();
         medians.sort_unstable();
@@ -130,11 +130,11 @@ impl Clock {
         }
     }
 
-    /// One call: nothing before it is still under way when the clock is read, and nothing of it
-    /// when it is read again.
+    /// Times one call, with fences: earlier instructions are complete when the clock is first read, and the call is
+    /// complete when it is read again.
     #[inline(always)]
     fn time<T>(&self, work: impl FnOnce() -> T) -> u64 {
-        // SAFETY: every x86-64 has both instructions, and they touch no memory.
+        // SAFETY: every x86-64 has both instructions, and they access no memory.
         unsafe { _mm_lfence() };
         let start = cycles();
         // SAFETY: as above.
@@ -150,7 +150,7 @@ impl Clock {
 }
 
 impl Timing {
-    /// One of a run of `calls`, without its share of what is around it.
+    /// The timing of one call in a run of `calls`, less its share of `around`.
     #[allow(dead_code, reason = "not for every bench")]
     pub(crate) fn of_one(self, around: Self, calls: usize) -> Self {
         let of_one = |ns: f64| (ns - around.p50) / calls as f64;

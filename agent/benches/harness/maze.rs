@@ -1,5 +1,4 @@
-//! Real stacks through many call sites: functions that call each other by chance, and copies of the
-//! stacks they leave.
+//! Real stacks through many call sites: functions that call each other at random, and copies of their stacks.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 use std::arch::asm;
@@ -9,7 +8,7 @@ use std::hint::black_box;
 use unikprof_agent::stack::{FRAME_RECORD, ReadStack};
 use unikprof_agent::{CodeMap, Registers};
 
-/// A stack as it lay in its thread.
+/// A copy of a thread's stack.
 pub(crate) struct Copied {
     pub(crate) registers: Registers,
     /// From the stack pointer to the end of the outermost frame.
@@ -33,7 +32,7 @@ impl Random {
     }
 }
 
-/// Goes `depth` calls deep by a way that `seed` decides, and copies the stack there.
+/// Makes `depth` nested calls, chosen by `seed`, and copies the stack there.
 pub(crate) fn walk_and_copy(seed: u64, depth: u32, end: u64, code: &CodeMap) -> Copied {
     let mut visit = Visit {
         random: Random::new(seed + 1),
@@ -45,13 +44,13 @@ pub(crate) fn walk_and_copy(seed: u64, depth: u32, end: u64, code: &CodeMap) -> 
     visit.copied.unwrap()
 }
 
-/// How many different return addresses the stacks have.
+/// The number of different return addresses in the stacks.
 pub(crate) fn distinct_return_addresses(stacks: &[Copied]) -> usize {
     let all = stacks.iter().flat_map(|stack| &stack.return_addresses);
     all.collect::<HashSet<_>>().len()
 }
 
-/// One memory into which stacks are laid, as a thread has one.
+/// One memory to which all stacks are written, like a thread's stack.
 pub(crate) struct Live {
     words: Vec<u64>,
     base: u64,
@@ -118,11 +117,11 @@ fn copy_stack(visit: &mut Visit<'_>) -> u64 {
     }
     let base = std::ptr::with_exposed_provenance::<u64>(sp as usize);
     let size = ((visit.end - sp) / 8) as usize;
-    // SAFETY: the thread's own stack from its stack pointer to its end.
+    // SAFETY: this thread's stack, from the stack pointer to its end.
     let mut words: Vec<u64> = (0..size)
         .map(|index| unsafe { base.add(index).read_volatile() })
         .collect();
-    // Cut behind the outermost frame that has a frame pointer.
+    // The copy ends after the outermost frame with a frame pointer.
     let (mut at, mut return_addresses) = (fp, Vec::new());
     let mut end = sp;
     while let Some(index) = at.checked_sub(sp).map(|offset| offset as usize / 8) {
@@ -149,7 +148,7 @@ fn copy_stack(visit: &mut Visit<'_>) -> u64 {
     1
 }
 
-/// A function with 32 places that call the next one.
+/// A function with 32 call sites for the next function.
 macro_rules! function {
     ($salt:literal: $($arm:literal)*) => {{
         #[inline(never)]
@@ -161,8 +160,8 @@ macro_rules! function {
             let callee = FUNCTIONS[(choice >> 5) as usize % FUNCTIONS.len()];
             match choice % 32 {
                 $($arm => {
-                    // A text of its own on both sides of each call, so that no two are merged.
-                    // SAFETY: comments.
+                    // A unique text on both sides of each call, so that no two calls are merged.
+                    // SAFETY: the assembly is only a comment.
                     unsafe { asm!("/* to {} */", const $arm, options(nomem, nostack, preserves_flags)) };
                     let sum = black_box(callee(visit, depth));
                     // SAFETY: as above.

@@ -1,6 +1,6 @@
-//! Whether a bench was asked to measure.
+//! Tells whether a bench should measure.
 
-/// `cargo bench` says `--bench`; `cargo test --benches` does not, and only wants to see it start.
+/// `cargo bench` passes `--bench`; `cargo test --benches` does not, and only checks that the bench starts.
 pub(crate) fn asked_to_measure() -> bool {
     let asked = std::env::args().any(|argument| argument == "--bench");
     if !asked {

@@ -1,4 +1,4 @@
-//! What a tick does with the interrupted registers, without an agent around it.
+//! The work of a tick on the interrupted registers, without an agent.
 #![allow(dead_code, reason = "each bench that includes this uses a part of it")]
 
 use std::hint::black_box;
@@ -12,7 +12,7 @@ use unikprof_agent::{CodeMap, MAX_DEPTH, Registers};
 
 use super::fake::stacks::{MAPPING, StackImage};
 
-/// As many nodes as an agent with 1 MiB for one vCPU has.
+/// The number of nodes of an agent with 1 MiB for one vCPU.
 pub(crate) const NODES: usize = 14_000;
 
 /// An agent's table, path and code map, without an agent. Their memory is never freed.
@@ -41,7 +41,7 @@ impl Sampler {
         }
     }
 
-    /// What a tick does with the interrupted registers once it has taken the slot.
+    /// The work of a tick on the interrupted registers after it has taken the slot.
     pub(crate) fn sample(&self, registers: &Registers, image: &StackImage) {
         self.sample_by(&Guide::frame_pointers(&self.code), registers, image);
     }
@@ -55,7 +55,7 @@ impl Sampler {
         image: &StackImage,
     ) {
         self.cells.prefetch();
-        // SAFETY: the image's own memory.
+        // SAFETY: the bounds are those of the image's memory.
         let stack = unsafe { StackMemory::new(image.bounds()) };
         let mut path = self.cells.begin();
         let walked = walk(registers, Some(&stack), guide, MAX_DEPTH, &mut path);
@@ -64,12 +64,12 @@ impl Sampler {
     }
 }
 
-/// The least any walker must do: each record's address comes out of the record before it.
+/// The minimum work of any walker: each record's address comes from the record before it.
 pub(crate) fn chase(registers: &Registers) -> u64 {
     let (mut fp, mut seen) = (registers.fp, 0);
     while fp != 0 {
         let record = std::ptr::with_exposed_provenance::<u64>(fp as usize);
-        // SAFETY: the chains below were laid whole by `StackImage::lay`, and end with 0.
+        // SAFETY: `StackImage::lay` has written the whole chain, which ends with 0.
         unsafe {
             seen ^= record.add(1).read_volatile();
             fp = record.read_volatile();

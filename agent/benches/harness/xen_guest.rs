@@ -1,4 +1,4 @@
-//! A guest with one vCPU on Xen, whose clock moves when a bench moves it.
+//! A Xen guest with one vCPU, whose clock the bench advances.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -26,11 +26,11 @@ thread_local! {
     static STACK: Cell<Option<&'static StackImage>> = const { Cell::new(None) };
 }
 
-/// All of its time is running time: Xen has never written it.
+/// All time counts as running time, because Xen has never written this area.
 static RUNSTATE: RunstateArea = RunstateArea::new();
 
 impl XenGuest {
-    /// A guest whose stacks are laid into `stack`.
+    /// A guest whose stacks are written to `stack`.
     pub(crate) fn start(stack: &'static StackImage) -> Self {
         STACK.set(Some(stack));
         let xen: &'static FakeXen = Box::leak(Box::new(FakeXen::new()));
@@ -45,7 +45,7 @@ impl XenGuest {
             areas,
             log: |_| {},
         };
-        // SAFETY: the stack named is leaked.
+        // SAFETY: the stack is leaked and never freed.
         let platform = unsafe { XenPlatform::new(xen, shared, hooks) };
         let memory = Vec::leak(vec![MaybeUninit::uninit(); 1 << 20]);
         let agent = Box::leak(Box::new(Agent::new(platform, CONFIG, memory).unwrap()));
@@ -59,7 +59,7 @@ impl XenGuest {
         self.agent
     }
 
-    /// Lets time pass without the fake hypervisor, whose instructions would count too.
+    /// Advances the time without the fake hypervisor, whose instructions would be counted too.
     pub(crate) fn advance(&self, ns: u64) {
         if let Some(time) = TIME.get() {
             time.system_time.fetch_add(ns, Ordering::Relaxed);
