@@ -313,7 +313,7 @@ impl Load {
         self.next_new_ns += SECOND / 200;
         self.number += 1;
         let mut stack = self.hot[self.random.below(50) as usize].clone();
-        // The stack differs at the leaf and sixteen frames above it, so both nodes are new.
+        // The stack differs at the leaf and at levels 15 and 16, so at least two of its nodes are new.
         for (level, shift) in [(0, 0), (15, 9), (16, 18)] {
             let number = self.number >> shift & 0x1ff;
             stack.0[level] = MAPPING.start + 0x10_0000 + 16 * number + 0x2000 * level as u64;

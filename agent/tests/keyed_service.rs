@@ -314,7 +314,7 @@ fn a_handshake_left_hanging_is_ended() {
 /// Unauthenticated clients connect as fast as they can and send nothing, or invalid data. A client
 /// with a key must get a session, and connected clients must keep theirs.
 #[test]
-fn a_flood_does_not_keep_out_who_has_a_key() {
+fn a_flood_does_not_keep_out_a_client_with_a_key() {
     let (agent, mut service) = keyed::service();
     let mut owner = Client::new(&mut service, CONTROL);
     owner.ask(&mut service, &Check {});
@@ -375,7 +375,7 @@ fn a_flood_does_not_keep_out_who_has_a_key() {
 /// them. It sends its preamble and its handshake in one flight, so the agent has verified the key
 /// before the client's session would be given to another one.
 #[test]
-fn a_long_round_trip_does_not_keep_out_who_has_a_key_during_a_flood() {
+fn a_long_round_trip_does_not_keep_out_a_client_with_a_key_during_a_flood() {
     for (round_trip_ms, waits_for_preamble, gets_in) in [
         (300, false, true),
         (900, false, true),

@@ -172,7 +172,7 @@ fn events_are_sent_with_their_names_each_from_its_vcpu() {
 
 /// A client that follows continues from the position that the agent sent: it must see each record once.
 #[test]
-fn who_follows_sees_each_record_once() {
+fn a_client_that_follows_sees_each_record_once() {
     with_rings(300, |agent| {
         let name = agent.event_name("x").unwrap();
         let mut client = Client::connect(agent);
