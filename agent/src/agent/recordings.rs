@@ -99,7 +99,8 @@ impl Recording {
     }
 }
 
-/// The next node in one column of a segment, whose counts are taken out in several steps.
+/// The next node in one column of a segment, whose counts are taken out in several steps. The column is given by its
+/// parity, or by the epoch in it, so that a step for one epoch never continues a step for another.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     pub(crate) at: Option<(u32, u32, u64)>,
@@ -107,17 +108,17 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    pub(crate) fn at(vcpu: u32, segment: u32, parity: u64, node: u32) -> Self {
+    pub(crate) fn at(vcpu: u32, segment: u32, column: u64, node: u32) -> Self {
         Self {
-            at: Some((vcpu, segment, parity)),
+            at: Some((vcpu, segment, column)),
             node,
         }
     }
 
     /// The index of the node to continue with; 0 if this is another column's cursor.
-    pub(crate) fn node(&self, vcpu: u32, segment: u32, parity: u64) -> u32 {
+    pub(crate) fn node(&self, vcpu: u32, segment: u32, column: u64) -> u32 {
         match self.at {
-            Some(at) if at == (vcpu, segment, parity) => self.node,
+            Some(at) if at == (vcpu, segment, column) => self.node,
             _ => 0,
         }
     }

@@ -140,25 +140,23 @@ impl Recorder<'_> {
             Step::Reprieve => table.reprieve(),
             Step::Condemn(segment) => table.condemn(segment),
             Step::Sweep => table.sweep(SWEEP),
+            // The end of a block counts for its stack, even in a condemned segment.
+            Step::Fold(_) | Step::Free if is_blocked_in(slot, table.condemned()) => {
+                return Piece::Nothing;
+            }
             Step::Fold(index) => {
                 let recording = self.state.recordings.get_mut(index);
                 let cells = slot.recording(index);
-                if let Some((recording, cells)) = recording.zip(cells) {
-                    recording.fold(vcpu, slot, cells, table.condemned().trailing_zeros());
-                }
+                return match recording.zip(cells) {
+                    Some((recording, cells)) => {
+                        recording.fold(vcpu, slot, cells, table.condemned().trailing_zeros())
+                    }
+                    None => Piece::Nothing,
+                };
             }
-            Step::Free => {
-                let segment = table.condemned().trailing_zeros();
-                let mut all = slot.recordings.iter();
-                let is_blocked_on = all.any(|cells| {
-                    let place = cells.blocked_stack();
-                    cells.has_block() && place != 0 && table.segment_of(place) == segment
-                });
-                if is_blocked_on {
-                    return Piece::Nothing;
-                }
-                table.free(agent.ring(vcpu).map_or(0, |ring| ring.next()));
-            }
+            // A block ended after the step was chosen: there are counts again.
+            Step::Free if first_with_counts_in(slot, table.condemned()).is_some() => {}
+            Step::Free => table.free(agent.ring(vcpu).map_or(0, |ring| ring.next())),
         }
         Piece::Done
     }
@@ -195,8 +193,7 @@ impl Recorder<'_> {
         if !is_pressed && (!is_needed || now_ns < self.state.pinned_until_ns) {
             return None;
         }
-        let counts = |cells: &RecordingCells| cells.segments.all() & condemned != 0;
-        match slot.recordings.iter().position(counts) {
+        match first_with_counts_in(slot, condemned) {
             Some(index) => {
                 let recording = self.state.recordings.get(index);
                 let may_fold = is_pressed && recording.is_some_and(Recording::keeps_newest);
@@ -251,32 +248,46 @@ impl Recording {
         })
     }
 
-    /// Folds some of the counts of a segment into the counters of discarded samples. The caller
-    /// owns the slot.
-    fn fold(&mut self, vcpu: u32, slot: &Slot<'_>, cells: &RecordingCells, segment: u32) {
-        let is_blocked_time = self.settings().mode == mode::OFF_CPU;
+    /// Folds some of the counts of a segment into the counters of discarded samples; those of
+    /// acknowledged epochs are left to be cleared. The caller owns the slot.
+    fn fold(&mut self, vcpu: u32, slot: &Slot<'_>, cells: &RecordingCells, segment: u32) -> Piece {
         let touched = |parity: &u64| cells.segments.of(*parity) >> segment & 1 != 0;
-        let Some(parity) = (0..2).find(touched) else {
-            return;
+        let epoch = |parity| self.epochs.in_column(parity);
+        let Some(epoch) = (0..2).filter(touched).find_map(epoch) else {
+            return Piece::Nothing;
         };
-        let column = Column::of(self.index(), parity);
-        let from = self.folding.node(vcpu, segment, parity);
+        let column = Column::of(self.index(), epoch);
+        let from = self.folding.node(vcpu, segment, epoch);
         let (taken, next) = slot.table.take_counts(column, segment, from, FOLD);
-        if let Some(epoch) = self.epochs.in_column(parity) {
-            let (samples, blocked) = if is_blocked_time {
-                (0, taken.ran.saturating_add(taken.blocked))
-            } else {
-                (taken.ran, taken.blocked)
-            };
-            cells.age(epoch, samples, blocked);
-            self.folds += u64::from(samples + blocked > 0);
-        }
+        let (samples, blocked) = if self.settings().mode == mode::OFF_CPU {
+            (0, taken.ran.saturating_add(taken.blocked))
+        } else {
+            (taken.ran, taken.blocked)
+        };
+        cells.age(epoch, samples, blocked);
+        self.folds += u64::from(samples + blocked > 0);
         match next {
-            Some(next) => self.folding = Cursor::at(vcpu, segment, parity, next),
+            Some(next) => self.folding = Cursor::at(vcpu, segment, epoch, next),
             None => {
                 self.folding = Cursor::default();
-                cells.segments.clear(parity, 1 << segment);
+                cells.segments.clear(epoch, 1 << segment);
             }
         }
+        Piece::Done
     }
+}
+
+/// The index of the first recording with counts in these segments.
+fn first_with_counts_in(slot: &Slot<'_>, segments: u32) -> Option<usize> {
+    let mut all = slot.recordings.iter();
+    all.position(|cells| cells.segments.all() & segments != 0)
+}
+
+/// Whether the vCPU blocks on a stack of these segments.
+fn is_blocked_in(slot: &Slot<'_>, segments: u32) -> bool {
+    slot.recordings.iter().any(|cells| {
+        let place = cells.blocked_stack();
+        let is_open = cells.has_block() && place != 0;
+        is_open && segments >> slot.table.segment_of(place) & 1 != 0
+    })
 }
