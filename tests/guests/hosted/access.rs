@@ -1,11 +1,11 @@
-//! Who is served: the guest's options.
+//! The guest's access options.
 
 use std::error::Error;
 use std::fs;
 
 use unikprof_agent::{Access, Key, Keys, Role};
 
-/// What the command line says behind the load. Nothing said is an error: nobody is served by default.
+/// Parses the options after the load. No option is an error: by default no client is served.
 pub(crate) fn from_words(
     mut words: impl Iterator<Item = String>,
 ) -> Result<Access<'static>, Box<dyn Error>> {

@@ -1,5 +1,5 @@
-//! Two seconds or more of usual work, then two of a burst, again and again or once. The guest tells of both by events
-//! of its own.
+//! At least two seconds of usual work, then two of a burst, repeatedly or once. The guest reports both by its own
+//! events.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -10,7 +10,7 @@ use unikprof_agent::hosted::Guest;
 use crate::stop::Stop;
 
 const PHASE: Duration = Duration::from_secs(2);
-/// How much is done in a phase at least, however little of a processor the guest gets: some tenths of a second.
+/// The minimum work of a phase, however little CPU time the guest gets: some tenths of a second.
 const LEAST: u32 = 10_000;
 
 pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
@@ -32,7 +32,7 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A burst at the beginning, and nothing but usual work from then on.
+/// A burst at the beginning, then only usual work.
 pub(crate) fn once(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     let _vcpu = guest.register_thread()?;
     let agent = guest.agent();

@@ -1,4 +1,4 @@
-//! Different stacks without end: each goes down a way of its own through `left` and `right`.
+//! Endlessly different stacks: each descends a different path of calls of `left` and `right`.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -11,10 +11,10 @@ use crate::stop::Stop;
 
 const DEPTH: u32 = 40;
 
-/// What the end of a way does.
+/// The work at the end of a path.
 type Work = fn(u64) -> u64;
 
-/// A new way, 40 frames deep, each few microseconds: a table that takes a while to download.
+/// A new path, 40 frames deep, every few microseconds, for a table that takes a while to download.
 pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     let _vcpu = guest.register_thread()?;
     let mut state = 88_172_645_463_325_252_u64;
@@ -27,20 +27,20 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// How deep the ways of `churn` are.
+/// The depth of the paths of `churn`.
 const CHURN_DEPTH: u32 = 24;
-/// Ways that `churn` takes again and again; each of the others is taken once.
+/// The number of paths that `churn` repeats; each of the others is taken once.
 const HOT_WAYS: u64 = 50;
-/// What a way takes on a machine that nobody else uses: half of them are new, 200 a second.
+/// The time of one path on an otherwise idle machine: half of the paths are new, 200 per second.
 const WAY: Duration = Duration::from_micros(2_500);
-/// Spins a way, measured at the start: to read a clock on the way would be another stack.
+/// The spins of one path, measured at the start: reading a clock on the path would be another stack.
 static SPINS: AtomicU32 = AtomicU32::new(1);
 const MEASURED: u32 = 200;
 
-/// A service for ever: half of its work is on 50 hot stacks, the other half on stacks that are never seen again. The ways
-/// are `way(0)`, `way(1)` and so on, of which the first 50 are the hot ones.
+/// An endless load: half of its work is on 50 hot stacks, the other half on stacks that occur once. The paths are
+/// `way(0)`, `way(1)` and so on, of which the first 50 are the hot ones.
 pub(crate) fn churn(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
-    // The best of some: others may have had the processor in the rest.
+    // The minimum of several measurements, because other programs may have run in the others.
     let spins_take = || {
         let started = Instant::now();
         (0..MEASURED).fold(1, |state, _| black_box(spin(state)));
@@ -63,7 +63,7 @@ pub(crate) fn churn(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The way with this number: SplitMix64, so that the test can say which ways there were.
+/// The path with this number, by SplitMix64, so that the test can compute all paths.
 fn way(number: u64) -> u64 {
     let mut way = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     way = (way ^ (way >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -71,14 +71,14 @@ fn way(number: u64) -> u64 {
     way ^ (way >> 31)
 }
 
-/// Takes as long as a way does.
+/// Works for the time of one path.
 #[inline(never)]
 fn work(state: u64) -> u64 {
     let spins = SPINS.load(Ordering::Relaxed);
     (0..spins).fold(state, |state, _| spin(state)) ^ 1
 }
 
-/// Goes on, left or right as the lowest bit of `way` says.
+/// Continues to the left or right by the lowest bit of `way`.
 fn next(way: u64, depth: u32, work: Work) -> u64 {
     match (depth, way & 1) {
         (0, _) => work(way),

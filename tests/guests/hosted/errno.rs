@@ -1,8 +1,7 @@
-//! A thread that leaves a value in `errno` and looks whether it is still there.
+//! A thread that stores a value in `errno` and checks whether it is preserved.
 //!
-//! A system call that succeeds may change `errno`, though Linux's do not; so the timer calls of this
-//! guest go through a wrapper that always does. A signal handler that does not put `errno` back is
-//! then caught by its first sample.
+//! A successful system call may change `errno`, though Linux's do not; so the timer calls of this guest go through a
+//! wrapper that always does. The first sample then reveals a signal handler that does not restore `errno`.
 #![allow(unsafe_code)]
 
 use core::ffi::c_int;
@@ -37,7 +36,7 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Takes the place of the C library's function: does what it does, then leaves another `errno`.
+/// Replaces the C library's function: does the same, then changes `errno`.
 ///
 /// # Safety
 /// As `timer_settime(2)`.
@@ -48,13 +47,13 @@ unsafe extern "C" fn timer_settime(
     new: *const libc::itimerspec,
     old: *mut libc::itimerspec,
 ) -> c_int {
-    // The C library's handle of a timer that signals is the kernel's number.
+    // The C library's handle of a signalling timer is the kernel's number.
     let number = timer.addr() as c_int;
-    // SAFETY: the caller's promise, passed on.
+    // SAFETY: guaranteed by the caller.
     let result = unsafe { libc::syscall(libc::SYS_timer_settime, number, flags, new, old) };
     if SPOIL.load(Ordering::Relaxed) {
         SPOILT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the calling thread's own `errno`.
+        // SAFETY: the calling thread's `errno`.
         unsafe { *libc::__errno_location() = libc::EINVAL };
     }
     result as c_int

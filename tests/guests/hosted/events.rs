@@ -1,5 +1,5 @@
-//! Events of every kind that a guest can cause, and more names than there can be: one empty, one too long, and
-//! 44 too many.
+//! Events of every kind that a guest can cause, and more names than allowed: one empty, one too long, and 44 too
+//! many.
 
 use std::error::Error;
 use std::thread;
@@ -25,14 +25,14 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
         .chain([String::new(), "x".repeat(49)])
         .filter(|name| agent.event_name(name).is_err());
     println!("refused {}", refused.count());
-    // Never ended: it is open for as long as the guest lives.
+    // Never ended: it stays open as long as the guest lives.
     agent.span_begin(outer);
     let mut number = 0;
     while !stop.is_set() {
         number += 1;
         agent.mark(mark, number);
         agent.counter(level, -(number as i64));
-        // One within the other, and one that goes beyond it.
+        // One inside the other, and one that ends after it.
         let around = agent.span_begin(inner);
         let across = agent.span_begin(inner);
         vcpu.block(|| thread::sleep(NAP));

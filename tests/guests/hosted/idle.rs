@@ -1,4 +1,4 @@
-//! Guests that wait nearly all the time: one says so to its agent, the other does not.
+//! Guests that wait nearly all the time: one tells its agent, the other does not.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub(crate) fn blocked(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-/// Waits outside of it: what a test sees here, it would see of an agent that wakes idle guests.
+/// Waits outside of it: tests see here what an agent that wakes idle guests would cause.
 pub(crate) fn asleep(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     let _vcpu = guest.register_thread()?;
     println!("thread {}", this_thread()?.display());
@@ -31,7 +31,7 @@ pub(crate) fn asleep(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The thread's folder below `/proc`, as `PID/task/TID`.
+/// The thread's folder in `/proc`, as `PID/task/TID`.
 fn this_thread() -> io::Result<PathBuf> {
     fs::read_link("/proc/thread-self")
 }

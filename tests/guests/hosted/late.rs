@@ -1,7 +1,7 @@
-//! Two functions without a frame, each with a caller of its own: one runs from the start, the other once the guest was
-//! told something on its standard input.
+//! Two functions without a frame, each with its own caller: one runs from the start, the other after a line on
+//! standard input.
 //!
-//! A walk along frame pointers passes over the callers; only the caller table knows them.
+//! A walk along frame pointers skips the callers; only the caller table knows them.
 #![allow(unsafe_code)]
 
 use std::arch::global_asm;
@@ -12,7 +12,7 @@ use unikprof_agent::hosted::Guest;
 
 use crate::stop::Stop;
 
-/// Short enough to notice soon that the guest is to end.
+/// Short enough to notice the guest's end soon.
 const TURNS: u64 = 20_000;
 
 macro_rules! frameless {
@@ -42,8 +42,8 @@ macro_rules! frameless {
     };
 }
 
-// Each move of the stack pointer has a row of the table: with so many of them the early function alone fills the
-// room that a test gives the table at first, wherever the linker puts the two.
+// Each change of the stack pointer is a row of the table. With so many of them, the early function alone fills the
+// room that a test gives the table at first, wherever the linker places the two.
 frameless!("early_leaf", "14");
 frameless!("late_leaf", "0");
 
@@ -66,7 +66,7 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
 
 #[inline(never)]
 fn early_caller() {
-    // SAFETY: it changes registers alone that a call may change.
+    // SAFETY: it changes only registers that a call may change.
     black_box(unsafe { early_leaf(TURNS) } | 1);
 }
 

@@ -5,13 +5,13 @@
 //! hosted-guest LOAD [--view-key-file FILE]... [--control-key-file FILE]... [--record-at-boot NAME]
 //! ```
 //!
-//! `--open` serves everybody on loopback; otherwise the keys in the files say who is served. Whoever can
-//! read the files has the keys.
+//! `--open` serves every client on loopback. Otherwise clients need one of the keys in the files; whoever can read
+//! the files has the keys.
 //!
-//! `--record-at-boot` begins a recording of that name, always on, before any client has come.
+//! `--record-at-boot` begins an always-on recording with that name before any client has connected.
 //!
-//! It prints `listening on ADDRESS`, then what the load has to say. It ends when its standard input
-//! does, so that no guest outlives the test that started it.
+//! It prints `listening on ADDRESS`, then the load's output. It ends when its standard input ends, so that no guest
+//! outlives the test that started it.
 
 mod access;
 mod burst;
@@ -53,10 +53,10 @@ const LOADS: [(&str, u32, Load); 15] = [
     ("service", service::VCPUS, service::run),
 ];
 
-/// Names a caller table's file, in the place of one that is linked in.
+/// The variable with the path of a caller table file, used instead of a linked table.
 const CALLERS_VARIABLE: &str = "UNIKPROF_TEST_CALLERS";
 
-/// How large the caller table's block is, in bytes, where it is not as large as usual.
+/// The variable with the size of the caller table's block in bytes, if it differs from the default.
 const CALLER_BYTES_VARIABLE: &str = "UNIKPROF_TEST_CALLER_BYTES";
 
 type Load = fn(&Guest, &Stop) -> Result<(), Box<dyn Error>>;
@@ -84,12 +84,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let guest = hosted::start(Config {
         vcpus: *vcpus,
         caller_table_bytes,
-        // A load without end is to fill it.
+        // The endless load must be able to fill it.
         memory_bytes: if name == "churn" { 1 << 20 } else { 4 << 20 },
         guest_name: Some(name),
         linked_caller_table: linked,
         record_at_boot: boot,
-        // Compiled without optimisation the agent's work takes many times longer.
+        // Without optimisation the agent's work takes many times longer.
         cpu_share_permille: if cfg!(debug_assertions) { 1000 } else { 100 },
         ..Config::new(access)
     })?;
@@ -97,7 +97,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     load(&guest, &stop)
 }
 
-/// Takes `--record-at-boot NAME` out of the words.
+/// Removes `--record-at-boot NAME` from the words and returns it.
 fn take_boot(words: &mut Vec<String>) -> Result<Option<BootRecording<'static>>, Box<dyn Error>> {
     const OPTION: &str = "--record-at-boot";
     let Some(at) = words.iter().position(|word| word == OPTION) else {

@@ -1,4 +1,4 @@
-//! Registrations that cannot be: what the agent says of them.
+//! Invalid registrations, and the agent's errors for them.
 
 use std::error::Error;
 use std::thread;

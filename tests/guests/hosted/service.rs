@@ -1,9 +1,9 @@
-//! The demo's service over TCP, so that somebody else can see how fast it answers; and a second vCPU
-//! with bursts of the same work, which blocks in between. Each request and each burst tells of itself: a mark
-//! with its number, a span around it, and a counter with its number again.
+//! The demo service over TCP, so that another program can measure its response times; and a second vCPU with bursts
+//! of the same work, which blocks in between. Each request and each burst causes events: a mark with its number, a
+//! span around it, and a counter with its number.
 //!
-//! The load prints `serving on ADDRESS` once both are registered. There a request is its length in bytes (u32, little endian)
-//! and so many bytes; so is its answer.
+//! The load prints `serving on ADDRESS` when both are registered. A request to that address is its length in bytes
+//! (u32, little endian) and that many bytes; so is its answer.
 
 use std::error::Error;
 use std::io::{self, ErrorKind, Read, Write};
@@ -21,11 +21,11 @@ use crate::stop::Stop;
 pub(crate) const VCPUS: u32 = 2;
 
 const SEED: u64 = 1;
-/// How many notes each service keeps.
+/// The number of notes of each service.
 const NOTES: usize = 128;
-/// The longest request taken.
+/// The longest request accepted.
 const MOST: usize = 1 << 20;
-/// How often a wait looks whether the guest is to end.
+/// The interval at which a wait checks for the guest's end.
 const SLICE: Duration = Duration::from_millis(200);
 
 const BURST: usize = 40;
@@ -39,7 +39,7 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     thread::scope(|scope| {
         let bursts = scope.spawn(|| bursts(guest, stop, teller, registered));
         let vcpu = guest.register_thread()?;
-        // Where it cannot be, its thread has ended and says why.
+        // If the registration failed, its thread has ended and reported the reason.
         let _ = other.recv();
         println!("serving on {}", listener.local_addr()?);
         let served = serve(&vcpu, stop, &listener, requests);
@@ -51,11 +51,11 @@ pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What tells of each of something.
+/// Reports each of a sequence of operations by events.
 struct Teller {
     agent: &'static HostedAgent,
     name: EventName,
-    /// Of those told so far.
+    /// The number of operations reported so far.
     number: u64,
 }
 
@@ -69,7 +69,7 @@ impl Teller {
         })
     }
 
-    /// Does one, and tells of it.
+    /// Performs one operation and reports it.
     fn tell(&mut self, work: impl FnOnce()) {
         self.number += 1;
         self.agent.mark(self.name, self.number);
@@ -80,7 +80,7 @@ impl Teller {
     }
 }
 
-/// One client after the other.
+/// Serves one client after another.
 fn serve(
     vcpu: &Vcpu,
     stop: &Stop,
@@ -91,7 +91,7 @@ fn serve(
     while !stop.is_set() {
         match listener.accept() {
             Ok((stream, _)) => {
-                // A client that goes away ends its own connection and no more.
+                // A client that disconnects ends only its own connection.
                 if let Err(error) = answer(vcpu, stop, &mut service, &mut teller, stream) {
                     eprintln!("a client of the service: {error}");
                 }
@@ -137,7 +137,7 @@ fn answer(
     Ok(())
 }
 
-/// Reads until `buffer` is full; `false` where the stream ends or the guest is to end.
+/// Reads until `buffer` is full; `false` if the stream ends or the guest should end.
 fn fill(stream: &mut TcpStream, buffer: &mut [u8], stop: &Stop) -> io::Result<bool> {
     let mut filled = 0;
     while filled < buffer.len() {

@@ -1,4 +1,4 @@
-//! When the guest is to end.
+//! The guest's end.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How long a load may take to notice, its threads being kept from their processors.
+/// The time in which a load must notice the end, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether the load is to end. Clones share the answer.
+/// A flag that ends the load. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Stop(Arc<Flags>);
 
@@ -20,7 +20,7 @@ struct Flags {
 }
 
 impl Stop {
-    /// Set when standard input ends. A load that does not look, such as an endless loop, is ended
+    /// A flag that is set when standard input ends. A load that does not check it, such as an endless loop, is ended
     /// a minute later with exit code 3.
     pub(crate) fn at_end_of_input() -> io::Result<Stop> {
         let stop = Stop::default();
@@ -37,12 +37,12 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Whether it is time.
+    /// Whether the load should end.
     pub(crate) fn is_set(&self) -> bool {
         self.0.stop.load(Ordering::Relaxed)
     }
 
-    /// Whether anything came on standard input.
+    /// Whether anything was received on standard input.
     pub(crate) fn was_told(&self) -> bool {
         self.0.told.load(Ordering::Relaxed)
     }

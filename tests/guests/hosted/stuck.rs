@@ -1,4 +1,4 @@
-//! A guest that hangs: it neither polls nor calls nor returns.
+//! A guest that hangs: it neither polls nor calls the agent nor returns.
 
 use std::error::Error;
 

@@ -1,4 +1,4 @@
-//! Threads that stay and threads that come and go, each a vCPU while it lives.
+//! Permanent and short-lived threads, each a vCPU while it lives.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -9,10 +9,10 @@ use unikprof_agent::hosted::{self, Guest};
 
 use crate::stop::Stop;
 
-/// Two of them have one thread for good, two a new one again and again.
+/// Two vCPUs have a permanent thread, two a new one repeatedly.
 pub(crate) const VCPUS: u32 = 4;
 
-/// How many threads come and go from one line that tells of it to the next.
+/// The number of short-lived threads for each line of output.
 const TOLD: u64 = 100;
 
 pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {
@@ -53,7 +53,7 @@ fn lasting(guest: &Guest, stop: &Stop) -> Result<(), hosted::Error> {
     Ok(())
 }
 
-/// Lives for about two milliseconds of work: a few samples, or none.
+/// Works for about two milliseconds: a few samples, or none.
 fn passing(guest: &Guest) -> Result<(), hosted::Error> {
     let _vcpu = guest.register_thread()?;
     black_box(passing_work(black_box(1)));

@@ -1,4 +1,4 @@
-//! Two seconds of waiting, then two or more of work, again and again; the waiting is a span of the guest's own.
+//! Two seconds of waiting, then at least two of work, repeatedly; the waiting is a span of the guest.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -10,9 +10,9 @@ use unikprof_agent::hosted::{Guest, Vcpu};
 use crate::stop::Stop;
 
 const PHASE: Duration = Duration::from_secs(2);
-/// Long beside what a loaded machine takes to wake the guest.
+/// Long compared with the time in which a loaded machine wakes the guest.
 const NAP: Duration = Duration::from_millis(200);
-/// How much is done in a phase at least, however little of a processor the guest gets: some tenths of a second.
+/// The minimum work of a phase, however little CPU time the guest gets: some tenths of a second.
 const LEAST: u32 = 10_000;
 
 pub(crate) fn run(guest: &Guest, stop: &Stop) -> Result<(), Box<dyn Error>> {

@@ -1,7 +1,7 @@
-//! Captures samples of a load, for the judge: the registers and a copy of the stack of each.
+//! Captures samples of a load for the accuracy suite: the registers and a copy of the stack of each sample.
 //!
-//! It has a sampler of its own, beside the agent's: a timer that signals the thread at random intervals,
-//! and a handler that copies into memory set aside before.
+//! It uses a sampler separate from the agent's: a timer that signals the thread at random intervals, and a handler
+//! that copies into preallocated memory.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
@@ -19,20 +19,20 @@ use unikprof_accuracy_loads::meter::Meter;
 use crate::command::{Command, Truth};
 use crate::{frameless, loads};
 
-/// The signal, which is not the agent's.
+/// The signal, different from the agent's.
 const SIGNAL: c_int = libc::SIGUSR1;
 
-/// The most words of a stack that are copied, and what stands before them.
+/// The maximum number of stack words copied, and the number of words before them.
 const MAX_WORDS: usize = 2048;
 const HEAD: usize = 5;
 
-/// The red zone: what a function may keep below the stack pointer (x86_64 psABI, 3.2.2).
+/// The red zone, which a function may use below the stack pointer (x86_64 psABI, 3.2.2).
 const RED_ZONE: u64 = 128;
 
-/// The mean time between samples. They are 100 to 300 µs apart, so in step with nothing.
+/// The mean time between samples. They are 100 to 300 µs apart, so no load is synchronous with them.
 const PERIOD_NS: u64 = 200_000;
 
-/// Where the handler writes; null while nothing is captured.
+/// The handler's output; null while nothing is captured.
 static WORDS: AtomicPtr<u64> = AtomicPtr::new(ptr::null_mut());
 static CAPACITY: AtomicUsize = AtomicUsize::new(0);
 static USED: AtomicUsize = AtomicUsize::new(0);
@@ -41,7 +41,7 @@ static TIMER: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static RANDOM: AtomicU64 = AtomicU64::new(0x2545_f491_4f6c_dd1d);
 static SAMPLES: AtomicUsize = AtomicUsize::new(0);
 
-/// `capture load=NAME samples=N file=PATH`: so many samples of a leaf load, or of `frameless`, into a file.
+/// `capture load=NAME samples=N file=PATH`: writes `samples` samples of a leaf load, or of `frameless`, to a file.
 pub(crate) fn run(command: &Command<'_>) -> Result<String, Box<dyn Error>> {
     let samples: usize = command.number("samples")?;
     let path = command.text("file")?;
@@ -59,7 +59,7 @@ pub(crate) fn run(command: &Command<'_>) -> Result<String, Box<dyn Error>> {
                 black_box(frameless::turn(black_box(1)));
             }),
             Some(load) => {
-                // The truth here are the samples themselves: a clock that costs nothing does.
+                // The expected result is the samples themselves, so a clock that costs nothing is enough.
                 let mut clock = || 0;
                 let mut meter = Meter::new(&mut clock);
                 let mut buffers = Buffers::new();
@@ -79,7 +79,7 @@ pub(crate) fn run(command: &Command<'_>) -> Result<String, Box<dyn Error>> {
     Ok(truth.end())
 }
 
-/// Calls `load` until there are so many samples; answers their words.
+/// Calls `load` until there are enough samples; returns their words.
 fn capture(samples: usize, mut load: impl FnMut()) -> io::Result<Vec<u64>> {
     let mut words = vec![0; samples * (MAX_WORDS + HEAD)];
     STACK_END.store(end_of_stack()?, Ordering::Relaxed);
@@ -94,7 +94,7 @@ fn capture(samples: usize, mut load: impl FnMut()) -> io::Result<Vec<u64>> {
     while SAMPLES.load(Ordering::Relaxed) < samples {
         load();
     }
-    // From here on the handler does nothing, should a signal still be under way: it runs in this thread.
+    // From here on the handler does nothing if a late signal arrives; it runs in this thread.
     WORDS.store(ptr::null_mut(), Ordering::Release);
     // SAFETY: created above and deleted once.
     unsafe { libc::timer_delete(timer) };
@@ -102,7 +102,7 @@ fn capture(samples: usize, mut load: impl FnMut()) -> io::Result<Vec<u64>> {
     Ok(words)
 }
 
-/// Copies the interrupted registers and the stack, and asks for the next signal.
+/// Copies the interrupted registers and stack, and arms the next signal.
 extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     let words = WORDS.load(Ordering::Acquire);
     if words.is_null() {
@@ -123,8 +123,8 @@ extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void)
     if CAPACITY.load(Ordering::Relaxed) - used < HEAD + count {
         return;
     }
-    // SAFETY: the room was checked above, and `capture` keeps the memory and touches it only once the pointer
-    // is null, in this same thread. The stack from the red zone to its end is mapped and readable.
+    // SAFETY: the room was checked above, and `capture` keeps the memory and accesses it only after the pointer is
+    // null, in this same thread. The stack from the red zone to its end is mapped and readable.
     unsafe {
         let head = words.add(used);
         head.copy_from_nonoverlapping([pc, sp, fp, base, count as u64].as_ptr(), HEAD);
@@ -136,14 +136,14 @@ extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void)
     }
     USED.store(used + HEAD + count, Ordering::Relaxed);
     SAMPLES.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: the calling thread's own errno, which the interrupted code must find as it was.
+    // SAFETY: the calling thread's errno, which must be preserved for the interrupted code.
     let errno = unsafe { *libc::__errno_location() };
     arm(TIMER.load(Ordering::Relaxed).cast());
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// The next signal, after half to one and a half periods. Async-signal-safe.
+/// Arms the next signal, after half to one and a half periods. Async-signal-safe.
 fn arm(timer: libc::timer_t) {
     let mut random = RANDOM.load(Ordering::Relaxed);
     random ^= random << 13;
@@ -161,7 +161,7 @@ fn arm(timer: libc::timer_t) {
             tv_nsec: (PERIOD_NS / 2 + random % PERIOD_NS) as i64,
         },
     };
-    // SAFETY: the structure is the one asked for; an id that is gone is an error, not a fault.
+    // SAFETY: the structure has the required type; a deleted timer's id is an error, not a fault.
     unsafe { libc::timer_settime(timer, 0, &raw const setting, ptr::null_mut()) };
 }
 
@@ -170,8 +170,8 @@ fn install_handler() -> io::Result<()> {
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
     action.sa_sigaction = on_signal as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-    // SAFETY: the handler has the type that SA_SIGINFO asks for and is async-signal-safe: it touches atomics
-    // and memory set aside for it, and sets a timer.
+    // SAFETY: the handler has the type that SA_SIGINFO requires and is async-signal-safe: it accesses atomics and
+    // preallocated memory, and sets a timer.
     checked(unsafe { libc::sigaction(SIGNAL, &raw const action, ptr::null_mut()) })
 }
 
@@ -183,7 +183,7 @@ fn create_timer() -> io::Result<libc::timer_t> {
     // SAFETY: always succeeds.
     event.sigev_notify_thread_id = unsafe { libc::gettid() };
     let mut timer = ptr::null_mut();
-    // SAFETY: the structures are the ones asked for.
+    // SAFETY: the structures have the required types.
     let failed =
         unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) };
     checked(failed)?;
@@ -191,10 +191,10 @@ fn create_timer() -> io::Result<libc::timer_t> {
 }
 
 fn end_of_stack() -> io::Result<u64> {
-    // SAFETY: zeros will do, since the call below sets all of it.
+    // SAFETY: zeros are valid, and the call below overwrites them.
     let mut attributes: libc::pthread_attr_t = unsafe { core::mem::zeroed() };
     let (mut start, mut size) = (ptr::null_mut(), 0);
-    // SAFETY: the calling thread's own attributes, into a structure of the right type; destroyed once.
+    // SAFETY: the calling thread's attributes, into a structure of the required type; destroyed once.
     let error = unsafe {
         let error = libc::pthread_getattr_np(libc::pthread_self(), &raw mut attributes);
         if error == 0 {

@@ -1,7 +1,7 @@
-//! The clocks that truth is measured with.
+//! The clocks that the true times are measured with.
 #![allow(unsafe_code)]
 
-/// How long the calling thread has run, in ns.
+/// The calling thread's running time in ns.
 pub(crate) fn running_ns() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
@@ -16,7 +16,7 @@ fn read(clock: libc::clockid_t) -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the structure is the one asked for. Both clocks are there on every Linux.
+    // SAFETY: the structure has the required type. Every Linux has both clocks.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

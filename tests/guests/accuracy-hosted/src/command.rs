@@ -1,7 +1,7 @@
-//! What the guest is told, and what it answers.
+//! The guest's commands and answers.
 //!
-//! A command is `WORD NAME=VALUE ...`. An answer is `total=NS NAME=VALUE ...`: what is true of the load that
-//! ran, `total` being the thread's CPU time from the command's beginning to its end.
+//! A command is `WORD NAME=VALUE ...`. An answer is `total=NS NAME=VALUE ...`: the true values of the load that ran;
+//! `total` is the thread's CPU time from the command's beginning to its end.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -9,15 +9,15 @@ use std::str::FromStr;
 
 use crate::clock::running_ns;
 
-/// A command, taken apart.
+/// A parsed command.
 pub(crate) struct Command<'a> {
-    /// What to do.
+    /// The load's name.
     pub(crate) word: &'a str,
     values: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> Command<'a> {
-    /// Takes a line apart.
+    /// Parses a line.
     pub(crate) fn parse(line: &'a str) -> Result<Self, Box<dyn Error>> {
         let mut words = line.split_ascii_whitespace();
         let word = words.next().unwrap_or_default();
@@ -30,7 +30,7 @@ impl<'a> Command<'a> {
         Ok(Self { word, values })
     }
 
-    /// The text of this name.
+    /// The value of this name as text.
     pub(crate) fn text(&self, name: &str) -> Result<&'a str, Box<dyn Error>> {
         let found = self.values.iter().find(|(known, _)| *known == name);
         found
@@ -38,7 +38,7 @@ impl<'a> Command<'a> {
             .ok_or_else(|| format!("`{}` needs `{name}=VALUE`", self.word).into())
     }
 
-    /// The number of this name.
+    /// The value of this name as a number.
     pub(crate) fn number<T: FromStr>(&self, name: &str) -> Result<T, Box<dyn Error>> {
         let text = self.text(name)?;
         text.parse()
@@ -46,14 +46,14 @@ impl<'a> Command<'a> {
     }
 }
 
-/// An answer under way: the total is measured from [`Truth::begin`] on.
+/// An answer being made; its total is measured from [`Truth::begin`] on.
 pub(crate) struct Truth {
     began_ns: u64,
     values: String,
 }
 
 impl Truth {
-    /// Begins to measure.
+    /// Starts the measurement.
     pub(crate) fn begin() -> Self {
         Self {
             began_ns: running_ns(),
@@ -61,14 +61,14 @@ impl Truth {
         }
     }
 
-    /// How long it has run since, in ns.
+    /// The running time since then, in ns.
     pub(crate) fn ran_ns(&self) -> u64 {
         running_ns() - self.began_ns
     }
 
-    /// Adds what is true of `name`.
+    /// Adds the true value of `name`.
     pub(crate) fn tell(&mut self, name: &str, value: u64) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(self.values, " {name}={value}");
     }
 

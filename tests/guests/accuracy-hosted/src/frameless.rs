@@ -1,4 +1,4 @@
-//! Rust code above and below C code that keeps no frame pointer.
+//! Rust code above and below C code without frame pointers.
 #![allow(unsafe_code)]
 
 use std::hint::black_box;
@@ -8,7 +8,7 @@ unsafe extern "C" {
     fn frameless_leaf(state: u64, steps: u32) -> u64;
 }
 
-/// About a tenth of a millisecond: work below two C functions, and a C function's own.
+/// About 0.1 ms: work below two C functions, and a C function's own work.
 #[inline(never)]
 pub(crate) fn turn(state: u64) -> u64 {
     // SAFETY: pure functions; the callback does not unwind.

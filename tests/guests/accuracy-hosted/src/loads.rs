@@ -1,4 +1,4 @@
-//! Loads that work without a break.
+//! Loads that work continuously.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -14,7 +14,7 @@ use crate::frameless as c;
 
 type Answer = Result<String, Box<dyn Error>>;
 
-/// `shares ns=NS`: a dozen functions, each with its ns.
+/// `shares ns=NS`: a dozen functions; answers the ns of each.
 pub(crate) fn shares(command: &Command<'_>) -> Answer {
     let ns = command.number("ns")?;
     let mut clock = running_ns;
@@ -30,7 +30,7 @@ pub(crate) fn shares(command: &Command<'_>) -> Answer {
     Ok(truth.end())
 }
 
-/// `leaves load=NAME ns=NS`: one of the leaf loads (with `_` for a blank in its name), each caller with its ns.
+/// `leaves load=NAME ns=NS`: one of the leaf loads (with `_` for a blank in its name); answers the ns of each caller.
 pub(crate) fn leaves(command: &Command<'_>) -> Answer {
     let ns = command.number("ns")?;
     let load = leaf_load(command)?;
@@ -47,13 +47,13 @@ pub(crate) fn leaves(command: &Command<'_>) -> Answer {
     Ok(truth.end())
 }
 
-/// The load that `load=NAME` names.
+/// The load of `load=NAME`.
 pub(crate) fn leaf_load(command: &Command<'_>) -> Result<Load, Box<dyn Error>> {
     let name = command.text("load")?.replace('_', " ");
     Load::named(&name).ok_or_else(|| format!("`{name}` is no leaf load").into())
 }
 
-/// `periodic period_ns=NS periods=N`: each half of the periods with its ns.
+/// `periodic period_ns=NS periods=N`: answers the ns of each half of the periods.
 pub(crate) fn periodic(command: &Command<'_>) -> Answer {
     let (period_ns, periods) = (command.number("period_ns")?, command.number("periods")?);
     let mut truth = Truth::begin();
@@ -64,7 +64,7 @@ pub(crate) fn periodic(command: &Command<'_>) -> Answer {
     Ok(truth.end())
 }
 
-/// `slowdown percent=N ns=NS`: a function slower by so much, and one that stays.
+/// `slowdown percent=N ns=NS`: a function that is slower by `percent`, and an unchanged one.
 pub(crate) fn slowdown(command: &Command<'_>) -> Answer {
     let (percent, ns) = (command.number("percent")?, command.number("ns")?);
     let mut clock = running_ns;
@@ -92,7 +92,7 @@ pub(crate) fn deep(command: &Command<'_>) -> Answer {
     Ok(truth.end())
 }
 
-/// `chain fault=NAME ns=NS`: work below a chain with a fault, named as its function is.
+/// `chain fault=NAME ns=NS`: work below a chain with a fault, which is named after its function.
 pub(crate) fn chain(command: &Command<'_>) -> Answer {
     let (name, ns) = (command.text("fault")?, command.number("ns")?);
     let fault = Fault::ALL
@@ -108,7 +108,7 @@ pub(crate) fn chain(command: &Command<'_>) -> Answer {
     Ok(truth.end())
 }
 
-/// `frameless ns=NS`: C code without frame pointers between Rust code with them.
+/// `frameless ns=NS`: C code without frame pointers between Rust code with frame pointers.
 pub(crate) fn frameless(command: &Command<'_>) -> Answer {
     let ns = command.number("ns")?;
     let mut truth = Truth::begin();

@@ -1,8 +1,8 @@
-//! A process that runs the accuracy suite's loads and tells the truth of them.
+//! A process that runs the accuracy suite's loads and reports their true values.
 //!
-//! It prints `listening on ADDRESS`, then does what each line of its standard input says and answers with a
-//! line; see [`command`]. Between commands it blocks and is not sampled. It ends when its standard input
-//! does, so that it outlives nobody.
+//! It prints `listening on ADDRESS`, then executes each line of its standard input and answers with a line; see
+//! [`command`]. Between commands it blocks and is not sampled. It ends when its standard input ends, so that it does
+//! not outlive the test.
 
 mod capture;
 mod clock;
@@ -40,7 +40,7 @@ fn next_line(vcpu: &Vcpu) -> io::Result<Option<String>> {
     Ok((length > 0).then_some(line))
 }
 
-/// Does what the command says; answers what is true of it.
+/// Executes a command; returns the answer.
 fn run(command: &Command<'_>, vcpu: &Vcpu) -> Result<String, Box<dyn Error>> {
     Ok(match command.word {
         "shares" => loads::shares(command)?,

@@ -1,4 +1,4 @@
-//! Stretches with the agent's signal blocked, as a kernel masks events.
+//! Periods with the agent's signal blocked, as a kernel masks events.
 #![allow(unsafe_code)]
 
 use std::error::Error;
@@ -9,7 +9,7 @@ use unikprof_accuracy_loads::bursts::burst;
 use crate::clock::running_ns;
 use crate::command::{Command, Truth};
 
-/// `masked count=N masked_ns=NS open_ns=NS`: so many masked stretches of work, and as many that are not.
+/// `masked count=N masked_ns=NS open_ns=NS`: `count` masked periods of work, and as many unmasked ones.
 pub(crate) fn run(command: &Command<'_>) -> Result<String, Box<dyn Error>> {
     let count: u64 = command.number("count")?;
     let (masked_ns, open_ns) = (command.number("masked_ns")?, command.number("open_ns")?);
@@ -32,7 +32,7 @@ fn masked_work(ns: u64) -> io::Result<u64> {
     Ok(ran)
 }
 
-/// Where all that was held back comes at once.
+/// All blocked signals are delivered here.
 #[inline(never)]
 fn unmask() -> io::Result<()> {
     set_mask(libc::SIG_UNBLOCK)
@@ -46,7 +46,7 @@ fn open_work(ns: u64) -> u64 {
 fn set_mask(how: i32) -> io::Result<()> {
     // SAFETY: zeros are a valid signal set, which the calls below fill in.
     let mut signals: libc::sigset_t = unsafe { core::mem::zeroed() };
-    // SAFETY: a signal set of this function's own, and the calling thread's mask.
+    // SAFETY: a local signal set, and the calling thread's mask.
     let error = unsafe {
         libc::sigemptyset(&raw mut signals);
         libc::sigaddset(&raw mut signals, libc::SIGPROF);

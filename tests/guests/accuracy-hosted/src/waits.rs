@@ -14,7 +14,7 @@ use crate::command::{Command, Truth};
 
 type Answer = Result<String, Box<dyn Error>>;
 
-/// `bursts count=N burst_ns=NS every_ns=NS`: so many bursts, one begun every so often.
+/// `bursts count=N burst_ns=NS every_ns=NS`: `count` bursts, one begun every `every_ns`.
 pub(crate) fn bursts(command: &Command<'_>, vcpu: &Vcpu) -> Answer {
     let (count, burst_ns): (u64, u64) = (command.number("count")?, command.number("burst_ns")?);
     let every_ns: u64 = command.number("every_ns")?;
@@ -31,8 +31,8 @@ pub(crate) fn bursts(command: &Command<'_>, vcpu: &Vcpu) -> Answer {
     Ok(truth.end())
 }
 
-/// `waits count=N timer_ns=NS network_ns=NS`: so many waits for a timer and for an answer from the
-/// network, with a little work between; each function with the ns that it was blocked.
+/// `waits count=N timer_ns=NS network_ns=NS`: `count` waits for a timer and for an answer from the network, with a
+/// little work in between; answers the blocked ns of each function.
 pub(crate) fn waits(command: &Command<'_>, vcpu: &Vcpu) -> Answer {
     let count: u64 = command.number("count")?;
     let timer = Duration::from_nanos(command.number("timer_ns")?);
@@ -67,7 +67,7 @@ fn wait_for_network(vcpu: &Vcpu, peer: &mut TcpStream) -> Result<u64, Box<dyn Er
     Ok(ns)
 }
 
-/// How long `wait` neither ran nor could have run.
+/// The time in which `wait` neither ran nor was ready to run, in ns.
 fn blocked_ns(wait: impl FnOnce()) -> u64 {
     let (began, ran, waited) = (now_ns(), running_ns(), waited_ns());
     wait();
@@ -75,16 +75,16 @@ fn blocked_ns(wait: impl FnOnce()) -> u64 {
     (now_ns() - began).saturating_sub(ran + waited)
 }
 
-/// How long the calling thread was ready to run while others ran, by the scheduler's statistics; 0 where there
-/// are none.
+/// The time in which the calling thread was ready to run while others ran, from the scheduler's statistics; 0 if
+/// there are none.
 fn waited_ns() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let waited = text.split_ascii_whitespace().nth(1);
     waited.and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 
-/// The other end of a line that answers each byte after a while. Its thread is not profiled, and ends with
-/// the line.
+/// A connection whose peer answers each byte after `after`. The peer's thread is not profiled, and ends with the
+/// connection.
 fn slow_peer(after: Duration) -> Result<TcpStream, Box<dyn Error>> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let stream = TcpStream::connect(listener.local_addr()?)?;

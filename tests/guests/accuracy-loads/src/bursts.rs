@@ -1,14 +1,14 @@
-//! Short bursts of work; what lies between them is the caller's affair.
+//! Short bursts of work; the caller waits between them.
 
 use crate::work::spin;
 
 /// The function that does the work.
 pub const FUNCTION: &str = "burst";
 
-/// Steps between two looks at the clock: about a microsecond.
+/// The steps between two clock reads: about a microsecond.
 const BETWEEN_LOOKS: u32 = 400;
 
-/// Works for `ns` of running time; answers how long it was.
+/// Works for `ns` of running time; returns the actual running time.
 #[inline(never)]
 pub fn burst(clock: &mut impl FnMut() -> u64, ns: u64) -> u64 {
     let begin = clock();

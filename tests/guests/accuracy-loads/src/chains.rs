@@ -1,22 +1,22 @@
-//! Chains of frame pointers that are broken in a known way.
+//! Chains of frame pointers with known faults.
 //!
-//! Each function leaves something wrong where the next older frame record should be, calls `under`,
-//! which has a frame of its own and works, and sets things right again. A walk along frame pointers finds
-//! `under` and its caller, then the bad record. The unwind tables are right: a walk by them finds its way.
+//! Each function makes the next older frame record wrong, calls `under`, which has a frame and works, and then
+//! restores everything. A walk along frame pointers finds `under` and its caller, then the bad record. The unwind
+//! tables are correct, so a walk by them succeeds.
 #![allow(unsafe_code)]
 
 use core::arch::naked_asm;
 
 use crate::work::spin;
 
-/// What is wrong with a chain.
+/// The fault of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// A record whose caller is itself.
+    /// A record that is its own caller.
     Cyclic,
-    /// A frame pointer to nowhere.
+    /// An invalid frame pointer.
     Corrupted,
-    /// A frame pointer of 0: the chain ends too early, and a walk cannot know it.
+    /// A frame pointer of 0: the chain ends too early, which a walk cannot detect.
     Missing,
 }
 
@@ -24,10 +24,10 @@ pub enum Fault {
 pub const WORKER: &str = "under";
 
 impl Fault {
-    /// All there are.
+    /// All faults.
     pub const ALL: [Fault; 3] = [Fault::Cyclic, Fault::Corrupted, Fault::Missing];
 
-    /// The function that breaks the chain so.
+    /// The function that causes this fault.
     pub fn function(self) -> &'static str {
         match self {
             Fault::Cyclic => "cyclic_chain",
@@ -37,10 +37,10 @@ impl Fault {
     }
 }
 
-/// Works `steps` steps of some 3 ns below a chain with this fault.
+/// Works `steps` steps of about 3 ns below a chain with this fault.
 #[inline(never)]
 pub fn run(fault: Fault, steps: u32) -> u64 {
-    // SAFETY: the functions keep the C ABI towards their caller, and touch their own stack only.
+    // SAFETY: the functions follow the C ABI and use only their own stack.
     unsafe {
         match fault {
             Fault::Cyclic => cyclic_chain(steps) ^ 1,
@@ -50,7 +50,7 @@ pub fn run(fault: Fault, steps: u32) -> u64 {
     }
 }
 
-/// The frame record at the frame pointer that `under` is called with is its own caller.
+/// Calls `under` with a frame pointer whose record is its own caller.
 #[unsafe(naked)]
 unsafe extern "C" fn cyclic_chain(steps: u32) -> u64 {
     naked_asm!(
@@ -58,7 +58,7 @@ unsafe extern "C" fn cyclic_chain(steps: u32) -> u64 {
         "push rbp",
         ".cfi_adjust_cfa_offset 8",
         ".cfi_offset rbp, -16",
-        // A record: the caller's frame pointer is its own address, the return address is here.
+        // A record whose frame pointer is its own address, and whose return address is here.
         "lea rax, [rip + {under}]",
         "push rax",
         ".cfi_adjust_cfa_offset 8",
@@ -78,7 +78,7 @@ unsafe extern "C" fn cyclic_chain(steps: u32) -> u64 {
     )
 }
 
-/// `under` is called with a frame pointer that lies on no stack.
+/// Calls `under` with a frame pointer that is on no stack.
 #[unsafe(naked)]
 unsafe extern "C" fn corrupted_chain(steps: u32) -> u64 {
     naked_asm!(
@@ -97,7 +97,7 @@ unsafe extern "C" fn corrupted_chain(steps: u32) -> u64 {
     )
 }
 
-/// `under` is called with a frame pointer of 0.
+/// Calls `under` with a frame pointer of 0.
 #[unsafe(naked)]
 unsafe extern "C" fn missing_chain(steps: u32) -> u64 {
     naked_asm!(
@@ -125,7 +125,7 @@ extern "C" fn under(steps: u32) -> u64 {
 mod tests {
     use super::*;
 
-    /// Whoever calls such a function gets its own frame back.
+    /// Such a function restores its caller's frame.
     #[test]
     fn the_callers_frame_is_intact() {
         for fault in Fault::ALL {

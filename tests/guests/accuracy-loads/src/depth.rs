@@ -7,7 +7,7 @@ use crate::work::spin;
 /// The function that calls itself, and the one at the bottom that works.
 pub const FUNCTIONS: [&str; 2] = ["descend", "bottom"];
 
-/// Calls itself `depth` times, then works `steps` steps of some 3 ns.
+/// Calls itself `depth` times, then works `steps` steps of about 3 ns.
 #[inline(never)]
 pub fn descend(depth: u32, steps: u32) -> u64 {
     if depth == 0 {

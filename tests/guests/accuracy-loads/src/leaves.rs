@@ -1,8 +1,8 @@
-//! Loads that are mostly caught where a frame pointer does not tell the caller.
+//! Loads that are mostly interrupted where the frame pointer does not lead to the caller.
 //!
-//! A sample in a leaf function without a frame, or before a frame is made, or after it is gone, finds
-//! its caller's frame pointer still in the register; a walk along frame pointers alone skips the caller.
-//! Each load here spends its time at such places.
+//! In a leaf function without a frame, before a frame is set up, and after it is removed, the frame pointer register
+//! still has the caller's value; a walk along frame pointers alone skips the caller. Each load here spends its time
+//! in such code.
 
 mod copies;
 mod hashes;
@@ -13,7 +13,7 @@ mod tail_calls;
 
 use crate::meter::Meter;
 
-/// The memory that the loads work on; some 20 KiB, best not on a small stack.
+/// The memory that the loads work on; about 20 KiB, best not on a small stack.
 #[derive(Debug)]
 pub struct Buffers {
     source: [u8; SIZE],
@@ -25,7 +25,7 @@ const SIZE: usize = 8192;
 const KEYS: usize = 512;
 
 impl Buffers {
-    /// With some pattern in it.
+    /// Buffers filled with a pattern.
     pub const fn new() -> Self {
         let mut source = [0; SIZE];
         let mut at = 0;
@@ -47,12 +47,12 @@ impl Default for Buffers {
     }
 }
 
-/// Who calls: a function that works by calling leaf functions.
+/// A function that works by calling leaf functions.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller {
     /// Its name.
     pub name: &'static str,
-    /// How much of its load's work it does, in parts of 100.
+    /// Its share of the load's work, in percent.
     pub parts: u32,
     call: fn(&mut Buffers, u32) -> u64,
 }
@@ -60,9 +60,9 @@ pub struct Caller {
 /// A load: callers that share leaf functions.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// Who calls, at most [`MOST_CALLERS`].
+    /// The callers, at most [`MOST_CALLERS`].
     pub callers: &'static [Caller],
 }
 
@@ -85,7 +85,7 @@ impl Load {
         LOADS.into_iter().find(|load| load.name == name)
     }
 
-    /// Lets each caller do its part of the work once, in order, and measures it: some tens to hundreds of
+    /// Lets each caller do its share of the work once, in order, and measures it: some tens to hundreds of
     /// microseconds.
     #[inline(never)]
     pub fn turn(

@@ -1,8 +1,8 @@
-//! Loads whose profile is known before it is taken: what the accuracy suite runs.
+//! Loads with known profiles, for the accuracy suite.
 //!
-//! All are plain functions without memory of their own, so that the same code runs in a process and in
-//! a unikernel. Where a truth is measured, it is measured with a clock that the caller brings: a closure
-//! that answers the ns that this vCPU or thread has run. Time spent blocked or stolen must not advance it.
+//! All are plain functions without state, so that the same code runs in a process and in a unikernel. True times are
+//! measured with the caller's clock: a closure that returns the running time of this vCPU or thread in ns. Blocked or
+//! stolen time must not advance it.
 //!
 //! | module | what is known of it |
 //! |---|---|
@@ -14,8 +14,8 @@
 //! | [`depth`] | how deep the stack is |
 //! | [`chains`] | what is wrong with the chain of frame pointers (x86_64) |
 //!
-//! Functions that a profile must name carry `#[inline(never)]` and names of their own. What a caller
-//! gets back it still changes, so that no call is made a jump where none is meant.
+//! Functions that a profile must name have `#[inline(never)]` and unique names. A caller modifies each result, so
+//! that no call becomes a tail jump unless it should.
 #![no_std]
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
-//! The truth: how long calls took, by a clock read around each.
+//! Measures the true times of calls, with a clock read around each.
 
-/// How many readings the cost of one is taken from.
+/// The number of clock reads from which the cost of one is measured.
 const READINGS: u32 = 64;
 
 /// Sums of the running time of `N` kinds of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meter<const N: usize> {
     ns: [u64; N],
-    /// What two readings show where nothing happens between them.
+    /// The difference of two consecutive clock reads.
     empty_ns: u64,
 }
 
 impl<const N: usize> Meter<N> {
-    /// Begins with sums of 0, and finds out what a reading of `clock` costs.
+    /// Begins with sums of 0, and measures the cost of reading `clock`.
     pub fn new(clock: &mut impl FnMut() -> u64) -> Self {
         let mut empty_ns = u64::MAX;
         for _ in 0..READINGS {
@@ -25,8 +25,8 @@ impl<const N: usize> Meter<N> {
         }
     }
 
-    /// Does `work`, and adds the time that it ran to sum `kind`, less what the readings cost. A kind
-    /// that there is not is not measured.
+    /// Does `work`, and adds its running time to the sum of `kind`, less the cost of the clock reads. An unknown kind
+    /// is not measured.
     #[inline(always)]
     pub fn around<T>(
         &mut self,
@@ -53,7 +53,7 @@ impl<const N: usize> Meter<N> {
 mod tests {
     use super::*;
 
-    /// The clock's own cost is in no sum: it would be charged to short calls most.
+    /// The sums must not include the clock's cost, which would distort short calls most.
     #[test]
     fn the_cost_of_the_readings_is_taken_off() {
         let now = core::cell::Cell::new(0);

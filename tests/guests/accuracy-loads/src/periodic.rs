@@ -1,16 +1,16 @@
-//! A load in step with a clock: one function works in the first half of each period, another in the second.
+//! A load synchronous with a clock: one function works in the first half of each period, another in the second.
 
 use crate::work::spin;
 
-/// Steps between two looks at the clock: some microseconds.
+/// The steps between two clock reads: some microseconds.
 const BETWEEN_LOOKS: u32 = 1_000;
 
-/// The functions' names, in the order that [`run`] calls them. Their own time includes the readings of the
-/// clock below them: a profile must be asked for their total.
+/// The functions' names, in the order in which [`run`] calls them. Clock reads are made below them, so compare their
+/// total time, not their self time.
 pub const FUNCTIONS: [&str; 2] = ["first_half", "second_half"];
 
-/// Runs `periods` periods of `period_ns` on the running-time clock; answers how long each half ran, in
-/// ns. Each period ends at a multiple of `period_ns` from the start, so nothing drifts.
+/// Runs `periods` periods of `period_ns` on the running-time clock; returns the running time of each half in ns. Each
+/// period ends at a multiple of `period_ns` from the start, so nothing drifts.
 #[inline(never)]
 pub fn run(clock: &mut impl FnMut() -> u64, period_ns: u64, periods: u64) -> [u64; 2] {
     let begin = clock();
@@ -27,7 +27,7 @@ pub fn run(clock: &mut impl FnMut() -> u64, period_ns: u64, periods: u64) -> [u6
     ran
 }
 
-/// Works until the clock shows `until`; answers what it shows.
+/// Works until the clock has reached `until`; returns the clock.
 #[inline(never)]
 fn first_half(clock: &mut impl FnMut() -> u64, until: u64) -> u64 {
     let mut state = 1;
@@ -40,7 +40,7 @@ fn first_half(clock: &mut impl FnMut() -> u64, until: u64) -> u64 {
     }
 }
 
-/// The same, as a function of its own.
+/// The same as a separate function.
 #[inline(never)]
 fn second_half(clock: &mut impl FnMut() -> u64, until: u64) -> u64 {
     let mut state = 1;
@@ -57,7 +57,7 @@ fn second_half(clock: &mut impl FnMut() -> u64, until: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The halves are halves, and an overshoot is made good in the next.
+    /// The halves are equal, and an overshoot is compensated in the next one.
     #[test]
     fn periods_do_not_drift() {
         let mut now = 0;

@@ -1,8 +1,7 @@
 //! A dozen functions with known shares of the time.
 //!
-//! Each works in a frame of its own and calls nothing. Of 1,000 parts of the work `alder` does 220 and
-//! `willow` 10; the truth is the time measured around the calls, since parts are equal in steps and only
-//! nearly so in ns.
+//! Each works in its own frame and calls nothing. Of 1,000 parts of the work `alder` does 220 and `willow` 10. The
+//! true shares are the times measured around the calls, because parts are equal in steps but only nearly equal in ns.
 
 use core::hint::black_box;
 
@@ -12,7 +11,7 @@ use crate::work::spin;
 /// Steps in a part: all 1,000 take about half a millisecond.
 const PART: u32 = 200;
 
-/// How many functions there are.
+/// The number of functions.
 pub const COUNT: usize = 12;
 
 macro_rules! functions {
@@ -46,7 +45,7 @@ functions! {
     willow 10
 }
 
-/// All functions once, one after the other, each measured; about half a millisecond. Answers the next `state`.
+/// Calls all functions once, in order, and measures each; about half a millisecond. Returns the next `state`.
 #[inline(never)]
 pub fn turn(meter: &mut Meter<COUNT>, clock: &mut impl FnMut() -> u64, mut state: u64) -> u64 {
     for (kind, call) in CALLS.iter().enumerate() {
@@ -75,7 +74,7 @@ mod tests {
         let mut meter = Meter::new(&mut clock);
         let state = turn(&mut meter, &mut clock, 1);
         assert_ne!(turn(&mut meter, &mut clock, state), state);
-        // Two readings a call, whose cost of 1 is taken off: nothing is left.
+        // Two clock reads per call, whose cost of 1 is subtracted: nothing is left.
         assert_eq!(meter.ns(), &[0; COUNT]);
     }
 }

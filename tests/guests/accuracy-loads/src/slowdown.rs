@@ -1,4 +1,4 @@
-//! A function that can be made slower by a known part, beside one that stays as it is.
+//! A function that can be slowed down by a known percentage, and an unchanged one.
 
 use crate::meter::Meter;
 use crate::work::spin;
@@ -6,11 +6,11 @@ use crate::work::spin;
 /// The functions' names, in the order of [`Meter::ns`].
 pub const FUNCTIONS: [&str; 2] = ["adjustable", "steady"];
 
-/// Steps of `steady`, and of `adjustable` where it is not slowed down: 100 µs and 50 µs or so.
+/// The steps of `steady`, and of `adjustable` if it is not slowed down: about 100 µs and 50 µs.
 const STEADY: u32 = 40_000;
 const ADJUSTABLE: u32 = 20_000;
 
-/// Each function once, the first slower by `slower_percent` of its work.
+/// Calls each function once, the first one slowed down by `slower_percent`.
 #[inline(never)]
 pub fn turn(
     meter: &mut Meter<2>,

@@ -1,6 +1,6 @@
-//! Work that takes time and nothing else.
+//! Work that only takes time.
 
-/// One step of Marsaglia's xorshift generator, some 3 ns.
+/// One step of Marsaglia's xorshift generator, about 3 ns.
 #[inline(always)]
 pub(crate) fn step(mut state: u64) -> u64 {
     state ^= state << 13;
@@ -9,7 +9,7 @@ pub(crate) fn step(mut state: u64) -> u64 {
     state
 }
 
-/// So many steps. The salt tells apart what the compiler would otherwise make one function.
+/// Works `steps` steps. The salt makes functions differ that the compiler would otherwise merge.
 #[inline(always)]
 pub(crate) fn spin(mut state: u64, steps: u32, salt: u64) -> u64 {
     for _ in 0..steps {

@@ -1,4 +1,4 @@
-//! Requests for the service, without end.
+//! Generates an endless sequence of requests for the service.
 
 use alloc::format;
 use alloc::string::String;
@@ -17,9 +17,9 @@ const WORDS: [&str; 24] = [
     "sail", "storm", "tide", "weather",
 ];
 
-/// Makes requests that a [`Service`](crate::Service) of the same seed and size answers.
+/// Generates requests for a [`Service`](crate::Service) of the same seed and size.
 ///
-/// Most of them read notes, some write, search, archive or delete, and one of a hundred lacks its end.
+/// Most of them read notes; some write, search, archive or delete; one in a hundred is truncated.
 pub struct RequestGenerator {
     random: Rng,
     key: [u8; 32],
@@ -27,7 +27,7 @@ pub struct RequestGenerator {
 }
 
 impl RequestGenerator {
-    /// Requests about up to twice as many notes as a service of `size` holds.
+    /// A generator whose requests concern up to twice as many notes as a service of `size` has.
     pub fn new(seed: u64, size: usize) -> Self {
         Self {
             random: Rng::with_seed(seed),
@@ -40,7 +40,7 @@ impl RequestGenerator {
 impl Iterator for RequestGenerator {
     type Item = Vec<u8>;
 
-    /// Always a request.
+    /// Always returns a request.
     fn next(&mut self) -> Option<Vec<u8>> {
         let random = &mut self.random;
         // Small numbers more often than large ones.
@@ -64,7 +64,7 @@ impl Iterator for RequestGenerator {
     }
 }
 
-/// The key that a service and its clients share.
+/// The key shared by a service and its clients.
 pub(crate) fn key(seed: u64) -> [u8; 32] {
     blake3::derive_key("unikprof demo service 2026 key", &seed.to_le_bytes())
 }
@@ -80,7 +80,7 @@ pub(crate) fn signed(key: &[u8; 32], method: &str, target: &str, body: &str) -> 
     request.into_bytes()
 }
 
-/// The notes that a service begins with.
+/// A service's initial notes.
 pub(crate) fn notes(seed: u64) -> impl Iterator<Item = Note> {
     let mut random = Rng::with_seed(!seed);
     iter::repeat_with(move || note(&mut random))
@@ -114,7 +114,7 @@ fn paragraph(random: &mut Rng) -> String {
     (0..count).map(line).collect::<String>() + "\n"
 }
 
-/// About one of a hundred is spam.
+/// A sentence; about one in a hundred is spam.
 fn sentence(random: &mut Rng) -> String {
     let count = random.u32(4..12);
     let word = |_| {

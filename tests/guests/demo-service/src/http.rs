@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use blake3::{Hash, Hasher};
 use miniz_oxide::deflate::core::{CompressorOxide, TDEFLFlush, compress_to_output};
 
-/// A request, whose signature nobody has checked yet.
+/// A request whose signature has not been verified yet.
 pub(crate) struct Request<'r> {
     pub(crate) method: &'r str,
     pub(crate) target: &'r str,
@@ -15,7 +15,7 @@ pub(crate) struct Request<'r> {
     pub(crate) body: &'r [u8],
 }
 
-/// Why a request is refused: a status of the 400s, and words for the client.
+/// Why a request is refused: a 4xx status, and a text for the client.
 #[derive(Debug)]
 pub(crate) struct Refusal(pub(crate) u16, pub(crate) &'static str);
 
@@ -84,7 +84,7 @@ impl Response {
         self.encoding = "deflate";
     }
 
-    /// Replaces what `output` holds by the response.
+    /// Replaces the contents of `output` with the response.
     #[inline(never)]
     pub(crate) fn write_to(&self, output: &mut Vec<u8>) {
         let head = format!(

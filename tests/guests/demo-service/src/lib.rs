@@ -1,13 +1,13 @@
-//! A small wiki that does real work: what every demo guest runs while it is profiled.
+//! A small wiki that does real work: the load of every demo guest while it is profiled.
 //!
-//! [`Service`] keeps notes with comments and their replies, and answers HTTP requests about
-//! them. [`RequestGenerator`] makes such requests, without end. Both need memory and nothing else: no clock,
-//! no I/O, no threads. The same seed gives the same bytes on every platform.
+//! [`Service`] stores notes with comments and their replies, and answers HTTP requests about them.
+//! [`RequestGenerator`] generates such requests endlessly. Both need only memory: no clock, no I/O, no threads. The
+//! same seed gives the same bytes on every platform.
 //!
-//! # What a profile of it shows
+//! # What its profile shows
 //!
-//! One mistake: `note::is_spam` compiles its regular expression anew for every comment of every note that
-//! is stored, which takes more than half of the service's time. The rest is the work of such a service:
+//! One mistake: `note::is_spam` compiles its regular expression again for every comment of every stored note, which
+//! takes more than half of the service's time. The rest is a usual service's work:
 //!
 //! | work | where | crate |
 //! |---|---|---|
@@ -22,11 +22,11 @@
 //!
 //! # What it needs
 //!
-//! - A global allocator. For the memory see [`Service::new`].
+//! - A global allocator. For the amount of memory see [`Service::new`].
 //! - On a target without an operating system: `memcpy`, `memmove`, `memset`, `memcmp` and `bcmp`.
 //! - A stack of 128 KiB (optimised) or 512 KiB (not optimised).
-//! - SSE state that is intact across interrupts: the hash uses vector instructions up to SSE4.1 where CPUID
-//!   shows them. AVX is used only if another crate of the program enables `std` in memchr.
+//! - SSE state that is preserved across interrupts: the hash uses vector instructions up to SSE4.1 if CPUID reports
+//!   them. AVX is used only if another crate of the program enables `std` in memchr.
 #![no_std]
 
 extern crate alloc;

@@ -1,4 +1,4 @@
-//! A note of the wiki, and the walks over its comments.
+//! The wiki's notes, and the recursion over their comments.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::http::Refusal;
 
-/// What no comment may say.
+/// Text that no comment may contain.
 const SPAM: &str = r"(?i)\b(cheap|free)\s+(pills|money)\b";
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Note {
     pub(crate) title: String,
-    /// In the markup that [`Renderer`](crate::page::Renderer) knows, as all texts.
+    /// In the markup of [`Renderer`](crate::page::Renderer), like all texts.
     pub(crate) text: String,
     pub(crate) comments: Vec<Comment>,
 }
 
-/// A comment with its replies, which nest as deeply as serde_json reads: 62 levels.
+/// A comment with its replies, which nest up to the limit of serde_json: 62 levels.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Comment {
     pub(crate) author: String,
@@ -29,7 +29,7 @@ pub(crate) struct Comment {
 }
 
 impl Note {
-    /// Reads a note, and refuses it if one of its comments is spam.
+    /// Parses a note; refuses it if one of its comments is spam.
     #[inline(never)]
     pub(crate) fn parse(json: &[u8]) -> Result<Self, Refusal> {
         let note: Result<Note, _> = serde_json_alloc::from_slice(json);
@@ -40,11 +40,11 @@ impl Note {
 
     #[inline(never)]
     pub(crate) fn to_json(&self) -> String {
-        // Strings always have a form in JSON.
+        // Strings can always be represented in JSON.
         serde_json_alloc::to_string(self).unwrap_or_default()
     }
 
-    /// The words of all texts in lower case, with how often each occurs.
+    /// The words of all texts in lower case, with their numbers of occurrences.
     #[inline(never)]
     pub(crate) fn words(&self) -> BTreeMap<String, u32> {
         let mut counts = BTreeMap::new();
@@ -66,7 +66,7 @@ fn moderate(comments: &[Comment]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Compiles its pattern at every call. This is deliberate: it is the mistake that the demo's profile shows.
+/// Compiles its pattern in every call. This is deliberate: it is the mistake that the demo's profile shows.
 #[inline(never)]
 fn is_spam(text: &str) -> bool {
     Regex::new(SPAM).is_ok_and(|spam| spam.is_match(text))

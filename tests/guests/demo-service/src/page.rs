@@ -8,7 +8,7 @@ use regex::Regex;
 
 use crate::note::{Comment, Note};
 
-/// What the markup within a line becomes.
+/// The markup within a line, and its replacement.
 const RULES: [(&str, &str); 3] = [
     (r"`([^`]+)`", "<code>$1</code>"),
     (r"\*([^*]+)\*", "<b>$1</b>"),
@@ -16,7 +16,7 @@ const RULES: [(&str, &str); 3] = [
 ];
 
 /// Renders pages. Empty lines separate paragraphs, a paragraph that begins with `- ` is a list, and a line may
-/// hold `*bold*`, `` `code` `` and `[links](17)` to other notes.
+/// contain `*bold*`, `` `code` `` and `[links](17)` to other notes.
 pub(crate) struct Renderer([(Regex, &'static str); RULES.len()]);
 
 impl Renderer {

@@ -1,4 +1,4 @@
-//! The service: the bytes of a request in, the bytes of a response out.
+//! The service: turns the bytes of a request into the bytes of a response.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -21,12 +21,12 @@ use crate::store::Store;
 const MAX_NOTE_BYTES: usize = 16 << 10;
 /// Shorter responses are not worth compressing.
 pub(crate) const MIN_DEFLATED_BYTES: usize = 256;
-/// How many notes an archive holds.
+/// The number of notes in an archive.
 const ARCHIVE_NOTES: usize = 4;
-/// How many notes answer a search.
+/// The maximum number of notes found by a search.
 const MAX_FOUND: usize = 20;
 
-/// A wiki without a clock and without I/O: the same seed and the same requests give the same responses.
+/// A wiki without clock and I/O: the same seed and requests give the same responses.
 pub struct Service {
     key: [u8; 32],
     store: Store,
@@ -37,12 +37,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service that holds at most `size` notes, and initially half as many.
+    /// A service with at most `size` notes, initially half as many.
     ///
     /// Clients must sign with the key of the same `seed`, as a
     /// [`RequestGenerator`](crate::RequestGenerator) of that seed does.
     ///
-    /// Memory: about 0.5 MB, and 8 KB for each note of a generator.
+    /// Memory: about 0.5 MB, plus 8 KB for each generated note.
     pub fn new(seed: u64, size: usize) -> Self {
         let mut store = Store::new(size);
         for (id, note) in (0..).zip(generator::notes(seed).take(size / 2)) {
@@ -58,10 +58,10 @@ impl Service {
         }
     }
 
-    /// Answers one request, given as the bytes of a whole HTTP/1.1 message, and returns the status of the
-    /// response. The response replaces what `response` holds.
+    /// Answers one request, given as the bytes of a complete HTTP/1.1 message, and returns the status of the
+    /// response. The response replaces the contents of `response`.
     ///
-    /// Any bytes have an answer: what is not a request gets a status of the 400s and a body that says why.
+    /// Any bytes are answered: if they are not a request, with a 4xx status and a body with the reason.
     #[inline(never)]
     pub fn handle(&mut self, request: &[u8], response: &mut Vec<u8>) -> u16 {
         let answer = self.answer(request).unwrap_or_else(Response::from);
@@ -133,7 +133,7 @@ impl Service {
         json(200, &ids)
     }
 
-    /// Some notes, one a line.
+    /// Some notes, one per line.
     #[inline(never)]
     fn archive(&self, from: u32) -> Response {
         let mut lines = String::new();
@@ -150,7 +150,7 @@ fn number(name: &str) -> Result<u32, Refusal> {
 }
 
 fn json(status: u16, value: &impl Serialize) -> Response {
-    // Whatever the service answers has a form in JSON.
+    // All answers can be represented in JSON.
     let body = serde_json_alloc::to_vec(value).unwrap_or_default();
     Response::new(status, "application/json", body)
 }

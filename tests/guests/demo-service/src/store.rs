@@ -1,4 +1,4 @@
-//! The notes in memory, with an index of their words.
+//! Stores the notes in memory, with an index of their words.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -7,14 +7,14 @@ use core::cmp::Reverse;
 
 use crate::note::Note;
 
-/// Holds a limited number of notes; the one that was stored the longest ago is evicted first.
+/// Contains a limited number of notes; the one stored the longest ago is evicted first.
 pub(crate) struct Store {
-    /// By their numbers, with the value of the clock when each was stored.
+    /// By number, with the value of `clock` when each was stored.
     notes: BTreeMap<u32, (u64, Note)>,
-    /// The notes in which each word occurs, with how often.
+    /// For each word: the notes in which it occurs, with the number of occurrences.
     index: BTreeMap<String, BTreeMap<u32, u32>>,
     capacity: usize,
-    /// Notes stored so far.
+    /// The number of notes stored so far.
     clock: u64,
 }
 
@@ -73,7 +73,7 @@ impl Store {
         self.notes.range(id..).map(|(_, (_, note))| note)
     }
 
-    /// The numbers of the notes in which at least one of the words occurs, the best first. Rare words score more.
+    /// The numbers of the notes that contain at least one of the words, best first. Rare words score more.
     #[inline(never)]
     pub(crate) fn search<'w>(&self, words: impl Iterator<Item = &'w str>) -> Vec<u32> {
         let mut scores = BTreeMap::<u32, u64>::new();

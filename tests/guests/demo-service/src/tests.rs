@@ -1,4 +1,4 @@
-//! The service as its clients see it.
+//! Tests of the service through its requests.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use crate::{RequestGenerator, Service};
 
 const SEED: u64 = 4;
 
-/// What the service answers to a signed request: the status and the inflated body.
+/// The answer to a signed request: the status and the inflated body.
 fn ask(service: &mut Service, line: &str, body: &str) -> (u16, String) {
     let (method, target) = line.split_once(' ').unwrap();
     let (status, body) = answer(service, &signed(&key(SEED), method, target, body));
@@ -26,7 +26,7 @@ fn ask(service: &mut Service, line: &str, body: &str) -> (u16, String) {
     (status, String::from_utf8(body).unwrap())
 }
 
-/// Any answer is a whole response.
+/// The answer to any bytes, which must be a complete response.
 fn answer(service: &mut Service, request: &[u8]) -> (u16, Vec<u8>) {
     let mut response = Vec::new();
     let status = service.handle(request, &mut response);
@@ -59,7 +59,7 @@ fn requests_get_their_answers() {
         </blockquote>\n</blockquote>\n";
     let spam = |text| note("", "", &comment("eve", "hm", &comment("eve", text, "")));
     let empty = note("", "", "");
-    // A store for three notes, which holds one at first.
+    // A store for three notes, with one at first.
     let mut service = Service::new(SEED, 3);
     for (line, body, expected) in [
         ("PUT /notes/7", &*note_7, "201 7"),
@@ -86,7 +86,7 @@ fn requests_get_their_answers() {
         ),
         ("GET /search/none+zinc", "", "200 [2,1,3]"),
         ("GET /search/ZINC+tin", "", "200 [3,2,1]"),
-        // The oldest note leaves, and words of notes that are gone are not found.
+        // The oldest note is evicted, and words of removed notes are not found.
         ("PUT /notes/2", &empty, "200 2"),
         ("PUT /notes/4", &empty, "201 4"),
         ("GET /search/zinc", "", "200 [3]"),
@@ -96,7 +96,7 @@ fn requests_get_their_answers() {
     }
 }
 
-/// No bytes make the service panic, and the signature lets no changed body or target pass.
+/// No bytes make the service panic, and the signature detects every changed body or target.
 #[test]
 fn damaged_requests_are_refused() {
     let mut service = Service::new(SEED, 16);
@@ -112,7 +112,7 @@ fn damaged_requests_are_refused() {
         }
         refused += usize::from([400, 401].contains(&answer(&mut service, &request).0));
     }
-    // Others have changed in a header that the service does not know.
+    // The other requests have changed in a header that the service ignores.
     assert!(refused > 150, "{refused}");
 }
 
@@ -133,7 +133,7 @@ fn a_seed_decides_everything() {
     assert_ne!(checksum(5, 200), checksum(5, 199));
 }
 
-/// Guards the stack that the crate's documentation asks for, with the deepest notes.
+/// Guards the documented stack size with the deepest notes.
 #[test]
 fn the_documented_stack_is_enough() {
     const STACK_BYTES: usize = (if cfg!(debug_assertions) { 512 } else { 128 }) << 10;

@@ -6,7 +6,7 @@ use unikprof_demo_service::{RequestGenerator, Service};
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-/// One test only: the allocator counts the whole process.
+/// The only test here, because the allocator counts the whole process.
 #[test]
 fn many_requests_need_no_more_than_the_documented_memory() {
     const REQUESTS: usize = if cfg!(debug_assertions) {

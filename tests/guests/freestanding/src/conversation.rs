@@ -9,10 +9,10 @@ use crate::Step;
 use crate::pipe::Pipe;
 use crate::platform::OneVcpu;
 
-/// How often the agent is polled for one answer.
+/// The maximum number of polls for one answer.
 const PATIENCE: u32 = 1_000;
 
-/// A client of the agent's, in the same program.
+/// A client of the agent in the same program.
 pub(crate) struct Conversation<'p, 's, 'a, 'm> {
     service: &'s mut Service<'a, 'm, OneVcpu>,
     connection: Connection<&'p Pipe>,
@@ -45,7 +45,7 @@ impl<'p, 's, 'a, 'm> Conversation<'p, 's, 'a, 'm> {
         }
     }
 
-    /// Asks, and hands the frames of the answer to `visit` until it has seen the last.
+    /// Sends a request, and passes the frames of the answer to `visit` until that has received the last one.
     pub(crate) fn ask<'f, M: Message<'f>>(
         &mut self,
         request: &M,
@@ -86,7 +86,7 @@ impl<'p, 's, 'a, 'm> Conversation<'p, 's, 'a, 'm> {
     }
 }
 
-/// Whether an answer goes on.
+/// Whether an answer continues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Heard {
     More,

@@ -1,4 +1,4 @@
-//! A network device with nobody on the line.
+//! A network device without traffic.
 
 use unikprof_agent::tcp_server::smoltcp::phy::{
     Device, DeviceCapabilities, Medium, RxToken, TxToken,
@@ -7,7 +7,7 @@ use unikprof_agent::tcp_server::smoltcp::time::Instant;
 
 pub(crate) struct Silent;
 
-/// Never made: there is no packet.
+/// Never constructed: there are no packets.
 pub(crate) enum NoPacket {}
 
 impl Device for Silent {

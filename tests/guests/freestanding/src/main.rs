@@ -1,7 +1,7 @@
-//! The agent in a program with nothing below it: no C library, no allocator, no start files.
+//! The agent in a freestanding program: no C library, no allocator, no start files.
 //!
-//! It records itself once, over both ways to serve, and ends with exit code 0. Any other code is the
-//! step that failed: see [`Step`].
+//! It records itself once, over both ways to serve clients, and ends with exit code 0. Any other code is the step
+//! that failed: see [`Step`].
 #![no_std]
 #![no_main]
 
@@ -13,21 +13,21 @@ mod platform;
 mod process;
 mod recording;
 
-/// What failed, as an exit code.
+/// The step that failed, as an exit code.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Step {
     /// The agent does not start.
     Agent = 1,
-    /// The service is taken.
+    /// The service is already claimed.
     Service = 2,
-    /// The TCP server does not start, or wants something without being asked.
+    /// The TCP server does not start, or requests a poll without cause.
     Tcp = 3,
-    /// A session or its stream does not go on.
+    /// A session or its stream does not make progress.
     Session = 4,
-    /// A request was not answered by what answers it.
+    /// A request got another message than its answer.
     Answer = 5,
-    /// The stacks are not those that were sampled.
+    /// The stacks differ from the sampled ones.
     Stacks = 6,
     /// Something panicked.
     Panic = 7,

@@ -1,12 +1,12 @@
-//! What the compiler calls for copying, filling and comparing memory, and what the compiled core
-//! library refers to but never calls, because panics abort.
+//! The functions that the compiler calls to copy, fill and compare memory, and symbols that the compiled core library
+//! refers to but never calls, because panics abort.
 #![allow(unsafe_code, reason = "the C names and contracts are the compiler's")]
 
 use core::arch::asm;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
-    // SAFETY: the caller gives two valid ranges of `count` bytes; the direction flag is clear.
+    // SAFETY: the caller provides two valid ranges of `count` bytes; the direction flag is clear.
     unsafe {
         asm!(
             "rep movsb",
@@ -25,8 +25,8 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut
         // SAFETY: upward, nothing is overwritten before it is read.
         return unsafe { memcpy(to, from, count) };
     }
-    // SAFETY: the caller gives two valid ranges of `count` bytes, not zero here; downward, nothing
-    // is overwritten before it is read. The direction flag is clear again at the end.
+    // SAFETY: the caller provides two valid ranges of `count` bytes, not zero here; downward, nothing is overwritten
+    // before it is read. The direction flag is clear again at the end.
     unsafe {
         asm!(
             "std",
@@ -43,7 +43,7 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memset(to: *mut u8, value: i32, count: usize) -> *mut u8 {
-    // SAFETY: the caller gives a valid range of `count` bytes; the direction flag is clear.
+    // SAFETY: the caller provides a valid range of `count` bytes; the direction flag is clear.
     unsafe {
         asm!(
             "rep stosb",
@@ -59,7 +59,7 @@ unsafe extern "C" fn memset(to: *mut u8, value: i32, count: usize) -> *mut u8 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcmp(left: *const u8, right: *const u8, count: usize) -> i32 {
     for index in 0..count {
-        // SAFETY: the caller gives two valid ranges of `count` bytes.
+        // SAFETY: the caller provides two valid ranges of `count` bytes.
         let (left, right) = unsafe { (left.add(index).read(), right.add(index).read()) };
         if left != right {
             return i32::from(left) - i32::from(right);
@@ -70,7 +70,7 @@ unsafe extern "C" fn memcmp(left: *const u8, right: *const u8, count: usize) -> 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn bcmp(left: *const u8, right: *const u8, count: usize) -> i32 {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the same contract.
     unsafe { memcmp(left, right, count) }
 }
 

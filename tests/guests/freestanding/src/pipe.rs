@@ -1,4 +1,4 @@
-//! A byte stream in memory: what the client wrote, and what the agent did.
+//! A byte stream in memory between the client and the agent.
 
 use core::cell::RefCell;
 use core::convert::Infallible;
@@ -7,13 +7,13 @@ use embedded_io::{ErrorType, Read, ReadReady, Write, WriteReady};
 
 const ROOM: usize = 2048;
 
-/// A connection, of which the agent has one end and the client the other.
+/// A connection with one end for the agent and one for the client.
 pub(crate) struct Pipe {
     pub(crate) to_agent: RefCell<Bytes>,
     pub(crate) to_client: RefCell<Bytes>,
 }
 
-/// Bytes that wait.
+/// Bytes that were not read yet.
 pub(crate) struct Bytes {
     bytes: [u8; ROOM],
     length: usize,
@@ -25,7 +25,7 @@ impl Bytes {
         length: 0,
     };
 
-    /// Adds as much as there is room for; answers how much.
+    /// Adds as many bytes as there is room for; returns their number.
     pub(crate) fn put(&mut self, bytes: &[u8]) -> usize {
         let room = &mut self.bytes[self.length..];
         let length = room.len().min(bytes.len());
@@ -38,7 +38,7 @@ impl Bytes {
         &self.bytes[..self.length]
     }
 
-    /// Forgets the first bytes.
+    /// Removes the first bytes.
     pub(crate) fn take(&mut self, count: usize) {
         let count = count.min(self.length);
         self.bytes.copy_within(count..self.length, 0);

@@ -1,4 +1,4 @@
-//! One vCPU, a clock that moves when it is told to, and a stack made of words.
+//! One vCPU, a clock that the test advances, and a stack of words.
 #![allow(unsafe_code)]
 
 use core::ops::Range;
@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use unikprof_agent::{Mapping, Platform, Registers, Runstate};
 
-/// Where the code is said to lie.
+/// The pretended address of the code.
 const CODE: u64 = 0x40_0000;
 
 pub(crate) const MAPPINGS: [Mapping<'static>; 1] = [Mapping {
@@ -20,7 +20,7 @@ pub(crate) const MAPPINGS: [Mapping<'static>; 1] = [Mapping {
 /// Three callers, and the end of the chain.
 const RETURNS: [u64; 3] = [CODE + 0x100, CODE + 0x200, CODE + 0x300];
 
-/// The frames of a sample: the interrupted place and its callers.
+/// The frames of a sample: the interrupted function and its callers.
 pub(crate) const FRAMES: usize = 1 + RETURNS.len();
 
 pub(crate) struct OneVcpu {
@@ -40,7 +40,7 @@ impl OneVcpu {
         self.now_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// Writes the chain of frames; answers the registers of the interrupted code.
+    /// Writes the chain of frames; returns the registers of the interrupted code.
     pub(crate) fn interrupted(&self) -> Registers {
         let Range { start, end } = self.bounds();
         for (index, (record, address)) in self.stack.chunks_exact(2).zip(RETURNS).enumerate() {
@@ -58,7 +58,7 @@ impl OneVcpu {
     }
 }
 
-// SAFETY: `stack_bounds` names an array of the value's own, which outlives every call.
+// SAFETY: `stack_bounds` returns the bounds of the value's own array, which outlives every call.
 unsafe impl Platform for OneVcpu {
     fn now_ns(&self) -> u64 {
         self.now_ns.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! How the program begins and ends: all it asks of the system it runs on.
+//! The program's start and exit: all that it needs from the system.
 #![allow(unsafe_code)]
 
 use core::arch::{asm, global_asm};
@@ -21,7 +21,7 @@ extern "C" fn begin() -> ! {
 /// Ends the program.
 pub(crate) fn exit(code: u8) -> ! {
     const EXIT_GROUP: u64 = 231;
-    // SAFETY: the call does not return, and touches no memory of the program's.
+    // SAFETY: the call does not return and accesses none of the program's memory.
     unsafe {
         asm!(
             "syscall",

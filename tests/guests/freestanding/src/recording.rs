@@ -20,10 +20,10 @@ use crate::pipe::Pipe;
 use crate::platform::{FRAMES, MAPPINGS, OneVcpu};
 
 const PERIOD_NS: u64 = 1_000_000;
-/// How long the recording is; its ticks follow from it, within half a period each.
+/// The length of the recording in periods, which is about the number of its ticks.
 const PERIODS: u64 = 100;
 
-/// Records, fetches and checks what was counted.
+/// Records, fetches and checks the counts.
 pub(crate) fn record_once() -> Result<(), Step> {
     let mut memory = [MaybeUninit::uninit(); 64 << 10];
     let config = Config {
@@ -72,7 +72,7 @@ pub(crate) fn record_once() -> Result<(), Step> {
     })
 }
 
-/// The agent's own TCP, with nobody on the line.
+/// Runs the agent's own TCP server without traffic.
 fn serve_nobody(service: &mut Service<'_, '_, OneVcpu>) -> Result<(), Step> {
     let config = TcpConfig {
         port: 7777,
@@ -89,7 +89,7 @@ fn serve_nobody(service: &mut Service<'_, '_, OneVcpu>) -> Result<(), Step> {
     }
 }
 
-/// Lets time pass and delivers every tick when it is due; answers how many came.
+/// Advances the time and delivers every tick when it is due; returns the number of ticks.
 fn run_guest(agent: &Agent<'_, OneVcpu>) -> u64 {
     let platform = agent.platform();
     let registers = platform.interrupted();

@@ -1,4 +1,4 @@
-//! Copies of short to long pieces: nearly all the time is `memcpy`'s, which makes no frame.
+//! Copies of short to long blocks: nearly all time is in `memcpy`, which has no frame.
 
 use core::hint::black_box;
 
@@ -40,7 +40,7 @@ fn copy_trailers(buffers: &mut Buffers, parts: u32) -> u64 {
     copy(buffers, parts * 40, 60) ^ 5
 }
 
-/// So many copies of so many bytes, each a call of `memcpy`: the length is not known when it is compiled.
+/// Makes `times` copies of `length` bytes, each a call of `memcpy`, because the length is unknown at compile time.
 #[inline(always)]
 fn copy(buffers: &mut Buffers, times: u32, length: usize) -> u64 {
     let mut sum = 0_u64;

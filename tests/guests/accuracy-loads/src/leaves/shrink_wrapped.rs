@@ -1,4 +1,4 @@
-//! Functions that make their frame only on the way that needs it: on the short way there is none.
+//! Functions that set up a frame only on the path that needs it; the short path has none.
 
 use core::hint::black_box;
 
@@ -44,7 +44,7 @@ fn read(buffers: &mut Buffers, times: u32, every: u32) -> u64 {
     sum
 }
 
-/// Mostly there already; where not, many values must be kept over calls.
+/// Usually cached already; otherwise many values must be preserved over calls.
 #[inline(never)]
 fn cached(key: &mut u32) -> u32 {
     if *key != 0 {

@@ -38,7 +38,7 @@ fn count_steps(_: &mut Buffers, parts: u32) -> u64 {
     sum
 }
 
-/// Keeps values over two calls: it saves and restores registers.
+/// Preserves values over two calls, so it saves and restores registers.
 #[inline(never)]
 fn both(left: u64, right: u64) -> u64 {
     let first = increment(left);
@@ -51,7 +51,7 @@ fn increment(value: u64) -> u64 {
     black_box(value) + 1
 }
 
-/// The slow way: calls are all it does.
+/// The slow algorithm, which consists of calls only.
 #[inline(never)]
 fn fibonacci(number: u64) -> u64 {
     if number < 2 {

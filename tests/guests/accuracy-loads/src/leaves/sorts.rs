@@ -1,4 +1,4 @@
-//! Sorts of many short and of a few long rows, through a comparison that is a call.
+//! Sorts many short and a few long arrays, with a comparison function that is called.
 
 use super::{Buffers, Caller, KEYS, Load};
 use crate::work::step;
@@ -54,7 +54,7 @@ fn insertion_sort(keys: &mut [u32]) {
     }
 }
 
-/// Below, at or above 0, as C's `qsort` asks.
+/// Less than, equal to or greater than 0, as C's `qsort` requires.
 #[inline(never)]
 fn compare(left: &u32, right: &u32) -> i32 {
     i32::from(left > right) - i32::from(left < right)

@@ -1,5 +1,5 @@
-//! Calls in last place that the compiler makes jumps: who jumped is on no stack, and the caller is whoever
-//! called the first of them.
+//! Tail calls that the compiler turns into jumps: the jumping functions are on no stack, and the caller is the
+//! function that called the first of them.
 
 use super::{Buffers, Caller, Load};
 use crate::work::step;
@@ -38,7 +38,7 @@ fn send_parcels(_: &mut Buffers, parts: u32) -> u64 {
     sum
 }
 
-// No `black_box` from here on: it takes an address on the stack, and no call behind it becomes a jump.
+// No `black_box` from here on: it takes the address of a stack variable, and no later call becomes a jump.
 
 #[inline(never)]
 fn route(item: u64, state: u64) -> u64 {
