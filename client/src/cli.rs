@@ -21,6 +21,7 @@ mod report;
 mod screen;
 mod status;
 mod time;
+mod top;
 mod values;
 
 use std::ffi::OsString;

@@ -1,5 +1,6 @@
 //! Ctrl-C, counted.
 
+use std::ffi::c_int;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -59,13 +60,23 @@ impl Interrupt {
     /// # Errors
     /// The system's, where the signals cannot be had or the thread that waits for them cannot run.
     pub fn listen(&self) -> io::Result<()> {
+        self.listen_to(&[], || ())
+    }
+
+    /// [`listen`](Self::listen) to these signals as well; `restore` is called before the process is ended.
+    pub(crate) fn listen_to(
+        &self,
+        more: &[c_int],
+        restore: impl Fn() + Send + 'static,
+    ) -> io::Result<()> {
         let counted = self.clone();
-        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let mut signals = Signals::new([SIGINT, SIGTERM].iter().chain(more))?;
         thread::Builder::new()
             .name("signals".into())
             .spawn(move || {
                 for _ in signals.forever() {
                     if counted.raise() > counted.quits_after {
+                        restore();
                         std::process::exit(crate::exit_code::INTERRUPTED.into());
                     }
                 }

@@ -45,6 +45,7 @@ pub use completeness::Completeness;
 pub use epoch::EpochError;
 pub(crate) use epoch::{EpochProgress, Part};
 pub use error::{Damage, RecordingError};
+pub(crate) use format::preamble;
 pub use format::{FileEnd, FileHeader, FileWindow, MAGIC, VERSION};
 pub use known_nodes::NodeError;
 pub(crate) use known_nodes::{KnownNodes, NodeOrder};

@@ -49,6 +49,7 @@ mod mode_golden_tests;
 mod palette;
 mod pprof;
 mod pprof_messages;
+pub(crate) mod running;
 mod seconds;
 pub(crate) mod shorten;
 pub(crate) mod stack_warnings;

@@ -47,6 +47,7 @@ pub use sparkline::sparkline;
 
 use crate::profile::NodeId;
 use spans::Pairs;
+use times::Times;
 
 /// What a guest's rings held.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -237,6 +238,17 @@ impl Timeline {
     pub fn held_since(&self) -> u64 {
         let since = self.rings.iter().map(|ring| ring.held_since_ns);
         since.max().unwrap_or(0)
+    }
+
+    /// Up to when the rings tell how the time of every vCPU went; `None` if one of them does not.
+    pub(crate) fn times_told_until(&self) -> Option<u64> {
+        let told = self.rings.iter().map(|ring| Times::of(ring).last_ns());
+        told.collect::<Option<Vec<u64>>>()?.into_iter().min()
+    }
+
+    /// Up to when the rings of all vCPUs were read; `None` if there is no ring.
+    pub(crate) fn read_until(&self) -> Option<u64> {
+        self.rings.iter().map(|ring| ring.read_at_ns).min()
     }
 
     /// From the first record to when the rings were read; `None` where there is no record.

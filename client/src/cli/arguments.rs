@@ -70,7 +70,7 @@ Exit codes:
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Word {
-    /// Talk to the agent in a guest: info, record, start, check, dump, copy, stop, events
+    /// Talk to the agent in a guest: info, record, start, check, dump, copy, stop, events, top
     Connect(ConnectArguments),
     /// Show a recording as tables, a flame graph, pprof, folded stacks or JSON
     Report(ReportArguments),
@@ -185,6 +185,9 @@ pub(super) enum ConnectWord {
     /// Print the guest's events: its marks, spans and counters, blocking, steal and others
     #[command(after_help = EVENTS_HELP)]
     Events(EventsArguments),
+    /// Show a live table of the functions that take the time: in the last seconds and since the start
+    #[command(after_help = super::top::HELP)]
+    Top(Box<super::top::TopArguments>),
 }
 
 const DUMP_HELP: &str = "\

@@ -17,6 +17,7 @@ use super::recordings::{
     DownloadArguments, RecordArguments, SamplingArguments, StartArguments, StopArguments,
 };
 use super::status;
+use super::top::{self, TopArguments};
 use crate::caller_table::{self, Prepared, Reserve};
 use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
@@ -44,7 +45,7 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
     let symbolizer = arguments.word.names().map(NameArguments::symbolizer);
     let symbolizer = symbolizer.transpose()?.unwrap_or_default();
     let interrupt = match arguments.word {
-        ConnectWord::Record(_) => Interrupt::default(),
+        ConnectWord::Record(_) | ConnectWord::Top(_) => Interrupt::default(),
         _ => Interrupt::quitting_at_once(),
     };
     let access = arguments.access.access()?;
@@ -86,6 +87,7 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
             &arguments,
             conversation.json,
         ),
+        ConnectWord::Top(arguments) => conversation.top(&arguments, &symbolizer),
     }
 }
 
@@ -98,13 +100,14 @@ impl ConnectWord {
                 Some(&arguments.download.names)
             }
             ConnectWord::Start(arguments) => Some(&arguments.names),
+            ConnectWord::Top(arguments) => Some(&arguments.names),
             ConnectWord::Info | ConnectWord::Check(_) | ConnectWord::Events(_) => None,
         }
     }
 }
 
 /// Prints warnings about a recording that was started.
-struct Warnings;
+pub(super) struct Warnings;
 
 impl Observer for Warnings {
     fn event(&mut self, event: Event<'_>) {
@@ -182,6 +185,23 @@ impl Conversation {
             symbolizer,
             |session, path, observer| record::record(session, &settings, path, observer),
         )
+    }
+
+    fn top(&mut self, arguments: &TopArguments, symbolizer: &Symbolizer) -> Result<(), Failure> {
+        if !arguments.names.is_empty() {
+            names::check(symbolizer, self.session.agent())?;
+        }
+        let target = match top::choose(&mut self.session, arguments)? {
+            Some(recording) => top::Target::Running(recording),
+            None => {
+                let mut settings = arguments.settings();
+                let sampling = &arguments.sampling;
+                self.callers(sampling, symbolizer, Reserve::Nothing, &mut settings)?;
+                top::Target::Own(Box::new(settings))
+            }
+        };
+        let (session, interrupt) = (&mut self.session, &self.interrupt);
+        top::run(session, interrupt, symbolizer, arguments, target, self.json)
     }
 
     /// Finds the table to look callers up in, as far as it is wanted and can be had.

@@ -167,7 +167,7 @@ impl StartArguments {
 }
 
 impl SamplingArguments {
-    fn apply_to(&self, settings: Settings) -> Settings {
+    pub(super) fn apply_to(&self, settings: Settings) -> Settings {
         let asked_ns = self.interval.or(self.period_ns);
         Settings {
             period_ns: asked_ns.unwrap_or(settings.period_ns),

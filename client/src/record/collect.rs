@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use unikprof_proto::code::state;
-use unikprof_proto::message::{Dump, Epoch, Fetch, Pending, Stop};
+use unikprof_proto::message::{Dump, Fetch, Pending, Stop};
 
 use super::growth::Growth;
 use super::rings::{BEFORE_NS, PartAsked, RingsReceived, Wanted};
@@ -303,25 +303,8 @@ impl<'a> Collector<'a> {
             ended_ns: status.now_ns,
         });
         self.arrived = true;
-        Ok(self.writer.describe(&Epoch {
-            epoch: 0,
-            recording: status.recording,
-            ring_bit: status.ring_bit,
-            name: &status.name,
-            mode: status.mode,
-            flags: status.flags,
-            period_ns: status.period_ns,
-            depth: status.depth,
-            late_threshold_ns: 0,
-            recording_started_ns: status.started_ns,
-            started_ns: status.started_ns,
-            ended_ns: status.now_ns,
-            ended_wall_clock_ns: self.session.wall_clock().unix_ns(status.now_ns),
-            gaps: 0,
-            server_ns: 0,
-            vcpus: 0,
-            caller_table: None,
-        })?)
+        let head = status.as_epoch(&self.session.wall_clock());
+        Ok(self.writer.describe(&head)?)
     }
 
     /// Fetches the new records of the rings with the stacks that they name: all of a recording that is drained, else

@@ -10,7 +10,7 @@ use crate::connection::ConnectionError;
 use crate::exit_code;
 use crate::output::OutputError;
 use crate::printable::Printable;
-use crate::recording::EpochError;
+use crate::recording::{EpochError, RecordingError};
 use crate::timeline::{MomentError, RingOrderError};
 use crate::units::std_duration;
 
@@ -108,6 +108,17 @@ pub enum RecordError {
         /// The most that is taken.
         most: usize,
     },
+    /// What the agent sent of a recording that goes on makes no recording.
+    #[error(
+        "the agent broke the protocol while sending what happened when: what is kept of it, {0}"
+    )]
+    Unreadable(Box<RecordingError>),
+    /// No recording goes on, and this client may not start one.
+    #[error(
+        "no recording goes on in the guest, and a key with the role `view` cannot start one; `start` does, with a key \
+         that has the role `control`"
+    )]
+    NothingRuns,
     /// The agent keeps no events.
     #[error(
         "the agent keeps no events because it has no ring; give it memory for one when the guest starts"
@@ -184,7 +195,9 @@ impl RecordError {
             RecordError::ShortRequests { .. } | RecordError::TooManyTold { .. } => {
                 exit_code::PROTOCOL
             }
+            RecordError::NothingRuns => exit_code::KEY,
             RecordError::Epoch(_)
+            | RecordError::Unreadable(_)
             | RecordError::NothingToFetch
             | RecordError::Ring(_)
             | RecordError::EndlessRing { .. } => exit_code::PROTOCOL,

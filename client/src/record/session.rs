@@ -142,6 +142,11 @@ impl Session {
         &self.greeting.info
     }
 
+    /// The frames of the agent's welcome and mappings, as they came.
+    pub(super) fn greeting_frames(&self) -> &[u8] {
+        &self.greeting.frames
+    }
+
     /// Where the agent listens.
     pub fn address(&self) -> &Address {
         &self.approach.address
@@ -359,7 +364,7 @@ impl Session {
 
     /// Begins a recording file of this session.
     pub(super) fn create_recording(&self, path: &Path) -> Result<RecordingWriter, OutputError> {
-        let Greeting { frames, .. } = &self.greeting;
+        let frames = self.greeting_frames();
         RecordingWriter::create(path, self.protocol, self.connected, frames)
     }
 

@@ -4,11 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use unikprof_proto::code::state;
-use unikprof_proto::message::{self, Counters, Peers, Status};
+use unikprof_proto::message::{self, Counters, Epoch, Peers, Status};
 
 use super::RecordError;
 use crate::printable::Printable;
 use crate::profile::Mode;
+use crate::timeline::WallClock;
 
 /// The most recordings that are read of one agent; those of this version hold four.
 pub const MOST_RECORDINGS: u32 = 64;
@@ -251,6 +252,29 @@ impl RecordingStatus {
     /// For how long the client that holds the lease has held it.
     pub fn held(&self) -> Duration {
         Duration::from_nanos(self.now_ns.saturating_sub(self.held_since_ns))
+    }
+
+    /// Its description without counts, for a file that holds what rings tell of it.
+    pub(super) fn as_epoch(&self, clock: &WallClock) -> Epoch<'_> {
+        Epoch {
+            epoch: 0,
+            recording: self.recording,
+            ring_bit: self.ring_bit,
+            name: &self.name,
+            mode: self.mode,
+            flags: self.flags,
+            period_ns: self.period_ns,
+            depth: self.depth,
+            late_threshold_ns: 0,
+            recording_started_ns: self.started_ns,
+            started_ns: self.started_ns,
+            ended_ns: self.now_ns,
+            ended_wall_clock_ns: clock.unix_ns(self.now_ns),
+            gaps: 0,
+            server_ns: 0,
+            vcpus: 0,
+            caller_table: None,
+        }
     }
 
     /// The state in words.

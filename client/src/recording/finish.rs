@@ -70,7 +70,7 @@ impl Contents {
             // Its end, where the rings tell it.
             span = match span.and_then(|span| span.recording) {
                 Some(id) => timeline.recording(id),
-                None => timeline.busiest(),
+                None => self.described(timeline).or_else(|| timeline.busiest()),
             };
         }
         if self.epochs == 0 {
@@ -124,6 +124,15 @@ impl Contents {
             span,
             asked: self.asked,
         })
+    }
+
+    /// The recording of a file that describes one alone: that is what it was made for, though others may have more
+    /// samples.
+    fn described(&self, timeline: &Timeline) -> Option<RecordingSpan> {
+        match self.heads.as_slice() {
+            [(only, _)] => timeline.recording(only.recording?),
+            _ => None,
+        }
     }
 
     /// What is known of a recording that the rings alone tell of.

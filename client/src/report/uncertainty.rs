@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::Report;
 use super::interval::{Interval, student};
 use super::labels::LabelId;
-use crate::profile::{Frame, Mode, NodeId, Profile, SpecialFrame};
+use crate::profile::{Counters, Frame, Mode, NodeId, Profile, SpecialFrame};
 use crate::units::grouped;
 
 /// From this share of samples without a known place on, intervals include what these could change.
@@ -30,12 +30,21 @@ pub(crate) struct Unplaced {
 impl Unplaced {
     /// Those of a profile; `None` where they are too few to matter, or nothing is sampled.
     pub(crate) fn of(profile: &Profile) -> Option<Unplaced> {
-        let mode = profile.recording().mode;
+        let vcpus = profile.vcpus().iter().map(|vcpu| &vcpu.counters);
+        Unplaced::among(vcpus, profile.recording().mode, profile.sample_count())
+    }
+
+    /// The same for the counters of each vCPU, of so many samples in stacks.
+    pub(super) fn among<'c>(
+        vcpus: impl IntoIterator<Item = &'c Counters>,
+        mode: Mode,
+        samples: u64,
+    ) -> Option<Unplaced> {
         if mode == Mode::OffCpu {
             return None;
         }
         let mut all = Unplaced::default();
-        for counters in profile.vcpus().iter().map(|vcpu| &vcpu.counters) {
+        for counters in vcpus {
             // More ticks than were due on one vCPU make up for none on another.
             let missing = u64::try_from(counters.missing.unwrap_or(0)).unwrap_or(0);
             let came = counters.ticks.saturating_add(counters.blocked_in_all());
@@ -48,7 +57,7 @@ impl Unplaced {
             all.late = all.late.saturating_add(counters.late);
             all.aged = all.aged.saturating_add(counters.aged);
         }
-        let due = profile.sample_count() as f64 + all.outside();
+        let due = samples as f64 + all.outside();
         (all.count() as f64 > NOTABLE * due).then_some(all)
     }
 
@@ -212,13 +221,18 @@ fn independent(parts: &[f64], counts: &[f64]) -> f64 {
 fn design(parts: &[f64], counts: &[f64], independent: f64) -> Option<Design> {
     let samples: f64 = parts.iter().sum();
     let share = counts.iter().sum::<f64>() / samples;
-    if independent <= 0.0 {
-        return None;
-    }
-    let freedom = parts.len() as f64 - 1.0;
     let squares = parts.iter().zip(counts);
     let squares: f64 = squares.map(|(n, hits)| (hits - share * n).powi(2)).sum();
-    let effect = squares * (parts.len() as f64 / freedom) / independent;
+    design_of(parts.len() as f64, squares, independent)
+}
+
+/// The same of so many parts, and of the sum of the squares of what each has more or fewer than its share.
+fn design_of(parts: f64, squares: f64, independent: f64) -> Option<Design> {
+    let freedom = parts - 1.0;
+    if independent <= 0.0 || freedom < 1.0 {
+        return None;
+    }
+    let effect = squares * (parts / freedom) / independent;
     // 97.5 % of a χ² distribution over its degrees of freedom (Wilson and Hilferty, 1931).
     let spread = 2.0 / (9.0 * freedom);
     let chance = (1.0 - spread + Interval::Z * spread.sqrt()).powi(3);
@@ -226,6 +240,43 @@ fn design(parts: &[f64], counts: &[f64], independent: f64) -> Option<Design> {
         effect,
         z: student(freedom),
     })
+}
+
+/// How the samples of one function lie in time, where parts of the time come one after the other and are not kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct RunningClusters {
+    /// Of the function's samples in each part, the squares.
+    squares: f64,
+    /// Of these times all samples in the part, the sum.
+    products: f64,
+}
+
+impl RunningClusters {
+    /// Adds a part with so many samples of the function, of so many in all.
+    pub(super) fn add(&mut self, hits: u64, samples: u64) {
+        self.squares += (hits as f64).powi(2);
+        self.products += hits as f64 * samples as f64;
+    }
+
+    /// The design effect of a function with so many samples, if it is more than chance makes it. `all` are those of all
+    /// samples, `parts` is how many parts had any.
+    pub(super) fn design(
+        &self,
+        hits: u64,
+        samples: u64,
+        all: &RunningClusters,
+        parts: u64,
+    ) -> Option<Design> {
+        let (hits, samples) = (hits as f64, samples as f64);
+        let share = hits / samples;
+        // Σ(h − p·n)², without the parts.
+        let squares = self.squares - 2.0 * share * self.products + share * share * all.squares;
+        design_of(
+            parts as f64,
+            squares.max(0.0),
+            samples * share * (1.0 - share),
+        )
+    }
 }
 
 #[cfg(test)]
@@ -259,6 +310,29 @@ mod tests {
             "{found:?}"
         );
         assert!((found.z - 2.0395).abs() < 1e-3, "{found:?}");
+    }
+
+    /// Parts that are added one after the other come to what they come to together.
+    #[test]
+    fn running_clusters_have_the_design_effect_of_kept_ones() {
+        let parts: Vec<u64> = (0..32).map(|at| 90 + at % 3 * 10).collect();
+        let hits: Vec<u64> = (0..32).map(|at| at % 2 * 70 + at % 5).collect();
+        let floats = |of: &[u64]| of.iter().map(|n| *n as f64).collect::<Vec<f64>>();
+        let kept = design(&floats(&parts), &floats(&hits)).unwrap();
+        let (mut of_function, mut of_all) =
+            (RunningClusters::default(), RunningClusters::default());
+        for (samples, hits) in parts.iter().zip(&hits) {
+            of_function.add(*hits, *samples);
+            of_all.add(*samples, *samples);
+        }
+        let (hits, samples) = (hits.iter().sum(), parts.iter().sum());
+        let running = of_function.design(hits, samples, &of_all, 32).unwrap();
+        assert!(
+            (running.effect - kept.effect).abs() < 1e-6,
+            "{running:?}, {kept:?}"
+        );
+        assert_eq!(running.z, kept.z);
+        assert_eq!(of_function.design(hits, samples, &of_all, 1), None);
     }
 
     #[test]

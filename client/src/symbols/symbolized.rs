@@ -97,6 +97,20 @@ impl<'p> Symbolized<'p> {
         self.profile
     }
 
+    /// The same names for another profile with the same frames, such as one of another
+    /// [window](crate::timeline::Timeline::profile).
+    ///
+    /// # Panics
+    ///
+    /// If the other has other frames.
+    pub(crate) fn of_window<'q>(self, profile: &'q Profile) -> Symbolized<'q> {
+        assert!(
+            self.profile.frames() == profile.frames(),
+            "a profile with other frames"
+        );
+        Symbolized { profile, ..self }
+    }
+
     /// The functions at a frame's address, innermost first; at least one.
     ///
     /// # Panics

@@ -50,6 +50,11 @@ impl Times {
         Times { told, tells_stolen }
     }
 
+    /// The last moment that is told.
+    pub(super) fn last_ns(&self) -> Option<u64> {
+        self.told.last().map(|told| told.at_ns)
+    }
+
     /// How the time of a window went. Between two moments that the ring tells of, time is taken to have gone
     /// on evenly; what they do not reach, at either end, as the rest went. `None` where they reach less than
     /// half of the window, or lie so far apart about one of its ends that the window could have been different

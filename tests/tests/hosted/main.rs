@@ -21,4 +21,5 @@ mod recordings;
 mod sharing;
 mod threads;
 mod timeline;
+mod top;
 mod windows;

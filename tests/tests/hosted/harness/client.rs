@@ -178,8 +178,13 @@ impl RunningClient {
 
     /// Sends what Ctrl-C sends.
     pub(crate) fn interrupt(&self) {
+        self.signal("-INT");
+    }
+
+    /// Sends a signal, as `kill` calls it.
+    pub(crate) fn signal(&self, signal: &str) {
         let id = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-INT", &id]).status().unwrap();
+        let sent = Command::new("kill").args([signal, &id]).status().unwrap();
         assert!(sent.success());
     }
 

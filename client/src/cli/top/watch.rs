@@ -1,0 +1,266 @@
+//! Following a recording: what it came to in the last seconds and since the start, again and again.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use unikprof_proto::code::state;
+
+use super::picture::{Picture, Row};
+use crate::cli::connect::Warnings;
+use crate::cli::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::printable::Printable;
+use crate::record::{self, Keep, LiveReader, RecordError, RecordingStatus, Session, Settings};
+use crate::recording::Recording;
+use crate::report::running::{RunningTable, Shares, Summary};
+use crate::report::{FunctionRow, FunctionTable, Report, ReportOptions, TimelineView};
+use crate::symbols::{Symbolized, Symbolizer};
+use crate::timeline::{Timeline, Window};
+
+/// How long a recording of `top`'s own runs before the next one takes its place: a client that is killed leaves none for
+/// ever in the guest.
+const OWN_NS: u64 = 3_600_000_000_000;
+
+/// Parts of the time are added up once the rings tell how the vCPUs' time went in them, or once they are so old.
+const SETTLED_NS: u64 = 5_000_000_000;
+
+/// How many times as long as a table took to make is waited before the next one, at least.
+const PAUSE: u32 = 3;
+
+/// What is shown.
+#[derive(Debug)]
+pub(in crate::cli) enum Target {
+    /// A recording that is running, by its id.
+    Running(u64),
+    /// One that is started with these settings.
+    Own(Box<Settings>),
+}
+
+/// The settings of a recording that nobody fetches.
+pub(super) fn own_settings() -> Settings {
+    Settings {
+        duration_ns: OWN_NS,
+        keep: Keep::Newest,
+        ..Settings::default()
+    }
+}
+
+/// Follows one recording.
+pub(super) struct Watch<'a> {
+    session: &'a mut Session,
+    interrupt: &'a Interrupt,
+    symbolizer: &'a Symbolizer,
+    recording: u64,
+    own: Option<Box<Settings>>,
+    window_ns: u64,
+    reader: LiveReader,
+    since_start: RunningTable,
+    /// Up to when parts of the time were added to it.
+    added_to_ns: Option<u64>,
+}
+
+impl<'a> Watch<'a> {
+    /// Starts the recording, if it is to be an own one.
+    pub(super) fn begin(
+        session: &'a mut Session,
+        interrupt: &'a Interrupt,
+        symbolizer: &'a Symbolizer,
+        of: Target,
+        window: Duration,
+    ) -> Result<Watch<'a>, Failure> {
+        let window_ns = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
+        let reader = LiveReader::new(session, window_ns);
+        let (recording, own) = match of {
+            Target::Running(recording) => (recording, None),
+            Target::Own(settings) => {
+                let started = session.start_observed(&settings, &mut Warnings)?;
+                (started.recording, Some(settings))
+            }
+        };
+        Ok(Watch {
+            session,
+            interrupt,
+            symbolizer,
+            recording,
+            own,
+            window_ns,
+            reader,
+            since_start: RunningTable::default(),
+            added_to_ns: None,
+        })
+    }
+
+    /// Makes a picture each interval, until `show` answers false, the user interrupts or the recording has ended. An own
+    /// recording is then discarded.
+    pub(super) fn run(
+        mut self,
+        every: Duration,
+        show: impl FnMut(Picture) -> Result<bool, Failure>,
+    ) -> Result<(), Failure> {
+        let shown = match self.follow(every, show) {
+            Err(Failure::Record(error)) if error.is_interrupt() => Ok(()),
+            other => other,
+        };
+        let ended = match &self.own {
+            Some(_) => record::discard(self.session, self.recording, &mut ()),
+            None => Ok(()),
+        };
+        // The first error is the one to tell.
+        shown.and(ended.map_err(Failure::from))
+    }
+
+    fn follow(
+        &mut self,
+        every: Duration,
+        mut show: impl FnMut(Picture) -> Result<bool, Failure>,
+    ) -> Result<(), Failure> {
+        // A recording that has just begun has nothing to show.
+        if self.own.is_some() && !self.sleep_until(Instant::now() + every) {
+            return Ok(());
+        }
+        loop {
+            let began = Instant::now();
+            let Some(status) = self.status()? else {
+                return Ok(());
+            };
+            let recording = self.reader.look(self.session, &status, &mut ())?;
+            if let Some(picture) = self.picture(&recording, &status)?
+                && !show(picture)?
+            {
+                return Ok(());
+            }
+            // A guest with much to name must not keep this machine busy.
+            let next = began + every.max(began.elapsed() * (PAUSE + 1));
+            if !self.sleep_until(next) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Answers whether the user did not interrupt meanwhile.
+    fn sleep_until(&self, end: Instant) -> bool {
+        self.interrupt.sleep_until(end, Interrupt::stop)
+    }
+
+    /// What the recording is at; `None` once it has ended. After an own one the next is started.
+    fn status(&mut self) -> Result<Option<RecordingStatus>, RecordError> {
+        loop {
+            let recorder = self.session.check(&mut ())?;
+            match (recorder.by_id(self.recording), &self.own) {
+                (Some(status), _) if status.state != state::FINISHED => {
+                    return Ok(Some(status.clone()));
+                }
+                (Some(_), Some(settings)) => {
+                    record::discard(self.session, self.recording, &mut ())?;
+                    self.recording = self.session.start(settings)?.recording;
+                }
+                (None, Some(_)) => {
+                    // There is nothing to discard.
+                    self.own = None;
+                    return Ok(None);
+                }
+                (_, None) => return Ok(None),
+            }
+        }
+    }
+
+    fn picture(
+        &mut self,
+        recording: &Recording,
+        status: &RecordingStatus,
+    ) -> Result<Option<Picture>, Failure> {
+        let whole = &recording.profile;
+        let Some((timeline, of)) = recording.timeline.as_ref().zip(recording.span) else {
+            return Ok(None);
+        };
+        let read_ns = timeline.read_until().unwrap_or(status.now_ns);
+        let window = Window {
+            from_ns: read_ns.saturating_sub(self.window_ns),
+            to_ns: read_ns,
+        };
+        let window = timeline.bounded(&of, window);
+        let symbolized = self.symbolizer.resolve(whole)?;
+
+        let part = Window {
+            from_ns: self.added_to_ns.unwrap_or(window.from_ns),
+            to_ns: settled_ns(timeline, read_ns),
+        };
+        let (part_profile, has_part) = (
+            timeline.profile(whole, &of, part, None),
+            part.from_ns < part.to_ns,
+        );
+        let symbolized = symbolized.of_window(&part_profile);
+        if has_part {
+            let report = Report::new(&symbolized, ReportOptions::default());
+            let table = report.functions();
+            let names = names(table, &symbolized);
+            self.since_start.add(table, &names, &part_profile);
+            self.added_to_ns = Some(part.to_ns);
+        }
+
+        let recent = timeline.profile(whole, &of, window, None);
+        let symbolized = symbolized.of_window(&recent);
+        let report =
+            Report::new(&symbolized, ReportOptions::default()).with_timeline(TimelineView {
+                timeline,
+                of,
+                window,
+                seconds: false,
+                step_ns: None,
+            });
+        let table = report.functions();
+        let mut rows: HashMap<String, Row> = HashMap::new();
+        let row = |name: &str| Row {
+            name: name.to_owned(),
+            recent: None,
+            since_start: None,
+        };
+        for (name, shares) in self.since_start.shares() {
+            let row = rows.entry(name.to_owned()).or_insert_with(|| row(name));
+            row.since_start = Some(shares);
+        }
+        for (name, function) in names(table, &symbolized).into_iter().zip(&table.rows) {
+            let row = rows.entry(name.clone()).or_insert_with(|| row(&name));
+            row.recent = Some(Shares::of(function));
+        }
+        let about_the_window = recent.recording().warnings.iter();
+        let warnings = about_the_window.skip(whole.recording().warnings.len());
+        let names_missing = symbolized.warnings().iter().map(ToString::to_string);
+        Ok(Some(Picture {
+            guest: recording.agent.guest_name.clone().unwrap_or_default(),
+            recording: status.name.clone(),
+            is_own: self.own.is_some(),
+            mode: status.mode(),
+            period_ns: status.period_ns,
+            vcpus: recording.agent.vcpus,
+            at_ns: read_ns,
+            unix_ns: timeline.wall_clock().unix_ns(read_ns),
+            recent: Summary::of(&recent),
+            since_start: self.since_start.summary(),
+            rows: rows.into_values().collect(),
+            warnings: warnings.cloned().chain(names_missing).collect(),
+        }))
+    }
+}
+
+/// Up to when parts of the time can be added up.
+fn settled_ns(timeline: &Timeline, read_ns: u64) -> u64 {
+    let told_ns = timeline.times_told_until().unwrap_or(0);
+    told_ns.clamp(read_ns.saturating_sub(SETTLED_NS), read_ns)
+}
+
+/// The names of a table's rows: those of functions of one name in several images have the image's as well.
+fn names(table: &FunctionTable, symbolized: &Symbolized<'_>) -> Vec<String> {
+    let mut times: HashMap<&str, u32> = HashMap::new();
+    for row in &table.rows {
+        *times.entry(&row.text).or_default() += 1;
+    }
+    let name = |row: &FunctionRow| {
+        let image = symbolized.function(row.function).image;
+        match image.filter(|_| times[row.text.as_str()] > 1) {
+            Some(image) => format!("{} [{}]", row.text, Printable(symbolized.image(image))),
+            None => row.text.clone(),
+        }
+    };
+    table.rows.iter().map(name).collect()
+}

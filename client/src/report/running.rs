@@ -1,0 +1,170 @@
+//! The functions of a recording that goes on: a profile to which parts of the time are added, and which keeps none.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::functions::{FunctionRow, FunctionTable};
+use super::interval::Interval;
+use super::uncertainty::{RunningClusters, Unplaced};
+use crate::profile::{Counters, Mode, Profile, Runstate, Unit};
+
+/// Sums by function, of all parts that were added.
+#[derive(Debug, Default)]
+pub(crate) struct RunningTable {
+    mode: Mode,
+    recorded: u64,
+    length_ns: u64,
+    functions: HashMap<String, Sums>,
+    counters: BTreeMap<u32, Counters>,
+    runstate: Option<Runstate>,
+    clusters: RunningClusters,
+    /// How many parts had samples.
+    parts: u64,
+}
+
+#[derive(Debug, Default)]
+struct Sums {
+    own: u64,
+    total: u64,
+    of_own: RunningClusters,
+    of_total: RunningClusters,
+}
+
+/// The counts and shares of one function.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Shares {
+    pub(crate) own: u64,
+    pub(crate) total: u64,
+    pub(crate) own_share: Interval,
+    pub(crate) total_share: Interval,
+}
+
+impl Shares {
+    /// Of a table's row.
+    pub(crate) fn of(row: &FunctionRow) -> Shares {
+        Shares {
+            own: row.own,
+            total: row.total,
+            own_share: row.own_share,
+            total_share: row.total_share,
+        }
+    }
+}
+
+/// What a part of the time came to, beside its functions.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Summary {
+    /// What all stacks hold.
+    pub(crate) recorded: u64,
+    pub(crate) length_ns: u64,
+    pub(crate) counters: Counters,
+    /// Of all vCPUs together, where the rings tell.
+    pub(crate) runstate: Runstate,
+}
+
+impl Summary {
+    /// Of a profile.
+    pub(crate) fn of(profile: &Profile) -> Summary {
+        Summary {
+            recorded: profile.sample_count(),
+            length_ns: profile.recording().elapsed_ns,
+            counters: profile.counters(),
+            runstate: profile.runstate(),
+        }
+    }
+
+    /// The share of the time in which vCPUs were blocked, between 0 and 1; `None` where the platform cannot tell.
+    pub(crate) fn blocked_share(&self) -> Option<f64> {
+        let Runstate {
+            running_ns,
+            runnable_ns,
+            blocked_ns,
+            offline_ns,
+        } = self.runstate;
+        let other = runnable_ns
+            .unwrap_or(0)
+            .saturating_add(offline_ns.unwrap_or(0));
+        let all = running_ns?
+            .saturating_add(blocked_ns?)
+            .saturating_add(other);
+        (all != 0).then(|| blocked_ns.unwrap_or(0) as f64 / all as f64)
+    }
+
+    /// Samples a second of the guest's time, all vCPUs together.
+    pub(crate) fn samples_per_second(&self) -> Option<f64> {
+        let seconds = self.length_ns as f64 / 1e9;
+        (self.length_ns != 0).then(|| self.counters.recorded as f64 / seconds)
+    }
+}
+
+impl RunningTable {
+    /// Adds a part of the time; `names` are those of the table's rows.
+    pub(crate) fn add(&mut self, table: &FunctionTable, names: &[String], profile: &Profile) {
+        self.mode = profile.recording().mode;
+        self.length_ns = self
+            .length_ns
+            .saturating_add(profile.recording().elapsed_ns);
+        self.recorded = self.recorded.saturating_add(table.recorded);
+        for vcpu in profile.vcpus() {
+            let sum = self.counters.entry(vcpu.vcpu).or_default();
+            *sum = sum.plus(&vcpu.counters);
+        }
+        let runstate = profile.runstate();
+        // A part of which nothing is known says nothing of the others.
+        if runstate.running_ns.is_some() {
+            self.runstate = Some(self.runstate.map_or(runstate, |sum| sum.plus(&runstate)));
+        }
+        if table.recorded == 0 {
+            return;
+        }
+        self.parts += 1;
+        self.clusters.add(table.recorded, table.recorded);
+        for (row, name) in table.rows.iter().zip(names) {
+            let sums = self.functions.entry(name.clone()).or_default();
+            sums.own = sums.own.saturating_add(row.own);
+            sums.total = sums.total.saturating_add(row.total);
+            sums.of_own.add(row.own, table.recorded);
+            sums.of_total.add(row.total, table.recorded);
+        }
+    }
+
+    /// What all parts came to.
+    pub(crate) fn summary(&self) -> Summary {
+        let counters = self.counters.values();
+        Summary {
+            recorded: self.recorded,
+            length_ns: self.length_ns,
+            counters: counters.fold(Counters::default(), |sum, next| sum.plus(next)),
+            runstate: self.runstate.unwrap_or_default(),
+        }
+    }
+
+    /// The functions, in no order.
+    pub(crate) fn shares(&self) -> impl Iterator<Item = (&str, Shares)> {
+        let unplaced = Unplaced::among(self.counters.values(), self.mode, self.recorded);
+        let late = self.counters.values().map(|counters| counters.late);
+        let late = late.fold(0, u64::saturating_add);
+        self.functions.iter().map(move |(name, sums)| {
+            let interval = |hits, clusters: &RunningClusters, in_doubt| {
+                if self.mode.unit() == Unit::Nanoseconds {
+                    return Interval::measured(hits, self.recorded);
+                }
+                let design = clusters.design(hits, self.recorded, &self.clusters, self.parts);
+                let interval = design.map_or(Interval::wilson(hits, self.recorded), |design| {
+                    Interval::wilson_clustered(hits, self.recorded, design.effect, design.z)
+                });
+                match &unplaced {
+                    Some(unplaced) => unplaced.widen(interval, self.recorded, in_doubt),
+                    None => interval,
+                }
+            };
+            let shares = Shares {
+                own: sums.own,
+                total: sums.total,
+                own_share: interval(sums.own, &sums.of_own, 0),
+                // The worst case: all late samples that can be in it.
+                total_share: interval(sums.total, &sums.of_total, late.min(sums.total)),
+            };
+            (name.as_str(), shares)
+        })
+    }
+}

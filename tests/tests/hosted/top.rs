@@ -1,0 +1,314 @@
+//! The live table: as plain text, as lines of JSON, and on a terminal.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use unikprof_client::exit_code;
+use unikprof_client::key::{Key, Role};
+use unikprof_tests::requirement;
+
+use crate::harness::time::lines;
+use crate::harness::{Client, Guest, wait_until};
+
+const IMAGE: &str = "--image";
+
+fn image() -> &'static str {
+    Guest::program().to_str().unwrap()
+}
+
+/// What `check` says of each recording without what only time changes.
+fn recordings(client: &Client) -> Vec<(Value, Value, Value, Value)> {
+    let status = client.connect(&["check", "--json"]).expect_json();
+    let all = status["recordings"].as_array().unwrap().iter();
+    all.map(|one| {
+        (
+            one["name"].clone(),
+            one["state"].clone(),
+            one["epochs"].clone(),
+            one["holder"].clone(),
+        )
+    })
+    .collect()
+}
+
+/// The function with the most samples of its own in a part of a line's time.
+fn hottest(line: &Value, part: &str) -> String {
+    let functions = line["functions"].as_array().unwrap();
+    let of = |function: &&Value| function[part]["self"].as_u64();
+    let most = functions.iter().max_by_key(of).unwrap();
+    most["name"].as_str().unwrap().to_owned()
+}
+
+/// Who may only look sees a recording that somebody else has, which keeps its counts and its holder.
+#[test]
+fn a_running_recording_is_shown_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = ["view", "control"].map(|name| folder.path().join(name));
+    for file in &files {
+        let key = Key::generate().unwrap();
+        key.write_new(file, Role::Control).unwrap();
+    }
+    let [view, control] = &files;
+    let guest = Guest::start_with_keys("shares", view, control);
+    let owner = guest.client().with_key(control);
+    let words = ["start", "--name", "flight", "--no-caller-table"];
+    owner.connect(&words).expect_success();
+    owner.wait_for_status("samples", |status| {
+        status["counters"]["recorded"].as_u64() >= Some(500)
+    });
+    // The other one is faster: what is shown is the recording that was named.
+    let other = ["start", "--name", "busy", "-F", "4999", "--no-caller-table"];
+    owner.connect(&other).expect_success();
+    let before = recordings(&owner);
+
+    let viewer = guest.client().with_key(view);
+    let several = viewer.connect(&["top", "-n", "1"]);
+    several.expect_code(exit_code::NO_SUCH_RECORDING);
+    let words = [
+        "--json", "top", "--name", "flight", "-n", "3", "--every", "300ms",
+    ];
+    let words = [&words[..], &[IMAGE, image()]].concat();
+    let shown = viewer.connect(&words).expect_success();
+    let shown = lines(&shown.stdout);
+    assert_eq!(shown.len(), 3);
+    for line in &shown {
+        assert_eq!(line["recording"], "flight");
+        assert_eq!(line["own"], false);
+        assert_eq!(line["period_ns"], 1_003_009);
+        assert!(hottest(line, "recent").ends_with("::sixty"), "{line:#}");
+        let of = &line["functions"][0]["recent"];
+        let ends = of["self_interval"].as_array().unwrap();
+        assert!(ends[0].as_f64() < of["self_share"].as_f64());
+        assert!(ends[1].as_f64() > of["self_share"].as_f64());
+    }
+    // Later lines go on from earlier ones, and nothing is counted twice.
+    let since = |line: &Value| line["since_start"]["recorded"].as_u64().unwrap();
+    assert!(since(&shown[0]) <= since(&shown[1]) && since(&shown[1]) <= since(&shown[2]));
+    let all = owner.wait_for_status("the recordings", |_| true);
+    let flight = all["recordings"].as_array().unwrap().iter();
+    let flight = flight.clone().find(|one| one["name"] == "flight").unwrap();
+    assert!(Some(since(&shown[2])) <= flight["counters"]["recorded"].as_u64());
+    assert_eq!(recordings(&owner), before);
+
+    // As text, with the same functions.
+    let words = ["top", "--name", "flight", "-n", "1", IMAGE, image()];
+    let text = viewer.connect(&words).expect_success().stdout;
+    assert!(text.contains("recording `flight` (cpu, 997 Hz)"), "{text}");
+    assert!(text.contains("::sixty"), "{text}");
+}
+
+#[test]
+fn a_view_key_starts_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let view = folder.path().join("view");
+    let control = folder.path().join("control");
+    for file in [&view, &control] {
+        let key = Key::generate().unwrap();
+        key.write_new(file, Role::Control).unwrap();
+    }
+    let guest = Guest::start_with_keys("shares", &view, &control);
+    let viewer = guest.client().with_key(&view);
+    let refused = viewer
+        .connect(&["top", "-n", "1"])
+        .expect_code(exit_code::KEY);
+    assert!(
+        refused.stderr.contains("no recording goes on in the guest"),
+        "{}",
+        refused.stderr
+    );
+}
+
+/// Without a recording `top` has one of its own, and leaves none: at its own end, and when a signal ends it.
+#[test]
+fn an_own_recording_is_discarded_at_the_end() {
+    let guest = Guest::start("shares");
+    let client = guest.client();
+    let words = [
+        "--json",
+        "top",
+        "-n",
+        "8",
+        "--every",
+        "200ms",
+        IMAGE,
+        image(),
+    ];
+    let shown = lines(&client.connect(&words).expect_success().stdout);
+    let last = shown.last().unwrap();
+    assert_eq!(last["own"], true);
+    assert!(hottest(last, "recent").ends_with("::sixty"), "{last:#}");
+    assert!(recordings(&client).is_empty());
+
+    for signal in ["-INT", "-TERM"] {
+        let words = ["top", "--every", "100ms"];
+        let running = client.begin(&words);
+        let found = wait_until("a recording of its own", || recordings(&client).pop());
+        assert!(found.0.as_str().unwrap().starts_with("top-"), "{found:?}");
+        running.signal(signal);
+        running.finish().expect_success();
+        assert!(recordings(&client).is_empty(), "after {signal}");
+    }
+    // Beside another one if it is asked for.
+    let words = ["start", "--name", "flight"];
+    client.connect(&words).expect_success();
+    let words = ["--json", "top", "--own", "-n", "1"];
+    let shown = lines(&client.connect(&words).expect_success().stdout);
+    assert_eq!(shown[0]["own"], true);
+    assert_eq!(recordings(&client).len(), 1);
+    // One that has ended does not move; nobody has it to fetch before `top` does.
+    client.connect(&["stop", "--discard"]).expect_success();
+}
+
+#[test]
+fn a_table_ends_with_its_recording() {
+    let guest = Guest::start("shares");
+    let client = guest.client();
+    let words = ["start", "--name", "short", "--duration", "2s"];
+    client.connect(&words).expect_success();
+    let shown = client.connect(&["--json", "top", "--every", "100ms"]);
+    let shown = lines(&shown.expect_success().stdout);
+    assert!(shown.iter().all(|line| line["recording"] == "short"));
+    assert_eq!(recordings(&client).len(), 1, "it can still be fetched");
+    client
+        .connect(&["stop", "-o", "short.unikprof"])
+        .expect_success();
+}
+
+/// A terminal of its own, by tmux.
+struct Terminal {
+    socket: String,
+}
+
+impl Terminal {
+    /// Runs a command line in a shell, in this folder.
+    fn open(folder: &Path, line: &str) -> Terminal {
+        let socket = folder.join("tmux").to_str().unwrap().to_owned();
+        let terminal = Terminal { socket };
+        let folder = folder.to_str().unwrap();
+        let words = [
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            "-x",
+            "120",
+            "-y",
+            "30",
+            "-c",
+            folder,
+        ];
+        terminal.tmux(&[&words[..], &[line]].concat());
+        terminal
+    }
+
+    fn tmux(&self, words: &[&str]) -> String {
+        let mut command = Command::new("tmux");
+        let output = command
+            .args(["-S", &self.socket])
+            .args(words)
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "tmux {words:?}: {told}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn keys(&self, keys: &[&str]) {
+        self.tmux(&[&["send-keys"], keys].concat());
+    }
+
+    fn shown(&self) -> String {
+        self.tmux(&["capture-pane", "-p"])
+    }
+
+    /// Waits until the screen is so; answers it.
+    fn wait(&self, what: &str, so: impl Fn(&str) -> bool) -> String {
+        let mut last = String::new();
+        let found = wait_until(&format!("{what} on the terminal"), || {
+            last = self.shown();
+            so(&last).then(|| last.clone())
+        });
+        found
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let mut command = Command::new("tmux");
+        let _ = command.args(["-S", &self.socket, "kill-server"]).output();
+    }
+}
+
+/// The first row of the table.
+fn first_row(screen: &str) -> &str {
+    let mut lines = screen.lines().skip_while(|line| !line.contains("function"));
+    lines.nth(1).unwrap_or_default()
+}
+
+#[test]
+fn keys_change_the_table_on_a_terminal_which_is_restored() {
+    if Command::new("tmux").arg("-V").output().is_err() {
+        requirement::skip("the live table on a terminal", "tmux is not installed");
+        return;
+    }
+    let guest = Guest::start("shares");
+    let client = guest.client();
+    // Ctrl-C, and a signal that somebody sends.
+    for end in ["q", "C-c", "TERM"] {
+        let folder = tempfile::tempdir().unwrap();
+        let line = format!(
+            "stty -g > before; {} connect {} --timeout 30s top --every 200ms --image {} & wait_for=$!; \
+             echo $wait_for > id; fg >/dev/null; echo code $?; stty -g > after; sleep 600",
+            env!("CARGO_BIN_EXE_hosted-client"),
+            guest.address(),
+            image()
+        );
+        // Job control, so that the program is in the foreground and its id is known.
+        let line = format!("bash -mc '{line}'");
+        let terminal = Terminal::open(folder.path(), &line);
+        let hot = |screen: &str| first_row(screen).contains("sixty");
+        let screen = terminal.wait("the hottest function", hot);
+        assert!(screen.contains("self*"), "{screen}");
+        assert!(screen.contains("started by top"), "{screen}");
+        assert_eq!(recordings(&client).len(), 1);
+        if end == "q" {
+            terminal.keys(&["t"]);
+            terminal.wait("totals", |screen| screen.contains("total*"));
+            terminal.keys(&["t", "s"]);
+            terminal.wait("the other column", |screen| {
+                let heading = screen.lines().find(|line| line.contains("function"));
+                let mark = heading.and_then(|heading| heading.find("self*"));
+                mark > Some(30)
+            });
+            terminal.keys(&["/", "thi[r]ty", "Enter"]);
+            terminal.wait("the filter", |screen| {
+                first_row(screen).contains("thirty") && !screen.contains("sixty")
+            });
+            terminal.keys(&["Escape"]);
+            terminal.wait("all functions", |screen| screen.contains("sixty"));
+            terminal.keys(&["Space"]);
+            terminal.wait("a frozen table", |screen| screen.contains("frozen"));
+            terminal.keys(&["?"]);
+            terminal.wait("help", |screen| screen.contains("toggle self and total"));
+        }
+        if end == "TERM" {
+            let id = fs::read_to_string(folder.path().join("id")).unwrap();
+            let sent = Command::new("kill").args(["-TERM", id.trim()]).status();
+            assert!(sent.unwrap().success());
+        } else {
+            terminal.keys(&[end]);
+        }
+        terminal.wait("the end", |screen| screen.contains("code 0"));
+        let alternate = terminal.tmux(&["display-message", "-p", "#{alternate_on}"]);
+        assert_eq!(alternate.trim(), "0", "the table is still on the screen");
+        let after = || fs::read_to_string(folder.path().join("after")).ok();
+        let after = wait_until("the terminal's settings", || {
+            after().filter(|it| !it.is_empty())
+        });
+        let before = fs::read_to_string(folder.path().join("before")).unwrap();
+        assert_eq!(after, before, "{end}: the terminal's settings");
+        assert!(recordings(&client).is_empty());
+    }
+}
