@@ -92,6 +92,12 @@ fn a_running_recording_is_shown_and_left_alone() {
     assert!(Some(since(&shown[2])) <= flight["counters"]["recorded"].as_u64());
     assert_eq!(recordings(&owner), before);
 
+    // A copy is of the recording that was named as well.
+    let words = ["copy", "--name", "flight", "-o", "copy.unikprof"];
+    viewer.connect(&words).expect_success();
+    let copy = viewer.recording("copy.unikprof");
+    assert_eq!(copy.profile.recording().name, "flight");
+
     // As text, with the same functions.
     let words = ["top", "--name", "flight", "-n", "1", IMAGE, image()];
     let text = viewer.connect(&words).expect_success().stdout;
