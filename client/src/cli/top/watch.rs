@@ -24,9 +24,6 @@ const OWN_NS: u64 = 3_600_000_000_000;
 /// Parts of the time are added up once the rings tell how the vCPUs' time went in them, or once they are so old.
 const SETTLED_NS: u64 = 5_000_000_000;
 
-/// How many times as long as a table took to make is waited before the next one, at least.
-const PAUSE: u32 = 3;
-
 /// What is shown.
 #[derive(Debug)]
 pub(in crate::cli) enum Target {
@@ -129,8 +126,8 @@ impl<'a> Watch<'a> {
             {
                 return Ok(());
             }
-            // A guest with much to name must not keep this machine busy.
-            let next = began + every.max(began.elapsed() * (PAUSE + 1));
+            // A guest with much to name must not keep this machine busy: half of the time at most.
+            let next = began + every.max(began.elapsed() * 2);
             if !self.sleep_until(next) {
                 return Ok(());
             }
