@@ -1,4 +1,4 @@
-//! Links a freestanding image by its own script.
+//! Links a freestanding image with its own linker script.
 
 use std::env;
 

@@ -1,10 +1,10 @@
-//! Loads whose profile is known before it is taken, on order: for the accuracy suite.
+//! Loads with known profiles, run by order, for the accuracy suite.
 //!
-//! A client of the port that `orders=PORT` names sends a line, `WORD NAME=VALUE ...`. The guest does what it says,
-//! without a break, and answers `total=NS NAME=VALUE ...`: what is true of it, `total` being the running time from the
-//! order to the answer. To an order that it does not know it answers `unknown`.
+//! A client of the port in `orders=PORT` sends a line, `WORD NAME=VALUE ...`. The guest executes it without a break
+//! and answers `total=NS NAME=VALUE ...`, the true values; `total` is the running time from the order to the answer.
+//! It answers `unknown` to an unknown order.
 //!
-//! | order | what the first vCPU does | what it tells |
+//! | order | what the first vCPU does | what it answers |
 //! |---|---|---|
 //! | `shares ns=NS` | a dozen functions with known shares | ns of each |
 //! | `leaves load=NAME ns=NS` | callers of shared leaf functions; `_` for a blank in the name | ns of each caller |
@@ -16,9 +16,9 @@
 //! | `masked count=N masked_ns=NS open_ns=NS` | works with events masked, then with events open | ns of each |
 //! | `frameless ns=NS` | works below functions without a frame | ns below each caller |
 //! | `waits count=N timer_ns=NS` | waits for its timer, then for a packet | ns blocked in each |
-//! | `capture load=NAME samples=N` | a leaf load, or `frameless`, and takes so many samples of it | |
+//! | `capture load=NAME samples=N` | captures `samples` samples of a leaf load, or of `frameless` | |
 //!
-//! Times are running time, from Xen's runstate, unless the table says otherwise.
+//! Times are running times from Xen's runstate, unless the table says otherwise.
 
 mod command;
 mod frameless;
@@ -33,7 +33,7 @@ use alloc::string::String;
 use command::Command;
 pub(crate) use orders::OrderService;
 
-/// Follows an order; answers the line that is due.
+/// Executes an order; returns the line to answer.
 pub(crate) fn follow(order: &str) -> String {
     let command = Command(order);
     let told = match command.word() {

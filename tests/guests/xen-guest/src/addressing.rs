@@ -1,4 +1,4 @@
-//! Which addresses the guest is to have.
+//! The guest's network addresses.
 
 use alloc::string::String;
 
@@ -11,10 +11,10 @@ use crate::command_line::CommandLine;
 use crate::println;
 use crate::store::GuestStore;
 
-/// What the command line, or xenstore, asks for.
+/// The addresses requested by the command line or xenstore.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Addressing {
-    /// Over IPv4.
+    /// How to get the IPv4 address.
     pub(crate) ipv4: Ipv4Addressing,
     /// `ip6=fd00::50/64`, `gateway6=fd00::1`: the address and the router.
     #[cfg(feature = "ipv6")]
@@ -24,9 +24,9 @@ pub(crate) struct Addressing {
 /// How the interface gets its IPv4 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ipv4Addressing {
-    /// Not at all.
+    /// No IPv4.
     None,
-    /// `ip=10.0.2.50/24 gateway=10.0.2.2`, or what xenstore says of `ip=xenstore`.
+    /// `ip=10.0.2.50/24 gateway=10.0.2.2`, or xenstore's address for `ip=xenstore`.
     Static {
         /// Address and prefix length.
         address: Ipv4Cidr,
@@ -39,7 +39,7 @@ pub(crate) enum Ipv4Addressing {
 }
 
 impl Addressing {
-    /// What is asked for; `None`: no network.
+    /// The requested addresses; `None` for no network.
     pub(crate) fn find(command_line: CommandLine, store: &mut GuestStore) -> Option<Self> {
         let ipv4 = Ipv4Addressing::find(command_line, store);
         #[cfg(feature = "ipv6")]
@@ -76,8 +76,8 @@ impl Ipv4Addressing {
     }
 }
 
-/// The address that the tenant wrote to `vm-data/ip`, as `10.0.2.50/24`; or the one that the host's
-/// configuration gives to the network device (`vif=['ip=10.0.2.50']`), in a network of 24 bits.
+/// The address that the tenant wrote to `vm-data/ip`, as `10.0.2.50/24`; or the address of the network device in the
+/// host's configuration (`vif=['ip=10.0.2.50']`), in a network of 24 bits.
 fn from_xenstore(store: &mut GuestStore) -> Result<Option<Ipv4Cidr>, StoreError> {
     let mut buffer = [0; 256];
     if let Ok(text) = store.read_text("vm-data/ip", &mut buffer) {

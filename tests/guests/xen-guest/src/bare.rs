@@ -1,6 +1,6 @@
-//! A timer handler that does nothing but go on: what ticks cost before there is a profiler.
+//! A timer handler that only sets the next deadline: the cost of ticks without a profiler.
 //!
-//! With `parts` it walks and counts too, each timed.
+//! With `parts` it also walks and counts, each timed.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,11 +13,11 @@ use crate::interrupts::Registers;
 use crate::parts;
 use crate::vcpus;
 
-/// Time between two ticks, ns; zero: off.
+/// The time between two ticks in ns; 0 = off.
 static PERIOD_NS: AtomicU64 = AtomicU64::new(0);
 static NEXT_NS: [AtomicU64; MAX_VCPUS] = [const { AtomicU64::new(0) }; MAX_VCPUS];
 
-/// Starts the ticks that `bare=RATE_HZ` asks for, on every vCPU that runs. The profiler must not have started.
+/// Starts the ticks of `bare=RATE_HZ` on every running vCPU. The profiler must not have started.
 pub(crate) fn start(command_line: CommandLine) {
     if let Some(rate_hz) = command_line.parsed::<u64>("bare").filter(|&rate| rate > 0) {
         PERIOD_NS.store(1_000_000_000 / rate_hz, Ordering::Relaxed);
@@ -27,12 +27,12 @@ pub(crate) fn start(command_line: CommandLine) {
     }
 }
 
-/// Was it asked for?
+/// Whether such ticks are on.
 pub(crate) fn is_on() -> bool {
     PERIOD_NS.load(Ordering::Relaxed) > 0
 }
 
-/// The deadline has passed; answers the next.
+/// Handles a deadline that has passed; returns the next one.
 pub(crate) fn on_tick(vcpu: VcpuId, registers: &Registers, now_ns: u64) -> Option<u64> {
     #[cfg(feature = "agent")]
     parts::measure(vcpu, registers);
@@ -48,7 +48,7 @@ fn advance(vcpu: VcpuId, now_ns: u64) -> u64 {
     next_ns
 }
 
-/// The ticks begin, or go on after a sleep; answers the next deadline.
+/// Begins the ticks, or continues them after a sleep; returns the next deadline.
 pub(crate) fn on_kick(vcpu: VcpuId, now_ns: u64) -> Option<u64> {
     NEXT_NS[vcpu.0 as usize].store(now_ns, Ordering::Relaxed);
     Some(advance(vcpu, now_ns))

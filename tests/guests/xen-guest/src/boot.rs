@@ -3,9 +3,9 @@
 //! Xen finds the entry through the ELF note `XEN_ELFNOTE_PHYS32_ENTRY` (18) and puts the physical address of
 //! `struct hvm_start_info` in ebx (`xen/include/public/elfnote.h`, `docs/misc/pvh`).
 //!
-//! Memory is mapped one to one: the first 4 GiB in 2 MiB pages, all of it writable and executable, but the
-//! first 2 MiB not at all, so that a null pointer faults. SSE is enabled before any Rust runs, because the
-//! compiled core library uses it.
+//! Memory is mapped one to one: the first 4 GiB in 2 MiB pages, all writable and executable, except the first 2 MiB,
+//! which are not mapped, so that a null pointer faults. SSE is enabled before any Rust runs, because the compiled
+//! core library uses it.
 
 #![allow(unsafe_code, reason = "the entry is assembly")]
 
@@ -17,7 +17,7 @@ pub(crate) const CODE_SELECTOR: u16 = 0x08;
 /// Selector of the data segment.
 pub(crate) const DATA_SELECTOR: u16 = 0x10;
 
-/// Bytes of the first vCPU's stack.
+/// The size of the first vCPU's stack in bytes.
 pub(crate) const STACK_SIZE: usize = 1024 * 1024;
 
 global_asm!(

@@ -1,6 +1,6 @@
-//! Two seconds of other work, once: what a profile of a whole run hides, and a look at the time finds.
+//! Two seconds of other work, once: hidden in a profile of a whole run, and visible in a time window.
 //!
-//! `burst_after=SECONDS`. The guest tells of it by events of its own: a mark `burst due`, a span `burst`, and a counter
+//! `burst_after=SECONDS`. The guest reports it by its own events: a mark `burst due`, a span `burst`, and a counter
 //! `burst rounds`.
 
 use core::hint::black_box;
@@ -12,12 +12,12 @@ use crate::events;
 use crate::timer;
 use crate::vcpus::FIRST;
 
-/// How much of its vCPU's time it takes.
+/// The running time of the burst.
 const LENGTH_NS: u64 = 2_000_000_000;
-/// A turn is no longer than this, so that the main loop polls in time.
+/// The maximum length of a turn, so that the main loop polls in time.
 const TURN_NS: u64 = 1_000_000;
 
-/// The burst, before, while or after it runs.
+/// The burst's state.
 pub(crate) struct Burst {
     due_ns: u64,
     running: Option<Running>,
@@ -26,7 +26,7 @@ pub(crate) struct Burst {
 
 struct Running {
     span: SpanId,
-    /// When its vCPU has run for so long it ends.
+    /// The running time of the vCPU at which the burst ends.
     end_ns: u64,
     rounds: i64,
     state: u64,
@@ -39,7 +39,7 @@ struct Names {
 }
 
 impl Burst {
-    /// What the command line asks for; nothing where there is no profiler with a ring to tell of it.
+    /// The burst that the command line requests; `None` without a profiler with a ring to report it.
     pub(crate) fn from_command_line(command_line: CommandLine) -> Option<Self> {
         let after_s = command_line.parsed::<u64>("burst_after")?;
         let after_ns = after_s.saturating_mul(1_000_000_000);
@@ -54,13 +54,13 @@ impl Burst {
         })
     }
 
-    /// Does it run, so that other work has to wait?
+    /// Whether it runs, so that other work has to wait.
     pub(crate) fn is_on(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Works for a turn, when it is time to; answers when the next one begins, on the guest's clock, and `None` when
-    /// it is over.
+    /// Works for a turn if it is due; returns when the next turn begins, on the guest's clock, and `None` when the
+    /// burst is over.
     pub(crate) fn turn(&mut self) -> Option<u64> {
         let agent = events::agent()?;
         let now_ns = timer::now_ns(FIRST);

@@ -1,4 +1,4 @@
-//! A loop that does nothing but run, at a known place: what ticks should be found in.
+//! A loop that only runs, at a known address, in which ticks should be found.
 
 #![allow(
     unsafe_code,
@@ -24,7 +24,7 @@ pub(crate) fn run_for(vcpu: VcpuId, duration_ns: u64) -> u64 {
     rounds
 }
 
-/// The loop. The assembly keeps it from being computed at once, and needs the frame.
+/// The loop. The assembly prevents its computation at compile time, and needs the frame.
 #[inline(never)]
 #[unsafe(link_section = ".text.busy_loop")]
 fn spin(rounds: u64) -> u64 {
@@ -35,7 +35,7 @@ fn spin(rounds: u64) -> u64 {
     value
 }
 
-/// Does `pc` lie in the loop?
+/// Whether `pc` is in the loop.
 pub(crate) fn contains(pc: u64) -> bool {
     unsafe extern "C" {
         static busy_loop_start: u8;
@@ -44,9 +44,9 @@ pub(crate) fn contains(pc: u64) -> bool {
     (&raw const busy_loop_start as u64..&raw const busy_loop_end as u64).contains(&pc)
 }
 
-/// Does the frame at `registers.fp` return into the loop's caller?
+/// Whether the frame at `registers.fp` returns into the loop's caller.
 ///
-/// Wrong for the few instructions before the loop's frame is made and after it is gone.
+/// Wrong for the few instructions before the loop's frame is set up and after it is removed.
 pub(crate) fn called_from(registers: Registers, stack: &Range<u64>) -> bool {
     unsafe extern "C" {
         static busy_caller_start: u8;

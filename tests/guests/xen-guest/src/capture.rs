@@ -1,8 +1,9 @@
-//! Samples as they are, in the place of the profiler: the registers and the stack from the stack pointer up, for
-//! whoever wants to unwind them by other means and compare.
+//! Captures raw samples instead of the profiler: the registers and the stack from the stack pointer up, to unwind
+//! them by other means and compare.
 //!
-//! A sample is a row of words, 8 bytes each, little-endian: pc, sp, fp; the address of the first word of the stack and
-//! how many follow; those words. The samples that [`take`] has taken wait until a client of `captures=PORT` has them.
+//! A sample is a sequence of words, 8 bytes each, little-endian: pc, sp, fp; the address of the first stack word and
+//! their number; then those words. The samples captured by [`take`] are kept until a client of `captures=PORT`
+//! receives them.
 
 #![allow(unsafe_code, reason = "an interrupted stack is read")]
 
@@ -18,35 +19,36 @@ use crate::interrupts::Registers;
 use crate::vcpus::{self, FIRST};
 use crate::{println, random};
 
-/// The most words of a stack in a sample.
+/// The maximum number of stack words in a sample.
 const MOST_WORDS: usize = 512;
-/// Words of a sample before those; the last of them says how many they are.
+/// The words of a sample before the stack words; the last one is their number.
 const HEAD: usize = 5;
-/// Words in the ring: room for eight thousand samples.
+/// The words in the ring: room for eight thousand samples.
 const RING_WORDS: usize = 4 * 1024 * 1024;
-/// Holds several samples of the greatest size.
+/// Room for several samples of the maximum size.
 const SEND_BUFFER: usize = 32 * 1024;
 
-/// A tick takes a tenth of this in the emulator.
+/// In the emulator a tick takes a tenth of this time.
 const MEAN_PERIOD_NS: u64 = 1_000_000;
 
-/// Mean time between two samples, ns; zero: off.
+/// The mean time between two samples in ns; 0 = off.
 static PERIOD_NS: AtomicU64 = AtomicU64::new(0);
 static RANDOM: AtomicU64 = AtomicU64::new(1);
 static RING: AtomicPtr<Ring> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Written by the first vCPU's upcall, read by its main loop or a rescue; the two ends are words since the start.
+/// Written by the first vCPU's upcall, read by its main loop or a rescue; both ends are counted in words since the
+/// start.
 struct Ring {
     words: Box<[AtomicU64]>,
     written: AtomicUsize,
     read: AtomicUsize,
-    /// Samples taken, and whether the last found no room.
+    /// The number of samples, and whether there was no room for the last one.
     samples: AtomicUsize,
     is_full: AtomicBool,
 }
 
-/// Does `load` until there are so many samples of it on the first vCPU, or no room for more; those taken before are
-/// forgotten. Nothing may be recorded meanwhile.
+/// Runs `load` until there are `samples` samples of it on the first vCPU, or no room for more; earlier samples are
+/// discarded. Nothing may be recorded meanwhile.
 pub(crate) fn take(samples: usize, mut load: impl FnMut()) {
     let ring = ring().unwrap_or_else(|| {
         let ring = Box::leak(Box::new(Ring::new()));
@@ -63,19 +65,20 @@ pub(crate) fn take(samples: usize, mut load: impl FnMut()) {
     PERIOD_NS.store(0, Ordering::Relaxed);
 }
 
-/// Are samples being taken?
+/// Whether samples are being captured.
 pub(crate) fn is_on() -> bool {
     PERIOD_NS.load(Ordering::Relaxed) > 0
 }
 
-/// Keeps a sample of what `registers` were interrupted in; answers the next deadline. In the first vCPU's upcall.
+/// Stores a sample of the code interrupted at `registers`; returns the next deadline. Called in the first vCPU's
+/// upcall.
 pub(crate) fn on_tick(registers: &Registers, now_ns: u64) -> u64 {
     if let Some(ring) = ring()
         && let Some(stack) = vcpus::stack_bounds(registers.sp)
         && registers.sp.is_multiple_of(8)
     {
         let depth = ((stack.end - registers.sp) / 8) as usize;
-        // SAFETY: the words lie in a stack that is mapped for ever. Its owner is interrupted.
+        // SAFETY: the words are in a stack that is always mapped, and whose owner is interrupted.
         let word =
             |index: usize| unsafe { (registers.sp as *const u64).add(index).read_volatile() };
         ring.push(registers, depth.min(MOST_WORDS), word);
@@ -83,7 +86,7 @@ pub(crate) fn on_tick(registers: &Registers, now_ns: u64) -> u64 {
     next_ns(now_ns)
 }
 
-/// A deadline from half to one and a half periods from now, so that no load is in step with it.
+/// A deadline half to one and a half periods from now, so that no load is synchronous with it.
 pub(crate) fn next_ns(now_ns: u64) -> u64 {
     let period = PERIOD_NS.load(Ordering::Relaxed);
     let mut random = RANDOM.load(Ordering::Relaxed);
@@ -132,7 +135,7 @@ impl Ring {
         self.samples.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Words of the oldest sample.
+    /// The number of words of the oldest sample.
     fn next_length(&self) -> Option<usize> {
         let read = self.read.load(Ordering::Relaxed);
         (self.written.load(Ordering::Acquire) > read)
@@ -147,7 +150,7 @@ impl Ring {
         self.read.store(read + length, Ordering::Release);
     }
 
-    /// Forgets all samples. While none are being taken.
+    /// Discards all samples. None may be captured meanwhile.
     fn clear(&self) {
         self.samples.store(0, Ordering::Relaxed);
         self.is_full.store(false, Ordering::Relaxed);
@@ -164,7 +167,7 @@ pub(crate) struct CaptureService {
 }
 
 impl CaptureService {
-    /// What `captures=PORT` asks for.
+    /// The service that `captures=PORT` requests.
     pub(crate) fn from_command_line(
         command_line: CommandLine,
         sockets: &mut SocketSet<'static>,
@@ -178,7 +181,7 @@ impl CaptureService {
         })
     }
 
-    /// Sends what there is room for, whole samples; closes when none are left.
+    /// Sends as many whole samples as there is room for; closes the connection when none are left.
     pub(crate) fn poll(&mut self, sockets: &mut SocketSet<'static>) {
         let socket = sockets.get_mut::<Socket<'_>>(self.socket);
         if !socket.is_open() {
@@ -194,7 +197,7 @@ impl CaptureService {
                 return;
             }
             ring.pop(length, |word| {
-                // There is room: it was measured above.
+                // The room was checked above.
                 let _ = socket.send_slice(&word);
             });
         }

@@ -1,4 +1,4 @@
-//! Waiting for another domain: asleep as in `idle`, so that ticks and other events are served meanwhile.
+//! Waits for another domain, asleep as in `idle`, so that ticks and other events are served meanwhile.
 
 use xen_sys_lite::events::Port;
 use xen_sys_lite::{Channel, Errno};
@@ -18,7 +18,7 @@ impl EventChannel {
     ///
     /// # Errors
     ///
-    /// What Xen refused.
+    /// The error from Xen.
     pub(crate) fn open(port: Port) -> Result<Self, Errno> {
         upcall::wake_on(port)?;
         Ok(Self { port })

@@ -7,7 +7,7 @@ use core::str::FromStr;
 pub(crate) struct CommandLine(pub(crate) &'static str);
 
 impl CommandLine {
-    /// The value of `key`; of several, the last.
+    /// The value of `key`; the last one if there are several.
     pub(crate) fn value(self, key: &str) -> Option<&'static str> {
         self.0
             .split_ascii_whitespace()
@@ -15,7 +15,7 @@ impl CommandLine {
             .next_back()
     }
 
-    /// The value of `key` as a number or an address; `None` where it is missing or is none.
+    /// The value of `key` as a number or an address; `None` if it is missing or invalid.
     pub(crate) fn parsed<T: FromStr>(self, key: &str) -> Option<T> {
         self.value(key)?.parse().ok()
     }

@@ -1,4 +1,4 @@
-//! The console that `xl console` shows; the debug port until it is connected.
+//! The console that `xl console` shows; the debug port before it is connected.
 
 #![allow(unsafe_code, reason = "the ring's page is taken in charge")]
 
@@ -12,7 +12,7 @@ use crate::early_console;
 use crate::hypervisor::xen;
 use crate::lock::SpinLock;
 
-/// Writes formatted text and a newline to the console. Not from an upcall.
+/// Writes formatted text and a newline to the console. Not for upcalls.
 #[macro_export]
 macro_rules! println {
     ($($argument:tt)*) => {
@@ -22,15 +22,15 @@ macro_rules! println {
 
 static CONSOLE: SpinLock<Option<Console<EventChannel>>> = SpinLock::new(None);
 
-/// Connects to the ring that the tools have made. On the first vCPU; again after a restore.
+/// Connects to the ring that the Xen tools have made. Called on the first vCPU, and again after a restore.
 ///
 /// # Errors
 ///
-/// What Xen refused, `ENODEV` where there is no ring.
+/// The error from Xen; `ENODEV` if there is no ring.
 pub(crate) fn connect() -> Result<(), Errno> {
     let ring = hvm::console_ring(&xen())?;
-    // SAFETY: the tools placed the page for this purpose, memory is mapped one to one, and a console made
-    // before is replaced below.
+    // SAFETY: the Xen tools placed the page for this purpose, memory is mapped one to one, and an earlier console is
+    // replaced below.
     let page = unsafe { SharedPage::identity_frame(ring.frame) }.ok_or(Errno::ENODEV)?;
     let console = Console::new(page, EventChannel::open(ring.port)?);
     *CONSOLE.lock() = Some(console);
@@ -40,13 +40,13 @@ pub(crate) fn connect() -> Result<(), Errno> {
 /// Writes a line.
 pub(crate) fn write_line(line: fmt::Arguments<'_>) {
     match CONSOLE.lock().as_mut() {
-        // What the console does not take is lost: there is nowhere to complain.
+        // Output that the console does not accept is lost: there is nowhere to report it.
         Some(console) => drop(writeln!(console, "{line}")),
         None => early_console::write_line(line),
     }
 }
 
-/// Waits until everything has been read, for a tenth of a second at most.
+/// Waits until everything has been read, at most a tenth of a second.
 pub(crate) fn drain() {
     if let Some(console) = CONSOLE.lock().as_ref() {
         console.drain();

@@ -1,8 +1,8 @@
-//! What the guest leaves when it ends badly: the last seconds of its profiler's ring.
+//! The crash dump of the guest: the last seconds of its profiler's ring.
 //!
-//! They are left in a block of the guest's memory, where whoever can read that finds them (`xl dump-core`, where the
-//! domain is preserved), and then written to the console, line by line, for whoever has its log. Nothing is allocated
-//! and no lock is waited for; the panic may have come anywhere, also in an upcall.
+//! It is written to a block of the guest's memory, for readers of that memory (`xl dump-core`, if the domain is
+//! preserved), and then to the console, line by line, for readers of its log. Nothing is allocated and no lock is
+//! waited for, because the panic may have happened anywhere, including an upcall.
 
 #![allow(unsafe_code, reason = "a block of memory of its own is borrowed")]
 
@@ -15,22 +15,22 @@ use unikprof_agent::CrashLines;
 use crate::last_words::LastWords;
 use crate::{early_println, events, vcpus};
 
-/// Bytes of the block: the newest records of the ring, and the stacks that these name. On the console it is twice as
-/// long, which takes a second at the rate that xenconsoled allows.
+/// The size of the block in bytes: the newest records of the ring, and the stacks that they refer to. On the console
+/// it is twice as long, which takes a second at the rate that xenconsoled allows.
 const SIZE: usize = 128 << 10;
 
 #[repr(align(4096))]
 struct Block(UnsafeCell<[u8; SIZE]>);
 
-// SAFETY: `leave` hands it to the one vCPU that dies first.
+// SAFETY: only the first vCPU that calls `leave` gets access to it.
 unsafe impl Sync for Block {}
 
 static BLOCK: Block = Block(UnsafeCell::new([0; SIZE]));
 
-/// The number of the vCPU that dies, from 1; 0 while all live.
+/// The number of the crashing vCPU, counted from 1; 0 = none.
 static DYING: AtomicU32 = AtomicU32::new(0);
 
-/// Leaves them, with `what` happened; returns when it is done, or could not be. With interrupts off.
+/// Writes the crash dump with the reason `what`, as far as possible. Call it with interrupts off.
 pub(crate) fn leave(what: &dyn fmt::Display) {
     let Some(agent) = events::agent() else {
         return;
@@ -38,9 +38,9 @@ pub(crate) fn leave(what: &dyn fmt::Display) {
     let this = vcpus::current().0 + 1;
     match DYING.compare_exchange(0, this, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {}
-        // A panic within what follows: let it be the end.
+        // A second panic, in the code below: give up.
         Err(dying) if dying == this => return,
-        // Another one is at it, and ends the domain.
+        // Another vCPU is writing the dump, and ends the domain.
         Err(_) => loop {
             core::hint::spin_loop();
         },
@@ -48,7 +48,7 @@ pub(crate) fn leave(what: &dyn fmt::Display) {
     if let Ok(name) = agent.event_name("panic") {
         agent.mark(name, this.into());
     }
-    // SAFETY: only the first vCPU to die gets here, once.
+    // SAFETY: only the first crashing vCPU gets here, once.
     let block = unsafe { &mut *BLOCK.0.get() };
     let length = match agent.crash_dump_into(block) {
         Ok(length) => length,
@@ -61,13 +61,13 @@ pub(crate) fn leave(what: &dyn fmt::Display) {
     let Some(mut console) = LastWords::open() else {
         return;
     };
-    // What is not taken is lost: there is nowhere to complain.
+    // Output that is not accepted is lost: there is nowhere to report it.
     let _ = write(&mut console, what, &block[..length]);
     console.finish();
 }
 
 fn write(console: &mut LastWords, what: &dyn fmt::Display, block: &[u8]) -> fmt::Result {
-    // The line before may have been cut.
+    // The previous line may be incomplete.
     write!(console, "\r\nxen-guest: {what}\r\n")?;
     write!(
         console,

@@ -1,4 +1,4 @@
-//! The demo service with the requests it serves: one for each vCPU.
+//! The demo service and its requests: one service for each vCPU.
 
 use alloc::vec::Vec;
 
@@ -7,12 +7,12 @@ use xen_sys_lite::vcpu::VcpuId;
 
 use crate::{meter, println, statistics, vcpus};
 
-/// Notes in each vCPU's service.
+/// The number of notes in each vCPU's service.
 const NOTES: usize = 128;
-/// Ticks that are to have interrupted the work before it says what it came to.
+/// The number of ticks that must have interrupted the work before its result is printed.
 const TICKS: u64 = 20;
 
-/// One vCPU's service and the requests it serves.
+/// One vCPU's service and its requests.
 pub(crate) struct Demo {
     service: Service,
     requests: RequestGenerator,
@@ -22,7 +22,7 @@ pub(crate) struct Demo {
 }
 
 impl Demo {
-    /// A service and requests that depend on the vCPU's number alone.
+    /// A service and requests that depend only on the vCPU's number.
     pub(crate) fn new(vcpu: VcpuId) -> Self {
         let seed = 1 + u64::from(vcpu.0);
         Self {
@@ -34,8 +34,8 @@ impl Demo {
         }
     }
 
-    /// Serves a request. After hundreds of them it says once what they came to, for tests that compute the same;
-    /// where ticks are to interrupt it, only when some have.
+    /// Serves a request. After hundreds of requests it prints the result once, for tests that compute the same; with
+    /// ticks, only after some have interrupted it.
     pub(crate) fn serve_one(&mut self) {
         let Some(request) = self.requests.next() else {
             return;

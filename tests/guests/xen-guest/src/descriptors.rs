@@ -1,16 +1,14 @@
 //! Segments, the task state with its interrupt stacks, and the interrupt table.
 //!
-//! Every interrupt and exception gets a stack of its own through the interrupt stack table: the compiled core
-//! library keeps data below the stack pointer (the red zone), which an interrupt on the same stack would
-//! overwrite.
+//! Every interrupt and exception gets its own stack through the interrupt stack table: the compiled core library
+//! keeps data below the stack pointer (the red zone), which an interrupt on the same stack would overwrite.
 //!
-//! The upcall's own stack does not exist: its top is [`UPCALL_STACK_TOP`], with no page below it, so that the
-//! processor delivers a page fault in its stead. QEMU 7.2 is why. Its `vmrun` delivers the interrupt that Xen
-//! injects, but leaves it noted as still to be delivered; if the emulated processor is called out of its loop
-//! before the guest next exits to Xen, the vector is delivered once more, with interrupts off, onto the frame
-//! of the first (seen once in some 15,000 ticks). A page fault takes QEMU's proper way and the note with it.
-//! On real processors a page fault during the delivery of an interrupt takes its place too, so nothing here is
-//! wrong there.
+//! The upcall's stack does not exist: its top is [`UPCALL_STACK_TOP`], with no page below it, so that the processor
+//! delivers a page fault instead. The reason is a fault of QEMU 7.2. Its `vmrun` delivers the interrupt that Xen
+//! injects, but leaves it marked as pending; if the emulated processor leaves its loop before the guest next exits to
+//! Xen, the vector is delivered again, with interrupts off, onto the frame of the first (seen once in about 15,000
+//! ticks). A page fault is delivered correctly and clears the mark. On real processors, too, a page fault replaces an
+//! interrupt during whose delivery it occurs, so the guest also works there.
 
 #![allow(unsafe_code, reason = "descriptor tables are loaded here")]
 
@@ -20,9 +18,9 @@ use core::cell::UnsafeCell;
 use crate::boot::{CODE_SELECTOR, DATA_SELECTOR};
 use crate::interrupts::{self, STUB_COUNT, UPCALL_VECTOR};
 
-/// Bytes of each interrupt stack.
+/// The size of each interrupt stack in bytes.
 const INTERRUPT_STACK_SIZE: usize = 32 * 1024;
-/// How many vCPUs this guest can bring up.
+/// The maximum number of vCPUs of this guest.
 pub(crate) const MAX_VCPUS: usize = 8;
 
 /// Where the upcall's stack would end: the end of the first 2 MiB, which `boot` leaves unmapped.
@@ -32,10 +30,10 @@ const NON_MASKABLE: usize = 2;
 const DOUBLE_FAULT: usize = 8;
 const PAGE_FAULT: usize = 14;
 
-/// Which interrupt stack a vector uses; numbers as in the IDT, from 1.
+/// The number of a vector's interrupt stack, as in the IDT, counted from 1.
 const fn stack_of(vector: usize) -> u64 {
     match vector {
-        // Upcalls too run here.
+        // Upcalls run here too.
         PAGE_FAULT => 1,
         DOUBLE_FAULT => 3,
         NON_MASKABLE => 4,
@@ -63,7 +61,7 @@ const _: () = assert!(size_of::<TaskState>() == 104);
 #[repr(C, align(4096))]
 struct InterruptStacks([[u8; INTERRUPT_STACK_SIZE]; STACKS]);
 
-/// What one vCPU needs; alive for ever, and used by that vCPU alone.
+/// One vCPU's descriptors; never freed, and used only by that vCPU.
 #[repr(C)]
 struct PerVcpu {
     segments: [u64; 5],
@@ -96,19 +94,19 @@ static TABLES: Tables = Tables {
     }; MAX_VCPUS],
 };
 
-/// Apart from the tables, because memory of zeros takes no place in the image.
+/// Separate from the tables, because zeroed memory takes no space in the image.
 static STACK_MEMORY: StackMemory = StackMemory(UnsafeCell::new(
     [const { InterruptStacks([[0; INTERRUPT_STACK_SIZE]; STACKS]) }; MAX_VCPUS],
 ));
 
 struct StackMemory(UnsafeCell<[InterruptStacks; MAX_VCPUS]>);
 
-// SAFETY: the processor alone uses the stacks, each vCPU its own.
+// SAFETY: only the processor uses the stacks, and each vCPU has its own.
 unsafe impl Sync for StackMemory {}
 
 const TASK_SELECTOR: u16 = 0x18;
 
-/// Fills the interrupt table; once, on the first vCPU, before [`load`].
+/// Fills the interrupt table. Called once, on the first vCPU, before [`load`].
 pub(crate) fn fill_interrupt_table() {
     // SAFETY: only the first vCPU runs, with interrupts off; nothing else refers to the table yet.
     let table = unsafe { &mut *TABLES.interrupts.get() };
@@ -130,7 +128,7 @@ pub(crate) fn fill_interrupt_table() {
 ///
 /// # Panics
 ///
-/// Panics where `vcpu` is not below [`MAX_VCPUS`].
+/// Panics if `vcpu` is not below [`MAX_VCPUS`].
 pub(crate) fn load(vcpu: usize) {
     #[repr(C, packed)]
     struct Pointer {
@@ -163,9 +161,9 @@ pub(crate) fn load(vcpu: usize) {
         limit: (STUB_COUNT * 16) as u16 - 1,
         base: TABLES.interrupts.get() as u64,
     };
-    // SAFETY: the tables are complete and live for ever, and the new segments cover all memory as those in
-    // use do. The code segment is loaded anew because Xen starts a second vCPU with a null selector, to which
-    // no interrupt could return.
+    // SAFETY: the tables are complete and never freed, and the new segments cover all memory like the current ones.
+    // The code segment is reloaded because Xen starts a second vCPU with a null selector, to which no interrupt could
+    // return.
     unsafe {
         asm!(
             "lgdt [{segments}]",

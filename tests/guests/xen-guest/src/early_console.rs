@@ -1,5 +1,5 @@
-//! The debug port 0xE9, which Xen prints line by line: for what comes before the console ring, and for the
-//! guest's last words.
+//! The debug port 0xE9, which Xen prints line by line: for messages before the console ring is connected, and after a
+//! crash.
 
 #![allow(unsafe_code, reason = "port output")]
 
@@ -15,10 +15,10 @@ macro_rules! early_println {
     };
 }
 
-/// Writes a line, whole even if another vCPU writes one too.
+/// Writes a line in one piece, even if another vCPU writes one too.
 pub(crate) fn write_line(line: fmt::Arguments<'_>) {
     static LOCKED: AtomicBool = AtomicBool::new(false);
-    /// Whoever holds the lock longer has died in the middle of a line.
+    /// A vCPU that holds the lock longer has crashed while writing.
     const PATIENCE: u32 = 10_000_000;
     let mut tries = 0;
     while LOCKED.swap(true, Ordering::Acquire) && tries < PATIENCE {
@@ -35,7 +35,7 @@ struct DebugPort;
 impl fmt::Write for DebugPort {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for byte in text.bytes() {
-            // SAFETY: Xen takes the byte; the guest's memory is not touched.
+            // SAFETY: Xen receives the byte; the guest's memory is not accessed.
             unsafe {
                 asm!("out 0xe9, al", in("al") byte, options(nomem, nostack, preserves_flags));
             }

@@ -5,7 +5,7 @@ use alloc::vec;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer};
 
-/// How many connections are served at once; the stack keeps none waiting.
+/// The number of connections served at once; the network stack queues none.
 const CONNECTIONS: usize = 4;
 const BUFFER_SIZE: usize = 16 * 1024;
 
@@ -32,7 +32,7 @@ impl Echo {
         }
     }
 
-    /// Sends back what came, closes what the other side closed, and listens again.
+    /// Sends back received bytes, closes connections that the other side has closed, and listens again.
     pub(crate) fn poll(&self, sockets: &mut SocketSet<'static>) {
         for &handle in &self.sockets {
             let socket = sockets.get_mut::<Socket<'_>>(handle);
@@ -55,7 +55,7 @@ fn echo(socket: &mut Socket<'_>) {
         let Ok(count) = socket.recv_slice(&mut chunk[..room]) else {
             return;
         };
-        // There is room: it was measured above.
+        // The room was checked above.
         let Ok(_) = socket.send_slice(&chunk[..count]) else {
             return;
         };

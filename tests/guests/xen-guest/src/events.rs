@@ -1,4 +1,4 @@
-//! What the guest tells of its own work: events in the profiler's ring, beside the samples.
+//! The guest's reports of its own work: events in the profiler's ring, beside the samples.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -9,13 +9,13 @@ use crate::println;
 use crate::profiler::{self, GuestPlatform};
 use crate::vcpus::FIRST;
 
-/// One in so many upcalls of the timer is told of.
+/// One in this many timer upcalls is reported.
 const UPCALLS_A_MARK: u64 = 32;
 
 static UPCALLS_ARE_TOLD: AtomicBool = AtomicBool::new(false);
 static UPCALLS: AtomicU64 = AtomicU64::new(0);
 
-/// Begins what the command line asks for: `events=upcalls`.
+/// Enables the reports that the command line requests: `events=upcalls`.
 pub(crate) fn start(command_line: CommandLine) {
     let upcalls = command_line.value("events") == Some("upcalls");
     UPCALLS_ARE_TOLD.store(upcalls, Ordering::Relaxed);
@@ -26,19 +26,19 @@ pub(crate) fn agent() -> Option<&'static Agent<'static, GuestPlatform>> {
     profiler::ticks().map(|ticks| ticks.agent())
 }
 
-/// A name of events; `None`, with a word about it, where there can be none.
+/// An event name; prints the reason and returns `None` if it cannot be used.
 pub(crate) fn name(text: &str) -> Option<EventName> {
     let name = agent()?.event_name(text);
     name.inspect_err(|error| println!("xen-guest: no events `{text}`: {error}"))
         .ok()
 }
 
-/// How long the first vCPU has run, in ns.
+/// The first vCPU's running time in ns.
 pub(crate) fn running_ns() -> u64 {
     agent().map_or(0, |agent| agent.platform().running_ns(FIRST.0))
 }
 
-/// The timer has fired. From an upcall, which may have interrupted the guest in the middle of another event.
+/// Called when the timer has fired, from an upcall, which may have interrupted the guest inside another event.
 pub(crate) fn on_timer() {
     if !UPCALLS_ARE_TOLD.load(Ordering::Relaxed) {
         return;

@@ -1,7 +1,7 @@
-//! A guest that works itself into a panic: what its profiler leaves should tell of that work, which is a span `settling`
-//! that never ends.
+//! A guest whose work ends in a panic: its crash dump should show that work, which is a span `settling` that never
+//! ends.
 //!
-//! `panic_after=SECONDS`, and with `panic_in=upcall` within the timer's upcall that interrupts the work.
+//! `panic_after=SECONDS`; with `panic_in=upcall`, inside the timer upcall that interrupts the work.
 
 use core::hint::black_box;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -10,10 +10,10 @@ use crate::command_line::CommandLine;
 use crate::vcpus::FIRST;
 use crate::{events, println, timer};
 
-/// How long the vCPU runs before it panics.
+/// The running time of the vCPU before it panics.
 const LENGTH_NS: u64 = 1_000_000_000;
 
-/// The next upcall of the timer is to panic.
+/// Whether the next timer upcall panics.
 static UPCALL_PANICS: AtomicBool = AtomicBool::new(false);
 
 /// Work that will fail.
@@ -25,7 +25,7 @@ pub(crate) struct Failing {
 }
 
 impl Failing {
-    /// What the command line asks for; nothing where there is no profiler.
+    /// The work that the command line requests; `None` without a profiler.
     pub(crate) fn from_command_line(command_line: CommandLine) -> Option<Self> {
         events::agent()?;
         let after_s = command_line.parsed::<u64>("panic_after")?;
@@ -36,7 +36,7 @@ impl Failing {
         })
     }
 
-    /// Does that work, if it is time to.
+    /// Does that work if it is due.
     pub(crate) fn when_due(self) {
         if self.at_ns <= timer::now_ns(FIRST) {
             println!("xen-guest: settling accounts");
@@ -45,7 +45,7 @@ impl Failing {
     }
 }
 
-/// Panics if it is to. From the timer's upcall.
+/// Panics if requested. Called from the timer upcall.
 pub(crate) fn on_timer() {
     assert!(
         !UPCALL_PANICS.load(Ordering::Relaxed),

@@ -1,9 +1,9 @@
-//! A bad line between the network device and the stack: frames are lost, doubled, overtaken and damaged, as a
-//! seeded generator says.
+//! A bad line between the network device and the stack: frames are lost, duplicated, reordered and damaged, according
+//! to a seeded generator.
 //!
-//! Both directions lose and damage frames; those that come in are doubled and held back too. Damage is one bit of
-//! what lies behind the TCP header. No checksum finds it: the device has verified that of a frame that came in,
-//! and the backend computes that of one that goes out.
+//! Frames are lost and damaged in both directions; incoming ones are also duplicated and delayed. Damage is one
+//! flipped bit after the TCP header. No checksum detects it: the device has verified that of an incoming frame, and
+//! the backend computes that of an outgoing one.
 //!
 //! Everything is allocated at the start, since a poll may not allocate.
 
@@ -17,14 +17,14 @@ use crate::command_line::CommandLine;
 
 /// The longest frame.
 const FRAME: usize = 1518;
-/// How many frames can be on their way.
+/// The maximum number of frames on their way.
 const QUEUE: usize = 16;
-/// A frame that is held back is overtaken by up to so many.
+/// A delayed frame is overtaken by at most this many others.
 const MOST_OVERTAKING: u64 = 7;
-/// Headers of Ethernet, IPv4 and TCP, the last with its usual options.
+/// The length of the headers of Ethernet, IPv4 and TCP, the last with its usual options.
 const HEADERS: usize = 14 + 20 + 32;
 
-/// The chances of each fault, in percent of the frames.
+/// The probability of each fault, in percent of the frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Chances {
     loss: u64,
@@ -33,12 +33,12 @@ struct Chances {
     corrupt: u64,
 }
 
-/// The line: its faults, and the frames on their way in.
+/// The line: its faults, and the incoming frames on their way.
 pub(crate) struct Line {
     chances: Chances,
     random: Random,
     queue: Box<[Held; QUEUE]>,
-    /// The frame that the stack looks at, or one that it writes.
+    /// The frame that the stack is reading or writing.
     current: Box<Frame>,
 }
 
@@ -48,18 +48,18 @@ struct Frame {
     bytes: [u8; FRAME],
 }
 
-/// A frame on its way; empty where its length is 0.
+/// A frame on its way; empty if its length is 0.
 #[derive(Clone, Copy)]
 struct Held {
     frame: Frame,
-    /// How many others may still overtake it.
+    /// The number of other frames that may still overtake it.
     overtaken_by: u64,
-    /// Its place among those that came.
+    /// Its number in order of arrival.
     number: u64,
 }
 
 impl Line {
-    /// What `faults=loss:5,duplicate:2,reorder:3,corrupt:1,seed:1` asks for, in percent.
+    /// The line that `faults=loss:5,duplicate:2,reorder:3,corrupt:1,seed:1` requests, in percent.
     pub(crate) fn from_command_line(command_line: CommandLine) -> Option<Self> {
         let mut chances = Chances::default();
         let mut seed = 1;
@@ -97,7 +97,7 @@ impl Line {
         Behind { line: self, device }
     }
 
-    /// Lets a frame that has come in suffer, and puts what is left of it on its way.
+    /// Applies faults to an incoming frame, and queues the result.
     fn admit(&mut self, bytes: &[u8]) {
         if bytes.len() > FRAME || self.random.happens(self.chances.loss) {
             return;
@@ -122,7 +122,7 @@ impl Line {
     }
 
     fn is_full(&self) -> bool {
-        // A frame may become two.
+        // A duplicated frame is queued twice.
         self.queue
             .iter()
             .filter(|held| held.frame.length == 0)
@@ -130,8 +130,8 @@ impl Line {
             < 2
     }
 
-    /// Makes the first frame that is not held back the current one; the first of all where all are. Answers
-    /// whether there is one.
+    /// Makes the first frame that is not delayed the current one; the first frame of all if all are. Returns whether
+    /// there is one.
     fn advance(&mut self) -> bool {
         let waiting = || (0..QUEUE).filter(|&place| self.queue[place].frame.length > 0);
         let first = |place: &usize| self.queue[*place].number;
@@ -182,7 +182,7 @@ impl<D: Device> Device for Behind<'_, D> {
         {
             frame.consume(|bytes| self.line.admit(bytes));
         }
-        // No frame is taken off the line that could not be answered.
+        // A frame is received only if there is room to answer it.
         let inner = self.device.transmit(now)?;
         if !self.line.advance() {
             return None;
@@ -215,7 +215,7 @@ impl<D: Device> Device for Behind<'_, D> {
     }
 }
 
-/// A frame that has come through.
+/// A received frame.
 pub(crate) struct Received<'a>(&'a [u8]);
 
 impl RxToken for Received<'_> {

@@ -26,24 +26,24 @@ use crate::store::{self, GuestStore, Identity, Request};
 use crate::vcpus::FIRST;
 use crate::{bare, idle, power, println, random, stuck, suspend, timer};
 
-/// What the first vCPU does.
+/// The state of the first vCPU's main loop.
 pub(crate) struct Guest {
     store: GuestStore,
-    /// When to try a broken device again, on the guest's clock.
+    /// When to reconnect a broken device, on the guest's clock.
     reconnect_at_ns: u64,
-    /// When to get stuck.
+    /// When to enter the endless loop.
     stuck_at_ns: Option<u64>,
     load: Option<Load>,
     #[cfg(feature = "agent")]
     burst: Option<Burst>,
     #[cfg(feature = "agent")]
     failing: Option<Failing>,
-    /// What a client wants done.
+    /// A client's order that was not executed yet.
     #[cfg(feature = "accuracy")]
     order: Option<alloc::string::String>,
 }
 
-/// A backend that is gone or lies is asked again this often.
+/// The interval of attempts to reconnect to a missing or faulty backend.
 const RECONNECT_PERIOD_NS: u64 = 1_000_000_000;
 
 impl Guest {
@@ -91,7 +91,7 @@ impl Guest {
         }
     }
 
-    /// Does what there is to do now; answers when to do so again though nothing happens, on the guest's clock.
+    /// Does all work that is due; returns when to call it again without an event, on the guest's clock.
     fn poll(&mut self) -> Option<u64> {
         self.follow_tools();
         let served = served::poll(|served| self.serve(served));
@@ -102,7 +102,7 @@ impl Guest {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Works for a turn; answers when the next one begins.
+    /// Works for a turn; returns when the next one begins.
     #[cfg(feature = "agent")]
     fn work(&mut self) -> Option<u64> {
         if let Some(failing) = self.failing {
@@ -142,7 +142,7 @@ impl Guest {
         next_ns
     }
 
-    /// Does what a client has ordered, and answers.
+    /// Executes a client's order, and answers.
     #[cfg(feature = "accuracy")]
     fn follow_order(&mut self) {
         let Some(order) = self.order.take() else {

@@ -1,8 +1,8 @@
 //! The heap: blocks of powers of two, one list of free blocks for each size.
 //!
-//! A block is taken from its list, or split from the next larger one; freed blocks go back to their list and
-//! are not joined. That wastes up to half of a block, and takes a bounded number of steps. The lock is held
-//! with interrupts on: the upcall must not allocate.
+//! A block is taken from its list, or split from the next larger one. Freed blocks go back to their list and are not
+//! joined. This wastes up to half of a block, but takes a bounded number of steps. The lock is held with interrupts
+//! on, so the upcall must not allocate.
 
 #![allow(unsafe_code, reason = "an allocator hands out raw memory")]
 
@@ -22,11 +22,11 @@ static HEAP: Heap = Heap(SpinLock::new(FreeLists {
     heads: [None; LARGEST + 1],
 }));
 
-/// Gives memory to the heap.
+/// Adds memory to the heap.
 ///
 /// # Safety
 ///
-/// `memory` is mapped, writable, and from now on nobody else's.
+/// `memory` must be mapped, writable, and used only by the heap from now on.
 pub(crate) unsafe fn give(memory: Range<u64>) {
     let align = 1 << SMALLEST;
     let mut start = memory.start.next_multiple_of(align);
@@ -36,7 +36,7 @@ pub(crate) unsafe fn give(memory: Range<u64>) {
         let by_address = start.trailing_zeros().min(LARGEST as u32);
         let order = by_address.min((end - start).ilog2()) as usize;
         if let Some(block) = NonNull::new(start as *mut Block) {
-            // SAFETY: the block lies in the caller's memory.
+            // SAFETY: the block is inside the caller's memory.
             unsafe { HEAP.0.lock().put(block, order) };
         }
         start += 1 << order;
@@ -53,13 +53,13 @@ struct FreeLists {
     heads: [Option<NonNull<Block>>; LARGEST + 1],
 }
 
-// SAFETY: the blocks are the heap's own, and no vCPU's in particular.
+// SAFETY: the heap owns the blocks, which belong to no particular vCPU.
 unsafe impl Send for FreeLists {}
 
 impl FreeLists {
     /// # Safety
     ///
-    /// `block` is free memory of `2^order` bytes, aligned to its size, and the caller's.
+    /// `block` must be free memory of `2^order` bytes, aligned to its size and owned by the caller.
     unsafe fn put(&mut self, block: NonNull<Block>, order: usize) {
         // SAFETY: a block is at least as large as its link, and aligned.
         unsafe {
@@ -76,7 +76,7 @@ impl FreeLists {
         // SAFETY: blocks in the lists hold their link.
         self.heads[found] = unsafe { block.read() }.next;
         for half in (order..found).rev() {
-            // SAFETY: the upper half of what is kept, which is aligned to its size.
+            // SAFETY: the upper half of the block that is kept, aligned to its size.
             unsafe { self.put(block.byte_add(1 << half), half) };
         }
         Some(block)
@@ -90,7 +90,7 @@ fn order(layout: Layout) -> Option<usize> {
     (order <= LARGEST).then_some(order)
 }
 
-// SAFETY: `take` gives each block to one caller, as large and as aligned as asked.
+// SAFETY: `take` gives each block to one caller, with the requested size and alignment.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         order(layout)
@@ -111,7 +111,7 @@ unsafe impl GlobalAlloc for Heap {
         if order(layout) == order(new_layout) {
             return memory;
         }
-        // SAFETY: the new block is as large as the smaller of both sizes, and is another one.
+        // SAFETY: the new block has at least the smaller of both sizes, and does not overlap the old one.
         unsafe {
             let new = self.alloc(new_layout);
             if !new.is_null() {

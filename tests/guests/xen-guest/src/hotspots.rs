@@ -9,13 +9,12 @@
 //! | `summer` | `june` 50, `july` 40, `august` 30 |
 //! | `autumn` | `september` 25, `october` 15, `november` 10, `equinox` 15 |
 //!
-//! `year` calls the four callers. Each function works in a frame of its own, on lines of its own, and calls
-//! nothing; only `equinox` has its work inlined, from [`step`]. What a caller gets back it still changes, so that
-//! no call is made a jump.
+//! `year` calls the four callers. Each function works in its own frame, on its own lines, and calls nothing; only
+//! `equinox` has its work inlined, from [`step`]. A caller modifies each result, so that no call becomes a tail jump.
 
 use core::hint::black_box;
 
-/// Steps in one part: a year takes some tens of thousands, a fraction of a millisecond.
+/// The steps in one part: a year takes some tens of thousands, a fraction of a millisecond.
 const PART: u32 = 20;
 
 /// All 1,000 parts.
@@ -198,7 +197,7 @@ fn equinox(mut state: u64, parts: u32) -> u64 {
     state
 }
 
-/// A step of Marsaglia's xorshift generator. The constants keep functions of one shape from being made one.
+/// A step of Marsaglia's xorshift generator. The constants prevent the compiler from merging equal functions.
 #[inline(always)]
 fn step(mut state: u64) -> u64 {
     state ^= state << 13;

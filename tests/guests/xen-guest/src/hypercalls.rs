@@ -1,4 +1,4 @@
-//! The road to Xen with a count of what goes over it, so that the guest can say what its ticks and sleeps cost.
+//! Hypercalls with counters, so that the guest can report the cost of its ticks and sleeps.
 
 #![allow(unsafe_code, reason = "a hypercall is passed on")]
 
@@ -9,7 +9,7 @@ use xen_sys_lite::{Hypercall, HypercallPage};
 use crate::statistics;
 use crate::vcpus;
 
-/// Xen's hypercall page, each call counted for the vCPU that makes it.
+/// Xen's hypercall page; each call is counted for the vCPU that makes it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CountedCalls(pub(crate) HypercallPage);
 
@@ -18,7 +18,7 @@ impl Hypercall for CountedCalls {
     unsafe fn call(&self, number: u32, arguments: [u64; 5]) -> i64 {
         let statistics = statistics::of(vcpus::current());
         let started = read_tsc();
-        // SAFETY: the same contract, passed on.
+        // SAFETY: the same contract.
         let result = unsafe { self.0.call(number, arguments) };
         let kind = match number {
             SET_TIMER_OP => &statistics.timer_calls,

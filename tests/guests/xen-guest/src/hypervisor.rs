@@ -1,4 +1,4 @@
-//! The roads to Xen: the hypercall page and the shared information page.
+//! The connection to Xen: the hypercall page and the shared information page.
 
 #![allow(unsafe_code, reason = "pages are given to Xen")]
 
@@ -19,14 +19,14 @@ static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Installs the hypercall page, maps the shared page, masks all events and has Xen deliver upcalls.
 ///
-/// Once at boot; again after a restore, when Xen knows nothing of the old domain's pages.
+/// Called once at boot, and again after a restore, when Xen does not know the old domain's pages.
 ///
 /// # Errors
 ///
-/// What Xen refused.
+/// The error from Xen.
 pub(crate) fn connect() -> Result<(u16, u16), Errno> {
     let page = hypercalls();
-    // SAFETY: memory is mapped one to one and executable, also the text; the page is used for nothing else.
+    // SAFETY: all memory is mapped one to one and executable, including the text; the page has no other use.
     unsafe { HypercallPage::install(page, page.addr().get() as u64) }.map_err(|_| Errno::ENODEV)?;
     INSTALLED.store(true, Ordering::Release);
     // SAFETY: memory is mapped one to one, and the page is read through `shared_info` only.
@@ -34,19 +34,19 @@ pub(crate) fn connect() -> Result<(u16, u16), Errno> {
     SharedInfoPage::map(&xen(), page)?;
     events().mask_all();
     hvm::set_callback_vector(&xen(), UPCALL_VECTOR)?;
-    // Without the flag the runstate of another vCPU may be read torn, its own never.
+    // Without the flag, reads of another vCPU's runstate may be torn, but not those of the current one.
     let _ = runstate::enable_update_flag(&xen());
     version::xen_version(&xen())
 }
 
-/// May hypercalls be made?
+/// Whether hypercalls are possible.
 pub(crate) fn is_connected() -> bool {
     INSTALLED.load(Ordering::Acquire)
 }
 
 /// The hypercalls. Only after [`connect`].
 pub(crate) const fn xen() -> CountedCalls {
-    // SAFETY: the page is executable for ever; that it is filled is what `connect` comes first for.
+    // SAFETY: the page is always executable, and `connect` has filled it before.
     CountedCalls(unsafe { HypercallPage::from_installed(hypercalls()) })
 }
 
@@ -57,7 +57,7 @@ const fn hypercalls() -> NonNull<u8> {
 
 /// The shared information; all zeros before [`connect`].
 pub(crate) const fn shared_info() -> &'static SharedInfo {
-    // SAFETY: a page of its own that lives for ever; every field is an atomic, and zeros are valid.
+    // SAFETY: a separate page that is never freed; every field is an atomic, and zeros are valid.
     unsafe { SHARED_INFO.base().cast().as_ref() }
 }
 

@@ -10,27 +10,27 @@ use crate::timer::Who;
 use crate::vcpus::FIRST;
 use crate::{interrupts, sampler, served, statistics, timer, upcall, vcpus};
 
-/// Sleeps until `deadline_ns`, whatever else happens. A profile of blocked time shows who waits by this name.
+/// Sleeps until `deadline_ns`, whatever else happens. Profiles of blocked time show this function's name.
 #[cfg(feature = "accuracy")]
 #[inline(never)]
 pub(crate) fn wait_for_timer(deadline_ns: u64) {
     sleep_until(Some(deadline_ns), || false);
-    // What follows keeps the call from becoming a jump, which would leave no frame.
+    // This prevents a tail jump, which would leave no frame.
     core::hint::black_box(());
 }
 
-/// Sleeps until something comes that the first vCPU's main loop should look at, the network's packets above all,
-/// or until `deadline_ns`. A profile of blocked time shows who waits by this name.
+/// Sleeps until an event for the first vCPU's main loop, mainly network packets, or until `deadline_ns`. Profiles of
+/// blocked time show this function's name.
 #[inline(never)]
 pub(crate) fn wait_for_events(vcpu: VcpuId, deadline_ns: Option<u64>) {
     sleep_until(deadline_ns, || upcall::take_woken(vcpu));
     core::hint::black_box(());
 }
 
-/// Sleeps until `awake` or until `deadline_ns` (the guest's clock) has passed.
+/// Sleeps until `awake` returns true or `deadline_ns` (on the guest's clock) has passed.
 ///
-/// `awake` is asked with interrupts off, so what an upcall does is never slept through. The sampler has no
-/// deadline meanwhile: an idle guest stays asleep.
+/// `awake` is called with interrupts off, so that no upcall's change is missed. The sampler has no deadline
+/// meanwhile: an idle guest stays asleep.
 #[inline(never)]
 pub(crate) fn sleep_until(deadline_ns: Option<u64>, mut awake: impl FnMut() -> bool) {
     let vcpu = vcpus::current();
@@ -65,8 +65,8 @@ pub(crate) fn sleep_until(deadline_ns: Option<u64>, mut awake: impl FnMut() -> b
 
 /// Sleeps until the next interrupt, with interrupts off before and after.
 ///
-/// The processor takes no interrupt between `sti` and the instruction behind it, so none is slept through;
-/// Xen handles `hlt` as `SCHEDOP_block`. An emulated one may take it there all the same: see [`leave_hlt`].
+/// The processor takes no interrupt between `sti` and the next instruction, so none is missed; Xen handles `hlt` as
+/// `SCHEDOP_block`. An emulated processor may take one there all the same: see [`leave_hlt`].
 fn block() {
     // SAFETY: interrupts find their table and stacks, and leave the registers as they were.
     unsafe { asm!("call {}", sym sti_hlt_cli, clobber_abi("C")) };
@@ -77,10 +77,10 @@ unsafe extern "C" fn sti_hlt_cli() {
     naked_asm!("sti", ".globl idle_hlt", "idle_hlt:", "hlt", "cli", "ret",)
 }
 
-/// Where to return to from an interrupt at `pc`: behind the `hlt` instead of to it.
+/// The address to return to from an interrupt at `pc`: after the `hlt` instead of at it.
 ///
-/// In QEMU's emulation an upcall comes between the two now and then, once in a minute or two of a guest that sleeps
-/// hundreds of times a second. The `hlt` would sleep through what it told: for ever, where that was the timer and the
+/// In QEMU's emulation an upcall sometimes comes between the two instructions, once in a minute or two in a guest
+/// that sleeps hundreds of times a second. The `hlt` would then miss the event: for ever, if it was the timer and the
 /// network at once.
 pub(crate) fn leave_hlt(pc: u64) -> u64 {
     unsafe extern "C" {

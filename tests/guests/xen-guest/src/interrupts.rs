@@ -1,8 +1,8 @@
-//! What happens between an interrupt and its handler in Rust.
+//! The path from an interrupt to its handler in Rust.
 //!
-//! A stub for each vector pushes what the processor did not, a common path saves all registers and the SSE
-//! state and calls Rust with the saved [`Frame`]. Rust runs with interrupts off, on the vector's own stack.
-//! Upcalls come as page faults: see [`descriptors`](crate::descriptors).
+//! A stub for each vector completes the processor's frame; a common path saves all registers and the SSE state and
+//! calls Rust with the saved [`Frame`]. Rust runs with interrupts off, on the vector's own stack. Upcalls arrive as
+//! page faults: see [`descriptors`](crate::descriptors).
 
 #![allow(
     unsafe_code,
@@ -17,14 +17,14 @@ use crate::{early_println, idle, power};
 
 /// The vector that Xen raises for event channels.
 pub(crate) const UPCALL_VECTOR: u8 = 0x40;
-/// Vectors with a stub; none above the upcall's is used.
+/// The number of vectors with a stub; none above the upcall's is used.
 pub(crate) const STUB_COUNT: usize = UPCALL_VECTOR as usize + 1;
 const STUB_SIZE: u64 = 16;
 
 const PAGE_FAULT: u64 = 14;
-/// The error code of a write by the kernel to a page that is not present.
+/// The page fault error code of a kernel write to a page that is not present.
 const WRITE_TO_NO_PAGE: u64 = 2;
-/// Where the upcall's frame would begin.
+/// The address at which the upcall's frame would begin.
 const UPCALL_FRAME: u64 = UPCALL_STACK_TOP - 8;
 /// The interrupt flag of rflags.
 const INTERRUPTS_ON: u64 = 1 << 9;
@@ -98,7 +98,7 @@ interrupt_entry:
     count = const STUB_COUNT,
 );
 
-/// What was interrupted, as the entry saved it.
+/// The interrupted state, as saved by the entry.
 #[repr(C)]
 pub(crate) struct Frame {
     general: [u64; 10],
@@ -132,13 +132,13 @@ pub(crate) fn stub(vector: usize) -> u64 {
     &raw const interrupt_stubs as u64 + vector as u64 * STUB_SIZE
 }
 
-/// Lets interrupts come.
+/// Enables interrupts.
 pub(crate) fn enable() {
     // SAFETY: the interrupt table is loaded before the guest's main code runs.
     unsafe { asm!("sti", options(nomem, nostack)) };
 }
 
-/// Keeps interrupts away.
+/// Disables interrupts.
 pub(crate) fn disable() {
     // SAFETY: only delays interrupts.
     unsafe { asm!("cli", options(nomem, nostack)) };
@@ -152,8 +152,8 @@ extern "C" fn interrupt_handler(frame: &mut Frame, entered: u64) {
     if !is_upcall {
         fatal("exception", frame);
     }
-    // An interrupt cannot come with interrupts off, and on this same stack it has overwritten the frame to
-    // return to: to end with a word about it beats running in circles.
+    // An interrupt with interrupts off is QEMU's fault, and on this same stack it has overwritten the frame to return
+    // to. Ending with a message is better than an endless loop.
     if frame.flags & INTERRUPTS_ON == 0 {
         fatal("an upcall was delivered twice: vector", frame);
     }
@@ -161,7 +161,7 @@ extern "C" fn interrupt_handler(frame: &mut Frame, entered: u64) {
     frame.rip = idle::leave_hlt(frame.rip);
 }
 
-/// Says what happened where, and ends.
+/// Reports the event and its address, and ends the guest.
 fn fatal(what: &str, frame: &Frame) -> ! {
     static REPORTING: AtomicBool = AtomicBool::new(false);
     if !REPORTING.swap(true, Ordering::Relaxed) {

@@ -1,7 +1,7 @@
-//! The console for a guest that dies: with interrupts off, and whoever holds its lock.
+//! The console of a crashing guest: with interrupts off, and regardless of the console's lock.
 //!
-//! The reader may be slow: xenconsoled reads what a guest writes 30 times in 200 ms at most, and may wait for a
-//! processor. The ring holds two KiB, so a guest that would lose nothing has to wait for it, but not for ever.
+//! The reader may be slow: xenconsoled reads a guest's output at most 30 times in 200 ms, and may wait for a
+//! processor. The ring holds 2 KiB, so the guest waits for the reader, but not for ever.
 
 #![allow(unsafe_code, reason = "the ring's page is taken over")]
 
@@ -17,30 +17,30 @@ use crate::vcpus;
 
 type Channel = PolledChannel<'static, CountedCalls>;
 
-/// How long nothing may be read before the rest is given up, ns.
+/// The time without reads after which the rest is dropped, in ns.
 const PATIENCE_NS: u64 = 5_000_000_000;
-/// How long all of it may take, ns.
+/// The maximum time for all output, in ns.
 const LIMIT_NS: u64 = 30_000_000_000;
-/// How often to look though no notification came, ns.
+/// The interval of checks without a notification, in ns.
 const LOOK_NS: u64 = 50_000_000;
 
-/// The console's ring, from where it stands.
+/// The console's ring, continued at its current position.
 pub(crate) struct LastWords {
     console: Console<Channel>,
     channel: Channel,
     end_ns: u64,
-    /// Collected, so that each notification stands for many lines.
+    /// A buffer, so that there is one notification for many lines.
     buffer: [u8; 1024],
     length: usize,
 }
 
 impl LastWords {
-    /// Takes the console over from all others on this vCPU; what others write meanwhile may be mixed in. `None` where
-    /// there is no console.
+    /// Takes over the console on this vCPU; concurrent output of other vCPUs may be mixed in. `None` if there is no
+    /// console.
     pub(crate) fn open() -> Option<Self> {
         let ring = hvm::console_ring(&xen()).ok()?;
-        // SAFETY: the tools placed the page for this purpose, memory is mapped one to one, and the console made before
-        // is not used on this vCPU any more.
+        // SAFETY: the Xen tools placed the page for this purpose, memory is mapped one to one, and the earlier
+        // console is no longer used on this vCPU.
         let page = unsafe { SharedPage::identity_frame(ring.frame) }?;
         let clock = Clock::new(shared_info(), vcpus::current().0)?;
         let channel = PolledChannel::new(events(), clock, ring.port);
@@ -53,10 +53,10 @@ impl LastWords {
         })
     }
 
-    /// Writes what is collected, and waits until it was read.
+    /// Writes the buffer, and waits until it was read.
     pub(crate) fn finish(mut self) {
         if self.flush().is_ok() {
-            // Each waits for a tenth of a second at most, and not at all once everything was read.
+            // Each call waits at most a tenth of a second, and not at all once everything was read.
             (0..PATIENCE_NS / 100_000_000).for_each(|_| self.console.drain());
         }
     }

@@ -1,4 +1,4 @@
-//! Work for the guest at a share of each vCPU's time: requests to the demo service, or the known hot spots.
+//! Work for a share of each vCPU's time: requests to the demo service, or functions with known shares.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -12,19 +12,19 @@ use crate::hotspots;
 use crate::vcpus::{self, FIRST};
 use crate::{idle, meter, timer};
 
-/// Work and rest alternate this often.
+/// The period in which work and rest alternate.
 const WINDOW_NS: u64 = 20_000_000;
-/// A turn is no longer than this, so that the main loop polls in time.
+/// The maximum length of a turn, so that the main loop polls in time.
 const TURN_NS: u64 = 1_000_000;
 
-/// Share of time to work, percent; for the vCPUs that run nothing else.
+/// The share of time to work, in percent, for the vCPUs that do nothing else.
 static SHARE: AtomicU64 = AtomicU64::new(0);
 
 /// One vCPU's work.
 pub(crate) struct Load {
-    /// Does a fraction of a millisecond of it.
+    /// Works for a fraction of a millisecond.
     work: Box<dyn FnMut()>,
-    /// Work until here, then rest until the window ends.
+    /// Work until this time, then rest until the window ends.
     work_end_ns: u64,
     window_end_ns: u64,
 }
@@ -37,8 +37,8 @@ struct Kind {
     others: extern "C" fn(VcpuId) -> !,
 }
 
-/// Starts the work that the command line asks for with `load=PERCENT` or `hotspots=PERCENT`, on the other vCPUs
-/// too, and with `tick=RATE` the ticks that interrupt it.
+/// Starts the work that the command line requests with `load=PERCENT` or `hotspots=PERCENT`, on all vCPUs, and with
+/// `tick=RATE` the ticks that interrupt it.
 pub(crate) fn start(command_line: CommandLine) -> Option<Load> {
     let kinds = [
         #[cfg(feature = "demo")]
@@ -83,7 +83,7 @@ impl Load {
         }
     }
 
-    /// Works for a turn, or not while it rests; answers when the next turn begins, on the guest's clock.
+    /// Works for a turn, unless it rests; returns when the next turn begins, on the guest's clock.
     pub(crate) fn turn(&mut self, vcpu: VcpuId) -> u64 {
         let start = timer::now_ns(vcpu);
         if start >= self.window_end_ns {
@@ -114,7 +114,7 @@ extern "C" fn be_hot_for_ever(vcpu: VcpuId) -> ! {
 }
 
 fn work_for_ever(vcpu: VcpuId, mut load: Load) -> ! {
-    // The ticks were asked for before this vCPU ran.
+    // The ticks were requested before this vCPU ran.
     vcpus::kick(vcpu);
     loop {
         let next = load.turn(vcpu);

@@ -1,4 +1,4 @@
-//! A lock that spins: for the few things that all vCPUs share, never taken in an upcall.
+//! A spin lock, for the few values that all vCPUs share. Never taken in an upcall.
 
 #![allow(unsafe_code, reason = "a lock hands out the only reference")]
 
@@ -12,7 +12,7 @@ pub(crate) struct SpinLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by the holder of the lock only.
+// SAFETY: only the holder of the lock accesses the value.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {

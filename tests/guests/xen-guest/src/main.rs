@@ -1,12 +1,12 @@
-//! A small PVH unikernel: boots on Xen, serves TCP, and is interrupted by the timer for a sampler.
+//! A small PVH unikernel: boots on Xen, serves TCP, and its timer interrupts it for a sampler.
 //!
-//! Reading order: `boot` (from Xen's entry to Rust), `descriptors` and `interrupts` (every interrupt on a
-//! stack of its own), `start_info` and `heap` (memory), `hypervisor` (the roads to Xen), `vcpus`, `timer`,
-//! `upcall` (events), `idle`, and here the main loop: poll, then sleep until the next deadline or event.
+//! Reading order: `boot` (from Xen's entry to Rust), `descriptors` and `interrupts` (a separate stack for every
+//! interrupt), `start_info` and `heap` (memory), `hypervisor` (the connection to Xen), `vcpus`, `timer`, `upcall`
+//! (events), `idle`, and here the main loop: poll, then sleep until the next deadline or event.
 //!
 //! # The command line
 //!
-//! `xl save`, `restore`, `migrate`, `shutdown` and `reboot` work without any of them.
+//! `xl save`, `restore`, `migrate`, `shutdown` and `reboot` work without any of these words.
 //!
 //! | word | what it does | feature |
 //! |---|---|---|
@@ -15,26 +15,26 @@
 //! | `ip=xenstore` | the address in `vm-data/ip`, or of the `vif` in the domain's configuration | |
 //! | `ip6=fd00::50/64` `gateway6=fd00::1` | IPv6, with or without the others | `ipv6` |
 //! | `faults=loss:5,duplicate:2,reorder:3,corrupt:1,seed:1` | a bad line, in percent of the frames | `faults` |
-//! | `echo=7` | sends back what comes on a TCP port | |
-//! | `stats=7001` | tells each TCP client what the vCPUs have done, `NAME VALUE` a line: see `statistics` | |
-//! | `profiler=keys:7777` | serves the profiler to who has a key, see `profiler_access`; nobody without it | `agent` |
-//! | `profiler=open:7777` | serves it to everybody who reaches the port | `agent` |
-//! | `record-at-boot=NAME` | records under that name from the beginning, always on | `agent` |
-//! | `ticks=host`, `ticks=owned` | who has the timer, the guest (as without it) or the profiler | `agent` |
-//! | `vcpus=2` | so many vCPUs run; those behind the first do the load alone | |
-//! | `load=50` | works half the time of each vCPU, for the demo service | `demo` |
+//! | `echo=7` | sends back the bytes received on a TCP port | |
+//! | `stats=7001` | sends each TCP client the vCPUs' statistics, a line `NAME VALUE` each: see `statistics` | |
+//! | `profiler=keys:7777` | serves the profiler to clients with a key, see `profiler_access`; without it, to none | `agent` |
+//! | `profiler=open:7777` | serves it to every client | `agent` |
+//! | `record-at-boot=NAME` | begins an always-on recording with that name at boot | `agent` |
+//! | `ticks=host`, `ticks=owned` | the owner of the timer: the guest (the default) or the profiler | `agent` |
+//! | `vcpus=2` | the number of running vCPUs; those after the first run only the load | |
+//! | `load=50` | works half of each vCPU's time, for the demo service | `demo` |
 //! | `hotspots=50` | the same in functions of known shares: see `hotspots` | |
 //! | `burst_after=5` | once, after 5 s, two seconds of other work: see `burst` | `agent` |
-//! | `events=upcalls` | tells of some of the timer's upcalls by marks, from within them | `agent` |
+//! | `events=upcalls` | reports some timer upcalls by marks, from within them | `agent` |
 //! | `panic_after=5` `panic_in=upcall` | after 5 s a second of work that ends in a panic: see `failing` | `agent` |
 //! | `stuck=loop` `stuck_after=5` | the main loop never polls again, after 5 s (0) | |
-//! | `bare=1000` | ticks at 1 kHz that do nothing, to compare with; not beside the profiler | |
-//! | `parts=yes` | these ticks walk and count, each timed: see `statistics` | `agent` |
-//! | `meter=1000` | a busy second on each vCPU with ticks at 1 kHz, and what they have found | |
+//! | `bare=1000` | empty ticks at 1 kHz, for comparison; not together with the profiler | |
+//! | `parts=yes` | these ticks walk and count, each part timed: see `statistics` | `agent` |
+//! | `meter=1000` | a busy second on each vCPU with ticks at 1 kHz, and their results | |
 //! | `tick=1000` | such ticks during the load | |
-//! | `orders=7002` | does what a line on a TCP port says, and answers what is true of it: see `accuracy` | `accuracy` |
-//! | `captures=7003` | gives away the samples that such an order has captured | `accuracy` |
-//! | `misbehave=panic`, `null`, `triple-fault`, `power-off` | ends badly | |
+//! | `orders=7002` | executes orders, lines on a TCP port, and answers the true values: see `accuracy` | `accuracy` |
+//! | `captures=7003` | sends the samples that such an order has captured | `accuracy` |
+//! | `misbehave=panic`, `null`, `triple-fault`, `power-off` | ends the guest in this way | |
 
 #![no_std]
 #![no_main]
@@ -115,10 +115,10 @@ use crate::guest::Guest;
 extern "C" fn kernel_main(start_info_address: u64) -> ! {
     early_println!("xen-guest: started");
     vcpus::attach_first();
-    // SAFETY: the address is Xen's, and the heap is still empty.
+    // SAFETY: the address comes from Xen, and the heap is still empty.
     let start = unsafe { start_info::read(start_info_address) }
         .unwrap_or_else(|error| panic!("start info at {start_info_address:#x}: {error}"));
-    // SAFETY: behind everything that is in use.
+    // SAFETY: this memory is after everything in use.
     unsafe { heap::give(start.free_memory.clone()) };
     early_println!(
         "xen-guest: {} KiB of heap, command line {:?}",

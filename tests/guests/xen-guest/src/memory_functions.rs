@@ -1,4 +1,4 @@
-//! What the compiler calls for copying, filling and comparing memory, and what the compiled core library
+//! The functions that the compiler calls to copy, fill and compare memory, and symbols that the compiled core library
 //! refers to but never calls, because panics abort.
 
 #![allow(unsafe_code, reason = "the C names and contracts are the compiler's")]
@@ -7,7 +7,7 @@ use core::arch::asm;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
-    // SAFETY: the caller gives two valid ranges of `count` bytes; the direction flag is clear.
+    // SAFETY: the caller provides two valid ranges of `count` bytes; the direction flag is clear.
     unsafe {
         asm!(
             "rep movsq",
@@ -47,7 +47,7 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memset(to: *mut u8, value: i32, count: usize) -> *mut u8 {
     let pattern = u64::from(value as u8) * 0x0101_0101_0101_0101;
-    // SAFETY: the caller gives a valid range of `count` bytes; the direction flag is clear.
+    // SAFETY: the caller provides a valid range of `count` bytes; the direction flag is clear.
     unsafe {
         asm!(
             "rep stosq",
@@ -98,7 +98,7 @@ unsafe extern "C" fn bcmp(left: *const u8, right: *const u8, count: usize) -> i3
 #[unsafe(no_mangle)]
 unsafe extern "C" fn strlen(text: *const u8) -> usize {
     let mut length = 0;
-    // SAFETY: the text ends with a zero byte, and none behind it is read.
+    // SAFETY: the text ends with a zero byte, and no byte after it is read.
     while unsafe { text.add(length).read_volatile() } != 0 {
         length += 1;
     }

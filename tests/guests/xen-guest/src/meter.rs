@@ -1,5 +1,5 @@
-//! A meter in the place of a profiler: counts ticks and remembers what they interrupted, so that the guest
-//! can say whether the road from Xen's timer to here works.
+//! A meter instead of a profiler: it counts ticks and the code that they interrupted, so that the guest can report
+//! whether Xen's timer reaches the sampler.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,20 +10,20 @@ use crate::descriptors::MAX_VCPUS;
 use crate::interrupts::Registers;
 use crate::{busy, vcpus};
 
-/// Time between two ticks, ns; zero: no ticks.
+/// The time between two ticks in ns; 0 = no ticks.
 static PERIOD_NS: AtomicU64 = AtomicU64::new(0);
 static METERS: [Meter; MAX_VCPUS] = [const { Meter::new() }; MAX_VCPUS];
 
-/// What the ticks of one vCPU have shown.
+/// The results of one vCPU's ticks.
 #[derive(Debug)]
 pub(crate) struct Meter {
     ticks: AtomicU64,
-    /// Those that interrupted the busy loop.
+    /// Ticks that interrupted the busy loop.
     busy: AtomicU64,
-    /// Of these, those whose stack pointer lay on the vCPU's stack and whose frame pointer led to the
-    /// caller of the busy loop.
+    /// Of these, ticks whose stack pointer was on the vCPU's stack and whose frame pointer led to the caller of the
+    /// busy loop.
     right_caller: AtomicU64,
-    /// When the next tick is due; while the vCPU sleeps, how long it had still to run then.
+    /// When the next tick is due; while the vCPU sleeps, the running time left until then.
     target_ns: AtomicU64,
     asleep: AtomicBool,
 }
@@ -51,13 +51,13 @@ impl Meter {
         }
     }
 
-    /// All ticks.
+    /// The number of ticks.
     pub(crate) fn ticks(&self) -> u64 {
         self.ticks.load(Ordering::Relaxed)
     }
 }
 
-/// Asks for a tick each `period_ns` on every vCPU, 0 for none.
+/// Requests a tick each `period_ns` on every vCPU; 0 = none.
 pub(crate) fn set_period(period_ns: u64) {
     PERIOD_NS.store(period_ns, Ordering::Relaxed);
     for number in 0..vcpus::running() {
@@ -65,7 +65,7 @@ pub(crate) fn set_period(period_ns: u64) {
     }
 }
 
-/// Has a vCPU had so many ticks, or are none asked for?
+/// Whether a vCPU has had this many ticks, or none are requested.
 #[cfg(feature = "demo")]
 pub(crate) fn has_seen(vcpu: VcpuId, ticks: u64) -> bool {
     PERIOD_NS.load(Ordering::Relaxed) == 0 || meter(vcpu).ticks() >= ticks
@@ -76,7 +76,7 @@ pub(crate) fn meter(vcpu: VcpuId) -> &'static Meter {
     &METERS[vcpu.0 as usize]
 }
 
-/// The deadline has passed while `registers` were running; answers the next deadline.
+/// Handles a tick that interrupted `registers`; returns the next deadline.
 pub(crate) fn on_tick(vcpu: VcpuId, registers: Registers, now_ns: u64) -> Option<u64> {
     let meter = meter(vcpu);
     meter.ticks.fetch_add(1, Ordering::Relaxed);
@@ -98,7 +98,7 @@ pub(crate) fn on_tick(vcpu: VcpuId, registers: Registers, now_ns: u64) -> Option
     (period > 0).then_some(target)
 }
 
-/// Another vCPU asks this one to look at its deadline; answers it.
+/// Handles a kick from another vCPU; returns the deadline.
 pub(crate) fn on_kick(vcpu: VcpuId, now_ns: u64) -> Option<u64> {
     let meter = meter(vcpu);
     let period = PERIOD_NS.load(Ordering::Relaxed);
@@ -110,7 +110,7 @@ pub(crate) fn on_kick(vcpu: VcpuId, now_ns: u64) -> Option<u64> {
     Some(target)
 }
 
-/// The vCPU is about to sleep: keeps what is left to the target.
+/// Stores the time left to the target when the vCPU is about to sleep.
 pub(crate) fn on_block(vcpu: VcpuId, now_ns: u64) {
     let meter = meter(vcpu);
     meter.asleep.store(true, Ordering::Relaxed);
@@ -121,7 +121,7 @@ pub(crate) fn on_block(vcpu: VcpuId, now_ns: u64) {
     meter.target_ns.store(left, Ordering::Relaxed);
 }
 
-/// The vCPU has woken: answers the next deadline.
+/// Returns the next deadline when the vCPU has woken.
 pub(crate) fn on_wake(vcpu: VcpuId, now_ns: u64) -> Option<u64> {
     let meter = meter(vcpu);
     meter.asleep.store(false, Ordering::Relaxed);

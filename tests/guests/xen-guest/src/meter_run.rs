@@ -1,4 +1,4 @@
-//! Does the road from Xen's timer to the sampler work? A busy second on every vCPU, then a sleep.
+//! Checks that Xen's timer reaches the sampler: a busy second on every vCPU, then a sleep.
 
 use xen_sys_lite::vcpu::VcpuId;
 
@@ -9,7 +9,7 @@ use crate::{busy, idle, meter, println, timer};
 const BUSY_NS: u64 = 1_000_000_000;
 const SLEEP_NS: u64 = 50_000_000;
 
-/// Does what `meter=RATE_HZ` and `vcpus=COUNT` ask for, and says what the ticks have found.
+/// Runs the check that `meter=RATE_HZ` and `vcpus=COUNT` request, and prints the results of the ticks.
 pub(crate) fn run(command_line: CommandLine) {
     let Some(rate_hz) = command_line.parsed::<u64>("meter").filter(|&rate| rate > 0) else {
         return;

@@ -1,4 +1,4 @@
-//! IP over a network device: one interface, its sockets, and when it wants to be polled again.
+//! IP over a network device: one interface, its sockets, and the time of its next poll.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -16,17 +16,17 @@ use crate::addressing::{Addressing, Ipv4Addressing};
 
 /// The interface with its device and sockets.
 ///
-/// A poll allocates nothing: see [`served`](crate::served).
+/// A poll does not allocate: see [`served`](crate::served).
 pub(crate) struct Network<D: Device> {
     device: D,
     interface: Interface,
     /// The sockets of all services.
     pub(crate) sockets: SocketSet<'static>,
-    /// The IPv4 address, where it is new.
+    /// The IPv4 address, if it has changed.
     news: Option<Ipv4Cidr>,
     #[cfg(feature = "dhcp")]
     dhcp: Option<smoltcp::iface::SocketHandle>,
-    /// What frames suffer on their way.
+    /// The faults of the line, if requested.
     #[cfg(feature = "faults")]
     pub(crate) line: Option<crate::faults::Line>,
 }
@@ -76,7 +76,7 @@ impl<D: Device> Network<D> {
         network
     }
 
-    /// Moves packets between the device and the sockets; bounded by the device's rings.
+    /// Moves packets between the device and the sockets; bounded by the size of the device's rings.
     pub(crate) fn poll(&mut self, now_ns: u64) {
         self.exchange(instant(now_ns));
         #[cfg(feature = "dhcp")]
@@ -94,13 +94,13 @@ impl<D: Device> Network<D> {
             .poll(now, &mut self.device, &mut self.sockets);
     }
 
-    /// When to poll again though nothing arrives, in ns of system time; `None`: never.
+    /// When to poll again without packets, in ns of system time; `None` for never.
     pub(crate) fn next_poll_ns(&mut self, now_ns: u64) -> Option<u64> {
         let delay = self.interface.poll_delay(instant(now_ns), &self.sockets)?;
         Some(now_ns.saturating_add(delay.total_micros().saturating_mul(1000)))
     }
 
-    /// The IPv4 address, if it has changed since the last call: a poll has no console to tell it on.
+    /// The IPv4 address, if it has changed since the last call: a poll may not print it.
     pub(crate) fn take_news(&mut self) -> Option<Ipv4Cidr> {
         self.news.take()
     }
@@ -113,11 +113,11 @@ impl<D: Device> Network<D> {
     fn set_ipv4(&mut self, address: Ipv4Cidr, gateway: Option<Ipv4Address>) {
         self.interface.update_ip_addrs(|addresses| {
             addresses.retain(|old| !matches!(old, IpCidr::Ipv4(_)));
-            // The list holds two at least.
+            // The list has room for at least two.
             let _ = addresses.push(IpCidr::Ipv4(address));
         });
         if let Some(gateway) = gateway {
-            // The table holds two routes at least.
+            // The table has room for at least two routes.
             let _ = self.interface.routes_mut().add_default_ipv4_route(gateway);
         }
         self.news = Some(address);
@@ -126,7 +126,7 @@ impl<D: Device> Network<D> {
     #[cfg(feature = "ipv6")]
     fn set_ipv6(&mut self, address: Ipv6Cidr, gateway: Option<Ipv6Address>) {
         self.interface.update_ip_addrs(|addresses| {
-            // The list holds two at least.
+            // The list has room for at least two.
             let _ = addresses.push(IpCidr::Ipv6(address));
         });
         if let Some(gateway) = gateway {
@@ -147,7 +147,7 @@ impl<D: Device> Network<D> {
     }
 }
 
-/// The stack's clock counts microseconds from the same origin.
+/// The network stack's clock counts microseconds from the same origin.
 fn instant(now_ns: u64) -> Instant {
     Instant::from_micros((now_ns / 1000).cast_signed())
 }

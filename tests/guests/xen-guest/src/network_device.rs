@@ -1,4 +1,4 @@
-//! The guest's network device: netfront, over pages of the heap.
+//! The guest's network device: netfront, with pages from the heap.
 
 #![allow(
     unsafe_code,
@@ -27,13 +27,13 @@ const RX: usize = 128;
 /// The device.
 pub(crate) type NetworkDevice = Netfront<'static, CountedCalls, GRANT_FRAMES, TX, RX>;
 
-/// The domain's grants; kept for ever, because other domains use them.
+/// The domain's grants; never freed, because other domains use them.
 pub(crate) type Grants = &'static GrantTable<GRANT_FRAMES>;
 
-/// The grant table, once there is one.
+/// The grant table, once it is set up.
 static GRANTS: AtomicPtr<GrantTable<GRANT_FRAMES>> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Sets up the grant table and connects the first device. `None`, and a word about why, without one.
+/// Sets up the grant table and connects the first device. Prints the reason and returns `None` if that fails.
 pub(crate) fn connect(store: &mut GuestStore) -> Option<NetworkDevice> {
     let grants: Grants = match GrantTable::map(&xen(), [new_page()]) {
         Ok(grants) => Box::leak(Box::new(grants)),
@@ -57,7 +57,7 @@ pub(crate) fn connect(store: &mut GuestStore) -> Option<NetworkDevice> {
 ///
 /// # Errors
 ///
-/// What Xen or the backend refused.
+/// The error from Xen or the backend.
 pub(crate) fn resume(device: &mut NetworkDevice, store: &mut GuestStore) -> Result<(), NetError> {
     // SAFETY: the pointer is null or comes from a box that is never freed.
     if let Some(grants) = unsafe { GRANTS.load(Ordering::Acquire).as_ref() } {
@@ -69,11 +69,11 @@ pub(crate) fn resume(device: &mut NetworkDevice, store: &mut GuestStore) -> Resu
     wake_on_frames(device)
 }
 
-/// Lets the device wake the main loop; after each connection, which has a port of its own.
+/// Lets the device wake the main loop. Call it after each connection, which has its own port.
 ///
 /// # Errors
 ///
-/// What Xen refused.
+/// The error from Xen.
 pub(crate) fn wake_on_frames(device: &NetworkDevice) -> Result<(), NetError> {
     device.port().map_or(Ok(()), |port| {
         upcall::wake_on(port).map_err(NetError::Hypercall)
@@ -89,6 +89,6 @@ fn new_page() -> SharedPage {
     // SAFETY: the size is not zero.
     let memory = NonNull::new(unsafe { alloc_zeroed(LAYOUT) });
     let base = memory.unwrap_or_else(|| handle_alloc_error(LAYOUT));
-    // SAFETY: aligned to a page, mapped one to one for ever, and nobody else's.
+    // SAFETY: page-aligned, always mapped one to one, and not used by others.
     unsafe { SharedPage::identity(base) }
 }

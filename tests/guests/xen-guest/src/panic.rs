@@ -1,4 +1,4 @@
-//! A panic says what it is on the debug port, leaves what the profiler knows, and ends the domain as crashed.
+//! A panic prints its message on the debug port, writes the crash dump, and ends the domain as crashed.
 
 use core::panic::PanicInfo;
 

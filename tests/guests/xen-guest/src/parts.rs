@@ -1,7 +1,7 @@
-//! The two large parts of a sample, timed one by one: the walk over the stack and the count in the table.
+//! Times the two large parts of a sample separately: the stack walk and the count in the table.
 //!
-//! The agent itself is measured as a whole, without a line in it for that. Here are the same two functions on
-//! the same stacks, between the same work, with nothing else around them.
+//! The agent itself is measured as a whole and has no code for this. Here the same two functions run on the same
+//! stacks, during the same work, without the rest.
 
 #![allow(unsafe_code, reason = "a stack is read, and a pointer published")]
 
@@ -35,7 +35,7 @@ struct Parts {
 static PARTS: [AtomicPtr<Parts>; MAX_VCPUS] =
     [const { AtomicPtr::new(core::ptr::null_mut()) }; MAX_VCPUS];
 
-/// Prepares what `parts` on the command line asks for, for every vCPU that runs.
+/// Prepares the measurement that `parts` on the command line requests, for every running vCPU.
 pub(crate) fn prepare(command_line: CommandLine) {
     if command_line.value("parts").is_none() {
         return;
@@ -56,23 +56,23 @@ pub(crate) fn prepare(command_line: CommandLine) {
     }
 }
 
-/// Walks and counts the stack that `registers` were interrupted on, if that was asked for. In the vCPU's upcall.
+/// Walks and counts the stack interrupted at `registers`, if requested. Called in the vCPU's upcall.
 pub(crate) fn measure(vcpu: VcpuId, registers: &Registers) {
-    // SAFETY: the pointer is null or comes from a box that is never freed, used by this vCPU's upcall alone.
+    // SAFETY: the pointer is null or comes from a box that is never freed, and only this vCPU's upcall uses it.
     let parts = unsafe { PARTS[vcpu.0 as usize].load(Ordering::Acquire).as_ref() };
     let Some(parts) = parts else { return };
     let statistics = statistics::of(vcpu);
     let table = Table::new(&parts.nodes, &parts.index, &[], &parts.cells);
     let started = read_tsc();
     let stack = vcpus::stack_bounds(registers.sp).map(|bounds| {
-        // SAFETY: the bounds are those of a vCPU's stack, mapped for ever.
+        // SAFETY: the bounds are those of a vCPU's stack, which is always mapped.
         unsafe { StackMemory::new(bounds) }
     });
     let guide = Guide::frame_pointers(&parts.code);
     let mut path = parts.path.begin();
     walk(registers, stack.as_ref(), &guide, MAX_DEPTH, &mut path);
     let walked = read_tsc();
-    // A full table counts no more, and costs the same.
+    // A full table no longer counts, but costs the same.
     let _ = table.count(&path, Column::of(0, 0));
     statistics.count.add(read_tsc().wrapping_sub(walked));
     statistics.walk.add(walked.wrapping_sub(started));

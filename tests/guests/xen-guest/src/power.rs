@@ -1,4 +1,4 @@
-//! The guest's end.
+//! Ends the guest.
 
 #![allow(
     unsafe_code,
@@ -11,13 +11,13 @@ use xen_sys_lite::sched::{self, ShutdownReason};
 
 use crate::{console, hypervisor};
 
-/// Ends the domain in good order.
+/// Powers the domain off.
 pub(crate) fn power_off() -> ! {
     console::drain();
     end(ShutdownReason::PowerOff)
 }
 
-/// Ends the domain in good order, to be started again.
+/// Reboots the domain.
 pub(crate) fn reboot() -> ! {
     console::drain();
     end(ShutdownReason::Reboot)
@@ -30,7 +30,7 @@ pub(crate) fn crash() -> ! {
 
 fn end(reason: ShutdownReason) -> ! {
     if hypervisor::is_connected() {
-        // Returns only where Xen refuses; the triple fault follows.
+        // Returns only if Xen refuses; then the triple fault follows.
         sched::shutdown(&hypervisor::xen(), reason);
     }
     triple_fault()

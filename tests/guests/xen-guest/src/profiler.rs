@@ -1,4 +1,4 @@
-//! The profiler inside this guest: what it asks of the platform, its memory, and its service over TCP.
+//! The profiler inside this guest: its platform, its memory, and its service over TCP.
 
 #![allow(
     unsafe_code,
@@ -31,27 +31,27 @@ const MEMORY: usize = 4 << 20;
 /// Memory for a caller table: room for an image several times as large.
 const CALLERS: usize = caller_table_bytes(20_000);
 
-/// A vCPU's records of some minutes.
+/// Memory for the rings: some minutes of records per vCPU.
 const RING: usize = 1 << 20;
 
-/// The guest as the agent sees it.
+/// The agent's platform.
 pub(crate) type GuestPlatform = XenPlatform<CountedCalls>;
 type GuestTicks = Ticks<'static, 'static, CountedCalls>;
 
 static TICKS: AtomicPtr<GuestTicks> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The profiler at the timer, once it has started. Also from an upcall.
+/// The profiler's ticks, once it has started. May be called from upcalls.
 pub(crate) fn ticks() -> Option<&'static GuestTicks> {
     // SAFETY: the pointer is null or comes from a box that is never freed.
     unsafe { TICKS.load(Ordering::Acquire).as_ref() }
 }
 
-/// The same where it arms the timer itself.
+/// The same, if the profiler arms the timer itself.
 pub(crate) fn timer_owner() -> Option<&'static GuestTicks> {
     ticks().filter(|ticks| ticks.source() == TickSource::Owned)
 }
 
-/// What the command line asks for.
+/// The profiler requested by the command line.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
     access: Access<'static>,
@@ -62,9 +62,8 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Whom to serve, `ticks=host` (as without it) or `ticks=owned`, and `record-at-boot=NAME`, which records that
-    /// name from the beginning, always on. `None`, with a word about it, where nobody is
-    /// to be served.
+    /// Reads the access, `ticks=host` (the default) or `ticks=owned`, and `record-at-boot=NAME`, which begins an
+    /// always-on recording. Prints the reason and returns `None` if no client can be served.
     pub(crate) fn find(command_line: CommandLine, store: &mut GuestStore) -> Option<Self> {
         let (access, port) = profiler_access::find(command_line, store)?;
         let source = match command_line.value("ticks") {
@@ -88,7 +87,7 @@ pub(crate) struct Profiler {
 }
 
 impl Profiler {
-    /// Starts the agent and adds its sockets. `None`, and a word about why, where it cannot start.
+    /// Starts the agent and adds its sockets. Prints the reason and returns `None` if it cannot start.
     pub(crate) fn start(
         request: Request,
         identity: Option<&Identity>,
@@ -120,11 +119,11 @@ impl Profiler {
         };
         let mut service = match Service::new(agent, request.access) {
             Ok(service) => service,
-            // The agent has said it on the log.
+            // The agent has logged the reason.
             Err(_) => return None,
         };
         if let Some(name) = request.record_at_boot {
-            // A refusal is on the log; the guest goes on.
+            // A refusal is logged; the guest continues.
             if service
                 .start_at_boot(&BootRecording::always_on(name))
                 .is_ok()
@@ -143,7 +142,7 @@ impl Profiler {
         })
     }
 
-    /// Serves the clients; answers when to do so again though no packet comes, on the guest's clock.
+    /// Serves the clients; returns when to call it again without a packet, on the guest's clock.
     pub(crate) fn poll(&mut self, sockets: &mut SocketSet<'static>) -> Option<u64> {
         let next_ns = self.sockets.poll(sockets, &mut self.service)?;
         let platform = self.service.agent().platform();
@@ -159,7 +158,7 @@ impl fmt::Debug for Profiler {
     }
 }
 
-/// The guest as the agent sees it.
+/// Makes the agent's platform.
 fn platform() -> GuestPlatform {
     let hooks = Hooks {
         vcpu: || Some(vcpus::current().0),
@@ -170,11 +169,11 @@ fn platform() -> GuestPlatform {
         areas,
         log: |line| println!("xen-guest: {line}"),
     };
-    // SAFETY: the bounds named are those of the vCPUs' stacks and of the image's text, mapped for ever.
+    // SAFETY: the bounds are those of the vCPUs' stacks and of the image's text, which are always mapped.
     unsafe { XenPlatform::new(xen(), shared_info(), hooks) }
 }
 
-/// Where Xen keeps a vCPU's times; this guest registers no `vcpu_info`.
+/// The memory in which Xen stores a vCPU's times; this guest registers no `vcpu_info`.
 fn areas(vcpu: u32) -> Option<VcpuAreas> {
     Some(VcpuAreas {
         time: &shared_info().vcpu_info.get(vcpu as usize)?.time,
@@ -182,7 +181,7 @@ fn areas(vcpu: u32) -> Option<VcpuAreas> {
     })
 }
 
-/// Where the guest's code lies, with the file's headers in front of it.
+/// The addresses of the guest's code, including the file's headers before it.
 fn text() -> Range<u64> {
     unsafe extern "C" {
         static image_start: u8;
@@ -191,7 +190,7 @@ fn text() -> Range<u64> {
     &raw const image_start as u64..&raw const text_end as u64
 }
 
-/// The guest's code, as the linker placed it and its file holds it.
+/// The mapping of the guest's code in memory and in its file.
 pub(crate) fn image() -> Mapping<'static> {
     unsafe extern "C" {
         static build_id_note: u8;
@@ -199,12 +198,12 @@ pub(crate) fn image() -> Mapping<'static> {
     }
     let note = &raw const build_id_note;
     let length = &raw const build_id_note_end as usize - note as usize;
-    // SAFETY: the linker's marks enclose the note, which is never written.
+    // SAFETY: the linker's symbols enclose the note, which is never written.
     let note = unsafe { slice::from_raw_parts(note, length) };
     Mapping {
         start: text().start,
         end: text().end,
-        // The first segment begins with the file's own headers.
+        // The first segment begins with the file's headers.
         file_offset: 0,
         build_id: build_id(note).unwrap_or(&[]),
         path: "xen-guest",

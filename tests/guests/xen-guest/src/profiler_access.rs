@@ -1,15 +1,14 @@
-//! Who may profile this guest, and with which keys.
+//! The profiler's access settings and keys.
 //!
-//! Keys, in a guest that is built with the feature of that name, come from xenstore, below the domain's own `data/unikprof`: `view`, `view-2`, `control` and
-//! `control-2`, each a line as `unikprof-client keygen` makes it; the second ones are for the time in
-//! which keys are changed. They can be read by the guest, by dom0 and by other privileged domains, and by no
-//! other guest:
+//! In a guest with the feature `keys`, keys come from xenstore, from the domain's `data/unikprof`: `view`, `view-2`,
+//! `control` and `control-2`, each a line as `unikprof-client keygen` makes it. The second ones are for the time in
+//! which keys are changed. The guest, dom0 and other privileged domains can read them, but no other guest:
 //!
 //! ```text
 //! xenstore-write /local/domain/$(xl domid NAME)/data/unikprof/view "$(grep -v '^#' view.key)"
 //! ```
 //!
-//! They must be there when the guest starts its network, so a domain is created paused (`xl create -p`).
+//! They must exist when the guest starts its network, so create the domain paused (`xl create -p`).
 
 #[cfg(feature = "keys")]
 use alloc::boxed::Box;
@@ -34,8 +33,8 @@ const NODES: [(&str, Role); 4] = [
     ("data/unikprof/control-2", Role::Control),
 ];
 
-/// `profiler=keys:PORT` or `profiler=open:PORT`: whom to serve, and where. `None`, with a word about it, where
-/// nobody is to be served.
+/// Reads `profiler=keys:PORT` or `profiler=open:PORT`: the access and the port. Prints the reason and returns `None`
+/// if no client can be served.
 pub(crate) fn find(
     command_line: CommandLine,
     #[cfg_attr(not(feature = "keys"), allow(unused_variables))] store: &mut GuestStore,

@@ -7,10 +7,10 @@ use core::arch::x86_64::__cpuid;
 
 /// CPUID leaf 1, ecx: the processor has `rdrand`.
 const HAS_RDRAND: u32 = 1 << 30;
-/// Tries that a healthy processor never needs (Intel's advice).
+/// The number of tries that Intel recommends.
 const TRIES: u32 = 10;
 
-/// 64 random bits; `None` where the processor has no source of them.
+/// 64 random bits; `None` if the processor cannot generate them.
 pub(crate) fn random() -> Option<u64> {
     if __cpuid(1).ecx & HAS_RDRAND == 0 {
         return None;

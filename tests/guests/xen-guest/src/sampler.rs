@@ -1,7 +1,7 @@
-//! The seam where a profiler sits: called at each tick and kick, before and after a sleep.
+//! The interface to a profiler: called at each tick and kick, before and after a sleep.
 //!
-//! The profiler where it was started (feature `agent`), the bare timer handler where that was asked for, the
-//! meter otherwise; before them all the capture of samples (feature `accuracy`), while it takes some.
+//! The calls go to the profiler if it was started (feature `agent`), to the bare timer handler if that was requested,
+//! otherwise to the meter. A running capture of samples (feature `accuracy`) overrides all of them.
 
 use xen_sys_lite::vcpu::VcpuId;
 
@@ -13,7 +13,7 @@ use crate::{bare, meter, vcpus};
 #[cfg(feature = "agent")]
 use crate::{events, failing, profiler};
 
-/// The vCPU's timer has fired while `registers` were running.
+/// The vCPU's timer has interrupted `registers`.
 pub(crate) fn on_timer(vcpu: VcpuId, registers: &Registers) {
     let now_ns = timer::now_ns(vcpu);
     let is_due = timer::fired(vcpu, now_ns);
@@ -46,7 +46,7 @@ pub(crate) fn on_timer(vcpu: VcpuId, registers: &Registers) {
     }
 }
 
-/// This vCPU is asked to look at its deadline while `registers` were running.
+/// A kick from another vCPU, to check the deadline, has interrupted `registers`.
 pub(crate) fn on_kick(vcpu: VcpuId, registers: &Registers) {
     #[cfg(feature = "accuracy")]
     if capture::is_on() {
@@ -66,7 +66,7 @@ pub(crate) fn on_kick(vcpu: VcpuId, registers: &Registers) {
     program(vcpu, next_ns);
 }
 
-/// This vCPU is about to sleep: until it has woken the sampler has no deadline.
+/// This vCPU is about to sleep. The sampler has no deadline until it wakes.
 #[inline(always)]
 pub(crate) fn on_block(vcpu: VcpuId) {
     #[cfg(feature = "agent")]

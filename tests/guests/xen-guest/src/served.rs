@@ -1,6 +1,6 @@
-//! What the guest serves over its network: polled by the main loop, and by the upcall when that is stuck.
+//! The guest's network services: polled by the main loop, and by the upcall if the loop is stuck.
 //!
-//! So nothing in a poll may allocate, write to the console or take another lock that the loop may hold.
+//! Therefore a poll may not allocate, write to the console or take another lock that the loop may hold.
 
 #![allow(unsafe_code, reason = "a reference is published to the upcall")]
 
@@ -23,7 +23,7 @@ use crate::timer::Who;
 use crate::vcpus::FIRST;
 use crate::{interrupts, timer};
 
-/// Bytes of the stack that a stuck guest is polled on.
+/// The size in bytes of the stack for polls of a stuck guest.
 const RESCUE_STACK_SIZE: usize = 64 * 1024;
 
 /// The network and the services on it.
@@ -31,11 +31,11 @@ const RESCUE_STACK_SIZE: usize = 64 * 1024;
 pub(crate) struct Served {
     /// The network.
     pub(crate) network: Network<NetworkDevice>,
-    /// Sends back what it gets.
+    /// Sends back received bytes.
     pub(crate) echo: Option<Echo>,
-    /// Tells what the vCPUs have done.
+    /// Sends the vCPUs' statistics.
     pub(crate) statistics: Option<StatisticsService>,
-    /// Takes orders for loads.
+    /// Receives orders for loads.
     #[cfg(feature = "accuracy")]
     pub(crate) orders: Option<OrderService>,
     /// Sends captured samples.
@@ -51,7 +51,7 @@ struct Published {
     stack: RescueStack<'static>,
 }
 
-/// Polls move between the loop and upcalls of any vCPU.
+/// The loop and upcalls of any vCPU may poll.
 const _: () = {
     const fn can_be_shared<T: Sync>() {}
     can_be_shared::<Published>();
@@ -60,7 +60,8 @@ const _: () = {
 static PUBLISHED: AtomicPtr<Published> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Served {
-    /// Moves packets and serves; bounded. Answers when to do so again though nothing comes, on the guest's clock.
+    /// Moves packets and serves clients; bounded. Returns when to call it again without packets, on the guest's
+    /// clock.
     pub(crate) fn poll(&mut self) -> Option<u64> {
         let network = &mut self.network;
         network.poll(timer::now_ns(FIRST));
@@ -85,19 +86,19 @@ impl Served {
             self.profiler
                 .as_mut()
                 .and_then(|profiler| profiler.poll(&mut network.sockets)),
-            // What the services have written goes out at once: the delay is then zero.
+            // The services' output is sent at once: the delay is then zero.
             network.next_poll_ns(timer::now_ns(FIRST)),
         ];
         deadlines.into_iter().flatten().min()
     }
 }
 
-/// From now on `served` is what [`poll`] polls and the upcall rescues.
+/// Publishes `served` for [`poll`] and for the upcall's rescue.
 pub(crate) fn publish(served: Served) {
     let stack = Box::leak(alloc::vec![0; RESCUE_STACK_SIZE].into_boxed_slice());
     let published = Box::leak(Box::new(Published {
         cell: PollCell::new(served, timer::now_ns(FIRST)),
-        // SAFETY: twice what the agent's own poll needs; the echo and the statistics add little.
+        // SAFETY: twice the stack of the agent's own poll; the echo and the statistics need little.
         stack: unsafe { RescueStack::new(stack) },
     }));
     PUBLISHED.store(published, Ordering::Release);
@@ -108,8 +109,8 @@ fn published() -> Option<&'static Published> {
     unsafe { PUBLISHED.load(Ordering::Acquire).as_ref() }
 }
 
-/// The main loop's poll: `poll` should call [`Served::poll`], and may wait and use the console around it. Both
-/// answer when to poll again though nothing comes.
+/// The main loop's poll: `poll` should call [`Served::poll`], and may wait and use the console around it. Both return
+/// when to poll again without packets.
 pub(crate) fn poll(poll: impl FnOnce(&mut Served) -> Option<u64>) -> Option<u64> {
     let published = published()?;
     let next_ns = published.cell.poll(timer::now_ns(FIRST), poll);
@@ -117,28 +118,28 @@ pub(crate) fn poll(poll: impl FnOnce(&mut Served) -> Option<u64>) -> Option<u64>
     next_ns
 }
 
-/// The first vCPU's loop is about to sleep. With interrupts off.
+/// The first vCPU's loop is about to sleep. Call it with interrupts off.
 pub(crate) fn on_block() {
     if let Some(published) = published() {
         published.cell.on_block();
     }
 }
 
-/// The first vCPU's loop has woken. With interrupts off.
+/// The first vCPU's loop has woken. Call it with interrupts off.
 pub(crate) fn on_wake() {
     if let Some(published) = published() {
         published.cell.on_wake(timer::now_ns(FIRST));
     }
 }
 
-/// An event came that may be the network's. From an upcall.
+/// An event has arrived that may be the network's. Called from upcalls.
 pub(crate) fn notice() {
     if let Some(published) = published() {
         published.cell.notice();
     }
 }
 
-/// Polls if the main loop should have long ago, and has the timer watch over it. At the end of an upcall of the
+/// Polls if the main loop is overdue, and sets the timer that watches it. Call it at the end of an upcall of the
 /// first vCPU; the caller arms the timer.
 pub(crate) fn rescue() {
     if let Some(published) = published() {
@@ -150,12 +151,12 @@ pub(crate) fn rescue() {
     }
 }
 
-/// How often the upcall had to poll.
+/// The number of polls by upcalls.
 fn rescues() -> u64 {
     published().map_or(0, |published| published.cell.rescues())
 }
 
-/// Has the timer watch over a loop that may get stuck before its next poll.
+/// Sets the timer for the case that the loop gets stuck before its next poll.
 fn watch(published: &Published) {
     interrupts::disable();
     set_watch(published);

@@ -1,4 +1,4 @@
-//! What Xen hands over at the entry: the command line, and the memory that is the guest's to use.
+//! The data that Xen passes at the entry: the command line, and the memory for the guest's use.
 
 #![allow(
     unsafe_code,
@@ -10,15 +10,15 @@ use core::ops::Range;
 use xen_sys_lite::abi::start_info::{HvmStartInfo, MemmapEntry, ModuleEntry};
 use xen_sys_lite::start_info::{self, MemoryKind, StartInfoError};
 
-/// The one-to-one mapping ends here.
+/// The end of the one-to-one mapping.
 const MAPPED_END: u64 = 1 << 32;
 
-/// The command line, and the memory that is the guest's to use.
+/// The command line, and the memory for the guest's use.
 #[derive(Debug)]
 pub(crate) struct StartInfo {
-    /// The command line; empty where there is none or it is not UTF-8.
+    /// The command line; empty if there is none or it is not UTF-8.
     pub(crate) command_line: &'static str,
-    /// Physical addresses of free memory, behind the image and what the tools placed after it.
+    /// Physical addresses of free memory, after the image and the data that the tools placed after it.
     pub(crate) free_memory: Range<u64>,
 }
 
@@ -26,18 +26,18 @@ pub(crate) struct StartInfo {
 ///
 /// # Safety
 ///
-/// `address` is what Xen put in ebx at the entry, and nothing has been written behind the image yet.
+/// `address` must be the value of ebx at the entry, and nothing may have been written after the image yet.
 ///
 /// # Errors
 ///
-/// Where the structure is not what a PVH guest is given.
+/// If the structure is not that of a PVH guest.
 pub(crate) unsafe fn read(address: u64) -> Result<StartInfo, StartInfoError> {
-    // SAFETY: memory is mapped one to one for ever, and the tables are never written.
+    // SAFETY: memory is always mapped one to one, and the tables are never written.
     let info = unsafe { start_info::StartInfo::read(address, start_info::identity) }?;
     let command_line = info.command_line();
 
     let image = image_range();
-    // Xen places everything in the RAM that holds the image.
+    // Xen places everything in the RAM that contains the image.
     let ram = info
         .memory()
         .filter(|range| range.kind == MemoryKind::Ram)
@@ -59,7 +59,7 @@ pub(crate) unsafe fn read(address: u64) -> Result<StartInfo, StartInfoError> {
     .filter(|end| ram.contains(end))
     .max()
     .unwrap_or(image.end);
-    // The tools write the tables and the structure one behind the other, in an order of their own.
+    // The tools write the tables and the structure consecutively, in an unspecified order.
     let tables = info.memory().count() * size_of::<MemmapEntry>()
         + info.modules().count() * size_of::<ModuleEntry>();
     let start = (taken_end + tables as u64).next_multiple_of(4096);
@@ -69,7 +69,7 @@ pub(crate) unsafe fn read(address: u64) -> Result<StartInfo, StartInfoError> {
     })
 }
 
-/// Where the image lies, its zeroed part included.
+/// The addresses of the image, including its zeroed part.
 pub(crate) fn image_range() -> Range<u64> {
     unsafe extern "C" {
         static image_start: u8;

@@ -1,5 +1,4 @@
-//! What each vCPU has done, counted where it happens: for tests that ask whether an idle guest stays asleep, and
-//! for the cost of a tick, taken apart.
+//! Statistics of each vCPU, for tests that check that an idle guest stays asleep, and for the parts of a tick's cost.
 //!
 //! A *tick* here is an upcall in which the timer fired. Its cycles, by the time stamp counter:
 //!
@@ -10,7 +9,7 @@
 //! | `calls` | the hypercalls of it: one to arm the timer anew, as a rule |
 //! | `walk`, `count` | the two parts of a sample, where `parts` is asked for; within `sampler` then |
 //!
-//! What is left of `upcall` is the entry's `fxsave`, the demultiplexing, and the guest's own book-keeping.
+//! The rest of `upcall` is the entry's `fxsave`, the demultiplexing, and the guest's own accounting.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -26,20 +25,20 @@ pub(crate) fn of(vcpu: VcpuId) -> &'static VcpuStatistics {
     &STATISTICS[vcpu.0 as usize]
 }
 
-/// What one vCPU has done since it started.
+/// One vCPU's statistics since it started.
 #[derive(Debug)]
 pub(crate) struct VcpuStatistics {
     /// Sleeps begun.
     pub(crate) blocks: Counter,
-    /// How often an interrupt ended such a sleep, or only interrupted it.
+    /// The number of interrupts that ended such a sleep, or only interrupted it.
     pub(crate) wakes: Counter,
     /// Upcalls.
     pub(crate) upcalls: Counter,
-    /// Those in which the timer fired.
+    /// Upcalls in which the timer fired.
     pub(crate) timer_upcalls: Counter,
-    /// Those in which another vCPU asked for a look at the deadline.
+    /// Upcalls in which another vCPU kicked this one to check its deadline.
     pub(crate) kicks: Counter,
-    /// Hypercalls for this vCPU: its timer, mostly.
+    /// Hypercalls for this vCPU, mostly for its timer.
     pub(crate) timer_calls: Counter,
     /// Hypercalls for event channels.
     pub(crate) event_calls: Counter,
@@ -53,13 +52,13 @@ pub(crate) struct VcpuStatistics {
     pub(crate) upcall: Cost,
     /// Of these, the sampler's.
     pub(crate) sampler: Cost,
-    /// Of these, those of hypercalls.
+    /// Of these, the hypercalls'.
     pub(crate) calls: Cost,
-    /// Cycles of a walk, where `parts` is asked for.
+    /// Cycles of a walk, if `parts` is requested.
     pub(crate) walk: Cost,
     /// Cycles of a count, likewise.
     pub(crate) count: Cost,
-    /// Frames that were walked.
+    /// Frames walked.
     pub(crate) frames: Counter,
 }
 
@@ -152,7 +151,7 @@ impl Counter {
 /// Two buckets for each power of two.
 const BUCKETS: usize = 64;
 
-/// What something has cost, in cycles.
+/// The distribution of a cost in cycles.
 #[derive(Debug)]
 pub(crate) struct Cost {
     count: Counter,
@@ -171,7 +170,7 @@ impl Cost {
         }
     }
 
-    /// Adds one.
+    /// Adds a value.
     pub(crate) fn add(&self, cycles: u64) {
         self.count.add(1);
         self.cycles.add(cycles);
@@ -179,7 +178,7 @@ impl Cost {
         self.buckets[bucket(cycles)].add(1);
     }
 
-    /// So many percent cost no more than this, to a third; 0 where there was none.
+    /// The percentile, accurate to a third; 0 if there are no values.
     fn percentile(&self, percent: u64) -> u64 {
         let wanted = (self.count.get() * percent).div_ceil(100);
         let mut seen = 0;
@@ -193,7 +192,7 @@ impl Cost {
     }
 }
 
-/// Bucket 2n holds 2ⁿ to 1.5 · 2ⁿ, bucket 2n + 1 the rest up to 2ⁿ⁺¹.
+/// Bucket 2n contains 2ⁿ to 1.5 · 2ⁿ, bucket 2n + 1 the rest up to 2ⁿ⁺¹.
 fn bucket(cycles: u64) -> usize {
     let cycles = cycles.max(2);
     let power = cycles.ilog2();

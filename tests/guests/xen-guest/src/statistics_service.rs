@@ -1,4 +1,4 @@
-//! A TCP service that tells each client what the vCPUs have done, and closes: a line `NAME VALUE` for each count.
+//! A TCP service that sends each client the vCPUs' statistics, a line `NAME VALUE` for each count, and closes.
 
 use alloc::vec;
 use core::fmt::{self, Write};
@@ -12,7 +12,7 @@ use crate::vcpus::{self, FIRST};
 use crate::{statistics, timer};
 
 const CONNECTIONS: usize = 2;
-/// Room for all of the text: about a kilobyte for each vCPU.
+/// Room for the whole text: about a kilobyte per vCPU.
 const BUFFER_SIZE: usize = 16 * 1024;
 
 /// The service on one port.
@@ -33,7 +33,7 @@ impl StatisticsService {
         }
     }
 
-    /// Tells each client that has connected, and listens again.
+    /// Sends the statistics to each connected client, and listens again.
     pub(crate) fn poll(
         &self,
         sockets: &mut SocketSet<'static>,
@@ -47,7 +47,7 @@ impl StatisticsService {
                 let _ = socket.listen(self.port);
             }
             if socket.may_send() {
-                // Fails only where the text is too long, and then its end is missing.
+                // Fails only if the text is too long; then its end is missing.
                 let _ = write(&mut Sending(socket), device, rescues);
                 socket.close();
             }

@@ -1,4 +1,4 @@
-//! Xenstore: who this domain is, and what the tools ask of it.
+//! Xenstore: the domain's identity, and the tools' requests.
 
 #![allow(unsafe_code, reason = "the ring's page is taken in charge")]
 
@@ -20,7 +20,7 @@ const SHUTDOWN_WATCH: WatchId = match WatchId::new(0) {
     None => panic!("zero is a watch's number"),
 };
 
-/// The domain as the tools know it.
+/// The domain's identity.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     /// Its name.
@@ -35,15 +35,15 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Connects to the ring that the tools have made, and watches for what they ask. Again after a restore.
+/// Connects to the ring that the Xen tools have made, and watches their requests. Called again after a restore.
 ///
 /// # Errors
 ///
-/// What Xen or xenstore refused.
+/// The error from Xen or xenstore.
 pub(crate) fn connect() -> Result<GuestStore, StoreError> {
     let ring = hvm::store_ring(&xen()).map_err(StoreError::Notify)?;
-    // SAFETY: the tools placed the page for this purpose, memory is mapped one to one, and the store made
-    // before a restore is given up for this one.
+    // SAFETY: the Xen tools placed the page for this purpose, memory is mapped one to one, and this store replaces
+    // any earlier one.
     let page = unsafe { SharedPage::identity_frame(ring.frame) };
     let page = page.ok_or(StoreError::Notify(Errno::ENODEV))?;
     let channel = EventChannel::open(ring.port).map_err(StoreError::Notify)?;
@@ -56,20 +56,20 @@ pub(crate) fn connect() -> Result<GuestStore, StoreError> {
 ///
 /// # Errors
 ///
-/// What xenstore refused.
+/// The error from xenstore.
 pub(crate) fn identity(store: &mut GuestStore) -> Result<Identity, StoreError> {
     let mut buffer = [0; 256];
     let name = store.read_text("name", &mut buffer)?.to_string();
-    // The node names another: /vm/UUID.
+    // The node contains the path `/vm/UUID`.
     let vm = store.read_text("vm", &mut buffer)?;
     let uuid = vm.rsplit('/').next().unwrap_or(vm).to_string();
     Ok(Identity { name, uuid })
 }
 
-/// What the tools can ask of a domain.
+/// A request of the tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Power off, for a halt too.
+    /// Power off; also for a halt.
     PowerOff,
     /// Start again.
     Reboot,
@@ -77,11 +77,11 @@ pub(crate) enum Request {
     Suspend,
 }
 
-/// What the tools have asked since the last call; the request is taken back from xenstore.
+/// The tools' request since the last call; it is removed from xenstore.
 ///
 /// # Errors
 ///
-/// What xenstore refused.
+/// The error from xenstore.
 pub(crate) fn take_request(store: &mut GuestStore) -> Result<Option<Request>, StoreError> {
     if store.take_fired()?.is_empty() {
         return Ok(None);
@@ -91,7 +91,7 @@ pub(crate) fn take_request(store: &mut GuestStore) -> Result<Option<Request>, St
         Ok(b"poweroff" | b"halt") => Request::PowerOff,
         Ok(b"reboot") => Request::Reboot,
         Ok(b"suspend") => Request::Suspend,
-        // The first report of a watch comes without a request.
+        // A watch fires once at its registration, without a request.
         Ok(_) | Err(StoreError::Refused(Errno::ENOENT)) => return Ok(None),
         Err(error) => return Err(error),
     };

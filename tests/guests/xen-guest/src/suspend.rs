@@ -1,8 +1,7 @@
-//! A save and restore, or a migration: what Xen knew of the guest is gone, and the guest goes on.
+//! Save and restore, or migration: Xen's state of the guest is lost, and the guest continues.
 //!
-//! The other vCPUs wait inside an upcall meanwhile; Xen saves and restores them there. The first one sets up
-//! again what the domain had, in the order that `xen_sys_lite` names, and then lets them go on. A recording
-//! goes on too, and notes the gap.
+//! The other vCPUs wait inside an upcall meanwhile, where Xen saves and restores them. The first vCPU sets up the
+//! domain again, in the order of `xen_sys_lite`, and then releases them. A recording continues, and notes the gap.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -15,12 +14,12 @@ use crate::store::{self, GuestStore};
 use crate::vcpus::{self, FIRST};
 use crate::{console, hypervisor, interrupts, network_device, println, sampler, timer, upcall};
 
-/// The other vCPUs are to wait.
+/// Whether the other vCPUs must wait.
 static STOPPING: AtomicBool = AtomicBool::new(false);
-/// How many do.
+/// The number of waiting vCPUs.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
-/// Suspends the domain; returns when it runs again, with everything as before. On the first vCPU, as part of a
+/// Suspends the domain; returns when it runs again, with everything as before. Called on the first vCPU, as part of a
 /// poll, so that no rescue uses the network meanwhile.
 pub(crate) fn suspend(store: &mut GuestStore, served: Option<&mut Served>) {
     println!("xen-guest: suspending");
@@ -44,7 +43,7 @@ pub(crate) fn suspend(store: &mut GuestStore, served: Option<&mut Served>) {
     }
 }
 
-/// Waits while the first vCPU suspends the domain. At the end of each upcall of the others.
+/// Waits while the first vCPU suspends the domain. Called at the end of each upcall of the others.
 pub(crate) fn wait_while_stopped() {
     if STOPPING.load(Ordering::Acquire) {
         WAITING.fetch_add(1, Ordering::AcqRel);
@@ -63,7 +62,7 @@ fn stop_others() {
     }
 }
 
-/// Everything that upcalls need, for all vCPUs. With interrupts off.
+/// Sets up everything that upcalls need, for all vCPUs. Called with interrupts off.
 fn connect(stood_ns: u64) {
     hypervisor::connect().unwrap_or_else(|errno| panic!("Xen: {errno}"));
     timer::go_on_from(FIRST, stood_ns);
@@ -75,7 +74,7 @@ fn connect(stood_ns: u64) {
     timer::arm(FIRST);
 }
 
-/// Xenstore, the console and the network.
+/// Reconnects xenstore, the console and the network.
 fn reconnect(store: &mut GuestStore, served: Option<&mut Served>) {
     *store = store::connect().unwrap_or_else(|error| panic!("xenstore: {error}"));
     console::connect().unwrap_or_else(|errno| panic!("the console: {errno}"));

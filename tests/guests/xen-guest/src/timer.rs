@@ -1,12 +1,12 @@
-//! One single-shot timer per vCPU, shared by all that want an upcall at some time.
+//! One single-shot timer per vCPU, shared by all users of timer upcalls.
 //!
-//! There are three: the main loop that sleeps, the watch over a loop that may be stuck, and the sampler. The
-//! earliest is armed, but as a rule only where that is earlier than what the timer is set to already: an upcall too
-//! many now and then costs less than a hypercall each time. A vCPU that sleeps for longer than the timer is set to
-//! would be woken for nothing, and sets it anew. Only a vCPU's own code sets its deadlines, with interrupts off.
+//! There are three: the sleeping main loop, the watch over a loop that may be stuck, and the sampler. The earliest
+//! deadline is armed, but usually only if the timer is not set to an earlier time already: an occasional superfluous
+//! upcall costs less than a hypercall each time. Before a sleep beyond that time the timer is always set, so that the
+//! vCPU is not woken for nothing. Only a vCPU's own code sets its deadlines, with interrupts off.
 //!
-//! The clock is Xen's system time, but goes on where it stood over a save and restore. Where the profiler owns
-//! the timer (`ticks=owned`), it arms it, and is told the earlier of the other two.
+//! The guest's clock is Xen's system time, but continues over a save and restore. If the profiler owns the timer
+//! (`ticks=owned`), the profiler arms it, and gets the earlier of the other two deadlines.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -24,14 +24,14 @@ use crate::upcall;
 
 const NONE: u64 = u64::MAX;
 
-/// Who wants an upcall of the timer.
+/// A user of timer upcalls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
-    /// The main loop, which sleeps until then.
+    /// The main loop, which sleeps until its deadline.
     Sleeper,
     /// The watch over the main loop.
     Watch,
-    /// The sampler, where it does not own the timer.
+    /// The sampler, if it does not own the timer.
     Sampler,
 }
 const WHOS: usize = 3;
@@ -50,7 +50,7 @@ static TIMERS: [Timer; MAX_VCPUS] = [const {
     }
 }; MAX_VCPUS];
 
-/// Added to system time.
+/// The offset added to system time.
 static OFFSET_NS: AtomicU64 = AtomicU64::new(0);
 
 /// The guest's clock on this vCPU, ns.
@@ -63,7 +63,7 @@ pub(crate) fn from_system(system_ns: u64) -> u64 {
     system_ns.wrapping_add(OFFSET_NS.load(Ordering::Relaxed))
 }
 
-/// After a restore, when system time has another origin: the clock goes on from `stood_ns`.
+/// Continues the clock from `stood_ns` after a restore, when system time has another origin.
 pub(crate) fn go_on_from(vcpu: VcpuId, stood_ns: u64) {
     let offset_ns = stood_ns.wrapping_sub(system_ns(vcpu));
     OFFSET_NS.store(offset_ns, Ordering::Relaxed);
@@ -74,7 +74,7 @@ pub(crate) fn system_ns(vcpu: VcpuId) -> u64 {
     Clock::new(shared_info(), vcpu.0).map_or(0, |clock| clock.now_ns())
 }
 
-/// Binds the vCPU's timer interrupt; again after a restore, when nothing is armed any more.
+/// Binds the vCPU's timer interrupt. Called again after a restore, when nothing is armed.
 pub(crate) fn connect(vcpu: VcpuId) -> Result<(), Errno> {
     let timer = &TIMERS[vcpu.0 as usize];
     let port = events().bind_virq(Virq::TIMER, vcpu)?;
@@ -85,18 +85,19 @@ pub(crate) fn connect(vcpu: VcpuId) -> Result<(), Errno> {
     events().unmask(port)
 }
 
-/// Is this the vCPU's timer?
+/// Whether this is the port of the vCPU's timer.
 pub(crate) fn is_timer(vcpu: VcpuId, port: Port) -> bool {
     TIMERS[vcpu.0 as usize].port.load(Ordering::Relaxed) == port.0
 }
 
-/// Sets a deadline on the guest's clock; `None`: none. The timer follows with [`arm`].
+/// Sets a deadline on the guest's clock, or none. Call [`arm`] afterwards.
 pub(crate) fn set(vcpu: VcpuId, who: Who, deadline_ns: Option<u64>) {
     TIMERS[vcpu.0 as usize].deadlines[who as usize]
         .store(deadline_ns.unwrap_or(NONE), Ordering::Relaxed);
 }
 
-/// The timer has fired: forgets what was armed and what has passed; answers whether the sampler's deadline has.
+/// Clears the armed time and passed deadlines after the timer has fired; returns whether the sampler's deadline has
+/// passed.
 pub(crate) fn fired(vcpu: VcpuId, now_ns: u64) -> bool {
     let timer = &TIMERS[vcpu.0 as usize];
     timer.armed.store(NONE, Ordering::Relaxed);
@@ -109,12 +110,12 @@ pub(crate) fn fired(vcpu: VcpuId, now_ns: u64) -> bool {
     timer.deadlines[Who::Sampler as usize].load(Ordering::Relaxed) <= now_ns
 }
 
-/// Arms the earliest deadline, unless the timer fires no later as it is.
+/// Arms the earliest deadline, unless the timer is armed for that time or an earlier one.
 pub(crate) fn arm(vcpu: VcpuId) {
     arm_unless(vcpu, |earliest, armed| earliest >= armed);
 }
 
-/// Arms the earliest deadline before a sleep, also where the timer would fire earlier.
+/// Arms the earliest deadline before a sleep, even if the timer is armed for an earlier time.
 pub(crate) fn arm_for_sleep(vcpu: VcpuId) {
     arm_unless(vcpu, |earliest, armed| earliest == armed);
 }
@@ -139,7 +140,7 @@ fn arm_unless(vcpu: VcpuId, is_armed: impl FnOnce(u64, u64) -> bool) {
     if is_armed(earliest, timer.armed.load(Ordering::Relaxed)) {
         return;
     }
-    // A deadline that has passed fires at once.
+    // A deadline in the past fires at once.
     if timer::set_singleshot(&xen(), system_ns).is_ok() {
         timer.armed.store(earliest, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The event-channel upcall: the sampler's tick, and waking the main loop.
+//! The event channel upcall: the sampler's ticks, and waking the main loop.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -29,13 +29,13 @@ static UPCALLS: [Upcall<'static>; MAX_VCPUS] = {
     ]
 };
 
-/// Something has happened that the vCPU's main loop should look at; a tick is nothing to it.
+/// Whether the vCPU's main loop should be woken. Ticks do not wake it.
 static WOKEN: [AtomicBool; MAX_VCPUS] = [const { AtomicBool::new(false) }; MAX_VCPUS];
-/// A bit for each port that had an event nobody has waited for yet.
+/// A bit for each port with an event that was not waited for yet.
 static SIGNALS: [AtomicU64; PORTS / 64] = [const { AtomicU64::new(0) }; PORTS / 64];
 const PORTS: usize = 4096;
 
-/// A vCPU's receiving end.
+/// A vCPU's event channel state.
 pub(crate) fn of(vcpu: VcpuId) -> &'static Upcall<'static> {
     &UPCALLS[vcpu.0 as usize]
 }
@@ -44,25 +44,25 @@ pub(crate) fn of(vcpu: VcpuId) -> &'static Upcall<'static> {
 ///
 /// # Errors
 ///
-/// What Xen refused.
+/// The error from Xen.
 pub(crate) fn wake_on(port: Port) -> Result<(), Errno> {
     of(FIRST).own(port);
     events().unmask(port)
 }
 
-/// Forgets which ports are whose: after a restore they are others.
+/// Clears the owners of all ports, which change with a restore.
 pub(crate) fn disown_all() {
     for upcall in &UPCALLS {
         (0..PORTS as u32).for_each(|port| upcall.disown(Port(port)));
     }
 }
 
-/// Has something happened since the last call?
+/// Whether the main loop should be woken; clears it.
 pub(crate) fn take_woken(vcpu: VcpuId) -> bool {
     WOKEN[vcpu.0 as usize].swap(false, Ordering::Acquire)
 }
 
-/// Has an event of `port` come since the last call?
+/// Whether `port` has had an event since the last call.
 pub(crate) fn take_signal(port: Port) -> bool {
     let (word, bit) = place(port);
     SIGNALS[word].fetch_and(!bit, Ordering::AcqRel) & bit != 0
@@ -73,8 +73,8 @@ fn place(port: Port) -> (usize, u64) {
     (port / 64, 1 << (port % 64))
 }
 
-/// Called by the interrupt entry with interrupts off, on the upcall's own stack; `entered` is the cycle counter
-/// at the entry.
+/// Called by the interrupt entry with interrupts off, on the stack of page faults; `entered` is the cycle counter at
+/// the entry.
 pub(crate) fn on_upcall(registers: Registers, entered: u64) {
     let vcpu = vcpus::current();
     let statistics = statistics::of(vcpu);
@@ -110,7 +110,7 @@ pub(crate) fn on_upcall(registers: Registers, entered: u64) {
     }
 }
 
-/// The cycles that `work` took, without those in hypercalls.
+/// The cycles of `work`, without those in hypercalls.
 fn measured(statistics: &VcpuStatistics, work: impl FnOnce()) -> u64 {
     let calls = statistics.call_cycles.get();
     let started = read_tsc();

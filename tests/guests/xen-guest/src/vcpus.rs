@@ -1,4 +1,4 @@
-//! Virtual processors: which one runs, and starting the others.
+//! The vCPUs: identifies the current one, and starts the others.
 
 #![allow(
     unsafe_code,
@@ -25,14 +25,14 @@ pub(crate) const FIRST: VcpuId = VcpuId(0);
 
 static NUMBERS: [u32; MAX_VCPUS] = [0, 1, 2, 3, 4, 5, 6, 7];
 static RUNSTATES: [RunstateArea; MAX_VCPUS] = [const { RunstateArea::new() }; MAX_VCPUS];
-/// Lowest and highest address of each vCPU's stack; zeros while it has none.
+/// The lowest and highest address of each vCPU's stack; zeros if it has none.
 static STACKS: [[AtomicU64; 2]; MAX_VCPUS] =
     [const { [const { AtomicU64::new(0) }; 2] }; MAX_VCPUS];
-/// The port through which each vCPU is interrupted by the others.
+/// The port through which other vCPUs interrupt each vCPU.
 static KICKS: [AtomicU32; MAX_VCPUS] = [const { AtomicU32::new(u32::MAX) }; MAX_VCPUS];
 static RUNNING: AtomicU32 = AtomicU32::new(0);
 
-/// The vCPU this runs on.
+/// The vCPU that this code runs on.
 pub(crate) fn current() -> VcpuId {
     let number: u32;
     // SAFETY: `attach` has pointed the segment base at this vCPU's number.
@@ -42,17 +42,17 @@ pub(crate) fn current() -> VcpuId {
     VcpuId(number)
 }
 
-/// How many vCPUs run.
+/// The number of running vCPUs.
 pub(crate) fn running() -> u32 {
     RUNNING.load(Ordering::Acquire)
 }
 
-/// What Xen says of a vCPU's time; `None` for one that does not exist.
+/// Xen's runstate of a vCPU; `None` if it does not exist.
 pub(crate) fn runstate(vcpu: VcpuId) -> Option<&'static RunstateArea> {
     RUNSTATES.get(vcpu.0 as usize)
 }
 
-/// The stack that `sp` lies on, if it is a vCPU's main stack.
+/// The bounds of the stack that contains `sp`, if it is a vCPU's main stack.
 pub(crate) fn stack_bounds(sp: u64) -> Option<Range<u64>> {
     STACKS
         .iter()
@@ -60,7 +60,7 @@ pub(crate) fn stack_bounds(sp: u64) -> Option<Range<u64>> {
         .find(|stack| stack.contains(&sp))
 }
 
-/// Makes the first vCPU what its Rust code expects: descriptors, its number, its stack's bounds.
+/// Sets up the first vCPU for Rust code: descriptors, its number, its stack's bounds.
 pub(crate) fn attach_first() {
     unsafe extern "C" {
         static boot_stack: u8;
@@ -92,41 +92,41 @@ fn attach(vcpu: VcpuId, stack: Range<u64>) {
     STACKS[index][1].store(stack.end, Ordering::Relaxed);
 }
 
-/// Interrupts a vCPU, so that its sampler looks at its deadline: only itself can arm its timer.
+/// Interrupts a vCPU, so that its sampler checks its deadline: only the vCPU itself can arm its timer.
 pub(crate) fn kick(vcpu: VcpuId) {
     if let Some(port) = kick_port(vcpu) {
-        // Fails only for a vCPU that does not run, which has nothing to arm.
+        // Fails only if the vCPU does not run; then it has nothing to arm.
         let _ = events().send(port);
     }
 }
 
-/// The port through which a vCPU is interrupted by the others; `None` for one that does not run.
+/// The port through which other vCPUs interrupt a vCPU; `None` if it does not run.
 pub(crate) fn kick_port(vcpu: VcpuId) -> Option<Port> {
     let port = KICKS.get(vcpu.0 as usize)?.load(Ordering::Relaxed);
     (port != u32::MAX).then_some(Port(port))
 }
 
-/// Is this the port of [`kick`]?
+/// Whether this is the port of [`kick`].
 pub(crate) fn is_kick(vcpu: VcpuId, port: Port) -> bool {
     KICKS[vcpu.0 as usize].load(Ordering::Relaxed) == port.0
 }
 
-/// Has Xen keep this vCPU's runstate and deliver its timer and kicks; from now on it runs.
+/// Registers this vCPU's runstate, timer and kicks with Xen; from now on it counts as running.
 ///
 /// # Errors
 ///
-/// What Xen refused.
+/// The error from Xen.
 pub(crate) fn connect_current() -> Result<(), Errno> {
     connect(current())?;
     RUNNING.fetch_add(1, Ordering::Release);
     Ok(())
 }
 
-/// The same for one that runs, after a restore: it may be another than the current one.
+/// The same for a running vCPU after a restore; it may differ from the current one.
 ///
 /// # Errors
 ///
-/// What Xen refused.
+/// The error from Xen.
 pub(crate) fn connect(vcpu: VcpuId) -> Result<(), Errno> {
     runstate::register(&xen(), vcpu, &RUNSTATES[vcpu.0 as usize])?;
     timer::connect(vcpu)?;
@@ -140,7 +140,7 @@ pub(crate) fn connect(vcpu: VcpuId) -> Result<(), Errno> {
 ///
 /// # Errors
 ///
-/// What Xen refused; `EINVAL` beyond [`MAX_VCPUS`].
+/// The error from Xen; `EINVAL` beyond [`MAX_VCPUS`].
 fn start(vcpu: VcpuId, body: extern "C" fn(VcpuId) -> !) -> Result<(), Errno> {
     unsafe extern "C" {
         static page_level_4: u8;
@@ -161,14 +161,14 @@ fn start(vcpu: VcpuId, body: extern "C" fn(VcpuId) -> !) -> Result<(), Errno> {
             &raw const page_level_4 as u64,
         )
     };
-    // SAFETY: the code at `secondary_start` expects just these registers; the stack is its alone.
+    // SAFETY: the code at `secondary_start` expects exactly these registers; only this vCPU uses the stack.
     unsafe {
         vcpu::initialise(&xen(), vcpu, &registers)?;
         vcpu::up(&xen(), vcpu)
     }
 }
 
-/// Starts all of `count` vCPUs but the first and waits until they run.
+/// Starts all of `count` vCPUs except the first, and waits until they run.
 pub(crate) fn start_others(count: u32, body: extern "C" fn(VcpuId) -> !) {
     for number in 1..count {
         start(VcpuId(number), body).unwrap_or_else(|errno| panic!("vCPU {number}: {errno}"));

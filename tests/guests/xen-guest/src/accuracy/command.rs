@@ -1,4 +1,4 @@
-//! An order, taken apart.
+//! A parsed order.
 
 use core::str::FromStr;
 
@@ -7,19 +7,19 @@ use core::str::FromStr;
 pub(super) struct Command<'a>(pub(super) &'a str);
 
 impl<'a> Command<'a> {
-    /// What to do.
+    /// The load's name.
     pub(super) fn word(self) -> &'a str {
         self.0.split_ascii_whitespace().next().unwrap_or_default()
     }
 
-    /// The text of this name.
+    /// The value of this name as text.
     pub(super) fn text(self, name: &str) -> Option<&'a str> {
         self.0
             .split_ascii_whitespace()
             .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// The number of this name.
+    /// The value of this name as a number.
     pub(super) fn number<T: FromStr>(self, name: &str) -> Option<T> {
         self.text(name)?.parse().ok()
     }

@@ -1,5 +1,5 @@
-//! Functions without a frame in the middle of a stack: assembly that uses the frame pointer as a register like any
-//! other, as C code does that was compiled with `-fomit-frame-pointer`. Its unwind tables are right.
+//! Functions without a frame in the middle of a stack: assembly that uses the frame pointer as a general register,
+//! like C code compiled with `-fomit-frame-pointer`. Its unwind tables are correct.
 #![allow(unsafe_code, reason = "assembly is called")]
 
 use core::arch::naked_asm;
@@ -10,11 +10,11 @@ use unikprof_accuracy_loads::bursts::burst;
 use super::command::Command;
 use super::truth::{Truth, running_ns};
 
-/// Work below each of the callers, ns.
+/// The work below each of the callers, in ns.
 const OFTEN_NS: u64 = 600_000;
 const SELDOM_NS: u64 = 200_000;
 
-/// Turns for so long, and the ns below each caller.
+/// Works for `ns`; answers the ns below each caller.
 pub(super) fn run(command: Command<'_>) -> Option<Truth> {
     let ns = command.number("ns")?;
     let mut truth = Truth::begin();
@@ -29,7 +29,7 @@ pub(super) fn run(command: Command<'_>) -> Option<Truth> {
     Some(truth)
 }
 
-/// One after the other; answers the ns below each.
+/// Calls both callers in turn; returns the ns below each.
 pub(super) fn turn() -> [u64; 2] {
     [
         black_box(calls_often(OFTEN_NS)),
@@ -49,7 +49,7 @@ fn calls_seldom(ns: u64) -> u64 {
     black_box(unsafe { without_frame(ns) })
 }
 
-/// Keeps a number of its own in rbp over the call.
+/// Keeps a number in rbp over the call.
 #[unsafe(naked)]
 unsafe extern "C" fn without_frame(ns: u64) -> u64 {
     naked_asm!(
@@ -70,7 +70,7 @@ unsafe extern "C" fn without_frame(ns: u64) -> u64 {
     )
 }
 
-/// Another below it, with room for values on its stack.
+/// Another such function below it, with space on its stack.
 #[unsafe(naked)]
 unsafe extern "C" fn also_without_frame(ns: u64) -> u64 {
     naked_asm!(

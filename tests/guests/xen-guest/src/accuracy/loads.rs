@@ -1,4 +1,4 @@
-//! Loads that work without a break.
+//! Loads that work continuously.
 
 use alloc::boxed::Box;
 use core::hint::black_box;
@@ -13,9 +13,9 @@ use super::frameless;
 use super::truth::{Truth, running_ns};
 use crate::capture as captured;
 
-/// Work at the bottom of a stack, in steps of some ns: a fraction of a millisecond.
+/// The work at the bottom of a stack, in steps of a few ns: a fraction of a millisecond.
 const STEPS: u32 = 40_000;
-/// The deepest stack that fits: a frame takes some 50 bytes, the stack has a quarter of a mebibyte.
+/// The deepest stack that fits: a frame takes about 50 bytes, and the stack has 256 KiB.
 const DEEPEST: u32 = 1_000;
 
 pub(super) fn shares(command: Command<'_>) -> Option<Truth> {
@@ -99,7 +99,7 @@ pub(super) fn chain(command: Command<'_>) -> Option<Truth> {
     Some(truth)
 }
 
-/// Samples for a judge; the truth are the samples themselves.
+/// Captures samples; the expected result is the samples themselves.
 pub(super) fn capture(command: Command<'_>) -> Option<Truth> {
     let samples = command.number("samples")?;
     if command.text("load")? == "frameless" {

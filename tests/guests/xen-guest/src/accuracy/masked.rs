@@ -1,7 +1,7 @@
-//! Work with events masked, for known stretches, and with events open between them.
+//! Work with events masked for known times, and with events open in between.
 //!
-//! A guest that takes its upcalls through a vector masks them with the interrupt flag. What comes due meanwhile is
-//! delivered behind the instruction that sets it again, in [`unmask`].
+//! A guest that receives upcalls through a vector masks them with the interrupt flag. Events that become due
+//! meanwhile are delivered after the instruction that sets it again, in [`unmask`].
 
 use core::hint::black_box;
 
@@ -11,7 +11,7 @@ use super::command::Command;
 use super::truth::{Truth, running_ns};
 use crate::interrupts;
 
-/// So many stretches of each, in turn.
+/// Runs `count` masked and unmasked periods in turn.
 pub(super) fn run(command: Command<'_>) -> Option<Truth> {
     let count: u64 = command.number("count")?;
     let (masked_ns, open_ns) = (command.number("masked_ns")?, command.number("open_ns")?);
@@ -34,7 +34,7 @@ fn masked_work(ns: u64) -> u64 {
     black_box(ran)
 }
 
-/// Where the samples of the masked stretch would be charged, were they not told from others.
+/// Samples of the masked period would be charged to this function if they were not distinguished.
 #[inline(never)]
 fn unmask() {
     interrupts::enable();

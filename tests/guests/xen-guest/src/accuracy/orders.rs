@@ -1,4 +1,4 @@
-//! A TCP service that takes an order, a line, and answers when it was followed.
+//! A TCP service that receives an order, a line, and answers when it was executed.
 
 use alloc::string::String;
 use alloc::vec;
@@ -34,7 +34,7 @@ impl OrderService {
         }
     }
 
-    /// Reads an order. Allocates nothing.
+    /// Reads an order. Does not allocate.
     pub(crate) fn poll(&mut self, sockets: &mut SocketSet<'static>) {
         let socket = sockets.get_mut::<Socket<'_>>(self.socket);
         if !socket.is_open() {
@@ -53,7 +53,7 @@ impl OrderService {
                     *place = byte[0];
                     self.length += 1;
                 }
-                // The end of the line, or a line too long, which no order is.
+                // The end of the line, or a line that is too long for an order.
                 _ => self.is_whole = true,
             }
         }
@@ -62,7 +62,7 @@ impl OrderService {
         }
     }
 
-    /// The order that has come, once. For the main loop, which follows it.
+    /// Returns a received order once, for the main loop, which executes it.
     pub(crate) fn take(&mut self) -> Option<String> {
         if !core::mem::replace(&mut self.is_whole, false) {
             return None;
@@ -71,10 +71,10 @@ impl OrderService {
         Some(String::from_utf8_lossy(line).into_owned())
     }
 
-    /// Sends the answer to it.
+    /// Sends the answer.
     pub(crate) fn answer(&self, sockets: &mut SocketSet<'static>, answer: &str) {
         let socket = sockets.get_mut::<Socket<'_>>(self.socket);
-        // There is room; a client that has gone needs none.
+        // There is room, unless the client has disconnected.
         let _ = socket.send_slice(answer.as_bytes());
         let _ = socket.send_slice(b"\n");
         socket.close();

@@ -1,4 +1,4 @@
-//! What is true of a load: by the first vCPU's runstate, so that what others stole is not in it.
+//! The true values of a load, from the first vCPU's runstate, which excludes stolen time.
 
 use alloc::string::String;
 use core::fmt::Write as _;
@@ -8,14 +8,14 @@ use xen_sys_lite::runstate::Runstate;
 use crate::timer;
 use crate::vcpus::{self, FIRST};
 
-/// An answer under way: the total is measured from [`Truth::begin`] on.
+/// An answer being made; its total is measured from [`Truth::begin`] on.
 pub(super) struct Truth {
     began_ns: u64,
     values: String,
 }
 
 impl Truth {
-    /// Begins to measure.
+    /// Starts the measurement.
     pub(super) fn begin() -> Self {
         Self {
             began_ns: running_ns(),
@@ -23,14 +23,14 @@ impl Truth {
         }
     }
 
-    /// How long the vCPU has run since, in ns.
+    /// The vCPU's running time since then, in ns.
     pub(super) fn ran_ns(&self) -> u64 {
         running_ns().wrapping_sub(self.began_ns)
     }
 
-    /// Adds what is true of `name`.
+    /// Adds the true value of `name`.
     pub(super) fn tell(&mut self, name: &str, value: u64) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(self.values, " {name}={value}");
     }
 
@@ -43,12 +43,12 @@ impl Truth {
     }
 }
 
-/// How long the first vCPU has run, in ns.
+/// The first vCPU's running time in ns.
 pub(super) fn running_ns() -> u64 {
     runstate().map_or(0, |state| state.running_at(timer::system_ns(FIRST)))
 }
 
-/// How long it was blocked, in ns.
+/// Its blocked time in ns.
 pub(super) fn blocked_ns() -> u64 {
     runstate().map_or(0, |state| state.blocked_ns)
 }

@@ -1,4 +1,4 @@
-//! Loads that wait: for the timer, and for the network. How long, the runstate says.
+//! Loads that wait for the timer and for the network. The runstate tells how long.
 
 use core::hint::black_box;
 
@@ -10,13 +10,13 @@ use crate::served::{self, Served};
 use crate::vcpus::FIRST;
 use crate::{idle, timer, upcall};
 
-/// Work between two waits.
+/// The work between two waits, in ns.
 const BETWEEN_NS: u64 = 500_000;
 
-/// A packet that has not come by then does not come.
+/// The time after which a missing packet is given up.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// So many bursts, one begun every so often.
+/// Runs `count` bursts, one every `every_ns`.
 pub(super) fn bursts(command: Command<'_>) -> Option<Truth> {
     let (count, burst_ns): (u64, u64) = (command.number("count")?, command.number("burst_ns")?);
     let every_ns: u64 = command.number("every_ns")?;
@@ -32,7 +32,7 @@ pub(super) fn bursts(command: Command<'_>) -> Option<Truth> {
     Some(truth)
 }
 
-/// So many waits of each kind, with a little work between. The network is polled after each.
+/// Waits `count` times for each kind, with a little work in between. The network is polled after each.
 pub(super) fn waits(command: Command<'_>) -> Option<Truth> {
     let count: u64 = command.number("count")?;
     let timer_ns = command.number("timer_ns")?;
@@ -42,7 +42,7 @@ pub(super) fn waits(command: Command<'_>) -> Option<Truth> {
     for _ in 0..count {
         for_timer += wait_for_timer(timer_ns);
         black_box(short::burst(&mut running_ns, BETWEEN_NS));
-        // What came meanwhile is not waited for.
+        // Earlier packets must not end the wait.
         let _ = served::poll(Served::poll);
         let _ = upcall::take_woken(FIRST);
         for_network += wait_for_network();
