@@ -245,6 +245,38 @@ impl CodeMap {
         Ok(())
     }
 
+    /// The same codes where another run of the same program has its mappings: its addresses may differ.
+    ///
+    /// # Errors
+    /// What differs, where a mapping is not the other's.
+    pub(crate) fn placed_as(&self, other: &CodeMap) -> Result<CodeMap, String> {
+        let what = |mapping: &Mapping| Mapping {
+            start: 0,
+            end: mapping.end - mapping.start,
+            ..mapping.clone()
+        };
+        let mut left: Vec<&Mapping> = other.iter().collect();
+        let mut placed = self.clone();
+        for stretch in &mut placed.stretches {
+            let wanted = what(&stretch.mapping);
+            let found = left.iter().position(|mapping| what(mapping) == wanted);
+            let Some(found) = found else {
+                return Err(format!(
+                    "`{}` is not in the first as it is in the other: another build, or mapped differently",
+                    Printable(&wanted.path)
+                ));
+            };
+            stretch.mapping = left.swap_remove(found).clone();
+        }
+        match left.first() {
+            None => Ok(placed),
+            Some(missing) => Err(format!(
+                "`{}` is mapped in the first only",
+                Printable(&missing.path)
+            )),
+        }
+    }
+
     /// What a code in a stack means, where `leaf` says whether it is the interrupted place.
     ///
     /// # Errors

@@ -27,7 +27,9 @@ pub use builder::ProfileBuilder;
 pub use counters::{Counters, CountersDisagree};
 pub use distribution::{Distribution, Stretch};
 pub use mode::{Mode, Unit, Unwind};
-pub use recording::{Architecture, Cost, FromRing, RecordingInfo, Runstate, VcpuStats};
+pub use recording::{
+    Architecture, Cost, FromRing, Merged, RecordingInfo, Runstate, TimeSpan, VcpuStats,
+};
 pub(crate) use tree::ChildLists;
 pub use tree::{NodeId, StackTree, TooManyStacks};
 

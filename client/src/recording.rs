@@ -35,6 +35,7 @@ mod error;
 mod finish;
 mod format;
 mod known_nodes;
+mod merge;
 mod reader;
 mod rings;
 mod stacks;

@@ -18,6 +18,7 @@ mod clock;
 mod count;
 mod counters;
 mod event;
+mod join;
 mod moment;
 mod order;
 mod profile;
@@ -36,6 +37,7 @@ pub(crate) use blocks::Blocks;
 pub use clock::WallClock;
 pub use counters::CounterSeries;
 pub use event::{Event, What};
+pub(crate) use join::{Join, JoinedRecording};
 pub use moment::{Extent, Moment, MomentError};
 pub use order::RingOrderError;
 pub(crate) use order::{RingOrder, RingPart};
@@ -74,6 +76,8 @@ pub struct Ring {
     pub overwritten: u64,
     /// Where these lie: from the record before to the record after.
     pub(crate) gaps: Vec<Window>,
+    /// How many records were left out because a merged timeline keeps the newest only.
+    pub(crate) left_out: u64,
     /// How many were given up while they were written, since the agent started.
     pub given_up: u64,
     /// When the ring was read.
@@ -84,6 +88,8 @@ pub struct Ring {
     pub(crate) held_since_ns: u64,
     /// In the order of their times.
     pub(crate) records: Vec<Record>,
+    /// The positions of these, from the first to the one after the last.
+    pub(crate) positions: Range<u64>,
     /// The vCPU's time so far at moments that are told outside of the ring: running, runnable, blocked and
     /// offline, in ns.
     pub(crate) told: Vec<(u64, [u64; 4])>,

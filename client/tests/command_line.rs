@@ -770,7 +770,7 @@ fn bad_input_files() {
     refused(
         6,
         &["report", files.path().to_str().unwrap()],
-        &["directory"],
+        &["the folder has no .unikprof file"],
     );
     refused(
         6,

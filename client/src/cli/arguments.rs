@@ -252,9 +252,11 @@ pub(super) struct OutputArguments {
 #[derive(Debug, Args)]
 #[command(after_help = REPORT_HELP, arg_required_else_help = true)]
 pub(super) struct ReportArguments {
-    /// The recording to show
-    #[arg(value_name = "FILE")]
-    pub(super) recording: PathBuf,
+    /// The recording; several, or a folder of .unikprof files, are one profile if they come from the same build
+    ///
+    /// Their mode and rate must be the same too. An epoch that several files hold is counted once.
+    #[arg(value_name = "FILE|FOLDER", required = true)]
+    pub(super) recordings: Vec<PathBuf>,
     /// Read a damaged or truncated file up to the damage
     #[arg(long)]
     pub(super) salvage: bool,
@@ -317,6 +319,7 @@ Examples:
   unikprof-client report run.unikprof --image guest.elf -o run.svg -o run.pb.gz
   unikprof-client report run.unikprof --image guest.elf --focus 'tcp::' --lines
   unikprof-client report run.unikprof --format folded | grep tcp
+  unikprof-client report dumps/ --image guest.elf -o day.svg
 
   Samples by time (if the agent has a ring):
   unikprof-client report run.unikprof --image guest.elf --timeline

@@ -126,8 +126,8 @@ impl ProfileBuilder {
         self.recording = recording;
     }
 
-    /// The profile, its samples merged and in order.
-    pub fn finish(mut self) -> Profile {
+    /// Brings counts of the same stack together, so that they take memory for distinct stacks only.
+    pub(crate) fn compact(&mut self) {
         self.samples.sort_unstable_by_key(|s| (s.node, s.vcpu));
         self.samples.dedup_by(|next, kept| {
             let same = (next.node, next.vcpu) == (kept.node, kept.vcpu);
@@ -137,6 +137,16 @@ impl ProfileBuilder {
             same
         });
         self.samples.retain(|s| s.count != 0);
+    }
+
+    /// The number of counts that are kept.
+    pub(crate) fn count_len(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// The profile, its samples merged and in order.
+    pub fn finish(mut self) -> Profile {
+        self.compact();
         self.samples.shrink_to_fit();
         self.tree.shrink();
         self.vcpus.sort_by_key(|v| v.vcpu);

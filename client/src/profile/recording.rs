@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 use super::counters::{Counters, CountersDisagree};
 use super::distribution::Distribution;
 use super::mode::{Mode, Unwind};
@@ -44,6 +46,8 @@ pub struct RecordingInfo {
     /// recording's own counts. How callers were found, what came early and what sampling cost is then not
     /// known.
     pub ring: Option<FromRing>,
+    /// The files, where several were merged.
+    pub merged: Option<Merged>,
     /// What the agent or the reader of the recording wants the user to know.
     pub warnings: Vec<String>,
 }
@@ -57,6 +61,42 @@ pub struct FromRing {
     pub to_ns: u64,
     /// Only what was sampled inside a span of this name.
     pub inside: Option<String>,
+}
+
+/// What a profile of several files was merged from. Times are in ns since 1970 (UTC): by the guest's clock, or where it
+/// knows no date, by that of the machine that fetched the files.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Merged {
+    /// How many files.
+    pub files: u32,
+    /// How many runs of the guest or of several guests: each start of an agent, and each resume after a suspension.
+    pub runs: u32,
+    /// How many recordings.
+    pub recordings: u32,
+    /// Epochs that were in more than one file and counted once.
+    pub repeated_epochs: u32,
+    /// From the first count to the last.
+    pub time: TimeSpan,
+    /// The times in between that no file has counts of.
+    pub gaps: Vec<TimeSpan>,
+    /// The times in which several runs were recorded at once: guests side by side.
+    pub overlaps: Vec<TimeSpan>,
+}
+
+/// From one date to another, in ns since 1970 (UTC).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct TimeSpan {
+    /// The first moment.
+    pub from_unix_ns: u64,
+    /// The moment after the last.
+    pub to_unix_ns: u64,
+}
+
+impl TimeSpan {
+    /// How long it is, in ns.
+    pub fn length_ns(&self) -> u64 {
+        self.to_unix_ns.saturating_sub(self.from_unix_ns)
+    }
 }
 
 impl RecordingInfo {

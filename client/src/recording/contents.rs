@@ -1,5 +1,6 @@
 //! A file's frames, one after the other, and what they add up to.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 use unikprof_proto::code::start_flag;
@@ -48,6 +49,29 @@ pub(super) struct Contents {
     pub(super) span: Option<RecordingSpan>,
     pub(super) asked: Option<Window>,
     pub(super) end: Option<Completeness>,
+    /// What other files of the same recording hold already.
+    pub(super) seen: Seen,
+    /// Whether the current epoch is one of these.
+    is_seen: bool,
+    /// The epochs that were counted, and those that were left out because they are in another file.
+    pub(super) counted_epochs: Vec<EpochSpan>,
+    pub(super) repeated_epochs: Vec<u64>,
+}
+
+/// What other files of one instance of an agent hold: it is counted once.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// The numbers of the recording's epochs.
+    pub(super) epochs: BTreeSet<u64>,
+    /// By vCPU, the position after the last record.
+    pub(super) records: BTreeMap<u32, u64>,
+}
+
+/// An epoch in time, on the guest's monotonic clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct EpochSpan {
+    pub(super) epoch: u64,
+    pub(super) window: Window,
 }
 
 /// What makes counts of several epochs ones that can be added up.
@@ -96,7 +120,34 @@ impl Contents {
             span: None,
             asked: None,
             end: None,
+            seen: Seen::default(),
+            is_seen: false,
+            counted_epochs: Vec::new(),
+            repeated_epochs: Vec::new(),
         })
+    }
+
+    /// Reads up to the first epoch that has counts: the recording, and where that epoch lies. `None` if the file holds
+    /// no counts.
+    pub(super) fn first_epoch<R: Read>(
+        frames: &mut FrameReader<R>,
+    ) -> Result<Option<(u64, EpochSpan)>, Damage> {
+        while let Some(kind) = next(frames)? {
+            if kind != Epoch::TYPE {
+                continue;
+            }
+            let epoch: Epoch<'_> = frame::decode(&frames.frame())?;
+            if epoch.vcpus != 0 {
+                return Ok(Some((epoch.recording, EpochSpan::of(&epoch))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Leaves out what other files hold.
+    pub(super) fn skip(&mut self, seen: Seen) {
+        self.rings.skip(&seen.records);
+        self.seen = seen;
     }
 
     /// Reads the epochs and the end.
@@ -165,11 +216,19 @@ impl Contents {
             nodes,
             ..
         } = self;
+        let is_seen = self.is_seen;
         let part = progress.accept(frame, nodes, |vcpu, number, count| {
-            stacks.add_count(vcpu, number, count);
+            if !is_seen {
+                stacks.add_count(vcpu, number, count);
+            }
         })?;
         match part {
             Part::Epoch(epoch) => self.epoch(&epoch),
+            Part::Vcpu(_) | Part::Histogram(_) if is_seen => Ok(()),
+            Part::End(..) if is_seen => {
+                self.end_epoch();
+                Ok(())
+            }
             Part::Vcpu(share) => {
                 let both = [share.start, share.end];
                 self.told.extend(both.map(|told| (share.vcpu, told)));
@@ -224,6 +283,12 @@ impl Contents {
                 self.info = self.info_of(epoch);
             }
         }
+        self.is_seen = self.seen.epochs.contains(&epoch.epoch);
+        if self.is_seen {
+            self.repeated_epochs.push(epoch.epoch);
+            return Ok(());
+        }
+        self.counted_epochs.push(EpochSpan::of(epoch));
         self.epochs = self.epochs.saturating_add(1);
         self.gaps = self.gaps.max(epoch.gaps);
         let info = &mut self.info;
@@ -265,12 +330,17 @@ impl Contents {
         }
     }
 
-    /// Compares the sum of a vCPU's counts with what its end and its counters say.
-    fn vcpu_end(&mut self, end: &VcpuEnd, found: u64) {
+    /// Ends the epoch if the shares of all vCPUs are complete.
+    fn end_epoch(&mut self) {
         if self.progress.is_whole() {
             self.progress = EpochProgress::default();
             self.counted = 0;
         }
+    }
+
+    /// Compares the sum of a vCPU's counts with what its end and its counters say.
+    fn vcpu_end(&mut self, end: &VcpuEnd, found: u64) {
+        self.end_epoch();
         let counted = self.counted_on_vcpu;
         // A hostile file must not fill the screen.
         const MOST: usize = 32;
@@ -280,6 +350,18 @@ impl Contents {
                  in its counters",
                 end.epoch, end.vcpu, end.samples
             ));
+        }
+    }
+}
+
+impl EpochSpan {
+    fn of(epoch: &Epoch<'_>) -> EpochSpan {
+        EpochSpan {
+            epoch: epoch.epoch,
+            window: Window {
+                from_ns: epoch.started_ns,
+                to_ns: epoch.ended_ns.max(epoch.started_ns),
+            },
         }
     }
 }

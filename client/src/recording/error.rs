@@ -73,6 +73,29 @@ pub enum RecordingError {
         /// What is wrong.
         source: BlockError,
     },
+    /// No file was given.
+    #[error("there is no recording to read")]
+    NoFiles,
+    /// Two files cannot be one profile.
+    #[error("{} and {} cannot be one profile: {why}", first.display(), other.display())]
+    Apart {
+        /// A file.
+        first: PathBuf,
+        /// The other.
+        other: PathBuf,
+        /// What differs, and what to do.
+        why: String,
+    },
+    /// A file without counts among several.
+    #[error(
+        "{} holds no counts but what a guest's rings held (a copy of a running recording, or what a crash left); \
+         give such a file to `report` alone",
+        path.display()
+    )]
+    NoCounts {
+        /// The file.
+        path: PathBuf,
+    },
     /// It is damaged or was cut.
     #[error("{} is damaged at byte {offset}: {source}{}", path.display(), advice(*salvageable))]
     Damaged {

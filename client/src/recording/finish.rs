@@ -8,6 +8,16 @@ use super::stacks::Missing;
 use crate::profile::{Frame, NodeId, RecordingInfo, SpecialFrame};
 use crate::timeline::{RecordingSpan, Timeline, Window};
 
+/// What the end of a file brings.
+pub(super) struct EndOfFile {
+    pub(super) timeline: Option<Timeline>,
+    pub(super) completeness: Completeness,
+    /// Whether the last epoch is cut.
+    pub(super) cut_epoch: bool,
+    /// What is to be known of the file.
+    pub(super) warnings: Vec<String>,
+}
+
 impl Contents {
     /// The recording; `damage` is what ended the reading before the file's end.
     ///
@@ -18,6 +28,33 @@ impl Contents {
         reading: Reading,
         damage: Option<String>,
     ) -> Result<Recording, Damage> {
+        let end = self.end_reading(reading, damage)?;
+        let timeline = end.timeline;
+        // Its end, where the rings tell it.
+        let span = match (&timeline, self.span.and_then(|span| span.recording)) {
+            (Some(timeline), Some(id)) => timeline.recording(id),
+            (Some(timeline), None) => self.described(timeline).or_else(|| timeline.busiest()),
+            (None, _) => self.span,
+        };
+        let mut warnings = end.warnings;
+        if self.epochs == 0 {
+            match (&timeline, span) {
+                (Some(timeline), Some(span)) => {
+                    self.info = self.info_of_span(&span);
+                    warnings.extend(about_rings_alone(timeline, &span));
+                }
+                _ => warnings.push("the file contains no samples".into()),
+            }
+        }
+        self.assemble(timeline, span, warnings, end.completeness)
+    }
+
+    /// Ends the reading of a file: puts its stacks into the profile, and makes a timeline of its rings.
+    pub(super) fn end_reading(
+        &mut self,
+        reading: Reading,
+        damage: Option<String>,
+    ) -> Result<EndOfFile, Damage> {
         let cut_epoch = self.progress.is_open();
         let completeness = match (damage, self.end.take()) {
             (Some(damage), _) => Completeness::Salvaged(damage),
@@ -51,9 +88,9 @@ impl Contents {
         let stacks = std::mem::take(&mut self.stacks);
         let stacks = stacks.finish(rings.named(), missing, &self.agent, &mut self.builder)?;
         let mut timeline = rings.finish(stacks, &mut self.builder)?;
-        let mut span = self.span;
         if let Some(timeline) = &mut timeline {
-            for known in self.heads.iter().map(|(span, _)| *span).chain(span) {
+            let heads = self.heads.iter().map(|(span, _)| *span);
+            for known in heads.chain(self.span) {
                 timeline.know(known);
             }
             for (vcpu, told) in &self.told {
@@ -67,21 +104,23 @@ impl Contents {
                     timeline.know_times(*vcpu, told.at_ns, sums);
                 }
             }
-            // Its end, where the rings tell it.
-            span = match span.and_then(|span| span.recording) {
-                Some(id) => timeline.recording(id),
-                None => self.described(timeline).or_else(|| timeline.busiest()),
-            };
         }
-        if self.epochs == 0 {
-            match (&timeline, span) {
-                (Some(timeline), Some(span)) => {
-                    self.info = self.info_of_span(&span);
-                    warnings.extend(about_rings_alone(timeline, &span));
-                }
-                _ => warnings.push("the file contains no samples".into()),
-            }
-        }
+        Ok(EndOfFile {
+            timeline,
+            completeness,
+            cut_epoch,
+            warnings,
+        })
+    }
+
+    /// The recording, from all that was read and added up.
+    pub(super) fn assemble(
+        mut self,
+        timeline: Option<Timeline>,
+        span: Option<RecordingSpan>,
+        mut warnings: Vec<String>,
+        completeness: Completeness,
+    ) -> Result<Recording, Damage> {
         if self.gaps > 0 {
             warnings.push(format!(
                 "the guest was suspended and resumed {} times; the time in between was not sampled",

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use unikprof_proto::file::BlockHead;
 use unikprof_proto::preamble::VERSIONS;
@@ -10,8 +10,9 @@ use unikprof_proto::preamble::VERSIONS;
 use super::block;
 use super::completeness::Completeness;
 use super::contents::Contents;
-use super::error::RecordingError;
+use super::error::{Damage, RecordingError};
 use super::format::{self, PREAMBLE, VERSION};
+use super::merge;
 use crate::agent_info::AgentInfo;
 use crate::frame_reader::FrameReader;
 use crate::profile::Profile;
@@ -61,18 +62,23 @@ impl Recording {
     /// # Errors
     /// [`RecordingError`]; with [`Reading::Salvage`] only where nothing can be read.
     pub fn open(path: &Path, reading: Reading) -> Result<Recording, RecordingError> {
-        let open = |source| RecordingError::Open {
-            path: path.into(),
-            source,
-        };
-        let file = File::open(path).map_err(open)?;
-        if file.metadata().map_err(open)?.is_dir() {
-            return Err(open(io::Error::new(
-                io::ErrorKind::IsADirectory,
-                "it is a directory",
-            )));
+        Recording::read(open(path)?, path, reading)
+    }
+
+    /// Reads several files as one recording: their counts are added up, what more than one of them holds is counted
+    /// once, and what their rings held is one timeline. [`RecordingInfo::merged`](crate::profile::RecordingInfo::merged)
+    /// tells of times that no file holds.
+    ///
+    /// The files may come from several runs of the same build. Memory: one file, the distinct stacks of all, and a
+    /// timeline of at most 16 million records, the newest.
+    ///
+    /// # Errors
+    /// As [`Recording::open`], and [`RecordingError::Apart`] where two of the files are not of one build or one kind.
+    pub fn open_all(paths: &[PathBuf], reading: Reading) -> Result<Recording, RecordingError> {
+        match paths {
+            [only] => Recording::open(only, reading),
+            several => merge::merge(several, reading),
         }
-        Recording::read(BufReader::new(file), path, reading)
     }
 
     /// The profile of the window that was asked for when the file was made, where one was.
@@ -90,68 +96,107 @@ impl Recording {
         path: &Path,
         reading: Reading,
     ) -> Result<Recording, RecordingError> {
-        let preamble = read_preamble(&mut source, path)?;
-        if !preamble.starts_with(&BlockHead::MAGIC) {
-            return Recording::read_file(&preamble, source, path, reading);
-        }
-        let file = block::file(&preamble, source, path, reading)?;
-        let mut rest = &file[..];
-        let preamble = read_preamble(&mut rest, path)?;
-        Recording::read_file(&preamble, rest, path, reading)
-    }
-
-    /// Reads what follows a file's preamble.
-    fn read_file(
-        preamble: &[u8],
-        source: impl Read,
-        path: &Path,
-        reading: Reading,
-    ) -> Result<Recording, RecordingError> {
-        let versions = preamble.first_chunk().and_then(format::versions);
-        let Some((file, protocol)) = versions else {
-            // Whether the rest can be read does not matter: it is none.
-            let holder = recover::holder(preamble.chain(source)).unwrap_or_default();
-            return Err(match holder {
-                Some(holder) => RecordingError::Remains {
-                    path: path.into(),
-                    holder,
-                },
-                None => RecordingError::NotARecording {
-                    path: path.into(),
-                    found: preamble.to_owned(),
-                },
-            });
-        };
-        if file != VERSION || !(VERSIONS.lowest..=VERSIONS.highest).contains(&protocol) {
-            return Err(RecordingError::Version {
-                path: path.into(),
-                file,
-                protocol,
-            });
-        }
-        let mut frames = FrameReader::new(source);
-        let damaged = |offset: u64, source, salvageable| RecordingError::Damaged {
-            path: path.into(),
-            offset: offset + PREAMBLE as u64,
-            source,
-            salvageable,
-        };
-        let mut contents =
-            Contents::begin(&mut frames).map_err(|e| damaged(frames.offset(), e, false))?;
-        let damage = match contents.read_on(&mut frames) {
-            Ok(()) => None,
-            Err(damage) if reading == Reading::Salvage => Some(format!(
-                "the file is damaged at byte {}: {damage}; only the part before is shown",
-                frames.offset() + PREAMBLE as u64
-            )),
-            Err(damage) => return Err(damaged(frames.offset(), damage, true)),
-        };
-        let finished = contents.finish(reading, damage);
-        finished.map_err(|damage| damaged(frames.offset(), damage, true))
+        read(&mut source, path, reading, |mut contents, frames| {
+            let damage = read_on(&mut contents, frames, reading)?;
+            contents.finish(reading, damage)
+        })
     }
 }
 
-fn read_preamble(source: &mut impl Read, path: &Path) -> Result<Vec<u8>, RecordingError> {
+/// The frames of a file behind its preamble.
+pub(super) type Frames<'r> = FrameReader<&'r mut dyn Read>;
+
+/// Reads the epochs, the rings and the end. What ended it before, in words, where damaged files are read.
+pub(super) fn read_on(
+    contents: &mut Contents,
+    frames: &mut Frames<'_>,
+    reading: Reading,
+) -> Result<Option<String>, Damage> {
+    match contents.read_on(frames) {
+        Ok(()) => Ok(None),
+        Err(damage) if reading == Reading::Salvage => Ok(Some(format!(
+            "the file is damaged at byte {}: {damage}; only the part before is shown",
+            frames.offset() + PREAMBLE as u64
+        ))),
+        Err(damage) => Err(damage),
+    }
+}
+
+pub(super) fn open(path: &Path) -> Result<BufReader<File>, RecordingError> {
+    let open = |source| RecordingError::Open {
+        path: path.into(),
+        source,
+    };
+    let file = File::open(path).map_err(open)?;
+    if file.metadata().map_err(open)?.is_dir() {
+        return Err(open(io::Error::new(
+            io::ErrorKind::IsADirectory,
+            "it is a directory",
+        )));
+    }
+    Ok(BufReader::new(file))
+}
+
+/// Reads a file's bytes, or those of a block of memory that a guest left when it crashed. `read_rest` is given the
+/// file's head and reads what follows.
+pub(super) fn read<T>(
+    source: &mut dyn Read,
+    path: &Path,
+    reading: Reading,
+    read_rest: impl FnOnce(Contents, &mut Frames<'_>) -> Result<T, Damage>,
+) -> Result<T, RecordingError> {
+    let preamble = read_preamble(source, path)?;
+    if !preamble.starts_with(&BlockHead::MAGIC) {
+        return read_file(&preamble, source, path, read_rest);
+    }
+    let file = block::file(&preamble, source, path, reading)?;
+    let mut rest = &file[..];
+    let preamble = read_preamble(&mut rest, path)?;
+    read_file(&preamble, &mut rest, path, read_rest)
+}
+
+/// Reads what follows a file's preamble.
+fn read_file<T>(
+    preamble: &[u8],
+    source: &mut dyn Read,
+    path: &Path,
+    read_rest: impl FnOnce(Contents, &mut Frames<'_>) -> Result<T, Damage>,
+) -> Result<T, RecordingError> {
+    let versions = preamble.first_chunk().and_then(format::versions);
+    let Some((file, protocol)) = versions else {
+        // Whether the rest can be read does not matter: it is none.
+        let holder = recover::holder(preamble.chain(source)).unwrap_or_default();
+        return Err(match holder {
+            Some(holder) => RecordingError::Remains {
+                path: path.into(),
+                holder,
+            },
+            None => RecordingError::NotARecording {
+                path: path.into(),
+                found: preamble.to_owned(),
+            },
+        });
+    };
+    if file != VERSION || !(VERSIONS.lowest..=VERSIONS.highest).contains(&protocol) {
+        return Err(RecordingError::Version {
+            path: path.into(),
+            file,
+            protocol,
+        });
+    }
+    let mut frames = FrameReader::new(source);
+    let damaged = |offset: u64, source, salvageable| RecordingError::Damaged {
+        path: path.into(),
+        offset: offset + PREAMBLE as u64,
+        source,
+        salvageable,
+    };
+    let contents = Contents::begin(&mut frames).map_err(|e| damaged(frames.offset(), e, false))?;
+    let found = read_rest(contents, &mut frames);
+    found.map_err(|damage| damaged(frames.offset(), damage, true))
+}
+
+fn read_preamble(source: &mut dyn Read, path: &Path) -> Result<Vec<u8>, RecordingError> {
     let mut preamble = Vec::with_capacity(PREAMBLE);
     match source.take(PREAMBLE as u64).read_to_end(&mut preamble) {
         Ok(_) => Ok(preamble),

@@ -20,6 +20,8 @@ pub(super) struct Rings {
     rings: BTreeMap<u32, Parts>,
     /// The vCPU whose ring began last.
     current: u32,
+    /// By vCPU, the position up to which another file holds the records.
+    seen: BTreeMap<u32, u64>,
 }
 
 /// The parts of one vCPU's ring, each fetched where the one before ended.
@@ -29,6 +31,8 @@ struct Parts {
     runs: Vec<(u64, u64, Vec<Record>)>,
     /// From when on the ring held all records when the first part was fetched.
     held_since_ns: Option<u64>,
+    /// Records before this position are left out.
+    from: u64,
 }
 
 impl Rings {
@@ -41,14 +45,21 @@ impl Rings {
             RingPart::NamesEnd(end) => self.refused_names = end.refused,
             RingPart::Head(head) => {
                 self.current = head.vcpu;
+                let from = self.seen.get(&head.vcpu).copied().unwrap_or(0);
                 let parts = self.rings.entry(head.vcpu);
-                parts.or_insert_with(|| Parts::of(&head)).begin(&head);
+                let parts = parts.or_insert_with(|| Parts::of(&head, from));
+                parts.begin(&head);
             }
             RingPart::Run(run) => self.current()?.run(&run)?,
             RingPart::End(end) => self.current()?.end(&end),
             RingPart::Nodes(_) | RingPart::StacksEnd(_) => {}
         }
         Ok(())
+    }
+
+    /// Leaves out the records before these positions, by vCPU.
+    pub(super) fn skip(&mut self, seen: &BTreeMap<u32, u64>) {
+        self.seen.clone_from(seen);
     }
 
     /// Whether a vCPU's ring is cut.
@@ -117,7 +128,7 @@ impl Rings {
 }
 
 impl Parts {
-    fn of(head: &RingHead) -> Parts {
+    fn of(head: &RingHead, from: u64) -> Parts {
         Parts {
             ring: Ring {
                 vcpu: head.vcpu,
@@ -126,6 +137,7 @@ impl Parts {
             },
             runs: Vec::new(),
             held_since_ns: None,
+            from,
         }
     }
 
@@ -142,7 +154,12 @@ impl Parts {
         });
         decoded.map_err(RingOrderError::from)?;
         let after = run.first.saturating_add(run.count.into());
-        self.runs.push((run.first, after, records));
+        let seen = self.from.saturating_sub(run.first);
+        let seen = usize::try_from(seen).unwrap_or(usize::MAX);
+        records.drain(..seen.min(records.len()));
+        if !records.is_empty() {
+            self.runs.push((run.first.max(self.from), after, records));
+        }
         Ok(())
     }
 
@@ -154,7 +171,10 @@ impl Parts {
     /// The ring with its records in their order.
     fn finish(self) -> Ring {
         let Parts {
-            mut ring, mut runs, ..
+            mut ring,
+            mut runs,
+            held_since_ns,
+            from,
         } = self;
         runs.sort_unstable_by_key(|(first, ..)| *first);
         for ((_, after, before), (first, _, next)) in runs.iter().zip(runs.iter().skip(1)) {
@@ -169,10 +189,15 @@ impl Parts {
             }
             ring.overwritten = ring.overwritten.saturating_add(evicted);
         }
+        let ends = runs.first().zip(runs.last());
+        ring.positions = match ends {
+            Some(((first, ..), (_, after, _))) => *first..*after,
+            None => from..from,
+        };
         ring.records = runs.into_iter().flat_map(|(.., records)| records).collect();
         let first_ns = ring.records.first().map_or(0, |first| first.at_ns);
         // In a file that is cut, the end may be missing.
-        ring.held_since_ns = match self.held_since_ns {
+        ring.held_since_ns = match held_since_ns {
             Some(since_ns) => since_ns.min(ring.read_at_ns),
             None => first_ns,
         };

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::units::{amount, date, duration, grouped, share};
 use crate::printable::Printable;
-use crate::profile::{Counters, FromRing, Mode, RecordingInfo, Unit, Unwind};
+use crate::profile::{Counters, FromRing, Merged, Mode, RecordingInfo, TimeSpan, Unit, Unwind};
 
 /// The column in which the values of the head begin.
 const LABEL_WIDTH: usize = 12;
@@ -33,6 +33,12 @@ pub(super) fn write_header(recording: &RecordingInfo, out: &mut impl Write) -> i
             ", random intervals"
         });
         row(out, "rate", &rate)?;
+    }
+    if let Some(merged) = &recording.merged {
+        row(out, "merged", &files(merged))?;
+        for line in times_between(merged) {
+            row(out, "", &line)?;
+        }
     }
     row(out, "callers", &callers(recording))?;
     if let Some(ring) = &recording.ring {
@@ -111,6 +117,78 @@ pub(super) fn lines(c: &Counters, recording: &RecordingInfo) -> Vec<String> {
     }
     if let Some(ring) = &recording.ring {
         lines.push(format!("window: {}", window(ring)));
+    }
+    if let Some(merged) = &recording.merged {
+        lines.push(format!("merged: {}", files(merged)));
+        lines.extend(times_between(merged));
+    }
+    lines
+}
+
+/// What was merged: how many files, and from when to when.
+fn files(merged: &Merged) -> String {
+    let count = |count: u32, one: &str| match count {
+        1 => format!("1 {one}"),
+        count => format!("{} {one}s", grouped(count)),
+    };
+    let date = |unix_ns| date(unix_ns).unwrap_or_else(|| "an unknown date".to_owned());
+    let mut text = format!(
+        "{} of {}",
+        count(merged.files, "file"),
+        count(merged.recordings, "recording")
+    );
+    if merged.runs > 1 {
+        text.push_str(&format!(" in {}", count(merged.runs, "run")));
+    }
+    text.push_str(&format!(
+        ", {} to {}",
+        date(merged.time.from_unix_ns),
+        date(merged.time.to_unix_ns)
+    ));
+    if merged.repeated_epochs > 0 {
+        let epochs = count(merged.repeated_epochs, "epoch");
+        text.push_str(&format!("; {epochs} in several files, counted once"));
+    }
+    text
+}
+
+/// The times that no file holds, and those that several runs hold: their number and length, and the longest.
+fn times_between(merged: &Merged) -> Vec<String> {
+    const SHOWN: usize = 3;
+    let mut lines = Vec::new();
+    for (spans, one, many) in [
+        (&merged.gaps, "gap", "gaps"),
+        (&merged.overlaps, "overlap of runs", "overlaps of runs"),
+    ] {
+        if spans.is_empty() {
+            continue;
+        }
+        let mut longest: Vec<&TimeSpan> = spans.iter().collect();
+        longest.sort_by_key(|span| std::cmp::Reverse(span.length_ns()));
+        longest.truncate(SHOWN);
+        let total = spans
+            .iter()
+            .fold(0, |sum: u64, span| sum.saturating_add(span.length_ns()));
+        let longest: Vec<String> = longest
+            .iter()
+            .map(|span| {
+                let from = date(span.from_unix_ns);
+                let from = from.as_deref().unwrap_or("an unknown date");
+                format!("{} from {from}", duration(span.length_ns()))
+            })
+            .collect();
+        lines.push(format!(
+            "{} {}, {} in all; {}{}",
+            grouped(spans.len() as u64),
+            if spans.len() == 1 { one } else { many },
+            duration(total),
+            if spans.len() > SHOWN {
+                "the longest: "
+            } else {
+                ""
+            },
+            longest.join(", ")
+        ));
     }
     lines
 }

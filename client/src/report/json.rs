@@ -15,6 +15,11 @@
 //!     "unwind": "frame pointers", "depth": 64, "started_unix_ns": 1700000000000000000,
 //!     "elapsed_ns": 30000000000, "server_ns": 1200000, "late_threshold_ns": 50000
 //!   },
+//!   "merged": {
+//!     "files": 3, "runs": 1, "recordings": 1, "repeated_epochs": 0,
+//!     "time": { "from_unix_ns": 1700000000000000000, "to_unix_ns": 1700000060000000000 },
+//!     "gaps": [{ "from_unix_ns": 1700000015000000000, "to_unix_ns": 1700000030000000000 }], "overlaps": []
+//!   },
 //!   "counters": {
 //!     "missing": -1, "ticks": 100, "recorded": 95, "aged": 0, "overflow": 1, "lost": 1, "masked": 1, "idle": 2,
 //!     "early": 3, "late": 0, "truncated": 0, "broken": 0, "by_table": 90, "by_bytes": 3,
@@ -59,6 +64,8 @@
 //! - `unit` is what the counts of `samples` and `functions` are of: `samples`, or `nanoseconds` in
 //!   mode `off-cpu`, where time is measured; intervals are then `null`. `blocked`,
 //!   `blocked_overflow` and `blocked_aged` have this unit as well.
+//! - `merged` is there only for several files: `gaps` are times that none of them holds, `overlaps` times in which
+//!   several runs were recorded at once. `repeated_epochs` were in more than one file and are counted once.
 //! - `counters` are all vCPUs together. `missing` is the independent check: it may be negative, and is `null`
 //!   where nothing is sampled. `ticks = recorded + aged + overflow + lost + masked + idle`, and
 //!   `recorded + aged = by_table + by_bytes + by_frame_pointer`; what aged is in the stack `[aged]`.
@@ -84,7 +91,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::{Interval, Report, json_time, warnings};
-use crate::profile::{Counters, Distribution, Unit, VcpuStats};
+use crate::profile::{Counters, Distribution, Merged, Unit, VcpuStats};
 use crate::symbols::FunctionKind;
 
 /// The value of `schema`.
@@ -149,6 +156,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
             server_ns: recording.server_ns,
             late_threshold_ns: recording.late_threshold_ns,
         },
+        merged: recording.merged.as_ref(),
         counters: profile.counters(),
         lateness_ns: profile.lateness_ns().as_ref().map(Lateness::of),
         cost_share: profile.cost_share(),
@@ -184,6 +192,8 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
 struct Document<'a> {
     schema: u32,
     recording: Recording<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    merged: Option<&'a Merged>,
     counters: Counters,
     lateness_ns: Option<Lateness>,
     cost_share: Option<f64>,

@@ -105,6 +105,10 @@ impl Timeline {
             if ring.held_since_ns > window.from_ns {
                 let since = ring.held_since_ns.saturating_sub(of.window.from_ns);
                 let why = match ring.evicted {
+                    _ if ring.left_out > 0 => format!(
+                        "{} older records were left out to save memory: report fewer files to see them",
+                        ring.left_out
+                    ),
                     0 => "no more was requested".to_owned(),
                     evicted => format!(
                         "{evicted} records were evicted since the agent started; a larger ring keeps more"
@@ -117,7 +121,7 @@ impl Timeline {
                 ));
             }
             let misses = |gap: &Window| gap.and(window).length_ns() > 0;
-            if ring.gaps.iter().any(misses) {
+            if ring.overwritten > 0 && ring.gaps.iter().any(misses) {
                 all.push(format!(
                     "vCPU {}: {} records were evicted before they could be fetched",
                     ring.vcpu, ring.overwritten

@@ -15,6 +15,7 @@ mod idle;
 mod keyed;
 mod kinds_of_time;
 mod lines;
+mod merge;
 mod minute;
 mod pprof;
 mod recordings;

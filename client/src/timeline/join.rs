@@ -1,0 +1,357 @@
+//! Several timelines as one: what the rings of a guest held when they were read, one file after the other, and what the
+//! rings of its next run held.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use unikprof_proto::ring::{Record, kind};
+
+use super::{RecordingSpan, Ring, Timeline, Window};
+use crate::profile::NodeId;
+
+/// The ring bit of all merged recordings.
+const RING_BIT: u32 = 0;
+
+/// The bits of a sample's second number that name recordings.
+const RING_BITS: u64 = 0xff;
+
+/// The most records that are kept, the newest: half a gigabyte.
+const MOST_RECORDS: usize = 1 << 24;
+
+/// One of the recordings whose files are merged.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct JoinedRecording {
+    /// The run of the guest: an index into the shifts that [`Join::finish`] is given.
+    pub(crate) run: usize,
+    /// On the clock of its run.
+    pub(crate) span: RecordingSpan,
+}
+
+/// Timelines in the order of time, as they are read. Those of one run must not repeat records.
+#[derive(Debug)]
+pub(crate) struct Join {
+    parts: VecDeque<Part>,
+    names: BTreeMap<String, u32>,
+    refused_names: u64,
+    records: usize,
+    most_records: usize,
+    /// By vCPU: up to when parts were left out (on the clock of the part's run), and how many records they had.
+    left_out: BTreeMap<u32, (usize, u64, u64)>,
+}
+
+#[derive(Debug)]
+struct Part {
+    run: usize,
+    rings: Vec<Ring>,
+}
+
+impl Default for Join {
+    fn default() -> Join {
+        Join {
+            parts: VecDeque::new(),
+            names: BTreeMap::new(),
+            refused_names: 0,
+            records: 0,
+            most_records: MOST_RECORDS,
+            left_out: BTreeMap::new(),
+        }
+    }
+}
+
+impl Join {
+    /// Adds what a file held. All files' stacks are in one tree.
+    pub(crate) fn add(&mut self, run: usize, timeline: Timeline) {
+        let Timeline {
+            mut rings,
+            names,
+            refused_names,
+            ..
+        } = timeline;
+        let ids: BTreeMap<u64, u64> = names
+            .into_iter()
+            .map(|(id, name)| {
+                let next = self.names.len() as u32;
+                let joined = *self.names.entry(name).or_insert(next);
+                (u64::from(id), u64::from(joined))
+            })
+            .collect();
+        self.refused_names = self.refused_names.max(refused_names);
+        for ring in &mut rings {
+            number_stacks_by_nodes(ring);
+            for record in &mut ring.records {
+                if let kind::MARK | kind::SPAN_BEGIN | kind::SPAN_END | kind::COUNTER = record.kind
+                {
+                    // An unknown name stays one that no name has.
+                    let unknown = record.first.saturating_add(1 << 32);
+                    record.first = ids.get(&record.first).copied().unwrap_or(unknown);
+                }
+            }
+            self.records += ring.records.len();
+        }
+        self.parts.push_back(Part { run, rings });
+        while self.records > self.most_records && self.parts.len() > 1 {
+            let Some(oldest) = self.parts.pop_front() else {
+                break;
+            };
+            for ring in oldest.rings {
+                self.records -= ring.records.len();
+                let left_out = self.left_out.entry(ring.vcpu).or_default();
+                *left_out = (
+                    oldest.run,
+                    ring.read_at_ns,
+                    left_out.2 + ring.records.len() as u64,
+                );
+            }
+        }
+    }
+
+    /// Whether nothing was added.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// The one timeline, on the clock of the first run, and the recording in it that stands for all of them. Each run's
+    /// clock is `shifts_ns` behind the first one's. The recordings must not overlap, and come in the order of time.
+    pub(crate) fn finish(
+        self,
+        shifts_ns: &[i64],
+        recordings: &[JoinedRecording],
+    ) -> (Timeline, RecordingSpan) {
+        let shift_of = |run: usize| shifts_ns.get(run).copied().unwrap_or(0);
+        let recordings: Vec<JoinedRecording> = recordings
+            .iter()
+            .map(|recording| {
+                let mut recording = *recording;
+                let shift_ns = shift_of(recording.run);
+                recording.span.window = shifted_window(recording.span.window, shift_ns);
+                recording
+            })
+            .collect();
+        let windows: Vec<Window> = recordings.iter().map(|r| r.span.window).collect();
+        let mut rings: BTreeMap<u32, (usize, Ring)> = BTreeMap::new();
+        for part in self.parts {
+            let of_run = recordings.iter().filter(|r| r.run == part.run);
+            let of_run: Vec<RecordingSpan> = of_run.map(|r| r.span).collect();
+            for mut ring in part.rings {
+                shift(&mut ring, shift_of(part.run));
+                for record in &mut ring.records {
+                    relabel(record, part.run, &of_run);
+                }
+                match rings.get_mut(&ring.vcpu) {
+                    Some((last_run, joined)) => {
+                        append(joined, ring, *last_run == part.run);
+                        *last_run = part.run;
+                    }
+                    None => {
+                        if let Some(&(run, until_ns, count)) = self.left_out.get(&ring.vcpu) {
+                            let until_ns = shifted(until_ns, shift_of(run));
+                            ring.held_since_ns = ring.held_since_ns.max(until_ns);
+                            ring.left_out = count;
+                        }
+                        rings.insert(ring.vcpu, (part.run, ring));
+                    }
+                }
+            }
+        }
+        let mut rings: Vec<Ring> = rings.into_values().map(|(_, ring)| ring).collect();
+        for ring in &mut rings {
+            let between = windows.windows(2).map(|pair| Window {
+                from_ns: pair[0].to_ns,
+                to_ns: pair[1].from_ns,
+            });
+            ring.gaps.extend(between.filter(|gap| gap.length_ns() > 0));
+            ring.stacks.sort_unstable();
+            ring.stacks.dedup();
+            ring.records.sort_by_key(|record| record.at_ns);
+            join_times(ring, &windows);
+        }
+        let names = self.names.into_iter().map(|(name, id)| (id, name));
+        let timeline = Timeline::new(rings, names.collect(), self.refused_names);
+        let first = windows.first().map_or(0, |window| window.from_ns);
+        let last = windows.last().map_or(u64::MAX, |window| window.to_ns);
+        let span = RecordingSpan {
+            recording: recordings.first().and_then(|r| r.span.recording),
+            ring_bit: RING_BIT,
+            window: Window {
+                from_ns: first,
+                to_ns: last,
+            },
+        };
+        (timeline, span)
+    }
+}
+
+/// Names the stacks of a ring's records by their nodes, which mean the same in all files.
+fn number_stacks_by_nodes(ring: &mut Ring) {
+    let mut used: Vec<NodeId> = Vec::new();
+    for at in 0..ring.records.len() {
+        let Record { kind, first, .. } = ring.records[at];
+        if matches!(kind, kind::SAMPLE | kind::BLOCK) && first != 0 {
+            let node = ring.stack(first);
+            ring.records[at].first = node.index() as u64;
+            used.push(node);
+        }
+    }
+    used.sort_unstable();
+    used.dedup();
+    ring.stacks = used
+        .iter()
+        .map(|node| (node.index() as u64, *node))
+        .collect();
+}
+
+fn shifted(at_ns: u64, shift_ns: i64) -> u64 {
+    at_ns.saturating_add_signed(shift_ns)
+}
+
+fn shifted_window(window: Window, shift_ns: i64) -> Window {
+    Window {
+        from_ns: shifted(window.from_ns, shift_ns),
+        to_ns: shifted(window.to_ns, shift_ns),
+    }
+}
+
+fn shift(ring: &mut Ring, shift_ns: i64) {
+    ring.read_at_ns = shifted(ring.read_at_ns, shift_ns);
+    ring.held_since_ns = shifted(ring.held_since_ns, shift_ns);
+    for gap in &mut ring.gaps {
+        *gap = shifted_window(*gap, shift_ns);
+    }
+    for (at_ns, _) in &mut ring.told {
+        *at_ns = shifted(*at_ns, shift_ns);
+    }
+    for record in &mut ring.records {
+        record.at_ns = shifted(record.at_ns, shift_ns);
+    }
+}
+
+/// Gives a sample of one of these recordings the bit of all, and no other a bit; and spans of different runs different
+/// numbers.
+fn relabel(record: &mut Record, run: usize, recordings: &[RecordingSpan]) {
+    match record.kind {
+        kind::SAMPLE | kind::NO_SAMPLE => {
+            let is_one = recordings
+                .iter()
+                .any(|r| r.has(record.second, record.at_ns));
+            record.second = record.second & !RING_BITS | u64::from(is_one) << RING_BIT;
+        }
+        kind::SPAN_BEGIN | kind::SPAN_END => {
+            record.second = record.second.wrapping_add((run as u64) << 48);
+        }
+        _ => {}
+    }
+}
+
+/// Appends what a vCPU's ring held at a later reading.
+fn append(joined: &mut Ring, ring: Ring, same_run: bool) {
+    let last_ns = joined.records.last().map(|record| record.at_ns);
+    let first_ns = ring.records.first().map(|record| record.at_ns);
+    if same_run {
+        let missing = ring.positions.start.saturating_sub(joined.positions.end);
+        if missing > 0 && !ring.records.is_empty() {
+            joined.overwritten = joined.overwritten.saturating_add(missing);
+            joined
+                .gaps
+                .extend(last_ns.zip(first_ns).map(|(last, first)| Window {
+                    from_ns: last,
+                    to_ns: first.max(last),
+                }));
+        }
+        joined.given_up = ring.given_up;
+    } else {
+        joined.gaps.push(Window {
+            from_ns: joined.read_at_ns,
+            to_ns: ring.held_since_ns.max(joined.read_at_ns),
+        });
+        joined.given_up = joined.given_up.saturating_add(ring.given_up);
+    }
+    if !ring.records.is_empty() || !same_run {
+        joined.positions = ring.positions;
+    }
+    joined.overwritten = joined.overwritten.saturating_add(ring.overwritten);
+    joined.capacity = joined.capacity.max(ring.capacity);
+    joined.read_at_ns = joined.read_at_ns.max(ring.read_at_ns);
+    joined.read_at_unix_ns = ring.read_at_unix_ns.or(joined.read_at_unix_ns);
+    joined.gaps.extend(ring.gaps);
+    joined.records.extend(ring.records);
+    joined.told.extend(ring.told);
+    joined.stacks.extend(ring.stacks);
+    for (known, also) in [
+        (&mut joined.unknown_stack, ring.unknown_stack),
+        (&mut joined.aged_stack, ring.aged_stack),
+    ] {
+        if *known == NodeId::ROOT {
+            *known = also;
+        }
+    }
+}
+
+/// Lets the sums of a vCPU's kinds of time stand still between recordings, and go on where the next begins: what passed
+/// in between belongs to none, and another run counts from zero.
+fn join_times(ring: &mut Ring, windows: &[Window]) {
+    if windows.len() < 2 {
+        return;
+    }
+    let of = |at_ns: u64| {
+        let after = windows.partition_point(|window| window.from_ns <= at_ns);
+        let at = after.checked_sub(1)?;
+        (at_ns <= windows[at].to_ns).then_some(at)
+    };
+    // By recording and half (running and runnable, blocked and offline): the first and the last sums.
+    let mut ends: Vec<[Option<[[u64; 2]; 2]>; 2]> = vec![[None; 2]; windows.len()];
+    let mut told: Vec<(u64, usize, [u64; 2])> = Vec::new();
+    for record in &ring.records {
+        match record.kind {
+            kind::RAN => told.push((record.at_ns, 0, [record.first, record.second])),
+            kind::WAITED => told.push((record.at_ns, 1, [record.first, record.second])),
+            _ => {}
+        }
+    }
+    for (at_ns, sums) in &ring.told {
+        told.push((*at_ns, 0, [sums[0], sums[1]]));
+        told.push((*at_ns, 1, [sums[2], sums[3]]));
+    }
+    told.sort_by_key(|(at_ns, ..)| *at_ns);
+    for (at_ns, half, sums) in told {
+        if let Some(recording) = of(at_ns) {
+            let ends = ends[recording][half].get_or_insert([sums, sums]);
+            ends[1] = sums;
+        }
+    }
+    // What is added to each recording's sums, modulo 2⁶⁴.
+    let mut added = vec![[[0_u64; 2]; 2]; windows.len()];
+    for half in 0..2 {
+        let mut reached: Option<[u64; 2]> = None;
+        for recording in 0..windows.len() {
+            let Some([first, last]) = ends[recording][half] else {
+                continue;
+            };
+            for at in 0..2 {
+                let goes_on = reached.map_or(first[at], |reached| reached[at]);
+                added[recording][half][at] = goes_on.wrapping_sub(first[at]);
+            }
+            let added = added[recording][half];
+            reached = Some([0, 1].map(|at| last[at].wrapping_add(added[at])));
+        }
+    }
+    ring.told.retain_mut(|(at_ns, sums)| {
+        of(*at_ns).is_some_and(|recording| {
+            for (at, sum) in sums.iter_mut().enumerate() {
+                *sum = sum.wrapping_add(added[recording][at / 2][at % 2]);
+            }
+            true
+        })
+    });
+    ring.records.retain_mut(|record| {
+        let half = match record.kind {
+            kind::RAN => 0,
+            kind::WAITED => 1,
+            _ => return true,
+        };
+        of(record.at_ns).is_some_and(|recording| {
+            let added = added[recording][half];
+            record.first = record.first.wrapping_add(added[0]);
+            record.second = record.second.wrapping_add(added[1]);
+            true
+        })
+    });
+}
