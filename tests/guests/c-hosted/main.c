@@ -1,7 +1,7 @@
 /* A guest in C: it works, serves the agent's clients from its loop, and is sampled by its own timer.
  *
- * It prints `listening on ADDRESS`, and ends when its standard input does, so that no guest outlives the
- * test that started it. With the argument `flight` a recording begins with it. */
+ * It prints `listening on ADDRESS`, and ends when its standard input ends, so that no guest outlives the test
+ * that started it. With the argument `flight` it begins a recording at the start. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <stdint.h>
@@ -30,7 +30,7 @@ int main(int count, char **arguments)
 {
     uint64_t state = 1, span;
     int32_t a_day, parts;
-    /* Above the frame record of `main` there is only the C library. */
+    /* Only the C library is above the frame record of `main`. */
     uint64_t frame = (uint64_t)__builtin_frame_address(0);
     int port;
 

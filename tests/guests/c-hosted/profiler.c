@@ -14,7 +14,7 @@
 
 #define MAX_MAPPINGS 16
 #define ROWS 50000
-/* Some 65,000 records: a quarter of a minute of this guest. */
+/* About 65,000 records: a quarter of a minute of this guest. */
 #define RING (1 << 20)
 
 static timer_t timer;
@@ -40,7 +40,7 @@ static uint64_t read_clock(clockid_t clock)
     return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
 }
 
-/* --- What the agent asks --- */
+/* --- The platform functions that the agent calls --- */
 
 static uint64_t now_ns(void *context)
 {
@@ -78,7 +78,7 @@ static int32_t stack_bounds(void *context, uint64_t sp, struct unikprof_range *b
 static int32_t code_bounds(void *context, uint64_t pc, struct unikprof_range *bounds)
 {
     (void)context;
-    /* The program itself: libraries may be unloaded. */
+    /* Only the program itself, because libraries may be unloaded. */
     bounds->start = mappings[0].start;
     bounds->end = mappings[0].end;
     return pc >= bounds->start && pc < bounds->end;

@@ -4,15 +4,14 @@
 
 #include <stdint.h>
 
-/* Starts the agent, with the calling thread as its one vCPU. `stack_end` is where the thread's outermost
- * frame ends: behind the return address of the function that calls this. Ends the process where it cannot. */
+/* Starts the agent, with the calling thread as its only vCPU. `stack_end` is the end of the thread's outermost
+ * frame: the address after the return address of the function that calls this. Ends the process on failure. */
 void profiler_start(uint64_t stack_end);
 
-/* Begins a recording that clients find by this name. Ends the process where it cannot. */
+/* Begins a recording with this name. Ends the process on failure. */
 void profiler_record(const char *name);
 
-/* Sets the timer for the sampler's next deadline: call it behind everything that may have begun a
- * recording. */
+/* Sets the timer for the sampler's next deadline. Call it after everything that may have begun a recording. */
 void profiler_arm(void);
 
 /* The monotonic clock in ns. */

@@ -14,9 +14,9 @@
 
 #include "profiler.h"
 
-/* A client. What the agent took back from neither side waits here. */
+/* A client, with the bytes that were not passed on yet in either direction. */
 struct client {
-    int socket; /* -1: free */
+    int socket; /* -1 = free */
     int32_t connection;
     size_t input_start, input_end;
     size_t output_start, output_end;
@@ -90,7 +90,7 @@ static void accept_all(void)
     }
 }
 
-/* Both answer whether bytes have moved, and end a client that is gone or done. */
+/* Both return whether bytes were moved, and close a client that has disconnected or is done. */
 
 static int read_from(struct client *client)
 {
@@ -149,7 +149,7 @@ void server_turn(void)
             }
         }
     }
-    /* Behind the bytes. A guest that sleeps wakes when this says; this one never does. */
+    /* After the bytes. The result is the time at which a sleeping guest must wake; this one never sleeps. */
     unikprof_poll(profiler_now_ns());
     /* A request may have begun a recording. */
     profiler_arm();

@@ -1,11 +1,11 @@
-/* The guest's own TCP: sockets on loopback, and their bytes to and from the agent. */
+/* The guest's own TCP: sockets on loopback; their bytes are passed to and from the agent. */
 #ifndef SERVER_H
 #define SERVER_H
 
-/* Listens on 127.0.0.1 and answers the port. Ends the process where it cannot. */
+/* Listens on 127.0.0.1 and returns the port. Ends the process on failure. */
 int server_start(void);
 
-/* Accepts, reads and writes, as far as that goes without waiting, and polls the agent. */
+/* Accepts, reads and writes as far as possible without waiting, and polls the agent. */
 void server_turn(void);
 
 #endif

@@ -1,9 +1,9 @@
 /* Functions with known shares of the work: of 100 parts `sixty` takes 60, `thirty` 30, `ten` 10.
  *
- * Each works on lines of its own. `morning` calls the first and the last, `evening` the second; what a
- * caller gets back it still changes, so that no call is made a jump. After each part a call is made: gcc
- * leaves out the frame of a function that calls nothing, whatever it is told about frame pointers. Told to
- * leave all of them out, it keeps values in the frame pointer over that call. */
+ * Each works on its own lines. `morning` calls the first and the last, `evening` the second; a caller modifies
+ * each result, so that no call becomes a tail jump. After each part there is a call: gcc omits the frame of a
+ * function that calls nothing, even with frame pointers enabled. With frame pointers disabled, it keeps values
+ * in the frame pointer register over that call. */
 #include "work.h"
 
 #define PART 5000

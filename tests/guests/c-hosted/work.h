@@ -1,4 +1,4 @@
-/* What the guest works on. */
+/* The guest's work. */
 #ifndef WORK_H
 #define WORK_H
 

@@ -20,7 +20,7 @@
     .type boot_entry, @function
 boot_entry:
     cld
-    /* The boot's stack is that of the first thread. */
+    /* The boot code runs on the first thread's stack. */
     mov $(thread_stacks + THREAD_STACK_SIZE), %esp
     mov %ebx, %edi                  /* the first argument of kernel_main */
 
@@ -42,7 +42,7 @@ boot_entry:
     cmp $2048, %ecx
     jne 2b
 
-    /* PAE, and SSE: this kernel's own code uses none, but unikprof_poll and its like may. */
+    /* PAE and SSE: this kernel's own code uses no SSE, but unikprof_poll and similar calls may. */
     mov %cr4, %eax
     or $0x620, %eax                 /* PAE, OSFXSR, OSXMMEXCPT */
     mov %eax, %cr4

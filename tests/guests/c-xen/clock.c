@@ -58,7 +58,7 @@ uint64_t clock_wall_ns(void)
 uint64_t clock_runstate_ns(unsigned state)
 {
     uint64_t entered, time, now;
-    /* Xen writes it when the vCPU is scheduled: where that happens meanwhile, `entered` is another. */
+    /* Xen writes it when the vCPU is scheduled; if that happens during the read, `entered` changes. */
     do {
         entered = runstate.entered_ns;
         COMPILER_BARRIER();
@@ -66,6 +66,6 @@ uint64_t clock_runstate_ns(unsigned state)
         now = clock_now_ns();
         COMPILER_BARRIER();
     } while (entered != runstate.entered_ns);
-    /* Whoever asks runs. */
+    /* The calling vCPU is running. */
     return state == RUNSTATE_RUNNING && now > entered ? time + (now - entered) : time;
 }

@@ -1,4 +1,4 @@
-/* Xen's clocks. Times are in ns of system time: what Xen's timer is set by, and what the agent's now_ns is here. */
+/* Xen's clocks. Times are in ns of system time, the clock of Xen's timer and of the agent's now_ns. */
 #ifndef CLOCK_H
 #define CLOCK_H
 
@@ -6,15 +6,15 @@
 
 #include "xen.h"
 
-/* Has Xen keep account of where the vCPU's time goes. */
+/* Makes Xen account for the vCPU's time in each state. */
 void clock_start(void);
 
 uint64_t clock_now_ns(void);
 
-/* Since 1970. */
+/* The time since 1970. */
 uint64_t clock_wall_ns(void);
 
-/* How long the vCPU has been in a RUNSTATE_ so far, up to now. */
+/* The time that the vCPU has spent in a RUNSTATE_ until now. */
 uint64_t clock_runstate_ns(unsigned state);
 
 #endif

@@ -16,7 +16,7 @@ void command_line_start(const struct xen_start_info *info)
     }
 }
 
-/* What follows `key=`, or NULL. */
+/* The text after `key=`, or NULL. */
 static const char *value_of(const char *key)
 {
     for (const char *word = words; *word != 0; word++) {
@@ -31,7 +31,7 @@ static const char *value_of(const char *key)
     return NULL;
 }
 
-/* A decimal number up to `most`, and `*text` behind it. */
+/* Parses a decimal number up to `most`, and moves `*text` after it. */
 static bool take_number(const char **text, uint32_t most, uint32_t *number)
 {
     const char *begin = *text;

@@ -7,11 +7,11 @@
 
 #include "xen.h"
 
-/* Takes the command line that Xen has handed over. */
+/* Stores the command line from Xen. */
 void command_line_start(const struct xen_start_info *info);
 
-/* An IPv4 address as `key=10.0.2.50` or `key=10.0.2.50/24`; the prefix is 32 where there is none. False where the
- * key is missing or no address follows. */
+/* An IPv4 address as `key=10.0.2.50` or `key=10.0.2.50/24`; the prefix is 32 if it is missing. False if the key
+ * is missing or no address follows. */
 bool command_line_address(const char *key, uint8_t address[4], uint32_t *prefix);
 
 #endif

@@ -1,4 +1,4 @@
-/* Words to whoever watches the guest, and its end. */
+/* Messages on the debug console, and the guest's end. */
 #ifndef CONSOLE_H
 #define CONSOLE_H
 
@@ -10,10 +10,10 @@ void say(const char *text);
 /* The same for a number in hexadecimal. */
 void say_hex(uint64_t number);
 
-/* Says why, and ends the guest as crashed. */
+/* Prints the reason, and ends the guest as crashed. */
 __attribute__((noreturn)) void panic(const char *why);
 
-/* Ends the guest where Xen has answered an error. */
+/* Ends the guest if Xen has returned an error. */
 void check(long result, const char *what);
 
 #endif

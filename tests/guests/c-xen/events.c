@@ -56,8 +56,8 @@ void events_wait_for(uint32_t port, uint64_t until_ns)
     __atomic_and_fetch(&shared_info.event_pending[port / 64], ~(1ull << port % 64), __ATOMIC_SEQ_CST);
 }
 
-/* Calls the handlers of all that is pending. Each bit is cleared before its handler runs, so that an event that
- * comes meanwhile is not lost. */
+/* Calls the handlers of all pending events. Each bit is cleared before its handler runs, so that an event that
+ * arrives meanwhile is not lost. */
 static void handle_all(const struct interrupt_frame *frame)
 {
     struct xen_vcpu *vcpu = &shared_info.vcpus[0];
@@ -82,8 +82,8 @@ void on_upcall(struct interrupt_frame *frame)
 {
     const uint8_t hlt = 0xf4;
     handle_all(frame);
-    /* In QEMU's emulation an upcall comes between `sti` and `hlt` now and then, and the `hlt` would sleep through what
-     * it told: it goes on behind it. */
+    /* In QEMU's emulation an upcall sometimes comes between `sti` and `hlt`, and the `hlt` would then miss the
+     * event: execution continues after it. */
     if (*(const uint8_t *)frame->rip == hlt) {
         frame->rip++;
     }
@@ -98,9 +98,9 @@ bool events_mask(void)
 
 void events_unmask(void)
 {
-    /* A forced upcall: cheaper than one by the processor, and the way of PV guests. The timer's handler has no
-     * registers to give then, and tells the agent NULL. Once: what comes meanwhile interrupts, so that deadlines
-     * closer than a handler's time cannot keep the guest in here. */
+    /* A forced upcall: cheaper than one by the processor, and the usual way of PV guests. The timer's handler
+     * then has no registers and passes NULL to the agent. Only once: events that arrive meanwhile interrupt, so
+     * that deadlines closer than a handler's duration cannot keep the guest here. */
     if (shared_info.vcpus[0].upcall_pending != 0) {
         handle_all(NULL);
     }

@@ -22,7 +22,7 @@ uint32_t grant(uint16_t domain, const void *page, bool read_only)
     }
     entry->domain = domain;
     entry->frame = (uint32_t)((uint64_t)page / PAGE_SIZE);
-    /* The flags make it valid: last. */
+    /* Written last: the flags make it valid. */
     __atomic_store_n(&entry->flags, GRANT_PERMIT_ACCESS | (read_only ? GRANT_READ_ONLY : 0), __ATOMIC_SEQ_CST);
     return next++;
 }

@@ -1,14 +1,14 @@
-/* Pages that another domain may use. */
+/* Grants other domains access to pages. */
 #ifndef GRANTS_H
 #define GRANTS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Maps the grant table: one page of it. */
+/* Maps one page of the grant table. */
 void grants_start(void);
 
-/* Lends a page for ever; answers the number by which the other domain knows it. */
+/* Grants access to a page permanently; returns the grant reference. */
 uint32_t grant(uint16_t domain, const void *page, bool read_only);
 
 #endif

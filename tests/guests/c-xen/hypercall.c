@@ -17,7 +17,7 @@ static void cpuid(uint32_t leaf, uint32_t out[4])
 void hypercall_start(void)
 {
     uint32_t out[4];
-    /* Other hypervisors' leaves may come first. */
+    /* Leaves of other hypervisors may come first. */
     for (uint32_t base = 0x40000000; base < 0x40010000; base += 0x100) {
         cpuid(base, out);
         if (out[1] == XEN_SIGNATURE_EBX && out[2] == XEN_SIGNATURE_ECX && out[3] == XEN_SIGNATURE_EDX) {

@@ -1,4 +1,4 @@
-/* Calls to Xen. All answer 0 or more, or a negative error number. */
+/* Calls to Xen. All return 0 or more, or a negative error number. */
 #ifndef HYPERCALL_H
 #define HYPERCALL_H
 
@@ -8,7 +8,7 @@
 
 extern uint8_t hypercall_page[];
 
-/* Has Xen fill the page. Before it no hypercall may be made. */
+/* Makes Xen fill the hypercall page. No hypercall is possible before. */
 void hypercall_start(void);
 
 static inline long hypercall(unsigned number, uint64_t first, uint64_t second, uint64_t third)
@@ -31,18 +31,18 @@ static inline long hypercall_event(unsigned operation, void *argument)
     return hypercall(HYPERCALL_EVENT_CHANNEL_OP, operation, (uint64_t)argument, 0);
 }
 
-/* For the only vCPU. */
+/* These are for the only vCPU. */
 static inline long hypercall_vcpu(unsigned operation, void *argument)
 {
     return hypercall(HYPERCALL_VCPU_OP, operation, 0, (uint64_t)argument);
 }
 
-/* Answers the parameter; ends the guest where there is none. */
+/* Returns the parameter; ends the guest if there is none. */
 uint64_t hvm_parameter(uint32_t index);
 
 void hvm_set_parameter(uint32_t index, uint64_t value);
 
-/* Has Xen put a page of its own (a table, the shared information) where `page` lies. */
+/* Makes Xen map a page of its own (a table, the shared information) at `page`. */
 void map_xen_page(uint32_t space, void *page);
 
 #endif

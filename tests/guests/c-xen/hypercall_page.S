@@ -1,7 +1,8 @@
 /* The page that Xen fills with an entry of 32 bytes for each hypercall.
  *
- * It lies in the image's text and has names, so that a sample taken when a hypercall returns shows which one it
- * was; and it has unwind information, from which the client finds the caller: an entry makes no frame. */
+ * It is in the image's text and has symbols, so that a sample taken when a hypercall returns shows which one it
+ * was; and it has unwind information, from which the client finds the caller, because an entry sets up no
+ * frame. */
     .section .text.hypercall_page, "ax", @progbits
     .balign 4096
     .globl hypercall_page

@@ -1,9 +1,9 @@
-/* From the processor to C, on the stack of whatever was interrupted: that is why all of the kernel is compiled
- * with -mno-red-zone. No SSE register is saved: neither this kernel nor the agent's upcall uses one, and
- * -mgeneral-regs-only holds the compiler to it.
+/* From an interrupt to C, on the interrupted stack: therefore the whole kernel is compiled with -mno-red-zone.
+ * No SSE register is saved: neither this kernel nor the agent's upcall uses one, which -mgeneral-regs-only
+ * ensures.
  *
- * The processor has aligned the stack to 16 bytes before it pushed five words; what is pushed here makes it
- * aligned again at the call, as the ABI of C wants it. */
+ * The processor has aligned the stack to 16 bytes before it pushed five words; the words pushed here align it
+ * again at the call, as the C ABI requires. */
 
 #define INTERRUPTS_ON 0x200
 

@@ -8,7 +8,7 @@
 struct gate {
     uint16_t offset_low;
     uint16_t selector;
-    uint16_t type; /* no stack of its own: 0 in the low byte */
+    uint16_t type; /* no separate stack: 0 in the low byte */
     uint16_t offset_middle;
     uint32_t offset_high;
     uint32_t reserved;
@@ -27,7 +27,7 @@ static void set_gate(unsigned vector, const void *entry)
     table[vector] = (struct gate) {
         .offset_low = (uint16_t)address,
         .selector = CODE_SELECTOR,
-        .type = 0x8e00, /* present, an interrupt gate: it switches interrupts off */
+        .type = 0x8e00, /* present, an interrupt gate: it disables interrupts */
         .offset_middle = (uint16_t)(address >> 16),
         .offset_high = (uint32_t)(address >> 32),
     };

@@ -6,13 +6,13 @@
 
 #define UPCALL_VECTOR 0x40
 
-/* What the entry has saved of interrupted code, lowest address first. Registers that C functions preserve are
- * where they were. */
+/* The interrupted state as saved by the entry, lowest address first. Registers that C functions preserve are
+ * not saved. */
 struct interrupt_frame {
     uint64_t r11, r10, r9, r8, rdi, rsi, rdx, rcx, rax;
     uint64_t rbp;
     uint64_t number; /* of an exception */
-    uint64_t error; /* what the processor tells of an exception */
+    uint64_t error; /* the processor's error code of an exception */
     uint64_t rip, cs, rflags, rsp, ss;
 };
 

@@ -1,5 +1,5 @@
-/* The four functions that a compiler calls on its own account, and all that the agent's archive asks for. No SSE
- * register is used: the agent copies inside the upcall, where none is saved. */
+/* The four functions that a compiler calls by itself, and that the agent's archive needs. They use no SSE
+ * registers: the agent copies inside the upcall, where these are not saved. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,7 +24,7 @@ void *memmove(void *to, const void *from, size_t length)
     if ((uintptr_t)to - (uintptr_t)from >= length) {
         return memcpy(to, from, length);
     }
-    /* The target begins inside the source: from the end. */
+    /* The target begins inside the source, so copy from the end. */
     while (length-- > 0) {
         target[length] = source[length];
     }

@@ -10,7 +10,7 @@
 #include "xenstore.h"
 
 #define FRONTEND "device/vif/0"
-#define BUFFERS 32 /* a divisor of the slots: a slot always has the same buffer */
+#define BUFFERS 32 /* a divisor of the number of slots, so that a slot always has the same buffer */
 #define PATIENCE_NS 10000000000
 #define LOOK_AGAIN_NS 2000000
 
@@ -26,7 +26,7 @@ static bool tx_busy[BUFFERS];
 static uint32_t tx_responses, rx_responses; /* consumed */
 static uint32_t port;
 static uint8_t hardware_address[6];
-/* The backend has broken the rules of the ring: nothing more is taken from it. */
+/* The backend has violated the ring's protocol: nothing more is read from it. */
 static bool is_broken;
 
 static void give_up(const char *why)
@@ -46,7 +46,7 @@ static void on_event(const struct interrupt_frame *frame)
 
 /* --- Connecting --- */
 
-/* Waits for the backend's state. Looking again and again needs no watches, and happens only at the boot. */
+/* Waits for the backend's state. Polling needs no watches, and happens only at boot. */
 static void expect_backend(const char *backend, uint32_t state)
 {
     uint64_t until_ns = clock_now_ns() + PATIENCE_NS;
@@ -79,7 +79,7 @@ static void read_hardware_address(void)
     }
 }
 
-/* Lends a receive buffer to the backend. Its number is its slot's. */
+/* Grants a receive buffer to the backend. The buffer's number is that of its slot. */
 static void post(uint32_t slot)
 {
     uint16_t id = slot % BUFFERS;
@@ -87,7 +87,7 @@ static void post(uint32_t slot)
     rx.slots[slot % NET_RING_SLOTS].request.grant = rx_grants[id];
 }
 
-/* Publishes requests up to `producer`, and notifies a backend that has asked for it. */
+/* Publishes requests up to `producer`, and notifies the backend if it has requested that. */
 static void publish(struct xen_ring *ring, uint32_t producer)
 {
     uint32_t before = ring->request_producer;
@@ -123,7 +123,7 @@ void netfront_start(void)
     xenstore_write_number(FRONTEND, "event-channel", port);
     xenstore_write_number(FRONTEND, "request-rx-copy", 1);
     xenstore_write_number(FRONTEND, "feature-rx-notify", 1);
-    /* A frame in one piece, with its checksums computed: the agent's TCP verifies them. */
+    /* Only whole frames with computed checksums: the agent's TCP verifies them. */
     xenstore_write_number(FRONTEND, "feature-sg", 0);
     xenstore_write_number(FRONTEND, "feature-no-csum-offload", 1);
     xenstore_write_number(FRONTEND, "state", XENBUS_CONNECTED);
@@ -139,7 +139,7 @@ const uint8_t *netfront_hardware_address(void)
 
 /* --- Frames --- */
 
-/* Is there a response behind the `consumed`? Where there is none, the next is asked to be an event. */
+/* Whether there is a response after the `consumed` ones. If not, requests an event for the next one. */
 static bool has_response(struct xen_ring *ring, uint32_t consumed)
 {
     uint32_t waiting = __atomic_load_n(&ring->response_producer, __ATOMIC_SEQ_CST) - consumed;
@@ -158,7 +158,7 @@ size_t netfront_receive(uint8_t frame[FRAME_SIZE])
     while (!is_broken && has_response(&rx.head, rx_responses)) {
         uint16_t expected = rx_responses % BUFFERS;
         volatile struct xen_rx_response *slot = &rx.slots[rx_responses % NET_RING_SLOTS].response;
-        /* Read once: the backend may write it again. */
+        /* Read only once: the backend may change it. */
         uint16_t id = slot->id, offset = slot->offset, flags = slot->flags;
         int16_t status = slot->status;
         size_t length = status > 0 ? (size_t)status : 0;

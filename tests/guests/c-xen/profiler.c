@@ -1,9 +1,9 @@
-/* All that this kernel has to do with the agent, but for four calls: on_tick in timer.c, on_block and on_wake in
+/* The kernel's connection to the agent, except for four calls: on_tick in timer.c, on_block and on_wake in
  * threads.c, and the start in kernel.c.
  *
- * Its clients come over frames, not over a byte stream: a kernel that is only being written has a device long
- * before it has TCP, and with `--smoltcp` the archive brings TCP along. How bytes are handed over shows the hosted
- * guest (tests/guests/c-hosted), which has sockets. */
+ * Its clients are connected by network frames, not by byte streams: a kernel under development has a network
+ * device long before it has TCP, and with `--smoltcp` the archive contains TCP. The hosted guest
+ * (tests/guests/c-hosted), which has sockets, shows how to pass bytes. */
 #include "profiler.h"
 
 #include <string.h>
@@ -18,9 +18,9 @@
 #include "xenstore.h"
 
 #define PORT 7777
-/* Of the client's caller table, which finds the callers of leaf functions; 10 bytes a row. */
+/* Rows of the client's caller table, which finds the callers of leaf functions; 10 bytes per row. */
 #define CALLER_ROWS 2000
-/* Frames that are taken between two polls, and rounds of that before other threads run. */
+/* Frames received between two polls, and rounds of that before other threads run. */
 #define FRAMES 8
 #define ROUNDS 32
 #define BUILD_ID_LENGTH 20
@@ -40,7 +40,7 @@ extern const struct {
 static uint8_t memory[1 << 20];
 static uint8_t caller_memory[10 * CALLER_ROWS];
 
-/* --- What the agent asks; those marked (upcall) also within an upcall --- */
+/* --- The platform functions that the agent calls; upcalls also call those marked (upcall) --- */
 
 /* (upcall) */
 static uint64_t now_ns(void *context)
@@ -72,14 +72,14 @@ static uint64_t blocked_ns(void *context, uint32_t of)
     return clock_runstate_ns(RUNSTATE_BLOCKED);
 }
 
-/* (upcall) By a mask: see threads.h. */
+/* (upcall) By masking the stack pointer: see threads.h. */
 static int32_t stack_bounds(void *context, uint64_t sp, struct unikprof_range *bounds)
 {
     (void)context;
     return thread_stack_of(sp, &bounds->start, &bounds->end);
 }
 
-/* (upcall) The agent reads the bytes around a pc, to know a prologue. */
+/* (upcall) The agent reads the bytes around a pc to recognise a prologue. */
 static int32_t code_bounds(void *context, uint64_t pc, struct unikprof_range *bounds)
 {
     (void)context;
@@ -105,7 +105,7 @@ static int32_t runstate(void *context, uint32_t of, struct unikprof_runstate *ti
     return 1;
 }
 
-/* --- What it is told --- */
+/* --- The agent's calls --- */
 
 uint64_t profiler_on_tick(const struct interrupt_frame *frame)
 {
@@ -121,7 +121,7 @@ uint64_t profiler_on_tick(const struct interrupt_frame *frame)
 
 void profiler_on_block(void)
 {
-    /* Whoever blocks is the caller: no registers. An error would be that of a kernel without an agent. */
+    /* No registers: the caller is the code that blocks. An error would mean that there is no agent. */
     unikprof_on_block(NULL);
 }
 
@@ -132,7 +132,7 @@ uint64_t profiler_on_wake(void)
 
 /* --- Its clients --- */
 
-/* Moves frames and polls, as far as that goes; answers when to come again though nothing has come. */
+/* Moves frames and polls as far as possible; returns when to call it again without frames. */
 static uint64_t serve_now(void)
 {
     static uint8_t frame[FRAME_SIZE];
@@ -141,7 +141,7 @@ static uint64_t serve_now(void)
         size_t received, moved = 0;
         int64_t length;
         while (moved < FRAMES && (received = netfront_receive(frame)) > 0) {
-            /* A frame for which there is no room is lost, as on any network. */
+            /* A frame without room is lost, as on any network. */
             unikprof_frame_rx(frame, received);
             moved++;
         }

@@ -1,5 +1,5 @@
-/* The agent in this kernel. Without it (-DWITHOUT_AGENT, and profiler.c left out) the kernel is what it was
- * before: what the agent adds is the difference. */
+/* The agent in this kernel. Without it (-DWITHOUT_AGENT, and without profiler.c) the kernel is the same as
+ * before; the difference is what the agent adds. */
 #ifndef PROFILER_H
 #define PROFILER_H
 
@@ -10,16 +10,18 @@
 
 #ifndef WITHOUT_AGENT
 
-/* Starts the agent; ends the guest where it does not start. */
+/* Starts the agent; ends the guest on failure. */
 void profiler_start(void);
 
-/* Serves the agent's clients, as a thread of its own. */
+/* Serves the agent's clients, in a separate thread. */
 __attribute__((noreturn)) void profiler_serve(void);
 
-/* The timer has fired; `frame` is NULL where the upcall was forced. Answers the sampler's next deadline. */
+/* Called when the timer has fired; `frame` is NULL if the upcall was forced. Returns the sampler's next
+ * deadline. */
 uint64_t profiler_on_tick(const struct interrupt_frame *frame);
 
-/* Around the block, with events masked. The sampler has no deadline in between; the answer is its next. */
+/* Called before and after a block, with events masked. The sampler has no deadline in between; profiler_on_wake
+ * returns its next one. */
 void profiler_on_block(void);
 uint64_t profiler_on_wake(void);
 

@@ -1,4 +1,4 @@
-/* From one thread to another: the registers that C functions preserve, and the stack pointer. */
+/* Switches from one thread to another: the registers that C functions preserve, and the stack pointer. */
     .text
     .globl thread_switch
     .type thread_switch, @function
@@ -39,7 +39,7 @@ thread_switch:
 
     .globl thread_begin
     .type thread_begin, @function
-/* Where a thread's first switch returns to, with its body in rbx. It comes out of a stretch with events masked. */
+/* The return address of the first switch to a thread, whose body is in rbx. Events were masked before. */
 thread_begin:
     .cfi_startproc
     .cfi_undefined %rip

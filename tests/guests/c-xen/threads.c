@@ -11,13 +11,13 @@
 #define THREADS 4
 
 struct thread {
-    uint64_t sp; /* while it does not run */
+    uint64_t sp; /* valid while it does not run */
     bool waits;
     volatile bool *event;
     uint64_t until_ns;
 };
 
-/* What thread_switch pops, lowest address first. */
+/* The values that thread_switch pops, lowest address first. */
 struct switched {
     uint64_t r15, r14, r13, r12, rbx, rbp;
     void (*go_on)(void);
@@ -51,7 +51,7 @@ void thread_create(void (*body)(void))
         panic("too many threads");
     }
     count++;
-    /* The frame pointer 0 is where a chain of frames ends. */
+    /* A frame pointer of 0 ends a chain of frames. */
     *first = (struct switched) { .rbx = (uint64_t)body, .rbp = 0, .go_on = thread_begin };
     thread->sp = (uint64_t)first;
 }
@@ -70,7 +70,7 @@ static bool can_run(struct thread *thread, uint64_t now_ns)
     return true;
 }
 
-/* When the first of those that wait is to go on, whatever happens. */
+/* The earliest deadline of the waiting threads. */
 static uint64_t earliest_ns(void)
 {
     uint64_t earliest = NO_DEADLINE;
@@ -83,20 +83,19 @@ static uint64_t earliest_ns(void)
     return earliest;
 }
 
-/* Blocks until the next upcall, at the latest at `until_ns`, with events masked before and after. The sampler has
- * no deadline meanwhile, so that an idle guest stays asleep: the timer is set for the kernel's own alone. A
- * profile of blocked time shows this function under whoever waits. */
+/* Blocks until the next upcall, at the latest at `until_ns`, with events masked before and after. The sampler
+ * has no deadline meanwhile, so that an idle guest stays asleep: the timer is set only for the kernel's
+ * deadline. A profile of blocked time shows this function below the waiting one. */
 static __attribute__((noinline)) void block(uint64_t until_ns)
 {
     profiler_on_block();
     timer_set_for_block(until_ns);
-    /* The processor takes no interrupt between `sti` and the instruction behind it, so that none is slept
-     * through; for an emulator that does see on_upcall. Xen handles `hlt` as SCHEDOP_block. */
+    /* The processor takes no interrupt between `sti` and the next instruction, so that none is missed. */
     __asm__ volatile("sti; hlt; cli" : : : "memory");
     timer_set_sampler(profiler_on_wake());
 }
 
-/* The next that can run, by turns; blocks where there is none. */
+/* The next thread that can run, in turns; blocks if there is none. */
 static unsigned choose(void)
 {
     for (;;) {
@@ -115,7 +114,7 @@ static unsigned choose(void)
 
 static void run_another(void)
 {
-    /* Masked from the look at the events to the block, or an event in between would be slept through. */
+    /* Masked from the check of the events to the block; otherwise an event in between would be missed. */
     bool were_unmasked = events_mask();
     unsigned before = running;
     running = choose();

@@ -1,7 +1,7 @@
-/* Cooperative threads. One runs until it waits or yields.
+/* Cooperative threads. A thread runs until it waits or yields.
  *
- * A stack is aligned to its size and holds its thread's record at the low end: which thread runs, and which stack
- * an address lies on, is told by the stack pointer and a mask. */
+ * A stack is aligned to its size and contains its thread's record at the low end, so that masking the stack
+ * pointer yields the running thread, and masking an address yields its stack. */
 #ifndef THREADS_H
 #define THREADS_H
 
@@ -13,23 +13,23 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The running code becomes the first thread; boot.S has put it on the first stack. */
+/* Makes the running code the first thread; boot.S has put it on the first stack. */
 void threads_start(void);
 
-/* A thread that runs `body`, which never returns. */
+/* Starts a thread that runs `body`, which must never return. */
 void thread_create(void (*body)(void));
 
-/* Waits until `*event`, which is cleared, or until the time has come (clock_now_ns). `event` may be NULL. Where
+/* Waits until `*event` is set, and clears it, or until the given time (clock_now_ns). `event` may be NULL. If
  * no thread can run, the guest blocks. */
 void thread_wait(volatile bool *event, uint64_t until_ns);
 
-/* Lets the others run; at once where none of them is due. */
+/* Lets other threads run; returns at once if none can. */
 void thread_yield(void);
 
-/* Something has happened that a thread may be waiting for. From upcalls. */
+/* Called from upcalls after an event that a thread may be waiting for. */
 void threads_are_due(void);
 
-/* The stack that an address lies on; false where it lies on none. From upcalls. */
+/* The stack that contains an address; false if there is none. May be called from upcalls. */
 bool thread_stack_of(uint64_t sp, uint64_t *start, uint64_t *end);
 
 #endif

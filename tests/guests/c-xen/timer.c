@@ -24,8 +24,8 @@ static void set(uint64_t deadline_ns)
     armed_ns = deadline_ns;
 }
 
-/* Sets the timer to the earlier deadline, with events masked; not where it fires no later as it is: an upcall too
- * many now and then costs less than a hypercall each time. */
+/* Sets the timer to the earlier deadline, with events masked, unless it already fires at that time or before:
+ * an occasional superfluous upcall costs less than a hypercall each time. */
 static void arm(void)
 {
     if (earlier_ns() < armed_ns) {
@@ -40,7 +40,7 @@ static void on_timer(const struct interrupt_frame *frame)
         own_ns = NO_DEADLINE;
         threads_are_due();
     }
-    /* Whoever's deadline it was: where it is too early for a sample, the agent answers the same deadline. */
+    /* Called for both deadlines: if it is too early for a sample, the agent returns the same deadline. */
     sampler_ns = profiler_on_tick(frame);
     arm();
 }
@@ -72,7 +72,7 @@ void timer_set_for_block(uint64_t deadline_ns)
 {
     own_ns = deadline_ns;
     sampler_ns = NO_DEADLINE;
-    /* Here a timer that is set to earlier would wake the guest for nothing. */
+    /* Before a block, a timer with an earlier deadline would wake the guest for nothing. */
     if (earlier_ns() != armed_ns) {
         set(earlier_ns());
     }

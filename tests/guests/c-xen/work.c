@@ -1,9 +1,9 @@
 /* Of ten parts `grind` takes five, `knead` three and `prove` two.
  *
- * `miller` calls `mill`, which calls `grind`: a leaf, for which gcc makes no frame whatever it is told. `baker`
- * calls `bake`, which calls `knead`, a function with a frame since it calls on; and `prove`, which works with
- * events masked: ticks that fall due in it are delivered when it unmasks, with no registers. What a caller gets
- * back it still changes, so that no call becomes a jump; and nothing is inlined or copied. */
+ * `miller` calls `mill`, which calls `grind`: a leaf, for which gcc sets up no frame in any case. `baker` calls
+ * `bake`, which calls `knead`, a function with a frame because it calls others; and `prove`, which works with
+ * events masked: ticks that become due in it are delivered when it unmasks, without registers. A caller
+ * modifies each result, so that no call becomes a tail jump; nothing is inlined or cloned. */
 #include "work.h"
 
 #include <stddef.h>
@@ -17,7 +17,7 @@
 #define PART 20000
 #define BATCHES 5
 #define SLEEP_NS 5000000
-/* In a page of its own (link.ld): QEMU runs a loop that crosses into another more slowly. */
+/* In a separate page (link.ld): QEMU runs a loop that crosses a page boundary more slowly. */
 #define WORK __attribute__((noinline, noclone, section(".text.work")))
 
 static volatile bool grain_is_there, flour_is_there;
@@ -27,7 +27,7 @@ static uint64_t parts_done;
 WORK static void part_done(void)
 {
     parts_done++;
-    /* A thread that waits for the network or the time goes first. */
+    /* Threads that wait for the network or the time go first. */
     thread_yield();
 }
 

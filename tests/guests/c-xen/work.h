@@ -1,11 +1,11 @@
-/* What the kernel works on: two threads with known shares. */
+/* The kernel's work: two threads with known shares. */
 #ifndef WORK_H
 #define WORK_H
 
-/* Grinds when it is told to. */
+/* Grinds when the baker requests it. */
 void miller(void);
 
-/* Bakes, of what the miller has ground, and sleeps now and then. */
+/* Bakes what the miller has ground, and sleeps now and then. */
 void baker(void);
 
 #endif

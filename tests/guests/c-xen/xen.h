@@ -1,6 +1,6 @@
-/* What this kernel needs of Xen's ABI for x86-64 guests, written from the layouts in Xen's public headers, each
- * named where its structure stands. What Xen or another domain writes is volatile: it is read once, checked,
- * and then used. */
+/* The parts of Xen's ABI for x86-64 guests that this kernel needs, written from the layouts in Xen's public
+ * headers, each named at its structure. Fields that Xen or another domain writes are volatile: each is read
+ * once, checked, and then used. */
 #ifndef XEN_H
 #define XEN_H
 
@@ -37,9 +37,9 @@ _Static_assert(sizeof(struct xen_time) == 32, "struct vcpu_time_info");
 
 struct xen_vcpu {
     volatile uint8_t upcall_pending;
-    volatile uint8_t upcall_mask; /* of PV guests; a PVH guest has its interrupt flag */
+    volatile uint8_t upcall_mask; /* for PV guests; a PVH guest uses its interrupt flag */
     uint8_t pad[6];
-    volatile uint64_t pending_words; /* a bit for each word of event_pending to look at */
+    volatile uint64_t pending_words; /* a bit for each word of event_pending with pending events */
     uint64_t pad_2[2];
     struct xen_time time;
 };
@@ -50,10 +50,10 @@ struct xen_shared_info {
     volatile uint64_t event_pending[64];
     volatile uint64_t event_mask[64];
     volatile uint32_t wall_clock_version;
-    volatile uint32_t wall_clock_seconds; /* of the moment at which system time was 0 */
+    volatile uint32_t wall_clock_seconds; /* at the moment when system time was 0 */
     volatile uint32_t wall_clock_ns;
     volatile uint32_t wall_clock_seconds_high;
-    uint8_t rest[PAGE_SIZE - 3088]; /* nothing else may lie in the page, which Xen replaces */
+    uint8_t rest[PAGE_SIZE - 3088]; /* nothing else may be in the page, which Xen replaces */
 };
 _Static_assert(sizeof(struct xen_shared_info) == PAGE_SIZE, "one page");
 _Static_assert(offsetof(struct xen_shared_info, event_pending) == 2048, "struct shared_info");
@@ -69,7 +69,7 @@ struct xen_runstate {
     volatile uint32_t state;
     uint32_t pad;
     volatile uint64_t entered_ns; /* system time at which the state began */
-    volatile uint64_t time_ns[RUNSTATES]; /* up to then */
+    volatile uint64_t time_ns[RUNSTATES]; /* until entered_ns */
 };
 _Static_assert(sizeof(struct xen_runstate) == 48, "struct vcpu_runstate_info");
 
@@ -134,7 +134,7 @@ struct xen_add_to_physmap {
 #define HVM_PARAM_CALLBACK_IRQ 0
 #define HVM_PARAM_STORE_PFN 1
 #define HVM_PARAM_STORE_EVTCHN 2
-/* In the upper byte of HVM_PARAM_CALLBACK_IRQ: the lower is a vector, which needs no end of interrupt. */
+/* The upper byte of HVM_PARAM_CALLBACK_IRQ: the lower one is a vector, which needs no end of interrupt. */
 #define HVM_CALLBACK_VECTOR (2ull << 56)
 
 struct xen_hvm_param {
@@ -163,7 +163,7 @@ struct xen_grant {
 };
 _Static_assert(sizeof(struct xen_grant) * GRANTS_PER_PAGE == PAGE_SIZE, "grant_entry_v1");
 
-/* --- io/ring.h: the head of a split driver's ring; the entries begin behind it --- */
+/* --- io/ring.h: the head of a split driver's ring; the entries follow it --- */
 
 struct xen_ring {
     volatile uint32_t request_producer; /* ours */

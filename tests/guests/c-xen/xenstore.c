@@ -6,7 +6,7 @@
 #include "hypercall.h"
 
 #define PATH_ROOM 256
-/* How long the host may take for an answer. */
+/* The maximum time for the host's answer. */
 #define PATIENCE_NS 10000000000
 
 static struct xen_store_ring *ring;
@@ -45,7 +45,7 @@ static void send(const void *bytes, size_t length)
     }
 }
 
-/* Takes bytes from the ring; those that do not fit `room` are dropped. */
+/* Reads bytes from the ring; those that do not fit `room` are dropped. */
 static void receive(void *bytes, size_t length, size_t room)
 {
     uint8_t *to = bytes;
@@ -73,7 +73,8 @@ static size_t append(char *path, size_t length, const char *text)
     return length;
 }
 
-/* Asks, and answers the length of the answer's text, of which `room` bytes are kept; -1: an error. */
+/* Sends a request; returns the length of the answer's text, of which at most `room` bytes are stored; -1 on
+ * error. */
 static long ask(uint32_t kind, const char *folder, const char *name, const char *value, size_t value_length,
                 char *answer, size_t room)
 {
@@ -97,7 +98,7 @@ static long ask(uint32_t kind, const char *folder, const char *name, const char 
             panic("xenstore's answer is too long");
         }
         receive(answer, head.length, room);
-        /* An event of a watch is nobody's answer; this kernel watches nothing. */
+        /* A watch event is not an answer; this kernel has no watches. */
         if (head.kind != XS_WATCH_EVENT && head.request == last_request) {
             return head.kind == kind ? (long)head.length : -1;
         }

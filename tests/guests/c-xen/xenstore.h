@@ -1,4 +1,4 @@
-/* The host's book of names and values, over a ring that the tools have made. For the boot: a call waits for its
+/* The host's key-value store, over a ring that the Xen tools have made. For use at boot: a call waits for its
  * answer, and no other code runs meanwhile. */
 #ifndef XENSTORE_H
 #define XENSTORE_H
@@ -9,14 +9,14 @@
 
 void xenstore_start(void);
 
-/* Reads `folder/name` as a text; false where it is not there or does not fit. A path without a leading slash
- * begins at the guest's own folder. `folder` may be NULL. */
+/* Reads `folder/name` as a text; false if it does not exist or does not fit. A path without a leading slash is
+ * relative to the guest's own folder. `folder` may be NULL. */
 bool xenstore_read(const char *folder, const char *name, char *text, size_t room);
 
-/* The same as a decimal number; 0 where it is not there, or is none. */
+/* The same as a decimal number; 0 if it does not exist or is not a number. */
 uint32_t xenstore_read_number(const char *folder, const char *name);
 
-/* Writes a decimal number; ends the guest where that is refused. */
+/* Writes a decimal number; ends the guest if that is refused. */
 void xenstore_write_number(const char *folder, const char *name, uint32_t number);
 
 #endif

@@ -1,10 +1,10 @@
-/* Code in the middle of a stack that keeps no frame pointer, and uses its register for something else. */
+/* Functions without frame pointers in the middle of a stack, which use that register for other values. */
 
 #include <stdint.h>
 
 typedef uint64_t (*frameless_work)(uint64_t state);
 
-/* So many values live over the calls that every register which survives a call is used. */
+/* So many values are live over the calls that all callee-saved registers are used. */
 uint64_t frameless_middle(frameless_work work, uint64_t state, uint32_t times)
 {
     uint64_t a = state, b = state ^ 1, c = state ^ 2, d = state ^ 3, e = state ^ 4;
@@ -18,7 +18,7 @@ uint64_t frameless_middle(frameless_work work, uint64_t state, uint32_t times)
     return a ^ b ^ c ^ d ^ e;
 }
 
-/* One more such frame, so that two lie one above the other. */
+/* A second such frame, so that there are two in succession. */
 uint64_t frameless_outer(frameless_work work, uint64_t state, uint32_t times)
 {
     uint64_t a = state, b = state ^ 5, c = state ^ 6, d = state ^ 7;
@@ -31,7 +31,7 @@ uint64_t frameless_outer(frameless_work work, uint64_t state, uint32_t times)
     return a ^ b ^ c ^ d;
 }
 
-/* A leaf that does its own work without a frame. */
+/* A leaf that works without a frame. */
 uint64_t frameless_leaf(uint64_t state, uint32_t steps)
 {
     for (uint32_t i = 0; i < steps; i++) {
