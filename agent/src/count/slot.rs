@@ -25,7 +25,7 @@ use crate::stack::path::{Path, PathCells};
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 pub(crate) struct SlotCells {
     /// The slot's owner: [`FREE`], [`TAKEN`] or [`ACCOUNTING`].
-    taken: AtomicU32,
+    owner: AtomicU32,
     /// A bit for each recording that samples.
     live: AtomicU32,
     /// The number of recordings that have ended. Only the slot's owner increments it.
@@ -168,7 +168,7 @@ impl SlotCells {
     /// The cells for the path of a deferred sample, for a tick that found the slot busy. `None` if the tick did not
     /// interrupt the vCPU's own block accounting, or if a sample is deferred already: there is room for one.
     pub(crate) fn deferred_path(&self) -> Option<&PathCells> {
-        let interrupted = self.taken.load(Ordering::Relaxed) == ACCOUNTING;
+        let interrupted = self.owner.load(Ordering::Relaxed) == ACCOUNTING;
         (interrupted && !self.has_deferred()).then_some(&self.deferred.path)
     }
 
@@ -459,7 +459,7 @@ impl<'m> Slot<'m> {
     #[inline]
     fn take_as(&self, owner: u32) -> Option<Owned<'_>> {
         self.cells
-            .taken
+            .owner
             .compare_exchange(FREE, owner, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
             // Not `then_some`: an `Owned` built and dropped on failure would release another owner's slot.
@@ -503,7 +503,7 @@ impl<'m> Slot<'m> {
 impl Drop for Owned<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.slot.cells.taken.store(FREE, Ordering::Release);
+        self.slot.cells.owner.store(FREE, Ordering::Release);
     }
 }
 

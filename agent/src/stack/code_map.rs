@@ -59,12 +59,12 @@ impl core::error::Error for MappingsError {}
 /// The mappings, for translating addresses into codes in a tick.
 #[derive(Debug)]
 pub struct CodeMap {
-    stretches: heapless::Vec<Stretch, MAX_MAPPINGS>,
+    ranges: heapless::Vec<CodeRange, MAX_MAPPINGS>,
 }
 
 /// A mapping: the addresses `start..start + length` have the codes from `base` on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stretch {
+pub(crate) struct CodeRange {
     start: u64,
     length: u64,
     base: u32,
@@ -79,7 +79,7 @@ impl CodeMap {
         if mappings.is_empty() {
             return Err(MappingsError::None);
         }
-        let mut stretches = heapless::Vec::new();
+        let mut ranges = heapless::Vec::new();
         let mut base = frame_code::FIRST_ADDRESS;
         let mut floor = 0;
         for (index, mapping) in mappings.iter().enumerate() {
@@ -88,13 +88,13 @@ impl CodeMap {
             }
             let length = mapping.end - mapping.start;
             let start = mapping.start;
-            let stretch = Stretch {
+            let range = CodeRange {
                 start,
                 length,
                 base,
             };
-            stretches
-                .push(stretch)
+            ranges
+                .push(range)
                 .map_err(|_| MappingsError::TooMany(mappings.len()))?;
             base = u32::try_from(length)
                 .ok()
@@ -102,17 +102,17 @@ impl CodeMap {
                 .ok_or(MappingsError::TooLarge)?;
             floor = mapping.end;
         }
-        Ok(Self { stretches })
+        Ok(Self { ranges })
     }
 
     /// The code of the first address of mapping `index`, for the wire.
     pub fn code_base(&self, index: usize) -> Option<u32> {
-        Some(self.stretches.get(index)?.base)
+        Some(self.ranges.get(index)?.base)
     }
 
     /// The code after the last mapping.
     pub fn end(&self) -> u32 {
-        let last = self.stretches.last();
+        let last = self.ranges.last();
         last.map_or(frame_code::FIRST_ADDRESS, |last| {
             last.base.wrapping_add(last.length as u32)
         })
@@ -123,27 +123,27 @@ impl CodeMap {
         self.find(address)?.code(address)
     }
 
-    /// The stretch that contains `address`. The walk keeps it, because the next address is usually in the same one.
+    /// The mapping that contains `address`. The walk keeps it, because the next address is usually in the same one.
     #[inline(never)]
-    pub(crate) fn find(&self, address: u64) -> Option<&Stretch> {
-        let after = self.stretches.partition_point(|it| it.start <= address);
-        let stretch = self.stretches.get(after.checked_sub(1)?)?;
-        stretch.code(address).map(|_| stretch)
+    pub(crate) fn find(&self, address: u64) -> Option<&CodeRange> {
+        let after = self.ranges.partition_point(|it| it.start <= address);
+        let range = self.ranges.get(after.checked_sub(1)?)?;
+        range.code(address).map(|_| range)
     }
 
-    /// The first stretch, with which a walk begins.
+    /// The first mapping, with which a walk begins.
     #[inline]
-    pub(crate) fn first(&self) -> &Stretch {
-        const NONE: &Stretch = &Stretch {
+    pub(crate) fn first(&self) -> &CodeRange {
+        const NONE: &CodeRange = &CodeRange {
             start: 0,
             length: 0,
             base: 0,
         };
-        self.stretches.first().unwrap_or(NONE)
+        self.ranges.first().unwrap_or(NONE)
     }
 }
 
-impl Stretch {
+impl CodeRange {
     #[inline]
     pub(crate) fn code(&self, address: u64) -> Option<u32> {
         let offset = address.wrapping_sub(self.start);

@@ -20,7 +20,7 @@ use unikprof_proto::code::frame_code;
 use super::{End, Guide, Walked, Way};
 use crate::stack::architecture::{FRAME_RECORD as RECORD_RULE, may_be_code, saved_return_address};
 use crate::stack::caller_table::{CallerTable, FoundPart};
-use crate::stack::code_map::{CodeMap, Stretch};
+use crate::stack::code_map::{CodeMap, CodeRange};
 use crate::stack::path::{MAX_DEPTH, Path};
 use crate::stack::{FRAME_RECORD, ReadCode, ReadStack};
 
@@ -63,7 +63,7 @@ pub(super) struct Frame<'g> {
     pub(super) sp: u64,
     pub(super) fp: u64,
     /// The mapping found last; most return addresses are in the same mapping as the one before.
-    stretch: &'g Stretch,
+    range: &'g CodeRange,
     /// The number of frames of unknown code so far.
     unknown: u32,
 }
@@ -75,7 +75,7 @@ impl<'g> Frame<'g> {
         Self {
             sp,
             fp,
-            stretch: code.first(),
+            range: code.first(),
             unknown: 0,
         }
     }
@@ -83,9 +83,9 @@ impl<'g> Frame<'g> {
     /// The code of `address`, if it lies in a mapping.
     #[inline]
     pub(super) fn code(&mut self, code: &'g CodeMap, address: u64) -> Option<u32> {
-        self.stretch.code(address).or_else(|| {
-            self.stretch = code.find(address)?;
-            self.stretch.code(address)
+        self.range.code(address).or_else(|| {
+            self.range = code.find(address)?;
+            self.range.code(address)
         })
     }
 
@@ -368,7 +368,7 @@ fn rise(
     let Frame {
         mut sp,
         mut fp,
-        stretch,
+        range,
         ..
     } = frames.frame;
     let mut last = frames.return_code;
@@ -377,7 +377,7 @@ fn rise(
             return None;
         }
         let [caller_fp, return_address] = stack.frame_record(fp)?;
-        last = stretch.code(return_address)?;
+        last = range.code(return_address)?;
         sp = after_record(fp);
         fp = caller_fp;
         Some(last)
