@@ -108,15 +108,13 @@ pub enum RecordError {
         /// The most that is taken.
         most: usize,
     },
-    /// What the agent sent of a recording that goes on makes no recording.
-    #[error(
-        "the agent broke the protocol while sending what happened when: what is kept of it, {0}"
-    )]
+    /// The records and stacks of a running recording, as the agent sent them, cannot be read.
+    #[error("the agent broke the protocol while sending its rings: {0}")]
     Unreadable(Box<RecordingError>),
-    /// No recording goes on, and this client may not start one.
+    /// No recording is running, and this client's role does not allow starting one.
     #[error(
-        "no recording goes on in the guest, and a key with the role `view` cannot start one; `start` does, with a key \
-         that has the role `control`"
+        "no recording is running in the guest, and a key with the role `view` cannot start one: start one with a key \
+         with the role `control`"
     )]
     NothingRuns,
     /// The agent keeps no events.

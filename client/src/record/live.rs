@@ -76,8 +76,12 @@ impl LiveReader {
         self.sort(&frames, session.agent().segment_nodes)?;
         self.forget(now_ns, session.agent().segments);
         let file = self.file(session, status)?;
-        Recording::read(&file[..], Path::new("of the agent"), Reading::Strict)
-            .map_err(|error| RecordError::Unreadable(Box::new(error)))
+        Recording::read(
+            &file[..],
+            Path::new("the recording in memory"),
+            Reading::Strict,
+        )
+        .map_err(|error| RecordError::Unreadable(Box::new(error)))
     }
 
     /// Puts each frame where it is kept.

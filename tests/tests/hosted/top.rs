@@ -120,7 +120,9 @@ fn a_view_key_starts_nothing() {
         .connect(&["top", "-n", "1"])
         .expect_code(exit_code::KEY);
     assert!(
-        refused.stderr.contains("no recording goes on in the guest"),
+        refused
+            .stderr
+            .contains("no recording is running in the guest"),
         "{}",
         refused.stderr
     );
@@ -224,12 +226,9 @@ impl Terminal {
 
     /// Waits until the screen is so; answers it.
     fn wait(&self, what: &str, so: impl Fn(&str) -> bool) -> String {
-        let mut last = String::new();
-        let found = wait_until(&format!("{what} on the terminal"), || {
-            last = self.shown();
-            so(&last).then(|| last.clone())
-        });
-        found
+        wait_until(&format!("{what} on the terminal"), || {
+            Some(self.shown()).filter(|screen| so(screen))
+        })
     }
 }
 
