@@ -128,11 +128,11 @@ pub(crate) fn role_name(found: u32) -> String {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CodeMap {
     /// In the order of their codes, which do not overlap.
-    stretches: Vec<Stretch>,
+    stretches: Vec<CodeMapping>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Stretch {
+struct CodeMapping {
     code_base: u32,
     mapping: Mapping,
 }
@@ -232,7 +232,7 @@ impl CodeMap {
                 length: bytes.len(),
             })?),
         };
-        self.stretches.push(Stretch {
+        self.stretches.push(CodeMapping {
             code_base: mapping.code_base,
             mapping: Mapping {
                 start: mapping.start,

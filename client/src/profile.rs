@@ -25,7 +25,7 @@ mod tree;
 pub use build_id::{BuildId, BuildIdError};
 pub use builder::ProfileBuilder;
 pub use counters::{Counters, CountersDisagree};
-pub use distribution::{Distribution, Stretch};
+pub use distribution::{Bin, Distribution};
 pub use mode::{Mode, Unit, Unwind};
 pub use recording::{
     Architecture, Cost, FromRing, Merged, RecordingInfo, Runstate, TimeSpan, VcpuStats,

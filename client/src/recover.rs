@@ -15,7 +15,7 @@ use unikprof_proto::file::{BlockError, BlockHead};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remains<'b> {
     /// Where it was found.
-    pub place: Place,
+    pub place: FoundAt,
     /// The recording file; where it is not whole, what there is of it.
     pub file: Cow<'b, [u8]>,
     /// Why it is not whole.
@@ -24,7 +24,7 @@ pub struct Remains<'b> {
 
 /// Where something was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum FoundAt {
     /// In a log, in lines from this one on, counted from 1.
     Line(usize),
     /// In memory, from this byte on.
@@ -42,7 +42,7 @@ pub enum Missing {
     Block(BlockError),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FoundAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line(line) => write!(f, "line {line} of the log"),
@@ -153,7 +153,7 @@ fn in_memory(bytes: &[u8]) -> Vec<Remains<'_>> {
             continue;
         }
         let memory = &bytes[at..];
-        let remains = of_block(memory, Place::Byte(at));
+        let remains = of_block(memory, FoundAt::Byte(at));
         if remains.missing.is_none() {
             from = at + BlockHead::LENGTH + remains.file.len();
         }
@@ -163,7 +163,7 @@ fn in_memory(bytes: &[u8]) -> Vec<Remains<'_>> {
 }
 
 /// What is in a block that begins with a head.
-fn of_block(memory: &[u8], place: Place) -> Remains<'_> {
+fn of_block(memory: &[u8], place: FoundAt) -> Remains<'_> {
     let (file, missing) = match BlockHead::file(memory) {
         Ok(file) => (file, None),
         Err(error) => {
@@ -259,7 +259,7 @@ impl Block {
     }
 
     fn end(self) -> Remains<'static> {
-        let place = Place::Line(self.line);
+        let place = FoundAt::Line(self.line);
         let head = self.memory.first_chunk().and_then(BlockHead::decode);
         let of = head.map(|head| {
             let bytes = head.length.saturating_add(BlockHead::LENGTH as u64);
@@ -316,7 +316,7 @@ mod tests {
         let text = [log(&first, 1), log(&second, 2)].concat().join("\n");
         let found = find(text.as_bytes());
         let whole = |line, file: &[u8]| Remains {
-            place: Place::Line(line),
+            place: FoundAt::Line(line),
             file: file.to_owned().into(),
             missing: None,
         };
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(found.len(), 2);
         assert_eq!(
             (found[0].place, &*found[0].file, found[0].missing),
-            (Place::Byte(at), &*first, None)
+            (FoundAt::Byte(at), &*first, None)
         );
         assert_eq!((&*found[1].file, found[1].missing), (&*second, None));
 

@@ -12,7 +12,7 @@ use super::error::CompileError;
 use super::instructions::{is_padding, tell};
 use super::section::{self, SectionCalls};
 use super::stretches::{
-    Detail, Place, RowBuilder, Stretch, TooManyRows, fill_gaps, resolve_overlaps,
+    CodeRange, Detail, Known, RowBuilder, TooManyRows, fill_gaps, resolve_overlaps,
 };
 use crate::profile::{BuildId, Mapping};
 use crate::symbols::{Image, find_debug_file};
@@ -39,7 +39,7 @@ pub struct ImageTable {
     base: u64,
     /// Executable, sorted by address.
     segments: Vec<Segment>,
-    stretches: Vec<Stretch>,
+    stretches: Vec<CodeRange>,
     /// Where functions begin, ascending.
     functions: Vec<u64>,
     tally: Tally,
@@ -147,10 +147,10 @@ impl ImageTable {
     pub(crate) fn rule_at(&self, linked: u64) -> Rule {
         let until = self.stretches.partition_point(|s| s.start <= linked);
         let holds = self.stretches[..until].last().filter(|s| linked < s.end);
-        match holds.map(|stretch| stretch.place) {
-            Some(Place::Rule(rule) | Place::Told(rule)) => rule,
+        match holds.map(|stretch| stretch.known) {
+            Some(Known::Rule(rule) | Known::Told(rule)) => rule,
             // Linkage tables jump; no call returns to one.
-            Some(Place::LinkageTable(_) | Place::Padding) | None => Rule::UNKNOWN,
+            Some(Known::LinkageTable(_) | Known::Padding) | None => Rule::UNKNOWN,
         }
     }
 
@@ -358,7 +358,7 @@ fn section_data<'a>(
 }
 
 /// Marks the gaps between functions in which nothing runs, and what instructions tell by themselves.
-fn look_at_code(stretches: &mut Vec<Stretch>, segments: &[Segment], bytes: &[u8]) {
+fn look_at_code(stretches: &mut Vec<CodeRange>, segments: &[Segment], bytes: &[u8]) {
     let code = |start: u64, end: u64| {
         let at = segments
             .partition_point(|s| s.address <= start)
@@ -369,24 +369,24 @@ fn look_at_code(stretches: &mut Vec<Stretch>, segments: &[Segment], bytes: &[u8]
         bytes.get(usize::try_from(from).ok()?..usize::try_from(until).ok()?)
     };
     for stretch in stretches.iter_mut() {
-        if let Place::Rule(rule) = stretch.place
+        if let Known::Rule(rule) = stretch.known
             && stretch.end - stretch.start <= MAX_TOLD
             && let Some(from) = stretch.start.checked_sub(1)
             && let Some([before, instructions @ ..]) = code(from, stretch.end)
             && tell(rule, *before, instructions)
         {
-            stretch.place = Place::Told(rule);
+            stretch.known = Known::Told(rule);
         }
     }
-    let gaps: Vec<Stretch> = stretches
+    let gaps: Vec<CodeRange> = stretches
         .windows(2)
         .map(|pair| (pair[0].end, pair[1].start))
         .filter(|(start, end)| start < end && end - start <= MAX_PADDING)
         .filter(|(start, end)| code(*start, *end).is_some_and(is_padding))
-        .map(|(start, end)| Stretch {
+        .map(|(start, end)| CodeRange {
             start,
             end,
-            place: Place::Padding,
+            known: Known::Padding,
         })
         .collect();
     if !gaps.is_empty() {

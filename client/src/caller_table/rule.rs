@@ -7,7 +7,7 @@ use gimli::{
 };
 use unikprof_proto::caller_table::{Base, Caller, Rule};
 
-use super::stretches::Place;
+use super::stretches::Known;
 
 /// The bytes of a section.
 pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
@@ -16,20 +16,20 @@ pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 const WORD: i64 = 8;
 
 /// What holds where this row does. `return_address` is the column that the row's CIE names for it.
-pub(super) fn place_of<'a, S>(
+pub(super) fn known_of<'a, S>(
     row: &UnwindTableRow<usize>,
     return_address: Register,
     section: &S,
-) -> Place
+) -> Known
 where
     S: UnwindSection<Bytes<'a>>,
 {
     let known = match row.register(return_address) {
         _ if return_address != X86_64::RA => None,
-        Some(RegisterRule::Undefined) => return Place::Rule(Rule::OUTERMOST),
+        Some(RegisterRule::Undefined) => return Known::Rule(Rule::OUTERMOST),
         Some(RegisterRule::Offset(offset)) if offset == -WORD => match row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } => {
-                from_register(*register, *offset, row.register(X86_64::RBP)).map(Place::Rule)
+                from_register(*register, *offset, row.register(X86_64::RBP)).map(Known::Rule)
             }
             CfaRule::Expression(expression) => match expression.get(section) {
                 Ok(expression) => {
@@ -37,14 +37,14 @@ where
                     let linkage = in_register(frame_pointer.clone())
                         .then(|| linkage_table(&expression))
                         .flatten();
-                    linkage.or_else(|| loaded(&expression, frame_pointer).map(Place::Rule))
+                    linkage.or_else(|| loaded(&expression, frame_pointer).map(Known::Rule))
                 }
                 Err(_) => None,
             },
         },
         _ => None,
     };
-    known.unwrap_or(Place::Rule(Rule::UNKNOWN))
+    known.unwrap_or(Known::Rule(Rule::UNKNOWN))
 }
 
 fn from_register(
@@ -97,7 +97,7 @@ fn in_words(offset: i64) -> Option<i64> {
 
 /// The one expression that linkers write, for the entries of a lazy procedure linkage table:
 /// `rsp + 8 + ((rip & 15) >= from) * 8`.
-fn linkage_table(expression: &Expression<Bytes<'_>>) -> Option<Place> {
+fn linkage_table(expression: &Expression<Bytes<'_>>) -> Option<Known> {
     const LIT_0: u8 = op::DW_OP_lit0.0;
     const LIT_15: u8 = op::DW_OP_lit15.0;
     const RSP_AND_8: [u8; 2] = [op::DW_OP_breg7.0, 8];
@@ -111,7 +111,7 @@ fn linkage_table(expression: &Expression<Bytes<'_>>) -> Option<Place> {
     let rest = expression.0.slice().strip_prefix(&RSP_AND_8)?;
     let rest = rest.strip_prefix(&RIP_AND_15)?;
     match rest.strip_suffix(&ONE_WORD_MORE)? {
-        [from @ LIT_0..=LIT_15] => Some(Place::LinkageTable(from - LIT_0)),
+        [from @ LIT_0..=LIT_15] => Some(Known::LinkageTable(from - LIT_0)),
         _ => None,
     }
 }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use gimli::{BaseAddresses, CieOrFde, UnwindContext, UnwindOffset, UnwindSection};
 
 use super::image_table::Segment;
-use super::rule::{Bytes, place_of};
-use super::stretches::{Stretch, resolve_overlaps};
+use super::rule::{Bytes, known_of};
+use super::stretches::{CodeRange, resolve_overlaps};
 
 /// How often the bytes of a section may be evaluated: what functions share is evaluated for each.
 const MOST_EVALUATIONS: usize = 8;
@@ -17,7 +17,7 @@ const FREE_BYTES: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub(super) struct SectionCalls {
     /// Sorted, each address in one at most.
-    pub(super) stretches: Vec<Stretch>,
+    pub(super) stretches: Vec<CodeRange>,
     /// Where the functions begin whose code the image holds.
     pub(super) functions: Vec<u64>,
     /// Functions named that lie nowhere in the image's code.
@@ -115,10 +115,10 @@ where
                     break;
                 }
             };
-            let stretch = Stretch {
+            let stretch = CodeRange {
                 start: row.start_address().max(start),
                 end: row.end_address().min(end),
-                place: place_of(row, return_address, section),
+                known: known_of(row, return_address, section),
             };
             push(&mut calls.stretches, first, stretch);
         }
@@ -128,14 +128,14 @@ where
 }
 
 /// Adds a stretch to those of its function, which begin at `first`.
-fn push(stretches: &mut Vec<Stretch>, first: usize, stretch: Stretch) {
+fn push(stretches: &mut Vec<CodeRange>, first: usize, stretch: CodeRange) {
     if stretch.start >= stretch.end {
         return;
     }
     if stretches.len() > first
         && let Some(last) = stretches.last_mut()
         && last.end == stretch.start
-        && last.place == stretch.place
+        && last.known == stretch.known
     {
         last.end = stretch.end;
         return;

@@ -6,7 +6,7 @@ use unikprof_proto::caller_table::{Base, Caller, Row, Rule};
 
 /// What is known of a stretch of code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Known {
     /// One rule holds in all of it.
     Rule(Rule),
     /// The same, and its instructions tell it by themselves.
@@ -20,10 +20,10 @@ pub(super) enum Place {
 
 /// From `start` up to `end`, which is above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stretch {
+pub(super) struct CodeRange {
     pub(super) start: u64,
     pub(super) end: u64,
-    pub(super) place: Place,
+    pub(super) known: Known,
 }
 
 /// How much of a table is wanted.
@@ -38,21 +38,21 @@ pub(super) enum Detail {
     Full,
 }
 
-impl Place {
+impl Known {
     /// An order, of no meaning.
     fn key(self) -> (u8, u32) {
         match self {
-            Place::Rule(rule) => (0, rule.0),
-            Place::Told(rule) => (1, rule.0),
-            Place::LinkageTable(from) => (2, from.into()),
-            Place::Padding => (3, 0),
+            Known::Rule(rule) => (0, rule.0),
+            Known::Told(rule) => (1, rule.0),
+            Known::LinkageTable(from) => (2, from.into()),
+            Known::Padding => (3, 0),
         }
     }
 }
 
 /// Sorts stretches and makes each address lie in one at most; where they contradict each other,
 /// nothing is known. Answers how many bytes that concerns.
-pub(super) fn resolve_overlaps(stretches: &mut Vec<Stretch>) -> u64 {
+pub(super) fn resolve_overlaps(stretches: &mut Vec<CodeRange>) -> u64 {
     stretches.sort_by_key(|stretch| stretch.start);
     if stretches
         .windows(2)
@@ -60,7 +60,7 @@ pub(super) fn resolve_overlaps(stretches: &mut Vec<Stretch>) -> u64 {
     {
         return 0;
     }
-    let mut resolved: Vec<Stretch> = Vec::with_capacity(stretches.len());
+    let mut resolved: Vec<CodeRange> = Vec::with_capacity(stretches.len());
     let mut contradicted = 0;
     let mut rest = stretches.as_slice();
     while let Some(first) = rest.first() {
@@ -85,34 +85,34 @@ pub(super) fn resolve_overlaps(stretches: &mut Vec<Stretch>) -> u64 {
 }
 
 /// Resolves stretches that overlap.
-fn sweep(cluster: &[Stretch], resolved: &mut Vec<Stretch>) -> u64 {
-    let mut edges: Vec<(u64, bool, Place)> = cluster
+fn sweep(cluster: &[CodeRange], resolved: &mut Vec<CodeRange>) -> u64 {
+    let mut edges: Vec<(u64, bool, Known)> = cluster
         .iter()
-        .flat_map(|s| [(s.start, true, s.place), (s.end, false, s.place)])
+        .flat_map(|s| [(s.start, true, s.known), (s.end, false, s.known)])
         .collect();
     edges.sort_by_key(|(at, ..)| *at);
-    let mut active: BTreeMap<(u8, u32), (Place, usize)> = BTreeMap::new();
+    let mut active: BTreeMap<(u8, u32), (Known, usize)> = BTreeMap::new();
     let mut contradicted = 0;
     let mut from = 0;
-    for (at, begins, place) in edges {
+    for (at, begins, known) in edges {
         if from < at
             && let Some((_, (only, _))) = active.first_key_value()
         {
-            let place = match active.len() {
+            let known = match active.len() {
                 1 => *only,
                 _ => {
                     contradicted += at - from;
-                    Place::Rule(Rule::UNKNOWN)
+                    Known::Rule(Rule::UNKNOWN)
                 }
             };
-            resolved.push(Stretch {
+            resolved.push(CodeRange {
                 start: from,
                 end: at,
-                place,
+                known,
             });
         }
         from = at;
-        let count = &mut active.entry(place.key()).or_insert((place, 0)).1;
+        let count = &mut active.entry(known.key()).or_insert((known, 0)).1;
         if begins {
             *count += 1;
         } else {
@@ -120,7 +120,7 @@ fn sweep(cluster: &[Stretch], resolved: &mut Vec<Stretch>) -> u64 {
             *count = count.saturating_sub(1);
         }
         if *count == 0 {
-            active.remove(&place.key());
+            active.remove(&known.key());
         }
     }
     contradicted
@@ -128,7 +128,7 @@ fn sweep(cluster: &[Stretch], resolved: &mut Vec<Stretch>) -> u64 {
 
 /// Adds to `stretches` what `others` know of addresses between them. Both are sorted and free of
 /// overlaps.
-pub(super) fn fill_gaps(stretches: &mut Vec<Stretch>, others: &[Stretch]) {
+pub(super) fn fill_gaps(stretches: &mut Vec<CodeRange>, others: &[CodeRange]) {
     if stretches.is_empty() {
         others.clone_into(stretches);
         return;
@@ -145,10 +145,10 @@ pub(super) fn fill_gaps(stretches: &mut Vec<Stretch>, others: &[Stretch]) {
             let taken = stretches.get(next);
             let end = taken.map_or(other.end, |s| s.start.min(other.end));
             if start < end {
-                added.push(Stretch {
+                added.push(CodeRange {
                     start,
                     end,
-                    place: other.place,
+                    known: other.known,
                 });
             }
             let Some(taken) = taken else { break };
@@ -201,7 +201,7 @@ impl RowBuilder {
     /// [`TooManyRows`].
     pub(super) fn add(
         &mut self,
-        stretches: &[Stretch],
+        stretches: &[CodeRange],
         addresses: std::ops::Range<u64>,
         code: u64,
     ) -> Result<(), TooManyRows> {
@@ -213,17 +213,17 @@ impl RowBuilder {
             let start = stretch.start.max(addresses.start);
             let end = stretch.end.min(addresses.end);
             let code_of = |address: u64| code.saturating_add(address - addresses.start);
-            match stretch.place {
-                Place::Rule(rule) => self.run(code_of(start), code_of(end), rule)?,
-                Place::Told(rule) => {
+            match stretch.known {
+                Known::Rule(rule) => self.run(code_of(start), code_of(end), rule)?,
+                Known::Told(rule) => {
                     let rule = match self.detail {
                         Detail::ByInstructions => Rule::UNKNOWN,
                         _ => rule,
                     };
                     self.run(code_of(start), code_of(end), rule)?;
                 }
-                Place::Padding => self.padding(code_of(start), code_of(end))?,
-                Place::LinkageTable(pushed_from) => {
+                Known::Padding => self.padding(code_of(start), code_of(end))?,
+                Known::LinkageTable(pushed_from) => {
                     let pushed_from = u64::from(pushed_from);
                     let mut at = start;
                     while at < end {
@@ -309,12 +309,12 @@ mod tests {
 
     const PUSHED: Rule = Rule(2 | 2 << 8);
 
-    fn stretch(start: u64, end: u64, rule: Rule) -> Stretch {
-        let place = Place::Rule(rule);
-        Stretch { start, end, place }
+    fn stretch(start: u64, end: u64, rule: Rule) -> CodeRange {
+        let known = Known::Rule(rule);
+        CodeRange { start, end, known }
     }
 
-    fn rows(detail: Detail, stretches: &[Stretch]) -> Vec<(u32, Rule)> {
+    fn rows(detail: Detail, stretches: &[CodeRange]) -> Vec<(u32, Rule)> {
         let mut builder = RowBuilder::new(detail, 100);
         builder.add(stretches, 0..1 << 40, 0).unwrap();
         let rows = builder.finish().unwrap();
@@ -342,18 +342,18 @@ mod tests {
     #[test]
     fn padding_costs_no_row_and_the_smaller_table_drops_what_is_told_without_it() {
         let stretches = [
-            Stretch {
+            CodeRange {
                 start: 0x10,
                 end: 0x11,
-                place: Place::Told(Rule::ENTRY),
+                known: Known::Told(Rule::ENTRY),
             },
             stretch(0x11, 0x14, PUSHED),
             stretch(0x14, 0x1f, Rule::FRAME_RECORD),
             stretch(0x1f, 0x20, Rule::ENTRY),
-            Stretch {
+            CodeRange {
                 start: 0x20,
                 end: 0x30,
-                place: Place::Padding,
+                known: Known::Padding,
             },
             stretch(0x30, 0x31, Rule::ENTRY),
             // Unknown code that is no padding ends the rule before.
@@ -376,10 +376,10 @@ mod tests {
 
     #[test]
     fn a_linkage_table_alternates_within_its_entries() {
-        let plt = [Stretch {
+        let plt = [CodeRange {
             start: 0x1010,
             end: 0x1030,
-            place: Place::LinkageTable(11),
+            known: Known::LinkageTable(11),
         }];
         let expected = [
             (0x1010, Rule::ENTRY),

@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::print;
 use crate::file_bytes::FileBytes;
 use crate::output::AtomicFile;
-use crate::recover::{Place, Remains, find};
+use crate::recover::{FoundAt, Remains, find};
 
 /// The name that means standard input or output.
 const STANDARD: &str = "-";
@@ -64,7 +64,7 @@ pub(crate) enum RecoverError {
         asked: usize,
     },
     #[error("the crash dump at {place} is unusable: {reason}")]
-    Unusable { place: Place, reason: String },
+    Unusable { place: FoundAt, reason: String },
 }
 
 pub(super) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
@@ -187,8 +187,8 @@ impl Found<'_> {
 
     fn json(&self, path: &Path) -> String {
         let (line, byte) = match self.remains.place {
-            Place::Line(line) => (Some(line), None),
-            Place::Byte(byte) => (None, Some(byte)),
+            FoundAt::Line(line) => (Some(line), None),
+            FoundAt::Byte(byte) => (None, Some(byte)),
         };
         let value = json!({
             "file": path.to_string_lossy(),

@@ -14,7 +14,7 @@ pub struct Distribution {
 
 /// Values of a stretch, and how many there were.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stretch {
+pub struct Bin {
     /// The least value that belongs to it.
     pub from: u64,
     /// The greatest value that belongs to it.
@@ -103,11 +103,11 @@ impl Distribution {
     }
 
     /// The buckets that were hit.
-    pub fn stretches(&self) -> impl Iterator<Item = Stretch> + '_ {
+    pub fn stretches(&self) -> impl Iterator<Item = Bin> + '_ {
         self.counts
             .iter()
             .filter(|(_, count)| *count != 0)
-            .map(|&(bucket, count)| Stretch {
+            .map(|&(bucket, count)| Bin {
                 from: bucket_floor(bucket),
                 to: last_of(bucket),
                 count,
@@ -116,7 +116,7 @@ impl Distribution {
 
     /// The values in coarse steps, each eight times as wide as the one before: for people. From the
     /// first step that was hit to the last, those between included.
-    pub fn coarse(&self) -> Vec<Stretch> {
+    pub fn coarse(&self) -> Vec<Bin> {
         // Three powers of two, four buckets each; the first eight buckets are 0 to 7.
         let step = |bucket: usize| bucket.saturating_sub(8) / 12 + usize::from(bucket >= 8);
         let hit = || self.counts.iter().filter(|(_, count)| *count != 0);
@@ -124,7 +124,7 @@ impl Distribution {
             return Vec::new();
         };
         (step(*first)..=step(*last))
-            .map(|at| Stretch {
+            .map(|at| Bin {
                 from: if at == 0 { 0 } else { 1 << (3 * at) },
                 to: 1_u64
                     .checked_shl(3 * (at as u32 + 1))

@@ -51,7 +51,7 @@ struct Walk<'r, 'a> {
 
 /// A profile's node, at one of the functions of its frame.
 #[derive(Clone, Copy)]
-struct Place {
+struct InlinedNode {
     label: LabelId,
     node: NodeId,
     /// How many functions were inlined here and come below this one.
@@ -138,7 +138,7 @@ impl Walk<'_, '_> {
             })
     }
 
-    fn add_children(&self, node: NodeId, places: &mut Vec<Place>) {
+    fn add_children(&self, node: NodeId, places: &mut Vec<InlinedNode>) {
         for child in self.children.of_node(node) {
             if self.weights.total(*child) != 0 {
                 let outermost = self.labels(*child).len() as u32 - 1;
@@ -147,8 +147,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn place(&self, node: NodeId, inner: u32) -> Place {
-        Place {
+    fn place(&self, node: NodeId, inner: u32) -> InlinedNode {
+        InlinedNode {
             label: self.labels(node)[inner as usize],
             node,
             inner,

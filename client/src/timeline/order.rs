@@ -20,7 +20,7 @@ use crate::runs::Runs;
 /// Where the next frame stands.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct RingOrder {
-    place: Place,
+    place: Phase,
     /// Whether records come in their order, and stacks after them.
     is_strict: bool,
     /// The positions of each vCPU's records that were received.
@@ -30,7 +30,7 @@ pub(crate) struct RingOrder {
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-enum Place {
+enum Phase {
     /// Names, or the next vCPU.
     #[default]
     Between,
@@ -129,7 +129,7 @@ impl RingOrder {
 
     /// Whether the records or stacks of a vCPU have begun and not ended.
     pub(crate) fn is_open(&self) -> bool {
-        !matches!(self.place, Place::Between)
+        !matches!(self.place, Phase::Between)
     }
 
     /// Checks the next frame, which must be one that [`RingOrder::takes`].
@@ -161,10 +161,10 @@ impl RingOrder {
 
     fn head<'a>(&mut self, head: RingHead) -> Result<RingPart<'a>, RingOrderError> {
         // A ring may come without its stacks.
-        if let Place::Records { .. } = self.place {
+        if let Phase::Records { .. } = self.place {
             return Err(self.out_of_place(RingHead::TYPE));
         }
-        self.place = Place::Records {
+        self.place = Phase::Records {
             vcpu: head.vcpu,
             first: head.oldest,
             end: head.next,
@@ -173,7 +173,7 @@ impl RingOrder {
     }
 
     fn run<'a>(&mut self, run: RingRun<'a>) -> Result<RingPart<'a>, RingOrderError> {
-        let Place::Records { vcpu, first, end } = self.place else {
+        let Phase::Records { vcpu, first, end } = self.place else {
             return Err(self.out_of_place(RingRun::TYPE));
         };
         same_vcpu(vcpu, run.vcpu)?;
@@ -198,18 +198,18 @@ impl RingOrder {
     }
 
     fn end<'a>(&mut self, end: RingEnd) -> Result<RingPart<'a>, RingOrderError> {
-        let Place::Records { vcpu, .. } = self.place else {
+        let Phase::Records { vcpu, .. } = self.place else {
             return Err(self.out_of_place(RingEnd::TYPE));
         };
         same_vcpu(vcpu, end.vcpu)?;
-        self.place = Place::Stacks { vcpu };
+        self.place = Phase::Stacks { vcpu };
         Ok(RingPart::End(end))
     }
 
     fn nodes<'a>(&mut self, run: Nodes<'a>) -> Result<RingPart<'a>, RingOrderError> {
         let vcpu = match self.place {
-            Place::Stacks { vcpu } => vcpu,
-            Place::Records { vcpu, .. } if !self.is_strict => vcpu,
+            Phase::Stacks { vcpu } => vcpu,
+            Phase::Records { vcpu, .. } if !self.is_strict => vcpu,
             _ => return Err(self.out_of_place(Nodes::TYPE)),
         };
         same_vcpu(vcpu, run.vcpu)?;
@@ -217,26 +217,26 @@ impl RingOrder {
     }
 
     fn stacks_end<'a>(&mut self, end: StacksEnd) -> Result<RingPart<'a>, RingOrderError> {
-        let Place::Stacks { vcpu } = self.place else {
+        let Phase::Stacks { vcpu } = self.place else {
             return Err(self.out_of_place(StacksEnd::TYPE));
         };
         same_vcpu(vcpu, end.vcpu)?;
-        self.place = Place::Between;
+        self.place = Phase::Between;
         Ok(RingPart::StacksEnd(end))
     }
 
     fn expect_between(&self, found: u16) -> Result<(), RingOrderError> {
         match self.place {
-            Place::Between => Ok(()),
+            Phase::Between => Ok(()),
             _ => Err(self.out_of_place(found)),
         }
     }
 
     fn out_of_place(&self, found: u16) -> RingOrderError {
         let expected = match self.place {
-            Place::Between => "the header of a vCPU's ring, or an event name",
-            Place::Records { .. } => "records of a ring, or their end",
-            Place::Stacks { .. } => "the stacks of a ring, or their end",
+            Phase::Between => "the header of a vCPU's ring, or an event name",
+            Phase::Records { .. } => "records of a ring, or their end",
+            Phase::Stacks { .. } => "the stacks of a ring, or their end",
         };
         RingOrderError::OutOfPlace { expected, found }
     }

@@ -55,7 +55,7 @@ impl SpanTimes {
 
 /// A span on one vCPU, in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stretch {
+pub(super) struct VcpuSpan {
     pub(super) name: u64,
     pub(super) window: Window,
 }
@@ -123,7 +123,7 @@ impl Pairs {
     }
 
     /// The spans that began and ended on a vCPU, and those that have not ended, by their beginnings.
-    pub(super) fn on(&self, vcpu: u32) -> Vec<Stretch> {
+    pub(super) fn on(&self, vcpu: u32) -> Vec<VcpuSpan> {
         let here = self.pairs.iter().filter(|pair| pair.vcpu == vcpu);
         let stretch = |pair: &Pair| {
             let to_ns = match pair.ended {
@@ -135,7 +135,7 @@ impl Pairs {
                 from_ns: pair.began_ns,
                 to_ns: to_ns.max(pair.began_ns),
             };
-            Some(Stretch {
+            Some(VcpuSpan {
                 name: pair.name,
                 window,
             })
@@ -194,14 +194,14 @@ impl Timeline {
 /// Whether moments in rising order lie in spans, and in which.
 pub(super) struct Inside {
     /// By their beginnings.
-    stretches: Vec<Stretch>,
+    stretches: Vec<VcpuSpan>,
     next: usize,
     /// Those that have begun, by their place, and when they end.
-    open: BTreeMap<usize, Stretch>,
+    open: BTreeMap<usize, VcpuSpan>,
 }
 
 impl Inside {
-    pub(super) fn new(stretches: Vec<Stretch>) -> Inside {
+    pub(super) fn new(stretches: Vec<VcpuSpan>) -> Inside {
         Inside {
             stretches,
             next: 0,
