@@ -19,6 +19,7 @@ use unikprof_proto::frame::{self, Frame, Message};
 use unikprof_proto::message::*;
 use unikprof_proto::preamble;
 use unikprof_proto::{counts, nodes, ring};
+use unikprof_test_kit::frames::encoded;
 
 const SECOND: u64 = 1_000_000_000;
 /// The periods of the client's presets.
@@ -130,9 +131,7 @@ impl Client {
         request: &M,
         mut visit: impl FnMut(&Frame<'_>) -> bool,
     ) {
-        let mut buffer = [0; 1200];
-        let length = frame::encode(request, &mut buffer).unwrap();
-        self.send(service, &buffer[..length]);
+        self.send(service, &encoded(request));
         for _ in 0..10_000 {
             service.advance();
             self.take(service);
@@ -628,9 +627,8 @@ fn an_epoch_that_ages_while_it_is_fetched_is_fetched_anew() {
         counted: 0,
     };
     // The client takes some of the answer, and the rest later.
-    let mut request = [0; 64];
-    let length = frame::encode(&fetch, &mut request).unwrap();
-    assert_eq!(service.receive(client.id, &request[..length]), length);
+    let request = encoded(&fetch);
+    assert_eq!(service.receive(client.id, &request), request.len());
     let mut begun = vec![0; 1000];
     assert_eq!(service.transmit(client.id, &mut begun), begun.len());
     let mut other = Client::new(&mut service, 2);

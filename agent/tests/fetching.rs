@@ -18,6 +18,7 @@ use unikprof_proto::message::{
     VcpuEnd,
 };
 use unikprof_proto::varint::take_varint;
+use unikprof_test_kit::frames::encoded;
 
 type Frame = (u16, Vec<u8>);
 
@@ -287,9 +288,7 @@ fn each_vcpu_is_fetched_on_its_own() {
         let [first, _] = &mut collectors;
         let mut bytes = Vec::new();
         for request in &requests {
-            let mut buffer = [0; 64];
-            let length = frame::encode(request, &mut buffer).unwrap();
-            bytes.extend_from_slice(&buffer[..length]);
+            bytes.extend(encoded(request));
         }
         first.client.send_bytes(&mut service, &bytes);
         let frames = first.client.frames();

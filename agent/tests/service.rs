@@ -19,6 +19,7 @@ use unikprof_proto::message::{
     Pending, Refusal, Start, Started, Status, Stop, Welcome,
 };
 use unikprof_proto::preamble::{self, Preamble, VersionRange};
+use unikprof_test_kit::frames::encoded;
 
 #[test]
 fn a_welcome_says_who_the_agent_is() {
@@ -97,15 +98,14 @@ fn a_status_says_since_when_the_agent_serves() {
 fn a_client_that_waits_for_its_share_is_served_however_often_it_is_polled() {
     let (agent, mut service) = service(1);
     let mut client = Client::connect(&mut service);
-    let mut request = [0; 64];
-    let length = frame::encode(&Check {}, &mut request).unwrap();
+    let request = encoded(&Check {});
     agent.platform().step_ns.store(20_000, Ordering::Relaxed);
     let session = client.session;
     let (mut answers, mut waits) = (0, 0);
     let mut is_answered = true;
     for _ in 0..20_000 {
         if is_answered {
-            assert_eq!(service.receive(session, &request[..length]), length);
+            assert_eq!(service.receive(session, &request), request.len());
         }
         let is_deferred = service.is_deferred(session);
         let work = service.begin_work();
@@ -197,9 +197,8 @@ fn a_broken_download_goes_on_where_it_broke() {
         tick(agent, &[ticked, 5000]);
         // The connection breaks in the middle of a frame.
         let mut cut = Client::connect(&mut service);
-        let mut buffer = [0; 64];
-        let length = frame::encode(&whole(epoch), &mut buffer).unwrap();
-        assert_eq!(service.receive(cut.session, &buffer[..length]), length);
+        let request = encoded(&whole(epoch));
+        assert_eq!(service.receive(cut.session, &request), request.len());
         let bytes = frames[..received]
             .iter()
             .map(|frame| frame::HEADER + frame.1.len());
@@ -278,13 +277,11 @@ fn an_acknowledged_epoch_is_gone_though_its_client_is_too() {
     client.start(&mut service, one_ms());
     (0..STACKS).for_each(|n| assert!(tick(agent, &[n % 256, n / 256])));
     let first: Pending = read(&client.ask(&mut service, &Dump { recording: 0 })[0]);
-    let mut buffer = [0; 64];
-    let request = Acknowledge {
+    let request = encoded(&Acknowledge {
         epoch: first.first_epoch,
-    };
-    let length = frame::encode(&request, &mut buffer).unwrap();
-    service.receive(client.session, &buffer[..length]);
-    service.transmit(client.session, &mut buffer);
+    });
+    service.receive(client.session, &request);
+    service.transmit(client.session, &mut [0; 64]);
     service.close(client.session);
 
     let mut next = Client::connect(&mut service);
@@ -598,10 +595,9 @@ fn rule_breakers_lose_their_connection_only() {
     service.close(foreign.session);
 
     let mut damaged = Client::connect(&mut service);
-    let mut buffer = [0; 64];
-    let length = frame::encode(&Check {}, &mut buffer).unwrap();
-    buffer[length - 1] ^= 1;
-    damaged.send_bytes(&mut service, &buffer[..length]);
+    let mut request = encoded(&Check {});
+    *request.last_mut().unwrap() ^= 1;
+    damaged.send_bytes(&mut service, &request);
     assert_eq!(refusal_code(&damaged.frames()).0, refusal::MALFORMED);
     assert!(service.is_over(damaged.session));
     service.close(damaged.session);
@@ -633,16 +629,11 @@ fn silent_and_stalled_clients_are_given_up() {
     let (agent, mut service) = service(1);
     let silent = service.open().unwrap();
     let mut stalled = Client::connect(&mut service);
-    let mut buffer = [0; 64];
-    let length = frame::encode(
-        &Hello {
-            client: "x",
-            client_id: 0,
-        },
-        &mut buffer,
-    )
-    .unwrap();
-    service.receive(stalled.session, &buffer[..length]);
+    let hello = encoded(&Hello {
+        client: "x",
+        client_id: 0,
+    });
+    service.receive(stalled.session, &hello);
     assert_eq!(stalled.take(&mut service, 10), 10);
     let mut quiet = Client::connect(&mut service);
     agent.platform().run(1_999_999_999);
@@ -692,10 +683,8 @@ fn an_agent_has_one_service() {
 #[test]
 fn cuts_in_the_stream_do_not_matter() {
     let (_, mut service) = service(1);
-    let mut one = [0; 64];
-    let length = frame::encode(&Check {}, &mut one).unwrap();
     let mut bytes = preamble::encode(preamble::OPEN).to_vec();
-    (0..200).for_each(|_| bytes.extend_from_slice(&one[..length]));
+    bytes.extend(encoded(&Check {}).repeat(200));
     for piece in [1, 7, 4096] {
         let mut client = Client {
             session: service.open().unwrap(),

@@ -14,6 +14,7 @@ use unikprof_agent::{Access, MAX_REQUEST, Platform, SESSIONS, Service};
 use unikprof_proto::frame::{self, HEADER, Message as _};
 use unikprof_proto::message::{Check, Hello, Status, TableRows};
 use unikprof_proto::preamble;
+use unikprof_test_kit::frames::encoded;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -33,16 +34,11 @@ impl Stalled {
     /// With this many requests.
     fn asking(times: usize) -> Self {
         let mut sent = preamble::encode(preamble::OPEN).to_vec();
-        let mut buffer = [0; 64];
-        let length = frame::encode(
-            &Hello {
-                client: "",
-                client_id: 0,
-            },
-            &mut buffer,
-        )
-        .unwrap();
-        (0..times).for_each(|_| sent.extend_from_slice(&buffer[..length]));
+        let hello = encoded(&Hello {
+            client: "",
+            client_id: 0,
+        });
+        sent.extend(hello.repeat(times));
         Self { sent, room: 100 }
     }
 }
@@ -154,7 +150,6 @@ fn what_a_poll_has_left_is_done_without_another_event() {
         let mut service = Service::new(agent, Access::Open).unwrap();
         let mut sent = preamble::encode(preamble::OPEN).to_vec();
         let mut add = |frame: &[u8]| sent.extend_from_slice(frame);
-        let mut buffer = [0; 2_048];
         // Rows of no upload: they are as long as possible, and have no answer.
         let payload = [0; 1_019];
         let rows = TableRows {
@@ -163,11 +158,10 @@ fn what_a_poll_has_left_is_done_without_another_event() {
             count: 1,
             payload: &payload,
         };
-        let length = frame::encode(&rows, &mut buffer).unwrap();
-        assert_eq!(length, HEADER + MAX_REQUEST);
-        (0..40).for_each(|_| add(&buffer[..length]));
-        let length = frame::encode(&Check {}, &mut buffer).unwrap();
-        add(&buffer[..length]);
+        let rows = encoded(&rows);
+        assert_eq!(rows.len(), HEADER + MAX_REQUEST);
+        (0..40).for_each(|_| add(&rows));
+        add(&encoded(&Check {}));
         let stream = Whole {
             sent: Rc::new(RefCell::new(sent)),
             answered: Vec::new(),
@@ -214,8 +208,7 @@ fn a_guest_that_sleeps_wakes_for_each_request() {
         answered: Vec::new(),
     };
     let mut connection = Connection::open(&mut service, stream).ok().unwrap();
-    let mut request = [0; 64];
-    let length = frame::encode(&Check {}, &mut request).unwrap();
+    let request = encoded(&Check {});
     agent.platform().step_ns.store(20_000, Ordering::Relaxed);
     let (mut requests, mut answered, mut slept_ns) = (0, 0, 0);
     while requests < 1000 {
@@ -228,7 +221,7 @@ fn a_guest_that_sleeps_wakes_for_each_request() {
             // The client sends the next request when it has its answer, and the guest has polled.
             answered = length_now;
             requests += 1;
-            sent.borrow_mut().extend_from_slice(&request[..length]);
+            sent.borrow_mut().extend_from_slice(&request);
         }
         if connection.wants_input(&service) && !sent.borrow().is_empty() {
             continue;

@@ -24,6 +24,7 @@ use unikprof_proto::message::{
     Stop, Welcome,
 };
 use unikprof_proto::preamble;
+use unikprof_test_kit::frames::encoded;
 
 const DEVICE: &str = "unikprof0";
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 5);
@@ -169,9 +170,7 @@ impl Client {
     }
 
     fn send<'a, M: Message<'a>>(&mut self, message: &M) {
-        let mut buffer = [0; 2048];
-        let length = frame::encode(message, &mut buffer).unwrap();
-        self.stream.write_all(&buffer[..length]).unwrap();
+        self.stream.write_all(&encoded(message)).unwrap();
     }
 
     fn frame(&mut self) -> Frame {

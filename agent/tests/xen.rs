@@ -10,6 +10,7 @@ use unikprof_agent::{Access, Agent, Config, Mapping, Platform, Registers, Servic
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{Check, Counters, RecordingStatus, Start};
 use unikprof_proto::preamble;
+use unikprof_test_kit::frames::encoded;
 use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo, VcpuTimeInfo};
 use xen_sys_lite::events::{EventChannels, Port};
 use xen_sys_lite::fake::{FakeXen, leak_page};
@@ -174,9 +175,7 @@ impl Guest {
     }
 
     fn ask<'a, M: Message<'a>>(&mut self, message: &M) -> Vec<u8> {
-        let mut buffer = [0; 256];
-        let length = frame::encode(message, &mut buffer).unwrap();
-        self.exchange(&buffer[..length])
+        self.exchange(&encoded(message))
     }
 
     /// Starts a recording at 1 kHz, and each vCPU handles its kick; returns the last one's

@@ -10,12 +10,13 @@ use std::path::Path;
 use std::process::Command;
 
 use unikprof_proto::file::{self, BlockHead, FileEnd};
-use unikprof_proto::frame::{self, Message};
+use unikprof_proto::frame::{self, Message as _};
 use unikprof_proto::message::{
     Check, Counters, EventName, RecordingStatus, RingRun, Start, Started, Status, Stop, VcpuEpoch,
 };
 use unikprof_proto::ring::{self, kind};
 use unikprof_proto::{console, preamble};
+use unikprof_test_kit::frames::encoded;
 
 /// A client's messages, as C source.
 fn client() -> String {
@@ -45,12 +46,6 @@ fn client() -> String {
         .unwrap();
     }
     source
-}
-
-fn encoded<'f, M: Message<'f>>(message: &M) -> Vec<u8> {
-    let mut buffer = [0; 512];
-    let length = frame::encode(message, &mut buffer).unwrap();
-    buffer[..length].to_vec()
 }
 
 /// Compiles `name` with the header and the library in `archive`, and runs it. Returns what it printed.

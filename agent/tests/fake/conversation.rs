@@ -11,6 +11,7 @@ use unikprof_proto::message::{
     RecordingStatus, Refusal, Start, Started, Status, Stop, VcpuEnd, VcpuEpoch,
 };
 use unikprof_proto::{code, counts, nodes, preamble, varint};
+use unikprof_test_kit::frames::encoded;
 
 /// Errors are returned, not handled.
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -153,9 +154,7 @@ impl<S: Read + Write> Conversation<S> {
     }
 
     fn send<'m>(&mut self, message: &impl Message<'m>) -> Result<()> {
-        let mut buffer = [0; 512];
-        let length = frame::encode(message, &mut buffer)?;
-        Ok(self.stream.write_all(&buffer[..length])?)
+        Ok(self.stream.write_all(&encoded(message))?)
     }
 
     fn answer(&mut self) -> Result<Answer> {

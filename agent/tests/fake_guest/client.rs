@@ -11,6 +11,8 @@ use unikprof_proto::message::{
     VcpuEnd, VcpuEpoch,
 };
 use unikprof_proto::{counts, nodes, preamble};
+use unikprof_test_kit::frames as kit;
+pub use unikprof_test_kit::frames::encoded as framed;
 
 use super::{FakeAgent, FakePlatform, agent};
 
@@ -107,23 +109,10 @@ impl Client {
     }
 }
 
-/// A frame's bytes.
-pub fn framed<'a>(message: &impl Message<'a>) -> Vec<u8> {
-    let mut buffer = [0; 2048];
-    let length = frame::encode(message, &mut buffer).unwrap();
-    buffer[..length].to_vec()
-}
-
 /// Splits `bytes` into frames.
 pub fn frames(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
-    let mut rest = bytes;
-    let mut frames = Vec::new();
-    while let Some(found) = frame::split(rest).unwrap() {
-        frames.push((found.kind, found.body.to_vec()));
-        rest = &rest[found.length()..];
-    }
-    assert!(rest.is_empty(), "half a frame");
-    frames
+    let frames = kit::frames(bytes).into_iter();
+    frames.map(|frame| (frame.kind, frame.body)).collect()
 }
 
 pub fn read<'a, M: Message<'a>>(frame: &'a (u16, Vec<u8>)) -> M {

@@ -1,14 +1,13 @@
-//! A client with a key: the other implementation of the protocol, `snow`, connected to a service
-//! without a network.
+//! A client with a key, connected to a service without a network.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
-use snow::{Builder, HandshakeState, TransportState};
 use unikprof_agent::{Access, Key, Keys, Role, Service, SessionId};
-use unikprof_proto::frame::{self, Message};
-use unikprof_proto::message::{Handshake, HandshakeReply};
-use unikprof_proto::{preamble, secure};
+use unikprof_proto::frame::Message;
+use unikprof_proto::message::HandshakeReply;
+use unikprof_proto::preamble;
+use unikprof_test_kit::noise::{Initiator, Records, key_id};
 
-use crate::fake_guest::client::FakeService;
+use crate::fake_guest::client::{FakeService, read};
 pub use crate::fake_guest::client::{framed, frames};
 use crate::fake_guest::{FakeAgent, agent};
 
@@ -50,7 +49,7 @@ pub fn exchange(service: &mut FakeService, session: SessionId, mut bytes: &[u8])
 /// A handshake in progress, in a session or another kind of connection.
 pub struct Shaking<S = SessionId> {
     pub session: S,
-    state: HandshakeState,
+    initiator: Initiator,
     /// The first message.
     pub first: Vec<u8>,
 }
@@ -65,26 +64,11 @@ pub fn connect(service: &mut FakeService, key: [u8; 32]) -> Shaking {
 
 /// The first message of a client that has sent this preamble, or a peer that pretends so.
 pub fn first_message<S>(session: S, key: [u8; 32], sent: [u8; 16]) -> Shaking<S> {
-    let id = Key::from_bytes(key).id();
-    let prologue = secure::prologue(&sent, &id.0);
-    let mut state = Builder::new(secure::NAME.parse().unwrap())
-        .psk(0, &key)
-        .unwrap()
-        .prologue(&prologue)
-        .unwrap()
-        .build_initiator()
-        .unwrap();
-    let mut message = [0; 48];
-    assert_eq!(state.write_message(&[], &mut message).unwrap(), 48);
-    let first = framed(&Handshake {
-        key: id.0,
-        ephemeral: message[..32].try_into().unwrap(),
-        tag: message[32..].try_into().unwrap(),
-    });
+    let initiator = Initiator::with(&key, key_id(&key), &sent, None);
     Shaking {
         session,
-        state,
-        first,
+        first: framed(&initiator.message),
+        initiator,
     }
 }
 
@@ -97,25 +81,16 @@ impl Shaking {
 
 impl<S> Shaking<S> {
     /// Reads the agent's answer, which completes the handshake.
-    pub fn finish(mut self, answer: &[u8]) -> Client<S> {
+    pub fn finish(self, answer: &[u8]) -> Client<S> {
         let answer = frames(answer);
-        let [(HandshakeReply::TYPE, body)] = &answer[..] else {
+        let [reply @ (HandshakeReply::TYPE, _)] = &answer[..] else {
             panic!("no reply: {answer:?}");
         };
-        let found = frame::Frame {
-            kind: HandshakeReply::TYPE,
-            body,
-        };
-        let reply: HandshakeReply = frame::decode(&found).unwrap();
-        let message = [&reply.ephemeral[..], &reply.preamble, &reply.tag].concat();
-        let mut sealed = [0; preamble::LENGTH];
-        let length = self.state.read_message(&message, &mut sealed).unwrap();
-        assert_eq!(length, preamble::LENGTH);
-        assert_eq!(sealed, preamble::encode(preamble::KEYED));
+        let (records, theirs) = self.initiator.finish(&read(reply)).unwrap();
+        assert_eq!(theirs, preamble::encode(preamble::KEYED));
         Client {
             session: self.session,
-            transport: self.state.into_transport_mode().unwrap(),
-            sealed: Vec::new(),
+            records,
         }
     }
 }
@@ -123,8 +98,7 @@ impl<S> Shaking<S> {
 /// A client after its handshake.
 pub struct Client<S = SessionId> {
     pub session: S,
-    transport: TransportState,
-    sealed: Vec<u8>,
+    records: Records,
 }
 
 impl Client {
@@ -153,29 +127,11 @@ impl Client {
 impl<S> Client<S> {
     /// Encrypts these bytes in a record.
     pub fn seal(&mut self, plaintext: &[u8]) -> Vec<u8> {
-        let mut record = vec![0; plaintext.len() + 18];
-        let (header, rest) = record.split_at_mut(2);
-        let length = self.transport.write_message(plaintext, rest).unwrap();
-        header.copy_from_slice(&(length as u16).to_le_bytes());
-        record
+        self.records.seal(plaintext)
     }
 
     /// Decrypts the received records.
     pub fn open(&mut self, bytes: &[u8]) -> Vec<u8> {
-        self.sealed.extend_from_slice(bytes);
-        let mut plaintext = Vec::new();
-        let mut rest = &self.sealed[..];
-        while let Some((header, behind)) = rest.split_first_chunk::<2>() {
-            let length = usize::from(u16::from_le_bytes(*header));
-            let Some(record) = behind.get(..length) else {
-                break;
-            };
-            let mut text = vec![0; length];
-            let length = self.transport.read_message(record, &mut text).unwrap();
-            plaintext.extend_from_slice(&text[..length]);
-            rest = &behind[record.len()..];
-        }
-        self.sealed = rest.to_vec();
-        plaintext
+        self.records.open(bytes).unwrap()
     }
 }

@@ -30,6 +30,7 @@ use unikprof_proto::code::{frame_code, message_type};
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{Acknowledge, Pending, Refusal, Start, Stop};
 use unikprof_proto::preamble;
+use unikprof_test_kit::frames::encoded;
 
 use crate::fake_guest::client::whole;
 use crate::fake_guest::{FakeAgent, FakePlatform, agent, tick};
@@ -232,9 +233,7 @@ impl<D: Device> World<D> {
     }
 
     pub fn send<'a, M: Message<'a>>(&mut self, client: usize, message: &M) {
-        let mut buffer = [0; 2048];
-        let length = frame::encode(message, &mut buffer).unwrap();
-        self.peers[client].send(&buffer[..length]);
+        self.peers[client].send(&encoded(message));
     }
 
     /// The next frame that a client receives.

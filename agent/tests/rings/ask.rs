@@ -6,13 +6,14 @@
 
 use unikprof_agent::{Access, Agent, Platform, Service, SessionId};
 use unikprof_proto::code::{message_type, mode};
-use unikprof_proto::frame::{self, Frame, Message};
+use unikprof_proto::frame::Message;
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, EventName, EventNames, EventNamesEnd, Nodes, Pending, Refusal, Ring,
     RingEnd, RingHead, RingRun, Stacks, Start, Started, Stop,
 };
 use unikprof_proto::ring::{Record, decode, kind};
 use unikprof_proto::{nodes, preamble};
+use unikprof_test_kit::frames::{self as kit, encoded};
 
 /// A recording of running time, each millisecond.
 pub(crate) const RUNNING_TIME: Start<'static> = Start::running_time("test", 1_000_000);
@@ -20,33 +21,27 @@ pub(crate) const RUNNING_TIME: Start<'static> = Start::running_time("test", 1_00
 /// A frame from the agent.
 pub(crate) struct Answer {
     pub(crate) kind: u16,
-    body: Vec<u8>,
+    frame: kit::Frame,
 }
 
 impl Answer {
     /// The length of its body in bytes.
     pub(crate) fn length(&self) -> usize {
-        self.body.len()
+        self.frame.body.len()
     }
 
     pub(crate) fn decode<'a, M: Message<'a>>(&'a self) -> M {
-        let Self { kind, body } = self;
-        frame::decode(&Frame { kind: *kind, body }).unwrap()
+        self.frame.decode().unwrap()
     }
 }
 
 /// Splits bytes into frames.
-pub(crate) fn frames(mut bytes: &[u8]) -> Vec<Answer> {
-    let mut answers = Vec::new();
-    while let Some(found) = frame::split(bytes).unwrap() {
-        answers.push(Answer {
-            kind: found.kind,
-            body: found.body.to_vec(),
-        });
-        bytes = &bytes[found.length()..];
-    }
-    assert!(bytes.is_empty(), "the last frame is whole");
-    answers
+pub(crate) fn frames(bytes: &[u8]) -> Vec<Answer> {
+    let answer = |frame: kit::Frame| Answer {
+        kind: frame.kind,
+        frame,
+    };
+    kit::frames(bytes).into_iter().map(answer).collect()
 }
 
 /// The records of a run with their positions, without those that the ring uses internally.
@@ -103,9 +98,7 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
 
     /// Sends a request; returns the frames up to the one of this type, or to a refusal.
     pub(crate) fn ask<'r>(&mut self, request: &impl Message<'r>, last: u16) -> Vec<Answer> {
-        let mut buffer = [0; 256];
-        let length = frame::encode(request, &mut buffer).unwrap();
-        self.send(&buffer[..length]);
+        self.send(&encoded(request));
         let answers = frames(&self.take());
         let end = answers.last().unwrap().kind;
         assert!(end == last || end == Refusal::TYPE, "{end:#x}");
@@ -128,9 +121,7 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
 
     /// Sends a request; returns the first bytes received, a part of the first frame.
     pub(crate) fn begin_to_ask<'r>(&mut self, request: &impl Message<'r>) -> Vec<u8> {
-        let mut buffer = [0; 256];
-        let length = frame::encode(request, &mut buffer).unwrap();
-        self.send(&buffer[..length]);
+        self.send(&encoded(request));
         let mut first = [0; 8];
         let length = self.service.transmit(self.session, &mut first);
         first[..length].to_vec()

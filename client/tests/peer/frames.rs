@@ -2,18 +2,12 @@
 
 use unikprof_proto::code::{capability, mode, state};
 use unikprof_proto::counts;
-use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
+use unikprof_proto::frame::MAX_BODY;
 use unikprof_proto::message::*;
 use unikprof_proto::nodes::{Encoder, Node};
+pub use unikprof_test_kit::frames::encoded as encode;
 
 use super::{MAX_REQUEST, NEWER, OLDER, RECORDING, Script, StackNode};
-
-pub fn encode<'m, M: Message<'m>>(message: &M) -> Vec<u8> {
-    let mut buffer = vec![0; HEADER + MAX_BODY];
-    let length = frame::encode(message, &mut buffer).unwrap();
-    buffer.truncate(length);
-    buffer
-}
 
 /// The welcome and its mappings, a frame each.
 pub fn welcome(script: &Script, monotonic_ns: u64) -> Vec<Vec<u8>> {

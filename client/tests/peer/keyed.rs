@@ -1,12 +1,12 @@
 //! The agent's side of a conversation under a key, and what may go wrong with it.
 
-use snow::{Builder, TransportState};
 use unikprof_client::key::Key;
 use unikprof_proto::code::{message_type as types, refusal, role, security};
 use unikprof_proto::frame::{self, Frame};
 use unikprof_proto::message::{Handshake, HandshakeReply, Refusal};
 use unikprof_proto::preamble;
-use unikprof_proto::secure::{self, MAX_ANSWER, MAX_REQUEST, RECORD_HEADER, TAG};
+use unikprof_proto::secure::{MAX_ANSWER, RECORD_HEADER};
+use unikprof_test_kit::noise::{Records, Responder, key_id};
 
 use super::Line;
 
@@ -113,20 +113,11 @@ impl Keyed {
         let (mut ours, mut theirs) = (*ours, *theirs);
         ours[preamble::LENGTH - 1] ^= u8::from(self.altered_preamble);
         theirs[preamble::LENGTH - 1] ^= u8::from(self.altered_client_preamble);
-        let prologue = secure::prologue(&theirs, &shown.key);
         let mut secret = [0; 32];
         for (at, byte) in secret.iter_mut().enumerate() {
             *byte = u8::from_str_radix(&self.secret[2 * at..][..2], 16).unwrap();
         }
-        let mut state = Builder::new(secure::NAME.parse().unwrap())
-            .prologue(&prologue)
-            .unwrap()
-            .psk(0, &secret)
-            .unwrap()
-            .build_responder()
-            .unwrap();
-        let first = [&shown.ephemeral[..], &shown.tag[..]].concat();
-        let opened = state.read_message(&first, &mut []).is_ok();
+        let responder = Responder::new(&secret, &shown, &theirs);
         if self.is_false {
             line.send(&HandshakeReply {
                 ephemeral: [9; 32],
@@ -135,20 +126,14 @@ impl Keyed {
             })?;
             return Ok(false);
         }
-        if !opened || shown.key != key(self.secret).id().0 {
+        let Some(responder) = responder.filter(|_| shown.key == key_id(&secret)) else {
             return refuse(line, refusal::BAD_KEY);
-        }
-        let mut second = [0; 64];
-        state.write_message(&ours, &mut second).unwrap();
-        line.send(&HandshakeReply {
-            ephemeral: second[..32].try_into().unwrap(),
-            preamble: second[32..48].try_into().unwrap(),
-            tag: second[48..].try_into().unwrap(),
-        })?;
+        };
+        let (reply, records) = responder.reply(&ours);
+        line.send(&reply)?;
         assert!(line.input.is_empty(), "the client waits for the reply");
         line.seal = Some(Seal {
-            state: state.into_transport_mode().unwrap(),
-            arrived: Vec::new(),
+            records,
             record: self.record,
             sent: 0,
             tampers: self.tampers.filter(|_| connection == 0),
@@ -159,8 +144,7 @@ impl Keyed {
 
 /// Seals and opens records, and spoils one of them.
 pub struct Seal {
-    state: TransportState,
-    arrived: Vec<u8>,
+    records: Records,
     record: usize,
     sent: usize,
     tampers: Option<(usize, Tamper)>,
@@ -169,30 +153,13 @@ pub struct Seal {
 impl Seal {
     /// The plaintext of the records that are whole now.
     pub fn open(&mut self, bytes: &[u8]) -> Vec<u8> {
-        self.arrived.extend_from_slice(bytes);
-        let mut plaintext = Vec::new();
-        while let Some((header, rest)) = self.arrived.split_first_chunk() {
-            let length = secure::ciphertext(*header, MAX_REQUEST).unwrap();
-            let Some(record) = rest.get(..length) else {
-                break;
-            };
-            let mut opened = [0; MAX_REQUEST + TAG];
-            let read = self.state.read_message(record, &mut opened).unwrap();
-            plaintext.extend_from_slice(&opened[..read]);
-            self.arrived.drain(..RECORD_HEADER + length);
-        }
-        plaintext
+        self.records.open(bytes).unwrap()
     }
 
     pub fn seal(&mut self, plaintext: &[u8]) -> Vec<u8> {
         let mut records = Vec::new();
         for part in plaintext.chunks(self.record) {
-            let mut record = vec![0; RECORD_HEADER + part.len() + TAG];
-            let length = self
-                .state
-                .write_message(part, &mut record[RECORD_HEADER..])
-                .unwrap();
-            record[..RECORD_HEADER].copy_from_slice(&(length as u16).to_le_bytes());
+            let mut record = self.records.seal(part);
             match self.tampers {
                 Some((at, tamper)) if at == self.sent => match tamper {
                     Tamper::Alter => record[RECORD_HEADER] ^= 1,

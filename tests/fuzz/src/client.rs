@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use unikprof_agent::{Service, SessionId};
 use unikprof_proto::code::state;
-use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY, Message};
+use unikprof_proto::frame::{self, Frame, Message};
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Counts, Dump, Fetch, Hello, Mapping, Nodes, Pending,
     RecordingStatus, Start, Started, Status, Stop, VcpuEnd, VcpuEpoch, Welcome,
 };
 use unikprof_proto::{counts, nodes, preamble};
+use unikprof_test_kit::frames::encoded;
 
 use crate::fake::{FakePlatform, VCPUS};
 use crate::frames;
@@ -45,9 +46,7 @@ impl Client {
     }
 
     pub(crate) fn send_message<'m>(&mut self, message: &impl Message<'m>) {
-        let mut buffer = [0; HEADER + MAX_BODY];
-        let length = frame::encode(message, &mut buffer).expect("requests are short");
-        self.send(&buffer[..length]);
+        self.send(&encoded(message));
     }
 
     /// Hands at most `most` of those bytes to the agent.

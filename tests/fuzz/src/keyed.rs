@@ -3,12 +3,13 @@
 
 use std::mem::MaybeUninit;
 
-use snow::{Builder, HandshakeState, TransportState};
 use unikprof_agent::{Access, Agent, Config, Key, Keys, Role, SESSIONS, SessionId, minimum_bytes};
-use unikprof_proto::frame::{self, Frame, Message};
-use unikprof_proto::message::{Check, Handshake, HandshakeReply, Hello, Refusal, Status};
+use unikprof_proto::frame::{self, Message};
+use unikprof_proto::message::{Check, HandshakeReply, Hello, Refusal, Status};
 use unikprof_proto::preamble;
 use unikprof_proto::secure::{self, RECORD_HEADER, TAG};
+use unikprof_test_kit::frames::encoded;
+use unikprof_test_kit::noise::{Initiator, Records, key_id};
 
 use crate::checksum::put_frame;
 use crate::client::FakeService;
@@ -24,7 +25,7 @@ const PREAMBLE: preamble::Preamble = preamble::KEYED;
 /// key does afterwards.
 pub fn check_handshake(bytes: &[u8]) {
     with_service(|fake, service| {
-        let overheard = first_message(CONTROL).0;
+        let overheard = encoded(&initiator(CONTROL).message);
         let mut strangers: Vec<(SessionId, Vec<u8>)> = Vec::new();
         let mut input = Input::new(bytes);
         while !input.is_empty() {
@@ -78,7 +79,7 @@ pub fn check_handshake(bytes: &[u8]) {
         }
         fake.pass(1_000_000_000);
         let mut client = Client::connect(service);
-        let answer = client.ask(service, &request(&Check {}));
+        let answer = client.ask(service, &encoded(&Check {}));
         let found = frame::split(&answer).expect("sound").expect("whole");
         let status: Status = frame::decode(&found).expect("a status");
         assert_eq!(status.recordings, 0, "nobody has recorded");
@@ -92,7 +93,7 @@ pub fn check_sealed(bytes: &[u8]) {
         let mut client = Client::connect(service);
         let mut answers = client.ask(
             service,
-            &request(&Hello {
+            &encoded(&Hello {
                 client: "fuzz",
                 client_id: 1,
             }),
@@ -102,7 +103,7 @@ pub fn check_sealed(bytes: &[u8]) {
         while !input.is_empty() && !service.is_over(client.session) {
             let length = 1 + input.below(secure::MAX_REQUEST);
             let plaintext = match input.below(4) {
-                0 => request(&Check {}),
+                0 => encoded(&Check {}),
                 1 => {
                     let mut frame = Vec::new();
                     let kind = input.below(16) as u16;
@@ -114,7 +115,7 @@ pub fn check_sealed(bytes: &[u8]) {
             if plaintext.is_empty() {
                 break;
             }
-            let mut record = client.seal(&plaintext);
+            let mut record = client.records.seal(&plaintext);
             if input.byte() == 0 {
                 let at = input.below(record.len());
                 record[at] ^= 1 + input.byte() % 255;
@@ -123,7 +124,7 @@ pub fn check_sealed(bytes: &[u8]) {
             let cut = input.below(record.len() + 1);
             for part in [&record[..cut], &record[cut..]] {
                 let sealed = exchange(service, client.session, part);
-                answers.extend(client.open(&sealed));
+                answers.extend(client.records.open(&sealed).expect("the agent's records"));
             }
             fake.pass(u64::from(input.byte()) * 1000);
             service.advance();
@@ -144,7 +145,7 @@ pub fn check_sealed(bytes: &[u8]) {
         }
         service.close(client.session);
         let mut next = Client::connect(service);
-        assert!(!next.ask(service, &request(&Check {})).is_empty());
+        assert!(!next.ask(service, &encoded(&Check {})).is_empty());
         service.close(next.session);
     });
 }
@@ -184,12 +185,6 @@ fn judge_clear(said: &[u8]) {
     assert!(rest.is_empty(), "half a frame, or a record: {rest:?}");
 }
 
-fn request<'m>(message: &impl Message<'m>) -> Vec<u8> {
-    let mut buffer = [0; 512];
-    let length = frame::encode(message, &mut buffer).expect("requests are short");
-    buffer[..length].to_vec()
-}
-
 /// Sends bytes until nothing moves; answers what came back.
 fn exchange(service: &mut FakeService<'_, '_>, session: SessionId, mut sent: &[u8]) -> Vec<u8> {
     let mut answer = Vec::new();
@@ -205,38 +200,22 @@ fn exchange(service: &mut FakeService<'_, '_>, session: SessionId, mut sent: &[u
     }
 }
 
-/// A first message, the same each time.
-fn first_message(key: [u8; 32]) -> (Vec<u8>, HandshakeState) {
-    let (id, said) = (Key::from_bytes(key).id(), preamble::encode(PREAMBLE));
-    let prologue = secure::prologue(&said, &id.0);
-    let mut state = Builder::new(secure::NAME.parse().expect("its name"))
-        .psk(0, &key)
-        .and_then(|builder| builder.prologue(&prologue))
-        .map(|builder| builder.fixed_ephemeral_key_for_testing_only(&[7; 32]))
-        .and_then(Builder::build_initiator)
-        .expect("a handshake");
-    let mut message = [0; 48];
-    state.write_message(&[], &mut message).expect("48 bytes");
-    let (ephemeral, tag) = message.split_at(32);
-    let first = request(&Handshake {
-        key: id.0,
-        ephemeral: ephemeral.try_into().expect("32 bytes"),
-        tag: tag.try_into().expect("16 bytes"),
-    });
-    (first, state)
+/// A handshake, the same each time.
+fn initiator(key: [u8; 32]) -> Initiator {
+    Initiator::with(&key, key_id(&key), &preamble::encode(PREAMBLE), Some(&[7; 32]))
 }
 
 /// A client that keeps to the handshake.
 struct Client {
     session: SessionId,
-    transport: TransportState,
-    sealed: Vec<u8>,
+    records: Records,
 }
 
 impl Client {
     fn connect(service: &mut FakeService<'_, '_>) -> Self {
         let session = service.open().expect("a session is free");
-        let (first, mut state) = first_message(CONTROL);
+        let initiator = initiator(CONTROL);
+        let first = encoded(&initiator.message);
         let said = exchange(service, session, &preamble::encode(PREAMBLE));
         assert_eq!(said, preamble::encode(PREAMBLE));
         let mut answer = exchange(service, session, &first);
@@ -248,53 +227,16 @@ impl Client {
             service.agent().platform().0.pass(1_000_000);
             answer = exchange(service, session, &[]);
         }
-        let found: Frame<'_> = frame::split(&answer).expect("sound").expect("whole");
+        let found = frame::split(&answer).expect("sound").expect("whole");
         let reply: HandshakeReply = frame::decode(&found).expect("a reply");
-        let reply = [&reply.ephemeral[..], &reply.preamble, &reply.tag].concat();
-        let mut sealed = [0; preamble::LENGTH];
-        state
-            .read_message(&reply, &mut sealed)
-            .expect("the agent's");
-        assert_eq!(sealed, preamble::encode(PREAMBLE));
-        Self {
-            session,
-            transport: state.into_transport_mode().expect("it is done"),
-            sealed: Vec::new(),
-        }
-    }
-
-    fn seal(&mut self, plaintext: &[u8]) -> Vec<u8> {
-        let mut record = vec![0; plaintext.len() + RECORD_HEADER + TAG];
-        let (header, rest) = record.split_at_mut(RECORD_HEADER);
-        let length = self.transport.write_message(plaintext, rest).expect("room");
-        header.copy_from_slice(&(length as u16).to_le_bytes());
-        record
-    }
-
-    fn open(&mut self, sealed: &[u8]) -> Vec<u8> {
-        self.sealed.extend(sealed);
-        let (mut plaintext, mut rest) = (Vec::new(), &self.sealed[..]);
-        while let Some((header, behind)) = rest.split_first_chunk() {
-            let length =
-                secure::ciphertext(*header, secure::MAX_ANSWER).expect("a record's length");
-            let Some(record) = behind.get(..length) else {
-                break;
-            };
-            let mut text = vec![0; length];
-            let length = self
-                .transport
-                .read_message(record, &mut text)
-                .expect("the agent's record");
-            plaintext.extend_from_slice(&text[..length]);
-            rest = &behind[record.len()..];
-        }
-        self.sealed = rest.to_vec();
-        plaintext
+        let (records, theirs) = initiator.finish(&reply).expect("the agent's");
+        assert_eq!(theirs, preamble::encode(PREAMBLE));
+        Self { session, records }
     }
 
     fn ask(&mut self, service: &mut FakeService<'_, '_>, request: &[u8]) -> Vec<u8> {
-        let record = self.seal(request);
+        let record = self.records.seal(request);
         let sealed = exchange(service, self.session, &record);
-        self.open(&sealed)
+        self.records.open(&sealed).expect("the agent's records")
     }
 }

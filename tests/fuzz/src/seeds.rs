@@ -218,9 +218,7 @@ fn rings(content: &mut Vec<u8>) {
 }
 
 fn put<'m>(message: &impl Message<'m>, out: &mut Vec<u8>) {
-    let mut buffer = [0; 256];
-    let length = frame::encode(message, &mut buffer).expect("it is short");
-    out.extend(&buffer[..length]);
+    out.extend(unikprof_test_kit::frames::encoded(message));
 }
 
 /// An image, and the choices that make one like it: a function with a frame and a linkage table.

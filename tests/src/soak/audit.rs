@@ -271,7 +271,7 @@ mod tests {
     use unikprof_proto::message::Snapshot;
 
     use super::*;
-    use crate::soak::line::encoded;
+    use unikprof_test_kit::frames::encoded;
 
     fn counters(recorded: u64) -> Counters {
         Counters {

@@ -7,10 +7,11 @@ use std::thread;
 use std::time::Duration;
 
 use unikprof_proto::message::{Counters, Dump, Fetch, Pending, Stop};
+use unikprof_test_kit::frames::Frame;
 
 use super::error::SoakError;
 use super::ledger::Ledger;
-use super::line::{End, OwnedFrame};
+use super::line::End;
 use super::program::{Finished, Program, Running};
 use super::random::Random;
 use super::rightful::{check, served};
@@ -184,9 +185,9 @@ impl Downloads<'_> {
     }
 }
 
-fn pending(answer: OwnedFrame) -> Result<Pending, End> {
+fn pending(answer: Frame) -> Result<Pending, End> {
     match answer.refusal() {
         Some(code) => Err(End::Refused(code)),
-        None => answer.decode().ok_or(End::Nonsense),
+        None => answer.decode().map_err(|_| End::Nonsense),
     }
 }

@@ -3,104 +3,55 @@
 
 use std::io;
 
-use snow::{HandshakeState, TransportState};
-use unikprof_proto::message::{Handshake, HandshakeReply};
+use unikprof_proto::frame::Message;
+use unikprof_proto::message::HandshakeReply;
 use unikprof_proto::preamble;
-use unikprof_proto::secure::{MAX_ANSWER, MAX_REQUEST, NAME, RECORD_HEADER, ciphertext, prologue};
+use unikprof_proto::secure::{MAX_ANSWER, MAX_REQUEST, RECORD_HEADER, ciphertext};
+use unikprof_test_kit::frames::{Frame, encoded, take_frame};
+use unikprof_test_kit::noise::{Initiator, Preamble, Records};
 
-use super::line::{End, Line, OwnedFrame, encoded, take_frame};
+use super::line::{End, Line};
 use super::target::{Target, TestKey};
-
-/// A handshake begun: what the client would send next, and what it needs to go on.
-pub struct Begun {
-    /// The message, not sent yet.
-    pub message: Handshake,
-    state: HandshakeState,
-}
 
 /// A conversation whose handshake is over.
 pub struct KeyedLine {
     line: Line,
-    transport: TransportState,
+    records: Records,
     plain: Vec<u8>,
 }
 
-impl Begun {
-    /// The first message under `key`.
-    ///
-    /// # Errors
-    /// [`snow`]'s, as an error of input.
-    pub fn new(key: &TestKey) -> io::Result<Begun> {
-        Begun::named(key, key.id())
-    }
+/// The handshake under `key`, with any id in the clear.
+#[must_use]
+pub fn begin(key: &TestKey, id: [u8; 8]) -> Initiator {
+    Initiator::with(&key.0, id, &preamble::encode(preamble::KEYED), None)
+}
 
-    /// The same with any id in the clear.
-    ///
-    /// # Errors
-    /// [`snow`]'s, as an error of input.
-    pub fn named(key: &TestKey, id: [u8; 8]) -> io::Result<Begun> {
-        let ours = preamble::encode(preamble::KEYED);
-        let bound = prologue(&ours, &id);
-        let parameters = NAME.parse().map_err(failed)?;
-        let mut state = snow::Builder::new(parameters)
-            .prologue(&bound)
-            .and_then(|builder| builder.psk(0, &key.0))
-            .and_then(snow::Builder::build_initiator)
-            .map_err(failed)?;
-        let mut bytes = [0; 48];
-        let length = state.write_message(&[], &mut bytes).map_err(failed)?;
-        let (Some(ephemeral), Some(tag), 48) = (bytes.first_chunk(), bytes.last_chunk(), length)
-        else {
-            return Err(io::Error::other("the first message has 48 bytes"));
-        };
-        Ok(Begun {
-            message: Handshake {
-                key: id,
-                ephemeral: *ephemeral,
-                tag: *tag,
-            },
-            state,
-        })
+/// Reads the agent's reply; `theirs` is the agent's preamble as it was received in the clear.
+///
+/// # Errors
+/// [`End`]: a refusal, or no reply that fits.
+pub fn finish(begun: Initiator, mut line: Line, theirs: &Preamble) -> Result<KeyedLine, End> {
+    let frame = line.read_frame()?;
+    if let Some(code) = frame.refusal() {
+        return Err(End::Refused(code));
     }
-
-    /// Reads the agent's reply; `theirs` is the agent's preamble as it was received in the clear.
-    ///
-    /// # Errors
-    /// [`End`]: a refusal, or no reply that fits.
-    pub fn finish(
-        mut self,
-        mut line: Line,
-        theirs: &[u8; preamble::LENGTH],
-    ) -> Result<KeyedLine, End> {
-        let frame = line.read_frame()?;
-        if let Some(code) = frame.refusal() {
-            return Err(End::Refused(code));
-        }
-        let reply: HandshakeReply = frame.decode().ok_or(End::Nonsense)?;
-        let bytes = [&reply.ephemeral[..], &reply.preamble, &reply.tag].concat();
-        let mut sealed = [0; preamble::LENGTH];
-        self.state
-            .read_message(&bytes, &mut sealed)
-            .map_err(|_| End::Nonsense)?;
-        if sealed != *theirs {
-            return Err(End::Nonsense);
-        }
-        Ok(KeyedLine {
-            line,
-            transport: self
-                .state
-                .into_transport_mode()
-                .map_err(|_| End::Nonsense)?,
-            plain: Vec::new(),
-        })
+    let reply: HandshakeReply = frame.decode().map_err(|_| End::Nonsense)?;
+    let (records, sealed) = begun.finish(&reply).ok_or(End::Nonsense)?;
+    if sealed != *theirs {
+        return Err(End::Nonsense);
     }
+    Ok(KeyedLine {
+        line,
+        records,
+        plain: Vec::new(),
+    })
 }
 
 /// Connects and says that a key will be used; answers the agent's preamble too.
 ///
 /// # Errors
 /// [`End`].
-pub fn greet(target: &Target) -> Result<(Line, [u8; preamble::LENGTH]), End> {
+pub fn greet(target: &Target) -> Result<(Line, Preamble), End> {
     let mut line = Line::connect(target.address).map_err(|_| End::Unreachable)?;
     line.send(&preamble::encode(preamble::KEYED))
         .map_err(|error| End::of(&error))?;
@@ -114,26 +65,18 @@ pub fn greet(target: &Target) -> Result<(Line, [u8; preamble::LENGTH]), End> {
 /// [`End`].
 pub fn open(target: &Target, key: &TestKey) -> Result<KeyedLine, End> {
     let (mut line, theirs) = greet(target)?;
-    let begun = Begun::new(key).map_err(|_| End::Nonsense)?;
+    let begun = begin(key, key.id());
     line.send_message(&begun.message)
         .map_err(|error| End::of(&error))?;
-    begun.finish(line, &theirs)
+    finish(begun, line, &theirs)
 }
 
 impl KeyedLine {
     /// The bytes of the record that would carry `plain` next; they can be sent once, as they are, or
     /// damaged.
-    ///
-    /// # Errors
-    /// [`snow`]'s, as an error of input.
-    pub fn seal(&mut self, plain: &[u8]) -> io::Result<Vec<u8>> {
-        let mut sealed = vec![0; RECORD_HEADER + plain.len() + 16];
-        let length = self
-            .transport
-            .write_message(plain, &mut sealed[RECORD_HEADER..])
-            .map_err(failed)?;
-        sealed[..RECORD_HEADER].copy_from_slice(&(length as u16).to_le_bytes());
-        Ok(sealed)
+    #[must_use]
+    pub fn seal(&mut self, plain: &[u8]) -> Vec<u8> {
+        self.records.seal(plain)
     }
 
     /// Sends bytes as they are, beside all records.
@@ -150,7 +93,7 @@ impl KeyedLine {
     /// The system's.
     pub fn send(&mut self, plain: &[u8]) -> io::Result<()> {
         for piece in plain.chunks(MAX_REQUEST) {
-            let record = self.seal(piece)?;
+            let record = self.seal(piece);
             self.line.send(&record)?;
         }
         Ok(())
@@ -160,10 +103,7 @@ impl KeyedLine {
     ///
     /// # Errors
     /// The system's.
-    pub fn send_message<'m, M: unikprof_proto::frame::Message<'m>>(
-        &mut self,
-        message: &M,
-    ) -> io::Result<()> {
+    pub fn send_message<'m>(&mut self, message: &impl Message<'m>) -> io::Result<()> {
         self.send(&encoded(message))
     }
 
@@ -171,21 +111,16 @@ impl KeyedLine {
     ///
     /// # Errors
     /// [`End`].
-    pub fn read_frame(&mut self) -> Result<OwnedFrame, End> {
+    pub fn read_frame(&mut self) -> Result<Frame, End> {
         loop {
-            if let Some(frame) = take_frame(&mut self.plain)? {
+            if let Some(frame) = take_frame(&mut self.plain).map_err(|_| End::Nonsense)? {
                 return Ok(frame);
             }
-            let header = self.line.read_exact(RECORD_HEADER)?;
-            let header = [header[0], header[1]];
-            let length = ciphertext(header, MAX_ANSWER).ok_or(End::Nonsense)?;
-            let sealed = self.line.read_exact(length)?;
-            let mut opened = vec![0; length];
-            let length = self
-                .transport
-                .read_message(&sealed, &mut opened)
-                .map_err(|_| End::Nonsense)?;
-            self.plain.extend_from_slice(&opened[..length]);
+            let mut record = self.line.read_exact(RECORD_HEADER)?;
+            let length = ciphertext([record[0], record[1]], MAX_ANSWER).ok_or(End::Nonsense)?;
+            record.extend(self.line.read_exact(length)?);
+            self.plain
+                .extend(self.records.open(&record).ok_or(End::Nonsense)?);
         }
     }
 
@@ -204,8 +139,4 @@ impl KeyedLine {
     pub fn line(&mut self) -> &mut Line {
         &mut self.line
     }
-}
-
-fn failed(error: snow::Error) -> io::Error {
-    io::Error::other(error)
 }

@@ -4,12 +4,11 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crc::{CRC_32_ISCSI, Crc};
 use socket2::SockRef;
 use unikprof_proto::code::refusal;
-use unikprof_proto::frame::{self, HEADER, MAX_BODY, Message};
-use unikprof_proto::message::Refusal;
+use unikprof_proto::frame::Message;
 use unikprof_proto::preamble;
+use unikprof_test_kit::frames::{Frame, encoded, take_frame};
 
 /// Longer than the agent waits for anything but a silent session, and than a busy machine keeps it from its
 /// processor.
@@ -20,15 +19,6 @@ pub const PATIENCE: Duration = Duration::from_secs(50);
 pub struct Line {
     stream: TcpStream,
     received: Vec<u8>,
-}
-
-/// A frame, owned.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnedFrame {
-    /// Its type.
-    pub kind: u16,
-    /// Its body.
-    pub body: Vec<u8>,
 }
 
 /// How a conversation ended, or that it did not.
@@ -146,9 +136,9 @@ impl Line {
     ///
     /// # Errors
     /// [`End`].
-    pub fn read_frame(&mut self) -> Result<OwnedFrame, End> {
+    pub fn read_frame(&mut self) -> Result<Frame, End> {
         loop {
-            if let Some(frame) = take_frame(&mut self.received)? {
+            if let Some(frame) = take_frame(&mut self.received).map_err(|_| End::Nonsense)? {
                 return Ok(frame);
             }
             self.read_more()?;
@@ -176,23 +166,6 @@ impl Line {
             }
             Err(error) => Err(End::of(&error)),
         }
-    }
-}
-
-impl OwnedFrame {
-    /// The code, where it is a refusal.
-    #[must_use]
-    pub fn refusal(&self) -> Option<u32> {
-        self.decode::<Refusal<'_>>().map(|refusal| refusal.code)
-    }
-
-    /// The message in it, where it is one of these.
-    pub fn decode<'f, M: Message<'f>>(&'f self) -> Option<M> {
-        let frame = frame::Frame {
-            kind: self.kind,
-            body: &self.body,
-        };
-        frame::decode(&frame).ok()
     }
 }
 
@@ -236,60 +209,5 @@ fn refusal_name(code: u32) -> &'static str {
         refusal::NOT_ALLOWED => "not allowed",
         refusal::NOT_KEYED => "not keyed",
         _ => "something else",
-    }
-}
-
-/// The first frame in `bytes`, which it leaves.
-///
-/// # Errors
-/// [`End::Nonsense`].
-pub(crate) fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<OwnedFrame>, End> {
-    let Some(found) = frame::split(bytes).map_err(|_| End::Nonsense)? else {
-        return Ok(None);
-    };
-    let length = found.length();
-    let owned = OwnedFrame {
-        kind: found.kind,
-        body: found.body.to_vec(),
-    };
-    bytes.drain(..length);
-    Ok(Some(owned))
-}
-
-/// A message as a frame.
-///
-/// # Panics
-/// Where it is longer than any frame, which no message is.
-#[must_use]
-pub fn encoded<'m, M: Message<'m>>(message: &M) -> Vec<u8> {
-    let mut buffer = [0; HEADER + MAX_BODY];
-    let length = frame::encode(message, &mut buffer).expect("messages fit their frames");
-    buffer[..length].to_vec()
-}
-
-/// A frame of any type with any body; its checksum is right.
-#[must_use]
-pub fn framed(kind: u16, body: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER + body.len());
-    bytes.extend(kind.to_le_bytes());
-    bytes.extend((body.len() as u32).to_le_bytes());
-    let mut checked = bytes.clone();
-    checked.extend(body);
-    let checksum = Crc::<u32>::new(&CRC_32_ISCSI).checksum(&checked);
-    bytes.extend(checksum.to_le_bytes());
-    bytes.extend(body);
-    bytes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use unikprof_proto::message::Acknowledge;
-
-    /// Guards fuzzed frames that are all refused for their checksum and try nothing else.
-    #[test]
-    fn a_frame_made_here_is_one_to_the_codec() {
-        let message = encoded(&Acknowledge { epoch: 300 });
-        assert_eq!(framed(Acknowledge::TYPE, &message[HEADER..]), message);
     }
 }

@@ -90,14 +90,14 @@ pub fn check(speaker: &mut Speaker) -> Result<Checked, End> {
     if let Some(code) = answer.refusal() {
         return Err(End::Refused(code));
     }
-    let agent: Status = answer.decode().ok_or(End::Nonsense)?;
+    let agent: Status = answer.decode().map_err(|_| End::Nonsense)?;
     let mut checked = Checked {
         agent,
         recordings: Vec::new(),
     };
     for _ in 0..checked.agent.recordings {
         let frame = speaker.read_frame()?;
-        let one: RecordingStatus<'_> = frame.decode().ok_or(End::Nonsense)?;
+        let one: RecordingStatus<'_> = frame.decode().map_err(|_| End::Nonsense)?;
         checked.recordings.push(Recorded {
             id: one.recording,
             name: one.name.into(),
@@ -295,7 +295,7 @@ fn hello(speaker: &mut Speaker) -> Result<(), End> {
     if let Some(code) = answer.refusal() {
         return Err(End::Refused(code));
     }
-    let welcome: Welcome<'_> = answer.decode().ok_or(End::Nonsense)?;
+    let welcome: Welcome<'_> = answer.decode().map_err(|_| End::Nonsense)?;
     for _ in 0..welcome.mappings {
         if speaker.read_frame()?.kind != message_type::MAPPING {
             return Err(End::Nonsense);

@@ -63,8 +63,8 @@ impl RingState {
                 position: u64::MAX,
                 since_ns: u64::MAX,
             };
-            let head: RingHead = speaker.ask(&request)?.decode().ok_or(End::Nonsense)?;
-            let end: RingEnd = speaker.read_frame()?.decode().ok_or(End::Nonsense)?;
+            let head: RingHead = speaker.ask(&request)?.decode().map_err(|_| End::Nonsense)?;
+            let end: RingEnd = speaker.read_frame()?.decode().map_err(|_| End::Nonsense)?;
             state.held += head.next - head.oldest;
             state.evicted += head.oldest;
             state.given_up += end.lost;

@@ -4,9 +4,10 @@ use std::io;
 
 use unikprof_proto::frame::Message;
 use unikprof_proto::preamble;
+use unikprof_test_kit::frames::{Frame, encoded};
 
 use super::keyed::{self, KeyedLine};
-use super::line::{End, Line, OwnedFrame, encoded};
+use super::line::{End, Line};
 use super::target::Target;
 
 /// Which key to bring where one is asked for.
@@ -70,7 +71,7 @@ impl Speaker {
     ///
     /// # Errors
     /// [`End`].
-    pub fn read_frame(&mut self) -> Result<OwnedFrame, End> {
+    pub fn read_frame(&mut self) -> Result<Frame, End> {
         match self {
             Speaker::Open(line) => line.read_frame(),
             Speaker::Keyed(line) => line.read_frame(),
@@ -81,7 +82,7 @@ impl Speaker {
     ///
     /// # Errors
     /// [`End`].
-    pub fn ask<'m, M: Message<'m>>(&mut self, request: &M) -> Result<OwnedFrame, End> {
+    pub fn ask<'m, M: Message<'m>>(&mut self, request: &M) -> Result<Frame, End> {
         self.send_message(request)
             .map_err(|error| End::of(&error))?;
         self.read_frame()

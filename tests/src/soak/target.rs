@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use blake2::{Blake2s256, Digest};
-use unikprof_proto::secure::{KEY, KEY_ID, KEY_ID_CONTEXT};
+use unikprof_proto::secure::{KEY, KEY_ID};
+use unikprof_test_kit::noise::key_id;
 
 use super::random::Random;
 
@@ -75,11 +75,7 @@ impl TestKey {
     /// As both sides name it in the clear.
     #[must_use]
     pub fn id(&self) -> [u8; KEY_ID] {
-        let mut hash = Blake2s256::new();
-        hash.update(KEY_ID_CONTEXT);
-        hash.update(self.0);
-        let hash = hash.finalize();
-        std::array::from_fn(|index| hash[index])
+        key_id(&self.0)
     }
 
     /// As files hold it.

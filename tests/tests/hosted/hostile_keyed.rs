@@ -10,7 +10,8 @@ use tempfile::TempDir;
 use unikprof_client::recording::Completeness;
 use unikprof_proto::code::{message_type, refusal};
 use unikprof_proto::message::{Check, Fetch, Hello, Pending, Stop};
-use unikprof_tests::soak::keyed::{self, Begun};
+use unikprof_test_kit::frames::encoded;
+use unikprof_tests::soak::keyed;
 use unikprof_tests::soak::line::{End, Line};
 use unikprof_tests::soak::peers::{Overheard, Peer, RecordDamage, Visit};
 use unikprof_tests::soak::random::Random;
@@ -159,7 +160,7 @@ fn an_unknown_key_is_refused_as_a_wrong_one_is() {
     let mut answer = |id| {
         let (mut line, _) = keyed::greet(&scene.target).unwrap();
         let key = unikprof_tests::soak::target::TestKey(scene.random.key());
-        let begun = Begun::named(&key, id).unwrap();
+        let begun = keyed::begin(&key, id);
         line.send_message(&begun.message).unwrap();
         line.read_frame().unwrap()
     };
@@ -231,7 +232,7 @@ fn a_record_cut_by_the_end_of_its_connection_is_counted() {
     let mut scene = Scene::new(9);
     let key = scene.keys().control;
     let mut line = keyed::open(&scene.target, &key).unwrap();
-    let record = line.seal(&[0; 40]).unwrap();
+    let record = line.seal(&[0; 40]);
     line.send_raw(&record[..30]).unwrap();
     line.line().half_close().unwrap();
     assert!(matches!(line.read_frame(), Err(End::Closed | End::Reset)));
@@ -254,8 +255,8 @@ fn a_handshake_left_hanging_is_timed_out() {
     let mut hanging: Vec<Line> = [0, 30, usize::MAX]
         .map(|bytes| {
             let (mut line, _) = keyed::greet(&scene.target).unwrap();
-            let begun = Begun::new(&key).unwrap();
-            let message = unikprof_tests::soak::line::encoded(&begun.message);
+            let begun = keyed::begin(&key, key.id());
+            let message = encoded(&begun.message);
             line.send(&message[..bytes.min(message.len())]).unwrap();
             line
         })

@@ -6,9 +6,10 @@ use unikprof_proto::code::{message_type, refusal};
 use unikprof_proto::message::{
     Acknowledge, Check, Dump, Fetch, Hello, Ring, Start, Stop, TableBegin,
 };
+use unikprof_test_kit::frames::{encoded, framed};
 
 use super::Visit;
-use crate::soak::line::{End, encoded, framed};
+use crate::soak::line::End;
 use crate::soak::random::Random;
 use crate::soak::rightful::check;
 use crate::soak::speaker::{Role, Speaker};

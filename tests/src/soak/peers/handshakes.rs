@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use unikprof_proto::message::{Handshake, HandshakeReply};
 use unikprof_proto::preamble::{self, OPEN};
+use unikprof_test_kit::frames::encoded;
 
 use super::Visit;
-use crate::soak::keyed::{self, Begun};
-use crate::soak::line::{End, Line, encoded};
+use crate::soak::keyed;
+use crate::soak::line::{End, Line};
 use crate::soak::random::Random;
 use crate::soak::target::{Keys, TestKey};
 
@@ -44,7 +45,7 @@ pub(super) fn left_hanging(visit: &Visit<'_>, random: &mut Random) -> Result<End
     let keys = keys(visit)?;
     let (mut line, _) = keyed::greet(visit.target)?;
     let _ = line.wait_for(STRANGER);
-    let begun = Begun::new(&keys.view).map_err(|_| End::Nonsense)?;
+    let begun = keyed::begin(&keys.view, keys.view.id());
     let message = encoded(&begun.message);
     // A part of it, all of it, or nothing: the agent's reply is never answered.
     let sent = random.below(message.len() as u64 + 1) as usize;
@@ -69,7 +70,7 @@ pub(super) fn unknown_key(visit: &Visit<'_>, random: &mut Random) -> Result<End,
 pub(super) fn altered(visit: &Visit<'_>, random: &mut Random) -> Result<End, End> {
     let keys = keys(visit)?;
     let (mut line, _) = keyed::greet(visit.target)?;
-    let mut begun = Begun::new(&keys.view).map_err(|_| End::Nonsense)?;
+    let mut begun = keyed::begin(&keys.view, keys.view.id());
     let message = &mut begun.message;
     let part: &mut [u8] = match random.below(3) {
         0 => &mut message.key,
@@ -90,10 +91,10 @@ pub(super) fn replayed(visit: &Visit<'_>, random: &mut Random) -> Result<End, En
             // Nobody was overheard yet: listen to a client first.
             let keys = keys(visit)?;
             let (mut line, theirs) = keyed::greet(visit.target)?;
-            let begun = Begun::new(&keys.control).map_err(|_| End::Nonsense)?;
+            let begun = keyed::begin(&keys.control, keys.control.id());
             let message = begun.message;
             let _ = line.send_message(&message);
-            begun.finish(line, &theirs)?;
+            keyed::finish(begun, line, &theirs)?;
             visit.overheard.keep(message);
             message
         }
@@ -104,7 +105,9 @@ pub(super) fn replayed(visit: &Visit<'_>, random: &mut Random) -> Result<End, En
     if let Some(code) = reply.refusal() {
         return Ok(End::Refused(code));
     }
-    reply.decode::<HandshakeReply>().ok_or(End::Nonsense)?;
+    reply
+        .decode::<HandshakeReply>()
+        .map_err(|_| End::Nonsense)?;
     let length = 17 + random.below(200) as usize;
     let mut record = (length as u16).to_le_bytes().to_vec();
     record.extend(random.bytes(length));
@@ -118,10 +121,10 @@ pub(super) fn replayed(visit: &Visit<'_>, random: &mut Random) -> Result<End, En
 
 fn with_key(visit: &Visit<'_>, key: &TestKey, id: [u8; 8]) -> Result<End, End> {
     let (mut line, theirs) = keyed::greet(visit.target)?;
-    let begun = Begun::named(key, id).map_err(|_| End::Nonsense)?;
+    let begun = keyed::begin(key, id);
     line.send_message(&begun.message)
         .map_err(|error| End::of(&error))?;
-    match begun.finish(line, &theirs) {
+    match keyed::finish(begun, line, &theirs) {
         Ok(_) => Ok(End::Left),
         Err(end) => Ok(end),
     }

@@ -2,10 +2,11 @@
 
 use unikprof_proto::message::{Check, Hello, Welcome};
 use unikprof_proto::secure::RECORD_HEADER;
+use unikprof_test_kit::frames::encoded;
 
 use super::Visit;
 use crate::soak::keyed;
-use crate::soak::line::{End, encoded};
+use crate::soak::line::End;
 use crate::soak::random::Random;
 
 /// A kind of damage.
@@ -46,7 +47,7 @@ pub(super) fn damaged(
         client: "soak",
         client_id: 0,
     });
-    let first = line.seal(&hello).map_err(|_| End::Nonsense)?;
+    let first = line.seal(&hello);
     line.send_raw(&first).map_err(|error| End::of(&error))?;
     let welcome = line.read_frame()?;
     if let Some(code) = welcome.refusal() {
@@ -59,8 +60,8 @@ pub(super) fn damaged(
         line.read_frame()?;
     }
     let check = encoded(&Check {});
-    let mut one = line.seal(&check).map_err(|_| End::Nonsense)?;
-    let other = line.seal(&check).map_err(|_| End::Nonsense)?;
+    let mut one = line.seal(&check);
+    let other = line.seal(&check);
     let bytes = match damage {
         RecordDamage::Altered => {
             let bit = random.below(8 * one.len() as u64) as usize;
