@@ -12,7 +12,7 @@ use super::error::CompileError;
 use super::instructions::{is_padding, tell};
 use super::section::{self, SectionCalls};
 use super::stretches::{
-    CodeRange, Detail, Known, RowBuilder, TooManyRows, fill_gaps, resolve_overlaps,
+    Detail, Known, RowBuilder, RuleRange, TooManyRows, fill_gaps, resolve_overlaps,
 };
 use crate::profile::{BuildId, Mapping};
 use crate::symbols::{Image, find_debug_file};
@@ -39,7 +39,7 @@ pub struct ImageTable {
     base: u64,
     /// Executable, sorted by address.
     segments: Vec<Segment>,
-    stretches: Vec<CodeRange>,
+    stretches: Vec<RuleRange>,
     /// Where functions begin, ascending.
     functions: Vec<u64>,
     tally: Tally,
@@ -358,7 +358,7 @@ fn section_data<'a>(
 }
 
 /// Marks the gaps between functions in which nothing runs, and what instructions tell by themselves.
-fn look_at_code(stretches: &mut Vec<CodeRange>, segments: &[Segment], bytes: &[u8]) {
+fn look_at_code(stretches: &mut Vec<RuleRange>, segments: &[Segment], bytes: &[u8]) {
     let code = |start: u64, end: u64| {
         let at = segments
             .partition_point(|s| s.address <= start)
@@ -378,12 +378,12 @@ fn look_at_code(stretches: &mut Vec<CodeRange>, segments: &[Segment], bytes: &[u
             stretch.known = Known::Told(rule);
         }
     }
-    let gaps: Vec<CodeRange> = stretches
+    let gaps: Vec<RuleRange> = stretches
         .windows(2)
         .map(|pair| (pair[0].end, pair[1].start))
         .filter(|(start, end)| start < end && end - start <= MAX_PADDING)
         .filter(|(start, end)| code(*start, *end).is_some_and(is_padding))
-        .map(|(start, end)| CodeRange {
+        .map(|(start, end)| RuleRange {
             start,
             end,
             known: Known::Padding,

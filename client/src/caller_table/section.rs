@@ -6,7 +6,7 @@ use gimli::{BaseAddresses, CieOrFde, UnwindContext, UnwindOffset, UnwindSection}
 
 use super::image_table::Segment;
 use super::rule::{Bytes, known_of};
-use super::stretches::{CodeRange, resolve_overlaps};
+use super::stretches::{RuleRange, resolve_overlaps};
 
 /// How often the bytes of a section may be evaluated: what functions share is evaluated for each.
 const MOST_EVALUATIONS: usize = 8;
@@ -17,7 +17,7 @@ const FREE_BYTES: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub(super) struct SectionCalls {
     /// Sorted, each address in one at most.
-    pub(super) stretches: Vec<CodeRange>,
+    pub(super) stretches: Vec<RuleRange>,
     /// Where the functions begin whose code the image holds.
     pub(super) functions: Vec<u64>,
     /// Functions named that lie nowhere in the image's code.
@@ -115,7 +115,7 @@ where
                     break;
                 }
             };
-            let stretch = CodeRange {
+            let stretch = RuleRange {
                 start: row.start_address().max(start),
                 end: row.end_address().min(end),
                 known: known_of(row, return_address, section),
@@ -128,7 +128,7 @@ where
 }
 
 /// Adds a stretch to those of its function, which begin at `first`.
-fn push(stretches: &mut Vec<CodeRange>, first: usize, stretch: CodeRange) {
+fn push(stretches: &mut Vec<RuleRange>, first: usize, stretch: RuleRange) {
     if stretch.start >= stretch.end {
         return;
     }

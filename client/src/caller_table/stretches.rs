@@ -20,7 +20,7 @@ pub(super) enum Known {
 
 /// From `start` up to `end`, which is above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CodeRange {
+pub(super) struct RuleRange {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) known: Known,
@@ -52,7 +52,7 @@ impl Known {
 
 /// Sorts stretches and makes each address lie in one at most; where they contradict each other,
 /// nothing is known. Answers how many bytes that concerns.
-pub(super) fn resolve_overlaps(stretches: &mut Vec<CodeRange>) -> u64 {
+pub(super) fn resolve_overlaps(stretches: &mut Vec<RuleRange>) -> u64 {
     stretches.sort_by_key(|stretch| stretch.start);
     if stretches
         .windows(2)
@@ -60,7 +60,7 @@ pub(super) fn resolve_overlaps(stretches: &mut Vec<CodeRange>) -> u64 {
     {
         return 0;
     }
-    let mut resolved: Vec<CodeRange> = Vec::with_capacity(stretches.len());
+    let mut resolved: Vec<RuleRange> = Vec::with_capacity(stretches.len());
     let mut contradicted = 0;
     let mut rest = stretches.as_slice();
     while let Some(first) = rest.first() {
@@ -85,7 +85,7 @@ pub(super) fn resolve_overlaps(stretches: &mut Vec<CodeRange>) -> u64 {
 }
 
 /// Resolves stretches that overlap.
-fn sweep(cluster: &[CodeRange], resolved: &mut Vec<CodeRange>) -> u64 {
+fn sweep(cluster: &[RuleRange], resolved: &mut Vec<RuleRange>) -> u64 {
     let mut edges: Vec<(u64, bool, Known)> = cluster
         .iter()
         .flat_map(|s| [(s.start, true, s.known), (s.end, false, s.known)])
@@ -105,7 +105,7 @@ fn sweep(cluster: &[CodeRange], resolved: &mut Vec<CodeRange>) -> u64 {
                     Known::Rule(Rule::UNKNOWN)
                 }
             };
-            resolved.push(CodeRange {
+            resolved.push(RuleRange {
                 start: from,
                 end: at,
                 known,
@@ -128,7 +128,7 @@ fn sweep(cluster: &[CodeRange], resolved: &mut Vec<CodeRange>) -> u64 {
 
 /// Adds to `stretches` what `others` know of addresses between them. Both are sorted and free of
 /// overlaps.
-pub(super) fn fill_gaps(stretches: &mut Vec<CodeRange>, others: &[CodeRange]) {
+pub(super) fn fill_gaps(stretches: &mut Vec<RuleRange>, others: &[RuleRange]) {
     if stretches.is_empty() {
         others.clone_into(stretches);
         return;
@@ -145,7 +145,7 @@ pub(super) fn fill_gaps(stretches: &mut Vec<CodeRange>, others: &[CodeRange]) {
             let taken = stretches.get(next);
             let end = taken.map_or(other.end, |s| s.start.min(other.end));
             if start < end {
-                added.push(CodeRange {
+                added.push(RuleRange {
                     start,
                     end,
                     known: other.known,
@@ -201,7 +201,7 @@ impl RowBuilder {
     /// [`TooManyRows`].
     pub(super) fn add(
         &mut self,
-        stretches: &[CodeRange],
+        stretches: &[RuleRange],
         addresses: std::ops::Range<u64>,
         code: u64,
     ) -> Result<(), TooManyRows> {
@@ -309,12 +309,12 @@ mod tests {
 
     const PUSHED: Rule = Rule(2 | 2 << 8);
 
-    fn stretch(start: u64, end: u64, rule: Rule) -> CodeRange {
+    fn stretch(start: u64, end: u64, rule: Rule) -> RuleRange {
         let known = Known::Rule(rule);
-        CodeRange { start, end, known }
+        RuleRange { start, end, known }
     }
 
-    fn rows(detail: Detail, stretches: &[CodeRange]) -> Vec<(u32, Rule)> {
+    fn rows(detail: Detail, stretches: &[RuleRange]) -> Vec<(u32, Rule)> {
         let mut builder = RowBuilder::new(detail, 100);
         builder.add(stretches, 0..1 << 40, 0).unwrap();
         let rows = builder.finish().unwrap();
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn padding_costs_no_row_and_the_smaller_table_drops_what_is_told_without_it() {
         let stretches = [
-            CodeRange {
+            RuleRange {
                 start: 0x10,
                 end: 0x11,
                 known: Known::Told(Rule::ENTRY),
@@ -350,7 +350,7 @@ mod tests {
             stretch(0x11, 0x14, PUSHED),
             stretch(0x14, 0x1f, Rule::FRAME_RECORD),
             stretch(0x1f, 0x20, Rule::ENTRY),
-            CodeRange {
+            RuleRange {
                 start: 0x20,
                 end: 0x30,
                 known: Known::Padding,
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_linkage_table_alternates_within_its_entries() {
-        let plt = [CodeRange {
+        let plt = [RuleRange {
             start: 0x1010,
             end: 0x1030,
             known: Known::LinkageTable(11),

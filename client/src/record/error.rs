@@ -109,7 +109,7 @@ pub enum RecordError {
         most: usize,
     },
     /// The records and stacks of a running recording, as the agent sent them, cannot be read.
-    #[error("the agent broke the protocol while sending its rings: {0}")]
+    #[error("the agent violated the protocol while sending its rings: {0}")]
     Unreadable(Box<RecordingError>),
     /// No recording is running, and this client's role does not allow starting one.
     #[error(

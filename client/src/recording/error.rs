@@ -88,8 +88,8 @@ pub enum RecordingError {
     },
     /// A file without counts among several.
     #[error(
-        "{} holds no counts but what a guest's rings held (a copy of a running recording, or what a crash left); \
-         give such a file to `report` alone",
+        "{} has only the contents of a guest's rings (a copy of a running recording, or a crash dump) and no counts; \
+         report such a file on its own",
         path.display()
     )]
     NoCounts {

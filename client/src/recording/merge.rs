@@ -220,7 +220,7 @@ impl Merge {
                 first: cut.clone(),
                 other: path.clone(),
                 why: format!(
-                    "the first was cut within epoch {epoch}, which the other holds too; leave the first out"
+                    "the first is truncated in epoch {epoch}, which the other contains too; omit the first"
                 ),
             });
         }
@@ -301,14 +301,14 @@ impl Merge {
             Some(_) if self.join.is_empty() => (None, base.span),
             Some(file) => {
                 warnings.push(format!(
-                    "there is no timeline: {} holds counts alone",
+                    "there is no timeline: {} has counts without times",
                     file.display()
                 ));
                 (None, base.span)
             }
             None if !merged.overlaps.is_empty() => {
                 warnings.push(
-                    "there is no timeline: guests were recorded side by side. Report the files of one of them".into(),
+                    "there is no timeline: the guests were recorded at the same time; report the files of one guest".into(),
                 );
                 (None, base.span)
             }
