@@ -7,7 +7,7 @@
 //! | 2 | the command line is wrong |
 //! | 3 | no connection to the agent, or it was lost and nothing could be kept |
 //! | 4 | what answers is no agent, speaks other versions or breaks the protocol |
-//! | 5 | the agent refused the request |
+//! | 5 | the agent refused the request, or has nothing to fetch yet |
 //! | 6 | an input file is unreadable, damaged or the wrong one: recording, image or symbols |
 //! | 7 | an output file could not be written |
 //! | 8 | the recording is incomplete; what arrived was kept |
@@ -27,7 +27,7 @@ pub const USAGE: u8 = 2;
 pub const CONNECTION: u8 = 3;
 /// What answers is no agent, speaks other versions or breaks the protocol.
 pub const PROTOCOL: u8 = 4;
-/// The agent refused the request.
+/// The agent refused the request, or has nothing to fetch yet.
 pub const REFUSED: u8 = 5;
 /// An input file is unreadable, damaged or the wrong one: recording, image or symbols.
 pub const INPUT: u8 = 6;

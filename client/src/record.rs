@@ -114,9 +114,9 @@ pub struct Outcome {
     pub path: PathBuf,
     /// Why it is incomplete, where it is.
     pub incomplete: Option<RecordError>,
-    /// The epoch that the agent still holds although the file has it: its next recording may have
-    /// to discard it.
-    pub unacknowledged: Option<u64>,
+    /// The first epoch that the agent still holds although the file has it, and why. A next recording may have to discard
+    /// it, unless [another client](RecordError::Leased) fetches it.
+    pub unacknowledged: Option<(u64, RecordError)>,
     /// Where the agent had no room for the whole caller table: for how many samples its rows could tell the caller.
     pub coverage: Option<Coverage>,
 }
@@ -180,6 +180,9 @@ pub fn fetch_part(
     collect(session, request, asked, writer, observer)
 }
 
+/// How the names of recordings of a [first second](first_second) begin.
+const FIRST_SECOND: &str = "first-second";
+
 /// What a first second of samples meets, for the [first rows](crate::caller_table::PartialTable::first) of a caller table
 /// that the agent has no room for as a whole: a recording of its own, without a table. Nothing if the agent does not take
 /// it, as where it holds as many recordings as it can.
@@ -190,10 +193,11 @@ pub fn first_second(
     session: &mut Session,
     settings: &Settings,
 ) -> Result<Interrupted, RecordError> {
+    discard_first_seconds(session)?;
     let agent = session.agent();
     let period_ns = settings.period_ns.min(Settings::default().period_ns);
     let first = Settings {
-        name: own_name("first-second"),
+        name: own_name(FIRST_SECOND),
         period_ns: period_ns.max(agent.min_period_ns),
         mode: settings.mode,
         // The interrupted function, behind a frame that says that it waits.
@@ -219,6 +223,29 @@ pub fn first_second(
     collector.collect(Request::Stop { recording }, observer)?;
     let growth = collector.growth();
     Ok(growth.map(Growth::into_interrupted).unwrap_or_default())
+}
+
+/// Discards recordings of a first second whose clients did not live to fetch them: each takes a place in the agent.
+fn discard_first_seconds(session: &mut Session) -> Result<(), RecordError> {
+    let observer = &mut ();
+    let recorder = session.check(observer)?;
+    let is_left = |one: &&RecordingStatus| {
+        let number = one.name.strip_prefix(FIRST_SECOND);
+        let is_one = number.is_some_and(|number| number.starts_with('-'));
+        is_one && one.state == state::FINISHED && one.holder.is_none()
+    };
+    for left in recorder.recordings.iter().filter(is_left) {
+        match discard(session, left.recording, observer) {
+            // Another client was faster.
+            Ok(())
+            | Err(
+                RecordError::Leased { .. }
+                | RecordError::Connection(ConnectionError::Refused { .. }),
+            ) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// A name that nobody else's recording has.

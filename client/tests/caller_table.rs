@@ -431,6 +431,32 @@ fn of_a_table_that_does_not_fit_the_rows_that_do_are_sent() {
     assert_eq!(started.caller_table, Some(checksum_of(rows)));
 }
 
+/// Those of clients that were killed before they could fetch them: nobody else would, and each takes a place in the agent.
+#[test]
+fn first_seconds_that_nobody_fetches_any_more_are_discarded() {
+    let image = Image::new();
+    let left = vec![(5, "first-second-0badcafe"), (6, "first-seconds")];
+    let script = Script {
+        others: left,
+        ..image.guest(SMALL_ROWS / 2 - 1)
+    };
+    let peer = Peer::start(script.clone());
+    let arguments = ["--image", image.path()];
+    start(0, &peer, &arguments, image.folder());
+    let log = peer.log();
+    assert!(log.contains(&"stop 5".into()), "{log:?}");
+    assert!(!log.contains(&"stop 6".into()), "{log:?}");
+
+    // Somebody is about to fetch it.
+    let peer = Peer::start(Script {
+        holder: Some("unikprof-client 0.1.0"),
+        ..script
+    });
+    start(0, &peer, &arguments, image.folder());
+    let log = peer.log();
+    assert!(!log.contains(&"stop 5".into()), "{log:?}");
+}
+
 #[test]
 fn a_table_that_does_not_fit_is_an_error_where_every_frame_is_looked_up() {
     let image = Image::new();

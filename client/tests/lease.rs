@@ -22,8 +22,9 @@ fn a_recording_that_another_client_fetches_is_refused_with_the_way_out() {
     for (word, request) in [
         (&["stop"][..], types::STOP),
         (&["dump"], types::DUMP),
-        (&["dump"], types::ACKNOWLEDGE),
-        (&["stop", "--discard"], types::STOP),
+        // The agent lets everybody stop, but only the holder take what waits.
+        (&["stop"], types::ACKNOWLEDGE),
+        (&["stop", "--discard"], types::ACKNOWLEDGE),
     ] {
         let here = tempfile::tempdir().unwrap();
         let peer = Peer::start(Script {
@@ -31,9 +32,15 @@ fn a_recording_that_another_client_fetches_is_refused_with_the_way_out() {
             ends_by_itself: false,
             ..Script::default()
         });
-        // Once everything is in the file, it is complete.
-        let code = if request == types::ACKNOWLEDGE { 0 } else { 12 };
+        // A file with everything that waited is a success.
+        let code = if word == ["stop"] && request == types::ACKNOWLEDGE {
+            0
+        } else {
+            12
+        };
         let (_, stderr) = connect(code, &peer, word, here.path());
+        assert!(stderr.contains(HELD), "{word:?}: {stderr}");
+        assert!(!stderr.contains("--discard"), "{word:?}: {stderr}");
         if code == 12 {
             for said in [HELD, "`copy`"] {
                 assert!(stderr.contains(said), "{word:?}: no {said:?} in {stderr}");
@@ -102,6 +109,33 @@ fn copy_of_a_recording_that_goes_on_holds_what_the_rings_hold() {
     assert_eq!(kept.profile.sample_count(), 3);
     let warnings = info.warnings.join("\n");
     assert!(warnings.contains("no counts"), "{warnings}");
+}
+
+/// The client that holds the lease acknowledges the epoch before the copy has it: the rings are copied all the same.
+#[test]
+fn copy_beside_a_client_that_drains_is_no_error() {
+    let here = tempfile::tempdir().unwrap();
+    let records = [
+        ring::record(kind::BEGAN, 1_000, 3, 0),
+        ring::record(kind::SAMPLE, 1_100, 0, 1),
+    ];
+    let peer = Peer::start(Script {
+        refuses: Some((types::FETCH, refusal::NO_EPOCH, "it was acknowledged")),
+        waiting: 1,
+        vcpus: Script::default().vcpus[..1].to_vec(),
+        ends_by_itself: false,
+        holder: Some(HOLDER),
+        ring: Some(Ring {
+            names: ring::names(&[], 0),
+            records: vec![ring::records(&ring::head(0, 0, 2), &records)],
+            stacks: vec![ring::stacks(0, &[&[0x150, 0x110]])],
+            ..Ring::default()
+        }),
+        ..Script::default()
+    });
+    connect(0, &peer, &["copy", "-o", "r.unikprof"], here.path());
+    let kept = Recording::open(&here.path().join("r.unikprof"), Reading::Strict).unwrap();
+    assert_eq!(kept.profile.counters().ticks, 1);
 }
 
 #[test]

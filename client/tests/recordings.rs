@@ -118,6 +118,25 @@ fn to_throw_away_must_be_said_and_fetches_nothing() {
     connect(2, &peer, &both, here.path());
 }
 
+/// An empty file would look like a guest that did nothing.
+#[test]
+fn a_recording_whose_delay_is_not_over_gives_no_file() {
+    let here = tempfile::tempdir().unwrap();
+    for (word, said) in [("dump", "has not begun"), ("stop", "is stopped, but")] {
+        let peer = Peer::start(Script {
+            is_delayed: true,
+            ends_by_itself: false,
+            ..Script::default()
+        });
+        let words = [word, "-o", "r.unikprof"];
+        let (_, stderr) = connect(5, &peer, &words, here.path());
+        assert!(stderr.contains(said), "{stderr}");
+        assert!(peer.log().iter().any(|asked| asked == word));
+        let left = std::fs::read_dir(here.path()).unwrap().count();
+        assert_eq!(left, 0, "{word}");
+    }
+}
+
 #[test]
 fn presets_and_what_is_said_beside_them_are_sent() {
     let here = tempfile::tempdir().unwrap();

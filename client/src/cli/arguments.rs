@@ -58,7 +58,7 @@ Exit codes:
     3  could not connect, or the connection was lost and nothing was saved
     4  the peer is not an agent, has no common protocol version, or violated
        the protocol
-    5  the agent rejected the request
+    5  the agent rejected the request, or has nothing to fetch yet
     6  an input file is unreadable, damaged or the wrong one
     7  an output could not be written
     8  the recording is incomplete; what arrived was saved

@@ -320,12 +320,17 @@ impl Conversation {
             },
             other => other.into(),
         })?;
-        if let Some(epoch) = outcome.unacknowledged {
-            eprintln!(
+        match &outcome.unacknowledged {
+            None => {}
+            Some((_, RecordError::Leased { text })) => eprintln!(
+                "warning: these samples will be in another client's file too: {}",
+                Printable(text)
+            ),
+            Some((epoch, _)) => eprintln!(
                 "warning: the connection was lost before the guest learned that the recording is saved; the guest \
                  keeps epoch {epoch} until `stop --discard --name {}`",
                 describe::word(recording)
-            );
+            ),
         }
         let shown = self.show(&plan, symbolizer, &outcome);
         let failure = match (shown, outcome.incomplete) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use unikprof_proto::code::state;
+use unikprof_proto::code::{refusal, state};
 use unikprof_proto::message::{Dump, Fetch, Pending, Stop};
 
 use super::growth::Growth;
@@ -108,7 +108,7 @@ pub(super) struct Collector<'a> {
     is_draining: bool,
     bytes: u64,
     samples: u64,
-    unacknowledged: Option<u64>,
+    unacknowledged: Option<(u64, RecordError)>,
     /// The stack nodes and the parts of rings that are in the file.
     nodes: KnownNodes,
     rings: RingsReceived,
@@ -188,9 +188,15 @@ impl<'a> Collector<'a> {
         observer: &mut dyn Observer,
     ) -> Result<(), RecordError> {
         match request {
-            Request::Stop { recording } => self.rounds(false, observer, |connection| {
-                connection.ask(&Stop { recording }, PENDING, "stopping the recording")
-            }),
+            Request::Stop { recording } => {
+                let stopped = self.rounds(false, observer, |connection| {
+                    connection.ask(&Stop { recording }, PENDING, "stopping the recording")
+                });
+                stopped.map_err(|error| match error {
+                    RecordError::NotBegun { recording } => RecordError::NeverBegun { recording },
+                    other => other,
+                })
+            }
             Request::Dump { recording } => {
                 self.rounds(false, observer, |connection| dump(connection, recording))
             }
@@ -229,6 +235,11 @@ impl<'a> Collector<'a> {
                 self.fetch(epoch, observer)?;
             }
             let is_last = pending.complete && !goes_on;
+            if pending.complete && !self.arrived {
+                return Err(RecordError::NotBegun {
+                    recording: pending.recording,
+                });
+            }
             if pending.complete {
                 self.rings(observer)?;
             }
@@ -265,7 +276,11 @@ impl<'a> Collector<'a> {
             let first = status.first_epoch.max(next);
             let is_new = first < end;
             for epoch in first..end {
-                self.fetch(epoch, observer)?;
+                match self.fetch(epoch, observer) {
+                    // The client that holds the lease has stored it meanwhile.
+                    Err(error) if error.is_refused(refusal::NO_EPOCH) => {}
+                    other => other?,
+                }
                 next = epoch.saturating_add(1);
             }
             match (status.state, is_new) {
@@ -367,23 +382,31 @@ impl<'a> Collector<'a> {
     }
 
     /// Fetches one epoch. If memory runs short in the guest while it is sent, the agent gives up the oldest of its counts;
-    /// what has arrived is then taken back, and the epoch is fetched anew.
+    /// what has arrived is then taken back, and the epoch is fetched anew. It is taken back too if another client has
+    /// acknowledged the epoch: that client has all of it.
     fn fetch(&mut self, epoch: u64, observer: &mut dyn Observer) -> Result<(), RecordError> {
         let length = self.writer.length()?;
         let (nodes, bytes, samples) = (self.nodes.clone(), self.bytes, self.samples);
+        let (head, arrived) = (self.head, self.arrived);
         let mut repeats = MOST_REPEATS;
         loop {
-            let error = match self.fetch_once(epoch, observer) {
-                Err(error) if error.is_changed_epoch() => error,
-                other => return other,
+            let Err(error) = self.fetch_once(epoch, observer) else {
+                return Ok(());
             };
-            let Some(length) = length.filter(|_| repeats > 0) else {
+            let is_gone = error.is_refused(refusal::NO_EPOCH);
+            let Some(length) =
+                length.filter(|_| is_gone || error.is_changed_epoch() && repeats > 0)
+            else {
                 return Err(error);
             };
-            repeats -= 1;
             self.writer.cut_to(length)?;
             self.nodes = nodes.clone();
             (self.bytes, self.samples) = (bytes, samples);
+            (self.head, self.arrived) = (head, arrived);
+            if is_gone {
+                return Err(error);
+            }
+            repeats -= 1;
         }
     }
 
@@ -452,8 +475,8 @@ impl<'a> Collector<'a> {
         observer: &mut dyn Observer,
     ) -> Result<(), RecordError> {
         match self.session.acknowledge(epoch, observer) {
-            Err(_) if is_last => {
-                self.unacknowledged.get_or_insert(epoch);
+            Err(error) if is_last => {
+                self.unacknowledged.get_or_insert((epoch, error));
                 Ok(())
             }
             other => other,

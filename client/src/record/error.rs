@@ -159,6 +159,23 @@ pub enum RecordError {
         /// Its state.
         state: &'static str,
     },
+    /// The recording's delay is not over.
+    #[error(
+        "recording {recording} has not begun: its delay is not over, so there is nothing to dump. `check` shows when it \
+         begins, `stop --discard` cancels it"
+    )]
+    NotBegun {
+        /// Its id.
+        recording: u64,
+    },
+    /// The recording was stopped before its delay was over.
+    #[error(
+        "recording {recording} is stopped, but it had not begun: its delay was not over, so there is nothing to write"
+    )]
+    NeverBegun {
+        /// Its id.
+        recording: u64,
+    },
     /// The recording file could not be created.
     #[error(transparent)]
     Output(#[from] OutputError),
@@ -185,6 +202,8 @@ impl RecordError {
             RecordError::StillRunning { source, .. } => source.exit_code(),
             RecordError::Limit { .. }
             | RecordError::NothingWaits { .. }
+            | RecordError::NotBegun { .. }
+            | RecordError::NeverBegun { .. }
             | RecordError::UploadDisturbed => exit_code::REFUSED,
             RecordError::NoSuchRecording { .. } | RecordError::WhichRecording { .. } => {
                 exit_code::NO_SUCH_RECORDING

@@ -100,6 +100,8 @@ pub struct Script {
     pub is_empty: bool,
     /// How many epochs wait before anything is stopped.
     pub waiting: u32,
+    /// Whether the delay of its recordings is not over, so that no epoch waits when one is stopped or dumped.
+    pub is_delayed: bool,
     /// Connections that were refused or cut.
     pub peers: Peers,
     /// What happened when; without it the agent keeps counts alone.
@@ -180,6 +182,7 @@ impl Default for Script {
             others: Vec::new(),
             is_empty: false,
             waiting: 0,
+            is_delayed: false,
             peers: Peers::default(),
             ring: None,
             keeps: (0, 0),
@@ -587,7 +590,7 @@ impl Guest {
                 line.send(&Pending {
                     recording,
                     first_epoch: if self.older { OLDER } else { self.newest() },
-                    epochs: 1,
+                    epochs: u32::from(!self.script.is_delayed),
                     complete: !self.older,
                 })
             }
