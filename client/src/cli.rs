@@ -19,6 +19,7 @@ mod recordings;
 mod recover;
 mod report;
 mod screen;
+mod script;
 mod status;
 mod time;
 mod top;
@@ -62,6 +63,7 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let done = match arguments.word {
         Word::Connect(arguments) => connect::run(arguments),
         Word::Report(arguments) => report::run(&arguments),
+        Word::Script(arguments) => script::run(&arguments),
         Word::Recover(arguments) => recover::run(&arguments),
         Word::Doctor(arguments) => doctor::run(&arguments),
         Word::CallerTable(arguments) => caller_table::run(&arguments),

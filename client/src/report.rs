@@ -30,6 +30,7 @@
 
 mod accounting;
 pub(crate) mod broken;
+mod calls;
 mod events;
 mod filter;
 mod folded;
@@ -50,6 +51,7 @@ mod palette;
 mod pprof;
 mod pprof_messages;
 pub(crate) mod running;
+mod script;
 mod seconds;
 pub(crate) mod shorten;
 pub(crate) mod stack_warnings;
@@ -60,9 +62,11 @@ mod times;
 pub(crate) mod uncertainty;
 pub(crate) mod warnings;
 
+pub use calls::{Calls, Direction, FunctionError, FunctionName};
 pub use format::{Format, UnknownFormat};
 pub use functions::{FunctionRow, FunctionTable};
 pub use interval::Interval;
+pub use script::ScriptFormat;
 
 use std::io::{self, BufWriter, Write};
 use std::sync::OnceLock;
@@ -155,6 +159,7 @@ pub struct Report<'a> {
     weights: Weights,
     /// The functions, once they were asked for: every format shows the same.
     functions: OnceLock<FunctionTable>,
+    calls: Option<Calls>,
 }
 
 impl<'a> Report<'a> {
@@ -169,7 +174,15 @@ impl<'a> Report<'a> {
             labels,
             weights,
             functions: OnceLock::new(),
+            calls: None,
         }
+    }
+
+    /// Shows the calls to or from a function: in text in the place of the functions, in JSON beside them.
+    #[must_use]
+    pub fn with_calls(mut self, calls: Calls) -> Report<'a> {
+        self.calls = Some(calls);
+        self
     }
 
     /// Shows time as well, where there is any: the guest's own events, and the seconds if that is wanted.
@@ -199,6 +212,19 @@ impl<'a> Report<'a> {
         }
         out.flush()?;
         Ok(())
+    }
+
+    /// Writes a line for each tick and wait of the [time shown](Report::with_timeline), in the order of time; nothing
+    /// without one. In [columns](ScriptFormat::Columns), separated by tabs and named by the first line: the time, the
+    /// vCPU, the outcome, how long a wait took in ns, the innermost span, and the stack, root first.
+    ///
+    /// # Errors
+    /// What the writer says.
+    pub fn write_script(&self, format: ScriptFormat, out: &mut impl Write) -> io::Result<()> {
+        match &self.view {
+            Some(view) => script::write(self, view, format, out),
+            None => Ok(()),
+        }
     }
 
     /// Functions (or lines) by their own samples, most first.

@@ -26,9 +26,10 @@ mod recording_spans;
 mod slices;
 mod spans;
 mod sparkline;
+mod ticks;
 mod times;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use unikprof_proto::ring::{Record, kind};
@@ -46,6 +47,7 @@ pub use slices::Slice;
 pub(crate) use slices::step_ns;
 pub use spans::{SpanTable, SpanTimes};
 pub use sparkline::sparkline;
+pub(crate) use ticks::{Outcome, Tick};
 
 use crate::profile::NodeId;
 use spans::Pairs;
@@ -198,6 +200,11 @@ impl Timeline {
         if let Some(ring) = ring {
             ring.told.push((at_ns, sums));
         }
+    }
+
+    /// Leaves all vCPUs out but these.
+    pub(crate) fn keep_vcpus(&mut self, wanted: &BTreeSet<u32>) {
+        self.rings.retain(|ring| wanted.contains(&ring.vcpu));
     }
 
     /// The rings, by the vCPUs' numbers.

@@ -17,6 +17,7 @@ use super::time::{ReportTimeArguments, WindowArguments};
 use super::values;
 use crate::connection::Address;
 use crate::output::{NamePattern, OutputFormat};
+use crate::report::FunctionName;
 
 /// Profile a running Xen unikernel over TCP: record it, download the samples and show where
 /// its time goes
@@ -74,6 +75,8 @@ pub(super) enum Word {
     Connect(ConnectArguments),
     /// Show a recording as tables, a flame graph, pprof, folded stacks or JSON
     Report(ReportArguments),
+    /// Print what a recording sampled, a line each, for other programs
+    Script(super::script::ScriptArguments),
     /// Extract a crashed guest's recording from its console log or memory dump
     Recover(super::recover::RecoverArguments),
     /// Check whether a recording, or an agent, gives trustworthy profiles
@@ -266,6 +269,25 @@ pub(super) struct ReportArguments {
     /// Drop stacks that contain a matching function
     #[arg(long, value_name = "REGEX", help_heading = "Selection")]
     pub(super) ignore: Option<Regex>,
+    /// Only these vCPUs; shares are of theirs. May be given again, or as in 0,2
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        help_heading = "Selection"
+    )]
+    pub(super) vcpu: Vec<u32>,
+    /// Show who calls a function, with shares: its whole name, or a regular expression that one name matches
+    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["callees", "timeline"], help_heading = "Selection")]
+    pub(super) callers: Option<FunctionName>,
+    /// Show what a function calls, likewise
+    #[arg(
+        long,
+        value_name = "FUNCTION",
+        conflicts_with = "timeline",
+        help_heading = "Selection"
+    )]
+    pub(super) callees: Option<FunctionName>,
     /// Show source lines instead of whole functions
     #[arg(long, help_heading = "Selection")]
     pub(super) lines: bool,
@@ -319,6 +341,7 @@ Examples:
   unikprof-client report run.unikprof --image guest.elf -o run.svg -o run.pb.gz
   unikprof-client report run.unikprof --image guest.elf --focus 'tcp::' --lines
   unikprof-client report run.unikprof --format folded | grep tcp
+  unikprof-client report run.unikprof --image guest.elf --callers malloc
   unikprof-client report dumps/ --image guest.elf -o day.svg
 
   Samples by time (if the agent has a ring):

@@ -13,7 +13,7 @@ use crate::key::{KeyFileError, NoRandomness};
 use crate::output::{OutputError, UnknownOutputFormat};
 use crate::record::RecordError;
 use crate::recording::RecordingError;
-use crate::report::ReportError;
+use crate::report::{FunctionError, ReportError};
 use crate::symbols::SymbolError;
 use crate::timeline::MomentError;
 
@@ -54,6 +54,8 @@ pub(crate) enum Failure {
     Format(#[from] UnknownOutputFormat),
     #[error(transparent)]
     Moment(MomentError),
+    #[error(transparent)]
+    Function(FunctionError),
     /// A combination of arguments that clap does not know to be wrong.
     #[error("{0}")]
     Usage(String),
@@ -105,7 +107,9 @@ impl Failure {
                 _ => exit_code::OUTPUT,
             },
             Failure::Stdout(_) => exit_code::OUTPUT,
-            Failure::Format(_) | Failure::Usage(_) | Failure::Moment(_) => exit_code::USAGE,
+            Failure::Format(_) | Failure::Usage(_) | Failure::Function(_) | Failure::Moment(_) => {
+                exit_code::USAGE
+            }
             Failure::Incomplete { .. } => exit_code::INCOMPLETE,
             Failure::Untrustworthy => exit_code::UNTRUSTWORTHY,
             Failure::AfterRecording { source, .. } => source.exit_code(),

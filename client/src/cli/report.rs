@@ -10,16 +10,11 @@ use super::failure::Failure;
 use super::outputs::ReportOutput;
 use crate::output::NamedAfter;
 use crate::recording::{Reading, Recording, RecordingError};
-use crate::report::{Format, Report, ReportOptions};
+use crate::report::{Calls, Direction, Format, Report, ReportOptions};
 
 pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
-    let reading = if arguments.salvage {
-        Reading::Salvage
-    } else {
-        Reading::Strict
-    };
     let symbolizer = arguments.names.symbolizer()?;
-    let recording = Recording::open_all(&files(&arguments.recordings)?, reading)?;
+    let recording = open(&arguments.recordings, arguments.salvage, &arguments.vcpu)?;
     let time = i128::from(recording.created_unix_ns);
     let outputs = ReportOutput::plan(
         &arguments.outputs.output,
@@ -34,6 +29,17 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
             time: Timestamp::from_nanosecond(time).unwrap_or(Timestamp::UNIX_EPOCH),
         },
     )?;
+    let calls = match (&arguments.callers, &arguments.callees) {
+        (Some(name), _) => Some((name, Direction::Callers)),
+        (None, Some(name)) => Some((name, Direction::Callees)),
+        (None, None) => None,
+    };
+    let is_table = |output: &ReportOutput| matches!(output.format, Format::Text | Format::Json);
+    if calls.is_some() && !outputs.iter().all(is_table) {
+        return Err(Failure::Usage(
+            "--callers and --callees make tables: write them as text or JSON (-o FILE.txt, -o FILE.json)".into(),
+        ));
+    }
     let part = arguments.time.part(&recording)?;
     let cut = part.as_ref().and_then(|part| part.profile.as_ref());
     let symbolized = symbolizer.resolve(cut.unwrap_or(&recording.profile))?;
@@ -56,7 +62,33 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     if let Some((part, timeline)) = part.as_ref().zip(recording.timeline.as_ref()) {
         report = report.with_timeline(part.view(timeline, &arguments.time));
     }
+    if let Some((name, direction)) = calls {
+        let calls = Calls::of(&report, name, direction).map_err(Failure::Function)?;
+        report = report.with_calls(calls);
+    }
     ReportOutput::write_all(&outputs, &report)
+}
+
+/// Reads recordings as one, of these vCPUs alone if any is named.
+pub(super) fn open(paths: &[PathBuf], salvage: bool, vcpus: &[u32]) -> Result<Recording, Failure> {
+    let reading = if salvage {
+        Reading::Salvage
+    } else {
+        Reading::Strict
+    };
+    let mut recording = Recording::open_all(&files(paths)?, reading)?;
+    if !vcpus.is_empty() {
+        recording.keep_vcpus(vcpus).map_err(no_vcpu)?;
+    }
+    Ok(recording)
+}
+
+fn no_vcpu(all: Vec<u32>) -> Failure {
+    let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+    Failure::Usage(format!(
+        "--vcpu names a vCPU that the recording does not have; it has {}",
+        all.join(", ")
+    ))
 }
 
 /// The files themselves, and those in the folders among them.

@@ -127,7 +127,7 @@ impl ReportTimeArguments {
 }
 
 /// From a recording's beginning to its end, as far as the timeline knows.
-fn extent(timeline: &Timeline, of: &RecordingSpan) -> Option<Extent> {
+pub(super) fn extent(timeline: &Timeline, of: &RecordingSpan) -> Option<Extent> {
     let held = timeline.extent()?;
     let from_ns = match of.window.from_ns {
         0 => held.from_ns,

@@ -46,6 +46,8 @@ pub struct RecordingInfo {
     /// recording's own counts. How callers were found, what came early and what sampling cost is then not
     /// known.
     pub ring: Option<FromRing>,
+    /// The vCPUs that are shown, where it is not all of them.
+    pub only_vcpus: Option<Vec<u32>>,
     /// The files, where several were merged.
     pub merged: Option<Merged>,
     /// What the agent or the reader of the recording wants the user to know.

@@ -1,5 +1,6 @@
 //! Reading a recording file.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -79,6 +80,33 @@ impl Recording {
             [only] => Recording::open(only, reading),
             several => merge::merge(several, reading),
         }
+    }
+
+    /// Leaves all vCPUs out but these.
+    ///
+    /// # Errors
+    /// The vCPUs that there are, where one of these is not among them.
+    pub fn keep_vcpus(&mut self, wanted: &[u32]) -> Result<(), Vec<u32>> {
+        let mut all: BTreeSet<u32> = self.profile.vcpus.iter().map(|stats| stats.vcpu).collect();
+        let rings = self.timeline.iter().flat_map(Timeline::rings);
+        all.extend(rings.map(|ring| ring.vcpu));
+        if !wanted.iter().all(|vcpu| all.contains(vcpu)) {
+            return Err(all.into_iter().collect());
+        }
+        all.retain(|vcpu| wanted.contains(vcpu));
+        let Profile {
+            samples,
+            vcpus,
+            recording,
+            ..
+        } = &mut self.profile;
+        samples.retain(|sample| all.contains(&sample.vcpu));
+        vcpus.retain(|stats| all.contains(&stats.vcpu));
+        if let Some(timeline) = &mut self.timeline {
+            timeline.keep_vcpus(&all);
+        }
+        recording.only_vcpus = Some(all.into_iter().collect());
+        Ok(())
     }
 
     /// The profile of the window that was asked for when the file was made, where one was.

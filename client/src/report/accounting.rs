@@ -44,6 +44,9 @@ pub(super) fn write_header(recording: &RecordingInfo, out: &mut impl Write) -> i
     if let Some(ring) = &recording.ring {
         row(out, "window", &window(ring))?;
     }
+    if let Some(vcpus) = &recording.only_vcpus {
+        row(out, "vcpus", &only(vcpus))?;
+    }
     let started = recording.started_unix_ns.and_then(date);
     row(
         out,
@@ -118,6 +121,9 @@ pub(super) fn lines(c: &Counters, recording: &RecordingInfo) -> Vec<String> {
     if let Some(ring) = &recording.ring {
         lines.push(format!("window: {}", window(ring)));
     }
+    if let Some(vcpus) = &recording.only_vcpus {
+        lines.push(format!("vcpus: {}", only(vcpus)));
+    }
     if let Some(merged) = &recording.merged {
         lines.push(format!("merged: {}", files(merged)));
         lines.extend(times_between(merged));
@@ -191,6 +197,12 @@ fn times_between(merged: &Merged) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// The vCPUs that are shown.
+fn only(vcpus: &[u32]) -> String {
+    let vcpus: Vec<String> = vcpus.iter().map(ToString::to_string).collect();
+    format!("{} only; shares are of these", vcpus.join(", "))
 }
 
 /// Which part of the recording is shown.

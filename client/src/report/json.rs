@@ -37,7 +37,7 @@
 //!     },
 //!     "lateness_ns": {}
 //!   }],
-//!   "filter": { "focus": null, "ignore": null, "lines": false, "no_inlines": false },
+//!   "filter": { "focus": null, "ignore": null, "lines": false, "no_inlines": false, "vcpus": [0] },
 //!   "samples": { "recorded": 95, "shown": 95 },
 //!   "functions": [{
 //!     "name": "Server::poll(int)", "raw_name": "_ZN6Server4pollEi", "image": "web.elf",
@@ -45,6 +45,14 @@
 //!     "self_share": 0.42, "self_interval": [0.32, 0.52],
 //!     "total_share": 0.94, "total_interval": [0.88, 0.97]
 //!   }],
+//!   "calls": {
+//!     "direction": "callers", "function": "Server::poll(int)", "total": 90,
+//!     "tree": [
+//!       { "depth": 0, "name": "Server::poll(int)", "self": 0, "total": 90, "total_share": 0.94,
+//!         "total_interval": [0.88, 0.97] },
+//!       { "depth": 1, "name": "main", "self": 90, "total": 90, "total_share": 0.94, "total_interval": [0.88, 0.97] }
+//!     ]
+//!   },
 //!   "warnings": ["..."],
 //!   "window": { "from_ns": 12000000000, "to_ns": 15000000000, "inside": null },
 //!   "spans": [{
@@ -76,6 +84,10 @@
 //!   apart there is an entry for each line; else `line` is the function's line with the most
 //!   samples. Shares are of `samples.recorded`, intervals hold 95 % (Wilson); they are wider, and a warning says so,
 //!   where samples come in bursts or many have no known place.
+//! - `filter.vcpus` is there only with `--vcpu`.
+//! - `calls` is there only with `--callers` or `--callees`: a tree in preorder, from the function on, each row followed by
+//!   its callers or callees, which are one deeper. `self` are the stacks that end in the row: at their root with
+//!   callers, at their leaf with callees.
 //! - `window` is the part of the recording that is shown, where it is not all of it; everything is then made
 //!   from the ring's samples, and `by_table`, `by_bytes`, `by_frame_pointer` and `early` are not known: 0.
 //! - `spans`, `values` (of counters) and `marks` are the guest's own; `means` are those of 40 equal parts of the
@@ -90,6 +102,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::calls::JsonCalls;
 use super::{Interval, Report, json_time, warnings};
 use crate::profile::{Counters, Distribution, Merged, Unit, VcpuStats};
 use crate::symbols::FunctionKind;
@@ -166,12 +179,14 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
             ignore: report.options.ignore.as_ref().map(regex::Regex::as_str),
             lines: report.options.lines,
             no_inlines: report.options.no_inlines,
+            vcpus: recording.only_vcpus.as_deref(),
         },
         samples: Samples {
             recorded: table.recorded,
             shown: table.shown,
         },
         functions,
+        calls: report.calls.as_ref().map(|calls| calls.json(report)),
         warnings: warnings::of(report, table),
         window: recording.ring.as_ref().map(|ring| WindowShown {
             from_ns: ring.from_ns,
@@ -201,6 +216,8 @@ struct Document<'a> {
     filter: Filter<'a>,
     samples: Samples,
     functions: Vec<Function<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls: Option<JsonCalls<'a>>,
     warnings: Vec<String>,
     window: Option<WindowShown<'a>>,
     spans: Vec<json_time::Span>,
@@ -322,6 +339,8 @@ struct Filter<'a> {
     ignore: Option<&'a str>,
     lines: bool,
     no_inlines: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vcpus: Option<&'a [u32]>,
 }
 
 #[derive(Serialize)]

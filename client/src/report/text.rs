@@ -17,7 +17,7 @@ const NAMES_BEGIN: usize = 70;
 const NAMES_BEGIN_WITHOUT_INTERVALS: usize = 42;
 
 /// The columns a name gets however narrow the text is.
-const LEAST_NAME: usize = 24;
+pub(super) const LEAST_NAME: usize = 24;
 
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
     let profile = report.symbolized.profile();
@@ -36,8 +36,12 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         let window = view.timeline.bounded(&view.of, view.window);
         events::write(view.timeline, window, out)?;
     }
-    match report.view {
-        Some(view) if view.seconds => Ok(()),
+    match (&report.view, &report.calls) {
+        (Some(view), _) if view.seconds => Ok(()),
+        (_, Some(calls)) => {
+            calls.write(report, out)?;
+            write_shown(report, table, out)
+        }
         _ => write_functions(report, table, out),
     }
 }
@@ -198,7 +202,7 @@ fn short_name<'r>(
 }
 
 /// `  42.0 %   41.1 - 43.0` in columns of fixed width; what was measured has no interval.
-fn share_columns(interval: &Interval, unit: Unit) -> String {
+pub(super) fn share_columns(interval: &Interval, unit: Unit) -> String {
     let share = percent(interval.share);
     match unit {
         Unit::Nanoseconds => format!("{share:>7}"),

@@ -6,6 +6,7 @@ use super::Report;
 use super::interval::{Interval, student};
 use super::labels::LabelId;
 use crate::profile::{Counters, Frame, Mode, NodeId, Profile, SpecialFrame};
+use crate::timeline::Slice;
 use crate::units::grouped;
 
 /// From this share of samples without a known place on, intervals include what these could change.
@@ -156,20 +157,30 @@ pub(super) struct Design {
     pub(super) z: f64,
 }
 
+/// The parts of the time shown in which there are samples; `None` where the file has no timeline, or all samples lie
+/// in one part of it.
+pub(super) fn slices(report: &Report<'_>) -> Option<Vec<Slice>> {
+    let view = report.view.as_ref()?;
+    let profile = report.symbolized.profile();
+    let info = profile.recording();
+    let window = view.timeline.bounded(&view.of, view.window);
+    let step_ns = window.length_ns().div_ceil(PARTS).max(1);
+    let mut slices = view
+        .timeline
+        .slices(info, &view.of, window, info.inside(), step_ns);
+    slices.retain(|slice| !slice.stacks.is_empty());
+    (slices.len() >= 2).then_some(slices)
+}
+
+/// The design effect of a share of which each part of the time has these counts, if it is more than chance makes it.
+pub(super) fn design_of_share(parts: &[f64], counts: &[f64]) -> Option<Design> {
+    design(parts, counts, independent(parts, counts))
+}
+
 impl Clusters {
     /// `None` where the file has no timeline, or all samples lie in one part of it.
     pub(super) fn of(report: &Report<'_>) -> Option<Clusters> {
-        let view = report.view.as_ref()?;
-        let profile = report.symbolized.profile();
-        let info = profile.recording();
-        let window = view.timeline.bounded(&view.of, view.window);
-        let step_ns = window.length_ns().div_ceil(PARTS).max(1);
-        let timeline = view.timeline;
-        let slices = timeline.slices(info, &view.of, window, info.inside(), step_ns);
-        let slices: Vec<_> = slices.iter().filter(|s| !s.stacks.is_empty()).collect();
-        if slices.len() < 2 {
-            return None;
-        }
+        let slices = slices(report)?;
         let mut clusters = Clusters {
             parts: vec![0.0; slices.len()],
             functions: HashMap::new(),
@@ -198,7 +209,7 @@ impl Clusters {
             Hits::Own => own,
             Hits::Total => total,
         };
-        design(&self.parts, counts, independent(&self.parts, counts))
+        design_of_share(&self.parts, counts)
     }
 
     /// The design effect of the difference between two functions' own samples, likewise.
@@ -284,19 +295,15 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn design(parts: &[f64], counts: &[f64]) -> Option<Design> {
-        super::design(parts, counts, independent(parts, counts))
-    }
-
     #[test]
     fn samples_that_are_spread_evenly_have_no_design_effect() {
         let parts = [100.0; 32];
         let counts: Vec<f64> = (0..32)
             .map(|at| 50.0 + f64::from(at % 5) * 4.0 - 8.0)
             .collect();
-        assert_eq!(design(&parts, &counts), None);
-        assert_eq!(design(&parts, &[0.0; 32]), None);
-        assert_eq!(design(&parts, &parts), None);
+        assert_eq!(design_of_share(&parts, &counts), None);
+        assert_eq!(design_of_share(&parts, &[0.0; 32]), None);
+        assert_eq!(design_of_share(&parts, &parts), None);
     }
 
     /// A function that has all samples of half of the parts: each part tells as much as one sample.
@@ -304,7 +311,7 @@ mod tests {
     fn samples_of_a_part_that_are_all_alike_tell_as_much_as_one() {
         let parts = [100.0; 32];
         let counts: Vec<f64> = (0..32).map(|at| f64::from(at % 2) * 100.0).collect();
-        let found = design(&parts, &counts).unwrap();
+        let found = design_of_share(&parts, &counts).unwrap();
         assert!(
             (found.effect - 100.0 * 32.0 / 31.0).abs() < 1e-9,
             "{found:?}"
@@ -318,7 +325,7 @@ mod tests {
         let parts: Vec<u64> = (0..32).map(|at| 90 + at % 3 * 10).collect();
         let hits: Vec<u64> = (0..32).map(|at| at % 2 * 70 + at % 5).collect();
         let floats = |of: &[u64]| of.iter().map(|n| *n as f64).collect::<Vec<f64>>();
-        let kept = design(&floats(&parts), &floats(&hits)).unwrap();
+        let kept = design_of_share(&floats(&parts), &floats(&hits)).unwrap();
         let (mut of_function, mut of_all) =
             (RunningClusters::default(), RunningClusters::default());
         for (samples, hits) in parts.iter().zip(&hits) {

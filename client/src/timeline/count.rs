@@ -43,12 +43,12 @@ pub(super) struct VcpuCount<'t> {
 }
 
 /// From a block to what comes next of block, wake and the ring's end.
-struct Wait {
-    window: Window,
+pub(super) struct Wait {
+    pub(super) window: Window,
     /// Of the call that blocks; 0 if it is not known.
-    stack: u64,
+    pub(super) stack: u64,
     /// The name of the innermost span that the call was made in.
-    span: Option<u64>,
+    pub(super) span: Option<u64>,
 }
 
 impl<'t> Selection<'t> {
@@ -192,7 +192,7 @@ impl VcpuCount<'_> {
 }
 
 /// The waits of a vCPU, in order and apart.
-fn waits(ring: &Ring, mut spans: Inside) -> Vec<Wait> {
+pub(super) fn waits(ring: &Ring, mut spans: Inside) -> Vec<Wait> {
     let mut waits = Vec::new();
     let mut open: Option<(u64, u64)> = None;
     let changes = ring.records.iter().filter_map(|record| match record.kind {

@@ -18,6 +18,7 @@ mod lines;
 mod merge;
 mod minute;
 mod pprof;
+mod reading;
 mod recordings;
 mod sharing;
 mod threads;

@@ -1,0 +1,104 @@
+//! `script`: what a recording sampled, a line each.
+
+use std::io::{self, BufWriter, Write as _};
+use std::path::PathBuf;
+
+use clap::Args;
+use regex::Regex;
+
+use super::failure::Failure;
+use super::names::NameArguments;
+use super::report::open;
+use super::time::{WindowArguments, extent};
+use crate::report::{Report, ReportOptions, ScriptFormat, TimelineView};
+
+#[derive(Debug, Args)]
+#[command(after_help = SCRIPT_HELP, arg_required_else_help = true)]
+pub(super) struct ScriptArguments {
+    /// The recording; several, or a folder, as for `report`
+    #[arg(value_name = "FILE|FOLDER", required = true)]
+    recordings: Vec<PathBuf>,
+    /// Read a damaged or truncated file up to the damage
+    #[arg(long)]
+    salvage: bool,
+    /// Only stacks with a function whose name matches
+    #[arg(long, value_name = "REGEX", help_heading = "Selection")]
+    focus: Option<Regex>,
+    /// No stacks with a function whose name matches
+    #[arg(long, value_name = "REGEX", help_heading = "Selection")]
+    ignore: Option<Regex>,
+    /// Leave inlined functions out of the stacks
+    #[arg(long, help_heading = "Selection")]
+    no_inlines: bool,
+    /// Only these vCPUs. May be given again, or as in 0,2
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        help_heading = "Selection"
+    )]
+    vcpu: Vec<u32>,
+    /// Print each line as a JSON object
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+    #[command(flatten)]
+    window: WindowArguments,
+    #[command(flatten)]
+    names: NameArguments,
+}
+
+const SCRIPT_HELP: &str = "\
+Prints a line for each tick of the sampling timer, and for each wait in the
+modes wall and off-cpu, in the order of time. Columns are separated by tabs:
+time, vCPU, outcome, blocked ns, span and stack (root;caller;leaf). It needs a
+recording of an agent that keeps a ring.
+
+Examples:
+  unikprof-client script run.unikprof --image guest.elf
+  unikprof-client script run.unikprof --image guest.elf --last 1s --json | jq .stack
+  unikprof-client script run.unikprof | cut -f 5 | sort | uniq -c";
+
+pub(super) fn run(arguments: &ScriptArguments) -> Result<(), Failure> {
+    let symbolizer = arguments.names.symbolizer()?;
+    let recording = open(&arguments.recordings, arguments.salvage, &arguments.vcpu)?;
+    let Some((timeline, of)) = recording.timeline.as_ref().zip(recording.span) else {
+        return Err(Failure::Usage(
+            "the recording has no times: it holds counts alone. Build the agent with its feature `ring` (in C with \
+             --ring), give it memory for a ring, and record again"
+                .into(),
+        ));
+    };
+    let asked = arguments.window.asked();
+    let window = match extent(timeline, &of) {
+        Some(extent) if asked.is_part() => extent
+            .window(asked.from, asked.to)
+            .map_err(Failure::Moment)?,
+        _ => recording.asked.unwrap_or(of.window),
+    };
+    let symbolized = symbolizer.resolve(&recording.profile)?;
+    let options = ReportOptions {
+        focus: arguments.focus.clone(),
+        ignore: arguments.ignore.clone(),
+        no_inlines: arguments.no_inlines,
+        ..ReportOptions::default()
+    };
+    let view = TimelineView {
+        timeline,
+        of,
+        window,
+        seconds: false,
+        step_ns: None,
+    };
+    let report = Report::new(&symbolized, options).with_timeline(view);
+    for warning in symbolized.warnings() {
+        eprintln!("warning: {warning}");
+    }
+    let format = if arguments.json {
+        ScriptFormat::Json
+    } else {
+        ScriptFormat::Columns
+    };
+    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let written = report.write_script(format, &mut out);
+    written.and_then(|()| out.flush()).map_err(Failure::Stdout)
+}

@@ -1,0 +1,432 @@
+//! Who calls a function, and what it calls, as a tree.
+//!
+//! Each stack counts once, however often the function recurs in it: its callers are those of the innermost call, its
+//! callees those of the outermost.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::io::{self, Write};
+use std::str::FromStr;
+
+use regex::Regex;
+use serde::Serialize;
+use thiserror::Error;
+
+use super::Report;
+use super::interval::Interval;
+use super::labels::LabelId;
+use super::text::{LEAST_NAME, label_name, share_columns};
+use super::uncertainty::{self, Design, Unplaced};
+use super::units::{amount, amount_with_unit, percent};
+use crate::printable::Printable;
+use crate::profile::{Frame, NodeId, SpecialFrame, StackTree, Unit};
+use crate::symbols::FunctionId;
+
+/// The text shows calls that have at least one of so many of the function's samples.
+const SHOWN_PART: u64 = 200;
+
+/// The most names that an error lists.
+const LISTED: usize = 10;
+
+/// A function as the user names it: by its whole name, or by a regular expression that only one name matches.
+///
+/// ```
+/// use unikprof_client::report::FunctionName;
+///
+/// let name: FunctionName = "Server::poll".parse()?;
+/// # Ok::<(), std::convert::Infallible>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct FunctionName {
+    text: String,
+    /// `None` where the text is no regular expression, as `operator[](int)`.
+    regex: Option<Regex>,
+}
+
+impl FromStr for FunctionName {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(FunctionName {
+            text: text.to_owned(),
+            regex: Regex::new(text).ok(),
+        })
+    }
+}
+
+/// A name that is not one function's.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum FunctionError {
+    /// No function in the stacks shown.
+    #[error(
+        "no function in the stacks shown is called or matches `{0}`; `report --top 0` lists all"
+    )]
+    None(String),
+    /// More than one.
+    #[error(
+        "`{name}` matches {count} functions: {list}; give one's whole name, or a regular expression that matches \
+         no other, such as `^name$`"
+    )]
+    Several {
+        /// What was given.
+        name: String,
+        /// How many match.
+        count: usize,
+        /// Those with the most samples, in words.
+        list: String,
+    },
+}
+
+/// Which calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Who calls the function.
+    Callers,
+    /// What it calls.
+    Callees,
+}
+
+/// The calls to or from a function.
+#[derive(Debug, Clone)]
+pub struct Calls {
+    direction: Direction,
+    name: String,
+    /// The samples of stacks with the function.
+    total: u64,
+    /// From the function on, each row followed by those of its callers or callees, the most samples first.
+    rows: Vec<Row>,
+}
+
+#[derive(Debug, Clone)]
+struct Row {
+    depth: u32,
+    label: LabelId,
+    own: u64,
+    total: u64,
+    share: Interval,
+}
+
+impl FunctionName {
+    /// The function, or those of this name in several images.
+    pub(super) fn find(&self, report: &Report<'_>) -> Result<Vec<FunctionId>, FunctionError> {
+        let name_of = |id: FunctionId| report.symbolized.function(id).name.as_str();
+        let mut found: Vec<(FunctionId, u64)> = Vec::new();
+        for row in &report.functions().rows {
+            match found.iter_mut().find(|(id, _)| *id == row.function) {
+                // One row for each line.
+                Some((_, total)) => *total = row.total.max(*total),
+                None => found.push((row.function, row.total)),
+            }
+        }
+        let ids = |found: &[(FunctionId, u64)]| found.iter().map(|(id, _)| *id).collect();
+        let (exact, mut rest): (Vec<_>, Vec<_>) = found
+            .into_iter()
+            .partition(|(id, _)| name_of(*id) == self.text);
+        if !exact.is_empty() {
+            return Ok(ids(&exact));
+        }
+        let regex = self.regex.as_ref();
+        rest.retain(|(id, _)| regex.is_some_and(|regex| regex.is_match(name_of(*id))));
+        rest.sort_by_key(|(id, total)| (Reverse(*total), name_of(*id)));
+        let mut names: Vec<&str> = rest.iter().map(|(id, _)| name_of(*id)).collect();
+        names.dedup();
+        match names.as_slice() {
+            [] => Err(FunctionError::None(self.text.clone())),
+            [_] => Ok(ids(&rest)),
+            several => {
+                let shown = several.iter().take(LISTED);
+                let mut list: Vec<String> =
+                    shown.map(|name| format!("`{}`", Printable(name))).collect();
+                if several.len() > LISTED {
+                    list.push(format!("and {} more", several.len() - LISTED));
+                }
+                Err(FunctionError::Several {
+                    name: self.text.clone(),
+                    count: several.len(),
+                    list: list.join(", "),
+                })
+            }
+        }
+    }
+}
+
+impl Calls {
+    /// The calls to or from a function in the stacks that the report shows.
+    ///
+    /// # Errors
+    /// [`FunctionError`].
+    pub fn of(
+        report: &Report<'_>,
+        name: &FunctionName,
+        direction: Direction,
+    ) -> Result<Calls, FunctionError> {
+        let functions = name.find(report)?;
+        let tree = Tree::of(report, &functions, direction);
+        let name = functions
+            .first()
+            .map(|id| &report.symbolized.function(*id).name);
+        Ok(Calls {
+            direction,
+            name: Printable(name.map_or("", String::as_str)).to_string(),
+            total: tree.totals.first().copied().unwrap_or(0),
+            rows: tree.rows(report),
+        })
+    }
+
+    pub(super) fn write(&self, report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
+        let unit = report.symbolized.profile().recording().mode.unit();
+        let (what, column) = match self.direction {
+            Direction::Callers => ("callers of", "caller"),
+            Direction::Callees => ("callees of", "callee"),
+        };
+        let least = match report.options.top {
+            0 => 1,
+            _ => (self.total / SHOWN_PART).max(1),
+        };
+        let (shown, small): (Vec<&Row>, Vec<&Row>) =
+            self.rows.iter().partition(|row| row.total >= least);
+        writeln!(
+            out,
+            "\n{what} {}, {}{}",
+            self.name,
+            amount_with_unit(self.total, unit),
+            match unit {
+                Unit::Samples => "; shares are of all samples, intervals hold 95 %",
+                Unit::Nanoseconds => " blocked; shares are of all blocked time",
+            }
+        )?;
+        let interval = match unit {
+            Unit::Samples => "      interval",
+            Unit::Nanoseconds => "",
+        };
+        // What ends in a caller ends at the root of its stack, which is of no interest.
+        let has_own = self.direction == Direction::Callees;
+        let own = if has_own { "      self  " } else { "" };
+        writeln!(out, "\n{own}     total    share{interval}  {column}")?;
+        let begin = match unit {
+            Unit::Samples => 35,
+            Unit::Nanoseconds => 21,
+        } + own.len();
+        for row in shown {
+            let indent = 2 * row.depth as usize;
+            let label = &report.labels.all()[row.label as usize];
+            let name = match report.options.columns {
+                None => label.text.as_str().into(),
+                Some(columns) => {
+                    let left = columns.saturating_sub(begin + indent);
+                    label_name(report, label, left.max(LEAST_NAME))
+                }
+            };
+            writeln!(
+                out,
+                "{}{:>10}  {}  {:indent$}{name}",
+                if has_own {
+                    format!("{:>10}  ", amount(row.own, unit))
+                } else {
+                    String::new()
+                },
+                amount(row.total, unit),
+                share_columns(&row.share, unit),
+                ""
+            )?;
+        }
+        if !small.is_empty() {
+            writeln!(
+                out,
+                "{} calls with less than {} of these are left out; `--top 0` shows all",
+                small.len(),
+                percent(1.0 / SHOWN_PART as f64)
+            )?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn json(&self, report: &Report<'_>) -> JsonCalls<'_> {
+        let unit = report.symbolized.profile().recording().mode.unit();
+        let rows = self.rows.iter().map(|row| JsonRow {
+            depth: row.depth,
+            name: report.labels.all()[row.label as usize].text.clone(),
+            own: row.own,
+            total: row.total,
+            total_share: row.share.share,
+            total_interval: (unit == Unit::Samples).then_some([row.share.low, row.share.high]),
+        });
+        JsonCalls {
+            direction: match self.direction {
+                Direction::Callers => "callers",
+                Direction::Callees => "callees",
+            },
+            function: &self.name,
+            total: self.total,
+            tree: rows.collect(),
+        }
+    }
+}
+
+/// `calls` in the JSON report.
+#[derive(Serialize)]
+pub(super) struct JsonCalls<'c> {
+    direction: &'static str,
+    function: &'c str,
+    total: u64,
+    tree: Vec<JsonRow>,
+}
+
+#[derive(Serialize)]
+struct JsonRow {
+    depth: u32,
+    name: String,
+    #[serde(rename = "self")]
+    own: u64,
+    total: u64,
+    total_share: f64,
+    total_interval: Option<[f64; 2]>,
+}
+
+/// The stacks with a function, from it on towards their roots or their leaves. Items are labels.
+struct Tree {
+    tree: StackTree,
+    /// By node.
+    owns: Vec<u64>,
+    totals: Vec<u64>,
+    /// Of the totals, late samples.
+    late: Vec<u64>,
+    /// The node in which a stack of the profile ends.
+    ends: HashMap<NodeId, NodeId>,
+}
+
+impl Tree {
+    fn of(report: &Report<'_>, functions: &[FunctionId], direction: Direction) -> Tree {
+        let profile = report.symbolized.profile();
+        let mut tree = StackTree::new();
+        let mut ends: HashMap<NodeId, NodeId> = HashMap::new();
+        let mut counts: Vec<(NodeId, u64, bool)> = Vec::new();
+        let mut labels = Vec::new();
+        for sample in profile.samples() {
+            if !report.weights.keeps(sample.node) {
+                continue;
+            }
+            labels.clear();
+            let frames = profile.stack(sample.node);
+            labels.extend(frames.flat_map(|frame| report.labels.of_frame(frame)));
+            let is_meant = |label: &LabelId| {
+                functions.contains(&report.labels.all()[*label as usize].function)
+            };
+            let path: Vec<LabelId> = match direction {
+                Direction::Callers => match labels.iter().position(is_meant) {
+                    Some(at) => labels[at..].to_vec(),
+                    None => continue,
+                },
+                Direction::Callees => match labels.iter().rposition(is_meant) {
+                    Some(at) => labels[..=at].iter().rev().copied().collect(),
+                    None => continue,
+                },
+            };
+            // A tree of stacks has no more nodes than the profile's, which could be numbered.
+            let end = path
+                .iter()
+                .try_fold(NodeId::ROOT, |node, label| tree.child(node, *label));
+            let Ok(end) = end else { continue };
+            ends.insert(sample.node, end);
+            let leaf = profile.stack(sample.node).next();
+            let is_late =
+                leaf.map(|leaf| profile.frame(leaf)) == Some(Frame::Special(SpecialFrame::Late));
+            counts.push((end, sample.count, is_late));
+        }
+        let mut found = Tree {
+            owns: vec![0; tree.len()],
+            totals: vec![0; tree.len()],
+            late: vec![0; tree.len()],
+            tree,
+            ends,
+        };
+        for (end, count, is_late) in counts {
+            let at = end.index();
+            found.owns[at] = found.owns[at].saturating_add(count);
+            if is_late {
+                found.late[at] = found.late[at].saturating_add(count);
+            }
+        }
+        found.totals.clone_from(&found.owns);
+        for (node, parent, _) in found.tree.iter().rev() {
+            for sums in [&mut found.totals, &mut found.late] {
+                sums[parent.index()] = sums[parent.index()].saturating_add(sums[node.index()]);
+            }
+        }
+        found
+    }
+
+    fn rows(&self, report: &Report<'_>) -> Vec<Row> {
+        let profile = report.symbolized.profile();
+        let recorded = report.weights.recorded;
+        let unit = profile.recording().mode.unit();
+        let unplaced = Unplaced::of(profile);
+        let designs = match unit {
+            Unit::Samples => self.designs(report),
+            Unit::Nanoseconds => HashMap::new(),
+        };
+        let share = |node: NodeId| {
+            let total = self.totals[node.index()];
+            if unit == Unit::Nanoseconds {
+                return Interval::measured(total, recorded);
+            }
+            let interval = match designs.get(&node) {
+                None => Interval::wilson(total, recorded),
+                Some(design) => {
+                    Interval::wilson_clustered(total, recorded, design.effect, design.z)
+                }
+            };
+            match &unplaced {
+                None => interval,
+                Some(unplaced) => unplaced.widen(interval, recorded, self.late[node.index()]),
+            }
+        };
+        let children = crate::profile::ChildLists::of(&self.tree);
+        let mut open = vec![(NodeId::ROOT, 0)];
+        let mut rows = Vec::new();
+        while let Some((node, depth)) = open.pop() {
+            if let Some(label) = self.tree.item(node) {
+                rows.push(Row {
+                    depth: depth - 1,
+                    label,
+                    own: self.owns[node.index()],
+                    total: self.totals[node.index()],
+                    share: share(node),
+                });
+            }
+            let mut below: Vec<NodeId> = children.of_node(node).to_vec();
+            // The one with the most comes last, and is taken next.
+            below
+                .sort_by_key(|child| (self.totals[child.index()], Reverse(self.tree.item(*child))));
+            open.extend(below.into_iter().map(|child| (child, depth + 1)));
+        }
+        rows
+    }
+
+    /// How far the samples of each node come in bursts, where the rings tell and it is more than chance.
+    fn designs(&self, report: &Report<'_>) -> HashMap<NodeId, Design> {
+        let Some(slices) = uncertainty::slices(report) else {
+            return HashMap::new();
+        };
+        let parts: Vec<f64> = slices
+            .iter()
+            .map(|slice| slice.stacks.iter().map(|(_, count)| *count as f64).sum())
+            .collect();
+        let mut counts: HashMap<NodeId, Vec<f64>> = HashMap::new();
+        for (part, slice) in slices.iter().enumerate() {
+            for (stack, count) in &slice.stacks {
+                let mut at = self.ends.get(stack).copied();
+                while let Some(node) = at.filter(|node| *node != NodeId::ROOT) {
+                    let of_parts = || vec![0.0; slices.len()];
+                    counts.entry(node).or_insert_with(of_parts)[part] += *count as f64;
+                    at = self.tree.parent(node);
+                }
+            }
+        }
+        let design = |(node, counts): (NodeId, Vec<f64>)| {
+            Some((node, uncertainty::design_of_share(&parts, &counts)?))
+        };
+        counts.into_iter().filter_map(design).collect()
+    }
+}
