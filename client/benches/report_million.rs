@@ -47,6 +47,7 @@ fn measure(format: Format) -> Result<(), Box<dyn std::error::Error>> {
     let mut images = Images::new(ImageOptions {
         debug_dirs: Vec::new(),
         open_recorded_paths: false,
+        ..ImageOptions::default()
     });
     images.add_symbols(names.path())?;
     let symbolized = Symbolizer::new(images).resolve(&profile)?;

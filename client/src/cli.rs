@@ -11,6 +11,7 @@ mod describe;
 mod doctor;
 mod events;
 mod failure;
+mod install_docs;
 mod json;
 mod keygen;
 mod names;
@@ -28,7 +29,7 @@ mod values;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::Parser as _;
 
 use crate::exit_code;
 use arguments::{Arguments, Word};
@@ -72,12 +73,8 @@ fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Word::Demo(arguments) => crate::demo::run(&arguments),
         #[cfg(feature = "demo")]
         Word::DemoGuest => crate::demo::guest(),
-        Word::Completions { shell } => {
-            let mut script = Vec::new();
-            let mut command = Arguments::command();
-            clap_complete::generate(shell, &mut command, "unikprof-client", &mut script);
-            print(&script)
-        }
+        Word::InstallDocs(arguments) => install_docs::run(&arguments),
+        Word::Completions { shell } => print(install_docs::completions(shell)),
     };
     match done {
         Ok(()) => exit_code::SUCCESS,

@@ -1,7 +1,7 @@
 //! From addresses to names, files and lines.
 //!
 //! [`Images`] collects what is known of the guest's programs: ELF files with DWARF or a symbol
-//! table, their separate debug files, and `nm` listings. [`Symbolizer::resolve`] matches them
+//! table, their separate debug files, folders and debuginfod servers with files by build-id, and `nm` listings. [`Symbolizer::resolve`] matches them
 //! with a profile's mappings by build-id, and names every distinct address once, inlined
 //! functions included.
 //!
@@ -21,9 +21,12 @@
 //! Everything read here is hostile: a damaged file gives an error or a warning and hexadecimal
 //! addresses, never a panic.
 
+mod by_build_id;
 mod by_mapping;
 mod debug_file;
 mod debug_info;
+#[cfg(feature = "debuginfod")]
+mod debuginfod;
 mod demangle;
 mod error;
 mod image;
@@ -37,6 +40,8 @@ mod symbolized;
 mod symbolizer;
 
 pub(crate) use debug_file::find as find_debug_file;
+#[cfg(feature = "debuginfod")]
+pub use debuginfod::{Debuginfod, DebuginfodError};
 pub use demangle::demangle;
 pub use error::{SymbolError, SymbolWarning};
 pub use image::Image;

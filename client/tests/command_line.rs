@@ -237,6 +237,42 @@ fn the_address_may_be_in_the_environment() {
 }
 
 #[test]
+fn manual_pages_and_completions_are_installed_by_one_command() {
+    let here = tempfile::tempdir().unwrap();
+    let (told, _) = expect(0, &["install-docs", "--prefix", "there"], here.path());
+    let share = here.path().join("there/share");
+    let page = |name: &str| fs::read_to_string(share.join("man/man1").join(name)).unwrap();
+    assert!(page("unikprof-client.1").contains("Exit codes"));
+    // Pages say what the help says, options and examples alike.
+    let record = page("unikprof-client-connect-record.1");
+    for word in [
+        "\\-\\-interval",
+        "record 30s",
+        "TH unikprof-client-connect-record 1  \"unikprof ",
+    ] {
+        assert!(record.contains(word), "no {word:?} in:\n{record}");
+    }
+    assert!(!share.join("man/man1/unikprof-client-demo-guest.1").exists());
+    for path in [
+        "bash-completion/completions/unikprof-client",
+        "zsh/site-functions/_unikprof-client",
+        "fish/vendor_completions.d/unikprof-client.fish",
+    ] {
+        let script = fs::read_to_string(share.join(path)).unwrap();
+        assert!(script.contains("caller-table"), "{path}");
+        assert!(told.contains(path), "{told}");
+    }
+    // A file is in the way of the folder.
+    let blocked = [
+        "install-docs",
+        "--prefix",
+        "there/share/man/man1/unikprof-client.1",
+    ];
+    let (_, stderr) = expect(7, &blocked, here.path());
+    assert!(stderr.contains("unikprof-client.1"), "{stderr}");
+}
+
+#[test]
 fn where_nothing_listens_there_is_no_connection() {
     let address = {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -4,14 +4,20 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use object::{Object, ObjectSegment, ObjectSymbol};
 use tempfile::TempDir;
 use unikprof_client::profile::{BuildId, Frame, FrameId, Mapping, Profile, ProfileBuilder};
 use unikprof_client::symbols::{
-    Force, Image, ImageOptions, Images, SymbolError, SymbolWarning, Symbolized, Symbolizer,
+    Debuginfod, Force, Image, ImageOptions, Images, SymbolError, SymbolWarning, Symbolized,
+    Symbolizer,
 };
 
 const C_SOURCE: &str = "
@@ -155,6 +161,7 @@ fn nothing_found() -> ImageOptions {
     ImageOptions {
         debug_dirs: Vec::new(),
         open_recorded_paths: false,
+        ..ImageOptions::default()
     }
 }
 
@@ -592,6 +599,211 @@ fn a_separate_debug_file_is_found_by_link_and_by_build_id() {
     assert!(shown(&symbolized, first)[0].starts_with("outer program.c:"));
 }
 
+/// The file without what a debugger needs, and the debug information alone.
+fn split(program: &Program) -> (Vec<u8>, Vec<u8>) {
+    let path = program.path.to_str().unwrap();
+    let place = |name| program.dir.path().join(name);
+    let (stripped, debug) = (place("stripped"), place("debug"));
+    let pairs = [("--strip-all", &stripped), ("--only-keep-debug", &debug)];
+    for (option, to) in pairs {
+        run("objcopy", &[option, path, to.to_str().unwrap()]);
+    }
+    (fs::read(stripped).unwrap(), fs::read(debug).unwrap())
+}
+
+/// A profile of one sample in `outer`, of a program that was loaded far from where it was linked.
+fn one_sample(program: &Program) -> Profile {
+    let bias = 0x5555_0000_0000;
+    let address = bias + program.function("outer").start;
+    let mappings = program.mappings(bias);
+    let code = mappings.into_iter().filter(|m| m.contains(address));
+    profile(code.collect(), [Frame::leaf(address)])
+}
+
+#[test]
+fn a_folder_gives_files_by_build_id_in_every_layout() {
+    let program = Program::c(&["-g", "-pie", "-fPIE"]);
+    let (stripped, debug) = split(&program);
+    let whole = fs::read(&program.path).unwrap();
+    let id = program.build_id().to_string();
+    let (first, rest) = id.split_at(2);
+    let below = format!(".build-id/{first}/{rest}");
+    let recorded = one_sample(&program);
+    let frame = recorded.frame_ids().next().unwrap();
+    let named = |files: &[(String, &[u8])]| {
+        let folder = TempDir::new().unwrap();
+        for (name, bytes) in files {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
+        }
+        let mut images = Images::new(nothing_found());
+        images.add_symbols(folder.path()).unwrap();
+        let symbolized = Symbolizer::new(images).resolve(&recorded).unwrap();
+        let warnings = format!("{:?}", symbolized.warnings());
+        (shown(&symbolized, frame).remove(0), warnings)
+    };
+    for files in [
+        vec![(below.clone(), &whole[..])],
+        vec![(id.clone(), &whole[..])],
+        vec![(format!("{id}/executable"), &whole[..])],
+        vec![(format!("{below}.debug"), &debug[..])],
+        vec![(format!("{id}.debug"), &debug[..])],
+        vec![(format!("{id}/debuginfo"), &debug[..])],
+        vec![
+            (below.clone(), &stripped[..]),
+            (format!("{below}.debug"), &debug[..]),
+        ],
+    ] {
+        let (name, warnings) = named(&files);
+        let names: Vec<_> = files.iter().map(|(name, _)| name).collect();
+        assert!(name.starts_with("outer program.c:"), "{names:?}: {name}");
+        assert_eq!(warnings, "[]", "{names:?}");
+    }
+    let other = fs::read(&Program::build("cc", "c", C_SOURCE, &["-g", "-Wl,--build-id=sha1"]).path);
+    let (name, warnings) = named(&[(format!("{below}.debug"), &other.unwrap())]);
+    assert!(name.starts_with("0x5555"), "{name}");
+    assert!(warnings.contains("LocalFileDiffers"), "{warnings}");
+}
+
+/// A server on this machine that answers every path as `answer` says, and what it was asked for.
+fn http_server(
+    answer: impl Fn(&str) -> Vec<u8> + Send + 'static,
+) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&asked);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).unwrap() != 0 {}
+            let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+            let bytes = answer(&path);
+            log.lock().unwrap().push(path);
+            // A client that has had enough is gone.
+            let _ = stream.get_mut().write_all(&bytes);
+        }
+    });
+    (url, asked)
+}
+
+fn http(status: u16, length: u64, body: &[u8]) -> Vec<u8> {
+    let head =
+        format!("HTTP/1.1 {status} -\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+    [head.as_bytes(), body].concat()
+}
+
+/// Resolves one sample with these servers alone; answers its name and the warnings.
+fn with_servers(recorded: &Profile, urls: &str, cache: &Path) -> (String, String) {
+    let frame = recorded.frame_ids().next().unwrap();
+    let options = ImageOptions {
+        debuginfod: Debuginfod::new(urls, cache.to_owned(), Duration::from_secs(60)),
+        ..nothing_found()
+    };
+    let symbolized = Symbolizer::new(Images::new(options))
+        .resolve(recorded)
+        .unwrap();
+    let warnings: Vec<_> = symbolized
+        .warnings()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    (shown(&symbolized, frame).remove(0), warnings.join("\n"))
+}
+
+#[test]
+fn a_debuginfod_server_is_asked_once_for_what_is_missing() {
+    let program = Program::c(&["-g", "-pie", "-fPIE"]);
+    let (stripped, debug) = split(&program);
+    let id = program.build_id().to_string();
+    let recorded = one_sample(&program);
+    let cache = TempDir::new().unwrap();
+    let (executable, debuginfo) = (
+        format!("/buildid/{id}/executable"),
+        format!("/buildid/{id}/debuginfo"),
+    );
+
+    let (lacking, asked_first) = http_server(|_| http(404, 0, b""));
+    let (url, asked) = http_server({
+        let executable = executable.clone();
+        move |path| {
+            let body = if *path == executable {
+                &stripped
+            } else {
+                &debug
+            };
+            http(200, body.len() as u64, body)
+        }
+    });
+    let urls = format!("{lacking}/ {url}");
+    for round in ["asked", "cached"] {
+        let (name, warnings) = with_servers(&recorded, &urls, cache.path());
+        assert!(name.starts_with("outer program.c:"), "{round}: {name}");
+        assert_eq!(warnings, "", "{round}");
+        for log in [&asked, &asked_first] {
+            assert_eq!(
+                *log.lock().unwrap(),
+                [executable.clone(), debuginfo.clone()],
+                "{round}"
+            );
+        }
+    }
+
+    // What no server has is remembered as well.
+    let cache = TempDir::new().unwrap();
+    for _ in 0..2 {
+        let (name, warnings) = with_servers(&recorded, &lacking, cache.path());
+        assert!(name.starts_with("0x5555"), "{name}");
+        assert!(!warnings.contains("debuginfod"), "{warnings}");
+        assert_eq!(asked_first.lock().unwrap().len(), 4);
+    }
+}
+
+#[test]
+fn what_a_server_sends_is_used_only_if_it_is_the_file() {
+    let program = Program::c(&["-g", "-pie", "-fPIE"]);
+    let recorded = one_sample(&program);
+    let whole = fs::read(&program.path).unwrap();
+    let other = Program::build("cc", "c", C_SOURCE, &["-g", "-Wl,--build-id=sha1"]);
+    let other = fs::read(&other.path).unwrap();
+    let length = |bytes: &[u8]| bytes.len() as u64;
+    for (answer, said) in [
+        (
+            http(200, length(&other), &other),
+            "it sent a file with build-id",
+        ),
+        (http(200, 7, b"#!/bin/"), "it sent no usable file"),
+        (http(200, 0, b""), "it sent no usable file"),
+        (
+            http(200, length(&whole), &whole[..1000]),
+            "the download ended early",
+        ),
+        (
+            http(200, 5 << 30, &whole),
+            "it sent more than 4294967296 bytes",
+        ),
+        (http(503, 0, b""), "it answered with status 503"),
+        (b"SSH-2.0-a\r\n\r\n".to_vec(), "gave no file"),
+        (
+            b"HTTP/1.1 302 -\r\nLocation: /a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                .to_vec(),
+            "gave no file",
+        ),
+        (Vec::new(), "gave no file"),
+    ] {
+        let cache = TempDir::new().unwrap();
+        let (url, _) = http_server(move |_| answer.clone());
+        let (name, warnings) = with_servers(&recorded, &url, cache.path());
+        assert!(name.starts_with("0x5555"), "{said}: {name}");
+        assert!(warnings.contains(said), "{said}: {warnings}");
+        let folders = fs::read_dir(cache.path()).unwrap();
+        let kept = folders.flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap());
+        assert_eq!(kept.count(), 0, "{said}: nothing is kept");
+    }
+}
+
 #[test]
 fn a_recorded_path_is_opened_only_for_the_same_build() {
     let program = Program::c(&["-g", "-no-pie"]);
@@ -601,6 +813,7 @@ fn a_recorded_path_is_opened_only_for_the_same_build() {
     let options = || ImageOptions {
         debug_dirs: Vec::new(),
         open_recorded_paths: true,
+        ..ImageOptions::default()
     };
     let symbolized = Symbolizer::new(Images::new(options()))
         .resolve(&recorded)

@@ -92,6 +92,9 @@ pub(super) enum Word {
     #[cfg(feature = "demo")]
     #[command(name = crate::demo::GUEST_WORD, hide = true)]
     DemoGuest,
+    /// Install the manual pages and the completions for bash, zsh and fish
+    #[command(after_help = super::install_docs::HELP)]
+    InstallDocs(super::install_docs::InstallDocsArguments),
     /// Print a shell completion script
     #[command(
         after_help = "Example:\n  unikprof-client completions bash > ~/.local/share/bash-completion/completions/unikprof-client"

@@ -7,6 +7,8 @@ use clap::Args;
 use super::failure::Failure;
 use crate::agent_info::AgentInfo;
 use crate::profile::{Architecture, ProfileBuilder, RecordingInfo};
+#[cfg(feature = "debuginfod")]
+use crate::symbols::Debuginfod;
 use crate::symbols::{Force, ImageOptions, Images, Symbolizer};
 
 /// Where names come from.
@@ -22,8 +24,11 @@ pub(super) struct NameArguments {
     /// Use the images even if their build-ids differ; names may then be wrong
     #[arg(long, requires = "image")]
     force_image: bool,
-    /// A symbol list of the guest, in the output format of `nm`; can be repeated
-    #[arg(long, value_name = "FILE")]
+    /// A folder with ELF or debug files by build-id, or a symbol list in the output format of `nm`; can be repeated
+    ///
+    /// A folder contains .build-id/ab/cdef.debug, or files named by their build-ids. If DEBUGINFOD_URLS is set,
+    /// debuginfod servers are asked for files that are not on this machine.
+    #[arg(long, value_name = "PATH")]
     symbols: Vec<PathBuf>,
     /// Do not demangle names: show `camlLwt__return_1319` instead of `Lwt.return`
     #[arg(long)]
@@ -33,7 +38,12 @@ pub(super) struct NameArguments {
 impl NameArguments {
     /// Reads the files.
     pub(super) fn symbolizer(&self) -> Result<Symbolizer, Failure> {
-        let mut images = Images::new(ImageOptions::default());
+        let mut images = Images::new(ImageOptions {
+            #[cfg(feature = "debuginfod")]
+            debuginfod: Debuginfod::from_environment()
+                .map_err(|error| Failure::Usage(error.to_string()))?,
+            ..ImageOptions::default()
+        });
         let force = if self.force_image {
             Force::Yes
         } else {

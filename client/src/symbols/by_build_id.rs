@@ -40,7 +40,7 @@ impl ImageOptions {
             .find_map(|wanted| self.in_folders(id, wanted, warnings));
         in_folders.or_else(|| {
             let mut kinds = kinds.into_iter();
-            kinds.find_map(|wanted| self.from_servers(id, wanted, warnings))
+            kinds.find_map(|wanted| self.on_servers(id, wanted, warnings))
         })
     }
 
@@ -57,11 +57,8 @@ impl ImageOptions {
         // Folders of programs that were not stripped hold both in one file.
         [Wanted::DebugInfo, Wanted::Executable]
             .into_iter()
-            .find_map(|wanted| {
-                self.in_folders(id, wanted, warnings)
-                    .filter(has_debug_info)
-            })
-            .or_else(|| self.from_servers(id, Wanted::DebugInfo, warnings))
+            .find_map(|wanted| self.in_folders(id, wanted, warnings).filter(has_debug_info))
+            .or_else(|| self.on_servers(id, Wanted::DebugInfo, warnings))
     }
 
     fn in_folders(
@@ -87,7 +84,7 @@ impl ImageOptions {
     }
 
     #[cfg(feature = "debuginfod")]
-    fn from_servers(
+    fn on_servers(
         &self,
         id: &BuildId,
         wanted: Wanted,
@@ -97,17 +94,13 @@ impl ImageOptions {
     }
 
     #[cfg(not(feature = "debuginfod"))]
-    fn from_servers(&self, _: &BuildId, _: Wanted, _: &mut Vec<SymbolWarning>) -> Option<Image> {
+    fn on_servers(&self, _: &BuildId, _: Wanted, _: &mut Vec<SymbolWarning>) -> Option<Image> {
         None
     }
 }
 
 /// The image at a path where that of a build-id should be, if it is that.
-fn open_checked(
-    path: PathBuf,
-    id: &BuildId,
-    warnings: &mut Vec<SymbolWarning>,
-) -> Option<Image> {
+fn open_checked(path: PathBuf, id: &BuildId, warnings: &mut Vec<SymbolWarning>) -> Option<Image> {
     let image = Image::open(&path).ok()?;
     if image.build_id() != Some(id) {
         warnings.push(SymbolWarning::LocalFileDiffers {

@@ -53,7 +53,9 @@ pub enum DebuginfodError {
         found: String,
     },
     /// Nowhere to keep files.
-    #[error("DEBUGINFOD_URLS is set, but there is no home folder for its cache: set DEBUGINFOD_CACHE_PATH")]
+    #[error(
+        "DEBUGINFOD_URLS is set, but there is no home folder for its cache: set DEBUGINFOD_CACHE_PATH"
+    )]
     NoCache,
 }
 
@@ -90,7 +92,23 @@ impl Debuginfod {
         variable: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Option<Debuginfod>, DebuginfodError> {
         let text = |name| variable(name).map(|value| value.to_string_lossy().into_owned());
-        let urls = text("DEBUGINFOD_URLS").unwrap_or_default();
+        let Some(urls) = text("DEBUGINFOD_URLS") else {
+            return Ok(None);
+        };
+        let timeout = match text("DEBUGINFOD_TIMEOUT") {
+            None => USUAL_TIMEOUT,
+            Some(found) => match found.trim().parse().map(Duration::from_secs) {
+                Ok(timeout) => timeout,
+                Err(_) => return Err(DebuginfodError::Timeout { found }),
+            },
+        };
+        let cache = cache_folder(variable).ok_or(DebuginfodError::NoCache)?;
+        Ok(Debuginfod::new(&urls, cache, timeout))
+    }
+
+    /// Servers at these URLs, separated by spaces; `None` if there is none. Files are kept in the folder `cache`. A server
+    /// that is silent for longer than `timeout` is given up; zero is no limit.
+    pub fn new(urls: &str, cache: PathBuf, timeout: Duration) -> Option<Debuginfod> {
         // Words such as `ima:enforcing` are settings for the servers behind them.
         let servers: Arc<[Server]> = urls
             .split_whitespace()
@@ -101,16 +119,8 @@ impl Debuginfod {
             })
             .collect();
         if servers.is_empty() {
-            return Ok(None);
+            return None;
         }
-        let timeout = match text("DEBUGINFOD_TIMEOUT") {
-            None => USUAL_TIMEOUT,
-            Some(found) => match found.trim().parse().map(Duration::from_secs) {
-                Ok(timeout) => timeout,
-                Err(_) => return Err(DebuginfodError::Timeout { found }),
-            },
-        };
-        // 0 is no limit.
         let timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
         let agent = ureq::Agent::config_builder()
             .user_agent(concat!("unikprof-client/", env!("CARGO_PKG_VERSION")))
@@ -121,11 +131,11 @@ impl Debuginfod {
             .timeout_recv_body(timeout.map(|timeout| timeout.saturating_mul(LONGEST_DOWNLOAD)))
             .build()
             .into();
-        Ok(Some(Debuginfod {
+        Some(Debuginfod {
             servers,
-            cache: cache_folder(variable).ok_or(DebuginfodError::NoCache)?,
+            cache,
             agent,
-        }))
+        })
     }
 
     /// The file of this build, from the cache or from the first server that has it.
@@ -182,7 +192,10 @@ impl Debuginfod {
         folder: &Path,
     ) -> Result<Option<Image>, DownloadError> {
         let name = wanted.name();
-        let response = self.agent.get(format!("{url}/buildid/{id}/{name}")).call()?;
+        let response = self
+            .agent
+            .get(format!("{url}/buildid/{id}/{name}"))
+            .call()?;
         match response.status().as_u16() {
             200 => {}
             404 => return Ok(None),
@@ -192,6 +205,10 @@ impl Debuginfod {
             path: folder.to_owned(),
             source,
         };
+        let told = response.body().content_length();
+        if told.is_some_and(|length| length > Image::MAX_BYTES) {
+            return Err(DownloadError::TooLarge);
+        }
         fs::create_dir_all(folder).map_err(cache)?;
         let mut file = NamedTempFile::new_in(folder).map_err(cache)?;
         let body = response.into_body().into_with_config();
@@ -224,9 +241,8 @@ fn cache_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> 
 /// Whether the cache says that no server has the file: an empty file that is not old.
 fn is_recent_miss(path: &Path) -> bool {
     let age = |found: fs::Metadata| found.modified().ok()?.elapsed().ok();
-    fs::metadata(path).is_ok_and(|found| {
-        found.len() == 0 && age(found).is_none_or(|age| age < MISS_HOLDS_FOR)
-    })
+    fs::metadata(path)
+        .is_ok_and(|found| found.len() == 0 && age(found).is_none_or(|age| age < MISS_HOLDS_FOR))
 }
 
 #[cfg(test)]

@@ -183,6 +183,16 @@ pub enum SymbolWarning {
         /// How many distinct addresses met it.
         addresses: usize,
     },
+    /// A debuginfod server could not be asked, or what it sent is not the file.
+    #[error("the debuginfod server {url} gave no file for build-id {build_id}: {problem}")]
+    ServerFailed {
+        /// The server.
+        url: String,
+        /// What it was asked for.
+        build_id: BuildId,
+        /// What went wrong.
+        problem: String,
+    },
     /// A separate debug file is not the one that belongs to the image.
     #[error("{} is not the debug file of {} and was ignored", debug_file.display(), image.display())]
     DebugFileDiffers {

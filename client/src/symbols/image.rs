@@ -27,7 +27,11 @@ struct Segment {
     file_offset: u64,
     file_size: u64,
     address: u64,
+    executable: bool,
 }
+
+/// Segments are loaded by whole pages.
+const PAGE: u64 = 4096;
 
 impl Image {
     /// The largest image taken, in bytes.
@@ -73,6 +77,7 @@ impl Image {
                     file_offset,
                     file_size,
                     address: s.address(),
+                    executable: s.permissions().executable(),
                 }
             })
             .collect();
@@ -107,7 +112,8 @@ impl Image {
     /// not hold it or the image has no such bytes.
     ///
     /// A program at a fixed place keeps its addresses. Otherwise the file offset decides; where
-    /// that fits no segment, the mapping is taken to begin with the first segment.
+    /// that fits no segment, the mapping is taken to begin with the first segment. Of a separate debug file, whose
+    /// executable segment holds no bytes, it is taken to begin in that segment's first page: mappings hold code.
     pub fn link_address(&self, mapping: &Mapping, address: u64) -> Option<u64> {
         let offset = mapping.offset_of(address);
         if !self.position_independent {
@@ -121,7 +127,14 @@ impl Image {
             s.address.checked_add(within)
         });
         in_segment.or_else(|| {
-            let first = self.segments.iter().map(|s| s.address).min()?;
+            let mut executable = self.segments.iter().filter(|s| s.executable);
+            let first = match (executable.next(), executable.next()) {
+                (Some(only), None) if only.file_size == 0 => {
+                    let page = only.address - only.address % PAGE;
+                    page.checked_add(mapping.start % PAGE)?
+                }
+                _ => self.segments.iter().map(|s| s.address).min()?,
+            };
             first.checked_add(address - mapping.start)
         })
     }
@@ -216,11 +229,13 @@ mod tests {
                     file_offset: 0,
                     file_size: 0x1000,
                     address: 0,
+                    executable: false,
                 },
                 Segment {
                     file_offset: 0x1000,
                     file_size: 0x800,
                     address: 0x3000,
+                    executable: true,
                 },
             ],
         }
@@ -257,6 +272,23 @@ mod tests {
             image(true).link_address(&mapping(0x9000), 0x7f00_0010),
             Some(0x10)
         );
+    }
+
+    #[test]
+    fn a_separate_debug_file_is_taken_to_be_mapped_from_its_code_on() {
+        let mut debug = image(true);
+        debug.segments[1].file_size = 0;
+        debug.segments[1].address = 0x3040;
+        assert_eq!(
+            debug.link_address(&mapping(0x1000), 0x7f00_0050),
+            Some(0x3050)
+        );
+        // A loader tells where the segment begins, and not its page.
+        let segment = Mapping {
+            start: 0x7f00_0040,
+            ..mapping(0x1040)
+        };
+        assert_eq!(debug.link_address(&segment, 0x7f00_0050), Some(0x3050));
     }
 
     #[test]

@@ -16,6 +16,12 @@ pub struct ImageOptions {
     /// Whether a file at the path a mapping names is opened; it is used only where its build-id
     /// is the recording's.
     pub open_recorded_paths: bool,
+    /// Folders with files by build-id: `.build-id/ab/cdef.debug` and `.build-id/ab/cdef` as in `/usr/lib/debug`, files
+    /// that are called `abcdef` or `abcdef.debug`, or a cache of debuginfod.
+    pub symbol_folders: Vec<PathBuf>,
+    /// Servers to ask where no file on this machine has the build-id.
+    #[cfg(feature = "debuginfod")]
+    pub debuginfod: Option<super::Debuginfod>,
 }
 
 impl Default for ImageOptions {
@@ -23,6 +29,9 @@ impl Default for ImageOptions {
         ImageOptions {
             debug_dirs: vec!["/usr/lib/debug".into()],
             open_recorded_paths: true,
+            symbol_folders: Vec::new(),
+            #[cfg(feature = "debuginfod")]
+            debuginfod: None,
         }
     }
 }
@@ -64,12 +73,17 @@ impl Images {
         Ok(())
     }
 
-    /// Adds a symbol list of the guest's program; it names what the images do not.
+    /// Adds a symbol list of the guest's program, which names what the images do not, or a
+    /// [folder](ImageOptions::symbol_folders) with files by build-id.
     ///
     /// # Errors
     ///
     /// Those of [`SymbolFile::open`].
     pub fn add_symbols(&mut self, path: &Path) -> Result<(), SymbolError> {
+        if path.is_dir() {
+            self.options.symbol_folders.push(path.to_owned());
+            return Ok(());
+        }
         self.symbol_files.push(SymbolFile::open(path)?);
         Ok(())
     }

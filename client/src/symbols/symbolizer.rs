@@ -6,7 +6,7 @@ use super::debug_info::{DebugInfo, DebugSections};
 use super::demangle::is_mangled;
 use super::error::{SymbolError, SymbolWarning};
 use super::image::Image;
-use super::images::{Group, Images};
+use super::images::{Assigned, Group, Images};
 use super::name_table::NameTable;
 use super::symbol_file::SymbolFile;
 use super::symbolized::{Function, FunctionKind, ImageId, Names, Symbol, Symbolized};
@@ -105,8 +105,13 @@ impl Symbolizer {
             return;
         }
         let mut image_id = None;
-        if let Some(assigned) = &group.image {
-            let image = assigned.image();
+        let assigned = group.image.as_ref().map(Assigned::image);
+        let found = match (assigned, group.build_id()) {
+            (None, Some(id)) => self.images.options.find_image(id, &mut names.warnings),
+            _ => None,
+        };
+        let image = assigned.or(found.as_ref());
+        if let Some(image) = image {
             let id = names.add_image(&file_name(image));
             image_id = Some(id);
             let linked = frames
@@ -121,8 +126,8 @@ impl Symbolizer {
             for (at, address, frame) in &frames {
                 if !names.has(*frame) {
                     let mapping = &mappings[*at];
-                    let candidates = match &group.image {
-                        Some(assigned) => vec![assigned.image().link_address(mapping, *address)],
+                    let candidates = match image {
+                        Some(image) => vec![image.link_address(mapping, *address)],
                         // Where the image is unknown it lies either where it was linked, or as
                         // far from there as its mapping is from its place in the file.
                         None => vec![Some(*address), mapping.offset_of(*address)],
@@ -145,7 +150,7 @@ impl Symbolizer {
             .iter()
             .filter(|(_, _, frame)| !names.has(*frame))
             .count();
-        if unnamed != 0 && group.image.is_none() {
+        if unnamed != 0 && image.is_none() {
             names.warnings.push(SymbolWarning::NoImage {
                 mapping: group.name().to_owned(),
                 build_id: group.build_id().cloned(),
@@ -177,7 +182,12 @@ impl Symbolizer {
                 &file,
                 &self.images.options.debug_dirs,
                 &mut names.warnings,
-            ),
+            )
+            .or_else(|| {
+                let id = image.build_id()?;
+                let options = &self.images.options;
+                options.find_debug_info(id, &mut names.warnings)
+            }),
             Some(_) => None,
         };
         if let Some(separate) = &separate

@@ -6,6 +6,7 @@ mod harness;
 
 mod always_on;
 mod attribution;
+mod build_ids;
 mod callers;
 mod demo;
 mod events;

@@ -68,7 +68,9 @@ impl Client {
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hosted-client"));
         command.current_dir(self.folder.path());
-        command.env_remove("UNIKPROF_KEY_FILE");
+        for variable in ["DEBUGINFOD_URLS", "UNIKPROF_ADDR", "UNIKPROF_KEY_FILE"] {
+            command.env_remove(variable);
+        }
         command
     }
 

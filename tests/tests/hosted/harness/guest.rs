@@ -49,6 +49,11 @@ impl Guest {
         Guest::spawn(Command::new(Guest::program()).args(words))
     }
 
+    /// Starts a copy of the program.
+    pub(crate) fn start_program(program: &Path, load: &str) -> Guest {
+        Guest::spawn(Command::new(program).args([load, "--open"]))
+    }
+
     /// Starts a copy of the program with a caller table of its own.
     pub(crate) fn start_with_callers(program: &Path, load: &str, table: &Path) -> Guest {
         let mut command = Command::new(program);

@@ -1,0 +1,125 @@
+//! A stripped guest, whose debug information is found by its build-id: in a folder, and on a real debuginfod server.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use unikprof_client::symbols::Image;
+use unikprof_tests::requirement::skip;
+
+use crate::harness::{Client, Guest, wait_until};
+
+/// A debuginfod that serves the files of a folder; it is killed when the value is dropped.
+struct Server {
+    child: Child,
+    url: String,
+}
+
+impl Server {
+    /// Starts it and waits until it has the file of this build; `None` if debuginfod is not installed.
+    fn start(files: &Path, build_id: &str) -> Option<Server> {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let child = Command::new("debuginfod")
+            .args(["--port", &address.port().to_string()])
+            .args(["--database", ":memory:", "--scan-file-dir"])
+            .arg(files)
+            .env_remove("DEBUGINFOD_URLS")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let server = Server {
+            child,
+            url: format!("http://{address}"),
+        };
+        wait_until("debuginfod to have the file", || {
+            let mut stream = TcpStream::connect(address).ok()?;
+            let request = format!("GET /buildid/{build_id}/debuginfo HTTP/1.0\r\n\r\n");
+            stream.write_all(request.as_bytes()).ok()?;
+            let mut head = [0; 12];
+            stream.read_exact(&mut head).ok()?;
+            head.ends_with(b" 200").then_some(())
+        });
+        Some(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The names of the guest's own functions in a report made with these arguments and servers.
+fn names(client: &Client, arguments: &[&str], urls: Option<(&str, &Path)>) -> String {
+    let mut command = client.command();
+    command.args(["report", "run.unikprof", "--json", "--top", "0"]);
+    command.args(arguments).stdin(Stdio::null());
+    command.env_remove("DEBUGINFOD_URLS");
+    if let Some((urls, cache)) = urls {
+        command.env("DEBUGINFOD_URLS", urls);
+        command.env("DEBUGINFOD_CACHE_PATH", cache);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let functions = report["functions"].as_array().unwrap();
+    let names = functions.iter().map(|f| f["name"].as_str().unwrap());
+    let own = names.filter(|name| name.starts_with("hosted_guest::"));
+    own.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_stripped_guest_is_named_by_its_build_id() {
+    let folder = TempDir::new().unwrap();
+    let id = Image::open(Guest::program())
+        .unwrap()
+        .build_id()
+        .unwrap()
+        .to_string();
+    let stripped = folder.path().join("guest");
+    let files = folder.path().join("files");
+    let debug = files.join(format!(".build-id/{}/{}.debug", &id[..2], &id[2..]));
+    fs::create_dir_all(debug.parent().unwrap()).unwrap();
+    for (option, to) in [("--strip-all", &stripped), ("--only-keep-debug", &debug)] {
+        let mut objcopy = Command::new("objcopy");
+        let status = objcopy.arg(option).arg(Guest::program()).arg(to).status();
+        assert!(status.unwrap().success());
+    }
+    let guest = Guest::start_program(&stripped, "burst");
+    let client = guest.client();
+    client.record_samples(20, &[]);
+    drop(guest);
+
+    // What each way has to find.
+    let image = Guest::program().to_str().unwrap();
+    let expected = names(&client, &["--image", image], None);
+    assert!(expected.contains("hosted_guest::main"), "{expected}");
+    assert_eq!(names(&client, &[], None), "");
+    let folder_alone = ["--symbols", files.to_str().unwrap()];
+    assert_eq!(names(&client, &folder_alone, None), expected);
+
+    let Some(server) = Server::start(&files, &id) else {
+        skip(
+            "a guest named by a debuginfod server",
+            "debuginfod is not installed",
+        );
+        return;
+    };
+    let cache = folder.path().join("cache");
+    let url = server.url.clone();
+    let asked = Some((url.as_str(), cache.as_path()));
+    assert_eq!(names(&client, &[], asked), expected);
+    drop(server);
+    assert_eq!(names(&client, &[], asked), expected, "from the cache");
+    // Without the image the debug file alone names it.
+    fs::remove_file(&stripped).unwrap();
+    assert_eq!(names(&client, &[], asked), expected, "from the debug file");
+}
