@@ -84,8 +84,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let guest = hosted::start(Config {
         vcpus: *vcpus,
         caller_table_bytes,
-        // The endless load must be able to fill it.
-        memory_bytes: if name == "churn" { 1 << 20 } else { 4 << 20 },
+        memory_bytes: match name.as_str() {
+            // The endless load must be able to fill it.
+            "churn" => 1 << 20,
+            // The soak's four recordings keep everything, and are fetched seldom.
+            "service" => 16 << 20,
+            _ => 4 << 20,
+        },
         guest_name: Some(name),
         linked_caller_table: linked,
         record_at_boot: boot,

@@ -236,6 +236,7 @@ fn sum(f: &mut Formatter<'_>, what: &str, recordings: &[(u64, Sum)]) -> fmt::Res
     let Counters {
         ticks,
         recorded,
+        aged,
         overflow,
         lost,
         masked,
@@ -245,8 +246,8 @@ fn sum(f: &mut Formatter<'_>, what: &str, recordings: &[(u64, Sum)]) -> fmt::Res
     } = sum.counters;
     writeln!(
         f,
-        "{} {what} of {} epochs: {ticks} ticks = {recorded} recorded + {overflow} overflow + {lost} lost + \
-         {masked} masked + {idle} idle; {blocks} blocks.\n",
+        "{} {what} of {} epochs: {ticks} ticks = {recorded} recorded + {aged} aged + {overflow} overflow + \
+         {lost} lost + {masked} masked + {idle} idle; {blocks} blocks.\n",
         recordings.len(),
         sum.epochs
     )
