@@ -202,7 +202,12 @@ fn exchange(service: &mut FakeService<'_, '_>, session: SessionId, mut sent: &[u
 
 /// A handshake, the same each time.
 fn initiator(key: [u8; 32]) -> Initiator {
-    Initiator::with(&key, key_id(&key), &preamble::encode(PREAMBLE), Some(&[7; 32]))
+    Initiator::with(
+        &key,
+        key_id(&key),
+        &preamble::encode(PREAMBLE),
+        Some(&[7; 32]),
+    )
 }
 
 /// A client that keeps to the handshake.
