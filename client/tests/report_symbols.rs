@@ -599,6 +599,25 @@ fn a_separate_debug_file_is_found_by_link_and_by_build_id() {
     assert!(shown(&symbolized, first)[0].starts_with("outer program.c:"));
 }
 
+/// A separate debug file keeps the sections of the code without their bytes. Functions without debug information, as those
+/// of assembly or the C library's start, have their names there.
+#[test]
+fn a_separate_debug_file_names_functions_by_its_symbol_table() {
+    let program = Program::c(&["-no-pie"]);
+    let address = program.function("outer").start;
+    let mappings = program.mappings(0);
+    let (stripped, debug) = split(&program);
+    fs::write(&program.path, stripped).unwrap();
+    let beside = program.dir.path().join("program.debug");
+    fs::write(&beside, debug).unwrap();
+    let link = format!("--add-gnu-debuglink={}", beside.display());
+    run("objcopy", &[&link, program.path.to_str().unwrap()]);
+    let profile = profile(mappings, [Frame::leaf(address)]);
+    let symbolized = resolve(&profile, &program.path).unwrap();
+    let first = profile.frame_ids().next().unwrap();
+    assert!(shown(&symbolized, first)[0].starts_with("outer "));
+}
+
 /// The file without what a debugger needs, and the debug information alone.
 fn split(program: &Program) -> (Vec<u8>, Vec<u8>) {
     let path = program.path.to_str().unwrap();

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use object::{Object, ObjectSection, ObjectSymbol, SectionIndex, SymbolKind};
+use object::elf::SHF_EXECINSTR;
+use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SectionIndex, SymbolKind};
 
 /// Functions in the order of their addresses; each address has at most one name.
 #[derive(Debug, Default)]
@@ -93,7 +94,7 @@ fn entries_of<'a, 'file>(
     // Sorted by number; hand-written assembly has functions without a type.
     let code: Vec<(SectionIndex, u64)> = file
         .sections()
-        .filter(|s| s.kind() == object::SectionKind::Text)
+        .filter(is_code)
         .map(|s| (s.index(), s.address().saturating_add(s.size())))
         .collect();
     symbols
@@ -121,6 +122,11 @@ fn entries_of<'a, 'file>(
             })
         })
         .collect()
+}
+
+/// Whether instructions lie in a section, also where a separate debug file left their bytes out.
+fn is_code(section: &object::Section<'_, '_>) -> bool {
+    matches!(section.flags(), SectionFlags::Elf { sh_flags, .. } if sh_flags.contains(SHF_EXECINSTR))
 }
 
 #[cfg(test)]
