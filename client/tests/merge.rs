@@ -140,7 +140,7 @@ fn an_epoch_that_was_cut_does_not_count_beside_the_whole() {
         error.contains("1.unikprof and") && error.contains("2.unikprof"),
         "{error}"
     );
-    assert!(error.contains("leave the first out"), "{error}");
+    assert!(error.contains("omit the first"), "{error}");
 }
 
 #[test]
