@@ -1,4 +1,4 @@
-//! What the program's exit codes mean. They are stable: scripts may rely on them.
+//! The program's exit codes. They are stable: scripts may rely on them.
 //!
 //! | code | meaning |
 //! |---|---|
@@ -6,28 +6,28 @@
 //! | 1 | anything else, such as a thread that could not be started |
 //! | 2 | the command line is wrong |
 //! | 3 | no connection to the agent, or it was lost and nothing could be kept |
-//! | 4 | what answers is no agent, speaks other versions or breaks the protocol |
-//! | 5 | the agent refused the request, or has nothing to fetch yet |
+//! | 4 | the peer is not an agent, uses other protocol versions or violates the protocol |
+//! | 5 | the agent rejected the request, or has nothing to fetch yet |
 //! | 6 | an input file is unreadable, damaged or the wrong one: recording, image or symbols |
 //! | 7 | an output file could not be written |
 //! | 8 | the recording is incomplete; what arrived was kept |
-//! | 9 | `doctor` found something bad |
-//! | 10 | the agent asks for a key, does not accept the one given, or does not allow it the request |
-//! | 11 | no recording has the name given, or there are several and none was named |
+//! | 9 | `doctor` found something bad: the profile is not trustworthy |
+//! | 10 | the agent requires a key, rejects the given key, or does not permit the request with it |
+//! | 11 | no recording has the given name, or there are several and no name was given |
 //! | 12 | another client holds the lease on the recording |
 //! | 130 | interrupted; nothing was kept |
 
 /// Done.
 pub const SUCCESS: u8 = 0;
-/// Anything that has no code of its own.
+/// Any other error.
 pub const OTHER: u8 = 1;
 /// The command line is wrong.
 pub const USAGE: u8 = 2;
 /// No connection to the agent, or it was lost and nothing could be kept.
 pub const CONNECTION: u8 = 3;
-/// What answers is no agent, speaks other versions or breaks the protocol.
+/// The peer is not an agent, uses other protocol versions or violates the protocol.
 pub const PROTOCOL: u8 = 4;
-/// The agent refused the request, or has nothing to fetch yet.
+/// The agent rejected the request, or has nothing to fetch yet.
 pub const REFUSED: u8 = 5;
 /// An input file is unreadable, damaged or the wrong one: recording, image or symbols.
 pub const INPUT: u8 = 6;
@@ -35,12 +35,12 @@ pub const INPUT: u8 = 6;
 pub const OUTPUT: u8 = 7;
 /// The recording is incomplete; what arrived was kept.
 pub const INCOMPLETE: u8 = 8;
-/// `doctor` found something bad: the profile cannot be trusted as it is.
+/// `doctor` found something bad: the profile is not trustworthy.
 pub const UNTRUSTWORTHY: u8 = 9;
-/// The agent asks for a key, does not accept the one given, or does not allow it the request; or it is
+/// The agent requires a key, rejects the given key, or does not permit the request with it; or it is
 /// not the agent that the key is for.
 pub const KEY: u8 = 10;
-/// No recording in the guest has the name given, or there are several and none was named.
+/// No recording in the guest has the given name, or there are several and no name was given.
 pub const NO_SUCH_RECORDING: u8 = 11;
 /// Another client holds the lease on the recording.
 pub const LEASED: u8 = 12;

@@ -1,4 +1,4 @@
-//! Reads recordings of running unikernels, names their addresses and shows where time goes.
+//! Records running unikernels, symbolizes the recordings and reports where time is spent.
 
 pub mod agent_info;
 pub mod caller_table;

@@ -1,4 +1,4 @@
-//! Recording: start it in the guest, watch it, and bring the counts home.
+//! Starts a recording in the guest, follows it, and downloads its counts.
 //!
 //! ```no_run
 //! use unikprof_client::connection::Timeouts;
@@ -17,9 +17,9 @@
 //! While a recording runs, [`record`] drains it: it fetches counts, records and stacks before the guest's memory is full,
 //! so that a recording of any length is complete.
 //!
-//! Nothing is lost on the way: an epoch is fetched again from where the connection broke, and cleared in
-//! the guest only when it is safe on the client's disk. If the connection does not come back, what arrived
-//! is kept in a recording that says it is incomplete.
+//! No data is lost in transfer: if the connection breaks, the epoch is fetched again from that point. It is cleared
+//! in the guest only once it is stored on the client's disk. If the connection does not come back, the data that
+//! arrived is kept in a recording that is marked as incomplete.
 
 mod approach;
 mod collect;
@@ -69,35 +69,35 @@ const FIRST_DRAIN: Duration = Duration::from_millis(250);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// What happens while a recording is made.
+/// An event while a recording is made.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The recording goes on; this is how far it is.
+    /// The recording runs; its progress.
     Running {
         /// The recording.
         recording: &'a RecordingStatus,
-        /// The recorder, which may hold others beside it.
+        /// The recorder, which may have other recordings as well.
         recorder: &'a RecorderStatus,
     },
-    /// The user asked to stop: what was sampled so far is fetched.
+    /// The user requested a stop; the samples so far are fetched.
     Stopping,
-    /// This much of the counts has arrived.
+    /// Progress of the download.
     Fetching {
         /// Samples so far.
         samples: u64,
         /// Bytes so far.
         bytes: u64,
     },
-    /// Another recording keeps the agent from taking this one's caller table: callers of functions
+    /// Another recording prevents the agent from accepting this recording's caller table: callers of functions
     /// without a frame will be guessed.
     WithoutCallerTable,
-    /// The connection broke and is being taken up again.
+    /// The connection broke; the client reconnects.
     ConnectionLost(&'a ConnectionError),
     /// The connection is back.
     Reconnected,
 }
 
-/// Who wants to know what happens; `()` does not.
+/// Receives events; `()` ignores them.
 pub trait Observer {
     /// Called for each event, on the thread that records.
     fn event(&mut self, event: Event<'_>);
@@ -112,22 +112,22 @@ impl Observer for () {
 pub struct Outcome {
     /// The recording file.
     pub path: PathBuf,
-    /// Why it is incomplete, where it is.
+    /// Why the recording is incomplete; `None` if it is complete.
     pub incomplete: Option<RecordError>,
-    /// The first epoch that the agent still holds although the file has it, and why. A next recording may have to discard
-    /// it, unless [another client](RecordError::Leased) fetches it.
+    /// The first epoch that the agent still holds although the file contains it, and the reason. The next recording
+    /// may have to discard it, unless [another client](RecordError::Leased) fetches it.
     pub unacknowledged: Option<(u64, RecordError)>,
-    /// Where the agent had no room for the whole caller table: for how many samples its rows could tell the caller.
+    /// If the agent had no room for the whole caller table: the share of samples whose callers its rows covered.
     pub coverage: Option<Coverage>,
 }
 
-/// Records as `settings` say and writes the recording to `path`.
+/// Records according to `settings` and writes the recording to `path`.
 ///
-/// The guest ends the recording by itself when its duration has passed. An
-/// [`Interrupt`](crate::interrupt::Interrupt) ends it earlier; a second one gives up.
+/// The guest ends the recording when its duration has passed. An [`Interrupt`](crate::interrupt::Interrupt) ends it
+/// earlier; a second one aborts.
 ///
 /// # Errors
-/// [`RecordError`] where nothing could be kept.
+/// [`RecordError`] if nothing could be kept.
 pub fn record(
     session: &mut Session,
     settings: &Settings,
@@ -151,11 +151,11 @@ pub fn record(
     collector.finish(collected, request)
 }
 
-/// Ends a recording, or takes what it has counted so far and leaves it running, and writes that to
-/// `path`; where the agent keeps it, with what happened when.
+/// Stops a recording, or fetches its counts so far and leaves it running, and writes them to `path`, together with
+/// the rings' records if the agent has rings.
 ///
 /// # Errors
-/// [`RecordError`] where nothing could be kept.
+/// [`RecordError`] if nothing could be kept.
 pub fn fetch(
     session: &mut Session,
     request: Request,
@@ -165,10 +165,10 @@ pub fn fetch(
     fetch_part(session, request, Asked::default(), path, observer)
 }
 
-/// As [`fetch`], with what happened in the part of the recording's time that is `asked` for.
+/// As [`fetch`], with the rings' records from the requested part of the recording's time.
 ///
 /// # Errors
-/// As [`fetch`]; [`RecordError::NoRing`] where a part is asked for and the agent keeps none.
+/// As [`fetch`]; [`RecordError::NoRing`] if a part is requested and the agent has no ring.
 pub fn fetch_part(
     session: &mut Session,
     request: Request,
@@ -183,9 +183,10 @@ pub fn fetch_part(
 /// How the names of recordings of a [first second](first_second) begin.
 const FIRST_SECOND: &str = "first-second";
 
-/// What a first second of samples meets, for the [first rows](crate::caller_table::PartialTable::first) of a caller table
-/// that the agent has no room for as a whole: a recording of its own, without a table. Nothing if the agent does not take
-/// it, as where it holds as many recordings as it can.
+/// The functions that one second of samples interrupts, from which the [first
+/// rows](crate::caller_table::PartialTable::first) of a caller table too large for the agent are chosen. Makes a
+/// separate recording without a caller table. Empty if the agent rejects that recording, for example because it has
+/// as many as it can hold.
 ///
 /// # Errors
 /// [`RecordError`].

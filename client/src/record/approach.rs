@@ -1,4 +1,4 @@
-//! Getting in: opening a conversation and greeting, again where an agent is too crowded to listen.
+//! Opens a connection and greets the agent; tries again if the agent is overloaded.
 
 use std::time::{Duration, Instant};
 

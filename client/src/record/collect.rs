@@ -1,4 +1,4 @@
-//! Bringing a recording home: fetch epochs and rings, make them safe on disk, acknowledge.
+//! Downloads a recording: fetches epochs and rings, stores them on disk, acknowledges them.
 
 use std::time::Duration;
 
@@ -31,17 +31,17 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 /// A request that fetches counts. A recording 0 selects the only recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
-    /// End the recording and take what it has counted.
+    /// Stop the recording and fetch its counts.
     Stop {
         /// The recording's id.
         recording: u64,
     },
-    /// Take what it has counted so far and leave it running.
+    /// Fetch its counts so far and leave it running.
     Dump {
         /// The recording's id.
         recording: u64,
     },
-    /// Take a copy of what waits to be fetched, and change nothing in the guest.
+    /// Copy the data that waits to be fetched without changing anything in the guest.
     Copy {
         /// The recording's id.
         recording: u64,

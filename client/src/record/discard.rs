@@ -8,8 +8,8 @@ use super::{Observer, RecordError};
 /// How often an agent may say that older epochs were in the way.
 const MOST_ROUNDS: u32 = 64;
 
-/// Ends a recording and throws away what it has counted and nobody has fetched; 0 is the only one there
-/// is. Other recordings are left alone.
+/// Stops a recording and discards the counts that no client has fetched; 0 selects the only recording. Other
+/// recordings are not affected.
 ///
 /// # Errors
 /// [`RecordError`].

@@ -17,7 +17,7 @@ use crate::units::std_duration;
 /// Why a recording could not be made or fetched completely.
 #[derive(Debug, Error)]
 pub enum RecordError {
-    /// The agent is unreachable, is no agent, or rejected the request.
+    /// The agent is unreachable, is not an agent, or rejected the request.
     #[error(transparent)]
     Connection(ConnectionError),
     /// Another client holds the lease on the recording.

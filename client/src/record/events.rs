@@ -18,7 +18,7 @@ const MOST_OPEN: usize = 1 << 16;
 
 const DOING: &str = "fetching events";
 
-/// Follows the rings of an agent: each look brings the events since the one before.
+/// Follows an agent's rings: each look returns the events since the previous one.
 #[derive(Debug, Default)]
 pub struct EventReader {
     /// By vCPU: the position of the next record.
@@ -28,7 +28,7 @@ pub struct EventReader {
     open: HashMap<(String, u64), u64>,
 }
 
-/// What a look brought.
+/// The result of a look.
 #[derive(Debug, Default)]
 pub struct Look {
     /// The events, in the order of time.
@@ -40,10 +40,10 @@ pub struct Look {
 }
 
 impl EventReader {
-    /// Fetches the events that are new; at the first look those since `since_ns`.
+    /// Fetches the new events; the first look fetches those since `since_ns`.
     ///
     /// # Errors
-    /// [`RecordError::NoRing`] where the agent keeps none, and those of the connection.
+    /// [`RecordError::NoRing`] if the agent has no ring, and errors of the connection.
     pub fn look(
         &mut self,
         session: &mut Session,

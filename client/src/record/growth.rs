@@ -23,7 +23,7 @@ const SLOWER: u32 = 4;
 /// A part is sent once functions without rows have one of so many samples.
 const WORTH: u64 = 100;
 
-/// How many samples lay in functions whose callers the agent could tell.
+/// The number of samples in functions for which the agent had rows of the caller table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Samples in functions whose rows the agent had.

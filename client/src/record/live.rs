@@ -1,4 +1,4 @@
-//! A recording as it goes on: the last seconds of what the rings hold.
+//! A live view of a recording: the last seconds of the rings.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -16,10 +16,10 @@ use crate::timeline::RingOrderError;
 /// Stacks are kept for so many times as many segments as the agent has: records may name stacks that it has discarded.
 const SEGMENTS_KEPT: u64 = 2;
 
-/// Follows a recording by the rings of its agent, and changes nothing in the guest: no epoch is made, fetched or
-/// acknowledged, and no lease is taken.
+/// Follows a recording through its agent's rings without changing anything in the guest: it creates, fetches and
+/// acknowledges no epoch, and takes no lease.
 ///
-/// What it keeps is a recording file in memory, of the last seconds.
+/// It keeps the last seconds as a recording file in memory.
 #[derive(Debug)]
 pub struct LiveReader {
     /// How far back records are kept, in ns.

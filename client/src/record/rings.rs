@@ -1,4 +1,4 @@
-//! Bringing home what happened when: the records of the rings, the stacks and the names that they need.
+//! Downloads the rings' records, and the stacks and names that they refer to.
 
 use std::collections::BTreeMap;
 
@@ -83,7 +83,7 @@ pub(super) struct Wanted {
 }
 
 impl Session {
-    /// Asks how full the rings are, by the vCPUs' numbers; nothing where the agent keeps none.
+    /// Requests the fill level of each vCPU's ring; empty if the agent has no ring.
     ///
     /// # Errors
     /// [`RecordError`].

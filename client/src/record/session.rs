@@ -32,7 +32,7 @@ const MOST_BREAKS: u32 = 8;
 pub struct Patience {
     /// For each step of a conversation.
     pub timeouts: Timeouts,
-    /// For a lost connection to come back.
+    /// How long to retry a lost connection.
     pub reconnect: Duration,
 }
 
@@ -50,7 +50,7 @@ impl Default for Patience {
 #[derive(Debug)]
 pub struct Session {
     approach: Approach,
-    /// For a lost connection to come back.
+    /// How long to retry a lost connection.
     reconnect: Duration,
     connection: Option<Connection>,
     protocol: u16,
@@ -94,7 +94,7 @@ impl From<ConnectionError> for Attempt {
 }
 
 impl Session {
-    /// Connects to an agent that is open and asks who is there: [`Session::with_access`] without a key.
+    /// Connects to an agent without keys and requests its information: [`Session::with_access`] without a key.
     ///
     /// # Errors
     /// [`ConnectionError`].
@@ -106,10 +106,10 @@ impl Session {
         Session::with_access(address, Access::Open, patience, interrupt)
     }
 
-    /// Connects and asks who is there. An address where nothing listens is tried once; a connection
-    /// that opens and then ends is tried again for as long as connecting may take, since the agent may
-    /// be crowded, or on a bad line not have heard the client in time. Every later connection of this
-    /// session shows the same key.
+    /// Connects and requests the agent's information. If nothing listens at the address, there is one attempt. A
+    /// connection that opens and then ends is retried until the connection timeout, since the agent may be
+    /// overloaded, or may not have received the client's data in time on a bad connection. Every later connection
+    /// of this session uses the same key.
     ///
     /// # Errors
     /// [`ConnectionError`].
@@ -137,7 +137,7 @@ impl Session {
         })
     }
 
-    /// The agent and its guest, as they were when the session was opened.
+    /// The agent and its guest, as of the session's start.
     pub fn agent(&self) -> &AgentInfo {
         &self.greeting.info
     }
@@ -147,12 +147,12 @@ impl Session {
         &self.greeting.frames
     }
 
-    /// Where the agent listens.
+    /// The agent's address.
     pub fn address(&self) -> &Address {
         &self.approach.address
     }
 
-    /// The key that the conversation is sealed under; `None` where it is in the clear.
+    /// The key that encrypts the conversation; `None` if it is not encrypted.
     pub fn key(&self) -> Option<KeyId> {
         // No connection is opened otherwise than with this.
         self.approach.access.key_id()
@@ -168,10 +168,10 @@ impl Session {
         self.connected
     }
 
-    /// Sends the caller table that the settings name, unless the agent has it, and starts a
-    /// recording. Beside others that run a table cannot be sent: then it starts without, unless every
-    /// frame is to be looked up. The start is not repeated over a new connection: nobody could tell whether the
-    /// first request arrived.
+    /// Sends the caller table given in the settings, unless the agent already has it, and starts a recording. While
+    /// other recordings run a table cannot be sent; the recording then starts without one, unless every frame is to
+    /// be looked up. The start request is not repeated on a new connection, since it is unknown whether the first
+    /// one arrived.
     ///
     /// # Errors
     /// [`RecordError::Limit`] and [`RecordError::NoCallerTable`] before anything is sent, or
@@ -180,7 +180,7 @@ impl Session {
         self.start_observed(settings, &mut ())
     }
 
-    /// [`start`](Self::start), for one who wants to know of what happens meanwhile.
+    /// [`start`](Self::start), which also reports events to `observer`.
     ///
     /// # Errors
     /// Those of [`start`](Self::start).
@@ -319,7 +319,7 @@ impl Session {
         Ok(connection.ask(&request, "the start of a recording", DOING)?)
     }
 
-    /// Asks what the recorder is at, and each of its recordings.
+    /// Requests the state of the recorder and of each recording.
     ///
     /// # Errors
     /// [`RecordError`].

@@ -92,10 +92,10 @@ pub struct Settings {
     /// The table to look callers up in, made [for this agent](crate::caller_table::prepare); it is
     /// sent unless the agent has it.
     pub callers: Option<CallerTable>,
-    /// Where the agent had no room for all rows: those that [`callers`](Self::callers) was taken from, so that
-    /// [`record`](super::record()) can add others.
+    /// If the agent had no room for all rows: the table from which [`callers`](Self::callers) was taken, so that
+    /// [`record`](super::record()) can add rows.
     pub partial: Option<PartialTable>,
-    /// Where there is none to send: the checksum of the table that the agent holds and should use.
+    /// If no table is to be sent: the checksum of the agent's table to use.
     pub held_callers: Option<u32>,
 }
 

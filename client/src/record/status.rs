@@ -1,4 +1,4 @@
-//! What the recorder in the guest is at: the agent's own part, and each of its recordings.
+//! The state of the recorder in the guest: the agent's own part, and each of its recordings.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::timeline::WallClock;
 /// The most recordings that are read of one agent; those of this version hold four.
 pub const MOST_RECORDINGS: u32 = 64;
 
-/// What an agent's recorder is at.
+/// The state of an agent's recorder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecorderStatus {
     /// The recordings there are, in the agent's order.
@@ -27,11 +27,11 @@ pub struct RecorderStatus {
     pub nodes_used: u64,
     /// Stack nodes there is room for, all vCPUs.
     pub nodes_capacity: u64,
-    /// Records that each vCPU's ring has room for; 0: there is no ring.
+    /// The capacity of each vCPU's ring in records; 0: there is no ring.
     pub ring_capacity: u64,
     /// Open sessions, the asking one included.
     pub sessions: u32,
-    /// What came of connections that were refused or cut since the agent started.
+    /// Counters of connections that were rejected or closed since the agent started.
     pub peers: Peers,
     /// Since when the agent has served, on its monotonic clock.
     pub server_since_ns: u64,
@@ -45,7 +45,7 @@ pub struct RecorderStatus {
     pub server_deferred_ns: u64,
 }
 
-/// What one recording is at.
+/// The state of one recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordingStatus {
     /// The recording's id.
@@ -68,7 +68,7 @@ pub struct RecordingStatus {
     pub now_ns: u64,
     /// When sampling began, or will begin.
     pub started_ns: u64,
-    /// Asked duration in ns; 0 = until stopped.
+    /// Requested duration in ns; 0 = until stopped.
     pub duration_ns: u64,
     /// How far back a dump's records need to go, in ns; 0 = as far as there are any.
     pub max_age_ns: u64,
@@ -76,8 +76,8 @@ pub struct RecordingStatus {
     pub max_bytes: u64,
     /// All vCPUs' counters since the recording began.
     pub counters: Counters,
-    /// For how long the rings hold the recording's samples at the present rate, in ns; `None` if there is no ring or
-    /// nothing is written into it.
+    /// The time for which the rings hold the recording's samples at the present rate, in ns; `None` if there is no
+    /// ring or nothing is written to it.
     pub samples_window_ns: Option<u64>,
     /// For how long the memory holds its stacks at the present rate of new ones, in ns; `None` if there are no new ones.
     pub stacks_window_ns: Option<u64>,
@@ -184,11 +184,10 @@ impl RecorderStatus {
         }
     }
 
-    /// The recording of this name, or without a name the only one.
+    /// The recording with this name, or without a name the only one.
     ///
     /// # Errors
-    /// [`RecordError::NoSuchRecording`] and [`RecordError::WhichRecording`], which tell the names that
-    /// there are.
+    /// [`RecordError::NoSuchRecording`] and [`RecordError::WhichRecording`], which list the existing names.
     pub fn find(&self, name: Option<&str>) -> Result<&RecordingStatus, RecordError> {
         match (name, self.recordings.as_slice()) {
             (None, [only]) => Ok(only),
@@ -234,7 +233,7 @@ impl RecordingStatus {
         Duration::from_nanos(self.started_ns.saturating_sub(self.now_ns))
     }
 
-    /// How long until the recording ends by itself, its delay included; `None` where it does not.
+    /// The time until the recording ends on its own, including its delay; `None` if it has no end.
     pub fn left(&self) -> Option<Duration> {
         (self.duration_ns != 0).then(|| {
             let end_ns = self.started_ns.saturating_add(self.duration_ns);

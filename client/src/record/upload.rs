@@ -1,5 +1,5 @@
-//! Sending a caller table: announce each part, send its rows, of which the agent tells how many have arrived, and
-//! have it confirmed.
+//! Uploads a caller table: announces each part, sends its rows, whose number received the agent reports, and waits
+//! for the confirmation.
 
 use unikprof_proto::caller_table::{MAX_ROW_BYTES, Row, RunEncoder};
 use unikprof_proto::frame::{self, HEADER, MAX_BODY};
