@@ -1,7 +1,7 @@
-//! A profile: what a recording holds once it is read, and all that a report needs.
+//! A profile: the contents of a recording, with everything that a report needs.
 //!
-//! Addresses are raw here: names come later, from [`crate::symbols`]. Stacks are a tree of
-//! parent-pointer nodes, so a million stacks that share their callers share their memory.
+//! Addresses are raw here; [`crate::symbols`] adds names later. Stacks are a tree of parent-pointer nodes, so a
+//! million stacks that share their callers share their memory.
 //!
 //! ```
 //! use unikprof_client::profile::{Frame, ProfileBuilder};
@@ -37,8 +37,8 @@ use std::fmt;
 
 /// A whole recording in memory.
 ///
-/// Made by [`ProfileBuilder`], which keeps what the readers rely on: every id is in range, a
-/// node comes after its parent, and there is one sample for each node, vCPU and span.
+/// Built by [`ProfileBuilder`], which guarantees what the readers rely on: every id is in range, a node comes after
+/// its parent, and there is one sample for each node, vCPU and span.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     pub(crate) mappings: Vec<Mapping>,
@@ -86,17 +86,17 @@ impl Profile {
         &self.samples
     }
 
-    /// The names of the spans that samples lie in.
+    /// The names of the spans that contain samples.
     pub fn span_names(&self) -> &[String] {
         &self.span_names
     }
 
-    /// What each vCPU counted.
+    /// Each vCPU's counters.
     pub fn vcpus(&self) -> &[VcpuStats] {
         &self.vcpus
     }
 
-    /// What the recording says of itself.
+    /// The recording's metadata.
     pub fn recording(&self) -> &RecordingInfo {
         &self.recording
     }
@@ -106,7 +106,7 @@ impl Profile {
         self.tree.path(node).map(FrameId)
     }
 
-    /// What the stacks hold, all vCPUs together, in the mode's [unit](Mode::unit).
+    /// The total count of all stacks on all vCPUs, in the mode's [unit](Mode::unit).
     pub fn sample_count(&self) -> u64 {
         self.samples
             .iter()
@@ -120,7 +120,7 @@ impl Profile {
             .fold(Counters::default(), |sum, v| sum.plus(&v.counters))
     }
 
-    /// The time of all vCPUs together; `None` where one of them cannot tell.
+    /// The time of all vCPUs together; `None` if it is unknown for one of them.
     pub fn runstate(&self) -> Runstate {
         self.vcpus
             .iter()
@@ -129,7 +129,7 @@ impl Profile {
             .unwrap_or_default()
     }
 
-    /// The lateness of all vCPUs together; `None` where none of them tells.
+    /// The lateness of all vCPUs together; `None` if none of them has it.
     pub fn lateness_ns(&self) -> Option<Distribution> {
         self.vcpus
             .iter()
@@ -165,16 +165,16 @@ pub struct Mapping {
     pub start: u64,
     /// The address after the last.
     pub end: u64,
-    /// Where in the file the byte at `start` lies.
+    /// The file offset of the byte at `start`.
     pub file_offset: u64,
-    /// The identity of the file, where the recording knows it.
+    /// The file's build-id, if the recording contains it.
     pub build_id: Option<BuildId>,
-    /// The file's path or name on the guest's side; empty where there is none.
+    /// The file's path or name in the guest; empty if there is none.
     pub path: String,
 }
 
 impl Mapping {
-    /// Whether the address lies in `[start, end)`.
+    /// Whether the address is in `[start, end)`.
     pub fn contains(&self, address: u64) -> bool {
         (self.start..self.end).contains(&address)
     }
@@ -184,7 +184,7 @@ impl Mapping {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// The file offset of an address, or `None` where the mapping does not hold it.
+    /// The file offset of an address, or `None` if the address is outside the mapping.
     pub fn offset_of(&self, address: u64) -> Option<u64> {
         self.contains(address)
             .then(|| (address - self.start).checked_add(self.file_offset))?
@@ -207,12 +207,12 @@ impl FrameId {
 pub enum Frame {
     /// A place in the guest's code.
     Address {
-        /// As the agent read it: a pc or a return address, `kind` says which.
+        /// As read by the agent: a pc or a return address, depending on `kind`.
         address: u64,
-        /// Where the address comes from.
+        /// Whether it is a pc or a return address.
         kind: AddressKind,
     },
-    /// A mark that is no code address.
+    /// A mark that is not a code address.
     Special(SpecialFrame),
 }
 
@@ -235,8 +235,8 @@ impl Frame {
 
     /// The address to look up: the pc itself for a leaf, one less for a caller.
     ///
-    /// A return address points behind its call, which may already be another line or, after a
-    /// call that never returns, another function.
+    /// A return address points after its call, which may already be another line or, after a call that never
+    /// returns, another function.
     pub fn lookup_address(self) -> Option<u64> {
         match self {
             Frame::Address {
@@ -252,7 +252,7 @@ impl Frame {
     }
 }
 
-/// Whether an address is where the guest was, or where it would have returned to.
+/// Whether an address is an interrupted pc or a return address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AddressKind {
     /// The interrupted pc.
@@ -261,7 +261,7 @@ pub enum AddressKind {
     Caller,
 }
 
-/// A mark in a stack that is no code address.
+/// A mark in a stack that is not a code address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SpecialFrame {
     /// The stack was deeper than the recording's limit: its root side is cut off here.
@@ -306,10 +306,10 @@ pub struct Sample {
     pub node: NodeId,
     /// The vCPU that was sampled.
     pub vcpu: u32,
-    /// The innermost of the guest's spans that was open there, as a place in [`Profile::span_names`];
-    /// `None` also where spans are not known.
+    /// The innermost open span of the guest, as an index into [`Profile::span_names`]; `None` also if spans are
+    /// unknown.
     pub span: Option<u32>,
-    /// How many samples or nanoseconds; the mode's [unit](Mode::unit) says which.
+    /// The number of samples or nanoseconds, depending on the mode's [unit](Mode::unit).
     pub count: u64,
 }
 

@@ -7,7 +7,7 @@ use super::{
     TooManyStacks, VcpuStats,
 };
 
-/// Collects stacks and what is known of them.
+/// Collects stacks and their metadata.
 ///
 /// Adding a stack costs one look-up for each frame that differs from the stack added before it,
 /// so stacks in a sorted order are the cheapest.
@@ -30,13 +30,12 @@ impl ProfileBuilder {
         ProfileBuilder::default()
     }
 
-    /// Counts a stack, its frames leaf first. The same stack may come again; its counts add up.
-    /// A stack without frames counts as [`SpecialFrame::UnknownCode`], so every sample has a
-    /// place in every report.
+    /// Counts a stack, its frames leaf first. The counts of equal stacks add up. A stack without frames counts as
+    /// [`SpecialFrame::UnknownCode`], so every sample is in every report.
     ///
     /// # Errors
     ///
-    /// [`TooManyStacks`] where the numbers of frames or stacks run out.
+    /// [`TooManyStacks`] if the ids of frames or stacks run out.
     pub fn add_stack(
         &mut self,
         vcpu: u32,
@@ -76,7 +75,7 @@ impl ProfileBuilder {
     ///
     /// # Errors
     ///
-    /// [`TooManyStacks`] where the numbers of frames or stacks run out.
+    /// [`TooManyStacks`] if the ids of frames or stacks run out.
     pub fn step(&mut self, caller: NodeId, frame: Frame) -> Result<NodeId, TooManyStacks> {
         let id = self.frame_id(frame)?;
         self.tree.child(caller, id.0)
@@ -97,7 +96,7 @@ impl ProfileBuilder {
     ///
     /// # Errors
     ///
-    /// [`TooManyStacks`] where the numbers of frames or stacks run out.
+    /// [`TooManyStacks`] if the ids of frames or stacks run out.
     ///
     /// # Panics
     ///
@@ -116,12 +115,12 @@ impl ProfileBuilder {
         self.mappings.push(mapping);
     }
 
-    /// Adds what a vCPU counted.
+    /// Adds a vCPU's counters.
     pub fn add_vcpu(&mut self, stats: VcpuStats) {
         self.vcpus.push(stats);
     }
 
-    /// Says how the recording was made.
+    /// Sets the recording's metadata.
     pub fn set_recording(&mut self, recording: RecordingInfo) {
         self.recording = recording;
     }

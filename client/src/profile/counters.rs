@@ -1,18 +1,18 @@
-//! What became of every tick, how callers were found, and what was blocked.
+//! The outcome of every tick, how callers were found, and blocked time.
 
 use serde::Serialize;
 use thiserror::Error;
 use unikprof_proto::message;
 
-/// What became of the deliveries of the sampling timer, and of blocked time.
+/// The outcomes of the sampling timer's deliveries, and blocked time.
 ///
 /// A tick is a delivery whose target was reached; each tick is in exactly one of `recorded`, `aged`,
 /// `overflow`, `lost`, `masked` and `idle`, and each recorded or aged one in exactly one of `by_table`,
 /// `by_bytes` and `by_frame_pointer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Counters {
-    /// Sampled time ÷ period − what came of it: noise around zero, and negative as often, where
-    /// all is well. `None` where nothing is sampled. The independent check: all others agree by construction.
+    /// Sampled time ÷ period − ticks: noise around zero in a sound recording. `None` if nothing is sampled. This
+    /// check is independent; all others agree by construction.
     pub missing: Option<i64>,
     /// Deliveries whose target was reached.
     pub ticks: u64,
@@ -45,12 +45,12 @@ pub struct Counters {
     pub by_frame_pointer: u64,
     /// Recorded under [`Unwind::Table`](super::Unwind), with a frame that the table does not know.
     pub mixed: u64,
-    /// How often the vCPU blocked, where blocked time is recorded.
+    /// How often the vCPU blocked, if blocked time is recorded.
     pub blocks: u64,
     /// Blocked time counted in stacks, in the mode's [unit](super::Mode::unit).
     pub blocked: u64,
-    /// Blocked time that is in no stack, in the same unit: the table was full, or the guest gave no
-    /// registers where it blocked.
+    /// Blocked time that is in no stack, in the same unit: the table was full, or the guest supplied no registers
+    /// when it blocked.
     pub blocked_overflow: u64,
     /// Blocked time in stacks that the agent gave up before they were fetched, in the same unit.
     pub blocked_aged: u64,
@@ -89,7 +89,7 @@ impl Counters {
         Ok(())
     }
 
-    /// What the profile's stacks hold, `[aged]` included, in the mode's unit.
+    /// The total count of the profile's stacks, including `[aged]`, in the mode's unit.
     pub fn counted(&self) -> u64 {
         let counted = self.recorded.saturating_add(self.blocked);
         counted.saturating_add(self.aged_in_all())
@@ -108,7 +108,7 @@ impl Counters {
         )
     }
 
-    /// What the agent gave up before it was fetched, of samples and of blocked time, in the mode's unit.
+    /// Samples and blocked time that the agent dropped before they were fetched, in the mode's unit.
     pub fn aged_in_all(&self) -> u64 {
         self.aged.saturating_add(self.blocked_aged)
     }

@@ -1,4 +1,4 @@
-//! How often a value came, in the buckets of the agent's histograms.
+//! How often each value occurred, in the buckets of the agent's histograms.
 
 use unikprof_proto::message::{BUCKETS, Histogram, bucket_floor};
 use unikprof_proto::varint::take_varint;
@@ -12,7 +12,7 @@ pub struct Distribution {
     max: u64,
 }
 
-/// Values of a stretch, and how many there were.
+/// A range of values, and how many there were.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bin {
     /// The least value that belongs to it.
@@ -67,8 +67,8 @@ impl Distribution {
         counts.fold(0, u64::saturating_add)
     }
 
-    /// A value that at least this share (of 100) of the values does not exceed: the end of the
-    /// bucket in which it lies. Zero where there are no values.
+    /// A value that at least this percentage of the values does not exceed: the end of its bucket. Zero if there
+    /// are no values.
     pub fn percentile(&self, percent: u64) -> u64 {
         let total: u128 = self
             .counts
@@ -114,8 +114,8 @@ impl Distribution {
             })
     }
 
-    /// The values in coarse steps, each eight times as wide as the one before: for people. From the
-    /// first step that was hit to the last, those between included.
+    /// The values in coarse steps for display, each eight times as wide as the previous one, from the first
+    /// nonempty step to the last, including empty ones between.
     pub fn coarse(&self) -> Vec<Bin> {
         // Three powers of two, four buckets each; the first eight buckets are 0 to 7.
         let step = |bucket: usize| bucket.saturating_sub(8) / 12 + usize::from(bucket >= 8);

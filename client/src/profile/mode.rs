@@ -1,4 +1,4 @@
-//! Which time a recording is about, and what its counts are counts of.
+//! Which time a recording covers, and the unit of its counts.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ impl Mode {
         }
     }
 
-    /// What the counts of stacks are counts of.
+    /// The unit of the stacks' counts.
     pub fn unit(self) -> Unit {
         match self {
             Mode::OffCpu => Unit::Nanoseconds,
@@ -50,13 +50,13 @@ impl fmt::Display for Mode {
     }
 }
 
-/// What a stack's count is a count of.
+/// The unit of a stack's count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Unit {
     /// Samples: a part of all that could have been taken, so shares have intervals.
     #[default]
     Samples,
-    /// Nanoseconds, measured: shares are what they are.
+    /// Nanoseconds, measured: shares are exact.
     Nanoseconds,
 }
 
@@ -75,7 +75,7 @@ pub enum Unwind {
     /// By frame pointers; the interrupted function's own caller also by table or instructions.
     #[default]
     FramePointers,
-    /// By the caller table, frame by frame; by frame pointers where it knows nothing.
+    /// By the caller table, frame by frame; by frame pointers for code that it does not cover.
     Table,
 }
 

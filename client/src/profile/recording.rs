@@ -1,4 +1,4 @@
-//! What a recording says of itself: settings, times and its own price.
+//! A recording's metadata: settings, times and the cost of sampling.
 
 use std::fmt;
 
@@ -14,9 +14,9 @@ use crate::printable::Printable;
 pub struct RecordingInfo {
     /// The recording's name.
     pub name: String,
-    /// The guest's name; empty where it has none.
+    /// The guest's name; empty if it has none.
     pub guest_name: String,
-    /// The guest's identity, such as its UUID; empty where it has none.
+    /// The guest's identity, such as its UUID; empty if it has none.
     pub guest_id: String,
     /// The agent's version.
     pub agent_version: String,
@@ -34,7 +34,7 @@ pub struct RecordingInfo {
     pub caller_table: Option<u32>,
     /// How the frames of a stack were found.
     pub unwind: Unwind,
-    /// When it started, in nanoseconds since 1970 (UTC), where the guest knows the date.
+    /// When it started, in nanoseconds since 1970 (UTC), if the guest knows the date.
     pub started_unix_ns: Option<u64>,
     /// How long it ran, in nanoseconds of the guest's monotonic clock.
     pub elapsed_ns: u64,
@@ -42,15 +42,14 @@ pub struct RecordingInfo {
     pub server_ns: u64,
     /// A sample is late if more running time than this passed after its target, in nanoseconds.
     pub late_threshold_ns: u64,
-    /// Which part of the recording this is, where it was made from the ring's samples and not from the
-    /// recording's own counts. How callers were found, what came early and what sampling cost is then not
-    /// known.
+    /// Which part of the recording this is, if it was made from the ring's samples and not from the recording's own
+    /// counts. How callers were found, early deliveries and the cost of sampling are then unknown.
     pub ring: Option<FromRing>,
-    /// The vCPUs that are shown, where it is not all of them.
+    /// The vCPUs that are shown, if not all.
     pub only_vcpus: Option<Vec<u32>>,
-    /// The files, where several were merged.
+    /// The files, if several were merged.
     pub merged: Option<Merged>,
-    /// What the agent or the reader of the recording wants the user to know.
+    /// Warnings for the user from the agent or the recording's reader.
     pub warnings: Vec<String>,
 }
 
@@ -61,11 +60,11 @@ pub struct FromRing {
     pub from_ns: u64,
     /// Up to when, likewise.
     pub to_ns: u64,
-    /// Only what was sampled inside a span of this name.
+    /// Only samples inside a span of this name.
     pub inside: Option<String>,
 }
 
-/// What a profile of several files was merged from. Times are in ns since 1970 (UTC): by the guest's clock, or where it
+/// The files from which a profile was merged. Times are in ns since 1970 (UTC): by the guest's clock, or if it
 /// knows no date, by that of the machine that fetched the files.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Merged {
@@ -102,12 +101,12 @@ impl TimeSpan {
 }
 
 impl RecordingInfo {
-    /// The name of the spans that it is about, if only what was sampled inside spans is shown.
+    /// The name of the spans, if only samples inside spans are shown.
     pub fn inside(&self) -> Option<&str> {
         self.ring.as_ref()?.inside.as_deref()
     }
 
-    /// The mean rate that was asked for, in samples a second; `None` where the period is zero.
+    /// The requested mean rate, in samples a second; `None` if the period is zero.
     pub fn rate_hz(&self) -> Option<f64> {
         (self.period_ns != 0).then(|| 1e9 / self.period_ns as f64)
     }
@@ -147,18 +146,18 @@ impl fmt::Display for Architecture {
     }
 }
 
-/// What one vCPU did and counted during the recording.
+/// One vCPU's activity and counters during the recording.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct VcpuStats {
     /// The vCPU's number.
     pub vcpu: u32,
-    /// What became of its ticks.
+    /// The outcomes of its ticks.
     pub counters: Counters,
-    /// Where its time went.
+    /// How its time was spent.
     pub runstate: Runstate,
     /// How long it was recorded, in nanoseconds.
     pub elapsed_ns: u64,
-    /// What sampling cost it, where the agent measured.
+    /// What sampling cost it, if the agent measured that.
     pub cost: Option<Cost>,
     /// The running time between targets and their delivery, in nanoseconds, of all the recording so
     /// far; `None` where the agent did not tell.
@@ -166,7 +165,7 @@ pub struct VcpuStats {
 }
 
 impl VcpuStats {
-    /// Checks that every tick is accounted for, and every recorded one's caller where these are known.
+    /// Checks that every tick is accounted for, and the caller of every recorded one if these are known.
     ///
     /// # Errors
     ///
@@ -187,7 +186,7 @@ impl VcpuStats {
     }
 }
 
-/// Where a vCPU's time went, in nanoseconds; `None` where the platform cannot tell.
+/// How a vCPU's time was spent, in nanoseconds; `None` if the platform cannot tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Runstate {
     /// On a processor.
@@ -201,15 +200,15 @@ pub struct Runstate {
 }
 
 impl Runstate {
-    /// The share of the time in which the vCPU had work that others kept it from, between 0 and 1;
-    /// `None` where the platform cannot tell or there was no work.
+    /// Stolen time as a share of the time in which the vCPU had work, between 0 and 1; `None` if the platform
+    /// cannot tell or there was no work.
     pub fn stolen_share(&self) -> Option<f64> {
         let (running, stolen) = (self.running_ns?, self.runnable_ns?);
         let wanted = running.saturating_add(stolen);
         (wanted != 0).then(|| stolen as f64 / wanted as f64)
     }
 
-    /// Both together; what one of them does not know is unknown.
+    /// The sum of both; a value that is unknown in one of them is unknown.
     pub fn plus(&self, other: &Runstate) -> Runstate {
         let add = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
         Runstate {
@@ -230,7 +229,7 @@ pub struct Cost {
     pub cycles_p99: u64,
     /// The dearest sample, in cycles.
     pub cycles_max: u64,
-    /// The rate of the cycle counter; zero where it is unknown.
+    /// The rate of the cycle counter; zero if it is unknown.
     pub cycles_per_second: u64,
     /// All samples together, in nanoseconds.
     pub total_ns: u64,

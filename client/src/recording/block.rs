@@ -1,4 +1,4 @@
-//! What a crashed guest left in its memory: a recording file in a block.
+//! A recording file in a block of memory, left by a crashed guest.
 
 use std::io::Read;
 use std::path::Path;

@@ -41,7 +41,7 @@ pub enum RecordingError {
         /// Its first bytes.
         found: Vec<u8>,
     },
-    /// It is no recording, but what a guest left when it crashed can be found in it, or may be.
+    /// It is not a recording, but contains, or may contain, the data of a crashed guest.
     #[error("{} is not a unikprof recording, but {}", path.display(), way_out(*holder, path))]
     Remains {
         /// The file.
@@ -105,7 +105,7 @@ pub enum RecordingError {
         offset: u64,
         /// What is wrong.
         source: Damage,
-        /// Whether something comes before it.
+        /// Whether there are intact frames before it.
         salvageable: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! From what was read of a file to a recording, with what is to be known of it.
+//! Builds a recording, with its warnings, from a file's contents.
 
 use super::completeness::Completeness;
 use super::contents::Contents;

@@ -11,8 +11,8 @@ pub(crate) use unikprof_proto::file::{preamble, versions};
 /// The longest reason kept, in bytes.
 pub(crate) const MAX_REASON: usize = 1024;
 
-/// Which window was asked for when the file was made: reports show it if nothing else is said. On the guest's
-/// monotonic clock, in ns, its end not included.
+/// The time window requested when the file was made: reports show it by default. On the guest's monotonic clock, in
+/// ns, excluding its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileWindow {
     /// From when on.

@@ -1,7 +1,7 @@
 //! Several files as one recording.
 //!
-//! All files add to one profile while they are read, one at a time and in the order of time. What a file repeats is left
-//! out: epochs by their numbers and records by their positions, which are unique within a run of the guest.
+//! The files are read one at a time, in chronological order, into one profile. Repeated data is skipped: epochs by
+//! their numbers and records by their positions, which are unique within a run of the guest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;

@@ -26,14 +26,14 @@ pub enum Reading {
     /// Refuse it.
     #[default]
     Strict,
-    /// Read what comes before the damage, and say so in the profile's warnings.
+    /// Read the data before the damage, and report that in the profile's warnings.
     Salvage,
 }
 
 /// A recording file in memory.
 #[derive(Debug, Clone)]
 pub struct Recording {
-    /// What was sampled.
+    /// The sampled stacks.
     pub profile: Profile,
     /// The agent and its guest when the client connected.
     pub agent: AgentInfo,
@@ -47,13 +47,13 @@ pub struct Recording {
     pub completeness: Completeness,
     /// How often the guest was suspended and resumed meanwhile.
     pub gaps: u32,
-    /// Where the recording contradicts itself; the profile's warnings hold these too.
+    /// Contradictions in the recording; the profile's warnings include them.
     pub contradictions: Vec<String>,
-    /// What the guest's rings held, where it has them.
+    /// The contents of the guest's rings, if it has any.
     pub timeline: Option<Timeline>,
     /// The recording in the timeline: its ring bit, its beginning and its end.
     pub span: Option<RecordingSpan>,
-    /// The window that was asked for when the file was made.
+    /// The time window requested when the file was made.
     pub asked: Option<Window>,
 }
 
@@ -66,15 +66,15 @@ impl Recording {
         Recording::read(open(path)?, path, reading)
     }
 
-    /// Reads several files as one recording: their counts are added up, what more than one of them holds is counted
-    /// once, and what their rings held is one timeline. [`RecordingInfo::merged`](crate::profile::RecordingInfo::merged)
-    /// tells of times that no file holds.
+    /// Reads several files as one recording: their counts are added up, data that is in more than one of them
+    /// counts once, and the contents of their rings are one timeline.
+    /// [`RecordingInfo::merged`](crate::profile::RecordingInfo::merged) lists times that no file covers.
     ///
     /// The files may come from several runs of the same build. Memory: one file, the distinct stacks of all, and a
     /// timeline of at most 16 million records, the newest.
     ///
     /// # Errors
-    /// As [`Recording::open`], and [`RecordingError::Apart`] where two of the files are not of one build or one kind.
+    /// As [`Recording::open`], and [`RecordingError::Apart`] if two of the files differ in build or kind.
     pub fn open_all(paths: &[PathBuf], reading: Reading) -> Result<Recording, RecordingError> {
         match paths {
             [only] => Recording::open(only, reading),
@@ -82,10 +82,10 @@ impl Recording {
         }
     }
 
-    /// Leaves all vCPUs out but these.
+    /// Keeps only these vCPUs.
     ///
     /// # Errors
-    /// The vCPUs that there are, where one of these is not among them.
+    /// The existing vCPUs, if one of these is not among them.
     pub fn keep_vcpus(&mut self, wanted: &[u32]) -> Result<(), Vec<u32>> {
         let mut all: BTreeSet<u32> = self.profile.vcpus.iter().map(|stats| stats.vcpu).collect();
         let rings = self.timeline.iter().flat_map(Timeline::rings);
@@ -109,7 +109,7 @@ impl Recording {
         Ok(())
     }
 
-    /// The profile of the window that was asked for when the file was made, where one was.
+    /// The profile of the time window requested when the file was made, if there was one.
     pub fn part_asked(&self) -> Option<Profile> {
         let (timeline, of) = self.timeline.as_ref().zip(self.span)?;
         Some(timeline.profile(&self.profile, &of, self.asked?, None))

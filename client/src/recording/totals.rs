@@ -1,4 +1,4 @@
-//! What the vCPUs counted, added up over the epochs of a file.
+//! The vCPUs' counters, added up over the epochs of a file.
 
 use std::collections::BTreeMap;
 

@@ -69,7 +69,7 @@ impl RecordingWriter {
         self.message(head)
     }
 
-    /// Adds which window was asked for.
+    /// Adds the requested time window.
     ///
     /// # Errors
     /// [`OutputError`].
@@ -80,7 +80,7 @@ impl RecordingWriter {
         })
     }
 
-    /// Adds the end: `incomplete` says why, where something is missing.
+    /// Adds the end: `incomplete` is the reason if data is missing.
     ///
     /// # Errors
     /// [`OutputError`].
@@ -106,10 +106,10 @@ impl RecordingWriter {
         self.file.get_mut().publish()
     }
 
-    /// The same file as it was last published: what was written since, and could not be, is taken back.
+    /// Restores the file as last published: data written since, but not published, is dropped.
     ///
     /// # Errors
-    /// [`OutputError`], also where it was not published yet.
+    /// [`OutputError`], also if the file was not yet published.
     pub fn cut_back(self) -> Result<RecordingWriter, OutputError> {
         // What waits in the buffer goes with it: dropped, it would be written once more.
         let (mut file, _) = self.file.into_parts();
