@@ -1,20 +1,20 @@
-//! From a named profile to what people and other tools read.
+//! Reports of a symbolized profile, for people and for other tools.
 //!
 //! [`Report`] holds a profile as it was asked for: which stacks, with or without inlined
 //! functions and lines. [`Report::write`] writes it in one of the [`Format`]s:
 //!
 //! | format | for |
 //! |---|---|
-//! | [`Format::Text`] | reading: the accounting, the price, the top functions with their intervals |
+//! | [`Format::Text`] | people: the accounting, the cost, the top functions with their intervals |
 //! | [`Format::Folded`] | flame graph tools: `root;...;leaf count` |
 //! | [`Format::Svg`] | a flame graph in a browser |
-//! | [`Format::Pprof`] | `go tool pprof` and all that reads its format |
+//! | [`Format::Pprof`] | `go tool pprof` and other tools that read its format |
 //! | [`Format::Json`] | programs; the schema is in [`json`] |
 //!
-//! Counts are of samples, or of nanoseconds where blocked time was measured
-//! ([`Mode::OffCpu`](crate::profile::Mode::OffCpu)). Shares are of all that was recorded, also where
-//! a filter shows only some; sampled ones have 95 % intervals. A function counts once a stack, however
-//! often it recurs in it.
+//! Counts are samples, or nanoseconds where blocked time was measured
+//! ([`Mode::OffCpu`](crate::profile::Mode::OffCpu)). Shares refer to everything that was recorded, even if a filter
+//! shows only a part; shares of samples have 95 % intervals. A function counts once per stack, however often it
+//! recurs in it.
 //!
 //! ```no_run
 //! use unikprof_client::report::{Format, Report, ReportOptions};
@@ -81,10 +81,10 @@ use crate::units;
 use filter::Weights;
 use labels::Labels;
 
-/// How wide the text is unless told otherwise.
+/// The default width of text reports.
 pub const DEFAULT_COLUMNS: usize = 120;
 
-/// What a report shows of a profile.
+/// Selects what a report shows of a profile.
 #[derive(Debug, Clone)]
 pub struct ReportOptions {
     /// Only stacks where some function's name matches.
@@ -119,10 +119,10 @@ impl Default for ReportOptions {
     }
 }
 
-/// What a report shows of time, beside the profile.
+/// The time-related part of a report.
 #[derive(Debug, Clone, Copy)]
 pub struct TimelineView<'a> {
-    /// What the guest's rings held.
+    /// The contents of the guest's rings.
     pub timeline: &'a Timeline,
     /// The recording that is shown.
     pub of: RecordingSpan,
@@ -130,13 +130,13 @@ pub struct TimelineView<'a> {
     pub window: Window,
     /// Whether text and JSON show the seconds; the text then in the place of the functions.
     pub seconds: bool,
-    /// How long each of these is, in ns; a second if not given, or longer where there were too many.
+    /// The length of each, in ns; a second if not given, or longer if there would be too many.
     pub step_ns: Option<u64>,
 }
 
 impl<'a> TimelineView<'a> {
-    /// What a recording file holds of time, without the seconds: all of it, or the window it was made for;
-    /// `None` where it holds counts alone.
+    /// A recording file's time data, without the seconds: all of it, or the window that the file was made for;
+    /// `None` if it contains only counts.
     pub fn of(recording: &'a Recording) -> Option<TimelineView<'a>> {
         let (timeline, of) = recording.timeline.as_ref().zip(recording.span)?;
         Some(TimelineView {
@@ -149,7 +149,7 @@ impl<'a> TimelineView<'a> {
     }
 }
 
-/// A profile with names, as it was asked for.
+/// A symbolized profile with its report options.
 #[derive(Debug)]
 pub struct Report<'a> {
     symbolized: &'a Symbolized<'a>,
@@ -178,14 +178,14 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Shows the calls to or from a function: in text in the place of the functions, in JSON beside them.
+    /// Shows the calls to or from a function: in text instead of the functions, in JSON in addition to them.
     #[must_use]
     pub fn with_calls(mut self, calls: Calls) -> Report<'a> {
         self.calls = Some(calls);
         self
     }
 
-    /// Shows time as well, where there is any: the guest's own events, and the seconds if that is wanted.
+    /// Shows time data as well, if there is any: the guest's own events, and the seconds if requested.
     #[must_use]
     pub fn with_timeline(mut self, view: impl Into<Option<TimelineView<'a>>>) -> Report<'a> {
         self.view = view.into();
@@ -214,12 +214,13 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
-    /// Writes a line for each tick and wait of the [time shown](Report::with_timeline), in the order of time; nothing
-    /// without one. In [columns](ScriptFormat::Columns), separated by tabs and named by the first line: the time, the
-    /// vCPU, the outcome, how long a wait took in ns, the innermost span, and the stack, root first.
+    /// Writes a line for each tick and wait of the [time shown](Report::with_timeline), in chronological order;
+    /// nothing if none is shown. In [columns](ScriptFormat::Columns), separated by tabs and named by the first
+    /// line: the time, the vCPU, the outcome, how long a wait took in ns, the innermost span, and the stack, root
+    /// first.
     ///
     /// # Errors
-    /// What the writer says.
+    /// Errors of the writer.
     pub fn write_script(&self, format: ScriptFormat, out: &mut impl Write) -> io::Result<()> {
         match &self.view {
             Some(view) => script::write(self, view, format, out),
@@ -232,7 +233,7 @@ impl<'a> Report<'a> {
         self.functions.get_or_init(|| FunctionTable::of(self))
     }
 
-    /// What the reader should know before trusting the figures; each is one sentence.
+    /// Warnings about the figures; each is one sentence.
     pub fn warnings(&self) -> Vec<String> {
         warnings::of(self, self.functions())
     }

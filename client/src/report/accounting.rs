@@ -1,5 +1,5 @@
-//! The head of the report for people: what was recorded, what became of every tick, how callers were
-//! found, and what was blocked.
+//! The head of the text report: what was recorded, the outcome of every tick, how callers were found, and blocked
+//! time.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! Where the stacks that end badly break.
+//! Where broken stacks break.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

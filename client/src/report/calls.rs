@@ -1,4 +1,4 @@
-//! Who calls a function, and what it calls, as a tree.
+//! The callers or callees of a function, as a tree.
 //!
 //! Each stack counts once, however often the function recurs in it: its callers are those of the innermost call, its
 //! callees those of the outermost.
@@ -81,9 +81,9 @@ pub enum FunctionError {
 /// Which calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// Who calls the function.
+    /// The functions that call it.
     Callers,
-    /// What it calls.
+    /// The functions that it calls.
     Callees,
 }
 

@@ -1,4 +1,4 @@
-//! Which stacks are shown, and what each node of their tree weighs.
+//! Selects the stacks that are shown, and computes the weight of each node of their tree.
 
 use crate::profile::{NodeId, Sample};
 use crate::symbols::{Function, Symbol, Symbolized};

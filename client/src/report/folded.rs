@@ -1,5 +1,5 @@
-//! Folded stacks: `root;caller;leaf count`, one line for each, in the order of the names. The format has no
-//! labels; where they are asked for they are the outermost frames, `recording:NAME;vcpu:N;span:NAME`.
+//! Folded stacks: a line `root;caller;leaf count` for each, sorted by name. The format has no labels; if they are
+//! requested, they are the outermost frames, `recording:NAME;vcpu:N;span:NAME`.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};

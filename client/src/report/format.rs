@@ -1,4 +1,4 @@
-//! Which formats there are, and how they are asked for.
+//! The formats and their names.
 
 use std::fmt;
 use std::path::Path;
@@ -52,11 +52,11 @@ impl Format {
             .map_or("", |(_, name, _)| name)
     }
 
-    /// The format a file's ending asks for, in either case.
+    /// The format that a file's extension selects, in upper or lower case.
     ///
     /// # Errors
     ///
-    /// [`UnknownFormat`] with all the endings there are.
+    /// [`UnknownFormat`], which lists all extensions.
     pub fn from_path(path: &Path) -> Result<Format, UnknownFormat> {
         let name = path
             .file_name()

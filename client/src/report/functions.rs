@@ -13,19 +13,19 @@ use super::merged::{Visitor, walk};
 use super::uncertainty::{Clusters, Design, Hits, Unplaced, late_samples};
 use super::{Report, ReportOptions};
 
-/// Functions (or lines, where those are told apart) by their own samples, most first.
+/// Functions (or lines, if they are shown separately) by their own samples, most first.
 #[derive(Debug, Clone)]
 pub struct FunctionTable {
     /// Every function of the shown stacks.
     pub rows: Vec<FunctionRow>,
-    /// What the shown stacks hold.
+    /// The total count of the shown stacks.
     pub shown: u64,
-    /// What all recorded stacks hold: what the shares are of.
+    /// The total count of all recorded stacks, to which the shares refer.
     pub recorded: u64,
-    /// What these and the rows' counts are counts of.
+    /// The unit of these counts and of the rows' counts.
     pub unit: Unit,
-    /// Samples that were due and whose place is not known, if the intervals include what they could change; 0 if there
-    /// are too few.
+    /// Samples that were due at an unknown place, if the intervals include what they could change; 0 if there are
+    /// too few.
     pub unplaced: u64,
     /// Whether some intervals are wider because the samples come in bursts.
     pub is_clustered: bool,
@@ -38,17 +38,17 @@ pub struct FunctionTable {
 pub struct FunctionRow {
     /// The function.
     pub function: FunctionId,
-    /// Its name, and `file:line` where lines are told apart.
+    /// Its name, and `file:line` if lines are shown separately.
     pub text: String,
     /// Counted in the function itself.
     pub own: u64,
-    /// Counted in it and in what it called; each stack counts once.
+    /// Counted in it and its callees; each stack counts once.
     pub total: u64,
-    /// The share of its own; without width where it was measured and not sampled.
+    /// Its own share; the interval has no width if the share was measured and not sampled.
     pub own_share: Interval,
     /// The share of its total, likewise.
     pub total_share: Interval,
-    /// The line (where lines are not told apart, the function's line with the most samples).
+    /// The line (if lines are not shown separately, the function's line with the most samples).
     pub line: Option<(FileId, u32)>,
 }
 

@@ -15,10 +15,10 @@ impl Interval {
     /// The normal distribution holds 95 % within this many standard deviations.
     pub(super) const Z: f64 = 1.959_963_984_540_054;
 
-    /// Wilson's score interval for `hits` out of `samples`; nothing is known without samples.
+    /// Wilson's score interval for `hits` out of `samples`; from 0 to 1 if there are no samples.
     ///
-    /// It never leaves 0 to 1 and stays honest near both, where the textbook interval collapses
-    /// (E. B. Wilson, 1927).
+    /// It never exceeds the range from 0 to 1 and remains valid near both ends, where the textbook interval
+    /// collapses (E. B. Wilson, 1927).
     pub fn wilson(hits: u64, samples: u64) -> Interval {
         let share = (hits as f64 / samples as f64).min(1.0);
         Interval::of_share(share, samples as f64, Self::Z)
@@ -64,7 +64,7 @@ impl Interval {
         }
     }
 
-    /// Whether some value lies in both. Shares of one recording can differ all the same.
+    /// Whether the intervals overlap. Shares of one recording can differ significantly even then.
     pub fn overlaps(&self, other: &Interval) -> bool {
         self.low <= other.high && other.low <= self.high
     }

@@ -1,9 +1,8 @@
-//! The report for programs.
+//! The report as JSON.
 //!
-//! One object; its shape is stable: fields are added, never renamed or removed, and `schema`
-//! counts up if that must ever break. Counts are integers, times are nanoseconds (their names
-//! end in `_ns`), shares lie between 0 and 1, and what the guest's platform cannot tell is
-//! `null`.
+//! One object with a stable schema: fields are added, never renamed or removed; an incompatible change would
+//! increment `schema`. Counts are integers, times are nanoseconds (their names end in `_ns`), shares are between 0
+//! and 1, and values that the guest's platform cannot tell are `null`.
 //!
 //! ```json
 //! {
@@ -69,34 +68,35 @@
 //! }
 //! ```
 //!
-//! - `unit` is what the counts of `samples` and `functions` are of: `samples`, or `nanoseconds` in
-//!   mode `off-cpu`, where time is measured; intervals are then `null`. `blocked`,
-//!   `blocked_overflow` and `blocked_aged` have this unit as well.
-//! - `merged` is there only for several files: `gaps` are times that none of them holds, `overlaps` times in which
+//! - `unit` is the unit of the counts in `samples` and `functions`: `samples`, or `nanoseconds` in mode `off-cpu`,
+//!   where time is measured; intervals are then `null`. `blocked`, `blocked_overflow` and `blocked_aged` have this
+//!   unit as well.
+//! - `merged` exists only for several files: `gaps` are times that no file covers, `overlaps` times in which
 //!   several runs were recorded at once. `repeated_epochs` were in more than one file and are counted once.
-//! - `counters` are all vCPUs together. `missing` is the independent check: it may be negative, and is `null`
-//!   where nothing is sampled. `ticks = recorded + aged + overflow + lost + masked + idle`, and
-//!   `recorded + aged = by_table + by_bytes + by_frame_pointer`; what aged is in the stack `[aged]`.
-//! - `lateness_ns` is the running time between targets and their delivery; a bucket is its least
-//!   value, its greatest and how many there were. `p50` and `p99`, those of cycles as well, are bounds: the
-//!   greatest value of their bucket. Above, all vCPUs together.
-//! - `functions` holds all functions of the shown stacks, most `self` first. With lines told
-//!   apart there is an entry for each line; else `line` is the function's line with the most
-//!   samples. Shares are of `samples.recorded`, intervals hold 95 % (Wilson); they are wider, and a warning says so,
-//!   where samples come in bursts or many have no known place.
-//! - `filter.vcpus` is there only with `--vcpu`.
-//! - `calls` is there only with `--callers` or `--callees`: a tree in preorder, from the function on, each row followed by
-//!   its callers or callees, which are one deeper. `self` are the stacks that end in the row: at their root with
-//!   callers, at their leaf with callees.
-//! - `window` is the part of the recording that is shown, where it is not all of it; everything is then made
-//!   from the ring's samples, and `by_table`, `by_bytes`, `by_frame_pointer` and `early` are not known: 0.
+//! - `counters` are the sums over all vCPUs. `missing` is the independent check: it may be negative, and is `null`
+//!   if nothing is sampled. `ticks = recorded + aged + overflow + lost + masked + idle`, and
+//!   `recorded + aged = by_table + by_bytes + by_frame_pointer`; aged samples are in the stack `[aged]`.
+//! - `lateness_ns` is the running time between targets and their delivery; a bucket is its lowest value, its
+//!   highest value and its count. `p50` and `p99`, also those of cycles, are upper bounds: the highest value of
+//!   their bucket. The top-level field covers all vCPUs.
+//! - `functions` contains all functions of the shown stacks, most `self` first. If lines are shown separately there
+//!   is an entry for each line; otherwise `line` is the function's line with the most samples. Shares refer to
+//!   `samples.recorded`; intervals are 95 % intervals (Wilson). If samples come in bursts, or many have no known
+//!   place, intervals are wider and there is a warning.
+//! - `filter.vcpus` exists only with `--vcpu`.
+//! - `calls` exists only with `--callers` or `--callees`: a tree in preorder, starting with the function, each row
+//!   followed by its callers or callees, one level deeper. `self` counts the stacks that end in the row: at their
+//!   root for callers, at their leaf for callees.
+//! - `window` is the part of the recording that is shown, if not all of it; everything then comes from the ring's
+//!   samples, and `by_table`, `by_bytes`, `by_frame_pointer` and `early` are unknown: 0.
 //! - `spans`, `values` (of counters) and `marks` are the guest's own; `means` are those of 40 equal parts of the
-//!   time shown; `refused_names` were too long, empty or too many. `seconds` is empty unless asked for.
-//!   Their `from_ns` is since the recording began. `recorded` is what their stacks hold, `shown` what the filters leave
-//!   of it, both in `unit`s; `top` has the most of the shown, and `top_share` is of `recorded`. `stolen` and `blocked` are
-//!   shares of the time of those vCPUs whose rings tell of it.
-//! - `kind` is `function`, `address` (no name is known), `agent` (the profiler's own) or
-//!   `special` (a mark such as `[truncated]`).
+//!   time shown; `refused_names` counts names that were too long, empty or too many. `seconds` is empty unless
+//!   requested. Their `from_ns` is relative to the start of the recording. `recorded` is the total count of their
+//!   stacks, `shown` what remains after the filters, both in `unit`s; `top` is the function with the most of
+//!   `shown`, and `top_share` refers to `recorded`. `stolen` and `blocked` are shares of the time of the vCPUs
+//!   whose rings cover it.
+//! - `kind` is `function`, `address` (no known name), `agent` (the profiler itself) or `special` (a mark such as
+//!   `[truncated]`).
 
 use std::io::{self, Write};
 

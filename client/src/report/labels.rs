@@ -1,4 +1,4 @@
-//! What a frame is called in a report: a function, or a line of one.
+//! The label of a frame in a report: a function, or a line of one.
 
 use std::collections::HashMap;
 

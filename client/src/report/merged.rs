@@ -1,7 +1,7 @@
-//! The stacks by name: frames of one function under the same callers are one.
+//! The stacks merged by name: frames of the same function under the same callers are one.
 //!
-//! The merged tree is never built. It is walked depth first, and what is too small to be shown
-//! is not entered, so its size does not matter.
+//! The merged tree is never built. It is walked depth first, and subtrees too small to be shown are skipped, so its
+//! size does not matter.
 
 use crate::profile::{ChildLists, FrameId, NodeId};
 

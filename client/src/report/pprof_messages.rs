@@ -1,4 +1,4 @@
-//! The messages of pprof's `profile.proto`, as far as they are written.
+//! The messages of pprof's `profile.proto`, limited to the fields that are written.
 //!
 //! Field numbers and meanings: `proto/profile.proto` of github.com/google/pprof. Texts are
 //! indices into the profile's table of strings.

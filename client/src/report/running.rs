@@ -1,4 +1,4 @@
-//! The functions of a recording that goes on: a profile to which parts of the time are added, and which keeps none.
+//! The functions of a running recording, computed incrementally without keeping a profile.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -4,15 +4,15 @@
 //!
 //! | column | what |
 //! |---|---|
-//! | `time` | the date (UTC), or where the guest knows none, seconds since the recording began |
+//! | `time` | the date (UTC), or if the guest knows none, seconds since the start of the recording |
 //! | `vcpu` | the vCPU |
 //! | `outcome` | `recorded`, `late`, `aged`; without a stack `overflow`, `lost`, `masked`, `idle`; `blocked` for a wait |
 //! | `blocked_ns` | how long a wait took; else `-` |
 //! | `span` | the innermost open span of the guest's; `-` if none |
 //! | `stack` | as in folded stacks, `root;caller;leaf`; `-` if there is none |
 //!
-//! In JSON each line is an object with these fields, `at_ns` since the recording began, `unix_ns` (or `null`), and `stack`
-//! as an array, root first; what is not known is `null`.
+//! In JSON each line is an object with these fields, `at_ns` since the start of the recording, `unix_ns` (or
+//! `null`), and `stack` as an array, root first; unknown values are `null`.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! Long names in a narrow column: what tells functions apart stays.
+//! Shortens long names for a narrow column and keeps the parts that distinguish functions.
 
 use std::borrow::Cow;
 

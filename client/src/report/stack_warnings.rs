@@ -1,4 +1,4 @@
-//! What to know of the stacks before trusting a profile: cut ones, late ones, guessed callers.
+//! Warnings about stacks: truncated ones, late ones, guessed callers.
 
 use super::broken::{self, BrokenIn};
 use super::marks::{self, Marked};

@@ -1,9 +1,8 @@
-//! A flame graph, drawn by `inferno`: the root on top, so that a browser opens on it.
+//! A flame graph, drawn by `inferno`, with the root at the top, where a browser's view starts.
 //!
-//! What would be narrower than half a pixel is left out before anything is drawn, so a million
-//! distinct stacks make a file a browser opens; and the graph ends where hardly a stack reaches, so
-//! a few deep and thin ones do not make it tall. The samples count in the function above, and the
-//! subtitle says how many.
+//! Frames narrower than half a pixel are omitted before drawing, so that a browser can open the graph of a million
+//! distinct stacks. The graph ends at a depth that hardly any stack reaches, so that a few deep, thin stacks do not
+//! make it tall. Their samples count in the function above, and the subtitle gives their number.
 
 use std::io::Write;
 

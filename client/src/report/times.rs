@@ -1,4 +1,4 @@
-//! Where the vCPUs' time went, how late samples came, and what sampling cost.
+//! How the vCPUs' time was spent, how late samples were, and what sampling cost.
 
 use std::io::{self, Write};
 

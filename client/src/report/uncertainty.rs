@@ -1,4 +1,5 @@
-//! What makes shares less certain than so many independent samples: samples without a known place, and clusters.
+//! Why shares are less certain than the same number of independent samples would make them: samples without a known
+//! place, and clusters.
 
 use std::collections::HashMap;
 
