@@ -1,17 +1,17 @@
-//! Time: what happened when, out of a guest's rings.
+//! Timelines: the timed records of a guest's rings.
 //!
-//! Counts alone forget time. Where an agent has a ring, a recording file holds beside the counts what
-//! the ring still held: each tick and its stack, the guest's own marks, spans and counters, when it
-//! blocked, what others took. A [`Timeline`] is all of that, and answers
+//! Counts have no times. If an agent has rings, a recording file contains, besides the counts, the records still in
+//! the rings: each tick and its stack, the guest's own marks, spans and counters, blocked time and stolen time. A
+//! [`Timeline`] contains all of these and answers
 //!
 //! - which [recordings](Timeline::recordings) the samples belong to,
 //! - what a [`Window`] of time held, as a [profile](Timeline::profile) like any other,
 //! - how the [seconds](Timeline::slices) differ,
-//! - how long the guest's [spans](Timeline::spans) took and what its [counters](Timeline::counters) said.
+//! - how long the guest's [spans](Timeline::spans) took and which values its [counters](Timeline::counters) had.
 //!
-//! Times are of the guest's monotonic clock, in ns; [`WallClock`] makes dates of them where the guest
-//! knows the date. A ring drops its oldest records: [`Timeline::held_since`] says from when on
-//! everything is there.
+//! Times are on the guest's monotonic clock, in ns; [`WallClock`] converts them to dates if the guest knows the
+//! date. A ring drops its oldest records: [`Timeline::held_since`] gives the time from which the records are
+//! complete.
 
 mod blocks;
 mod clock;
@@ -53,7 +53,7 @@ use crate::profile::NodeId;
 use spans::Pairs;
 use times::Times;
 
-/// What a guest's rings held.
+/// The contents of a guest's rings.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Timeline {
     /// By the vCPUs' numbers.
@@ -65,7 +65,7 @@ pub struct Timeline {
     known: Vec<RecordingSpan>,
 }
 
-/// What one vCPU's ring held.
+/// The contents of one vCPU's ring.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ring {
     /// The vCPU.
@@ -84,7 +84,7 @@ pub struct Ring {
     pub given_up: u64,
     /// When the ring was read.
     pub read_at_ns: u64,
-    /// The date at that moment, in ns since 1970 (UTC), where the guest knows it.
+    /// The date at that moment, in ns since 1970 (UTC), if the guest knows it.
     pub read_at_unix_ns: Option<u64>,
     /// From when on no record is missing, but for `gaps`.
     pub(crate) held_since_ns: u64,
@@ -103,7 +103,7 @@ pub struct Ring {
     pub(crate) aged_stack: NodeId,
 }
 
-/// A stretch of time, its end not included, on the guest's monotonic clock in ns.
+/// A range of time, excluding its end, on the guest's monotonic clock in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     /// The first moment.
@@ -129,7 +129,7 @@ impl Window {
         self.to_ns.saturating_sub(self.from_ns)
     }
 
-    /// What both hold; empty where nothing.
+    /// The intersection of the two; empty if there is none.
     #[must_use]
     pub fn and(&self, other: Window) -> Window {
         let from_ns = self.from_ns.max(other.from_ns);
@@ -264,7 +264,7 @@ impl Timeline {
         self.rings.iter().map(|ring| ring.read_at_ns).min()
     }
 
-    /// From the first record to when the rings were read; `None` where there is no record.
+    /// From the first record to the time at which the rings were read; `None` if there is no record.
     pub fn extent(&self) -> Option<Window> {
         let first = self.rings.iter().filter_map(|ring| ring.records.first());
         let last = self.rings.iter().filter_map(|ring| ring.records.last());
@@ -286,7 +286,7 @@ impl Timeline {
         })
     }
 
-    /// What happened within a window but for ticks and times, in order.
+    /// The events within a window, except ticks and times, in order.
     pub fn events(&self, window: Window) -> Vec<Event> {
         let pairs = Pairs::of(self);
         let mut events: Vec<Event> = self

@@ -1,4 +1,4 @@
-//! Which mapping each address of a profile lies in.
+//! Finds the mapping of each address of a profile.
 
 use crate::profile::{FrameId, Profile};
 

@@ -1,7 +1,7 @@
-//! Files from debuginfod servers, with the cache that debuginfod's other clients use.
+//! Files from debuginfod servers, with the cache of debuginfod's other clients.
 //!
-//! A server is asked for `URL/buildid/ID/executable` or `URL/buildid/ID/debuginfo`. What it sends is used, and kept in the
-//! cache, only if it is an ELF file with that build-id.
+//! Requests `URL/buildid/ID/executable` or `URL/buildid/ID/debuginfo` from a server. The file received is used, and
+//! cached, only if it is an ELF file with that build-id.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -46,10 +46,10 @@ struct Server {
 /// The environment's settings for debuginfod cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DebuginfodError {
-    /// A timeout that is no number.
+    /// A timeout that is not a number.
     #[error("DEBUGINFOD_TIMEOUT is a number of seconds, found {found:?}")]
     Timeout {
-        /// What it is.
+        /// Its value.
         found: String,
     },
     /// Nowhere to keep files.
@@ -79,8 +79,8 @@ enum DownloadError {
 }
 
 impl Debuginfod {
-    /// What the environment configures: `DEBUGINFOD_URLS`, `DEBUGINFOD_CACHE_PATH` and `DEBUGINFOD_TIMEOUT`. Nothing if
-    /// no server is named.
+    /// The configuration from the environment: `DEBUGINFOD_URLS`, `DEBUGINFOD_CACHE_PATH` and `DEBUGINFOD_TIMEOUT`.
+    /// `None` if no server is configured.
     ///
     /// # Errors
     /// [`DebuginfodError`].
@@ -106,8 +106,8 @@ impl Debuginfod {
         Ok(Debuginfod::new(&urls, cache, timeout))
     }
 
-    /// Servers at these URLs, separated by spaces; `None` if there is none. Files are kept in the folder `cache`. A server
-    /// that is silent for longer than `timeout` is given up; zero is no limit.
+    /// Servers at these URLs, separated by spaces; `None` if there is none. Files are stored in the folder `cache`.
+    /// A request fails if the server is silent for longer than `timeout`; zero means no limit.
     pub fn new(urls: &str, cache: PathBuf, timeout: Duration) -> Option<Debuginfod> {
         // Words such as `ima:enforcing` are settings for the servers behind them.
         let servers: Arc<[Server]> = urls

@@ -16,7 +16,7 @@ pub enum SymbolError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system error.
         source: io::Error,
     },
     /// A directory, a device or a pipe.
@@ -52,7 +52,7 @@ pub enum SymbolError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What the parser says.
+        /// The parser error.
         problem: object::Error,
     },
     /// The image is not what the guest ran.
@@ -66,7 +66,7 @@ pub enum SymbolError {
         path: PathBuf,
         /// The recording's.
         expected: BuildId,
-        /// The file's; `None` where it has none.
+        /// The file's; `None` if it has none.
         found: Option<BuildId>,
     },
     /// The image is for another processor than the guest's.
@@ -91,7 +91,7 @@ pub enum SymbolError {
     NoFunctions {
         /// The file.
         path: PathBuf,
-        /// The first line that is no symbol, or what else there was.
+        /// The first line that is not a symbol, or a description of the content.
         found: String,
     },
 }
@@ -178,22 +178,22 @@ pub enum SymbolWarning {
     DamagedDebugInfo {
         /// The file that holds it.
         path: PathBuf,
-        /// What the parser says of the first one.
+        /// The parser error of the first one.
         problem: String,
         /// How many distinct addresses met it.
         addresses: usize,
     },
-    /// A debuginfod server could not be asked, or what it sent is not the file.
+    /// A request to a debuginfod server failed, or the file received is not the requested one.
     #[error("the debuginfod server {url} gave no file for build-id {build_id}: {problem}")]
     ServerFailed {
         /// The server.
         url: String,
-        /// What it was asked for.
+        /// The requested build-id.
         build_id: BuildId,
-        /// What went wrong.
+        /// The failure.
         problem: String,
     },
-    /// A separate debug file is not the one that belongs to the image.
+    /// A separate debug file does not belong to the image.
     #[error("{} is not the debug file of {} and was ignored", debug_file.display(), image.display())]
     DebugFileDiffers {
         /// The separate debug file.

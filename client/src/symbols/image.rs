@@ -1,4 +1,4 @@
-//! One ELF file: who it is and where its code was linked.
+//! One ELF file: its identity and its code's link addresses.
 
 use std::fs::File;
 use std::io::Read;
@@ -93,7 +93,7 @@ impl Image {
         })
     }
 
-    /// Where it was read.
+    /// The path from which it was read.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -108,12 +108,12 @@ impl Image {
         self.position_independent
     }
 
-    /// The address the linker gave to what ran at `address`, or `None` where the mapping does
-    /// not hold it or the image has no such bytes.
+    /// The link address of the code that ran at `address`; `None` if the mapping does not contain it or the image
+    /// has no such bytes.
     ///
-    /// A program at a fixed place keeps its addresses. Otherwise the file offset decides; where
-    /// that fits no segment, the mapping is taken to begin with the first segment. Of a separate debug file, whose
-    /// executable segment holds no bytes, it is taken to begin in that segment's first page: mappings hold code.
+    /// A program with fixed addresses keeps them. Otherwise the file offset decides. If the offset is in no
+    /// segment, the mapping is assumed to begin with the first segment; for a separate debug file, whose executable
+    /// segment holds no bytes, in that segment's first page, since mappings contain code.
     pub fn link_address(&self, mapping: &Mapping, address: u64) -> Option<u64> {
         let offset = mapping.offset_of(address);
         if !self.position_independent {

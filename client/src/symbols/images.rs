@@ -8,18 +8,18 @@ use super::image::Image;
 use super::symbol_file::SymbolFile;
 use crate::profile::{Architecture, BuildId, Mapping};
 
-/// Where to look besides the images that are named.
+/// Where to look for files besides the given images.
 #[derive(Debug, Clone)]
 pub struct ImageOptions {
-    /// Where separate debug files are looked for, as in `/usr/lib/debug`.
+    /// Folders searched for separate debug files, such as `/usr/lib/debug`.
     pub debug_dirs: Vec<PathBuf>,
-    /// Whether a file at the path a mapping names is opened; it is used only where its build-id
-    /// is the recording's.
+    /// Whether to open the file at the path that a mapping names; it is used only if it has the recording's
+    /// build-id.
     pub open_recorded_paths: bool,
     /// Folders with files by build-id: `.build-id/ab/cdef.debug` and `.build-id/ab/cdef` as in `/usr/lib/debug`, files
     /// that are called `abcdef` or `abcdef.debug`, or a cache of debuginfod.
     pub symbol_folders: Vec<PathBuf>,
-    /// Servers to ask where no file on this machine has the build-id.
+    /// Servers to query if no file on this machine has the build-id.
     #[cfg(feature = "debuginfod")]
     pub debuginfod: Option<super::Debuginfod>,
 }
@@ -73,7 +73,7 @@ impl Images {
         Ok(())
     }
 
-    /// Adds a symbol list of the guest's program, which names what the images do not, or a
+    /// Adds a symbol list of the guest's program, for names that the images lack, or a
     /// [folder](ImageOptions::symbol_folders) with files by build-id.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
-//! Where a function belongs, told by the entries that its declaration lies in.
+//! A function's scope, from the DWARF entries that enclose its declaration.
 //!
-//! Compilers give no mangled name to functions that were only inlined, if no other file can see them: those of
-//! templates with local arguments, lambdas, static functions. Their entries in DWARF still lie in those of namespaces,
-//! classes and functions.
+//! Compilers emit no mangled name for functions that exist only as inlined copies and are not visible in other
+//! files: templates with local arguments, lambdas, static functions. Their DWARF entries are still inside those of
+//! their namespaces, classes and functions.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;

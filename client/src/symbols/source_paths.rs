@@ -1,10 +1,10 @@
-//! Where a Rust function belongs, told by the file it was written in.
+//! A Rust function's module path, from its source file.
 //!
-//! A build with line tables only keeps each inlined function's bare name, such as `find_match`.
-//! Every compilation unit still names its crate and that crate's root file
-//! (`…/miniz_oxide-0.9.1/src/lib.rs/@/miniz_oxide.1f0e…-cgu.0`), and a module is a file below it:
-//! `find_match` in `…/miniz_oxide-0.9.1/src/deflate/core.rs` is in `miniz_oxide::deflate::core`.
-//! A type that a method belongs to, and modules written inside a file, are not told by paths.
+//! A build with only line tables keeps each inlined function's bare name, such as `find_match`. Every compilation
+//! unit still names its crate and that crate's root file
+//! (`…/miniz_oxide-0.9.1/src/lib.rs/@/miniz_oxide.1f0e…-cgu.0`), and a module is a file below it: `find_match` in
+//! `…/miniz_oxide-0.9.1/src/deflate/core.rs` is in `miniz_oxide::deflate::core`. Paths do not give a method's type
+//! or the modules written inside a file.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -24,7 +24,7 @@ impl SymbolFile {
     /// # Errors
     ///
     /// [`SymbolError::Read`], [`SymbolError::NotAFile`], [`SymbolError::TooLarge`], or
-    /// [`SymbolError::NoFunctions`] where no line is one.
+    /// [`SymbolError::NoFunctions`] if no line is a function.
     pub fn open(path: &Path) -> Result<SymbolFile, SymbolError> {
         let bytes = super::image::read_regular_file(path, Self::MAX_BYTES)?;
         Self::parse(path, &bytes)
@@ -34,7 +34,7 @@ impl SymbolFile {
     ///
     /// # Errors
     ///
-    /// [`SymbolError::NoFunctions`] where no line is one.
+    /// [`SymbolError::NoFunctions`] if no line is a function.
     pub fn parse(path: &Path, text: &[u8]) -> Result<SymbolFile, SymbolError> {
         let mut entries = Vec::new();
         let mut first_other = None;
@@ -64,7 +64,7 @@ impl SymbolFile {
         })
     }
 
-    /// Where it was read.
+    /// The path from which it was read.
     pub fn path(&self) -> &Path {
         &self.path
     }

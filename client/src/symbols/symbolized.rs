@@ -29,17 +29,17 @@ impl FunctionId {
 /// function count together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// Demangled; an address where there is no name.
+    /// Demangled; an address if there is no name.
     pub name: String,
     /// As in the image (of the first instance met).
     pub raw_name: String,
-    /// The program or library, where it is known.
+    /// The program or library, if known.
     pub image: Option<ImageId>,
-    /// What the name stands for.
+    /// The kind of the name.
     pub kind: FunctionKind,
 }
 
-/// What a function's name stands for.
+/// The kind of a function's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FunctionKind {
     /// A function of the guest.
@@ -65,14 +65,14 @@ pub struct Symbol {
     pub inlined: bool,
 }
 
-/// What is known of the code in one mapping.
+/// The symbol information for the code in one mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MappingSymbols {
     /// Some address has a function's name.
     pub functions: bool,
     /// Some address has a source file and a line.
     pub lines: bool,
-    /// Inlined functions are told.
+    /// Inlined functions are known.
     pub inlined: bool,
 }
 
@@ -145,7 +145,7 @@ impl<'p> Symbolized<'p> {
         &self.images[id.0 as usize]
     }
 
-    /// What is known of each of [`Profile::mappings`].
+    /// The symbol information for each of [`Profile::mappings`].
     pub fn mapping_symbols(&self) -> &[MappingSymbols] {
         &self.mappings
     }
@@ -155,7 +155,7 @@ impl<'p> Symbolized<'p> {
         self.mapping_of_frame[id.index()].map(|mapping| mapping as usize)
     }
 
-    /// What the user should know about the names.
+    /// Warnings about the names.
     pub fn warnings(&self) -> &[SymbolWarning] {
         &self.warnings
     }

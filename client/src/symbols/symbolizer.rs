@@ -39,12 +39,12 @@ impl Symbolizer {
         &self.images
     }
 
-    /// Names every distinct address once.
+    /// Resolves every distinct address once.
     ///
     /// # Errors
     ///
-    /// Where an image the user named does not belong to the recording; a file found otherwise,
-    /// damaged debug information and missing names are warnings in the result.
+    /// If an image given by the user does not belong to the recording. Problems with files found otherwise, damaged
+    /// debug information and missing names are warnings in the result.
     pub fn resolve<'p>(&self, profile: &'p Profile) -> Result<Symbolized<'p>, SymbolError> {
         let mappings = profile.mappings();
         let mut names = Names::new(profile.frames().len(), mappings.len());

@@ -1,7 +1,7 @@
-//! What was it o'clock, by the guest's monotonic clock.
+//! Converts between the guest's monotonic clock and dates.
 
-/// Dates over the guest's monotonic clock, from the moments at which both were told. The date may step,
-/// forwards or back: between two moments it is told from the earlier one.
+/// Dates on the guest's monotonic clock, from the moments at which both were recorded. The date may step forwards
+/// or back: a moment between two recorded ones uses the earlier one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WallClock {
     /// Monotonic and ns since 1970 (UTC), in the order of the first.
@@ -9,7 +9,7 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// A clock that told these: monotonic ns and ns since 1970 (UTC).
+    /// A clock with these recorded pairs: monotonic ns and ns since 1970 (UTC).
     pub fn new(told: impl IntoIterator<Item = (u64, u64)>) -> WallClock {
         let mut anchors: Vec<_> = told.into_iter().collect();
         anchors.sort_unstable();
@@ -32,8 +32,8 @@ impl WallClock {
         }
     }
 
-    /// The moment of a date; the latest one, where the clock stepped back over it. What lies before all that
-    /// was told is told from the first.
+    /// The moment of a date; the latest one if the clock stepped back over it. Dates before all recorded ones use
+    /// the first.
     pub fn monotonic_ns(&self, date_ns: u64) -> Option<u64> {
         let first = self.anchors.first()?;
         let from = |(told_ns, unix_ns): (u64, u64)| match date_ns.checked_sub(unix_ns) {

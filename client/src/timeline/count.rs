@@ -1,4 +1,4 @@
-//! What ticks and waits come to in a part of a recording's time.
+//! Counts ticks and waits in a part of a recording's time.
 
 use std::collections::HashMap;
 

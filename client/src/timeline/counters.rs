@@ -36,7 +36,7 @@ impl CounterSeries {
         self.each().next_back().unwrap_or(0)
     }
 
-    /// The mean over each of so many equal parts of a window; `None` before the first value.
+    /// The mean over each of `parts` equal parts of a window; `None` before the first value.
     pub fn means(&self, window: Window, parts: usize) -> Vec<Option<f64>> {
         let length = u128::from(window.length_ns());
         let edge = |part: usize| {
@@ -79,8 +79,8 @@ impl CounterSeries {
 }
 
 impl Timeline {
-    /// The guest's counters within a window, by their names; each begins with the value that it had when the
-    /// window began, where that is known.
+    /// The guest's counters within a window, by name. Each begins with its value at the start of the window, if
+    /// known.
     pub fn counters(&self, window: Window) -> Vec<CounterSeries> {
         let mut by_name: BTreeMap<String, Vec<(u64, i64)>> = BTreeMap::new();
         for (id, (_, value)) in self.counters_at(window.from_ns) {

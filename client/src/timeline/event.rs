@@ -1,4 +1,4 @@
-//! What happened, one by one: for people and programs.
+//! Single events, for display and for programs.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::units;
 pub struct Event {
     /// When, on the guest's monotonic clock, in ns.
     pub at_ns: u64,
-    /// On which vCPU; what concerns the whole guest is told of the first.
+    /// The vCPU; for events that concern the whole guest, the first vCPU.
     pub vcpu: u32,
     /// What.
     pub what: What,

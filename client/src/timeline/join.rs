@@ -1,5 +1,5 @@
-//! Several timelines as one: what the rings of a guest held when they were read, one file after the other, and what the
-//! rings of its next run held.
+//! Joins several timelines: the contents of a guest's rings as read for each file, and of the rings of its next
+//! run.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,4 @@
-//! Moments as people say them: since the beginning, before the end, or by the clock.
+//! Moments as users write them: since the beginning, before the end, or as clock times.
 
 use std::str::FromStr;
 
@@ -22,9 +22,9 @@ use crate::units;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// So many ns after the recording's beginning.
+    /// Nanoseconds after the recording's beginning.
     Since(u64),
-    /// So many ns before its end.
+    /// Nanoseconds before its end.
     BeforeEnd(u64),
     /// A date, in ns since 1970 (UTC).
     Date(u64),
@@ -32,7 +32,7 @@ pub enum Moment {
     TimeOfDay(u64),
 }
 
-/// What moments are told from: a recording's beginning and end, and what the guest knows of dates.
+/// The reference for moments: a recording's beginning and end, and the guest's dates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extent {
     /// From its beginning to its end.
@@ -107,7 +107,7 @@ impl FromStr for Moment {
 }
 
 impl Extent {
-    /// Where a moment lies on the guest's monotonic clock, in ns.
+    /// A moment's time on the guest's monotonic clock, in ns.
     ///
     /// # Errors
     /// [`MomentError::NoDate`].
@@ -131,7 +131,7 @@ impl Extent {
         }
     }
 
-    /// The window between two moments; the recording's own beginning or end where one is not named.
+    /// The window between two moments; a missing moment is the recording's own beginning or end.
     ///
     /// # Errors
     /// [`MomentError`].

@@ -1,8 +1,8 @@
-//! The order of the frames about rings, checked alike on the wire and in a file.
+//! Checks the order of the frames about rings, on the wire and in a file alike.
 //!
-//! First the names of events, then for each vCPU its records and the stacks that these name. On the wire, records come
-//! in their order, and stacks after them; what a crash has left has the newest records first, between their stacks. A
-//! vCPU's ring may come several times, each time with the records since the last.
+//! First the names of events, then for each vCPU its records and the stacks that they refer to. On the wire,
+//! records are in chronological order and precede their stacks; crash data has the newest records first, between
+//! their stacks. A vCPU's ring may occur several times, each time with the records since the last.
 
 use std::collections::BTreeMap;
 

@@ -11,9 +11,9 @@ use crate::profile::{
 };
 
 impl Timeline {
-    /// What a recording sampled within a window, with the accounting of every tick in it. `whole` is the
-    /// profile that the timeline was read with: stacks, mappings and settings are its. With `inside`, only
-    /// ticks that came while a span of this name was open on the same vCPU.
+    /// A recording's samples within a window, with every tick in it accounted for. `whole` is the profile that was
+    /// read with the timeline; it supplies stacks, mappings and settings. With `inside`, only ticks during a span
+    /// of this name on the same vCPU count.
     pub fn profile(
         &self,
         whole: &Profile,
@@ -83,7 +83,7 @@ impl Timeline {
         }
     }
 
-    /// The part of a window in which a recording ran and the rings may tell of it.
+    /// The part of a window in which a recording ran and which the rings may cover.
     pub fn bounded(&self, of: &RecordingSpan, window: Window) -> Window {
         let extent = self.extent().unwrap_or(Window {
             from_ns: 0,

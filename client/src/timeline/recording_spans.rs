@@ -9,7 +9,7 @@ use super::{Timeline, Window};
 /// A recording in time: its ring bit, and from when to when it had it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordingSpan {
-    /// Its id; `None` where it began before all that the rings hold, and nothing else tells.
+    /// Its id; `None` if the recording began before the oldest record in the rings and nothing else gives it.
     pub recording: Option<u64>,
     /// Which bit it has in the samples.
     pub ring_bit: u32,
@@ -29,8 +29,8 @@ impl RecordingSpan {
 const RING_BITS: u32 = 8;
 
 impl Timeline {
-    /// The recordings that the rings hold samples of, or whose beginning or end they tell, in the order of
-    /// their ring bits and beginnings.
+    /// The recordings whose samples, beginning or end are in the rings, in the order of their ring bits and
+    /// beginnings.
     pub fn recordings(&self) -> Vec<RecordingSpan> {
         let mut known: BTreeMap<(u64, u32), Window> = BTreeMap::new();
         let mut bits_used = 0;

@@ -1,4 +1,4 @@
-//! Second by second: equal slices of a window, and what differs from one to the next.
+//! Equal slices of a window, and the differences between them.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,23 @@ pub(crate) const MOST_SLICES: u64 = 1_000;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What happened in one slice of time, on all vCPUs.
+/// One slice of time, on all vCPUs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slice {
     /// The slice; the last one may be shorter, or a little longer.
     pub window: Window,
-    /// What became of its ticks and its blocked time; what is missing is not known.
+    /// The outcomes of its ticks and its blocked time; `missing` is unknown.
     pub counters: Counters,
     /// Whether the rings hold all of it.
     pub is_held: bool,
-    /// How the time of each vCPU went whose ring tells.
+    /// How the time was spent, for each vCPU whose ring covers it.
     pub runstates: Vec<Runstate>,
-    /// What each stack counts, in the mode's [unit](crate::profile::Mode::unit), in the order of the stacks.
+    /// Each stack's count, in the mode's [unit](crate::profile::Mode::unit), in the order of the stacks.
     pub stacks: Vec<(NodeId, u64)>,
 }
 
 impl Slice {
-    /// The share that a kind of time has in the time of the vCPUs whose rings tell of it; `None` if none does.
+    /// The share of a kind of time in the time of the vCPUs whose rings cover it; `None` if none does.
     pub fn share_of_time(&self, kind: impl Fn(&Runstate) -> Option<u64>) -> Option<f64> {
         let known: Vec<u64> = self.runstates.iter().filter_map(kind).collect();
         let time_ns = known.len() as f64 * self.window.length_ns() as f64;
@@ -58,9 +58,9 @@ pub(crate) fn step_ns(window: Window, wanted_ns: Option<u64>, most: u64) -> u64 
 }
 
 impl Timeline {
-    /// A window in slices of `step_ns`, at most a thousand; what lies behind these is left out, and a last one of
-    /// less than a tenth is part of the one before. `info` are the recording's settings. With `inside`, only what
-    /// happened while a span of this name was open on the same vCPU counts, and nothing is known of the vCPUs' time.
+    /// Divides a window into slices of `step_ns`, at most a thousand. The rest is omitted, and a last slice of less
+    /// than a tenth is merged into the previous one. `info` are the recording's settings. With `inside`, only
+    /// events during a span of this name on the same vCPU count, and the vCPUs' time is unknown.
     pub fn slices(
         &self,
         info: &RecordingInfo,

@@ -40,14 +40,14 @@ impl SpanTimes {
         lengths.fold(0, |sum, length| sum.saturating_add(*length))
     }
 
-    /// So many percent of them took at most this; 0 where there is none.
+    /// The duration that `percent` percent of them did not exceed; 0 if there are none.
     pub fn percentile(&self, percent: u64) -> u64 {
         let rank = (self.count().saturating_mul(percent)).div_ceil(100);
         let at = rank.max(1).min(self.count()).saturating_sub(1);
         self.lengths_ns.get(at as usize).copied().unwrap_or(0)
     }
 
-    /// The longest; 0 where there is none.
+    /// The longest; 0 if there are none.
     pub fn max_ns(&self) -> u64 {
         self.lengths_ns.last().copied().unwrap_or(0)
     }

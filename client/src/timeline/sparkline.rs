@@ -1,8 +1,8 @@
 //! Values over time in one line of text.
 
-/// The values as blocks of eight heights, the greatest of them the highest; nothing stays a space, and
-/// what is not known a dot. `most` is how many columns there are: of more values, each column shows the
-/// greatest of its share.
+/// The values as blocks of eight heights, scaled to the greatest. Zero is a space, and an unknown value a dot.
+/// `most` is the maximum number of columns: with more values than columns, each column shows the greatest of its
+/// values.
 ///
 /// ```
 /// use unikprof_client::timeline::sparkline;

@@ -1,4 +1,4 @@
-//! How a vCPU's time went between two moments, from what its ring tells of it now and then.
+//! How a vCPU's time was spent between two moments, from the runstate records in its ring.
 
 use unikprof_proto::ring::{Record, kind};
 
