@@ -110,7 +110,7 @@ fn a_guest_without_frame_pointers_is_told_as_broken() {
     // With the table the leaf's caller is right, and the chain goes on past others without a mark.
     guest.record_samples(SAMPLES, &[]);
     let doctor = guest.doctor();
-    assert!(doctor.contains("lack callers"), "{doctor}");
+    assert!(doctor.contains("missing callers"), "{doctor}");
     assert!(doctor.contains("-fno-omit-frame-pointer"), "{doctor}");
 
     guest.record_samples(SAMPLES, &["--unwind", "table"]);
