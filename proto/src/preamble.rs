@@ -129,7 +129,7 @@ pub fn encode(preamble: Preamble) -> [u8; LENGTH] {
 /// Decodes a preamble.
 ///
 /// # Errors
-/// [`PreambleError`] where the bytes are not a preamble.
+/// [`PreambleError`] if the bytes are not a preamble.
 pub fn decode(bytes: &[u8; LENGTH]) -> Result<Preamble, PreambleError> {
     if bytes[..8] != MAGIC {
         return Err(PreambleError::Magic);

@@ -1,9 +1,9 @@
 //! Layouts and numbers of the Xen ABI, one module for each public header or topic.
 //!
-//! Nothing here behaves: structures are `repr(C)` and carry const size and offset assertions, and each
-//! module names the header its facts come from (paths are relative to `xen/include/public`). Structures
-//! that Xen or a backend writes while the guest looks hold atomics. Codes are raw integers; the modules
-//! above convert them, and keep a code that they do not know.
+//! This module has no behaviour: structures are `repr(C)` with const size and offset assertions, and each module
+//! names the header that it is taken from (paths are relative to `xen/include/public`). Structures that Xen or a
+//! backend may write while the guest reads them contain atomics. Codes are raw integers; the modules above convert
+//! them and preserve unknown codes.
 
 pub mod console;
 pub mod elfnote;

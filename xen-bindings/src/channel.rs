@@ -24,8 +24,8 @@ pub trait Channel {
     /// one is not missed.
     fn acknowledge(&self) {}
 
-    /// Returns when the other side has notified us since the last call or [`acknowledge`](Self::acknowledge), at `deadline_ns`, or earlier for no
-    /// reason.
+    /// Returns once the other side has notified this one since the last call or [`acknowledge`](Self::acknowledge),
+    /// or at `deadline_ns`; may also return spuriously.
     fn wait_until(&self, deadline_ns: u64);
 }
 

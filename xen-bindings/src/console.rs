@@ -91,7 +91,7 @@ impl fmt::Display for ConsoleError {
 impl core::error::Error for ConsoleError {}
 
 impl<C: Channel> Console<C> {
-    /// Goes on where the ring in `page` stands.
+    /// Continues at the current position of the ring in `page`.
     #[must_use]
     pub fn new(page: SharedPage, channel: C) -> Self {
         let output = Producer::attach(&page, OUTPUT);
@@ -117,8 +117,8 @@ impl<C: Channel> Console<C> {
         Ok(count)
     }
 
-    /// Writes `bytes`. Where nobody reads for 100 ms, or all of it takes more than a second, the rest is
-    /// dropped and [counted](Self::dropped): a guest does not stand still for its console.
+    /// Writes `bytes`. If the reader makes no progress for 100 ms, or the whole write takes more than a second, the
+    /// rest is dropped and [counted](Self::dropped), so that the console cannot block the guest.
     ///
     /// # Errors
     /// See [`ConsoleError`].
@@ -154,7 +154,7 @@ impl<C: Channel> Console<C> {
         }
     }
 
-    /// Reads what has been typed, and returns how many bytes.
+    /// Reads typed input and returns the number of bytes.
     ///
     /// # Errors
     /// See [`ConsoleError`].
@@ -166,7 +166,7 @@ impl<C: Channel> Console<C> {
         Ok(count)
     }
 
-    /// Bytes dropped because nobody read.
+    /// Bytes dropped because the console was not read.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
         self.dropped

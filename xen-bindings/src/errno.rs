@@ -58,7 +58,7 @@ errno! {
 }
 
 impl Errno {
-    /// Splits what a hypercall returned: negative numbers are errors.
+    /// Converts a hypercall's return value: negative numbers are errors.
     ///
     /// # Errors
     /// The error number, for a negative `value`.

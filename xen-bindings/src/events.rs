@@ -112,7 +112,7 @@ impl<H: Hypercall> EventChannels<H> {
     /// Binds a virtual interrupt of `vcpu` to a new port.
     ///
     /// # Errors
-    /// `EEXIST` where the interrupt is bound already, `ENOENT` for a vCPU that does not exist.
+    /// `EEXIST` if the interrupt is already bound, `ENOENT` for a vCPU that does not exist.
     pub fn bind_virq(&self, virq: Virq, vcpu: VcpuId) -> Result<Port, Errno> {
         let mut argument = abi::BindVirq {
             virq: virq.0,
@@ -123,10 +123,10 @@ impl<H: Hypercall> EventChannels<H> {
         Ok(Port(argument.port))
     }
 
-    /// Makes a port that, when sent to, interrupts `vcpu` of this domain.
+    /// Creates a port that interrupts `vcpu` of this domain when it is notified.
     ///
     /// # Errors
-    /// `ENOENT` for a vCPU that does not exist, `ENOSPC` where no port is free.
+    /// `ENOENT` for a vCPU that does not exist, `ENOSPC` if no port is free.
     pub fn bind_ipi(&self, vcpu: VcpuId) -> Result<Port, Errno> {
         let mut argument = abi::BindIpi {
             vcpu: vcpu.0,
@@ -136,10 +136,10 @@ impl<H: Hypercall> EventChannels<H> {
         Ok(Port(argument.port))
     }
 
-    /// Makes a port to which `remote_domain` may connect.
+    /// Creates a port to which `remote_domain` may connect.
     ///
     /// # Errors
-    /// `ENOSPC` where no port is free; `ESRCH` for a domain that does not exist.
+    /// `ENOSPC` if no port is free; `ESRCH` for a domain that does not exist.
     pub fn alloc_unbound(&self, remote_domain: u16) -> Result<Port, Errno> {
         let mut argument = abi::AllocUnbound {
             domain: DOMID_SELF,
@@ -153,7 +153,7 @@ impl<H: Hypercall> EventChannels<H> {
     /// Connects to `remote_port`, which `remote_domain` offers. The new port is pending at once.
     ///
     /// # Errors
-    /// `EINVAL` where that port is not offered to this domain.
+    /// `EINVAL` if that port is not offered to this domain.
     pub fn bind_interdomain(&self, remote_domain: u16, remote_port: u32) -> Result<Port, Errno> {
         let mut argument = abi::BindInterdomain {
             remote_domain,
@@ -184,7 +184,7 @@ impl<H: Hypercall> EventChannels<H> {
         issue::<EvtchnSend>(&self.hypercall, &mut abi::PortArgument { port: port.0 }).map(drop)
     }
 
-    /// Ends a port. It is masked first, and its number may come back for another purpose.
+    /// Closes a port. It is masked first, and its number may be reused for another purpose.
     ///
     /// # Errors
     /// `EINVAL` for a port that is not open.
@@ -196,7 +196,7 @@ impl<H: Hypercall> EventChannels<H> {
     /// What `port` is connected to.
     ///
     /// # Errors
-    /// `EINVAL` for a number that is no port.
+    /// `EINVAL` for a number that is not a port.
     pub fn status(&self, port: Port) -> Result<(Binding, VcpuId), Errno> {
         let mut answer = abi::Status {
             domain: DOMID_SELF,
@@ -237,7 +237,7 @@ impl<H: Hypercall> EventChannels<H> {
     /// Unmasks a port. If it is pending, its upcall follows, on the vCPU it is bound to.
     ///
     /// # Errors
-    /// `EINVAL` for a port that is not open and was pending, or a number that is no port.
+    /// `EINVAL` for a port that is not open and was pending, or a number that is not a port.
     pub fn unmask(&self, port: Port) -> Result<(), Errno> {
         let (word, bit) = port.place().ok_or(Errno::EINVAL)?;
         self.shared.evtchn_mask[word].fetch_and(!bit, Ordering::SeqCst);
@@ -264,7 +264,7 @@ impl<H: Hypercall> EventChannels<H> {
         })
     }
 
-    /// The road to Xen that this uses.
+    /// The hypercall interface in use.
     pub const fn hypercall(&self) -> &H {
         &self.hypercall
     }
@@ -272,11 +272,11 @@ impl<H: Hypercall> EventChannels<H> {
 
 /// One vCPU's receiving end.
 ///
-/// All pending bits of a domain lie in one bitmap, and the ports of two vCPUs may share a word. So each
-/// vCPU keeps a set of the ports it [owns](Self::own) and leaves the others to theirs.
+/// All pending bits of a domain are in one bitmap, and the ports of two vCPUs may share a word. Each vCPU therefore
+/// keeps a set of the ports that it [owns](Self::own) and leaves the others alone.
 ///
-/// Every method takes `&self`, and none locks, allocates or panics: a static of this type serves the
-/// interrupt and the rest of the guest at once.
+/// Every method takes `&self`, and none locks, allocates or panics: a static of this type can serve the interrupt
+/// and the rest of the guest at the same time.
 #[derive(Debug)]
 pub struct Upcall<'a> {
     shared: &'a SharedInfo,
@@ -302,8 +302,8 @@ impl<'a> Upcall<'a> {
         Some(Self::new(shared, shared.vcpu_info.get(vcpu.0 as usize)?))
     }
 
-    /// Adds a port to those this vCPU handles. Do so before unmasking it: an event of a port that nobody
-    /// owns stays pending unseen.
+    /// Adds a port to those that this vCPU handles. Do so before unmasking it: an event on a port without an owner
+    /// stays pending and is not handled.
     pub fn own(&self, port: Port) {
         if let Some((word, bit)) = port.place() {
             self.owned[word].fetch_or(bit, Ordering::Release);

@@ -1,7 +1,7 @@
-//! Lending pages to other domains: grant table version 1.
+//! Grants other domains access to pages: grant table version 1.
 //!
-//! A [`Grant`] is move-only and keeps its page: the page comes back from [`GrantTable::end`], which refuses
-//! while the other domain has it mapped and hands the grant back.
+//! A [`Grant`] is move-only and owns its page: [`GrantTable::end`] returns the page, or returns the grant if the
+//! other domain still has the page mapped.
 //!
 //! ```
 //! use xen_sys_lite::fake::{FakeXen, leak_page};
@@ -48,7 +48,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// A page that is lent. Dropping it leaves it lent for ever; [`GrantTable::end`] takes it back.
+/// A granted page. Dropping it leaves the grant in place permanently; [`GrantTable::end`] revokes it.
 #[must_use = "a dropped grant leaves its page lent for ever"]
 #[derive(Debug)]
 pub struct Grant {
@@ -128,7 +128,7 @@ impl core::error::Error for NotLent {}
 pub enum GrantTableError {
     /// The domain may have `max` frames only.
     TooManyFrames {
-        /// Frames asked for.
+        /// The requested number of frames.
         asked: u32,
         /// Frames the domain may have.
         max: u32,
@@ -214,9 +214,9 @@ impl<const FRAMES: usize> GrantTable<FRAMES> {
         Ok(table)
     }
 
-    /// Maps the table again, empty, after the domain came up anew: restored or migrated.
+    /// Maps the table again, empty, after the domain was restored or migrated.
     ///
-    /// Grants from before are void; ending one gives its page back at once.
+    /// Earlier grants are void; ending one returns its page at once.
     ///
     /// # Errors
     /// As [`map`](Self::map).

@@ -30,7 +30,7 @@ impl Param {
 /// A ring that the tools have made before the guest began: its page and its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToolRing {
-    /// Where the ring's page lies.
+    /// The frame of the ring's page.
     pub frame: Frame,
     /// The port of the guest's end.
     pub port: Port,
@@ -65,18 +65,18 @@ pub fn set_param(hypercall: &impl Hypercall, index: Param, value: u64) -> Result
     issue::<HvmSetParam>(hypercall, &mut argument).map(drop)
 }
 
-/// Where the xenstore ring is.
+/// The location of the xenstore ring.
 ///
 /// # Errors
-/// `ENODEV` where the tools made none, or the hypercall's.
+/// `ENODEV` if the toolstack created none, or the hypercall's error.
 pub fn store_ring(hypercall: &impl Hypercall) -> Result<ToolRing, Errno> {
     tool_ring(hypercall, Param::STORE_FRAME, Param::STORE_PORT)
 }
 
-/// Where the console ring is.
+/// The location of the console ring.
 ///
 /// # Errors
-/// `ENODEV` where the tools made none, or the hypercall's.
+/// `ENODEV` if the toolstack created none, or the hypercall's error.
 pub fn console_ring(hypercall: &impl Hypercall) -> Result<ToolRing, Errno> {
     tool_ring(hypercall, Param::CONSOLE_FRAME, Param::CONSOLE_PORT)
 }

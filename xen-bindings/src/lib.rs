@@ -6,18 +6,18 @@
 //! 1. [`abi`]: layouts and numbers, with the header each comes from. No behaviour.
 //! 2. [`Hypercall`]: how the guest calls Xen. [`HypercallPage`] implements it, found through [`cpuid`], and for
 //!    tests `fake::FakeXen` (feature `fake`). [`Errno`] is the error it returns.
-//! 3. [`SharedPage`]: memory that others write too. Values are copied in and out, checked.
-//! 4. One vCPU's world, all usable through shared references inside an upcall, without lock, allocation or
-//!    panic: [`events`], [`clock`], [`timer`], [`runstate`], [`sched`], [`vcpu`].
-//! 5. What the domain is given: [`version`], [`start_info`], [`hvm`], [`memory`].
+//! 3. [`SharedPage`]: memory that other domains or Xen also write. Values are copied in and out, with checks.
+//! 4. One vCPU, all usable through shared references inside an upcall, without lock, allocation or panic:
+//!    [`events`], [`clock`], [`timer`], [`runstate`], [`sched`], [`vcpu`].
+//! 5. The domain's own resources: [`version`], [`start_info`], [`hvm`], [`memory`].
 //! 6. Sharing with other domains: [`grant`], [`ring`], and [`Channel`] to wait for them.
-//! 7. Talking to them: [`xenstore`], [`console`], [`xenbus`], [`net`].
+//! 7. Communicating with other domains: [`xenstore`], [`console`], [`xenbus`], [`net`].
 //!
 //! # What is trusted
 //!
-//! Xen is. Backends, consoles and xenstore are not: indices that jump, answers never asked for, lengths past
-//! the page and codes nobody knows are typed errors or survive as themselves (`Unsupported`). They cause no
-//! access out of bounds and no panic. After such an error the ring concerned is not used again.
+//! Xen is trusted. Backends, consoles and xenstore are not: indices that jump, unsolicited answers, lengths beyond
+//! the page and unknown codes are typed errors or are preserved (`Unsupported`). They cause no out-of-bounds access
+//! and no panic. After such an error the ring concerned is not used again.
 //!
 //! `unsafe` is in few files: the hypercall and its table of operations, pages, the places where memory is
 //! given to Xen by address (`memory`, `vcpu`, `grant`), the start information, and one instruction
@@ -66,13 +66,13 @@
 //!
 //! # After a restore or migration
 //!
-//! [`sched::suspend`] returning [`Woken::InNewDomain`](sched::Woken::InNewDomain) means that what Xen knew of
-//! the guest is gone. In this order: [`HypercallPage::install`] again,
+//! When [`sched::suspend`] returns [`Woken::InNewDomain`](sched::Woken::InNewDomain), Xen's state for the guest is
+//! gone. Restore it in this order: [`HypercallPage::install`] again,
 //! [`SharedInfoPage::map_again`](memory::SharedInfoPage::map_again), mask all ports and set the callback,
 //! [`runstate::register`] and [`vcpu::register_vcpu_info`] for each vCPU, bind the virtual interrupts,
 //! [`GrantTable::resume`](grant::GrantTable::resume), a new [`Store`](xenstore::Store) and
-//! [`Console`](console::Console) from the HVM parameters, and [`Netfront::resume`](net::Netfront::resume).
-//! System time has another origin.
+//! [`Console`](console::Console) from the HVM parameters, and [`Netfront::resume`](net::Netfront::resume). System
+//! time has a different origin.
 //!
 //! # Limits
 //!

@@ -16,7 +16,7 @@ pub struct SharedInfoPage {
 }
 
 impl SharedInfoPage {
-    /// Puts Xen's page in place of `page`, which is used for nothing else from now on.
+    /// Maps Xen's page in place of `page`, which must not be used for anything else from then on.
     ///
     /// ```no_run
     /// use xen_sys_lite::{PageMemory, SharedPage, memory::SharedInfoPage};
@@ -29,7 +29,7 @@ impl SharedInfoPage {
     /// ```
     ///
     /// # Errors
-    /// `EINVAL` or `ENOMEM` where Xen cannot place it there.
+    /// `EINVAL` or `ENOMEM` if Xen cannot map it there.
     pub fn map(hypercall: &impl Hypercall, page: SharedPage) -> Result<Self, Errno> {
         let frame = page.frame();
         add_to_physmap(hypercall, space::SHARED_INFO, 0, frame)?;

@@ -1,9 +1,9 @@
 //! The network device of a guest: netfront.
 //!
-//! [`Netfront`] keeps several frames in flight each way, in pages that are lent to the backend once and
-//! copied from and to: the backend can change a page at any time, but never what the guest parses. Every
-//! index, id, offset and length the backend writes is checked; a backend that lies is cut off with a
-//! [`NetError`], and [`reconnect`](Netfront::reconnect) starts afresh.
+//! [`Netfront`] keeps several frames in flight in each direction, in pages that are granted to the backend once and
+//! copied from and to: the backend can change a page at any time, but never the data that the guest parses. Every
+//! index, id, offset and length from the backend is checked; a violation disconnects the backend with a
+//! [`NetError`], and [`reconnect`](Netfront::reconnect) starts again.
 //!
 //! ```
 //! use xen_sys_lite::fake::{FakeXen, leak_page, netback::FakeNetback, store::FakeStore};

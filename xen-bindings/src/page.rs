@@ -76,8 +76,8 @@ impl fmt::Debug for PageMemory {
 
 /// A page that another domain or Xen may read and write.
 ///
-/// Move-only, so that a page is lent for one purpose at a time. It is not freed when dropped: the memory
-/// belongs to whoever made it.
+/// Move-only, so that a page has one purpose at a time. It is not freed when dropped: the memory belongs to its
+/// creator.
 #[derive(Debug)]
 pub struct SharedPage {
     base: NonNull<u8>,
@@ -92,7 +92,7 @@ unsafe impl Sync for SharedPage {}
 /// An access that would leave the page, or is not aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfPage {
-    /// Where it would begin.
+    /// The offset at which it would begin.
     pub offset: usize,
     /// How long it would be.
     pub len: usize,
@@ -132,7 +132,7 @@ unsafe impl Plain for netif::ExtraInfo {}
 unsafe impl Plain for xs_wire::Header {}
 
 impl SharedPage {
-    /// Takes charge of a page.
+    /// Takes ownership of a page.
     ///
     /// # Safety
     /// `base` is the virtual address of a page, aligned to 4,096 bytes and mapped for reading and writing
@@ -143,7 +143,7 @@ impl SharedPage {
         Self { base, frame }
     }
 
-    /// Takes charge of a page in an identity-mapped guest, where virtual and physical addresses are equal.
+    /// Takes ownership of a page in an identity-mapped guest, where virtual and physical addresses are equal.
     ///
     /// # Safety
     /// As [`SharedPage::new`], and the page is identity-mapped.
@@ -166,7 +166,7 @@ impl SharedPage {
         Some(unsafe { Self::new(base, frame) })
     }
 
-    /// Where the page lies in guest-physical memory.
+    /// The page's guest-physical frame.
     #[must_use]
     pub const fn frame(&self) -> Frame {
         self.frame

@@ -1,8 +1,8 @@
-//! The frontend's half of a shared ring, against a backend that may lie.
+//! The frontend's half of a shared ring; the backend is not trusted.
 //!
-//! Indices are kept privately; what the backend writes is read once, checked, and then used. A producer
-//! index that jumps is an error, after which the ring is not used again. Slots are chosen by our own
-//! indices alone, so no value of the backend's can lead out of the page.
+//! Indices are private; data from the backend is read once, checked, and then used. A producer index that jumps is
+//! an error, after which the ring is not used again. Only the frontend's own indices select slots, so no value from
+//! the backend can lead out of the page.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -33,7 +33,7 @@ pub trait Protocol {
     const SLOTS: u32 = abi::entries(Self::SLOT_SIZE);
 }
 
-/// What a backend did that it must not.
+/// A backend's protocol violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RingError {
@@ -186,8 +186,8 @@ impl<P: Protocol> FrontRing<P> {
         }
     }
 
-    /// Asks for a notification with the next response, and returns whether one arrived meanwhile: look again
-    /// then, instead of sleeping.
+    /// Requests a notification with the next response, and returns whether a response arrived meanwhile: if so,
+    /// check the ring again instead of sleeping.
     ///
     /// # Errors
     /// As [`response`](Self::response).
@@ -197,7 +197,7 @@ impl<P: Protocol> FrontRing<P> {
         Ok(self.claimed(page)? != 0)
     }
 
-    /// Marks the ring as broken, where a message's content shows that the backend lies.
+    /// Marks the ring as broken, for messages whose content violates the protocol.
     pub fn give_up(&mut self) {
         self.broken = true;
     }

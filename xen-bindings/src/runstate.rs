@@ -29,8 +29,8 @@ use crate::vcpu::VcpuId;
 
 /// Where Xen keeps one vCPU's runstate: a static of the guest.
 ///
-/// Xen writes to its *virtual* address when the vCPU is scheduled, so every page table that vCPU runs on
-/// must map it.
+/// Xen writes to its *virtual* address when the vCPU is scheduled, so every page table used by that vCPU must map
+/// it.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct RunstateArea(RunstateInfo);
@@ -68,7 +68,7 @@ pub struct Runstate {
 }
 
 impl Runstate {
-    /// Running time at system time `now_ns`: the total, and what has passed since a running vCPU came on.
+    /// Running time at system time `now_ns`: the total, plus the time since a running vCPU was scheduled.
     #[must_use]
     pub const fn running_at(&self, now_ns: u64) -> u64 {
         match self.state {
@@ -101,7 +101,7 @@ impl RunstateArea {
         }
     }
 
-    /// Copies the area if no update is under way; `None` asks for another try.
+    /// Copies the area if no update is in progress; otherwise `None`, and the caller has to retry.
     #[must_use]
     pub fn try_read(&self) -> Option<Runstate> {
         let entered = self.0.state_entry_time.load(Ordering::Acquire);

@@ -18,7 +18,7 @@ pub enum ShutdownReason {
     Crash,
 }
 
-/// How a [`suspend`] came back.
+/// How a [`suspend`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
     /// In a new domain, restored or migrated: event channels, grants, registered areas, the shared page and
@@ -50,11 +50,11 @@ pub fn block(hypercall: &impl Hypercall) -> Result<(), Errno> {
 /// Sleeps until one of `ports` is pending, or system time reaches `deadline_ns`.
 ///
 /// The ports may be masked, and stay pending: clear them with
-/// [`take_pending`](crate::events::EventChannels::take_pending) before looking at what they stand for.
-/// The sleep ends also when an interrupt is to be delivered.
+/// [`take_pending`](crate::events::EventChannels::take_pending) before handling their events. The sleep also ends
+/// when an interrupt is to be delivered.
 ///
 /// # Errors
-/// `EINVAL` for more than 128 ports or one that is no port.
+/// `EINVAL` for more than 128 ports or an invalid port.
 pub fn poll(
     hypercall: &impl Hypercall,
     ports: &[Port],
@@ -68,10 +68,10 @@ pub fn poll(
     )
 }
 
-/// Ends the domain. Returns only where Xen refused.
+/// Ends the domain. Returns only if Xen refused.
 ///
 /// # Errors
-/// Always the reason of the refusal.
+/// The reason for the refusal.
 pub fn shutdown(hypercall: &impl Hypercall, reason: ShutdownReason) -> Errno {
     let reason = match reason {
         ShutdownReason::PowerOff => shutdown::POWEROFF,

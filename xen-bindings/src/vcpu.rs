@@ -32,7 +32,7 @@ impl From<u32> for VcpuId {
 /// is checked.)
 ///
 /// # Errors
-/// `EINVAL` (`EBUSY` from newer versions) where it was done before; `ENOENT` for a vCPU that does not exist.
+/// `EINVAL` (`EBUSY` from newer versions) if it was done before; `ENOENT` for a vCPU that does not exist.
 pub unsafe fn register_vcpu_info(
     hypercall: &impl Hypercall,
     vcpu: VcpuId,

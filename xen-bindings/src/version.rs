@@ -1,4 +1,4 @@
-//! What Xen says of itself.
+//! Xen's version and features.
 
 use crate::abi::version::{FeatureInfo, feature};
 use crate::errno::Errno;

@@ -98,8 +98,8 @@ pub fn set_state(tree: &mut impl Tree, end: &str, state: XenbusState) -> Result<
     tree.write_number(Path::join(end, "state"), state.number())
 }
 
-/// Waits until `done` says so of the state of `end`, or system time reaches `deadline_ns`; returns the last
-/// state seen either way. `watch` is used meanwhile.
+/// Waits until `done` accepts the state of `end`, or system time reaches `deadline_ns`; returns the last observed
+/// state in both cases. Uses `watch` for this.
 ///
 /// # Errors
 /// See [`StoreError`].

@@ -115,18 +115,18 @@ impl<C: Channel> Store<C> {
         self.page
     }
 
-    /// Has changes at and below `path` reported under `id`. The first report comes at once.
+    /// Reports changes at and below `path` under `id`. The first report arrives at once.
     ///
     /// # Errors
-    /// [`Errno::EEXIST`](crate::Errno::EEXIST) as a refusal where the same path has the same id already.
+    /// [`Errno::EEXIST`](crate::Errno::EEXIST) as a refusal if the same path already has the same id.
     pub fn watch<'p>(&mut self, path: impl Into<Path<'p>>, id: WatchId) -> Result<(), StoreError> {
         self.change_watch(message::WATCH, path.into(), id)
     }
 
-    /// Ends a watch. Reports that are under way may still come.
+    /// Ends a watch. Reports already sent may still arrive.
     ///
     /// # Errors
-    /// [`Errno::ENOENT`](crate::Errno::ENOENT) as a refusal where there is no such watch.
+    /// [`Errno::ENOENT`](crate::Errno::ENOENT) as a refusal if there is no such watch.
     pub fn unwatch<'p>(
         &mut self,
         path: impl Into<Path<'p>>,
@@ -138,7 +138,7 @@ impl<C: Channel> Store<C> {
     /// The watches that have fired since the last call. Does not wait.
     ///
     /// # Errors
-    /// [`StoreError::Protocol`] where xenstore broke the protocol.
+    /// [`StoreError::Protocol`] if xenstore violated the protocol.
     pub fn take_fired(&mut self) -> Result<Fired, StoreError> {
         self.channel.acknowledge();
         for _ in 0..MESSAGES_PER_LOOK {
@@ -182,11 +182,11 @@ impl<C: Channel> Store<C> {
         }
     }
 
-    /// Runs `changes` in a transaction, again as long as somebody else's changes interfere.
+    /// Runs `changes` in a transaction, and repeats it while concurrent changes interfere.
     ///
     /// # Errors
-    /// What `changes` returns, upon which the transaction is dropped; or
-    /// [`Errno::EAGAIN`](crate::Errno::EAGAIN) as a refusal after 64 attempts.
+    /// The error of `changes`, which cancels the transaction; or [`Errno::EAGAIN`](crate::Errno::EAGAIN) as a
+    /// refusal after 64 attempts.
     pub fn in_transaction<T>(
         &mut self,
         mut changes: impl FnMut(&mut Transaction<'_, C>) -> Result<T, StoreError>,
