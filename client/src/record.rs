@@ -249,7 +249,7 @@ fn discard_first_seconds(session: &mut Session) -> Result<(), RecordError> {
     Ok(())
 }
 
-/// A name that nobody else's recording has.
+/// A name that no other recording has.
 pub(crate) fn own_name(what: &str) -> String {
     // Without random numbers, one client of this machine at a time is told from the others.
     let number = getrandom::u32().unwrap_or_else(|_| std::process::id());

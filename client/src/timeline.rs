@@ -92,8 +92,7 @@ pub struct Ring {
     pub(crate) records: Vec<Record>,
     /// The positions of these, from the first to the one after the last.
     pub(crate) positions: Range<u64>,
-    /// The vCPU's time so far at moments that are told outside of the ring: running, runnable, blocked and
-    /// offline, in ns.
+    /// The vCPU's time so far at moments recorded outside the ring: running, runnable, blocked and offline, in ns.
     pub(crate) told: Vec<(u64, [u64; 4])>,
     /// The stacks that records name, by their numbers.
     pub(crate) stacks: Vec<(u64, NodeId)>,
@@ -193,8 +192,8 @@ impl Timeline {
         self.known.push(recording);
     }
 
-    /// Says how a vCPU's time had gone at a moment that is told outside of its ring: running, runnable, blocked
-    /// and offline, in ns.
+    /// Adds a vCPU's time so far at a moment recorded outside its ring: running, runnable, blocked and offline, in
+    /// ns.
     pub(crate) fn know_times(&mut self, vcpu: u32, at_ns: u64, sums: [u64; 4]) {
         let ring = self.rings.iter_mut().find(|ring| ring.vcpu == vcpu);
         if let Some(ring) = ring {

@@ -13,10 +13,10 @@ const GREETINGS: u32 = 3;
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
-/// A small guest's stack refuses whoever comes while strangers have all its sockets.
+/// A small guest's TCP stack refuses connections while other clients use all its sockets.
 const REFUSED: Duration = Duration::from_secs(1);
 
-/// What a try gets at least, however little is left.
+/// The minimum time for an attempt, however little is left.
 const LEAST_TRY: Duration = Duration::from_secs(1);
 
 /// Whom to talk to, and with what.

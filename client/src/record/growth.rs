@@ -16,11 +16,11 @@ use crate::connection::ConnectionError;
 /// How often a recording is drained while rows may still be added.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The agent takes few parts: each is waited for so many times as long as the one before, so that seven serve a recording
-/// of an hour.
+/// The agent accepts few parts: the wait before each is this many times the previous one, so that seven parts serve
+/// a recording of an hour.
 const SLOWER: u32 = 4;
 
-/// A part is sent once functions without rows have one of so many samples.
+/// A part is sent once functions without rows have one of this many samples.
 const WORTH: u64 = 100;
 
 /// The number of samples in functions for which the agent had rows of the caller table.

@@ -13,7 +13,8 @@ use crate::connection::CLIENT;
 use crate::recording::{FileEnd, FileHeader, KnownNodes, Reading, Recording, preamble};
 use crate::timeline::RingOrderError;
 
-/// Stacks are kept for so many times as many segments as the agent has: records may name stacks that it has discarded.
+/// Stacks are kept for this multiple of the agent's number of segments: records may refer to stacks that the agent
+/// has discarded.
 const SEGMENTS_KEPT: u64 = 2;
 
 /// Follows a recording through its agent's rings without changing anything in the guest: it creates, fetches and

@@ -19,7 +19,7 @@ const MOST_BYTES: usize = 64 << 20;
 /// So much before a recording or a window is fetched as well: what had begun when it began, and the times of its vCPUs.
 pub(super) const BEFORE_NS: u64 = 5_000_000_000;
 
-/// What a record takes in the guest's memory, for limits that are told in bytes.
+/// A record's size in the guest's memory, for limits in bytes.
 const RECORD_BYTES: u64 = 16;
 
 const DOING: &str = "fetching rings";
@@ -78,7 +78,7 @@ pub struct RingFill {
 pub(super) struct Wanted {
     /// Records from this moment on.
     pub(super) since_ns: u64,
-    /// And of them at most so many, the newest, of all vCPUs together, as bytes in the guest; 0: all.
+    /// The maximum size of the newest records to fetch from all vCPUs together, as bytes in the guest; 0: all.
     pub(super) most_bytes: u64,
 }
 
@@ -263,7 +263,7 @@ struct RingPartReceived {
 }
 
 impl RingPartReceived {
-    /// Fetches records and then the stacks that they name, of which the client lacks some.
+    /// Fetches records, and then the stacks that they refer to and the client lacks.
     fn receive(
         mut self,
         connection: &mut Connection,
@@ -375,7 +375,7 @@ pub(super) fn receive(
 }
 
 impl Answer {
-    /// Checks what a reader of the file would refuse: there is nobody to ask again by then.
+    /// Checks what a reader of the file would reject: by then it is too late to request it again.
     fn check(self, part: &RingPart<'_>, kind: u16) -> Result<(), RingOrderError> {
         match (self, part) {
             (Answer::Names, RingPart::Name(_) | RingPart::NamesEnd(_))

@@ -97,7 +97,7 @@ pub(crate) enum NodeOrder {
 }
 
 impl KnownNodes {
-    /// No nodes yet, of an agent whose segments have so many numbers.
+    /// No nodes yet, for an agent whose segments have this many numbers.
     pub(crate) fn new(segment_nodes: u32) -> KnownNodes {
         KnownNodes {
             segment_nodes: segment_nodes.into(),

@@ -61,7 +61,7 @@ impl RecordingWriter {
         self.file.write_all(frames).map_err(|e| self.failed(e))
     }
 
-    /// Adds the description of a recording of which no counts follow.
+    /// Adds the description of a recording without counts.
     ///
     /// # Errors
     /// [`OutputError`].

@@ -23,7 +23,7 @@ use crate::printable::Printable;
 use crate::profile::{Frame, NodeId, SpecialFrame, StackTree, Unit};
 use crate::symbols::FunctionId;
 
-/// The text shows calls that have at least one of so many of the function's samples.
+/// The text shows calls with at least one of this many of the function's samples.
 const SHOWN_PART: u64 = 200;
 
 /// The most names that an error lists.

@@ -24,8 +24,8 @@ impl Interval {
         Interval::of_share(share, samples as f64, Self::Z)
     }
 
-    /// The same for samples of which `effect` tell as much as an independent one, with another number of standard
-    /// deviations than [`Interval::Z`].
+    /// The same for clustered samples, `effect` of which carry as much information as one independent sample, with
+    /// a number of standard deviations other than [`Interval::Z`].
     pub(super) fn wilson_clustered(hits: u64, samples: u64, effect: f64, z: f64) -> Interval {
         let share = (hits as f64 / samples as f64).min(1.0);
         Interval::of_share(share, samples as f64 / effect, z)
@@ -103,7 +103,7 @@ pub(crate) fn times_to_differ(a: u64, b: u64, scatter: Scatter) -> Option<f64> {
     (a != b).then(|| scatter.0 / apart.powi(2) * (a as f64 + b as f64))
 }
 
-/// The number of standard deviations that holds 95 % where the deviation itself is only estimated, with so many degrees
+/// The number of standard deviations that contains 95 % if the deviation itself is estimated with `freedom` degrees
 /// of freedom: Student's t by the expansion of Cornish and Fisher.
 pub(super) fn student(freedom: f64) -> f64 {
     let z = Interval::Z;

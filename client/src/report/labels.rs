@@ -13,9 +13,9 @@ use super::filter::shown_symbols;
 #[derive(Debug, Clone)]
 pub(super) struct Label {
     pub(super) function: FunctionId,
-    /// Only where lines are told apart.
+    /// Only if lines are shown separately.
     pub(super) line: Option<(FileId, u32)>,
-    /// The function's name, with `file:line` where lines are told apart.
+    /// The function's name, with `file:line` if lines are shown separately.
     pub(super) text: String,
 }
 

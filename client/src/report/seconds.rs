@@ -13,7 +13,7 @@ use super::{Report, TimelineView};
 use crate::profile::Unit;
 use crate::timeline::{Slice, WallClock, sparkline, step_ns};
 
-/// The most lines where nobody says how long a slice is.
+/// The maximum number of lines if no slice length is given.
 const LINES: u64 = 120;
 
 /// The column in which the names of the functions begin.

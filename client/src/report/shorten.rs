@@ -5,7 +5,7 @@ use std::borrow::Cow;
 /// Stands for what was left out.
 const LEFT_OUT: char = '…';
 
-/// A function's name in at most so many columns.
+/// A function's name in at most the given number of columns.
 ///
 /// Generic arguments go first, then the paths of a method's type and trait, then the middle: a
 /// name begins with its crate and ends with its function.

@@ -14,7 +14,7 @@ const NOTABLE: f64 = 0.01;
 /// Time whose sampling is this far from the asked rate is worth a word.
 const MISSING: f64 = 0.05;
 
-/// Below so many missing samples, noise alone reaches that.
+/// Below this number of missing samples, noise alone reaches that.
 const MISSING_NOISE: u64 = 100;
 
 /// A share of the wanted time from which on steal is worth a word.

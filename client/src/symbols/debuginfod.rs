@@ -22,7 +22,7 @@ use crate::profile::BuildId;
 /// How long a server may be silent if `DEBUGINFOD_TIMEOUT` is not set, as in debuginfod's own client.
 const USUAL_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A download may take so many times the timeout.
+/// A download may take this many times the timeout.
 const LONGEST_DOWNLOAD: u32 = 10;
 
 /// How long the cache knows that no server has a file, as in debuginfod's own client.
@@ -229,7 +229,7 @@ impl Debuginfod {
     }
 }
 
-/// Where debuginfod's clients keep files: as they are told, else in the folder for caches.
+/// The cache folder of debuginfod's clients: as configured, otherwise in the user's cache folder.
 fn cache_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let path = |name| variable(name).map(PathBuf::from);
     path("DEBUGINFOD_CACHE_PATH").or_else(|| {

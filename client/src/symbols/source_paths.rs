@@ -116,7 +116,7 @@ impl SourcePaths {
 
 /// The crate that a folder's name tells: `smallvec-1.13.2`, or one of the standard library's.
 ///
-/// For crates of which the image has no unit, as all of their functions were inlined.
+/// For crates without a unit in the image, because all of their functions were inlined.
 fn released_crate(folder: &str) -> Option<String> {
     let (above, name) = folder.rsplit_once('/')?;
     let version = name

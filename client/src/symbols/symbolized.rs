@@ -283,7 +283,7 @@ impl Names {
         self.frames[frame.index()] = (begin, self.symbols.len() as u32);
     }
 
-    /// Gives a frame one function, of which no place in the source is known.
+    /// Gives a frame one function without a source location.
     pub(crate) fn assign_function(&mut self, frame: FrameId, function: FunctionId) {
         let begin = self.begin();
         self.push(Symbol {

@@ -50,7 +50,7 @@ impl Times {
         Times { told, tells_stolen }
     }
 
-    /// The last moment that is told.
+    /// The last recorded moment.
     pub(super) fn last_ns(&self) -> Option<u64> {
         self.told.last().map(|told| told.at_ns)
     }
@@ -180,7 +180,8 @@ mod tests {
         assert_eq!(times.of_window(window(0, 10)).unwrap().running_ns, Some(10));
     }
 
-    /// An agent that nobody served told nothing for a while: its seconds are not alike, they are unknown.
+    /// While the agent's thread is not run, no times are recorded: those seconds differ from each other and are
+    /// unknown.
     #[test]
     fn a_short_window_within_a_long_silence_is_unknown() {
         const SECOND: u64 = 1_000_000_000;

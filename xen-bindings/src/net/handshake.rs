@@ -112,7 +112,7 @@ impl<H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         self.events.send(port).map_err(NetError::Hypercall)
     }
 
-    /// Tells the backend that we close, step by step, each of which it confirms.
+    /// Announces the close to the backend step by step; the backend confirms each step.
     pub(super) fn announce_close<C: Channel>(
         &mut self,
         store: &mut Store<C>,

@@ -24,7 +24,7 @@ pub(super) struct Expected {
 /// A whole message, as the requester sees it.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// The answer, of which as much as fits is in the caller's buffer.
+    /// The answer; as much of it as fits is in the caller's buffer.
     Reply { len: usize },
     /// The request was refused.
     Refused(ErrorName),
@@ -48,7 +48,7 @@ pub(super) struct Incoming {
     body: Body,
     body_len: usize,
     body_taken: usize,
-    /// Requests given up waiting for, whose answers are thrown away; zero is none.
+    /// Abandoned requests whose answers are discarded; zero is none.
     abandoned: [u32; MAX_ABANDONED],
 }
 
@@ -121,7 +121,7 @@ impl Incoming {
         ))
     }
 
-    /// Gives up waiting for an answer: it is thrown away when it comes.
+    /// Stops waiting for an answer, which is discarded when it arrives.
     pub(super) fn abandon(&mut self, request: Expected) -> Result<(), TooManyAbandoned> {
         let begun = self.header_len == HEADER_LEN;
         if begun && matches!(self.body, Body::Reply | Body::Error(_)) {
