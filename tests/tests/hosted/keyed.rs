@@ -252,7 +252,11 @@ fn altered_bytes_cost_a_connection_and_no_count() {
     let words = ["--key-file", keyed.key(VIEW), "info"];
     let refused = Client::of(line.address).connect(&words);
     let refused = refused.expect_code(exit_code::KEY);
-    assert!(refused.stderr.contains("modified on the way"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("modified on the way"),
+        "{}",
+        refused.stderr
+    );
     keyed.wait_for_peers("bad_key", 1);
 }
 
