@@ -14,7 +14,7 @@ pub(super) struct EndOfFile {
     pub(super) completeness: Completeness,
     /// Whether the last epoch is cut.
     pub(super) cut_epoch: bool,
-    /// What is to be known of the file.
+    /// Warnings about the file.
     pub(super) warnings: Vec<String>,
 }
 

@@ -17,7 +17,7 @@ use super::Report;
 use super::interval::Interval;
 use super::labels::LabelId;
 use super::text::{LEAST_NAME, label_name, share_columns};
-use super::uncertainty::{self, Design, Unplaced};
+use super::uncertainty::{self, Design, Recorded, Unplaced};
 use super::units::{amount, amount_with_unit, percent};
 use crate::printable::Printable;
 use crate::profile::{Frame, NodeId, SpecialFrame, StackTree, Unit};
@@ -359,28 +359,19 @@ impl Tree {
 
     fn rows(&self, report: &Report<'_>) -> Vec<Row> {
         let profile = report.symbolized.profile();
-        let recorded = report.weights.recorded;
-        let unit = profile.recording().mode.unit();
-        let unplaced = Unplaced::of(profile);
-        let designs = match unit {
+        let all = Recorded {
+            count: report.weights.recorded,
+            unit: profile.recording().mode.unit(),
+            unplaced: Unplaced::of(profile),
+        };
+        let designs = match all.unit {
             Unit::Samples => self.designs(report),
             Unit::Nanoseconds => HashMap::new(),
         };
         let share = |node: NodeId| {
-            let total = self.totals[node.index()];
-            if unit == Unit::Nanoseconds {
-                return Interval::measured(total, recorded);
-            }
-            let interval = match designs.get(&node) {
-                None => Interval::wilson(total, recorded),
-                Some(design) => {
-                    Interval::wilson_clustered(total, recorded, design.effect, design.z)
-                }
-            };
-            match &unplaced {
-                None => interval,
-                Some(unplaced) => unplaced.widen(interval, recorded, self.late[node.index()]),
-            }
+            let at = node.index();
+            let design = designs.get(&node).copied();
+            all.share(self.totals[at], design, self.late[at])
         };
         let children = crate::profile::ChildLists::of(&self.tree);
         let mut open = vec![(NodeId::ROOT, 0)];

@@ -10,7 +10,7 @@ use super::filter::{Weights, shown_symbols};
 use super::interval::{Interval, Scatter, differ, times_to_differ};
 use super::labels::LabelId;
 use super::merged::{Visitor, walk};
-use super::uncertainty::{Clusters, Design, Hits, Unplaced, late_samples};
+use super::uncertainty::{Clusters, Design, Hits, Recorded, Unplaced, late_samples};
 use super::{Report, ReportOptions};
 
 /// Functions (or lines, if they are shown separately) by their own samples, most first.
@@ -75,29 +75,20 @@ impl FunctionTable {
             Unit::Nanoseconds => None,
         };
         let mut clustered = 0;
+        let all = Recorded {
+            count: recorded,
+            unit,
+            unplaced,
+        };
         let mut interval = |label: usize, part, hits| {
-            if unit == Unit::Nanoseconds {
-                return Interval::measured(part, recorded);
-            }
             let clusters = clusters.as_ref();
             let design = clusters.and_then(|clusters| clusters.design(label as LabelId, hits));
-            let interval = match design {
-                None => Interval::wilson(part, recorded),
-                Some(Design { effect, z }) => {
-                    clustered += 1;
-                    Interval::wilson_clustered(part, recorded, effect, z)
-                }
+            clustered += u64::from(design.is_some());
+            let late = match hits {
+                Hits::Own => None,
+                Hits::Total => late.get(&(label as LabelId)).copied(),
             };
-            match &unplaced {
-                None => interval,
-                Some(unplaced) => {
-                    let late = match hits {
-                        Hits::Own => None,
-                        Hits::Total => late.get(&(label as LabelId)).copied(),
-                    };
-                    unplaced.widen(interval, recorded, late.unwrap_or(0))
-                }
-            }
+            all.share(part, design, late.unwrap_or(0))
         };
         let mut rows: Vec<(LabelId, FunctionRow)> = sums
             .by_label

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::functions::{FunctionRow, FunctionTable};
 use super::interval::Interval;
-use super::uncertainty::{RunningClusters, Unplaced};
-use crate::profile::{Counters, Mode, Profile, Runstate, Unit};
+use super::uncertainty::{Recorded, RunningClusters, Unplaced};
+use crate::profile::{Counters, Mode, Profile, Runstate};
 
 /// Sums by function, of all parts that were added.
 #[derive(Debug, Default)]
@@ -140,22 +140,17 @@ impl RunningTable {
 
     /// The functions, in no order.
     pub(crate) fn shares(&self) -> impl Iterator<Item = (&str, Shares)> {
-        let unplaced = Unplaced::among(self.counters.values(), self.mode, self.recorded);
+        let all = Recorded {
+            count: self.recorded,
+            unit: self.mode.unit(),
+            unplaced: Unplaced::among(self.counters.values(), self.mode, self.recorded),
+        };
         let late = self.counters.values().map(|counters| counters.late);
         let late = late.fold(0, u64::saturating_add);
         self.functions.iter().map(move |(name, sums)| {
             let interval = |hits, clusters: &RunningClusters, in_doubt| {
-                if self.mode.unit() == Unit::Nanoseconds {
-                    return Interval::measured(hits, self.recorded);
-                }
                 let design = clusters.design(hits, self.recorded, &self.clusters, self.parts);
-                let interval = design.map_or(Interval::wilson(hits, self.recorded), |design| {
-                    Interval::wilson_clustered(hits, self.recorded, design.effect, design.z)
-                });
-                match &unplaced {
-                    Some(unplaced) => unplaced.widen(interval, self.recorded, in_doubt),
-                    None => interval,
-                }
+                all.share(hits, design, in_doubt)
             };
             let shares = Shares {
                 own: sums.own,

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::Report;
 use super::interval::{Interval, student};
 use super::labels::LabelId;
-use crate::profile::{Counters, Frame, Mode, NodeId, Profile, SpecialFrame};
+use crate::profile::{Counters, Frame, Mode, NodeId, Profile, SpecialFrame, Unit};
 use crate::timeline::Slice;
 use crate::units::grouped;
 
@@ -156,6 +156,31 @@ pub(super) struct Design {
     pub(super) effect: f64,
     /// 97.5 % of a t distribution with one degree less than there are parts.
     pub(super) z: f64,
+}
+
+/// The recorded samples, to which shares refer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Recorded {
+    pub(super) count: u64,
+    pub(super) unit: Unit,
+    pub(super) unplaced: Option<Unplaced>,
+}
+
+impl Recorded {
+    /// The share of `part`, whose samples are clustered by `design`. `in_doubt` of them are late ones.
+    pub(super) fn share(&self, part: u64, design: Option<Design>, in_doubt: u64) -> Interval {
+        if self.unit == Unit::Nanoseconds {
+            return Interval::measured(part, self.count);
+        }
+        let interval = match design {
+            None => Interval::wilson(part, self.count),
+            Some(Design { effect, z }) => Interval::wilson_clustered(part, self.count, effect, z),
+        };
+        match self.unplaced {
+            None => interval,
+            Some(unplaced) => unplaced.widen(interval, self.count, in_doubt),
+        }
+    }
 }
 
 /// The parts of the time shown in which there are samples; `None` where the file has no timeline, or all samples lie

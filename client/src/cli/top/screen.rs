@@ -26,7 +26,7 @@ use crate::units::std_duration;
 /// How long a key is waited for before new pictures are looked for.
 const KEY_WAIT: Duration = Duration::from_millis(50);
 
-/// From when on an agent that says nothing is told of.
+/// An agent that has not answered for this long is reported as silent.
 const SILENCE: Duration = Duration::from_secs(5);
 
 const KEYS: [(&str, &str); 9] = [
