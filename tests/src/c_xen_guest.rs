@@ -46,10 +46,6 @@ pub enum Agent {
 }
 
 /// Builds the kernel with gcc and returns its ELF file. Each kind has a file of its own.
-///
-/// # Errors
-///
-/// [`LabError::GuestBuild`] with the messages of Cargo, gcc or ld; [`LabError::Setup`] where they cannot be run.
 pub fn build_c_xen_guest(agent: Agent) -> Result<PathBuf, LabError> {
     let step = "building the kernel in C";
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/c-xen");

@@ -13,10 +13,6 @@ pub struct GuestStatistics(BTreeMap<String, u64>);
 
 impl GuestStatistics {
     /// Asks the guest.
-    ///
-    /// # Errors
-    ///
-    /// The connection's, or [`io::ErrorKind::InvalidData`] for an answer that is not lines of `NAME VALUE`.
     pub fn read(address: SocketAddr) -> io::Result<Self> {
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -45,13 +41,11 @@ impl GuestStatistics {
     }
 
     /// The count of this name; `None` where the guest keeps none.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<u64> {
         self.0.get(name).copied()
     }
 
     /// How much the count has grown since `earlier`; 0 where it is not kept.
-    #[must_use]
     pub fn since(&self, earlier: &Self, name: &str) -> u64 {
         let count = |statistics: &Self| statistics.get(name).unwrap_or_default();
         count(self).saturating_sub(count(earlier))

@@ -13,7 +13,6 @@ const LEAST_WIDTH: f64 = 1.0;
 const CHARACTER: f64 = 6.7;
 
 /// Makes the picture of a flame graph that `unikprof-client` has written. `None` if it is anything else.
-#[must_use]
 pub fn picture(svg: &str) -> Option<String> {
     let (head, frames) = svg.split_once("<svg id=\"frames\"")?;
     let heading = |id| between(head, &format!("<text id=\"{id}\""), "</text>");

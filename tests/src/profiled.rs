@@ -21,10 +21,6 @@ const START: Duration = Duration::from_secs(60);
 /// A guest of this name with the profiler, and with `command_line` for what else it is to do.
 ///
 /// The guest is built first; see [`build_xen_guest`].
-///
-/// # Errors
-///
-/// [`LabError::GuestBuild`].
 pub fn profiled_guest(name: &str, command_line: &str) -> Result<GuestConfig, LabError> {
     let mut guest = GuestConfig::new(name, build_xen_guest(FEATURES)?);
     guest.command_line =
@@ -34,10 +30,6 @@ pub fn profiled_guest(name: &str, command_line: &str) -> Result<GuestConfig, Lab
 }
 
 /// The same for those who have one of these keys only: they lie in xenstore before the guest runs.
-///
-/// # Errors
-///
-/// As [`profiled_guest`].
 pub fn profiled_guest_with_keys(
     name: &str,
     keys: &Keys,
@@ -53,10 +45,6 @@ pub fn profiled_guest_with_keys(
 }
 
 /// The same with so many vCPUs, all of which work.
-///
-/// # Errors
-///
-/// As [`profiled_guest`].
 pub fn profiled_guest_with_vcpus(
     name: &str,
     vcpus: u32,
@@ -68,10 +56,6 @@ pub fn profiled_guest_with_vcpus(
 }
 
 /// Starts a lab and waits until the profiler of every guest listens.
-///
-/// # Errors
-///
-/// Those of [`Lab::start`] and [`Lab::wait_for_console`].
 pub fn start_profiled(config: &LabConfig) -> Result<Lab, LabError> {
     let lab = Lab::start(config.clone())?;
     for guest in &config.guests {
@@ -81,19 +65,11 @@ pub fn start_profiled(config: &LabConfig) -> Result<Lab, LabError> {
 }
 
 /// Where this machine reaches the profiler of a guest.
-///
-/// # Errors
-///
-/// [`LabError::Config`] where no guest has this name, or its profiler's port is not forwarded.
 pub fn profiler_address(lab: &Lab, guest: &str) -> Result<SocketAddr, LabError> {
     address_of(lab, guest, PROFILER_PORT)
 }
 
 /// Where this machine reaches a port of a guest.
-///
-/// # Errors
-///
-/// As [`profiler_address`].
 pub fn address_of(lab: &Lab, guest: &str, port: u16) -> Result<SocketAddr, LabError> {
     lab.forwarded(guest, port)
         .map(|forwarded| SocketAddr::from((Ipv4Addr::LOCALHOST, forwarded)))

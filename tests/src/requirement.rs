@@ -7,9 +7,6 @@ use std::io::Write;
 pub const REQUIRED_VARIABLE: &str = "UNIKPROF_REQUIRE_ALL";
 
 /// Says that a case is skipped, and why.
-///
-/// # Panics
-/// Where [`REQUIRED_VARIABLE`] is 1.
 pub fn skip(case: &str, reason: impl Display) {
     let value = std::env::var_os(REQUIRED_VARIABLE);
     skip_unless(value.is_some_and(|value| value == "1"), case, reason);

@@ -4,7 +4,6 @@ use std::ops::RangeInclusive;
 
 /// The lines, counted from 1, of the function `name`, from its head to the brace that ends it: both begin in the
 /// first column, in C as in Rust. `None` where `source` has none of that name.
-#[must_use]
 pub fn lines_of(name: &str, source: &str) -> Option<RangeInclusive<usize>> {
     let call = format!(" {name}(");
     let is_head = |line: &&str| {

@@ -72,7 +72,6 @@ enum BenchError {
 }
 
 /// Runs the program with the arguments of this process.
-#[must_use]
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments) {

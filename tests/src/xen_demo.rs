@@ -110,7 +110,6 @@ impl DemoError {
 }
 
 /// Runs the program with the arguments of this process.
-#[must_use]
 pub fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,

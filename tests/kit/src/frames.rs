@@ -15,9 +15,6 @@ pub struct Frame {
 
 impl Frame {
     /// The message.
-    ///
-    /// # Errors
-    /// [`FrameError`] if it is another message or malformed.
     pub fn decode<'f, M: Message<'f>>(&'f self) -> Result<M, FrameError> {
         frame::decode(&frame::Frame {
             kind: self.kind,
@@ -26,17 +23,12 @@ impl Frame {
     }
 
     /// The code, if the message is a refusal.
-    #[must_use]
     pub fn refusal(&self) -> Option<u32> {
         Some(self.decode::<Refusal<'_>>().ok()?.code)
     }
 }
 
 /// Encodes a message as a frame.
-///
-/// # Panics
-/// If the message is longer than a frame can be.
-#[must_use]
 pub fn encoded<'m>(message: &impl Message<'m>) -> Vec<u8> {
     let mut buffer = vec![0; HEADER + MAX_BODY];
     let length = frame::encode(message, &mut buffer).expect("messages fit their frames");
@@ -45,7 +37,6 @@ pub fn encoded<'m>(message: &impl Message<'m>) -> Vec<u8> {
 }
 
 /// A frame with any type and body, and a correct checksum.
-#[must_use]
 pub fn framed(kind: u16, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER + body.len());
     bytes.extend(kind.to_le_bytes());
@@ -60,9 +51,6 @@ pub fn framed(kind: u16, body: &[u8]) -> Vec<u8> {
 }
 
 /// Removes the first frame from `bytes`, if it is complete.
-///
-/// # Errors
-/// [`FrameError`] if it is malformed.
 pub fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<Frame>, FrameError> {
     let Some(found) = frame::split(bytes)? else {
         return Ok(None);
@@ -77,10 +65,6 @@ pub fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<Frame>, FrameError> {
 }
 
 /// Splits bytes into frames.
-///
-/// # Panics
-/// If a frame is malformed or the last one is incomplete.
-#[must_use]
 pub fn frames(bytes: &[u8]) -> Vec<Frame> {
     let mut rest = bytes.to_vec();
     let mut frames = Vec::new();

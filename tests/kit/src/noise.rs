@@ -15,7 +15,6 @@ pub type Preamble = [u8; preamble::LENGTH];
 const MESSAGE: usize = KEY + TAG;
 
 /// A key's id.
-#[must_use]
 pub fn key_id(key: &[u8; KEY]) -> [u8; KEY_ID] {
     let hash = Blake2s256::new_with_prefix(KEY_ID_CONTEXT)
         .chain_update(key)
@@ -40,16 +39,11 @@ pub struct Initiator {
 
 impl Initiator {
     /// The handshake of a client with this key.
-    #[must_use]
     pub fn new(key: &[u8; KEY]) -> Initiator {
         Initiator::with(key, key_id(key), &preamble::encode(preamble::KEYED), None)
     }
 
     /// The same with any key id and preamble, and with the same ephemeral key each time if one is given.
-    ///
-    /// # Panics
-    /// If `snow` cannot make the message.
-    #[must_use]
     pub fn with(
         key: &[u8; KEY],
         id: [u8; KEY_ID],
@@ -78,7 +72,6 @@ impl Initiator {
 
     /// Reads the agent's reply. Returns the records and the agent's preamble, or `None` if the reply is not
     /// authentic.
-    #[must_use]
     pub fn finish(mut self, reply: &HandshakeReply) -> Option<(Records, Preamble)> {
         let message = [&reply.ephemeral[..], &reply.preamble, &reply.tag].concat();
         let mut sealed = [0; preamble::LENGTH];
@@ -92,10 +85,6 @@ pub struct Responder(HandshakeState);
 
 impl Responder {
     /// Reads the first message of a client that has sent this preamble; `None` if it is not authentic.
-    ///
-    /// # Panics
-    /// If `snow` cannot make a handshake.
-    #[must_use]
     pub fn new(key: &[u8; KEY], message: &Handshake, theirs: &Preamble) -> Option<Responder> {
         let prologue = secure::prologue(theirs, &message.key);
         let mut state = builder(key, &prologue)
@@ -107,10 +96,6 @@ impl Responder {
     }
 
     /// The reply with this preamble, and the records.
-    ///
-    /// # Panics
-    /// If `snow` cannot make the message.
-    #[must_use]
     pub fn reply(mut self, ours: &Preamble) -> (HandshakeReply, Records) {
         let mut bytes = [0; MESSAGE + preamble::LENGTH];
         self.0.write_message(ours, &mut bytes).expect("a reply");
@@ -143,10 +128,6 @@ impl Records {
     }
 
     /// The next record, with this plaintext.
-    ///
-    /// # Panics
-    /// If the plaintext is longer than `snow` allows.
-    #[must_use]
     pub fn seal(&mut self, plaintext: &[u8]) -> Vec<u8> {
         let mut record = vec![0; RECORD_HEADER + plaintext.len() + TAG];
         let (header, rest) = record.split_at_mut(RECORD_HEADER);
@@ -156,7 +137,6 @@ impl Records {
     }
 
     /// The plaintext of all records that are complete with these bytes; `None` if one is not authentic.
-    #[must_use]
     pub fn open(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         self.arrived.extend_from_slice(bytes);
         let mut plaintext = Vec::new();

@@ -45,9 +45,6 @@ impl Waited {
 }
 
 /// Runs it.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<[Waited; 2], AccuracyError> {
     let settings = Settings {
         mode: Mode::OffCpu,
@@ -66,9 +63,6 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<[Waited; 2], Ac
 }
 
 /// The case's rows, one a function.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let waited = measure(guest, effort)?;
     let ms = |ns: u64| format!("{:.1} ms", ns as f64 / 1e6);

@@ -100,9 +100,6 @@ impl Marked {
 }
 
 /// Runs one chain.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn measure(
     guest: &mut dyn Guest,
     effort: &Effort,
@@ -130,9 +127,6 @@ pub fn measure(
 }
 
 /// The case's rows: each chain as a recording finds it, and broken ones by the table.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let row = |load: &str, truth: &Marked, said, interval: &str, verdict| Row {
         case: 10,

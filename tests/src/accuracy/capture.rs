@@ -59,9 +59,6 @@ pub enum CaptureError {
 
 impl Captured {
     /// Reads all samples.
-    ///
-    /// # Errors
-    /// [`CaptureError`].
     pub fn read_all(bytes: &[u8]) -> Result<Vec<Captured>, CaptureError> {
         let (words, odd) = bytes.as_chunks::<8>();
         let mut words = words.iter().map(|word| u64::from_le_bytes(*word));

@@ -12,15 +12,9 @@ use super::recorded::Recorded;
 pub trait Guest {
     /// Records while the guest does what `command` says, and nothing else; with the caller table of the guest,
     /// as the client's program does.
-    ///
-    /// # Errors
-    /// [`AccuracyError`].
     fn record(&mut self, settings: &Settings, command: &str) -> Result<Recorded, AccuracyError>;
 
     /// Captures so many samples of a leaf load, or of the load `frameless`.
-    ///
-    /// # Errors
-    /// [`AccuracyError`].
     fn capture(&mut self, load: &str, samples: usize) -> Result<Captures, AccuracyError>;
 }
 

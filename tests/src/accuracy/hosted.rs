@@ -51,9 +51,6 @@ pub struct HostedGuest {
 
 impl HostedGuest {
     /// Builds the guest, where it is not built yet, and starts it.
-    ///
-    /// # Errors
-    /// [`AccuracyError`].
     pub fn start(frame_pointers: FramePointers) -> Result<HostedGuest, AccuracyError> {
         let program = build(frame_pointers)?;
         let mut images = SymbolImages::new(ImageOptions::default());
@@ -126,9 +123,6 @@ impl HostedGuest {
 
 impl HostedGuest {
     /// As [`Guest::record`], several recordings at once, each by its settings and under its own name.
-    ///
-    /// # Errors
-    /// [`AccuracyError`].
     pub fn record_together(
         &mut self,
         settings: &[Settings],

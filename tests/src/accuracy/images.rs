@@ -76,9 +76,6 @@ struct Sections {
 impl Images {
     /// Those at the mappings that an agent tells of, in its order; `file` names the file of a mapping, `None`
     /// where there is none: its code then has neither functions nor tables.
-    ///
-    /// # Errors
-    /// [`ImageError`].
     pub fn of_mappings<'m>(
         mappings: impl IntoIterator<Item = &'m client::Mapping>,
         program: &Path,

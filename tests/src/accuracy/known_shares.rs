@@ -57,9 +57,6 @@ pub struct Pooled {
 }
 
 /// Runs it.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, AccuracyError> {
     let settings = settings(effort.period_ns);
     let mut coverage = Coverage::default();
@@ -95,9 +92,6 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, Accurac
 }
 
 /// The case's rows: the coverage, then each function over all runs.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let shares = measure(guest, effort)?;
     let Coverage { held, stated } = shares.coverage;

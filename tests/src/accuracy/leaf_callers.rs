@@ -31,9 +31,6 @@ pub struct Callers {
 }
 
 /// Captures so many samples of each load, and judges them.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn measure(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Callers>, AccuracyError> {
     let mut found = Vec::new();
     for load in &LOADS {
@@ -53,9 +50,6 @@ pub fn measure(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Callers>, Ac
 }
 
 /// The case's rows, one a load.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn rows(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Row>, AccuracyError> {
     let callers = measure(guest, samples)?;
     let rows = callers.into_iter().map(|callers| {

@@ -44,9 +44,6 @@ impl Masked {
 }
 
 /// Runs it.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Masked, AccuracyError> {
     let command = format!(
         "masked count={} masked_ns={} open_ns={}",
@@ -63,9 +60,6 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Masked, Accurac
 }
 
 /// The case's row.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let found = measure(guest, effort)?;
     let missing = found.missing.map_or("unknown".into(), |n| n.to_string());

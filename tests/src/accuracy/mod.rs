@@ -45,7 +45,6 @@ struct Arguments {
 }
 
 /// Runs the program with the arguments of this process; fails where a goal was missed.
-#[must_use]
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments) {

@@ -33,9 +33,6 @@ pub struct Shown {
 
 impl Recorded {
     /// Reads a recording, which must be whole, and names it.
-    ///
-    /// # Errors
-    /// [`AccuracyError`].
     pub fn open(
         path: &Path,
         symbolizer: &Symbolizer,

@@ -57,9 +57,6 @@ impl One {
 }
 
 /// Runs it for so long.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn measure(guest: &mut HostedGuest, run_ns: u64) -> Result<Vec<One>, AccuracyError> {
     let asked = RECORDINGS.map(|(name, mode, period_ns)| Settings {
         name: name.into(),
@@ -94,9 +91,6 @@ fn one(name: &'static str, period_ns: u64, recorded: &Recorded) -> One {
 }
 
 /// The case's rows, one for each recording.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn rows(guest: &mut HostedGuest, run_ns: u64) -> Result<Vec<Row>, AccuracyError> {
     let all = measure(guest, run_ns)?;
     let row = |one: &One| {

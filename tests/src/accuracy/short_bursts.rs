@@ -46,9 +46,6 @@ impl Bursts {
 }
 
 /// Runs it.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Bursts, AccuracyError> {
     let Effort {
         bursts,
@@ -66,9 +63,6 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Bursts, Accurac
 }
 
 /// The case's row.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let found = measure(guest, effort)?;
     Ok(vec![Row {

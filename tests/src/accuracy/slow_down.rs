@@ -69,9 +69,6 @@ impl Sums {
 }
 
 /// Runs pairs of recordings: as it was, and slower by `percent`.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn measure(
     guest: &mut dyn Guest,
     effort: &Effort,
@@ -135,9 +132,6 @@ impl Moved {
 }
 
 /// The case's rows, one a slow-down.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let mut rows = Vec::new();
     for percent in PERCENTS {

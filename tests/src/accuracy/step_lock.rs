@@ -39,9 +39,6 @@ pub struct Sampled {
 }
 
 /// Runs a load whose period is so many sampling periods.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn measure(
     guest: &mut dyn Guest,
     effort: &Effort,
@@ -79,9 +76,6 @@ pub fn measure(
 }
 
 /// The case's rows, one a load.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let mut rows = Vec::new();
     for step in STEPS {

@@ -10,9 +10,6 @@ pub struct Truth(BTreeMap<String, u64>);
 
 impl Truth {
     /// Takes an answer apart.
-    ///
-    /// # Errors
-    /// [`AccuracyError::Answer`] where it is none.
     pub fn parse(line: &str) -> Result<Truth, AccuracyError> {
         let number = |word: &str| {
             let (name, value) = word.split_once('=')?;

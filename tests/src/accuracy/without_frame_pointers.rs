@@ -26,9 +26,6 @@ pub struct Stacks {
 }
 
 /// Captures so many samples of a load, and judges their whole stacks.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn measure(guest: &mut dyn Guest, load: &str, samples: usize) -> Result<Stacks, AccuracyError> {
     let captures = guest.capture(load, samples)?;
     let mut judge = Judge::new(&captures.images, &captures.callers);
@@ -41,9 +38,6 @@ pub fn measure(guest: &mut dyn Guest, load: &str, samples: usize) -> Result<Stac
 }
 
 /// The case's row for one load; `what` says in words what the stacks are made of.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn row(
     guest: &mut dyn Guest,
     what: &str,
@@ -91,9 +85,6 @@ impl Reached {
 
 /// Records a load of small functions for `run_ns` of running time; `outermost` is the function that all
 /// its stacks should reach.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn record(
     guest: &mut dyn Guest,
     outermost: &str,
@@ -114,9 +105,6 @@ pub fn record(
 }
 
 /// The row of recordings with and without `--unwind table`.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn recorded_row(
     guest: &mut dyn Guest,
     outermost: &str,

@@ -35,7 +35,6 @@ impl Default for LabConfig {
 
 impl LabConfig {
     /// A lab with one guest and the defaults.
-    #[must_use]
     pub fn with_guest(guest: GuestConfig) -> Self {
         Self {
             guests: vec![guest],
@@ -126,7 +125,6 @@ pub struct GuestConfig {
 
 impl GuestConfig {
     /// A PVH guest with 64 MiB, one vCPU and no forwarded port.
-    #[must_use]
     pub fn new(name: &str, kernel: impl Into<PathBuf>) -> Self {
         Self {
             name: name.to_owned(),

@@ -21,19 +21,11 @@ const FLAGS_WITHOUT_FRAME_POINTERS: &[&str] = &[
 /// Builds the PVH unikernel of `tests/guests/xen-guest` and returns its ELF file.
 ///
 /// Each set of features has a file of its own, so labs with different guests can run side by side.
-///
-/// # Errors
-///
-/// [`LabError::GuestBuild`] with Cargo's messages.
 pub fn build_xen_guest(features: &[&str]) -> Result<PathBuf, LabError> {
     build("xen-guest", features, None)
 }
 
 /// The same guest, compiled without frame pointers. Its unwind tables are there.
-///
-/// # Errors
-///
-/// As [`build_xen_guest`].
 pub fn build_xen_guest_without_frame_pointers(features: &[&str]) -> Result<PathBuf, LabError> {
     build(
         "xen-guest-without-frame-pointers",

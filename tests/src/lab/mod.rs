@@ -64,16 +64,11 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const START_TRIES: u32 = 5;
 
 /// Is everything here that a lab runs? If not, the first lab downloads it, or [`download`] does.
-#[must_use]
 pub fn is_downloaded() -> bool {
     Cache::is_filled()
 }
 
 /// Downloads and unpacks what a lab runs, unless it is there: about 170 MB.
-///
-/// # Errors
-///
-/// [`LabError::Unavailable`] where this machine cannot run a lab, or what failed.
 pub fn download() -> Result<(), LabError> {
     Cache::open().map(drop)
 }
@@ -96,10 +91,6 @@ impl Lab {
     /// Boots the machine and creates the guests; returns when `xl` has started each of them.
     ///
     /// The first call on a machine downloads about 170 MB.
-    ///
-    /// # Errors
-    ///
-    /// [`LabError::Unavailable`] where this machine cannot run one; otherwise what failed, with the log.
     pub fn start(config: LabConfig) -> Result<Self, LabError> {
         config.check()?;
         let cache = Cache::open()?;
@@ -132,11 +123,6 @@ impl Lab {
     /// Waits until a guest's console has shown a line containing `pattern`, and returns the line.
     ///
     /// What the guest wrote since it was created (or restored) counts, early output included.
-    ///
-    /// # Errors
-    ///
-    /// [`LabError::GuestCrashed`], [`LabError::GuestEnded`], [`LabError::MachineEnded`], or
-    /// [`LabError::TimedOut`] where all live but the line did not come.
     pub fn wait_for_console(
         &self,
         guest: &str,
@@ -169,10 +155,6 @@ impl Lab {
     }
 
     /// Waits until a guest has ended, in whatever way.
-    ///
-    /// # Errors
-    ///
-    /// [`LabError::MachineEnded`] or [`LabError::TimedOut`].
     pub fn wait_for_end(&self, guest: &str, within: Duration) -> Result<GuestEnd, LabError> {
         let index = self.index(guest)?;
         self.board
@@ -187,20 +169,12 @@ impl Lab {
     }
 
     /// Everything a guest has written: early lines first, then its console ring.
-    ///
-    /// # Errors
-    ///
-    /// [`LabError::Config`] where no guest has this name.
     pub fn guest_console(&self, guest: &str) -> Result<String, LabError> {
         let index = self.index(guest)?;
         Ok(self.board.look(|facts| console_text(facts, index)))
     }
 
     /// The domain's number in Xen.
-    ///
-    /// # Errors
-    ///
-    /// [`LabError::Config`] where no guest has this name or it is not running.
     pub fn domain_id(&self, guest: &str) -> Result<u16, LabError> {
         let index = self.index(guest)?;
         self.board
@@ -209,7 +183,6 @@ impl Lab {
     }
 
     /// Everything on the machine's serial line: Xen's messages and dom0's.
-    #[must_use]
     pub fn serial_log(&self) -> String {
         self.board
             .look(|facts| facts.text(Stream::Serial).to_owned())
@@ -218,20 +191,12 @@ impl Lab {
     /// Runs a shell script in dom0 and returns its output and status; a status other than 0 is no error.
     ///
     /// `xl`, `xenctx`, `xen-hvmctx`, `xenstore-*` and busybox are there.
-    ///
-    /// # Errors
-    ///
-    /// [`LabError::TimedOut`], [`LabError::MachineEnded`], or [`LabError::Setup`] where dom0 does not answer.
     pub fn dom0(&self, script: &str, within: Duration) -> Result<Dom0Output, LabError> {
         dom0::run(self.command_port()?, script, Instant::now() + within)
             .map_err(|failure| self.explain_failure(script, within, failure))
     }
 
     /// Runs a shell script in dom0 that must succeed, and returns the bytes that it printed.
-    ///
-    /// # Errors
-    ///
-    /// As [`Lab::dom0`], and [`LabError::Setup`] where the script fails.
     pub fn dom0_bytes(&self, script: &str, within: Duration) -> Result<Vec<u8>, LabError> {
         dom0::run_for_bytes(self.command_port()?, script, Instant::now() + within)
             .and_then(dom0::bytes_of_success)
@@ -256,10 +221,6 @@ impl Lab {
     /// Creates a guest again from the image that `xl save` left in dom0, under the same name.
     ///
     /// Its console and its end are followed anew.
-    ///
-    /// # Errors
-    ///
-    /// [`LabError::GuestNotCreated`] with the words of `xl`, or a time-out.
     pub fn restore(&self, guest: &str, image: &str, within: Duration) -> Result<(), LabError> {
         let index = self.index(guest)?;
         self.launch(
@@ -270,7 +231,6 @@ impl Lab {
     }
 
     /// The port on 127.0.0.1 that leads to `port` of a guest; `None` if its configuration has no such port.
-    #[must_use]
     pub fn forwarded(&self, guest: &str, port: u16) -> Option<u16> {
         let guest = self.guests.iter().find(|g| g.config.name == guest)?;
         let offset = guest.config.ports.iter().position(|&p| p == port)?;
@@ -278,7 +238,6 @@ impl Lab {
     }
 
     /// The folder with this lab's logs.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }

@@ -9,10 +9,6 @@ use crate::requirement::skip;
 /// Runs a case that needs a lab; skips it, by name, on a machine that cannot run one.
 ///
 /// Cases wait for each other, also for those of other processes: an emulated machine takes two processors.
-///
-/// # Panics
-///
-/// Panics where the case ends with an error, and where it would be [skipped](skip) although that is not allowed.
 pub fn run_or_skip(case: &str, body: impl FnOnce() -> Result<(), LabError>) {
     match reason_to_skip(take_turn().and_then(|_turn| body())) {
         Ok(None) => {}

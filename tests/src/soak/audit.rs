@@ -65,9 +65,6 @@ pub struct Sum {
 
 impl Audit {
     /// Reads every recording in a folder.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn folder(folder: &Path) -> Result<Audit, SoakError> {
         let failed = |source| SoakError::Io {
             what: "reading the downloads",

@@ -50,9 +50,6 @@ const TRIES: u32 = 120;
 impl Downloads<'_> {
     /// Takes what a recording has counted so far into the file of this name, in one way or another; `more` are
     /// words for `dump`.
-    ///
-    /// # Errors
-    /// [`SoakError`]: what must succeed did not.
     pub fn take(
         &self,
         recording: &str,
@@ -125,9 +122,6 @@ impl Downloads<'_> {
     }
 
     /// Ends a recording and takes its rest into the file of this name; what it counted is asked for before.
-    ///
-    /// # Errors
-    /// [`SoakError`].
     pub fn end(&self, recording: &str, file: &str) -> Result<Counted, SoakError> {
         let what = "the end of a recording";
         let counted = served(self.target, Role::Control, what, |speaker| {
@@ -147,9 +141,6 @@ impl Downloads<'_> {
     }
 
     /// Runs the program until it succeeds; only an agent without room may be in the way.
-    ///
-    /// # Errors
-    /// [`SoakError`].
     pub fn must(&self, kind: &str, words: &[&str]) -> Result<(), SoakError> {
         let finished = self.unless_crowded(kind, words)?;
         match finished.code {
@@ -159,9 +150,6 @@ impl Downloads<'_> {
     }
 
     /// Runs the program until the agent has a session for it.
-    ///
-    /// # Errors
-    /// [`SoakError`].
     pub fn unless_crowded(&self, kind: &str, words: &[&str]) -> Result<Finished, SoakError> {
         let mut tries = 0;
         loop {
@@ -179,7 +167,6 @@ impl Downloads<'_> {
     }
 
     /// Where the file of this name is.
-    #[must_use]
     pub fn path(&self, file: &str) -> String {
         self.folder.join(file).display().to_string()
     }

@@ -57,9 +57,6 @@ struct Reached {
 
 impl Follower<'_> {
     /// Follows until told to stop, one client after the other.
-    ///
-    /// # Errors
-    /// [`SoakError`].
     pub fn follow(&self, random: &mut Random) -> Result<Followed, SoakError> {
         let words = [
             "events",

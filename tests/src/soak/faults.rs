@@ -41,7 +41,6 @@ pub enum Fault {
 
 impl Fault {
     /// For people.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Fault::None => "none",
@@ -61,7 +60,6 @@ impl Fault {
     }
 
     /// One of them. `place` is where a cut is to be, so that in time every place has its turn.
-    #[must_use]
     pub fn draw(random: &mut Random, keyed: bool, place: u64) -> Fault {
         // Most conversations are short.
         let bound = random.pick(&[60, 300, 1_000, 8_000]);
@@ -130,7 +128,6 @@ enum Clear {
 
 impl Direction {
     /// A direction with this fault.
-    #[must_use]
     pub fn new(fault: Fault) -> Direction {
         let of_records = matches!(
             fault,
@@ -150,7 +147,6 @@ impl Direction {
     }
 
     /// Whether the fault has come to pass.
-    #[must_use]
     pub fn happened(&self) -> bool {
         self.happened
     }

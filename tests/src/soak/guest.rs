@@ -37,9 +37,6 @@ pub struct Footprint {
 
 impl Guest {
     /// Starts a guest with one of the program's loads; the files of its keys are made in `folder`.
-    ///
-    /// # Errors
-    /// [`SoakError`].
     pub fn start(
         program: &Path,
         load: &str,
@@ -116,9 +113,6 @@ impl Guest {
     }
 
     /// Ends the guest and waits for it.
-    ///
-    /// # Errors
-    /// [`SoakError`].
     pub fn end(mut self) -> Result<(), SoakError> {
         drop(self.stdin.take());
         let mut said = String::new();
@@ -134,7 +128,6 @@ impl Guest {
     }
 
     /// What it takes of the machine; zeros where the system does not say.
-    #[must_use]
     pub fn footprint(&self) -> Footprint {
         let folder = format!("/proc/{}", self.child.id());
         let status = fs::read_to_string(format!("{folder}/status")).unwrap_or_default();

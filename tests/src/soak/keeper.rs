@@ -30,9 +30,6 @@ pub struct Keeper<'k> {
 
 impl Keeper<'_> {
     /// Records until told to stop; answers what the agent counted.
-    ///
-    /// # Errors
-    /// [`SoakError`]: what must succeed did not.
     pub fn keep(&self, random: &mut Random) -> Result<Vec<Counted>, SoakError> {
         let mut counted = Vec::new();
         let mut files = 0;

@@ -21,15 +21,11 @@ pub struct KeyedLine {
 }
 
 /// The handshake under `key`, with any id in the clear.
-#[must_use]
 pub fn begin(key: &TestKey, id: [u8; 8]) -> Initiator {
     Initiator::with(&key.0, id, &preamble::encode(preamble::KEYED), None)
 }
 
 /// Reads the agent's reply; `theirs` is the agent's preamble as it was received in the clear.
-///
-/// # Errors
-/// [`End`]: a refusal, or no reply that fits.
 pub fn finish(begun: Initiator, mut line: Line, theirs: &Preamble) -> Result<KeyedLine, End> {
     let frame = line.read_frame()?;
     if let Some(code) = frame.refusal() {
@@ -48,9 +44,6 @@ pub fn finish(begun: Initiator, mut line: Line, theirs: &Preamble) -> Result<Key
 }
 
 /// Connects and says that a key will be used; answers the agent's preamble too.
-///
-/// # Errors
-/// [`End`].
 pub fn greet(target: &Target) -> Result<(Line, Preamble), End> {
     let mut line = Line::connect(target.address).map_err(|_| End::Unreachable)?;
     line.send(&preamble::encode(preamble::KEYED))
@@ -60,9 +53,6 @@ pub fn greet(target: &Target) -> Result<(Line, Preamble), End> {
 }
 
 /// A whole conversation under a key of the target's.
-///
-/// # Errors
-/// [`End`].
 pub fn open(target: &Target, key: &TestKey) -> Result<KeyedLine, End> {
     let (mut line, theirs) = greet(target)?;
     let begun = begin(key, key.id());
@@ -74,23 +64,16 @@ pub fn open(target: &Target, key: &TestKey) -> Result<KeyedLine, End> {
 impl KeyedLine {
     /// The bytes of the record that would carry `plain` next; they can be sent once, as they are, or
     /// damaged.
-    #[must_use]
     pub fn seal(&mut self, plain: &[u8]) -> Vec<u8> {
         self.records.seal(plain)
     }
 
     /// Sends bytes as they are, beside all records.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.line.send(bytes)
     }
 
     /// Sends bytes sealed, in records as long as may be.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn send(&mut self, plain: &[u8]) -> io::Result<()> {
         for piece in plain.chunks(MAX_REQUEST) {
             let record = self.seal(piece);
@@ -100,17 +83,11 @@ impl KeyedLine {
     }
 
     /// Sends a message.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn send_message<'m>(&mut self, message: &impl Message<'m>) -> io::Result<()> {
         self.send(&encoded(message))
     }
 
     /// Reads the next frame.
-    ///
-    /// # Errors
-    /// [`End`].
     pub fn read_frame(&mut self) -> Result<Frame, End> {
         loop {
             if let Some(frame) = take_frame(&mut self.plain).map_err(|_| End::Nonsense)? {

@@ -42,9 +42,6 @@ impl Latencies {
     ///
     /// A request has a time at which it is due; its answer's time counts from there, so that a
     /// service that stops for a while is not asked less for it.
-    ///
-    /// # Errors
-    /// The system's: the guest's service ended the conversation.
     pub fn drive(
         &self,
         service: SocketAddr,
@@ -86,7 +83,6 @@ impl Latencies {
     }
 
     /// Of one phase, in the minutes given.
-    #[must_use]
     pub fn spread(&self, phase: Phase, minutes: impl Fn(u32) -> bool) -> Spread {
         let mut of: Vec<u32> = self
             .entries()
@@ -99,7 +95,6 @@ impl Latencies {
     }
 
     /// The last minute that was measured.
-    #[must_use]
     pub fn last_minute(&self) -> u32 {
         self.entries().last().map_or(0, |(minute, ..)| *minute)
     }
@@ -126,7 +121,6 @@ impl Spread {
 }
 
 /// Whether each phase was measured at all.
-#[must_use]
 pub fn all_measured(latencies: &Latencies) -> bool {
     PHASES
         .iter()

@@ -42,9 +42,6 @@ pub enum End {
 
 impl Line {
     /// Connects; reads wait for [`PATIENCE`].
-    ///
-    /// # Errors
-    /// The system's.
     pub fn connect(address: SocketAddr) -> io::Result<Line> {
         let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_nodelay(true)?;
@@ -57,49 +54,31 @@ impl Line {
     }
 
     /// How long reads wait.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn wait_for(&self, patience: Duration) -> io::Result<()> {
         self.stream.set_read_timeout(Some(patience))
     }
 
     /// How long writes wait.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn insist_for(&self, patience: Duration) -> io::Result<()> {
         self.stream.set_write_timeout(Some(patience))
     }
 
     /// Takes little at a time from now on: the system keeps no more than this for us.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn keep_little(&self, bytes: usize) -> io::Result<()> {
         SockRef::from(&self.stream).set_recv_buffer_size(bytes)
     }
 
     /// Sends bytes.
-    ///
-    /// # Errors
-    /// The system's: the agent may have closed.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
 
     /// Sends a message as a frame.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn send_message<'m, M: Message<'m>>(&mut self, message: &M) -> io::Result<()> {
         self.send(&encoded(message))
     }
 
     /// Says that nothing more will be sent.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn half_close(&self) -> io::Result<()> {
         self.stream.shutdown(Shutdown::Write)
     }
@@ -111,9 +90,6 @@ impl Line {
     }
 
     /// Reads so many bytes.
-    ///
-    /// # Errors
-    /// [`End`].
     pub fn read_exact(&mut self, length: usize) -> Result<Vec<u8>, End> {
         while self.received.len() < length {
             self.read_more()?;
@@ -122,9 +98,6 @@ impl Line {
     }
 
     /// Reads the agent's preamble.
-    ///
-    /// # Errors
-    /// [`End`].
     pub fn read_preamble(&mut self) -> Result<[u8; preamble::LENGTH], End> {
         let bytes = self.read_exact(preamble::LENGTH)?;
         let bytes: [u8; preamble::LENGTH] = bytes.try_into().map_err(|_| End::Nonsense)?;
@@ -133,9 +106,6 @@ impl Line {
     }
 
     /// Reads the next frame in the clear.
-    ///
-    /// # Errors
-    /// [`End`].
     pub fn read_frame(&mut self) -> Result<Frame, End> {
         loop {
             if let Some(frame) = take_frame(&mut self.received).map_err(|_| End::Nonsense)? {
@@ -171,7 +141,6 @@ impl Line {
 
 impl End {
     /// What an error of the stream means.
-    #[must_use]
     pub fn of(error: &io::Error) -> End {
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => End::Silent,
@@ -181,7 +150,6 @@ impl End {
     }
 
     /// For the ledger.
-    #[must_use]
     pub fn text(self) -> String {
         match self {
             End::Closed => "closed".into(),

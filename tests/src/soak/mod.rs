@@ -55,7 +55,6 @@ struct Arguments {
 }
 
 /// Runs the program with the arguments of this process; fails where something must not be.
-#[must_use]
 pub fn main() -> ExitCode {
     match soak(&Arguments::parse()) {
         Ok(true) => ExitCode::SUCCESS,

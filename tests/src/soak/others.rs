@@ -50,9 +50,6 @@ pub struct Ended {
 
 impl Others<'_> {
     /// Has recordings begin and end until told to stop; ends them all.
-    ///
-    /// # Errors
-    /// [`SoakError`]: what must succeed did not.
     pub fn keep(&self, random: &mut Random) -> Result<Ended, SoakError> {
         let mut ended = Ended::default();
         let mut running: Vec<Other> = Vec::new();

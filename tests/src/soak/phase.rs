@@ -23,7 +23,6 @@ pub struct Phases(AtomicU8);
 
 impl Phase {
     /// For people.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Phase::Quiet => "no attack",
@@ -35,7 +34,6 @@ impl Phase {
 
 impl Phases {
     /// What it is.
-    #[must_use]
     pub fn current(&self) -> Phase {
         PHASES[usize::from(self.0.load(Ordering::Relaxed)) % PHASES.len()]
     }

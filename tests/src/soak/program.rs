@@ -40,9 +40,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Program {
     /// The program at `path`; the files of its keys are made in `folder`.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn new(path: &Path, folder: &Path, keys: Option<&Keys>) -> io::Result<Program> {
         let keys = match keys {
             None => None,
@@ -55,17 +52,11 @@ impl Program {
     }
 
     /// Begins `connect ADDRESS WORDS`.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn begin(&self, address: SocketAddr, role: Role, words: &[&str]) -> io::Result<Running> {
         self.begin_into(Stdio::null(), address, role, words)
     }
 
     /// The same; what it prints as its result goes to `results`.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn begin_into(
         &self,
         results: Stdio,
@@ -95,9 +86,6 @@ impl Program {
     }
 
     /// Runs `connect ADDRESS WORDS` to its end.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn run(&self, address: SocketAddr, role: Role, words: &[&str]) -> io::Result<Finished> {
         self.begin(address, role, words)?.finish()
     }
@@ -115,9 +103,6 @@ impl Running {
 
     /// Asks it to end after a while, as Ctrl-C would, and waits for its end. It is SIGTERM, since who is started in
     /// the background is started with SIGINT ignored.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn interrupt_after(self, wait: Duration) -> io::Result<Finished> {
         thread::sleep(wait);
         let id = self.child.id().to_string();
@@ -129,9 +114,6 @@ impl Running {
     }
 
     /// Waits for its end.
-    ///
-    /// # Errors
-    /// The system's, and a client that does not end.
     pub fn finish(mut self) -> io::Result<Finished> {
         let end = Instant::now() + PATIENCE;
         let status = loop {
@@ -161,7 +143,6 @@ impl Running {
 
 impl Finished {
     /// How it ended, for the ledger.
-    #[must_use]
     pub fn outcome(&self) -> String {
         match self.code {
             Some(0) => "done".into(),
@@ -179,7 +160,6 @@ impl Finished {
 
     /// Whether others were in its way: the agent had no session for it and said so or closed before a word, another
     /// client began to send its caller table meanwhile, or one that has vanished still holds the lease.
-    #[must_use]
     pub fn was_crowded(&self) -> bool {
         match self.code {
             Some(3 | 12) => true,
@@ -191,7 +171,6 @@ impl Finished {
     }
 
     /// As an error, where it must have been done.
-    #[must_use]
     pub fn into_error(self) -> SoakError {
         SoakError::Client {
             words: self.words,

@@ -40,9 +40,6 @@ pub const PLACES: u64 = 1_000;
 
 impl FaultyLine {
     /// A line to `agent`; its faults follow from the seed.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn to(
         agent: SocketAddr,
         keyed: bool,
@@ -66,7 +63,6 @@ impl FaultyLine {
     }
 
     /// How many cuts there were, each one byte further than the one before.
-    #[must_use]
     pub fn cuts(&self) -> u64 {
         self.shared.place.load(Ordering::Relaxed)
     }

@@ -6,14 +6,12 @@ pub struct Random(u64);
 
 impl Random {
     /// The sequence of a seed.
-    #[must_use]
     pub fn new(seed: u64) -> Random {
         // Neighbouring seeds must not give neighbouring sequences, and 0 is no state.
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     /// A sequence of its own for each `stream` of the same seed.
-    #[must_use]
     pub fn stream(seed: u64, stream: u64) -> Random {
         Random::new(seed ^ stream.wrapping_add(1).wrapping_mul(0xbf58_476d_1ce4_e5b9))
     }
@@ -32,9 +30,6 @@ impl Random {
     }
 
     /// One of several.
-    ///
-    /// # Panics
-    /// Where there are none.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }

@@ -26,9 +26,6 @@ const TRIES: u32 = 600;
 const AGAIN: Duration = Duration::from_millis(50);
 
 /// Does something over a conversation, and again where the agent had no room for it.
-///
-/// # Errors
-/// [`SoakError::NotServed`] after half a minute of that.
 pub fn served<T>(
     target: &Target,
     role: Role,
@@ -75,16 +72,12 @@ pub struct Recorded {
 
 impl Checked {
     /// The recording of this name.
-    #[must_use]
     pub fn named(&self, name: &str) -> Option<&Recorded> {
         self.recordings.iter().find(|one| one.name == name)
     }
 }
 
 /// Asks for the recorder's state.
-///
-/// # Errors
-/// [`End`].
 pub fn check(speaker: &mut Speaker) -> Result<Checked, End> {
     let answer = speaker.ask(&Check {})?;
     if let Some(code) = answer.refusal() {
@@ -115,9 +108,6 @@ pub struct Entries(Mutex<Vec<(Phase, Duration)>>);
 
 impl Entries {
     /// Comes again and again, with the control key.
-    ///
-    /// # Errors
-    /// [`SoakError::NotServed`].
     pub fn keep_coming(
         &self,
         target: &Target,
@@ -137,7 +127,6 @@ impl Entries {
     }
 
     /// How many got in during a phase, how long half of them took, and the longest.
-    #[must_use]
     pub fn of(&self, phase: Phase) -> (usize, Duration, Duration) {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut took: Vec<Duration> = entries
@@ -171,9 +160,6 @@ pub struct Comers<'c> {
 
 impl Comers<'_> {
     /// Comes and goes until told to stop.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn keep_coming(&self, random: &mut Random) -> Result<(), SoakError> {
         while !self.stop.load(Ordering::Relaxed) {
             self.come_once(random)?;

@@ -86,9 +86,6 @@ const PHASE: Duration = Duration::from_secs(15);
 const SHIFT: Duration = Duration::from_secs(300);
 
 /// Runs a soak.
-///
-/// # Errors
-/// [`SoakError`] where it cannot begin; whatever goes wrong later is in the outcome.
 pub fn run(plan: Plan) -> Result<Outcome, SoakError> {
     let keys = plan
         .keyed

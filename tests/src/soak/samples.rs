@@ -75,9 +75,6 @@ impl RingState {
 
 impl Sample {
     /// Looks, as a client with the view key would.
-    ///
-    /// # Errors
-    /// [`SoakError::NotServed`].
     pub fn take(guest: &Guest, at: Duration) -> Result<Sample, SoakError> {
         let (checked, ring) = served(&guest.target, Role::View, "a check", |speaker| {
             let checked = check(speaker)?;

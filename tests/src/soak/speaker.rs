@@ -29,9 +29,6 @@ pub enum Speaker {
 
 impl Speaker {
     /// Begins one as the target asks for.
-    ///
-    /// # Errors
-    /// [`End`].
     pub fn open(target: &Target, role: Role) -> Result<Speaker, End> {
         let Some(keys) = &target.keys else {
             let mut line = Line::connect(target.address).map_err(|_| End::Unreachable)?;
@@ -49,9 +46,6 @@ impl Speaker {
     }
 
     /// Sends bytes of frames.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Speaker::Open(line) => line.send(bytes),
@@ -60,17 +54,11 @@ impl Speaker {
     }
 
     /// Sends a message.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn send_message<'m, M: Message<'m>>(&mut self, message: &M) -> io::Result<()> {
         self.send(&encoded(message))
     }
 
     /// Reads the next frame.
-    ///
-    /// # Errors
-    /// [`End`].
     pub fn read_frame(&mut self) -> Result<Frame, End> {
         match self {
             Speaker::Open(line) => line.read_frame(),
@@ -79,9 +67,6 @@ impl Speaker {
     }
 
     /// Sends a request and reads the frame that answers it.
-    ///
-    /// # Errors
-    /// [`End`].
     pub fn ask<'m, M: Message<'m>>(&mut self, request: &M) -> Result<Frame, End> {
         self.send_message(request)
             .map_err(|error| End::of(&error))?;

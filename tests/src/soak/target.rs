@@ -44,9 +44,6 @@ pub struct KeyFiles {
 
 impl KeyFiles {
     /// Writes both keys into `folder`, for nobody else to read.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn write(keys: &Keys, folder: &Path) -> io::Result<KeyFiles> {
         let file = |name: &str, key: &TestKey| -> io::Result<PathBuf> {
             let path = folder.join(name);
@@ -73,13 +70,11 @@ impl Keys {
 
 impl TestKey {
     /// As both sides name it in the clear.
-    #[must_use]
     pub fn id(&self) -> [u8; KEY_ID] {
         key_id(&self.0)
     }
 
     /// As files hold it.
-    #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::from("unikprof-key-1:");
         for byte in self.0 {

@@ -18,9 +18,6 @@ pub(crate) enum FramePointers {
 static RUNNING: Mutex<Option<(FramePointers, XenGuest)>> = Mutex::new(None);
 
 /// Runs a case on a guest that was built so, alone; skips it, by name, where there can be no lab.
-///
-/// # Panics
-/// Where the lab does not start, or the case panics: then the next case gets a lab of its own.
 pub(crate) fn on(built: FramePointers, case: &str, body: impl FnOnce(&mut XenGuest)) {
     run_or_skip(case, || {
         let mut turn = Turn(RUNNING.lock().unwrap_or_else(PoisonError::into_inner));

@@ -15,10 +15,6 @@ pub(crate) struct EventChannel {
 
 impl EventChannel {
     /// Lets events of `port` wake the first vCPU.
-    ///
-    /// # Errors
-    ///
-    /// The error from Xen.
     pub(crate) fn open(port: Port) -> Result<Self, Errno> {
         upcall::wake_on(port)?;
         Ok(Self { port })

@@ -23,10 +23,6 @@ macro_rules! println {
 static CONSOLE: SpinLock<Option<Console<EventChannel>>> = SpinLock::new(None);
 
 /// Connects to the ring that the Xen tools have made. Called on the first vCPU, and again after a restore.
-///
-/// # Errors
-///
-/// The error from Xen; `ENODEV` if there is no ring.
 pub(crate) fn connect() -> Result<(), Errno> {
     let ring = hvm::console_ring(&xen())?;
     // SAFETY: the Xen tools placed the page for this purpose, memory is mapped one to one, and an earlier console is

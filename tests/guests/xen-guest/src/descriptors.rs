@@ -125,10 +125,6 @@ pub(crate) fn fill_interrupt_table() {
 }
 
 /// Loads this vCPU's segments, task state and the interrupt table. Interrupts stay off.
-///
-/// # Panics
-///
-/// Panics if `vcpu` is not below [`MAX_VCPUS`].
 pub(crate) fn load(vcpu: usize) {
     #[repr(C, packed)]
     struct Pointer {

@@ -20,10 +20,6 @@ static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// Installs the hypercall page, maps the shared page, masks all events and has Xen deliver upcalls.
 ///
 /// Called once at boot, and again after a restore, when Xen does not know the old domain's pages.
-///
-/// # Errors
-///
-/// The error from Xen.
 pub(crate) fn connect() -> Result<(u16, u16), Errno> {
     let page = hypercalls();
     // SAFETY: all memory is mapped one to one and executable, including the text; the page has no other use.

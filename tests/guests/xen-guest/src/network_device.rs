@@ -54,10 +54,6 @@ pub(crate) fn connect(store: &mut GuestStore) -> Option<NetworkDevice> {
 }
 
 /// Maps the grant table again and connects the device, after a restore.
-///
-/// # Errors
-///
-/// The error from Xen or the backend.
 pub(crate) fn resume(device: &mut NetworkDevice, store: &mut GuestStore) -> Result<(), NetError> {
     // SAFETY: the pointer is null or comes from a box that is never freed.
     if let Some(grants) = unsafe { GRANTS.load(Ordering::Acquire).as_ref() } {
@@ -70,10 +66,6 @@ pub(crate) fn resume(device: &mut NetworkDevice, store: &mut GuestStore) -> Resu
 }
 
 /// Lets the device wake the main loop. Call it after each connection, which has its own port.
-///
-/// # Errors
-///
-/// The error from Xen.
 pub(crate) fn wake_on_frames(device: &NetworkDevice) -> Result<(), NetError> {
     device.port().map_or(Ok(()), |port| {
         upcall::wake_on(port).map_err(NetError::Hypercall)

@@ -27,10 +27,6 @@ pub(crate) struct StartInfo {
 /// # Safety
 ///
 /// `address` must be the value of ebx at the entry, and nothing may have been written after the image yet.
-///
-/// # Errors
-///
-/// If the structure is not that of a PVH guest.
 pub(crate) unsafe fn read(address: u64) -> Result<StartInfo, StartInfoError> {
     // SAFETY: memory is always mapped one to one, and the tables are never written.
     let info = unsafe { start_info::StartInfo::read(address, start_info::identity) }?;

@@ -36,10 +36,6 @@ impl fmt::Display for Identity {
 }
 
 /// Connects to the ring that the Xen tools have made, and watches their requests. Called again after a restore.
-///
-/// # Errors
-///
-/// The error from Xen or xenstore.
 pub(crate) fn connect() -> Result<GuestStore, StoreError> {
     let ring = hvm::store_ring(&xen()).map_err(StoreError::Notify)?;
     // SAFETY: the Xen tools placed the page for this purpose, memory is mapped one to one, and this store replaces
@@ -53,10 +49,6 @@ pub(crate) fn connect() -> Result<GuestStore, StoreError> {
 }
 
 /// Reads the domain's name and UUID.
-///
-/// # Errors
-///
-/// The error from xenstore.
 pub(crate) fn identity(store: &mut GuestStore) -> Result<Identity, StoreError> {
     let mut buffer = [0; 256];
     let name = store.read_text("name", &mut buffer)?.to_string();
@@ -78,10 +70,6 @@ pub(crate) enum Request {
 }
 
 /// The tools' request since the last call; it is removed from xenstore.
-///
-/// # Errors
-///
-/// The error from xenstore.
 pub(crate) fn take_request(store: &mut GuestStore) -> Result<Option<Request>, StoreError> {
     if store.take_fired()?.is_empty() {
         return Ok(None);

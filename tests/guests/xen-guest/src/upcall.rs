@@ -41,10 +41,6 @@ pub(crate) fn of(vcpu: VcpuId) -> &'static Upcall<'static> {
 }
 
 /// Lets an event of `port` wake the first vCPU's main loop.
-///
-/// # Errors
-///
-/// The error from Xen.
 pub(crate) fn wake_on(port: Port) -> Result<(), Errno> {
     of(FIRST).own(port);
     events().unmask(port)

@@ -112,10 +112,6 @@ pub(crate) fn is_kick(vcpu: VcpuId, port: Port) -> bool {
 }
 
 /// Registers this vCPU's runstate, timer and kicks with Xen; from now on it counts as running.
-///
-/// # Errors
-///
-/// The error from Xen.
 pub(crate) fn connect_current() -> Result<(), Errno> {
     connect(current())?;
     RUNNING.fetch_add(1, Ordering::Release);
@@ -123,10 +119,6 @@ pub(crate) fn connect_current() -> Result<(), Errno> {
 }
 
 /// The same for a running vCPU after a restore; it may differ from the current one.
-///
-/// # Errors
-///
-/// The error from Xen.
 pub(crate) fn connect(vcpu: VcpuId) -> Result<(), Errno> {
     runstate::register(&xen(), vcpu, &RUNSTATES[vcpu.0 as usize])?;
     timer::connect(vcpu)?;
@@ -137,10 +129,6 @@ pub(crate) fn connect(vcpu: VcpuId) -> Result<(), Errno> {
 }
 
 /// Starts another vCPU, which runs `body` with interrupts on.
-///
-/// # Errors
-///
-/// The error from Xen; `EINVAL` beyond [`MAX_VCPUS`].
 fn start(vcpu: VcpuId, body: extern "C" fn(VcpuId) -> !) -> Result<(), Errno> {
     unsafe extern "C" {
         static page_level_4: u8;

@@ -95,9 +95,6 @@ const CASES: [(u8, Case); 10] = [
 ];
 
 /// Prints the table; answers how many rows missed their goal.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn run(numbers: &[u8]) -> Result<usize, AccuracyError> {
     let is_wanted = |case| numbers.is_empty() || numbers.contains(&case);
     let mut missed = 0;

@@ -49,27 +49,18 @@ pub struct XenGuest {
 
 impl XenGuest {
     /// A guest that was built as the agent asks for, and a [neighbour](steal::neighbour), which runs.
-    ///
-    /// # Errors
-    /// [`AccuracyError`].
     pub fn with_frame_pointers() -> Result<XenGuest, AccuracyError> {
         let image = build_xen_guest(FEATURES)?;
         XenGuest::start(&image, vec![steal::neighbour(&image)])
     }
 
     /// A guest that was built without frame pointers.
-    ///
-    /// # Errors
-    /// [`AccuracyError`].
     pub fn without_frame_pointers() -> Result<XenGuest, AccuracyError> {
         let image = build_xen_guest_without_frame_pointers(FEATURES)?;
         XenGuest::start(&image, Vec::new())
     }
 
     /// Boots a lab with the guest of this image, and others beside it.
-    ///
-    /// # Errors
-    /// [`AccuracyError`].
     pub fn start(image: &Path, others: Vec<GuestConfig>) -> Result<XenGuest, AccuracyError> {
         let mut guest = GuestConfig::new(GUEST, image);
         guest.command_line = format!(
@@ -104,9 +95,6 @@ impl XenGuest {
 
     /// As [`Guest::record`], with the recording itself, and by the caller table. The truth's total is all that the vCPU ran while it was
     /// recorded.
-    ///
-    /// # Errors
-    /// [`AccuracyError`].
     pub fn record_whole(
         &mut self,
         settings: &Settings,
@@ -143,9 +131,6 @@ impl XenGuest {
     }
 
     /// Has the guest do what a line says; answers its answer.
-    ///
-    /// # Errors
-    /// [`AccuracyError`].
     pub fn order(&self, order: &str) -> Result<String, AccuracyError> {
         let followed = || -> io::Result<String> {
             let mut stream = self.connect(ORDERS_PORT)?;
@@ -180,9 +165,6 @@ impl XenGuest {
     }
 
     /// Runs a script in dom0; answers what it printed.
-    ///
-    /// # Errors
-    /// [`AccuracyError`]; also where the script fails.
     pub fn dom0(&self, script: &str) -> Result<String, AccuracyError> {
         let output = self.lab.dom0(script, DOM0)?;
         if output.status == 0 {

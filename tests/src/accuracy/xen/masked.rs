@@ -10,7 +10,6 @@ use crate::accuracy::row::{Row, Verdict};
 
 /// Whether each stretch was told: one late sample each, and at most so many percent of the stretches charged to the
 /// code that unmasks: twice the part of a period that an upcall takes.
-#[must_use]
 pub fn is_told(found: &Masked) -> bool {
     const CHARGED_PERCENT: u64 = 10;
     found.late >= found.stretches
@@ -19,9 +18,6 @@ pub fn is_told(found: &Masked) -> bool {
 }
 
 /// The case's row.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let found = measure(guest, effort)?;
     let missing = found.missing.map_or("unknown".into(), |n| n.to_string());

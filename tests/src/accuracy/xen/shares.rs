@@ -25,7 +25,6 @@ pub struct Shares {
 }
 
 /// The functions' samples among themselves.
-#[must_use]
 pub fn among_themselves(run: &Recorded) -> [Interval; COUNT] {
     intervals(&FUNCTIONS.map(|(name, _)| run.own(name).samples))
 }
@@ -36,9 +35,6 @@ fn intervals(samples: &[u64; COUNT]) -> [Interval; COUNT] {
 }
 
 /// Runs it.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, AccuracyError> {
     let settings = settings(effort.period_ns);
     let command = format!("shares ns={}", effort.run_ns);
@@ -76,9 +72,6 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, Accurac
 }
 
 /// The case's rows: the coverage, then each function over all runs.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let shares = measure(guest, effort)?;
     let Coverage { held, stated } = shares.coverage;

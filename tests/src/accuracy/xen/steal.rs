@@ -22,7 +22,6 @@ const NEIGHBOUR: &str = "neighbour";
 pub const STEAL_BOUND: f64 = 0.03;
 
 /// The neighbour, which never blocks, on the same processor.
-#[must_use]
 pub fn neighbour(image: &Path) -> GuestConfig {
     let mut guest = GuestConfig::new(NEIGHBOUR, image);
     guest.command_line = "hotspots=100".into();
@@ -52,7 +51,6 @@ pub struct Beside {
 
 impl Beside {
     /// How many functions' intervals do not overlap.
-    #[must_use]
     pub fn apart(&self) -> usize {
         let apart = |(_, alone, beside): &&(_, Interval, Interval)| !alone.overlaps(beside);
         self.shares.iter().filter(apart).count()
@@ -60,18 +58,12 @@ impl Beside {
 }
 
 /// Pauses the neighbour: it is to run only while [`measure`] lets it.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn pause(guest: &XenGuest) -> Result<(), AccuracyError> {
     // Pauses are counted: as many unpauses would be due.
     guest.dom0(&format!("xl pause {NEIGHBOUR}")).map(drop)
 }
 
 /// Records without the neighbour, which must be [paused](pause), then beside it.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn measure(guest: &mut XenGuest, effort: &Effort) -> Result<Beside, AccuracyError> {
     let settings = settings(effort.period_ns);
     let order = format!("shares ns={}", effort.run_ns);
@@ -105,9 +97,6 @@ pub fn measure(guest: &mut XenGuest, effort: &Effort) -> Result<Beside, Accuracy
 }
 
 /// The case's rows: the shares, and the stolen time.
-///
-/// # Errors
-/// [`AccuracyError`].
 pub fn rows(guest: &mut XenGuest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let found = measure(guest, effort)?;
     let load = format!(

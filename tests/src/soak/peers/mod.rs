@@ -112,7 +112,6 @@ impl Visit<'_> {
 
 impl Peer {
     /// All that make sense for a target.
-    #[must_use]
     pub fn all_for(target: &Target) -> Vec<Peer> {
         let own: &[Peer] = match target.keys {
             None => &OPEN_ONLY,
@@ -122,7 +121,6 @@ impl Peer {
     }
 
     /// For people.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Peer::ForeignBytes => "foreign bytes",
@@ -172,7 +170,6 @@ impl Peer {
     }
 
     /// Whether this peer was given what it must not get.
-    #[must_use]
     pub fn got_in(self, end: End) -> bool {
         match self {
             // They have a key, or need none; what they ask for, they may.

@@ -24,7 +24,6 @@ pub enum RecordDamage {
 
 impl RecordDamage {
     /// For people.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             RecordDamage::Altered => "altered record",

@@ -197,17 +197,11 @@ impl RunningClient {
     }
 
     /// Waits for its end.
-    ///
-    /// # Panics
-    /// After [`SOON`], with what it has said by then.
     pub(crate) fn finish(self) -> Finished {
         self.finish_within(SOON)
     }
 
     /// The same where it takes longer.
-    ///
-    /// # Panics
-    /// After this time, with what it has said by then.
     pub(crate) fn finish_within(mut self, most: Duration) -> Finished {
         let end = Instant::now() + most;
         let ended = loop {

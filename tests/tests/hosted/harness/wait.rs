@@ -7,17 +7,11 @@ use std::time::{Duration, Instant};
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// Looks until there is something to be seen.
-///
-/// # Panics
-/// After [`SOON`], saying what was waited for.
 pub(crate) fn wait_until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     wait_within(SOON, what, look)
 }
 
 /// The same where it takes longer.
-///
-/// # Panics
-/// After this time, saying what was waited for.
 pub(crate) fn wait_within<T>(most: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + most;
     loop {

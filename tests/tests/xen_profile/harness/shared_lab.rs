@@ -22,9 +22,6 @@ struct Running {
 static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
 
 /// Runs a case in the lab of `boot`, alone; skips it, by name, where there can be no lab.
-///
-/// # Panics
-/// Where the lab does not start, or the case panics: then the next case gets a lab of its own.
 pub(crate) fn on(boot: &Boot, case: &str, body: impl FnOnce(&Lab)) {
     run_or_skip(case, || {
         let mut turn = Turn(RUNNING.lock().unwrap_or_else(PoisonError::into_inner));
