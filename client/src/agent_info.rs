@@ -8,51 +8,51 @@ use crate::printable::Printable;
 use crate::profile::{BuildId, Frame, Mapping, SpecialFrame};
 
 /// The most mappings taken from one agent; a program has one for each of its libraries.
-pub const MAX_MAPPINGS: u32 = 65_536;
+pub(crate) const MAX_MAPPINGS: u32 = 65_536;
 
 /// What an agent says of itself and its guest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentInfo {
     /// The agent's version.
-    pub agent_version: String,
+    pub(crate) agent_version: String,
     /// The instruction set, as ELF names it in lower case.
-    pub architecture: String,
+    pub(crate) architecture: String,
     /// What the agent runs on: `xen` or `hosted`.
     pub platform: String,
     /// The guest's name, where known.
     pub guest_name: Option<String>,
     /// The guest's id (on Xen its UUID), where known.
-    pub guest_id: Option<String>,
+    pub(crate) guest_id: Option<String>,
     /// How many vCPUs can be sampled.
-    pub vcpus: u32,
+    pub(crate) vcpus: u32,
     /// The guest's monotonic clock at the welcome, in ns.
-    pub monotonic_ns: u64,
+    pub(crate) monotonic_ns: u64,
     /// Nanoseconds since 1970-01-01 UTC at the welcome, where the guest knows.
-    pub wall_clock_ns: Option<u64>,
+    pub(crate) wall_clock_ns: Option<u64>,
     /// Bits of [`unikprof_proto::code::capability`].
-    pub capabilities: u64,
+    pub(crate) capabilities: u64,
     /// The shortest sampling period accepted, in ns.
-    pub min_period_ns: u64,
+    pub(crate) min_period_ns: u64,
     /// The longest sampling period accepted, in ns.
-    pub max_period_ns: u64,
+    pub(crate) max_period_ns: u64,
     /// The greatest depth accepted, in frames.
-    pub max_depth: u32,
+    pub(crate) max_depth: u32,
     /// The longest request body accepted, in bytes.
-    pub max_request: u32,
+    pub(crate) max_request: u32,
     /// The memory given to the agent, in bytes.
-    pub memory_bytes: u64,
+    pub(crate) memory_bytes: u64,
     /// How many segments each vCPU's stack nodes are divided into.
-    pub segments: u32,
+    pub(crate) segments: u32,
     /// How many stack nodes a segment has room for.
-    pub segment_nodes: u32,
+    pub(crate) segment_nodes: u32,
     /// How many rows of a caller table there is room for; 0: the agent takes none.
-    pub caller_rows: u32,
+    pub(crate) caller_rows: u32,
     /// The checksum of the caller table that it holds.
-    pub caller_table: Option<u32>,
+    pub(crate) caller_table: Option<u32>,
     /// What this client may do; see [`unikprof_proto::code::role`].
     pub role: u32,
     /// The agent's instance id; the numbers of recordings, epochs and stacks are unique only within one.
-    pub instance: u64,
+    pub(crate) instance: u64,
     /// The guest's executable mappings.
     pub mappings: CodeMap,
 }
@@ -86,27 +86,27 @@ impl AgentInfo {
     }
 
     /// Whether running, runnable, blocked and offline time are told apart.
-    pub fn tells_runstate(&self) -> bool {
+    pub(crate) fn tells_runstate(&self) -> bool {
         self.capabilities & capability::RUNSTATE != 0
     }
 
     /// Whether the agent answers even while the guest is stuck in a loop.
-    pub fn reachable_when_busy(&self) -> bool {
+    pub(crate) fn reachable_when_busy(&self) -> bool {
         self.capabilities & capability::REACHABLE_WHEN_BUSY != 0
     }
 
     /// Whether the agent keeps what happened when, and the guest's own events.
-    pub fn keeps_time(&self) -> bool {
+    pub(crate) fn keeps_time(&self) -> bool {
         self.capabilities & capability::RING != 0
     }
 
     /// How many stack nodes each vCPU has room for.
-    pub fn nodes_per_vcpu(&self) -> u64 {
+    pub(crate) fn nodes_per_vcpu(&self) -> u64 {
         u64::from(self.segments) * u64::from(self.segment_nodes)
     }
 
     /// Whether this may be the same guest at a later moment of the same life, and was not suspended meanwhile.
-    pub fn continues(&self, earlier: &AgentInfo) -> bool {
+    pub(crate) fn continues(&self, earlier: &AgentInfo) -> bool {
         self.guest_id == earlier.guest_id
             && self.instance == earlier.instance
             && self.mappings == earlier.mappings
@@ -185,12 +185,12 @@ pub struct UnknownCode(pub u32);
 
 impl CodeMap {
     /// How many mappings there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.stretches.len()
     }
 
     /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.stretches.is_empty()
     }
 
@@ -200,14 +200,11 @@ impl CodeMap {
     }
 
     /// The mappings and the codes of their first addresses, in the order of the codes.
-    pub fn codes(&self) -> impl Iterator<Item = (u32, &Mapping)> {
+    pub(crate) fn codes(&self) -> impl Iterator<Item = (u32, &Mapping)> {
         self.stretches.iter().map(|s| (s.code_base, &s.mapping))
     }
 
     /// Adds the next mapping.
-    ///
-    /// # Errors
-    /// [`MappingError`] where it is impossible after those before it.
     pub(crate) fn add(&mut self, mapping: &message::Mapping<'_>) -> Result<(), MappingError> {
         let path = || Printable(mapping.path).to_string();
         if mapping.start >= mapping.end {
@@ -246,9 +243,6 @@ impl CodeMap {
     }
 
     /// The same codes where another run of the same program has its mappings: its addresses may differ.
-    ///
-    /// # Errors
-    /// What differs, where a mapping is not the other's.
     pub(crate) fn placed_as(&self, other: &CodeMap) -> Result<CodeMap, String> {
         let what = |mapping: &Mapping| Mapping {
             start: 0,
@@ -278,10 +272,7 @@ impl CodeMap {
     }
 
     /// What a code in a stack means, where `leaf` says whether it is the interrupted place.
-    ///
-    /// # Errors
-    /// [`UnknownCode`] for the code of an address that no mapping holds.
-    pub fn frame(&self, code: u32, leaf: bool) -> Result<Frame, UnknownCode> {
+    pub(crate) fn frame(&self, code: u32, leaf: bool) -> Result<Frame, UnknownCode> {
         Ok(Frame::Special(match code {
             frame_code::TRUNCATED => SpecialFrame::Truncated,
             frame_code::BROKEN => SpecialFrame::Broken,

@@ -38,14 +38,15 @@ use std::ops::Range;
 
 use unikprof_proto::caller_table::{MAX_PARTS, Part, Row, Rule, checksum, table_checksum};
 
-pub use error::{CallerTableError, CompileError, Note};
-pub use guest_table::{Prepared, prepare};
-pub use image_table::{ImageTable, Tally};
-pub use partial::{Interrupted, PartialTable, Reserve};
+pub use error::{CallerTableError, CompileError};
+pub(crate) use guest_table::Prepared;
+pub use guest_table::prepare;
+pub use image_table::ImageTable;
+pub(crate) use partial::{Interrupted, PartialTable, Reserve};
 
 /// The memory that an agent needs for a table of so many rows, in bytes: ten for each of an even
 /// number of rows, and a little beside them for the ends of the parts.
-pub fn block_bytes(rows: usize) -> u64 {
+pub(crate) fn block_bytes(rows: usize) -> u64 {
     (rows as u64)
         .div_ceil(2)
         .saturating_mul(20)
@@ -99,7 +100,7 @@ impl CallerTable {
     }
 
     /// What the table is known by, where the agent holds no other part beside.
-    pub fn checksum(&self) -> u32 {
+    pub(crate) fn checksum(&self) -> u32 {
         let parts = self.parts.iter().map(|part| part.part);
         table_checksum(parts).unwrap_or_default()
     }

@@ -31,7 +31,7 @@ use unikprof_proto::frame::{self, Frame, HEADER, MAX_BODY, Message};
 use unikprof_proto::message::{Hello, Mapping, Refusal, Welcome};
 use unikprof_proto::preamble;
 
-pub use address::{Address, AddressError, DEFAULT_PORT};
+pub use address::Address;
 pub use error::ConnectionError;
 pub(crate) use error::message_name;
 use line::Line;
@@ -45,7 +45,7 @@ use crate::interrupt::Interrupt;
 use crate::key::{Key, KeyId};
 
 /// The name and version that the client gives.
-pub const CLIENT: &str = concat!("unikprof-client ", env!("CARGO_PKG_VERSION"));
+pub(crate) const CLIENT: &str = concat!("unikprof-client ", env!("CARGO_PKG_VERSION"));
 
 /// The random number by which agents recognise this process on each of its connections: a lease on a recording belongs
 /// to it. 0, which takes no lease, if the system has no random numbers.
@@ -92,7 +92,7 @@ impl From<Key> for Access {
 
 impl Access {
     /// The key's id, where there is one.
-    pub fn key_id(&self) -> Option<KeyId> {
+    pub(crate) fn key_id(&self) -> Option<KeyId> {
         match self {
             Access::Open => None,
             Access::Key(key) => Some(key.id()),
@@ -102,7 +102,7 @@ impl Access {
 
 /// An open conversation in a version that both sides speak.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     reader: FrameReader<Line>,
     /// The key it is sealed under.
     key: Option<KeyId>,
@@ -114,11 +114,11 @@ pub struct Connection {
 
 /// Who answers: as read, and as sent.
 #[derive(Debug, Clone)]
-pub struct Greeting {
+pub(crate) struct Greeting {
     /// The welcome and the mappings.
-    pub info: AgentInfo,
+    pub(crate) info: AgentInfo,
     /// Their frames, byte for byte.
-    pub frames: Vec<u8>,
+    pub(crate) frames: Vec<u8>,
 }
 
 impl Connection {
@@ -127,7 +127,7 @@ impl Connection {
     /// # Errors
     /// [`ConnectionError`]: nothing answers, what answers is no agent, there is no common version, or
     /// the two sides do not agree on a key.
-    pub fn open(
+    pub(crate) fn open(
         address: &Address,
         access: &Access,
         timeouts: Timeouts,
@@ -195,7 +195,7 @@ impl Connection {
     }
 
     /// The protocol version in use.
-    pub fn version(&self) -> u16 {
+    pub(crate) fn version(&self) -> u16 {
         self.version
     }
 
@@ -208,10 +208,7 @@ impl Connection {
     }
 
     /// Asks who the agent is.
-    ///
-    /// # Errors
-    /// [`ConnectionError`], also for mappings that cannot be.
-    pub fn hello(&mut self) -> Result<Greeting, ConnectionError> {
+    pub(crate) fn hello(&mut self) -> Result<Greeting, ConnectionError> {
         const DOING: &str = "exchanging hello messages";
         let hello = Hello {
             client: CLIENT,
@@ -234,10 +231,7 @@ impl Connection {
     }
 
     /// Sends a request and reads its answer; `doing` is for people.
-    ///
-    /// # Errors
-    /// [`ConnectionError`].
-    pub fn ask<'a, 'q, Q, A>(
+    pub(crate) fn ask<'a, 'q, Q, A>(
         &'a mut self,
         request: &Q,
         expected: &'static str,

@@ -1,7 +1,7 @@
 //! Checks whether a profile can be trusted.
 //!
-//! [`Diagnosis::of_recording`] judges a recording, [`Diagnosis::of_agent`] an agent that answers: one
-//! [`Check`] for each thing that can be wrong, with a [`Verdict`], the figure it comes from, and what to
+//! [`Diagnosis::of_recording`] judges a recording, `Diagnosis::of_agent` an agent that answers: one
+//! `Check` for each thing that can be wrong, with a `Verdict`, the figure it comes from, and what to
 //! do about it. [`Diagnosis::text`] is for people, [`Diagnosis::json`] for programs.
 //!
 //! | verdict | meaning |
@@ -37,8 +37,7 @@ mod text;
 use std::borrow::Cow;
 use std::time::Duration;
 
-pub use check::{Check, Figure, Verdict};
-pub use json::SCHEMA;
+pub(crate) use check::{Check, Verdict};
 
 use frame_records::PassedOver;
 
@@ -55,16 +54,16 @@ use crate::symbols::{SymbolError, Symbolized, Symbolizer};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Diagnosis {
     /// Whether a recording was judged or an agent.
-    pub subject: Subject,
+    pub(crate) subject: Subject,
     /// What it is, in a few words.
-    pub what: String,
+    pub(crate) what: String,
     /// In the order in which they are to be read.
-    pub checks: Vec<Check>,
+    pub(crate) checks: Vec<Check>,
 }
 
 /// What is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Subject {
+pub(crate) enum Subject {
     /// A recording: what it shows.
     Recording,
     /// An agent: what its recordings would show.
@@ -73,19 +72,19 @@ pub enum Subject {
 
 /// What an agent has said.
 #[derive(Debug, Clone, Copy)]
-pub struct Answers<'a> {
+pub(crate) struct Answers<'a> {
     /// Who it is.
-    pub agent: &'a AgentInfo,
+    pub(crate) agent: &'a AgentInfo,
     /// The protocol version in use.
-    pub protocol: u16,
+    pub(crate) protocol: u16,
     /// The key that the conversation is sealed under; `None`: it is in the clear.
-    pub key: Option<KeyId>,
+    pub(crate) key: Option<KeyId>,
     /// What its recorder does.
-    pub status: &'a RecorderStatus,
+    pub(crate) status: &'a RecorderStatus,
     /// Nanoseconds since 1970-01-01 UTC by the client's clock when it said who it is.
-    pub asked_unix_ns: i128,
+    pub(crate) asked_unix_ns: i128,
     /// How long it took to answer the last request.
-    pub took: Duration,
+    pub(crate) took: Duration,
 }
 
 impl Diagnosis {
@@ -116,7 +115,10 @@ impl Diagnosis {
 
     /// Judges an agent by what it has said; `wrong_image` is what is wrong with the images that the user
     /// named for it, and `None` in it where they are right. The agent is not asked anything.
-    pub fn of_agent(answers: &Answers<'_>, wrong_image: Option<Option<&SymbolError>>) -> Diagnosis {
+    pub(crate) fn of_agent(
+        answers: &Answers<'_>,
+        wrong_image: Option<Option<&SymbolError>>,
+    ) -> Diagnosis {
         let guest = answers.agent.guest_name.as_deref();
         let guest = guest.unwrap_or("an unnamed guest");
         Diagnosis {
@@ -131,7 +133,7 @@ impl Diagnosis {
     }
 
     /// The worst verdict of all checks.
-    pub fn verdict(&self) -> Verdict {
+    pub(crate) fn verdict(&self) -> Verdict {
         self.checks
             .iter()
             .map(|check| check.verdict)

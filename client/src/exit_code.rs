@@ -24,9 +24,9 @@ pub const OTHER: u8 = 1;
 /// The command line is wrong.
 pub const USAGE: u8 = 2;
 /// No connection to the agent, or it was lost and nothing could be kept.
-pub const CONNECTION: u8 = 3;
+pub(crate) const CONNECTION: u8 = 3;
 /// The peer is not an agent, uses other protocol versions or violates the protocol.
-pub const PROTOCOL: u8 = 4;
+pub(crate) const PROTOCOL: u8 = 4;
 /// The agent rejected the request, or has nothing to fetch yet.
 pub const REFUSED: u8 = 5;
 /// An input file is unreadable, damaged or the wrong one: recording, image or symbols.
@@ -36,7 +36,7 @@ pub const OUTPUT: u8 = 7;
 /// The recording is incomplete; what arrived was kept.
 pub const INCOMPLETE: u8 = 8;
 /// `doctor` found something bad: the profile is not trustworthy.
-pub const UNTRUSTWORTHY: u8 = 9;
+pub(crate) const UNTRUSTWORTHY: u8 = 9;
 /// The agent requires a key, rejects the given key, or does not permit the request with it; or it is
 /// not the agent that the key is for.
 pub const KEY: u8 = 10;
@@ -45,4 +45,4 @@ pub const NO_SUCH_RECORDING: u8 = 11;
 /// Another client holds the lease on the recording.
 pub const LEASED: u8 = 12;
 /// Interrupted; nothing was kept.
-pub const INTERRUPTED: u8 = 130;
+pub(crate) const INTERRUPTED: u8 = 130;

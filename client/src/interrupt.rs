@@ -39,7 +39,7 @@ impl Default for Interrupt {
 
 impl Interrupt {
     /// One that gives up the first time: for what cannot be ended early in good order.
-    pub fn quitting_at_once() -> Interrupt {
+    pub(crate) fn quitting_at_once() -> Interrupt {
         Interrupt {
             quits_after: 1,
             ..Interrupt::default()
@@ -55,7 +55,7 @@ impl Interrupt {
     }
 
     /// Counts SIGINT and SIGTERM from now on, instead of dying of them; the one after giving up
-    /// ends the process at once with [`exit_code::INTERRUPTED`](crate::exit_code::INTERRUPTED).
+    /// ends the process at once with `exit_code::INTERRUPTED`.
     ///
     /// # Errors
     /// The system's, where the signals cannot be had or the thread that waits for them cannot run.
@@ -115,7 +115,7 @@ impl Interrupt {
     }
 
     /// Whether to give up.
-    pub fn quit(&self) -> bool {
+    pub(crate) fn quit(&self) -> bool {
         self.count.load(Ordering::Relaxed) >= self.quits_after
     }
 }

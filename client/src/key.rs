@@ -21,11 +21,12 @@ use std::fmt;
 
 use blake2::{Blake2s256, Digest as _};
 use thiserror::Error;
-pub use unikprof_proto::secure::KeyId;
+pub(crate) use unikprof_proto::secure::KeyId;
 use unikprof_proto::secure::{KEY, KEY_ID, KEY_ID_CONTEXT, KEY_PREFIX as PREFIX};
 use zeroize::Zeroizing;
 
-pub use file::{KeyFileError, Role};
+pub(crate) use file::KeyFileError;
+pub use file::Role;
 
 /// What the text of a key of any version begins with.
 const ANY_VERSION: &[u8] = b"unikprof-key-";
@@ -67,9 +68,6 @@ pub struct NoRandomness(getrandom::Error);
 
 impl Key {
     /// A new key, from the system's random numbers.
-    ///
-    /// # Errors
-    /// [`NoRandomness`].
     pub fn generate() -> Result<Key, NoRandomness> {
         let mut secret = Box::new(Zeroizing::new([0; KEY]));
         getrandom::fill(secret.as_mut_slice()).map_err(NoRandomness)?;
@@ -77,9 +75,6 @@ impl Key {
     }
 
     /// The key that a line says.
-    ///
-    /// # Errors
-    /// [`KeyFormatError`].
     ///
     /// ```
     /// use unikprof_client::key::{Key, KeyFormatError};

@@ -1,6 +1,6 @@
 //! Records running unikernels, symbolizes the recordings and reports where time is spent.
 
-pub mod agent_info;
+pub(crate) mod agent_info;
 pub mod caller_table;
 pub mod cli;
 pub mod connection;

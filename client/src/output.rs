@@ -6,5 +6,5 @@ mod name;
 
 pub(crate) use atomic::temporary_beside;
 pub use atomic::{AtomicFile, OutputError};
-pub use format::{OutputFormat, UnknownOutputFormat};
-pub use name::{NamePattern, NamePatternError, NamedAfter};
+pub(crate) use format::{OutputFormat, UnknownOutputFormat};
+pub(crate) use name::{NamePattern, NamedAfter};

@@ -22,16 +22,16 @@ mod mode;
 mod recording;
 mod tree;
 
-pub use build_id::{BuildId, BuildIdError};
+pub use build_id::BuildId;
 pub use builder::ProfileBuilder;
-pub use counters::{Counters, CountersDisagree};
-pub use distribution::{Bin, Distribution};
+pub use counters::Counters;
+pub(crate) use distribution::Distribution;
 pub use mode::{Mode, Unit, Unwind};
-pub use recording::{
-    Architecture, Cost, FromRing, Merged, RecordingInfo, Runstate, TimeSpan, VcpuStats,
-};
+pub(crate) use recording::{Architecture, Cost, FromRing, Merged, Runstate};
+pub use recording::{RecordingInfo, TimeSpan, VcpuStats};
 pub(crate) use tree::ChildLists;
-pub use tree::{NodeId, StackTree, TooManyStacks};
+pub use tree::TooManyStacks;
+pub(crate) use tree::{NodeId, StackTree};
 
 use std::fmt;
 
@@ -121,7 +121,7 @@ impl Profile {
     }
 
     /// The time of all vCPUs together; `None` if it is unknown for one of them.
-    pub fn runstate(&self) -> Runstate {
+    pub(crate) fn runstate(&self) -> Runstate {
         self.vcpus
             .iter()
             .map(|vcpu| vcpu.runstate)
@@ -138,7 +138,7 @@ impl Profile {
     }
 
     /// Sampling's share of the running time of all vCPUs that were measured.
-    pub fn cost_share(&self) -> Option<f64> {
+    pub(crate) fn cost_share(&self) -> Option<f64> {
         let measured = || {
             let of = |v: &VcpuStats| Some((v.cost?.total_ns, v.runstate.running_ns?));
             self.vcpus.iter().filter_map(of)
@@ -180,7 +180,7 @@ impl Mapping {
     }
 
     /// The part of the path after the last `/`.
-    pub fn file_name(&self) -> &str {
+    pub(crate) fn file_name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
@@ -197,7 +197,7 @@ pub struct FrameId(pub(crate) u32);
 
 impl FrameId {
     /// The place in [`Profile::frames`].
-    pub fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }

@@ -42,19 +42,20 @@ use unikprof_proto::code::state;
 
 pub use collect::Request;
 use collect::{Collector, collect};
-pub use discard::discard;
+pub(crate) use discard::discard;
 pub use error::RecordError;
-pub use events::{EventReader, Look};
-pub use growth::Coverage;
+pub(crate) use events::EventReader;
+pub(crate) use growth::Coverage;
 use growth::Growth;
-pub use live::LiveReader;
-pub use preset::Preset;
-pub use rings::{Asked, RingFill};
+pub(crate) use live::LiveReader;
+pub(crate) use preset::Preset;
+pub(crate) use rings::{Asked, RingFill};
 pub use session::{Patience, Session};
 pub(crate) use settings::rate_text;
-pub use settings::{DEFAULT_NAME, DEFAULT_RATE_HZ, Keep, Mode, Settings, Unwind};
+pub(crate) use settings::{DEFAULT_NAME, Keep};
+pub use settings::{Mode, Settings, Unwind};
 pub(crate) use status::peer_words;
-pub use status::{MOST_RECORDINGS, Names, RecorderStatus, RecordingStatus};
+pub(crate) use status::{RecorderStatus, RecordingStatus};
 
 use crate::caller_table::Interrupted;
 use crate::connection::ConnectionError;
@@ -118,16 +119,13 @@ pub struct Outcome {
     /// may have to discard it, unless [another client](RecordError::Leased) fetches it.
     pub unacknowledged: Option<(u64, RecordError)>,
     /// If the agent had no room for the whole caller table: the share of samples whose callers its rows covered.
-    pub coverage: Option<Coverage>,
+    pub(crate) coverage: Option<Coverage>,
 }
 
 /// Records according to `settings` and writes the recording to `path`.
 ///
 /// The guest ends the recording when its duration has passed. An [`Interrupt`](crate::interrupt::Interrupt) ends it
 /// earlier; a second one aborts.
-///
-/// # Errors
-/// [`RecordError`] if nothing could be kept.
 pub fn record(
     session: &mut Session,
     settings: &Settings,
@@ -153,9 +151,6 @@ pub fn record(
 
 /// Stops a recording, or fetches its counts so far and leaves it running, and writes them to `path`, together with
 /// the rings' records if the agent has rings.
-///
-/// # Errors
-/// [`RecordError`] if nothing could be kept.
 pub fn fetch(
     session: &mut Session,
     request: Request,
@@ -166,10 +161,7 @@ pub fn fetch(
 }
 
 /// As [`fetch`], with the rings' records from the requested part of the recording's time.
-///
-/// # Errors
-/// As [`fetch`]; [`RecordError::NoRing`] if a part is requested and the agent has no ring.
-pub fn fetch_part(
+pub(crate) fn fetch_part(
     session: &mut Session,
     request: Request,
     asked: Asked,
@@ -187,10 +179,7 @@ const FIRST_SECOND: &str = "first-second";
 /// rows](crate::caller_table::PartialTable::first) of a caller table too large for the agent are chosen. Makes a
 /// separate recording without a caller table. Empty if the agent rejects that recording, for example because it has
 /// as many as it can hold.
-///
-/// # Errors
-/// [`RecordError`].
-pub fn first_second(
+pub(crate) fn first_second(
     session: &mut Session,
     settings: &Settings,
 ) -> Result<Interrupted, RecordError> {

@@ -10,7 +10,7 @@
 //! | frames | the agent's `Welcome` and its `Mapping`s |
 //! | frames | any number of epochs: `Epoch`, and for each vCPU `VcpuEpoch`, its `Histogram`s, `Nodes`, `Counts` and `VcpuEnd` |
 //! | frames | where the agent has rings: the `EventName`s and their end; for each vCPU `RingHead`, its `RingRun`s, `RingEnd`, `Nodes` and `StacksEnd` |
-//! | a frame | [`FileWindow`], where a window of time was asked for |
+//! | a frame | `FileWindow`, where a window of time was asked for |
 //! | a frame | [`FileEnd`]: whether everything is there, and if not, why |
 //!
 //! Frames are those of [`unikprof_proto::frame`], each with its checksum. Epochs and rings may repeat, in any
@@ -43,12 +43,12 @@ mod totals;
 mod writer;
 
 pub use completeness::Completeness;
-pub use epoch::EpochError;
+pub(crate) use epoch::EpochError;
 pub(crate) use epoch::{EpochProgress, Part};
-pub use error::{Damage, RecordingError};
+pub use error::RecordingError;
 pub(crate) use format::preamble;
-pub use format::{FileEnd, FileHeader, FileWindow, MAGIC, VERSION};
-pub use known_nodes::NodeError;
+pub use format::{FileEnd, FileHeader, MAGIC, VERSION};
+pub(crate) use known_nodes::NodeError;
 pub(crate) use known_nodes::{KnownNodes, NodeOrder};
 pub use reader::{Reading, Recording};
 pub use writer::RecordingWriter;

@@ -15,7 +15,7 @@ use unikprof_proto::file::{BlockError, BlockHead};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remains<'b> {
     /// Where it was found.
-    pub place: FoundAt,
+    pub(crate) place: FoundAt,
     /// The recording file; where it is not whole, what there is of it.
     pub file: Cow<'b, [u8]>,
     /// Why it is not whole.
@@ -24,7 +24,7 @@ pub struct Remains<'b> {
 
 /// Where something was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FoundAt {
+pub(crate) enum FoundAt {
     /// In a log, in lines from this one on, counted from 1.
     Line(usize),
     /// In memory, from this byte on.
@@ -91,10 +91,7 @@ pub enum Holder {
 
 /// Looks whether [`find`] would find something, in the first 256 MiB; `None` where not, and it is no dump of memory
 /// either. It needs little memory.
-///
-/// # Errors
-/// Those of the source.
-pub fn holder(mut source: impl Read) -> io::Result<Option<Holder>> {
+pub(crate) fn holder(mut source: impl Read) -> io::Result<Option<Holder>> {
     const MOST: usize = 256 << 20;
     const CHUNK: usize = 64 << 10;
     // Longer than a line of a log with what a host puts before it, and than a block's head.

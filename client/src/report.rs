@@ -9,7 +9,7 @@
 //! | [`Format::Folded`] | flame graph tools: `root;...;leaf count` |
 //! | [`Format::Svg`] | a flame graph in a browser |
 //! | [`Format::Pprof`] | `go tool pprof` and other tools that read its format |
-//! | [`Format::Json`] | programs; the schema is in [`json`] |
+//! | [`Format::Json`] | programs; the schema is in `json` |
 //!
 //! Counts are samples, or nanoseconds where blocked time was measured
 //! ([`Mode::OffCpu`](crate::profile::Mode::OffCpu)). Shares refer to everything that was recorded, even if a filter
@@ -39,7 +39,7 @@ mod functions;
 #[cfg(test)]
 pub(crate) mod golden_tests;
 mod interval;
-pub mod json;
+pub(crate) mod json;
 mod json_time;
 mod labels;
 pub(crate) mod marks;
@@ -62,11 +62,13 @@ mod times;
 pub(crate) mod uncertainty;
 pub(crate) mod warnings;
 
-pub use calls::{Calls, Direction, FunctionError, FunctionName};
-pub use format::{Format, UnknownFormat};
+pub use calls::{Calls, Direction};
+pub(crate) use calls::{FunctionError, FunctionName};
+pub use format::Format;
+pub(crate) use format::UnknownFormat;
 pub use functions::{FunctionRow, FunctionTable};
 pub use interval::Interval;
-pub use script::ScriptFormat;
+pub(crate) use script::ScriptFormat;
 
 use std::io::{self, BufWriter, Write};
 use std::sync::OnceLock;
@@ -82,7 +84,7 @@ use filter::Weights;
 use labels::Labels;
 
 /// The default width of text reports.
-pub const DEFAULT_COLUMNS: usize = 120;
+pub(crate) const DEFAULT_COLUMNS: usize = 120;
 
 /// Selects what a report shows of a profile.
 #[derive(Debug, Clone)]
@@ -105,7 +107,7 @@ pub struct ReportOptions {
 }
 
 impl Default for ReportOptions {
-    /// Everything; the text lists 30 functions in [`DEFAULT_COLUMNS`].
+    /// Everything; the text lists 30 functions in `DEFAULT_COLUMNS`.
     fn default() -> Self {
         ReportOptions {
             focus: None,
@@ -137,7 +139,7 @@ pub struct TimelineView<'a> {
 impl<'a> TimelineView<'a> {
     /// A recording file's time data, without the seconds: all of it, or the window that the file was made for;
     /// `None` if it contains only counts.
-    pub fn of(recording: &'a Recording) -> Option<TimelineView<'a>> {
+    pub(crate) fn of(recording: &'a Recording) -> Option<TimelineView<'a>> {
         let (timeline, of) = recording.timeline.as_ref().zip(recording.span)?;
         Some(TimelineView {
             timeline,
@@ -194,10 +196,6 @@ impl<'a> Report<'a> {
     }
 
     /// Writes the report. The writer is given large pieces and flushed.
-    ///
-    /// # Errors
-    ///
-    /// [`ReportError`]: the writer failed, or the format cannot show this profile.
     pub fn write(&self, format: Format, out: &mut dyn Write) -> Result<(), ReportError> {
         let mut out = BufWriter::with_capacity(1 << 16, out);
         match format {
@@ -218,10 +216,11 @@ impl<'a> Report<'a> {
     /// nothing if none is shown. In [columns](ScriptFormat::Columns), separated by tabs and named by the first
     /// line: the time, the vCPU, the outcome, how long a wait took in ns, the innermost span, and the stack, root
     /// first.
-    ///
-    /// # Errors
-    /// Errors of the writer.
-    pub fn write_script(&self, format: ScriptFormat, out: &mut impl Write) -> io::Result<()> {
+    pub(crate) fn write_script(
+        &self,
+        format: ScriptFormat,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
         match &self.view {
             Some(view) => script::write(self, view, format, out),
             None => Ok(()),

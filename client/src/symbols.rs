@@ -40,15 +40,13 @@ mod symbolizer;
 
 pub(crate) use debug_file::find as find_debug_file;
 #[cfg(feature = "debuginfod")]
-pub use debuginfod::{Debuginfod, DebuginfodError};
+pub use debuginfod::Debuginfod;
 pub use demangle::demangle;
 pub use error::{SymbolError, SymbolWarning};
 pub use image::Image;
 pub use images::{Force, ImageOptions, Images};
-pub use symbol_file::SymbolFile;
 #[cfg(test)]
 pub(crate) use symbolized::Names;
-pub use symbolized::{
-    FileId, Function, FunctionId, FunctionKind, ImageId, MappingSymbols, Symbol, Symbolized,
-};
+pub use symbolized::Symbolized;
+pub(crate) use symbolized::{FileId, Function, FunctionId, FunctionKind, ImageId, Symbol};
 pub use symbolizer::Symbolizer;

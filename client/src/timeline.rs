@@ -36,17 +36,17 @@ use unikprof_proto::ring::{Record, kind};
 
 pub(crate) use blocks::Blocks;
 pub use clock::WallClock;
-pub use counters::CounterSeries;
+pub(crate) use counters::CounterSeries;
 pub use event::{Event, What};
 pub(crate) use join::{Join, JoinedRecording};
-pub use moment::{Extent, Moment, MomentError};
-pub use order::RingOrderError;
+pub(crate) use moment::{Extent, Moment, MomentError};
+pub(crate) use order::RingOrderError;
 pub(crate) use order::{RingOrder, RingPart};
 pub use recording_spans::RecordingSpan;
-pub use slices::Slice;
+pub(crate) use slices::Slice;
 pub(crate) use slices::step_ns;
-pub use spans::{SpanTable, SpanTimes};
-pub use sparkline::sparkline;
+pub(crate) use spans::SpanTable;
+pub(crate) use sparkline::sparkline;
 pub(crate) use ticks::{Outcome, Tick};
 
 use crate::profile::NodeId;
@@ -69,9 +69,9 @@ pub struct Timeline {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ring {
     /// The vCPU.
-    pub vcpu: u32,
+    pub(crate) vcpu: u32,
     /// How many records the ring has room for.
-    pub capacity: u64,
+    pub(crate) capacity: u64,
     /// How many records were dropped for newer ones since the agent started.
     pub evicted: u64,
     /// How many were evicted before they could be fetched: while the ring was read, or between two fetches.
@@ -81,11 +81,11 @@ pub struct Ring {
     /// How many records were left out because a merged timeline keeps the newest only.
     pub(crate) left_out: u64,
     /// How many were given up while they were written, since the agent started.
-    pub given_up: u64,
+    pub(crate) given_up: u64,
     /// When the ring was read.
-    pub read_at_ns: u64,
+    pub(crate) read_at_ns: u64,
     /// The date at that moment, in ns since 1970 (UTC), if the guest knows it.
-    pub read_at_unix_ns: Option<u64>,
+    pub(crate) read_at_unix_ns: Option<u64>,
     /// From when on no record is missing, but for `gaps`.
     pub(crate) held_since_ns: u64,
     /// In the order of their times.
@@ -119,7 +119,7 @@ impl Window {
     };
 
     /// Whether it holds a moment.
-    pub fn contains(&self, at_ns: u64) -> bool {
+    pub(crate) fn contains(&self, at_ns: u64) -> bool {
         (self.from_ns..self.to_ns).contains(&at_ns)
     }
 
@@ -130,7 +130,7 @@ impl Window {
 
     /// The intersection of the two; empty if there is none.
     #[must_use]
-    pub fn and(&self, other: Window) -> Window {
+    pub(crate) fn and(&self, other: Window) -> Window {
         let from_ns = self.from_ns.max(other.from_ns);
         Window {
             from_ns,
@@ -212,7 +212,7 @@ impl Timeline {
     }
 
     /// The name of an event's name id.
-    pub fn name(&self, id: u64) -> Option<&str> {
+    pub(crate) fn name(&self, id: u64) -> Option<&str> {
         let id = u32::try_from(id).ok()?;
         self.names.get(&id).map(String::as_str)
     }
@@ -224,12 +224,12 @@ impl Timeline {
     }
 
     /// How many names of events the agent refused since it started: too long, empty, or too many.
-    pub fn refused_names(&self) -> u64 {
+    pub(crate) fn refused_names(&self) -> u64 {
         self.refused_names
     }
 
     /// The time of day over the guest's monotonic clock.
-    pub fn wall_clock(&self) -> WallClock {
+    pub(crate) fn wall_clock(&self) -> WallClock {
         let heads = self.rings.iter().filter_map(|ring| {
             let unix_ns = ring.read_at_unix_ns?;
             Some((ring.read_at_ns, unix_ns))

@@ -21,12 +21,12 @@ pub struct Prepared {
     /// The table, where there is one that the agent has room for.
     pub table: Option<CallerTable>,
     /// The table of which the agent has room for some rows.
-    pub partial: Option<PartialTable>,
+    pub(crate) partial: Option<PartialTable>,
     /// Where the program's image is missing: the checksum of the table that the agent holds
     /// already, which was linked into the guest or came from another client.
-    pub held: Option<u32>,
+    pub(crate) held: Option<u32>,
     /// What the user should know, where callers will be guessed.
-    pub notes: Vec<Note>,
+    pub(crate) notes: Vec<Note>,
 }
 
 /// Compiles the images that the symbolizer has or finds for a guest, as far as the agent has room.
@@ -34,7 +34,7 @@ pub struct Prepared {
 /// For [`Unwind::Table`] that is the whole table or an error. Otherwise an agent without room for it
 /// gets what serves the interrupted function: where a frame record is complete or the program's
 /// instructions tell an entry or a return, the agent finds the same caller without a rule. If that does not fit
-/// either, the table is [partial](PartialTable).
+/// either, the table is partial.
 ///
 /// # Errors
 /// [`CallerTableError`]: an image that the user named is not the guest's, or a table is needed and

@@ -51,9 +51,9 @@ pub struct Tally {
     /// Functions that the call frame information describes.
     pub functions: usize,
     /// Of these, those whose description makes no sense somewhere.
-    pub damaged: usize,
+    pub(crate) damaged: usize,
     /// Bytes of code that two functions describe in different ways; nothing is known there.
-    pub contradicted_bytes: u64,
+    pub(crate) contradicted_bytes: u64,
 }
 
 /// A loadable, executable segment, as far as the file holds it.
@@ -134,7 +134,7 @@ impl ImageTable {
     }
 
     /// The build-id of the image.
-    pub fn build_id(&self) -> Option<&BuildId> {
+    pub(crate) fn build_id(&self) -> Option<&BuildId> {
         self.build_id.as_ref()
     }
 
@@ -155,9 +155,6 @@ impl ImageTable {
     }
 
     /// All rows, keyed by file offset.
-    ///
-    /// # Errors
-    /// [`CompileError::TooLarge`].
     pub fn rows(&self) -> Result<Vec<Row>, CompileError> {
         let mut segments = self.segments.clone();
         segments.sort_by_key(|segment| segment.file_offset);
@@ -183,9 +180,6 @@ impl ImageTable {
     }
 
     /// The bytes of the table file; see [`unikprof_proto::caller_table`].
-    ///
-    /// # Errors
-    /// [`CompileError::NoBuildId`] and [`CompileError::TooLarge`].
     pub fn to_file(&self) -> Result<Vec<u8>, CompileError> {
         let no_id = || CompileError::NoBuildId {
             path: self.path.clone(),

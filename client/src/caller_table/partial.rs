@@ -12,7 +12,7 @@ use super::{CallerTable, TablePart, part_of};
 const RESERVED: usize = 4;
 
 /// How often each frame code was interrupted.
-pub type Interrupted = HashMap<u32, u64>;
+pub(crate) type Interrupted = HashMap<u32, u64>;
 
 /// The rows of all functions, and which of them an agent was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(super) struct Function {
 
 /// Whether rows are kept for later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reserve {
+pub(crate) enum Reserve {
     /// All of the room is used at once: nobody adds rows later.
     Nothing,
     /// Some of it is kept for functions that begin to run later.
@@ -73,7 +73,11 @@ impl PartialTable {
 
     /// The table to begin with: the functions that were interrupted, the most often first, then the program's, then
     /// those of libraries. `None` if nothing fits.
-    pub fn first(&mut self, interrupted: &Interrupted, reserve: Reserve) -> Option<CallerTable> {
+    pub(crate) fn first(
+        &mut self,
+        interrupted: &Interrupted,
+        reserve: Reserve,
+    ) -> Option<CallerTable> {
         let room = match reserve {
             Reserve::Nothing => self.room,
             Reserve::ForLater => self.room - self.room / RESERVED,
@@ -91,13 +95,13 @@ impl PartialTable {
     }
 
     /// The rows of functions that were interrupted and have not been sent, as far as there is room.
-    pub fn further(&mut self, interrupted: &Interrupted) -> Option<CallerTable> {
+    pub(crate) fn further(&mut self, interrupted: &Interrupted) -> Option<CallerTable> {
         let order = self.by_samples(interrupted);
         self.take(&order, self.room)
     }
 
     /// Whether further rows can be sent.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         // A function has a row where its rule begins, and one where it ends.
         self.parts > 0 && self.room >= 2
     }
@@ -108,13 +112,13 @@ impl PartialTable {
     }
 
     /// Whether `code` lies in a function whose callers the rows that were sent tell.
-    pub fn covers(&self, code: u32) -> bool {
+    pub(crate) fn covers(&self, code: u32) -> bool {
         self.function_at(code)
             .is_some_and(|at| self.functions[at].is_sent)
     }
 
     /// What the user should know: that so many rows were sent.
-    pub fn note(&self, sent: usize, reserve: Reserve) -> Note {
+    pub(crate) fn note(&self, sent: usize, reserve: Reserve) -> Note {
         Note::Partial {
             needed: self.full,
             least: self.rows.len(),

@@ -196,9 +196,6 @@ impl RowBuilder {
 
     /// Adds what of `stretches`, sorted by address, lies in `addresses`; its first address has this
     /// code. What would have a code that has been given, or one beyond 32 bits, is left out.
-    ///
-    /// # Errors
-    /// [`TooManyRows`].
     pub(super) fn add(
         &mut self,
         stretches: &[RuleRange],

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 /// The port an agent listens on if nobody says otherwise.
-pub const DEFAULT_PORT: u16 = 7777;
+pub(crate) const DEFAULT_PORT: u16 = 7777;
 
 /// A host and a port, not yet resolved.
 ///
@@ -60,12 +60,12 @@ impl Address {
     }
 
     /// The host's name or IP address, without brackets.
-    pub fn host(&self) -> &str {
+    pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
     /// The TCP port.
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 }

@@ -244,7 +244,7 @@ pub enum ConnectionError {
 impl ConnectionError {
     /// Whether a new connection may do better: the line broke or fell silent, rather than the
     /// agent said something wrong.
-    pub fn may_be_taken_up_again(&self) -> bool {
+    pub(crate) fn may_be_taken_up_again(&self) -> bool {
         use ConnectionError::*;
         match self {
             Connect { .. } | Lost { .. } | Closed { .. } | Cut { .. } | Silent { .. } => true,
@@ -261,7 +261,7 @@ impl ConnectionError {
 
     /// Whether the agent may have been too crowded to hear this client out: one that is turned away, or
     /// makes room for another before it has shown its key, sees its connection end.
-    pub fn may_be_a_crowd(&self) -> bool {
+    pub(crate) fn may_be_a_crowd(&self) -> bool {
         use ConnectionError::*;
         match self {
             ClosedAtOnce { .. } | Closed { .. } | Cut { .. } | Lost { .. } => true,

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The result of a check. The worst is the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// No problem.
     Good,
     /// A caveat: the profile is usable by somebody who knows about it.
@@ -40,7 +40,7 @@ impl fmt::Display for Verdict {
 /// A number that a check is about.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum Figure {
+pub(crate) enum Figure {
     /// A count, bytes or nanoseconds; the name says which.
     Count(u64),
     /// A number of either sign.
@@ -51,19 +51,19 @@ pub enum Figure {
 
 /// One check of a diagnosis.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Check {
+pub(crate) struct Check {
     /// Its name; stable.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Its result.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
     /// What was found: a clause, without a capital or a full stop.
-    pub finding: String,
+    pub(crate) finding: String,
     /// What to do about it; `None` if the verdict is good.
-    pub advice: Option<String>,
+    pub(crate) advice: Option<String>,
     /// The numbers it comes from, by stable names.
-    pub figures: Vec<(&'static str, Figure)>,
+    pub(crate) figures: Vec<(&'static str, Figure)>,
     /// For a diagnosis of an agent: the recording that the check is about, if it is about one.
-    pub recording: Option<String>,
+    pub(crate) recording: Option<String>,
 }
 
 impl Check {

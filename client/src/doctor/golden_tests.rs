@@ -167,7 +167,6 @@ impl Parts {
             asked: None,
             profile: builder.finish(),
             agent: self.agent,
-            client: "a test".into(),
             created_unix_ns: 0,
             epochs: self.epochs,
             completeness: self.completeness,

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use super::{Diagnosis, Subject, Verdict};
 
 /// The value of `schema`.
-pub const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 
 impl Diagnosis {
     /// For programs: an object whose shape `schema` names.

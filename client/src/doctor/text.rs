@@ -41,7 +41,7 @@ impl Diagnosis {
     }
 
     /// The verdict in a sentence.
-    pub fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let count = |verdict| self.checks.iter().filter(|c| c.verdict == verdict).count();
         let (look, bad) = (count(Verdict::Look), count(Verdict::Bad));
         let what = match self.subject {

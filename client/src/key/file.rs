@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use jiff::Timestamp;
 use thiserror::Error;
-use unikprof_proto::code::role;
 use zeroize::Zeroizing;
 
 use super::{Key, KeyFormatError};
@@ -30,15 +29,7 @@ pub enum Role {
     Control,
 }
 
-impl Role {
-    /// See [`unikprof_proto::code::role`].
-    pub fn code(self) -> u32 {
-        match self {
-            Role::View => role::VIEW,
-            Role::Control => role::CONTROL,
-        }
-    }
-}
+impl Role {}
 
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -138,7 +129,7 @@ pub enum KeyFileError {
 
 impl KeyFileError {
     /// The program's exit code for it.
-    pub fn exit_code(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
             KeyFileError::Exists { .. } | KeyFileError::Write { .. } => exit_code::OUTPUT,
             _ => exit_code::INPUT,
@@ -148,9 +139,6 @@ impl KeyFileError {
 
 impl Key {
     /// Reads a key file: one line with the key, and lines that are empty or begin with `#`.
-    ///
-    /// # Errors
-    /// [`KeyFileError`], also where others may read the file.
     pub fn read(path: &Path) -> Result<Key, KeyFileError> {
         let failed = |source| KeyFileError::Read {
             path: path.into(),
@@ -172,9 +160,6 @@ impl Key {
     }
 
     /// Writes a new key file that its owner alone can read; `role` is a comment in it.
-    ///
-    /// # Errors
-    /// [`KeyFileError::Exists`] and [`KeyFileError::Write`].
     pub fn write_new(&self, path: &Path, role: Role) -> Result<(), KeyFileError> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::AlreadyExists => KeyFileError::Exists { path: path.into() },

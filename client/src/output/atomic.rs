@@ -65,10 +65,7 @@ impl AtomicFile {
     }
 
     /// As [`AtomicFile::create`], but only the file's owner can read and write it (mode 0600).
-    ///
-    /// # Errors
-    /// As [`AtomicFile::create`].
-    pub fn create_private(path: &Path) -> Result<AtomicFile, OutputError> {
+    pub(crate) fn create_private(path: &Path) -> Result<AtomicFile, OutputError> {
         AtomicFile::begin(path, Access::Owner)
     }
 
@@ -109,12 +106,12 @@ impl AtomicFile {
     }
 
     /// The file's own name.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Whether the file has its own name already. A device never has more than was written to it.
-    pub fn is_published(&self) -> bool {
+    pub(crate) fn is_published(&self) -> bool {
         self.temporary.is_none() && !self.is_device
     }
 
@@ -143,10 +140,7 @@ impl AtomicFile {
     }
 
     /// Takes back what was written since the file was last published.
-    ///
-    /// # Errors
-    /// [`OutputError`], also where it was not published yet.
-    pub fn cut_back(&mut self) -> Result<(), OutputError> {
+    pub(crate) fn cut_back(&mut self) -> Result<(), OutputError> {
         if !self.is_published() {
             return Err(self.failed(io::Error::other("no part of it was on disk yet")));
         }
@@ -160,9 +154,6 @@ impl AtomicFile {
     }
 
     /// Takes back what was written behind a [length](Self::length).
-    ///
-    /// # Errors
-    /// [`OutputError`].
     pub(crate) fn cut_to(&mut self, length: u64) -> Result<(), OutputError> {
         let cut = self.file.set_len(length);
         cut.and_then(|()| self.file.seek(SeekFrom::Start(length)))
@@ -171,7 +162,7 @@ impl AtomicFile {
     }
 
     /// An error of this file's.
-    pub fn failed(&self, source: io::Error) -> OutputError {
+    pub(crate) fn failed(&self, source: io::Error) -> OutputError {
         OutputError {
             path: self.path.clone(),
             source,
@@ -200,9 +191,6 @@ enum Access {
 
 /// Creates an empty file that only its owner can read and write, in the directory of `path`, under the name of `path`
 /// with a random part and `suffix`. Dropping the result removes the file.
-///
-/// # Errors
-/// [`OutputError`].
 pub(crate) fn temporary_beside(path: &Path, suffix: &str) -> Result<TempPath, OutputError> {
     let created = create_beside(path, "", suffix, Access::Owner);
     let (_, temporary) = created.map_err(|source| OutputError {

@@ -18,7 +18,7 @@ use crate::report;
 /// # Ok::<(), unikprof_client::output::UnknownOutputFormat>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum OutputFormat {
+pub(crate) enum OutputFormat {
     /// The raw recording, `.unikprof`: lossless, and the source of all reports.
     Recording,
     /// Something drawn from it.
@@ -28,24 +28,13 @@ pub enum OutputFormat {
 /// Neither a format's name nor a file's ending that stands for one.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{0}; for the raw recording use `unikprof`, with the extension .unikprof")]
-pub struct UnknownOutputFormat(#[from] report::UnknownFormat);
+pub(crate) struct UnknownOutputFormat(#[from] report::UnknownFormat);
 
 const RECORDING: &str = "unikprof";
 
 impl OutputFormat {
-    /// The name that [`OutputFormat::from_str`] takes.
-    pub fn name(self) -> &'static str {
-        match self {
-            OutputFormat::Recording => RECORDING,
-            OutputFormat::Report(format) => format.name(),
-        }
-    }
-
     /// The format that a file's ending stands for.
-    ///
-    /// # Errors
-    /// [`UnknownOutputFormat`] where it stands for none.
-    pub fn from_path(path: &Path) -> Result<OutputFormat, UnknownOutputFormat> {
+    pub(crate) fn from_path(path: &Path) -> Result<OutputFormat, UnknownOutputFormat> {
         match path.extension() {
             Some(ending) if ending.eq_ignore_ascii_case(RECORDING) => Ok(OutputFormat::Recording),
             _ => Ok(OutputFormat::Report(report::Format::from_path(path)?)),

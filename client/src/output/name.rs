@@ -22,22 +22,22 @@ use thiserror::Error;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NamePattern(String);
+pub(crate) struct NamePattern(String);
 
 /// What a file is named after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NamedAfter<'a> {
+pub(crate) struct NamedAfter<'a> {
     /// The guest's name; one without is called `guest`.
-    pub guest: Option<&'a str>,
+    pub(crate) guest: Option<&'a str>,
     /// The recording's name; one without is called `recording`.
-    pub recording: &'a str,
+    pub(crate) recording: &'a str,
     /// When the client connected to the guest.
-    pub time: Timestamp,
+    pub(crate) time: Timestamp,
 }
 
 /// Why text is not the name of an output file.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum NamePatternError {
+pub(crate) enum NamePatternError {
     /// Nothing.
     #[error("the name of an output file is empty")]
     Empty,
@@ -54,12 +54,12 @@ pub enum NamePatternError {
 
 impl NamePattern {
     /// The pattern as it was given.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
     /// The file's name. What does not belong into a file's name becomes `_`.
-    pub fn expand(&self, after: &NamedAfter<'_>) -> PathBuf {
+    pub(crate) fn expand(&self, after: &NamedAfter<'_>) -> PathBuf {
         let mut name = String::with_capacity(self.0.len());
         let mut characters = self.0.chars();
         while let Some(character) = characters.next() {

@@ -22,10 +22,10 @@ pub struct BuildId(Box<[u8]>);
 
 impl BuildId {
     /// The longest build-id taken; linkers write 8 to 32 bytes.
-    pub const MAX_BYTES: usize = 64;
+    pub(crate) const MAX_BYTES: usize = 64;
 
     /// Checks and keeps the bytes: between one and [`BuildId::MAX_BYTES`].
-    pub fn new(bytes: &[u8]) -> Result<BuildId, BuildIdError> {
+    pub(crate) fn new(bytes: &[u8]) -> Result<BuildId, BuildIdError> {
         if bytes.is_empty() || bytes.len() > Self::MAX_BYTES {
             return Err(BuildIdError::Length { found: bytes.len() });
         }
@@ -33,7 +33,7 @@ impl BuildId {
     }
 
     /// The raw bytes.
-    pub fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }

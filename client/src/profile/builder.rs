@@ -32,10 +32,6 @@ impl ProfileBuilder {
 
     /// Counts a stack, its frames leaf first. The counts of equal stacks add up. A stack without frames counts as
     /// [`SpecialFrame::UnknownCode`], so every sample is in every report.
-    ///
-    /// # Errors
-    ///
-    /// [`TooManyStacks`] if the ids of frames or stacks run out.
     pub fn add_stack(
         &mut self,
         vcpu: u32,
@@ -57,57 +53,28 @@ impl ProfileBuilder {
         self.last.truncate(shared);
         let mut node = self.last.last().map_or(NodeId::ROOT, |(_, node)| *node);
         for &frame in root_first.skip(shared) {
-            let id = self.frame_id(frame)?;
-            node = self.tree.child(node, id.0)?;
+            node = self.step(node, frame)?;
             self.last.push((frame, node));
         }
-        self.samples.push(Sample {
-            node,
-            vcpu,
-            span: None,
-            count,
-        });
+        self.count(vcpu, node, count);
         Ok(())
     }
 
     /// The stack that is `caller` and one frame deeper, for readers that have a tree themselves;
     /// [`NodeId::ROOT`] is the empty stack.
-    ///
-    /// # Errors
-    ///
-    /// [`TooManyStacks`] if the ids of frames or stacks run out.
-    pub fn step(&mut self, caller: NodeId, frame: Frame) -> Result<NodeId, TooManyStacks> {
+    pub(crate) fn step(&mut self, caller: NodeId, frame: Frame) -> Result<NodeId, TooManyStacks> {
         let id = self.frame_id(frame)?;
         self.tree.child(caller, id.0)
     }
 
     /// Counts a stack that [`ProfileBuilder::step`] made.
-    pub fn count(&mut self, vcpu: u32, node: NodeId, count: u64) {
+    pub(crate) fn count(&mut self, vcpu: u32, node: NodeId, count: u64) {
         self.samples.push(Sample {
             node,
             vcpu,
             span: None,
             count,
         });
-    }
-
-    /// The stack that is one `frame` deeper than `parent`, for recordings that hold a tree
-    /// themselves; [`NodeId::ROOT`] is the parent of outermost frames.
-    ///
-    /// # Errors
-    ///
-    /// [`TooManyStacks`] if the ids of frames or stacks run out.
-    ///
-    /// # Panics
-    ///
-    /// If `parent` comes from another builder and is out of range here.
-    pub fn child(&mut self, parent: NodeId, frame: Frame) -> Result<NodeId, TooManyStacks> {
-        assert!(
-            parent.index() < self.tree.len(),
-            "a node of another builder"
-        );
-        let id = self.frame_id(frame)?;
-        self.tree.child(parent, id.0)
     }
 
     /// Adds a mapping; the first is taken to be the program's own.
@@ -213,8 +180,8 @@ mod tests {
         builder
             .add_stack(0, 2, &[Frame::leaf(1), Frame::caller(2)])
             .unwrap();
-        let outer = builder.child(NodeId::ROOT, Frame::caller(2)).unwrap();
-        let inner = builder.child(outer, Frame::leaf(1)).unwrap();
+        let outer = builder.step(NodeId::ROOT, Frame::caller(2)).unwrap();
+        let inner = builder.step(outer, Frame::leaf(1)).unwrap();
         builder.count(0, inner, 3);
         builder.add_stack(0, 5, &[]).unwrap();
         let profile = builder.finish();

@@ -58,10 +58,6 @@ pub struct Counters {
 
 impl Counters {
     /// Checks that every tick is accounted for, and every recorded one's caller.
-    ///
-    /// # Errors
-    ///
-    /// [`CountersDisagree`] with both sides; the profile has then lost track of samples.
     pub fn check(&self) -> Result<(), CountersDisagree> {
         let ticks = [
             self.recorded,
@@ -90,7 +86,7 @@ impl Counters {
     }
 
     /// The total count of the profile's stacks, including `[aged]`, in the mode's unit.
-    pub fn counted(&self) -> u64 {
+    pub(crate) fn counted(&self) -> u64 {
         let counted = self.recorded.saturating_add(self.blocked);
         counted.saturating_add(self.aged_in_all())
     }
@@ -109,12 +105,12 @@ impl Counters {
     }
 
     /// Samples and blocked time that the agent dropped before they were fetched, in the mode's unit.
-    pub fn aged_in_all(&self) -> u64 {
+    pub(crate) fn aged_in_all(&self) -> u64 {
         self.aged.saturating_add(self.blocked_aged)
     }
 
     /// Blocked time, in stacks or not, in the mode's unit.
-    pub fn blocked_in_all(&self) -> u64 {
+    pub(crate) fn blocked_in_all(&self) -> u64 {
         let blocked = self.blocked.saturating_add(self.blocked_overflow);
         blocked.saturating_add(self.blocked_aged)
     }

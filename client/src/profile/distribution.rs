@@ -14,13 +14,13 @@ pub struct Distribution {
 
 /// A range of values, and how many there were.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bin {
+pub(crate) struct Bin {
     /// The least value that belongs to it.
-    pub from: u64,
+    pub(crate) from: u64,
     /// The greatest value that belongs to it.
-    pub to: u64,
+    pub(crate) to: u64,
     /// How many values there were.
-    pub count: u64,
+    pub(crate) count: u64,
 }
 
 impl Distribution {
@@ -57,7 +57,7 @@ impl Distribution {
     }
 
     /// The greatest value.
-    pub fn max(&self) -> u64 {
+    pub(crate) fn max(&self) -> u64 {
         self.max
     }
 
@@ -69,7 +69,7 @@ impl Distribution {
 
     /// A value that at least this percentage of the values does not exceed: the end of its bucket. Zero if there
     /// are no values.
-    pub fn percentile(&self, percent: u64) -> u64 {
+    pub(crate) fn percentile(&self, percent: u64) -> u64 {
         let total: u128 = self
             .counts
             .iter()
@@ -88,7 +88,7 @@ impl Distribution {
 
     /// Both together.
     #[must_use]
-    pub fn plus(&self, other: &Distribution) -> Distribution {
+    pub(crate) fn plus(&self, other: &Distribution) -> Distribution {
         let mut counts = self.counts.clone();
         for &(bucket, count) in &other.counts {
             match counts.binary_search_by_key(&bucket, |(bucket, _)| *bucket) {
@@ -103,7 +103,7 @@ impl Distribution {
     }
 
     /// The buckets that were hit.
-    pub fn stretches(&self) -> impl Iterator<Item = Bin> + '_ {
+    pub(crate) fn stretches(&self) -> impl Iterator<Item = Bin> + '_ {
         self.counts
             .iter()
             .filter(|(_, count)| *count != 0)
@@ -116,7 +116,7 @@ impl Distribution {
 
     /// The values in coarse steps for display, each eight times as wide as the previous one, from the first
     /// nonempty step to the last, including empty ones between.
-    pub fn coarse(&self) -> Vec<Bin> {
+    pub(crate) fn coarse(&self) -> Vec<Bin> {
         // Three powers of two, four buckets each; the first eight buckets are 0 to 7.
         let step = |bucket: usize| bucket.saturating_sub(8) / 12 + usize::from(bucket >= 8);
         let hit = || self.counts.iter().filter(|(_, count)| *count != 0);

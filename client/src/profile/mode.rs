@@ -21,7 +21,7 @@ pub enum Mode {
 
 impl Mode {
     /// The mode with this code of [`unikprof_proto::code::mode`].
-    pub fn from_code(code: u32) -> Mode {
+    pub(crate) fn from_code(code: u32) -> Mode {
         match code {
             mode::CPU => Mode::Cpu,
             mode::WALL => Mode::Wall,

@@ -57,11 +57,11 @@ pub struct RecordingInfo {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FromRing {
     /// From when on, in ns since the recording began.
-    pub from_ns: u64,
+    pub(crate) from_ns: u64,
     /// Up to when, likewise.
-    pub to_ns: u64,
+    pub(crate) to_ns: u64,
     /// Only samples inside a span of this name.
-    pub inside: Option<String>,
+    pub(crate) inside: Option<String>,
 }
 
 /// The files from which a profile was merged. Times are in ns since 1970 (UTC): by the guest's clock, or if it
@@ -88,9 +88,9 @@ pub struct Merged {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct TimeSpan {
     /// The first moment.
-    pub from_unix_ns: u64,
+    pub(crate) from_unix_ns: u64,
     /// The moment after the last.
-    pub to_unix_ns: u64,
+    pub(crate) to_unix_ns: u64,
 }
 
 impl TimeSpan {
@@ -102,12 +102,12 @@ impl TimeSpan {
 
 impl RecordingInfo {
     /// The name of the spans, if only samples inside spans are shown.
-    pub fn inside(&self) -> Option<&str> {
+    pub(crate) fn inside(&self) -> Option<&str> {
         self.ring.as_ref()?.inside.as_deref()
     }
 
     /// The requested mean rate, in samples a second; `None` if the period is zero.
-    pub fn rate_hz(&self) -> Option<f64> {
+    pub(crate) fn rate_hz(&self) -> Option<f64> {
         (self.period_ns != 0).then(|| 1e9 / self.period_ns as f64)
     }
 }
@@ -126,7 +126,7 @@ pub enum Architecture {
 
 impl Architecture {
     /// The processor that agents call so.
-    pub fn from_name(name: &str) -> Architecture {
+    pub(crate) fn from_name(name: &str) -> Architecture {
         match name {
             "x86_64" => Architecture::X86_64,
             "aarch64" => Architecture::Aarch64,
@@ -166,10 +166,6 @@ pub struct VcpuStats {
 
 impl VcpuStats {
     /// Checks that every tick is accounted for, and the caller of every recorded one if these are known.
-    ///
-    /// # Errors
-    ///
-    /// [`CountersDisagree`] with both sides.
     pub fn check(&self, recording: &RecordingInfo) -> Result<(), CountersDisagree> {
         match self.counters.check() {
             Err(CountersDisagree::Ways { .. }) if recording.ring.is_some() => Ok(()),
@@ -179,7 +175,7 @@ impl VcpuStats {
 
     /// Sampling's share of the running time, between 0 and 1 in a sound recording; `None`
     /// where either is unknown or nothing ran.
-    pub fn cost_share(&self) -> Option<f64> {
+    pub(crate) fn cost_share(&self) -> Option<f64> {
         let cost = self.cost.as_ref()?;
         let running = self.runstate.running_ns.filter(|ns| *ns != 0)?;
         Some(cost.total_ns as f64 / running as f64)
@@ -194,22 +190,22 @@ pub struct Runstate {
     /// Ready, but others ran: stolen time.
     pub runnable_ns: Option<u64>,
     /// Waiting for an event.
-    pub blocked_ns: Option<u64>,
+    pub(crate) blocked_ns: Option<u64>,
     /// Paused or not up.
-    pub offline_ns: Option<u64>,
+    pub(crate) offline_ns: Option<u64>,
 }
 
 impl Runstate {
     /// Stolen time as a share of the time in which the vCPU had work, between 0 and 1; `None` if the platform
     /// cannot tell or there was no work.
-    pub fn stolen_share(&self) -> Option<f64> {
+    pub(crate) fn stolen_share(&self) -> Option<f64> {
         let (running, stolen) = (self.running_ns?, self.runnable_ns?);
         let wanted = running.saturating_add(stolen);
         (wanted != 0).then(|| stolen as f64 / wanted as f64)
     }
 
     /// The sum of both; a value that is unknown in one of them is unknown.
-    pub fn plus(&self, other: &Runstate) -> Runstate {
+    pub(crate) fn plus(&self, other: &Runstate) -> Runstate {
         let add = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
         Runstate {
             running_ns: add(self.running_ns, other.running_ns),

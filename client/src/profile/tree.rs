@@ -10,10 +10,10 @@ pub struct NodeId(u32);
 
 impl NodeId {
     /// The empty stack, in every tree.
-    pub const ROOT: NodeId = NodeId(0);
+    pub(crate) const ROOT: NodeId = NodeId(0);
 
     /// The place of the node: parents have a smaller one than their children.
-    pub fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -46,7 +46,7 @@ struct Node {
 
 impl StackTree {
     /// A tree with nothing but the empty stack.
-    pub fn new() -> StackTree {
+    pub(crate) fn new() -> StackTree {
         let root = Node {
             parent: 0,
             item: u32::MAX,
@@ -59,11 +59,7 @@ impl StackTree {
     }
 
     /// The stack that is `parent` and one `item` deeper; made if it is new.
-    ///
-    /// # Errors
-    ///
-    /// [`TooManyStacks`] where the numbers run out.
-    pub fn child(&mut self, parent: NodeId, item: u32) -> Result<NodeId, TooManyStacks> {
+    pub(crate) fn child(&mut self, parent: NodeId, item: u32) -> Result<NodeId, TooManyStacks> {
         if self.first_child.len() != self.nodes.len() {
             self.index_again()?;
         }
@@ -92,23 +88,18 @@ impl StackTree {
         self.nodes.len()
     }
 
-    /// Whether there is no stack but the empty one.
-    pub fn is_empty(&self) -> bool {
-        self.nodes.len() == 1
-    }
-
     /// The node's caller, or `None` for the root.
-    pub fn parent(&self, node: NodeId) -> Option<NodeId> {
+    pub(crate) fn parent(&self, node: NodeId) -> Option<NodeId> {
         (node != NodeId::ROOT).then(|| NodeId(self.nodes[node.index()].parent))
     }
 
     /// The node's item, or `None` for the root.
-    pub fn item(&self, node: NodeId) -> Option<u32> {
+    pub(crate) fn item(&self, node: NodeId) -> Option<u32> {
         (node != NodeId::ROOT).then(|| self.nodes[node.index()].item)
     }
 
     /// The items from this node to the root's child: innermost first.
-    pub fn path(&self, node: NodeId) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn path(&self, node: NodeId) -> impl Iterator<Item = u32> + '_ {
         let mut at = node;
         std::iter::from_fn(move || {
             let item = self.item(at)?;
@@ -118,7 +109,7 @@ impl StackTree {
     }
 
     /// Every node but the root with its parent and item; parents come before their children.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (NodeId, NodeId, u32)> + '_ {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (NodeId, NodeId, u32)> + '_ {
         // `child` numbers the nodes with a `u32`.
         self.nodes
             .iter()
@@ -129,7 +120,7 @@ impl StackTree {
 
     /// Gives back the memory that only finding nodes needs; a later [`StackTree::child`] builds
     /// it again.
-    pub fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         self.nodes.shrink_to_fit();
         self.first_child = Vec::new();
         self.others = Index::new();

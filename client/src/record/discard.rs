@@ -10,10 +10,7 @@ const MOST_ROUNDS: u32 = 64;
 
 /// Stops a recording and discards the counts that no client has fetched; 0 selects the only recording. Other
 /// recordings are not affected.
-///
-/// # Errors
-/// [`RecordError`].
-pub fn discard(
+pub(crate) fn discard(
     session: &mut Session,
     recording: u64,
     observer: &mut dyn Observer,

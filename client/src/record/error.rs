@@ -242,7 +242,7 @@ impl RecordError {
     }
 
     /// Whether the user interrupted.
-    pub fn is_interrupt(&self) -> bool {
+    pub(crate) fn is_interrupt(&self) -> bool {
         match self {
             RecordError::Connection(error) => matches!(error, ConnectionError::Interrupted),
             RecordError::StillRunning { source, .. } => source.is_interrupt(),

@@ -20,7 +20,7 @@ const DOING: &str = "fetching events";
 
 /// Follows an agent's rings: each look returns the events since the previous one.
 #[derive(Debug, Default)]
-pub struct EventReader {
+pub(crate) struct EventReader {
     /// By vCPU: the position of the next record.
     next: BTreeMap<u32, u64>,
     blocks: Blocks,
@@ -30,21 +30,18 @@ pub struct EventReader {
 
 /// The result of a look.
 #[derive(Debug, Default)]
-pub struct Look {
+pub(crate) struct Look {
     /// The events, in the order of time.
-    pub events: Vec<Event>,
+    pub(crate) events: Vec<Event>,
     /// The dates of the guest's clock.
-    pub clock: WallClock,
+    pub(crate) clock: WallClock,
     /// How many records were evicted since the look before, or at the first look, since the agent started.
-    pub evicted: u64,
+    pub(crate) evicted: u64,
 }
 
 impl EventReader {
     /// Fetches the new events; the first look fetches those since `since_ns`.
-    ///
-    /// # Errors
-    /// [`RecordError::NoRing`] if the agent has no ring, and errors of the connection.
-    pub fn look(
+    pub(crate) fn look(
         &mut self,
         session: &mut Session,
         since_ns: u64,

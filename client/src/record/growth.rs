@@ -25,11 +25,11 @@ const WORTH: u64 = 100;
 
 /// The number of samples in functions for which the agent had rows of the caller table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Coverage {
+pub(crate) struct Coverage {
     /// Samples in functions whose rows the agent had.
-    pub covered: u64,
+    pub(crate) covered: u64,
     /// All samples.
-    pub samples: u64,
+    pub(crate) samples: u64,
 }
 
 /// Follows which code is interrupted, and sends the rows that are missing.

@@ -22,7 +22,7 @@ const SEGMENTS_KEPT: u64 = 2;
 ///
 /// It keeps the last seconds as a recording file in memory.
 #[derive(Debug)]
-pub struct LiveReader {
+pub(crate) struct LiveReader {
     /// How far back records are kept, in ns.
     keep_ns: u64,
     received: RingsReceived,
@@ -37,7 +37,7 @@ pub struct LiveReader {
 
 impl LiveReader {
     /// A reader that keeps records for so long at least, in ns.
-    pub fn new(session: &Session, keep_ns: u64) -> LiveReader {
+    pub(crate) fn new(session: &Session, keep_ns: u64) -> LiveReader {
         LiveReader {
             keep_ns: keep_ns.saturating_add(BEFORE_NS),
             received: RingsReceived::default(),
@@ -49,10 +49,7 @@ impl LiveReader {
     }
 
     /// Fetches the records that are new, and answers the last seconds of the recording; its timeline is there.
-    ///
-    /// # Errors
-    /// [`RecordError::NoRing`] if the agent has no rings, and those of the connection.
-    pub fn look(
+    pub(crate) fn look(
         &mut self,
         session: &mut Session,
         status: &RecordingStatus,

@@ -26,16 +26,16 @@ const DOING: &str = "fetching rings";
 
 /// The part of a recording's time that is wanted; all of it by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Asked {
+pub(crate) struct Asked {
     /// From when on.
-    pub from: Option<Moment>,
+    pub(crate) from: Option<Moment>,
     /// Up to when.
-    pub to: Option<Moment>,
+    pub(crate) to: Option<Moment>,
 }
 
 impl Asked {
     /// Whether it is a part.
-    pub fn is_part(&self) -> bool {
+    pub(crate) fn is_part(&self) -> bool {
         *self != Asked::default()
     }
 }
@@ -62,15 +62,15 @@ impl PartAsked {
 
 /// How full a vCPU's ring is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RingFill {
+pub(crate) struct RingFill {
     /// The vCPU.
-    pub vcpu: u32,
+    pub(crate) vcpu: u32,
     /// How many records it has room for.
-    pub capacity: u64,
+    pub(crate) capacity: u64,
     /// How many it holds.
-    pub held: u64,
+    pub(crate) held: u64,
     /// How many were dropped for newer ones since the agent started.
-    pub evicted: u64,
+    pub(crate) evicted: u64,
 }
 
 /// What is fetched of each ring.
@@ -84,10 +84,10 @@ pub(super) struct Wanted {
 
 impl Session {
     /// Requests the fill level of each vCPU's ring; empty if the agent has no ring.
-    ///
-    /// # Errors
-    /// [`RecordError`].
-    pub fn ring_fill(&mut self, observer: &mut dyn Observer) -> Result<Vec<RingFill>, RecordError> {
+    pub(crate) fn ring_fill(
+        &mut self,
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<RingFill>, RecordError> {
         let vcpus = if self.agent().keeps_time() {
             self.agent().vcpus
         } else {
@@ -113,9 +113,6 @@ impl Session {
     }
 
     /// The part of a recording that is asked for.
-    ///
-    /// # Errors
-    /// [`RecordError::NoRing`], [`RecordError::Moment`], and those of the connection.
     pub(super) fn part_asked(
         &mut self,
         recording: u64,
@@ -150,9 +147,6 @@ impl Session {
     }
 
     /// The part that is asked for of all time up to now; what comes later is in it if no end is asked for.
-    ///
-    /// # Errors
-    /// [`RecordError::Moment`], and those of the connection.
     pub(crate) fn window_until_now(
         &mut self,
         asked: Asked,

@@ -95,9 +95,6 @@ impl From<ConnectionError> for Attempt {
 
 impl Session {
     /// Connects to an agent without keys and requests its information: [`Session::with_access`] without a key.
-    ///
-    /// # Errors
-    /// [`ConnectionError`].
     pub fn open(
         address: Address,
         patience: Patience,
@@ -110,9 +107,6 @@ impl Session {
     /// connection that opens and then ends is retried until the connection timeout, since the agent may be
     /// overloaded, or may not have received the client's data in time on a bad connection. Every later connection
     /// of this session uses the same key.
-    ///
-    /// # Errors
-    /// [`ConnectionError`].
     pub fn with_access(
         address: Address,
         access: Access,
@@ -148,7 +142,7 @@ impl Session {
     }
 
     /// The agent's address.
-    pub fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &Address {
         &self.approach.address
     }
 
@@ -159,12 +153,12 @@ impl Session {
     }
 
     /// The protocol version in use.
-    pub fn protocol(&self) -> u16 {
+    pub(crate) fn protocol(&self) -> u16 {
         self.protocol
     }
 
     /// When the session was opened, by the client's clock.
-    pub fn connected(&self) -> Timestamp {
+    pub(crate) fn connected(&self) -> Timestamp {
         self.connected
     }
 
@@ -172,19 +166,12 @@ impl Session {
     /// other recordings run a table cannot be sent; the recording then starts without one, unless every frame is to
     /// be looked up. The start request is not repeated on a new connection, since it is unknown whether the first
     /// one arrived.
-    ///
-    /// # Errors
-    /// [`RecordError::Limit`] and [`RecordError::NoCallerTable`] before anything is sent, or
-    /// [`RecordError::Connection`].
     pub fn start(&mut self, settings: &Settings) -> Result<Started, RecordError> {
         self.start_observed(settings, &mut ())
     }
 
     /// [`start`](Self::start), which also reports events to `observer`.
-    ///
-    /// # Errors
-    /// Those of [`start`](Self::start).
-    pub fn start_observed(
+    pub(crate) fn start_observed(
         &mut self,
         settings: &Settings,
         observer: &mut dyn Observer,
@@ -320,9 +307,6 @@ impl Session {
     }
 
     /// Requests the state of the recorder and of each recording.
-    ///
-    /// # Errors
-    /// [`RecordError`].
     pub fn check(&mut self, observer: &mut dyn Observer) -> Result<RecorderStatus, RecordError> {
         const DOING: &str = "reading the recorder's status";
         self.persist(observer, |connection, _| {

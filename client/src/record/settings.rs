@@ -11,10 +11,10 @@ use crate::units;
 
 /// The default rate, in samples per second of running time: a prime, so that it is not in step with
 /// periodic work.
-pub const DEFAULT_RATE_HZ: f64 = 997.0;
+pub(crate) const DEFAULT_RATE_HZ: f64 = 997.0;
 
 /// The default name of a recording.
-pub const DEFAULT_NAME: &str = "default";
+pub(crate) const DEFAULT_NAME: &str = "default";
 
 /// The default depth in frames, unless the agent's limit is lower.
 const DEFAULT_DEPTH: u32 = 128;
@@ -33,7 +33,7 @@ pub enum Mode {
 
 impl Mode {
     /// Its [code](unikprof_proto::code::mode).
-    pub fn code(self) -> u32 {
+    pub(crate) fn code(self) -> u32 {
         match self {
             Mode::Cpu => mode::CPU,
             Mode::Wall => mode::WALL,
@@ -123,9 +123,6 @@ impl Default for Settings {
 
 impl Settings {
     /// The request, if this agent takes it.
-    ///
-    /// # Errors
-    /// [`RecordError::Limit`], which tells the agent's limits; [`RecordError::NoCallerTable`].
     pub(super) fn request(&self, agent: &AgentInfo) -> Result<Start<'_>, RecordError> {
         let periods = agent.min_period_ns..=agent.max_period_ns;
         if !periods.contains(&self.period_ns) {

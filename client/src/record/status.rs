@@ -12,7 +12,7 @@ use crate::profile::Mode;
 use crate::timeline::WallClock;
 
 /// The most recordings that are read of one agent; those of this version hold four.
-pub const MOST_RECORDINGS: u32 = 64;
+pub(crate) const MOST_RECORDINGS: u32 = 64;
 
 /// The state of an agent's recorder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,75 +20,75 @@ pub struct RecorderStatus {
     /// The recordings there are, in the agent's order.
     pub recordings: Vec<RecordingStatus>,
     /// How many there can be at a time.
-    pub max_recordings: u32,
+    pub(crate) max_recordings: u32,
     /// The guest's monotonic clock at the answer.
-    pub now_ns: u64,
+    pub(crate) now_ns: u64,
     /// Stack nodes in use, all vCPUs.
-    pub nodes_used: u64,
+    pub(crate) nodes_used: u64,
     /// Stack nodes there is room for, all vCPUs.
-    pub nodes_capacity: u64,
+    pub(crate) nodes_capacity: u64,
     /// The capacity of each vCPU's ring in records; 0: there is no ring.
-    pub ring_capacity: u64,
+    pub(crate) ring_capacity: u64,
     /// Open sessions, the asking one included.
-    pub sessions: u32,
+    pub(crate) sessions: u32,
     /// Counters of connections that were rejected or closed since the agent started.
-    pub peers: Peers,
+    pub(crate) peers: Peers,
     /// Since when the agent has served, on its monotonic clock.
-    pub server_since_ns: u64,
+    pub(crate) server_since_ns: u64,
     /// Time of its own network work since then, in ns.
-    pub server_ns: u64,
+    pub(crate) server_ns: u64,
     /// The longest single piece of that work, in ns.
-    pub server_longest_ns: u64,
+    pub(crate) server_longest_ns: u64,
     /// How much of a CPU that work may take over time, in thousandths.
-    pub server_share_permille: u32,
+    pub(crate) server_share_permille: u32,
     /// How long clients have waited because their part of that share was used up, in ns.
-    pub server_deferred_ns: u64,
+    pub(crate) server_deferred_ns: u64,
 }
 
 /// The state of one recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordingStatus {
     /// The recording's id.
-    pub recording: u64,
+    pub(crate) recording: u64,
     /// Which bit it has in the ring's samples.
-    pub ring_bit: u32,
+    pub(crate) ring_bit: u32,
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// See [`unikprof_proto::code::state`].
-    pub state: u32,
+    pub(crate) state: u32,
     /// See [`unikprof_proto::code::mode`].
-    pub mode: u32,
+    pub(crate) mode: u32,
     /// Its mean sampling period in ns of running time.
-    pub period_ns: u64,
+    pub(crate) period_ns: u64,
     /// Its depth limit in frames.
-    pub depth: u32,
+    pub(crate) depth: u32,
     /// See [`unikprof_proto::code::start_flag`].
-    pub flags: u32,
+    pub(crate) flags: u32,
     /// The guest's monotonic clock at the answer.
-    pub now_ns: u64,
+    pub(crate) now_ns: u64,
     /// When sampling began, or will begin.
-    pub started_ns: u64,
+    pub(crate) started_ns: u64,
     /// Requested duration in ns; 0 = until stopped.
-    pub duration_ns: u64,
+    pub(crate) duration_ns: u64,
     /// How far back a dump's records need to go, in ns; 0 = as far as there are any.
-    pub max_age_ns: u64,
+    pub(crate) max_age_ns: u64,
     /// How many bytes of records a dump needs to hold; 0 = all.
-    pub max_bytes: u64,
+    pub(crate) max_bytes: u64,
     /// All vCPUs' counters since the recording began.
     pub counters: Counters,
     /// The time for which the rings hold the recording's samples at the present rate, in ns; `None` if there is no
     /// ring or nothing is written to it.
-    pub samples_window_ns: Option<u64>,
+    pub(crate) samples_window_ns: Option<u64>,
     /// For how long the memory holds its stacks at the present rate of new ones, in ns; `None` if there are no new ones.
-    pub stacks_window_ns: Option<u64>,
+    pub(crate) stacks_window_ns: Option<u64>,
     /// Whether the guest can free the memory of the oldest stacks only after a fetch.
-    pub wants_fetch: bool,
+    pub(crate) wants_fetch: bool,
     /// The name and version of the client that holds the lease on it.
-    pub holder: Option<String>,
+    pub(crate) holder: Option<String>,
     /// Since when that client has held it, on the guest's monotonic clock.
-    pub held_since_ns: u64,
+    pub(crate) held_since_ns: u64,
     /// The first epoch that waits to be fetched.
-    pub first_epoch: u64,
+    pub(crate) first_epoch: u64,
     /// How many epochs wait.
     pub epochs: u32,
 }
@@ -176,7 +176,7 @@ impl RecorderStatus {
     }
 
     /// The recording with this id, if it is there; 0: the only one.
-    pub fn by_id(&self, recording: u64) -> Option<&RecordingStatus> {
+    pub(crate) fn by_id(&self, recording: u64) -> Option<&RecordingStatus> {
         match (recording, self.recordings.as_slice()) {
             (0, [only]) => Some(only),
             (0, _) => None,
@@ -185,9 +185,6 @@ impl RecorderStatus {
     }
 
     /// The recording with this name, or without a name the only one.
-    ///
-    /// # Errors
-    /// [`RecordError::NoSuchRecording`] and [`RecordError::WhichRecording`], which list the existing names.
     pub fn find(&self, name: Option<&str>) -> Result<&RecordingStatus, RecordError> {
         match (name, self.recordings.as_slice()) {
             (None, [only]) => Ok(only),
@@ -205,36 +202,29 @@ impl RecorderStatus {
     }
 
     /// The names of all recordings.
-    pub fn names(&self) -> Names {
+    pub(crate) fn names(&self) -> Names {
         Names(self.recordings.iter().map(|one| one.name.clone()).collect())
-    }
-
-    /// Whether a caller table could not be sent now: one that is in use is not replaced.
-    pub fn is_recording(&self) -> bool {
-        self.recordings
-            .iter()
-            .any(|one| one.state != state::FINISHED)
     }
 }
 
 impl RecordingStatus {
     /// Which time is recorded.
-    pub fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> Mode {
         Mode::from_code(self.mode)
     }
 
     /// How long sampling has gone on, not counting a delay.
-    pub fn elapsed(&self) -> Duration {
+    pub(crate) fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.now_ns.saturating_sub(self.started_ns))
     }
 
     /// How long until sampling begins; zero once it has.
-    pub fn delay_left(&self) -> Duration {
+    pub(crate) fn delay_left(&self) -> Duration {
         Duration::from_nanos(self.started_ns.saturating_sub(self.now_ns))
     }
 
     /// The time until the recording ends on its own, including its delay; `None` if it has no end.
-    pub fn left(&self) -> Option<Duration> {
+    pub(crate) fn left(&self) -> Option<Duration> {
         (self.duration_ns != 0).then(|| {
             let end_ns = self.started_ns.saturating_add(self.duration_ns);
             Duration::from_nanos(end_ns.saturating_sub(self.now_ns))
@@ -242,14 +232,14 @@ impl RecordingStatus {
     }
 
     /// Ticks whose stack is not known: given up, no room, a slot in use, or no place to be seen.
-    pub fn dropped(&self) -> u64 {
+    pub(crate) fn dropped(&self) -> u64 {
         let c = &self.counters;
         let dropped = c.overflow.saturating_add(c.lost);
         dropped.saturating_add(c.masked).saturating_add(c.aged)
     }
 
     /// For how long the client that holds the lease has held it.
-    pub fn held(&self) -> Duration {
+    pub(crate) fn held(&self) -> Duration {
         Duration::from_nanos(self.now_ns.saturating_sub(self.held_since_ns))
     }
 
@@ -277,7 +267,7 @@ impl RecordingStatus {
     }
 
     /// The state in words.
-    pub fn state_name(&self) -> &'static str {
+    pub(crate) fn state_name(&self) -> &'static str {
         match self.state {
             state::IDLE => "idle",
             state::DELAYED => "delayed",

@@ -23,7 +23,6 @@ use crate::timeline::{RecordingSpan, RingOrder, Window};
 
 /// What was read so far.
 pub(super) struct Contents {
-    pub(super) client: String,
     pub(super) created_unix_ns: u64,
     pub(super) agent: AgentInfo,
     pub(super) builder: ProfileBuilder,
@@ -86,7 +85,7 @@ impl Contents {
     /// Reads what comes before the epochs.
     pub(super) fn begin<R: Read>(frames: &mut FrameReader<R>) -> Result<Contents, Damage> {
         let header: FileHeader<'_> = expect(frames, "the file's header")?;
-        let (client, created_unix_ns) = (header.client.to_owned(), header.created_unix_ns);
+        let created_unix_ns = header.created_unix_ns;
         let welcome: Welcome<'_> = expect(frames, "a welcome")?;
         let mappings = welcome.mappings;
         let mut agent = AgentInfo::new(&welcome);
@@ -99,7 +98,6 @@ impl Contents {
             agent.mappings.add(&mapping)?;
         }
         Ok(Contents {
-            client,
             created_unix_ns,
             agent,
             builder: ProfileBuilder::new(),

@@ -20,9 +20,6 @@ pub(super) struct EndOfFile {
 
 impl Contents {
     /// The recording; `damage` is what ended the reading before the file's end.
-    ///
-    /// # Errors
-    /// [`Damage`] that shows only once the whole file was read.
     pub(super) fn finish(
         mut self,
         reading: Reading,
@@ -153,7 +150,6 @@ impl Contents {
         Ok(Recording {
             profile,
             agent: self.agent,
-            client: self.client,
             created_unix_ns: self.created_unix_ns,
             epochs: self.epochs,
             completeness,

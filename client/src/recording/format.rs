@@ -14,11 +14,11 @@ pub(crate) const MAX_REASON: usize = 1024;
 /// The time window requested when the file was made: reports show it by default. On the guest's monotonic clock, in
 /// ns, excluding its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileWindow {
+pub(crate) struct FileWindow {
     /// From when on.
-    pub from_ns: u64,
+    pub(crate) from_ns: u64,
     /// Up to when.
-    pub to_ns: u64,
+    pub(crate) to_ns: u64,
 }
 
 impl Message<'_> for FileWindow {

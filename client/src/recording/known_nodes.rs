@@ -118,9 +118,6 @@ impl KnownNodes {
     }
 
     /// Takes the number up to which an answer says that all nodes were sent.
-    ///
-    /// # Errors
-    /// [`NodeError::Order`] if it is lower than that of a node.
     pub(crate) fn sent_up_to(&mut self, vcpu: u32, number: u64) -> Result<(), NodeError> {
         let known = self.known(vcpu);
         if number < known {
@@ -135,9 +132,6 @@ impl KnownNodes {
     }
 
     /// Checks a run and adds its nodes, which are passed to `visit` with their numbers.
-    ///
-    /// # Errors
-    /// [`NodeError`]; `visit` may then have been called for some of the nodes.
     pub(crate) fn add(
         &mut self,
         run: &Nodes<'_>,

@@ -37,8 +37,6 @@ pub struct Recording {
     pub profile: Profile,
     /// The agent and its guest when the client connected.
     pub agent: AgentInfo,
-    /// The client that wrote the file.
-    pub client: String,
     /// Nanoseconds since 1970-01-01 UTC when it connected.
     pub created_unix_ns: u64,
     /// How many epochs the file holds, a cut one included.
@@ -46,7 +44,7 @@ pub struct Recording {
     /// Whether anything is missing.
     pub completeness: Completeness,
     /// How often the guest was suspended and resumed meanwhile.
-    pub gaps: u32,
+    pub(crate) gaps: u32,
     /// Contradictions in the recording; the profile's warnings include them.
     pub contradictions: Vec<String>,
     /// The contents of the guest's rings, if it has any.
@@ -59,9 +57,6 @@ pub struct Recording {
 
 impl Recording {
     /// Reads a file.
-    ///
-    /// # Errors
-    /// [`RecordingError`]; with [`Reading::Salvage`] only where nothing can be read.
     pub fn open(path: &Path, reading: Reading) -> Result<Recording, RecordingError> {
         Recording::read(open(path)?, path, reading)
     }
@@ -72,9 +67,6 @@ impl Recording {
     ///
     /// The files may come from several runs of the same build. Memory: one file, the distinct stacks of all, and a
     /// timeline of at most 16 million records, the newest.
-    ///
-    /// # Errors
-    /// As [`Recording::open`], and [`RecordingError::Apart`] if two of the files differ in build or kind.
     pub fn open_all(paths: &[PathBuf], reading: Reading) -> Result<Recording, RecordingError> {
         match paths {
             [only] => Recording::open(only, reading),
@@ -83,10 +75,7 @@ impl Recording {
     }
 
     /// Keeps only these vCPUs.
-    ///
-    /// # Errors
-    /// The existing vCPUs, if one of these is not among them.
-    pub fn keep_vcpus(&mut self, wanted: &[u32]) -> Result<(), Vec<u32>> {
+    pub(crate) fn keep_vcpus(&mut self, wanted: &[u32]) -> Result<(), Vec<u32>> {
         let mut all: BTreeSet<u32> = self.profile.vcpus.iter().map(|stats| stats.vcpu).collect();
         let rings = self.timeline.iter().flat_map(Timeline::rings);
         all.extend(rings.map(|ring| ring.vcpu));
@@ -110,15 +99,12 @@ impl Recording {
     }
 
     /// The profile of the time window requested when the file was made, if there was one.
-    pub fn part_asked(&self) -> Option<Profile> {
+    pub(crate) fn part_asked(&self) -> Option<Profile> {
         let (timeline, of) = self.timeline.as_ref().zip(self.span)?;
         Some(timeline.profile(&self.profile, &of, self.asked?, None))
     }
 
     /// Reads a file's bytes; `path` is for messages.
-    ///
-    /// # Errors
-    /// As [`Recording::open`].
     pub fn read(
         mut source: impl Read,
         path: &Path,

@@ -21,9 +21,6 @@ pub struct RecordingWriter {
 
 impl RecordingWriter {
     /// Begins a file with the frames of an agent's welcome and mappings.
-    ///
-    /// # Errors
-    /// [`OutputError`].
     pub fn create(
         path: &Path,
         protocol: u16,
@@ -44,36 +41,27 @@ impl RecordingWriter {
     }
 
     /// The file's own name.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.file.get_ref().path()
     }
 
     /// Whether the file has its own name already.
-    pub fn is_published(&self) -> bool {
+    pub(crate) fn is_published(&self) -> bool {
         self.file.get_ref().is_published()
     }
 
     /// Adds whole frames as they came from the agent.
-    ///
-    /// # Errors
-    /// [`OutputError`].
     pub fn append(&mut self, frames: &[u8]) -> Result<(), OutputError> {
         self.file.write_all(frames).map_err(|e| self.failed(e))
     }
 
     /// Adds the description of a recording without counts.
-    ///
-    /// # Errors
-    /// [`OutputError`].
     pub(crate) fn describe(&mut self, head: &Epoch<'_>) -> Result<(), OutputError> {
         self.message(head)
     }
 
     /// Adds the requested time window.
-    ///
-    /// # Errors
-    /// [`OutputError`].
-    pub fn window(&mut self, window: Window) -> Result<(), OutputError> {
+    pub(crate) fn window(&mut self, window: Window) -> Result<(), OutputError> {
         self.message(&FileWindow {
             from_ns: window.from_ns,
             to_ns: window.to_ns,
@@ -81,9 +69,6 @@ impl RecordingWriter {
     }
 
     /// Adds the end: `incomplete` is the reason if data is missing.
-    ///
-    /// # Errors
-    /// [`OutputError`].
     pub fn end(&mut self, incomplete: Option<&str>) -> Result<(), OutputError> {
         let reason = incomplete.unwrap_or_default();
         let mut length = reason.len().min(MAX_REASON);
@@ -98,19 +83,13 @@ impl RecordingWriter {
 
     /// Sees to it that everything written so far is on disk under the file's own name. More may
     /// follow and be published again; without an end, a reader takes the file for one that was cut.
-    ///
-    /// # Errors
-    /// [`OutputError`].
     pub fn publish(&mut self) -> Result<(), OutputError> {
         self.file.flush().map_err(|e| self.failed(e))?;
         self.file.get_mut().publish()
     }
 
     /// Restores the file as last published: data written since, but not published, is dropped.
-    ///
-    /// # Errors
-    /// [`OutputError`], also if the file was not yet published.
-    pub fn cut_back(self) -> Result<RecordingWriter, OutputError> {
+    pub(crate) fn cut_back(self) -> Result<RecordingWriter, OutputError> {
         // What waits in the buffer goes with it: dropped, it would be written once more.
         let (mut file, _) = self.file.into_parts();
         file.cut_back()?;
@@ -120,18 +99,12 @@ impl RecordingWriter {
     }
 
     /// The file's length, for [`cut_to`](Self::cut_to); `None` if nothing can be taken back from it.
-    ///
-    /// # Errors
-    /// [`OutputError`].
     pub(crate) fn length(&mut self) -> Result<Option<u64>, OutputError> {
         self.file.flush().map_err(|e| self.failed(e))?;
         Ok(self.file.get_mut().length())
     }
 
     /// Takes back what was written behind a length.
-    ///
-    /// # Errors
-    /// [`OutputError`].
     pub(crate) fn cut_to(&mut self, length: u64) -> Result<(), OutputError> {
         self.file.flush().map_err(|e| self.failed(e))?;
         self.file.get_mut().cut_to(length)

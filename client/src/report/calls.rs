@@ -153,9 +153,6 @@ impl FunctionName {
 
 impl Calls {
     /// The calls to or from a function in the stacks that the report shows.
-    ///
-    /// # Errors
-    /// [`FunctionError`].
     pub fn of(
         report: &Report<'_>,
         name: &FunctionName,

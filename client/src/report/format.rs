@@ -53,11 +53,7 @@ impl Format {
     }
 
     /// The format that a file's extension selects, in upper or lower case.
-    ///
-    /// # Errors
-    ///
-    /// [`UnknownFormat`], which lists all extensions.
-    pub fn from_path(path: &Path) -> Result<Format, UnknownFormat> {
+    pub(crate) fn from_path(path: &Path) -> Result<Format, UnknownFormat> {
         let name = path
             .file_name()
             .unwrap_or_default()

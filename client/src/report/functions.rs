@@ -19,16 +19,16 @@ pub struct FunctionTable {
     /// Every function of the shown stacks.
     pub rows: Vec<FunctionRow>,
     /// The total count of the shown stacks.
-    pub shown: u64,
+    pub(crate) shown: u64,
     /// The total count of all recorded stacks, to which the shares refer.
     pub recorded: u64,
     /// The unit of these counts and of the rows' counts.
-    pub unit: Unit,
+    pub(crate) unit: Unit,
     /// Samples that were due at an unknown place, if the intervals include what they could change; 0 if there are
     /// too few.
-    pub unplaced: u64,
+    pub(crate) unplaced: u64,
     /// Whether some intervals are wider because the samples come in bursts.
-    pub is_clustered: bool,
+    pub(crate) is_clustered: bool,
     /// For each row but the last, how far its count and that of the row below scatter apart.
     scatter: Vec<Scatter>,
 }
@@ -37,7 +37,7 @@ pub struct FunctionTable {
 #[derive(Debug, Clone)]
 pub struct FunctionRow {
     /// The function.
-    pub function: FunctionId,
+    pub(crate) function: FunctionId,
     /// Its name, and `file:line` if lines are shown separately.
     pub text: String,
     /// Counted in the function itself.
@@ -49,7 +49,7 @@ pub struct FunctionRow {
     /// The share of its total, likewise.
     pub total_share: Interval,
     /// The line (if lines are not shown separately, the function's line with the most samples).
-    pub line: Option<(FileId, u32)>,
+    pub(crate) line: Option<(FileId, u32)>,
 }
 
 impl FunctionTable {
@@ -131,7 +131,7 @@ impl FunctionTable {
 
     /// The place of the first row, among the first `within`, whose count and that of the row below do not
     /// differ by more than chance explains. Measured rows always differ.
-    pub fn first_tie(&self, within: usize) -> Option<usize> {
+    pub(crate) fn first_tie(&self, within: usize) -> Option<usize> {
         if self.unit == Unit::Nanoseconds {
             return None;
         }

@@ -52,7 +52,7 @@ impl Interval {
     }
 
     /// A share that was measured and not sampled: its ends are itself.
-    pub fn measured(part: u64, whole: u64) -> Interval {
+    pub(crate) fn measured(part: u64, whole: u64) -> Interval {
         let share = match whole {
             0 => 0.0,
             _ => (part as f64 / whole as f64).min(1.0),

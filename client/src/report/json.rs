@@ -108,7 +108,7 @@ use crate::profile::{Counters, Distribution, Merged, Unit, VcpuStats};
 use crate::symbols::FunctionKind;
 
 /// The value of `schema`.
-pub const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 
 pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
     let symbolized = report.symbolized;

@@ -28,7 +28,7 @@ use crate::timeline::{Outcome, Tick};
 
 /// How the lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ScriptFormat {
+pub(crate) enum ScriptFormat {
     /// Columns with tabs between them.
     Columns,
     /// An object on each line.

@@ -45,7 +45,7 @@ struct Server {
 
 /// The environment's settings for debuginfod cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum DebuginfodError {
+pub(crate) enum DebuginfodError {
     /// A timeout that is not a number.
     #[error("DEBUGINFOD_TIMEOUT is a number of seconds, found {found:?}")]
     Timeout {
@@ -81,10 +81,7 @@ enum DownloadError {
 impl Debuginfod {
     /// The configuration from the environment: `DEBUGINFOD_URLS`, `DEBUGINFOD_CACHE_PATH` and `DEBUGINFOD_TIMEOUT`.
     /// `None` if no server is configured.
-    ///
-    /// # Errors
-    /// [`DebuginfodError`].
-    pub fn from_environment() -> Result<Option<Debuginfod>, DebuginfodError> {
+    pub(crate) fn from_environment() -> Result<Option<Debuginfod>, DebuginfodError> {
         Debuginfod::configured(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
     }
 

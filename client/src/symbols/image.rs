@@ -35,23 +35,14 @@ const PAGE: u64 = 4096;
 
 impl Image {
     /// The largest image taken, in bytes.
-    pub const MAX_BYTES: u64 = 4 << 30;
+    pub(crate) const MAX_BYTES: u64 = 4 << 30;
 
     /// Reads a file and checks that it is an ELF image.
-    ///
-    /// # Errors
-    ///
-    /// [`SymbolError::Read`], [`SymbolError::NotAFile`], [`SymbolError::TooLarge`],
-    /// [`SymbolError::NotElf`] or [`SymbolError::Damaged`].
     pub fn open(path: &Path) -> Result<Image, SymbolError> {
         Image::parse(path, read_regular_file(path, Self::MAX_BYTES)?)
     }
 
     /// Checks bytes that came from `path`.
-    ///
-    /// # Errors
-    ///
-    /// [`SymbolError::NotElf`] or [`SymbolError::Damaged`].
     pub fn parse(path: &Path, bytes: Vec<u8>) -> Result<Image, SymbolError> {
         if !bytes.starts_with(&object::elf::ELFMAG) {
             let found = bytes.iter().take(4).copied().collect();
@@ -94,7 +85,7 @@ impl Image {
     }
 
     /// The path from which it was read.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 

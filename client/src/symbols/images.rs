@@ -75,10 +75,6 @@ impl Images {
 
     /// Adds a symbol list of the guest's program, for names that the images lack, or a
     /// [folder](ImageOptions::symbol_folders) with files by build-id.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`SymbolFile::open`].
     pub fn add_symbols(&mut self, path: &Path) -> Result<(), SymbolError> {
         if path.is_dir() {
             self.options.symbol_folders.push(path.to_owned());
@@ -89,11 +85,6 @@ impl Images {
     }
 
     /// Decides which image each mapping came from.
-    ///
-    /// # Errors
-    ///
-    /// [`SymbolError::WrongBuildId`] and [`SymbolError::WrongArchitecture`] for an image the
-    /// user named.
     pub(crate) fn assign<'a>(
         &'a self,
         mappings: &'a [Mapping],

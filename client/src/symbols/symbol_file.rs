@@ -1,6 +1,6 @@
 //! Symbol lists as `nm`, `nm -S` and System.map write them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::error::SymbolError;
 use super::name_table::{Entry, NameTable};
@@ -10,32 +10,22 @@ use super::name_table::{Entry, NameTable};
 ///
 /// A type of `t`, `w` or `i` in either case is code.
 #[derive(Debug)]
-pub struct SymbolFile {
-    path: PathBuf,
+pub(crate) struct SymbolFile {
     table: NameTable<'static>,
 }
 
 impl SymbolFile {
     /// The largest list taken, in bytes.
-    pub const MAX_BYTES: u64 = 1 << 30;
+    pub(crate) const MAX_BYTES: u64 = 1 << 30;
 
     /// Reads a file.
-    ///
-    /// # Errors
-    ///
-    /// [`SymbolError::Read`], [`SymbolError::NotAFile`], [`SymbolError::TooLarge`], or
-    /// [`SymbolError::NoFunctions`] if no line is a function.
-    pub fn open(path: &Path) -> Result<SymbolFile, SymbolError> {
+    pub(crate) fn open(path: &Path) -> Result<SymbolFile, SymbolError> {
         let bytes = super::image::read_regular_file(path, Self::MAX_BYTES)?;
         Self::parse(path, &bytes)
     }
 
     /// Reads text that came from `path`.
-    ///
-    /// # Errors
-    ///
-    /// [`SymbolError::NoFunctions`] if no line is a function.
-    pub fn parse(path: &Path, text: &[u8]) -> Result<SymbolFile, SymbolError> {
+    pub(crate) fn parse(path: &Path, text: &[u8]) -> Result<SymbolFile, SymbolError> {
         let mut entries = Vec::new();
         let mut first_other = None;
         for line in text.split(|b| *b == b'\n') {
@@ -59,18 +49,12 @@ impl SymbolFile {
             });
         }
         Ok(SymbolFile {
-            path: path.to_owned(),
             table: NameTable::new(entries),
         })
     }
 
-    /// The path from which it was read.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// The function at an address of the linked program.
-    pub fn find(&self, address: u64) -> Option<&str> {
+    pub(crate) fn find(&self, address: u64) -> Option<&str> {
         self.table.find(address)
     }
 

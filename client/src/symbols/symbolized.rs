@@ -16,11 +16,11 @@ pub struct FileId(pub(crate) u32);
 
 /// An index into the image names; [`Symbolized::image`] gives the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ImageId(pub(crate) u32);
+pub(crate) struct ImageId(pub(crate) u32);
 
 impl FunctionId {
     /// The place in [`Symbolized::functions`].
-    pub fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -32,16 +32,16 @@ pub struct Function {
     /// Demangled; an address if there is no name.
     pub name: String,
     /// As in the image (of the first instance met).
-    pub raw_name: String,
+    pub(crate) raw_name: String,
     /// The program or library, if known.
-    pub image: Option<ImageId>,
+    pub(crate) image: Option<ImageId>,
     /// The kind of the name.
-    pub kind: FunctionKind,
+    pub(crate) kind: FunctionKind,
 }
 
 /// The kind of a function's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FunctionKind {
+pub(crate) enum FunctionKind {
     /// A function of the guest.
     Named,
     /// An address without a name.
@@ -67,13 +67,13 @@ pub struct Symbol {
 
 /// The symbol information for the code in one mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MappingSymbols {
+pub(crate) struct MappingSymbols {
     /// Some address has a function's name.
-    pub functions: bool,
+    pub(crate) functions: bool,
     /// Some address has a source file and a line.
-    pub lines: bool,
+    pub(crate) lines: bool,
     /// Inlined functions are known.
-    pub inlined: bool,
+    pub(crate) inlined: bool,
 }
 
 /// A profile and a name for each of its frames.
@@ -93,7 +93,7 @@ pub struct Symbolized<'p> {
 
 impl<'p> Symbolized<'p> {
     /// The profile that was named.
-    pub fn profile(&self) -> &'p Profile {
+    pub(crate) fn profile(&self) -> &'p Profile {
         self.profile
     }
 
@@ -126,7 +126,7 @@ impl<'p> Symbolized<'p> {
     }
 
     /// Every function there is.
-    pub fn functions(&self) -> &[Function] {
+    pub(crate) fn functions(&self) -> &[Function] {
         &self.functions
     }
 
@@ -141,17 +141,17 @@ impl<'p> Symbolized<'p> {
     }
 
     /// The name of a program or library.
-    pub fn image(&self, id: ImageId) -> &str {
+    pub(crate) fn image(&self, id: ImageId) -> &str {
         &self.images[id.0 as usize]
     }
 
     /// The symbol information for each of [`Profile::mappings`].
-    pub fn mapping_symbols(&self) -> &[MappingSymbols] {
+    pub(crate) fn mapping_symbols(&self) -> &[MappingSymbols] {
         &self.mappings
     }
 
     /// The place in [`Profile::mappings`] of the mapping that holds a frame's address.
-    pub fn mapping_of(&self, id: FrameId) -> Option<usize> {
+    pub(crate) fn mapping_of(&self, id: FrameId) -> Option<usize> {
         self.mapping_of_frame[id.index()].map(|mapping| mapping as usize)
     }
 

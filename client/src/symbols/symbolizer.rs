@@ -30,7 +30,7 @@ impl Symbolizer {
 
     /// Leaves names as their compilers wrote them.
     #[must_use]
-    pub fn with_raw_names(self, raw_names: bool) -> Symbolizer {
+    pub(crate) fn with_raw_names(self, raw_names: bool) -> Symbolizer {
         Symbolizer { raw_names, ..self }
     }
 

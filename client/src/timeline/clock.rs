@@ -17,11 +17,6 @@ impl WallClock {
         WallClock { anchors }
     }
 
-    /// Whether any date is known.
-    pub fn is_known(&self) -> bool {
-        !self.anchors.is_empty()
-    }
-
     /// The date at a moment, in ns since 1970 (UTC).
     pub fn unix_ns(&self, at_ns: u64) -> Option<u64> {
         let after = self.anchors.partition_point(|(told, _)| *told <= at_ns);
@@ -34,7 +29,7 @@ impl WallClock {
 
     /// The moment of a date; the latest one if the clock stepped back over it. Dates before all recorded ones use
     /// the first.
-    pub fn monotonic_ns(&self, date_ns: u64) -> Option<u64> {
+    pub(crate) fn monotonic_ns(&self, date_ns: u64) -> Option<u64> {
         let first = self.anchors.first()?;
         let from = |(told_ns, unix_ns): (u64, u64)| match date_ns.checked_sub(unix_ns) {
             Some(later) => told_ns.checked_add(later),

@@ -10,24 +10,19 @@ use super::{Timeline, Window};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CounterSeries {
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// When it got which value, in the order of time; at least one.
     values: Vec<(u64, i64)>,
 }
 
 impl CounterSeries {
-    /// When it got which value, in the order of time.
-    pub fn values(&self) -> &[(u64, i64)] {
-        &self.values
-    }
-
     /// The least value.
-    pub fn min(&self) -> i64 {
+    pub(crate) fn min(&self) -> i64 {
         self.each().min().unwrap_or(0)
     }
 
     /// The greatest value.
-    pub fn max(&self) -> i64 {
+    pub(crate) fn max(&self) -> i64 {
         self.each().max().unwrap_or(0)
     }
 
@@ -37,7 +32,7 @@ impl CounterSeries {
     }
 
     /// The mean over each of `parts` equal parts of a window; `None` before the first value.
-    pub fn means(&self, window: Window, parts: usize) -> Vec<Option<f64>> {
+    pub(crate) fn means(&self, window: Window, parts: usize) -> Vec<Option<f64>> {
         let length = u128::from(window.length_ns());
         let edge = |part: usize| {
             let passed = length * part as u128 / parts.max(1) as u128;
@@ -118,7 +113,7 @@ impl Timeline {
     }
 
     /// How often each of the guest's marks was made within a window, by their names.
-    pub fn marks(&self, window: Window) -> BTreeMap<String, u64> {
+    pub(crate) fn marks(&self, window: Window) -> BTreeMap<String, u64> {
         let mut marks = BTreeMap::new();
         let records = self.all_records(window);
         for (_, record) in records.filter(|(_, record)| record.kind == kind::MARK) {

@@ -12,7 +12,7 @@ use crate::units;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// When, on the guest's monotonic clock, in ns.
-    pub at_ns: u64,
+    pub(crate) at_ns: u64,
     /// The vCPU; for events that concern the whole guest, the first vCPU.
     pub vcpu: u32,
     /// What.
@@ -90,7 +90,7 @@ impl What {
     }
 
     /// A word for its kind.
-    pub fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self {
             What::Mark { .. } => "mark",
             What::SpanBegin { .. } => "span_begin",

@@ -21,7 +21,7 @@ use crate::units;
 /// assert!("21:34:50".parse::<Moment>().is_ok());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
+pub(crate) enum Moment {
     /// Nanoseconds after the recording's beginning.
     Since(u64),
     /// Nanoseconds before its end.
@@ -34,11 +34,11 @@ pub enum Moment {
 
 /// The reference for moments: a recording's beginning and end, and the guest's dates.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Extent {
+pub(crate) struct Extent {
     /// From its beginning to its end.
-    pub whole: Window,
+    pub(crate) whole: Window,
     /// The dates.
-    pub clock: WallClock,
+    pub(crate) clock: WallClock,
 }
 
 /// A moment cannot be.
@@ -108,10 +108,7 @@ impl FromStr for Moment {
 
 impl Extent {
     /// A moment's time on the guest's monotonic clock, in ns.
-    ///
-    /// # Errors
-    /// [`MomentError::NoDate`].
-    pub fn at(&self, moment: Moment) -> Result<u64, MomentError> {
+    pub(crate) fn at(&self, moment: Moment) -> Result<u64, MomentError> {
         let Window { from_ns, to_ns } = self.whole;
         match moment {
             Moment::Since(since_ns) => Ok(from_ns.saturating_add(since_ns)),
@@ -132,10 +129,11 @@ impl Extent {
     }
 
     /// The window between two moments; a missing moment is the recording's own beginning or end.
-    ///
-    /// # Errors
-    /// [`MomentError`].
-    pub fn window(&self, from: Option<Moment>, to: Option<Moment>) -> Result<Window, MomentError> {
+    pub(crate) fn window(
+        &self,
+        from: Option<Moment>,
+        to: Option<Moment>,
+    ) -> Result<Window, MomentError> {
         let from_ns = from.map_or(Ok(self.whole.from_ns), |from| self.at(from))?;
         let to_ns = to.map_or(Ok(self.whole.to_ns), |to| self.at(to))?;
         if to_ns <= from_ns {
@@ -148,7 +146,7 @@ impl Extent {
     }
 
     /// A moment in seconds since the beginning, as in `12.345 s`.
-    pub fn since_beginning(&self, at_ns: u64) -> String {
+    pub(crate) fn since_beginning(&self, at_ns: u64) -> String {
         let from_ns = self.whole.from_ns;
         match at_ns.checked_sub(from_ns) {
             Some(since) => format!("{:.3} s", since as f64 / 1e9),

@@ -84,7 +84,7 @@ impl Timeline {
     }
 
     /// The part of a window in which a recording ran and which the rings may cover.
-    pub fn bounded(&self, of: &RecordingSpan, window: Window) -> Window {
+    pub(crate) fn bounded(&self, of: &RecordingSpan, window: Window) -> Window {
         let extent = self.extent().unwrap_or(Window {
             from_ns: 0,
             to_ns: 0,

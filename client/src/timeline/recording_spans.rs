@@ -88,13 +88,13 @@ impl Timeline {
     }
 
     /// The recording with this id.
-    pub fn recording(&self, id: u64) -> Option<RecordingSpan> {
+    pub(crate) fn recording(&self, id: u64) -> Option<RecordingSpan> {
         let mut all = self.recordings().into_iter();
         all.find(|span| span.recording == Some(id))
     }
 
     /// The recording that has the most samples; of equals one whose id is known.
-    pub fn busiest(&self) -> Option<RecordingSpan> {
+    pub(crate) fn busiest(&self) -> Option<RecordingSpan> {
         let all = self.recordings().into_iter();
         all.max_by_key(|span| (self.samples_of(span).count(), span.recording.is_some()))
     }

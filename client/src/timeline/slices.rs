@@ -23,14 +23,14 @@ pub struct Slice {
     /// Whether the rings hold all of it.
     pub is_held: bool,
     /// How the time was spent, for each vCPU whose ring covers it.
-    pub runstates: Vec<Runstate>,
+    pub(crate) runstates: Vec<Runstate>,
     /// Each stack's count, in the mode's [unit](crate::profile::Mode::unit), in the order of the stacks.
-    pub stacks: Vec<(NodeId, u64)>,
+    pub(crate) stacks: Vec<(NodeId, u64)>,
 }
 
 impl Slice {
     /// The share of a kind of time in the time of the vCPUs whose rings cover it; `None` if none does.
-    pub fn share_of_time(&self, kind: impl Fn(&Runstate) -> Option<u64>) -> Option<f64> {
+    pub(crate) fn share_of_time(&self, kind: impl Fn(&Runstate) -> Option<u64>) -> Option<f64> {
         let known: Vec<u64> = self.runstates.iter().filter_map(kind).collect();
         let time_ns = known.len() as f64 * self.window.length_ns() as f64;
         let part_ns = known.iter().map(|part_ns| *part_ns as f64).sum::<f64>();

@@ -18,7 +18,7 @@ pub struct SpanTable {
     /// How many ended whose beginning the rings no longer held.
     pub cut: u64,
     /// How many ended on another vCPU than they began on: no samples are taken to be inside of them.
-    pub moved: u64,
+    pub(crate) moved: u64,
 }
 
 /// How long spans took, from beginning to end on the guest's monotonic clock, in ns.
@@ -41,14 +41,14 @@ impl SpanTimes {
     }
 
     /// The duration that `percent` percent of them did not exceed; 0 if there are none.
-    pub fn percentile(&self, percent: u64) -> u64 {
+    pub(crate) fn percentile(&self, percent: u64) -> u64 {
         let rank = (self.count().saturating_mul(percent)).div_ceil(100);
         let at = rank.max(1).min(self.count()).saturating_sub(1);
         self.lengths_ns.get(at as usize).copied().unwrap_or(0)
     }
 
     /// The longest; 0 if there are none.
-    pub fn max_ns(&self) -> u64 {
+    pub(crate) fn max_ns(&self) -> u64 {
         self.lengths_ns.last().copied().unwrap_or(0)
     }
 }

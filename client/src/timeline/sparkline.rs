@@ -10,7 +10,7 @@
 /// assert_eq!(sparkline(&[Some(1.0), Some(8.0), Some(0.0), None], 80), "▁█ ·");
 /// assert_eq!(sparkline(&[Some(1.0), Some(8.0), Some(4.0)], 2), "█▄");
 /// ```
-pub fn sparkline(values: &[Option<f64>], most: usize) -> String {
+pub(crate) fn sparkline(values: &[Option<f64>], most: usize) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let share = values.len().div_ceil(most.max(1)).max(1);
     let columns = values.chunks(share);
