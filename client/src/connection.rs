@@ -1,17 +1,4 @@
 //! A conversation with an agent: TCP, the preambles, and typed requests with their answers.
-//!
-//! ```no_run
-//! use unikprof_client::connection::{Access, Connection, Timeouts};
-//! use unikprof_client::interrupt::Interrupt;
-//! use unikprof_client::key::Key;
-//!
-//! let address = "10.0.0.5:7777".parse()?;
-//! let access = Access::from(Key::read("guest.key".as_ref())?);
-//! let (timeouts, interrupt) = (Timeouts::default(), Interrupt::default());
-//! let mut connection = Connection::open(&address, &access, timeouts, &interrupt)?;
-//! println!("{} vCPUs", connection.hello()?.info.vcpus);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 
 mod address;
 mod dial;

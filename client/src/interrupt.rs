@@ -15,12 +15,6 @@ use crate::deadline;
 /// How often the user asked to stop; clones share the count.
 ///
 /// Once means: end the recording and keep what there is. Twice means: give up now.
-///
-/// ```
-/// let interrupt = unikprof_client::interrupt::Interrupt::default();
-/// interrupt.clone().raise();
-/// assert!(interrupt.stop() && !interrupt.quit());
-/// ```
 #[derive(Debug, Clone)]
 pub struct Interrupt {
     count: Arc<AtomicU32>,
@@ -117,5 +111,19 @@ impl Interrupt {
     /// Whether to give up.
     pub(crate) fn quit(&self) -> bool {
         self.count.load(Ordering::Relaxed) >= self.quits_after
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_signal_stops_and_the_second_quits() {
+        let interrupt = Interrupt::default();
+        interrupt.clone().raise();
+        assert!(interrupt.stop() && !interrupt.quit());
+        interrupt.raise();
+        assert!(interrupt.quit());
     }
 }

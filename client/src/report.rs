@@ -22,8 +22,7 @@
 //! # -> Result<(), Box<dyn std::error::Error>> {
 //! let options = ReportOptions { focus: Some("Server::poll".parse()?), ..Default::default() };
 //! let report = Report::new(symbolized, options);
-//! let format = Format::from_path("profile.svg".as_ref())?;
-//! report.write(format, &mut std::fs::File::create("profile.svg")?)?;
+//! report.write(Format::Svg, &mut std::fs::File::create("profile.svg")?)?;
 //! # Ok(())
 //! # }
 //! ```

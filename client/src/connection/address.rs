@@ -10,14 +10,6 @@ use thiserror::Error;
 pub(crate) const DEFAULT_PORT: u16 = 7777;
 
 /// A host and a port, not yet resolved.
-///
-/// ```
-/// use unikprof_client::connection::Address;
-///
-/// assert_eq!("10.0.0.5".parse::<Address>()?.to_string(), "10.0.0.5:7777");
-/// assert_eq!("[::1]:80".parse::<Address>()?.host(), "::1");
-/// # Ok::<(), unikprof_client::connection::AddressError>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     host: String,

@@ -8,15 +8,6 @@ use thiserror::Error;
 use crate::report;
 
 /// A raw recording, or a report in one of its formats.
-///
-/// ```
-/// use unikprof_client::{output::OutputFormat, report::Format};
-///
-/// let of = |name: &str| OutputFormat::from_path(name.as_ref());
-/// assert_eq!(of("run.unikprof")?, OutputFormat::Recording);
-/// assert_eq!(of("run.svg")?, OutputFormat::Report(Format::Svg));
-/// # Ok::<(), unikprof_client::output::UnknownOutputFormat>(())
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum OutputFormat {
     /// The raw recording, `.unikprof`: lossless, and the source of all reports.
@@ -50,5 +41,17 @@ impl FromStr for OutputFormat {
             RECORDING => Ok(OutputFormat::Recording),
             name => Ok(OutputFormat::Report(name.parse()?)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_and_a_report_are_found_by_their_endings() {
+        let of = |name: &str| OutputFormat::from_path(Path::new(name));
+        assert_eq!(of("run.unikprof"), Ok(OutputFormat::Recording));
+        assert_eq!(of("run.svg"), Ok(OutputFormat::Report(report::Format::Svg)));
     }
 }

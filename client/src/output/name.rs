@@ -8,19 +8,6 @@ use thiserror::Error;
 
 /// The name of an output file, with placeholders: `%t` is the time in UTC, `%n` the guest's name,
 /// `%r` the recording's, `%%` a percent sign.
-///
-/// ```
-/// use unikprof_client::output::{NamePattern, NamedAfter};
-///
-/// let pattern: NamePattern = "%n-%r-%t.svg".parse()?;
-/// let name = pattern.expand(&NamedAfter {
-///     guest: Some("web-1"),
-///     recording: "flight",
-///     time: "2026-01-02T03:04:05Z".parse()?,
-/// });
-/// assert_eq!(name.to_str(), Some("web-1-flight-20260102T030405Z.svg"));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamePattern(String);
 
@@ -158,6 +145,10 @@ mod tests {
     #[test]
     fn only_the_known_placeholders_pass() {
         assert_eq!(expand("100%%", None), "100%");
+        assert_eq!(
+            expand("%n-%r-%t", Some("web-1")),
+            "web-1-web-1-19700101T000000Z"
+        );
         let parse = |text: &str| text.parse::<NamePattern>().unwrap_err();
         assert_eq!(
             parse("a%p"),

@@ -30,13 +30,6 @@ const SHOWN_PART: u64 = 200;
 const LISTED: usize = 10;
 
 /// A function as the user names it: by its whole name, or by a regular expression that only one name matches.
-///
-/// ```
-/// use unikprof_client::report::FunctionName;
-///
-/// let name: FunctionName = "Server::poll".parse()?;
-/// # Ok::<(), std::convert::Infallible>(())
-/// ```
 #[derive(Debug, Clone)]
 pub struct FunctionName {
     text: String,

@@ -7,14 +7,6 @@ use std::str::FromStr;
 use thiserror::Error;
 
 /// A format a report is written in.
-///
-/// ```
-/// use unikprof_client::report::Format;
-///
-/// assert_eq!(Format::from_path("run.pb.gz".as_ref()), Ok(Format::Pprof));
-/// assert_eq!("folded".parse(), Ok(Format::Folded));
-/// assert!("pdf".parse::<Format>().is_err());
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Tables for people: `.txt`.

@@ -11,15 +11,6 @@ use super::{WallClock, Window};
 use crate::units;
 
 /// A moment of a recording.
-///
-/// ```
-/// use unikprof_client::timeline::Moment;
-///
-/// assert_eq!("12s".parse(), Ok(Moment::Since(12_000_000_000)));
-/// assert_eq!("-30s".parse(), Ok(Moment::BeforeEnd(30_000_000_000)));
-/// assert!("2026-11-21T21:34:50Z".parse::<Moment>().is_ok());
-/// assert!("21:34:50".parse::<Moment>().is_ok());
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moment {
     /// Nanoseconds after the recording's beginning.

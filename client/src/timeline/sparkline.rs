@@ -3,13 +3,6 @@
 /// The values as blocks of eight heights, scaled to the greatest. Zero is a space, and an unknown value a dot.
 /// `most` is the maximum number of columns: with more values than columns, each column shows the greatest of its
 /// values.
-///
-/// ```
-/// use unikprof_client::timeline::sparkline;
-///
-/// assert_eq!(sparkline(&[Some(1.0), Some(8.0), Some(0.0), None], 80), "▁█ ·");
-/// assert_eq!(sparkline(&[Some(1.0), Some(8.0), Some(4.0)], 2), "█▄");
-/// ```
 pub(crate) fn sparkline(values: &[Option<f64>], most: usize) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let share = values.len().div_ceil(most.max(1)).max(1);
@@ -36,6 +29,11 @@ mod tests {
 
     #[test]
     fn what_is_there_never_shows_as_nothing() {
+        assert_eq!(
+            sparkline(&[Some(1.0), Some(8.0), Some(0.0), None], 80),
+            "▁█ ·"
+        );
+        assert_eq!(sparkline(&[Some(1.0), Some(8.0), Some(4.0)], 2), "█▄");
         assert_eq!(sparkline(&[Some(1e-9), Some(1.0)], 9), "▁█");
         assert_eq!(sparkline(&[Some(0.0)], 9), " ");
         assert_eq!(sparkline(&[], 0), "");
