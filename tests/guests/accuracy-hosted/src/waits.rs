@@ -14,19 +14,23 @@ use crate::command::{Command, Truth};
 
 type Answer = Result<String, Box<dyn Error>>;
 
-/// `bursts count=N burst_ns=NS every_ns=NS`: `count` bursts, one begun every `every_ns`.
+/// `bursts count=N burst_ns=NS every_ns=NS gap_ns=NS`: `count` bursts, one begun every `every_ns`; also answers the
+/// gaps of more than `gap_ns` in them.
 pub(crate) fn bursts(command: &Command<'_>, vcpu: &Vcpu) -> Answer {
     let (count, burst_ns): (u64, u64) = (command.number("count")?, command.number("burst_ns")?);
-    let every_ns: u64 = command.number("every_ns")?;
+    let (every_ns, gap_ns): (u64, u64) = (command.number("every_ns")?, command.number("gap_ns")?);
     let mut truth = Truth::begin();
     let begin = now_ns();
     let mut worked_ns = 0;
+    let mut gaps = short::Gaps::new(gap_ns, running_ns());
     for burst in 1..=count {
-        worked_ns += short::burst(&mut running_ns, burst_ns);
+        worked_ns += short::burst(&mut || gaps.note(running_ns()), burst_ns);
         let left_ns = (begin + burst * every_ns).saturating_sub(now_ns());
         vcpu.block(|| thread::sleep(Duration::from_nanos(left_ns)));
     }
     truth.tell(short::FUNCTION, worked_ns);
+    truth.tell("gap_ns", gaps.ns);
+    truth.tell("gaps", gaps.count);
     truth.tell("elapsed", now_ns() - begin);
     Ok(truth.end())
 }

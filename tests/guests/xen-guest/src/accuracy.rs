@@ -10,7 +10,7 @@
 //! | `leaves load=NAME ns=NS` | callers of shared leaf functions; `_` for a blank in the name | ns of each caller |
 //! | `periodic period_ns=NS periods=N` | two halves of a period | ns of each |
 //! | `slowdown percent=N ns=NS` | a function made slower, and a steady one | ns of each |
-//! | `bursts count=N burst_ns=NS every_ns=NS` | works, then waits for its timer | ns of the bursts |
+//! | `bursts count=N burst_ns=NS every_ns=NS gap_ns=NS` | works, then waits for its timer | ns of the bursts, and the gaps in them |
 //! | `deep depth=N ns=NS` | works at the bottom of a stack | |
 //! | `chain fault=NAME ns=NS` | works below a broken chain of frame pointers | |
 //! | `masked count=N masked_ns=NS open_ns=NS` | works with events masked, then with events open | ns of each |

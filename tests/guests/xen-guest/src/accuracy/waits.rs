@@ -19,15 +19,18 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 /// Runs `count` bursts, one every `every_ns`.
 pub(super) fn bursts(command: Command<'_>) -> Option<Truth> {
     let (count, burst_ns): (u64, u64) = (command.number("count")?, command.number("burst_ns")?);
-    let every_ns: u64 = command.number("every_ns")?;
+    let (every_ns, gap_ns): (u64, u64) = (command.number("every_ns")?, command.number("gap_ns")?);
     let mut truth = Truth::begin();
     let begin_ns = timer::now_ns(FIRST);
     let mut worked_ns = 0;
+    let mut gaps = short::Gaps::new(gap_ns, running_ns());
     for burst in 1..=count {
-        worked_ns += short::burst(&mut running_ns, burst_ns);
+        worked_ns += short::burst(&mut || gaps.note(running_ns()), burst_ns);
         idle::wait_for_timer(begin_ns.saturating_add(burst.saturating_mul(every_ns)));
     }
     truth.tell(short::FUNCTION, worked_ns);
+    truth.tell("gap_ns", gaps.ns);
+    truth.tell("gaps", gaps.count);
     truth.tell("elapsed", timer::now_ns(FIRST).saturating_sub(begin_ns));
     Some(truth)
 }
