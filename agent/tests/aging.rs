@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use platform::FakePlatform;
 use stacks::{MAPPING, Random, Stack, stack};
 use unikprof_agent::{Access, Agent, Config, Service, SessionId, minimum_bytes, ring_bytes};
-use unikprof_proto::code::{message_type, refusal, start_flag, state};
+use unikprof_proto::code::{message_type, mode, refusal, start_flag, state};
 use unikprof_proto::frame::{self, Frame, Message};
 use unikprof_proto::message::*;
 use unikprof_proto::preamble;
@@ -164,12 +164,16 @@ impl Client {
     }
 
     fn start(&mut self, service: &mut TestService, name: &str, period_ns: u64, flags: u32) -> u64 {
-        let mut id = 0;
         let start = Start {
             flags,
             ..Start::running_time(name, period_ns)
         };
-        self.ask(service, &start, |frame| {
+        self.begin(service, &start)
+    }
+
+    fn begin(&mut self, service: &mut TestService, start: &Start<'_>) -> u64 {
+        let mut id = 0;
+        self.ask(service, start, |frame| {
             let started: Started = frame::decode(frame).unwrap();
             id = started.recording;
             true
@@ -291,6 +295,8 @@ struct Load {
     number: u64,
     /// Every sampled stack, with the time of its tick.
     ticks: Vec<(u64, Stack)>,
+    /// After this many ticks the guest waits for a millisecond, on the stack of the last one; 0 = never.
+    ticks_between_waits: usize,
 }
 
 impl Load {
@@ -302,6 +308,7 @@ impl Load {
             next_new_ns: 0,
             number: 0,
             ticks: Vec::new(),
+            ticks_between_waits: 0,
         }
     }
 
@@ -337,6 +344,11 @@ impl Load {
             let registers = platform.stack().lay(&stack);
             agent.on_tick(Some(&registers));
             self.ticks.push((now(), stack));
+            if self.ticks.len().checked_rem(self.ticks_between_waits) == Some(0) {
+                agent.on_block(Some(&registers));
+                platform.idle(SECOND / 1000);
+                agent.on_wake();
+            }
             if now() - polled_ns > SECOND / 10 {
                 polled_ns = now();
                 service.advance();
@@ -707,6 +719,43 @@ fn a_recording_that_keeps_everything_leaves_room_for_another() {
     let counters = all.end.unwrap().counters;
     assert_eq!(counters.aged, 0);
     assert_eq!(all.counts.values().sum::<u64>(), counters.recorded);
+}
+
+/// Recordings that keep everything, each fetched from time to time by a client that does not stay, lose nothing as
+/// long as the stacks of one round fit: recurring stacks move from old segments to new ones.
+#[test]
+fn recordings_that_keep_everything_are_fetched_in_turns() {
+    let agent = agent(4 << 20, 4);
+    let mut service = Service::new(agent, Access::Open).unwrap();
+    let mut starter = Client::new(&mut service, 0);
+    let modes = [
+        ("cpu", mode::CPU),
+        ("wall", mode::WALL),
+        ("again", mode::CPU),
+        ("off", mode::OFF_CPU),
+    ];
+    let recordings = modes.map(|(name, mode)| {
+        let start = Start {
+            mode,
+            ..Start::running_time(name, PROFILE_NS)
+        };
+        starter.begin(&mut service, &start)
+    });
+    service.close(starter.id);
+    let mut load = Load::new();
+    load.ticks_between_waits = 3;
+    for (round, recording) in (1..=24).zip(recordings.iter().cycle()) {
+        // Each is fetched every 40 s, in which a new segment is begun once or twice.
+        load.run(agent, &mut service, round * 10 * SECOND);
+        let mut client = Client::new(&mut service, round);
+        let counters = client.drain(&mut service, *recording).end.unwrap().counters;
+        let overflow = (counters.overflow, counters.blocked_overflow);
+        assert_eq!(overflow, (0, 0), "round {round}");
+        assert_eq!((counters.aged, counters.blocked_aged), (0, 0));
+        let has_blocked = recording == &recordings[1] || recording == &recordings[3];
+        assert_eq!(counters.blocked > 0, has_blocked, "round {round}");
+        service.close(client.id);
+    }
 }
 
 /// It must work with the minimum memory too.

@@ -80,6 +80,11 @@ impl SegmentsCell {
         true
     }
 
+    /// The segments that [`touch`](Self::touch) refuses for `epoch`.
+    pub(crate) fn refused(&self, epoch: u64) -> u32 {
+        self.barred() & !self.of(epoch)
+    }
+
     /// The segments with counts of `epoch`, a bit for each.
     pub(crate) fn of(&self, epoch: u64) -> u32 {
         self.0.load(Ordering::Relaxed) >> column_shift(epoch) & 0xff

@@ -529,7 +529,12 @@ impl<'m> Owned<'m> {
         let kept = self.slot.table.keep(path);
         for (index, recording) in self.slot.each(served.0) {
             match kept {
-                Ok(place) if self.add(index, recording, place, 1) => recording.count(sample),
+                Ok(place)
+                    if self.add(index, recording, place, 1)
+                        || self.add_outside(index, recording, path) =>
+                {
+                    recording.count(sample);
+                }
                 _ => recording.counters.add_owned(Counter::Overflow, 1),
             }
         }
@@ -546,6 +551,23 @@ impl<'m> Owned<'m> {
             table.add_to(place, Column::of(index, epoch), weight);
         }
         may_count
+    }
+
+    /// The same for a sample whose stack lies in a segment that the recording may not use: it is counted in another
+    /// one.
+    #[cold]
+    #[inline(never)]
+    fn add_outside(&self, index: usize, recording: &RecordingCells, path: &Path<'_>) -> bool {
+        let refused = recording.segments.refused(recording.epoch());
+        let kept = self.slot.table.keep_outside(refused, path);
+        kept.is_ok_and(|place| self.add(index, recording, place, 1))
+    }
+
+    /// Finds or inserts a stack in a segment that the recording may use; returns its place, or `None` if there is no
+    /// room.
+    pub(crate) fn keep_for(&self, recording: &RecordingCells, path: &Path<'_>) -> Option<u32> {
+        let refused = recording.segments.refused(recording.epoch());
+        self.slot.table.keep_outside(refused, path).ok()
     }
 
     /// Counts the deferred sample. Returns the place of its stack (`None` if the table is full) and the recordings

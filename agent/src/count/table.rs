@@ -276,6 +276,21 @@ impl<'m> Table<'m> {
         }
     }
 
+    /// The same for a recording that may not use the segments `barred`, a bit for each: a stack that lies only in
+    /// these is inserted again.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn keep_outside(&self, barred: u32, path: &Path<'_>) -> Result<u32, Full> {
+        let excluded = barred | self.cells.condemned.load(Ordering::Relaxed);
+        let is_allowed = |place| excluded >> self.segment_of(place) & 1 == 0;
+        let found = self.find(path, path.len(), path.hash(), is_allowed);
+        match found {
+            Some(place) => Ok(place),
+            None if barred >> self.cells.current.load(Ordering::Relaxed) & 1 != 0 => Err(Full),
+            None => self.insert(path),
+        }
+    }
+
     /// Prefetches the nodes of a stack's callers in parallel. Following parents would wait for one node after another
     /// if they are not cached.
     #[inline]
@@ -703,35 +718,20 @@ impl Table<'_> {
         self.cells.unswept.load(Ordering::Relaxed) == 0
     }
 
-    /// The segments in `kept`, a bit for each, and up to `more` others: first the current one and a free one, which
-    /// new stacks will go to next, then those in use from the newest, then free ones. Needs no ownership.
-    pub(crate) fn next_segments(&self, kept: u32, mut more: u32) -> u32 {
+    /// The segments that new stacks are expected in: the current one, a free one, and the newest of the others. Needs
+    /// no ownership.
+    pub(crate) fn next_segments(&self) -> impl Iterator<Item = u32> {
+        let birth = |segment: &&SegmentCells| segment.birth.load(Ordering::Relaxed);
         let current = self.cells.current.load(Ordering::Relaxed);
-        let free = || {
-            let segments = (0_u32..).zip(&self.cells.segments);
-            let free = segments.filter(|(_, cells)| cells.birth.load(Ordering::Relaxed) == 0);
-            free.map(|(segment, _)| segment)
+        let others = || {
+            (0_u32..)
+                .zip(&self.cells.segments)
+                .filter(move |(segment, _)| *segment != current)
         };
-        let mut next = kept;
-        let mut add = |segment: u32| {
-            if next >> segment & 1 == 0 && more > 0 {
-                next |= 1 << segment;
-                more -= 1;
-            }
-        };
-        add(current);
-        free().take(1).for_each(&mut add);
-        let mut last = u64::MAX;
-        let births = || {
-            let begun = self.begun();
-            begun.map(|(segment, cells)| (cells.birth.load(Ordering::Relaxed), segment))
-        };
-        while let Some((birth, segment)) = births().filter(|(birth, _)| *birth < last).max() {
-            add(segment);
-            last = birth;
-        }
-        free().for_each(add);
-        next
+        let free = others().find(|(_, cells)| birth(cells) == 0);
+        let newest = others().max_by_key(|(_, cells)| birth(cells));
+        let next = [free, newest].into_iter().flatten();
+        core::iter::once(current).chain(next.map(|(segment, _)| segment))
     }
 
     /// Removes the condemned segment's stacks from the index, `budget` entries at most. It proceeds from the end to

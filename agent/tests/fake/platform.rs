@@ -8,10 +8,11 @@ use unikprof_agent::{Platform, Runstate};
 
 use super::stacks::StackImage;
 
-/// One vCPU that always runs, on a stack that generated stacks are written to.
+/// One vCPU, on a stack that generated stacks are written to.
 #[derive(Debug)]
 pub(crate) struct FakePlatform {
     now_ns: AtomicU64,
+    blocked_ns: AtomicU64,
     stack: StackImage,
 }
 
@@ -20,6 +21,7 @@ impl FakePlatform {
     pub(crate) fn new(depth: usize) -> Self {
         Self {
             now_ns: AtomicU64::new(1),
+            blocked_ns: AtomicU64::new(0),
             stack: StackImage::new(depth),
         }
     }
@@ -33,6 +35,13 @@ impl FakePlatform {
     pub(crate) fn advance(&self, ns: u64) {
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         self.now_ns.store(now_ns + ns, Ordering::Relaxed);
+    }
+
+    /// Advances the time, all of it blocked.
+    #[allow(dead_code, reason = "shared with benches")]
+    pub(crate) fn idle(&self, ns: u64) {
+        self.advance(ns);
+        self.blocked_ns.fetch_add(ns, Ordering::Relaxed);
     }
 }
 
@@ -51,7 +60,7 @@ unsafe impl Platform for FakePlatform {
     }
 
     fn running_ns(&self, _: u32) -> u64 {
-        self.now_ns.load(Ordering::Relaxed)
+        self.now_ns.load(Ordering::Relaxed) - self.blocked_ns.load(Ordering::Relaxed)
     }
 
     fn runstate(&self, _: u32) -> Option<Runstate> {

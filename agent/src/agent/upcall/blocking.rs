@@ -167,7 +167,7 @@ impl<'m, P: Platform> Agent<'m, P> {
                     }
                     let asked = slot.needs(live, false).asked;
                     self.walk(registers, slot.cells, asked, &mut path);
-                    slot.table.keep(&path).unwrap_or(0)
+                    owned.keep_for(recording, &path).unwrap_or(0)
                 }
                 _ => 0,
             };

@@ -21,7 +21,7 @@ const FREE: usize = 2;
 /// client fetches.
 const KEPT: u32 = SEGMENTS as u32 - FREE as u32;
 
-/// The maximum number of segments for one of them, if there are other recordings.
+/// The maximum number of segments that only one of them uses, if there are other recordings.
 const KEPT_BY_ONE: u32 = SEGMENTS as u32 / 2;
 
 /// Index entries that are swept, and nodes whose counts are folded, in one piece, during which the
@@ -134,7 +134,7 @@ impl Recorder<'_> {
         match step {
             Step::Bar => {
                 for (cells, bars) in slot.recordings.iter().zip(kept.bars) {
-                    cells.segments.bar(bars);
+                    cells.segments.bar(bars & !blocked_in(slot, cells));
                 }
             }
             Step::Reprieve => table.reprieve(),
@@ -172,7 +172,7 @@ impl Recorder<'_> {
         let table = &slot.table;
         let condemned = table.condemned();
         let mut barred = slot.recordings.iter().zip(kept.bars);
-        if barred.any(|(cells, bars)| cells.segments.barred() != bars) {
+        if barred.any(|(cells, bars)| cells.segments.barred() != bars & !blocked_in(slot, cells)) {
             return Some(Step::Bar);
         }
         if condemned & kept.segments != 0 {
@@ -206,35 +206,49 @@ impl Recorder<'_> {
     /// The segments that must be kept, because recordings that keep all have counts there and no
     /// client fetches them; and for each recording the segments that it must not begin to use.
     fn kept(&self, agent: &AnyAgent<'_, '_>, slot: &Slot<'_>) -> Kept {
-        let mut bars = [0; MAX_RECORDINGS];
-        let is_only = agent.config().recordings == 1;
-        let is_alone = self.recordings().count() == 1;
+        let mut by_each = [0; MAX_RECORDINGS];
         let keeps_all = |one: &&Recording| !one.keeps_newest() && one.lease().is_none();
-        let mut kept = 0;
         for one in self.recordings().filter(keeps_all) {
             let cells = slot.recording(one.index());
-            kept |= cells.map_or(0, |cells| cells.segments.all());
-        }
-        if is_only || kept == 0 {
-            return Kept { segments: 0, bars };
-        }
-        for one in self.recordings().filter(keeps_all) {
-            let own = slot
-                .recording(one.index())
-                .map_or(0, |cells| cells.segments.all());
-            let may_keep = if is_alone { KEPT } else { KEPT_BY_ONE };
-            let more = KEPT
-                .saturating_sub(kept.count_ones())
-                .min(may_keep.saturating_sub(own.count_ones()));
-            if let Some(bars) = bars.get_mut(one.index()) {
-                *bars = !slot.table.next_segments(kept, more) & 0xff;
+            if let (Some(kept), Some(cells)) = (by_each.get_mut(one.index()), cells) {
+                *kept = cells.segments.all();
             }
         }
-        Kept {
-            segments: kept,
-            bars,
+        let segments = union(by_each.iter());
+        let mut bars = [0; MAX_RECORDINGS];
+        if segments == 0 || agent.config().recordings == 1 {
+            return Kept { segments: 0, bars };
         }
+        let is_alone = self.recordings().count() == 1;
+        for one in self.recordings().filter(keeps_all) {
+            let (before, rest) = by_each.split_at(one.index());
+            let (Some((own, after)), Some(bars)) = (rest.split_first(), bars.get_mut(one.index()))
+            else {
+                continue;
+            };
+            let shared = union(before.iter().chain(after));
+            let may_keep = if is_alone { KEPT } else { KEPT_BY_ONE };
+            let mut more = may_keep
+                .saturating_sub((own & !shared).count_ones())
+                .min(KEPT.saturating_sub(segments.count_ones()));
+            let mut allowed = *own;
+            // Its stacks in older segments are inserted again, so that these can be freed.
+            for next in slot.table.next_segments().map(|segment| 1 << segment) {
+                if (allowed | shared) & next != 0 {
+                    allowed |= next;
+                } else if more > 0 {
+                    allowed |= next;
+                    more -= 1;
+                }
+            }
+            *bars = !allowed & 0xff;
+        }
+        Kept { segments, bars }
     }
+}
+
+fn union<'a>(sets: impl Iterator<Item = &'a u32>) -> u32 {
+    sets.fold(0, |union, set| union | set)
 }
 
 impl Recording {
@@ -285,9 +299,15 @@ fn first_with_counts_in(slot: &Slot<'_>, segments: u32) -> Option<usize> {
 
 /// Whether the vCPU blocks on a stack of these segments.
 fn is_blocked_in(slot: &Slot<'_>, segments: u32) -> bool {
-    slot.recordings.iter().any(|cells| {
-        let place = cells.blocked_stack();
-        let is_open = cells.has_block() && place != 0;
-        is_open && segments >> slot.table.segment_of(place) & 1 != 0
-    })
+    let mut all = slot.recordings.iter();
+    all.any(|cells| segments & blocked_in(slot, cells) != 0)
+}
+
+/// The segment of the stack on which the vCPU blocks for a recording, as a bit; 0 if there is none.
+fn blocked_in(slot: &Slot<'_>, cells: &RecordingCells) -> u32 {
+    match cells.blocked_stack() {
+        0 => 0,
+        place if cells.has_block() => 1 << slot.table.segment_of(place),
+        _ => 0,
+    }
 }
