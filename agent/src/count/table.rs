@@ -282,9 +282,7 @@ impl<'m> Table<'m> {
     #[inline(never)]
     pub(crate) fn keep_outside(&self, barred: u32, path: &Path<'_>) -> Result<u32, Full> {
         let excluded = barred | self.cells.condemned.load(Ordering::Relaxed);
-        let is_allowed = |place| excluded >> self.segment_of(place) & 1 == 0;
-        let found = self.find(path, path.len(), path.hash(), is_allowed);
-        match found {
+        match self.find_outside(excluded, path, path.len(), path.hash()) {
             Some(place) => Ok(place),
             None if barred >> self.cells.current.load(Ordering::Relaxed) & 1 != 0 => Err(Full),
             None => self.insert(path),
@@ -549,6 +547,20 @@ impl<'m> Table<'m> {
         None
     }
 
+    /// The same in all segments but `excluded`, a bit for each.
+    #[cold]
+    #[inline(never)]
+    fn find_outside(
+        &self,
+        excluded: u32,
+        path: &Path<'_>,
+        length: usize,
+        hash: u64,
+    ) -> Option<u32> {
+        let is_allowed = |place| excluded >> self.segment_of(place) & 1 == 0;
+        self.find(path, length, hash, is_allowed)
+    }
+
     /// Whether the stack that ends at `place` consists of the `length` root-most frames of `path`.
     #[inline]
     fn holds(&self, mut place: u32, path: &Path<'_>, length: usize) -> bool {
@@ -570,9 +582,7 @@ impl<'m> Table<'m> {
         let mut length = 0;
         for hash in path.root_hashes().chain([path.hash()]) {
             length = (length + FRAMES_PER_NODE).min(path.len());
-            parent = match self.find(path, length, hash, |place| {
-                self.segment_of(place) == segment
-            }) {
+            parent = match self.find_outside(!(1 << segment), path, length, hash) {
                 Some(place) => place,
                 None => self.add(path, length, parent, hash, segment).ok_or(Full)?,
             };
@@ -718,20 +728,30 @@ impl Table<'_> {
         self.cells.unswept.load(Ordering::Relaxed) == 0
     }
 
-    /// The segments that new stacks are expected in: the current one, a free one, and the newest of the others. Needs
-    /// no ownership.
-    pub(crate) fn next_segments(&self) -> impl Iterator<Item = u32> {
-        let birth = |segment: &&SegmentCells| segment.birth.load(Ordering::Relaxed);
+    /// The segments in `own`, a bit for each, and of those that new stacks are expected in (the current one, a free
+    /// one, and the newest of the others) the ones in `kept` and up to `more` others. Needs no ownership.
+    pub(crate) fn next_segments(&self, own: u32, kept: u32, mut more: u32) -> u32 {
         let current = self.cells.current.load(Ordering::Relaxed);
-        let others = || {
-            (0_u32..)
-                .zip(&self.cells.segments)
-                .filter(move |(segment, _)| *segment != current)
-        };
-        let free = others().find(|(_, cells)| birth(cells) == 0);
-        let newest = others().max_by_key(|(_, cells)| birth(cells));
-        let next = [free, newest].into_iter().flatten();
-        core::iter::once(current).chain(next.map(|(segment, _)| segment))
+        let (mut free, mut newest) = (current, (0, current));
+        for (segment, cells) in (0..).zip(&self.cells.segments) {
+            match cells.birth.load(Ordering::Relaxed) {
+                0 if free == current => free = segment,
+                0 => {}
+                birth if segment != current => newest = newest.max((birth, segment)),
+                _ => {}
+            }
+        }
+        let mut next = own;
+        for segment in [current, free, newest.1] {
+            let bit = 1 << segment;
+            if (own | kept) & bit != 0 {
+                next |= bit;
+            } else if next & bit == 0 && more > 0 {
+                next |= bit;
+                more -= 1;
+            }
+        }
+        next
     }
 
     /// Removes the condemned segment's stacks from the index, `budget` entries at most. It proceeds from the end to

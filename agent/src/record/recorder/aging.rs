@@ -206,49 +206,31 @@ impl Recorder<'_> {
     /// The segments that must be kept, because recordings that keep all have counts there and no
     /// client fetches them; and for each recording the segments that it must not begin to use.
     fn kept(&self, agent: &AnyAgent<'_, '_>, slot: &Slot<'_>) -> Kept {
-        let mut by_each = [0; MAX_RECORDINGS];
         let keeps_all = |one: &&Recording| !one.keeps_newest() && one.lease().is_none();
-        for one in self.recordings().filter(keeps_all) {
-            let cells = slot.recording(one.index());
-            if let (Some(kept), Some(cells)) = (by_each.get_mut(one.index()), cells) {
-                *kept = cells.segments.all();
-            }
+        let cells = |one: &Recording| slot.recording(one.index());
+        let (mut segments, mut shared) = (0, 0);
+        for cells in self.recordings().filter(keeps_all).filter_map(cells) {
+            shared |= segments & cells.segments.all();
+            segments |= cells.segments.all();
         }
-        let segments = union(by_each.iter());
         let mut bars = [0; MAX_RECORDINGS];
         if segments == 0 || agent.config().recordings == 1 {
             return Kept { segments: 0, bars };
         }
         let is_alone = self.recordings().count() == 1;
+        let may_keep = if is_alone { KEPT } else { KEPT_BY_ONE };
         for one in self.recordings().filter(keeps_all) {
-            let (before, rest) = by_each.split_at(one.index());
-            let (Some((own, after)), Some(bars)) = (rest.split_first(), bars.get_mut(one.index()))
-            else {
-                continue;
-            };
-            let shared = union(before.iter().chain(after));
-            let may_keep = if is_alone { KEPT } else { KEPT_BY_ONE };
-            let mut more = may_keep
+            let own = cells(one).map_or(0, |cells| cells.segments.all());
+            let more = may_keep
                 .saturating_sub((own & !shared).count_ones())
                 .min(KEPT.saturating_sub(segments.count_ones()));
-            let mut allowed = *own;
-            // Its stacks in older segments are inserted again, so that these can be freed.
-            for next in slot.table.next_segments().map(|segment| 1 << segment) {
-                if (allowed | shared) & next != 0 {
-                    allowed |= next;
-                } else if more > 0 {
-                    allowed |= next;
-                    more -= 1;
-                }
+            if let Some(bars) = bars.get_mut(one.index()) {
+                // Its stacks in older segments are inserted again, so that these can be freed.
+                *bars = !slot.table.next_segments(own, segments, more) & 0xff;
             }
-            *bars = !allowed & 0xff;
         }
         Kept { segments, bars }
     }
-}
-
-fn union<'a>(sets: impl Iterator<Item = &'a u32>) -> u32 {
-    sets.fold(0, |union, set| union | set)
 }
 
 impl Recording {
