@@ -40,7 +40,7 @@ const CASES: [(u8, Case); 10] = [
     }),
     (4, |guest| {
         let effort = slow_down::Effort {
-            pairs: 6,
+            pairs: 10,
             run_ns: 4 * SECOND,
             period_ns: PERIOD_NS,
         };
