@@ -283,7 +283,9 @@ impl ConnectionError {
         use ConnectionError::*;
         match self {
             Silent { .. } | SilentAtOnce { .. } => true,
-            Connect { source, .. } => source.kind() == io::ErrorKind::TimedOut,
+            Resolve { source, .. } | Connect { source, .. } => {
+                source.kind() == io::ErrorKind::TimedOut
+            }
             _ => false,
         }
     }

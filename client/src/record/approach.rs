@@ -45,8 +45,8 @@ impl Approach {
     }
 
     /// The first greeting. An address where nothing listens is tried once, or under a key for [`REFUSED`]. A
-    /// connection that opens and
-    /// then ends is tried again for as long as connecting may take: strangers may have crowded it out.
+    /// connection that opens and then ends is tried again for as long as connecting may take: strangers may have
+    /// crowded it out.
     pub(super) fn begin(&self) -> Result<(Connection, Greeting), ConnectionError> {
         let began = Instant::now();
         let mut waits = Waits::new(FIRST_WAIT, LONGEST_WAIT);
@@ -120,7 +120,25 @@ impl Waits {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io;
+
     use super::*;
+
+    /// On a busy machine the last of many tries may not even have the time to look up the name.
+    #[test]
+    fn a_name_that_was_not_resolved_in_time_is_for_want_of_time() {
+        for (kind, is_for_want) in [
+            (io::ErrorKind::TimedOut, true),
+            (io::ErrorKind::NotFound, false),
+        ] {
+            let error = ConnectionError::Resolve {
+                address: "guest:7777".parse().unwrap(),
+                source: kind.into(),
+            };
+            assert_eq!(error.is_for_want_of_time(), is_for_want);
+        }
+    }
 
     #[test]
     fn waits_double_up_to_the_longest_and_are_never_all_the_same() {
