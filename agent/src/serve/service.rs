@@ -25,7 +25,7 @@ pub struct SessionId {
 /// Serves an agent to its clients. Call it from the guest's loop; ticks may interrupt it anywhere.
 ///
 /// Clients may be hostile. A client that has not authenticated itself, with a key if the agent has
-/// [keys](Access::Keys), is disconnected after 2 s. If all sessions are in use, it is replaced by a
+/// [keys](Access), is disconnected after 2 s. If all sessions are in use, it is replaced by a
 /// new connection after 0.2 s, or after 1 s if its handshake was valid. The work of a single call
 /// is bounded: between [`begin_work`](Self::begin_work) and [`end_work`](Self::end_work), or in one
 /// call outside of them, nothing is begun after 1 ms. The share of a CPU that all calls take over
@@ -42,7 +42,7 @@ pub struct Service<'a, 'm, P: Platform> {
 pub enum ServeError {
     /// The agent has a service already.
     Served,
-    /// [`Access::Keys`] without a key: nobody could be served.
+    /// [`Access`] requires a key, but there is none: nobody could be served.
     NoKeys,
     /// There are keys, but the platform has no [randomness](Platform::random): others could decrypt
     /// the conversations.
