@@ -28,6 +28,7 @@
 //! ```
 
 mod accounting;
+mod annotation;
 pub(crate) mod broken;
 mod calls;
 mod events;
@@ -61,6 +62,7 @@ mod times;
 pub(crate) mod uncertainty;
 pub(crate) mod warnings;
 
+pub use annotation::{Annotation, AnnotationError};
 pub use calls::{Calls, Direction};
 pub(crate) use calls::{FunctionError, FunctionName};
 pub use format::Format;
@@ -161,6 +163,7 @@ pub struct Report<'a> {
     /// The functions, once they were asked for: every format shows the same.
     functions: OnceLock<FunctionTable>,
     calls: Option<Calls>,
+    annotation: Option<Annotation>,
 }
 
 impl<'a> Report<'a> {
@@ -176,6 +179,7 @@ impl<'a> Report<'a> {
             weights,
             functions: OnceLock::new(),
             calls: None,
+            annotation: None,
         }
     }
 
@@ -183,6 +187,13 @@ impl<'a> Report<'a> {
     #[must_use]
     pub fn with_calls(mut self, calls: Calls) -> Report<'a> {
         self.calls = Some(calls);
+        self
+    }
+
+    /// Shows a function's lines and instructions: in text instead of the functions, in JSON in addition to them.
+    #[must_use]
+    pub fn with_annotation(mut self, annotation: Annotation) -> Report<'a> {
+        self.annotation = Some(annotation);
         self
     }
 

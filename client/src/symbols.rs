@@ -22,6 +22,7 @@
 
 mod by_build_id;
 mod by_mapping;
+mod code;
 mod debug_file;
 mod debug_info;
 #[cfg(feature = "debuginfod")]
@@ -38,12 +39,15 @@ mod symbol_file;
 mod symbolized;
 mod symbolizer;
 
+pub use code::CodeError;
+pub(crate) use code::{Code, MappedAddress};
 pub(crate) use debug_file::find as find_debug_file;
 #[cfg(feature = "debuginfod")]
 pub use debuginfod::Debuginfod;
 pub use demangle::demangle;
 pub use error::{SymbolError, SymbolWarning};
 pub use image::Image;
+pub(crate) use image::read_regular_file;
 pub use images::{Force, ImageOptions, Images};
 #[cfg(test)]
 pub(crate) use symbolized::Names;

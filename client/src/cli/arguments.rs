@@ -74,7 +74,7 @@ pub(super) enum Word {
     /// Talk to the agent in a guest: info, record, start, check, dump, copy, stop, events, top
     Connect(ConnectArguments),
     /// Show a recording as tables, a flame graph, pprof, folded stacks or JSON
-    Report(ReportArguments),
+    Report(Box<ReportArguments>),
     /// Print what a recording sampled, a line each, for other programs
     Script(super::script::ScriptArguments),
     /// Extract a crashed guest's recording from its console log or memory dump
@@ -291,6 +291,24 @@ pub(super) struct ReportArguments {
         help_heading = "Selection"
     )]
     pub(super) callees: Option<FunctionName>,
+    /// Show a function's source lines and instructions with their samples, likewise
+    ///
+    /// Source files are read at their paths in the debug information. Instructions are shown for x86_64 only.
+    #[arg(
+        long,
+        value_name = "FUNCTION",
+        conflicts_with_all = ["callers", "callees", "lines", "timeline"],
+        help_heading = "Selection"
+    )]
+    pub(super) annotate: Option<FunctionName>,
+    /// A folder with the source files that --annotate shows, if they are not where they were compiled; can be repeated
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        requires = "annotate",
+        help_heading = "Selection"
+    )]
+    pub(super) source: Vec<PathBuf>,
     /// Show source lines instead of whole functions
     #[arg(long, help_heading = "Selection")]
     pub(super) lines: bool,
@@ -345,6 +363,7 @@ Examples:
   unikprof-client report run.unikprof --image guest.elf --focus 'tcp::' --lines
   unikprof-client report run.unikprof --format folded | grep tcp
   unikprof-client report run.unikprof --image guest.elf --callers malloc
+  unikprof-client report run.unikprof --image guest.elf --annotate malloc
   unikprof-client report dumps/ --image guest.elf -o day.svg
 
   Samples by time (if the agent has a ring):

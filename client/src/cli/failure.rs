@@ -13,7 +13,7 @@ use crate::key::{KeyFileError, NoRandomness};
 use crate::output::{OutputError, UnknownOutputFormat};
 use crate::record::RecordError;
 use crate::recording::RecordingError;
-use crate::report::{FunctionError, ReportError};
+use crate::report::{AnnotationError, FunctionError, ReportError};
 use crate::symbols::SymbolError;
 use crate::timeline::MomentError;
 
@@ -56,6 +56,8 @@ pub(crate) enum Failure {
     Moment(MomentError),
     #[error(transparent)]
     Function(FunctionError),
+    #[error(transparent)]
+    Annotation(AnnotationError),
     /// A combination of arguments that clap does not know to be wrong.
     #[error("{0}")]
     Usage(String),
@@ -107,9 +109,14 @@ impl Failure {
                 _ => exit_code::OUTPUT,
             },
             Failure::Stdout(_) => exit_code::OUTPUT,
-            Failure::Format(_) | Failure::Usage(_) | Failure::Function(_) | Failure::Moment(_) => {
-                exit_code::USAGE
+            Failure::Annotation(AnnotationError::Code { .. } | AnnotationError::NoLines { .. }) => {
+                exit_code::INPUT
             }
+            Failure::Annotation(_)
+            | Failure::Format(_)
+            | Failure::Function(_)
+            | Failure::Moment(_)
+            | Failure::Usage(_) => exit_code::USAGE,
             Failure::Incomplete { .. } => exit_code::INCOMPLETE,
             Failure::Untrustworthy => exit_code::UNTRUSTWORTHY,
             Failure::AfterRecording { source, .. } => source.exit_code(),

@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::outputs::ReportOutput;
 use crate::output::NamedAfter;
 use crate::recording::{Reading, Recording, RecordingError};
-use crate::report::{Calls, Direction, Format, Report, ReportOptions};
+use crate::report::{Annotation, Calls, Direction, Format, Report, ReportOptions};
 
 pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     let symbolizer = arguments.names.symbolizer()?;
@@ -34,10 +34,11 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
         (None, Some(name)) => Some((name, Direction::Callees)),
         (None, None) => None,
     };
+    let is_table_only = calls.is_some() || arguments.annotate.is_some();
     let is_table = |output: &ReportOutput| matches!(output.format, Format::Text | Format::Json);
-    if calls.is_some() && !outputs.iter().all(is_table) {
+    if is_table_only && !outputs.iter().all(is_table) {
         return Err(Failure::Usage(
-            "--callers and --callees make tables: write them as text or JSON (-o FILE.txt, -o FILE.json)".into(),
+            "--callers, --callees and --annotate make tables: write them as text or JSON (-o FILE.txt, -o FILE.json)".into(),
         ));
     }
     let part = arguments.time.part(&recording)?;
@@ -60,11 +61,15 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
         },
     );
     if let Some((part, timeline)) = part.as_ref().zip(recording.timeline.as_ref()) {
-        report = report.with_timeline(part.view(timeline, &arguments.time));
+        report = report.with_timeline(arguments.time.view(part, timeline));
     }
     if let Some((name, direction)) = calls {
         let calls = Calls::of(&report, name, direction).map_err(Failure::Function)?;
         report = report.with_calls(calls);
+    }
+    if let Some(name) = &arguments.annotate {
+        let annotation = Annotation::of(&report, name, &symbolizer, &arguments.source);
+        report = report.with_annotation(annotation.map_err(Failure::Annotation)?);
     }
     ReportOutput::write_all(&outputs, &report)
 }

@@ -9,8 +9,8 @@ use regex::Regex;
 use super::failure::Failure;
 use super::names::NameArguments;
 use super::report::open;
-use super::time::{WindowArguments, extent};
-use crate::report::{Report, ReportOptions, ScriptFormat, TimelineView};
+use super::time::PartArguments;
+use crate::report::{Report, ReportOptions, ScriptFormat};
 
 #[derive(Debug, Args)]
 #[command(after_help = SCRIPT_HELP, arg_required_else_help = true)]
@@ -42,7 +42,7 @@ pub(super) struct ScriptArguments {
     #[arg(long, help_heading = "Output")]
     json: bool,
     #[command(flatten)]
-    window: WindowArguments,
+    time: PartArguments,
     #[command(flatten)]
     names: NameArguments,
 }
@@ -56,40 +56,29 @@ recording of an agent that keeps a ring.
 Examples:
   unikprof-client script run.unikprof --image guest.elf
   unikprof-client script run.unikprof --image guest.elf --last 1s --json | jq .stack
+  unikprof-client script run.unikprof --in-span request | cut -f 6 | sort | uniq -c
   unikprof-client script run.unikprof | cut -f 5 | sort | uniq -c";
 
 pub(super) fn run(arguments: &ScriptArguments) -> Result<(), Failure> {
     let symbolizer = arguments.names.symbolizer()?;
     let recording = open(&arguments.recordings, arguments.salvage, &arguments.vcpu)?;
-    let Some((timeline, of)) = recording.timeline.as_ref().zip(recording.span) else {
+    let part = arguments.time.of(&recording, false)?;
+    let Some((part, timeline)) = part.zip(recording.timeline.as_ref()) else {
         return Err(Failure::Usage(
             "the recording has no times: it holds counts alone. Build the agent with its feature `ring` (in C with \
              --ring), give it memory for a ring, and record again"
                 .into(),
         ));
     };
-    let asked = arguments.window.asked();
-    let window = match extent(timeline, &of) {
-        Some(extent) if asked.is_part() => extent
-            .window(asked.from, asked.to)
-            .map_err(Failure::Moment)?,
-        _ => recording.asked.unwrap_or(of.window),
-    };
-    let symbolized = symbolizer.resolve(&recording.profile)?;
+    let cut = part.profile.as_ref();
+    let symbolized = symbolizer.resolve(cut.unwrap_or(&recording.profile))?;
     let options = ReportOptions {
         focus: arguments.focus.clone(),
         ignore: arguments.ignore.clone(),
         no_inlines: arguments.no_inlines,
         ..ReportOptions::default()
     };
-    let view = TimelineView {
-        timeline,
-        of,
-        window,
-        seconds: false,
-        step_ns: None,
-    };
-    let report = Report::new(&symbolized, options).with_timeline(view);
+    let report = Report::new(&symbolized, options).with_timeline(part.view(timeline));
     for warning in symbolized.warnings() {
         eprintln!("warning: {warning}");
     }

@@ -35,6 +35,17 @@ impl WindowArguments {
     }
 }
 
+/// The part of a recording that is shown: a window of its time, and spans within it.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Time")]
+pub(super) struct PartArguments {
+    #[command(flatten)]
+    window: WindowArguments,
+    /// Only samples inside spans of this name, on the same vCPU
+    #[arg(long, value_name = "NAME")]
+    in_span: Option<String>,
+}
+
 /// The part of a recording's time that a report shows.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Time")]
@@ -46,10 +57,7 @@ pub(super) struct ReportTimeArguments {
     #[arg(long, value_name = "TIME", value_parser = values::interval, requires = "timeline")]
     step: Option<u64>,
     #[command(flatten)]
-    window: WindowArguments,
-    /// Only samples inside spans of this name, on the same vCPU
-    #[arg(long, value_name = "NAME")]
-    in_span: Option<String>,
+    part: PartArguments,
     /// Show everything that was counted, even if the file was dumped for a time window
     #[arg(long, conflicts_with_all = ["from", "to", "last", "in_span"])]
     whole: bool,
@@ -57,53 +65,66 @@ pub(super) struct ReportTimeArguments {
 
 /// A part of a recording's time.
 pub(super) struct Part {
-    pub(super) of: RecordingSpan,
-    pub(super) window: Window,
+    of: RecordingSpan,
+    window: Window,
     /// The profile of it; `None` where the recording's own counts are wanted.
     pub(super) profile: Option<Profile>,
 }
 
 impl Part {
     /// The part with the timeline that it is of, for a report.
-    pub(super) fn view<'t>(
-        &self,
-        timeline: &'t Timeline,
-        arguments: &ReportTimeArguments,
-    ) -> TimelineView<'t> {
+    pub(super) fn view<'t>(&self, timeline: &'t Timeline) -> TimelineView<'t> {
         TimelineView {
             timeline,
             of: self.of,
             window: self.window,
-            seconds: arguments.timeline,
-            step_ns: arguments.step,
+            seconds: false,
+            step_ns: None,
         }
     }
 }
 
 impl ReportTimeArguments {
-    fn needs_timeline(&self) -> bool {
-        self.timeline || self.window.asked().is_part() || self.in_span.is_some()
+    /// The part with the timeline that it is of, and the seconds if they are wanted.
+    pub(super) fn view<'t>(&self, part: &Part, timeline: &'t Timeline) -> TimelineView<'t> {
+        TimelineView {
+            seconds: self.timeline,
+            step_ns: self.step,
+            ..part.view(timeline)
+        }
     }
 
     /// The part of the recording that is wanted; `None` where it holds no timeline and needs none.
     pub(super) fn part(&self, recording: &Recording) -> Result<Option<Part>, Failure> {
+        let has_timeline = recording.timeline.is_some() && recording.span.is_some();
+        if has_timeline {
+            self.part.of(recording, self.whole)
+        } else if self.timeline || self.part.window.asked().is_part() || self.part.in_span.is_some()
+        {
+            Err(Failure::Usage(
+                "the recording has counts without times, because the agent had no ring; to select by time, \
+                 give the agent memory for a ring"
+                    .into(),
+            ))
+        } else {
+            Ok(None)
+        }
+    }
+}
+
+impl PartArguments {
+    /// The part of the recording that is wanted, even if the file was dumped for a time window if it is the `whole`;
+    /// `None` where it holds no timeline.
+    pub(super) fn of(&self, recording: &Recording, whole: bool) -> Result<Option<Part>, Failure> {
         let Some((timeline, of)) = recording.timeline.as_ref().zip(recording.span) else {
-            return if self.needs_timeline() {
-                Err(Failure::Usage(
-                    "the recording has counts without times, because the agent had no ring; to select by time, \
-                     give the agent memory for a ring"
-                        .into(),
-                ))
-            } else {
-                Ok(None)
-            };
+            return Ok(None);
         };
         let Some(extent) = extent(timeline, &of) else {
             return Ok(None);
         };
         let Asked { from, to } = self.window.asked();
         let window = match (from, to) {
-            (None, None) if self.whole => None,
+            (None, None) if whole => None,
             (None, None) => recording.asked,
             (from, to) => Some(extent.window(from, to).map_err(Failure::Moment)?),
         };
@@ -127,7 +148,7 @@ impl ReportTimeArguments {
 }
 
 /// From a recording's beginning to its end, as far as the timeline knows.
-pub(super) fn extent(timeline: &Timeline, of: &RecordingSpan) -> Option<Extent> {
+fn extent(timeline: &Timeline, of: &RecordingSpan) -> Option<Extent> {
     let held = timeline.extent()?;
     let from_ns = match of.window.from_ns {
         0 => held.from_ns,

@@ -52,6 +52,20 @@
 //!       { "depth": 1, "name": "main", "self": 90, "total": 90, "total_share": 0.94, "total_interval": [0.88, 0.97] }
 //!     ]
 //!   },
+//!   "annotation": {
+//!     "function": "Server::poll(int)", "own_without_inlined": 30, "self": 40, "total": 90, "self_share": 0.42,
+//!     "self_interval": [0.32, 0.52], "total_share": 0.94, "total_interval": [0.88, 0.97],
+//!     "lines": [{
+//!       "function": "Server::poll(int)", "file": "src/server.cc", "line": 12, "text": "  sum += next();", "self": 25,
+//!       "total": 25, "self_share": 0.26, "self_interval": [0.18, 0.36], "total_share": 0.26,
+//!       "total_interval": [0.18, 0.36]
+//!     }],
+//!     "instructions": [{
+//!       "image": "web.elf", "address": 4198710, "text": "add    %eax,%ebx", "function": "Server::poll(int)",
+//!       "file": "src/server.cc", "line": 12, "self": 25, "total": 25, "self_share": 0.26,
+//!       "self_interval": [0.18, 0.36], "total_share": 0.26, "total_interval": [0.18, 0.36]
+//!     }]
+//!   },
 //!   "warnings": ["..."],
 //!   "window": { "from_ns": 12000000000, "to_ns": 15000000000, "inside": null },
 //!   "spans": [{
@@ -87,6 +101,10 @@
 //! - `calls` exists only with `--callers` or `--callees`: a tree in preorder, starting with the function, each row
 //!   followed by its callers or callees, one level deeper. `self` counts the stacks that end in the row: at their
 //!   root for callers, at their leaf for callees.
+//! - `annotation` exists only with `--annotate`. `self` counts samples at the function's code, including functions
+//!   inlined into it, `own_without_inlined` those of the function itself; `lines` and `instructions` cover the same
+//!   code. `lines` are sorted by `self`; `text` is `null` if the source file was not found. `instructions` are in the
+//!   order of `address`, their address in the image; there are none unless the guest is of x86_64.
 //! - `window` is the part of the recording that is shown, if not all of it; everything then comes from the ring's
 //!   samples, and `by_table`, `by_bytes`, `by_frame_pointer` and `early` are unknown: 0.
 //! - `spans`, `values` (of counters) and `marks` are the guest's own; `means` are those of 40 equal parts of the
@@ -102,6 +120,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::annotation::JsonAnnotation;
 use super::calls::JsonCalls;
 use super::{Interval, Report, json_time, warnings};
 use crate::profile::{Counters, Distribution, Merged, Unit, VcpuStats};
@@ -187,6 +206,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         },
         functions,
         calls: report.calls.as_ref().map(|calls| calls.json(report)),
+        annotation: report.annotation.as_ref().map(|found| found.json(report)),
         warnings: warnings::of(report, table),
         window: recording.ring.as_ref().map(|ring| WindowShown {
             from_ns: ring.from_ns,
@@ -218,6 +238,8 @@ struct Document<'a> {
     functions: Vec<Function<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     calls: Option<JsonCalls<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    annotation: Option<JsonAnnotation<'a>>,
     warnings: Vec<String>,
     window: Option<WindowShown<'a>>,
     spans: Vec<json_time::Span>,

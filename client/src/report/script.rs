@@ -7,7 +7,7 @@
 //! | `time` | the date (UTC), or if the guest knows none, seconds since the start of the recording |
 //! | `vcpu` | the vCPU |
 //! | `outcome` | `recorded`, `late`, `aged`; without a stack `overflow`, `lost`, `masked`, `idle`; `blocked` for a wait |
-//! | `blocked_ns` | how long a wait took; else `-` |
+//! | `blocked_ns` | how long a wait took, as far as it lies in the time shown; else `-` |
 //! | `span` | the innermost open span of the guest's; `-` if none |
 //! | `stack` | as in folded stacks, `root;caller;leaf`; `-` if there is none |
 //!
@@ -70,7 +70,8 @@ pub(super) fn write(
         Some(stack) => report.weights.keeps(stack),
         None => report.options.focus.is_none(),
     };
-    let ticks = timeline.ticks(&view.of, mode, view.window);
+    let inside = report.symbolized.profile().recording().inside();
+    let ticks = timeline.ticks(&view.of, mode, view.window, inside);
     for tick in ticks.filter(keeps) {
         let stack = tick.stack.map(|stack| root_first(report, stack));
         let stack = stack.map(|labels| {

@@ -12,9 +12,13 @@ use crate::printable::Printable;
 use crate::profile::Unit;
 use crate::symbols::{FileId, FunctionId, Symbolized};
 
-/// The column in which the names of the table begin.
-const NAMES_BEGIN: usize = 70;
-const NAMES_BEGIN_WITHOUT_INTERVALS: usize = 42;
+/// The column in which the names of a table with own and total samples begin.
+pub(super) fn names_begin(unit: Unit) -> usize {
+    match unit {
+        Unit::Samples => 70,
+        Unit::Nanoseconds => 42,
+    }
+}
 
 /// The columns a name gets however narrow the text is.
 pub(super) const LEAST_NAME: usize = 24;
@@ -36,14 +40,17 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         let window = view.timeline.bounded(&view.of, view.window);
         events::write(view.timeline, window, out)?;
     }
-    match (&report.view, &report.calls) {
-        (Some(view), _) if view.seconds => Ok(()),
-        (_, Some(calls)) => {
-            calls.write(report, out)?;
-            write_shown(report, table, out)
-        }
-        _ => write_functions(report, table, out),
+    if report.view.is_some_and(|view| view.seconds) {
+        return Ok(());
     }
+    if let Some(calls) = &report.calls {
+        calls.write(report, out)?;
+    } else if let Some(annotation) = &report.annotation {
+        annotation.write(report, out)?;
+    } else {
+        return write_functions(report, table, out);
+    }
+    write_shown(report, table, out)
 }
 
 /// The accounting and the warnings as short lines, for formats that hold comments.
@@ -107,16 +114,17 @@ fn write_functions(
     } else {
         "function"
     };
-    let (interval, names_begin) = match unit {
-        Unit::Samples => ("      interval", NAMES_BEGIN),
-        Unit::Nanoseconds => ("", NAMES_BEGIN_WITHOUT_INTERVALS),
+    let interval = match unit {
+        Unit::Samples => "      interval",
+        Unit::Nanoseconds => "",
     };
     writeln!(
         out,
         "\n      self    share{interval}       total    share{interval}  {heading}"
     )?;
     let name_columns = report.options.columns;
-    let name_columns = name_columns.map(|all| all.saturating_sub(names_begin).max(LEAST_NAME));
+    let name_columns =
+        name_columns.map(|all| all.saturating_sub(names_begin(unit)).max(LEAST_NAME));
     for row in &table.rows[..top] {
         writeln!(
             out,

@@ -204,23 +204,36 @@ pub(super) fn design_of_share(parts: &[f64], counts: &[f64]) -> Option<Design> {
 }
 
 impl Clusters {
-    /// `None` where the file has no timeline, or all samples lie in one part of it.
+    /// Those of functions; `None` where the file has no timeline, or all samples lie in one part of it.
     pub(super) fn of(report: &Report<'_>) -> Option<Clusters> {
+        Clusters::by(report, |stack| {
+            let labels = distinct_labels(report, stack);
+            (labels.iter().take(1).copied().collect(), labels)
+        })
+    }
+
+    /// Those of whatever `hits` numbers: for a stack those that its samples belong to, and those they count for.
+    pub(super) fn by(
+        report: &Report<'_>,
+        hits: impl Fn(NodeId) -> (Vec<u32>, Vec<u32>),
+    ) -> Option<Clusters> {
         let slices = slices(report)?;
         let mut clusters = Clusters {
             parts: vec![0.0; slices.len()],
             functions: HashMap::new(),
         };
+        let of_parts = || (vec![0.0; slices.len()], vec![0.0; slices.len()]);
         for (part, slice) in slices.iter().enumerate() {
             for (node, count) in &slice.stacks {
                 let count = *count as f64;
                 clusters.parts[part] += count;
-                for (depth, label) in distinct_labels(report, *node).into_iter().enumerate() {
-                    let of_parts = || (vec![0.0; slices.len()], vec![0.0; slices.len()]);
-                    let (own, total) = clusters.functions.entry(label).or_insert_with(of_parts);
-                    if depth == 0 {
-                        own[part] += count;
-                    }
+                let (owners, all) = hits(*node);
+                for label in owners {
+                    let (own, _) = clusters.functions.entry(label).or_insert_with(of_parts);
+                    own[part] += count;
+                }
+                for label in all {
+                    let (_, total) = clusters.functions.entry(label).or_insert_with(of_parts);
                     total[part] += count;
                 }
             }

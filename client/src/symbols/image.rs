@@ -156,7 +156,7 @@ impl Image {
 
 /// Reads a whole file, which must be a regular one: a recorded path may name a device that never
 /// ends.
-pub(super) fn read_regular_file(path: &Path, limit: u64) -> Result<Vec<u8>, SymbolError> {
+pub(crate) fn read_regular_file(path: &Path, limit: u64) -> Result<Vec<u8>, SymbolError> {
     let read = |source| SymbolError::Read {
         path: path.to_owned(),
         source,

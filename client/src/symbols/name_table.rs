@@ -1,6 +1,7 @@
 //! Functions by address, from a symbol table or a list.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use object::elf::SHF_EXECINSTR;
 use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SectionIndex, SymbolKind};
@@ -67,8 +68,20 @@ impl<'a> NameTable<'a> {
         self.entries.is_empty()
     }
 
-    /// The function that holds an address.
+    /// The name of the function that holds an address.
     pub(super) fn find(&self, address: u64) -> Option<&str> {
+        self.entry(address).map(|e| e.name.as_ref())
+    }
+
+    /// The addresses of the function that holds an address.
+    pub(super) fn range(&self, address: u64) -> Option<Range<u64>> {
+        self.entry(address).map(|e| match e.size {
+            0 => e.start..e.limit,
+            size => e.start..e.start.saturating_add(size),
+        })
+    }
+
+    fn entry(&self, address: u64) -> Option<&Entry<'a>> {
         let after = self.entries.partition_point(|e| e.start <= address);
         self.entries[..after]
             .iter()
@@ -78,7 +91,6 @@ impl<'a> NameTable<'a> {
                 0 => address < e.limit,
                 size => address - e.start < size,
             })
-            .map(|e| e.name.as_ref())
     }
 
     /// The lowest and the highest start.
@@ -125,7 +137,7 @@ fn entries_of<'a, 'file>(
 }
 
 /// Whether instructions lie in a section, also where a separate debug file left their bytes out.
-fn is_code(section: &object::Section<'_, '_>) -> bool {
+pub(super) fn is_code(section: &object::Section<'_, '_>) -> bool {
     matches!(section.flags(), SectionFlags::Elf { sh_flags, .. } if sh_flags.contains(SHF_EXECINSTR))
 }
 

@@ -15,7 +15,7 @@ use crate::profile::{Frame, FrameId, Mapping, Profile};
 /// Names profiles with the images it was given.
 #[derive(Debug, Default)]
 pub struct Symbolizer {
-    images: Images,
+    pub(super) images: Images,
     raw_names: bool,
 }
 
@@ -177,17 +177,7 @@ impl Symbolizer {
         let mut info_path = image.path();
 
         let separate = match sections {
-            None => debug_file::find(
-                image,
-                &file,
-                &self.images.options.debug_dirs,
-                &mut names.warnings,
-            )
-            .or_else(|| {
-                let id = image.build_id()?;
-                let options = &self.images.options;
-                options.find_debug_info(id, &mut names.warnings)
-            }),
+            None => self.separate_file(image, &file, &mut names.warnings),
             Some(_) => None,
         };
         if let Some(separate) = &separate
@@ -236,6 +226,20 @@ impl Symbolizer {
                 addresses: damage.addresses,
             });
         }
+    }
+}
+
+impl Symbolizer {
+    /// The file with the debug information of an image that has none itself.
+    pub(super) fn separate_file(
+        &self,
+        image: &Image,
+        file: &object::File<'_>,
+        warnings: &mut Vec<SymbolWarning>,
+    ) -> Option<Image> {
+        let options = &self.images.options;
+        debug_file::find(image, file, &options.debug_dirs, warnings)
+            .or_else(|| options.find_debug_info(image.build_id()?, warnings))
     }
 }
 
@@ -376,7 +380,7 @@ fn hexadecimal(address: u64, mapping: Option<&Mapping>) -> String {
     }
 }
 
-fn file_name(image: &Image) -> String {
+pub(super) fn file_name(image: &Image) -> String {
     image
         .path()
         .file_name()

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use unikprof_proto::ring::{Record, SAMPLE_LATE, kind, outcome};
 
 use super::recording_spans::RecordingSpan;
-use super::spans::{Inside, Pairs};
+use super::spans::{Inside, Pairs, VcpuSpan};
 use super::{Ring, Timeline, Window};
 use crate::profile::{Counters, Mode, NodeId, RecordingInfo};
 
@@ -71,10 +71,8 @@ impl<'t> Selection<'t> {
     /// A count of this vCPU's records.
     pub(super) fn on(&self, ring: &'t Ring) -> VcpuCount<'t> {
         let stretches = self.pairs.on(ring.vcpu);
-        let allowed = self.inside.as_ref().map(|names| {
-            let named = stretches.iter().filter(|s| names.contains(&s.name));
-            union(named.map(|stretch| stretch.window).collect())
-        });
+        let allowed = self.inside.as_ref();
+        let allowed = allowed.map(|names| windows_of(&stretches, names));
         VcpuCount {
             ring,
             of: self.of,
@@ -123,15 +121,10 @@ impl VcpuCount<'_> {
 
     /// How much of a window counts, in ns.
     pub(super) fn length_ns(&self, window: Window) -> u64 {
-        let Some(allowed) = &self.allowed else {
-            return window.length_ns();
-        };
-        let first = allowed.partition_point(|part| part.to_ns <= window.from_ns);
-        allowed[first..]
-            .iter()
-            .take_while(|part| part.from_ns < window.to_ns)
-            .map(|part| part.and(window).length_ns())
-            .fold(0, u64::saturating_add)
+        match &self.allowed {
+            Some(allowed) => length_within_ns(allowed, window),
+            None => window.length_ns(),
+        }
     }
 
     fn tick(&mut self, record: &Record, counted: &mut Counted) {
@@ -214,6 +207,22 @@ pub(super) fn waits(ring: &Ring, mut spans: Inside) -> Vec<Wait> {
     waits
 }
 
+/// When a span of one of these names was open, in order and apart.
+pub(super) fn windows_of(stretches: &[VcpuSpan], names: &[u64]) -> Vec<Window> {
+    let named = stretches.iter().filter(|s| names.contains(&s.name));
+    union(named.map(|stretch| stretch.window).collect())
+}
+
+/// How much of a window lies in these, which are in order and apart, in ns.
+pub(super) fn length_within_ns(windows: &[Window], window: Window) -> u64 {
+    let first = windows.partition_point(|part| part.to_ns <= window.from_ns);
+    windows[first..]
+        .iter()
+        .take_while(|part| part.from_ns < window.to_ns)
+        .map(|part| part.and(window).length_ns())
+        .fold(0, u64::saturating_add)
+}
+
 /// Windows that overlap as one, in the order of time.
 fn union(mut windows: Vec<Window>) -> Vec<Window> {
     windows.retain(|window| window.length_ns() > 0);
@@ -229,7 +238,7 @@ fn union(mut windows: Vec<Window>) -> Vec<Window> {
 }
 
 /// Whether one of these windows, in order and apart, holds a moment.
-fn holds(windows: &[Window], at_ns: u64) -> bool {
+pub(super) fn holds(windows: &[Window], at_ns: u64) -> bool {
     let after = windows.partition_point(|window| window.from_ns <= at_ns);
     let last = after.checked_sub(1).and_then(|at| windows.get(at));
     last.is_some_and(|window| window.contains(at_ns))

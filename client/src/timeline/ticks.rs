@@ -4,7 +4,7 @@ use std::iter::Peekable;
 
 use unikprof_proto::ring::{Record, SAMPLE_LATE, kind, outcome};
 
-use super::count::waits;
+use super::count::{holds, length_within_ns, waits, windows_of};
 use super::recording_spans::RecordingSpan;
 use super::spans::{Inside, Pairs};
 use super::{Ring, Timeline, Window};
@@ -13,7 +13,7 @@ use crate::profile::{Mode, NodeId};
 /// A tick or a wait of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tick {
-    /// On the guest's monotonic clock, in ns; of a wait its beginning.
+    /// On the guest's monotonic clock, in ns; of a wait its beginning, or that of the time asked for.
     pub(crate) at_ns: u64,
     pub(crate) vcpu: u32,
     pub(crate) outcome: Outcome,
@@ -22,7 +22,7 @@ pub(crate) struct Tick {
     pub(crate) span: Option<u64>,
 }
 
-/// What became of a tick, or how long a wait was.
+/// What became of a tick, or how long a wait was within the time asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Recorded,
@@ -53,34 +53,47 @@ impl Outcome {
 type Stream<'t> = Peekable<Box<dyn Iterator<Item = Tick> + 't>>;
 
 impl Timeline {
-    /// What a recording of this mode sampled within a window, vCPUs together, in the order of time.
+    /// What a recording of this mode sampled within a window, vCPUs together, in the order of time. With `inside`, only
+    /// what happened while a span of this name was open on the same vCPU, as in [`Timeline::profile`].
     pub(crate) fn ticks<'t>(
         &'t self,
         of: &'t RecordingSpan,
         mode: Mode,
         window: Window,
+        inside: Option<&str>,
     ) -> impl Iterator<Item = Tick> + 't {
         let window = self.bounded(of, window);
         let pairs = Pairs::of(self);
+        let names = inside.map(|name| self.name_ids(name));
         let mut streams: Vec<Stream<'t>> = Vec::new();
         for ring in &self.rings {
             let spans = pairs.on(ring.vcpu);
+            let allowed = names.as_ref().map(|names| windows_of(&spans, names));
             if let Mode::Wall | Mode::OffCpu = mode {
                 let waits = waits(ring, Inside::new(spans.clone())).into_iter();
-                let waits = waits.filter(move |wait| window.contains(wait.window.from_ns));
-                let ticks = waits.map(|wait| Tick {
-                    at_ns: wait.window.from_ns,
-                    vcpu: ring.vcpu,
-                    outcome: Outcome::Blocked {
-                        ns: wait.window.length_ns(),
-                    },
-                    stack: (wait.stack != 0).then(|| ring.stack(wait.stack)),
-                    span: wait.span,
+                let allowed = allowed.clone();
+                let ticks = waits.filter_map(move |wait| {
+                    let shown = wait.window.and(window);
+                    let ns = match &allowed {
+                        Some(allowed) => length_within_ns(allowed, shown),
+                        None => shown.length_ns(),
+                    };
+                    (ns != 0).then(|| Tick {
+                        at_ns: shown.from_ns,
+                        vcpu: ring.vcpu,
+                        outcome: Outcome::Blocked { ns },
+                        stack: (wait.stack != 0).then(|| ring.stack(wait.stack)),
+                        span: wait.span,
+                    })
                 });
                 streams.push((Box::new(ticks) as Box<dyn Iterator<Item = Tick>>).peekable());
             }
             let mut inside = Inside::new(spans);
-            let ticks = ring.within(window).iter();
+            let is_allowed = move |record: &&Record| {
+                let allowed = allowed.as_deref();
+                allowed.is_none_or(|allowed| holds(allowed, record.at_ns))
+            };
+            let ticks = ring.within(window).iter().filter(is_allowed);
             let ticks = ticks.filter_map(move |record| tick(ring, of, record, &mut inside));
             streams.push((Box::new(ticks) as Box<dyn Iterator<Item = Tick>>).peekable());
         }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::harness::time::{Span, events, report, share};
+use crate::harness::time::{Span, events, report, script, share};
 use crate::harness::{Client, Guest, wait_until};
 
 /// Records until a whole batch has come and gone.
@@ -49,7 +49,12 @@ fn a_burst_some_seconds_ago_is_found() {
         "all.unikprof",
         &["--from", &from, "--to", &to],
     ));
-    assert_is_burst(&report(&client, "all.unikprof", &["--in-span", "batch"]));
+    let inside = report(&client, "all.unikprof", &["--in-span", "batch"]);
+    assert_is_burst(&inside);
+    let lines = script(&client, "all.unikprof", &["--in-span", "batch"]);
+    assert_eq!(inside["counters"]["ticks"], lines.len());
+    assert!(lines.iter().all(|line| line["span"] == "batch"));
+    assert!(lines.len() < script(&client, "all.unikprof", &[]).len());
 
     // By its end: what is left of it then is whole seconds that others do not have.
     let all = client.recording("all.unikprof");
@@ -115,6 +120,9 @@ fn the_guests_own_events_are_told() {
         "{folded}"
     );
     let none = client.report("hour.unikprof", &["--in-span", "nothing"]);
-    assert_eq!(none.code, Some(2), "{none:?}");
-    assert!(none.stderr.contains("`batch`"), "{none:?}");
+    let script = client.run(&["script", "hour.unikprof", "--in-span", "nothing"]);
+    for none in [none, script] {
+        assert_eq!(none.code, Some(2), "{none:?}");
+        assert!(none.stderr.contains("`batch`"), "{none:?}");
+    }
 }

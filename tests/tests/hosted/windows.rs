@@ -1,8 +1,9 @@
-//! Windows of recordings that count blocked time: a guest waits for two seconds and works for two.
+//! Windows of recordings that count blocked time, as reports and as lines: a guest waits for two seconds and works for
+//! two.
 
 use serde_json::Value;
 
-use crate::harness::time::{Span, events, report};
+use crate::harness::time::{Span, events, report, script};
 use crate::harness::{Client, Guest, wait_until};
 
 /// What the functions with this name hold themselves or below, in the mode's unit.
@@ -44,6 +45,19 @@ fn parts(client: &Client, span: &Span) -> [Value; 3] {
     ]
 }
 
+/// The blocked time of all lines, in ns; each is a wait below the function that waits.
+fn waited_ns(lines: &[Value]) -> u64 {
+    let waits = lines.iter().filter(|line| line["outcome"] == "blocked");
+    let ns = waits.map(|line| {
+        let stack = line["stack"].as_array().unwrap();
+        let is_wait = |frame: &Value| frame.as_str().unwrap().ends_with("waits::wait");
+        assert!(stack.iter().any(is_wait), "{line}");
+        assert_eq!(line["span"], "waiting");
+        line["blocked_ns"].as_u64().unwrap()
+    });
+    ns.sum()
+}
+
 #[test]
 fn blocked_time_is_measured_within_a_window() {
     let guest = Guest::start("waits");
@@ -74,6 +88,20 @@ fn blocked_time_is_measured_within_a_window() {
     assert_eq!(waited["counters"]["ticks"], 0, "nothing is sampled");
     assert_eq!(blocked(&worked), 0, "{worked:#}");
     assert_eq!(blocked(&inside), blocked(&waited), "the span alone");
+
+    let inside = ["--in-span", "waiting"];
+    let of_span = report(&client, "all.unikprof", &inside);
+    let lines = script(&client, "all.unikprof", &inside);
+    assert!(lines.iter().all(|line| line["outcome"] == "blocked"));
+    assert_eq!(waited_ns(&lines), blocked(&of_span), "each wait has a line");
+    assert_eq!(lines.len() as u64, of_span["counters"]["blocks"]);
+    let [began, half] = [0, span.length_ns() / 2].map(|at| span.date(at));
+    let window = ["--from", &began, "--to", &half];
+    let first_half = report(&client, "all.unikprof", &window);
+    assert_eq!(
+        waited_ns(&script(&client, "all.unikprof", &window)),
+        blocked(&first_half)
+    );
 }
 
 #[test]
@@ -98,6 +126,30 @@ fn a_window_on_the_walls_clock_holds_both_kinds_of_time() {
         "{worked:#}"
     );
     assert_eq!(inside["counters"]["blocked"], blocked);
+
+    let of_span = report(&client, "all.unikprof", &["--in-span", "waiting"]);
+    let lines = script(&client, "all.unikprof", &["--in-span", "waiting"]);
+    let (counters, period_ns) = (&of_span["counters"], &of_span["recording"]["period_ns"]);
+    let periods = waited_ns(&lines) / period_ns.as_u64().unwrap();
+    assert_eq!(counters["blocked"], periods, "a sample for each period");
+    let ticks = lines.iter().filter(|line| line["outcome"] != "blocked");
+    assert_eq!(counters["ticks"], ticks.count());
+    let all = script(&client, "all.unikprof", &[]);
+    let work = |line: &&Value| {
+        let stack = line["stack"].as_array();
+        let is_work = |frame: &Value| frame.as_str().unwrap().ends_with("waits::work");
+        stack.is_some_and(|stack| stack.iter().any(is_work))
+    };
+    let whole = report(&client, "all.unikprof", &[]);
+    assert_eq!(
+        all.iter().filter(work).count() as u64,
+        total(&whole, "waits::work")
+    );
+    assert_eq!(
+        lines.iter().filter(work).count(),
+        0,
+        "no work is in the span"
+    );
 }
 
 /// Guards that times are told only when a client asks: the seconds in between would then be alike, or unknown.

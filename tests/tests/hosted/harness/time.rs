@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use unikprof_client::timeline::WallClock;
 
-use super::Client;
+use super::{Client, Guest};
 
 /// All events that the guest's rings hold.
 pub(crate) fn events(client: &Client) -> Vec<Value> {
@@ -29,6 +29,13 @@ pub(crate) fn report(client: &Client, name: &str, more: &[&str]) -> Value {
     client
         .report(name, &[&["--format", "json"], more].concat())
         .expect_json()
+}
+
+/// The ticks and waits that `script` prints, a line each.
+pub(crate) fn script(client: &Client, name: &str, more: &[&str]) -> Vec<Value> {
+    let image = Guest::program().display().to_string();
+    let words = ["script", name, "--json", "--image", &image];
+    lines(&client.run(&[&words, more].concat()).expect_success().stdout)
 }
 
 /// The share of a function's own samples.

@@ -1,0 +1,129 @@
+//! The samples of instructions and lines.
+
+use super::super::Report;
+use super::super::interval::Interval;
+use super::super::uncertainty::{Clusters, Hits, Recorded, Unplaced};
+use super::instructions::{self, Instruction};
+use crate::profile::{Frame, FrameId, NodeId, SpecialFrame, Unit};
+use crate::symbols::MappedAddress;
+
+/// The samples of an instruction, a line or a function's code.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Counts {
+    pub(super) own: u64,
+    /// Those of stacks through it; each stack counts once.
+    pub(super) total: u64,
+    pub(super) own_share: Interval,
+    pub(super) total_share: Interval,
+}
+
+impl Counts {
+    pub(super) const NONE: Counts = {
+        let share = Interval {
+            share: 0.0,
+            low: 0.0,
+            high: 0.0,
+        };
+        Counts {
+            own: 0,
+            total: 0,
+            own_share: share,
+            total_share: share,
+        }
+    };
+}
+
+pub(super) struct Counted {
+    pub(super) instructions: Vec<Counts>,
+    pub(super) lines: Vec<Counts>,
+    /// All of them.
+    pub(super) code: Counts,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    own: u64,
+    total: u64,
+    /// Of the total, late samples.
+    late: u64,
+}
+
+/// Counts the samples that the report shows. `line_of` has each instruction's line, of so many.
+pub(super) fn count(
+    report: &Report<'_>,
+    frames: &[(FrameId, MappedAddress)],
+    instructions: &[Instruction],
+    line_of: &[usize],
+    lines: usize,
+) -> Counted {
+    let profile = report.symbolized.profile();
+    let mut instruction_of: Vec<Option<usize>> = vec![None; profile.frames().len()];
+    for (frame, MappedAddress { address, .. }) in frames {
+        instruction_of[frame.index()] = instructions::find(instructions, *address);
+    }
+    // Instructions, lines and the whole are numbered one after the other.
+    let whole = instructions.len() + lines;
+    let parts_of = |at: usize| [at, instructions.len() + line_of[at], whole];
+    let hits = |stack: NodeId| {
+        let mut stack = profile
+            .stack(stack)
+            .map(|frame| instruction_of[frame.index()]);
+        let leaf = stack.next().flatten();
+        let own: Vec<u32> = leaf.into_iter().flat_map(parts_of).map(number).collect();
+        let mut all = own.clone();
+        all.extend(stack.flatten().flat_map(parts_of).map(number));
+        all.sort_unstable();
+        all.dedup();
+        (own, all)
+    };
+    let mut sums = vec![Sum::default(); whole + 1];
+    let shown = profile.samples().iter();
+    for sample in shown.filter(|sample| report.weights.keeps(sample.node)) {
+        let (own, all) = hits(sample.node);
+        let leaf = profile.stack(sample.node).next();
+        let is_late =
+            leaf.map(|leaf| profile.frame(leaf)) == Some(Frame::Special(SpecialFrame::Late));
+        for at in own {
+            let own = &mut sums[at as usize].own;
+            *own = own.saturating_add(sample.count);
+        }
+        for at in all {
+            let Sum { total, late, .. } = &mut sums[at as usize];
+            *total = total.saturating_add(sample.count);
+            if is_late {
+                *late = late.saturating_add(sample.count);
+            }
+        }
+    }
+    let recorded = Recorded {
+        count: report.weights.recorded,
+        unit: profile.recording().mode.unit(),
+        unplaced: Unplaced::of(profile),
+    };
+    let clusters = match recorded.unit {
+        Unit::Samples => Clusters::by(report, hits),
+        Unit::Nanoseconds => None,
+    };
+    let counts = |(at, sum): (usize, &Sum)| {
+        let design = |hits| clusters.as_ref()?.design(number(at), hits);
+        Counts {
+            own: sum.own,
+            total: sum.total,
+            own_share: recorded.share(sum.own, design(Hits::Own), 0),
+            total_share: recorded.share(sum.total, design(Hits::Total), sum.late),
+        }
+    };
+    let mut all: Vec<Counts> = sums.iter().enumerate().map(counts).collect();
+    let code = all.pop().unwrap_or(Counts::NONE);
+    let lines = all.split_off(instructions.len());
+    Counted {
+        instructions: all,
+        lines,
+        code,
+    }
+}
+
+/// The code of a function is bounded, so its parts can be numbered.
+fn number(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,281 @@
+//! Annotations as text and as JSON.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::super::Report;
+use super::super::interval::Interval;
+use super::super::shorten;
+use super::super::text::{LEAST_NAME, names_begin, share_columns};
+use super::super::units::{amount, amount_with_unit, grouped};
+use super::samples::Counts;
+use super::{Annotation, Line};
+use crate::printable::Printable;
+use crate::profile::Unit;
+
+impl Annotation {
+    pub(in crate::report) fn write(
+        &self,
+        report: &Report<'_>,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        let profile = report.symbolized.profile();
+        let unit = profile.recording().mode.unit();
+        let columns = Columns {
+            unit,
+            width: report.options.columns,
+        };
+        let inlined = self.code.own.saturating_sub(self.own);
+        write!(
+            out,
+            "\nannotation of {}, {}",
+            self.function,
+            amount_with_unit(self.own, unit)
+        )?;
+        if inlined != 0 {
+            let inlined = amount_with_unit(inlined, unit);
+            write!(
+                out,
+                " of its own and {inlined} of functions inlined into it"
+            )?;
+        }
+        writeln!(
+            out,
+            "{}",
+            match unit {
+                Unit::Samples => "; shares are of all samples, intervals hold 95 %",
+                Unit::Nanoseconds => " blocked; shares are of all blocked time",
+            }
+        )?;
+
+        let sampled = self
+            .lines
+            .iter()
+            .filter(|line| line.counts.total != 0)
+            .count();
+        let top = match report.options.top {
+            0 => sampled,
+            top => top.min(sampled),
+        };
+        columns.write_heading("line", out)?;
+        for line in &self.lines[..top] {
+            columns.write_row(Some(&line.counts), &self.line_text(line, &columns), out)?;
+        }
+        if top < sampled {
+            let left_out = grouped((sampled - top) as u64);
+            writeln!(
+                out,
+                "{left_out} lines with fewer samples are left out; `--top 0` shows all"
+            )?;
+        }
+
+        if !self.is_decoded {
+            return writeln!(
+                out,
+                "\ninstructions are shown for x86_64 only; the recording is of {}",
+                profile.recording().architecture
+            );
+        }
+        columns.write_heading("address and instruction", out)?;
+        let digits = self
+            .instructions
+            .iter()
+            .map(|(at, ..)| at.link_address)
+            .max();
+        let digits = format!("{:x}", digits.unwrap_or(0)).len();
+        let mut shown = None;
+        for (instruction, line, counts) in &self.instructions {
+            if shown != Some(*line) {
+                let text = self.line_text(&self.lines[*line], &columns);
+                columns.write_row(None, &text, out)?;
+                shown = Some(*line);
+            }
+            let text = format!(
+                "  {:>digits$x}  {}",
+                instruction.link_address, instruction.text
+            );
+            let counts = (counts.total != 0).then_some(counts);
+            columns.write_row(counts, &text, out)?;
+        }
+        Ok(())
+    }
+
+    /// The line's function, if it is an inlined one, its place and its text.
+    fn line_text(&self, line: &Line, columns: &Columns) -> String {
+        let mut text = String::new();
+        let function = Printable(&line.place.function).to_string();
+        if function != self.function {
+            text =
+                shorten::name(&function, columns.left().unwrap_or(usize::MAX)).into_owned() + " ";
+        }
+        match &line.place.source {
+            Some((file, number)) => {
+                let file = Printable(file).to_string();
+                text += &format!("{}:{number}", shorten::path(&file));
+            }
+            None => text += "(no source line)",
+        }
+        if let Some(source) = &line.text {
+            text += "  ";
+            text += &Printable(source.replace('\t', " ").trim()).to_string();
+        }
+        match columns.left() {
+            Some(left) if text.chars().count() > left => {
+                text.chars()
+                    .take(left.saturating_sub(1))
+                    .collect::<String>()
+                    + "…"
+            }
+            _ => text,
+        }
+    }
+
+    pub(in crate::report) fn json(&self, report: &Report<'_>) -> JsonAnnotation<'_> {
+        let unit = report.symbolized.profile().recording().mode.unit();
+        let lines = self.lines.iter().map(|line| JsonLine {
+            place: JsonPlace::of(line),
+            text: line.text.as_deref(),
+            counts: JsonCounts::of(&line.counts, unit),
+        });
+        let instructions = self
+            .instructions
+            .iter()
+            .map(|(at, line, counts)| JsonInstruction {
+                image: &at.image,
+                address: at.link_address,
+                text: &at.text,
+                place: JsonPlace::of(&self.lines[*line]),
+                counts: JsonCounts::of(counts, unit),
+            });
+        JsonAnnotation {
+            function: &self.function,
+            own_without_inlined: self.own,
+            counts: JsonCounts::of(&self.code, unit),
+            lines: lines.collect(),
+            instructions: match self.is_decoded {
+                true => instructions.collect(),
+                false => Vec::new(),
+            },
+        }
+    }
+}
+
+/// The columns of both tables.
+struct Columns {
+    unit: Unit,
+    width: Option<usize>,
+}
+
+impl Columns {
+    /// What is left for the last column.
+    fn left(&self) -> Option<usize> {
+        let width = self.width?;
+        Some(width.saturating_sub(names_begin(self.unit)).max(LEAST_NAME))
+    }
+
+    fn write_heading(&self, last: &str, out: &mut impl Write) -> io::Result<()> {
+        let interval = match self.unit {
+            Unit::Samples => "      interval",
+            Unit::Nanoseconds => "",
+        };
+        writeln!(
+            out,
+            "\n      self    share{interval}       total    share{interval}  {last}"
+        )
+    }
+
+    /// A row; without counts it begins with blanks.
+    fn write_row(
+        &self,
+        counts: Option<&Counts>,
+        text: &str,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        match counts {
+            None => writeln!(out, "{:1$}{text}", "", names_begin(self.unit)),
+            Some(counts) => writeln!(
+                out,
+                "{:>10}  {}  {:>10}  {}  {text}",
+                amount(counts.own, self.unit),
+                share_columns(&counts.own_share, self.unit),
+                amount(counts.total, self.unit),
+                share_columns(&counts.total_share, self.unit),
+            ),
+        }
+    }
+}
+
+/// `annotation` in the JSON report.
+#[derive(Serialize)]
+pub(in crate::report) struct JsonAnnotation<'a> {
+    function: &'a str,
+    own_without_inlined: u64,
+    #[serde(flatten)]
+    counts: JsonCounts,
+    lines: Vec<JsonLine<'a>>,
+    instructions: Vec<JsonInstruction<'a>>,
+}
+
+#[derive(Serialize)]
+struct JsonLine<'a> {
+    #[serde(flatten)]
+    place: JsonPlace<'a>,
+    text: Option<&'a str>,
+    #[serde(flatten)]
+    counts: JsonCounts,
+}
+
+#[derive(Serialize)]
+struct JsonInstruction<'a> {
+    image: &'a str,
+    address: u64,
+    text: &'a str,
+    #[serde(flatten)]
+    place: JsonPlace<'a>,
+    #[serde(flatten)]
+    counts: JsonCounts,
+}
+
+#[derive(Serialize)]
+struct JsonPlace<'a> {
+    function: &'a str,
+    file: Option<&'a str>,
+    line: Option<u32>,
+}
+
+impl<'a> JsonPlace<'a> {
+    fn of(line: &'a Line) -> JsonPlace<'a> {
+        let source = line.place.source.as_ref();
+        JsonPlace {
+            function: &line.place.function,
+            file: source.map(|(file, _)| &**file),
+            line: source.map(|(_, line)| *line),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct JsonCounts {
+    #[serde(rename = "self")]
+    own: u64,
+    total: u64,
+    self_share: f64,
+    self_interval: Option<[f64; 2]>,
+    total_share: f64,
+    total_interval: Option<[f64; 2]>,
+}
+
+impl JsonCounts {
+    fn of(counts: &Counts, unit: Unit) -> JsonCounts {
+        let ends = |it: &Interval| (unit == Unit::Samples).then_some([it.low, it.high]);
+        JsonCounts {
+            own: counts.own,
+            total: counts.total,
+            self_share: counts.own_share.share,
+            self_interval: ends(&counts.own_share),
+            total_share: counts.total_share.share,
+            total_interval: ends(&counts.total_share),
+        }
+    }
+}
