@@ -140,40 +140,21 @@ struct CodeMapping {
 /// Why a mapping cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MappingError {
-    /// It is empty or ends before it starts.
     #[error("the mapping of `{path}` has the impossible range {start:#x} to {end:#x}")]
-    Empty {
-        /// The image's path.
-        path: String,
-        /// The first address.
-        start: u64,
-        /// The address after the last.
-        end: u64,
-    },
-    /// Its codes overlap the mapping's before, are not codes of addresses, or run out.
+    Empty { path: String, start: u64, end: u64 },
     #[error(
         "the frame codes of the mapping of `{path}` begin at {code_base}; expected at least {free}"
     )]
     Codes {
-        /// The image's path.
         path: String,
-        /// Its first code.
         code_base: u32,
-        /// The first code that no mapping has yet.
         free: u64,
     },
-    /// Its build-id is too long.
     #[error(
         "the build-id of `{path}` has {length} bytes; the limit is {}",
         BuildId::MAX_BYTES
     )]
-    BuildId {
-        /// The image's path.
-        path: String,
-        /// How long it is.
-        length: usize,
-    },
-    /// Too many mappings.
+    BuildId { path: String, length: usize },
     #[error("the guest has {0} mappings; the limit is {MAX_MAPPINGS}")]
     TooMany(u32),
 }

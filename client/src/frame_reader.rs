@@ -8,13 +8,10 @@ use unikprof_proto::frame::{self, Frame, FrameError, HEADER, MAX_BODY};
 /// Why there is no next frame.
 #[derive(Debug, Error)]
 pub(crate) enum FrameReadError {
-    /// The source failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The bytes are not a frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// The source ended within a frame, this many bytes into it.
     #[error("the data ends in the middle of a frame ({0} bytes read)")]
     Cut(usize),
 }

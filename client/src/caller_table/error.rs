@@ -150,37 +150,22 @@ impl CallerTableError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Note {
-    /// There is no image of the guest's program.
     #[error(
         "no image of {program}, so callers of leaf functions are guessed; name the image with --image"
     )]
-    NoImage {
-        /// What the guest calls it.
-        program: String,
-    },
-    /// An image yields no table.
+    NoImage { program: String },
     #[error("{0}; callers of its leaf functions are guessed")]
     Image(CompileError),
-    /// Something about an image that is used.
     #[error(transparent)]
     Symbols(SymbolWarning),
-    /// Tables are made for x86_64 alone.
     #[error("caller tables are supported for x86_64, but the guest is {found}")]
-    Architecture {
-        /// The guest's processor.
-        found: String,
-    },
-    /// The agent has not enough memory for it.
+    Architecture { found: String },
     #[error("{}", no_room(*needed, *least, *room))]
     NoRoom {
-        /// Rows of the full table.
         needed: usize,
-        /// Rows of the smallest that is of use; `None` where only the full one is.
         least: Option<usize>,
-        /// Rows that the agent has room for.
         room: u32,
     },
-    /// The agent has memory for a part of it.
     #[error(
         "the caller table has {needed} rows ({least} are essential), but the agent has room for {room}: sending {sent}, \
          first those of functions seen in one second of samples, then the program's, then libraries'; {}. For all rows, \
@@ -193,18 +178,12 @@ pub enum Note {
         block_bytes(*needed)
     )]
     Partial {
-        /// Rows of the full table.
         needed: usize,
-        /// Rows of the smallest that is of use.
         least: usize,
-        /// Rows that are sent.
         sent: usize,
-        /// Rows that the agent has room for.
         room: u32,
-        /// Whether rows are added while the recording runs.
         grows: bool,
     },
-    /// The images and mappings make a table beyond all measure.
     #[error(
         "the guest's code needs more than {} caller-table rows",
         super::image_table::MAX_ROWS

@@ -24,7 +24,6 @@ pub(crate) enum Failure {
     Connection(#[from] ConnectionError),
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// As [`RecordError::Unwritten`], with the words to type.
     #[error("{source}. Nothing is lost: the guest keeps the data until `{command}` fetches it")]
     Unwritten {
         command: String,
@@ -58,7 +57,6 @@ pub(crate) enum Failure {
     Function(FunctionError),
     #[error(transparent)]
     Annotation(AnnotationError),
-    /// A combination of arguments that clap does not know to be wrong.
     #[error("{0}")]
     Usage(String),
     #[error(
@@ -66,13 +64,11 @@ pub(crate) enum Failure {
         path.display()
     )]
     Incomplete { path: PathBuf, reason: String },
-    /// A report failed after the recording was made.
     #[error("{source}\nthe recording itself is complete, in {}; show it with `unikprof-client report`", recording.display())]
     AfterRecording {
         recording: PathBuf,
         source: Box<Failure>,
     },
-    /// The doctor has printed why.
     #[error("a check is bad")]
     Untrustworthy,
     #[error("cannot wait for signals: {0}")]

@@ -19,27 +19,14 @@ pub struct Address {
 /// Why text is not an address.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AddressError {
-    /// There is no host.
     #[error("expected `HOST`, `HOST:PORT` or `[IPV6]:PORT`; the host is missing")]
     NoHost,
-    /// The port is not a number from 1 to 65535.
     #[error("expected a port from 1 to 65535, found `{found}`")]
-    Port {
-        /// What stands in its place.
-        found: String,
-    },
-    /// A bracket is not closed, or what stands inside is no IPv6 address.
+    Port { found: String },
     #[error("expected an IPv6 address in brackets, for example `[::1]:7777`, found `{found}`")]
-    Brackets {
-        /// The text.
-        found: String,
-    },
-    /// Spaces or a scheme.
+    Brackets { found: String },
     #[error("expected a host name or an IP address without a scheme, found `{found}`")]
-    Host {
-        /// The text.
-        found: String,
-    },
+    Host { found: String },
 }
 
 impl Address {

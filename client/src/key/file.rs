@@ -43,88 +43,44 @@ impl fmt::Display for Role {
 /// Why a key file cannot be used or made; shows nothing of what is in it.
 #[derive(Debug, Error)]
 pub enum KeyFileError {
-    /// The system does not let it be read.
     #[error("cannot read the key file {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's word.
-        source: io::Error,
-    },
-    /// It is a directory, a device or a pipe.
+    Read { path: PathBuf, source: io::Error },
     #[error("the key file {} is not a regular file, so its permissions do not protect the key", path.display())]
-    NotAFile {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Others can read or change it.
+    NotAFile { path: PathBuf },
     #[error(
         "other users can access the key file {} (mode {mode:04o}): run `chmod 600 {}`, and replace the key if \
          this machine has other users",
         path.display(),
         path.display()
     )]
-    Exposed {
-        /// The file.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
-    /// It is too long for a key file.
+    Exposed { path: PathBuf, mode: u32 },
     #[error("the key file {} is longer than {MAX_BYTES} bytes, so it is not a key file", path.display())]
-    TooLong {
-        /// The file.
-        path: PathBuf,
-    },
-    /// There is no key in it.
+    TooLong { path: PathBuf },
     #[error(
         "the key file {} contains no key: expected a line with `unikprof-key-1:` and 64 hexadecimal digits, as written by \
          `unikprof-client keygen`",
         path.display()
     )]
-    Empty {
-        /// The file.
-        path: PathBuf,
-    },
-    /// There is more than one key in it.
+    Empty { path: PathBuf },
     #[error(
         "the key file {} contains a second key in line {line}: put each key into its own file",
         path.display()
     )]
-    Several {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-    },
-    /// A line is neither a key nor a comment.
+    Several { path: PathBuf, line: usize },
     #[error("line {line} of the key file {} is invalid: {source}", path.display())]
     Format {
-        /// The file.
         path: PathBuf,
-        /// The line, from 1.
         line: usize,
-        /// What is wrong.
         source: KeyFormatError,
     },
-    /// There is something of that name already.
     #[error(
         "{} already exists. Keys are not overwritten, because clients would be locked out: choose another name, \
          or move the old file away",
         path.display()
     )]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
-    /// It could not be written.
+    Exists { path: PathBuf },
     #[error("cannot write the key file {}: {source}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The system's word.
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
 }
 
 impl KeyFileError {

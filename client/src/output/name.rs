@@ -25,18 +25,13 @@ pub(crate) struct NamedAfter<'a> {
 /// Why text is not the name of an output file.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum NamePatternError {
-    /// Nothing.
     #[error("the name of an output file is empty")]
     Empty,
-    /// A percent sign that begins no placeholder.
     #[error(
         "unknown placeholder `%{found}`: expected %t (time), %n (guest name), %r (recording name) or %% (percent \
          sign)"
     )]
-    Placeholder {
-        /// What follows the percent sign.
-        found: String,
-    },
+    Placeholder { found: String },
 }
 
 impl NamePattern {

@@ -66,24 +66,12 @@ impl FromStr for BuildId {
 /// Why bytes or text are no build-id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BuildIdError {
-    /// Too long, or nothing at all.
     #[error("a build-id has 1 to {} bytes, found {found}", BuildId::MAX_BYTES)]
-    Length {
-        /// The bytes there were.
-        found: usize,
-    },
-    /// A character that is no hexadecimal digit.
+    Length { found: usize },
     #[error("a build-id is written in hexadecimal digits, found {found:?}")]
-    Digit {
-        /// The first such character.
-        found: char,
-    },
-    /// Half a byte at the end.
+    Digit { found: char },
     #[error("a build-id has an even number of hexadecimal digits, found {found}")]
-    OddDigits {
-        /// How many digits there were.
-        found: usize,
-    },
+    OddDigits { found: usize },
 }
 
 #[cfg(test)]

@@ -181,28 +181,16 @@ fn sum(parts: &[u64]) -> u128 {
 /// A count is not the sum of its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CountersDisagree {
-    /// Ticks are unaccounted for, or too many are.
     #[error(
         "the accounting does not add up: {ticks} ticks, but recorded + aged + overflow + lost + masked + \
          idle = {sum}"
     )]
-    Ticks {
-        /// The ticks there were.
-        ticks: u64,
-        /// The sum of the parts.
-        sum: u128,
-    },
-    /// The ways in which callers were found are not as many as the samples.
+    Ticks { ticks: u64, sum: u128 },
     #[error(
         "the accounting does not add up: {recorded} samples recorded or aged, but callers by table + by \
          bytes + by frame pointer = {sum}"
     )]
-    Ways {
-        /// The samples recorded, those that were given up included.
-        recorded: u128,
-        /// The sum of the parts.
-        sum: u128,
-    },
+    Ways { recorded: u128, sum: u128 },
 }
 
 #[cfg(test)]

@@ -70,56 +70,22 @@ pub(crate) enum Part<'a> {
 /// Why a frame is not in its place.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EpochError {
-    /// The frame is not its message.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// Another message belongs here.
     #[error("expected {expected}, found {}", message_name(*found))]
-    OutOfPlace {
-        /// What belongs here.
-        expected: &'static str,
-        /// The type of the message found.
-        found: u16,
-    },
-    /// The frame belongs to another epoch.
+    OutOfPlace { expected: &'static str, found: u16 },
     #[error("a frame belongs to epoch {found}, in the middle of epoch {expected}")]
-    OtherEpoch {
-        /// The epoch begun.
-        expected: u64,
-        /// The epoch named.
-        found: u64,
-    },
-    /// The epoch is another one when it is sent again.
+    OtherEpoch { expected: u64, found: u64 },
     #[error("epoch {0} has changed since its first part was sent")]
     Changed(u64),
-    /// The epoch has another number of vCPUs than the agent.
     #[error("expected an epoch of {expected} vCPUs, found one of {found}")]
-    Vcpus {
-        /// The agent's vCPUs.
-        expected: u32,
-        /// The epoch's.
-        found: u32,
-    },
-    /// Another vCPU belongs here, or this one's share was complete before.
+    Vcpus { expected: u32, found: u32 },
     #[error("vCPU {found} is out of order")]
-    VcpuOrder {
-        /// The vCPU named.
-        found: u32,
-    },
-    /// Counts do not rise.
+    VcpuOrder { found: u32 },
     #[error("expected counts of stacks of vCPU {vcpu} above {counted}, found them from {found}")]
-    CountOrder {
-        /// The vCPU.
-        vcpu: u32,
-        /// The last stack counted.
-        counted: u64,
-        /// From where the run counts.
-        found: u64,
-    },
-    /// The payload is not a run of counts.
+    CountOrder { vcpu: u32, counted: u64, found: u64 },
     #[error(transparent)]
     Counts(#[from] CountsError),
-    /// Stack nodes are impossible, or counts name stacks that were not sent.
     #[error(transparent)]
     Nodes(#[from] NodeError),
 }

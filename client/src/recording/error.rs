@@ -113,63 +113,34 @@ pub enum RecordingError {
 /// What is wrong inside a file.
 #[derive(Debug, Error)]
 pub enum Damage {
-    /// The disk failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It ends within a frame.
     #[error("the file is truncated in the middle of a frame")]
     Cut,
-    /// It ends between frames, without an end.
     #[error("the file is truncated: the end marker is missing")]
     NoEnd,
-    /// Something follows its end.
     #[error("there is data after the end of the recording")]
     AfterEnd,
-    /// A frame is damaged or is not its message.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// Another message belongs here.
     #[error("expected {expected}, found {}", message_name(*found))]
-    OutOfPlace {
-        /// What belongs here.
-        expected: &'static str,
-        /// The type of the message found.
-        found: u16,
-    },
-    /// A mapping is impossible.
+    OutOfPlace { expected: &'static str, found: u16 },
     #[error(transparent)]
     Mapping(#[from] MappingError),
-    /// An epoch is impossible.
     #[error(transparent)]
     Epoch(#[from] EpochError),
-    /// A ring is impossible.
     #[error(transparent)]
     Ring(#[from] RingOrderError),
-    /// A stack's frame is impossible.
     #[error(transparent)]
     Code(#[from] UnknownCode),
-    /// Stack nodes are impossible, or some that are named are missing.
     #[error(transparent)]
     Nodes(#[from] NodeError),
-    /// A stack is too deep.
     #[error("a stack has {found} frames; the limit is {most}")]
-    TooDeep {
-        /// The most frames that are read.
-        most: u32,
-        /// The frames found so far.
-        found: u32,
-    },
-    /// Two recordings in one file.
+    TooDeep { most: u32, found: u32 },
     #[error(
         "the file mixes epochs of two recordings ({first} and {second}) or of different settings"
     )]
-    TwoRecordings {
-        /// The first.
-        first: u64,
-        /// Another.
-        second: u64,
-    },
-    /// More stacks than can be numbered.
+    TwoRecordings { first: u64, second: u64 },
     #[error(transparent)]
     TooManyStacks(#[from] TooManyStacks),
 }

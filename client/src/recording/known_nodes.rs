@@ -26,65 +26,29 @@ struct Vcpu {
 /// Why stack nodes are not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NodeError {
-    /// The payload is not a run of nodes.
     #[error(transparent)]
     Encoding(#[from] NodesError),
-    /// The run is empty, or lies in no segment or in several.
     #[error(
         "expected stack nodes of one segment of {segment_nodes} numbers, found {count} from {first} on vCPU {vcpu}"
     )]
     Segment {
-        /// How many numbers a segment has.
         segment_nodes: u64,
-        /// The vCPU.
         vcpu: u32,
-        /// The number of the run's first node.
         first: u64,
-        /// How many nodes it has.
         count: u32,
     },
-    /// Some of the nodes were received before.
     #[error(
         "expected each stack node of vCPU {vcpu} once, found some of the {count} from {first} again"
     )]
-    Twice {
-        /// The vCPU.
-        vcpu: u32,
-        /// The number of the run's first node.
-        first: u64,
-        /// How many nodes it has.
-        count: u32,
-    },
-    /// Numbers do not rise where they have to.
+    Twice { vcpu: u32, first: u64, count: u32 },
     #[error("expected stack nodes of vCPU {vcpu} above {known}, found {found}")]
-    Order {
-        /// The vCPU.
-        vcpu: u32,
-        /// The greatest number so far.
-        known: u64,
-        /// The number found.
-        found: u64,
-    },
-    /// A node's parent lies in another segment, or was not received.
+    Order { vcpu: u32, known: u64, found: u64 },
     #[error(
         "expected the parent of stack node {number} of vCPU {vcpu} in the same segment and before it, found {parent}"
     )]
-    Parent {
-        /// The vCPU.
-        vcpu: u32,
-        /// The node's number.
-        number: u64,
-        /// The number of its parent.
-        parent: u64,
-    },
-    /// A count belongs to a stack that was not received.
+    Parent { vcpu: u32, number: u64, parent: u64 },
     #[error("expected counts of stacks that were sent, found one of stack {number} of vCPU {vcpu}")]
-    Unknown {
-        /// The vCPU.
-        vcpu: u32,
-        /// The number of the stack's leaf-most node.
-        number: u64,
-    },
+    Unknown { vcpu: u32, number: u64 },
 }
 
 /// In which order runs of nodes may come.

@@ -51,22 +51,17 @@ impl FromStr for FunctionName {
 /// A name that is not one function's.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FunctionError {
-    /// No function in the stacks shown.
     #[error(
         "no function in the stacks shown is called or matches `{0}`; `report --top 0` lists all"
     )]
     None(String),
-    /// More than one.
     #[error(
         "`{name}` matches {count} functions: {list}; give one's whole name, or a regular expression that matches \
          no other, such as `^name$`"
     )]
     Several {
-        /// What was given.
         name: String,
-        /// How many match.
         count: usize,
-        /// Those with the most samples, in words.
         list: String,
     },
 }

@@ -84,22 +84,14 @@ impl fmt::Display for Format {
 /// No format is called so.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UnknownFormat {
-    /// A name that is none.
     #[error("unknown format {name:?}: expected {}", names())]
-    Name {
-        /// What was asked for.
-        name: String,
-    },
-    /// A file with another ending.
+    Name { name: String },
     #[error(
         "the extension of {path:?} is unknown: expected {}; or choose a format with --format ({})",
         endings(),
         names()
     )]
-    Ending {
-        /// The file.
-        path: String,
-    },
+    Ending { path: String },
 }
 
 fn names() -> String {

@@ -46,13 +46,8 @@ struct Server {
 /// The environment's settings for debuginfod cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum DebuginfodError {
-    /// A timeout that is not a number.
     #[error("DEBUGINFOD_TIMEOUT is a number of seconds, found {found:?}")]
-    Timeout {
-        /// Its value.
-        found: String,
-    },
-    /// Nowhere to keep files.
+    Timeout { found: String },
     #[error(
         "DEBUGINFOD_URLS is set, but there is no home folder for its cache: set DEBUGINFOD_CACHE_PATH"
     )]

@@ -35,26 +35,18 @@ pub(crate) struct Extent {
 /// A moment cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MomentError {
-    /// The text is not a point in time.
     #[error(
         "invalid time `{0}`: expected for example `12s` (after the recording began), `-30s` (before its end, or \
          before now while it runs), `21:34:50` or `2026-11-21T21:34:50Z` (UTC)"
     )]
     Words(String),
-    /// A date, where the guest knows none.
     #[error(
         "clock times cannot be used because the guest has no wall clock; use for example `12s` (after the recording \
          began) or `-30s` (before its end)"
     )]
     NoDate,
-    /// A window that ends where it begins, or before.
     #[error("the window is empty: it begins at {from} and ends at {to} of the recording")]
-    Empty {
-        /// Its beginning.
-        from: String,
-        /// Its end.
-        to: String,
-    },
+    Empty { from: String, to: String },
 }
 
 const DAY_NS: u64 = 86_400_000_000_000;

@@ -62,44 +62,23 @@ pub(crate) enum RingPart<'a> {
 /// Why a frame about a ring is not in its place.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RingOrderError {
-    /// The frame is not its message.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// Another message belongs here.
     #[error("expected {expected}, found {}", message_name(*found))]
-    OutOfPlace {
-        /// What belongs here.
-        expected: &'static str,
-        /// The type of the message found.
-        found: u16,
-    },
-    /// The frame belongs to another vCPU.
+    OutOfPlace { expected: &'static str, found: u16 },
     #[error("a frame belongs to vCPU {found}, in the middle of the ring of vCPU {expected}")]
-    OtherVcpu {
-        /// The vCPU begun.
-        expected: u32,
-        /// The vCPU named.
-        found: u32,
-    },
-    /// Records repeat, or there are more than the ring's head says.
+    OtherVcpu { expected: u32, found: u32 },
     #[error("expected records from position {expected} to {end}, found {count} from {found}")]
     Position {
-        /// The position of the next record.
         expected: u64,
-        /// The position after the ring's last.
         end: u64,
-        /// The position found.
         found: u64,
-        /// How many records were found.
         count: u32,
     },
-    /// The event name's id is invalid or already used.
     #[error("the id {0} of an event name is invalid or already used")]
     Name(u32),
-    /// The records are none.
     #[error(transparent)]
     Records(#[from] RingError),
-    /// The stacks are impossible.
     #[error(transparent)]
     Nodes(#[from] NodeError),
 }
