@@ -13,7 +13,6 @@ pub(crate) const MAX_MAPPINGS: u32 = 65_536;
 /// What an agent says of itself and its guest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentInfo {
-    /// The agent's version.
     pub(crate) agent_version: String,
     /// The instruction set, as ELF names it in lower case.
     pub(crate) architecture: String,

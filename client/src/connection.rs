@@ -78,7 +78,6 @@ impl From<Key> for Access {
 }
 
 impl Access {
-    /// The key's id, where there is one.
     pub(crate) fn key_id(&self) -> Option<KeyId> {
         match self {
             Access::Open => None,

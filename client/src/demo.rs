@@ -83,7 +83,6 @@ impl DemoError {
     }
 }
 
-/// Runs the demo.
 pub(crate) fn run(arguments: &DemoArguments) -> Result<(), Failure> {
     if arguments.duration_ns == 0 {
         return Err(DemoError::NoTime.into());

@@ -73,7 +73,6 @@ pub(crate) enum Subject {
 /// What an agent has said.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answers<'a> {
-    /// Who it is.
     pub(crate) agent: &'a AgentInfo,
     /// The protocol version in use.
     pub(crate) protocol: u16,

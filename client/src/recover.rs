@@ -14,7 +14,6 @@ use unikprof_proto::file::{BlockError, BlockHead};
 /// What a guest left when it crashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remains<'b> {
-    /// Where it was found.
     pub(crate) place: FoundAt,
     /// The recording file; where it is not whole, what there is of it.
     pub file: Cow<'b, [u8]>,

@@ -68,7 +68,6 @@ pub struct Timeline {
 /// The contents of one vCPU's ring.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ring {
-    /// The vCPU.
     pub(crate) vcpu: u32,
     /// How many records the ring has room for.
     pub(crate) capacity: u64,
@@ -140,7 +139,6 @@ impl Window {
 }
 
 impl Ring {
-    /// The records within a window.
     pub(crate) fn within(&self, window: Window) -> &[Record] {
         &self.records[self.places(window)]
     }

@@ -68,7 +68,6 @@ pub(crate) fn fields(records: &[(u64, Record)]) -> Vec<(u8, u64, u64, u64)> {
 /// A node's number, then its parent's number and its frames.
 pub(crate) type NumberedNode = (u64, (u64, Vec<u32>));
 
-/// The nodes of an answer.
 pub(crate) fn nodes_of(answers: &[Answer]) -> Vec<NumberedNode> {
     let mut all = Vec::new();
     for answer in answers.iter().filter(|one| one.kind == Nodes::TYPE) {

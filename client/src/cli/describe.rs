@@ -172,7 +172,6 @@ pub(super) fn started(settings: &Settings, recording: u64, address: &Address) ->
     )
 }
 
-/// That a recording was discarded.
 pub(super) fn discarded(name: &str, recording: u64) -> String {
     format!(
         "recording {recording} `{}` has ended; its data was dropped\n",

@@ -35,7 +35,6 @@ pub(super) struct Plan {
     pub(super) reports: Vec<ReportOutput>,
 }
 
-/// The file of a recording.
 #[derive(Debug)]
 pub(super) enum RecordingFile {
     /// It was asked for, by its name or by none at all.

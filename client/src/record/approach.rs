@@ -29,7 +29,6 @@ pub(super) struct Approach {
 }
 
 impl Approach {
-    /// Opens one connection.
     pub(super) fn open(&self, timeouts: Timeouts) -> Result<Connection, ConnectionError> {
         Connection::open(&self.address, &self.access, timeouts, &self.interrupt)
     }

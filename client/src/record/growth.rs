@@ -28,7 +28,6 @@ const WORTH: u64 = 100;
 pub(crate) struct Coverage {
     /// Samples in functions whose rows the agent had.
     pub(crate) covered: u64,
-    /// All samples.
     pub(crate) samples: u64,
 }
 

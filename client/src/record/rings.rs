@@ -34,7 +34,6 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Whether it is a part.
     pub(crate) fn is_part(&self) -> bool {
         *self != Asked::default()
     }
@@ -63,7 +62,6 @@ impl PartAsked {
 /// How full a vCPU's ring is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RingFill {
-    /// The vCPU.
     pub(crate) vcpu: u32,
     /// How many records it has room for.
     pub(crate) capacity: u64,

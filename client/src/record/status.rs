@@ -52,7 +52,6 @@ pub struct RecordingStatus {
     pub(crate) recording: u64,
     /// Which bit it has in the ring's samples.
     pub(crate) ring_bit: u32,
-    /// Its name.
     pub(crate) name: String,
     /// See [`unikprof_proto::code::state`].
     pub(crate) state: u32,

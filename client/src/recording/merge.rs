@@ -52,7 +52,6 @@ struct Run {
 /// One recording of a run.
 struct Part {
     run: usize,
-    /// A file of it.
     path: PathBuf,
     epochs: BTreeSet<u64>,
     /// When it was counted, in order and apart.

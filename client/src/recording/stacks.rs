@@ -60,7 +60,6 @@ pub(super) enum Missing {
 }
 
 impl Stacks {
-    /// Adds a node.
     pub(super) fn add_node(&mut self, vcpu: u32, number: u64, node: Node<'_>) {
         let vcpu = self.vcpus.entry(vcpu).or_default();
         let frames = vcpu.frames.len();

@@ -36,7 +36,6 @@ pub struct FunctionTable {
 /// One function, or one line of a function.
 #[derive(Debug, Clone)]
 pub struct FunctionRow {
-    /// The function.
     pub(crate) function: FunctionId,
     /// Its name, and `file:line` if lines are shown separately.
     pub text: String,

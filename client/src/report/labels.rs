@@ -84,7 +84,6 @@ impl Labels {
         }
     }
 
-    /// Every label.
     pub(super) fn all(&self) -> &[Label] {
         &self.all
     }

@@ -62,7 +62,6 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Of a profile.
     pub(crate) fn of(profile: &Profile) -> Summary {
         Summary {
             recorded: profile.sample_count(),

@@ -63,7 +63,6 @@ impl Unplaced {
         (all.count() as f64 > NOTABLE * due).then_some(all)
     }
 
-    /// How many there are.
     pub(crate) fn count(&self) -> u64 {
         let in_stacks = self.late.saturating_add(self.aged);
         in_stacks.saturating_add(self.missing.saturating_add(self.dropped))

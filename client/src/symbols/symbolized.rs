@@ -125,7 +125,6 @@ impl<'p> Symbolized<'p> {
         &self.symbols[start..end]
     }
 
-    /// Every function there is.
     pub(crate) fn functions(&self) -> &[Function] {
         &self.functions
     }
@@ -199,7 +198,6 @@ impl Names {
         ImageId(self.images.len() as u32 - 1)
     }
 
-    /// A function by the name in its image.
     pub(crate) fn function(&mut self, image: Option<ImageId>, raw_name: &str) -> FunctionId {
         self.function_in(image, None, raw_name)
     }

@@ -9,7 +9,6 @@ use super::{Timeline, Window};
 /// The values of one counter, on all vCPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CounterSeries {
-    /// Its name.
     pub(crate) name: String,
     /// When it got which value, in the order of time; at least one.
     values: Vec<(u64, i64)>,

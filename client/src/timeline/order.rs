@@ -43,7 +43,6 @@ enum Phase {
 /// A frame in its place.
 #[derive(Debug)]
 pub(crate) enum RingPart<'a> {
-    /// A name.
     Name(EventName<'a>),
     /// There are no more names.
     NamesEnd(EventNamesEnd),
@@ -84,7 +83,6 @@ pub enum RingOrderError {
 }
 
 impl RingOrder {
-    /// The order on the wire.
     pub(crate) fn on_the_wire() -> RingOrder {
         RingOrder {
             is_strict: true,

@@ -87,7 +87,6 @@ impl Timeline {
         found
     }
 
-    /// The recording with this id.
     pub(crate) fn recording(&self, id: u64) -> Option<RecordingSpan> {
         let mut all = self.recordings().into_iter();
         all.find(|span| span.recording == Some(id))

@@ -64,7 +64,6 @@ pub enum AccuracyError {
     /// What was captured cannot be read.
     #[error("{}: {source}", path.display())]
     Capture {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         source: CaptureError,

@@ -29,7 +29,6 @@ pub enum ImageError {
     /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
         /// Why not.
         source: io::Error,
@@ -37,7 +36,6 @@ pub enum ImageError {
     /// A file is no ELF file.
     #[error("{}: {source}", path.display())]
     Object {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         source: object::Error,

@@ -26,7 +26,6 @@ pub struct Row {
 /// Whether a goal was met.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was.
     Met,
     /// It was not, and by what.
     Missed(String),

@@ -210,7 +210,6 @@ impl GuestConfig {
 /// The router of the emulated network.
 pub(crate) const GATEWAY: &str = "10.0.2.2";
 
-/// The address of the guest with this index.
 pub(crate) fn guest_address(index: usize) -> String {
     format!("10.0.2.{}", 50 + index)
 }

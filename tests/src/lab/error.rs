@@ -142,10 +142,7 @@ pub enum Unavailable {
 
     /// QEMU splits its `-initrd` option at commas and spaces.
     #[error("the cache path {0} holds a comma or a space")]
-    Path(
-        /// The path.
-        PathBuf,
-    ),
+    Path(PathBuf),
 }
 
 /// A package whose version in the machine's sources is not the one the lab needs.

@@ -88,7 +88,6 @@ impl Fault {
 pub enum Step {
     /// Passes these bytes on.
     Pass(Vec<u8>),
-    /// Waits.
     Wait(Duration),
     /// Closes both directions.
     Cut,

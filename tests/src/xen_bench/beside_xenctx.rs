@@ -24,7 +24,6 @@ struct Turn {
     stacks_per_s: f64,
     /// Time the vCPU did not run, a second.
     not_running: f64,
-    /// Cycles in ticks, a tick.
     cycles_per_tick: f64,
 }
 

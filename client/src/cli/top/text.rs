@@ -115,7 +115,6 @@ pub(super) fn headings(measure: Measure, sort: Sort, recent: &Summary) -> [Strin
     ]
 }
 
-/// A row.
 pub(super) fn line(row: &Row, measure: Measure, unit: Unit, name_columns: usize) -> String {
     format!(
         "{}{}  {}",

@@ -17,7 +17,6 @@ pub(crate) struct Command<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// Parses a line.
     pub(crate) fn parse(line: &'a str) -> Result<Self, Box<dyn Error>> {
         let mut words = line.split_ascii_whitespace();
         let word = words.next().unwrap_or_default();

@@ -68,7 +68,6 @@ impl Store {
         true
     }
 
-    /// The notes from a number on.
     pub(crate) fn from(&self, id: u32) -> impl Iterator<Item = &Note> {
         self.notes.range(id..).map(|(_, (_, note))| note)
     }

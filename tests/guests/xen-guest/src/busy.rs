@@ -12,7 +12,6 @@ use xen_sys_lite::vcpu::VcpuId;
 use crate::interrupts::Registers;
 use crate::timer;
 
-/// Runs for `duration_ns`.
 #[inline(never)]
 #[unsafe(link_section = ".text.busy_caller")]
 pub(crate) fn run_for(vcpu: VcpuId, duration_ns: u64) -> u64 {

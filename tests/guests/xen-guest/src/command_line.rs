@@ -2,7 +2,6 @@
 
 use core::str::FromStr;
 
-/// The command line.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CommandLine(pub(crate) &'static str);
 

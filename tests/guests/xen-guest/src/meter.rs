@@ -51,7 +51,6 @@ impl Meter {
         }
     }
 
-    /// The number of ticks.
     pub(crate) fn ticks(&self) -> u64 {
         self.ticks.load(Ordering::Relaxed)
     }

@@ -105,7 +105,6 @@ impl<D: Device> Network<D> {
         self.news.take()
     }
 
-    /// The device.
     pub(crate) fn device(&mut self) -> &mut D {
         &mut self.device
     }

@@ -24,7 +24,6 @@ const GRANT_FRAMES: usize = 1;
 const TX: usize = 64;
 const RX: usize = 128;
 
-/// The device.
 pub(crate) type NetworkDevice = Netfront<'static, CountedCalls, GRANT_FRAMES, TX, RX>;
 
 /// The domain's grants; never freed, because other domains use them.

@@ -29,7 +29,6 @@ const RESCUE_STACK_SIZE: usize = 64 * 1024;
 /// The network and the services on it.
 #[derive(Debug)]
 pub(crate) struct Served {
-    /// The network.
     pub(crate) network: Network<NetworkDevice>,
     /// Sends back received bytes.
     pub(crate) echo: Option<Echo>,

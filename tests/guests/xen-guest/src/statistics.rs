@@ -32,7 +32,6 @@ pub(crate) struct VcpuStatistics {
     pub(crate) blocks: Counter,
     /// The number of interrupts that ended such a sleep, or only interrupted it.
     pub(crate) wakes: Counter,
-    /// Upcalls.
     pub(crate) upcalls: Counter,
     /// Upcalls in which the timer fired.
     pub(crate) timer_upcalls: Counter,
@@ -124,7 +123,6 @@ impl VcpuStatistics {
     }
 }
 
-/// A count.
 #[derive(Debug)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -133,12 +131,10 @@ impl Counter {
         Self(AtomicU64::new(0))
     }
 
-    /// Adds to the count.
     pub(crate) fn add(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// The count.
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

@@ -23,9 +23,7 @@ const SHUTDOWN_WATCH: WatchId = match WatchId::new(0) {
 /// The domain's identity.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
-    /// Its name.
     pub(crate) name: String,
-    /// Its UUID.
     pub(crate) uuid: String,
 }
 

@@ -85,7 +85,6 @@ pub(crate) fn connect(vcpu: VcpuId) -> Result<(), Errno> {
     events().unmask(port)
 }
 
-/// Whether this is the port of the vCPU's timer.
 pub(crate) fn is_timer(vcpu: VcpuId, port: Port) -> bool {
     TIMERS[vcpu.0 as usize].port.load(Ordering::Relaxed) == port.0
 }

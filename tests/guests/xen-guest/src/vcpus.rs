@@ -106,7 +106,6 @@ pub(crate) fn kick_port(vcpu: VcpuId) -> Option<Port> {
     (port != u32::MAX).then_some(Port(port))
 }
 
-/// Whether this is the port of [`kick`].
 pub(crate) fn is_kick(vcpu: VcpuId, port: Port) -> bool {
     KICKS[vcpu.0 as usize].load(Ordering::Relaxed) == port.0
 }

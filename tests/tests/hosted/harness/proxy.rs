@@ -108,7 +108,6 @@ impl Proxy {
         drop(state);
     }
 
-    /// How many connections there have been.
     pub(crate) fn connections(&self) -> usize {
         self.shared.lock().connections.len()
     }
