@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::Write;
 
 /// With the value 1, a case that would be skipped fails instead.
-pub const REQUIRED_VARIABLE: &str = "UNIKPROF_REQUIRE_ALL";
+pub(crate) const REQUIRED_VARIABLE: &str = "UNIKPROF_REQUIRE_ALL";
 
 /// Says that a case is skipped, and why.
 pub fn skip(case: &str, reason: impl Display) {

@@ -24,17 +24,17 @@ pub struct Effort {
 }
 
 /// The functions that wait.
-pub const FUNCTIONS: [&str; 2] = ["wait_for_timer", "wait_for_network"];
+pub(crate) const FUNCTIONS: [&str; 2] = ["wait_for_timer", "wait_for_network"];
 
 /// What came of one function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waited {
     /// The function.
-    pub function: &'static str,
+    pub(crate) function: &'static str,
     /// How long it was blocked, in ns.
     pub truth_ns: u64,
     /// What the profile says of it, in ns.
-    pub shown_ns: u64,
+    pub(crate) shown_ns: u64,
 }
 
 impl Waited {
@@ -63,7 +63,7 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<[Waited; 2], Ac
 }
 
 /// The case's rows, one a function.
-pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let waited = measure(guest, effort)?;
     let ms = |ns: u64| format!("{:.1} ms", ns as f64 / 1e6);
     let row = |waited: Waited| Row {

@@ -91,7 +91,7 @@ pub struct Marked {
 impl Marked {
     /// Whether nearly all of the function's samples were counted and shown. A few are taken just before the
     /// fault is made or after it is set right.
-    pub fn is_told(&self) -> bool {
+    pub(crate) fn is_told(&self) -> bool {
         self.adds_up
             && self.worker > 0
             && self.counted == self.shown
@@ -127,7 +127,7 @@ pub fn measure(
 }
 
 /// The case's rows: each chain as a recording finds it, and broken ones by the table.
-pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let row = |load: &str, truth: &Marked, said, interval: &str, verdict| Row {
         case: 10,
         load: load.into(),

@@ -16,22 +16,22 @@ use unikprof_agent::Registers;
 use unikprof_agent::stack::ReadStack;
 
 /// The most words of a stack in one sample: 16 KiB.
-pub const MAX_WORDS: usize = 2048;
+pub(crate) const MAX_WORDS: usize = 2048;
 
 const HEAD: usize = 5;
 
 /// One captured sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Captured {
+pub(crate) struct Captured {
     /// The interrupted registers.
-    pub registers: Registers,
+    pub(crate) registers: Registers,
     /// The stack: from the red zone below the stack pointer, where popped registers still lie, up.
-    pub stack: CapturedStack,
+    pub(crate) stack: CapturedStack,
 }
 
 /// A copy of a stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CapturedStack {
+pub(crate) struct CapturedStack {
     base: u64,
     words: Vec<u64>,
 }
@@ -39,27 +39,15 @@ pub struct CapturedStack {
 /// Why bytes are not captured samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum CaptureError {
-    /// The bytes end within a sample.
     #[error("the captured samples are cut: {left} bytes are left over in sample {sample}")]
-    Cut {
-        /// The sample, from 0.
-        sample: usize,
-        /// What is left.
-        left: usize,
-    },
-    /// A stack longer than is ever captured.
+    Cut { sample: usize, left: usize },
     #[error("captured sample {sample} says it has {words} words; {MAX_WORDS} is the most")]
-    TooLong {
-        /// The sample, from 0.
-        sample: usize,
-        /// What it says.
-        words: u64,
-    },
+    TooLong { sample: usize, words: u64 },
 }
 
 impl Captured {
     /// Reads all samples.
-    pub fn read_all(bytes: &[u8]) -> Result<Vec<Captured>, CaptureError> {
+    pub(crate) fn read_all(bytes: &[u8]) -> Result<Vec<Captured>, CaptureError> {
         let (words, odd) = bytes.as_chunks::<8>();
         let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
         let mut samples = Vec::new();

@@ -21,15 +21,15 @@ pub trait Guest {
 /// Captured samples, and all that is needed to walk them.
 pub struct Captures {
     /// The samples.
-    pub samples: Vec<Captured>,
+    pub(crate) samples: Vec<Captured>,
     /// Where their code lies, and its unwind tables.
-    pub images: Images,
+    pub(crate) images: Images,
     /// The caller table that the client makes of it.
-    pub callers: Vec<Row>,
+    pub(crate) callers: Vec<Row>,
 }
 
 /// Settings for a recording that lasts as long as its load.
-pub fn settings(period_ns: u64) -> Settings {
+pub(crate) fn settings(period_ns: u64) -> Settings {
     Settings {
         name: "accuracy".into(),
         period_ns,

@@ -123,7 +123,7 @@ impl HostedGuest {
 
 impl HostedGuest {
     /// As [`Guest::record`], several recordings at once, each by its settings and under its own name.
-    pub fn record_together(
+    pub(crate) fn record_together(
         &mut self,
         settings: &[Settings],
         command: &str,

@@ -13,7 +13,7 @@ use unikprof_agent::{CodeMap, Mapping, MappingsError};
 use unikprof_client::profile as client;
 
 /// The images of one program as they were loaded.
-pub struct Images {
+pub(crate) struct Images {
     images: Vec<Image>,
     code: CodeMap,
     program: PathBuf,
@@ -21,26 +21,18 @@ pub struct Images {
 
 /// A function of one image: where it begins in the memory that was sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FunctionStart(pub u64);
+pub(crate) struct FunctionStart(pub(crate) u64);
 
 /// Why images cannot be used.
 #[derive(Debug, Error)]
 pub enum ImageError {
-    /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
-    Read {
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// A file is no ELF file.
+    Read { path: PathBuf, source: io::Error },
     #[error("{}: {source}", path.display())]
     Object {
         path: PathBuf,
-        /// What is wrong with it.
         source: object::Error,
     },
-    /// The mappings cannot be used by an agent.
     #[error(transparent)]
     Mappings(#[from] MappingsError),
 }
@@ -74,7 +66,7 @@ struct Sections {
 impl Images {
     /// Those at the mappings that an agent tells of, in its order; `file` names the file of a mapping, `None`
     /// where there is none: its code then has neither functions nor tables.
-    pub fn of_mappings<'m>(
+    pub(crate) fn of_mappings<'m>(
         mappings: impl IntoIterator<Item = &'m client::Mapping>,
         program: &Path,
         file: impl Fn(&client::Mapping) -> Option<PathBuf>,
@@ -105,12 +97,12 @@ impl Images {
     }
 
     /// The code as an agent sees it.
-    pub fn code(&self) -> &CodeMap {
+    pub(crate) fn code(&self) -> &CodeMap {
         &self.code
     }
 
     /// The address of a frame code; `None` for a mark.
-    pub fn address(&self, code: u32) -> Option<u64> {
+    pub(crate) fn address(&self, code: u32) -> Option<u64> {
         let base = |index: usize| self.code.code_base(index);
         let at = (0..self.images.len()).rfind(|index| base(*index) <= Some(code))?;
         let address = self.images[at].start + u64::from(code - base(at)?);
@@ -118,13 +110,13 @@ impl Images {
     }
 
     /// The function that holds an address: the nearest that begins at or before it, in the same image.
-    pub fn function(&self, address: u64) -> Option<FunctionStart> {
+    pub(crate) fn function(&self, address: u64) -> Option<FunctionStart> {
         self.found(address)
             .map(|function| FunctionStart(function.start))
     }
 
     /// The function's name, demangled; empty where there is none.
-    pub fn name(&self, function: FunctionStart) -> String {
+    pub(crate) fn name(&self, function: FunctionStart) -> String {
         self.found(function.0).map_or_else(String::new, |found| {
             let name = &found.name;
             unikprof_client::symbols::demangle(name).unwrap_or_else(|| name.clone())
@@ -132,20 +124,20 @@ impl Images {
     }
 
     /// Whether the address lies in the program itself and not in a library.
-    pub fn in_program(&self, address: u64) -> bool {
+    pub(crate) fn in_program(&self, address: u64) -> bool {
         self.image(address)
             .is_some_and(|image| image.path == self.program)
     }
 
     /// Whether the address lies in an image that has unwind tables.
-    pub fn has_tables(&self, address: u64) -> bool {
+    pub(crate) fn has_tables(&self, address: u64) -> bool {
         self.image(address).is_some_and(|image| {
             image.sections.eh_frame.is_some() || image.sections.debug_frame.is_some()
         })
     }
 
     /// An unwinder that knows all the images' tables.
-    pub fn unwinder(&self) -> UnwinderX86_64<Vec<u8>> {
+    pub(crate) fn unwinder(&self) -> UnwinderX86_64<Vec<u8>> {
         let mut unwinder = UnwinderX86_64::new();
         for image in &self.images {
             let sections = &image.sections;

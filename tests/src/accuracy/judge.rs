@@ -20,7 +20,7 @@ use super::images::{FunctionStart, Images};
 
 /// How the agent's walk finds callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub(crate) enum Way {
     /// Along frame pointers, and nothing else.
     Naive,
     /// A look at the instructions around the interrupted one, then along frame pointers.
@@ -33,7 +33,7 @@ pub enum Way {
 }
 
 /// Walks captured samples.
-pub struct Judge<'a> {
+pub(crate) struct Judge<'a> {
     images: &'a Images,
     unwinder: UnwinderX86_64<Vec<u8>>,
     cache: CacheX86_64<framehop::MayAllocateDuringUnwind>,
@@ -44,16 +44,16 @@ pub struct Judge<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Agreement {
     /// Samples for which they did.
-    pub right: u64,
+    pub(crate) right: u64,
     /// All that were judged.
     pub judged: u64,
     /// Samples that the judge itself could not walk.
-    pub unjudged: u64,
+    pub(crate) unjudged: u64,
 }
 
 /// How much of a stack is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
+pub(crate) enum Extent {
     /// The interrupted function's caller.
     LeafCaller,
     /// All frames from the leaf to the program's outermost; a library's below that is the platform's.
@@ -69,7 +69,7 @@ impl Agreement {
 
 impl<'a> Judge<'a> {
     /// Of programs with these images, and this caller table for their code.
-    pub fn new(images: &'a Images, callers: &'a [Row]) -> Judge<'a> {
+    pub(crate) fn new(images: &'a Images, callers: &'a [Row]) -> Judge<'a> {
         Judge {
             images,
             unwinder: images.unwinder(),
@@ -79,7 +79,12 @@ impl<'a> Judge<'a> {
     }
 
     /// How often a way of walking is right.
-    pub fn agreement(&mut self, samples: &[Captured], way: Way, extent: Extent) -> Agreement {
+    pub(crate) fn agreement(
+        &mut self,
+        samples: &[Captured],
+        way: Way,
+        extent: Extent,
+    ) -> Agreement {
         let mut agreement = Agreement::default();
         self.compare(samples, way, |images, full, walked| {
             let Some(full) = full else {
@@ -100,7 +105,11 @@ impl<'a> Judge<'a> {
     }
 
     /// Which of the leaf's callers was wrong most often: who called whom, what the walk said, and how often.
-    pub fn worst(&mut self, samples: &[Captured], way: Way) -> Option<(String, String, usize)> {
+    pub(crate) fn worst(
+        &mut self,
+        samples: &[Captured],
+        way: Way,
+    ) -> Option<(String, String, usize)> {
         let mut wrong = HashMap::<_, usize>::new();
         self.compare(samples, way, |_, full, walked| {
             if let Some([leaf, caller, ..]) = full

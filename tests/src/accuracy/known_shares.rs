@@ -35,23 +35,23 @@ pub struct Effort {
 pub struct Shares {
     /// The stated intervals of all functions and runs.
     pub coverage: Coverage,
-    /// How many of them are [too wide](super::recorded::Recorded::is_too_wide).
+    /// How many of them are too wide.
     pub too_wide: u64,
     /// Each function in all runs together.
     pub functions: Vec<Pooled>,
     /// The samples of all runs.
-    pub samples: u64,
+    pub(crate) samples: u64,
 }
 
 /// A function in all runs together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pooled {
     /// Its name.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Its true share.
-    pub truth: f64,
+    pub(crate) truth: f64,
     /// Its share of all runs' samples.
-    pub shown: Interval,
+    pub(crate) shown: Interval,
     /// How far its counts were from those expected.
     pub errors: Errors,
 }
@@ -92,7 +92,7 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, Accurac
 }
 
 /// The case's rows: the coverage, then each function over all runs.
-pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let shares = measure(guest, effort)?;
     let Coverage { held, stated } = shares.coverage;
     let too_wide = shares.too_wide;
@@ -126,7 +126,7 @@ pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, Accuracy
 
 impl Pooled {
     /// The truth, what the profiles say, and how certain that is.
-    pub fn cells(&self) -> [String; 3] {
+    pub(crate) fn cells(&self) -> [String; 3] {
         let interval = format!(
             "{} to {}; {:.1} deviations off, design effect {:.2}",
             percent(self.shown.low),
@@ -138,7 +138,7 @@ impl Pooled {
     }
 
     /// Whether it is as near to the truth as chance allows.
-    pub fn verdict(&self) -> Verdict {
+    pub(crate) fn verdict(&self) -> Verdict {
         let off = self.errors.deviations().abs();
         Verdict::of(off <= DEVIATIONS, || format!("{off:.1} deviations"))
     }

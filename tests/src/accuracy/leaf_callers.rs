@@ -17,7 +17,7 @@ pub const GOAL: f64 = 0.99;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Callers {
     /// The load.
-    pub load: &'static str,
+    pub(crate) load: &'static str,
     /// Along frame pointers alone.
     pub naive: Agreement,
     /// With a look at the instructions.
@@ -27,7 +27,7 @@ pub struct Callers {
     /// With the caller table for every frame.
     pub every_frame: Agreement,
     /// What was wrong most often with the table, if anything.
-    pub worst: Option<(String, String, usize)>,
+    pub(crate) worst: Option<(String, String, usize)>,
 }
 
 /// Captures so many samples of each load, and judges them.
@@ -50,7 +50,7 @@ pub fn measure(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Callers>, Ac
 }
 
 /// The case's rows, one a load.
-pub fn rows(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Row>, AccuracyError> {
     let callers = measure(guest, samples)?;
     let rows = callers.into_iter().map(|callers| {
         let found = callers.table.share();

@@ -24,15 +24,15 @@ pub struct Effort {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Masked {
     /// Masked stretches.
-    pub stretches: u64,
+    pub(crate) stretches: u64,
     /// Samples that the agent counted as late.
-    pub late: u64,
+    pub(crate) late: u64,
     /// Samples that are shown as late.
-    pub shown: u64,
+    pub(crate) shown: u64,
     /// Samples charged to the code that unmasks.
-    pub charged: u64,
+    pub(crate) charged: u64,
     /// Samples that should have come and did not, where the agent can tell.
-    pub missing: Option<i64>,
+    pub(crate) missing: Option<i64>,
 }
 
 impl Masked {
@@ -60,7 +60,7 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Masked, Accurac
 }
 
 /// The case's row.
-pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let found = measure(guest, effort)?;
     let missing = found.missing.map_or("unknown".into(), |n| n.to_string());
     let said = format!(

@@ -2,23 +2,23 @@
 
 pub mod blocking;
 pub mod broken_chains;
-pub mod capture;
+pub(crate) mod capture;
 pub mod error;
-pub mod guest;
+pub(crate) mod guest;
 pub mod hosted;
-pub mod images;
-pub mod judge;
+pub(crate) mod images;
+pub(crate) mod judge;
 pub mod known_shares;
 pub mod leaf_callers;
 pub mod masked_events;
-pub mod recorded;
-pub mod row;
+pub(crate) mod recorded;
+pub(crate) mod row;
 pub mod several_recordings;
 pub mod short_bursts;
 pub mod slow_down;
 pub mod statistics;
 pub mod step_lock;
-pub mod truth;
+pub(crate) mod truth;
 pub mod without_frame_pointers;
 pub mod xen;
 

@@ -14,26 +14,26 @@ use super::truth::Truth;
 #[derive(Debug)]
 pub struct Recorded {
     /// The guest's answer.
-    pub truth: Truth,
+    pub(crate) truth: Truth,
     /// What became of the sampler's ticks.
-    pub counters: Counters,
+    pub(crate) counters: Counters,
     /// All samples: what shares are of.
-    pub samples: u64,
+    pub(crate) samples: u64,
     rows: Vec<FunctionRow>,
 }
 
 /// A function as a profile shows it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Shown {
+pub(crate) struct Shown {
     /// Samples.
-    pub samples: u64,
+    pub(crate) samples: u64,
     /// Their share of all, as the report states it.
-    pub share: Interval,
+    pub(crate) share: Interval,
 }
 
 impl Recorded {
     /// Reads a recording, which must be whole, and names it.
-    pub fn open(
+    pub(crate) fn open(
         path: &Path,
         symbolizer: &Symbolizer,
         truth: Truth,
@@ -55,7 +55,7 @@ impl Recorded {
     }
 
     /// The samples of a function itself.
-    pub fn own(&self, name: &str) -> Shown {
+    pub(crate) fn own(&self, name: &str) -> Shown {
         match self.row(name) {
             Some(row) => Shown {
                 samples: row.own,
@@ -66,7 +66,7 @@ impl Recorded {
     }
 
     /// The samples of a function and all below it.
-    pub fn total(&self, name: &str) -> Shown {
+    pub(crate) fn total(&self, name: &str) -> Shown {
         match self.row(name) {
             Some(row) => Shown {
                 samples: row.total,
@@ -78,7 +78,7 @@ impl Recorded {
 
     /// Whether a function's interval is wider than it must be: more than twice as wide as that of so many independent
     /// samples, beyond what samples without a known place could change at either end.
-    pub fn is_too_wide(&self, shown: &Shown) -> bool {
+    pub(crate) fn is_too_wide(&self, shown: &Shown) -> bool {
         let width = |interval: &Interval| interval.high - interval.low;
         let Counters {
             missing,
@@ -97,7 +97,7 @@ impl Recorded {
     }
 
     /// The samples whose leaf is a mark that begins so, such as `[sample arrived late]`.
-    pub fn marked(&self, mark: &str) -> u64 {
+    pub(crate) fn marked(&self, mark: &str) -> u64 {
         let rows = self.rows.iter().filter(|row| row.text.starts_with(mark));
         rows.map(|row| row.own).sum()
     }

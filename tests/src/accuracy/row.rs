@@ -4,40 +4,36 @@ use std::fmt;
 
 /// What came of one load.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub(crate) struct Row {
     /// The case's number in the suite.
-    pub case: u8,
+    pub(crate) case: u8,
     /// What ran.
-    pub load: String,
+    pub(crate) load: String,
     /// What is known of it from elsewhere than the profile.
-    pub truth: String,
+    pub(crate) truth: String,
     /// What the profile says.
-    pub said: String,
+    pub(crate) said: String,
     /// The interval the profile states, or the bound that the figure must keep.
-    pub interval: String,
+    pub(crate) interval: String,
     /// What a walk along frame pointers alone says.
-    pub naive: Option<String>,
+    pub(crate) naive: Option<String>,
     /// What sampling at fixed intervals says.
-    pub fixed: Option<String>,
+    pub(crate) fixed: Option<String>,
     /// Whether the goal was met.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
 }
 
 /// Whether a goal was met.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     Met,
     /// It was not, and by what.
     Missed(String),
-    /// There is no goal: the figure stands beside others.
-    Beside,
-    /// The case could not run, and why.
-    NotRun(String),
 }
 
 impl Verdict {
     /// Met where it holds; else missed, for the reason given.
-    pub fn of(met: bool, reason: impl FnOnce() -> String) -> Verdict {
+    pub(crate) fn of(met: bool, reason: impl FnOnce() -> String) -> Verdict {
         if met {
             Verdict::Met
         } else {
@@ -51,14 +47,12 @@ impl fmt::Display for Verdict {
         match self {
             Verdict::Met => f.write_str("met"),
             Verdict::Missed(reason) => write!(f, "**missed**: {reason}"),
-            Verdict::Beside => f.write_str("–"),
-            Verdict::NotRun(reason) => write!(f, "not run: {reason}"),
         }
     }
 }
 
 /// The heading of a table of rows, in Markdown.
-pub const HEADING: &str = "\
+pub(crate) const HEADING: &str = "\
 | case | load | truth | unikprof | 95 % interval or bound | naive walk | fixed interval | verdict |
 |---|---|---|---|---|---|---|---|";
 
@@ -87,7 +81,7 @@ fn cell(text: &str) -> String {
 }
 
 /// A share in percent, as the table shows it.
-pub fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 

@@ -25,17 +25,17 @@ const RECORDINGS: [(&str, Mode, u64); 3] = [
 #[derive(Debug)]
 pub struct One {
     /// Its name.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Its period, in ns.
-    pub period_ns: u64,
+    pub(crate) period_ns: u64,
     /// Its samples of running time.
-    pub running: u64,
+    pub(crate) running: u64,
     /// The thread's CPU time while the load ran, in ns.
-    pub total_ns: u64,
+    pub(crate) total_ns: u64,
     /// Whether its counters add up, and nothing was lost.
     pub is_whole: bool,
     /// Each function: its name, its true share and the samples' share of running time.
-    pub functions: Vec<(&'static str, f64, Interval)>,
+    pub(crate) functions: Vec<(&'static str, f64, Interval)>,
 }
 
 impl One {
@@ -91,7 +91,7 @@ fn one(name: &'static str, period_ns: u64, recorded: &Recorded) -> One {
 }
 
 /// The case's rows, one for each recording.
-pub fn rows(guest: &mut HostedGuest, run_ns: u64) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut HostedGuest, run_ns: u64) -> Result<Vec<Row>, AccuracyError> {
     let all = measure(guest, run_ns)?;
     let row = |one: &One| {
         let (name, off) = one.worst();

@@ -21,7 +21,7 @@ pub struct Effort {
 }
 
 /// By how much the function becomes slower, in percent.
-pub const PERCENTS: [u32; 3] = [10, 50, 100];
+pub(crate) const PERCENTS: [u32; 3] = [10, 50, 100];
 
 /// What came of one slow-down.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,15 +29,15 @@ pub struct Moved {
     /// By how much the function takes longer.
     pub truth: f64,
     /// Pairs of recordings whose interval holds their own truth.
-    pub held: u64,
+    pub(crate) held: u64,
     /// All pairs.
-    pub pairs: u64,
+    pub(crate) pairs: u64,
     /// All pairs together, each beside its own truth; `None` where some have no samples of some kind.
-    pub pooled: Option<Pooled>,
+    pub(crate) pooled: Option<Pooled>,
 }
 
 /// How wide the interval of all pairs together may be, to either side: wider, it would tell nothing.
-pub const WIDEST: f64 = 0.1;
+pub(crate) const WIDEST: f64 = 0.1;
 
 #[derive(Clone, Copy)]
 struct Sums {
@@ -111,7 +111,7 @@ impl Moved {
     }
 
     /// Why the goal was missed, if it was.
-    pub fn fault(&self) -> Option<String> {
+    pub(crate) fn fault(&self) -> Option<String> {
         let Moved { held, pairs, .. } = self;
         let Some(pooled) = self.pooled else {
             return Some("some recordings have no samples of a function".into());
@@ -132,7 +132,7 @@ impl Moved {
 }
 
 /// The case's rows, one a slow-down.
-pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let mut rows = Vec::new();
     for percent in PERCENTS {
         let found = measure(guest, effort, percent)?;

@@ -20,19 +20,19 @@ pub struct Coverage {
 
 impl Coverage {
     /// Counts one interval.
-    pub fn add(&mut self, interval: &Interval, truth: f64) {
+    pub(crate) fn add(&mut self, interval: &Interval, truth: f64) {
         self.stated += 1;
         self.held += u64::from(holds(interval, truth));
     }
 
     /// The part of the intervals that held the truth; 0 where there were none.
-    pub fn share(&self) -> f64 {
+    pub(crate) fn share(&self) -> f64 {
         self.held as f64 / self.stated.max(1) as f64
     }
 }
 
 /// Whether the truth lies inside.
-pub fn holds(interval: &Interval, truth: f64) -> bool {
+pub(crate) fn holds(interval: &Interval, truth: f64) -> bool {
     (interval.low..=interval.high).contains(&truth)
 }
 
@@ -46,7 +46,7 @@ pub struct Errors {
 
 impl Errors {
     /// Adds a run: so many of its samples were of a function with this true share.
-    pub fn add(&mut self, seen: u64, samples: u64, truth: f64) {
+    pub(crate) fn add(&mut self, seen: u64, samples: u64, truth: f64) {
         let error = seen as f64 - truth * samples as f64;
         self.sum += error;
         self.squares += error * error;
@@ -54,7 +54,7 @@ impl Errors {
     }
 
     /// The variance of the errors, to that of independent samples; 0 where there are none.
-    pub fn design_effect(&self) -> f64 {
+    pub(crate) fn design_effect(&self) -> f64 {
         self.squares / self.variance.max(f64::MIN_POSITIVE)
     }
 
@@ -70,27 +70,27 @@ impl Errors {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Factor {
     /// The factor.
-    pub factor: f64,
+    pub(crate) factor: f64,
     /// The lower end.
-    pub low: f64,
+    pub(crate) low: f64,
     /// The upper end.
-    pub high: f64,
+    pub(crate) high: f64,
 }
 
 /// Samples in a function and in what it is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Odds {
+pub(crate) struct Odds {
     /// Samples in the function.
-    pub function: u64,
+    pub(crate) function: u64,
     /// Samples in the other.
-    pub other: u64,
+    pub(crate) other: u64,
 }
 
 impl Factor {
     /// By how much the function takes longer `after` than `before`, the other staying as it is: the
     /// ratio of odds, with B. Woolf's interval (1955): the logarithm's variance is the sum of the
     /// reciprocal counts. `None` where a count is 0.
-    pub fn of_odds(before: Odds, after: Odds) -> Option<Factor> {
+    pub(crate) fn of_odds(before: Odds, after: Odds) -> Option<Factor> {
         let counts = [before.function, before.other, after.function, after.other];
         if counts.contains(&0) {
             return None;
@@ -106,7 +106,7 @@ impl Factor {
     }
 
     /// Whether the truth lies inside.
-    pub fn holds(&self, truth: f64) -> bool {
+    pub(crate) fn holds(&self, truth: f64) -> bool {
         (self.low..=self.high).contains(&truth)
     }
 
@@ -128,19 +128,19 @@ impl Factor {
 /// the intervals are as wide as they should be: the design effect is their variance to the variance that the
 /// intervals state.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pooled {
+pub(crate) struct Pooled {
     /// The factors to their truths, all together: 1 where there is no bias.
-    pub error: Factor,
+    pub(crate) error: Factor,
     /// The variance of the errors, to that which their intervals state: 1 where these are right.
-    pub design_effect: f64,
+    pub(crate) design_effect: f64,
     /// How many there are.
-    pub count: u64,
+    pub(crate) count: u64,
 }
 
 impl Pooled {
     /// Puts factors and their truths together; `None` where there are fewer than two. A design effect above 1 widens the
     /// interval; one below 1 does not narrow it.
-    pub fn of(factors: &[(Factor, f64)]) -> Option<Pooled> {
+    pub(crate) fn of(factors: &[(Factor, f64)]) -> Option<Pooled> {
         if factors.len() < 2 {
             return None;
         }
@@ -169,7 +169,7 @@ impl Pooled {
 
     /// Whether there is no bias, and the intervals are neither too narrow nor too wide: a sound profiler misses
     /// each of the three bounds in one of 1,000 runs.
-    pub fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self) -> bool {
         let (least, most) = scatter_bounds(self.count.saturating_sub(1));
         self.error.deviations_from(1.0).abs() <= RISK_DEVIATIONS
             && (least..=most).contains(&self.design_effect)
@@ -181,7 +181,7 @@ const RISK_DEVIATIONS: f64 = 3.290_526_731_491_926;
 
 /// The bounds that the mean of so many squared normal deviates misses, to either side, with a probability of [`RISK`]
 /// each (E. B. Wilson and M. M. Hilferty, 1931).
-pub fn scatter_bounds(count: u64) -> (f64, f64) {
+pub(crate) fn scatter_bounds(count: u64) -> (f64, f64) {
     const ONE_SIDED: f64 = 3.090_232_306_167_813;
     let ninth = 2.0 / (9.0 * count.max(1) as f64);
     let bound = |deviations: f64| (1.0 - ninth + deviations * ninth.sqrt()).max(0.0).powi(3);
@@ -209,14 +209,6 @@ pub fn least_hits(trials: u64, probability: f64, risk: f64) -> u64 {
         term += ((trials - hits) as f64 / (hits + 1) as f64).ln() + odds;
     }
     trials
-}
-
-/// The mean and the standard deviation of some values; 0 where there are too few.
-pub fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
-    let count = values.len() as f64;
-    let mean = values.iter().sum::<f64>() / count.max(1.0);
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    (mean, (squares / (count - 1.0).max(1.0)).sqrt())
 }
 
 #[cfg(test)]
@@ -323,12 +315,5 @@ mod tests {
         assert_eq!(least_hits(1_200, 0.95, 1e-9), 1_090);
         assert_eq!(least_hits(7, 1.0, 1e-9), 7);
         assert_eq!(least_hits(7, 0.0, 1e-9), 0);
-    }
-
-    #[test]
-    fn the_deviation_is_that_of_a_sample() {
-        let (mean, deviation) = mean_and_deviation(&[1.0, 2.0, 3.0]);
-        assert!((mean - 2.0).abs() < 1e-12 && (deviation - 1.0).abs() < 1e-12);
-        assert_eq!(mean_and_deviation(&[]), (0.0, 0.0));
     }
 }

@@ -33,9 +33,9 @@ pub struct Sampled {
     /// What all samples together say of it.
     pub shown: Interval,
     /// The stated intervals of each recording.
-    pub coverage: Coverage,
+    pub(crate) coverage: Coverage,
     /// By how much single recordings are off, on average.
-    pub mean_error: f64,
+    pub(crate) mean_error: f64,
 }
 
 /// Runs a load whose period is so many sampling periods.
@@ -76,7 +76,7 @@ pub fn measure(
 }
 
 /// The case's rows, one a load.
-pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let mut rows = Vec::new();
     for step in STEPS {
         let random = measure(guest, effort, step, false)?;

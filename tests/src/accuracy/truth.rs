@@ -6,11 +6,11 @@ use super::error::AccuracyError;
 
 /// Numbers by name, as a guest's answer `total=NS NAME=VALUE ...` holds them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Truth(BTreeMap<String, u64>);
+pub(crate) struct Truth(BTreeMap<String, u64>);
 
 impl Truth {
     /// Takes an answer apart.
-    pub fn parse(line: &str) -> Result<Truth, AccuracyError> {
+    pub(crate) fn parse(line: &str) -> Result<Truth, AccuracyError> {
         let number = |word: &str| {
             let (name, value) = word.split_once('=')?;
             Some((name.to_owned(), value.parse().ok()?))
@@ -26,17 +26,17 @@ impl Truth {
     }
 
     /// The number of this name; 0 where there is none.
-    pub fn get(&self, name: &str) -> u64 {
+    pub(crate) fn get(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or_default()
     }
 
     /// All the running time, in ns.
-    pub fn total_ns(&self) -> u64 {
+    pub(crate) fn total_ns(&self) -> u64 {
         self.get("total")
     }
 
     /// The part of the running time that is this function's.
-    pub fn share(&self, name: &str) -> f64 {
+    pub(crate) fn share(&self, name: &str) -> f64 {
         self.get(name) as f64 / self.total_ns().max(1) as f64
     }
 }

@@ -38,7 +38,7 @@ pub fn measure(guest: &mut dyn Guest, load: &str, samples: usize) -> Result<Stac
 }
 
 /// The case's row for one load; `what` says in words what the stacks are made of.
-pub fn row(
+pub(crate) fn row(
     guest: &mut dyn Guest,
     what: &str,
     load: &str,
@@ -71,9 +71,9 @@ pub struct Reached {
     /// Samples.
     pub samples: u64,
     /// Those whose stack reaches the outermost function.
-    pub outermost: u64,
+    pub(crate) outermost: u64,
     /// Those that the agent counted as broken.
-    pub broken: u64,
+    pub(crate) broken: u64,
 }
 
 impl Reached {
@@ -105,7 +105,7 @@ pub fn record(
 }
 
 /// The row of recordings with and without `--unwind table`.
-pub fn recorded_row(
+pub(crate) fn recorded_row(
     guest: &mut dyn Guest,
     outermost: &str,
     run_ns: u64,

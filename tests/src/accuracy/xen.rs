@@ -7,7 +7,7 @@
 mod cases;
 mod guest;
 pub mod masked;
-pub mod shares;
+pub(crate) mod shares;
 pub mod steal;
 
 pub use cases::run;

@@ -18,7 +18,7 @@ const RECIPE: &str = "1";
 const STAMP: &str = "stamp";
 
 /// Names another folder than `target/xen-lab` for the cache and the run folders.
-pub const CACHE_VARIABLE: &str = "UNIKPROF_XEN_CACHE";
+pub(crate) const CACHE_VARIABLE: &str = "UNIKPROF_XEN_CACHE";
 
 /// A filled cache.
 #[derive(Debug, Clone)]

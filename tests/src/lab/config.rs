@@ -101,24 +101,24 @@ impl LabConfig {
 #[derive(Debug, Clone)]
 pub struct GuestConfig {
     /// The domain's name; also how the lab's methods name it.
-    pub name: String,
+    pub(crate) name: String,
     /// The kernel: an ELF file with a PVH (or PV) note, or a bzImage.
     pub kernel: PathBuf,
     /// `pvh` or `pv`, as in `xl.cfg`.
-    pub domain_type: String,
+    pub(crate) domain_type: String,
     /// Memory in MiB.
     pub memory_mb: u64,
     /// Virtual processors.
     pub vcpus: u32,
     /// The emulated processor that all of its vCPUs run on, to share it with other guests; 0 is dom0's. `None`:
     /// any but dom0's.
-    pub processor: Option<u32>,
+    pub(crate) processor: Option<u32>,
     /// The kernel's command line. The lab adds `ip=ADDRESS/24 gateway=ADDRESS` unless an `ip=` is there.
     pub command_line: String,
     /// More lines for the `xl` configuration; a later line wins over the lab's own.
-    pub extra_xl_lines: Vec<String>,
+    pub(crate) extra_xl_lines: Vec<String>,
     /// Nodes of xenstore, below the domain's own path, that are there before the guest runs, with their values.
-    pub store: Vec<(String, String)>,
+    pub(crate) store: Vec<(String, String)>,
     /// TCP ports of the guest to forward to free ports of the host's loopback; see `Lab::forwarded`.
     pub ports: Vec<u16>,
 }

@@ -26,7 +26,9 @@ pub fn build_xen_guest(features: &[&str]) -> Result<PathBuf, LabError> {
 }
 
 /// The same guest, compiled without frame pointers. Its unwind tables are there.
-pub fn build_xen_guest_without_frame_pointers(features: &[&str]) -> Result<PathBuf, LabError> {
+pub(crate) fn build_xen_guest_without_frame_pointers(
+    features: &[&str],
+) -> Result<PathBuf, LabError> {
     build(
         "xen-guest-without-frame-pointers",
         features,

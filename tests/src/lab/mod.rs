@@ -43,20 +43,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use board::{Board, Facts, Stream};
-pub use cache::CACHE_VARIABLE;
 use cache::Cache;
 pub use config::{GuestConfig, LabConfig};
 use dom0::CommandFailure;
-pub use dom0::Dom0Output;
-pub use error::{LabError, Unavailable, WrongVersion};
-pub use guest_image::{build_xen_guest, build_xen_guest_without_frame_pointers};
+pub(crate) use dom0::Dom0Output;
+pub use error::LabError;
+pub use guest_image::build_xen_guest;
+pub(crate) use guest_image::build_xen_guest_without_frame_pointers;
 use machine::{Hardware, Machine};
 pub use requirement::run_or_skip;
 pub use signs::GuestEnd;
 use signs::{BootOutcome, boot_outcome, console_text, domain_id, guest_end, line_with};
 
 /// Keeps the logs of a lab that ended well; those of one whose case panics stay always, for a day.
-pub const KEEP_VARIABLE: &str = "UNIKPROF_XEN_KEEP";
+pub(crate) const KEEP_VARIABLE: &str = "UNIKPROF_XEN_KEEP";
 
 const TAIL_LINES: usize = 40;
 /// A dead guest's last words may still be on their way through xenconsoled.
@@ -64,12 +64,12 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const START_TRIES: u32 = 5;
 
 /// Is everything here that a lab runs? If not, the first lab downloads it, or [`download`] does.
-pub fn is_downloaded() -> bool {
+pub(crate) fn is_downloaded() -> bool {
     Cache::is_filled()
 }
 
 /// Downloads and unpacks what a lab runs, unless it is there: about 170 MB.
-pub fn download() -> Result<(), LabError> {
+pub(crate) fn download() -> Result<(), LabError> {
     Cache::open().map(drop)
 }
 
@@ -182,12 +182,6 @@ impl Lab {
             .ok_or_else(|| LabError::Config(format!("{guest} has no domain")))
     }
 
-    /// Everything on the machine's serial line: Xen's messages and dom0's.
-    pub fn serial_log(&self) -> String {
-        self.board
-            .look(|facts| facts.text(Stream::Serial).to_owned())
-    }
-
     /// Runs a shell script in dom0 and returns its output and status; a status other than 0 is no error.
     ///
     /// `xl`, `xenctx`, `xen-hvmctx`, `xenstore-*` and busybox are there.
@@ -238,7 +232,7 @@ impl Lab {
     }
 
     /// The folder with this lab's logs.
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 

@@ -18,19 +18,19 @@ const FILE_PREAMBLE: usize = 16;
 
 /// All epochs of all files.
 #[derive(Debug, Default)]
-pub struct Audit {
+pub(crate) struct Audit {
     /// By recording and epoch.
     epochs: BTreeMap<(u64, u64), Whole>,
     /// Files read.
-    pub files: u64,
+    pub(crate) files: u64,
     /// Epochs that came more than once, and were the same each time.
-    pub repeated: u64,
+    pub(crate) repeated: u64,
     /// Epochs of which a file has no more than a part.
-    pub partial: u64,
+    pub(crate) partial: u64,
     /// Bytes of all files.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// What must not be.
-    pub wrong: Vec<String>,
+    pub(crate) wrong: Vec<String>,
 }
 
 /// An epoch that is there to its end.
@@ -56,16 +56,16 @@ struct Open {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sum {
     /// Its epochs.
-    pub epochs: u64,
+    pub(crate) epochs: u64,
     /// Its counters, added up over epochs and vCPUs.
-    pub counters: Counters,
+    pub(crate) counters: Counters,
     /// Its samples, as the stacks hold them.
     pub samples: u64,
 }
 
 impl Audit {
     /// Reads every recording in a folder.
-    pub fn folder(folder: &Path) -> Result<Audit, SoakError> {
+    pub(crate) fn folder(folder: &Path) -> Result<Audit, SoakError> {
         let failed = |source| SoakError::Io {
             what: "reading the downloads",
             source,
@@ -197,7 +197,7 @@ impl Audit {
 
     /// What the downloads of a recording come to, compared with what its agent counted in all;
     /// notes what is missing.
-    pub fn compare(&mut self, recording: u64, agent: &Counters) -> Sum {
+    pub(crate) fn compare(&mut self, recording: u64, agent: &Counters) -> Sum {
         let own: Vec<(u64, Whole)> = self
             .epochs
             .range((recording, 0)..=(recording, u64::MAX))

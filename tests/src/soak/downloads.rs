@@ -20,28 +20,28 @@ use super::target::Target;
 
 /// Who brings recordings home.
 #[derive(Clone, Copy)]
-pub struct Downloads<'d> {
+pub(crate) struct Downloads<'d> {
     /// The client's program.
-    pub program: &'d Program,
+    pub(crate) program: &'d Program,
     /// The guest.
-    pub target: &'d Target,
+    pub(crate) target: &'d Target,
     /// A line to it with faults.
-    pub faulty: SocketAddr,
+    pub(crate) faulty: SocketAddr,
     /// Where downloads go.
-    pub folder: &'d Path,
+    pub(crate) folder: &'d Path,
     /// What was done is noted here.
-    pub ledger: &'d Ledger,
+    pub(crate) ledger: &'d Ledger,
     /// Under this subject.
-    pub subject: &'static str,
+    pub(crate) subject: &'static str,
 }
 
 /// What the agent counted in one recording, by its own word.
 #[derive(Debug, Clone, Copy)]
-pub struct Counted {
+pub(crate) struct Counted {
     /// Which.
-    pub recording: u64,
+    pub(crate) recording: u64,
     /// All of it.
-    pub counters: Counters,
+    pub(crate) counters: Counters,
 }
 
 /// A client of the program's may find all sessions taken, or the recording leased to one that has vanished, so often.
@@ -50,7 +50,7 @@ const TRIES: u32 = 120;
 impl Downloads<'_> {
     /// Takes what a recording has counted so far into the file of this name, in one way or another; `more` are
     /// words for `dump`.
-    pub fn take(
+    pub(crate) fn take(
         &self,
         recording: &str,
         more: &[&str],
@@ -122,7 +122,7 @@ impl Downloads<'_> {
     }
 
     /// Ends a recording and takes its rest into the file of this name; what it counted is asked for before.
-    pub fn end(&self, recording: &str, file: &str) -> Result<Counted, SoakError> {
+    pub(crate) fn end(&self, recording: &str, file: &str) -> Result<Counted, SoakError> {
         let what = "the end of a recording";
         let counted = served(self.target, Role::Control, what, |speaker| {
             let checked = check(speaker)?;
@@ -141,7 +141,7 @@ impl Downloads<'_> {
     }
 
     /// Runs the program until it succeeds; only an agent without room may be in the way.
-    pub fn must(&self, kind: &str, words: &[&str]) -> Result<(), SoakError> {
+    pub(crate) fn must(&self, kind: &str, words: &[&str]) -> Result<(), SoakError> {
         let finished = self.unless_crowded(kind, words)?;
         match finished.code {
             Some(0) => Ok(()),
@@ -150,7 +150,7 @@ impl Downloads<'_> {
     }
 
     /// Runs the program until the agent has a session for it.
-    pub fn unless_crowded(&self, kind: &str, words: &[&str]) -> Result<Finished, SoakError> {
+    pub(crate) fn unless_crowded(&self, kind: &str, words: &[&str]) -> Result<Finished, SoakError> {
         let mut tries = 0;
         loop {
             tries += 1;
@@ -167,7 +167,7 @@ impl Downloads<'_> {
     }
 
     /// Where the file of this name is.
-    pub fn path(&self, file: &str) -> String {
+    pub(crate) fn path(&self, file: &str) -> String {
         self.folder.join(file).display().to_string()
     }
 }

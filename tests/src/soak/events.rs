@@ -21,11 +21,11 @@ use super::speaker::Role;
 pub const EVENTS: &str = "events";
 
 /// Who follows the guest's events.
-pub struct Follower<'f> {
+pub(crate) struct Follower<'f> {
     /// The client's program and the lines to the guest.
-    pub downloads: Downloads<'f>,
+    pub(crate) downloads: Downloads<'f>,
     /// Set when it is enough.
-    pub stop: &'f AtomicBool,
+    pub(crate) stop: &'f AtomicBool,
 }
 
 /// What was received of the guest's own events.
@@ -36,11 +36,11 @@ pub struct Followed {
     /// Events received.
     pub events: u64,
     /// Events that came again: each follower begins with all that the rings hold.
-    pub repeated: u64,
+    pub(crate) repeated: u64,
     /// Events that were not received, and of which the client said that records were evicted.
-    pub evicted: u64,
+    pub(crate) evicted: u64,
     /// What must not be.
-    pub problems: Vec<String>,
+    pub(crate) problems: Vec<String>,
 }
 
 /// The steps of each request or burst: mark, begin, end, counter. An event's place among those of its name is
@@ -57,7 +57,7 @@ struct Reached {
 
 impl Follower<'_> {
     /// Follows until told to stop, one client after the other.
-    pub fn follow(&self, random: &mut Random) -> Result<Followed, SoakError> {
+    pub(crate) fn follow(&self, random: &mut Random) -> Result<Followed, SoakError> {
         let words = [
             "events",
             "--follow",

@@ -10,7 +10,7 @@ use super::random::Random;
 
 /// A fault of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// None: the line is right.
     None,
     /// Every piece comes late.
@@ -41,7 +41,7 @@ pub enum Fault {
 
 impl Fault {
     /// For people.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Fault::None => "none",
             Fault::Delay(_) => "delay",
@@ -60,7 +60,7 @@ impl Fault {
     }
 
     /// One of them. `place` is where a cut is to be, so that in time every place has its turn.
-    pub fn draw(random: &mut Random, keyed: bool, place: u64) -> Fault {
+    pub(crate) fn draw(random: &mut Random, keyed: bool, place: u64) -> Fault {
         // Most conversations are short.
         let bound = random.pick(&[60, 300, 1_000, 8_000]);
         let anywhere = random.below(bound);
@@ -85,7 +85,7 @@ impl Fault {
 
 /// What a line does next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Passes these bytes on.
     Pass(Vec<u8>),
     Wait(Duration),
@@ -99,7 +99,7 @@ pub enum Step {
 
 /// One direction of a connection, with its fault.
 #[derive(Debug)]
-pub struct Direction {
+pub(crate) struct Direction {
     fault: Fault,
     passed: u64,
     /// Whether the fault has happened.
@@ -127,7 +127,7 @@ enum Clear {
 
 impl Direction {
     /// A direction with this fault.
-    pub fn new(fault: Fault) -> Direction {
+    pub(crate) fn new(fault: Fault) -> Direction {
         let of_records = matches!(
             fault,
             Fault::AlterRecord(_)
@@ -146,12 +146,12 @@ impl Direction {
     }
 
     /// Whether the fault has come to pass.
-    pub fn happened(&self) -> bool {
+    pub(crate) fn happened(&self) -> bool {
         self.happened
     }
 
     /// What becomes of these bytes.
-    pub fn push(&mut self, bytes: &[u8]) -> Vec<Step> {
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<Step> {
         match self.fault {
             Fault::None => vec![Step::Pass(bytes.into())],
             Fault::Delay(wait) => vec![Step::Wait(wait), Step::Pass(bytes.into())],

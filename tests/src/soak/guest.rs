@@ -10,34 +10,34 @@ use super::error::SoakError;
 use super::target::{KeyFiles, Keys, Target};
 
 /// A running guest; it is killed when the value is dropped.
-pub struct Guest {
+pub(crate) struct Guest {
     child: Child,
     /// The guest ends when this does.
     stdin: Option<ChildStdin>,
     /// Kept, so that the guest can print.
     stdout: BufReader<ChildStdout>,
     /// Where its agent listens, and the keys.
-    pub target: Target,
+    pub(crate) target: Target,
     /// Where its own service listens, if it has one.
-    pub service: Option<SocketAddr>,
+    pub(crate) service: Option<SocketAddr>,
 }
 
 /// What the system says of a process.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Footprint {
+pub(crate) struct Footprint {
     /// Memory in use, in KiB.
-    pub resident_kib: u64,
+    pub(crate) resident_kib: u64,
     /// Open files and sockets.
-    pub descriptors: usize,
+    pub(crate) descriptors: usize,
     /// CPU time of the agent's own thread, in ns.
-    pub agent_cpu_ns: u64,
+    pub(crate) agent_cpu_ns: u64,
     /// How long the agent's own thread was ready while others ran, in ns.
-    pub agent_waited_ns: u64,
+    pub(crate) agent_waited_ns: u64,
 }
 
 impl Guest {
     /// Starts a guest with one of the program's loads; the files of its keys are made in `folder`.
-    pub fn start(
+    pub(crate) fn start(
         program: &Path,
         load: &str,
         folder: &Path,
@@ -113,7 +113,7 @@ impl Guest {
     }
 
     /// Ends the guest and waits for it.
-    pub fn end(mut self) -> Result<(), SoakError> {
+    pub(crate) fn end(mut self) -> Result<(), SoakError> {
         drop(self.stdin.take());
         let mut said = String::new();
         self.stdout
@@ -123,12 +123,12 @@ impl Guest {
     }
 
     /// Whether it has not ended by itself.
-    pub fn is_alive(&mut self) -> bool {
+    pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
     /// What it takes of the machine; zeros where the system does not say.
-    pub fn footprint(&self) -> Footprint {
+    pub(crate) fn footprint(&self) -> Footprint {
         let folder = format!("/proc/{}", self.child.id());
         let status = fs::read_to_string(format!("{folder}/status")).unwrap_or_default();
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -14,23 +14,23 @@ use super::random::Random;
 pub const DOWNLOADS: &str = "downloads";
 
 /// The recording's name.
-pub const ALWAYS_ON: &str = "always-on";
+pub(crate) const ALWAYS_ON: &str = "always-on";
 
 /// Who keeps a recording running.
-pub struct Keeper<'k> {
+pub(crate) struct Keeper<'k> {
     /// How it comes home.
-    pub downloads: Downloads<'k>,
+    pub(crate) downloads: Downloads<'k>,
     /// Held while the recording is not on; its place in the agent must be kept for it.
-    pub place: &'k Mutex<()>,
+    pub(crate) place: &'k Mutex<()>,
     /// Set when the last recording is to end.
-    pub stop: &'k AtomicBool,
+    pub(crate) stop: &'k AtomicBool,
     /// How long each recording goes on.
-    pub shift: Duration,
+    pub(crate) shift: Duration,
 }
 
 impl Keeper<'_> {
     /// Records until told to stop; answers what the agent counted.
-    pub fn keep(&self, random: &mut Random) -> Result<Vec<Counted>, SoakError> {
+    pub(crate) fn keep(&self, random: &mut Random) -> Result<Vec<Counted>, SoakError> {
         let mut counted = Vec::new();
         let mut files = 0;
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);

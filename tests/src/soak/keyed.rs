@@ -3,11 +3,10 @@
 
 use std::io;
 
-use unikprof_proto::frame::Message;
 use unikprof_proto::message::HandshakeReply;
 use unikprof_proto::preamble;
 use unikprof_proto::secure::{MAX_ANSWER, MAX_REQUEST, RECORD_HEADER, ciphertext};
-use unikprof_test_kit::frames::{Frame, encoded, take_frame};
+use unikprof_test_kit::frames::{Frame, take_frame};
 use unikprof_test_kit::noise::{Initiator, Preamble, Records};
 
 use super::line::{End, Line};
@@ -26,7 +25,11 @@ pub fn begin(key: &TestKey, id: [u8; 8]) -> Initiator {
 }
 
 /// Reads the agent's reply; `theirs` is the agent's preamble as it was received in the clear.
-pub fn finish(begun: Initiator, mut line: Line, theirs: &Preamble) -> Result<KeyedLine, End> {
+pub(crate) fn finish(
+    begun: Initiator,
+    mut line: Line,
+    theirs: &Preamble,
+) -> Result<KeyedLine, End> {
     let frame = line.read_frame()?;
     if let Some(code) = frame.refusal() {
         return Err(End::Refused(code));
@@ -74,17 +77,12 @@ impl KeyedLine {
     }
 
     /// Sends bytes sealed, in records as long as may be.
-    pub fn send(&mut self, plain: &[u8]) -> io::Result<()> {
+    pub(crate) fn send(&mut self, plain: &[u8]) -> io::Result<()> {
         for piece in plain.chunks(MAX_REQUEST) {
             let record = self.seal(piece);
             self.line.send(&record)?;
         }
         Ok(())
-    }
-
-    /// Sends a message.
-    pub fn send_message<'m>(&mut self, message: &impl Message<'m>) -> io::Result<()> {
-        self.send(&encoded(message))
     }
 
     /// Reads the next frame.
@@ -102,7 +100,7 @@ impl KeyedLine {
     }
 
     /// Reads frames until there are no more; answers the last refusal, or the end.
-    pub fn read_to_end(&mut self) -> End {
+    pub(crate) fn read_to_end(&mut self) -> End {
         let mut last = None;
         loop {
             match self.read_frame() {

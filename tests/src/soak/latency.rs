@@ -12,7 +12,7 @@ use unikprof_demo_service::RequestGenerator;
 use super::phase::{PHASES, Phase, Phases};
 
 /// Requests per second.
-pub const RATE_HZ: u32 = 250;
+pub(crate) const RATE_HZ: u32 = 250;
 
 /// The guest's service has the same.
 const SEED: u64 = 1;
@@ -24,17 +24,17 @@ pub struct Latencies(Mutex<Vec<(u32, Phase, u32)>>);
 
 /// What most, nearly all and all answers took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Spread {
+pub(crate) struct Spread {
     /// How many there were.
-    pub requests: usize,
+    pub(crate) requests: usize,
     /// The median, in µs.
-    pub p50_us: u32,
+    pub(crate) p50_us: u32,
     /// 99 of 100 took less, in µs.
-    pub p99_us: u32,
+    pub(crate) p99_us: u32,
     /// 999 of 1000 took less, in µs.
-    pub p999_us: u32,
+    pub(crate) p999_us: u32,
     /// The longest, in µs.
-    pub max_us: u32,
+    pub(crate) max_us: u32,
 }
 
 impl Latencies {
@@ -42,7 +42,7 @@ impl Latencies {
     ///
     /// A request has a time at which it is due; its answer's time counts from there, so that a
     /// service that stops for a while is not asked less for it.
-    pub fn drive(
+    pub(crate) fn drive(
         &self,
         service: SocketAddr,
         phases: &Phases,
@@ -83,7 +83,7 @@ impl Latencies {
     }
 
     /// Of one phase, in the minutes given.
-    pub fn spread(&self, phase: Phase, minutes: impl Fn(u32) -> bool) -> Spread {
+    pub(crate) fn spread(&self, phase: Phase, minutes: impl Fn(u32) -> bool) -> Spread {
         let mut of: Vec<u32> = self
             .entries()
             .iter()
@@ -95,7 +95,7 @@ impl Latencies {
     }
 
     /// The last minute that was measured.
-    pub fn last_minute(&self) -> u32 {
+    pub(crate) fn last_minute(&self) -> u32 {
         self.entries().last().map_or(0, |(minute, ..)| *minute)
     }
 

@@ -12,7 +12,7 @@ type Entries = BTreeMap<(&'static str, String, String), u64>;
 
 impl Ledger {
     /// Counts one try.
-    pub fn count(
+    pub(crate) fn count(
         &self,
         subject: &'static str,
         kind: impl Into<String>,
@@ -29,17 +29,8 @@ impl Ledger {
         own.map(|(_, count)| count).sum()
     }
 
-    /// How often one kind was tried.
-    pub fn total_of(&self, subject: &str, kind: &str) -> u64 {
-        let entries = self.entries();
-        let own = entries
-            .iter()
-            .filter(|((of, found, _), _)| *of == subject && found == kind);
-        own.map(|(_, count)| count).sum()
-    }
-
     /// Rows of a Markdown table: kind, tries, outcomes with the most frequent first.
-    pub fn rows(&self, subject: &str) -> Vec<String> {
+    pub(crate) fn rows(&self, subject: &str) -> Vec<String> {
         let mut kinds: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
         for ((of, kind, outcome), count) in &*self.entries() {
             if *of == subject {

@@ -12,7 +12,7 @@ use unikprof_test_kit::frames::{Frame, encoded, take_frame};
 
 /// Longer than the agent waits for anything but a silent session, and than a busy machine keeps it from its
 /// processor.
-pub const PATIENCE: Duration = Duration::from_secs(50);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(50);
 
 /// An open connection.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub enum End {
 }
 
 impl Line {
-    /// Connects; reads wait for [`PATIENCE`].
+    /// Connects; reads wait for `PATIENCE`.
     pub fn connect(address: SocketAddr) -> io::Result<Line> {
         let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_nodelay(true)?;
@@ -54,17 +54,17 @@ impl Line {
     }
 
     /// How long reads wait.
-    pub fn wait_for(&self, patience: Duration) -> io::Result<()> {
+    pub(crate) fn wait_for(&self, patience: Duration) -> io::Result<()> {
         self.stream.set_read_timeout(Some(patience))
     }
 
     /// How long writes wait.
-    pub fn insist_for(&self, patience: Duration) -> io::Result<()> {
+    pub(crate) fn insist_for(&self, patience: Duration) -> io::Result<()> {
         self.stream.set_write_timeout(Some(patience))
     }
 
     /// Takes little at a time from now on: the system keeps no more than this for us.
-    pub fn keep_little(&self, bytes: usize) -> io::Result<()> {
+    pub(crate) fn keep_little(&self, bytes: usize) -> io::Result<()> {
         SockRef::from(&self.stream).set_recv_buffer_size(bytes)
     }
 
@@ -84,13 +84,13 @@ impl Line {
     }
 
     /// Goes away without a word: what is under way is lost.
-    pub fn reset(self) {
+    pub(crate) fn reset(self) {
         // Without it the connection would be closed in good order, which is as well.
         let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }
 
     /// Reads so many bytes.
-    pub fn read_exact(&mut self, length: usize) -> Result<Vec<u8>, End> {
+    pub(crate) fn read_exact(&mut self, length: usize) -> Result<Vec<u8>, End> {
         while self.received.len() < length {
             self.read_more()?;
         }
@@ -141,7 +141,7 @@ impl Line {
 
 impl End {
     /// What an error of the stream means.
-    pub fn of(error: &io::Error) -> End {
+    pub(crate) fn of(error: &io::Error) -> End {
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => End::Silent,
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => End::Reset,
@@ -150,7 +150,7 @@ impl End {
     }
 
     /// For the ledger.
-    pub fn text(self) -> String {
+    pub(crate) fn text(self) -> String {
         match self {
             End::Closed => "closed".into(),
             End::Reset => "cut".into(),

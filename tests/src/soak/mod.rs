@@ -1,27 +1,27 @@
 //! The soak: a guest with a recording always on, under load, on bad lines and among hostile peers,
 //! for as long as asked.
 
-pub mod audit;
-pub mod downloads;
+pub(crate) mod audit;
+pub(crate) mod downloads;
 pub mod error;
 pub mod events;
-pub mod faults;
-pub mod guest;
+pub(crate) mod faults;
+pub(crate) mod guest;
 pub mod keeper;
 pub mod keyed;
 pub mod latency;
-pub mod ledger;
+pub(crate) mod ledger;
 pub mod line;
 pub mod others;
 pub mod peers;
 pub mod phase;
-pub mod program;
+pub(crate) mod program;
 pub mod proxy;
 pub mod random;
-pub mod report;
+pub(crate) mod report;
 pub mod rightful;
 pub mod run;
-pub mod samples;
+pub(crate) mod samples;
 pub mod speaker;
 pub mod target;
 

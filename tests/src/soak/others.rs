@@ -20,13 +20,13 @@ pub const OTHERS: &str = "others";
 const MOST: usize = 3;
 
 /// Who has recordings beside the one that is always on.
-pub struct Others<'o> {
+pub(crate) struct Others<'o> {
     /// How they come home.
-    pub downloads: Downloads<'o>,
+    pub(crate) downloads: Downloads<'o>,
     /// Taken while the agent is asked for more than it holds, so that the other one is not in its place.
-    pub place: &'o Mutex<()>,
+    pub(crate) place: &'o Mutex<()>,
     /// Set when all are to end.
-    pub stop: &'o AtomicBool,
+    pub(crate) stop: &'o AtomicBool,
 }
 
 /// A recording that runs, or has run.
@@ -39,18 +39,18 @@ struct Other {
 
 /// What the others came to.
 #[derive(Debug, Default)]
-pub struct Ended {
+pub(crate) struct Ended {
     /// Those that were stopped.
-    pub counted: Vec<Counted>,
+    pub(crate) counted: Vec<Counted>,
     /// How many were thrown away.
-    pub discarded: u64,
+    pub(crate) discarded: u64,
     /// What must not be.
-    pub problems: Vec<String>,
+    pub(crate) problems: Vec<String>,
 }
 
 impl Others<'_> {
     /// Has recordings begin and end until told to stop; ends them all.
-    pub fn keep(&self, random: &mut Random) -> Result<Ended, SoakError> {
+    pub(crate) fn keep(&self, random: &mut Random) -> Result<Ended, SoakError> {
         let mut ended = Ended::default();
         let mut running: Vec<Other> = Vec::new();
         let mut number = 0;

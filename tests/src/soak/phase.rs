@@ -15,15 +15,15 @@ pub enum Phase {
 }
 
 /// In the order of a cycle.
-pub const PHASES: [Phase; 3] = [Phase::Quiet, Phase::Elsewhere, Phase::Attack];
+pub(crate) const PHASES: [Phase; 3] = [Phase::Quiet, Phase::Elsewhere, Phase::Attack];
 
 /// The current phase, for all threads.
 #[derive(Debug, Default)]
-pub struct Phases(AtomicU8);
+pub(crate) struct Phases(AtomicU8);
 
 impl Phase {
     /// For people.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Phase::Quiet => "no attack",
             Phase::Elsewhere => "attack on another guest",
@@ -34,12 +34,12 @@ impl Phase {
 
 impl Phases {
     /// What it is.
-    pub fn current(&self) -> Phase {
+    pub(crate) fn current(&self) -> Phase {
         PHASES[usize::from(self.0.load(Ordering::Relaxed)) % PHASES.len()]
     }
 
     /// Goes on to another.
-    pub fn set(&self, phase: Phase) {
+    pub(crate) fn set(&self, phase: Phase) {
         let index = PHASES.iter().position(|of| *of == phase);
         self.0.store(index.unwrap_or(0) as u8, Ordering::Relaxed);
     }

@@ -13,26 +13,26 @@ use super::target::{KeyFiles, Keys};
 
 /// The client's program with what it needs to talk to one guest.
 #[derive(Debug)]
-pub struct Program {
+pub(crate) struct Program {
     path: PathBuf,
     keys: Option<KeyFiles>,
 }
 
 /// A client under way.
-pub struct Running {
+pub(crate) struct Running {
     child: Child,
     words: String,
 }
 
 /// A client that has ended.
 #[derive(Debug)]
-pub struct Finished {
+pub(crate) struct Finished {
     /// Its arguments.
-    pub words: String,
+    pub(crate) words: String,
     /// `None` where a signal ended it.
-    pub code: Option<i32>,
+    pub(crate) code: Option<i32>,
     /// What it printed beside its results.
-    pub said: String,
+    pub(crate) said: String,
 }
 
 /// Longer than any client of a soak takes.
@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Program {
     /// The program at `path`; the files of its keys are made in `folder`.
-    pub fn new(path: &Path, folder: &Path, keys: Option<&Keys>) -> io::Result<Program> {
+    pub(crate) fn new(path: &Path, folder: &Path, keys: Option<&Keys>) -> io::Result<Program> {
         let keys = match keys {
             None => None,
             Some(keys) => Some(KeyFiles::write(keys, folder)?),
@@ -52,12 +52,17 @@ impl Program {
     }
 
     /// Begins `connect ADDRESS WORDS`.
-    pub fn begin(&self, address: SocketAddr, role: Role, words: &[&str]) -> io::Result<Running> {
+    pub(crate) fn begin(
+        &self,
+        address: SocketAddr,
+        role: Role,
+        words: &[&str],
+    ) -> io::Result<Running> {
         self.begin_into(Stdio::null(), address, role, words)
     }
 
     /// The same; what it prints as its result goes to `results`.
-    pub fn begin_into(
+    pub(crate) fn begin_into(
         &self,
         results: Stdio,
         address: SocketAddr,
@@ -86,14 +91,19 @@ impl Program {
     }
 
     /// Runs `connect ADDRESS WORDS` to its end.
-    pub fn run(&self, address: SocketAddr, role: Role, words: &[&str]) -> io::Result<Finished> {
+    pub(crate) fn run(
+        &self,
+        address: SocketAddr,
+        role: Role,
+        words: &[&str],
+    ) -> io::Result<Finished> {
         self.begin(address, role, words)?.finish()
     }
 }
 
 impl Running {
     /// Kills it after a while, unless it has ended; answers whether it was killed.
-    pub fn kill_after(mut self, wait: Duration) -> bool {
+    pub(crate) fn kill_after(mut self, wait: Duration) -> bool {
         thread::sleep(wait);
         let early = matches!(self.child.try_wait(), Ok(None));
         let _ = self.child.kill();
@@ -103,7 +113,7 @@ impl Running {
 
     /// Asks it to end after a while, as Ctrl-C would, and waits for its end. It is SIGTERM, since who is started in
     /// the background is started with SIGINT ignored.
-    pub fn interrupt_after(self, wait: Duration) -> io::Result<Finished> {
+    pub(crate) fn interrupt_after(self, wait: Duration) -> io::Result<Finished> {
         thread::sleep(wait);
         let id = self.child.id().to_string();
         Command::new("kill")
@@ -114,7 +124,7 @@ impl Running {
     }
 
     /// Waits for its end.
-    pub fn finish(mut self) -> io::Result<Finished> {
+    pub(crate) fn finish(mut self) -> io::Result<Finished> {
         let end = Instant::now() + PATIENCE;
         let status = loop {
             match self.child.try_wait()? {
@@ -143,7 +153,7 @@ impl Running {
 
 impl Finished {
     /// How it ended, for the ledger.
-    pub fn outcome(&self) -> String {
+    pub(crate) fn outcome(&self) -> String {
         match self.code {
             Some(0) => "done".into(),
             Some(3) => "line lost".into(),
@@ -160,7 +170,7 @@ impl Finished {
 
     /// Whether others were in its way: the agent had no session for it and said so or closed before a word, another
     /// client began to send its caller table meanwhile, or one that has vanished still holds the lease.
-    pub fn was_crowded(&self) -> bool {
+    pub(crate) fn was_crowded(&self) -> bool {
         match self.code {
             Some(3 | 12) => true,
             Some(5) => ["sessions", "try again"]
@@ -171,7 +181,7 @@ impl Finished {
     }
 
     /// As an error, where it must have been done.
-    pub fn into_error(self) -> SoakError {
+    pub(crate) fn into_error(self) -> SoakError {
         SoakError::Client {
             words: self.words,
             code: self.code,

@@ -20,9 +20,9 @@ pub const FAULTS: &str = "faults";
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Forwards connections on loopback. It ends when the value is dropped.
-pub struct FaultyLine {
+pub(crate) struct FaultyLine {
     /// Where clients connect.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
 }
 
@@ -36,11 +36,11 @@ struct Shared {
 }
 
 /// A cut is at every place up to this one, then from the beginning again.
-pub const PLACES: u64 = 1_000;
+pub(crate) const PLACES: u64 = 1_000;
 
 impl FaultyLine {
     /// A line to `agent`; its faults follow from the seed.
-    pub fn to(
+    pub(crate) fn to(
         agent: SocketAddr,
         keyed: bool,
         seed: u64,
@@ -63,7 +63,7 @@ impl FaultyLine {
     }
 
     /// How many cuts there were, each one byte further than the one before.
-    pub fn cuts(&self) -> u64 {
+    pub(crate) fn cuts(&self) -> u64 {
         self.shared.place.load(Ordering::Relaxed)
     }
 }

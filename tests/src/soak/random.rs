@@ -12,12 +12,12 @@ impl Random {
     }
 
     /// A sequence of its own for each `stream` of the same seed.
-    pub fn stream(seed: u64, stream: u64) -> Random {
+    pub(crate) fn stream(seed: u64, stream: u64) -> Random {
         Random::new(seed ^ stream.wrapping_add(1).wrapping_mul(0xbf58_476d_1ce4_e5b9))
     }
 
     /// The next number.
-    pub fn number(&mut self) -> u64 {
+    pub(crate) fn number(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -25,7 +25,7 @@ impl Random {
     }
 
     /// A number below `bound`; 0 where that is 0.
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.number().checked_rem(bound).unwrap_or(0)
     }
 
@@ -35,7 +35,7 @@ impl Random {
     }
 
     /// So many bytes.
-    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
         (0..length).map(|_| self.number() as u8).collect()
     }
 

@@ -26,7 +26,7 @@ const TRIES: u32 = 600;
 const AGAIN: Duration = Duration::from_millis(50);
 
 /// Does something over a conversation, and again where the agent had no room for it.
-pub fn served<T>(
+pub(crate) fn served<T>(
     target: &Target,
     role: Role,
     what: &'static str,
@@ -52,27 +52,27 @@ pub struct Checked {
     /// The agent's own part.
     pub agent: Status,
     /// Its recordings.
-    pub recordings: Vec<Recorded>,
+    pub(crate) recordings: Vec<Recorded>,
 }
 
 /// A recording, as its agent tells of it.
 #[derive(Debug, Clone)]
-pub struct Recorded {
+pub(crate) struct Recorded {
     /// Its id.
-    pub id: u64,
+    pub(crate) id: u64,
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// Its counters.
-    pub counters: Counters,
+    pub(crate) counters: Counters,
     /// The first of its epochs that waits.
-    pub first_epoch: u64,
+    pub(crate) first_epoch: u64,
     /// How many wait.
-    pub epochs: u32,
+    pub(crate) epochs: u32,
 }
 
 impl Checked {
     /// The recording of this name.
-    pub fn named(&self, name: &str) -> Option<&Recorded> {
+    pub(crate) fn named(&self, name: &str) -> Option<&Recorded> {
         self.recordings.iter().find(|one| one.name == name)
     }
 }
@@ -108,7 +108,7 @@ pub struct Entries(Mutex<Vec<(Phase, Duration)>>);
 
 impl Entries {
     /// Comes again and again, with the control key.
-    pub fn keep_coming(
+    pub(crate) fn keep_coming(
         &self,
         target: &Target,
         phases: &Phases,
@@ -145,22 +145,22 @@ impl Entries {
 }
 
 /// Clients that come and go, over good lines and bad ones.
-pub struct Comers<'c> {
+pub(crate) struct Comers<'c> {
     /// The client's program.
-    pub program: &'c Program,
+    pub(crate) program: &'c Program,
     /// The guest.
-    pub target: &'c Target,
+    pub(crate) target: &'c Target,
     /// A line to it with faults.
-    pub faulty: SocketAddr,
+    pub(crate) faulty: SocketAddr,
     /// What they do is noted here.
-    pub ledger: &'c Ledger,
+    pub(crate) ledger: &'c Ledger,
     /// Set when everybody is to leave.
-    pub stop: &'c AtomicBool,
+    pub(crate) stop: &'c AtomicBool,
 }
 
 impl Comers<'_> {
     /// Comes and goes until told to stop.
-    pub fn keep_coming(&self, random: &mut Random) -> Result<(), SoakError> {
+    pub(crate) fn keep_coming(&self, random: &mut Random) -> Result<(), SoakError> {
         while !self.stop.load(Ordering::Relaxed) {
             self.come_once(random)?;
             thread::sleep(Duration::from_millis(random.below(250)));

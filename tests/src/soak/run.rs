@@ -49,7 +49,7 @@ pub struct Plan {
 #[derive(Debug)]
 pub struct Outcome {
     /// What was asked for.
-    pub plan: Plan,
+    pub(crate) plan: Plan,
     /// Once a minute, or more often where it is short; the last one when everybody had left.
     pub samples: Vec<Sample>,
     /// The guest's own service.
@@ -59,19 +59,19 @@ pub struct Outcome {
     /// What was tried.
     pub ledger: Arc<Ledger>,
     /// All downloads.
-    pub audit: Audit,
+    pub(crate) audit: Audit,
     /// What each always-on recording came to.
     pub recordings: Vec<(u64, Sum)>,
     /// What each of the other recordings came to, those that were thrown away left out.
     pub others: Vec<(u64, Sum)>,
     /// How many recordings were thrown away.
-    pub discarded: u64,
+    pub(crate) discarded: u64,
     /// The guest's own events.
     pub followed: Followed,
     /// Requests to the guest's own service.
-    pub requests: u64,
+    pub(crate) requests: u64,
     /// How many cuts there were, each a byte further than the one before.
-    pub cuts: u64,
+    pub(crate) cuts: u64,
     /// What must not be.
     pub problems: Vec<String>,
 }

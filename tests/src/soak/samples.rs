@@ -19,38 +19,38 @@ const VCPUS: u32 = 2;
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
     /// Since the soak began.
-    pub at: Duration,
+    pub(crate) at: Duration,
     /// What the system says.
-    pub footprint: Footprint,
+    pub(crate) footprint: Footprint,
     /// What became of the agent's peers.
     pub peers: Peers,
     /// The agent's own network work, in ns.
-    pub server_ns: u64,
+    pub(crate) server_ns: u64,
     /// The longest piece of it, in ns.
-    pub server_longest_ns: u64,
+    pub(crate) server_longest_ns: u64,
     /// The counters of the recording that is always on.
-    pub counters: Counters,
+    pub(crate) counters: Counters,
     /// Its id; 0 where there is none at the moment.
-    pub recording: u64,
+    pub(crate) recording: u64,
     /// How many recordings there are.
-    pub recordings: u32,
+    pub(crate) recordings: u32,
     /// All vCPUs' rings.
-    pub ring: RingState,
+    pub(crate) ring: RingState,
     /// Stack nodes in use and in all.
-    pub nodes: (u64, u64),
+    pub(crate) nodes: (u64, u64),
     /// Open sessions, this one included.
-    pub sessions: u32,
+    pub(crate) sessions: u32,
 }
 
 /// What rings hold, in records.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct RingState {
+pub(crate) struct RingState {
     /// There are so many.
-    pub held: u64,
+    pub(crate) held: u64,
     /// So many were dropped for newer ones.
-    pub evicted: u64,
+    pub(crate) evicted: u64,
     /// So many were given up while they were written.
-    pub given_up: u64,
+    pub(crate) given_up: u64,
 }
 
 impl RingState {
@@ -75,7 +75,7 @@ impl RingState {
 
 impl Sample {
     /// Looks, as a client with the view key would.
-    pub fn take(guest: &Guest, at: Duration) -> Result<Sample, SoakError> {
+    pub(crate) fn take(guest: &Guest, at: Duration) -> Result<Sample, SoakError> {
         let (checked, ring) = served(&guest.target, Role::View, "a check", |speaker| {
             let checked = check(speaker)?;
             Ok((checked, RingState::ask(speaker, VCPUS)?))

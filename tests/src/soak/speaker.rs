@@ -46,7 +46,7 @@ impl Speaker {
     }
 
     /// Sends bytes of frames.
-    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Speaker::Open(line) => line.send(bytes),
             Speaker::Keyed(line) => line.send(bytes),
@@ -54,7 +54,7 @@ impl Speaker {
     }
 
     /// Sends a message.
-    pub fn send_message<'m, M: Message<'m>>(&mut self, message: &M) -> io::Result<()> {
+    pub(crate) fn send_message<'m, M: Message<'m>>(&mut self, message: &M) -> io::Result<()> {
         self.send(&encoded(message))
     }
 
@@ -74,7 +74,7 @@ impl Speaker {
     }
 
     /// Reads frames until there are no more; answers the last refusal, or the end.
-    pub fn read_to_end(&mut self) -> End {
+    pub(crate) fn read_to_end(&mut self) -> End {
         match self {
             Speaker::Open(line) => line.read_to_end(),
             Speaker::Keyed(line) => line.read_to_end(),
@@ -82,7 +82,7 @@ impl Speaker {
     }
 
     /// The connection below.
-    pub fn line(&mut self) -> &mut Line {
+    pub(crate) fn line(&mut self) -> &mut Line {
         match self {
             Speaker::Open(line) => line,
             Speaker::Keyed(line) => line.line(),

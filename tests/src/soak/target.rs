@@ -26,7 +26,7 @@ pub struct Keys {
     /// May do everything.
     pub control: TestKey,
     /// May look.
-    pub view: TestKey,
+    pub(crate) view: TestKey,
 }
 
 /// A key that protects nothing but a test's guest.
@@ -75,7 +75,7 @@ impl TestKey {
     }
 
     /// As files hold it.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut text = String::from("unikprof-key-1:");
         for byte in self.0 {
             // Writing to a string does not fail.

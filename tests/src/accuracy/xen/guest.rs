@@ -48,7 +48,7 @@ pub struct XenGuest {
 }
 
 impl XenGuest {
-    /// A guest that was built as the agent asks for, and a [neighbour](steal::neighbour), which runs.
+    /// A guest that was built as the agent asks for, and a neighbour, which runs.
     pub fn with_frame_pointers() -> Result<XenGuest, AccuracyError> {
         let image = build_xen_guest(FEATURES)?;
         XenGuest::start(&image, vec![steal::neighbour(&image)])
@@ -61,7 +61,7 @@ impl XenGuest {
     }
 
     /// Boots a lab with the guest of this image, and others beside it.
-    pub fn start(image: &Path, others: Vec<GuestConfig>) -> Result<XenGuest, AccuracyError> {
+    pub(crate) fn start(image: &Path, others: Vec<GuestConfig>) -> Result<XenGuest, AccuracyError> {
         let mut guest = GuestConfig::new(GUEST, image);
         guest.command_line = format!(
             "profiler=open:{PROFILER_PORT} stats={STATISTICS_PORT} echo={ECHO_PORT} \
@@ -95,7 +95,7 @@ impl XenGuest {
 
     /// As [`Guest::record`], with the recording itself, and by the caller table. The truth's total is all that the vCPU ran while it was
     /// recorded.
-    pub fn record_whole(
+    pub(crate) fn record_whole(
         &mut self,
         settings: &Settings,
         order: &str,
@@ -131,7 +131,7 @@ impl XenGuest {
     }
 
     /// Has the guest do what a line says; answers its answer.
-    pub fn order(&self, order: &str) -> Result<String, AccuracyError> {
+    pub(crate) fn order(&self, order: &str) -> Result<String, AccuracyError> {
         let followed = || -> io::Result<String> {
             let mut stream = self.connect(ORDERS_PORT)?;
             writeln!(stream, "{order}")?;
@@ -165,7 +165,7 @@ impl XenGuest {
     }
 
     /// Runs a script in dom0; answers what it printed.
-    pub fn dom0(&self, script: &str) -> Result<String, AccuracyError> {
+    pub(crate) fn dom0(&self, script: &str) -> Result<String, AccuracyError> {
         let output = self.lab.dom0(script, DOM0)?;
         if output.status == 0 {
             return Ok(output.text);

@@ -18,7 +18,7 @@ pub fn is_told(found: &Masked) -> bool {
 }
 
 /// The case's row.
-pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let found = measure(guest, effort)?;
     let missing = found.missing.map_or("unknown".into(), |n| n.to_string());
     let said = format!(

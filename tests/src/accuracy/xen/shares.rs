@@ -17,7 +17,7 @@ use crate::accuracy::statistics::{Coverage, Errors};
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Shares {
+pub(crate) struct Shares {
     /// The intervals of all functions and runs.
     pub coverage: Coverage,
     /// Each function in all runs together.
@@ -25,7 +25,7 @@ pub struct Shares {
 }
 
 /// The functions' samples among themselves.
-pub fn among_themselves(run: &Recorded) -> [Interval; COUNT] {
+pub(crate) fn among_themselves(run: &Recorded) -> [Interval; COUNT] {
     intervals(&FUNCTIONS.map(|(name, _)| run.own(name).samples))
 }
 
@@ -35,7 +35,7 @@ fn intervals(samples: &[u64; COUNT]) -> [Interval; COUNT] {
 }
 
 /// Runs it.
-pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, AccuracyError> {
+pub(crate) fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, AccuracyError> {
     let settings = settings(effort.period_ns);
     let command = format!("shares ns={}", effort.run_ns);
     let mut runs = Vec::new();
@@ -72,7 +72,7 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, Accurac
 }
 
 /// The case's rows: the coverage, then each function over all runs.
-pub fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let shares = measure(guest, effort)?;
     let Coverage { held, stated } = shares.coverage;
     let found = shares.coverage.share();

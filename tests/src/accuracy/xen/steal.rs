@@ -19,10 +19,10 @@ use crate::lab::GuestConfig;
 const NEIGHBOUR: &str = "neighbour";
 
 /// `xl` tells tenths of seconds, and looks some hundredths before and after the recording.
-pub const STEAL_BOUND: f64 = 0.03;
+pub(crate) const STEAL_BOUND: f64 = 0.03;
 
 /// The neighbour, which never blocks, on the same processor.
-pub fn neighbour(image: &Path) -> GuestConfig {
+pub(crate) fn neighbour(image: &Path) -> GuestConfig {
     let mut guest = GuestConfig::new(NEIGHBOUR, image);
     guest.command_line = "hotspots=100".into();
     guest.processor = Some(1);
@@ -42,7 +42,7 @@ pub struct Effort {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Beside {
     /// Each function's share without the neighbour, and beside it.
-    pub shares: Vec<(&'static str, Interval, Interval)>,
+    pub(crate) shares: Vec<(&'static str, Interval, Interval)>,
     /// The part of the time that was stolen, as the recording says.
     pub stolen: f64,
     /// The same, as dom0 says.
@@ -97,7 +97,7 @@ pub fn measure(guest: &mut XenGuest, effort: &Effort) -> Result<Beside, Accuracy
 }
 
 /// The case's rows: the shares, and the stolen time.
-pub fn rows(guest: &mut XenGuest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
+pub(crate) fn rows(guest: &mut XenGuest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let found = measure(guest, effort)?;
     let load = format!(
         "{:.0} s beside a guest that never blocks, on one processor",

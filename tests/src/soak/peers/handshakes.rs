@@ -22,7 +22,7 @@ pub struct Overheard(Mutex<Vec<Handshake>>);
 
 impl Overheard {
     /// Keeps one; the last few are enough.
-    pub fn keep(&self, handshake: Handshake) {
+    pub(crate) fn keep(&self, handshake: Handshake) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.truncate(15);
         kept.insert(0, handshake);

@@ -121,7 +121,7 @@ impl Peer {
     }
 
     /// For people.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Peer::ForeignBytes => "foreign bytes",
             Peer::DamagedPreamble => "damaged preamble",

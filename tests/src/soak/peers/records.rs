@@ -24,7 +24,7 @@ pub enum RecordDamage {
 
 impl RecordDamage {
     /// For people.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             RecordDamage::Altered => "altered record",
             RecordDamage::Replayed => "replayed record",
