@@ -11,44 +11,44 @@ use super::row::{Row, Verdict};
 
 /// How much is run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Effort {
+pub struct Effort {
     /// How many bursts.
-    pub(crate) bursts: u64,
+    pub bursts: u64,
     /// The running time of each, in ns.
-    pub(crate) burst_ns: u64,
+    pub burst_ns: u64,
     /// How often one begins, in ns.
-    pub(crate) every_ns: u64,
+    pub every_ns: u64,
     /// The sampling period, in ns.
-    pub(crate) period_ns: u64,
+    pub period_ns: u64,
 }
 
 /// What came of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Bursts {
+pub struct Bursts {
     /// Periods of running time in the bursts, without the gaps.
-    pub(crate) in_bursts: f64,
+    pub in_bursts: f64,
     /// Periods of all running time without the gaps: also before and after each wait, in the system below.
-    pub(crate) in_all: f64,
+    pub in_all: f64,
     /// Gaps of more than half a period in the running time: the machine below ran something else and did not say
     /// so, and delivered no timer.
-    pub(crate) gaps: u64,
+    pub gaps: u64,
     /// Samples.
-    pub(crate) recorded: u64,
+    pub recorded: u64,
     /// Ticks that were due within the block call, and are no samples.
-    pub(crate) idle: u64,
+    pub idle: u64,
 }
 
 impl Bursts {
     /// How many samples there may be more or less: five standard deviations. Steps are uniform with a
     /// variance of a twelfth of a squared period, and so is the variance of their number a twelfth of it;
     /// one sample more for the ends, and one for each gap, as a tick that was due in it is delivered after it.
-    pub(crate) fn tolerance(&self) -> f64 {
+    pub fn tolerance(&self) -> f64 {
         5.0 * (self.in_all / 12.0).sqrt() + 1.0 + self.gaps as f64
     }
 
     /// How many samples there are too many, or, if negative, too few: at least those of the bursts, at most those
     /// of all running time.
-    pub(crate) fn off(&self) -> f64 {
+    pub fn off(&self) -> f64 {
         let ticks = (self.recorded + self.idle) as f64;
         let (least, most) = (
             self.in_bursts - self.tolerance(),
@@ -59,7 +59,7 @@ impl Bursts {
 }
 
 /// Runs it.
-pub(crate) fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Bursts, AccuracyError> {
+pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Bursts, AccuracyError> {
     let Effort {
         bursts,
         burst_ns,
