@@ -43,7 +43,7 @@ pub use code::CodeError;
 pub(crate) use code::{Code, MappedAddress};
 pub(crate) use debug_file::find as find_debug_file;
 #[cfg(feature = "debuginfod")]
-pub use debuginfod::Debuginfod;
+pub use debuginfod::{Debuginfod, DownloadLimits};
 pub use demangle::demangle;
 pub use error::{SymbolError, SymbolWarning};
 pub use image::Image;

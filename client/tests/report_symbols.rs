@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -15,7 +15,8 @@ use object::{Object, ObjectSymbol};
 use tempfile::TempDir;
 use unikprof_client::profile::{Frame, FrameId, Profile};
 use unikprof_client::symbols::{
-    Debuginfod, Force, ImageOptions, Images, SymbolError, SymbolWarning, Symbolized, Symbolizer,
+    Debuginfod, DownloadLimits, Force, ImageOptions, Images, SymbolError, SymbolWarning,
+    Symbolized, Symbolizer,
 };
 
 mod compiled;
@@ -597,9 +598,18 @@ fn http(status: u16, length: u64, body: &[u8]) -> Vec<u8> {
 
 /// Resolves one sample with these servers alone; answers its name and the warnings.
 fn with_servers(recorded: &Profile, urls: &str, cache: &Path) -> (String, String) {
+    with_limits(recorded, urls, cache, DownloadLimits::default())
+}
+
+fn with_limits(
+    recorded: &Profile,
+    urls: &str,
+    cache: &Path,
+    limits: DownloadLimits,
+) -> (String, String) {
     let frame = recorded.frame_ids().next().unwrap();
     let options = ImageOptions {
-        debuginfod: Debuginfod::new(urls, cache.to_owned(), Duration::from_secs(60)),
+        debuginfod: Debuginfod::new(urls, cache.to_owned(), limits),
         ..nothing_found()
     };
     let symbolized = Symbolizer::new(Images::new(options))
@@ -682,7 +692,7 @@ fn what_a_server_sends_is_used_only_if_it_is_the_file() {
         ),
         (
             http(200, 5 << 30, &whole),
-            "it sent more than 4294967296 bytes",
+            "the file has more than 4294967296 bytes",
         ),
         (http(503, 0, b""), "it answered with status 503"),
         (b"SSH-2.0-a\r\n\r\n".to_vec(), "gave no file"),
@@ -702,6 +712,111 @@ fn what_a_server_sends_is_used_only_if_it_is_the_file() {
         let kept = folders.flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap());
         assert_eq!(kept.count(), 0, "{said}: nothing is kept");
     }
+}
+
+/// Servers that take a connection and say nothing, or too little, or too much: each is named with its reason, and the next
+/// one gives the file.
+#[test]
+fn a_server_that_takes_too_long_is_passed_over() {
+    let program = Program::c(&["-g", "-pie", "-fPIE"]);
+    let recorded = one_sample(&program);
+    let whole = fs::read(&program.path).unwrap();
+    let usual = DownloadLimits::default();
+    let soon = Some(Duration::from_millis(300));
+    let impatient = DownloadLimits {
+        timeout: soon,
+        ..usual
+    };
+    // The file is there, but its bytes come one by one.
+    let trickle = |pause: Duration| {
+        let whole = whole.clone();
+        move |stream: &mut TcpStream| {
+            let head = http(200, whole.len() as u64, b"");
+            let _ = stream.write_all(&head);
+            for byte in &whole {
+                thread::sleep(pause);
+                if stream.write_all(&[*byte]).is_err() {
+                    return;
+                }
+            }
+        }
+    };
+    let silent = slow_server(|stream| {
+        let _ = stream.read(&mut [0; 1]);
+    });
+    let slow = slow_server(trickle(Duration::from_millis(20)));
+    let (good, _) = http_server({
+        let whole = whole.clone();
+        move |_| http(200, whole.len() as u64, &whole)
+    });
+    for (server, limits, why, times) in [
+        (
+            &silent,
+            impatient,
+            "it sent less than 100 KiB within 300 ms",
+            1,
+        ),
+        (
+            &slow,
+            impatient,
+            "it sent less than 100 KiB within 300 ms",
+            1,
+        ),
+        (
+            &slow,
+            DownloadLimits {
+                max_time: soon,
+                ..usual
+            },
+            "the file did not arrive within 300 ms, the DEBUGINFOD_MAXTIME",
+            // Its debug file may be smaller.
+            2,
+        ),
+    ] {
+        let cache = TempDir::new().unwrap();
+        let urls = format!("{server} {good}");
+        let (name, warnings) = with_limits(&recorded, &urls, cache.path(), limits);
+        assert!(name.starts_with("outer program.c:"), "{why}: {name}");
+        assert!(
+            warnings.contains(why) && warnings.contains(server),
+            "{why}: {warnings}"
+        );
+        let (name, warnings) =
+            with_limits(&recorded, server, TempDir::new().unwrap().path(), limits);
+        assert!(name.starts_with("0x5555"), "{why}: {name}");
+        assert_eq!(warnings.matches(why).count(), times, "{warnings}");
+    }
+    let small = DownloadLimits {
+        max_bytes: 1_000,
+        ..usual
+    };
+    let (name, warnings) = with_limits(&recorded, &good, TempDir::new().unwrap().path(), small);
+    assert!(name.starts_with("0x5555"), "{name}");
+    assert!(
+        warnings.contains("the file has more than 1000 bytes"),
+        "{warnings}"
+    );
+}
+
+/// A server on this machine that reads each request and then does what `answer` does.
+fn slow_server(answer: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answer = Arc::new(answer);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, answer) = (stream.unwrap(), Arc::clone(&answer));
+            thread::spawn(move || {
+                let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
+                while head
+                    .next()
+                    .is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
+                {}
+                answer(&mut stream);
+            });
+        }
+    });
+    url
 }
 
 #[test]

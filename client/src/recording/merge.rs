@@ -335,6 +335,7 @@ impl Merge {
             salvageable: false,
         })
     }
+
     /// How far each run's monotonic clock is behind 1970, in ns.
     fn clocks(&self, parts: &[Part]) -> Result<Vec<i128>, RecordingError> {
         let of_run = |run: usize| parts.iter().find(|part| part.run == run);

@@ -9,7 +9,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
 use thiserror::Error;
@@ -18,12 +18,13 @@ use super::by_build_id::Wanted;
 use super::error::{SymbolError, SymbolWarning};
 use super::image::{Image, read_regular_file};
 use crate::profile::BuildId;
+use crate::units::std_duration;
 
-/// How long a server may be silent if `DEBUGINFOD_TIMEOUT` is not set, as in debuginfod's own client.
+/// The timeout if `DEBUGINFOD_TIMEOUT` is not set, as in debuginfod's own client.
 const USUAL_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A download may take this many times the timeout.
-const LONGEST_DOWNLOAD: u32 = 10;
+/// A server must send so much within each timeout, in bytes, as in debuginfod's own client.
+const LEAST_PROGRESS: u64 = 100 << 10;
 
 /// How long the cache knows that no server has a file, as in debuginfod's own client.
 const MISS_HOLDS_FOR: Duration = Duration::from_secs(600);
@@ -33,7 +34,30 @@ const MISS_HOLDS_FOR: Duration = Duration::from_secs(600);
 pub struct Debuginfod {
     servers: Arc<[Server]>,
     cache: PathBuf,
+    limits: DownloadLimits,
     agent: ureq::Agent,
+}
+
+/// What a download may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DownloadLimits {
+    /// A server that sends less than 100 KiB within this time is skipped; `None`: however little it sends.
+    pub timeout: Option<Duration>,
+    /// So long may the download of a file take; `None`: however long.
+    pub max_time: Option<Duration>,
+    /// The largest file, in bytes; never more than [`Image::MAX_BYTES`].
+    pub max_bytes: u64,
+}
+
+impl Default for DownloadLimits {
+    /// Those of debuginfod's own client: 90 seconds for each 100 KiB.
+    fn default() -> Self {
+        DownloadLimits {
+            timeout: Some(USUAL_TIMEOUT),
+            max_time: None,
+            max_bytes: Image::MAX_BYTES,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -46,8 +70,12 @@ struct Server {
 /// The environment's settings for debuginfod cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum DebuginfodError {
-    #[error("DEBUGINFOD_TIMEOUT is a number of seconds, found {found:?}")]
-    Timeout { found: String },
+    #[error("{variable} is a number of {unit}, found {found:?}")]
+    NotANumber {
+        variable: &'static str,
+        unit: &'static str,
+        found: String,
+    },
     #[error(
         "DEBUGINFOD_URLS is set, but there is no home folder for its cache: set DEBUGINFOD_CACHE_PATH"
     )]
@@ -62,9 +90,16 @@ enum DownloadError {
     #[error("it answered with status {0}")]
     Status(u16),
     #[error("the download ended early: {0}")]
-    Transfer(io::Error),
-    #[error("it sent more than {} bytes", Image::MAX_BYTES)]
-    TooLarge,
+    Transfer(#[from] io::Error),
+    #[error("the file has more than {0} bytes")]
+    TooLarge(u64),
+    #[error(
+        "it sent less than {} KiB within {}; DEBUGINFOD_TIMEOUT sets how long to wait",
+        LEAST_PROGRESS >> 10, std_duration(*.0)
+    )]
+    TooSlow(Duration),
+    #[error("the file did not arrive within {}, the DEBUGINFOD_MAXTIME", std_duration(*.0))]
+    TooLong(Duration),
     #[error("it sent a file with {}", match .0 { Some(id) => format!("build-id {id}"), None => "no build-id".into() })]
     WrongBuild(Option<BuildId>),
     #[error("it sent no usable file: {0}")]
@@ -74,7 +109,8 @@ enum DownloadError {
 }
 
 impl Debuginfod {
-    /// The configuration from the environment: `DEBUGINFOD_URLS`, `DEBUGINFOD_CACHE_PATH` and `DEBUGINFOD_TIMEOUT`.
+    /// The configuration from the environment: `DEBUGINFOD_URLS`, `DEBUGINFOD_CACHE_PATH`, `DEBUGINFOD_TIMEOUT`,
+    /// `DEBUGINFOD_MAXTIME` and `DEBUGINFOD_MAXSIZE`.
     /// `None` if no server is configured.
     pub(crate) fn from_environment() -> Result<Option<Debuginfod>, DebuginfodError> {
         Debuginfod::configured(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
@@ -87,20 +123,36 @@ impl Debuginfod {
         let Some(urls) = text("DEBUGINFOD_URLS") else {
             return Ok(None);
         };
-        let timeout = match text("DEBUGINFOD_TIMEOUT") {
-            None => USUAL_TIMEOUT,
-            Some(found) => match found.trim().parse().map(Duration::from_secs) {
-                Ok(timeout) => timeout,
-                Err(_) => return Err(DebuginfodError::Timeout { found }),
+        // Zero or less means no limit.
+        let number = |variable, unit| {
+            let Some(found) = text(variable) else {
+                return Ok(None);
+            };
+            match found.trim().parse::<i64>() {
+                Ok(number) => Ok(Some(u64::try_from(number).unwrap_or(0))),
+                Err(_) => Err(DebuginfodError::NotANumber {
+                    variable,
+                    unit,
+                    found,
+                }),
+            }
+        };
+        let time = |seconds| Some(Duration::from_secs(seconds)).filter(|time| !time.is_zero());
+        let usual = DownloadLimits::default();
+        let limits = DownloadLimits {
+            timeout: number("DEBUGINFOD_TIMEOUT", "seconds")?.map_or(usual.timeout, time),
+            max_time: number("DEBUGINFOD_MAXTIME", "seconds")?.and_then(time),
+            max_bytes: match number("DEBUGINFOD_MAXSIZE", "bytes")? {
+                None | Some(0) => usual.max_bytes,
+                Some(bytes) => bytes.min(usual.max_bytes),
             },
         };
         let cache = cache_folder(variable).ok_or(DebuginfodError::NoCache)?;
-        Ok(Debuginfod::new(&urls, cache, timeout))
+        Ok(Debuginfod::new(&urls, cache, limits))
     }
 
     /// Servers at these URLs, separated by spaces; `None` if there is none. Files are stored in the folder `cache`.
-    /// A request fails if the server is silent for longer than `timeout`; zero means no limit.
-    pub fn new(urls: &str, cache: PathBuf, timeout: Duration) -> Option<Debuginfod> {
+    pub fn new(urls: &str, cache: PathBuf, limits: DownloadLimits) -> Option<Debuginfod> {
         // Words such as `ima:enforcing` are settings for the servers behind them.
         let servers: Arc<[Server]> = urls
             .split_whitespace()
@@ -113,19 +165,19 @@ impl Debuginfod {
         if servers.is_empty() {
             return None;
         }
-        let timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
         let agent = ureq::Agent::config_builder()
             .user_agent(concat!("unikprof-client/", env!("CARGO_PKG_VERSION")))
             .http_status_as_error(false)
-            .timeout_connect(timeout)
-            .timeout_recv_response(timeout)
-            .timeout_per_read(timeout)
-            .timeout_recv_body(timeout.map(|timeout| timeout.saturating_mul(LONGEST_DOWNLOAD)))
+            .timeout_global(limits.max_time)
+            .timeout_connect(limits.timeout)
+            .timeout_recv_response(limits.timeout)
+            .timeout_per_read(limits.timeout)
             .build()
             .into();
         Some(Debuginfod {
             servers,
             cache,
+            limits,
             agent,
         })
     }
@@ -157,7 +209,7 @@ impl Debuginfod {
                 Ok(None) => {}
                 Err(error) => {
                     all_lack_it = false;
-                    if matches!(error, DownloadError::Http(_) | DownloadError::Transfer(_)) {
+                    if error.is_of_server() {
                         server.has_failed.store(true, Ordering::Relaxed);
                     }
                     warnings.push(SymbolWarning::ServerFailed {
@@ -184,10 +236,12 @@ impl Debuginfod {
         folder: &Path,
     ) -> Result<Option<Image>, DownloadError> {
         let name = wanted.name();
+        let began = Instant::now();
         let response = self
             .agent
             .get(format!("{url}/buildid/{id}/{name}"))
-            .call()?;
+            .call()
+            .map_err(|source| self.failed(began, source))?;
         match response.status().as_u16() {
             200 => {}
             404 => return Ok(None),
@@ -198,16 +252,17 @@ impl Debuginfod {
             source,
         };
         let told = response.body().content_length();
-        if told.is_some_and(|length| length > Image::MAX_BYTES) {
-            return Err(DownloadError::TooLarge);
+        let most = self.limits.max_bytes;
+        if told.is_some_and(|length| length > most) {
+            return Err(DownloadError::TooLarge(most));
         }
         fs::create_dir_all(folder).map_err(cache)?;
         let mut file = NamedTempFile::new_in(folder).map_err(cache)?;
         let body = response.into_body().into_with_config();
-        let body = body.limit(Image::MAX_BYTES + 1).reader();
-        let copied = io::copy(&mut body.take(Image::MAX_BYTES + 1), &mut file);
-        if copied.map_err(DownloadError::Transfer)? > Image::MAX_BYTES {
-            return Err(DownloadError::TooLarge);
+        let body = Progressing::new(body.limit(most + 1).reader(), self.limits.timeout);
+        let copied = io::copy(&mut body.take(most + 1), &mut file);
+        if copied.map_err(|source| self.failed(began, source))? > most {
+            return Err(DownloadError::TooLarge(most));
         }
         let path = folder.join(name);
         let image = read_regular_file(file.path(), Image::MAX_BYTES)
@@ -218,6 +273,72 @@ impl Debuginfod {
         }
         file.persist(&path).map_err(|error| cache(error.error))?;
         Ok(Some(image))
+    }
+
+    /// Why a download that began then has failed.
+    fn failed(&self, began: Instant, source: impl Into<DownloadError>) -> DownloadError {
+        let source = source.into();
+        let is_timeout = match &source {
+            DownloadError::Http(error) => is_timeout(error),
+            DownloadError::Transfer(error) => {
+                let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+                error.kind() == io::ErrorKind::TimedOut || inner.is_some_and(is_timeout)
+            }
+            _ => false,
+        };
+        let over = self.limits.max_time.filter(|most| began.elapsed() >= *most);
+        match (is_timeout, over, self.limits.timeout) {
+            (true, Some(most), _) => DownloadError::TooLong(most),
+            (true, None, Some(timeout)) => DownloadError::TooSlow(timeout),
+            _ => source,
+        }
+    }
+}
+
+fn is_timeout(error: &ureq::Error) -> bool {
+    matches!(error, ureq::Error::Timeout(_))
+}
+
+impl DownloadError {
+    /// Whether the next file would meet it as well.
+    fn is_of_server(&self) -> bool {
+        matches!(
+            self,
+            DownloadError::Http(_) | DownloadError::Transfer(_) | DownloadError::TooSlow(_)
+        )
+    }
+}
+
+/// Gives up on a server that sends less than it should.
+struct Progressing<R> {
+    body: R,
+    timeout: Option<Duration>,
+    since: Instant,
+    /// What is still to come within the timeout, in bytes.
+    left: u64,
+}
+
+impl<R: io::Read> Progressing<R> {
+    fn new(body: R, timeout: Option<Duration>) -> Progressing<R> {
+        Progressing {
+            body,
+            timeout,
+            since: Instant::now(),
+            left: LEAST_PROGRESS,
+        }
+    }
+}
+
+impl<R: io::Read> io::Read for Progressing<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.body.read(buffer)?;
+        self.left = self.left.saturating_sub(count as u64);
+        if self.left == 0 {
+            (self.since, self.left) = (Instant::now(), LEAST_PROGRESS);
+        } else if count != 0 && self.timeout.is_some_and(|time| self.since.elapsed() > time) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(count)
     }
 }
 
@@ -274,6 +395,32 @@ mod tests {
         assert_eq!(found.cache, Path::new("/tmp/d"));
         let error = configured(&[urls]).unwrap_err();
         assert_eq!(error, DebuginfodError::NoCache);
+        assert_eq!(found.limits, DownloadLimits::default());
+        let limits = [
+            ("DEBUGINFOD_TIMEOUT", "7"),
+            ("DEBUGINFOD_MAXTIME", "8"),
+            ("DEBUGINFOD_MAXSIZE", "9"),
+        ];
+        let found = configured(&[&[urls, home][..], &limits].concat())
+            .unwrap()
+            .unwrap();
+        let expected = DownloadLimits {
+            timeout: Some(Duration::from_secs(7)),
+            max_time: Some(Duration::from_secs(8)),
+            max_bytes: 9,
+        };
+        assert_eq!(found.limits, expected);
+        for none in ["0", "-1"] {
+            let limits = limits.map(|(name, _)| (name, none));
+            let found = configured(&[&[urls, home][..], &limits].concat())
+                .unwrap()
+                .unwrap();
+            let expected = DownloadLimits {
+                timeout: None,
+                ..DownloadLimits::default()
+            };
+            assert_eq!(found.limits, expected, "no limit");
+        }
         let wrong = ("DEBUGINFOD_TIMEOUT", "soon");
         let error = configured(&[urls, home, wrong]).unwrap_err();
         assert!(error.to_string().contains("\"soon\""), "{error}");
