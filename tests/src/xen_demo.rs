@@ -10,7 +10,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use jiff::fmt::friendly::SpanPrinter;
 use thiserror::Error;
 use unikprof_client::caller_table::{self, CallerTableError};
 use unikprof_client::connection::{Address, ConnectionError};
@@ -200,9 +199,8 @@ fn record(
     let address = Address::new(address.ip().to_string(), address.port());
     let mut session = Session::open(address, Patience::default(), interrupt)?;
     eprintln!(
-        "recording the guest for {} at {} Hz (Ctrl-C stops early)",
-        SpanPrinter::new().unsigned_duration_to_string(&arguments.duration),
-        arguments.rate
+        "recording the guest for {:?} at {} Hz (Ctrl-C stops early)",
+        arguments.duration, arguments.rate
     );
     let settings = Settings {
         name: GUEST.into(),
