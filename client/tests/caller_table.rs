@@ -19,7 +19,7 @@ use gimli::write::{
     FrameDescriptionEntry, FrameTable,
 };
 use gimli::{Encoding, Format, LittleEndian, X86_64};
-use peer::{Asked, Peer, Script};
+use peer::{Asked, Peer, Script, program};
 use serde_json::Value;
 use tempfile::TempDir;
 use test_elf::{CODE_ADDRESS, CODE_OFFSET, TestElf};
@@ -127,20 +127,7 @@ fn eh_frame(functions: u64) -> Vec<u8> {
 /// Runs, demands this exit code, and answers stdout and stderr.
 #[track_caller]
 fn expect(code: i32, arguments: &[&str], directory: &Path) -> (String, String) {
-    let output = Command::new(PROGRAM)
-        .args(arguments)
-        .current_dir(directory)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(
-        output.status.code(),
-        Some(code),
-        "{arguments:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}"
-    );
-    assert!(!stderr.contains("panicked"), "{stderr}");
+    let (stdout, stderr) = program::run(code, arguments, directory);
     // These agents have no key, which is not the subject here.
     let lines = stderr
         .lines()

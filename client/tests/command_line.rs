@@ -9,43 +9,28 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use peer::{Peer, Script};
+use peer::{Peer, Script, program};
 use unikprof_proto::code::{message_type as types, refusal};
 use unikprof_proto::preamble::{self, Preamble, VersionRange};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_unikprof-client");
 
-fn run(arguments: &[&str], directory: &Path) -> Output {
-    Command::new(PROGRAM)
-        .args(arguments)
-        .current_dir(directory)
-        .env_remove("UNIKPROF_ADDR")
-        .env_remove("UNIKPROF_KEY_FILE")
-        .env_remove("DEBUGINFOD_URLS")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
+/// Runs the program with the words of this line, which single spaces separate, demands this exit code, and answers
+/// stdout and stderr.
+#[track_caller]
+fn expect(code: i32, line: &str, directory: &Path) -> (String, String) {
+    program::run(code, &words(line), directory)
 }
 
-/// Runs, demands this exit code, and answers stdout and stderr.
-#[track_caller]
-fn expect(code: i32, arguments: &[&str], directory: &Path) -> (String, String) {
-    let output = run(arguments, directory);
-    let stdout = String::from_utf8(output.stdout).unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(
-        output.status.code(),
-        Some(code),
-        "{arguments:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}"
-    );
-    assert!(!stderr.contains("panicked"), "{stderr}");
-    (stdout, stderr)
+/// Two spaces, or one at the end, stand for an empty word.
+fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
 }
 
 #[track_caller]
-fn refused(code: i32, arguments: &[&str], words: &[&str]) {
+fn refused(code: i32, line: &str, words: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
-    let (stdout, stderr) = expect(code, arguments, directory.path());
+    let (stdout, stderr) = expect(code, line, directory.path());
     assert_eq!(stdout, "", "an error belongs to stderr");
     for word in words {
         assert!(stderr.contains(word), "no {word:?} in: {stderr}");
@@ -60,11 +45,7 @@ fn refused(code: i32, arguments: &[&str], words: &[&str]) {
 fn foreign(code: i32, words: &[&str], speak: impl Fn(TcpStream) + Send + 'static) {
     let peer = Peer::foreign(speak);
     let address = peer.address.to_string();
-    refused(
-        code,
-        &["connect", &address, "--timeout", "4s", "info"],
-        words,
-    );
+    refused(code, &format!("connect {address} --timeout 4s info"), words);
 }
 
 fn greeted(mut stream: TcpStream, rest: &[u8]) {
@@ -77,7 +58,7 @@ fn greeted(mut stream: TcpStream, rest: &[u8]) {
 #[test]
 fn help_teaches() {
     let here = tempfile::tempdir().unwrap();
-    let (help, _) = expect(0, &["--help"], here.path());
+    let (help, _) = expect(0, "--help", here.path());
     for word in [
         "connect",
         "report",
@@ -91,7 +72,7 @@ fn help_teaches() {
     ] {
         assert!(help.contains(word), "no {word:?} in:\n{help}");
     }
-    let (help, _) = expect(0, &["connect", "--help"], here.path());
+    let (help, _) = expect(0, "connect --help", here.path());
     for word in [
         "info",
         "record",
@@ -105,21 +86,21 @@ fn help_teaches() {
         assert!(help.contains(word), "no {word:?} in:\n{help}");
     }
     for word in ["info", "record", "start", "stop", "dump", "check", "copy"] {
-        let (help, _) = expect(0, &["connect", "h", word, "--help"], here.path());
+        let (help, _) = expect(0, &format!("connect h {word} --help"), here.path());
         assert!(help.contains("Usage:"), "{help}");
     }
-    let (help, _) = expect(0, &["report", "--help"], here.path());
+    let (help, _) = expect(0, "report --help", here.path());
     assert!(
         help.contains("--salvage") && help.contains("Examples:"),
         "{help}"
     );
-    let (version, _) = expect(0, &["--version"], here.path());
+    let (version, _) = expect(0, "--version", here.path());
     assert_eq!(
         version,
         format!("unikprof-client {}\n", env!("CARGO_PKG_VERSION"))
     );
     for shell in ["bash", "zsh", "fish"] {
-        let (script, _) = expect(0, &["completions", shell], here.path());
+        let (script, _) = expect(0, &format!("completions {shell}"), here.path());
         assert!(script.contains("unikprof-client"));
     }
 }
@@ -129,12 +110,12 @@ fn a_length_of_time_reads_the_same_in_every_output() {
     let directory = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script::default());
     let address = peer.address.to_string();
-    let run = |words: &[&str]| expect(0, words, directory.path()).0;
-    let told = run(&["connect", &address, "record", "1s", "-o", "r.unikprof"]);
+    let run = |line: &str| expect(0, line, directory.path()).0;
+    let told = run(&format!("connect {address} record 1s -o r.unikprof"));
     assert!(told.contains("in 50 µs, at 1000000 Hz"), "{told}");
-    let report = run(&["report", "r.unikprof"]);
+    let report = run("report r.unikprof");
     assert!(report.contains("time        50 µs from"), "{report}");
-    let started = run(&["connect", &address, "start", "--duration", "90s"]);
+    let started = run(&format!("connect {address} start --duration 90s"));
     assert!(started.contains("it ends after 1 min 30 s"), "{started}");
 }
 
@@ -143,68 +124,50 @@ fn a_length_of_time_reads_the_same_in_every_output() {
 fn times_that_never_end_are_waited_for_like_any_other() {
     const NEVER: &str = "18446744073709551615s";
     let directory = tempfile::tempdir().unwrap();
-    let connect = |peer: &Peer, rest: &[&str]| {
-        let address = peer.address.to_string();
-        let words = ["connect", &address, "--timeout", NEVER, "--retry", NEVER];
-        expect(0, &[&words[..], rest].concat(), directory.path())
+    let connect = |peer: &Peer, rest: &str| {
+        let address = peer.address;
+        let line = format!("connect {address} --timeout {NEVER} --retry {NEVER} {rest}");
+        expect(0, &line, directory.path())
     };
-    connect(&Peer::start(Script::default()), &["info"]);
+    connect(&Peer::start(Script::default()), "info");
     // The line breaks within the greeting's bytes, and is taken up again.
     let broken = Peer::start(Script {
         cuts: vec![16 + peer::welcome(&Script::default(), 1_000).concat().len() + 1],
         ..Script::default()
     });
-    connect(&broken, &["stop", "-o", "r.unikprof"]);
+    connect(&broken, "stop -o r.unikprof");
     assert_eq!(broken.clients().len(), 2, "{:?}", broken.log());
 }
 
 #[test]
 fn a_wrong_command_line_is_usage() {
-    for (arguments, words) in [
-        (&["connect"][..], &["Usage"][..]),
-        (&["connect", "h"], &["Usage"]),
+    for (line, words) in [
+        ("connect", &["Usage"][..]),
+        ("connect h", &["Usage"]),
         (
-            &["connect", "info"],
+            "connect info",
             &["no address", "connect ADDR", "UNIKPROF_ADDR"],
         ),
-        (&["connect", "h:0", "info"], &["port", "1 to 65535"]),
-        (&["connect", "http://h", "info"], &["without a scheme"]),
-        (&["connect", "h", "record", "-F", "0"], &["above 0"]),
+        ("connect h:0 info", &["port", "1 to 65535"]),
+        ("connect http://h info", &["without a scheme"]),
+        ("connect h record -F 0", &["above 0"]),
+        ("connect h record -F 99999999", &["at most 1000000"]),
+        ("connect h record --interval 0s", &["at least 1us"]),
         (
-            &["connect", "h", "record", "-F", "99999999"],
-            &["at most 1000000"],
-        ),
-        (
-            &["connect", "h", "record", "--interval", "0s"],
-            &["at least 1us"],
-        ),
-        (
-            &["connect", "h", "record", "-F", "9", "--interval", "1ms"],
+            "connect h record -F 9 --interval 1ms",
             &["cannot be used with"],
         ),
-        (&["connect", "h", "record", "30"], &["`30s`"]),
-        (
-            &["connect", "h", "record", "--name", ""],
-            &["1 to 64 bytes"],
-        ),
-        (
-            &["connect", "h", "record", "-o", "%x.svg"],
-            &["unknown placeholder", "%t"],
-        ),
-        (
-            &["connect", "h", "record", "--mode", "sleep"],
-            &["cpu", "wall", "off-cpu"],
-        ),
-        (
-            &["connect", "h", "record", "--unwind", "dwarf"],
-            &["fp", "table"],
-        ),
-        (&["connect", "h", "record", "--format", "pdf"], &["pprof"]),
-        (&["connect", "h", "record", "--force-image"], &["--image"]),
-        (&["report", "f", "--focus", "("], &["--focus"]),
-        (&["nonsense"], &["unrecognized subcommand"]),
+        ("connect h record 30", &["`30s`"]),
+        ("connect h record --name ", &["1 to 64 bytes"]),
+        ("connect h record -o %x.svg", &["unknown placeholder", "%t"]),
+        ("connect h record --mode sleep", &["cpu", "wall", "off-cpu"]),
+        ("connect h record --unwind dwarf", &["fp", "table"]),
+        ("connect h record --format pdf", &["pprof"]),
+        ("connect h record --force-image", &["--image"]),
+        ("report f --focus (", &["--focus"]),
+        ("nonsense", &["unrecognized subcommand"]),
     ] {
-        refused(2, arguments, words);
+        refused(2, line, words);
     }
 }
 
@@ -239,7 +202,7 @@ fn the_address_may_be_in_the_environment() {
 #[test]
 fn manual_pages_and_completions_are_installed_by_one_command() {
     let here = tempfile::tempdir().unwrap();
-    let (told, _) = expect(0, &["install-docs", "--prefix", "there"], here.path());
+    let (told, _) = expect(0, "install-docs --prefix there", here.path());
     let share = here.path().join("there/share");
     let page = |name: &str| fs::read_to_string(share.join("man/man1").join(name)).unwrap();
     assert!(page("unikprof-client.1").contains("Exit codes"));
@@ -263,12 +226,8 @@ fn manual_pages_and_completions_are_installed_by_one_command() {
         assert!(told.contains(path), "{told}");
     }
     // A file is in the way of the folder.
-    let blocked = [
-        "install-docs",
-        "--prefix",
-        "there/share/man/man1/unikprof-client.1",
-    ];
-    let (_, stderr) = expect(7, &blocked, here.path());
+    let blocked = "install-docs --prefix there/share/man/man1/unikprof-client.1";
+    let (_, stderr) = expect(7, blocked, here.path());
     assert!(stderr.contains("unikprof-client.1"), "{stderr}");
 }
 
@@ -280,12 +239,12 @@ fn where_nothing_listens_there_is_no_connection() {
     };
     refused(
         3,
-        &["connect", &address, "info"],
+        &format!("connect {address} info"),
         &["cannot connect", &address, "refused"],
     );
     refused(
         3,
-        &["connect", "no-such-host.invalid", "info"],
+        "connect no-such-host.invalid info",
         &["cannot resolve the host `no-such-host.invalid`"],
     );
 }
@@ -371,7 +330,7 @@ fn info_and_check_tell_what_there_is() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script::default());
     let address = peer.address.to_string();
-    let (info, stderr) = expect(0, &["connect", &address, "info"], here.path());
+    let (info, stderr) = expect(0, &format!("connect {address} info"), here.path());
     for word in [
         "web-1",
         "2 vCPUs",
@@ -383,19 +342,15 @@ fn info_and_check_tell_what_there_is() {
     }
     let warned = stderr.lines().count() == 1 && stderr.contains("requires no key");
     assert!(warned, "{stderr}");
-    let (info, _) = expect(0, &["connect", &address, "info", "--json"], here.path());
+    let (info, _) = expect(0, &format!("connect {address} info --json"), here.path());
     let info: serde_json::Value = serde_json::from_str(&info).unwrap();
     assert_eq!(info["guest_name"], "web-1");
     assert_eq!(info["mappings"][0]["start"], 0x10_0000);
-    let (status, _) = expect(0, &["connect", "--json", &address, "check"], here.path());
+    let (status, _) = expect(0, &format!("connect --json {address} check"), here.path());
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     assert_eq!(status["recordings"][0]["state"], "finished");
     assert_eq!(status["nodes_capacity"], 8192);
-    let (started, _) = expect(
-        0,
-        &["connect", &address, "start", "--name", "n"],
-        here.path(),
-    );
+    let (started, _) = expect(0, &format!("connect {address} start --name n"), here.path());
     assert!(
         started.contains("started recording 3 `n`: running time at 997 Hz"),
         "{started}"
@@ -410,11 +365,11 @@ fn a_guests_name_cannot_move_the_cursor() {
         ..Script::default()
     });
     let address = peer.address.to_string();
-    let (info, _) = expect(0, &["connect", &address, "info"], here.path());
+    let (info, _) = expect(0, &format!("connect {address} info"), here.path());
     assert!(!info.contains('\x1b'), "{info:?}");
     let (out, _) = expect(
         0,
-        &["connect", &address, "record", "1s", "-o", "%n.unikprof"],
+        &format!("connect {address} record 1s -o %n.unikprof"),
         here.path(),
     );
     assert!(!out.contains('\x1b'), "{out:?}");
@@ -428,22 +383,9 @@ fn a_recording_becomes_every_format() {
     let address = peer.address.to_string();
     let (out, stderr) = expect(
         0,
-        &[
-            "connect",
-            &address,
-            "record",
-            "1s",
-            "-o",
-            "r.unikprof",
-            "-o",
-            "r.folded",
-            "-o",
-            "r.pb.gz",
-            "-o",
-            "r.json",
-            "-o",
-            "r.txt",
-        ],
+        &format!(
+            "connect {address} record 1s -o r.unikprof -o r.folded -o r.pb.gz -o r.json -o r.txt"
+        ),
         here.path(),
     );
     assert!(out.contains("18 samples of web-1"), "{out}");
@@ -457,27 +399,21 @@ fn a_recording_becomes_every_format() {
             "{name}: {out}"
         );
     }
-    let (text, _) = expect(0, &["report", "r.unikprof"], here.path());
+    let (text, _) = expect(0, "report r.unikprof", here.path());
     assert!(text.contains("recorded"), "{text}");
-    let (json, _) = expect(0, &["report", "r.unikprof", "--json"], here.path());
+    let (json, _) = expect(0, "report r.unikprof --json", here.path());
     let _: serde_json::Value = serde_json::from_str(&json).unwrap();
-    let (folded, _) = expect(
-        0,
-        &["report", "r.unikprof", "--format", "folded"],
-        here.path(),
-    );
+    let (folded, _) = expect(0, "report r.unikprof --format folded", here.path());
     assert_eq!(
         folded,
         fs::read_to_string(here.path().join("r.folded")).unwrap()
     );
     refused(
         2,
-        &[
-            "report",
-            here.path().join("r.unikprof").to_str().unwrap(),
-            "-o",
-            "again.unikprof",
-        ],
+        &format!(
+            "report {} -o again.unikprof",
+            here.path().join("r.unikprof").to_str().unwrap()
+        ),
         &["cannot write a .unikprof file"],
     );
 }
@@ -489,7 +425,7 @@ fn a_report_alone_leaves_no_recording_behind() {
     let address = peer.address.to_string();
     expect(
         0,
-        &["connect", &address, "record", "1s", "-o", "%n.folded"],
+        &format!("connect {address} record 1s -o %n.folded"),
         here.path(),
     );
     let left: Vec<_> = fs::read_dir(here.path())
@@ -499,7 +435,7 @@ fn a_report_alone_leaves_no_recording_behind() {
     assert_eq!(left, ["web-1.folded"]);
     let (out, _) = expect(
         0,
-        &["connect", &address, "dump", "-o", "-", "--format", "folded"],
+        &format!("connect {address} dump -o - --format folded"),
         here.path(),
     );
     assert_eq!(
@@ -510,10 +446,10 @@ fn a_report_alone_leaves_no_recording_behind() {
 
 /// Runs the program after a line of shell in the same process, so that `$$` is the program's own id.
 #[cfg(unix)]
-fn run_after(shell: &str, arguments: &[&str], directory: &Path) -> Output {
+fn run_after(shell: &str, line: &str, directory: &Path) -> Output {
     Command::new("sh")
         .args(["-ec", &format!("{shell}; exec \"$@\""), "sh", PROGRAM])
-        .args(arguments)
+        .args(words(line))
         .current_dir(directory)
         .env("TMPDIR", directory)
         .env_remove("UNIKPROF_ADDR")
@@ -535,9 +471,7 @@ fn a_temporary_recording_follows_no_link_that_waits_for_it() {
         let victim = here.path().join("victim");
         fs::write(&victim, "precious").unwrap();
         let links = "ln -s victim unikprof-$$.unikprof; ln -s victim out.folded.$$.unikprof";
-        let dump = [
-            "connect", &address, "dump", "--format", "folded", "-o", output,
-        ];
+        let dump = format!("connect {address} dump --format folded -o {output}");
         let output = run_after(links, &dump, here.path());
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(0), "{stderr}");
@@ -566,15 +500,13 @@ fn recordings_are_their_owners_alone() {
     let peer = Peer::start(Script::default());
     let address = peer.address.to_string();
     fs::write(here.path().join("r.unikprof"), "an older one").unwrap();
-    let files = ["-o", "r.unikprof", "-o", "r.folded"];
-    let record = [&["connect", &address, "record", "1s"][..], &files].concat();
+    let record = format!("connect {address} record 1s -o r.unikprof -o r.folded");
     let output = run_after("umask 022", &record, here.path());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(mode(&here.path().join("r.unikprof")), 0o600);
     assert_eq!(mode(&here.path().join("r.folded")), 0o644);
 
-    let dump = ["connect", &address, "dump", "--format", "text"];
-    let dump = [&dump[..], &["-o", "/dev/full"]].concat();
+    let dump = format!("connect {address} dump --format text -o /dev/full");
     let output = run_after("umask 022", &dump, here.path());
     let stderr = String::from_utf8(output.stderr).unwrap();
     let kept = stderr.split("is complete, in ").nth(1).expect(&stderr);
@@ -589,16 +521,7 @@ fn a_report_that_cannot_be_written_does_not_cost_the_recording() {
     let address = peer.address.to_string();
     let (_, stderr) = expect(
         7,
-        &[
-            "connect",
-            &address,
-            "record",
-            "1s",
-            "-o",
-            "/dev/full",
-            "--format",
-            "text",
-        ],
+        &format!("connect {address} record 1s -o /dev/full --format text"),
         here.path(),
     );
     assert!(
@@ -612,7 +535,7 @@ fn a_report_that_cannot_be_written_does_not_cost_the_recording() {
         .split(';')
         .next()
         .unwrap();
-    expect(0, &["report", kept], here.path());
+    expect(0, &format!("report {kept}"), here.path());
     fs::remove_file(kept).unwrap();
 }
 
@@ -622,28 +545,12 @@ fn outputs_that_cannot_be_written() {
     let address = peer.address.to_string();
     refused(
         7,
-        &[
-            "connect",
-            &address,
-            "record",
-            "1s",
-            "-o",
-            "/no/such/r.unikprof",
-        ],
+        &format!("connect {address} record 1s -o /no/such/r.unikprof"),
         &["/no/such/r.unikprof", "check that its directory exists"],
     );
     refused(
         7,
-        &[
-            "connect",
-            &address,
-            "record",
-            "1s",
-            "-o",
-            "/dev/full",
-            "--format",
-            "unikprof",
-        ],
+        &format!("connect {address} record 1s -o /dev/full --format unikprof"),
         &[
             "/dev/full",
             "free some space",
@@ -671,7 +578,7 @@ fn a_disk_that_fills_up_keeps_what_the_guest_has_cleared() {
     };
     let roomy = Peer::start(script.clone());
     let address = roomy.address.to_string();
-    let dump = ["connect", &address, "dump", "-o", "whole.unikprof"];
+    let dump = format!("connect {address} dump -o whole.unikprof");
     expect(0, &dump, here.path());
     let length = fs::metadata(here.path().join("whole.unikprof"))
         .unwrap()
@@ -696,7 +603,7 @@ fn a_disk_that_fills_up_keeps_what_the_guest_has_cleared() {
     let log = peer.log();
     assert!(log.contains(&"fetch 7 0".into()), "{log:?}");
     assert!(!log.contains(&"acknowledge 7".into()), "{log:?}");
-    let (out, _) = expect(0, &["report", "cut.unikprof", "--json"], here.path());
+    let (out, _) = expect(0, "report cut.unikprof --json", here.path());
     assert!(out.contains("the recording is incomplete"), "{out}");
 }
 
@@ -713,7 +620,7 @@ fn a_line_that_breaks_and_a_full_disk_keep_what_the_guest_has_cleared() {
     };
     let peer = Peer::start(script.clone());
     let address = peer.address.to_string();
-    let whole = ["connect", &address, "dump", "-o", "whole.unikprof"];
+    let whole = format!("connect {address} dump -o whole.unikprof");
     expect(0, &whole, here.path());
     let whole = fs::metadata(here.path().join("whole.unikprof")).unwrap();
     let dump = |limit: &str| {
@@ -723,8 +630,7 @@ fn a_line_that_breaks_and_a_full_disk_keep_what_the_guest_has_cleared() {
             ..script.clone()
         });
         let address = peer.address.to_string();
-        let dump = ["connect", &address, "--retry", "300ms", "dump"];
-        let dump = [&dump[..], &["-o", "cut.unikprof"]].concat();
+        let dump = format!("connect {address} --retry 300ms dump -o cut.unikprof");
         let output = run_after(limit, &dump, here.path());
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(8), "{stderr}");
@@ -738,7 +644,7 @@ fn a_line_that_breaks_and_a_full_disk_keep_what_the_guest_has_cleared() {
     // A file of as many whole blocks as have room cannot hold its end.
     let (limited, _) = dump(&format!("trap '' XFSZ; ulimit -f {}", (length - 1) / 512));
     assert!(limited < length, "{limited} of {length}");
-    expect(0, &["report", "cut.unikprof", "--salvage"], here.path());
+    expect(0, "report cut.unikprof --salvage", here.path());
 }
 
 #[test]
@@ -754,22 +660,14 @@ fn an_incomplete_recording_has_an_exit_code_of_its_own() {
     let address = peer.address.to_string();
     let (_, stderr) = expect(
         8,
-        &[
-            "connect",
-            &address,
-            "--retry",
-            "300ms",
-            "stop",
-            "-o",
-            "r.unikprof",
-        ],
+        &format!("connect {address} --retry 300ms stop -o r.unikprof"),
         here.path(),
     );
     assert!(
         stderr.contains("incomplete") && stderr.contains("r.unikprof"),
         "{stderr}"
     );
-    let (_, stderr) = expect(0, &["report", "r.unikprof"], here.path());
+    let (_, stderr) = expect(0, "report r.unikprof", here.path());
     assert!(stderr.contains("incomplete"), "{stderr}");
 }
 
@@ -786,12 +684,12 @@ fn a_refusal_is_told() {
     let address = peer.address.to_string();
     refused(
         5,
-        &["connect", &address, "start"],
+        &format!("connect {address} start"),
         &["rejected", "`nightly` waits to be fetched"],
     );
     refused(
         5,
-        &["connect", &address, "record", "1s", "--interval", "11s"],
+        &format!("connect {address} record 1s --interval 11s"),
         &["outside the agent's limits", "0.1 Hz"],
     );
 }
@@ -802,20 +700,24 @@ fn bad_input_files() {
     let path = |name: &str| files.path().join(name).to_str().unwrap().to_owned();
     fs::write(path("text"), "not a recording").unwrap();
     fs::write(path("empty"), "").unwrap();
-    refused(6, &["report", &path("none")], &["cannot read", "none"]);
     refused(
         6,
-        &["report", files.path().to_str().unwrap()],
+        &format!("report {}", path("none")),
+        &["cannot read", "none"],
+    );
+    refused(
+        6,
+        &format!("report {}", files.path().to_str().unwrap()),
         &["the folder has no .unikprof file"],
     );
     refused(
         6,
-        &["report", &path("text")],
+        &format!("report {}", path("text")),
         &["not a unikprof recording", "found `not a recording`"],
     );
     refused(
         6,
-        &["report", &path("empty")],
+        &format!("report {}", path("empty")),
         &["not a unikprof recording"],
     );
 
@@ -823,41 +725,43 @@ fn bad_input_files() {
     let address = peer.address.to_string();
     expect(
         0,
-        &["connect", &address, "record", "1s", "-o", "r.unikprof"],
+        &format!("connect {address} record 1s -o r.unikprof"),
         files.path(),
     );
     let whole = fs::read(path("r.unikprof")).unwrap();
     fs::write(path("cut"), &whole[..whole.len() - 20]).unwrap();
     refused(
         6,
-        &["report", &path("cut")],
+        &format!("report {}", path("cut")),
         &["damaged at byte", "--salvage"],
     );
-    let (_, stderr) = expect(0, &["report", &path("cut"), "--salvage"], files.path());
+    let (_, stderr) = expect(
+        0,
+        &format!("report {} --salvage", path("cut")),
+        files.path(),
+    );
     assert!(stderr.contains("incomplete"), "{stderr}");
 
     // The program itself is an ELF image, but not the guest's.
     let recording = path("r.unikprof");
     refused(
         6,
-        &["report", &recording, "--image", PROGRAM],
+        &format!("report {recording} --image {PROGRAM}"),
         &["build-id", "abababab", "--force-image"],
     );
     refused(
         6,
-        &["report", &recording, "--image", &path("text")],
+        &format!("report {recording} --image {}", path("text")),
         &["not an ELF file"],
     );
     refused(
         6,
-        &["report", &recording, "--symbols", &path("text")],
+        &format!("report {recording} --symbols {}", path("text")),
         &["contains no functions"],
     );
     refused(
         6,
-        &[
-            "connect", &address, "record", "1s", "-o", "r.svg", "--image", PROGRAM,
-        ],
+        &format!("connect {address} record 1s -o r.svg --image {PROGRAM}"),
         &["build-id", "abababab"],
     );
 }
@@ -911,7 +815,7 @@ fn ctrl_c_keeps_what_was_sampled() {
             .unwrap()
             .contains("the samples so far are kept")
     );
-    expect(0, &["report", "r.unikprof"], here.path());
+    expect(0, "report r.unikprof", here.path());
 }
 
 /// A recording of this script, downloaded by the program itself.
@@ -919,7 +823,7 @@ fn recorded(script: Script, directory: &Path) -> String {
     let peer = Peer::start(script);
     let address = peer.address.to_string();
     let file = "run.unikprof";
-    expect(0, &["connect", &address, "stop", "-o", file], directory);
+    expect(0, &format!("connect {address} stop -o {file}"), directory);
     file.into()
 }
 
@@ -931,7 +835,7 @@ fn doctor_of_a_recording_tells_by_its_exit_code_whether_to_trust_it() {
         ..Script::default()
     };
     let file = recorded(blocked, here.path());
-    let (stdout, stderr) = expect(0, &["doctor", &file], here.path());
+    let (stdout, stderr) = expect(0, &format!("doctor {file}"), here.path());
     assert!(
         stdout.starts_with("source                the file run.unikprof"),
         "{stdout}"
@@ -941,7 +845,7 @@ fn doctor_of_a_recording_tells_by_its_exit_code_whether_to_trust_it() {
 
     // 18 samples say nothing.
     let file = recorded(Script::default(), here.path());
-    let (stdout, stderr) = expect(9, &["doctor", &file, "--json"], here.path());
+    let (stdout, stderr) = expect(9, &format!("doctor {file} --json"), here.path());
     let document: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!(document["trustworthy"], false);
     assert_eq!(document["source"], "the file run.unikprof");
@@ -957,7 +861,7 @@ fn doctor_of_a_recording_tells_by_its_exit_code_whether_to_trust_it() {
     // A cut file is judged as far as it goes, not refused.
     let bytes = fs::read(here.path().join(&file)).unwrap();
     fs::write(here.path().join("cut.unikprof"), &bytes[..bytes.len() - 5]).unwrap();
-    let (stdout, _) = expect(9, &["doctor", "cut.unikprof"], here.path());
+    let (stdout, _) = expect(9, "doctor cut.unikprof", here.path());
     assert!(stdout.contains("bad   complete"), "{stdout}");
 }
 
@@ -980,7 +884,7 @@ fn go_tool_pprof_reads_blocked_time() {
         ..Script::default()
     };
     let file = recorded(blocked, here.path());
-    expect(0, &["report", &file, "-o", "run.pb.gz"], here.path());
+    expect(0, &format!("report {file} -o run.pb.gz"), here.path());
     let output = Command::new("go")
         .args(["tool", "pprof", "-top", "run.pb.gz"])
         .current_dir(here.path())
@@ -999,7 +903,7 @@ fn doctor_asks_an_agent_without_disturbing_it() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script::default());
     let address = peer.address.to_string();
-    let (stdout, _) = expect(0, &["doctor", &address], here.path());
+    let (stdout, _) = expect(0, &format!("doctor {address}"), here.path());
     assert!(
         stdout.contains(&format!("the agent at {address}")),
         "{stdout}"
@@ -1015,20 +919,16 @@ fn doctor_asks_an_agent_without_disturbing_it() {
 fn doctor_says_whether_it_took_a_file_or_an_address() {
     let here = tempfile::tempdir().unwrap();
     fs::write(here.path().join("web"), "").unwrap();
-    let (_, stderr) = expect(6, &["doctor", "web"], here.path());
+    let (_, stderr) = expect(6, "doctor web", here.path());
     assert!(
         stderr.contains("using the file web; for the agent, write `web:7777`"),
         "{stderr}"
     );
-    refused(6, &["doctor", "gone.unikprof"], &["gone.unikprof"]);
-    refused(
-        2,
-        &["doctor", "http://h"],
-        &["no such file", "without a scheme"],
-    );
-    refused(2, &["doctor"], &["Usage"]);
+    refused(6, "doctor gone.unikprof", &["gone.unikprof"]);
+    refused(2, "doctor http://h", &["no such file", "without a scheme"]);
+    refused(2, "doctor", &["Usage"]);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let nobody = listener.local_addr().unwrap().to_string();
     drop(listener);
-    refused(3, &["doctor", &nobody], &[&nobody]);
+    refused(3, &format!("doctor {nobody}"), &[&nobody]);
 }

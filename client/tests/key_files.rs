@@ -7,10 +7,9 @@ mod peer;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use peer::keyed::{Keyed, OTHER_SECRET, SECRET, key};
-use peer::{Peer, Script};
+use peer::{Peer, Script, program};
 use serde_json::Value;
 use unikprof_client::key::{Key, Role};
 use unikprof_proto::code::role;
@@ -20,23 +19,12 @@ use unikprof_proto::message::Peers;
 /// stderr.
 #[track_caller]
 fn run(code: i32, arguments: &[&str], directory: &Path, variable: Option<&str>) -> [String; 2] {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_unikprof-client"));
-    command
-        .args(arguments)
-        .current_dir(directory)
-        .env_remove("UNIKPROF_KEY_FILE")
-        .stdin(Stdio::null());
+    let mut command = program::command(arguments, directory);
     if let Some(path) = variable {
         command.env("UNIKPROF_KEY_FILE", path);
     }
-    let output = command.output().unwrap();
-    let texts = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-    let [stdout, stderr] = &texts;
-    assert_eq!(
-        output.status.code(),
-        Some(code),
-        "{arguments:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}"
-    );
+    let (stdout, stderr) = program::finished(code, &mut command);
+    let texts = [stdout, stderr];
     for secret in [SECRET, OTHER_SECRET] {
         let whole = texts.concat().to_lowercase();
         assert!(!whole.contains(&secret[..16]), "{whole}");

@@ -15,21 +15,32 @@ pub fn connect(code: i32, peer: &Peer, words: &[&str], folder: &Path) -> (String
 /// The same without a peer.
 #[track_caller]
 pub fn run(code: i32, words: &[&str], folder: &Path) -> (String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_unikprof-client"))
+    finished(code, &mut command(words, folder))
+}
+
+/// The program with these words, in a folder, and without the settings of who runs the tests.
+pub fn command(words: &[&str], folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unikprof-client"));
+    command
         .args(words)
         .current_dir(folder)
         .env_remove("UNIKPROF_ADDR")
         .env_remove("UNIKPROF_KEY_FILE")
         .env_remove("DEBUGINFOD_URLS")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let stdout = String::from_utf8(output.stdout).unwrap();
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs, demands this exit code, and answers stdout and stderr.
+#[track_caller]
+pub fn finished(code: i32, command: &mut Command) -> (String, String) {
+    let output = command.output().unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(
         output.status.code(),
         Some(code),
-        "{words:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}"
+        "{command:?}\n--- stdout\n{stdout}\n--- stderr\n{stderr}"
     );
     assert!(!stderr.contains("panicked"), "{stderr}");
     (stdout, stderr)
