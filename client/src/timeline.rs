@@ -77,6 +77,8 @@ pub struct Ring {
     pub overwritten: u64,
     /// Where these lie: from the record before to the record after.
     pub(crate) gaps: Vec<Window>,
+    /// The times between files that were merged which none of them covers.
+    pub(crate) uncovered: Vec<Window>,
     /// How many records were left out because a merged timeline keeps the newest only.
     pub(crate) left_out: u64,
     /// How many were given up while they were written, since the agent started.
@@ -85,7 +87,7 @@ pub struct Ring {
     pub(crate) read_at_ns: u64,
     /// The date at that moment, in ns since 1970 (UTC), if the guest knows it.
     pub(crate) read_at_unix_ns: Option<u64>,
-    /// From when on no record is missing, but for `gaps`.
+    /// From when on no record is missing, but for `gaps` and `uncovered`.
     pub(crate) held_since_ns: u64,
     /// In the order of their times.
     pub(crate) records: Vec<Record>,
@@ -241,7 +243,15 @@ impl Timeline {
     pub(crate) fn holds(&self, window: Window) -> bool {
         let misses = |gap: &Window| gap.and(window).length_ns() > 0;
         let mut rings = self.rings.iter();
-        rings.all(|ring| ring.held_since_ns <= window.from_ns && !ring.gaps.iter().any(misses))
+        self.covers(window)
+            && rings
+                .all(|ring| ring.held_since_ns <= window.from_ns && !ring.gaps.iter().any(misses))
+    }
+
+    /// Whether no part of a window lies between files that were merged.
+    pub(crate) fn covers(&self, window: Window) -> bool {
+        let mut uncovered = self.rings.iter().flat_map(|ring| &ring.uncovered);
+        uncovered.all(|gap| gap.and(window).length_ns() == 0)
     }
 
     /// From when on no record of any vCPU is missing, but for those that were evicted before they could be fetched.

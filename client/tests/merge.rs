@@ -4,10 +4,13 @@
 
 mod peer;
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use flate2::read::GzDecoder;
 use jiff::Timestamp;
 use peer::ring::{self, record};
 use peer::{Script, program};
@@ -157,6 +160,10 @@ fn files_that_do_not_belong_together_are_refused_by_name() {
         mode: mode::WALL,
         ..script()
     };
+    let slow = Script {
+        period_ns: 4_000,
+        ..script()
+    };
     let (start, end, offset, _) = Script::default().mapping;
     let other = Script {
         mapping: (start, end, offset, &[0xcd; 20]),
@@ -168,6 +175,11 @@ fn files_that_do_not_belong_together_are_refused_by_name() {
     };
     for (name, script, why) in [
         ("wall.unikprof", wall, "mode cpu, the other of mode wall"),
+        (
+            "slow.unikprof",
+            slow,
+            "the first was sampled at 1000000.0 Hz, the other at 250000.0 Hz",
+        ),
         ("other.unikprof", other, "its build-id is abab"),
         ("nameless.unikprof", nameless, "has no build-id"),
     ] {
@@ -178,6 +190,161 @@ fn files_that_do_not_belong_together_are_refused_by_name() {
     }
     let missing = folder.path().join("missing.unikprof");
     assert!(refused(&[&first, &missing]).contains("missing.unikprof"));
+}
+
+/// One recording after the other is a profile; two that ran at once would count the same time twice.
+#[test]
+fn recordings_that_ran_at_once_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |name: &str, recording, epochs: std::ops::Range<u64>| {
+        let script = Script {
+            recording,
+            ..Script::default()
+        };
+        let epochs: Vec<u64> = epochs.collect();
+        write(folder.path(), name, &script, &epochs, &[])
+    };
+    // An epoch takes 50 µs; what is shorter than a millisecond is no overlap.
+    let first = of("a.unikprof", 3, FIRST..FIRST + 100);
+    let after = of("b.unikprof", 4, FIRST + 100..FIRST + 200);
+    let all = merge(&[&after, &first]).unwrap().profile;
+    assert_eq!(all.sample_count(), 200 * Script::default().samples());
+    let merged = all.recording().merged.as_ref().unwrap();
+    assert_eq!((merged.runs, merged.recordings), (1, 2));
+    let within = of("c.unikprof", 4, FIRST + 40..FIRST + 200);
+    let error = refused(&[&within, &first]);
+    for part in [
+        "a.unikprof",
+        "c.unikprof",
+        "two recordings that ran at the same time",
+        "3 ms would count twice",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+/// Every format of the merged files has what the files have one by one; in numbers of samples that no float of 32 bits
+/// and no integer of 24 can tell from their neighbours.
+#[test]
+fn every_format_of_merged_files_adds_up_what_the_files_have() {
+    const MANY: u64 = 1 << 24;
+    let folder = tempfile::tempdir().unwrap();
+    let file = |epoch: u64, counts: [u64; 2]| {
+        let script = Script {
+            vcpus: vec![vec![
+                (0, vec![0x130, 0x110], counts[0]),
+                (1, vec![0x150], counts[1]),
+            ]],
+            ..Script::default()
+        };
+        let name = format!("{epoch}.unikprof");
+        write(folder.path(), &name, &script, &[epoch], &[])
+    };
+    let files = [
+        file(FIRST, [MANY + 1, 5]),
+        file(FIRST + 1, [MANY, 2 * MANY + 3]),
+    ];
+    let folded = |file: &str| {
+        let words = ["report", file, "--format", "folded"];
+        let (text, _) = program::run(0, &words, folder.path());
+        let line = |line: &str| {
+            let (stack, count) = line.rsplit_once(' ').unwrap();
+            (stack.to_owned(), count.parse().unwrap())
+        };
+        text.lines().map(line).collect::<BTreeMap<String, u64>>()
+    };
+    let mut expected: BTreeMap<String, u64> = BTreeMap::new();
+    for file in &files {
+        for (stack, count) in folded(file.to_str().unwrap()) {
+            *expected.entry(stack).or_default() += count;
+        }
+    }
+    let counts: Vec<u64> = expected.values().copied().collect();
+    assert_eq!(counts.iter().sum::<u64>(), 4 * MANY + 9);
+    assert!(counts.contains(&(2 * MANY + 1)), "{counts:?}");
+    assert_eq!(folded("."), expected);
+
+    let report = |name: &str| {
+        program::run(0, &["report", ".", "-o", name], folder.path());
+        fs::read(folder.path().join(name)).unwrap()
+    };
+    let json: serde_json::Value = serde_json::from_slice(&report("all.json")).unwrap();
+    assert_eq!(json["samples"]["recorded"], 4 * MANY + 9);
+    let functions = json["functions"].as_array().unwrap();
+    let own = functions
+        .iter()
+        .map(|function| function["self"].as_u64().unwrap());
+    assert_eq!(own.sum::<u64>(), 4 * MANY + 9);
+    let svg = String::from_utf8(report("all.svg")).unwrap();
+    for count in [4 * MANY + 9, 2 * MANY + 1] {
+        let shown = grouped(count);
+        assert!(svg.contains(&shown), "no {shown}");
+    }
+    let mut pprof = Vec::new();
+    let bytes = report("all.pb.gz");
+    GzDecoder::new(&bytes[..]).read_to_end(&mut pprof).unwrap();
+    let mut values = pprof_samples(&pprof);
+    values.sort_unstable();
+    let mut counts = counts;
+    counts.sort_unstable();
+    assert_eq!(values, counts);
+}
+
+/// `67108873` as `67,108,873`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let from_end = |at: usize| digits.len() - at;
+    let parts = digits.chars().enumerate().map(|(at, digit)| {
+        let separator = at != 0 && from_end(at) % 3 == 0;
+        format!("{}{digit}", if separator { "," } else { "" })
+    });
+    parts.collect()
+}
+
+/// The first value of each sample of a pprof profile (field 2; its values are field 2 again, packed).
+fn pprof_samples(profile: &[u8]) -> Vec<u64> {
+    let fields = |bytes: &[u8]| {
+        let mut rest = bytes;
+        let mut fields: Vec<(u64, Vec<u8>)> = Vec::new();
+        while !rest.is_empty() {
+            let key = varint(&mut rest);
+            let payload = match key & 7 {
+                0 => {
+                    varint(&mut rest);
+                    Vec::new()
+                }
+                2 => {
+                    let length = varint(&mut rest) as usize;
+                    let (payload, after) = rest.split_at(length);
+                    rest = after;
+                    payload.to_vec()
+                }
+                other => panic!("wire type {other}"),
+            };
+            fields.push((key >> 3, payload));
+        }
+        fields
+    };
+    let samples = fields(profile).into_iter().filter(|(field, _)| *field == 2);
+    samples
+        .map(|(_, sample)| {
+            let values = fields(&sample).into_iter().find(|(field, _)| *field == 2);
+            varint(&mut &values.unwrap().1[..])
+        })
+        .collect()
+}
+
+fn varint(bytes: &mut &[u8]) -> u64 {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (first, rest) = bytes.split_first().unwrap();
+        *bytes = rest;
+        value |= u64::from(first & 0x7f) << shift;
+        if first & 0x80 == 0 {
+            break;
+        }
+    }
+    value
 }
 
 /// The same program runs again, elsewhere in memory and with its clock at zero.
@@ -267,11 +434,29 @@ fn the_timeline_goes_on_from_file_to_file() {
     assert_eq!((spans[0].times.count(), spans[0].unfinished), (1, 0));
     assert_eq!(timeline.rings()[0].overwritten, 0);
 
-    // What was evicted between two dumps is told.
+    // What is missing between two dumps is told.
     let late = file("3.unikprof", FIRST + 200, &records, 150, 20 * MS);
     let all = merge(&[&first, &late]).unwrap();
     let timeline = all.timeline.as_ref().unwrap();
     assert_eq!(timeline.rings()[0].overwritten, 50);
+    let lines = ["--timeline", "--step", "1ms", "--last", "1h"];
+    let words = [&["report", "1.unikprof", "3.unikprof"][..], &lines].concat();
+    let (text, _) = program::run(0, &words, folder.path());
+    assert!(text.contains("no recording"), "{text}");
+    assert!(
+        text.contains("50 records are in none of the files"),
+        "{text}"
+    );
+    assert!(!text.contains("  evicted"), "{text}");
+    let (json, _) = program::run(0, &[&words[..], &["--json"]].concat(), folder.path());
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let seconds = json["seconds"].as_array().unwrap();
+    assert_eq!(
+        (&seconds[0]["held"], &seconds[0]["covered"]),
+        (&true.into(), &true.into())
+    );
+    let uncovered = seconds.iter().filter(|second| second["covered"] == false);
+    assert_eq!(uncovered.count(), text.matches(" no recording  ").count());
 }
 
 /// The second run's clock, positions, stacks and spans begin anew.
@@ -307,6 +492,26 @@ fn the_timeline_goes_on_in_the_next_run() {
     assert_eq!(inside.counters().recorded, 2 * 26, "the spans of both runs");
     let spans = timeline.spans(Window::ALL);
     assert_eq!((spans[0].times.count(), spans[0].cut), (2, 0));
+}
+
+/// Lines are made of times: counts alone have none.
+#[test]
+fn a_script_of_counts_alone_is_an_error_that_says_what_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    write(
+        folder.path(),
+        "a.unikprof",
+        &Script::default(),
+        &[FIRST],
+        &[],
+    );
+    for more in [&[][..], &["--in-span", "batch"], &["--last", "1s"]] {
+        let words = [&["script", "a.unikprof"], more].concat();
+        let (out, error) = program::run(2, &words, folder.path());
+        assert_eq!(out, "");
+        assert!(error.contains("the recording has no times"), "{error}");
+        assert!(error.contains("`ring`"), "{error}");
+    }
 }
 
 #[test]

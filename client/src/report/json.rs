@@ -77,6 +77,7 @@
 //!   "refused_names": 0,
 //!   "seconds": [{
 //!     "from_ns": 12000000000, "unix_ns": 1700000000000000000, "length_ns": 1000000000, "held": true,
+//!     "covered": true,
 //!     "ticks": 97, "recorded": 97, "shown": 97, "stolen": 0.0, "blocked": 0.02, "top": "burst", "top_share": 0.9
 //!   }]
 //! }
@@ -109,7 +110,8 @@
 //!   samples, and `by_table`, `by_bytes`, `by_frame_pointer` and `early` are unknown: 0.
 //! - `spans`, `values` (of counters) and `marks` are the guest's own; `means` are those of 40 equal parts of the
 //!   time shown; `refused_names` counts names that were too long, empty or too many. `seconds` is empty unless
-//!   requested. Their `from_ns` is relative to the start of the recording. `recorded` is the total count of their
+//!   requested. Their `from_ns` is relative to the start of the recording; `held` says whether the rings contain all of
+//!   that time, `covered` whether it does not lie between files that were merged. `recorded` is the total count of their
 //!   stacks, `shown` what remains after the filters, both in `unit`s; `top` is the function with the most of
 //!   `shown`, and `top_share` refers to `recorded`. `stolen` and `blocked` are shares of the time of the vCPUs
 //!   whose rings cover it.

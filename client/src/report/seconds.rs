@@ -165,7 +165,12 @@ pub(super) fn write(
             "stolen and blocked time are unknown: they are recorded per vCPU, not per span"
         )?;
     }
-    if seconds.iter().any(|second| !second.slice.is_held) {
+    let (covered, uncovered): (Vec<&Second>, Vec<&Second>) =
+        seconds.iter().partition(|second| second.slice.is_covered);
+    if !uncovered.is_empty() {
+        writeln!(out, "no recording: the files do not cover all of that time")?;
+    }
+    if covered.iter().any(|second| !second.slice.is_held) {
         writeln!(
             out,
             "evicted: the ring no longer contained all of that time"
@@ -200,14 +205,14 @@ fn write_line(
     });
     let share = |share: Option<f64>| share.map_or("-".to_owned(), percent);
     let unit = report.symbolized.profile().recording().mode.unit();
-    let amount = if slice.is_held {
-        amount(second.amount(unit), unit)
-    } else {
-        "evicted".to_owned()
+    let amount = match (slice.is_covered, slice.is_held) {
+        (false, _) => "no recording".to_owned(),
+        (true, false) => "evicted".to_owned(),
+        (true, true) => amount(second.amount(unit), unit),
     };
     write!(
         out,
-        "{since:>8.1} s  {:<11}  {amount:>8}  {:>10}  {:>10}",
+        "{since:>8.1} s  {:<8}{amount:>13}  {:>10}  {:>10}",
         time.unwrap_or_default(),
         share(second.stolen()),
         share(second.blocked()),

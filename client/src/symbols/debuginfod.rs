@@ -45,7 +45,7 @@ pub struct DownloadLimits {
     pub timeout: Option<Duration>,
     /// So long may the download of a file take; `None`: however long.
     pub max_time: Option<Duration>,
-    /// The largest file, in bytes; never more than [`Image::MAX_BYTES`].
+    /// The largest file, in bytes; never more than 4 GiB.
     pub max_bytes: u64,
 }
 

@@ -158,7 +158,8 @@ impl Join {
                 from_ns: pair[0].to_ns,
                 to_ns: pair[1].from_ns,
             });
-            ring.gaps.extend(between.filter(|gap| gap.length_ns() > 0));
+            ring.uncovered
+                .extend(between.filter(|gap| gap.length_ns() > 0));
             ring.stacks.sort_unstable();
             ring.stacks.dedup();
             ring.records.sort_by_key(|record| record.at_ns);
@@ -250,7 +251,7 @@ fn append(joined: &mut Ring, ring: Ring, same_run: bool) {
         if missing > 0 && !ring.records.is_empty() {
             joined.overwritten = joined.overwritten.saturating_add(missing);
             joined
-                .gaps
+                .uncovered
                 .extend(last_ns.zip(first_ns).map(|(last, first)| Window {
                     from_ns: last,
                     to_ns: first.max(last),
@@ -258,7 +259,7 @@ fn append(joined: &mut Ring, ring: Ring, same_run: bool) {
         }
         joined.given_up = ring.given_up;
     } else {
-        joined.gaps.push(Window {
+        joined.uncovered.push(Window {
             from_ns: joined.read_at_ns,
             to_ns: ring.held_since_ns.max(joined.read_at_ns),
         });

@@ -121,7 +121,13 @@ impl Timeline {
                 ));
             }
             let misses = |gap: &Window| gap.and(window).length_ns() > 0;
-            if ring.overwritten > 0 && ring.gaps.iter().any(misses) {
+            if ring.overwritten > 0 && ring.uncovered.iter().any(misses) {
+                all.push(format!(
+                    "vCPU {}: {} records are in none of the files: they were evicted before they could be fetched, or \
+                     are in a file that was not given",
+                    ring.vcpu, ring.overwritten
+                ));
+            } else if ring.overwritten > 0 && ring.gaps.iter().any(misses) {
                 all.push(format!(
                     "vCPU {}: {} records were evicted before they could be fetched",
                     ring.vcpu, ring.overwritten

@@ -22,6 +22,8 @@ pub struct Slice {
     pub counters: Counters,
     /// Whether the rings hold all of it.
     pub is_held: bool,
+    /// Whether the recordings shown cover all of it: several files may lack the time between them.
+    pub is_covered: bool,
     /// How the time was spent, for each vCPU whose ring covers it.
     pub(crate) runstates: Vec<Runstate>,
     /// Each stack's count, in the mode's [unit](crate::profile::Mode::unit), in the order of the stacks.
@@ -90,6 +92,7 @@ impl Timeline {
                 window,
                 counters,
                 is_held: self.holds(window),
+                is_covered: self.covers(window),
                 runstates: times.iter().filter_map(|t| t.of_window(window)).collect(),
                 stacks: stacks.into_iter().collect(),
             }

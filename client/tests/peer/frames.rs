@@ -238,12 +238,12 @@ fn head(script: &Script, epoch: u64) -> Vec<u8> {
     let before = epoch.saturating_sub(NEWER) * 50_000;
     encode(&Epoch {
         epoch,
-        recording: RECORDING,
+        recording: script.recording,
         ring_bit: 0,
         name: "default",
         mode: script.mode,
         flags: script.epoch_flags,
-        period_ns: 1_000,
+        period_ns: script.period_ns,
         depth: 128,
         late_threshold_ns: 500,
         recording_started_ns: 1_000,

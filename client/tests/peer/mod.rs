@@ -71,6 +71,9 @@ pub struct Script {
     pub on_acknowledge: Option<OnAcknowledge>,
     /// The mode of its recordings; counts of blocked time alone are no samples.
     pub mode: u32,
+    /// The recording of its epochs, and the mean time between its samples, in ns.
+    pub recording: u64,
+    pub period_ns: u64,
     /// How its recordings were made, as the flags of a start.
     pub epoch_flags: u32,
     pub guest_name: &'static str,
@@ -167,6 +170,8 @@ impl Default for Script {
             ends_after_dumps: None,
             on_acknowledge: None,
             mode: mode::CPU,
+            recording: RECORDING,
+            period_ns: 1_000,
             epoch_flags: 0,
             guest_name: "web-1",
             mapping: (0x10_0000, 0x10_1000, 0x1000, &[0xab; 20]),
