@@ -325,7 +325,7 @@ fn absurd_requests_are_answered_or_refused() {
             ..whole(epoch)
         };
         let (code, text) = refusal_code(&hostile.ask(&mut service, &request));
-        assert_eq!(code, refusal::NO_EPOCH);
+        assert_eq!(code, refusal::NO_VCPU);
         assert!(text.contains(&format!("no vCPU {vcpu}")), "{text}");
     }
     for other in [0, 1, epoch - 1, epoch + 1, epoch << 1, u64::MAX] {

@@ -16,7 +16,7 @@ use unikprof_proto::code::{refusal, role};
 use unikprof_proto::frame::{self, Message as _};
 use unikprof_proto::message::{
     Acknowledge, Check, Dump, Handshake, Hello, Peers, Pending, RecordingStatus, Refusal, Started,
-    Status, Stop, TableBegin, VcpuEnd, Welcome,
+    Status, Stop, TableBegin, TakeSnapshot, VcpuEnd, VcpuSnapshot, Welcome,
 };
 use unikprof_proto::preamble;
 #[cfg(feature = "ring")]
@@ -910,6 +910,14 @@ fn every_request_has_its_role() {
         refusal::NO_EPOCH,
         "it may, and there is none"
     );
+    let snapshot = viewer.ask(
+        &mut service,
+        &TakeSnapshot {
+            vcpu: 0,
+            since_ns: 0,
+        },
+    );
+    assert_eq!(read::<VcpuSnapshot<'_>>(&snapshot[0]).vcpu, 0, "it may");
     let answers = viewer.ask(&mut service, &Check {});
     assert_eq!(read::<Status>(&answers[0]).peers.not_allowed, 4);
 }

@@ -583,7 +583,7 @@ fn long_waits_are_sent_in_a_recording_of_running_time() {
         let seen = fields(&records);
         let waits = seen.iter().filter(|one| one.0 == kind::WAKE);
         let waits: Vec<_> = waits.map(|one| one.2).collect();
-        assert_eq!(waits, [20_000_000, 3_600_000_000_000]);
+        assert_eq!(waits, [40_000_000, 20_000_000, 3_600_000_000_000]);
         assert!(seen.iter().all(|one| one.0 != kind::BLOCK));
     });
 }

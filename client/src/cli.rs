@@ -21,6 +21,7 @@ mod recover;
 mod report;
 mod screen;
 mod script;
+mod snapshot;
 mod status;
 mod time;
 mod top;

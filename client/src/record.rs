@@ -32,6 +32,7 @@ mod preset;
 mod rings;
 mod session;
 mod settings;
+mod snapshot;
 mod status;
 mod upload;
 
@@ -54,6 +55,7 @@ pub use session::{Patience, Session};
 pub(crate) use settings::rate_text;
 pub(crate) use settings::{DEFAULT_NAME, Keep};
 pub use settings::{Mode, Settings, Unwind};
+pub(crate) use snapshot::{Snapshot, SnapshotError, VcpuSnapshot};
 pub(crate) use status::peer_words;
 pub(crate) use status::{RecorderStatus, RecordingStatus};
 

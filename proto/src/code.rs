@@ -52,6 +52,8 @@ pub mod message_type {
     pub const STACKS: u16 = 0x000d;
     /// [`EventNames`](crate::message::EventNames): the event names that records refer to.
     pub const EVENT_NAMES: u16 = 0x000e;
+    /// [`TakeSnapshot`](crate::message::TakeSnapshot): one vCPU's registers and stack now.
+    pub const TAKE_SNAPSHOT: u16 = 0x000f;
 
     /// The first type that occurs only in recording files.
     pub const FILE_FIRST: u16 = 0x4000;
@@ -102,6 +104,8 @@ pub mod message_type {
     pub const EVENT_NAMES_END: u16 = 0x8015;
     /// [`Counts`](crate::message::Counts): a run of counts.
     pub const COUNTS: u16 = 0x8016;
+    /// [`VcpuSnapshot`](crate::message::VcpuSnapshot): one vCPU's registers and stack.
+    pub const VCPU_SNAPSHOT: u16 = 0x8017;
 }
 
 /// Why a request was refused: [`Refusal::code`](crate::message::Refusal::code).
@@ -155,6 +159,8 @@ pub mod refusal {
     pub const LEASED: u32 = 23;
     /// Some of an epoch's counts were given up while it was sent: fetch it again.
     pub const EPOCH_CHANGED: u32 = 24;
+    /// The guest has no such vCPU.
+    pub const NO_VCPU: u32 = 25;
 }
 
 /// What is sampled: [`Start::mode`](crate::message::Start::mode).

@@ -61,13 +61,14 @@ pub enum FrameError {
 
 impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // As words of 32 bits: an agent formats those anyway.
+        // As integers of the sizes that an agent formats anyway.
         let word = |kind: &u16| u32::from(*kind);
         match self {
             Self::TooLong(kind, length) => write!(
                 f,
-                "a frame of type {:#06x} announces {length} bytes, the limit is {MAX_BODY}",
-                word(kind)
+                "a frame of type {:#06x} announces {} bytes, the limit is {MAX_BODY}",
+                word(kind),
+                u64::from(*length)
             ),
             Self::Checksum(kind) => {
                 write!(

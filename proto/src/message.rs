@@ -198,6 +198,17 @@ messages! {
         first: u32,
     }
 
+    /// Requests a snapshot of one vCPU: its registers and its stack. No recording is needed. The agent
+    /// interrupts the vCPU and answers without waiting for it, so the client repeats the request until
+    /// the snapshot is new enough. Answered by [`VcpuSnapshot`].
+    TakeSnapshot = TAKE_SNAPSHOT {
+        /// The vCPU.
+        vcpu: u32,
+        /// If the last snapshot was taken at this time of the monotonic clock or later, the agent
+        /// returns it and does not interrupt the vCPU. [`u64::MAX`]: always take a new one.
+        since_ns: u64,
+    }
+
     /// A client's first message with a key: `-> psk, e` of the handshake. It is sent directly after
     /// the client's preamble. Answered by [`HandshakeReply`]; see [`secure`](crate::secure).
     Handshake = HANDSHAKE {
@@ -598,6 +609,24 @@ messages! {
         /// The name, at most [`MAX_EVENT_NAME`](crate::ring::MAX_EVENT_NAME) bytes.
         #[serde(borrow)]
         name: &'a str,
+    }
+
+    /// The last snapshot of one vCPU.
+    VcpuSnapshot<'a> = VCPU_SNAPSHOT {
+        /// The vCPU.
+        vcpu: u32,
+        /// The monotonic clock now.
+        now_ns: u64,
+        /// How long the vCPU has run until now. It does not advance while the vCPU is not running.
+        running_ns: u64,
+        /// The snapshot as little-endian u64: when it was taken; when the vCPU blocked, 0 if it was
+        /// running; the program counter, the stack pointer, the frame pointer and the link register
+        /// (on x86-64 `rip`, `rsp`, `rbp` and 0; on aarch64 `pc`, `sp`, `x29` and `x30`); and the stack's
+        /// [frame codes](crate::code::frame_code), leaf first.
+        ///
+        /// Empty if there is no snapshot, or if the next one is requested and not taken yet.
+        #[serde(borrow)]
+        state: &'a [u8],
     }
 
     /// The end of the names.

@@ -79,8 +79,8 @@ impl VersionRange {
 
 impl fmt::Display for VersionRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Formatted as u32, because an agent has that code anyway.
-        let (lowest, highest) = (u32::from(self.lowest), u32::from(self.highest));
+        // Formatted as u64, because an agent has that code anyway.
+        let (lowest, highest) = (u64::from(self.lowest), u64::from(self.highest));
         if lowest == highest {
             write!(f, "{lowest}")
         } else {

@@ -176,6 +176,13 @@ fn every_message_has_its_bytes() {
         Ring { vcpu: 1, position: 70_000, since_ns: 5_000_000_000 },
         Stacks { vcpu: 1, known: 5_120 },
         EventNames { first: 2 },
+        TakeSnapshot { vcpu: 1, since_ns: 5_000_000_000 },
+        VcpuSnapshot {
+            vcpu: 1,
+            now_ns: 6_000_000_000,
+            running_ns: 4_000_000_000,
+            state: &[10, 0, 0, 0, 0, 0, 0, 0],
+        },
         RingHead {
             vcpu: 1,
             capacity: 65_536,

@@ -13,3 +13,4 @@ pub(crate) mod slot;
 #[cfg(all(test, loom))]
 mod slot_model;
 pub mod table;
+pub(crate) mod vcpu_snapshot;

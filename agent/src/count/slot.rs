@@ -14,8 +14,11 @@
 
 use unikprof_proto::message::{Counter, Snapshot};
 
-use crate::count::recording::{Begin, Lookup, RecordingCells, Sample, Times, times};
+use crate::count::recording::{
+    Begin, Lookup, MAX_RECORDINGS, RecordingCells, Sample, Times, times,
+};
 use crate::count::table::{Column, Table, TableCells};
+use crate::count::vcpu_snapshot::VcpuSnapshotCells;
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::stack::path::{Path, PathCells};
 
@@ -26,20 +29,25 @@ use crate::stack::path::{Path, PathCells};
 pub(crate) struct SlotCells {
     /// The slot's owner: [`FREE`], [`TAKEN`] or [`ACCOUNTING`].
     owner: AtomicU32,
-    /// A bit for each recording that samples.
+    /// A bit for each recording that samples, and [`SNAPSHOT`].
     live: AtomicU32,
     /// The number of recordings that have ended. Only the slot's owner increments it.
     ends: AtomicU32,
     /// The state of the vCPU's block call: [`RUNNING`], [`BLOCKED`] or [`WOKEN`].
     blocked: AtomicU32,
-    /// Start of the current block, in ns. 0 if no recording needs it.
+    /// Start of the current block, in ns. 0 if the vCPU is not blocked.
     blocked_since_ns: AtomicU64,
     /// The nesting depth of the agent's own work on the vCPU; 0 = none.
     own_work: AtomicU32,
     table: TableCells,
     path: PathCells,
     deferred: DeferredCells,
+    snapshot: VcpuSnapshotCells,
 }
+
+/// In `live`: a client waits for a snapshot of the vCPU.
+const SNAPSHOT: u32 = 1 << 31;
+const _: () = assert!(MAX_RECORDINGS < 31);
 
 /// The slot has no owner.
 const FREE: u32 = 0;
@@ -181,16 +189,36 @@ impl SlotCells {
         self.deferred.due.store(due.0, Ordering::Release);
     }
 
-    /// Stores the start of the vCPU's block; 0 if no recording needs it.
+    /// Requests a snapshot of the vCPU: the vCPU's next upcall or block takes it. Called by the service.
+    pub(crate) fn request_snapshot(&self) {
+        self.live.fetch_or(SNAPSHOT, Ordering::Release);
+    }
+
+    /// Whether a snapshot of the vCPU is requested.
+    pub(crate) fn wants_snapshot(&self) -> bool {
+        self.live.load(Ordering::Acquire) & SNAPSHOT != 0
+    }
+
+    /// Ends the request: the snapshot was taken, or cannot be taken. Called on the vCPU.
+    pub(crate) fn end_snapshot(&self) {
+        self.live.fetch_and(!SNAPSHOT, Ordering::Release);
+    }
+
+    /// Stores the start of the vCPU's block.
     pub(crate) fn set_blocked_since(&self, now_ns: u64) {
         self.blocked_since_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Returns the start of the vCPU's block in ns and clears it; `None` if no recording needs it.
-    pub(crate) fn take_blocked_since(&self) -> Option<u64> {
-        let since_ns = self.blocked_since_ns.load(Ordering::Relaxed);
+    /// The start of the vCPU's block in ns; 0 if it is not blocked.
+    pub(crate) fn blocked_since_ns(&self) -> u64 {
+        self.blocked_since_ns.load(Ordering::Relaxed)
+    }
+
+    /// Returns the start of the vCPU's block in ns and clears it.
+    pub(crate) fn take_blocked_since(&self) -> u64 {
+        let since_ns = self.blocked_since_ns();
         self.set_blocked_since(0);
-        (since_ns != 0).then_some(since_ns)
+        since_ns
     }
 
     pub(crate) fn enter_own_work(&self) {
@@ -227,6 +255,24 @@ impl Live {
     #[inline]
     pub(crate) fn bits(self) -> u32 {
         self.0 as u32
+    }
+
+    /// Whether there is no recording, or a request for a snapshot. One signed comparison, so that a tick needs no
+    /// instruction more for the request.
+    #[inline]
+    pub(crate) fn is_empty_or_request(self) -> bool {
+        self.bits().cast_signed() <= 0
+    }
+
+    #[inline]
+    pub(crate) fn has_request(self) -> bool {
+        self.bits() & SNAPSHOT != 0
+    }
+
+    /// Without the request for a snapshot.
+    #[inline]
+    pub(crate) fn recordings(self) -> Self {
+        self.with(self.bits() & !SNAPSHOT)
     }
 
     /// The recordings of `bits`, at the same moment.
@@ -289,10 +335,21 @@ impl<'m> Slot<'m> {
     /// The recordings that sample now.
     #[inline]
     pub(crate) fn live(&self) -> Live {
+        self.live_and_request().recordings()
+    }
+
+    /// The recordings that sample now, and whether a snapshot is requested.
+    #[inline]
+    pub(crate) fn live_and_request(&self) -> Live {
         // Read before `live`: a recording that ends in between counts as ended, even if another one begins at its
         // index.
         let ends = self.cells.ends.load(Ordering::Acquire);
         Live::new(self.cells.live.load(Ordering::Acquire), ends)
+    }
+
+    /// The last snapshot, unless another one is requested: the vCPU may be storing it.
+    pub(crate) fn snapshot(&self) -> Option<&'m VcpuSnapshotCells> {
+        (!self.cells.wants_snapshot()).then_some(&self.cells.snapshot)
     }
 
     /// The recordings of `live`, with their indices.
@@ -512,6 +569,11 @@ impl<'m> Owned<'m> {
     #[inline]
     pub(crate) fn path_cells(&self) -> &'m PathCells {
         &self.slot.cells.path
+    }
+
+    /// The cells of a requested snapshot. The caller is the vCPU itself.
+    pub(crate) fn snapshot(&self) -> &'m VcpuSnapshotCells {
+        &self.slot.cells.snapshot
     }
 
     /// Those of the recordings `due` that have not ended since `due` was read; none ends while the slot is owned.

@@ -21,6 +21,7 @@ use crate::agent::{Agent, Config};
 use crate::count::recording::{Begin, Lookup, RecordingCells};
 use crate::count::slot::{Owned, Slot, SlotCells};
 use crate::count::table::{Column, Counts, Node, SEGMENTS, Table};
+use crate::count::vcpu_snapshot::MOST_BYTES;
 use crate::ground::platform::{Platform, Registers, Runstate};
 use crate::ground::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::stack::code_map::{CodeMap, Mapping};
@@ -428,4 +429,53 @@ fn the_account_adds_up_within_a_tick() {
         assert!(ticker.join().is_ok());
         assert_eq!(counters.read().ticks, 1);
     });
+}
+
+/// A client reads a snapshot while ticks take it and count their own samples: it finds no snapshot or a whole one, and
+/// the recording counts every tick.
+#[test]
+fn a_snapshot_is_read_whole() {
+    model(|| {
+        let memory = Arc::new(Memory::new());
+        memory.begin(1, 1);
+        let cells = memory.slot().cells;
+        cells.request_snapshot();
+        let ticker = thread::spawn({
+            let memory = memory.clone();
+            move || {
+                memory.tick(FIRST);
+                memory.tick(FIRST + 1);
+            }
+        });
+        let first = snapshot(memory.slot());
+        if first.is_some() {
+            cells.request_snapshot();
+        }
+        let second = snapshot(memory.slot());
+        assert!(ticker.join().is_ok());
+        assert_eq!(
+            first.or(second).unwrap_or(FIRST),
+            FIRST,
+            "the first tick took it"
+        );
+        let last = snapshot(memory.slot());
+        assert!(last.is_some() || first.is_some(), "there was one");
+        let counters = memory.slot().recordings[0].counters.read();
+        assert!(counters.ticks == 2 && counters.add_up());
+    });
+}
+
+/// The frame code of the last snapshot's leaf. Its registers must be those of the same tick.
+fn snapshot(slot: &Slot<'_>) -> Option<u32> {
+    let mut bytes = [0; MOST_BYTES];
+    let length = slot.snapshot()?.encode(&mut bytes);
+    let (values, _) = bytes[..length].as_chunks();
+    let values: Vec<u64> = values.iter().map(|it| u64::from_le_bytes(*it)).collect();
+    let [_, _, pc, _, _, _, code] = values[..] else {
+        assert!(values.is_empty(), "seen whole: {values:?}");
+        return None;
+    };
+    let code = code as u32;
+    assert_eq!(Memory::registers(code).pc, pc, "seen whole");
+    Some(code)
 }

@@ -124,7 +124,7 @@ pub unsafe trait Platform {
     fn runstate(&self, vcpu: u32) -> Option<Runstate>;
 
     /// Makes the platform call [`Agent::on_tick`](crate::Agent::on_tick) soon on `vcpu`, so that the vCPU arms
-    /// its own timer: a Xen vCPU cannot arm another's.
+    /// its own timer, as a Xen vCPU cannot arm another's, or for a client's snapshot of the vCPU.
     fn kick(&self, vcpu: u32);
 
     /// The bounds of the stack that contains `sp`; `None` if no known stack does. *Upcall.*

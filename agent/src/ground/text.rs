@@ -20,6 +20,7 @@ pub(crate) type Name = ShortText<MAX_NAME>;
 const _: () = assert!(MAX_CLIENT <= MAX_NAME);
 
 impl<const N: usize> ShortText<N> {
+    /// A formatted text. Pass integers as u64, so that the smallest archive has code for that type only.
     pub(crate) fn format(arguments: fmt::Arguments<'_>) -> Self {
         let mut text = Self::default();
         let _ = text.write_fmt(arguments);

@@ -40,8 +40,8 @@ enum Fault {
     Run(RunError),
     /// There are more rows than announced.
     TooMany,
-    /// A row is outside the part: its code.
-    Outside(u32),
+    /// A row is outside the part.
+    Outside,
 }
 
 impl Upload {
@@ -61,9 +61,7 @@ impl Upload {
             checksum,
         } = *begin;
         if first >= end {
-            return Err(bad(Text::format(format_args!(
-                "the part of the caller table is empty: codes {first} to {end}"
-            ))));
+            return Err(bad(Text::from("the part of the caller table is empty")));
         }
         let part = Part {
             first,
@@ -75,8 +73,10 @@ impl Upload {
         let too_large = || Refused {
             code: refusal::TABLE_TOO_LARGE,
             text: Text::format(format_args!(
-                "the caller table has {rows} rows and the agent has room for {room}; give it a \
+                "the caller table has {} rows and the agent has room for {}; give it a \
                  block of {} bytes, or record without the table",
+                u64::from(rows),
+                u64::from(room),
                 caller_table_bytes(rows as usize)
             )),
         };
@@ -149,7 +149,7 @@ impl Upload {
         let decoded = decode_run(progress.code(), run.count, run.payload, |row: Row| {
             // There is room: the number of rows was checked against the capacity.
             if outside.is_none() && !writing.push(row) {
-                outside = Some(Fault::Outside(row.code));
+                outside = Some(Fault::Outside);
             }
         });
         *progress = writing.pause();
@@ -195,20 +195,19 @@ fn check(part: Part, progress: Progress, fault: Option<Fault>) -> Result<(), Ref
     let rows = progress.rows();
     let text = match fault {
         Some(Fault::Gap(row)) => Text::format(format_args!(
-            "expected the caller table to continue with row {row}, but other rows arrived"
+            "expected the caller table to continue with row {}, but other rows arrived",
+            u64::from(row)
         )),
-        Some(Fault::Run(error)) => Text::format(format_args!("after row {rows} {error}")),
-        Some(Fault::TooMany) => Text::format(format_args!(
-            "more caller rows arrived than the {} announced",
-            part.rows
-        )),
-        Some(Fault::Outside(code)) => Text::format(format_args!(
-            "the caller row at code {code} is outside its part"
-        )),
+        Some(Fault::Run(error)) => {
+            Text::format(format_args!("after row {} {error}", u64::from(rows)))
+        }
+        Some(Fault::TooMany) => Text::from("more caller rows arrived than announced"),
+        Some(Fault::Outside) => Text::from("a caller row is outside its part"),
         None if rows == part.rows && progress.checksum() == part.checksum => return Ok(()),
         None => Text::format(format_args!(
-            "{rows} of {} caller rows arrived, with checksum {:#010x} instead of {:#010x}",
-            part.rows,
+            "{} of {} caller rows arrived, with checksum {:#010x} instead of {:#010x}",
+            u64::from(rows),
+            u64::from(part.rows),
             progress.checksum(),
             part.checksum
         )),

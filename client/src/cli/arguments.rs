@@ -71,7 +71,7 @@ Exit codes:
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Word {
-    /// Talk to the agent in a guest: info, record, start, check, dump, copy, stop, events, top
+    /// Talk to the agent in a guest: info, record, start, check, dump, copy, stop, events, snapshot, top
     Connect(ConnectArguments),
     /// Show a recording as tables, a flame graph, pprof, folded stacks or JSON
     Report(Box<ReportArguments>),
@@ -191,6 +191,9 @@ pub(super) enum ConnectWord {
     /// Print the guest's events: its marks, spans and counters, blocking, steal and others
     #[command(after_help = EVENTS_HELP)]
     Events(EventsArguments),
+    /// Show every vCPU's stack now, with names, registers and age
+    #[command(after_help = super::snapshot::HELP)]
+    Snapshot(super::snapshot::SnapshotArguments),
     /// Show a live table of the functions that take the time: in the last seconds and since the start
     #[command(after_help = super::top::HELP)]
     Top(Box<super::top::TopArguments>),

@@ -16,8 +16,8 @@ use super::print;
 use super::recordings::{
     DownloadArguments, RecordArguments, SamplingArguments, StartArguments, StopArguments,
 };
-use super::status;
 use super::top::{self, TopArguments};
+use super::{snapshot, status};
 use crate::caller_table::{self, Prepared, Reserve};
 use crate::connection::Timeouts;
 use crate::interrupt::Interrupt;
@@ -87,6 +87,13 @@ pub(super) fn run(arguments: ConnectArguments) -> Result<(), Failure> {
             &arguments,
             conversation.json,
         ),
+        ConnectWord::Snapshot(arguments) => snapshot::run(
+            &mut conversation.session,
+            &conversation.interrupt,
+            &symbolizer,
+            &arguments,
+            conversation.json,
+        ),
         ConnectWord::Top(arguments) => conversation.top(&arguments, &symbolizer),
     }
 }
@@ -100,6 +107,7 @@ impl ConnectWord {
                 Some(&arguments.download.names)
             }
             ConnectWord::Start(arguments) => Some(&arguments.names),
+            ConnectWord::Snapshot(arguments) => Some(&arguments.names),
             ConnectWord::Top(arguments) => Some(&arguments.names),
             ConnectWord::Info | ConnectWord::Check(_) | ConnectWord::Events(_) => None,
         }

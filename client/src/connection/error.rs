@@ -349,6 +349,7 @@ pub(crate) fn message_name(kind: u16) -> String {
         types::STACKS_END => "the end of the stacks",
         types::EVENT_NAME => "an event name",
         types::EVENT_NAMES_END => "the end of the event names",
+        types::VCPU_SNAPSHOT => "a vCPU's snapshot",
         _ => return format!("a message of type {kind:#06x}"),
     };
     name.into()

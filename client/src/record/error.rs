@@ -5,6 +5,7 @@ use std::time::Duration;
 use thiserror::Error;
 use unikprof_proto::code::refusal;
 
+use super::snapshot::SnapshotError;
 use super::status::{MOST_RECORDINGS, Names};
 use crate::connection::ConnectionError;
 use crate::exit_code;
@@ -102,6 +103,9 @@ pub enum RecordError {
     /// The agent's rings are malformed.
     #[error("the agent violated the protocol while sending a ring: {0}")]
     Ring(#[from] RingOrderError),
+    /// A vCPU's snapshot is malformed.
+    #[error("the agent violated the protocol while sending a snapshot: {0}")]
+    Snapshot(#[from] SnapshotError),
     /// A ring that does not end.
     #[error("the agent violated the protocol: the answer about a ring is longer than {most} bytes")]
     EndlessRing {
@@ -217,6 +221,7 @@ impl RecordError {
             | RecordError::Unreadable(_)
             | RecordError::NothingToFetch
             | RecordError::Ring(_)
+            | RecordError::Snapshot(_)
             | RecordError::EndlessRing { .. } => exit_code::PROTOCOL,
             RecordError::Leased { .. } => exit_code::LEASED,
             RecordError::NoRing => exit_code::REFUSED,

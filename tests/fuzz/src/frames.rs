@@ -6,7 +6,7 @@ use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Counts, Dump, Epoch, EventName, EventNames, EventNamesEnd,
     Fetch, Handshake, HandshakeReply, Hello, Histogram, Mapping, Nodes, Pending, RecordingStatus,
     Refusal, Ring, RingEnd, RingHead, RingRun, Stacks, StacksEnd, Start, Started, Status, Stop,
-    TableBegin, TableEnd, TableInstalled, TableReady, TableRows, VcpuEnd, VcpuEpoch, Welcome,
+    TableBegin, TableEnd, TableInstalled, TableReady, TableRows, TakeSnapshot, VcpuEnd, VcpuEpoch, VcpuSnapshot, Welcome,
 };
 use unikprof_proto::preamble;
 
@@ -62,7 +62,7 @@ pub(crate) fn message(frame: &Frame<'_>) -> bool {
     round_trip! {
         Acknowledge Acknowledged Check Counts Dump Epoch EventName EventNames EventNamesEnd Fetch FileEnd FileHeader Handshake HandshakeReply Hello Histogram
         Mapping Nodes Pending RecordingStatus Refusal Ring RingEnd RingHead RingRun Stacks StacksEnd Start Started Status Stop TableBegin TableEnd
-        TableInstalled TableReady TableRows VcpuEnd VcpuEpoch Welcome
+        TableInstalled TableReady TableRows TakeSnapshot VcpuEnd VcpuEpoch VcpuSnapshot Welcome
     }
     is_message
 }

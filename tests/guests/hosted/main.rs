@@ -23,6 +23,7 @@ mod late;
 mod registration;
 mod service;
 mod shares;
+mod states;
 mod stop;
 mod stuck;
 mod threads;
@@ -35,7 +36,7 @@ use unikprof_agent::{Access, BootRecording};
 
 use stop::Stop;
 
-const LOADS: [(&str, u32, Load); 15] = [
+const LOADS: [(&str, u32, Load); 16] = [
     ("shares", 1, shares::run),
     ("late", 1, late::run),
     ("burst", 1, burst::run),
@@ -50,6 +51,7 @@ const LOADS: [(&str, u32, Load); 15] = [
     ("deep", 1, deep::run),
     ("churn", 1, deep::churn),
     ("registration", 1, registration::run),
+    ("states", states::VCPUS, states::run),
     ("service", service::VCPUS, service::run),
 ];
 

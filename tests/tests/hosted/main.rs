@@ -22,6 +22,7 @@ mod pprof;
 mod reading;
 mod recordings;
 mod sharing;
+mod snapshot;
 mod threads;
 mod timeline;
 mod top;

@@ -30,14 +30,11 @@ impl<'m, P: Platform> Agent<'m, P> {
             if slot.counts_blocked(live) {
                 self.account_block(vcpu, slot, registers);
             }
-            let times_waits = !live.is_empty() && self.ring(vcpu).is_some();
-            let since_ns = if times_waits {
-                self.platform.now_ns()
-            } else {
-                0
-            };
-            slot.cells.set_blocked_since(since_ns);
+            slot.cells.set_blocked_since(self.platform.now_ns());
             slot.cells.set_blocked();
+            if registers.is_some() && slot.cells.wants_snapshot() {
+                self.take_snapshot(slot, registers);
+            }
         }
     }
 
@@ -49,7 +46,8 @@ impl<'m, P: Platform> Agent<'m, P> {
         if slot.each(live).any(|(_, recording)| recording.has_block()) {
             self.account_wake(vcpu, slot, live);
         } else {
-            if let (Some(since_ns), Some(ring)) = (since_ns, self.ring(vcpu))
+            if let Some(ring) = self.ring(vcpu)
+                && since_ns != 0
                 && !live.is_empty()
             {
                 let now_ns = self.platform.now_ns();

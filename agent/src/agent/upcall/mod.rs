@@ -3,6 +3,7 @@
 //! Why: docs/decisions.md#a-tick-finds-cold-caches, docs/decisions.md#small-values-stay-in-registers.
 
 mod blocking;
+mod snapshot;
 
 use unikprof_proto::code::frame_code;
 use unikprof_proto::message::Counter;
@@ -68,9 +69,15 @@ impl<'m, P: Platform> Agent<'m, P> {
     /// which runs before it.
     #[inline(never)]
     fn deliver(&self, vcpu: u32, slot: &'m Slot<'m>, registers: Option<&Registers>) -> Option<u64> {
-        let mut live = slot.live();
-        if live.is_empty() {
-            return None;
+        let mut live = slot.live_and_request();
+        if live.is_empty_or_request() {
+            if live.has_request() {
+                self.take_snapshot(slot, registers);
+                live = live.recordings();
+            }
+            if live.is_empty() {
+                return self.snapshot_deadline(slot);
+            }
         }
         slot.prefetch(live);
         self.prefetch_caller(registers);
@@ -132,7 +139,7 @@ impl<'m, P: Platform> Agent<'m, P> {
         let (vcpu, slot) = self.current()?;
         let live = slot.live();
         if live.is_empty() || slot.cells.is_blocked() {
-            return None;
+            return self.snapshot_deadline(slot);
         }
         let needs = slot.needs(live, false);
         let moment = self.platform.moment(vcpu);

@@ -97,8 +97,8 @@ impl<'a, 'm, H: Hypercall, const VCPUS: usize> Ticks<'a, 'm, H, VCPUS> {
         self.program(self.agent.on_tick(registers))
     }
 
-    /// Call it when another vCPU has kicked this one to make it arm its timer, because a recording has begun. Returns
-    /// the same as [`on_timer`](Self::on_timer).
+    /// Call it when another vCPU has kicked this one to make it arm its timer, because a recording has begun,
+    /// or because a client wants a snapshot of it. Returns the same as [`on_timer`](Self::on_timer).
     pub fn on_kick(&self, registers: Option<&Registers>) -> Option<u64> {
         self.program(self.agent.on_tick(registers))
     }

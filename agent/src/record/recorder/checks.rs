@@ -37,7 +37,7 @@ pub(super) fn check(request: &Start<'_>) -> Result<(), Refused> {
             refusal::BAD_DEPTH,
             Text::format(format_args!(
                 "the depth may be 1 to {MAX_DEPTH} frames; asked for {}",
-                request.depth
+                u64::from(request.depth)
             )),
         );
     }
@@ -45,12 +45,8 @@ pub(super) fn check(request: &Start<'_>) -> Result<(), Refused> {
         return refused(
             refusal::UNSUPPORTED_MODE,
             Text::format(format_args!(
-                "this agent records running, wall-clock and blocked time (modes {}, {} and {}); asked \
-                 for mode {}",
-                mode::CPU,
-                mode::WALL,
-                mode::OFF_CPU,
-                request.mode
+                "this agent records in modes 0 to 2; asked for mode {}",
+                u64::from(request.mode)
             )),
         );
     }

@@ -3,13 +3,15 @@
 use unikprof_proto::code::{histogram, message_type, refusal, role};
 use unikprof_proto::frame::HEADER;
 use unikprof_proto::message::{
-    Counts, Epoch, Fetch, Histogram, Nodes, RecordingStatus, Status, VcpuEnd, VcpuEpoch,
+    Counts, Epoch, Fetch, Histogram, Nodes, RecordingStatus, Status, TakeSnapshot, VcpuEnd,
+    VcpuEpoch, VcpuSnapshot,
 };
 
 use super::{Context, OUTPUT, Series, Session};
 use crate::agent::AnyAgent;
 use crate::count::cells::HistogramCells;
 use crate::count::table::{Column, CountRun, Run};
+use crate::count::vcpu_snapshot::MOST_BYTES;
 use crate::ground::text::Text;
 use crate::record::recorder::{Recording, Waiting};
 use crate::ring::Rings;
@@ -69,6 +71,39 @@ impl Session {
         let runstate = vcpus.any(|vcpu| agent.platform().runstate(vcpu).is_some());
         self.series = Series::Mapping(0);
         self.send(&agent.welcome(self.role.unwrap_or(role::OPEN), runstate));
+    }
+
+    /// Answers with the vCPU's last snapshot. If that is older than requested, interrupts the vCPU to take one.
+    pub(super) fn snapshot(&mut self, request: &TakeSnapshot, agent: &AnyAgent<'_, '_>) {
+        let TakeSnapshot { vcpu, since_ns } = *request;
+        let Some(slot) = agent.slot(vcpu) else {
+            return self.refuse_vcpu(message_type::TAKE_SNAPSHOT, vcpu, agent);
+        };
+        let mut state = [0; MOST_BYTES];
+        let (mut at_ns, mut length) = (0, 0);
+        if let Some(last) = slot.snapshot() {
+            (at_ns, length) = (last.at_ns(), last.encode(&mut state));
+        }
+        self.send(&VcpuSnapshot {
+            vcpu,
+            now_ns: agent.platform().now_ns(),
+            running_ns: agent.platform().running_ns(vcpu),
+            state: state.get(..length).unwrap_or_default(),
+        });
+        if at_ns < since_ns {
+            slot.cells.request_snapshot();
+            agent.platform().kick(vcpu);
+        }
+    }
+
+    /// Refuses a request for a vCPU that the guest does not have.
+    fn refuse_vcpu(&mut self, request: u16, vcpu: u32, agent: &AnyAgent<'_, '_>) {
+        let text = Text::format(format_args!(
+            "no vCPU {}; the guest has {}",
+            u64::from(vcpu),
+            u64::from(agent.config().vcpus)
+        ));
+        self.refuse(refusal::NO_VCPU, request, text.as_str());
     }
 
     pub(super) fn status(&mut self, context: &Context<'_, '_, '_>) {
@@ -162,7 +197,7 @@ impl Session {
                 }
                 Some(_) => {
                     self.series = Series::None;
-                    let text = "memory ran short while this epoch was sent, and its oldest stacks were discarded; fetch it again";
+                    let text = "the epoch's oldest stacks were discarded while it was sent; fetch it again";
                     self.refuse(refusal::EPOCH_CHANGED, message_type::FETCH, text);
                 }
                 None => {
@@ -187,11 +222,7 @@ impl Session {
         let Some((slot, cells)) =
             slot.and_then(|slot| Some((slot, slot.recording(recording.index())?)))
         else {
-            let text = Text::format(format_args!(
-                "there is no vCPU {vcpu}; there are {}, counted from 0",
-                context.agent.config().vcpus
-            ));
-            return self.refuse(refusal::NO_EPOCH, message_type::FETCH, text.as_str());
+            return self.refuse_vcpu(message_type::FETCH, vcpu, context.agent);
         };
         let next = match part {
             Part::Head => {

@@ -104,8 +104,12 @@ impl Session {
 
     /// Whether the client's role allows a request.
     pub(super) fn allows(&self, request: u16) -> bool {
-        use message_type::{CHECK, EVENT_NAMES, FETCH, HELLO, RING, STACKS};
-        !self.is_view() || matches!(request, HELLO | CHECK | FETCH | RING | STACKS | EVENT_NAMES)
+        use message_type::{CHECK, EVENT_NAMES, FETCH, HELLO, RING, STACKS, TAKE_SNAPSHOT};
+        !self.is_view()
+            || matches!(
+                request,
+                HELLO | CHECK | FETCH | RING | STACKS | EVENT_NAMES | TAKE_SNAPSHOT
+            )
     }
 
     /// Both preambles require a key: the handshake is next.

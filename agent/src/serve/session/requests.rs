@@ -114,6 +114,10 @@ impl Session {
             message_type::RING | message_type::STACKS | message_type::EVENT_NAMES => {
                 self.answer_ring(request, context)
             }
+            message_type::TAKE_SNAPSHOT => {
+                self.snapshot(&frame::decode(request)?, context.agent);
+                Ok(true)
+            }
             kind => {
                 let text = Text::format(format_args!(
                     "this agent does not know request {:#06x}",

@@ -35,8 +35,9 @@ impl Session {
         let text = match agent.rings() {
             None => Text::from(NO_RINGS),
             Some(rings) if rings.ring(vcpu).is_none() => Text::format(format_args!(
-                "vCPU {vcpu} has no ring; there are {} vCPUs, counted from 0",
-                agent.config().vcpus
+                "vCPU {} has no ring; there are {} vCPUs, counted from 0",
+                u64::from(vcpu),
+                u64::from(agent.config().vcpus)
             )),
             Some(_) => {
                 self.ring = Some(answer);

@@ -1,0 +1,169 @@
+//! `snapshot`: every vCPU's registers and stack now.
+
+use serde_json::Value;
+use unikprof_client::exit_code;
+use unikprof_client::key::{Key, Role};
+
+use crate::harness::time::lines;
+use crate::harness::{Client, Guest};
+
+/// Longer than any vCPU takes on a busy machine.
+const LONG: &str = "60s";
+
+fn image() -> &'static str {
+    Guest::program().to_str().unwrap()
+}
+
+/// The vCPUs of a snapshot.
+fn snapshot(client: &Client, more: &[&str]) -> Vec<Value> {
+    let words = [
+        &["--json", "snapshot", "--wait", LONG, "--image", image()],
+        more,
+    ];
+    let shown = client.connect(&words.concat()).expect_json();
+    shown["vcpus"].as_array().unwrap().clone()
+}
+
+/// The functions of a vCPU's stack, innermost first.
+fn functions(vcpu: &Value) -> Vec<&str> {
+    let frames = vcpu["frames"].as_array().unwrap().iter();
+    frames.map(|it| it["function"].as_str().unwrap()).collect()
+}
+
+fn register(vcpu: &Value, name: &str) -> u64 {
+    let text = vcpu["registers"][name].as_str().unwrap();
+    u64::from_str_radix(text.strip_prefix("0x").unwrap(), 16).unwrap()
+}
+
+/// A guest in an endless loop, asked by a client that may not change anything: each snapshot is a new one, and shows
+/// the loop and its callers.
+#[test]
+fn a_stuck_guest_shows_its_stack_to_a_view_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = ["view", "control"].map(|name| folder.path().join(name));
+    for file in &files {
+        let key = Key::generate().unwrap();
+        key.write_new(file, Role::Control).unwrap();
+    }
+    let [view, control] = &files;
+    let guest = Guest::start_with_keys("stuck", view, control);
+    let client = guest.client().with_key(view);
+    let mut moments = Vec::new();
+    for _ in 0..3 {
+        let vcpus = snapshot(&client, &[]);
+        let [vcpu] = &vcpus[..] else {
+            panic!("one vCPU: {vcpus:#?}");
+        };
+        assert_eq!(
+            (&vcpu["vcpu"], &vcpu["state"]),
+            (&0.into(), &"running".into())
+        );
+        let functions = functions(vcpu);
+        assert!(functions[0].ends_with("stuck::hang"), "{functions:?}");
+        assert!(functions[1].ends_with("stuck::run"), "{functions:?}");
+        // To the outermost function, without marks of the agent.
+        assert!(functions.len() > 5, "{functions:?}");
+        assert!(
+            !functions.iter().any(|it| it.starts_with('[')),
+            "{functions:?}"
+        );
+        let leaf = &vcpu["frames"][0];
+        assert!(
+            leaf["file"].as_str().unwrap().ends_with("stuck.rs"),
+            "{leaf}"
+        );
+        assert!(register(vcpu, "rip") != 0, "{vcpu:#}");
+        assert!(register(vcpu, "rsp") <= register(vcpu, "rbp"), "{vcpu:#}");
+        assert!(
+            vcpu["unix_ns"].as_u64() > vcpu["at_ns"].as_u64(),
+            "{vcpu:#}"
+        );
+        moments.push(vcpu["at_ns"].as_u64().unwrap());
+    }
+    assert!(moments.is_sorted_by(|a, b| a < b), "{moments:?}");
+    let status = client.connect(&["check", "--json"]).expect_json();
+    assert_eq!(status["recordings"], Value::Array(Vec::new()));
+}
+
+/// Guards against one vCPU that does not answer keeping back the others, and says why it does not.
+#[test]
+fn each_vcpu_shows_its_state() {
+    let guest = Guest::start("states");
+    guest.told("registered");
+    let client = guest.client();
+    let words = ["snapshot", "--wait", "2s", "--image", image()];
+    let text = client.connect(&words).expect_success().stdout;
+    let paragraphs: Vec<&str> = text.split("\n\n").collect();
+    let [runs, blocked, masked, missing, ""] = paragraphs[..] else {
+        panic!("four vCPUs: {text}");
+    };
+    assert!(runs.starts_with("vCPU 0: running, "), "{runs}");
+    assert!(runs.contains("\n  rip 0x"), "{runs}");
+    assert!(runs.contains("states::runs"), "{runs}");
+    assert!(blocked.starts_with("vCPU 1: blocked for "), "{blocked}");
+    assert!(blocked.contains("states::is_blocked"), "{blocked}");
+    assert!(
+        masked.starts_with("vCPU 2: no answer within 2 s, but it ran for "),
+        "{masked}"
+    );
+    assert_eq!(
+        missing,
+        "vCPU 3: no answer within 2 s, and it did not run: it is offline, or the hypervisor gave it no CPU"
+    );
+
+    let one = |vcpu: &str| snapshot(&client, &["--vcpu", vcpu]).remove(0);
+    let earlier = one("1");
+    let later = one("1");
+    assert_eq!(earlier["state"], "blocked");
+    assert!(
+        later["blocked_ns"].as_u64() > earlier["blocked_ns"].as_u64(),
+        "the same block, later: {earlier:#} {later:#}"
+    );
+    let words = ["--json", "snapshot", "--vcpu", "2", "--wait", "10ms"];
+    let masked = client.connect(&words).expect_json();
+    assert_eq!(masked["vcpus"][0]["state"], "no answer");
+    let finished = client
+        .connect(&["snapshot", "--vcpu", "4"])
+        .expect_code(exit_code::USAGE);
+    assert!(
+        finished
+            .stderr
+            .contains("there is no vCPU 4: the guest has 4"),
+        "{}",
+        finished.stderr
+    );
+}
+
+/// Watching ends with Ctrl-C, and disturbs no recording.
+#[test]
+fn a_recording_continues_beside_watched_snapshots() {
+    let guest = Guest::start("shares");
+    let client = guest.client();
+    client
+        .connect(&["start", "--name", "a", "--no-caller-table"])
+        .expect_success();
+    let words = ["--json", "snapshot", "--watch", "--every", "50ms"];
+    let watching = client.begin(&words);
+    client.wait_for_status("samples", |status| {
+        status["counters"]["recorded"].as_u64() >= Some(300)
+    });
+    watching.interrupt();
+    let shown = lines(&watching.finish().expect_success().stdout);
+    assert!(shown.len() > 1, "{shown:?}");
+    for line in &shown {
+        assert_eq!(line["vcpus"][0]["vcpu"], 0, "{line}");
+    }
+    client
+        .connect(&["stop", "-o", "run.unikprof"])
+        .expect_success();
+    let counters = client.recording("run.unikprof").profile.counters();
+    let parts = [
+        counters.recorded,
+        counters.overflow,
+        counters.lost,
+        counters.masked,
+        counters.idle,
+    ];
+    assert_eq!(counters.ticks, parts.iter().sum::<u64>(), "{counters:?}");
+    assert!(counters.recorded >= 300, "{counters:?}");
+}
