@@ -7,6 +7,7 @@
 
 mod conversation;
 mod device;
+#[path = "../../xen-guest/src/memory_functions.rs"]
 mod memory_functions;
 mod pipe;
 mod platform;

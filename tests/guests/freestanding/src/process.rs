@@ -18,6 +18,12 @@ extern "C" fn begin() -> ! {
     exit(crate::run().map_or_else(|step| step as u8, |()| 0))
 }
 
+/// The compiled core library refers to it, but never calls it: panics abort.
+#[unsafe(no_mangle)]
+extern "C" fn _Unwind_Resume() -> ! {
+    exit(crate::Step::Panic as u8)
+}
+
 /// Ends the program.
 pub(crate) fn exit(code: u8) -> ! {
     const EXIT_GROUP: u64 = 231;

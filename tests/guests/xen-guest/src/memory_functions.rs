@@ -1,5 +1,5 @@
-//! The functions that the compiler calls to copy, fill and compare memory, and symbols that the compiled core library
-//! refers to but never calls, because panics abort.
+//! The functions that the compiler calls to copy, fill and compare memory, for every guest without a C library, and a
+//! symbol that the compiled core library refers to but never calls, because panics abort.
 
 #![allow(unsafe_code, reason = "the C names and contracts are the compiler's")]
 
@@ -107,8 +107,3 @@ unsafe extern "C" fn strlen(text: *const u8) -> usize {
 
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
-
-#[unsafe(no_mangle)]
-extern "C" fn _Unwind_Resume() -> ! {
-    crate::power::crash()
-}

@@ -28,6 +28,12 @@ pub(crate) fn crash() -> ! {
     end(ShutdownReason::Crash)
 }
 
+/// The compiled core library refers to it, but never calls it: panics abort.
+#[unsafe(no_mangle)]
+extern "C" fn _Unwind_Resume() -> ! {
+    crash()
+}
+
 fn end(reason: ShutdownReason) -> ! {
     if hypervisor::is_connected() {
         // Returns only if Xen refuses; then the triple fault follows.
