@@ -165,6 +165,9 @@ fn a_wrong_command_line_is_usage() {
         ("connect h record --format pdf", &["pprof"]),
         ("connect h record --force-image", &["--image"]),
         ("report f --focus (", &["--focus"]),
+        ("report f --last -3s", &["`30s`", "without a sign"]),
+        ("report f --vcpu x", &["a vCPU's number", "`--vcpu 0,2`"]),
+        ("report f --top x", &["a whole number"]),
         ("nonsense", &["unrecognized subcommand"]),
     ] {
         refused(2, line, words);
@@ -718,7 +721,7 @@ fn bad_input_files() {
     refused(
         6,
         &format!("report {}", path("empty")),
-        &["not a unikprof recording"],
+        &["not a unikprof recording", "found an empty file"],
     );
 
     let peer = Peer::start(Script::default());
@@ -741,6 +744,11 @@ fn bad_input_files() {
         files.path(),
     );
     assert!(stderr.contains("incomplete"), "{stderr}");
+    refused(
+        2,
+        &format!("report {} --vcpu 0,7", path("r.unikprof")),
+        &["has no vCPU 7", "it has 0"],
+    );
 
     // The program itself is an ELF image, but not the guest's.
     let recording = path("r.unikprof");
@@ -925,6 +933,12 @@ fn doctor_says_whether_it_took_a_file_or_an_address() {
         "{stderr}"
     );
     refused(6, "doctor gone.unikprof", &["gone.unikprof"]);
+    // A mistyped file's name could be a host's: the error says that it was looked up as one.
+    refused(
+        3,
+        "doctor gone.invalid",
+        &["there is no file `gone.invalid`", "cannot resolve the host"],
+    );
     refused(2, "doctor http://h", &["no such file", "without a scheme"]);
     refused(2, "doctor", &["Usage"]);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -111,6 +111,7 @@ fn a_window_that_cannot_be_is_refused_before_anything_is_dumped() {
         (&["--from", "900ns", "--to", "100ns"][..], "window is empty"),
         (&["--from", "1h"], "window is empty"),
         (&["--last", "0"], "window is empty"),
+        (&["--from", "1h", "--to", "2h"], "window is outside"),
         (&["--from", "soon"], "invalid time `soon`"),
         (&["--from", "12"], "invalid time `12`"),
         (&["--last", "1s", "--to", "2s"], "cannot be used with"),

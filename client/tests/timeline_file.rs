@@ -112,6 +112,9 @@ fn a_window_of_what_a_crashed_guest_left_is_a_profile() {
     let info = recording.profile.recording();
     assert_eq!((info.name.as_str(), info.period_ns), ("night", SECOND / 10));
     assert_eq!(info.started_unix_ns, Some(1_700_000_010 * SECOND));
+    // The file names its recording, whatever else the rings hold.
+    let warnings = info.warnings.join("\n");
+    assert!(!warnings.contains("other recordings"), "{warnings}");
     let counters = recording.profile.counters();
     assert_eq!(
         (counters.ticks, counters.recorded, counters.lost),
@@ -194,6 +197,39 @@ fn what_was_evicted_is_told() {
     let ticks: Vec<u64> = found.iter().map(|slice| slice.counters.ticks).collect();
     assert_eq!(ticks, [10, 12], "with the lost one");
     assert_eq!(found[1].window.to_ns, crumb.to_ns);
+}
+
+/// Guards that the time before a vCPU's ring begins counts as missing samples, where another's ring reaches further back.
+#[test]
+fn the_time_before_a_ring_begins_lacks_no_samples() {
+    let at = |tenths: u64| 10 * SECOND + tenths * SECOND / 10;
+    let times = |tenths: u64, running_ns, blocked_ns| {
+        [
+            record(kind::RAN, at(tenths), running_ns, 0),
+            record(kind::WAITED, at(tenths), blocked_ns, 0),
+        ]
+    };
+    // vCPU 0 runs all the time at ten samples a second; its ring begins in the second second. vCPU 1 is blocked.
+    let running = |tenths| times(tenths, tenths * SECOND / 10, 0);
+    let samples = (10..30).map(|tenths| record(kind::SAMPLE, at(tenths) + 1, ring::stack(1), 1));
+    let late: Vec<Record> = running(10)
+        .into_iter()
+        .chain(samples)
+        .chain(running(30))
+        .collect();
+    let blocked = [times(0, 0, 0), times(30, 0, 3 * SECOND)].concat();
+    let ring = |vcpu, oldest, records: &[Record]| {
+        let head = RingHead {
+            now_ns: 13 * SECOND,
+            ..ring::head(vcpu, oldest, records.len() as u64)
+        };
+        let stacks = ring::stacks(vcpu, &[&[0x150, 0x110]]);
+        [ring::records(&head, records), stacks].concat()
+    };
+    let rings = [ring(0, 5, &late), ring(1, 0, &blocked)].concat();
+    let recording = read(&file(&rings, true), Reading::Strict).unwrap();
+    let counters = recording.profile.counters();
+    assert_eq!((counters.ticks, counters.missing), (20, Some(0)));
 }
 
 /// Without the recording's head the rings tell its bit; the bit of another is none of its.

@@ -64,7 +64,8 @@ Exit codes:
     7  an output could not be written
     8  the recording is incomplete; what arrived was saved
     9  `doctor` found a problem (verdict `bad`)
-   10  the agent requires a key, or rejected the one given
+   10  the agent requires a key, rejected the one given, or does not permit it
+       the request; or the peer is not the agent that the key is for
    11  no recording has the given name, or several exist and none was named
    12  another client is fetching the recording; `copy` still works
   130  interrupted; nothing was saved";
@@ -280,6 +281,7 @@ pub(super) struct ReportArguments {
         long,
         value_name = "N",
         value_delimiter = ',',
+        value_parser = values::vcpu,
         help_heading = "Selection"
     )]
     pub(super) vcpu: Vec<u32>,
@@ -323,6 +325,7 @@ pub(super) struct ReportArguments {
         long,
         value_name = "COUNT",
         default_value_t = 30,
+        value_parser = values::count,
         help_heading = "Selection"
     )]
     pub(super) top: usize,

@@ -37,7 +37,13 @@ pub(super) fn run(arguments: &DoctorArguments) -> Result<(), Failure> {
         }
         Target::Agent(address) => {
             let taken = format!("the agent at {address}");
-            (taken, agent(address, arguments)?)
+            let asked = agent(address, arguments).inspect_err(|_| {
+                eprintln!(
+                    "note: there is no file `{}`, so it was taken for an agent's address",
+                    arguments.target
+                );
+            });
+            (taken, asked?)
         }
     };
     print(if arguments.json {

@@ -83,16 +83,22 @@ pub(super) fn open(paths: &[PathBuf], salvage: bool, vcpus: &[u32]) -> Result<Re
     };
     let mut recording = Recording::open_all(&files(paths)?, reading)?;
     if !vcpus.is_empty() {
-        recording.keep_vcpus(vcpus).map_err(no_vcpu)?;
+        recording
+            .keep_vcpus(vcpus)
+            .map_err(|all| no_vcpu(vcpus, &all))?;
     }
     Ok(recording)
 }
 
-fn no_vcpu(all: Vec<u32>) -> Failure {
-    let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+fn no_vcpu(wanted: &[u32], all: &[u32]) -> Failure {
+    let listed = |vcpus: &mut dyn Iterator<Item = &u32>| {
+        let vcpus: Vec<String> = vcpus.map(ToString::to_string).collect();
+        vcpus.join(", ")
+    };
     Failure::Usage(format!(
-        "--vcpu names a vCPU that the recording does not have; it has {}",
-        all.join(", ")
+        "the recording has no vCPU {}; it has {}",
+        listed(&mut wanted.iter().filter(|vcpu| !all.contains(vcpu))),
+        listed(&mut all.iter())
     ))
 }
 

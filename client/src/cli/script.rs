@@ -10,6 +10,7 @@ use super::failure::Failure;
 use super::names::NameArguments;
 use super::report::open;
 use super::time::PartArguments;
+use super::values;
 use crate::report::{Report, ReportOptions, ScriptFormat};
 
 #[derive(Debug, Args)]
@@ -35,6 +36,7 @@ pub(super) struct ScriptArguments {
         long,
         value_name = "N",
         value_delimiter = ',',
+        value_parser = values::vcpu,
         help_heading = "Selection"
     )]
     vcpu: Vec<u32>,

@@ -9,7 +9,7 @@ use super::describe::{Rows, access, counted, held_by, timestamp};
 use crate::agent_info::AgentInfo;
 use crate::printable::Printable;
 use crate::profile::{Counters, Mode};
-use crate::record::{RecorderStatus, RecordingStatus, RingFill, Session, peer_words, rate_text};
+use crate::record::{RecorderStatus, RecordingStatus, RingFill, Session, peer_words};
 use crate::units::{amount_with_unit, duration, grouped, percent};
 
 /// All recordings, a line each, and the agent.
@@ -45,8 +45,8 @@ pub(super) fn one(
     rows.add(
         "sampling",
         match one.mode() {
-            Mode::OffCpu => format!("{}, {} frames", sampling(one), one.depth),
-            _ => format!("{}, {interval}, {} frames", sampling(one), one.depth),
+            Mode::OffCpu => format!("{}, {} frames", one.sampling(), one.depth),
+            _ => format!("{}, {interval}, {} frames", one.sampling(), one.depth),
         },
     );
     rows.add(
@@ -181,7 +181,7 @@ fn lines(status: &RecorderStatus, agent: &AgentInfo) -> Vec<[String; HEAD.len()]
             Printable(&one.name).to_string(),
             state_text(one),
             since(one, agent),
-            sampling(one),
+            one.sampling(),
             keeps(one),
             holds(one),
             recorded,
@@ -206,14 +206,6 @@ fn fill(ring: &RingFill) -> String {
         percent(ring.held as f64 / ring.capacity.max(1) as f64),
         grouped(ring.evicted)
     )
-}
-
-/// What is sampled, and how often.
-fn sampling(one: &RecordingStatus) -> String {
-    match one.mode() {
-        Mode::OffCpu => format!("{}, measured", one.mode()),
-        mode => format!("{mode} at {} Hz", rate_text(one.period_ns)),
-    }
 }
 
 /// Dropped ticks by reason.

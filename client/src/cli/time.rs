@@ -22,7 +22,7 @@ pub(super) struct WindowArguments {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     to: Option<Moment>,
     /// Only the last part: --last 30s is short for --from -30s
-    #[arg(long, value_name = "TIME", value_parser = values::nanoseconds, conflicts_with_all = ["from", "to"])]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::nanoseconds, conflicts_with_all = ["from", "to"])]
     last: Option<u64>,
 }
 

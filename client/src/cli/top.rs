@@ -60,7 +60,7 @@ pub(super) struct TopArguments {
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// How many functions a plain table lists; 0 for all
-    #[arg(long, value_name = "COUNT", default_value_t = 30)]
+    #[arg(long, value_name = "COUNT", default_value_t = 30, value_parser = values::count)]
     top: usize,
     #[command(flatten)]
     pub(super) sampling: SamplingArguments,

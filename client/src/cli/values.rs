@@ -38,8 +38,23 @@ pub(crate) fn nanoseconds(text: &str) -> Result<u64, String> {
     })
 }
 
+/// A count.
+pub(super) fn count(text: &str) -> Result<usize, String> {
+    let expected = "expected a whole number such as `10`";
+    text.parse().map_err(|_| expected.into())
+}
+
+/// A vCPU's number.
+pub(super) fn vcpu(text: &str) -> Result<u32, String> {
+    let expected = "expected a vCPU's number, as in `--vcpu 0`, or several, as in `--vcpu 0,2`";
+    text.parse().map_err(|_| expected.into())
+}
+
 /// A length of time.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    if text.starts_with('-') {
+        return Err("expected a duration without a sign, such as `30s`".into());
+    }
     match text.parse::<f64>() {
         Ok(0.0) => return Ok(Duration::ZERO),
         Ok(number) if number.is_finite() => {

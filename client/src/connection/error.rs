@@ -382,7 +382,7 @@ fn who_may(key: Option<KeyId>, found: Option<u32>) -> String {
     };
     match found {
         Some(role::VIEW) => format!(
-            "{whose} has the role `view` (info, check, events, copy), but this needs the role `control`: use a \
+            "{whose} has the role `view` (info, check, events, copy, top of a running recording, doctor), but this needs the role `control`: use a \
              key file of that role"
         ),
         Some(found) => format!("{whose} has the role `{}`", role_name(found)),

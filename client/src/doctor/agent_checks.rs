@@ -273,11 +273,10 @@ fn recorder(status: &RecordingStatus) -> Check {
             "recorder",
             Verdict::Good,
             format!(
-                "{} `{name}` for {}, mode {}, {} Hz{waits}",
+                "{} `{name}` for {}, mode {}{waits}",
                 status.state_name(),
                 duration(u64::try_from(status.elapsed().as_nanos()).unwrap_or(u64::MAX)),
-                status.mode(),
-                rate_text(status.period_ns)
+                status.sampling()
             ),
         ),
         state::FINISHED => Check::new(

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use unikprof_proto::code::{capability, role, state};
+use unikprof_proto::code::{capability, mode, role, state};
 use unikprof_proto::message;
 
 use super::*;
@@ -748,6 +748,15 @@ fn what_an_agent_lacks_is_told() {
         Bad,
         &["no memory for stacks"],
     );
+}
+
+/// Blocked time is measured: a rate would be that of samples which nobody takes.
+#[test]
+fn a_recorder_of_blocked_time_has_no_rate() {
+    let mut status = recording();
+    status.recordings[0].mode = mode::OFF_CPU;
+    let text = ask(&agent(), &status).text(COLUMNS);
+    assert!(text.contains("mode off-cpu, measured"), "{text}");
 }
 
 #[test]

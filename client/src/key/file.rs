@@ -22,7 +22,7 @@ const OTHERS: u32 = 0o077;
 /// What a key is to be used for. The guest says what it allows; in the file this is a comment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Role {
-    /// Read only: info, check, events and copy
+    /// Read only: info, check, events, copy, top of a running recording and doctor ADDR
     View,
     /// Everything
     #[default]

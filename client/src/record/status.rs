@@ -6,7 +6,7 @@ use std::time::Duration;
 use unikprof_proto::code::state;
 use unikprof_proto::message::{self, Counters, Epoch, Peers, Status};
 
-use super::RecordError;
+use super::{RecordError, rate_text};
 use crate::printable::Printable;
 use crate::profile::Mode;
 use crate::timeline::WallClock;
@@ -262,6 +262,14 @@ impl RecordingStatus {
             server_ns: 0,
             vcpus: 0,
             caller_table: None,
+        }
+    }
+
+    /// What is sampled, and how often.
+    pub(crate) fn sampling(&self) -> String {
+        match self.mode() {
+            Mode::OffCpu => format!("{}, measured", self.mode()),
+            mode => format!("{mode} at {} Hz", rate_text(self.period_ns)),
         }
     }
 

@@ -32,8 +32,8 @@ pub enum RecordingError {
     },
     /// It is no recording.
     #[error(
-        "{} is not a unikprof recording: expected it to begin with {}, found {}",
-        path.display(), PrintableBytes(&MAGIC), PrintableBytes(found)
+        "{} is not a unikprof recording: expected it to begin with {}, {}",
+        path.display(), PrintableBytes(&MAGIC), beginning(found)
     )]
     NotARecording {
         /// The file.
@@ -162,6 +162,13 @@ fn way_out(holder: Holder, path: &Path) -> String {
         Holder::Core => ("a memory dump", "searches it for a crash dump"),
     };
     format!("{is}: `unikprof-client recover {}` {makes}", path.display())
+}
+
+fn beginning(bytes: &[u8]) -> String {
+    if bytes.is_empty() {
+        return "found an empty file".to_owned();
+    }
+    format!("found {}", PrintableBytes(bytes))
 }
 
 fn advice(salvageable: bool) -> &'static str {

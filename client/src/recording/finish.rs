@@ -28,17 +28,28 @@ impl Contents {
         let end = self.end_reading(reading, damage)?;
         let timeline = end.timeline;
         // Its end, where the rings tell it.
-        let span = match (&timeline, self.span.and_then(|span| span.recording)) {
-            (Some(timeline), Some(id)) => timeline.recording(id),
-            (Some(timeline), None) => self.described(timeline).or_else(|| timeline.busiest()),
-            (None, _) => self.span,
+        let described = timeline.as_ref().and_then(|timeline| {
+            match self.span.and_then(|span| span.recording) {
+                Some(id) => timeline.recording(id),
+                None => self.described(timeline),
+            }
+        });
+        let span = match &timeline {
+            Some(timeline) => described.or_else(|| timeline.busiest()),
+            None => self.span,
         };
         let mut warnings = end.warnings;
         if self.epochs == 0 {
             match (&timeline, span) {
                 (Some(timeline), Some(span)) => {
                     self.info = self.info_of_span(&span);
-                    warnings.extend(about_rings_alone(timeline, &span));
+                    warnings.push(
+                        "the file contains no counts, only the contents of the guest's rings"
+                            .into(),
+                    );
+                    if described.is_none() {
+                        warnings.extend(about_others(timeline, &span));
+                    }
                 }
                 _ => warnings.push("the file contains no samples".into()),
             }
@@ -191,21 +202,19 @@ fn name_of(span: &RecordingSpan) -> String {
     }
 }
 
-fn about_rings_alone(timeline: &Timeline, span: &RecordingSpan) -> Vec<String> {
-    let mut warnings =
-        vec!["the file contains no counts, only the contents of the guest's rings".to_owned()];
+/// Which recordings are not shown, where the file does not tell which one it was made for.
+fn about_others(timeline: &Timeline, span: &RecordingSpan) -> Option<String> {
     let all = timeline.recordings();
     let others: Vec<String> = all
         .iter()
         .filter(|other| *other != span)
         .map(name_of)
         .collect();
-    if !others.is_empty() {
-        warnings.push(format!(
+    (!others.is_empty()).then(|| {
+        format!(
             "the rings also contain other recordings ({}); showing {}, which has the most samples",
             others.join(", "),
             name_of(span)
-        ));
-    }
-    warnings
+        )
+    })
 }

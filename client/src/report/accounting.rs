@@ -270,10 +270,11 @@ pub(super) fn write_accounting(
     }
     let of_sampled = |n| share(n, c.sampled());
     table.title("of recorded and aged")?;
-    let late = format!(
-        "more than {} after the target",
-        duration(recording.late_threshold_ns)
-    );
+    let late = match recording.late_threshold_ns {
+        // A copy of a running recording: `check` does not tell the threshold.
+        0 => "after the target by more than the agent's threshold".to_owned(),
+        threshold_ns => format!("more than {} after the target", duration(threshold_ns)),
+    };
     for (name, count, what) in [
         ("late", c.late, late.as_str()),
         ("truncated", c.truncated, "deeper than the depth limit"),
@@ -381,6 +382,10 @@ fn callers(recording: &RecordingInfo) -> String {
         (Unwind::Table, None) => "every frame by caller table, but there was none".to_owned(),
         (Unwind::FramePointers, Some(checksum)) => {
             format!("the first by caller table {checksum:08x}, the others by frame pointers")
+        }
+        // The rings do not record it.
+        (Unwind::FramePointers, None) if recording.late_threshold_ns == 0 => {
+            "by frame pointers; whether with a caller table is unknown".to_owned()
         }
         (Unwind::FramePointers, None) => "by frame pointers, without a caller table".to_owned(),
     }

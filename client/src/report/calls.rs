@@ -57,7 +57,7 @@ pub enum FunctionError {
     None(String),
     #[error(
         "`{name}` matches {count} functions: {list}; give one's whole name, or a regular expression that matches \
-         no other, such as `^name$`"
+         no other, such as `::name$`"
     )]
     Several {
         name: String,
@@ -113,6 +113,20 @@ impl FunctionName {
             .partition(|(id, _)| name_of(*id) == self.text);
         if !exact.is_empty() {
             return Ok(ids(&exact));
+        }
+        let last_part = |name: &str| {
+            let path = name.strip_suffix(&self.text);
+            path.is_some_and(|path| path.ends_with("::"))
+        };
+        let ends: Vec<_> = rest
+            .iter()
+            .copied()
+            .filter(|(id, _)| last_part(name_of(*id)))
+            .collect();
+        if let Some((first, _)) = ends.first()
+            && ends.iter().all(|(id, _)| name_of(*id) == name_of(*first))
+        {
+            return Ok(ids(&ends));
         }
         let regex = self.regex.as_ref();
         rest.retain(|(id, _)| regex.is_some_and(|regex| regex.is_match(name_of(*id))));
@@ -404,5 +418,53 @@ impl Tree {
             Some((node, uncertainty::design_of_share(&parts, &counts)?))
         };
         counts.into_iter().filter_map(design).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::profile::{Frame, FrameId, ProfileBuilder};
+    use crate::report::ReportOptions;
+    use crate::symbols::{Names, Symbol};
+
+    /// Guards that a function whose closures have samples too can be named only by its whole path.
+    #[test]
+    fn the_last_part_of_a_path_names_its_function() {
+        let functions = [
+            "note::is_spam",
+            "note::is_spam::{{closure}}",
+            "rule::is_spam_word",
+        ];
+        let mut builder = ProfileBuilder::new();
+        for at in 0..functions.len() as u64 {
+            let frame = Frame::caller(0x1000 * (at + 1));
+            builder.add_stack(0, 1, &[frame]).unwrap();
+        }
+        let profile = builder.finish();
+        let mut names = Names::new(profile.frames().len(), 0);
+        for (at, name) in functions.into_iter().enumerate() {
+            let begin = names.begin();
+            let function = names.function(None, name);
+            names.push(Symbol {
+                function,
+                file: None,
+                line: None,
+                inlined: false,
+            });
+            names.assign(FrameId(at as u32), begin);
+        }
+        let symbolized = names.finish(&profile, vec![None; functions.len()]);
+        let report = Report::new(&symbolized, ReportOptions::default());
+        let find = |text: &str| {
+            let name: FunctionName = text.parse().unwrap();
+            let found = name.find(&report)?;
+            Ok(symbolized.function(found[0]).name.clone())
+        };
+        assert_eq!(find("is_spam").as_deref(), Ok("note::is_spam"));
+        let several: Result<_, FunctionError> = find("spam");
+        let several = several.unwrap_err().to_string();
+        assert!(several.contains("matches 3 functions"), "{several}");
     }
 }

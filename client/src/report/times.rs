@@ -155,11 +155,18 @@ fn write_cost(profile: &Profile, out: &mut impl Write) -> io::Result<()> {
         }
         writeln!(
             out,
-            "  vcpu {:<4} sampling {}{}; cycles per sample: {}",
+            "  vcpu {:<4} sampling {}{}{}",
             vcpu.vcpu,
             duration(cost.total_ns),
             of_running(vcpu.cost_share()),
-            percentiles(cost.cycles_p50, cost.cycles_p99, cost.cycles_max, grouped)
+            match cost.cycles_max {
+                // Blocked time is measured, without samples.
+                0 => String::new(),
+                max => format!(
+                    "; cycles per sample: {}",
+                    percentiles(cost.cycles_p50, cost.cycles_p99, max, grouped)
+                ),
+            }
         )?;
     }
     let costs: Vec<Cost> = profile.vcpus().iter().filter_map(|v| v.cost).collect();

@@ -102,8 +102,8 @@ pub enum SymbolError {
 pub enum SymbolWarning {
     /// There is no image for a mapping.
     #[error(
-        "no image for {mapping} (build-id {}): {addresses} addresses are shown in hexadecimal; name the image with \
-         --image", id_or_none(build_id.as_ref())
+        "no image for {mapping} (build-id {}): {} shown in hexadecimal; name the image with \
+         --image", id_or_none(build_id.as_ref()), how_many(*addresses)
     )]
     NoImage {
         /// The file's path in the recording.
@@ -205,6 +205,13 @@ pub enum SymbolWarning {
 
 fn id_or_none(id: Option<&BuildId>) -> String {
     id.map_or_else(|| "none".to_owned(), ToString::to_string)
+}
+
+fn how_many(addresses: usize) -> String {
+    match addresses {
+        1 => "1 address is".to_owned(),
+        many => format!("{many} addresses are"),
+    }
 }
 
 fn hex_bytes(bytes: &[u8]) -> String {

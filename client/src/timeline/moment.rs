@@ -45,8 +45,20 @@ pub enum MomentError {
          began) or `-30s` (before its end)"
     )]
     NoDate,
-    #[error("the window is empty: it begins at {from} and ends at {to} of the recording")]
-    Empty { from: String, to: String },
+    #[error("the window is empty: it begins at {from} and ends at {to} of a recording of {length}")]
+    Empty {
+        from: String,
+        to: String,
+        length: String,
+    },
+    #[error(
+        "the window is outside the recording: it begins at {from} and ends at {to} of a recording of {length}"
+    )]
+    Outside {
+        from: String,
+        to: String,
+        length: String,
+    },
 }
 
 const DAY_NS: u64 = 86_400_000_000_000;
@@ -119,11 +131,13 @@ impl Extent {
     ) -> Result<Window, MomentError> {
         let from_ns = from.map_or(Ok(self.whole.from_ns), |from| self.at(from))?;
         let to_ns = to.map_or(Ok(self.whole.to_ns), |to| self.at(to))?;
+        let (from, to) = (self.since_beginning(from_ns), self.since_beginning(to_ns));
+        let length = self.since_beginning(self.whole.to_ns);
         if to_ns <= from_ns {
-            return Err(MomentError::Empty {
-                from: self.since_beginning(from_ns),
-                to: self.since_beginning(to_ns),
-            });
+            return Err(MomentError::Empty { from, to, length });
+        }
+        if to_ns <= self.whole.from_ns || from_ns >= self.whole.to_ns {
+            return Err(MomentError::Outside { from, to, length });
         }
         Ok(Window { from_ns, to_ns })
     }

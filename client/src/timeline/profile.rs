@@ -33,11 +33,19 @@ impl Timeline {
                 stacks,
             } = vcpu.count(window);
             count_ends(whole, &stacks, &mut counters);
-            let times = match inside {
-                None => Times::of(ring).of_window(window),
-                Some(_) => None,
+            let (times, held) = match inside {
+                None => {
+                    let times = Times::of(ring);
+                    let held = window.and(Window {
+                        from_ns: ring.held_since_ns,
+                        to_ns: u64::MAX,
+                    });
+                    (times.of_window(window), times.of_window(held))
+                }
+                Some(_) => (None, None),
             };
-            counters.missing = missing(&counters, times.as_ref(), info.mode, info.period_ns);
+            // The ticks before the ring begins are not missing: they were not fetched.
+            counters.missing = missing(&counters, held.as_ref(), info.mode, info.period_ns);
             let elapsed_ns = vcpu.length_ns(window);
             vcpus.push(VcpuStats {
                 vcpu: ring.vcpu,
@@ -109,7 +117,10 @@ impl Timeline {
                         "{} older records were left out to save memory: report fewer files to see them",
                         ring.left_out
                     ),
-                    0 => "no more was requested".to_owned(),
+                    0 => {
+                        "no earlier records were requested (--max-age, --max-size or a time window)"
+                            .to_owned()
+                    }
                     evicted => format!(
                         "{evicted} records were evicted since the agent started; a larger ring keeps more"
                     ),

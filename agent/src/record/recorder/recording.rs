@@ -260,7 +260,7 @@ impl Recording {
         Refused {
             code: refusal::ALREADY_RECORDING,
             text: Text::format(format_args!(
-                "`{}` is being recorded (recording {}); dump it, stop it or wait",
+                "`{}` is being recorded (recording {}); stop it, or use another name",
                 self.settings.name, self.id
             )),
         }

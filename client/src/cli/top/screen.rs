@@ -231,7 +231,7 @@ impl App {
                     Ok(_) if typed.is_empty() => self.filter = None,
                     Ok(filter) => self.filter = Some(filter),
                     Err(_) => {
-                        self.mistake = Some(format!("`{typed}` is no regular expression"));
+                        self.mistake = Some(format!("`{typed}` is not a regular expression"));
                         self.typed = Some(typed);
                         return;
                     }
@@ -385,7 +385,7 @@ mod tests {
         assert!(drawn(&mut app)[11].starts_with("/shop::("));
         press(&mut app, "\n");
         let foot = drawn(&mut app).pop().unwrap();
-        assert!(foot.contains("is no regular expression"), "{foot}");
+        assert!(foot.contains("is not a regular expression"), "{foot}");
         // While a filter is typed, no letter is a command.
         assert_eq!(press(&mut app, "q"), Next::GoOn);
         for _ in 0..2 {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::super::describe::counted;
 use super::picture::{Measure, Picture, Row, Sort};
 use crate::printable::Printable;
 use crate::profile::Unit;
@@ -53,9 +54,9 @@ pub(super) fn head(picture: &Picture) -> Vec<String> {
     };
     vec![
         format!(
-            "{when}  guest {}, {} vCPUs  recording `{}` ({}, {} Hz{whose})",
+            "{when}  guest {}, {}  recording `{}` ({}, {} Hz{whose})",
             Printable(guest),
-            picture.vcpus,
+            counted(picture.vcpus.into(), "vCPU"),
             Printable(&picture.recording),
             picture.mode,
             rate_text(picture.period_ns),
