@@ -49,6 +49,7 @@ pub use error::{SymbolError, SymbolWarning};
 pub use image::Image;
 pub(crate) use image::read_regular_file;
 pub use images::{Force, ImageOptions, Images};
+pub(crate) use symbolized::KnownNames;
 #[cfg(test)]
 pub(crate) use symbolized::Names;
 pub use symbolized::Symbolized;

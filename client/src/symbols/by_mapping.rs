@@ -13,6 +13,18 @@ pub(super) struct ByMapping {
 }
 
 impl ByMapping {
+    /// Leaves only these frames to look up.
+    pub(super) fn retain(&mut self, is_meant: impl Fn(FrameId) -> bool) {
+        for frames in self.mapped.iter_mut().chain([&mut self.outside]) {
+            frames.retain(|(_, frame)| is_meant(*frame));
+        }
+    }
+
+    /// Whether there is nothing to look up.
+    pub(super) fn is_empty(&self) -> bool {
+        self.outside.is_empty() && self.mapped.iter().all(Vec::is_empty)
+    }
+
     /// Sorts the addresses; of mappings that overlap, the one that begins last holds an address.
     pub(super) fn of(profile: &Profile) -> ByMapping {
         let mappings = profile.mappings();

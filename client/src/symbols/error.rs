@@ -203,6 +203,47 @@ pub enum SymbolWarning {
     },
 }
 
+impl SymbolWarning {
+    /// Adds a warning, or what it counts to one that says the same.
+    pub(super) fn add(all: &mut Vec<SymbolWarning>, new: SymbolWarning) {
+        for known in all.iter_mut() {
+            match (known, &new) {
+                (
+                    SymbolWarning::NoImage {
+                        mapping,
+                        build_id,
+                        addresses,
+                    },
+                    SymbolWarning::NoImage {
+                        mapping: other,
+                        build_id: other_id,
+                        addresses: more,
+                    },
+                ) if mapping == other && build_id == other_id => {
+                    *addresses += more;
+                    return;
+                }
+                (
+                    SymbolWarning::DamagedDebugInfo {
+                        path, addresses, ..
+                    },
+                    SymbolWarning::DamagedDebugInfo {
+                        path: other,
+                        addresses: more,
+                        ..
+                    },
+                ) if path == other => {
+                    *addresses += more;
+                    return;
+                }
+                (known, new) if known == new => return,
+                _ => {}
+            }
+        }
+        all.push(new);
+    }
+}
+
 fn id_or_none(id: Option<&BuildId>) -> String {
     id.map_or_else(|| "none".to_owned(), ToString::to_string)
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::demangle::demangle;
 use super::error::SymbolWarning;
-use crate::profile::{FrameId, Profile};
+use crate::profile::{Frame, FrameId, Mapping, Profile};
 
 /// An index into [`Symbolized::functions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -157,6 +157,45 @@ impl<'p> Symbolized<'p> {
     /// Warnings about the names.
     pub fn warnings(&self) -> &[SymbolWarning] {
         &self.warnings
+    }
+}
+
+/// The names of the frames that were met so far, kept from one profile of a guest to the next.
+#[derive(Debug, Default)]
+pub(crate) struct KnownNames {
+    names: Names,
+    mappings: Vec<Mapping>,
+    /// Where the symbols of a frame begin and end.
+    frames: HashMap<Frame, (u32, u32)>,
+}
+
+impl KnownNames {
+    /// Whether no profile was named yet.
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// What is known of a profile's frames; nothing if its code lies elsewhere. [`KnownNames::end`] takes it back.
+    pub(super) fn begin(&mut self, profile: &Profile) -> Names {
+        let (frames, mappings) = (profile.frames(), profile.mappings());
+        if self.is_empty() || self.mappings != mappings {
+            *self = KnownNames::default();
+            return Names::new(frames.len(), mappings.len());
+        }
+        let known = frames
+            .iter()
+            .map(|frame| self.frames.get(frame).copied().unwrap_or_default());
+        Names {
+            frames: known.collect(),
+            ..std::mem::take(&mut self.names)
+        }
+    }
+
+    pub(super) fn end(&mut self, profile: &Profile, names: Names) {
+        let frames = profile.frames().iter().copied();
+        self.frames.extend(frames.zip(names.frames.iter().copied()));
+        self.mappings = profile.mappings().to_vec();
+        self.names = names;
     }
 }
 
@@ -319,11 +358,11 @@ impl Names {
             && name.ends_with("::here")
     }
 
-    pub(crate) fn finish(
-        self,
-        profile: &Profile,
+    pub(crate) fn finish<'p>(
+        &self,
+        profile: &'p Profile,
         mapping_of_frame: Vec<Option<u32>>,
-    ) -> Symbolized<'_> {
+    ) -> Symbolized<'p> {
         let mut symbols = Vec::with_capacity(self.symbols.len());
         let mut ends = Vec::with_capacity(self.frames.len());
         for (begin, end) in &self.frames {
@@ -338,12 +377,12 @@ impl Names {
             profile,
             ends,
             symbols,
-            functions: self.functions,
-            files: self.files,
-            images: self.images,
-            mappings: self.mappings,
+            functions: self.functions.clone(),
+            files: self.files.clone(),
+            images: self.images.clone(),
+            mappings: self.mappings.clone(),
             mapping_of_frame,
-            warnings: self.warnings,
+            warnings: self.warnings.clone(),
         }
     }
 }
@@ -356,7 +395,7 @@ fn is_agent(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{Frame, ProfileBuilder};
+    use crate::profile::ProfileBuilder;
 
     /// Who asks for registers before it blocks must be named, not the asking.
     #[test]

@@ -9,7 +9,7 @@ use super::image::Image;
 use super::images::{Assigned, Group, Images};
 use super::name_table::NameTable;
 use super::symbol_file::SymbolFile;
-use super::symbolized::{Function, FunctionKind, ImageId, Names, Symbol, Symbolized};
+use super::symbolized::{Function, FunctionKind, ImageId, KnownNames, Names, Symbol, Symbolized};
 use crate::profile::{Frame, FrameId, Mapping, Profile};
 
 /// Names profiles with the images it was given.
@@ -46,18 +46,44 @@ impl Symbolizer {
     /// If an image given by the user does not belong to the recording. Problems with files found otherwise, damaged
     /// debug information and missing names are warnings in the result.
     pub fn resolve<'p>(&self, profile: &'p Profile) -> Result<Symbolized<'p>, SymbolError> {
-        let mappings = profile.mappings();
-        let mut names = Names::new(profile.frames().len(), mappings.len());
+        self.resolve_new(profile, &mut KnownNames::default())
+    }
+
+    /// The same for a profile that follows another one of the same guest: only what is new in it is looked up.
+    pub(crate) fn resolve_new<'p>(
+        &self,
+        profile: &'p Profile,
+        known: &mut KnownNames,
+    ) -> Result<Symbolized<'p>, SymbolError> {
+        let mut names = known.begin(profile);
         names.raw = self.raw_names;
+        let mut by_mapping = ByMapping::of(profile);
+        by_mapping.retain(|frame| !names.has(frame));
+        if known.is_empty() || !by_mapping.is_empty() {
+            let found = self.look_up(profile, &mut by_mapping, &mut names);
+            found.inspect_err(|_| *known = KnownNames::default())?;
+        }
+        name_the_rest(profile, &by_mapping.of_frame, &mut names);
+        let symbolized = names.finish(profile, by_mapping.of_frame);
+        known.end(profile, names);
+        Ok(symbolized)
+    }
+
+    fn look_up(
+        &self,
+        profile: &Profile,
+        by_mapping: &mut ByMapping,
+        names: &mut Names,
+    ) -> Result<(), SymbolError> {
+        let mappings = profile.mappings();
+        let warned = std::mem::take(&mut names.warnings);
         let assignment = self.images.assign(
             mappings,
             &profile.recording().architecture,
             &mut names.warnings,
         )?;
-        let mut by_mapping = ByMapping::of(profile);
-
         for group in &assignment.groups {
-            self.resolve_group(group, mappings, &mut by_mapping, &mut names);
+            self.resolve_group(group, mappings, by_mapping, names);
         }
         let linked = std::mem::take(&mut by_mapping.outside);
         for image in assignment.unmapped {
@@ -67,21 +93,18 @@ impl Symbolizer {
                 .copied()
                 .filter(|(_, frame)| !names.has(*frame))
                 .collect();
-            self.resolve_image(image, id, open, &mut names);
+            self.resolve_image(image, id, open, names);
         }
         for (address, frame) in linked {
             if mappings.is_empty() && !names.has(frame) {
-                from_lists(
-                    &self.images.symbol_files,
-                    None,
-                    &[address],
-                    frame,
-                    &mut names,
-                );
+                from_lists(&self.images.symbol_files, None, &[address], frame, names);
             }
         }
-        name_the_rest(profile, &by_mapping.of_frame, &mut names);
-        Ok(names.finish(profile, by_mapping.of_frame))
+        let new = std::mem::replace(&mut names.warnings, warned);
+        for warning in new {
+            SymbolWarning::add(&mut names.warnings, warning);
+        }
+        Ok(())
     }
 
     fn resolve_group(
@@ -385,4 +408,84 @@ pub(super) fn file_name(image: &Image) -> String {
         .path()
         .file_name()
         .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+
+    use super::*;
+    use crate::profile::ProfileBuilder;
+    use crate::symbols::ImageOptions;
+
+    const MAIN: u64 = 0x10_1000;
+
+    fn profile(mapping: Mapping, addresses: &[u64]) -> Profile {
+        let mut builder = ProfileBuilder::new();
+        builder.add_mapping(mapping);
+        for address in addresses {
+            let stack = [Frame::leaf(*address), Frame::caller(MAIN)];
+            builder.add_stack(0, 1, &stack).unwrap();
+        }
+        builder.finish()
+    }
+
+    fn names(symbolized: &Symbolized<'_>) -> Vec<String> {
+        let frames = symbolized.profile().frame_ids();
+        let function = |frame| symbolized.function(symbolized.frame(frame)[0].function);
+        frames.map(|frame| function(frame).name.clone()).collect()
+    }
+
+    /// What a profile has in common with the one before is not looked up again, whatever the order of its frames, and a
+    /// warning counts each address once.
+    #[test]
+    fn only_new_addresses_are_looked_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = folder.path().join("symbols");
+        let symbols = |text: &str| {
+            fs::write(&list, text).unwrap();
+            let mut images = Images::new(ImageOptions::default());
+            images.add_symbols(&list).unwrap();
+            Symbolizer::new(images)
+        };
+        let before = symbols("0000000000101000 0000000000000100 T main\n");
+        let after = symbols(
+            "0000000000101000 0000000000000100 T other\n0000000000102000 0000000000000100 T work\n",
+        );
+        let mapping = Mapping {
+            start: 0x10_0000,
+            end: 0x20_0000,
+            path: "web.elf".into(),
+            ..Mapping::default()
+        };
+        let mut known = KnownNames::default();
+        let first = profile(mapping.clone(), &[MAIN + 8, MAIN + 0x4000]);
+        let first = before.resolve_new(&first, &mut known).unwrap();
+        assert_eq!(names(&first)[1], "main");
+        let unnamed = |symbolized: &Symbolized<'_>| match symbolized.warnings() {
+            [SymbolWarning::NoImage { addresses, .. }] => *addresses,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(unnamed(&first), 2, "the call of main is outside of it");
+        let next = profile(mapping.clone(), &[MAIN + 0x1010, MAIN + 0x5000, MAIN + 8]);
+        let next = after.resolve_new(&next, &mut known).unwrap();
+        let found = names(&next);
+        assert!(
+            found.contains(&"main".into()) && found.contains(&"work".into()),
+            "{found:?}"
+        );
+        assert!(!found.contains(&"other".into()), "{found:?}");
+        assert_eq!(unnamed(&next), 3, "one more");
+
+        // Code elsewhere is another program.
+        let moved = Mapping {
+            end: 0x30_0000,
+            ..mapping
+        };
+        let moved = profile(moved, &[MAIN + 8]);
+        let moved = after.resolve_new(&moved, &mut known).unwrap();
+        assert!(names(&moved).contains(&"other".into()));
+        assert_eq!(unnamed(&moved), 1);
+    }
 }

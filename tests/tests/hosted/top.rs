@@ -1,8 +1,10 @@
 //! The live table: as plain text, as lines of JSON, and on a terminal.
 
+use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use serde_json::Value;
 use unikprof_client::exit_code;
@@ -103,6 +105,110 @@ fn a_running_recording_is_shown_and_left_alone() {
     let text = viewer.connect(&words).expect_success().stdout;
     assert!(text.contains("recording `flight` (cpu, 997 Hz)"), "{text}");
     assert!(text.contains("::sixty"), "{text}");
+}
+
+/// How a guest's busiest thread has spent its time so far, as Linux says: running, and ready without a processor; and when
+/// that was read.
+struct Scheduled {
+    threads: HashMap<PathBuf, [f64; 2]>,
+    at: Instant,
+}
+
+impl Scheduled {
+    fn read(guest: &Guest) -> Scheduled {
+        let threads = fs::read_dir(format!("/proc/{}/task", guest.id())).unwrap();
+        let threads = threads.map(|thread| {
+            let path = thread.unwrap().path();
+            let told = fs::read_to_string(path.join("schedstat")).unwrap();
+            let mut seconds = told.split(' ').map(|ns| ns.parse::<f64>().unwrap() / 1e9);
+            (path, [seconds.next().unwrap(), seconds.next().unwrap()])
+        });
+        Scheduled {
+            threads: threads.collect(),
+            at: Instant::now(),
+        }
+    }
+
+    /// The time in which the vCPU ran, had no processor and was blocked since then, in seconds.
+    fn since(&self, guest: &Guest) -> [f64; 3] {
+        let now = Scheduled::read(guest);
+        let elapsed = now.at.duration_since(self.at).as_secs_f64();
+        let spent = now.threads.iter().filter_map(|(thread, now)| {
+            let before = self.threads.get(thread)?;
+            Some([now[0] - before[0], now[1] - before[1]])
+        });
+        let [ran, ready] = spent.max_by(|a, b| a[0].total_cmp(&b[0])).unwrap();
+        [ran, ready, elapsed - ran - ready]
+    }
+}
+
+/// A guest's times are recorded once a second and interpolated: so many seconds may be wrong at both ends of a window
+/// together.
+const INTERPOLATED: f64 = 1.0;
+
+/// The live table's times are those of the scheduler, as far as the longer time in which these are read allows; one guest
+/// works, the other waits for half of its time.
+#[test]
+fn stolen_and_blocked_time_and_the_rate_are_as_linux_says() {
+    for load in ["shares", "waits"] {
+        let guest = Guest::start(load);
+        let client = guest.client();
+        let before = Scheduled::read(&guest);
+        let words = ["start", "--name", "flight", "--no-caller-table"];
+        client.connect(&words).expect_success();
+        client.wait_for_status("samples of more than one phase", |status| {
+            let recorded = status["counters"]["recorded"].as_u64();
+            let began = status["recordings"][0]["started_ns"].as_u64();
+            let elapsed = status["now_ns"]
+                .as_u64()
+                .zip(began)
+                .map(|(now, began)| now - began);
+            recorded >= Some(500) && elapsed >= Some(5_000_000_000)
+        });
+        let words = [
+            "--json", "top", "--name", "flight", "-n", "1", "--window", "60s",
+        ];
+        let shown = lines(&client.connect(&words).expect_success().stdout);
+        let outer = before.since(&guest);
+        let recent = &shown[0]["recent"];
+        let number = |key: &str| {
+            recent[key]
+                .as_f64()
+                .unwrap_or_else(|| panic!("{key}: {recent:#}"))
+        };
+        let length = number("length_ns") / 1e9;
+        let (stolen, blocked) = (number("stolen"), number("blocked"));
+        let awake = (1.0 - blocked) * length;
+        let shown = [(1.0 - stolen) * awake, stolen * awake, blocked * length];
+        // What was read before the first and after the last sample of the table.
+        let beside = outer.iter().sum::<f64>() - length;
+        assert!(
+            beside >= 0.0 && length > 4.0,
+            "{length} s, {beside} s beside"
+        );
+        for (kind, (shown, outer)) in ["ran", "stolen", "blocked"]
+            .iter()
+            .zip(shown.iter().zip(outer))
+        {
+            let least = outer - beside - INTERPOLATED;
+            assert!(
+                (least..=outer + INTERPOLATED).contains(shown),
+                "{load}: {kind} for {shown} s, Linux says {least} to {outer} s: {recent:#}"
+            );
+        }
+        let recorded = recent["counters"]["recorded"].as_f64().unwrap();
+        let rate = number("samples_per_second");
+        assert!(
+            (rate * length - recorded).abs() < 0.5,
+            "{rate}/s for {length} s, {recorded} samples"
+        );
+        // 997 a second of running time, in random intervals: six standard deviations.
+        let most = 997.0 * (outer[0] + 0.1);
+        assert!(
+            recorded > 0.0 && recorded < most + 6.0 * most.sqrt(),
+            "{recorded} of {most}"
+        );
+    }
 }
 
 #[test]

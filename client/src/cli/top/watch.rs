@@ -14,7 +14,7 @@ use crate::record::{self, Keep, LiveReader, RecordError, RecordingStatus, Sessio
 use crate::recording::Recording;
 use crate::report::running::{RunningTable, Shares, Summary};
 use crate::report::{FunctionRow, FunctionTable, Report, ReportOptions, TimelineView};
-use crate::symbols::{Symbolized, Symbolizer};
+use crate::symbols::{KnownNames, Symbolized, Symbolizer};
 use crate::timeline::{Timeline, Window};
 
 /// How long a recording of `top`'s own runs before the next one takes its place: a client that is killed leaves none for
@@ -51,6 +51,8 @@ pub(super) struct Watch<'a> {
     own: Option<Box<Settings>>,
     window_ns: u64,
     reader: LiveReader,
+    /// The names of the addresses met so far: a picture looks up only what is new in it.
+    names: KnownNames,
     since_start: RunningTable,
     /// Up to when parts of the time were added to it.
     added_to_ns: Option<u64>,
@@ -82,6 +84,7 @@ impl<'a> Watch<'a> {
             own,
             window_ns,
             reader,
+            names: KnownNames::default(),
             since_start: RunningTable::default(),
             added_to_ns: None,
         })
@@ -176,7 +179,7 @@ impl<'a> Watch<'a> {
             to_ns: read_ns,
         };
         let window = timeline.bounded(&of, window);
-        let symbolized = self.symbolizer.resolve(whole)?;
+        let symbolized = self.symbolizer.resolve_new(whole, &mut self.names)?;
 
         let part = Window {
             from_ns: self.added_to_ns.unwrap_or(window.from_ns),

@@ -111,6 +111,11 @@ impl Guest {
         Path::new(env!("CARGO_BIN_EXE_hosted-guest"))
     }
 
+    /// The process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Where its agent listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
