@@ -732,6 +732,12 @@ fn bad_input_files() {
         files.path(),
     );
     let whole = fs::read(path("r.unikprof")).unwrap();
+    fs::write(path("begun"), &whole[..40]).unwrap();
+    refused(
+        6,
+        &format!("report {} --salvage", path("begun")),
+        &["damaged at byte", "nothing can be salvaged"],
+    );
     fs::write(path("cut"), &whole[..whole.len() - 20]).unwrap();
     refused(
         6,

@@ -137,7 +137,7 @@ fn advice(peers: &Peers) -> String {
     let mut advice = Vec::new();
     if peers.bad_key != 0 {
         advice.push(
-            "wrong keys: a client with an outdated or another guest's key file, or an attacker",
+            "wrong keys: a client without a key, or with an outdated or another guest's key file, or an attacker",
         );
     }
     if peers.bad_record != 0 {

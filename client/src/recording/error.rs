@@ -175,6 +175,6 @@ fn advice(salvageable: bool) -> &'static str {
     if salvageable {
         "; `report --salvage` reads the part before"
     } else {
-        ""
+        "; nothing was recorded before it, so nothing can be salvaged"
     }
 }

@@ -177,9 +177,12 @@ fn from_table(report: &Report<'_>, table: &FunctionTable, all: &mut Vec<String>)
         return;
     }
     if let Some(unplaced) = Unplaced::of(report.symbolized.profile()) {
+        let samples = match unplaced.count() {
+            1 => "1 sample".to_owned(),
+            count => format!("{} samples", grouped(count)),
+        };
         all.push(format!(
-            "{} samples cannot be attributed to a function ({}); the intervals include their worst-case effect",
-            grouped(unplaced.count()),
+            "{samples} cannot be attributed to a function ({}); the intervals include their worst-case effect",
             unplaced.kinds()
         ));
     }
