@@ -356,3 +356,44 @@ fn join_times(ring: &mut Ring, windows: &[Window]) {
         })
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A day of many samples does not fit in memory: the newest files are kept whole, and what is not is told.
+    #[test]
+    fn the_oldest_files_are_left_out_and_counted() {
+        let ring = |from: u64| Ring {
+            records: (from..from + 60)
+                .map(|at_ns| Record {
+                    kind: kind::SAMPLE,
+                    at_ns,
+                    first: 0,
+                    second: 1,
+                })
+                .collect(),
+            positions: from..from + 60,
+            held_since_ns: from,
+            read_at_ns: from + 60,
+            ..Ring::default()
+        };
+        let mut join = Join {
+            most_records: 130,
+            ..Join::default()
+        };
+        for from in [0, 60, 120, 180] {
+            join.add(0, Timeline::new(vec![ring(from)], BTreeMap::new(), 0));
+        }
+        let span = RecordingSpan {
+            recording: Some(1),
+            ring_bit: 0,
+            window: Window::ALL,
+        };
+        let (timeline, _) = join.finish(&[0], &[JoinedRecording { run: 0, span }]);
+        let ring = &timeline.rings()[0];
+        assert_eq!((ring.records.len(), ring.left_out), (120, 120));
+        let holds = |from_ns, to_ns| timeline.holds(Window { from_ns, to_ns });
+        assert!(holds(120, 240) && !holds(119, 240));
+    }
+}
