@@ -5,8 +5,7 @@ use super::frame_records::PassedOver;
 use crate::profile::{Counters, Mode, Unit, Unwind};
 use crate::report::broken;
 use crate::report::marks::Marked;
-use crate::report::shorten;
-use crate::report::stack_warnings::{BY_FRAME_POINTER, where_broken};
+use crate::report::stack_warnings::{BY_FRAME_POINTER, listed, where_broken};
 use crate::symbols::Symbolized;
 use crate::units::{grouped, percent};
 
@@ -17,10 +16,6 @@ const BAD: f64 = 0.2;
 /// What helps where the chain of frame pointers does not hold.
 const KEEP_FRAMES: &str = "build that code with frame pointers (Rust: -C force-frame-pointers=yes; C: \
                            -fno-omit-frame-pointer), or record with --unwind table";
-
-/// How many functions a finding names, and in how many columns each.
-const FUNCTIONS: usize = 3;
-const NAME: usize = 48;
 
 pub(super) fn of(symbolized: &Symbolized<'_>, passed_over: Option<&PassedOver>) -> Vec<Check> {
     let profile = symbolized.profile();
@@ -80,20 +75,10 @@ fn and_passed_over(mut broken: Check, found: &PassedOver) -> Check {
     let verdict = Verdict::of_share(found.share, LOOK, BAD);
     if verdict != Verdict::Good {
         broken.finding.push_str(&format!(
-            "; missing callers that are not marked, because of functions that save no frame pointer, in {}",
-            percent(found.share)
+            "; missing callers that are not marked, because of functions that save no frame pointer, in {}{}",
+            percent(found.share),
+            listed(&found.functions)
         ));
-        let functions: Vec<_> = found
-            .functions
-            .iter()
-            .take(FUNCTIONS)
-            .map(|name| shorten::name(name, NAME))
-            .collect();
-        if !functions.is_empty() {
-            broken
-                .finding
-                .push_str(&format!(" ({})", functions.join(", ")));
-        }
         broken.verdict = broken.verdict.max(verdict);
     }
     broken

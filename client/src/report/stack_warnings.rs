@@ -79,17 +79,21 @@ pub(crate) fn where_broken(places: &[BrokenIn]) -> Option<String> {
     } else {
         share(most.samples, all)
     };
-    let mut text = format!("{part} of them in {image}");
-    let functions: Vec<_> = most
-        .functions
+    let functions = listed(&most.functions);
+    Some(format!("{part} of them in {image}{functions}"))
+}
+
+/// The first functions in parentheses after a space; nothing if there are none.
+pub(crate) fn listed(functions: &[String]) -> String {
+    let shown: Vec<_> = functions
         .iter()
         .take(FUNCTIONS)
         .map(|name| shorten::name(name, NAME))
         .collect();
-    if !functions.is_empty() {
-        text.push_str(&format!(" ({})", functions.join(", ")));
+    if shown.is_empty() {
+        return String::new();
     }
-    Some(text)
+    format!(" ({})", shown.join(", "))
 }
 
 fn about_late(counters: &Counters, threshold_ns: u64, under: &[(String, u64)]) -> String {

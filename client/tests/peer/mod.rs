@@ -308,6 +308,12 @@ impl Peer {
         self.log.lock().unwrap().clone()
     }
 
+    /// How many requests so far begin with this word.
+    pub fn asked(&self, word: &str) -> usize {
+        let log = self.log();
+        log.iter().filter(|told| told.starts_with(word)).count()
+    }
+
     /// The caller tables that were installed.
     pub fn tables(&self) -> Vec<Vec<Row>> {
         self.tables.lock().unwrap().clone()
