@@ -72,6 +72,11 @@ impl Guest {
         }
     }
 
+    /// The image with its symbols.
+    pub(crate) fn image(&self) -> &str {
+        self.program.to_str().unwrap()
+    }
+
     /// Records until there are as many samples, however little of a processor the guest gets.
     pub(crate) fn record_samples(&self, least: u64, settings: &[&str]) {
         self.connect(&[&["start"], settings].concat());

@@ -200,3 +200,24 @@ fn a_recording_begins_with_the_guest() {
     assert!(report["samples"]["recorded"].as_u64() >= Some(SAMPLES));
     guest.stop();
 }
+
+/// Without kick: the guest calls `unikprof_deadline` after each poll, and its next tick takes the snapshot.
+#[test]
+fn a_snapshot_shows_where_a_c_guest_is() {
+    let guest = Guest::start(Frames::Kept);
+    let words = [
+        "--json",
+        "snapshot",
+        "--wait",
+        "60s",
+        "--image",
+        guest.image(),
+    ];
+    let shown = guest.connect(&words).json();
+    let vcpu = &shown["vcpus"][0];
+    assert_ne!(vcpu["state"], "no answer", "{shown:#}");
+    let functions = vcpu["frames"].as_array().unwrap();
+    let has_main = functions.iter().any(|one| one["function"] == "main");
+    assert!(has_main, "{shown:#}");
+    guest.stop();
+}
