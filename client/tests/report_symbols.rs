@@ -722,7 +722,7 @@ fn a_server_that_takes_too_long_is_passed_over() {
     let recorded = one_sample(&program);
     let whole = fs::read(&program.path).unwrap();
     let usual = DownloadLimits::default();
-    let soon = Some(Duration::from_millis(300));
+    let soon = Some(Duration::from_secs(2));
     let impatient = DownloadLimits {
         timeout: soon,
         ..usual
@@ -749,28 +749,16 @@ fn a_server_that_takes_too_long_is_passed_over() {
         let whole = whole.clone();
         move |_| http(200, whole.len() as u64, &whole)
     });
-    for (server, limits, why, times) in [
-        (
-            &silent,
-            impatient,
-            "it sent less than 100 KiB within 300 ms",
-            1,
-        ),
-        (
-            &slow,
-            impatient,
-            "it sent less than 100 KiB within 300 ms",
-            1,
-        ),
+    for (server, limits, why) in [
+        (&silent, impatient, "it sent less than 100 KiB within 2 s"),
+        (&slow, impatient, "it sent less than 100 KiB within 2 s"),
         (
             &slow,
             DownloadLimits {
                 max_time: soon,
                 ..usual
             },
-            "the file did not arrive within 300 ms, the DEBUGINFOD_MAXTIME",
-            // Its debug file may be smaller.
-            2,
+            "the file did not arrive within 2 s, the DEBUGINFOD_MAXTIME",
         ),
     ] {
         let cache = TempDir::new().unwrap();
@@ -784,7 +772,7 @@ fn a_server_that_takes_too_long_is_passed_over() {
         let (name, warnings) =
             with_limits(&recorded, server, TempDir::new().unwrap().path(), limits);
         assert!(name.starts_with("0x5555"), "{why}: {name}");
-        assert_eq!(warnings.matches(why).count(), times, "{warnings}");
+        assert_eq!(warnings.matches(why).count(), 1, "{warnings}");
     }
     let small = DownloadLimits {
         max_bytes: 1_000,
