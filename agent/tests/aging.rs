@@ -297,6 +297,8 @@ struct Load {
     ticks: Vec<(u64, Stack)>,
     /// After this many ticks the guest waits for a millisecond, on the stack of the last one; 0 = never.
     ticks_between_waits: usize,
+    /// How often the service is polled.
+    poll_ns: u64,
 }
 
 impl Load {
@@ -309,6 +311,7 @@ impl Load {
             number: 0,
             ticks: Vec::new(),
             ticks_between_waits: 0,
+            poll_ns: SECOND / 10,
         }
     }
 
@@ -327,8 +330,7 @@ impl Load {
         stack
     }
 
-    /// Runs until `until_ns` and delivers each tick when it is due; the service is polled ten times
-    /// a second.
+    /// Runs until `until_ns` and delivers each tick when it is due.
     fn run(&mut self, agent: &TestAgent, service: &mut TestService, until_ns: u64) {
         let platform = agent.platform();
         let now = || unikprof_agent::Platform::now_ns(platform);
@@ -349,7 +351,7 @@ impl Load {
                 platform.idle(SECOND / 1000);
                 agent.on_wake();
             }
-            if now() - polled_ns > SECOND / 10 {
+            if now() - polled_ns > self.poll_ns {
                 polled_ns = now();
                 service.advance();
             }
@@ -744,6 +746,8 @@ fn recordings_that_keep_everything_are_fetched_in_turns() {
     service.close(starter.id);
     let mut load = Load::new();
     load.ticks_between_waits = 3;
+    // Between two polls a segment may be begun that was freed in the first of them.
+    load.poll_ns = 4 * SECOND;
     for (round, recording) in (1..=24).zip(recordings.iter().cycle()) {
         // Each is fetched every 40 s, in which a new segment is begun once or twice.
         load.run(agent, &mut service, round * 10 * SECOND);

@@ -95,9 +95,8 @@ impl Recorder<'_> {
         for (vcpu, slot) in agent.slots() {
             slot.table.note_rate(now_ns);
             is_short |= slot.table.free_segments() < FREE && slot.table.is_growing();
-            let kept = self.kept(agent, slot);
             while let Some(left) = pieces.checked_sub(1) {
-                match self.piece(agent, vcpu, slot, &kept, now_ns) {
+                match self.piece(agent, vcpu, slot, now_ns) {
                     Piece::Done => pieces = left,
                     Piece::Nothing => break,
                     Piece::Busy => {
@@ -121,11 +120,12 @@ impl Recorder<'_> {
         agent: &AnyAgent<'_, '_>,
         vcpu: u32,
         slot: &Slot<'_>,
-        kept: &Kept,
         now_ns: u64,
     ) -> Piece {
         let table = &slot.table;
-        let Some(step) = self.next_step(agent, slot, kept, now_ns) else {
+        // Anew for each piece: where stacks go next changes with each segment that is freed.
+        let kept = self.kept(agent, slot);
+        let Some(step) = self.next_step(agent, slot, &kept, now_ns) else {
             return Piece::Nothing;
         };
         let Some(_owned) = slot.take_patiently() else {
@@ -207,11 +207,11 @@ impl Recorder<'_> {
     /// client fetches them; and for each recording the segments that it must not begin to use.
     fn kept(&self, agent: &AnyAgent<'_, '_>, slot: &Slot<'_>) -> Kept {
         let keeps_all = |one: &&Recording| !one.keeps_newest() && one.lease().is_none();
-        let cells = |one: &Recording| slot.recording(one.index());
         let (mut segments, mut shared) = (0, 0);
-        for cells in self.recordings().filter(keeps_all).filter_map(cells) {
-            shared |= segments & cells.segments.all();
-            segments |= cells.segments.all();
+        for one in self.recordings().filter(keeps_all) {
+            let own = one.needed_segments(slot);
+            shared |= segments & own;
+            segments |= own;
         }
         let mut bars = [0; MAX_RECORDINGS];
         if segments == 0 || agent.config().recordings == 1 {
@@ -220,7 +220,7 @@ impl Recorder<'_> {
         let is_alone = self.recordings().count() == 1;
         let may_keep = if is_alone { KEPT } else { KEPT_BY_ONE };
         for one in self.recordings().filter(keeps_all) {
-            let own = cells(one).map_or(0, |cells| cells.segments.all());
+            let own = one.needed_segments(slot);
             let more = may_keep
                 .saturating_sub((own & !shared).count_ones())
                 .min(KEPT.saturating_sub(segments.count_ones()));
@@ -234,6 +234,15 @@ impl Recorder<'_> {
 }
 
 impl Recording {
+    /// The segments with counts that no client has acknowledged, a bit for each.
+    fn needed_segments(&self, slot: &Slot<'_>) -> u32 {
+        let Some(cells) = slot.recording(self.index()) else {
+            return 0;
+        };
+        let epochs = (0..2).filter_map(|parity| self.epochs.in_column(parity));
+        epochs.fold(0, |needed, epoch| needed | cells.segments.of(epoch))
+    }
+
     /// Whether a condemned segment waits for its counts to be fetched.
     pub(crate) fn wants_fetch(&self, agent: &AnyAgent<'_, '_>) -> bool {
         agent.slots().any(|(_, slot)| {
