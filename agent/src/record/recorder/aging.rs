@@ -134,7 +134,7 @@ impl Recorder<'_> {
         match step {
             Step::Bar => {
                 for (cells, bars) in slot.recordings.iter().zip(kept.bars) {
-                    cells.segments.bar(bars & !blocked_in(slot, cells));
+                    cells.segments.bar(bars);
                 }
             }
             Step::Reprieve => table.reprieve(),
@@ -172,7 +172,7 @@ impl Recorder<'_> {
         let table = &slot.table;
         let condemned = table.condemned();
         let mut barred = slot.recordings.iter().zip(kept.bars);
-        if barred.any(|(cells, bars)| cells.segments.barred() != bars & !blocked_in(slot, cells)) {
+        if barred.any(|(cells, bars)| cells.segments.barred() != bars) {
             return Some(Step::Bar);
         }
         if condemned & kept.segments != 0 {
@@ -234,13 +234,15 @@ impl Recorder<'_> {
 }
 
 impl Recording {
-    /// The segments with counts that no client has acknowledged, a bit for each.
+    /// The segments with counts that no client has acknowledged, and that of the stack on which the vCPU blocks; a
+    /// bit for each.
     fn needed_segments(&self, slot: &Slot<'_>) -> u32 {
         let Some(cells) = slot.recording(self.index()) else {
             return 0;
         };
         let epochs = (0..2).filter_map(|parity| self.epochs.in_column(parity));
-        epochs.fold(0, |needed, epoch| needed | cells.segments.of(epoch))
+        let blocked = blocked_in(slot, cells);
+        epochs.fold(blocked, |needed, epoch| needed | cells.segments.of(epoch))
     }
 
     /// Whether a condemned segment waits for its counts to be fetched.

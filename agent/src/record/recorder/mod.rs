@@ -277,7 +277,7 @@ impl Recorder<'_> {
         Refused {
             code: refusal::NO_EPOCH,
             text: Text::format(format_args!(
-                "epoch {epoch} is not available: it was never made, or it was acknowledged"
+                "epoch {epoch} was acknowledged, or never existed"
             )),
         }
     }
