@@ -6,7 +6,8 @@ use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Counts, Dump, Epoch, EventName, EventNames, EventNamesEnd,
     Fetch, Handshake, HandshakeReply, Hello, Histogram, Mapping, Nodes, Pending, RecordingStatus,
     Refusal, Ring, RingEnd, RingHead, RingRun, Stacks, StacksEnd, Start, Started, Status, Stop,
-    TableBegin, TableEnd, TableInstalled, TableReady, TableRows, TakeSnapshot, VcpuEnd, VcpuEpoch, VcpuSnapshot, Welcome,
+    TableBegin, TableEnd, TableInstalled, TableReady, TableRows, TakeSnapshot, VcpuEnd, VcpuEpoch,
+    VcpuSnapshot, Welcome,
 };
 use unikprof_proto::preamble;
 
