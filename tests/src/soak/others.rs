@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::downloads::{Counted, Downloads};
 use super::error::SoakError;
@@ -33,6 +33,8 @@ pub(crate) struct Others<'o> {
 #[derive(Debug)]
 struct Other {
     name: String,
+    /// When it was seen first.
+    began: Instant,
     /// Whether it ends by itself. Then its last dump takes it away, and it would not be there to be compared.
     ends: bool,
 }
@@ -67,12 +69,22 @@ impl Others<'_> {
                     let other = running.swap_remove(some);
                     self.end(&other, number, random, &mut ended)?;
                 }
-                (Some(Other { name, ends: false }), _) => {
-                    let part = random.pick(&[
+                (
+                    Some(Other {
+                        name,
+                        began,
+                        ends: false,
+                    }),
+                    _,
+                ) => {
+                    let parts = [
                         &[][..],
                         &["--last", "3s"],
+                        // A window that ends before the recording begins is an error.
                         &["--from", "-4s", "--to", "-1s"],
-                    ]);
+                    ];
+                    let old_enough = began.elapsed() > Duration::from_secs(2);
+                    let part = random.pick(if old_enough { &parts } else { &parts[..2] });
                     let file = format!("other-dump-{number}.unikprof");
                     self.downloads.take(name, part, &file, random)?;
                 }
@@ -118,7 +130,11 @@ impl Others<'_> {
         }
         let checked = served(self.downloads.target, Role::View, "a check", check)?;
         let is_there = checked.named(&name).is_some();
-        Ok(is_there.then_some(Other { name, ends }))
+        Ok(is_there.then(|| Other {
+            name,
+            began: Instant::now(),
+            ends,
+        }))
     }
 
     /// Asks for one more than the agent holds.
