@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use self::instructions::{Instruction, Place};
+use self::instructions::{Instruction, Origin};
 use self::samples::Counts;
 use self::source::Sources;
 use super::Report;
@@ -44,7 +44,7 @@ pub struct Annotation {
 
 #[derive(Debug, Clone)]
 struct Line {
-    place: Place,
+    origin: Origin,
     /// The line itself, if the file could be read.
     text: Option<String>,
     counts: Counts,
@@ -108,21 +108,21 @@ impl Annotation {
             source,
         })?;
         let is_decoded = symbolized.profile().recording().architecture == Architecture::X86_64;
-        let has_lines = |at: &Instruction| at.place.source.is_some();
+        let has_lines = |at: &Instruction| at.origin.source.is_some();
         if !is_decoded && !instructions.iter().any(has_lines) {
             return Err(AnnotationError::NoLines { function });
         }
 
         let mut lines: Vec<Line> = Vec::new();
-        let mut known: HashMap<Place, usize> = HashMap::new();
+        let mut known: HashMap<Origin, usize> = HashMap::new();
         let mut sources = Sources::new(source_folders);
         let line_of: Vec<usize> = instructions
             .iter()
             .map(|at| {
-                *known.entry(at.place.clone()).or_insert_with(|| {
-                    let source = at.place.source.as_ref();
+                *known.entry(at.origin.clone()).or_insert_with(|| {
+                    let source = at.origin.source.as_ref();
                     lines.push(Line {
-                        place: at.place.clone(),
+                        origin: at.origin.clone(),
                         text: source.and_then(|(file, line)| sources.line(file, *line)),
                         counts: Counts::NONE,
                     });
@@ -155,8 +155,8 @@ impl Annotation {
     fn sort_lines(&mut self) {
         let mut order: Vec<usize> = (0..self.lines.len()).collect();
         order.sort_by_key(|at| {
-            let Line { place, counts, .. } = &self.lines[*at];
-            (Reverse(counts.own), Reverse(counts.total), place)
+            let Line { origin, counts, .. } = &self.lines[*at];
+            (Reverse(counts.own), Reverse(counts.total), origin)
         });
         let mut rank = vec![0; order.len()];
         for (at, line) in order.iter().enumerate() {

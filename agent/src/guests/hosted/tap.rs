@@ -46,7 +46,7 @@ const FRAME: usize = 14 + 1500;
 /// An open TAP device and a checked configuration.
 #[derive(Debug)]
 pub(super) struct OpenTap {
-    place: Place,
+    addresses: Addresses,
     device: TapDevice,
 }
 
@@ -60,26 +60,29 @@ pub(super) struct TapServer {
 impl OpenTap {
     pub(super) fn open(tap: &Tap) -> Result<Self, Error> {
         let refused = |error| Error::Listen(SocketAddr::new(tap.address, tap.port), error);
-        let place = Place::of(tap).map_err(refused)?;
-        check(&place.config(), Medium::Ethernet).map_err(|error| refused(invalid(error)))?;
+        let addresses = Addresses::of(tap).map_err(refused)?;
+        check(&addresses.config(), Medium::Ethernet).map_err(|error| refused(invalid(error)))?;
         let device = TapDevice::open(tap.device)
             .map_err(|error| Error::System("opening the TAP device", error))?;
-        Ok(Self { place, device })
+        Ok(Self { addresses, device })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
-        self.place.socket_address
+        self.addresses.socket_address
     }
 
     pub(super) fn server(
         self,
         service: &Service<'static, 'static, Hosted>,
     ) -> Result<TapServer, Error> {
-        let Self { place, mut device } = self;
+        let Self {
+            addresses,
+            mut device,
+        } = self;
         let storage: &'static mut TcpStorage<'static> = Box::leak(Box::default());
-        TcpServer::new(&place.config(), &mut device, service, storage)
+        TcpServer::new(&addresses.config(), &mut device, service, storage)
             .map(|server| TapServer { server, device })
-            .map_err(|error| Error::Listen(place.socket_address, invalid(error)))
+            .map_err(|error| Error::Listen(addresses.socket_address, invalid(error)))
     }
 }
 
@@ -95,14 +98,14 @@ impl TapServer {
 
 /// The agent's addresses in smoltcp's types.
 #[derive(Debug)]
-struct Place {
+struct Addresses {
     socket_address: SocketAddr,
     hardware_address: EthernetAddress,
     address: IpCidr,
     gateway: Option<IpAddress>,
 }
 
-impl Place {
+impl Addresses {
     fn of(tap: &Tap) -> io::Result<Self> {
         let longest = if tap.address.is_ipv4() { 32 } else { 128 };
         if tap.prefix > longest {

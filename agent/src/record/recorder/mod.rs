@@ -149,10 +149,12 @@ impl Recorder<'_> {
         let discard = request.flags & start_flag::REPLACE != 0;
         let named = |one: &&Recording| one.settings().name.as_str() == request.name;
         if let Some(same) = self.recordings().find(named) {
-            return match same.has_ended() {
-                false => Err(same.already_recording()),
-                true if discard => Ok(same.index()),
-                true => Err(same.unfetched()),
+            return if !same.has_ended() {
+                Err(same.already_recording())
+            } else if discard {
+                Ok(same.index())
+            } else {
+                Err(same.unfetched())
             };
         }
         let mut places = self.state.recordings.iter().take(recordings);

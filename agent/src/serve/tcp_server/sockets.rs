@@ -78,14 +78,14 @@ impl<const SEND: usize> Default for TcpBuffers<SEND> {
 #[derive(Debug)]
 pub struct TcpSockets {
     port: u16,
-    places: [Place; SOCKETS],
+    places: [TrackedSocket; SOCKETS],
     /// The socket to serve first, which changes: no client keeps the others waiting.
     first: usize,
 }
 
 /// A socket and its state.
 #[derive(Debug)]
-struct Place {
+struct TrackedSocket {
     handle: SocketHandle,
     stage: Stage,
 }
@@ -136,7 +136,7 @@ impl TcpSockets {
                 socket.set_keep_alive(Some(KEEP_ALIVE));
                 socket.set_timeout(Some(TIMEOUT));
                 listen(&mut socket, port);
-                Place {
+                TrackedSocket {
                     handle: sockets.add(socket),
                     stage: Stage::Listening,
                 }
@@ -218,7 +218,7 @@ impl TcpSockets {
     }
 }
 
-impl Place {
+impl TrackedSocket {
     /// Goes through as many stages as the socket's state allows; returns when to look again.
     fn step<P: Platform>(
         &mut self,

@@ -30,12 +30,12 @@ pub(super) struct Instruction {
     pub(super) text: String,
     /// Where it jumps or calls to outside its function, in the guest.
     target: Option<u64>,
-    pub(super) place: Place,
+    pub(super) origin: Origin,
 }
 
 /// What an instruction was compiled from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub(super) struct Place {
+pub(super) struct Origin {
     /// The source file and the line in it, if the debug information has them.
     pub(super) source: Option<(Rc<str>, u32)>,
     /// The innermost function, which may be inlined.
@@ -93,7 +93,7 @@ pub(super) fn of(
     for instruction in &mut all {
         if let Some(symbol) = symbols_at(instruction.address).first() {
             let source = symbol.file.zip(symbol.line);
-            instruction.place = Place {
+            instruction.origin = Origin {
                 source: source.map(|(file, line)| (named.file(file).into(), line)),
                 function: named.function(symbol.function).name.as_str().into(),
             };
@@ -111,7 +111,7 @@ pub(super) fn of(
     Ok(all)
 }
 
-/// The place of the instruction that holds an address of the guest.
+/// The origin of the instruction that holds an address of the guest.
 pub(super) fn find(instructions: &[Instruction], address: u64) -> Option<usize> {
     let after = instructions.partition_point(|at| at.address <= address);
     let at = after.checked_sub(1)?;
@@ -178,7 +178,7 @@ fn decode(code: &Code) -> Vec<Instruction> {
             length: instruction.len() as u64,
             text,
             target: target.filter(|target| !code.contains(*target)),
-            place: Place::default(),
+            origin: Origin::default(),
         });
     }
     all
@@ -194,7 +194,7 @@ fn divide(code: &Code) -> Vec<Instruction> {
         length: AARCH64_LENGTH as u64,
         text: String::new(),
         target: None,
-        place: Place::default(),
+        origin: Origin::default(),
     };
     (0..code.bytes.len())
         .step_by(AARCH64_LENGTH)

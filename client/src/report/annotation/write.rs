@@ -104,12 +104,12 @@ impl Annotation {
     /// The line's function, if it is an inlined one, its place and its text.
     fn line_text(&self, line: &Line, columns: &Columns) -> String {
         let mut text = String::new();
-        let function = Printable(&line.place.function).to_string();
+        let function = Printable(&line.origin.function).to_string();
         if function != self.function {
             text =
                 shorten::name(&function, columns.left().unwrap_or(usize::MAX)).into_owned() + " ";
         }
-        match &line.place.source {
+        match &line.origin.source {
             Some((file, number)) => {
                 let file = Printable(file).to_string();
                 text += &format!("{}:{number}", shorten::path(&file));
@@ -134,7 +134,7 @@ impl Annotation {
     pub(in crate::report) fn json(&self, report: &Report<'_>) -> JsonAnnotation<'_> {
         let unit = report.symbolized.profile().recording().mode.unit();
         let lines = self.lines.iter().map(|line| JsonLine {
-            place: JsonPlace::of(line),
+            origin: JsonOrigin::of(line),
             text: line.text.as_deref(),
             counts: JsonCounts::of(&line.counts, unit),
         });
@@ -145,7 +145,7 @@ impl Annotation {
                 image: &at.image,
                 address: at.link_address,
                 text: &at.text,
-                place: JsonPlace::of(&self.lines[*line]),
+                origin: JsonOrigin::of(&self.lines[*line]),
                 counts: JsonCounts::of(counts, unit),
             });
         JsonAnnotation {
@@ -153,9 +153,10 @@ impl Annotation {
             own_without_inlined: self.own,
             counts: JsonCounts::of(&self.code, unit),
             lines: lines.collect(),
-            instructions: match self.is_decoded {
-                true => instructions.collect(),
-                false => Vec::new(),
+            instructions: if self.is_decoded {
+                instructions.collect()
+            } else {
+                Vec::new()
             },
         }
     }
@@ -220,7 +221,7 @@ pub(in crate::report) struct JsonAnnotation<'a> {
 #[derive(Serialize)]
 struct JsonLine<'a> {
     #[serde(flatten)]
-    place: JsonPlace<'a>,
+    origin: JsonOrigin<'a>,
     text: Option<&'a str>,
     #[serde(flatten)]
     counts: JsonCounts,
@@ -232,23 +233,23 @@ struct JsonInstruction<'a> {
     address: u64,
     text: &'a str,
     #[serde(flatten)]
-    place: JsonPlace<'a>,
+    origin: JsonOrigin<'a>,
     #[serde(flatten)]
     counts: JsonCounts,
 }
 
 #[derive(Serialize)]
-struct JsonPlace<'a> {
+struct JsonOrigin<'a> {
     function: &'a str,
     file: Option<&'a str>,
     line: Option<u32>,
 }
 
-impl<'a> JsonPlace<'a> {
-    fn of(line: &'a Line) -> JsonPlace<'a> {
-        let source = line.place.source.as_ref();
-        JsonPlace {
-            function: &line.place.function,
+impl<'a> JsonOrigin<'a> {
+    fn of(line: &'a Line) -> JsonOrigin<'a> {
+        let source = line.origin.source.as_ref();
+        JsonOrigin {
+            function: &line.origin.function,
             file: source.map(|(file, _)| &**file),
             line: source.map(|(_, line)| *line),
         }
