@@ -89,6 +89,9 @@ fn help_teaches() {
         let (help, _) = expect(0, &format!("connect h {word} --help"), here.path());
         assert!(help.contains("Usage:"), "{help}");
     }
+    // Events have no beginning to count from: a time such as 12s is an error there.
+    let (help, _) = expect(0, "connect h events --help", here.path());
+    assert!(help.contains("-30s") && !help.contains("12s"), "{help}");
     let (help, _) = expect(0, "report --help", here.path());
     assert!(
         help.contains("--salvage") && help.contains("Examples:"),

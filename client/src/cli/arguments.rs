@@ -231,6 +231,9 @@ pub(super) struct WindowedArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(mut_arg("from", |from| {
+    from.help("Only from this time on: -30s (before now), 21:34:50 or 2026-11-21T21:34:50Z (UTC)")
+}))]
 pub(super) struct EventsArguments {
     /// Keep printing events as they happen, until Ctrl-C
     #[arg(long, conflicts_with = "to")]

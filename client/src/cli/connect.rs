@@ -391,7 +391,7 @@ impl Conversation {
         let has_names = !symbolized
             .warnings()
             .iter()
-            .any(|warning| matches!(warning, SymbolWarning::NoImage { .. }));
+            .any(SymbolWarning::is_image_missing);
         if plan.reports.is_empty() {
             // The others are about the symbols and the figures of reports.
             for warning in &recording.profile.recording().warnings {

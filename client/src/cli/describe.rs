@@ -13,7 +13,7 @@ use crate::record::{
     self, Coverage, RecorderStatus, RecordingStatus, Session, Settings, rate_text,
 };
 use crate::recording::Recording;
-use crate::units::{amount_with_unit, duration, share};
+use crate::units::{amount_with_unit, duration, grouped, share};
 
 /// Who the agent is.
 pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
@@ -55,8 +55,8 @@ pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
         "memory",
         format!(
             "{} KiB, {} stack nodes for each vCPU in {} segments",
-            agent.memory_bytes.div_ceil(1024),
-            agent.nodes_per_vcpu(),
+            grouped(agent.memory_bytes.div_ceil(1024)),
+            grouped(agent.nodes_per_vcpu()),
             agent.segments
         ),
     );
@@ -73,9 +73,12 @@ pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
         "callers",
         match (agent.caller_rows, agent.caller_table) {
             (0, _) => "no memory for a caller table".into(),
-            (rows, None) => format!("room for a table of {rows} rows"),
+            (rows, None) => format!("room for a table of {} rows", grouped(rows)),
             (rows, Some(checksum)) => {
-                format!("room for a table of {rows} rows; holds table {checksum:08x}")
+                format!(
+                    "room for a table of {} rows; holds table {checksum:08x}",
+                    grouped(rows)
+                )
             }
         },
     );

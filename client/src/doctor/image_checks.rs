@@ -90,10 +90,7 @@ pub(super) fn names(symbolized: &Symbolized<'_>) -> Check {
         },
     );
     let missing = symbolized.warnings().iter().find(|warning| {
-        matches!(
-            warning,
-            SymbolWarning::NoImage { .. } | SymbolWarning::Stripped { .. }
-        )
+        warning.is_image_missing() || matches!(warning, SymbolWarning::Stripped { .. })
     });
     check
         .advise(match missing {

@@ -85,7 +85,7 @@ pub(crate) enum DebuginfodError {
 /// Why a server gave no file.
 #[derive(Debug, Error)]
 enum DownloadError {
-    #[error(transparent)]
+    #[error("{}", http_text(.0))]
     Http(#[from] ureq::Error),
     #[error("it answered with status {0}")]
     Status(u16),
@@ -292,6 +292,14 @@ impl Debuginfod {
             (true, None, Some(timeout)) => DownloadError::TooSlow(timeout),
             _ => source,
         }
+    }
+}
+
+/// Without the word `io` that the library puts before the system's own text.
+fn http_text(error: &ureq::Error) -> String {
+    match error {
+        ureq::Error::Io(error) => error.to_string(),
+        error => error.to_string(),
     }
 }
 

@@ -38,7 +38,7 @@ pub enum SymbolError {
     /// The file does not begin as an ELF file does.
     #[error(
         "{} is not an ELF file: expected it to begin with 7f 45 4c 46, found {}; name the \
-         guest's linked image, or a symbol list with --symbols",
+         guest's linked image (symbol lists are for `report --symbols`)",
         path.display(), hex_bytes(found)
     )]
     NotElf {
@@ -102,8 +102,8 @@ pub enum SymbolError {
 pub enum SymbolWarning {
     /// There is no image for a mapping.
     #[error(
-        "no image for {mapping} (build-id {}): {} shown in hexadecimal; name the image with \
-         --image", id_or_none(build_id.as_ref()), how_many(*addresses)
+        "no image for {mapping} (build-id {}): {} shown in hexadecimal; {}",
+        id_or_none(build_id.as_ref()), how_many(*addresses), image_advice(mapping)
     )]
     NoImage {
         /// The file's path in the recording.
@@ -203,7 +203,22 @@ pub enum SymbolWarning {
     },
 }
 
+/// How Linux names the code that its kernel maps into every process, from no file.
+const VDSO: &str = "linux-vdso.so.1";
+
+fn image_advice(mapping: &str) -> &'static str {
+    match mapping {
+        VDSO => "it is code of the host's kernel, which has no file",
+        _ => "name the image with --image",
+    }
+}
+
 impl SymbolWarning {
+    /// Whether names are missing that `--image` could give.
+    pub(crate) fn is_image_missing(&self) -> bool {
+        matches!(self, SymbolWarning::NoImage { mapping, .. } if mapping != VDSO)
+    }
+
     /// Adds a warning, or what it counts to one that says the same.
     pub(super) fn add(all: &mut Vec<SymbolWarning>, new: SymbolWarning) {
         for known in all.iter_mut() {
@@ -264,4 +279,23 @@ fn hex_bytes(bytes: &[u8]) -> String {
         .map(|b| format!("{b:02x}"))
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SymbolWarning;
+
+    /// The kernel's code in a process is in no file, so nobody can name one.
+    #[test]
+    fn no_image_of_the_kernels_own_code_is_asked_for() {
+        for (mapping, is_missing) in [("linux-vdso.so.1", false), ("guest.elf", true)] {
+            let warning = SymbolWarning::NoImage {
+                mapping: mapping.into(),
+                build_id: None,
+                addresses: 1,
+            };
+            assert_eq!(warning.is_image_missing(), is_missing);
+            assert_eq!(warning.to_string().contains("--image"), is_missing);
+        }
+    }
 }
