@@ -18,14 +18,15 @@ mod network;
 
 use std::time::{Duration, Instant};
 
-use keyed::{CONTROL, Client, OTHER, VIEW, first_message, framed, frames};
-use network::{Port, World, ipv4, read};
+use fake_guest::client::{Frame, encoded, frames, read, whole};
+use keyed::{CONTROL, Client, OTHER, VIEW, first_message};
+use network::{Port, World, ipv4};
 use smoltcp::phy::Medium;
 use unikprof_agent::SESSIONS;
 use unikprof_agent::tcp_server::smoltcp;
 use unikprof_proto::code::message_type;
 use unikprof_proto::message::{
-    Check, Fetch, HandshakeReply, Peers, Pending, Start, Status, Stop, TableRows,
+    Check, HandshakeReply, Peers, Pending, Start, Status, Stop, TableRows,
 };
 use unikprof_proto::preamble;
 
@@ -129,21 +130,16 @@ impl Bench {
             random: 1,
         };
         // The recording is complete before the silent client would time out.
-        let start = framed(&Start::running_time("attack", 20_000));
+        let start = encoded(&Start::running_time("attack", 20_000));
         let mut client = bench.connect(CONTROL, 65_535);
         bench.ask(&mut client, &start, message_type::STARTED);
         for n in 0..STACKS {
             assert!(fake_guest::tick(bench.world.agent, &[n % 251, n / 251]));
         }
-        let stop = framed(&Stop { recording: 0 });
+        let stop = encoded(&Stop { recording: 0 });
         let pending = bench.ask(&mut client, &stop, message_type::PENDING);
         let pending: Pending = read(&pending);
-        bench.fetch = framed(&Fetch {
-            epoch: pending.first_epoch,
-            vcpu: 0,
-            known: 0,
-            counted: 0,
-        });
+        bench.fetch = encoded(&whole(pending.first_epoch));
         bench.leave();
         bench.world.agent.platform().follow_the_machine();
         bench
@@ -152,7 +148,7 @@ impl Bench {
     /// The agent's own report of its longest piece of work and of its peers.
     fn status(&mut self) -> (u64, Peers) {
         let mut client = self.connect(CONTROL, 65_535);
-        let status = self.ask(&mut client, &framed(&Check {}), message_type::STATUS);
+        let status = self.ask(&mut client, &encoded(&Check {}), message_type::STATUS);
         let status: Status = read(&status);
         (status.server_longest_ns, status.peers)
     }
@@ -162,7 +158,7 @@ impl Bench {
         let mut hostile = Vec::new();
         let mut client = self.connect(CONTROL, 65_535);
         // The role applies only after the first request.
-        self.ask(&mut client, &framed(&Check {}), message_type::STATUS);
+        self.ask(&mut client, &encoded(&Check {}), message_type::STATUS);
         for number in 0..PEERS as u64 {
             let kinds = [
                 Attack::Replays,
@@ -238,7 +234,7 @@ impl Bench {
             Attack::Writers => {
                 let mut client = self.try_connect(CONTROL, 4096)?;
                 let payload = [0x5a; 1_000];
-                let rows = framed(&TableRows {
+                let rows = encoded(&TableRows {
                     upload: 1,
                     first: 0,
                     count: 1,
@@ -280,9 +276,9 @@ impl Bench {
         loop {
             self.poll();
             match self.world.peers[client].take_frame() {
-                Ok(Some(reply)) if reply.0 == message_type::HANDSHAKE_REPLY => {
+                Ok(Some(reply)) if reply.kind == message_type::HANDSHAKE_REPLY => {
                     let reply: HandshakeReply = read(&reply);
-                    return Some(shaking.finish(&framed(&reply)));
+                    return Some(shaking.finish(&encoded(&reply)));
                 }
                 Ok(None) if !self.world.peers[client].is_over() => {}
                 _ => return None,
@@ -291,7 +287,7 @@ impl Bench {
         }
     }
 
-    fn ask(&mut self, client: &mut Client<usize>, request: &[u8], kind: u16) -> (u16, Vec<u8>) {
+    fn ask(&mut self, client: &mut Client<usize>, request: &[u8], kind: u16) -> Frame {
         let record = client.seal(request);
         self.world.peers[client.session].send(&record);
         let until = Instant::now() + Duration::from_secs(5);
@@ -301,9 +297,10 @@ impl Bench {
             let opened = client.open(&bytes);
             // A status consists of several frames.
             let mut answers = frames(&opened).into_iter();
-            if let Some(answer) = answers.find(|answer| answer.0 != message_type::RECORDING_STATUS)
+            if let Some(answer) =
+                answers.find(|answer| answer.kind != message_type::RECORDING_STATUS)
             {
-                assert_eq!(answer.0, kind);
+                assert_eq!(answer.kind, kind);
                 return answer;
             }
             assert!(Instant::now() < until, "no answer");

@@ -14,9 +14,9 @@ mod keyed;
 
 use std::time::{Duration, Instant};
 
-use fake_guest::client::{FakeService, read};
-use fake_guest::{FakeAgent, agent, tick};
-use keyed::{CONTROL, Client, OTHER, connect, exchange, framed, frames};
+use fake_guest::client::{encoded, frames, read, whole};
+use fake_guest::{FakeAgent, FakeService, agent, tick};
+use keyed::{CONTROL, Client, OTHER, connect, exchange};
 use unikprof_agent::{Access, Service, SessionId};
 use unikprof_proto::message::{Fetch, Pending, Start, Stop};
 use unikprof_proto::preamble;
@@ -79,17 +79,12 @@ fn handshakes() {
 
 /// A recording that has ended, and the request to fetch it.
 fn start() -> Vec<u8> {
-    framed(&Start::running_time("measured", 1_000_000))
+    encoded(&Start::running_time("measured", 1_000_000))
 }
 
 fn fetch(pending: &[u8]) -> Fetch {
     let pending: Pending = read(&frames(pending)[0]);
-    Fetch {
-        epoch: pending.first_epoch,
-        vcpu: 0,
-        known: 0,
-        counted: 0,
-    }
+    whole(pending.first_epoch)
 }
 
 fn fill(guest: &FakeAgent) {
@@ -129,8 +124,8 @@ fn plain_download() -> impl FnMut() -> f64 {
     exchange(&mut service, session, &preamble::encode(preamble::OPEN));
     exchange(&mut service, session, &start());
     fill(guest);
-    let pending = exchange(&mut service, session, &framed(&Stop { recording: 0 }));
-    let request = framed(&fetch(&pending));
+    let pending = exchange(&mut service, session, &encoded(&Stop { recording: 0 }));
+    let request = encoded(&fetch(&pending));
     move || download(&mut service, session, &request, |_| {})
 }
 
@@ -144,8 +139,8 @@ fn sealed_download() -> impl FnMut() -> f64 {
     };
     ask(&mut service, &start());
     fill(guest);
-    let pending = ask(&mut service, &framed(&Stop { recording: 0 }));
-    let request = framed(&fetch(&pending));
+    let pending = ask(&mut service, &encoded(&Stop { recording: 0 }));
+    let request = encoded(&fetch(&pending));
     move || {
         let record = client.seal(&request);
         download(&mut service, client.session, &record, |bytes| {

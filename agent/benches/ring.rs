@@ -8,8 +8,8 @@
 //! cost no time.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-#[path = "../tests/rings/ask.rs"]
-mod ask;
+#[path = "../tests/client/mod.rs"]
+mod client;
 #[path = "harness/cycles.rs"]
 mod cycles;
 #[path = "../tests/fake/mod.rs"]
@@ -21,14 +21,14 @@ use std::arch::x86_64::{_mm_lfence, _mm_mfence};
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 
-use ask::{Client, fields};
+use client::{Client, fields, serve};
 use cycles::{Clock, HEADING};
 use fake::CONFIG;
 use fake::platform::FakePlatform;
 use fake::stacks::{Random, Stack, stack};
 use unikprof_agent::{Agent, EventName, Platform, Registers};
-use unikprof_proto::frame::{HEADER, Message};
-use unikprof_proto::message::{Ring, RingEnd};
+use unikprof_proto::frame::HEADER;
+use unikprof_proto::message::{Ring, Start};
 use unikprof_proto::ring::kind;
 
 /// The number of events timed together.
@@ -111,8 +111,8 @@ fn ticks(clock: &Clock) {
     with_agent(false, |without| {
         with_agent(true, |with| {
             let prepared = [without, with].map(|agent| {
-                let mut client = Client::connect(agent);
-                client.start(PERIOD_NS);
+                let mut client = Client::connect(&serve(agent));
+                client.start(Start::running_time("test", PERIOD_NS));
                 let lay = |stack: &Stack| agent.platform().stack().lay(stack);
                 let registers: Vec<Registers> = stacks.iter().map(lay).collect();
                 (agent, registers, client)
@@ -167,8 +167,8 @@ fn room() {
     with_agent(true, |agent| {
         let mut random = Random::new(11);
         let stacks: Vec<Stack> = (0..2000).map(|_| stack(&mut random, 26)).collect();
-        let mut client = Client::connect(agent);
-        client.start(PERIOD_NS);
+        let mut client = Client::connect(&serve(agent));
+        client.start(Start::running_time("test", PERIOD_NS));
         // Longer than that span.
         for sample in 0..97 * 60 * 20 {
             let left_ns = agent
@@ -183,7 +183,7 @@ fn room() {
             client.advance();
             if sample % 1000 == 0 {
                 // A request, because an idle client would be disconnected.
-                client.names();
+                client.event_names();
             }
         }
         let request = Ring {
@@ -192,9 +192,9 @@ fn room() {
             since_ns: 0,
         };
         let bytes: usize = client
-            .ask(&request, RingEnd::TYPE)
+            .ask(&request)
             .iter()
-            .map(|frame| HEADER + frame.length())
+            .map(|frame| HEADER + frame.body.len())
             .sum();
         let (head, records, _) = client.ring(&request);
         let sent = fields(&records);

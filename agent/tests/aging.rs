@@ -2,24 +2,26 @@
 //! fetch is compared with an oracle by whole stacks.
 #![allow(clippy::unwrap_used)]
 
-#[path = "fake/platform.rs"]
-mod platform;
-#[path = "fake/stacks.rs"]
-#[allow(dead_code, reason = "shared with benches")]
-mod stacks;
+mod client;
+mod fake;
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
 
-use platform::FakePlatform;
-use stacks::{MAPPING, Random, Stack, stack};
-use unikprof_agent::{Access, Agent, Config, Service, SessionId, minimum_bytes, ring_bytes};
-use unikprof_proto::code::{message_type, mode, refusal, start_flag, state};
-use unikprof_proto::frame::{self, Frame, Message};
-use unikprof_proto::message::*;
-use unikprof_proto::preamble;
-use unikprof_proto::{counts, nodes, ring};
-use unikprof_test_kit::frames::encoded;
+use client::{
+    Download, Frame, Known, Shared, add_nodes, download_to, frame_of, frames, newest, nodes_of,
+    read, records, refusal_code, serve, whole,
+};
+use fake::platform::FakePlatform;
+use fake::stacks::{MAPPING, Random, Stack, stack};
+use unikprof_agent::{Agent, Config, Platform as _, minimum_bytes, ring_bytes};
+use unikprof_proto::code::{mode, refusal, start_flag, state};
+use unikprof_proto::frame::Message as _;
+use unikprof_proto::message::{
+    Check, Counters, Fetch, Nodes, Pending, RecordingStatus, Ring, RingRun, Stacks, Start,
+    VcpuEpoch,
+};
+use unikprof_proto::ring;
 
 const SECOND: u64 = 1_000_000_000;
 /// The periods of the client's presets.
@@ -43,248 +45,78 @@ fn leak(bytes: usize) -> &'static mut [MaybeUninit<u8>] {
 
 fn agent(bytes: usize, recordings: u32) -> &'static TestAgent {
     let config = Config {
-        vcpus: 1,
         recordings,
-        mappings: &[MAPPING],
-        guest_name: None,
-        guest_id: None,
-        platform_name: "fake",
-        reachable_when_busy: false,
+        ..fake::CONFIG
     };
     let agent = Agent::new(FakePlatform::new(128), config, leak(bytes)).unwrap();
     Box::leak(Box::new(agent.with_ring(leak(ring_bytes(1, 20_000)))))
 }
 
-/// One client's conversation with the agent, and the stacks that it has received.
+type Served = Shared<'static, 'static, FakePlatform>;
+type Connection = client::Client<'static, 'static, FakePlatform>;
+
+/// A client, and the stacks that it has received.
 struct Client {
-    id: SessionId,
-    input: Vec<u8>,
-    known: u64,
-    stacks: HashMap<u64, Vec<u32>>,
-    code_base: u32,
+    connection: Connection,
+    known: Known,
 }
-
-/// The result of a fetch.
-#[derive(Default)]
-struct Share {
-    counts: HashMap<Vec<u32>, u64>,
-    /// Nodes received, and bytes of the counts.
-    nodes: u64,
-    end: Option<Snapshot>,
-}
-
-type TestService = Service<'static, 'static, FakePlatform>;
 
 impl Client {
-    fn new(service: &mut TestService, client_id: u64) -> Self {
-        let id = service.open().unwrap();
-        let mut client = Self {
-            id,
-            input: Vec::new(),
-            known: 0,
-            stacks: HashMap::new(),
-            code_base: 0,
-        };
-        client.send(service, &preamble::encode(preamble::OPEN));
-        let mut base = 0;
-        client.ask(
-            service,
-            &Hello {
-                client: "test 1",
-                client_id,
-            },
-            |frame| {
-                if frame.kind == message_type::MAPPING {
-                    base = frame::decode::<Mapping<'_>>(frame).unwrap().code_base;
-                    return true;
-                }
-                false
-            },
-        );
-        client.code_base = base;
-        client
-    }
-
-    fn send(&mut self, service: &mut TestService, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let taken = service.receive(self.id, bytes);
-            bytes = &bytes[taken..];
-            self.take(service);
+    fn new(service: &Served, client_id: u64) -> Self {
+        Self {
+            connection: Connection::connect_as(service, "test 1", client_id),
+            known: Known::new(),
         }
     }
 
-    fn take(&mut self, service: &mut TestService) {
-        let mut buffer = [0; 4096];
-        loop {
-            let length = service.transmit(self.id, &mut buffer);
-            self.input.extend_from_slice(&buffer[..length]);
-            if length == 0 {
-                break;
-            }
-        }
-    }
-
-    /// Sends a request, and passes the frames of its answer to `visit` until that returns true for the last one.
-    fn ask<'f, M: Message<'f>>(
-        &mut self,
-        service: &mut TestService,
-        request: &M,
-        mut visit: impl FnMut(&Frame<'_>) -> bool,
-    ) {
-        self.send(service, &encoded(request));
-        for _ in 0..10_000 {
-            service.advance();
-            self.take(service);
-            // The agent's preamble comes first.
-            if self
-                .input
-                .starts_with(&preamble::encode(preamble::OPEN)[..4])
-            {
-                self.input.drain(..preamble::LENGTH);
-            }
-            let input = std::mem::take(&mut self.input);
-            let mut rest = &input[..];
-            let mut is_done = false;
-            while let Some(found) = frame::split(rest).unwrap() {
-                assert_ne!(
-                    found.kind,
-                    message_type::REFUSAL,
-                    "{:?}",
-                    frame::decode::<Refusal<'_>>(&found)
-                );
-                is_done |= visit(&found);
-                rest = &rest[found.length()..];
-            }
-            self.input = rest.to_vec();
-            if is_done {
-                return;
-            }
-        }
-        panic!("no end of the answer");
-    }
-
-    fn start(&mut self, service: &mut TestService, name: &str, period_ns: u64, flags: u32) -> u64 {
-        let start = Start {
+    fn start(&mut self, name: &str, period_ns: u64, flags: u32) -> u64 {
+        self.connection.start(Start {
             flags,
             ..Start::running_time(name, period_ns)
-        };
-        self.begin(service, &start)
-    }
-
-    fn begin(&mut self, service: &mut TestService, start: &Start<'_>) -> u64 {
-        let mut id = 0;
-        self.ask(service, start, |frame| {
-            let started: Started = frame::decode(frame).unwrap();
-            id = started.recording;
-            true
-        });
-        id
-    }
-
-    /// Adds nodes; their parents came before.
-    fn nodes(&mut self, nodes: &Nodes<'_>) {
-        nodes::decode(nodes.first, nodes.count, nodes.payload, |number, node| {
-            let mut stack = node.frames.to_vec();
-            if node.parent != 0 {
-                stack.extend_from_slice(&self.stacks[&node.parent]);
-            }
-            assert_eq!(
-                self.stacks.insert(number, stack),
-                None,
-                "a node is sent once"
-            );
         })
-        .unwrap();
     }
 
     /// Ends the current epoch of a recording, fetches and acknowledges it.
-    fn drain(&mut self, service: &mut TestService, recording: u64) -> Share {
-        let mut pending = None;
-        self.ask(service, &Dump { recording }, |frame| {
-            pending = Some(frame::decode::<Pending>(frame).unwrap());
-            true
-        });
-        self.fetch(service, pending.unwrap())
+    fn drain(&mut self, recording: u64) -> Download {
+        let pending = self.connection.dump(recording);
+        self.fetch(pending)
     }
 
-    fn fetch(&mut self, service: &mut TestService, pending: Pending) -> Share {
+    fn fetch(&mut self, pending: Pending) -> Download {
         assert!(pending.complete && pending.epochs == 1);
         let epoch = pending.first_epoch;
-        let fetch = Fetch {
-            epoch,
-            vcpu: 0,
-            known: self.known,
-            counted: 0,
-        };
-        let (mut frames, mut end) = (Vec::new(), None);
-        self.ask(service, &fetch, |found| {
-            frames.push((found.kind, found.body.to_vec()));
-            if found.kind == message_type::VCPU_END {
-                end = Some(frame::decode::<VcpuEnd>(found).unwrap());
-            }
-            end.is_some()
+        let frames = self.connection.ask(&Fetch {
+            known: newest(&self.known),
+            ..whole(epoch)
         });
-        let mut share = Share::default();
-        let mut sum = 0;
-        for (kind, body) in &frames {
-            let found = Frame { kind: *kind, body };
-            match *kind {
-                message_type::NODES => {
-                    let run: Nodes<'_> = frame::decode(&found).unwrap();
-                    share.nodes += u64::from(run.count);
-                    self.nodes(&run);
-                }
-                message_type::COUNTS => {
-                    let run: Counts<'_> = frame::decode(&found).unwrap();
-                    counts::decode(run.after, run.count, run.payload, |number, count| {
-                        sum += count;
-                        *share
-                            .counts
-                            .entry(self.stacks[&number].clone())
-                            .or_default() += count;
-                    })
-                    .unwrap();
-                }
-                message_type::VCPU_EPOCH => {
-                    let vcpu: VcpuEpoch = frame::decode(&found).unwrap();
-                    assert!(vcpu.end.counters.add_up(), "{:?}", vcpu.end.counters);
-                    share.end = Some(vcpu.end);
-                }
-                _ => {}
-            }
-        }
-        let end = end.unwrap();
-        assert_eq!(end.samples, sum, "the sum of the counts");
-        self.known = end.known;
-        self.ask(service, &Acknowledge { epoch }, |_| true);
-        share
+        let got = download_to(&mut self.known, &frames);
+        assert!(got.end.counters.add_up(), "{:?}", got.end.counters);
+        assert_eq!(got.samples, got.stacks.values().sum::<u64>());
+        self.connection.acknowledge(epoch);
+        got
     }
 
-    fn counters(&mut self, service: &mut TestService) -> Vec<Counters> {
-        let looked_at = self.check(service).into_iter();
+    fn counters(&mut self) -> Vec<Counters> {
+        let looked_at = self.check().into_iter();
         looked_at.map(|(counters, _)| counters).collect()
     }
 
     /// The counters of each recording, and whether it wants to be fetched.
-    fn check(&mut self, service: &mut TestService) -> Vec<(Counters, bool)> {
-        let (mut looked_at, mut left) = (Vec::new(), None);
-        self.ask(service, &Check {}, |found| {
-            if found.kind == message_type::STATUS {
-                left = Some(frame::decode::<Status>(found).unwrap().recordings);
-            } else {
-                let status: RecordingStatus<'_> = frame::decode(found).unwrap();
-                assert_eq!(status.state, state::RECORDING);
-                looked_at.push((status.counters, status.wants_fetch));
-            }
-            left == Some(looked_at.len() as u32)
-        });
-        looked_at
+    fn check(&mut self) -> Vec<(Counters, bool)> {
+        let answers = self.connection.ask(&Check {});
+        let look = |answer: &Frame| {
+            let status: RecordingStatus<'_> = read(answer);
+            assert_eq!(status.state, state::RECORDING);
+            (status.counters, status.wants_fetch)
+        };
+        answers[1..].iter().map(look).collect()
     }
+}
 
-    fn codes(&self, stack: &Stack) -> Vec<u32> {
-        let code = |address: &u64| self.code_base + (address - MAPPING.start) as u32;
-        stack.0.iter().map(code).collect()
-    }
+/// A stack as [`Known`] has it.
+fn codes(stack: &Stack) -> Vec<u32> {
+    let code = |address: &u64| (address - MAPPING.start) as u32;
+    stack.0.iter().map(code).collect()
 }
 
 /// 50 stacks that recur, and 200 new ones per second, each of which needs at least two new nodes.
@@ -331,9 +163,9 @@ impl Load {
     }
 
     /// Runs until `until_ns` and delivers each tick when it is due.
-    fn run(&mut self, agent: &TestAgent, service: &mut TestService, until_ns: u64) {
+    fn run(&mut self, agent: &TestAgent, service: &Served, until_ns: u64) {
         let platform = agent.platform();
-        let now = || unikprof_agent::Platform::now_ns(platform);
+        let now = || platform.now_ns();
         let mut polled_ns = now();
         while now() < until_ns {
             let deadline_ns = agent.deadline().unwrap();
@@ -353,7 +185,7 @@ impl Load {
             }
             if now() - polled_ns > self.poll_ns {
                 polled_ns = now();
-                service.advance();
+                service.borrow_mut().advance();
             }
         }
     }
@@ -370,24 +202,24 @@ fn add(sum: &mut HashMap<Vec<u32>, u64>, more: HashMap<Vec<u32>, u64>) {
 #[test]
 fn a_client_that_drains_has_everything() {
     let agent = agent(1 << 20, 2);
-    let mut service = Service::new(agent, Access::Open).unwrap();
-    let mut client = Client::new(&mut service, 1);
-    let profile = client.start(&mut service, "profile", PROFILE_NS, 0);
-    let default = client.start(&mut service, "default", DEFAULT_NS, start_flag::KEEP_NEWEST);
+    let service = serve(agent);
+    let mut client = Client::new(&service, 1);
+    let profile = client.start("profile", PROFILE_NS, 0);
+    let default = client.start("default", DEFAULT_NS, start_flag::KEEP_NEWEST);
     let mut load = Load::new();
     let mut truth: HashMap<Vec<u32>, u64> = HashMap::new();
     let (mut of_profile, mut of_default) = (HashMap::new(), HashMap::new());
     let mut last = Counters::default();
     for second in 1..=seconds() {
-        load.run(agent, &mut service, second * SECOND);
-        let share = client.drain(&mut service, profile);
-        last = share.end.unwrap().counters;
-        add(&mut of_profile, share.counts);
+        load.run(agent, &service, second * SECOND);
+        let share = client.drain(profile);
+        last = share.end.counters;
+        add(&mut of_profile, share.stacks);
         if second % 5 == 0 {
-            add(&mut of_default, client.drain(&mut service, default).counts);
+            add(&mut of_default, client.drain(default).stacks);
         }
         for (_, stack) in load.ticks.drain(..) {
-            *truth.entry(client.codes(&stack)).or_default() += 1;
+            *truth.entry(codes(&stack)).or_default() += 1;
         }
     }
     assert_eq!((last.overflow, last.aged, last.lost), (0, 0, 0));
@@ -404,7 +236,7 @@ fn a_client_that_drains_has_everything() {
             .iter()
             .all(|(stack, count)| truth[stack] >= *count)
     );
-    let counters = client.counters(&mut service);
+    let counters = client.counters();
     assert!(
         counters
             .iter()
@@ -418,32 +250,27 @@ fn a_client_that_drains_has_everything() {
 #[test]
 fn a_recording_that_is_fetched_when_it_wants_to_be_never_overflows() {
     let agent = agent(1 << 20, 1);
-    let mut service = Service::new(agent, Access::Open).unwrap();
-    let mut client = Client::new(&mut service, 1);
-    let recording = client.start(&mut service, "profile", PROFILE_NS, 0);
+    let service = serve(agent);
+    let mut client = Client::new(&service, 1);
+    let recording = client.start("profile", PROFILE_NS, 0);
     let mut load = Load::new();
     let (mut drains, mut samples) = (0, 0);
     let seconds = 300;
     for second in 1..=seconds {
-        load.run(agent, &mut service, second * SECOND);
-        let wants_fetch =
-            |client: &mut Client, service: &mut TestService| client.check(service)[0].1;
-        if wants_fetch(&mut client, &mut service) {
-            samples += client
-                .drain(&mut service, recording)
-                .counts
-                .values()
-                .sum::<u64>();
+        load.run(agent, &service, second * SECOND);
+        if client.check()[0].1 {
+            samples += client.drain(recording).stacks.values().sum::<u64>();
             drains += 1;
-            service.advance();
-            assert!(!wants_fetch(&mut client, &mut service), "it was fetched");
+            // The counts are cleared in pieces.
+            (0..5).for_each(|_| _ = client.connection.advance());
+            assert!(!client.check()[0].1, "it was fetched");
         }
     }
-    let counters = client.counters(&mut service)[0];
+    let counters = client.counters()[0];
     assert_eq!((counters.overflow, counters.aged), (0, 0), "{counters:?}");
-    let last = client.drain(&mut service, recording);
-    samples += last.counts.values().sum::<u64>();
-    assert_eq!(samples, last.end.unwrap().counters.recorded);
+    let last = client.drain(recording);
+    samples += last.stacks.values().sum::<u64>();
+    assert_eq!(samples, last.end.counters.recorded);
     // Segments were reused, and most of the time nothing had to be fetched.
     assert!((5..seconds / 10).contains(&drains), "{drains} drains");
 }
@@ -452,116 +279,77 @@ fn a_recording_that_is_fetched_when_it_wants_to_be_never_overflows() {
 #[test]
 fn recordings_that_nobody_fetches_keep_the_newest() {
     let agent = agent(1 << 20, 2);
-    let mut service = Service::new(agent, Access::Open).unwrap();
-    let mut client = Client::new(&mut service, 0);
+    let service = serve(agent);
+    let mut client = Client::new(&service, 0);
     let keep = start_flag::KEEP_NEWEST;
-    client.start(&mut service, "profile", PROFILE_NS, keep);
-    let default = client.start(&mut service, "default", DEFAULT_NS, keep);
+    client.start("profile", PROFILE_NS, keep);
+    let default = client.start("default", DEFAULT_NS, keep);
     let mut load = Load::new();
-    load.run(agent, &mut service, seconds() * SECOND);
+    load.run(agent, &service, seconds() * SECOND);
     // The agent has closed the connection on which there were no requests.
-    let mut client = Client::new(&mut service, 0);
-    let counters = client.counters(&mut service);
+    let mut client = Client::new(&service, 0);
+    let counters = client.counters();
     for all in &counters {
         assert!(all.add_up());
         assert_eq!((all.overflow, all.lost), (0, 0), "{all:?}");
         assert!(all.aged > 0, "{all:?}");
     }
-    let truth: HashSet<Vec<u32>> = load
-        .ticks
-        .iter()
-        .map(|(_, stack)| client.codes(stack))
-        .collect();
+    let truth: HashSet<Vec<u32>> = load.ticks.iter().map(|(_, stack)| codes(stack)).collect();
     // Every stack of the last seconds is there.
-    let fetched = client.drain(&mut service, default);
-    assert!(fetched.counts.keys().all(|stack| truth.contains(stack)));
-    let sum: u64 = fetched.counts.values().sum();
-    assert_eq!(sum, fetched.end.unwrap().counters.recorded);
-    let hot: Vec<Vec<u32>> = load.hot.iter().map(|stack| client.codes(stack)).collect();
-    assert!(hot.iter().all(|stack| fetched.counts.contains_key(stack)));
+    let fetched = client.drain(default);
+    assert!(fetched.stacks.keys().all(|stack| truth.contains(stack)));
+    let sum: u64 = fetched.stacks.values().sum();
+    assert_eq!(sum, fetched.end.counters.recorded);
+    let hot: Vec<Vec<u32>> = load.hot.iter().map(codes).collect();
+    assert!(hot.iter().all(|stack| fetched.stacks.contains_key(stack)));
     // The ring: all named stacks are right, and the newest are all named.
     let by_time: HashMap<u64, Vec<u32>> = load
         .ticks
         .iter()
-        .map(|(at_ns, stack)| (*at_ns, client.codes(stack)))
+        .map(|(at_ns, stack)| (*at_ns, codes(stack)))
         .collect();
-    let mut records = Vec::new();
-    client.ask(
-        &mut service,
-        &Ring {
-            vcpu: 0,
-            position: 0,
-            since_ns: 0,
-        },
-        |found| {
-            if found.kind == message_type::RING_RUN {
-                let run: RingRun<'_> = frame::decode(found).unwrap();
-                ring::decode(run.base_ns, run.count, run.payload, |record| {
-                    records.push(record);
-                })
-                .unwrap();
-            }
-            found.kind == message_type::RING_END
-        },
-    );
-    let known = client.known;
-    let mut runs = Vec::new();
-    client.ask(&mut service, &Stacks { vcpu: 0, known }, |found| {
-        if found.kind == message_type::NODES {
-            runs.push(found.body.to_vec());
+    let connection = &mut client.connection;
+    let all = Ring {
+        vcpu: 0,
+        position: 0,
+        since_ns: 0,
+    };
+    let (_, sent, _) = connection.ring(&all);
+    let known = newest(&client.known);
+    for answer in connection.ask(&Stacks { vcpu: 0, known }) {
+        if answer.kind == Nodes::TYPE {
+            add_nodes(&mut client.known, &read(&answer));
         }
-        found.kind == message_type::STACKS_END
-    });
-    for body in &runs {
-        let kind = message_type::NODES;
-        client.nodes(&frame::decode(&Frame { kind, body }).unwrap());
     }
-    assert_named(&records, &client.stacks, &by_time);
-    // A crash dump contains the same.
+    assert_named(&sent, &client.known, &by_time);
+    // A crash dump contains the same, each node once, and the newest records first.
     let mut file = Vec::new();
     agent.crash_dump(&mut |piece| file.extend_from_slice(piece));
-    let mut rest = &file[unikprof_proto::file::PREAMBLE..];
-    let (mut runs, mut stacks) = (
-        Vec::new(),
-        Client {
-            stacks: HashMap::new(),
-            ..client
-        },
-    );
-    let mut seen = HashSet::new();
-    while let Some(found) = frame::split(rest).unwrap() {
-        match found.kind {
-            message_type::NODES => {
-                let nodes: Nodes<'_> = frame::decode(&found).unwrap();
-                assert!(seen.insert(nodes.first), "nodes are written once");
-                stacks.nodes_in_any_order(&nodes);
-            }
-            message_type::RING_RUN => {
-                let run: RingRun<'_> = frame::decode(&found).unwrap();
-                let mut records = Vec::new();
-                ring::decode(run.base_ns, run.count, run.payload, |record| {
-                    records.push(record);
-                })
-                .unwrap();
-                runs.push(records);
-            }
-            _ => {}
-        }
-        rest = &rest[found.length()..];
+    let dumped = frames(&file[unikprof_proto::file::PREAMBLE..]);
+    let runs = dumped.iter().filter(|frame| frame.kind == RingRun::TYPE);
+    let mut sent: Vec<_> = runs.flat_map(|run| records(&read(run))).collect();
+    sent.sort_by_key(|(position, _)| *position);
+    let mut nodes = nodes_of(&dumped);
+    nodes.sort();
+    let mut known = Known::from([(0, Vec::new())]);
+    for (number, (parent, own)) in nodes {
+        // Some nodes are there only because another stack needed their block; their callers may be missing.
+        let Some(callers) = known.get(&parent) else {
+            continue;
+        };
+        let stack = own.iter().map(frame_of).chain(callers.iter().copied());
+        let before = known.insert(number, stack.collect());
+        assert_eq!(before, None, "nodes are written once");
     }
-    runs.reverse();
-    assert_named(&runs.concat(), &stacks.resolved(), &by_time);
+    assert_named(&sent, &known, &by_time);
 }
 
 /// Checks that samples name the stack that was sampled; those of the last five seconds must all do
 /// so.
-fn assert_named(
-    records: &[ring::Record],
-    stacks: &HashMap<u64, Vec<u32>>,
-    truth: &HashMap<u64, Vec<u32>>,
-) {
+fn assert_named(records: &[(u64, ring::Record)], stacks: &Known, truth: &HashMap<u64, Vec<u32>>) {
     let samples: Vec<_> = records
         .iter()
+        .map(|(_, record)| record)
         .filter(|record| record.kind == ring::kind::SAMPLE)
         .collect();
     assert!(samples.len() > 15_000, "{}", samples.len());
@@ -577,114 +365,62 @@ fn assert_named(
     }
 }
 
-impl Client {
-    /// Adds nodes whose parents may come later; each is stored with its parent's number first.
-    fn nodes_in_any_order(&mut self, nodes: &Nodes<'_>) {
-        nodes::decode(nodes.first, nodes.count, nodes.payload, |number, node| {
-            let mut words = vec![node.parent as u32, (node.parent >> 32) as u32];
-            words.extend_from_slice(node.frames);
-            self.stacks.insert(number, words);
-        })
-        .unwrap();
-    }
-
-    /// The whole stacks of nodes that came in any order.
-    fn resolved(&self) -> HashMap<u64, Vec<u32>> {
-        let whole = |number: &u64| {
-            let mut stack = Vec::new();
-            let mut number = *number;
-            while number != 0 {
-                // An omitted node: its children are in a block that another stack needed.
-                let Some(words) = self.stacks.get(&number) else {
-                    return (number, Vec::new());
-                };
-                stack.extend_from_slice(&words[2..]);
-                number = u64::from(words[0]) | u64::from(words[1]) << 32;
-            }
-            (number, stack)
-        };
-        self.stacks
-            .keys()
-            .map(|number| (*number, whole(number).1))
-            .collect()
-    }
-}
-
 /// Memory runs short while an epoch is sent, and some of its counts are given up. The answer, which would mix two
 /// states, is refused; the repeated fetch has each sample once, in a stack or as aged.
 #[test]
 fn an_epoch_that_ages_while_it_is_fetched_is_fetched_anew() {
     let agent = agent(1 << 20, 1);
-    let mut service = Service::new(agent, Access::Open).unwrap();
-    let mut client = Client::new(&mut service, 1);
-    let id = client.start(&mut service, "newest", PROFILE_NS, start_flag::KEEP_NEWEST);
+    let service = serve(agent);
+    let mut client = Client::new(&service, 1);
+    let id = client.start("newest", PROFILE_NS, start_flag::KEEP_NEWEST);
     let mut load = Load::new();
-    let mut run = |service: &mut TestService| {
-        let now_ns = unikprof_agent::Platform::now_ns(agent.platform());
-        load.run(agent, service, now_ns + SECOND / 2);
+    let mut run = || {
+        let until_ns = agent.platform().now_ns() + SECOND / 2;
+        load.run(agent, &service, until_ns);
     };
     // Segments are given up about every 12 s. A client that does not read its answer for 10 s is disconnected.
-    while client.counters(&mut service)[0].aged == 0 {
-        run(&mut service);
+    while client.counters()[0].aged == 0 {
+        run();
     }
-    (0..16).for_each(|_| run(&mut service));
-    let mut pending = None;
-    client.ask(&mut service, &Dump { recording: id }, |found| {
-        pending = Some(frame::decode::<Pending>(found).unwrap());
-        true
-    });
-    let pending = pending.unwrap();
-    let fetch = Fetch {
-        epoch: pending.first_epoch,
-        vcpu: 0,
-        known: client.known,
-        counted: 0,
-    };
+    (0..16).for_each(|_| run());
+    let pending = client.connection.dump(id);
     // The client takes some of the answer, and the rest later.
-    let request = encoded(&fetch);
-    assert_eq!(service.receive(client.id, &request), request.len());
-    let mut begun = vec![0; 1000];
-    assert_eq!(service.transmit(client.id, &mut begun), begun.len());
-    let mut other = Client::new(&mut service, 2);
-    let aged = other.counters(&mut service)[0].aged;
-    while other.counters(&mut service)[0].aged == aged {
-        run(&mut service);
+    client.connection.send_only(&Fetch {
+        known: newest(&client.known),
+        ..whole(pending.first_epoch)
+    });
+    assert_eq!(client.connection.take(1000), 1000);
+    let mut other = Client::new(&service, 2);
+    let aged = other.counters()[0].aged;
+    while other.counters()[0].aged == aged {
+        run();
     }
-    client.input = begun;
-    client.take(&mut service);
-    let answer = std::mem::take(&mut client.input);
-    let (mut rest, mut first, mut last) = (&answer[..], None, None);
-    while let Some(found) = frame::split(rest).unwrap() {
-        if let Ok(vcpu) = frame::decode::<VcpuEpoch>(&found) {
-            first = Some(vcpu.end.counters);
-        }
-        last = Some((found.kind, found.body));
-        rest = &rest[found.length()..];
-    }
-    let (kind, body) = last.unwrap();
-    let refused: Refusal<'_> = frame::decode(&Frame { kind, body }).unwrap();
-    assert_eq!(refused.code, refusal::EPOCH_CHANGED, "{}", refused.text);
-    assert!(rest.is_empty(), "nothing follows the refusal");
+    client.connection.take(usize::MAX);
+    let answer = client.connection.frames();
+    let head = answer.iter().find(|frame| frame.kind == VcpuEpoch::TYPE);
+    let first = read::<VcpuEpoch>(head.unwrap()).end.counters;
+    let (code, text) = refusal_code(&answer[answer.len() - 1..]);
+    assert_eq!(code, refusal::EPOCH_CHANGED, "{text}");
 
-    let share = client.fetch(&mut service, pending);
+    let share = client.fetch(pending);
     // These counters also reveal it to a client that has lost its connection meanwhile.
-    let (first, second) = (first.unwrap(), share.end.unwrap().counters);
+    let second = share.end.counters;
     assert!(second.aged > first.aged);
     assert_eq!(first.recorded + first.aged, second.recorded + second.aged);
     // Together with the later counts, each tick is counted once.
-    let later = client.drain(&mut service, id);
-    let counters = later.end.unwrap().counters;
+    let later = client.drain(id);
+    let counters = later.end.counters;
     assert_eq!(
         (counters.overflow, counters.lost, counters.early),
         (0, 0, 0)
     );
-    let mut fetched = share.counts;
-    add(&mut fetched, later.counts);
+    let mut fetched = share.stacks;
+    add(&mut fetched, later.stacks);
     let sum: u64 = fetched.values().sum();
     assert_eq!(sum + counters.aged, load.ticks.len() as u64);
     let mut truth: HashMap<Vec<u32>, u64> = HashMap::new();
     for (_, stack) in &load.ticks {
-        *truth.entry(client.codes(stack)).or_default() += 1;
+        *truth.entry(codes(stack)).or_default() += 1;
     }
     let wrong = fetched
         .iter()
@@ -696,31 +432,31 @@ fn an_epoch_that_ages_while_it_is_fetched_is_fetched_anew() {
 #[test]
 fn a_recording_that_keeps_everything_leaves_room_for_another() {
     let agent = agent(1 << 20, 3);
-    let mut service = Service::new(agent, Access::Open).unwrap();
-    let mut other = Client::new(&mut service, 0);
-    other.start(&mut service, "all", PROFILE_NS, 0);
+    let service = serve(agent);
+    let mut other = Client::new(&service, 0);
+    other.start("all", PROFILE_NS, 0);
     let mut load = Load::new();
-    load.run(agent, &mut service, 60 * SECOND);
-    let mut client = Client::new(&mut service, 1);
-    let mut other = Client::new(&mut service, 0);
-    let before = other.counters(&mut service)[0];
+    load.run(agent, &service, 60 * SECOND);
+    let mut client = Client::new(&service, 1);
+    let mut other = Client::new(&service, 0);
+    let before = other.counters()[0];
     assert!(before.overflow > 0, "it is full by now: {before:?}");
     assert_eq!(before.aged, 0);
-    let drained = client.start(&mut service, "drained", PROFILE_NS, 0);
-    other.start(&mut service, "newest", PROFILE_NS, start_flag::KEEP_NEWEST);
+    let drained = client.start("drained", PROFILE_NS, 0);
+    other.start("newest", PROFILE_NS, start_flag::KEEP_NEWEST);
     for second in 61..=60 + seconds() {
-        load.run(agent, &mut service, second * SECOND);
-        let counters = client.drain(&mut service, drained).end.unwrap().counters;
+        load.run(agent, &service, second * SECOND);
+        let counters = client.drain(drained).end.counters;
         assert_eq!(
             (counters.overflow, counters.aged),
             (0, 0),
             "second {second}"
         );
     }
-    let all = client.drain(&mut service, 1);
-    let counters = all.end.unwrap().counters;
+    let all = client.drain(1);
+    let counters = all.end.counters;
     assert_eq!(counters.aged, 0);
-    assert_eq!(all.counts.values().sum::<u64>(), counters.recorded);
+    assert_eq!(all.stacks.values().sum::<u64>(), counters.recorded);
 }
 
 /// Recordings that keep everything, each fetched from time to time by a client that does not stay, lose nothing as
@@ -728,8 +464,8 @@ fn a_recording_that_keeps_everything_leaves_room_for_another() {
 #[test]
 fn recordings_that_keep_everything_are_fetched_in_turns() {
     let agent = agent(4 << 20, 4);
-    let mut service = Service::new(agent, Access::Open).unwrap();
-    let mut starter = Client::new(&mut service, 0);
+    let service = serve(agent);
+    let mut starter = Client::new(&service, 0);
     let modes = [
         ("cpu", mode::CPU),
         ("wall", mode::WALL),
@@ -741,24 +477,24 @@ fn recordings_that_keep_everything_are_fetched_in_turns() {
             mode,
             ..Start::running_time(name, PROFILE_NS)
         };
-        starter.begin(&mut service, &start)
+        starter.connection.start(start)
     });
-    service.close(starter.id);
+    starter.connection.close();
     let mut load = Load::new();
     load.ticks_between_waits = 3;
     // Between two polls a segment may be begun that was freed in the first of them.
     load.poll_ns = 4 * SECOND;
     for (round, recording) in (1..=24).zip(recordings.iter().cycle()) {
         // Each is fetched every 40 s, in which a new segment is begun once or twice.
-        load.run(agent, &mut service, round * 10 * SECOND);
-        let mut client = Client::new(&mut service, round);
-        let counters = client.drain(&mut service, *recording).end.unwrap().counters;
+        load.run(agent, &service, round * 10 * SECOND);
+        let mut client = Client::new(&service, round);
+        let counters = client.drain(*recording).end.counters;
         let overflow = (counters.overflow, counters.blocked_overflow);
         assert_eq!(overflow, (0, 0), "round {round}");
         assert_eq!((counters.aged, counters.blocked_aged), (0, 0));
         let has_blocked = recording == &recordings[1] || recording == &recordings[3];
         assert_eq!(counters.blocked > 0, has_blocked, "round {round}");
-        service.close(client.id);
+        client.connection.close();
     }
 }
 
@@ -766,13 +502,13 @@ fn recordings_that_keep_everything_are_fetched_in_turns() {
 #[test]
 fn the_least_memory_keeps_the_newest() {
     let agent = agent(minimum_bytes(1, 2), 2);
-    let mut service = Service::new(agent, Access::Open).unwrap();
-    let mut client = Client::new(&mut service, 0);
-    let id = client.start(&mut service, "least", PROFILE_NS, start_flag::KEEP_NEWEST);
+    let service = serve(agent);
+    let mut client = Client::new(&service, 0);
+    let id = client.start("least", PROFILE_NS, start_flag::KEEP_NEWEST);
     let mut load = Load::new();
-    load.run(agent, &mut service, 5 * SECOND);
-    let share = client.drain(&mut service, id);
-    let counters = share.end.unwrap().counters;
+    load.run(agent, &service, 5 * SECOND);
+    let share = client.drain(id);
+    let counters = share.end.counters;
     assert!(counters.add_up() && counters.recorded + counters.aged + counters.overflow > 4000);
-    assert_eq!(share.counts.values().sum::<u64>(), counters.recorded);
+    assert_eq!(share.stacks.values().sum::<u64>(), counters.recorded);
 }

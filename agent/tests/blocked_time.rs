@@ -3,11 +3,11 @@
 
 mod fake_guest;
 
-use fake_guest::client::{Client, Download, FakeService, download, one_ms, read, service, whole};
-use fake_guest::{FakeAgent, UPCALL, block, deliver, on_stack, tick};
+use fake_guest::client::{Download, one_ms, special};
+use fake_guest::{Client, FakeAgent, UPCALL, block, deliver, guest, on_stack, tick};
 use unikprof_agent::Platform;
-use unikprof_proto::code::mode;
-use unikprof_proto::message::{Acknowledge, Dump, Pending, Start, Stop};
+use unikprof_proto::code::{frame_code, mode};
+use unikprof_proto::message::Start;
 
 const OFF_CPU: Start<'static> = Start {
     mode: mode::OFF_CPU,
@@ -19,43 +19,28 @@ const WALL: Start<'static> = Start {
 };
 const MS: u64 = 1_000_000;
 
-fn fetch(client: &mut Client, service: &mut FakeService, epoch: u64) -> Download {
-    let fetch = whole(epoch);
-    let download = download(&client.ask(service, &fetch));
-    let counted: u64 = download.stacks.values().sum();
-    assert_eq!(counted, download.samples, "what the head promises");
-    assert_eq!(
-        counted,
-        download.counters.recorded + download.counters.blocked
-    );
-    assert!(download.counters.add_up());
-    download
-}
-
-fn stop(client: &mut Client, service: &mut FakeService) -> Download {
-    let frames = client.ask(service, &Stop { recording: 0 });
-    let pending: Pending = read(&frames[0]);
+fn stop(client: &mut Client) -> Download {
+    let pending = client.stop(0);
     assert!(pending.complete);
-    fetch(client, service, pending.first_epoch)
+    client.fetch(pending.first_epoch)
 }
 
-fn started(start: Start<'static>) -> (&'static FakeAgent, FakeService, Client) {
-    let (agent, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
-    client.start(&mut service, start);
-    (agent, service, client)
+fn started(start: Start<'static>) -> (&'static FakeAgent, Client) {
+    let (agent, _, mut client) = guest();
+    client.start(start);
+    (agent, client)
 }
 
 /// Off-CPU time is measured, not sampled: exact to the nanosecond, each wait under its stack.
 #[test]
 fn blocked_time_is_counted_where_the_guest_blocked() {
-    let (agent, mut service, mut client) = started(OFF_CPU);
+    let (agent, mut client) = started(OFF_CPU);
     assert_eq!(agent.deadline(), None, "nothing is sampled");
     block(agent, &[1, 2, 3], 5 * MS + 7);
     agent.platform().run(20 * MS);
     block(agent, &[9, 2, 3], 300);
     block(agent, &[1, 2, 3], 1);
-    let got = stop(&mut client, &mut service);
+    let got = stop(&mut client);
     assert_eq!(got.stacks[&vec![1, 2, 3]], 5 * MS + 8);
     assert_eq!(got.stacks[&vec![9, 2, 3]], 300);
     assert_eq!(got.stacks.len(), 2);
@@ -66,20 +51,15 @@ fn blocked_time_is_counted_where_the_guest_blocked() {
 /// The guest has been waiting since before the last dump: each epoch gets its part of the wait.
 #[test]
 fn a_wait_is_divided_between_epochs() {
-    let (agent, mut service, mut client) = started(OFF_CPU);
+    let (agent, mut client) = started(OFF_CPU);
     let stack = [1, 2];
     on_stack(&stack, |registers| agent.on_block(Some(registers)));
     agent.platform().idle(3 * MS);
-    let pending: Pending = read(&client.ask(&mut service, &Dump { recording: 0 })[0]);
-    let first = fetch(&mut client, &mut service, pending.first_epoch);
-    client.ask(
-        &mut service,
-        &Acknowledge {
-            epoch: pending.first_epoch,
-        },
-    );
+    let pending = client.dump(0);
+    let first = client.fetch(pending.first_epoch);
+    client.acknowledge(pending.first_epoch);
     agent.platform().idle(2 * MS);
-    let last = stop(&mut client, &mut service);
+    let last = stop(&mut client);
     assert_eq!(first.stacks[&vec![1, 2]], 3 * MS);
     assert_eq!(last.stacks[&vec![1, 2]], 2 * MS);
     assert_eq!(last.counters.blocks, 0, "it began in the first");
@@ -91,29 +71,28 @@ fn a_wait_is_divided_between_epochs() {
 /// The wait begins before the recording: the first upcall inside it provides the stack.
 #[test]
 fn a_wait_that_began_before_the_recording_is_found() {
-    let (agent, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
+    let (agent, _, mut client) = guest();
     agent.on_block(None);
     agent.platform().idle(MS);
-    client.start(&mut service, OFF_CPU);
+    client.start(OFF_CPU);
     agent.platform().idle(MS);
     on_stack(&[5, 6], |registers| {
         assert_eq!(agent.on_tick(Some(registers)), None, "it sleeps on");
     });
     agent.platform().idle(7 * MS);
     agent.on_wake();
-    let got = stop(&mut client, &mut service);
+    let got = stop(&mut client);
     assert_eq!(got.stacks[&vec![5, 6]], 7 * MS);
 }
 
 /// If no stack is known, the time is still reported.
 #[test]
 fn blocked_time_without_a_stack_is_reported() {
-    let (agent, mut service, mut client) = started(OFF_CPU);
+    let (agent, mut client) = started(OFF_CPU);
     agent.on_block(None);
     agent.platform().idle(4 * MS);
     agent.on_wake();
-    let got = stop(&mut client, &mut service);
+    let got = stop(&mut client);
     assert_eq!(got.counters.blocked_overflow, 4 * MS);
     assert_eq!(got.counters.blocked, 0);
 }
@@ -121,7 +100,7 @@ fn blocked_time_without_a_stack_is_reported() {
 /// Running and blocked time on one clock: the shares are those of elapsed time.
 #[test]
 fn wall_clock_time_is_sampled_awake_and_blocked() {
-    let (agent, mut service, mut client) = started(WALL);
+    let (agent, mut client) = started(WALL);
     for _ in 0..2_000 {
         // A quarter of a millisecond of work, three quarters of waiting.
         let end = agent.platform().now_ns() + MS / 4;
@@ -131,10 +110,10 @@ fn wall_clock_time_is_sampled_awake_and_blocked() {
         agent.platform().run(end - agent.platform().now_ns());
         block(agent, &[7, 2], 3 * MS / 4);
     }
-    let got = stop(&mut client, &mut service);
+    let got = stop(&mut client);
     // 2,000 targets whose steps are uniform: six deviations are 77.
     assert!(got.samples.abs_diff(2_000) < 77, "{}", got.samples);
-    let blocked = got.stacks[&vec![0, 7, 2]];
+    let blocked = got.stacks[&vec![special(frame_code::BLOCKED), 7, 2]];
     let running = got.stacks[&vec![1, 2]];
     assert_eq!(
         (got.counters.blocked, got.counters.recorded),
@@ -148,7 +127,7 @@ fn wall_clock_time_is_sampled_awake_and_blocked() {
 /// Code between the block and the wake, mainly upcalls, is running time: the next tick samples it.
 #[test]
 fn what_runs_within_a_block_is_sampled_awake() {
-    let (agent, mut service, mut client) = started(WALL);
+    let (agent, mut client) = started(WALL);
     for _ in 0..2_000 {
         on_stack(&[7, 2], |registers| agent.on_block(Some(registers)));
         agent.platform().run(MS / 8);
@@ -162,10 +141,10 @@ fn what_runs_within_a_block_is_sampled_awake() {
         }
         agent.platform().run(end - agent.platform().now_ns());
     }
-    let got = stop(&mut client, &mut service);
+    let got = stop(&mut client);
     assert!(got.samples.abs_diff(2_000) < 77, "{}", got.samples);
     // At most binomial: six deviations of 2,000 at 1/2 are 134.
-    let blocked = got.stacks[&vec![0, 7, 2]];
+    let blocked = got.stacks[&vec![special(frame_code::BLOCKED), 7, 2]];
     assert!(blocked.abs_diff(1_000) < 134, "{blocked} of 1,000");
     assert_eq!(got.stacks[&vec![1, 2]], got.counters.recorded);
     assert_eq!((got.counters.idle, got.counters.late), (0, 0));
@@ -174,12 +153,12 @@ fn what_runs_within_a_block_is_sampled_awake() {
 /// An idle guest sleeps through a wall-clock recording, and the recording contains its sleep.
 #[test]
 fn a_sleeping_guest_is_not_woken_and_still_seen() {
-    let (agent, mut service, mut client) = started(WALL);
+    let (agent, mut client) = started(WALL);
     on_stack(&[7, 2], |registers| agent.on_block(Some(registers)));
     assert_eq!(agent.deadline(), None);
     agent.platform().idle(10_000 * MS);
-    let got = stop(&mut client, &mut service);
-    let slept = got.stacks[&vec![0, 7, 2]];
+    let got = stop(&mut client);
+    let slept = got.stacks[&vec![special(frame_code::BLOCKED), 7, 2]];
     assert!(slept.abs_diff(10_000) < 20, "{slept} of 10,000");
     assert_eq!(got.counters.ticks, 0);
 }
@@ -201,7 +180,7 @@ fn a_wait_that_is_open_at_the_end_is_counted_up_to_it() {
     for finder in [Finder::Tick, Finder::Wake, Finder::Poll] {
         for wakes in [0, 5] {
             for start in [OFF_CPU, WALL] {
-                let (agent, mut service, mut client) = started(Start {
+                let (agent, mut client) = started(Start {
                     duration_ns: 30 * SECOND,
                     ..start
                 });
@@ -220,7 +199,7 @@ fn a_wait_that_is_open_at_the_end_is_counted_up_to_it() {
                     Finder::Poll => {}
                 }
                 agent.platform().idle(3 * SECOND);
-                let got = stop(&mut client, &mut service);
+                let got = stop(&mut client);
                 let seen = (finder, wakes, &got);
                 let counted = got.counters.blocked;
                 if start.mode == mode::OFF_CPU {
@@ -239,14 +218,11 @@ fn a_wait_that_is_open_at_the_end_is_counted_up_to_it() {
 /// counted, as a sample of the agent's work on the interrupted stack.
 #[test]
 fn a_tick_within_the_accounting_of_a_block_is_a_sample() {
-    let (agent, mut service, mut client) = started(OFF_CPU);
-    client.start(
-        &mut service,
-        Start {
-            name: "ticks",
-            ..one_ms()
-        },
-    );
+    let (agent, mut client) = started(OFF_CPU);
+    client.start(Start {
+        name: "ticks",
+        ..one_ms()
+    });
     for _ in 0..3 {
         let due_ns = agent.deadline().unwrap();
         agent.platform().run(due_ns - agent.platform().now_ns());
@@ -255,9 +231,8 @@ fn a_tick_within_the_accounting_of_a_block_is_a_sample() {
         })));
         block(agent, &[1, 2], MS);
     }
-    let frames = client.ask(&mut service, &Stop { recording: 2 });
-    let pending: Pending = read(&frames[0]);
-    let got = fetch(&mut client, &mut service, pending.first_epoch);
+    let pending = client.stop(2);
+    let got = client.fetch(pending.first_epoch);
     let counters = got.counters;
     assert_eq!(
         (counters.ticks, counters.lost, counters.recorded),

@@ -4,36 +4,36 @@
 
 mod fake_guest;
 
-use fake_guest::client::{Client, read, service};
-use fake_guest::tick;
+use fake_guest::client::{Frame, read};
+use fake_guest::{Client, served, tick};
 use unikprof_agent::{BootMode, BootRecording};
 use unikprof_proto::code::{mode, state};
 use unikprof_proto::message::{Check, RecordingStatus, Status};
 
-fn only(client: &mut Client, service: &mut fake_guest::client::FakeService) -> Vec<(u16, Vec<u8>)> {
-    let frames = client.ask(service, &Check {});
-    let status: Status = read(&frames[0]);
-    assert_eq!(status.recordings as usize, frames.len() - 1);
-    frames[1..].to_vec()
+fn recordings(client: &mut Client) -> Vec<Frame> {
+    let mut frames = client.ask(&Check {});
+    let status: Status = read(&frames.remove(0));
+    assert_eq!(status.recordings as usize, frames.len());
+    frames
 }
 
 #[test]
 fn the_first_client_finds_it_with_what_was_counted_before_it_came() {
-    let (agent, mut service) = service(1);
+    let (agent, service) = served();
     let asked = BootRecording {
         mode: BootMode::Wall,
         period_ns: 1_000_000,
         ..BootRecording::always_on("flight")
     };
-    let id = service.start_at_boot(&asked).unwrap();
+    let id = service.borrow_mut().start_at_boot(&asked).unwrap();
     for _ in 0..20 {
         assert!(
             tick(agent, &[1, 100, 200]),
             "it samples before anybody asks"
         );
     }
-    let mut client = Client::connect(&mut service);
-    let frames = only(&mut client, &mut service);
+    let mut client = Client::connect(&service);
+    let frames = recordings(&mut client);
     let status: RecordingStatus<'_> = read(&frames[0]);
     assert_eq!((status.recording, status.name), (id, "flight"));
     assert_eq!((status.state, status.mode), (state::RECORDING, mode::WALL));
@@ -46,7 +46,7 @@ fn the_first_client_finds_it_with_what_was_counted_before_it_came() {
 /// served.
 #[test]
 fn what_cannot_begin_says_why_and_the_service_goes_on() {
-    let (_, mut service) = service(1);
+    let (_, service) = served();
     let good = BootRecording::always_on("flight");
     for (bad, word) in [
         (BootRecording { name: "", ..good }, "name"),
@@ -59,22 +59,33 @@ fn what_cannot_begin_says_why_and_the_service_goes_on() {
         ),
         (BootRecording { depth: 0, ..good }, "depth"),
     ] {
-        let error = service.start_at_boot(&bad).unwrap_err().to_string();
+        let error = service
+            .borrow_mut()
+            .start_at_boot(&bad)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("at boot") && error.contains(word), "{error}");
     }
     for name in ["a", "b", "c"] {
         service
+            .borrow_mut()
             .start_at_boot(&BootRecording { name, ..good })
             .unwrap();
     }
-    let same = service.start_at_boot(&BootRecording { name: "a", ..good });
+    let same = service
+        .borrow_mut()
+        .start_at_boot(&BootRecording { name: "a", ..good });
     assert!(
         same.unwrap_err()
             .to_string()
             .contains("`a` is being recorded")
     );
-    let many = service.start_at_boot(&good).unwrap_err().to_string();
+    let many = service
+        .borrow_mut()
+        .start_at_boot(&good)
+        .unwrap_err()
+        .to_string();
     assert!(many.contains("3 recordings"), "{many}");
-    let mut client = Client::connect(&mut service);
-    assert_eq!(only(&mut client, &mut service).len(), 3);
+    let mut client = Client::connect(&service);
+    assert_eq!(recordings(&mut client).len(), 3);
 }

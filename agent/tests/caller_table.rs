@@ -3,16 +3,12 @@
 
 mod fake_guest;
 
-use fake_guest::client::{
-    Client, FakeService, download, one_ms, read, refusal_code, service, whole,
-};
-use fake_guest::{CALLER_ROWS, FakeAgent, tick};
+use fake_guest::client::{download, one_ms, read, whole};
+use fake_guest::{CALLER_ROWS, Client, FakeAgent, guest, tick};
 use unikprof_proto::caller_table::{Row, Rule, RunEncoder, checksum};
 use unikprof_proto::code::{refusal, start_flag};
-use unikprof_proto::frame::Message as _;
 use unikprof_proto::message::{
-    Epoch, Hello, Pending, Start, Started, Stop, TableBegin, TableEnd, TableInstalled, TableReady,
-    TableRows, Welcome,
+    Epoch, Hello, Start, Stop, TableBegin, TableEnd, TableInstalled, TableReady, TableRows, Welcome,
 };
 
 const ENTRY: u32 = 0x40;
@@ -45,19 +41,8 @@ fn announced(rows: &[Row]) -> TableBegin {
     }
 }
 
-fn begin(client: &mut Client, service: &mut FakeService, begin: &TableBegin) -> TableReady {
-    let frames = client.ask(service, begin);
-    read(&frames[0])
-}
-
 /// Sends the rows of `all` in `range`.
-fn send(
-    client: &mut Client,
-    service: &mut FakeService,
-    upload: u64,
-    all: &[Row],
-    range: std::ops::Range<usize>,
-) {
+fn send(client: &mut Client, upload: u64, all: &[Row], range: std::ops::Range<usize>) {
     let mut payload = [0; 900];
     let first = range.start as u32;
     let before = range.start.checked_sub(1);
@@ -71,57 +56,42 @@ fn send(
         count: rows.len() as u32,
         payload: &payload[..length],
     };
-    assert_eq!(client.ask(service, &run), [], "rows are not answered");
-}
-
-fn end(client: &mut Client, service: &mut FakeService, upload: u64) -> Vec<(u16, Vec<u8>)> {
-    client.ask(service, &TableEnd { upload })
+    assert_eq!(client.ask(&run), [], "rows are not answered");
 }
 
 /// Uploads a part in two runs; returns the checksum of the table that then contains it.
-fn add(client: &mut Client, service: &mut FakeService, rows: &[Row]) -> u32 {
-    let TableReady { upload, rows: held } = begin(client, service, &announced(rows));
+fn add(client: &mut Client, rows: &[Row]) -> u32 {
+    let TableReady { upload, rows: held } = client.answer(&announced(rows));
     assert_eq!(held, 0);
-    send(client, service, upload, rows, 0..1);
-    send(client, service, upload, rows, 1..rows.len());
-    let frames = end(client, service, upload);
-    let installed: TableInstalled = read(&frames[0]);
+    send(client, upload, rows, 0..1);
+    send(client, upload, rows, 1..rows.len());
+    let installed: TableInstalled = client.answer(&TableEnd { upload });
     assert_eq!(installed.rows as usize, rows.len());
     installed.caller_table
 }
 
-fn install(client: &mut Client, service: &mut FakeService) -> u32 {
-    let checksum = add(client, service, &table());
+fn install(client: &mut Client) -> u32 {
+    let checksum = add(client, &table());
     assert_eq!(checksum, sum(&table()));
     checksum
 }
 
-fn welcome(client: &mut Client, service: &mut FakeService) -> (u32, Option<u32>) {
-    let frames = client.ask(
-        service,
-        &Hello {
-            client: "",
-            client_id: 0,
-        },
-    );
+fn welcome(client: &mut Client) -> (u32, Option<u32>) {
+    let frames = client.ask(&Hello {
+        client: "",
+        client_id: 0,
+    });
     let welcome: Welcome<'_> = read(&frames[0]);
     (welcome.caller_rows, welcome.caller_table)
 }
 
 /// The stack of one tick at the entry of a function, with the requested table.
-fn record(
-    agent: &FakeAgent,
-    client: &mut Client,
-    service: &mut FakeService,
-    start: Start<'_>,
-) -> (Vec<u32>, [u64; 4]) {
-    let frames = client.start(service, start);
-    read::<Started>(&frames[0]);
+fn record(agent: &FakeAgent, client: &mut Client, start: Start<'_>) -> (Vec<u32>, [u64; 4]) {
+    client.start(start);
     // The fake stack begins with a frame record; an entry rule reads its first word.
     tick(agent, &[u64::from(ENTRY), 2, 0x2003]);
-    let pending: Pending = read(&client.ask(service, &Stop { recording: 0 })[0]);
-    let fetch = whole(pending.first_epoch);
-    let frames = client.ask(service, &fetch);
+    let pending = client.stop(0);
+    let frames = client.ask(&whole(pending.first_epoch));
     let head: Epoch<'_> = read(&frames[0]);
     assert_eq!(head.caller_table, start.caller_table);
     let got = download(&frames);
@@ -141,12 +111,11 @@ fn record(
 
 #[test]
 fn a_table_is_sent_installed_and_used() {
-    let (agent, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
-    let (room, held) = welcome(&mut client, &mut service);
+    let (agent, _, mut client) = guest();
+    let (room, held) = welcome(&mut client);
     assert!(room as usize >= CALLER_ROWS && held.is_none());
-    let checksum = install(&mut client, &mut service);
-    assert_eq!(welcome(&mut client, &mut service).1, Some(checksum));
+    let checksum = install(&mut client);
+    assert_eq!(welcome(&mut client).1, Some(checksum));
 
     let discard = start_flag::REPLACE;
     let by_table = Start {
@@ -156,24 +125,23 @@ fn a_table_is_sent_installed_and_used() {
     };
     // The word at the stack pointer is a frame pointer and not a return address, so the rule fails
     // and the frame pointer is followed.
-    let (stack, ways) = record(agent, &mut client, &mut service, by_table);
+    let (stack, ways) = record(agent, &mut client, by_table);
     assert_eq!((stack, ways), (vec![ENTRY, 2, 0x2003], [0, 0, 1, 0]));
     let without = Start {
         flags: discard,
         ..one_ms()
     };
-    let (_, ways) = record(agent, &mut client, &mut service, without);
+    let (_, ways) = record(agent, &mut client, without);
     assert_eq!(ways, [0, 0, 1, 0]);
     // Between entries the table confirms the frame pointer.
     let every = Start {
         flags: discard | start_flag::UNWIND_TABLE,
         ..by_table
     };
-    client.start(&mut service, every);
+    client.start(every);
     tick(agent, &[1, 2, 0x2000, 0x2004]);
-    let pending: Pending = read(&client.ask(&mut service, &Stop { recording: 0 })[0]);
-    let frames = client.ask(&mut service, &whole(pending.first_epoch));
-    let counters = download(&frames).counters;
+    let pending = client.stop(0);
+    let counters = client.fetch(pending.first_epoch).counters;
     assert_eq!(
         [counters.by_table, counters.mixed],
         [1, 1],
@@ -183,121 +151,77 @@ fn a_table_is_sent_installed_and_used() {
 
 #[test]
 fn a_table_that_is_not_whole_is_refused_and_none_is_held() {
-    let (_, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
+    let (_, _, mut client) = guest();
     let rows = table();
-    install(&mut client, &mut service);
+    install(&mut client);
     // Another part than the installed one, which would not be sent again.
-    let good = !sum(&rows);
-    let mut refused =
-        |send_rows: &dyn Fn(&mut Client, &mut FakeService, u64), checksum, says: &str| {
-            let announced = TableBegin {
-                checksum,
-                ..announced(&rows)
-            };
-            let upload = begin(&mut client, &mut service, &announced).upload;
-            send_rows(&mut client, &mut service, upload);
-            let (code, text) = refusal_code(&end(&mut client, &mut service, upload));
-            assert_eq!(code, refusal::BAD_TABLE, "{text}");
-            assert!(text.contains(says), "{text}");
-            assert_eq!(welcome(&mut client, &mut service).1, None);
-        };
-    refused(
-        &|client, service, upload| send(client, service, upload, &rows, 0..3),
-        good,
-        "3 of 4",
-    );
-    refused(
-        &|client, service, upload| send(client, service, upload, &rows, 0..4),
-        good,
-        "checksum",
-    );
-    refused(
-        &|client, service, upload| send(client, service, upload, &rows, 1..4),
-        good,
-        "row 0",
-    );
-    refused(
-        &|client, service, upload| {
-            let run = TableRows {
-                upload,
-                first: 0,
-                count: 2,
-                payload: &[16, 2, 0, 2],
-            };
-            client.ask(service, &run);
-        },
-        good,
-        "out of order",
-    );
-    refused(
-        &|client, service, upload| {
-            let five = [&rows[..], &rows[3..]].concat();
-            let run = TableRows {
-                upload,
-                first: 0,
-                count: five.len() as u32,
-                payload: &[],
-            };
-            client.ask(service, &run);
-        },
-        good,
-        "announced",
-    );
-    refused(
-        &|client, service, upload| send(client, service, upload + 1, &rows, 0..4),
-        good,
-        "0 of 4",
-    );
-    refused(
-        &|client, service, upload| {
-            let run = TableRows {
-                upload,
-                first: 0,
-                count: 1,
-                payload: &[1, 2],
-            };
-            client.ask(service, &run);
-        },
-        good,
-        "outside its part",
-    );
+    let another = TableBegin {
+        checksum: !sum(&rows),
+        ..announced(&rows)
+    };
+    let mut refused = |says: &str, send_rows: &dyn Fn(&mut Client, u64)| {
+        let TableReady { upload, .. } = client.answer(&another);
+        send_rows(&mut client, upload);
+        let (code, text) = client.refusal(&TableEnd { upload });
+        assert_eq!(code, refusal::BAD_TABLE, "{text}");
+        assert!(text.contains(says), "{text}");
+        assert_eq!(welcome(&mut client).1, None);
+    };
+    let encoded = |client: &mut Client, upload, count, payload: &[u8]| {
+        client.ask(&TableRows {
+            upload,
+            first: 0,
+            count,
+            payload,
+        });
+    };
+    refused("3 of 4", &|client, upload| {
+        send(client, upload, &rows, 0..3);
+    });
+    refused("checksum", &|client, upload| {
+        send(client, upload, &rows, 0..4);
+    });
+    refused("row 0", &|client, upload| {
+        send(client, upload, &rows, 1..4);
+    });
+    refused("0 of 4", &|client, upload| {
+        send(client, upload + 1, &rows, 0..4);
+    });
+    refused("out of order", &|client, upload| {
+        encoded(client, upload, 2, &[16, 2, 0, 2]);
+    });
+    refused("announced", &|client, upload| {
+        encoded(client, upload, 5, &[]);
+    });
+    refused("outside its part", &|client, upload| {
+        encoded(client, upload, 1, &[1, 2]);
+    });
     let large = TableBegin {
         rows: 1 << 20,
         ..announced(&rows)
     };
-    let frames = client.ask(&mut service, &large);
-    let (code, text) = refusal_code(&frames);
+    let (code, text) = client.refusal(&large);
     assert_eq!(code, refusal::TABLE_TOO_LARGE);
     assert!(text.contains("10485832 bytes"), "{text}");
 }
 
 #[test]
 fn a_recording_uses_the_table_that_it_asked_for() {
-    let (_, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
-    let mut start = |caller_table, flags| {
+    let (_, service, mut client) = guest();
+    for (caller_table, flags) in [(Some(1), 0), (None, start_flag::UNWIND_TABLE)] {
         let start = Start {
             caller_table,
             flags,
             ..one_ms()
         };
-        let frames = client.start(&mut service, start);
-        (frames[0].0 == Started::TYPE)
-            .then_some(())
-            .ok_or_else(|| refusal_code(&frames))
-    };
-    assert_eq!(start(Some(1), 0).unwrap_err().0, refusal::NO_TABLE);
-    assert_eq!(
-        start(None, start_flag::UNWIND_TABLE).unwrap_err().0,
-        refusal::NO_TABLE
-    );
-    let checksum = install(&mut client, &mut service);
+        assert_eq!(client.refusal(&start).0, refusal::NO_TABLE);
+    }
+    let checksum = install(&mut client);
     let start = Start {
         caller_table: Some(!checksum),
         ..one_ms()
     };
-    let (code, text) = refusal_code(&client.start(&mut service, start));
+    let (code, text) = client.refusal(&start);
     assert_eq!(code, refusal::NO_TABLE);
     assert!(text.contains("another client"), "{text}");
 
@@ -306,32 +230,33 @@ fn a_recording_uses_the_table_that_it_asked_for() {
         caller_table: Some(checksum),
         ..one_ms()
     };
-    read::<Started>(&client.start(&mut service, start)[0]);
+    client.start(start);
     let overlapping = TableBegin {
         checksum: 1,
         ..announced(&table())
     };
     let large = TableBegin {
-        rows: welcome(&mut client, &mut service).0,
+        rows: welcome(&mut client).0,
         ..overlapping
     };
-    let frames = client.ask(&mut service, &large);
-    assert_eq!(refusal_code(&frames).0, refusal::ALREADY_RECORDING);
-    let held = begin(&mut client, &mut service, &announced(&table()));
+    assert_eq!(client.refusal(&large).0, refusal::ALREADY_RECORDING);
+    let held: TableReady = client.answer(&announced(&table()));
     assert_eq!(held.rows, 4);
-    let frames = end(&mut client, &mut service, held.upload);
-    assert_eq!(read::<TableInstalled>(&frames[0]).caller_table, checksum);
-    client.ask(&mut service, &Stop { recording: 0 });
+    let installed: TableInstalled = client.answer(&TableEnd {
+        upload: held.upload,
+    });
+    assert_eq!(installed.caller_table, checksum);
+    client.ask(&Stop { recording: 0 });
     // Only the last upload is valid.
-    let mut other = Client::connect(&mut service);
-    let upload = begin(&mut client, &mut service, &overlapping).upload;
+    let mut other = Client::connect(&service);
+    let TableReady { upload, .. } = client.answer(&overlapping);
     let another = TableBegin {
         checksum: 2,
         ..overlapping
     };
-    begin(&mut other, &mut service, &another);
-    send(&mut client, &mut service, upload, &table(), 0..4);
-    let (code, text) = refusal_code(&end(&mut client, &mut service, upload));
+    other.answer::<TableReady>(&another);
+    send(&mut client, upload, &table(), 0..4);
+    let (code, text) = client.refusal(&TableEnd { upload });
     assert_eq!(code, refusal::BAD_TABLE);
     assert!(text.contains("another client"), "{text}");
 }
@@ -340,26 +265,25 @@ fn a_recording_uses_the_table_that_it_asked_for() {
 /// it.
 #[test]
 fn a_table_is_extended_while_a_recording_uses_it() {
-    let (agent, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
-    let first = install(&mut client, &mut service);
+    let (agent, _, mut client) = guest();
+    let first = install(&mut client);
     let start = Start {
         caller_table: Some(first),
         ..one_ms()
     };
-    read::<Started>(&client.start(&mut service, start)[0]);
+    client.start(start);
     tick(agent, &[0x2001, 2, 0x2003]);
     let row = |offset: u32, rule| Row {
         code: 16 + offset,
         rule,
     };
     let more = [row(0x2000, Rule::FRAME_RECORD), row(0x3000, Rule::UNKNOWN)];
-    let both = add(&mut client, &mut service, &more);
+    let both = add(&mut client, &more);
     assert_ne!(both, first);
-    assert_eq!(welcome(&mut client, &mut service).1, Some(both));
+    assert_eq!(welcome(&mut client).1, Some(both));
     tick(agent, &[0x2001, 2, 0x2003]);
-    let pending: Pending = read(&client.ask(&mut service, &Stop { recording: 0 })[0]);
-    let frames = client.ask(&mut service, &whole(pending.first_epoch));
+    let pending = client.stop(0);
+    let frames = client.ask(&whole(pending.first_epoch));
     let head: Epoch<'_> = read(&frames[0]);
     assert_eq!(head.caller_table, Some(first), "as it was at the start");
     let counters = download(&frames).counters;
@@ -370,16 +294,15 @@ fn a_table_is_extended_while_a_recording_uses_it() {
         flags: start_flag::REPLACE,
         ..one_ms()
     };
-    let refused = refusal_code(&client.start(&mut service, start(first)));
+    let refused = client.refusal(&start(first));
     assert_eq!(refused.0, refusal::NO_TABLE);
-    read::<Started>(&client.start(&mut service, start(both))[0]);
+    client.start(start(both));
 }
 
 /// A client that had no room for all rows sends those of other functions later, whose codes are between the first ones.
 #[test]
 fn rows_between_those_of_a_part_are_added_while_a_recording_uses_it() {
-    let (agent, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
+    let (agent, _, mut client) = guest();
     let row = |offset: u32, rule| Row {
         code: 16 + offset,
         rule,
@@ -391,48 +314,48 @@ fn rows_between_those_of_a_part_are_added_while_a_recording_uses_it() {
         ]
     };
     let first = [function(0x1000), function(0x4000)].concat();
-    let first = add(&mut client, &mut service, &first);
+    let first = add(&mut client, &first);
     let start = Start {
         caller_table: Some(first),
         ..one_ms()
     };
-    read::<Started>(&client.start(&mut service, start)[0]);
+    client.start(start);
     let between = [0x2001, 2, 0x2003];
     tick(agent, &between);
-    let both = add(&mut client, &mut service, &function(0x2000));
+    let both = add(&mut client, &function(0x2000));
     assert_ne!(both, first);
     tick(agent, &between);
     // The earlier rows still apply.
     tick(agent, &[0x4001, 2, 0x4003]);
-    let pending: Pending = read(&client.ask(&mut service, &Stop { recording: 0 })[0]);
-    let counters = download(&client.ask(&mut service, &whole(pending.first_epoch))).counters;
+    let pending = client.stop(0);
+    let counters = client.fetch(pending.first_epoch).counters;
     assert_eq!([counters.by_table, counters.by_frame_pointer], [2, 1]);
 }
 
 /// After a lost connection only the missing rows are sent.
 #[test]
 fn an_upload_goes_on_where_it_stopped() {
-    let (_, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
+    let (_, service, mut client) = guest();
     let rows = table();
-    let lost = begin(&mut client, &mut service, &announced(&rows)).upload;
-    send(&mut client, &mut service, lost, &rows, 0..3);
-    assert_eq!(welcome(&mut client, &mut service).1, None);
-    let mut again = Client::connect(&mut service);
-    let ready = begin(&mut again, &mut service, &announced(&rows));
+    let TableReady { upload: lost, .. } = client.answer(&announced(&rows));
+    send(&mut client, lost, &rows, 0..3);
+    assert_eq!(welcome(&mut client).1, None);
+    let mut again = Client::connect(&service);
+    let ready: TableReady = again.answer(&announced(&rows));
     assert_eq!(ready.rows, 3);
     // Rows that the former connection still sends are ignored.
-    send(&mut client, &mut service, lost, &rows, 3..4);
-    send(&mut again, &mut service, ready.upload, &rows, 3..4);
-    let frames = end(&mut again, &mut service, ready.upload);
-    let installed: TableInstalled = read(&frames[0]);
+    send(&mut client, lost, &rows, 3..4);
+    send(&mut again, ready.upload, &rows, 3..4);
+    let installed: TableInstalled = again.answer(&TableEnd {
+        upload: ready.upload,
+    });
     assert_eq!((installed.rows, installed.caller_table), (4, sum(&rows)));
     // A part that was damaged is uploaded from the start.
     let other = TableBegin {
         checksum: 1,
         ..announced(&rows)
     };
-    let damaged = begin(&mut again, &mut service, &other);
-    send(&mut again, &mut service, damaged.upload, &rows, 1..2);
-    assert_eq!(begin(&mut again, &mut service, &other).rows, 0);
+    let damaged: TableReady = again.answer(&other);
+    send(&mut again, damaged.upload, &rows, 1..2);
+    assert_eq!(again.answer::<TableReady>(&other).rows, 0);
 }

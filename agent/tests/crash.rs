@@ -2,20 +2,18 @@
 #![cfg(not(loom))]
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-#[path = "rings/ask.rs"]
-mod ask;
-#[path = "fake/mod.rs"]
+mod client;
+mod counting;
 mod fake;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ask::{Answer, Client, RUNNING_TIME, fields, frames, nodes_of, records};
+use client::{Client, Frame, fields, frames, nodes_of, one_ms, read, records, serve};
+use counting::allocator_calls;
 use fake::platform::FakePlatform;
 use fake::stacks::{Random, any_stack};
 use unikprof_agent::{
@@ -25,34 +23,10 @@ use unikprof_proto::code::{mode, start_flag};
 use unikprof_proto::file::{self, BlockError, BlockHead, FileEnd, FileHeader};
 use unikprof_proto::frame::Message;
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Epoch, EventName, EventNamesEnd, Mapping, Nodes, RingEnd, RingHead,
-    RingRun, Stacks, StacksEnd, Start, VcpuEpoch, Welcome,
+    Epoch, EventName, EventNamesEnd, Mapping, Nodes, RingEnd, RingHead, RingRun, Stacks, StacksEnd,
+    Start, VcpuEpoch, Welcome,
 };
 use unikprof_proto::ring::kind;
-
-/// The system's allocator, counting the calls of a thread.
-struct Counting;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-thread_local! {
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: all calls are passed to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.set(CALLS.get() + 1);
-        // SAFETY: guaranteed by the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
 
 /// The fake platform, whose guest can panic in the middle of a tick.
 struct Fragile {
@@ -123,12 +97,12 @@ fn agent(events: u64) -> &'static Agent<'static, Fragile> {
     agent
 }
 
-fn is(kind: u16) -> impl Fn(&&Answer) -> bool {
+fn is(kind: u16) -> impl Fn(&&Frame) -> bool {
     move |one| one.kind == kind
 }
 
 /// Checks the file's order, and returns the values of its marks and the reason at its end.
-fn read(file: &[u8]) -> (Vec<u64>, String) {
+fn read_file(file: &[u8]) -> (Vec<u64>, String) {
     let (preamble, rest) = file.split_first_chunk().unwrap();
     assert_eq!(file::versions(preamble), Some((file::VERSION, 1)));
     let frames = frames(rest);
@@ -148,19 +122,16 @@ fn read(file: &[u8]) -> (Vec<u64>, String) {
     }
     order.retain(|kind| ![Nodes::TYPE, RingRun::TYPE, VcpuEpoch::TYPE].contains(kind));
     assert_eq!(order, [&start[..], &vcpu, &vcpu, &[FileEnd::TYPE]].concat());
-    let header: FileHeader<'_> = frames[0].decode();
+    let header: FileHeader<'_> = read(&frames[0]);
     assert!(header.client.starts_with("unikprof-agent "));
-    assert_eq!(
-        frames[1].decode::<Welcome<'_>>().guest_name,
-        Some("fragile")
-    );
+    assert_eq!(read::<Welcome<'_>>(&frames[1]).guest_name, Some("fragile"));
     let runs = frames.iter().filter(is(RingRun::TYPE));
-    let mut records: Vec<_> = runs.flat_map(|run| records(&run.decode())).collect();
+    let mut records: Vec<_> = runs.flat_map(|run| records(&read(run))).collect();
     // The newest come first.
     records.sort_by_key(|(position, _)| *position);
     let marks = fields(&records);
     let marks = marks.iter().filter(|record| record.0 == kind::MARK);
-    let end: FileEnd<'_> = frames.last().unwrap().decode();
+    let end: FileEnd<'_> = read(frames.last().unwrap());
     assert_eq!(end.complete, end.reason.is_empty());
     (marks.map(|mark| mark.3).collect(), end.reason.to_owned())
 }
@@ -170,8 +141,8 @@ fn read(file: &[u8]) -> (Vec<u64>, String) {
 #[test]
 fn a_panic_in_a_tick_leaves_a_whole_file() {
     let agent = agent(500);
-    let mut client = Client::connect(agent);
-    client.start(1_000_000);
+    let mut client = Client::connect(&serve(agent));
+    client.start(one_ms());
     let mut random = Random::new(7);
     let mut tick = || {
         agent.platform().fake.advance(2_000_000);
@@ -192,24 +163,24 @@ fn a_panic_in_a_tick_leaves_a_whole_file() {
         }
         let mut left = LEFT.lock().unwrap();
         left.0.reserve_exact(1 << 20);
-        let before = CALLS.get();
-        agent.crash_dump(&mut |bytes| left.0.extend_from_slice(bytes));
-        left.1 = CALLS.get() - before;
+        left.1 = allocator_calls(|| {
+            agent.crash_dump(&mut |bytes| left.0.extend_from_slice(bytes));
+        });
     }));
     agent.platform().breaks.store(true, Ordering::Relaxed);
     assert!(panic::catch_unwind(AssertUnwindSafe(&mut tick)).is_err());
     let (file, allocations) = &*LEFT.lock().unwrap();
     assert_eq!(*allocations, 0);
-    let (marks, reason) = read(file);
+    let (marks, reason) = read_file(file);
     assert!(marks.iter().copied().eq(0..500));
     assert_eq!(reason, "");
     let frames = frames(&file[file::PREAMBLE..]);
-    let vcpu: VcpuEpoch = frames.iter().find(is(VcpuEpoch::TYPE)).unwrap().decode();
+    let vcpu: VcpuEpoch = read(frames.iter().find(is(VcpuEpoch::TYPE)).unwrap());
     assert_eq!((vcpu.vcpu, vcpu.end.counters.recorded), (0, 100));
     let mut nodes = nodes_of(&frames);
     nodes.sort();
     assert_eq!(nodes, stacks);
-    let end: StacksEnd = frames.iter().find(is(StacksEnd::TYPE)).unwrap().decode();
+    let end: StacksEnd = read(frames.iter().find(is(StacksEnd::TYPE)).unwrap());
     assert_eq!(nodes.last().unwrap().0, end.known);
     assert_eq!(nodes[0].0, end.oldest);
 }
@@ -221,7 +192,7 @@ fn a_block_holds_the_newest_that_fit() {
     let agent = agent(1000);
     let mut whole = vec![0; 1 << 20];
     let length = agent.crash_dump_into(&mut whole).unwrap();
-    let (marks, reason) = read(BlockHead::file(&whole).unwrap());
+    let (marks, reason) = read_file(BlockHead::file(&whole).unwrap());
     assert!(marks.iter().copied().eq(0..1000));
     assert_eq!(reason, "");
 
@@ -231,7 +202,7 @@ fn a_block_holds_the_newest_that_fit() {
 
     let mut block = vec![0xff; length / 2];
     assert!(agent.crash_dump_into(&mut block).is_ok());
-    let (marks, reason) = read(BlockHead::file(&block).unwrap());
+    let (marks, reason) = read_file(BlockHead::file(&block).unwrap());
     assert!(reason.contains("too small"), "{reason}");
     assert!(marks.len() > 100 && marks.len() < 600, "{}", marks.len());
     assert!(marks.iter().copied().eq(1000 - marks.len() as u64..1000));
@@ -243,7 +214,7 @@ fn a_block_holds_the_newest_that_fit() {
     assert!(BlockHead::file(&block).is_err(), "the older one is gone");
     let mut block = vec![0; least + 100];
     assert!(agent.crash_dump_into(&mut block[..least]).is_ok());
-    assert!(read(BlockHead::file(&block).unwrap()).0.is_empty());
+    assert!(read_file(BlockHead::file(&block).unwrap()).0.is_empty());
     for length in 0..BlockHead::LENGTH + 2 {
         let refused = agent.crash_dump_into(&mut block[..length]);
         assert_eq!(refused, Err(CrashDumpError::TooSmall(least)));
@@ -255,35 +226,35 @@ fn a_block_holds_the_newest_that_fit() {
 #[test]
 fn the_file_names_its_recordings() {
     let agent = agent(0);
-    let mut client = Client::connect(agent);
+    let mut client = Client::connect(&serve(agent));
     let heads = || {
         let mut file = Vec::new();
         agent.crash_dump(&mut |bytes| file.extend_from_slice(bytes));
-        read(&file);
+        read_file(&file);
         frames(&file[file::PREAMBLE..])
     };
-    let recordings = |frames: &[Answer]| -> Vec<(u64, u32, String)> {
+    let recordings = |frames: &[Frame]| -> Vec<(u64, u32, String)> {
         let heads = frames.iter().filter(is(Epoch::TYPE));
         heads
-            .map(Answer::decode::<Epoch<'_>>)
+            .map(read::<Epoch<'_>>)
             .map(|head| (head.recording, head.ring_bit, head.name.to_owned()))
             .collect()
     };
     assert!(recordings(&heads()).is_empty());
-    let first = client.start_as(Start {
+    let first = client.start(Start {
         name: "always on",
         period_ns: 10_309_278,
-        ..RUNNING_TIME
+        ..one_ms()
     });
     agent.platform().fake.advance(5_000);
     let began_ns = agent.platform().fake.now_ns();
     let name = "x".repeat(64);
-    let second = client.start_as(Start {
+    let second = client.start(Start {
         name: &name,
         mode: mode::WALL,
         flags: start_flag::FIXED_INTERVAL,
         depth: 7,
-        ..RUNNING_TIME
+        ..one_ms()
     });
     agent.resume();
     agent.platform().fake.advance(2_000);
@@ -294,7 +265,7 @@ fn the_file_names_its_recordings() {
     ];
     assert_eq!(recordings(&file), both);
     let epochs = file.iter().filter(is(Epoch::TYPE));
-    let epochs: Vec<Epoch<'_>> = epochs.map(Answer::decode).collect();
+    let epochs: Vec<Epoch<'_>> = epochs.map(read).collect();
     assert_eq!(
         (epochs[0].period_ns, epochs[0].mode),
         (10_309_278, mode::CPU)
@@ -311,15 +282,15 @@ fn the_file_names_its_recordings() {
     assert!(head.ended_wall_clock_ns.is_some());
     // The counters that follow are in the same epochs.
     let shares = file.iter().filter(is(VcpuEpoch::TYPE));
-    let shares: Vec<VcpuEpoch> = shares.map(Answer::decode).collect();
+    let shares: Vec<VcpuEpoch> = shares.map(read).collect();
     assert!(shares.iter().any(|share| share.epoch == head.epoch));
 
     // Ended but not fetched: its samples and its head are there. Fetched: both are missing.
-    let epoch = client.end(second);
+    let epoch = client.stop(second).first_epoch;
     assert_eq!(recordings(&heads()), both);
-    client.ask(&Acknowledge { epoch }, Acknowledged::TYPE);
+    client.acknowledge(epoch);
     assert_eq!(recordings(&heads()), both[..1]);
-    client.stop();
+    client.discard();
     assert!(recordings(&heads()).is_empty());
 }
 
@@ -328,8 +299,8 @@ fn the_file_names_its_recordings() {
 #[test]
 fn a_block_that_is_half_written_is_none() {
     let agent = agent(100);
-    let mut client = Client::connect(agent);
-    client.start(1_000_000);
+    let mut client = Client::connect(&serve(agent));
+    client.start(one_ms());
     let looks = &agent.platform().looks;
     let mut block = vec![0; 1 << 16];
     assert!(agent.crash_dump_into(&mut block).is_ok());
@@ -378,6 +349,6 @@ fn without_a_ring_the_file_says_so() {
     let mut file = Vec::new();
     agent.crash_dump(&mut |bytes| file.extend_from_slice(bytes));
     let frames = frames(&file[file::PREAMBLE..]);
-    let end: FileEnd<'_> = frames.last().unwrap().decode();
+    let end: FileEnd<'_> = read(frames.last().unwrap());
     assert!(!end.complete && end.reason.contains("ring"));
 }

@@ -4,13 +4,10 @@
 
 mod fake_guest;
 
-use fake_guest::client::{Client, FakeService, Known, download_to, one_ms, read};
-use fake_guest::{FakeAgent, agent, block, on_stack, tick};
-use unikprof_agent::{Access, Service};
+use fake_guest::client::{Known, download_to, newest, one_ms, whole};
+use fake_guest::{Client, FakeAgent, block, connected, on_stack, tick};
 use unikprof_proto::code::{mode, start_flag};
-use unikprof_proto::message::{
-    Acknowledge, Check, Counters, Dump, Fetch, Pending, Start, Status, Stop,
-};
+use unikprof_proto::message::{Check, Counters, Fetch, Pending, Start, Status};
 
 const MS: u64 = 1_000_000;
 
@@ -20,24 +17,18 @@ const MEMORY: usize = 2 << 20;
 /// A guest whose samples are all of new stacks, with one client.
 struct Guest {
     agent: &'static FakeAgent,
-    service: FakeService,
     client: Client,
     known: Known,
-    last_node: u64,
     leaf: u64,
 }
 
 impl Guest {
     fn new() -> Self {
-        let agent = agent(1, MEMORY);
-        let mut service = Service::new(agent, Access::Open).unwrap();
-        let client = Client::connect(&mut service);
+        let (agent, _, client) = connected(1, MEMORY);
         Self {
             agent,
-            service,
             client,
             known: Known::new(),
-            last_node: 0,
             leaf: 100,
         }
     }
@@ -49,13 +40,12 @@ impl Guest {
             flags: start_flag::KEEP_NEWEST,
             ..one_ms()
         };
-        self.client.start(&mut self.service, start);
+        self.client.start(start);
     }
 
     /// The nodes that the agent has in use, and the most that it can have.
     fn nodes(&mut self) -> (u64, u64) {
-        let frames = self.client.ask(&mut self.service, &Check {});
-        let status: Status = read(&frames[0]);
+        let status: Status = self.client.answer(&Check {});
         (status.nodes_used, status.nodes_capacity)
     }
 
@@ -65,7 +55,7 @@ impl Guest {
 
     fn poll(&mut self, times: u32) {
         for _ in 0..times {
-            self.service.advance();
+            self.client.advance();
         }
     }
 
@@ -87,35 +77,31 @@ impl Guest {
     fn fetch(&mut self, pending: Pending) -> Counters {
         assert!(pending.complete && pending.epochs == 1);
         let epoch = pending.first_epoch;
-        let fetch = Fetch {
-            epoch,
-            vcpu: 0,
-            known: self.last_node,
-            counted: 0,
-        };
-        let frames = self.client.ask(&mut self.service, &fetch);
+        let frames = self.client.ask(&Fetch {
+            known: newest(&self.known),
+            ..whole(epoch)
+        });
         let got = download_to(&mut self.known, &frames);
-        self.last_node = self.known.keys().max().copied().unwrap_or(0);
         let counted: u64 = got.stacks.values().sum();
         assert_eq!(counted, got.samples, "what the head promises");
         assert_eq!(counted, got.counters.recorded + got.counters.blocked);
-        self.client.ask(&mut self.service, &Acknowledge { epoch });
+        self.client.acknowledge(epoch);
         got.counters
     }
 
     /// How much the first recording has aged.
     fn aged(&mut self) -> u64 {
-        self.client.status(&mut self.service).1.aged
+        self.client.status().1.aged
     }
 
     fn drain(&mut self) -> Counters {
-        let frames = self.client.ask(&mut self.service, &Dump { recording: 0 });
-        self.fetch(read(&frames[0]))
+        let pending = self.client.dump(0);
+        self.fetch(pending)
     }
 
     fn stop(&mut self, recording: u64) -> Counters {
-        let frames = self.client.ask(&mut self.service, &Stop { recording });
-        self.fetch(read(&frames[0]))
+        let pending = self.client.stop(recording);
+        self.fetch(pending)
     }
 }
 

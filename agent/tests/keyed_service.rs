@@ -4,13 +4,15 @@
 
 mod fake_guest;
 mod keyed;
+#[cfg(feature = "embedded-io")]
+mod pipe;
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-use fake_guest::agent;
-use fake_guest::client::{FakeService, one_ms, read, refusal_code, whole};
-use keyed::{CONTROL, Client, OTHER, VIEW, connect, exchange, first_message, framed, frames};
+use fake_guest::client::{download, encoded, frames, one_ms, read, refusal_code, whole};
+use fake_guest::{FakeService, agent};
+use keyed::{CONTROL, Client, OTHER, VIEW, connect, exchange, first_message};
 use unikprof_agent::{Access, Key, Keys, Platform, Role, SESSIONS, ServeError, Service, SessionId};
 use unikprof_proto::code::{refusal, role};
 use unikprof_proto::frame::{self, Message as _};
@@ -44,7 +46,6 @@ fn refusals(bytes: &[u8]) -> u32 {
     let [answer] = &answers[..] else {
         panic!("not one refusal: {answers:?}");
     };
-    assert_eq!(answer.0, <Refusal<'_>>::TYPE);
     read::<Refusal<'_>>(answer).code
 }
 
@@ -69,8 +70,7 @@ fn a_key_opens_a_conversation_with_its_role() {
         } else {
             assert_eq!(read::<Started>(&frames[0]).recording, 1);
         }
-        let frames = client.ask(&mut service, &Check {});
-        let status: Status = read(&frames[0]);
+        let status: Status = client.answer(&mut service, &Check {});
         assert_eq!(status.peers.not_allowed, 1, "the refused start");
     }
 }
@@ -84,7 +84,7 @@ fn a_recording_is_fetched_under_a_key() {
     for n in 0..3000 {
         assert!(fake_guest::tick(agent, &[n % 97, n % 89]));
     }
-    let stop = framed(&Stop { recording: 0 });
+    let stop = encoded(&Stop { recording: 0 });
     let record = client.seal(&stop);
     let mut answer = Vec::new();
     for byte in record {
@@ -94,7 +94,7 @@ fn a_recording_is_fetched_under_a_key() {
     let pending: Pending = read(&pending[0]);
     let fetch = whole(pending.first_epoch);
     let frames = client.ask(&mut service, &fetch);
-    let got = fake_guest::client::download(&frames);
+    let got = download(&frames);
     assert_eq!(
         (got.samples, got.stacks.values().sum::<u64>()),
         (3000, 3000)
@@ -114,7 +114,7 @@ fn an_unknown_id_and_a_wrong_key_get_the_same_answer() {
     let id = Key::from_bytes(VIEW).id();
     let mut shake: Handshake = read(&frames(&wrong.first)[0]);
     shake.key = id.0;
-    wrong.first = framed(&shake);
+    wrong.first = encoded(&shake);
     let second = wrong.send(&mut service);
     assert_eq!(refusals(&first), refusal::BAD_KEY);
     assert_eq!(first, second);
@@ -146,7 +146,7 @@ fn a_failed_handshake_is_an_event() {
     };
     let mut events = Vec::new();
     for frame in client.ask(&mut service, &ring) {
-        if frame.0 == RingRun::TYPE {
+        if frame.kind == RingRun::TYPE {
             let run: RingRun<'_> = read(&frame);
             decode(run.base_ns, run.count, run.payload, |record| {
                 events.push((record.kind, record.at_ns));
@@ -177,7 +177,7 @@ fn there_is_no_way_down_to_the_clear() {
     let (_, mut service) = keyed::service();
     let session = service.open().unwrap();
     let mut request = preamble::encode(preamble::OPEN).to_vec();
-    request.extend(framed(&Check {}));
+    request.extend(encoded(&Check {}));
     let answer = exchange(&mut service, session, &request);
     let (said, rest) = answer.split_at(preamble::LENGTH);
     assert_eq!(said, preamble::encode(preamble::KEYED));
@@ -186,7 +186,7 @@ fn there_is_no_way_down_to_the_clear() {
     // A request instead of the handshake.
     let session = service.open().unwrap();
     exchange(&mut service, session, &preamble::encode(preamble::KEYED));
-    let answer = exchange(&mut service, session, &framed(&Check {}));
+    let answer = exchange(&mut service, session, &encoded(&Check {}));
     assert_eq!(refusals(&answer), refusal::MALFORMED);
 
     let open = agent(1, 1 << 17);
@@ -243,7 +243,7 @@ fn a_replayed_first_message_gains_nothing() {
 /// with that record, send nothing more, and be counted.
 #[test]
 fn a_bad_record_ends_the_conversation_at_once() {
-    let check = framed(&Check {});
+    let check = encoded(&Check {});
     type Change = fn(&mut Client, &[u8]) -> Vec<u8>;
     let changes: [(&str, Change); 6] = [
         ("replayed", |client, check| {
@@ -363,8 +363,7 @@ fn a_flood_does_not_keep_out_a_client_with_a_key() {
         owner.ask(&mut service, &Check {});
     }
     assert!(got_in >= 4, "{got_in} times in 20 s");
-    let answers = owner.ask(&mut service, &Check {});
-    let peers = read::<Status>(&answers[0]).peers;
+    let peers = owner.answer::<Status>(&mut service, &Check {}).peers;
     assert!(
         peers.displaced > 20 && peers.turned_away > 1000,
         "{peers:?}"
@@ -418,7 +417,7 @@ fn a_long_round_trip_does_not_keep_out_a_client_with_a_key_during_a_flood() {
                 if let Some((replied_ms, client)) = &mut client
                     && now_ms == *replied_ms + round_trip_ms
                 {
-                    let record = client.seal(&framed(&Check {}));
+                    let record = client.seal(&encoded(&Check {}));
                     let answer = exchange(&mut service, session, &record);
                     answered = Some(frames(&client.open(&answer)).len());
                     break;
@@ -465,12 +464,13 @@ fn a_suspension_ends_sealed_sessions_before_another_byte_is_sent() {
     let mut client = Client::new(&mut service, CONTROL);
     client.ask(&mut service, &one_ms());
     (0..5_000).for_each(|n| assert!(fake_guest::tick(agent, &[n % 251, n % 241])));
-    let pending = client.ask(&mut service, &Stop { recording: 0 });
-    let epoch = read::<Pending>(&pending[0]).first_epoch;
+    let epoch = client
+        .answer::<Pending>(&mut service, &Stop { recording: 0 })
+        .first_epoch;
     let fetch = whole(epoch);
     for first in firsts {
         let mut client = Client::new(&mut service, VIEW);
-        let request = client.seal(&framed(&fetch));
+        let request = client.seal(&encoded(&fetch));
         service.receive(client.session, &request);
         // A part of a record is on its way; the rest of it is encrypted and waits.
         let mut buffer = [0; 100];
@@ -482,7 +482,7 @@ fn a_suspension_ends_sealed_sessions_before_another_byte_is_sent() {
         service.close(client.session);
         let mut again = Client::new(&mut service, VIEW);
         let frames = again.ask(&mut service, &fetch);
-        assert_eq!(fake_guest::client::download(&frames).samples, 5_000);
+        assert_eq!(download(&frames).samples, 5_000);
         service.close(again.session);
     }
     // A handshake whose reply was made but not sent must end as well: both copies have its
@@ -508,11 +508,9 @@ fn a_suspension_ends_sealed_sessions_before_another_byte_is_sent() {
 /// Without keys there is no nonce to protect: an unencrypted session continues after a suspension.
 #[test]
 fn a_suspension_leaves_sessions_in_the_clear() {
-    let agent = agent(1, 1 << 17);
-    let mut service = Service::new(agent, Access::Open).unwrap();
-    let mut client = fake_guest::client::Client::connect(&mut service);
+    let (agent, _, mut client) = fake_guest::guest();
     agent.resume();
-    assert_eq!(client.ask(&mut service, &Check {}).len(), 1);
+    assert_eq!(client.ask(&Check {}).len(), 1);
 }
 
 /// Bytes that a stream had not accepted when the guest was suspended must not be sent.
@@ -535,7 +533,7 @@ fn a_suspension_drops_what_a_stream_has_not_taken() {
     };
     let (_, reply) = poll(&pipe);
     let mut client = shaking.finish(&reply[preamble::LENGTH..]);
-    pipe.send(&client.seal(&framed(&Hello {
+    pipe.send(&client.seal(&encoded(&Hello {
         client: "test",
         client_id: 0,
     })));
@@ -545,83 +543,6 @@ fn a_suspension_drops_what_a_stream_has_not_taken() {
     agent.resume();
     pipe.make_room(10_000);
     assert_eq!(poll(&pipe), (Progress::Over, Vec::new()));
-}
-
-/// A stream in memory.
-#[cfg(feature = "embedded-io")]
-mod pipe {
-    use std::cell::RefCell;
-    use std::convert::Infallible;
-    use std::rc::Rc;
-
-    use embedded_io::{ErrorType, Read, ReadReady, Write, WriteReady};
-
-    #[derive(Clone, Debug, Default)]
-    pub(super) struct Pipe(Rc<RefCell<Ends>>);
-
-    #[derive(Debug, Default)]
-    struct Ends {
-        to_agent: Vec<u8>,
-        to_client: Vec<u8>,
-        room: usize,
-    }
-
-    impl Pipe {
-        /// Sends bytes to the agent.
-        pub(super) fn send(&self, bytes: &[u8]) {
-            self.0.borrow_mut().to_agent.extend_from_slice(bytes);
-        }
-
-        /// Sets how many bytes the stream takes from the agent.
-        pub(super) fn make_room(&self, bytes: usize) {
-            self.0.borrow_mut().room = bytes;
-        }
-
-        /// The bytes that the agent has written.
-        pub(super) fn take(&self) -> Vec<u8> {
-            std::mem::take(&mut self.0.borrow_mut().to_client)
-        }
-    }
-
-    impl ErrorType for Pipe {
-        type Error = Infallible;
-    }
-
-    impl Read for Pipe {
-        fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Infallible> {
-            let bytes = &mut self.0.borrow_mut().to_agent;
-            let length = buffer.len().min(bytes.len());
-            buffer[..length].copy_from_slice(&bytes[..length]);
-            bytes.drain(..length);
-            Ok(length)
-        }
-    }
-
-    impl ReadReady for Pipe {
-        fn read_ready(&mut self) -> Result<bool, Infallible> {
-            Ok(!self.0.borrow().to_agent.is_empty())
-        }
-    }
-
-    impl Write for Pipe {
-        fn write(&mut self, bytes: &[u8]) -> Result<usize, Infallible> {
-            let ends = &mut *self.0.borrow_mut();
-            let length = bytes.len().min(ends.room);
-            ends.room -= length;
-            ends.to_client.extend_from_slice(&bytes[..length]);
-            Ok(length)
-        }
-
-        fn flush(&mut self) -> Result<(), Infallible> {
-            Ok(())
-        }
-    }
-
-    impl WriteReady for Pipe {
-        fn write_ready(&mut self) -> Result<bool, Infallible> {
-            Ok(self.0.borrow().room > 0)
-        }
-    }
 }
 
 /// Three clients with the role `view` must not keep out one with the role `control`.
@@ -636,13 +557,20 @@ fn viewers_leave_one_session_free() {
         })
         .collect();
     let mut fourth = Client::new(&mut service, VIEW);
-    let answers = fourth.ask(&mut service, &Check {});
-    assert_eq!(refusal_code(&answers).0, refusal::BUSY);
+    assert_eq!(
+        refusal_code(&fourth.ask(&mut service, &Check {})).0,
+        refusal::BUSY
+    );
     assert!(service.is_over(fourth.session));
     service.close(fourth.session);
     let mut control = Client::new(&mut service, CONTROL);
-    let answers = control.ask(&mut service, &Check {});
-    assert_eq!(read::<Status>(&answers[0]).peers.turned_away, 1);
+    assert_eq!(
+        control
+            .answer::<Status>(&mut service, &Check {})
+            .peers
+            .turned_away,
+        1
+    );
     for viewer in &mut viewers {
         assert_eq!(viewer.ask(&mut service, &Check {}).len(), 1, "it goes on");
     }
@@ -691,10 +619,9 @@ fn a_poll_has_a_budget() {
     let mut client = Client::new(&mut service, CONTROL);
     client.ask(&mut service, &one_ms());
     (0..20_000).for_each(|n| assert!(fake_guest::tick(agent, &[n % 251, n % 241])));
-    let pending = client.ask(&mut service, &Stop { recording: 0 });
-    let pending: Pending = read(&pending[0]);
+    let pending: Pending = client.answer(&mut service, &Stop { recording: 0 });
     let fetch = whole(pending.first_epoch);
-    let request = client.seal(&framed(&fetch));
+    let request = client.seal(&encoded(&fetch));
     service.receive(client.session, &request);
     // A slow guest: each read of the clock takes 100 µs.
     agent.platform().step_ns.store(100_000, Ordering::Relaxed);
@@ -717,9 +644,8 @@ fn a_poll_has_a_budget() {
     agent.platform().step_ns.store(0, Ordering::Relaxed);
     assert!(polls > 3, "{polls}");
     let frames = frames(&client.open(&sealed));
-    assert_eq!(fake_guest::client::download(&frames).samples, 20_000);
-    let answers = client.ask(&mut service, &Check {});
-    let status: Status = read(&answers[0]);
+    assert_eq!(download(&frames).samples, 20_000);
+    let status: Status = client.answer(&mut service, &Check {});
     let longest_ns = status.server_longest_ns;
     assert!(
         (1_000_000..=2_000_000).contains(&longest_ns),
@@ -738,7 +664,7 @@ fn a_viewer_that_fetches_in_a_loop_uses_its_share_and_no_more() {
     control.ask(&mut service, &one_ms());
     (0..20_000).for_each(|n| assert!(fake_guest::tick(agent, &[n % 251, n % 241])));
     let pending = control.ask(&mut service, &Stop { recording: 0 });
-    let fetch = framed(&whole(read::<Pending>(&pending[0]).first_epoch));
+    let fetch = encoded(&whole(read::<Pending>(&pending[0]).first_epoch));
     let mut viewer = Client::new(&mut service, VIEW);
     viewer.ask(&mut service, &Check {});
     let now_ns = || agent.platform().now_ns.load(Ordering::Relaxed);
@@ -789,8 +715,7 @@ fn a_viewer_that_fetches_in_a_loop_uses_its_share_and_no_more() {
     agent.platform().idle(SECOND);
     let rest = exchange(&mut service, control.session, &[]);
     control.open(&rest);
-    let status = control.ask(&mut service, &Check {});
-    let status: Status = read(&status[0]);
+    let status: Status = control.answer(&mut service, &Check {});
     let worked_ns = status.server_ns;
     // A tenth of a CPU, and the tenth of a second in full buckets at the start.
     let share_ns = passed_ns / 10 + SECOND / 10;
@@ -887,10 +812,14 @@ fn no_key_remains_in_a_session_that_was_closed() {
 fn every_request_has_its_role() {
     let (_, mut service) = keyed::service();
     let mut viewer = Client::new(&mut service, VIEW);
-    let refused = viewer.ask(&mut service, &Stop { recording: 0 });
-    assert_eq!(refusal_code(&refused).0, refusal::NOT_ALLOWED);
-    let refused = viewer.ask(&mut service, &Dump { recording: 0 });
-    assert_eq!(refusal_code(&refused).0, refusal::NOT_ALLOWED);
+    assert_eq!(
+        refusal_code(&viewer.ask(&mut service, &Stop { recording: 0 })).0,
+        refusal::NOT_ALLOWED
+    );
+    assert_eq!(
+        refusal_code(&viewer.ask(&mut service, &Dump { recording: 0 })).0,
+        refusal::NOT_ALLOWED
+    );
     let refused = viewer.ask(
         &mut service,
         &TableBegin {
@@ -901,8 +830,10 @@ fn every_request_has_its_role() {
         },
     );
     assert_eq!(refusal_code(&refused).0, refusal::NOT_ALLOWED);
-    let refused = viewer.ask(&mut service, &Acknowledge { epoch: 1 });
-    assert_eq!(refusal_code(&refused).0, refusal::NOT_ALLOWED);
+    assert_eq!(
+        refusal_code(&viewer.ask(&mut service, &Acknowledge { epoch: 1 })).0,
+        refusal::NOT_ALLOWED
+    );
     let fetch = whole(1);
     let refused = viewer.ask(&mut service, &fetch);
     assert_eq!(
@@ -918,6 +849,11 @@ fn every_request_has_its_role() {
         },
     );
     assert_eq!(read::<VcpuSnapshot<'_>>(&snapshot[0]).vcpu, 0, "it may");
-    let answers = viewer.ask(&mut service, &Check {});
-    assert_eq!(read::<Status>(&answers[0]).peers.not_allowed, 4);
+    assert_eq!(
+        viewer
+            .answer::<Status>(&mut service, &Check {})
+            .peers
+            .not_allowed,
+        4
+    );
 }

@@ -3,72 +3,21 @@
 #![cfg(not(loom))]
 #![allow(unsafe_code, clippy::unwrap_used)]
 
+mod counting;
 mod fake;
 #[cfg(feature = "noise")]
 mod fake_guest;
 #[cfg(feature = "noise")]
 mod keyed;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::mem::MaybeUninit;
 
+use counting::allocator_calls;
 use fake::CONFIG;
 use fake::conversation::InProcess;
 use fake::platform::FakePlatform;
 use fake::stacks::{Random, Stack, any_stack, stack};
 use unikprof_agent::{Agent, MAX_DEPTH, Registers, minimum_bytes};
-
-/// The system's allocator, counting every call of a thread.
-struct Counting;
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-thread_local! {
-    /// Without a destructor, so that it can be used at any time of the thread's life.
-    static CALLS: Cell<u64> = const { Cell::new(0) };
-}
-
-impl Counting {
-    fn count() {
-        CALLS.set(CALLS.get() + 1);
-    }
-}
-
-// SAFETY: all calls are passed to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        Self::count();
-        // SAFETY: guaranteed by the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        Self::count();
-        // SAFETY: as above.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        Self::count();
-        // SAFETY: as above.
-        unsafe { System.realloc(place, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        Self::count();
-        // SAFETY: as above.
-        unsafe { System.dealloc(place, layout) }
-    }
-}
-
-/// The number of allocator calls of this thread while `work` runs.
-fn allocator_calls(work: impl FnOnce()) -> u64 {
-    let before = CALLS.get();
-    work();
-    CALLS.get() - before
-}
 
 /// The tests below could not fail if nothing were counted.
 #[test]
@@ -140,9 +89,9 @@ mod under_a_key {
     use unikprof_proto::preamble;
 
     use super::allocator_calls;
-    use crate::fake_guest::client::{FakeService, download, one_ms, read, whole};
-    use crate::fake_guest::tick;
-    use crate::keyed::{self, CONTROL, Client, OTHER, first_message, framed, frames};
+    use crate::fake_guest::client::{Frame, download, encoded, frames, one_ms, read, whole};
+    use crate::fake_guest::{FakeService, tick};
+    use crate::keyed::{self, CONTROL, Client, OTHER, first_message};
 
     /// Sends bytes until nothing moves; returns the answer, and asserts that the agent's part did
     /// not allocate.
@@ -176,7 +125,7 @@ mod under_a_key {
         session
     }
 
-    fn ask(service: &mut FakeService, client: &mut Client, request: &[u8]) -> Vec<(u16, Vec<u8>)> {
+    fn ask(service: &mut FakeService, client: &mut Client, request: &[u8]) -> Vec<Frame> {
         let record = client.seal(request);
         let answer = exchange(service, client.session, &record);
         frames(&client.open(&answer))
@@ -198,25 +147,25 @@ mod under_a_key {
         let shaking = first_message(session, CONTROL, sent);
         let answer = exchange(&mut service, session, &shaking.first);
         let mut client = shaking.finish(&answer);
-        let hello = framed(&Hello {
+        let hello = encoded(&Hello {
             client: "test",
             client_id: 0,
         });
         let welcome = ask(&mut service, &mut client, &hello);
         assert_eq!(read::<Welcome<'_>>(&welcome[0]).role, role::CONTROL);
-        ask(&mut service, &mut client, &framed(&one_ms()));
+        ask(&mut service, &mut client, &encoded(&one_ms()));
         for n in 0..3000 {
             assert!(tick(guest, &[n % 97, n % 89]));
         }
-        let pending = ask(&mut service, &mut client, &framed(&Stop { recording: 0 }));
+        let pending = ask(&mut service, &mut client, &encoded(&Stop { recording: 0 }));
         let pending: Pending = read(&pending[0]);
         let fetch = whole(pending.first_epoch);
-        let fetched = ask(&mut service, &mut client, &framed(&fetch));
+        let fetched = ask(&mut service, &mut client, &encoded(&fetch));
         assert_eq!(download(&fetched).samples, 3000, "a sealed download");
-        let status = ask(&mut service, &mut client, &framed(&Check {}));
+        let status = ask(&mut service, &mut client, &encoded(&Check {}));
         assert_eq!(read::<Status>(&status[0]).peers.bad_key, 1);
 
-        let mut altered = client.seal(&framed(&Check {}));
+        let mut altered = client.seal(&encoded(&Check {}));
         altered[9] ^= 1;
         assert!(exchange(&mut service, client.session, &altered).is_empty());
         assert!(service.is_given_up(client.session));

@@ -4,15 +4,11 @@
 
 mod fake_guest;
 
-use fake_guest::client::{
-    Client, FakeService, download, one_ms, read, refusal_code, service, whole,
-};
-use fake_guest::{FakeAgent, tick};
+use fake_guest::client::{Download, one_ms, read};
+use fake_guest::{Client, FakeAgent, guest, tick};
 use unikprof_agent::Platform as _;
 use unikprof_proto::code::{mode, refusal, start_flag, state};
-use unikprof_proto::message::{
-    Acknowledge, Check, Dump, Pending, RecordingStatus, Start, Started, Status, Stop,
-};
+use unikprof_proto::message::{Check, RecordingStatus, Start, Status, Stop};
 
 const MS: u64 = 1_000_000;
 
@@ -24,30 +20,16 @@ fn named(name: &'static str, period_ns: u64) -> Start<'static> {
     }
 }
 
-fn begin(client: &mut Client, service: &mut FakeService, start: Start<'_>) -> u64 {
-    read::<Started>(&client.start(service, start)[0]).recording
-}
-
 /// Ends a recording and fetches its only epoch.
-fn end(
-    client: &mut Client,
-    service: &mut FakeService,
-    recording: u64,
-) -> fake_guest::client::Download {
-    let pending: Pending = read(&client.ask(service, &Stop { recording })[0]);
+fn end(client: &mut Client, recording: u64) -> Download {
+    let pending = client.stop(recording);
     assert_eq!((pending.recording, pending.epochs), (recording, 1));
-    fetch(client, service, pending.first_epoch)
+    fetch(client, pending.first_epoch)
 }
 
-fn fetch(
-    client: &mut Client,
-    service: &mut FakeService,
-    epoch: u64,
-) -> fake_guest::client::Download {
-    let fetched = download(&client.ask(service, &whole(epoch)));
-    client.ask(service, &Acknowledge { epoch });
-    assert!(fetched.counters.add_up(), "{:?}", fetched.counters);
-    assert_eq!(fetched.counters.recorded, fetched.samples);
+fn fetch(client: &mut Client, epoch: u64) -> Download {
+    let fetched = client.fetch(epoch);
+    client.acknowledge(epoch);
     fetched
 }
 
@@ -76,23 +58,22 @@ fn near(found: u64, expected: u64, percent: u64) {
 /// the timer is armed no more often than for the fastest.
 #[test]
 fn each_recording_is_true_for_its_own_span() {
-    let (agent, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
-    let slow = begin(&mut client, &mut service, named("slow", 10 * MS));
+    let (agent, _, mut client) = guest();
+    let slow = client.start(named("slow", 10 * MS));
     let alone = run(agent, 10_000, 1);
     near(alone, 1000, 5);
-    let fast = begin(&mut client, &mut service, named("fast", MS));
-    let equal = begin(&mut client, &mut service, named("equal", MS));
+    let fast = client.start(named("fast", MS));
+    let equal = client.start(named("equal", MS));
     let together = run(agent, 10_000, 2);
     near(together, 10_000, 2);
-    let fast = end(&mut client, &mut service, fast);
+    let fast = end(&mut client, fast);
     let still = run(agent, 5_000, 3);
     near(still, 5_000, 2);
-    let equal = end(&mut client, &mut service, equal);
+    let equal = end(&mut client, equal);
     near(run(agent, 10_000, 4), 1000, 5);
-    let slow = end(&mut client, &mut service, slow);
+    let slow = end(&mut client, slow);
 
-    let of = |one: &fake_guest::client::Download, leaf: u32| {
+    let of = |one: &Download, leaf: u32| {
         let leaves = one.stacks.iter().filter(|(stack, _)| stack[0] == leaf);
         leaves.map(|(_, count)| *count).sum::<u64>()
     };
@@ -121,33 +102,28 @@ fn each_recording_is_true_for_its_own_span() {
 /// serve.
 #[test]
 fn a_rate_just_below_the_fastest_is_met() {
-    let (agent, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
-    let begin = |client: &mut Client, service: &mut FakeService, name, period| {
-        begin(client, service, named(name, period))
-    };
-    let fast = begin(&mut client, &mut service, "fast", MS);
-    let near_it = begin(&mut client, &mut service, "near", MS * 101 / 100);
-    let half = begin(&mut client, &mut service, "half", MS * 3 / 2);
+    let (agent, _, mut client) = guest();
+    let fast = client.start(named("fast", MS));
+    let near_it = client.start(named("near", MS * 101 / 100));
+    let half = client.start(named("half", MS * 3 / 2));
     near(run(agent, 60_000, 1), 60_000, 1);
     for (recording, expected, percent) in
         [(fast, 60_000, 1), (near_it, 59_406, 2), (half, 40_000, 1)]
     {
-        let one = end(&mut client, &mut service, recording);
+        let one = end(&mut client, recording);
         near(one.counters.ticks, expected, percent);
     }
 }
 
 #[test]
 fn modes_live_side_by_side() {
-    let (agent, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
-    let mut start = |client: &mut Client, name, mode| {
+    let (agent, _, mut client) = guest();
+    let start = |client: &mut Client, name, mode| {
         let start = Start {
             mode,
             ..named(name, MS)
         };
-        begin(client, &mut service, start)
+        client.start(start)
     };
     let cpu = start(&mut client, "cpu", mode::CPU);
     let wall = start(&mut client, "wall", mode::WALL);
@@ -158,9 +134,9 @@ fn modes_live_side_by_side() {
         agent.platform().idle(30 * MS);
         agent.on_wake();
     }
-    let cpu = end(&mut client, &mut service, cpu).counters;
-    let wall = end(&mut client, &mut service, wall).counters;
-    let off_cpu = end(&mut client, &mut service, off_cpu).counters;
+    let cpu = end(&mut client, cpu).counters;
+    let wall = end(&mut client, wall).counters;
+    let off_cpu = end(&mut client, off_cpu).counters;
     near(cpu.recorded, 1000, 5);
     near(wall.recorded, 1000, 5);
     assert_eq!((cpu.blocks, wall.blocks, off_cpu.blocks), (0, 100, 100));
@@ -172,22 +148,19 @@ fn modes_live_side_by_side() {
 
 #[test]
 fn a_dump_leaves_the_others_alone() {
-    let (agent, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
-    let one = begin(&mut client, &mut service, named("one", MS));
-    let two = begin(&mut client, &mut service, named("two", MS));
+    let (agent, _, mut client) = guest();
+    let one = client.start(named("one", MS));
+    let two = client.start(named("two", MS));
     let mut sum = 0;
     for round in 1..=5 {
         run(agent, 100, 1);
-        let pending: Pending = read(&client.ask(&mut service, &Dump { recording: one })[0]);
+        let pending = client.dump(one);
         assert_eq!(
             (pending.recording, pending.epochs, pending.complete),
             (one, 1, true)
         );
-        sum += fetch(&mut client, &mut service, pending.first_epoch)
-            .counters
-            .ticks;
-        let frames = client.ask(&mut service, &Check {});
+        sum += fetch(&mut client, pending.first_epoch).counters.ticks;
+        let frames = client.ask(&Check {});
         let statuses: Vec<RecordingStatus<'_>> = frames[1..].iter().map(read).collect();
         let epochs: Vec<_> = statuses
             .iter()
@@ -195,36 +168,32 @@ fn a_dump_leaves_the_others_alone() {
             .collect();
         assert_eq!(epochs, [("one", 0), ("two", 0)], "round {round}");
     }
-    let whole = end(&mut client, &mut service, two).counters.ticks;
-    assert_eq!(
-        whole,
-        sum + end(&mut client, &mut service, one).counters.ticks
-    );
+    let whole = end(&mut client, two).counters.ticks;
+    assert_eq!(whole, sum + end(&mut client, one).counters.ticks);
 }
 
 #[test]
 fn names_identify_recordings() {
-    let (agent, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
-    let first = begin(&mut client, &mut service, named("first", MS));
-    begin(&mut client, &mut service, named("second", MS));
-    let (code, text) = refusal_code(&client.start(&mut service, named("first", MS)));
+    let (agent, _, mut client) = guest();
+    let first = client.start(named("first", MS));
+    client.start(named("second", MS));
+    let (code, text) = client.refusal(&named("first", MS));
     assert_eq!(code, refusal::ALREADY_RECORDING, "{text}");
-    let (code, text) = refusal_code(&client.ask(&mut service, &Stop { recording: 0 }));
+    let (code, text) = client.refusal(&Stop { recording: 0 });
     assert_eq!(code, refusal::WHICH_RECORDING);
     assert!(
         text.contains("`first`") && text.contains("`second`"),
         "{text}"
     );
-    let third = begin(&mut client, &mut service, named("third", MS));
-    let (code, text) = refusal_code(&client.start(&mut service, named("fourth", MS)));
+    let third = client.start(named("third", MS));
+    let (code, text) = client.refusal(&named("fourth", MS));
     assert_eq!(code, refusal::TOO_MANY_RECORDINGS, "{text}");
     assert!(text.contains("all 3") && text.contains("`third`"), "{text}");
 
     run(agent, 10, 1);
-    client.ask(&mut service, &Stop { recording: third });
+    client.ask(&Stop { recording: third });
     for name in ["third", "fourth"] {
-        let (code, text) = refusal_code(&client.start(&mut service, named(name, MS)));
+        let (code, text) = client.refusal(&named(name, MS));
         assert_eq!(code, refusal::UNFETCHED, "{text}");
         assert!(text.contains("`third`"), "{text}");
     }
@@ -232,19 +201,19 @@ fn names_identify_recordings() {
         flags: start_flag::REPLACE,
         ..named("fourth", MS)
     };
-    let fourth = begin(&mut client, &mut service, discarding);
-    let (code, text) = refusal_code(&client.ask(&mut service, &Stop { recording: third }));
+    let fourth = client.start(discarding);
+    let (code, text) = client.refusal(&Stop { recording: third });
     assert_eq!(code, refusal::NO_RECORDING, "{text}");
     run(agent, 10, 2);
-    let fourth = end(&mut client, &mut service, fourth);
+    let fourth = end(&mut client, fourth);
     assert_eq!(
         fourth.stacks.len(),
         1,
         "nothing is left of what was discarded: {fourth:?}"
     );
-    let first = end(&mut client, &mut service, first);
+    let first = end(&mut client, first);
     assert_eq!(first.stacks.len(), 2);
-    let frames = client.ask(&mut service, &Check {});
+    let frames = client.ask(&Check {});
     let status: Status = read(&frames[0]);
     assert_eq!((status.recordings, status.max_recordings), (1, 3));
     let left: RecordingStatus<'_> = read(&frames[1]);
@@ -254,18 +223,17 @@ fn names_identify_recordings() {
 /// A recording that ends by itself, in the upcall, must not affect the rate of the others.
 #[test]
 fn one_that_ends_by_itself_leaves_the_others() {
-    let (agent, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
-    let slow = begin(&mut client, &mut service, named("slow", 5 * MS));
+    let (agent, service, mut client) = guest();
+    let slow = client.start(named("slow", 5 * MS));
     let brief = Start {
         duration_ns: 1000 * MS,
         ..named("brief", MS)
     };
-    let brief = begin(&mut client, &mut service, brief);
+    let brief = client.start(brief);
     run(agent, 10_000, 1);
-    service.advance();
-    let brief = end(&mut client, &mut service, brief);
+    service.borrow_mut().advance();
+    let brief = end(&mut client, brief);
     near(brief.counters.ticks, 1000, 5);
     near(brief.running_ns, 1000 * MS, 1);
-    near(end(&mut client, &mut service, slow).counters.ticks, 2000, 5);
+    near(end(&mut client, slow).counters.ticks, 2000, 5);
 }

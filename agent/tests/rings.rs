@@ -2,9 +2,7 @@
 #![cfg(not(loom))]
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-#[path = "rings/ask.rs"]
-mod ask;
-#[path = "fake/mod.rs"]
+mod client;
 mod fake;
 
 use std::collections::HashMap;
@@ -12,17 +10,15 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use ask::{Answer, Client, fields, nodes_of, records};
+use client::{Client, Frame, fields, nodes_of, one_ms, read, records, serve};
 use fake::platform::FakePlatform;
 use fake::stacks::{MAPPING, Random, any_stack};
 use unikprof_agent::{
     Agent, Config, EventNameError, MAX_DEPTH, Platform, Runstate, SpanId, minimum_bytes, ring_bytes,
 };
-use unikprof_proto::code::{frame_code, message_type, mode, refusal};
+use unikprof_proto::code::{frame_code, mode, refusal};
 use unikprof_proto::frame::Message;
-use unikprof_proto::message::{
-    EventNames, Nodes, Refusal, Ring, RingEnd, RingHead, RingRun, Stacks, StacksEnd,
-};
+use unikprof_proto::message::{EventNames, Ring, RingRun, Stacks, StacksEnd, Start};
 use unikprof_proto::ring::{MAX_EVENT_NAME, Record, kind, outcome};
 
 /// The fake platform with two vCPUs; the test selects the current one.
@@ -142,8 +138,8 @@ fn events_are_sent_with_their_names_each_from_its_vcpu() {
         at(500);
         agent.span_end(request, SpanId::from_number(outer.number()));
 
-        let mut client = Client::connect(agent);
-        let names = client.names();
+        let mut client = Client::connect(&serve(agent));
+        let names = client.event_names().0;
         assert_eq!(names, ["request", "queue depth"]);
         let (head, records, end) = client.ring(&ring_of(0));
         assert_eq!((head.oldest, head.next), (0, records.last().unwrap().0 + 1));
@@ -175,7 +171,7 @@ fn events_are_sent_with_their_names_each_from_its_vcpu() {
 fn a_client_that_follows_sees_each_record_once() {
     with_rings(300, |agent| {
         let name = agent.event_name("x").unwrap();
-        let mut client = Client::connect(agent);
+        let mut client = Client::connect(&serve(agent));
         let (mut position, mut seen) = (0, Vec::new());
         for round in 0..40 {
             for number in 0..97 {
@@ -203,7 +199,7 @@ fn what_a_full_ring_dropped_is_reported() {
             agent.platform().fake.advance(10);
             agent.mark(name, number);
         }
-        let mut client = Client::connect(agent);
+        let mut client = Client::connect(&serve(agent));
         let (head, records, _) = client.ring(&ring_of(0));
         assert_eq!(head.next - head.oldest, head.capacity);
         let numbers: Vec<_> = fields(&records).iter().map(|record| record.3).collect();
@@ -225,7 +221,7 @@ fn what_a_full_ring_dropped_is_reported() {
 fn events_without_a_vcpu_are_counted_as_lost() {
     with_rings(300, |agent| {
         let name = agent.event_name("x").unwrap();
-        let mut client = Client::connect(agent);
+        let mut client = Client::connect(&serve(agent));
         for nowhere in [NOWHERE, 2] {
             agent.platform().switch_to(nowhere);
             agent.mark(name, 1);
@@ -252,15 +248,12 @@ fn names_that_are_refused_are_counted() {
             assert!(agent.event_name(&format!("{id}")).is_ok());
         }
         assert_eq!(agent.event_name("more"), Err(EventNameError::TooMany));
-        let mut client = Client::connect(agent);
-        assert_eq!(client.names().len(), 256);
-        assert_eq!(client.names_refused(), 3);
-        let from = client.ask(&EventNames { first: 254 }, message_type::EVENT_NAMES_END);
+        let mut client = Client::connect(&serve(agent));
+        assert_eq!(client.event_names().0.len(), 256);
+        assert_eq!(client.event_names().1, 3);
+        let from = client.ask(&EventNames { first: 254 });
         assert_eq!(from.len(), 3);
-        let beyond = client.ask(
-            &EventNames { first: u32::MAX },
-            message_type::EVENT_NAMES_END,
-        );
+        let beyond = client.ask(&EventNames { first: u32::MAX });
         assert_eq!(beyond.len(), 1);
     });
 }
@@ -271,8 +264,8 @@ fn names_that_are_refused_are_counted() {
 fn a_client_receives_the_nodes_that_it_lacks() {
     with_rings(300, |agent| {
         let mut random = Random::new(5);
-        let mut client = Client::connect(agent);
-        client.start(1_000_000);
+        let mut client = Client::connect(&serve(agent));
+        client.start(one_ms());
         (0..300).for_each(|_| _ = tick(agent, &mut random));
         let all = client.stacks(&Stacks { vcpu: 0, known: 0 });
         assert!(all.len() > 300);
@@ -297,30 +290,25 @@ fn without_rings_there_are_no_events_and_requests_are_refused() {
     // Too small: the same as no rings.
     let agent = agent.with_ring(&mut ring[..100]);
     assert_eq!(agent.event_name("x"), Err(EventNameError::NoRing));
-    let mut client = Client::connect(&agent);
-    for refused in [
-        client.ask(&ring_of(0), RingEnd::TYPE),
-        client.ask(&Stacks { vcpu: 0, known: 0 }, Nodes::TYPE),
-        client.ask(&EventNames { first: 0 }, 0),
+    let mut client = Client::connect(&serve(&agent));
+    let stacks = Stacks { vcpu: 0, known: 0 };
+    for (refused, _) in [
+        client.refusal(&ring_of(0)),
+        client.refusal(&stacks),
+        client.refusal(&EventNames { first: 0 }),
     ] {
-        let [answer] = &refused[..] else {
-            panic!("one refusal");
-        };
-        assert_eq!(answer.decode::<Refusal<'_>>().code, refusal::NO_RING);
+        assert_eq!(refused, refusal::NO_RING);
     }
 }
 
 #[test]
 fn a_ring_of_an_unknown_vcpu_is_refused() {
     with_rings(300, |agent| {
-        let mut client = Client::connect(agent);
+        let mut client = Client::connect(&serve(agent));
         for vcpu in [2, u32::MAX] {
-            let refused = client.ask(&ring_of(vcpu), RingEnd::TYPE);
-            let code = refused[0].decode::<Refusal<'_>>().code;
-            assert_eq!((refused.len(), code), (1, refusal::NO_RING));
+            assert_eq!(client.refusal(&ring_of(vcpu)).0, refusal::NO_RING);
         }
-        let answers = client.ask(&ring_of(1), RingEnd::TYPE);
-        assert_eq!(answers[0].kind, RingHead::TYPE);
+        client.ring(&ring_of(1));
     });
 }
 
@@ -328,9 +316,9 @@ fn a_ring_of_an_unknown_vcpu_is_refused() {
 #[test]
 fn the_agent_records_its_recordings_ticks_and_times() {
     with_rings(1000, |agent| {
-        let mut client = Client::connect(agent);
+        let mut client = Client::connect(&serve(agent));
         let mut random = Random::new(5);
-        let id = client.start(1_000_000);
+        let id = client.start(one_ms());
         let mut tick = |with_registers: bool| {
             agent.platform().fake.advance(2_000_000);
             let registers = agent.platform().fake.stack().lay(&any_stack(&mut random));
@@ -344,7 +332,7 @@ fn the_agent_records_its_recordings_ticks_and_times() {
         agent.platform().fake.advance(1_000_000_000);
         client.advance();
         agent.resume();
-        client.stop();
+        client.discard();
         let (_, records, end) = client.ring(&ring_of(0));
         assert_eq!(end.lost, 0);
         let seen = fields(&records);
@@ -405,12 +393,12 @@ impl Samples {
         agent: &Agent<'_, TwoVcpus>,
         (random, samples): (&mut Random, u32),
     ) {
-        client.start(1_000_000);
+        client.start(one_ms());
         for _ in 0..samples {
             let stack = tick(agent, random);
             self.truth.insert(agent.platform().now_ns(), stack);
         }
-        client.stop();
+        client.discard();
     }
 
     fn request(&self) -> Stacks {
@@ -421,7 +409,7 @@ impl Samples {
     }
 
     /// Adds the nodes of an answer; returns the number of the oldest node that the agent held.
-    fn add(&mut self, answers: &[Answer]) -> u64 {
+    fn add(&mut self, answers: &[Frame]) -> u64 {
         for (number, (parent, mut stack)) in nodes_of(answers) {
             // A mark in front means that the sample was late.
             stack.retain(|code| *code >= frame_code::FIRST_ADDRESS);
@@ -430,7 +418,7 @@ impl Samples {
             }
             assert_eq!(self.known.insert(number, stack), None, "a number twice");
         }
-        let end: StacksEnd = answers.last().unwrap().decode();
+        let end: StacksEnd = read(answers.last().unwrap());
         self.newest = end.known;
         end.oldest
     }
@@ -459,7 +447,7 @@ impl Samples {
 #[test]
 fn older_samples_keep_their_stacks_until_these_are_given_up() {
     with_rings(2000, |agent| {
-        let mut client = Client::connect(agent);
+        let mut client = Client::connect(&serve(agent));
         let mut random = Random::new(5);
         let mut samples = Samples::default();
         let mut first_oldest = 0;
@@ -467,7 +455,7 @@ fn older_samples_keep_their_stacks_until_these_are_given_up() {
             samples.record(&mut client, agent, (&mut random, 20));
             let (_, records, _) = client.ring(&ring_of(0));
             // A client that connects now, and one that has followed.
-            let answers = client.ask(&Stacks { vcpu: 0, known: 0 }, StacksEnd::TYPE);
+            let answers = client.ask(&Stacks { vcpu: 0, known: 0 });
             let mut fresh = Samples {
                 truth: samples.truth.clone(),
                 ..Samples::default()
@@ -479,7 +467,7 @@ fn older_samples_keep_their_stacks_until_these_are_given_up() {
                 assert!(is_named.iter().all(|is| *is));
                 first_oldest = oldest;
             }
-            let answers = client.ask(&samples.request(), StacksEnd::TYPE);
+            let answers = client.ask(&samples.request());
             assert_eq!(samples.add(&answers), oldest);
             if round == 99 {
                 assert!(oldest > first_oldest && !is_named[0], "stacks have aged");
@@ -494,32 +482,33 @@ fn older_samples_keep_their_stacks_until_these_are_given_up() {
 fn stacks_that_age_while_a_client_reads_are_not_taken_for_others() {
     for moment in ["the records", "what lies between", "the stacks"] {
         with_rings(2000, |agent| {
-            let mut client = Client::connect(agent);
+            let mut other = Client::connect(&serve(agent));
+            let mut reader = other.another();
             let mut random = Random::new(5);
-            let reader = client.open_another();
             let mut samples = Samples::default();
             let mut given_up = 0;
             for _ in 0..20 {
-                let other = client.switch_to(reader);
-                // Like another client, in the middle of this one's requests.
-                let mut goes_on = |client: &mut Client<'_, '_, TwoVcpus>, here: &str| {
+                // Another client goes on in the middle of this one's requests.
+                let mut goes_on = |here: &str| {
                     if here == moment {
-                        let reader = client.switch_to(other);
                         for _ in 0..4 {
-                            samples.record(client, agent, (&mut random, 20));
+                            samples.record(&mut other, agent, (&mut random, 20));
                         }
-                        client.switch_to(reader);
                     }
                 };
-                let first = client.begin_to_ask(&ring_of(0));
-                goes_on(&mut client, "the records");
-                let answers = client.end_asking(first);
-                goes_on(&mut client, "what lies between");
+                reader.send_only(&ring_of(0));
+                reader.take(8);
+                goes_on("the records");
+                reader.take(usize::MAX);
+                let answers = reader.frames();
+                goes_on("what lies between");
                 let runs = answers.iter().filter(|one| one.kind == RingRun::TYPE);
-                let all: Vec<_> = runs.flat_map(|run| records(&run.decode())).collect();
-                let first = client.begin_to_ask(&Stacks { vcpu: 0, known: 0 });
-                goes_on(&mut client, "the stacks");
-                let answers = client.end_asking(first);
+                let all: Vec<_> = runs.flat_map(|run| records(&read(run))).collect();
+                reader.send_only(&Stacks { vcpu: 0, known: 0 });
+                reader.take(8);
+                goes_on("the stacks");
+                reader.take(usize::MAX);
+                let answers = reader.frames();
                 samples.known.clear();
                 let oldest = samples.add(&answers);
                 let is_named = samples.check(&all, oldest);
@@ -527,7 +516,6 @@ fn stacks_that_age_while_a_client_reads_are_not_taken_for_others() {
                 let was_named = was_named.filter(|(_, record)| record.kind == kind::SAMPLE);
                 let named = is_named.iter().filter(|is| **is).count();
                 given_up += was_named.count() - named;
-                client.switch_to(other);
             }
             let is_between = moment == "what lies between";
             assert!(given_up > 0 || !is_between, "{moment}: some are given up");
@@ -539,8 +527,11 @@ fn stacks_that_age_while_a_client_reads_are_not_taken_for_others() {
 #[test]
 fn blocks_are_sent_while_blocked_time_is_recorded() {
     with_rings(300, |agent| {
-        let mut client = Client::connect(agent);
-        client.start_mode(1_000_000, mode::OFF_CPU);
+        let mut client = Client::connect(&serve(agent));
+        client.start(Start {
+            mode: mode::OFF_CPU,
+            ..one_ms()
+        });
         let stack = any_stack(&mut Random::new(5));
         let registers = agent.platform().fake.stack().lay(&stack);
         for _ in 0..3 {
@@ -569,11 +560,11 @@ fn long_waits_are_sent_in_a_recording_of_running_time() {
             agent.platform().fake.advance(ns);
             agent.on_wake();
         };
-        let mut client = Client::connect(agent);
+        let mut client = Client::connect(&serve(agent));
         wait(50_000_000);
         // The request arrives in the middle of a wait.
         agent.on_block(None);
-        client.start(1_000_000_000);
+        client.start(Start::running_time("test", 1_000_000_000));
         agent.platform().fake.advance(40_000_000);
         agent.on_wake();
         for ns in [19_999_999, 20_000_000, 5, 3_600_000_000_000] {
@@ -594,8 +585,8 @@ fn steal_is_sent_beyond_a_threshold() {
     const SECOND: u64 = 1_000_000_000;
     const MS: u64 = 1_000_000;
     with_rings(300, |agent| {
-        let mut client = Client::connect(agent);
-        client.start(1_000_000_000);
+        let mut client = Client::connect(&serve(agent));
+        client.start(Start::running_time("test", 1_000_000_000));
         for stolen_ns in [0, 0, 9 * MS, 30 * MS, 30 * MS] {
             agent
                 .platform()

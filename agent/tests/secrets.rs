@@ -7,8 +7,9 @@ mod keyed;
 
 use std::sync::atomic::Ordering;
 
-use fake_guest::client::FakeService;
-use keyed::{CONTROL, Client, OTHER, VIEW, connect, exchange, framed};
+use fake_guest::FakeService;
+use fake_guest::client::encoded;
+use keyed::{CONTROL, Client, OTHER, VIEW, connect, exchange};
 use unikprof_agent::{Access, Key, Keys, Role, Service, SessionId};
 use unikprof_proto::message::{Check, Stop};
 use unikprof_proto::preamble;
@@ -57,13 +58,13 @@ fn neither_logs_nor_refusals_nor_debug_texts_hold_a_key() {
     service.close(stranger.session);
     let mut viewer = Client::new(&mut service, VIEW);
     let refused = viewer.ask(&mut service, &Stop { recording: 0 });
-    assert_reveals_no_key(&refused[0].1, "not allowed");
+    assert_reveals_no_key(&refused[0].body, "not allowed");
     let mut control = Client::new(&mut service, CONTROL);
     let sent = control.ask(&mut service, &Check {});
-    assert_reveals_no_key(&sent[0].1, "status");
+    assert_reveals_no_key(&sent[0].body, "status");
     // During conversations, while it contains their keys.
     assert_reveals_no_key(format!("{service:?}").as_bytes(), "the service");
-    let mut altered = control.seal(&framed(&Check {}));
+    let mut altered = control.seal(&encoded(&Check {}));
     altered[3] ^= 1;
     let sent = exchange(&mut service, control.session, &altered);
     assert_reveals_no_key(&sent, "bad record");

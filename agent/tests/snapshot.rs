@@ -3,8 +3,8 @@
 
 mod fake_guest;
 
-use fake_guest::client::{Client, FakeService, one_ms, read, refusal_code, service};
-use fake_guest::{VCPU, block, deliver, on_stack, tick};
+use fake_guest::client::{one_ms, read};
+use fake_guest::{Client, VCPU, block, connected, deliver, guest, on_stack, tick};
 use std::sync::atomic::Ordering;
 use unikprof_proto::code::{frame_code, refusal};
 use unikprof_proto::message::{TakeSnapshot, VcpuSnapshot};
@@ -30,8 +30,8 @@ struct Answer {
     stack: Vec<u64>,
 }
 
-fn ask(client: &mut Client, service: &mut FakeService, request: &TakeSnapshot) -> Answer {
-    let frames = client.ask(service, request);
+fn ask(client: &mut Client, request: &TakeSnapshot) -> Answer {
+    let frames = client.ask(request);
     assert_eq!(frames.len(), 1);
     let message: VcpuSnapshot<'_> = read(&frames[0]);
     assert_eq!(message.vcpu, request.vcpu);
@@ -59,16 +59,15 @@ fn ask(client: &mut Client, service: &mut FakeService, request: &TakeSnapshot) -
 
 #[test]
 fn the_next_upcall_takes_it() {
-    let (agent, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
+    let (agent, _, mut client) = guest();
     agent.platform().run(1_000);
-    let first = ask(&mut client, &mut service, &NEW);
+    let first = ask(&mut client, &NEW);
     assert_eq!((first.at_ns, first.now_ns), (0, 1_000), "none yet");
     assert_eq!(agent.platform().kicks.load(Ordering::Relaxed), 1);
     agent.platform().run(500);
     assert_eq!(deliver(agent, &[7, 70, 700]), None, "nothing to arm");
     agent.platform().run(20);
-    let answer = ask(&mut client, &mut service, &since(first.now_ns));
+    let answer = ask(&mut client, &since(first.now_ns));
     assert_eq!(answer.stack, [7, 70, 700]);
     assert_eq!((answer.at_ns, answer.now_ns), (1_500, 1_520));
     assert_eq!(answer.running_ns - first.running_ns, 520);
@@ -77,9 +76,9 @@ fn the_next_upcall_takes_it() {
     // It was new enough: nothing was requested, and the next upcall takes none.
     assert_eq!(agent.platform().kicks.load(Ordering::Relaxed), 1);
     deliver(agent, &[8]);
-    let again = ask(&mut client, &mut service, &since(1_500));
+    let again = ask(&mut client, &since(1_500));
     assert_eq!((again.at_ns, again.stack), (1_500, vec![7, 70, 700]));
-    let later = ask(&mut client, &mut service, &since(1_501));
+    let later = ask(&mut client, &since(1_501));
     assert_eq!(
         later.at_ns, 1_500,
         "an older one, and a new one is requested"
@@ -90,100 +89,95 @@ fn the_next_upcall_takes_it() {
 /// Until the vCPU has taken the next snapshot, the agent sends none: the vCPU may be storing it.
 #[test]
 fn a_requested_snapshot_is_not_sent_before_it_is_taken() {
-    let (agent, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
+    let (agent, _, mut client) = guest();
     agent.platform().run(10);
-    ask(&mut client, &mut service, &NEW);
+    ask(&mut client, &NEW);
     deliver(agent, &[1]);
-    assert_eq!(ask(&mut client, &mut service, &NEW).at_ns, 10);
-    let answer = ask(&mut client, &mut service, &since(0));
+    assert_eq!(ask(&mut client, &NEW).at_ns, 10);
+    let answer = ask(&mut client, &since(0));
     assert_eq!((answer.at_ns, answer.stack), (0, vec![]));
 }
 
 /// A guest without kick programs [`Agent::deadline`] after each poll.
 #[test]
 fn a_vcpu_that_serves_the_client_is_interrupted_soon_after() {
-    let (agent, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
+    let (agent, service, mut client) = guest();
     assert_eq!(agent.deadline(), None);
-    let work = service.begin_work();
-    ask(&mut client, &mut service, &NEW);
+    let work = service.borrow_mut().begin_work();
+    ask(&mut client, &NEW);
     assert_eq!(deliver(agent, &[5]), Some(1_000_000), "again in 1 ms");
-    service.end_work(work);
-    let answer = ask(&mut client, &mut service, &NEW);
+    service.borrow_mut().end_work(work);
+    let answer = ask(&mut client, &NEW);
     assert_eq!(answer.at_ns, 0, "it was in the agent's own work");
     assert!(tick(agent, &[6, 60]), "there is a deadline");
     assert_eq!(agent.deadline(), None, "and then none");
-    let answer = ask(&mut client, &mut service, &since(1));
+    let answer = ask(&mut client, &since(1));
     assert_eq!((answer.at_ns, answer.stack), (1_000_000, vec![6, 60]));
 }
 
 #[test]
 fn a_vcpu_that_blocks_shows_where_and_since_when() {
-    let (agent, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
-    ask(&mut client, &mut service, &NEW);
+    let (agent, _, mut client) = guest();
+    ask(&mut client, &NEW);
     agent.platform().run(100);
     // It blocks before an upcall comes.
     block(agent, &[3, 30], 1_000);
-    let answer = ask(&mut client, &mut service, &since(100));
+    let answer = ask(&mut client, &since(100));
     assert_eq!((answer.at_ns, answer.blocked_since_ns), (100, 100));
     assert_eq!(answer.stack, [3, 30]);
     // An upcall comes while it is blocked.
-    ask(&mut client, &mut service, &NEW);
+    ask(&mut client, &NEW);
     agent.platform().run(900);
     on_stack(&[4, 40], |registers| agent.on_block(Some(registers)));
-    ask(&mut client, &mut service, &NEW);
+    ask(&mut client, &NEW);
     agent.platform().idle(5_000);
     assert_eq!(deliver(agent, &[5, 4, 40]), None, "it stays asleep");
-    let answer = ask(&mut client, &mut service, &since(7_000));
+    let answer = ask(&mut client, &since(7_000));
     assert_eq!((answer.at_ns, answer.blocked_since_ns), (7_000, 2_000));
     assert_eq!(answer.stack, [5, 4, 40]);
     // It blocks without registers: the next upcall has some.
     agent.on_wake();
     agent.platform().run(1_000);
-    ask(&mut client, &mut service, &NEW);
+    ask(&mut client, &NEW);
     agent.on_block(None);
-    let answer = ask(&mut client, &mut service, &since(8_000));
+    let answer = ask(&mut client, &since(8_000));
     assert_eq!(answer.at_ns, 0);
     deliver(agent, &[6, 60]);
-    let answer = ask(&mut client, &mut service, &since(8_000));
+    let answer = ask(&mut client, &since(8_000));
     assert_eq!(
         (answer.blocked_since_ns, answer.stack),
         (8_000, vec![6, 60])
     );
     agent.on_wake();
-    ask(&mut client, &mut service, &NEW);
+    ask(&mut client, &NEW);
     deliver(agent, &[1]);
-    let answer = ask(&mut client, &mut service, &since(7_000));
+    let answer = ask(&mut client, &since(7_000));
     assert_eq!(answer.blocked_since_ns, 0, "it is awake");
 }
 
 /// An upcall that was handled when events were unmasked has interrupted no code. It must not be forced again and again.
 #[test]
 fn without_registers_there_is_none() {
-    let (agent, mut service) = service(1);
-    let mut client = Client::connect(&mut service);
+    let (agent, _, mut client) = guest();
     agent.platform().run(50);
-    ask(&mut client, &mut service, &NEW);
+    ask(&mut client, &NEW);
     assert_eq!(agent.on_tick(None), None);
     assert_eq!(agent.deadline(), None);
-    let answer = ask(&mut client, &mut service, &since(1));
+    let answer = ask(&mut client, &since(1));
     assert_eq!(answer.at_ns, 0);
     deliver(agent, &[2]);
-    assert_eq!(ask(&mut client, &mut service, &since(1)).at_ns, 50);
+    assert_eq!(ask(&mut client, &since(1)).at_ns, 50);
 }
 
 #[test]
 fn a_recording_counts_as_before() {
-    let (agent, mut service) = service(2);
-    let mut client = Client::connect(&mut service);
-    client.start(&mut service, one_ms());
+    let (agent, _, mut client) = connected(2, 1 << 18);
+    client.start(one_ms());
     for _ in 0..10 {
-        ask(&mut client, &mut service, &NEW);
+        ask(&mut client, &NEW);
         assert!(tick(agent, &[1, 2]));
     }
-    let (_, counters, _) = client.status(&mut service);
+    let (_, counters, _) = client.status();
     assert!(counters.add_up());
     assert_eq!((counters.ticks, counters.recorded), (10, 10));
     // The other vCPU has its own.
@@ -191,20 +185,19 @@ fn a_recording_counts_as_before() {
         vcpu: 1,
         since_ns: 1,
     };
-    assert_eq!(ask(&mut client, &mut service, &other).at_ns, 0);
+    assert_eq!(ask(&mut client, &other).at_ns, 0);
     VCPU.set(Some(1));
     deliver(agent, &[9]);
     VCPU.set(Some(0));
-    assert_eq!(ask(&mut client, &mut service, &other).stack, [9]);
+    assert_eq!(ask(&mut client, &other).stack, [9]);
 }
 
 #[test]
 fn a_vcpu_that_does_not_exist_is_rejected() {
-    let (_, mut service) = service(2);
-    let mut client = Client::connect(&mut service);
+    let (_, _, mut client) = connected(2, 1 << 18);
     for vcpu in [2, u32::MAX] {
         let request = TakeSnapshot { vcpu, since_ns: 0 };
-        let (code, text) = refusal_code(&client.ask(&mut service, &request));
+        let (code, text) = client.refusal(&request);
         assert_eq!(code, refusal::NO_VCPU);
         assert_eq!(text, format!("no vCPU {vcpu}; the guest has 2"));
     }

@@ -5,8 +5,8 @@
 mod fake_guest;
 mod network;
 
-use fake_guest::client::whole;
-use network::{Cable, End, LATENCY_NS, PORT, World, ipv4, read};
+use fake_guest::client::{read, special, whole};
+use network::{Cable, End, LATENCY_NS, PORT, World, ipv4};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium};
 use smoltcp::socket::tcp::State;
 use smoltcp::time::Instant;
@@ -184,7 +184,7 @@ fn sockets_listen_again_after_every_kind_of_end() {
         world.peers[clients[3]].close();
         let frame = world.frame(clients[2]).unwrap();
         assert_eq!(read::<Refusal<'_>>(&frame).code, refusal::MALFORMED);
-        assert_eq!(world.frame(clients[3]).unwrap().0, message_type::STATUS);
+        assert_eq!(world.frame(clients[3]).unwrap().kind, message_type::STATUS);
         for client in &clients {
             assert_eq!(world.frame(*client), Err(End::Closed), "round {round}");
         }
@@ -352,7 +352,7 @@ fn the_servers_own_work_is_marked() {
     }
     let epoch = world.stop(client).unwrap();
     let stacks = world.fetch(client, epoch).unwrap();
-    let own = vec![frame_code::FIRST_ADDRESS + 0x77, frame_code::AGENT];
+    let own = vec![0x77, special(frame_code::AGENT)];
     assert_eq!(stacks.len(), 2, "{stacks:?}");
     assert_eq!(stacks.get(&own), Some(&1), "{stacks:?}");
     assert!(

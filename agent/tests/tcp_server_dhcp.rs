@@ -4,7 +4,8 @@
 mod fake_guest;
 mod network;
 
-use network::{PORT, Port, Server, World, read};
+use fake_guest::client::read;
+use network::{PORT, Port, Server, World};
 use smoltcp::phy::{ChecksumCapabilities, Device, RxToken, TxToken};
 use smoltcp::wire::{
     DhcpMessageType, DhcpPacket, DhcpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,

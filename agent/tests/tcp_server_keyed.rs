@@ -8,19 +8,20 @@ mod network;
 
 use std::sync::atomic::Ordering;
 
-use fake_guest::client::whole;
-use keyed::{CONTROL, Client, OTHER, first_message, framed};
-use network::{Download, End, Frame, Port, Stacks, World, ipv4, read};
+use fake_guest::client::{Frame, encoded, read, receive_whole, whole};
+use keyed::{CONTROL, Client, OTHER, first_message};
+use network::{End, Port, Stacks, World, ipv4};
 use smoltcp::phy::{Device, Medium};
 use unikprof_agent::MAX_REQUEST;
 use unikprof_agent::tcp_server::smoltcp;
 use unikprof_proto::code::{refusal, role};
-use unikprof_proto::frame::{self, HEADER, Message};
+use unikprof_proto::frame::{HEADER, Message};
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, HandshakeReply, Hello, Pending, Refusal, Start, Started,
     Status, Stop, TableRows, Welcome,
 };
 use unikprof_proto::{preamble, secure};
+use unikprof_test_kit::frames::take_frame;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -41,7 +42,7 @@ impl Sealed {
         let (shaking, reply) = reply.unwrap();
         let reply: HandshakeReply = read(&reply);
         Self {
-            client: shaking.finish(&framed(&reply)),
+            client: shaking.finish(&encoded(&reply)),
             opened: Vec::new(),
         }
     }
@@ -60,31 +61,24 @@ impl Sealed {
         world.run(limit_ns, |world| {
             let bytes = world.peers[self.client.session].take_bytes();
             self.opened.extend(self.client.open(&bytes));
-            if let Some(frame) = frame::split(&self.opened).unwrap() {
-                let length = frame.length();
-                found = Some((frame.kind, frame.body.to_vec()));
-                self.opened.drain(..length);
-            }
+            found = take_frame(&mut self.opened).unwrap();
             found.is_some()
         });
         found
     }
 
     fn ask<'a, D: Device>(&mut self, world: &mut World<D>, request: &impl Message<'a>) -> Frame {
-        self.send(world, &framed(request));
+        self.send(world, &encoded(request));
         self.frame(world, 10 * SECOND).unwrap()
     }
 
     fn fetch<D: Device>(&mut self, world: &mut World<D>, epoch: u64) -> Stacks {
-        let fetch = whole(epoch);
-        self.send(world, &framed(&fetch));
-        let mut download = Download::default();
-        while download.samples.is_none() {
-            let frame = self.frame(world, 10 * SECOND).unwrap();
-            download.take(&frame).unwrap();
-        }
-        download.check();
-        download.stacks
+        self.send(world, &encoded(&whole(epoch)));
+        let frame = || {
+            self.frame(world, 10 * SECOND)
+                .ok_or("the answer is incomplete")
+        };
+        receive_whole(frame).unwrap().stacks
     }
 }
 
@@ -152,7 +146,7 @@ fn strangers<D: Device>(mut world: World<D>) {
     assert_eq!(read::<Status>(&status).peers.bad_key, 20);
 
     // An altered record gets no answer, not even an orderly close.
-    let mut altered = client.client.seal(&framed(&Check {}));
+    let mut altered = client.client.seal(&encoded(&Check {}));
     altered[5] ^= 0x40;
     let peer = client.client.session;
     world.peers[peer].send(&altered);
@@ -181,7 +175,7 @@ fn a_suspension_resets_sealed_connections() {
     let pending = client.ask(&mut world, &Stop { recording: 0 });
     let epoch = read::<Pending>(&pending).first_epoch;
     let fetch = whole(epoch);
-    client.send(&mut world, &framed(&fetch));
+    client.send(&mut world, &encoded(&fetch));
     let peer = client.client.session;
     let received = |world: &mut World<Port>| world.peers[peer].received() > 0;
     assert!(world.run(SECOND, received));
@@ -210,7 +204,7 @@ fn leave_work(mut world: World<Port>, step_ns: u64) {
     let mut client = Sealed::connect(&mut world);
     // Rows of no upload: they are as long as possible, and have no answer.
     let payload = [0; 1_019];
-    let rows = framed(&TableRows {
+    let rows = encoded(&TableRows {
         upload: 7,
         first: 0,
         count: 1,
@@ -218,7 +212,7 @@ fn leave_work(mut world: World<Port>, step_ns: u64) {
     });
     assert_eq!(rows.len(), HEADER + MAX_REQUEST);
     let mut plaintext = rows.repeat(40);
-    plaintext.extend(framed(&Check {}));
+    plaintext.extend(encoded(&Check {}));
     client.send(&mut world, &plaintext);
     // Each read of the clock takes this long, so that a poll's time ends everywhere in turn.
     let platform = world.agent.platform();
@@ -226,7 +220,7 @@ fn leave_work(mut world: World<Port>, step_ns: u64) {
     // A keep-alive would wake it as well, after 5 s.
     let answer = client.frame(&mut world, 4 * SECOND);
     platform.step_ns.store(0, Ordering::Relaxed);
-    let kind = answer.map(|(kind, _)| kind);
+    let kind = answer.map(|frame| frame.kind);
     assert_eq!(kind, Some(Status::TYPE), "steps of {step_ns} ns");
 }
 

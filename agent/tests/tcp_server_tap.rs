@@ -5,7 +5,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, unsafe_code)]
 
 mod fake_guest;
-mod network;
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -13,18 +12,17 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fake_guest::client::whole;
-use network::{Download, Frame, read};
+use fake_guest::client::{Frame, encoded, read, receive_whole, whole};
 use unikprof_agent::hosted::{self, Config, Guest, Listen, Tap};
 use unikprof_agent::{Access, SESSIONS};
 use unikprof_proto::code::{message_type, refusal};
-use unikprof_proto::frame::{self, Message};
+use unikprof_proto::frame::Message;
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Hello, Mapping, Pending, RecordingStatus, Refusal, Start,
     Stop, Welcome,
 };
 use unikprof_proto::preamble;
-use unikprof_test_kit::frames::encoded;
+use unikprof_test_kit::frames::take_frame;
 
 const DEVICE: &str = "unikprof0";
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 5);
@@ -77,17 +75,17 @@ fn records(address: SocketAddr) {
     });
     let welcome = client.frame();
     for _ in 0..read::<Welcome<'_>>(&welcome).mappings {
-        assert_eq!(client.frame().0, <Mapping<'_> as Message<'_>>::TYPE);
+        assert_eq!(client.frame().kind, <Mapping<'_> as Message<'_>>::TYPE);
     }
     client.send(&Start::running_time("tap", 1_000_000));
-    assert_eq!(client.frame().0, message_type::STARTED);
+    assert_eq!(client.frame().kind, message_type::STARTED);
 
     ip(&["link", "set", DEVICE, "down"]);
     ip(&["link", "set", DEVICE, "up"]);
     let began = Instant::now();
     loop {
         client.send(&Check {});
-        assert_eq!(client.frame().0, message_type::STATUS);
+        assert_eq!(client.frame().kind, message_type::STATUS);
         let frame = client.frame();
         let status: RecordingStatus<'_> = read(&frame);
         if status.counters.recorded >= 50 {
@@ -99,12 +97,8 @@ fn records(address: SocketAddr) {
     client.send(&Stop { recording: 0 });
     let epoch = read::<Pending>(&client.frame()).first_epoch;
     client.send(&whole(epoch));
-    let mut download = Download::default();
-    while download.samples.is_none() {
-        download.take(&client.frame()).unwrap();
-    }
-    download.check();
-    assert!(download.recorded >= 50);
+    let got = receive_whole(|| Ok::<_, ()>(client.frame())).unwrap();
+    assert!(got.samples >= 50);
     client.send(&Acknowledge { epoch });
     assert_eq!(read::<Acknowledged>(&client.frame()).epoch, epoch);
 }
@@ -118,7 +112,7 @@ fn crowds(address: SocketAddr) {
         assert!(began.elapsed() < PATIENCE);
         let mut client = Client::connect(address).unwrap();
         client.send(&Check {});
-        if client.frame().0 == message_type::STATUS {
+        if client.frame().kind == message_type::STATUS {
             clients.push(client);
         }
     }
@@ -175,10 +169,8 @@ impl Client {
 
     fn frame(&mut self) -> Frame {
         loop {
-            if let Some(found) = frame::split(&self.received).unwrap() {
-                let (length, taken) = (found.length(), (found.kind, found.body.to_vec()));
-                self.received.drain(..length);
-                return taken;
+            if let Some(frame) = take_frame(&mut self.received).unwrap() {
+                return frame;
             }
             let mut buffer = [0; 4096];
             let length = self.stream.read(&mut buffer).unwrap();

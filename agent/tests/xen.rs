@@ -1,16 +1,15 @@
 //! The Xen platform on a fake hypervisor: clocks, both timer modes, blocking, resuming.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
+mod client;
+
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use unikprof_agent::xen::{Hooks, TickSource, Ticks, VcpuAreas, XenPlatform};
-use unikprof_agent::{Access, Agent, Config, Mapping, Platform, Registers, Service, SessionId};
-use unikprof_proto::frame::{self, Message};
-use unikprof_proto::message::{Check, Counters, RecordingStatus, Start};
-use unikprof_proto::preamble;
-use unikprof_test_kit::frames::encoded;
+use unikprof_agent::{Agent, Config, Mapping, Platform, Registers};
+use unikprof_proto::message::Counters;
 use xen_sys_lite::abi::xen::{SharedInfo, VcpuInfo, VcpuTimeInfo};
 use xen_sys_lite::events::{EventChannels, Port};
 use xen_sys_lite::fake::{FakeXen, leak_page};
@@ -30,8 +29,7 @@ const REGISTERS: Registers = Registers::new(CODE, 0, 0);
 struct Guest {
     xen: &'static FakeXen,
     ticks: Ticks<'static, 'static, &'static FakeXen, ROOM>,
-    service: Service<'static, 'static, XenPlatform<&'static FakeXen, ROOM>>,
-    session: SessionId,
+    client: client::Client<'static, 'static, XenPlatform<&'static FakeXen, ROOM>>,
     events: EventChannels<&'static FakeXen>,
     shared: SharedInfoPage,
     vcpus: Vec<u32>,
@@ -126,19 +124,14 @@ impl Guest {
         };
         let memory = Vec::leak(vec![MaybeUninit::uninit(); 1 << 20]);
         let agent = Box::leak(Box::new(Agent::new(platform, config, memory).unwrap()));
-        let mut service = Service::new(agent, Access::Open).unwrap();
-        let session = service.open().unwrap();
-        let mut guest = Self {
+        Self {
             xen,
             ticks: Ticks::new(agent, xen, source),
-            service,
-            session,
+            client: client::Client::connect(&client::serve(agent)),
             events,
             shared,
             vcpus: vcpus.iter().map(|(id, _)| *id).collect(),
-        };
-        guest.exchange(&preamble::encode(preamble::OPEN));
-        guest
+        }
     }
 
     /// The following code runs on this vCPU.
@@ -166,22 +159,10 @@ impl Guest {
             .take_pending(state_of(vcpu.0).unwrap().kick.get())
     }
 
-    fn exchange(&mut self, bytes: &[u8]) -> Vec<u8> {
-        assert_eq!(self.service.receive(self.session, bytes), bytes.len());
-        let mut answer = vec![0; 8192];
-        let length = self.service.transmit(self.session, &mut answer);
-        answer.truncate(length);
-        answer
-    }
-
-    fn ask<'a, M: Message<'a>>(&mut self, message: &M) -> Vec<u8> {
-        self.exchange(&encoded(message))
-    }
-
     /// Starts a recording at 1 kHz, and each vCPU handles its kick; returns the last one's
     /// deadline.
     fn record(&mut self) -> Option<u64> {
-        self.ask(&Start::running_time("test", 1_000_000));
+        self.client.start(client::one_ms());
         let mut deadline = None;
         for vcpu in self.vcpus.clone().into_iter().map(VcpuId) {
             assert!(self.is_kicked(vcpu), "every vCPU is kicked");
@@ -192,11 +173,7 @@ impl Guest {
     }
 
     fn counters(&mut self) -> Counters {
-        let answer = self.ask(&Check {});
-        let status = frame::split(&answer).unwrap().unwrap();
-        let recording = frame::split(&answer[status.length()..]).unwrap().unwrap();
-        let recording: RecordingStatus<'_> = frame::decode(&recording).unwrap();
-        recording.counters
+        self.client.status().1
     }
 
     /// The deadline of the current vCPU's timer.

@@ -5,13 +5,13 @@ use std::error::Error;
 use std::io::{self, Read, Write};
 
 use unikprof_agent::{Access, Agent, Platform, Service, SessionId};
-use unikprof_proto::frame::{self, Message};
+use unikprof_proto::frame::Message;
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Counters, Counts, Fetch, Histogram, Nodes, Pending,
     RecordingStatus, Refusal, Start, Started, Status, Stop, VcpuEnd, VcpuEpoch,
 };
 use unikprof_proto::{code, counts, nodes, preamble, varint};
-use unikprof_test_kit::frames::encoded;
+use unikprof_test_kit::frames::{Frame, encoded, take_frame};
 
 /// Errors are returned, not handled.
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -21,8 +21,6 @@ pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>
 pub(crate) struct Conversation<S> {
     stream: S,
     input: Vec<u8>,
-    /// Bytes of `input` that were read as frames.
-    consumed: usize,
     received: u64,
 }
 
@@ -55,7 +53,6 @@ impl<S: Read + Write> Conversation<S> {
         let mut conversation = Self {
             stream,
             input: Vec::new(),
-            consumed: 0,
             received: 0,
         };
         conversation
@@ -64,7 +61,7 @@ impl<S: Read + Write> Conversation<S> {
         while conversation.input.len() < preamble::LENGTH {
             conversation.read_more()?;
         }
-        conversation.consumed = preamble::LENGTH;
+        conversation.input.drain(..preamble::LENGTH);
         Ok(conversation)
     }
 
@@ -76,7 +73,8 @@ impl<S: Read + Write> Conversation<S> {
     /// The same with a name, for several recordings.
     pub(crate) fn start_named(&mut self, name: &str, period_ns: u64) -> Result<()> {
         self.send(&Start::running_time(name, period_ns))?;
-        self.answer()?.decode::<Started>().map(|_| ())
+        self.answer()?.decode::<Started>()?;
+        Ok(())
     }
 
     /// The counters of the recording so far, and the capacity in stack nodes.
@@ -157,17 +155,11 @@ impl<S: Read + Write> Conversation<S> {
         Ok(self.stream.write_all(&encoded(message))?)
     }
 
-    fn answer(&mut self) -> Result<Answer> {
+    fn answer(&mut self) -> Result<Frame> {
         loop {
-            let bytes = &self.input[self.consumed..];
-            if let Some(found) = frame::split(bytes)? {
-                let answer = Answer {
-                    kind: found.kind,
-                    body: found.body.to_vec(),
-                };
-                self.consumed += found.length();
-                if answer.kind == Refusal::TYPE {
-                    return Err(answer.decode::<Refusal<'_>>()?.text.to_owned().into());
+            if let Some(answer) = take_frame(&mut self.input)? {
+                if let Ok(refused) = answer.decode::<Refusal<'_>>() {
+                    return Err(refused.text.into());
                 }
                 return Ok(answer);
             }
@@ -176,8 +168,6 @@ impl<S: Read + Write> Conversation<S> {
     }
 
     fn read_more(&mut self) -> io::Result<()> {
-        self.input.drain(..self.consumed);
-        self.consumed = 0;
         let mut buffer = [0; 4096];
         let length = self.stream.read(&mut buffer)?;
         if length == 0 {
@@ -186,22 +176,6 @@ impl<S: Read + Write> Conversation<S> {
         self.received += length as u64;
         self.input.extend_from_slice(&buffer[..length]);
         Ok(())
-    }
-}
-
-/// One frame from the agent.
-struct Answer {
-    kind: u16,
-    body: Vec<u8>,
-}
-
-impl Answer {
-    fn decode<'a, M: Message<'a>>(&'a self) -> Result<M> {
-        let found = frame::Frame {
-            kind: self.kind,
-            body: &self.body,
-        };
-        Ok(frame::decode(&found)?)
     }
 }
 

@@ -1,6 +1,7 @@
 //! A simulated guest: clocks that the test advances, and a stack in memory.
 #![allow(dead_code, unreachable_pub, unsafe_code, clippy::unwrap_used)]
 
+#[path = "../client/mod.rs"]
 pub mod client;
 
 use std::cell::Cell;
@@ -10,7 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
-use unikprof_agent::{Agent, Config, Mapping, Platform, Registers, Runstate, caller_table_bytes};
+use unikprof_agent::{
+    Agent, Config, Mapping, Platform, Registers, Runstate, Service, caller_table_bytes,
+};
 
 /// The address of the guest's code.
 pub const CODE: u64 = 0x40_0000;
@@ -130,6 +133,28 @@ thread_local! {
 }
 
 pub type FakeAgent = Agent<'static, FakePlatform>;
+pub type FakeService = Service<'static, 'static, FakePlatform>;
+pub type Shared = client::Shared<'static, 'static, FakePlatform>;
+pub type Client = client::Client<'static, 'static, FakePlatform>;
+
+/// An agent that serves without keys, and its first client.
+pub fn connected(vcpus: u32, memory: usize) -> (&'static FakeAgent, Shared, Client) {
+    let agent = agent(vcpus, memory);
+    let service = client::serve(agent);
+    let client = Client::connect(&service);
+    (agent, service, client)
+}
+
+/// The same with one vCPU and enough memory for a few thousand stacks.
+pub fn guest() -> (&'static FakeAgent, Shared, Client) {
+    connected(1, 1 << 18)
+}
+
+/// The same without a client.
+pub fn served() -> (&'static FakeAgent, Shared) {
+    let agent = agent(1, 1 << 18);
+    (agent, client::serve(agent))
+}
 
 /// An agent on a fake platform, with `memory` bytes for stacks.
 pub fn agent(vcpus: u32, memory: usize) -> &'static FakeAgent {

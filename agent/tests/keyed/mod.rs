@@ -3,13 +3,11 @@
 
 use unikprof_agent::{Access, Key, Keys, Role, Service, SessionId};
 use unikprof_proto::frame::Message;
-use unikprof_proto::message::HandshakeReply;
 use unikprof_proto::preamble;
 use unikprof_test_kit::noise::{Initiator, Records, key_id};
 
-use crate::fake_guest::client::{FakeService, read};
-pub use crate::fake_guest::client::{framed, frames};
-use crate::fake_guest::{FakeAgent, agent};
+use crate::fake_guest::client::{Frame, encoded, frames, read};
+use crate::fake_guest::{FakeAgent, FakeService, agent};
 
 /// The agent's keys.
 pub const VIEW: [u8; 32] = [0x11; 32];
@@ -67,7 +65,7 @@ pub fn first_message<S>(session: S, key: [u8; 32], sent: [u8; 16]) -> Shaking<S>
     let initiator = Initiator::with(&key, key_id(&key), &sent, None);
     Shaking {
         session,
-        first: framed(&initiator.message),
+        first: encoded(&initiator.message),
         initiator,
     }
 }
@@ -83,7 +81,7 @@ impl<S> Shaking<S> {
     /// Reads the agent's answer, which completes the handshake.
     pub fn finish(self, answer: &[u8]) -> Client<S> {
         let answer = frames(answer);
-        let [reply @ (HandshakeReply::TYPE, _)] = &answer[..] else {
+        let [reply] = &answer[..] else {
             panic!("no reply: {answer:?}");
         };
         let (records, theirs) = self.initiator.finish(&read(reply)).unwrap();
@@ -112,15 +110,20 @@ impl Client {
     }
 
     /// Sends a request, and returns the frames that come back.
-    pub fn ask<'a>(
-        &mut self,
-        service: &mut FakeService,
-        message: &impl Message<'a>,
-    ) -> Vec<(u16, Vec<u8>)> {
-        let record = self.seal(&framed(message));
+    pub fn ask<'a>(&mut self, service: &mut FakeService, message: &impl Message<'a>) -> Vec<Frame> {
+        let record = self.seal(&encoded(message));
         let answer = exchange(service, self.session, &record);
         assert!(!service.is_given_up(self.session), "given up");
         frames(&self.open(&answer))
+    }
+
+    /// Sends a request, and returns the first frame that comes back.
+    pub fn answer<'a, M: for<'f> Message<'f>>(
+        &mut self,
+        service: &mut FakeService,
+        message: &impl Message<'a>,
+    ) -> M {
+        read(&self.ask(service, message)[0])
     }
 }
 

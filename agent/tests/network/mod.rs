@@ -8,7 +8,6 @@
     clippy::type_complexity
 )]
 
-mod download;
 mod faulty;
 mod peer;
 mod wire;
@@ -26,16 +25,14 @@ use smoltcp::phy::{Device, Medium};
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 
-use unikprof_proto::code::{frame_code, message_type};
-use unikprof_proto::frame::{self, Message};
+use unikprof_proto::code::message_type;
+use unikprof_proto::frame::Message;
 use unikprof_proto::message::{Acknowledge, Pending, Refusal, Start, Stop};
 use unikprof_proto::preamble;
-use unikprof_test_kit::frames::encoded;
 
-use crate::fake_guest::client::whole;
+use crate::fake_guest::client::{Frame, encoded, read, receive_whole, whole};
 use crate::fake_guest::{FakeAgent, FakePlatform, agent, tick};
 
-pub use download::Download;
 pub use faulty::{Faults, Faulty};
 pub use peer::{End, Peer};
 pub use wire::{Cable, LATENCY_NS, Port, Wire};
@@ -44,7 +41,6 @@ pub const PORT: u16 = 7777;
 /// The maximum time that a test waits for anything, on its own clock.
 const PATIENCE_NS: u64 = 300_000_000_000;
 
-pub type Frame = (u16, Vec<u8>);
 pub type Stacks = HashMap<Vec<u32>, u64>;
 
 /// The two ways to embed the agent's sockets.
@@ -281,13 +277,11 @@ impl<D: Device> World<D> {
 
     /// Receives a requested epoch.
     pub fn receive(&mut self, client: usize) -> Result<Stacks, End> {
-        let mut download = Download::default();
-        while download.samples.is_none() {
-            let frame = self.frame(client)?;
-            download.take(&frame)?;
-        }
-        download.check();
-        Ok(download.stacks)
+        let frame = || match self.frame(client)? {
+            refused if refused.kind == message_type::REFUSAL => Err(unexpected(&refused)),
+            frame => Ok(frame),
+        };
+        Ok(receive_whole(frame)?.stacks)
     }
 
     pub fn acknowledge(&mut self, client: usize, epoch: u64) -> Result<(), End> {
@@ -301,22 +295,16 @@ impl<D: Device> World<D> {
         for index in 0..count {
             let frames = stack(index % kinds);
             assert!(tick(self.agent, &frames), "a recording runs");
-            *truth.entry(codes(&frames)).or_default() += 1;
+            *truth
+                .entry(frames.iter().map(|frame| *frame as u32).collect())
+                .or_default() += 1;
         }
         truth
     }
 }
 
-pub fn read<'a, M: Message<'a>>(frame: &'a Frame) -> M {
-    frame::decode(&frame::Frame {
-        kind: frame.0,
-        body: &frame.1,
-    })
-    .unwrap_or_else(|error| panic!("{error}: {frame:?}"))
-}
-
 fn expect(frame: Frame, kind: u16) -> Result<Frame, End> {
-    if frame.0 == kind {
+    if frame.kind == kind {
         Ok(frame)
     } else {
         Err(unexpected(&frame))
@@ -324,10 +312,10 @@ fn expect(frame: Frame, kind: u16) -> Result<Frame, End> {
 }
 
 fn unexpected(frame: &Frame) -> End {
-    if frame.0 == message_type::REFUSAL {
+    if frame.kind == message_type::REFUSAL {
         End::Refused(read::<Refusal<'_>>(frame).code)
     } else {
-        End::Unexpected(frame.0)
+        End::Unexpected(frame.kind)
     }
 }
 
@@ -339,11 +327,6 @@ fn stack(kind: u32) -> Vec<u64> {
     let mut frames: Vec<u64> = callers.collect();
     frames.insert(0, u64::from(0x8000 + kind * 4));
     frames
-}
-
-fn codes(frames: &[u64]) -> Vec<u32> {
-    let code = |frame: &u64| frame_code::FIRST_ADDRESS + *frame as u32;
-    frames.iter().map(code).collect()
 }
 
 fn hardware(medium: Medium, number: u8) -> HardwareAddress {

@@ -8,8 +8,9 @@ use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 
-use unikprof_proto::frame::{self, FrameError};
+use unikprof_proto::frame::FrameError;
 use unikprof_proto::preamble;
+use unikprof_test_kit::frames::{Frame, take_frame};
 
 /// Why a conversation ended before the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +134,7 @@ impl<D: Device> Peer<D> {
     }
 
     /// The next frame, if it is complete.
-    pub fn take_frame(&mut self) -> Result<Option<(u16, Vec<u8>)>, End> {
+    pub fn take_frame(&mut self) -> Result<Option<Frame>, End> {
         if !self.greeted {
             let Some(bytes) = self.received.first_chunk() else {
                 return Ok(None);
@@ -142,11 +143,6 @@ impl<D: Device> Peer<D> {
             self.received.drain(..preamble::LENGTH);
             self.greeted = true;
         }
-        let Some(found) = frame::split(&self.received).map_err(End::Frame)? else {
-            return Ok(None);
-        };
-        let (length, taken) = (found.length(), (found.kind, found.body.to_vec()));
-        self.received.drain(..length);
-        Ok(Some(taken))
+        take_frame(&mut self.received).map_err(End::Frame)
     }
 }
