@@ -1,5 +1,7 @@
 //! `xen-demo`: from nothing to a flame graph of a unikernel on a real Xen.
 
+mod own_kernel;
+
 use std::fmt::Write as _;
 use std::io::{self, BufRead as _, Write as _};
 use std::net::SocketAddr;
@@ -44,7 +46,8 @@ const TOP: usize = 12;
     after_help = "\
 Example:
   cargo run --release -p unikprof-tests --bin xen-demo -- --duration 30s --output demo
-  cargo run --release -p unikprof-tests --bin xen-demo -- --hold"
+  cargo run --release -p unikprof-tests --bin xen-demo -- --hold
+  cargo run --release -p unikprof-tests --bin xen-demo -- --kernel my-guest.elf --hold"
 )]
 struct Arguments {
     /// How long to record
@@ -65,6 +68,8 @@ struct Arguments {
     /// Leave the guest running afterwards, until Ctrl-C or Enter
     #[arg(long)]
     hold: bool,
+    #[command(flatten)]
+    own: own_kernel::KernelArguments,
 }
 
 /// Why there is no demo.
@@ -123,6 +128,9 @@ fn run(arguments: &Arguments) -> Result<(), DemoError> {
     if arguments.duration.is_zero() {
         return Err(DemoError::NoTime);
     }
+    if let Some(kernel) = &arguments.own.kernel {
+        return own_kernel::run(arguments, kernel.clone());
+    }
     let directory = &arguments.output;
     std::fs::create_dir_all(directory).map_err(|source| OutputError {
         path: directory.clone(),
@@ -157,11 +165,17 @@ fn build(directory: &Path) -> Result<PathBuf, DemoError> {
     Ok(image)
 }
 
-fn boot(arguments: &Arguments) -> Result<Lab, DemoError> {
+/// Downloads what the lab runs, unless it is there.
+fn fill_cache() -> Result<(), LabError> {
     if !lab::is_downloaded() {
         eprintln!("downloading Xen, a Linux dom0 and QEMU: once, about 170 MB");
         lab::download()?;
     }
+    Ok(())
+}
+
+fn boot(arguments: &Arguments) -> Result<Lab, DemoError> {
+    fill_cache()?;
     eprintln!("booting Xen and dom0 in QEMU, then the guest: a quarter of a minute");
     let mut guest = profiled_guest_with_vcpus(
         GUEST,
@@ -295,7 +309,6 @@ fn hold(
     image: &Path,
     interrupt: &Interrupt,
 ) -> Result<(), DemoError> {
-    const LOOK_EVERY: Duration = Duration::from_millis(200);
     let echo = lab.forwarded(GUEST, ECHO_PORT).unwrap_or_default();
     let image = image.display();
     print(
@@ -309,26 +322,38 @@ fn hold(
         )
         .as_bytes(),
     )?;
+    hold_while(lab, GUEST, interrupt, || Ok(true))
+}
+
+/// Leaves the guest running while `look` says so, until the user has seen enough, or it has ended.
+fn hold_while(
+    lab: &Lab,
+    guest: &str,
+    interrupt: &Interrupt,
+    mut look: impl FnMut() -> Result<bool, DemoError>,
+) -> Result<(), DemoError> {
+    const LOOK_EVERY: Duration = Duration::from_millis(200);
     let entered = enter_pressed();
-    loop {
-        match entered.recv_timeout(LOOK_EVERY) {
-            Ok(()) => return Ok(()),
-            Err(mpsc::RecvTimeoutError::Timeout) => {}
-            // There is nobody to press Enter: Ctrl-C is left.
-            Err(mpsc::RecvTimeoutError::Disconnected) => thread::sleep(LOOK_EVERY),
-        }
-        if interrupt.stop() {
-            return Ok(());
-        }
-        match lab.wait_for_end(GUEST, Duration::ZERO) {
+    while look()? && !interrupt.stop() {
+        match lab.wait_for_end(guest, Duration::ZERO) {
             Ok(end) => {
+                // Its last words may come after its end.
+                thread::sleep(LOOK_EVERY);
+                look()?;
                 eprintln!("the guest has ended: {end:?}");
                 return Ok(());
             }
             Err(LabError::TimedOut { .. }) => {}
             Err(error) => return Err(error.into()),
         }
+        match entered.recv_timeout(LOOK_EVERY) {
+            Ok(()) => return Ok(()),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            // There is nobody to press Enter: Ctrl-C is left.
+            Err(mpsc::RecvTimeoutError::Disconnected) => thread::sleep(LOOK_EVERY),
+        }
     }
+    Ok(())
 }
 
 /// Tells when a line comes on standard input; hangs up where none can come.

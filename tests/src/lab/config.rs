@@ -17,6 +17,9 @@ pub struct LabConfig {
     pub extra_dom0_memory_mb: u64,
     /// Files of the host to lay into dom0: (absolute path in dom0, path on the host).
     pub dom0_files: Vec<(String, PathBuf)>,
+    /// Xen clears the machine's free memory at boot, as it does on most hosts. Without it a guest may find what an earlier
+    /// one or the firmware left where it expects zeroes.
+    pub scrub_memory: bool,
     /// How long from QEMU's start until every guest is created.
     pub boot_deadline: Duration,
 }
@@ -28,6 +31,7 @@ impl Default for LabConfig {
             processors: None,
             extra_dom0_memory_mb: 0,
             dom0_files: Vec::new(),
+            scrub_memory: false,
             boot_deadline: Duration::from_secs(180),
         }
     }
@@ -89,6 +93,13 @@ impl LabConfig {
                     processors - 1
                 ));
             }
+            if guest
+                .interfaces
+                .iter()
+                .any(|own| own.contains(['\'', '"', '\n']))
+            {
+                return error(format!("guest {}: quotes in an interface", guest.name));
+            }
             if guest.vcpus == 0 {
                 return error(format!("guest {} has no vCPU", guest.name));
             }
@@ -117,6 +128,8 @@ pub struct GuestConfig {
     pub command_line: String,
     /// More lines for the `xl` configuration; a later line wins over the lab's own.
     pub(crate) extra_xl_lines: Vec<String>,
+    /// Its network interfaces, in the words of `xl`; the lab adds its bridge. None: one with the guest's address.
+    pub(crate) interfaces: Vec<String>,
     /// Nodes of xenstore, below the domain's own path, that are there before the guest runs, with their values.
     pub(crate) store: Vec<(String, String)>,
     /// TCP ports of the guest to forward to free ports of the host's loopback; see `Lab::forwarded`.
@@ -135,6 +148,7 @@ impl GuestConfig {
             processor: None,
             command_line: String::new(),
             extra_xl_lines: Vec::new(),
+            interfaces: Vec::new(),
             store: Vec::new(),
             ports: Vec::new(),
         }
@@ -169,7 +183,19 @@ impl GuestConfig {
         } = self;
         let address = guest_address(index);
         let command_line = self.full_command_line(index);
-        let mac = format!("00:16:3e:00:00:{:02x}", 0x50 + index);
+        let usual = [format!(
+            "mac=00:16:3e:00:00:{:02x},ip={address}",
+            0x50 + index
+        )];
+        let interfaces = match self.interfaces.as_slice() {
+            [] => &usual,
+            own => own,
+        };
+        let interfaces: Vec<String> = interfaces
+            .iter()
+            .map(|own| format!("'bridge=xenbr0,{own},script=vif-bridge'"))
+            .collect();
+        let interfaces = interfaces.join(", ");
         let cpus = match self.processor {
             Some(processor) => processor.to_string(),
             None => format!("1-{}", processors - 1),
@@ -177,7 +203,7 @@ impl GuestConfig {
         let mut text = format!(
             "name=\"{name}\"\ntype=\"{domain_type}\"\nkernel=\"/guest/{name}/kernel\"\n\
              extra=\"{command_line}\"\nmemory={memory_mb}\nvcpus={vcpus}\ncpus=\"{cpus}\"\n\
-             vif=['bridge=xenbr0,mac={mac},ip={address},script=vif-bridge']\n"
+             vif=[{interfaces}]\n"
         );
         // By default Xen traps every rdtsc, which costs a PVH guest a thousandfold.
         text += "tsc_mode=\"native\"\n";
@@ -239,6 +265,17 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_has_the_interfaces_that_are_named() {
+        let mut guest = GuestConfig::new("g", "k");
+        let one = "vif=['bridge=xenbr0,mac=00:16:3e:00:00:51,ip=10.0.2.51,script=vif-bridge']\n";
+        assert!(guest.xl_config(1, 2).contains(one));
+        guest.interfaces = vec!["ip=10.0.2.60".into(), "mac=00:16:3e:01:02:03".into()];
+        let two = "vif=['bridge=xenbr0,ip=10.0.2.60,script=vif-bridge', \
+                   'bridge=xenbr0,mac=00:16:3e:01:02:03,script=vif-bridge']\n";
+        assert!(guest.xl_config(1, 2).contains(two));
+    }
+
+    #[test]
     fn a_guest_runs_where_it_is_put() {
         let mut guest = GuestConfig::new("g", "k");
         assert!(guest.xl_config(0, 4).contains("cpus=\"1-3\""));
@@ -257,6 +294,7 @@ mod tests {
         refused(|c| c.guests[0].name = "a b".to_owned());
         refused(|c| c.guests[0].command_line = "a\"".to_owned());
         refused(|c| c.guests[0].vcpus = 0);
+        refused(|c| c.guests[0].interfaces.push("ip=1'".to_owned()));
         refused(|c| c.guests[0].processor = Some(2));
         refused(|c| c.guests.push(c.guests[0].clone()));
     }

@@ -25,6 +25,8 @@ pub(crate) struct Hardware {
     pub(crate) processors: u32,
     pub(crate) memory_mb: u64,
     pub(crate) dom0_memory_mb: u64,
+    /// Whether Xen clears free memory at boot.
+    pub(crate) scrub_memory: bool,
     /// Ports to forward: (address in the emulated network, port there).
     pub(crate) forwards: Vec<(String, u16)>,
 }
@@ -168,9 +170,10 @@ fn command(cache: &Cache, hardware: &Hardware, ports: &[u16]) -> Command {
         command.arg("-L").arg(root.join(folder));
     }
     let dom0 = hardware.dom0_memory_mb;
+    let scrub = u8::from(hardware.scrub_memory);
     let xen = format!(
         "console=com1 com1=115200,8n1 dom0_mem={dom0}M,max:{dom0}M dom0_max_vcpus=1 dom0_vcpus_pin \
-         bootscrub=0 loglvl=warning guest_loglvl=all"
+         bootscrub={scrub} loglvl=warning guest_loglvl=all"
     );
     let linux = "console=hvc0 quiet loglevel=3 net.ifnames=0 mitigations=off nokaslr tsc=reliable";
     let mut network = "user,id=network,dhcpstart=10.0.2.50".to_owned();

@@ -52,6 +52,7 @@ pub use guest_image::build_xen_guest;
 pub(crate) use guest_image::build_xen_guest_without_frame_pointers;
 use machine::{Hardware, Machine};
 pub use requirement::run_or_skip;
+pub(crate) use signs::ConsolePosition;
 pub use signs::GuestEnd;
 use signs::{BootOutcome, boot_outcome, console_text, domain_id, guest_end, line_with};
 
@@ -172,6 +173,16 @@ impl Lab {
     pub fn guest_console(&self, guest: &str) -> Result<String, LabError> {
         let index = self.index(guest)?;
         Ok(self.board.look(|facts| console_text(facts, index)))
+    }
+
+    /// What a guest has written since `position`, which moves on.
+    pub(crate) fn new_console(
+        &self,
+        guest: &str,
+        position: &mut ConsolePosition,
+    ) -> Result<String, LabError> {
+        let index = self.index(guest)?;
+        Ok(self.board.look(|facts| position.advance(facts, index)))
     }
 
     /// The domain's number in Xen.

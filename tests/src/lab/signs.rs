@@ -74,6 +74,27 @@ pub(super) fn console_text(facts: &Facts, guest: usize) -> String {
     format!("{early}{}", facts.text(Stream::Console(guest)))
 }
 
+/// How much of what a guest wrote somebody has seen.
+#[derive(Debug, Default)]
+pub(crate) struct ConsolePosition {
+    early: usize,
+    console: usize,
+}
+
+impl ConsolePosition {
+    /// What came since, early lines first.
+    pub(super) fn advance(&mut self, facts: &Facts, guest: usize) -> String {
+        let early = domain_id(facts, guest).map_or("", |id| facts.text(Stream::Early(id)));
+        let console = facts.text(Stream::Console(guest));
+        let mut new = String::new();
+        for (seen, text) in [(&mut self.early, early), (&mut self.console, console)] {
+            new += text.get(*seen..).unwrap_or_default();
+            *seen = text.len();
+        }
+        new
+    }
+}
+
 pub(super) fn line_with(text: &str, pattern: &str) -> Option<String> {
     text.lines()
         .find(|line| line.contains(pattern))

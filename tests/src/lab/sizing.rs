@@ -35,6 +35,7 @@ pub(super) fn hardware(
         processors: config.processors(),
         memory_mb: 216 + dom0_memory_mb + guests_mb + initrd_mb,
         dom0_memory_mb,
+        scrub_memory: config.scrub_memory,
         forwards,
     };
     Ok((hardware, first_forwards))

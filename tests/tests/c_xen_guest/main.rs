@@ -9,6 +9,7 @@ mod blocked;
 mod guide;
 mod harness;
 mod names;
+mod own_kernel;
 mod peers;
 mod size;
 mod ticks;

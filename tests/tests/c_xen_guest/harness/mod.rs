@@ -18,7 +18,7 @@ mod client;
 #[path = "../../hosted/harness/wait.rs"]
 mod wait;
 
-use client::Client;
+pub(crate) use client::Client;
 pub(crate) use wait::{SOON, wait_until};
 
 const NAME: &str = "c-xen";

@@ -1,0 +1,108 @@
+//! `xen-demo --kernel`: any guest on the lab's Xen, with its console on the screen and its port on this machine.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+use unikprof_client::interrupt::Interrupt;
+
+use super::{Arguments, DemoError, fill_cache, hold_while, print};
+use crate::lab::{ConsolePosition, GuestConfig, Lab, LabConfig};
+use crate::profiled::{PROFILER_PORT, address_of};
+
+const GUEST: &str = "own";
+
+/// A guest that the user brings.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "A guest of your own")]
+pub(super) struct KernelArguments {
+    /// Boot this kernel instead of the demo's guest, show its console, and print how to connect to it: an ELF file or
+    /// what else xl boots. It runs for --duration, or with --hold until Ctrl-C or Enter
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "load", "output"])]
+    pub(super) kernel: Option<PathBuf>,
+    /// How Xen runs the kernel
+    #[arg(
+        long = "type",
+        value_name = "TYPE",
+        default_value = "pvh",
+        requires = "kernel"
+    )]
+    domain_type: DomainType,
+    /// A network interface in xl's words, for example ip=10.0.2.50; can be repeated. The lab adds its bridge. The
+    /// network is 10.0.2.0/24, its gateway 10.0.2.2 [default: one with ip=10.0.2.50]
+    #[arg(long = "vif", value_name = "SPEC", requires = "kernel")]
+    interfaces: Vec<String>,
+    /// A TCP port of the guest's address 10.0.2.50 to forward to this machine; can be repeated
+    #[arg(long = "port", value_name = "PORT", default_values_t = [PROFILER_PORT], requires = "kernel")]
+    ports: Vec<u16>,
+    /// The guest's memory in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 64, requires = "kernel")]
+    memory: u64,
+    /// The kernel's command line. If it has no ip=, `ip=10.0.2.50/24 gateway=10.0.2.2` is added
+    #[arg(long, value_name = "TEXT", default_value = "", requires = "kernel")]
+    command_line: String,
+    /// Do not clear the machine's memory at boot: faster, but a guest may find data where it expects zeroes
+    #[arg(long, requires = "kernel")]
+    no_scrub: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum DomainType {
+    Pvh,
+    Pv,
+}
+
+/// Boots the kernel and shows its console until it ends, its time is over, or the user has seen enough.
+pub(super) fn run(arguments: &Arguments, kernel: PathBuf) -> Result<(), DemoError> {
+    let own = &arguments.own;
+    fill_cache()?;
+    eprintln!("booting Xen and dom0 in QEMU, then {}", kernel.display());
+    let image = kernel.display().to_string();
+    let lab = Lab::start(LabConfig {
+        guests: vec![GuestConfig {
+            domain_type: match own.domain_type {
+                DomainType::Pvh => "pvh".into(),
+                DomainType::Pv => "pv".into(),
+            },
+            memory_mb: own.memory,
+            vcpus: arguments.vcpus,
+            command_line: own.command_line.clone(),
+            interfaces: own.interfaces.clone(),
+            ports: own.ports.clone(),
+            ..GuestConfig::new(GUEST, kernel)
+        }],
+        // Dom0 has the first.
+        processors: Some(2),
+        scrub_memory: !own.no_scrub,
+        ..LabConfig::default()
+    })?;
+    let interrupt = Interrupt::default();
+    interrupt.listen().map_err(DemoError::Signals)?;
+    let addresses = own.ports.iter().map(|port| address_of(&lab, GUEST, *port));
+    let addresses: Vec<SocketAddr> = addresses.collect::<Result<_, _>>()?;
+    print(introduction(&own.ports, &addresses, &image).as_bytes())?;
+    let until = (!arguments.hold).then(|| Instant::now() + arguments.duration);
+    let mut shown = ConsolePosition::default();
+    hold_while(&lab, GUEST, &interrupt, || {
+        print(lab.new_console(GUEST, &mut shown)?.as_bytes())?;
+        Ok(until.is_none_or(|until| Instant::now() < until))
+    })
+}
+
+fn introduction(ports: &[u16], addresses: &[SocketAddr], image: &str) -> String {
+    let mut text = String::from("\nOnce its agent listens:\n");
+    for (port, address) in ports.iter().zip(addresses) {
+        // Writing to a string does not fail.
+        let _ = match *port {
+            PROFILER_PORT => writeln!(
+                text,
+                "  unikprof-client connect {address} info\n\
+                 \x20 unikprof-client connect {address} record 10s --image {image} -o own.svg"
+            ),
+            port => writeln!(text, "  port {port} of the guest is {address}"),
+        };
+    }
+    text + "Enter or Ctrl-C ends the guest. Its console:\n\n"
+}
