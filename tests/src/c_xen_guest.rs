@@ -104,8 +104,8 @@ fn units(sources: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(units)
 }
 
-/// The command that an embedder uses.
-fn build_archive(folder: &Path, options: &[&str]) -> Command {
+/// The command by which an embedder builds the archive and its header in a folder.
+pub fn build_archive(folder: &Path, options: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command

@@ -22,7 +22,7 @@ fn guest(name: &str, features: &[&str], command_line: &str) -> Result<GuestConfi
 /// One boot serves all that needs no guest of its own: a boot costs both processors for seconds.
 #[test]
 fn the_ways_a_guest_ends_are_told_apart() {
-    run_or_skip("the_ways_a_guest_ends_are_told_apart", || {
+    run_or_skip(|| {
         let lab = Lab::start(LabConfig {
             guests: vec![
                 guest("panics", &[], "misbehave=panic")?,
@@ -99,52 +99,46 @@ fn the_ways_a_guest_ends_are_told_apart() {
 
 #[test]
 fn ticks_find_the_code_that_runs_and_leave_a_sleeping_guest_asleep() {
-    run_or_skip(
-        "ticks_find_the_code_that_runs_and_leave_a_sleeping_guest_asleep",
-        || {
-            let mut guest = guest("meter", &[], "meter=1000 vcpus=2")?;
-            guest.vcpus = 2;
-            let lab = Lab::start(LabConfig::with_guest(guest))?;
-            for vcpu in 0..2 {
-                let line = lab.wait_for_console("meter", &format!("vCPU {vcpu}: "), SOON)?;
-                let [ticks, busy, right_caller, ran_ms] = numbers(&line)[1..] else {
-                    panic!("{line}")
-                };
-                // The emulator is slow and shared: what matters is where the ticks were, not how many.
-                assert!(ticks >= 50, "{line}");
-                assert!((200..20_000).contains(&ran_ms), "{line}");
-                assert!(busy * 10 >= ticks * 8, "{line}");
-                assert!(right_caller * 10 >= busy * 9, "{line}");
-            }
-            let line = lab.wait_for_console("meter", "ticks in a sleep", SOON)?;
-            // Awake it would be fifty; one or two may come before it sleeps.
-            assert!(numbers(&line)[0] <= 5, "{line}");
-            Ok(())
-        },
-    );
+    run_or_skip(|| {
+        let mut guest = guest("meter", &[], "meter=1000 vcpus=2")?;
+        guest.vcpus = 2;
+        let lab = Lab::start(LabConfig::with_guest(guest))?;
+        for vcpu in 0..2 {
+            let line = lab.wait_for_console("meter", &format!("vCPU {vcpu}: "), SOON)?;
+            let [ticks, busy, right_caller, ran_ms] = numbers(&line)[1..] else {
+                panic!("{line}")
+            };
+            // The emulator is slow and shared: what matters is where the ticks were, not how many.
+            assert!(ticks >= 50, "{line}");
+            assert!((200..20_000).contains(&ran_ms), "{line}");
+            assert!(busy * 10 >= ticks * 8, "{line}");
+            assert!(right_caller * 10 >= busy * 9, "{line}");
+        }
+        let line = lab.wait_for_console("meter", "ticks in a sleep", SOON)?;
+        // Awake it would be fifty; one or two may come before it sleeps.
+        assert!(numbers(&line)[0] <= 5, "{line}");
+        Ok(())
+    });
 }
 
 /// Guards against an upcall that changes what it interrupts: registers, SSE state, the red zone.
 #[test]
 fn interrupted_work_computes_what_it_computes_undisturbed() {
-    run_or_skip(
-        "interrupted_work_computes_what_it_computes_undisturbed",
-        || {
-            let mut guest = guest("works", &["demo"], "load=100 tick=2000 vcpus=2")?;
-            guest.vcpus = 2;
-            let lab = Lab::start(LabConfig::with_guest(guest))?;
-            for vcpu in 0..2 {
-                let line = lab.wait_for_console("works", &format!("load {vcpu}: "), 2 * SOON)?;
-                let [requests, ..] = numbers(&line)[1..] else {
-                    panic!("{line}")
-                };
-                let expected = format!("checksum {:#x},", checksum_of(requests, 1 + vcpu));
-                assert!(line.contains(&expected), "{line}, not {expected}");
-                assert!(!line.contains(" 0 ticks"), "nothing interrupted it: {line}");
-            }
-            Ok(())
-        },
-    );
+    run_or_skip(|| {
+        let mut guest = guest("works", &["demo"], "load=100 tick=2000 vcpus=2")?;
+        guest.vcpus = 2;
+        let lab = Lab::start(LabConfig::with_guest(guest))?;
+        for vcpu in 0..2 {
+            let line = lab.wait_for_console("works", &format!("load {vcpu}: "), 2 * SOON)?;
+            let [requests, ..] = numbers(&line)[1..] else {
+                panic!("{line}")
+            };
+            let expected = format!("checksum {:#x},", checksum_of(requests, 1 + vcpu));
+            assert!(line.contains(&expected), "{line}, not {expected}");
+            assert!(!line.contains(" 0 ticks"), "nothing interrupted it: {line}");
+        }
+        Ok(())
+    });
 }
 
 fn checksum_of(requests: u64, seed: u64) -> u64 {
@@ -158,43 +152,40 @@ fn checksum_of(requests: u64, seed: u64) -> u64 {
 
 #[test]
 fn a_guest_serves_tcp_with_a_static_address_and_with_one_from_dhcp() {
-    run_or_skip(
-        "a_guest_serves_tcp_with_a_static_address_and_with_one_from_dhcp",
-        || {
-            let mut by_dhcp = guest("by-dhcp", &["dhcp"], "ip=dhcp echo=7")?;
-            by_dhcp.ports = vec![7];
-            let mut fixed = guest("fixed", &["dhcp"], "echo=7")?;
-            fixed.ports = vec![7];
-            let lab = Lab::start(LabConfig {
-                guests: vec![by_dhcp, fixed],
-                ..LabConfig::default()
-            })?;
-            lab.wait_for_console("by-dhcp", "address 10.0.2.50/24", SOON)?;
-            lab.wait_for_console("fixed", "address 10.0.2.51/24", SOON)?;
-            for guest in ["by-dhcp", "fixed"] {
-                lab.wait_for_console(guest, "echo on port 7", SOON)?;
-                let port = lab.forwarded(guest, 7).unwrap();
-                // More than any buffer on the way holds, so both directions flow at once.
-                let sent: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
-                // One after the other more connections than the guest has sockets: each is used again.
-                for _ in 0..2 {
-                    assert_eq!(echo(port, &sent[..40]).unwrap(), &sent[..40], "{guest}");
-                }
-                let received = echo(port, &sent).unwrap();
-                assert!(
-                    received == sent,
-                    "{guest}: {} of {} bytes",
-                    received.len(),
-                    sent.len()
-                );
-                for _ in 0..4 {
-                    assert_eq!(echo(port, b"again").unwrap(), b"again", "{guest}");
-                }
+    run_or_skip(|| {
+        let mut by_dhcp = guest("by-dhcp", &["dhcp"], "ip=dhcp echo=7")?;
+        by_dhcp.ports = vec![7];
+        let mut fixed = guest("fixed", &["dhcp"], "echo=7")?;
+        fixed.ports = vec![7];
+        let lab = Lab::start(LabConfig {
+            guests: vec![by_dhcp, fixed],
+            ..LabConfig::default()
+        })?;
+        lab.wait_for_console("by-dhcp", "address 10.0.2.50/24", SOON)?;
+        lab.wait_for_console("fixed", "address 10.0.2.51/24", SOON)?;
+        for guest in ["by-dhcp", "fixed"] {
+            lab.wait_for_console(guest, "echo on port 7", SOON)?;
+            let port = lab.forwarded(guest, 7).unwrap();
+            // More than any buffer on the way holds, so both directions flow at once.
+            let sent: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
+            // One after the other more connections than the guest has sockets: each is used again.
+            for _ in 0..2 {
+                assert_eq!(echo(port, &sent[..40]).unwrap(), &sent[..40], "{guest}");
             }
-            assert_eq!(lab.forwarded("fixed", 8), None);
-            Ok(())
-        },
-    );
+            let received = echo(port, &sent).unwrap();
+            assert!(
+                received == sent,
+                "{guest}: {} of {} bytes",
+                received.len(),
+                sent.len()
+            );
+            for _ in 0..4 {
+                assert_eq!(echo(port, b"again").unwrap(), b"again", "{guest}");
+            }
+        }
+        assert_eq!(lab.forwarded("fixed", 8), None);
+        Ok(())
+    });
 }
 
 /// Sends `data`, closes, and returns what came back before the other side closed.

@@ -51,7 +51,7 @@ pub use error::LabError;
 pub use guest_image::build_xen_guest;
 pub(crate) use guest_image::build_xen_guest_without_frame_pointers;
 use machine::{Hardware, Machine};
-pub use requirement::run_or_skip;
+pub use requirement::{Shared, run_or_skip};
 pub(crate) use signs::ConsolePosition;
 pub use signs::GuestEnd;
 use signs::{BootOutcome, boot_outcome, console_text, domain_id, guest_end, line_with};

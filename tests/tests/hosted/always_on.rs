@@ -108,9 +108,7 @@ fn stacks_without_end_overflow_nothing() {
         .finish_within(Duration::from_secs(seconds) + 2 * SOON)
         .expect_success();
     let recording = client.recording("run.unikprof");
-    client
-        .connect(&["stop", "--name", "boot", "-o", "boot.unikprof"])
-        .expect_success();
+    client.must(&["stop", "--name", "boot", "-o", "boot.unikprof"]);
     let boot = client.recording("boot.unikprof");
     let reader = Reader::new();
     let check = |name: &str, recording: &Recording| {

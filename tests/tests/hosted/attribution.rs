@@ -5,8 +5,8 @@ use std::fs;
 
 use object::Object as _;
 use serde_json::Value;
-use unikprof_tests::source::lines_of;
 
+use crate::harness::time::{counters_add_up, expect_line_of};
 use crate::harness::{Client, Guest};
 
 const SOURCE: &str = include_str!("../../guests/hosted/shares.rs");
@@ -43,14 +43,7 @@ fn functions_have_their_shares_in_order_on_their_lines() {
         );
         let measured = found["self_share"].as_f64().unwrap();
         assert!((measured - share).abs() < TOLERANCE, "{name}: {measured}");
-        let file = found["file"].as_str().unwrap();
-        assert!(file.ends_with("guests/hosted/shares.rs"), "{file}");
-        let line = usize::try_from(found["line"].as_u64().unwrap()).unwrap();
-        let lines = lines_of(name, SOURCE).unwrap();
-        assert!(
-            lines.contains(&line),
-            "{name}: line {line} is not in {lines:?}"
-        );
+        expect_line_of(found, name, "guests/hosted/shares.rs", SOURCE);
     }
     // What lies below is the guest's too: nothing of the profiler's is on top of any stack.
     for function in functions {
@@ -63,22 +56,17 @@ fn functions_have_their_shares_in_order_on_their_lines() {
 #[test]
 fn callers_are_the_right_ones() {
     let (_guest, client) = record_shares();
-    let folded = client
-        .report("run.unikprof", &["--format", "folded"])
-        .expect_success()
-        .stdout;
+    let folded = client.folded(&[]);
     let mut by_caller: HashMap<(&str, &str), u64> = HashMap::new();
     let mut samples = 0;
-    for line in folded.lines() {
-        let (stack, count) = line.rsplit_once(' ').unwrap();
-        let count: u64 = count.parse().unwrap();
+    for (stack, count) in &folded {
         samples += count;
         let mut frames = stack.rsplit(';').map(short);
         let (leaf, caller) = (frames.next().unwrap(), frames.next().unwrap_or("nobody"));
         if SHARES.iter().any(|(name, _)| *name == leaf) {
             *by_caller.entry((caller, leaf)).or_default() += count;
             let above: Vec<&str> = frames.take(2).collect();
-            assert_eq!(above, ["day", "run"], "{line}");
+            assert_eq!(above, ["day", "run"], "{stack}");
         }
     }
     let expected = [
@@ -100,13 +88,7 @@ fn counters_add_up_and_say_what_it_cost() {
     let report = client.report("run.unikprof", &["--json"]).expect_json();
     let counters = &report["counters"];
     let count = |name: &str| counters[name].as_u64().unwrap();
-    let parts = ["recorded", "overflow", "lost", "masked", "idle"];
-    let sum: u64 = parts.iter().map(|name| count(name)).sum();
-    assert_eq!(count("ticks"), sum, "{counters:#}");
-    assert_eq!(report["samples"]["recorded"], counters["recorded"]);
-    let functions = report["functions"].as_array().unwrap();
-    let own: u64 = functions.iter().map(|f| f["self"].as_u64().unwrap()).sum();
-    assert_eq!(own, count("recorded"), "every sample has one leaf");
+    counters_add_up(&report);
     for reason in ["overflow", "masked", "idle", "truncated"] {
         assert_eq!(count(reason), 0, "{reason}: {counters:#}");
     }

@@ -1,9 +1,11 @@
 //! Caller tables on a real guest: sent by the client, or linked into the program.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
+use unikprof_agent::caller_table_bytes;
 use unikprof_client::profile::Counters;
 use unikprof_proto::code::message_type;
 use unikprof_proto::frame::{self, Frame};
@@ -17,19 +19,27 @@ fn adds_up(counters: &Counters) {
     assert_eq!(ways, counters.recorded, "{counters:?}");
 }
 
+/// The checksum of the caller table that the agent holds.
+fn held(client: &Client) -> Option<u64> {
+    client.connect(&["info", "--json"]).expect_json()["caller_table"].as_u64()
+}
+
+/// Records; nearly all callers must come from the table.
+fn record_by_table(client: &Client) {
+    let counters = client.record_samples(200, &[]).profile.counters();
+    adds_up(&counters);
+    let most = counters.recorded * 9 / 10;
+    assert!(counters.by_table > most, "{counters:?}");
+}
+
 /// The image is beside the client: its table is sent, used, and not sent again.
 #[test]
 fn a_client_with_the_image_sends_its_table() {
     let guest = Guest::start("shares");
     let client = guest.client();
-    let held = || client.connect(&["info", "--json"]).expect_json()["caller_table"].as_u64();
+    let held = || held(&client);
     assert_eq!(held(), None);
-    let counters = client.record_samples(200, &[]).profile.counters();
-    adds_up(&counters);
-    assert!(
-        counters.by_table * 10 > counters.recorded * 9,
-        "{counters:?}"
-    );
+    record_by_table(&client);
     let sent = held();
     assert!(sent.is_some());
     let without = client.record_samples(200, &["--no-caller-table"]);
@@ -49,14 +59,11 @@ fn a_client_with_the_image_sends_its_table() {
 fn an_upload_that_was_cut_goes_on_from_there() {
     let guest = Guest::start("shares");
     let proxy = Proxy::to(guest.address());
-    proxy.keep_requests();
     // The agent has told by then that the first of these have arrived.
     const FORWARDED: usize = 60;
     proxy.limit_next_behind(message_type::TABLE_ROWS, FORWARDED, Then::Cut);
     let client = Client::of(proxy.address());
-    client
-        .connect(&["start", "--unwind", "table"])
-        .expect_success();
+    client.must(&["start", "--unwind", "table"]);
     let connections = proxy.requests(message_type::TABLE_ROWS);
     let [cut, rest] = &connections[..] else {
         panic!("{} connections", connections.len());
@@ -80,13 +87,11 @@ fn an_upload_that_was_cut_goes_on_from_there() {
     let goes_on = |pair: &[(u32, u32)]| pair[1].0 == pair[0].1 || pair[1].0 == 0;
     assert!(cut.windows(2).all(goes_on) && rest.windows(2).all(goes_on));
     // The table is as good as one that came in one piece.
-    let table = client.connect(&["info", "--json"]).expect_json()["caller_table"].as_u64();
+    let table = held(&client);
     let direct = Guest::start("shares");
     let other = direct.client();
-    other
-        .connect(&["start", "--unwind", "table"])
-        .expect_success();
-    let expected = other.connect(&["info", "--json"]).expect_json()["caller_table"].as_u64();
+    other.must(&["start", "--unwind", "table"]);
+    let expected = held(&other);
     assert!(table.is_some() && table == expected);
 }
 
@@ -99,27 +104,19 @@ fn a_table_that_is_linked_in_serves_a_client_without_the_image() {
     fs::copy(Guest::program(), &program).unwrap();
     let image = program.to_str().unwrap();
     let other = Guest::start("shares");
-    let output = other
-        .client()
-        .command()
-        .args(["caller-table", image, "-o"])
-        .arg(&table)
-        .output();
-    assert!(output.unwrap().status.success());
+    let words = ["caller-table", image, "-o", table.to_str().unwrap()];
+    other.client().run(&words).expect_success();
     drop(other);
 
-    let guest = Guest::start_with_callers(&program, "shares", &table);
+    let mut command = Command::new(&program);
+    command.env("UNIKPROF_TEST_CALLERS", &table);
+    let guest = Guest::spawn(command.args(["shares", "--open"]));
     fs::remove_file(&program).unwrap();
     let client = guest.client();
-    let linked = client.connect(&["info", "--json"]).expect_json()["caller_table"].as_u64();
+    let linked = held(&client);
     assert!(linked.is_some());
-    let counters = client.record_samples(200, &[]).profile.counters();
-    adds_up(&counters);
-    assert!(
-        counters.by_table * 10 > counters.recorded * 9,
-        "{counters:?}"
-    );
-    let held = client.connect(&["info", "--json"]).expect_json()["caller_table"].as_u64();
+    record_by_table(&client);
+    let held = held(&client);
     assert_eq!(held, linked, "nothing was sent in its place");
 }
 
@@ -128,14 +125,8 @@ const LITTLE_ROOM: usize = 40;
 
 /// Samples with `leaf` as the interrupted function: those that `caller` called, and the others.
 fn by_caller(client: &Client, leaf: &str, caller: &str) -> (u64, u64) {
-    let folded = client
-        .report("run.unikprof", &["--format", "folded", "--no-inlines"])
-        .expect_success()
-        .stdout;
     let mut found = (0, 0);
-    for line in folded.lines() {
-        let (stack, count) = line.rsplit_once(' ').unwrap();
-        let count: u64 = count.parse().unwrap();
+    for (stack, count) in client.folded(&["--no-inlines"]) {
         let mut frames = stack.rsplit(';');
         if frames.next() != Some(leaf) {
             continue;
@@ -154,7 +145,10 @@ fn by_caller(client: &Client, leaf: &str, caller: &str) -> (u64, u64) {
 #[test]
 fn what_runs_has_its_rows_where_there_is_little_room() {
     const SAMPLES: u64 = 300;
-    let mut guest = Guest::start_with_caller_rows("late", LITTLE_ROOM);
+    let mut command = Command::new(Guest::program());
+    let room = caller_table_bytes(LITTLE_ROOM).to_string();
+    command.env("UNIKPROF_TEST_CALLER_BYTES", room);
+    let mut guest = Guest::spawn(command.args(["late", "--open"]));
     let client = guest.client();
     let recording = client.begin(&["record", "--name", "run", "-o", "run.unikprof", "--json"]);
     // Before it there is another, which meets what runs.
@@ -166,7 +160,7 @@ fn what_runs_has_its_rows_where_there_is_little_room() {
     client.wait_for_status("samples of the early function", |status| {
         of_run(status) >= SAMPLES
     });
-    let held = || client.connect(&["info", "--json"]).expect_json()["caller_table"].as_u64();
+    let held = || held(&client);
     let first = held();
     assert!(first.is_some());
     guest.tell();

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use unikprof_client::exit_code;
-use unikprof_client::key::{Key, Role};
 
 use crate::harness::time::{events, lines, report};
-use crate::harness::{Guest, wait_until};
+use crate::harness::{Guest, Keyed, wait_until};
 
 fn kinds(events: &[Value]) -> BTreeSet<&str> {
     let kinds = events.iter().map(|event| event["kind"].as_str().unwrap());
@@ -21,7 +20,7 @@ fn every_kind_is_printed() {
     let client = guest.client();
     // Blocks are noted where a recording counts blocked time.
     let words = ["start", "--name", "a", "--mode", "wall"];
-    client.connect(&words).expect_success();
+    client.must(&words);
     wait_until(
         "blocks, a resume and some spans while it is recorded",
         || {
@@ -37,9 +36,7 @@ fn every_kind_is_printed() {
             (all && spans > 6).then_some(())
         },
     );
-    client
-        .connect(&["stop", "--name", "a", "-o", "a.unikprof"])
-        .expect_success();
+    client.must(&["stop", "--name", "a", "-o", "a.unikprof"]);
     let found = events(&client);
     let expected = [
         "block",
@@ -97,7 +94,7 @@ fn every_kind_is_printed() {
 fn long_waits_are_told_in_a_recording_of_running_time() {
     let guest = Guest::start("events");
     let client = guest.client();
-    client.connect(&["start", "--name", "a"]).expect_success();
+    client.must(&["start", "--name", "a"]);
     let waits = wait_until("waits", || {
         let found = events(&client);
         assert!(!kinds(&found).contains("block"), "{found:?}");
@@ -139,24 +136,13 @@ fn events_are_followed_as_they_happen() {
 /// Who tries a key that the guest does not hold is seen by those who have one.
 #[test]
 fn a_failed_handshake_is_an_event() {
-    let folder = tempfile::tempdir().unwrap();
-    let files = ["view", "control", "stranger"].map(|name| folder.path().join(name));
-    for file in &files {
-        Key::generate()
-            .unwrap()
-            .write_new(file, Role::Control)
-            .unwrap();
-    }
-    let [view, control, stranger] = &files;
-    let guest = Guest::start_with_keys("events", view, control);
-    let refused = guest.client().with_key(stranger).connect(&["info"]);
-    refused.expect_code(exit_code::KEY);
+    let keyed = Keyed::start("events");
+    let stranger = keyed.guest.client().with_key(&keyed.stranger);
+    stranger.connect(&["info"]).expect_code(exit_code::KEY);
     // The role that may look is enough.
-    let viewer = guest.client().with_key(view);
+    let viewer = keyed.viewer();
     wait_until("the refused handshake", || {
-        let told = viewer
-            .connect(&["events", "--only", "bad-key"])
-            .expect_success();
+        let told = viewer.must(&["events", "--only", "bad-key"]);
         told.stdout
             .contains("a client's handshake failed")
             .then_some(())

@@ -1,17 +1,6 @@
 //! Recordings of waiting: the guest sleeps nearly all the time.
 
-use crate::harness::{Client, Guest};
-
-/// The folded stacks of the last recording, each with its weight.
-fn stacks(client: &Client) -> Vec<(String, u64)> {
-    let folded = client.report("run.unikprof", &["--format", "folded"]);
-    let lines = folded.expect_success().stdout;
-    let split = |line: &str| {
-        let (stack, weight) = line.rsplit_once(' ').unwrap();
-        (stack.to_owned(), weight.parse().unwrap())
-    };
-    lines.lines().map(split).collect()
-}
+use crate::harness::Guest;
 
 /// On the wall's clock an idle guest is blocked, below the code that waits.
 #[test]
@@ -22,7 +11,8 @@ fn waiting_has_its_share_of_the_time_on_the_wall() {
     let counters = recording.profile.counters();
     // Of a thousand; a loaded machine wakes the guest late, and what others take is not blocked.
     assert!(counters.blocked > 300, "{counters:?}");
-    let blocked: u64 = stacks(&client)
+    let blocked: u64 = client
+        .folded(&[])
         .iter()
         .filter(|(stack, _)| stack.contains("idle::blocked") && stack.ends_with("[blocked]"))
         .map(|(_, samples)| samples)
@@ -43,7 +33,8 @@ fn waits_are_measured_where_the_guest_waits() {
     assert_eq!((counters.ticks, counters.recorded), (0, 0));
     assert!(counters.blocks > 1, "{counters:?}");
     assert!(counters.blocked > 300_000_000, "{counters:?}");
-    let measured: u64 = stacks(&client)
+    let measured: u64 = client
+        .folded(&[])
         .iter()
         .filter(|(stack, _)| stack.contains("idle::blocked"))
         .map(|(_, ns)| ns)

@@ -7,6 +7,7 @@ mod harness;
 mod always_on;
 mod attribution;
 mod build_ids;
+mod c_guest;
 mod callers;
 mod demo;
 mod events;

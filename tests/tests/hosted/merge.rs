@@ -2,19 +2,19 @@
 
 use serde_json::Value;
 
-use crate::harness::{Client, Guest};
+use crate::harness::{Client, Guest, time};
 
 /// Starts a recording, dumps it twice and stops it: three files. Each holds samples.
 fn record_in_three(client: &Client) -> Vec<String> {
-    client.connect(&["start", "-F", "997"]).expect_success();
+    client.must(&["start", "-F", "997"]);
     let file = |at| client.path(&format!("{at}.unikprof")).display().to_string();
     for at in 0..2 {
         client.wait_for_status("samples since the last dump", |status| {
             status["counters"]["recorded"].as_u64() >= Some(200 * (at + 1))
         });
-        client.connect(&["dump", "-o", &file(at)]).expect_success();
+        client.must(&["dump", "-o", &file(at)]);
     }
-    client.connect(&["stop", "-o", &file(2)]).expect_success();
+    client.must(&["stop", "-o", &file(2)]);
     (0..3).map(file).collect()
 }
 
@@ -57,18 +57,10 @@ fn dumps_and_another_run_are_one_profile() {
     }
     let lateness = sum(&each, |report| &report["lateness_ns"]["count"]);
     assert_eq!(all["lateness_ns"]["count"], lateness);
-    let own = |report: &Value, name: &str| {
-        let functions = report["functions"].as_array().unwrap();
-        let of = |function: &&Value| function["name"].as_str().unwrap().ends_with(name);
-        functions
-            .iter()
-            .filter(of)
-            .map(|f| f["self"].as_u64().unwrap())
-            .sum::<u64>()
-    };
-    let usual: u64 = each.iter().map(|report| own(report, "burst::usual")).sum();
-    assert!(usual > 0);
-    assert_eq!(own(&all, "burst::usual"), usual);
+    let usual = |report: &Value| time::sum(report, "burst::usual", "self");
+    let expected: u64 = each.iter().map(usual).sum();
+    assert!(expected > 0);
+    assert_eq!(usual(&all), expected);
     assert_eq!(all["merged"]["runs"], 2);
     assert_eq!(all["merged"]["gaps"].as_array().unwrap().len(), 1);
 

@@ -38,9 +38,7 @@ fn a_burst_a_minute_ago_is_found() {
 
     // From the burst's beginning on: a little more than the last minute.
     let last = format!("{}ns", now_ns(&client) - burst.from_ns);
-    client
-        .connect(&["dump", "--last", &last, "-o", "last.unikprof"])
-        .expect_success();
+    client.must(&["dump", "--last", &last, "-o", "last.unikprof"]);
     let told = report(&client, "last.unikprof", &[]);
     let length =
         told["window"]["to_ns"].as_u64().unwrap() - told["window"]["from_ns"].as_u64().unwrap();

@@ -7,11 +7,11 @@ use unikprof_tests::requirement::skip;
 use crate::harness::time::{Span, events};
 use crate::harness::{Client, Guest, wait_until};
 
-/// Whether there is a Go toolchain; if not, `case` is skipped.
-fn has_go(case: &str) -> bool {
+/// Whether there is a Go toolchain; if not, the case is skipped.
+fn has_go() -> bool {
     let found = Command::new("go").arg("version").output().is_ok();
     if !found {
-        skip(case, "there is no `go` on this machine");
+        skip("there is no `go` on this machine");
     }
     found
 }
@@ -42,7 +42,7 @@ fn names(table: &str) -> Vec<&str> {
 
 #[test]
 fn go_tool_pprof_names_the_work() {
-    if !has_go("go_tool_pprof_names_the_work") {
+    if !has_go() {
         return;
     }
     let guest = Guest::start("shares");
@@ -62,20 +62,16 @@ fn go_tool_pprof_names_the_work() {
 /// Recording, vCPU and span are labels by which Go's pprof tells samples apart; a window is its own profile.
 #[test]
 fn go_tool_pprof_knows_the_labels() {
-    if !has_go("go_tool_pprof_knows_the_labels") {
+    if !has_go() {
         return;
     }
     let guest = Guest::start("burst");
     let client = guest.client();
-    client
-        .connect(&["start", "--name", "flight", "-F", "997"])
-        .expect_success();
+    client.must(&["start", "--name", "flight", "-F", "997"]);
     let burst = wait_until("a burst while it was recorded", || {
         Span::since_recording(&events(&client), "batch")
     });
-    client
-        .connect(&["stop", "-o", "run.unikprof"])
-        .expect_success();
+    client.must(&["stop", "-o", "run.unikprof"]);
     let (from, to) = (burst.date(0), burst.date(burst.length_ns()));
     for (file, words) in [
         ("whole.pb.gz", &["--from", "0s"][..]),

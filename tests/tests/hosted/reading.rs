@@ -8,7 +8,7 @@ use unikprof_client::exit_code;
 
 use unikprof_tests::source::lines_of;
 
-use crate::harness::time::{report, script};
+use crate::harness::time::{report, rows, script};
 use crate::harness::{Client, Guest};
 
 const SHARES: &str = include_str!("../../guests/hosted/shares.rs");
@@ -18,10 +18,8 @@ fn record(client: &Client) -> Value {
     report(client, "run.unikprof", &[])
 }
 
-fn function<'r>(report: &'r Value, ending: &str) -> &'r Value {
-    let functions = report["functions"].as_array().unwrap();
-    let named = |f: &&Value| f["name"].as_str().unwrap().ends_with(ending);
-    functions.iter().find(named).unwrap()
+fn function<'r>(report: &'r Value, ending: &'r str) -> &'r Value {
+    rows(report, ending).next().unwrap()
 }
 
 /// The tree has the function's own figures at its root, and under it all of them again, divided among its callers.

@@ -4,6 +4,7 @@ use serde_json::Value;
 use unikprof_client::exit_code;
 use unikprof_client::profile::Mode;
 
+use crate::harness::time::sum;
 use crate::harness::{Client, Guest, wait_until};
 
 /// Waits until each of these has so many samples; answers the status.
@@ -38,7 +39,7 @@ fn three_at_once_each_by_its_name() {
         &["start", "--name", "waits", "--mode", "wall", "-F", "331"],
         &["start", "--name", "flight", "--preset", "default"],
     ] {
-        client.connect(words).expect_success();
+        client.must(words);
     }
     wait_for_samples(&client, &["fast", "waits", "flight"], 40);
     assert_eq!(names(&client), ["fast", "waits", "flight"]);
@@ -51,24 +52,18 @@ fn three_at_once_each_by_its_name() {
     }
 
     let other = guest.client();
-    other
-        .connect(&["stop", "--name", "fast", "-o", "fast.unikprof"])
-        .expect_success();
+    other.must(&["stop", "--name", "fast", "-o", "fast.unikprof"]);
     let fast = other.recording("fast.unikprof");
     assert_eq!(fast.profile.recording().name, "fast");
     assert_eq!(fast.profile.recording().period_ns, 1_003_009);
 
     let another = guest.client();
-    another
-        .connect(&["dump", "--name", "waits", "-o", "waits.unikprof"])
-        .expect_success();
+    another.must(&["dump", "--name", "waits", "-o", "waits.unikprof"]);
     let waits = another.recording("waits.unikprof");
     assert_eq!(waits.profile.recording().name, "waits");
     assert_eq!(waits.profile.recording().mode, Mode::Wall);
 
-    client
-        .connect(&["stop", "--name", "flight", "--discard"])
-        .expect_success();
+    client.must(&["stop", "--name", "flight", "--discard"]);
     assert_eq!(names(&client), ["waits"]);
 
     // 100 parts: 60, 30 and 10. Six standard deviations, less likely than 1e-8.
@@ -80,14 +75,7 @@ fn three_at_once_each_by_its_name() {
         let due = running_ns.unwrap() as f64 / period_ns.unwrap() as f64;
         let kept = report["counters"]["recorded"].as_u64().unwrap() as f64 / due;
         assert!((0.5..2.0).contains(&kept), "{file}: {kept} of {due} came");
-        let functions = report["functions"].as_array().unwrap();
-        let own = |name: &str| {
-            let ends = |f: &&Value| f["name"].as_str().unwrap().ends_with(name);
-            functions
-                .iter()
-                .find(ends)
-                .map_or(0, |f| f["self"].as_u64().unwrap())
-        };
+        let own = |name| sum(&report, name, "self");
         let parts = [("sixty", 0.6), ("thirty", 0.3), ("ten", 0.1)];
         let all: u64 = parts.iter().map(|(name, _)| own(name)).sum();
         for (name, truth) in parts {
@@ -100,9 +88,7 @@ fn three_at_once_each_by_its_name() {
         }
     }
     wait_for_samples(&client, &["waits"], 50);
-    client
-        .connect(&["stop", "-o", "rest.unikprof"])
-        .expect_success();
+    client.must(&["stop", "-o", "rest.unikprof"]);
     assert_eq!(names(&client), Vec::<String>::new());
 }
 
@@ -111,7 +97,7 @@ fn the_same_name_and_one_too_many_are_refused_and_nothing_else_changes() {
     let guest = Guest::start("shares");
     let client = guest.client();
     for name in ["a", "b", "c", "d"] {
-        client.connect(&["start", "--name", name]).expect_success();
+        client.must(&["start", "--name", name]);
     }
     let same = client
         .connect(&["start", "--name", "b"])
@@ -134,8 +120,7 @@ fn the_same_name_and_one_too_many_are_refused_and_nothing_else_changes() {
 fn record_goes_on_beside_others() {
     let guest = Guest::start("shares");
     let (left, right) = (guest.client(), guest.client());
-    left.connect(&["start", "--name", "nightly"])
-        .expect_success();
+    left.must(&["start", "--name", "nightly"]);
     let words = ["record", "1s", "-o", "run.unikprof"];
     for running in [left.begin(&words), right.begin(&words)] {
         running.finish().expect_success();
@@ -156,9 +141,7 @@ fn a_recording_from_boot_is_there_for_the_first_client() {
     let flight = &status["recordings"][0];
     assert_eq!(flight["max_age_ns"], 300_000_000_000_u64);
     assert_eq!(flight["max_bytes"], 512 << 10);
-    client
-        .connect(&["dump", "--name", "flight", "-o", "so-far.unikprof"])
-        .expect_success();
+    client.must(&["dump", "--name", "flight", "-o", "so-far.unikprof"]);
     assert!(client.recording("so-far.unikprof").profile.sample_count() >= 20);
     assert_eq!(names(&client), ["flight"]);
 }
@@ -168,10 +151,10 @@ fn a_recording_from_boot_is_there_for_the_first_client() {
 fn each_dump_has_the_distributions_of_its_own_samples() {
     let guest = Guest::start("shares");
     let client = guest.client();
-    client.connect(&["start"]).expect_success();
+    client.must(&["start"]);
     wait_for_samples(&client, &["default"], 20);
     for (word, file) in [("dump", "first.unikprof"), ("stop", "rest.unikprof")] {
-        client.connect(&[word, "-o", file]).expect_success();
+        client.must(&[word, "-o", file]);
         let profile = client.recording(file).profile;
         let counters = profile.counters();
         let lateness = profile.lateness_ns().unwrap();

@@ -10,9 +10,7 @@ fn fifty_recordings_leave_the_guest_as_it_was() {
         let started = client.connect(&["start", "--json"]).expect_json();
         assert_eq!(started["recording"], round);
         // Also an empty recording is one.
-        client
-            .connect(&["stop", "-o", "run.unikprof", "--json"])
-            .expect_success();
+        client.must(&["stop", "-o", "run.unikprof", "--json"]);
         client.recording("run.unikprof");
     }
     // The agent hears of the last client's end a moment later.
@@ -40,7 +38,7 @@ const IN_THE_MIDDLE: usize = 12_000;
 fn a_client_killed_in_a_download_leaves_it_to_the_next() {
     let guest = Guest::start("deep");
     let client = guest.client();
-    client.connect(&["start", "-F", "4999"]).expect_success();
+    client.must(&["start", "-F", "4999"]);
     client.wait_for_status("a large table", |status| {
         status["nodes_used"].as_u64() > Some(ENOUGH_NODES)
     });
@@ -62,10 +60,7 @@ fn a_client_killed_in_a_download_leaves_it_to_the_next() {
     });
     assert_eq!(status["state"], "finished");
     assert_eq!(status["epochs"], 1);
-    client
-        .connect(&["stop", "-o", "all.unikprof"])
-        .expect_success();
-    let recording = client.recording("all.unikprof");
+    let recording = client.stop("all.unikprof");
     assert_eq!(
         status["counters"]["recorded"],
         recording.profile.sample_count()

@@ -2,10 +2,9 @@
 
 use serde_json::Value;
 use unikprof_client::exit_code;
-use unikprof_client::key::{Key, Role};
 
 use crate::harness::time::lines;
-use crate::harness::{Client, Guest};
+use crate::harness::{Client, Guest, Keyed};
 
 /// Longer than any vCPU takes on a busy machine.
 const LONG: &str = "60s";
@@ -39,15 +38,8 @@ fn register(vcpu: &Value, name: &str) -> u64 {
 /// the loop and its callers.
 #[test]
 fn a_stuck_guest_shows_its_stack_to_a_view_key() {
-    let folder = tempfile::tempdir().unwrap();
-    let files = ["view", "control"].map(|name| folder.path().join(name));
-    for file in &files {
-        let key = Key::generate().unwrap();
-        key.write_new(file, Role::Control).unwrap();
-    }
-    let [view, control] = &files;
-    let guest = Guest::start_with_keys("stuck", view, control);
-    let client = guest.client().with_key(view);
+    let keyed = Keyed::start("stuck");
+    let client = keyed.viewer();
     let mut moments = Vec::new();
     for _ in 0..3 {
         let vcpus = snapshot(&client, &[]);
@@ -92,7 +84,7 @@ fn each_vcpu_shows_its_state() {
     guest.told("registered");
     let client = guest.client();
     let words = ["snapshot", "--wait", "2s", "--image", image()];
-    let text = client.connect(&words).expect_success().stdout;
+    let text = client.must(&words).stdout;
     let paragraphs: Vec<&str> = text.split("\n\n").collect();
     let [runs, blocked, masked, missing, ""] = paragraphs[..] else {
         panic!("four vCPUs: {text}");
@@ -139,31 +131,17 @@ fn each_vcpu_shows_its_state() {
 fn a_recording_continues_beside_watched_snapshots() {
     let guest = Guest::start("shares");
     let client = guest.client();
-    client
-        .connect(&["start", "--name", "a", "--no-caller-table"])
-        .expect_success();
+    client.must(&["start", "--name", "a", "--no-caller-table"]);
     let words = ["--json", "snapshot", "--watch", "--every", "50ms"];
     let watching = client.begin(&words);
-    client.wait_for_status("samples", |status| {
-        status["counters"]["recorded"].as_u64() >= Some(300)
-    });
+    client.wait_for_samples(300);
     watching.interrupt();
     let shown = lines(&watching.finish().expect_success().stdout);
     assert!(shown.len() > 1, "{shown:?}");
     for line in &shown {
         assert_eq!(line["vcpus"][0]["vcpu"], 0, "{line}");
     }
-    client
-        .connect(&["stop", "-o", "run.unikprof"])
-        .expect_success();
-    let counters = client.recording("run.unikprof").profile.counters();
-    let parts = [
-        counters.recorded,
-        counters.overflow,
-        counters.lost,
-        counters.masked,
-        counters.idle,
-    ];
-    assert_eq!(counters.ticks, parts.iter().sum::<u64>(), "{counters:?}");
+    let counters = client.stop("run.unikprof").profile.counters();
+    assert_eq!(counters.check(), Ok(()), "{counters:?}");
     assert!(counters.recorded >= 300, "{counters:?}");
 }

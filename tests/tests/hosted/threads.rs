@@ -1,6 +1,7 @@
 //! Threads as vCPUs: coming, going, and what the signal handler leaves of theirs.
 
 use crate::harness::Guest;
+use crate::harness::time::sum;
 
 /// A signal that is under way when its thread leaves, a timer that outlives its thread, or a stack
 /// that is gone: each would end this guest.
@@ -8,40 +9,24 @@ use crate::harness::Guest;
 fn threads_come_and_go_while_they_are_sampled() {
     let mut guest = Guest::start("threads");
     let client = guest.client();
-    client.connect(&["start", "-F", "4999"]).expect_success();
+    client.must(&["start", "-F", "4999"]);
     guest.forget_lines();
-    client.wait_for_status("4000 samples", |status| {
-        status["counters"]["recorded"].as_u64() >= Some(4_000)
-    });
+    client.wait_for_samples(4_000);
     // However slow threads are here.
     for _ in 0..3 {
         guest.told("registered 100 more");
     }
-    client
-        .connect(&["stop", "-o", "run.unikprof"])
-        .expect_success();
-    let recording = client.recording("run.unikprof");
+    let recording = client.stop("run.unikprof");
     let profile = &recording.profile;
     assert_eq!(profile.vcpus().len(), 4);
     for vcpu in profile.vcpus() {
         let counters = &vcpu.counters;
         assert!(counters.recorded > 0, "{vcpu:?}");
-        let parts = [
-            counters.recorded,
-            counters.overflow,
-            counters.lost,
-            counters.masked,
-            counters.idle,
-        ];
-        assert_eq!(counters.ticks, parts.iter().sum::<u64>(), "{vcpu:?}");
+        assert_eq!(counters.check(), Ok(()), "{vcpu:?}");
     }
     let report = client.report("run.unikprof", &["--json"]).expect_json();
-    let functions = report["functions"].as_array().unwrap();
     for name in ["lasting_work", "passing_work"] {
-        let is_seen = functions
-            .iter()
-            .any(|f| f["name"].as_str().unwrap().ends_with(name) && f["self"].as_u64() > Some(50));
-        assert!(is_seen, "{name} is not in {functions:#?}");
+        assert!(sum(&report, name, "self") > 50, "{name}: {report:#}");
     }
     guest.assert_alive();
     let ended = guest.stop();

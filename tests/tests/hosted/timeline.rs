@@ -8,7 +8,7 @@ use crate::harness::{Client, Guest, wait_until};
 
 /// Records until a whole batch has come and gone.
 fn record(client: &Client) -> Span {
-    client.connect(&["start", "-F", "997"]).expect_success();
+    client.must(&["start", "-F", "997"]);
     wait_until("a batch that began and ended while it was recorded", || {
         Span::since_recording(&events(client), "batch")
     })
@@ -41,9 +41,7 @@ fn a_burst_some_seconds_ago_is_found() {
     assert!(share(&whole, "burst::usual") > 0.1, "{whole:#}");
 
     // By what is cut from a file afterwards.
-    client
-        .connect(&["stop", "-o", "all.unikprof"])
-        .expect_success();
+    client.must(&["stop", "-o", "all.unikprof"]);
     assert_is_burst(&report(
         &client,
         "all.unikprof",
@@ -98,7 +96,7 @@ fn the_guests_own_events_are_told() {
     let client = guest.client();
     record(&client);
     let dump = ["dump", "--last", "1h", "-o", "hour.unikprof"];
-    client.connect(&dump).expect_success();
+    client.must(&dump);
     let told = report(&client, "hour.unikprof", &[]);
     let counter = &told["values"][0];
     assert_eq!(

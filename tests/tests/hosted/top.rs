@@ -8,11 +8,10 @@ use std::time::Instant;
 
 use serde_json::Value;
 use unikprof_client::exit_code;
-use unikprof_client::key::{Key, Role};
-use unikprof_tests::requirement;
+use unikprof_tests::requirement::skip;
 
 use crate::harness::time::lines;
-use crate::harness::{Client, Guest, wait_until};
+use crate::harness::{Client, Guest, Keyed, wait_until};
 
 const IMAGE: &str = "--image";
 
@@ -46,33 +45,24 @@ fn hottest(line: &Value, part: &str) -> String {
 /// Who may only look sees a recording that somebody else has, which keeps its counts and its holder.
 #[test]
 fn a_running_recording_is_shown_and_left_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let files = ["view", "control"].map(|name| folder.path().join(name));
-    for file in &files {
-        let key = Key::generate().unwrap();
-        key.write_new(file, Role::Control).unwrap();
-    }
-    let [view, control] = &files;
-    let guest = Guest::start_with_keys("shares", view, control);
-    let owner = guest.client().with_key(control);
+    let keyed = Keyed::start("shares");
+    let owner = keyed.owner();
     let words = ["start", "--name", "flight", "--no-caller-table"];
-    owner.connect(&words).expect_success();
-    owner.wait_for_status("samples", |status| {
-        status["counters"]["recorded"].as_u64() >= Some(500)
-    });
+    owner.must(&words);
+    owner.wait_for_samples(500);
     // The other one is faster: what is shown is the recording that was named.
     let other = ["start", "--name", "busy", "-F", "4999", "--no-caller-table"];
-    owner.connect(&other).expect_success();
+    owner.must(&other);
     let before = recordings(&owner);
 
-    let viewer = guest.client().with_key(view);
+    let viewer = keyed.viewer();
     let several = viewer.connect(&["top", "-n", "1"]);
     several.expect_code(exit_code::NO_SUCH_RECORDING);
     let words = [
         "--json", "top", "--name", "flight", "-n", "3", "--every", "300ms",
     ];
     let words = [&words[..], &[IMAGE, image()]].concat();
-    let shown = viewer.connect(&words).expect_success();
+    let shown = viewer.must(&words);
     let shown = lines(&shown.stdout);
     assert_eq!(shown.len(), 3);
     for line in &shown {
@@ -96,13 +86,13 @@ fn a_running_recording_is_shown_and_left_alone() {
 
     // A copy is of the recording that was named as well.
     let words = ["copy", "--name", "flight", "-o", "copy.unikprof"];
-    viewer.connect(&words).expect_success();
+    viewer.must(&words);
     let copy = viewer.recording("copy.unikprof");
     assert_eq!(copy.profile.recording().name, "flight");
 
     // As text, with the same functions.
     let words = ["top", "--name", "flight", "-n", "1", IMAGE, image()];
-    let text = viewer.connect(&words).expect_success().stdout;
+    let text = viewer.must(&words).stdout;
     assert!(text.contains("recording `flight` (cpu, 997 Hz)"), "{text}");
     assert!(text.contains("::sixty"), "{text}");
 }
@@ -155,7 +145,7 @@ fn stolen_and_blocked_time_and_the_rate_are_as_linux_says() {
         let client = guest.client();
         let before = Scheduled::read(&guest);
         let words = ["start", "--name", "flight", "--no-caller-table"];
-        client.connect(&words).expect_success();
+        client.must(&words);
         client.wait_for_status("samples of more than one phase", |status| {
             let recorded = status["counters"]["recorded"].as_u64();
             let began = status["recordings"][0]["started_ns"].as_u64();
@@ -168,7 +158,7 @@ fn stolen_and_blocked_time_and_the_rate_are_as_linux_says() {
         let words = [
             "--json", "top", "--name", "flight", "-n", "1", "--window", "60s",
         ];
-        let shown = lines(&client.connect(&words).expect_success().stdout);
+        let shown = lines(&client.must(&words).stdout);
         let outer = before.since(&guest);
         let recent = &shown[0]["recent"];
         let number = |key: &str| {
@@ -213,18 +203,9 @@ fn stolen_and_blocked_time_and_the_rate_are_as_linux_says() {
 
 #[test]
 fn a_view_key_starts_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let view = folder.path().join("view");
-    let control = folder.path().join("control");
-    for file in [&view, &control] {
-        let key = Key::generate().unwrap();
-        key.write_new(file, Role::Control).unwrap();
-    }
-    let guest = Guest::start_with_keys("shares", &view, &control);
-    let viewer = guest.client().with_key(&view);
-    let refused = viewer
-        .connect(&["top", "-n", "1"])
-        .expect_code(exit_code::KEY);
+    let keyed = Keyed::start("shares");
+    let refused = keyed.viewer().connect(&["top", "-n", "1"]);
+    let refused = refused.expect_code(exit_code::KEY);
     assert!(
         refused
             .stderr
@@ -240,7 +221,7 @@ fn an_own_recording_is_discarded_at_the_end() {
     let guest = Guest::start("shares");
     let client = guest.client();
     let words = ["--json", "top", "-n", "2", "--every", "2s", IMAGE, image()];
-    let shown = lines(&client.connect(&words).expect_success().stdout);
+    let shown = lines(&client.must(&words).stdout);
     let last = shown.last().unwrap();
     assert_eq!(last["own"], true);
     let functions = last["functions"].as_array().unwrap();
@@ -259,13 +240,13 @@ fn an_own_recording_is_discarded_at_the_end() {
     }
     // Beside another one if it is asked for.
     let words = ["start", "--name", "flight"];
-    client.connect(&words).expect_success();
+    client.must(&words);
     let words = ["--json", "top", "--own", "-n", "1"];
-    let shown = lines(&client.connect(&words).expect_success().stdout);
+    let shown = lines(&client.must(&words).stdout);
     assert_eq!(shown[0]["own"], true);
     assert_eq!(recordings(&client).len(), 1);
     // One that has ended does not move; nobody has it to fetch before `top` does.
-    client.connect(&["stop", "--discard"]).expect_success();
+    client.must(&["stop", "--discard"]);
 }
 
 #[test]
@@ -273,14 +254,12 @@ fn a_table_ends_with_its_recording() {
     let guest = Guest::start("shares");
     let client = guest.client();
     let words = ["start", "--name", "short", "--duration", "2s"];
-    client.connect(&words).expect_success();
+    client.must(&words);
     let shown = client.connect(&["--json", "top", "--every", "100ms"]);
     let shown = lines(&shown.expect_success().stdout);
     assert!(shown.iter().all(|line| line["recording"] == "short"));
     assert_eq!(recordings(&client).len(), 1, "it can still be fetched");
-    client
-        .connect(&["stop", "-o", "short.unikprof"])
-        .expect_success();
+    client.must(&["stop", "-o", "short.unikprof"]);
 }
 
 /// A terminal of its own, by tmux.
@@ -354,7 +333,7 @@ fn first_row(screen: &str) -> &str {
 #[test]
 fn keys_change_the_table_on_a_terminal_which_is_restored() {
     if Command::new("tmux").arg("-V").output().is_err() {
-        requirement::skip("the live table on a terminal", "tmux is not installed");
+        skip("tmux is not installed");
         return;
     }
     let guest = Guest::start("shares");

@@ -3,23 +3,17 @@
 
 use serde_json::Value;
 
-use crate::harness::time::{Span, events, report, script};
+use crate::harness::time::{Span, events, report, script, sum};
 use crate::harness::{Client, Guest, wait_until};
 
 /// What the functions with this name hold themselves or below, in the mode's unit.
 fn total(report: &Value, function: &str) -> u64 {
-    let functions = report["functions"].as_array().unwrap();
-    let found = functions
-        .iter()
-        .filter(|f| f["name"].as_str().unwrap().ends_with(function));
-    found.map(|f| f["total"].as_u64().unwrap()).sum()
+    sum(report, function, "total")
 }
 
 /// Records until a whole span of waiting, and the work after it, have come and gone.
 fn record(client: &Client, mode: &str) -> Span {
-    client
-        .connect(&["start", "-F", "331", "--mode", mode])
-        .expect_success();
+    client.must(&["start", "-F", "331", "--mode", mode]);
     let span = wait_until("a span of waiting while it was recorded", || {
         Span::since_recording(&events(client), "waiting")
     });
@@ -67,9 +61,7 @@ fn blocked_time_is_measured_within_a_window() {
     let told = span.dump(&client, "waited.unikprof");
     assert!(told.contains("window"), "{told}");
     let dumped = report(&client, "waited.unikprof", &[]);
-    client
-        .connect(&["stop", "-o", "all.unikprof"])
-        .expect_success();
+    client.must(&["stop", "-o", "all.unikprof"]);
     let [waited, worked, inside] = parts(&client, &span);
     assert_eq!(
         waited["counters"], dumped["counters"],
@@ -109,9 +101,7 @@ fn a_window_on_the_walls_clock_holds_both_kinds_of_time() {
     let guest = Guest::start("waits");
     let client = guest.client();
     let span = record(&client, "wall");
-    client
-        .connect(&["stop", "-o", "all.unikprof"])
-        .expect_success();
+    client.must(&["stop", "-o", "all.unikprof"]);
     let [waited, worked, inside] = parts(&client, &span);
     let due = span.length_ns() * 331 / 1_000_000_000;
     let blocked = waited["counters"]["blocked"].as_u64().unwrap();
@@ -157,13 +147,11 @@ fn a_window_on_the_walls_clock_holds_both_kinds_of_time() {
 fn seconds_tell_their_times_though_nobody_asks() {
     let guest = Guest::start("waits");
     let client = guest.client();
-    client.connect(&["start", "-F", "331"]).expect_success();
+    client.must(&["start", "-F", "331"]);
     guest.told("worked");
     guest.told("waited");
     guest.told("worked");
-    client
-        .connect(&["stop", "-o", "all.unikprof"])
-        .expect_success();
+    client.must(&["stop", "-o", "all.unikprof"]);
     let told = report(&client, "all.unikprof", &["--timeline", "--step", "500ms"]);
     let shares: Vec<f64> = told["seconds"]
         .as_array()

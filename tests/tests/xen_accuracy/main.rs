@@ -23,40 +23,32 @@ const JUDGED: u64 = 950;
 /// chance but which instructions they meet.
 #[test]
 fn callers_are_right_by_the_table() {
-    on(
-        FramePointers::Kept,
-        "callers_are_right_by_the_table",
-        |guest| {
-            let found = without_frame_pointers::measure(guest, "shrink-wrapped", SAMPLES).unwrap();
-            assert!(found.table.judged >= JUDGED, "{found:?}");
-            assert!(
-                found.table.share() >= without_frame_pointers::GOAL,
-                "{found:?}"
-            );
-            assert!(found.naive.share() < found.table.share(), "{found:?}");
-        },
-    );
+    on(FramePointers::Kept, |guest| {
+        let found = without_frame_pointers::measure(guest, "shrink-wrapped", SAMPLES).unwrap();
+        assert!(found.table.judged >= JUDGED, "{found:?}");
+        assert!(
+            found.table.share() >= without_frame_pointers::GOAL,
+            "{found:?}"
+        );
+        assert!(found.naive.share() < found.table.share(), "{found:?}");
+    });
 }
 
 /// Guards blocked time that is charged to nobody, or to another wait. It is measured, not sampled: the bound is the
 /// suite's own.
 #[test]
 fn waits_are_named_with_their_time() {
-    on(
-        FramePointers::Kept,
-        "waits_are_named_with_their_time",
-        |guest| {
-            let effort = blocking::Effort {
-                waits: 60,
-                timer_ns: 15_000_000,
-                network_ns: 25_000_000,
-            };
-            for waited in blocking::measure(guest, &effort).unwrap() {
-                assert!(waited.truth_ns > 0, "{waited:?}");
-                assert!(waited.error().abs() <= blocking::GOAL, "{waited:?}");
-            }
-        },
-    );
+    on(FramePointers::Kept, |guest| {
+        let effort = blocking::Effort {
+            waits: 60,
+            timer_ns: 15_000_000,
+            network_ns: 25_000_000,
+        };
+        for waited in blocking::measure(guest, &effort).unwrap() {
+            assert!(waited.truth_ns > 0, "{waited:?}");
+            assert!(waited.error().abs() <= blocking::GOAL, "{waited:?}");
+        }
+    });
 }
 
 /// Guards late samples that are charged to the code that unmasks. A masked stretch lasts for five periods, so its
@@ -64,7 +56,7 @@ fn waits_are_named_with_their_time() {
 /// hundred. The bounds are the suite's own.
 #[test]
 fn masked_stretches_are_told() {
-    on(FramePointers::Kept, "masked_stretches_are_told", |guest| {
+    on(FramePointers::Kept, |guest| {
         let effort = masked_events::Effort {
             stretches: 150,
             masked_ns: 25_000_000,
@@ -79,7 +71,7 @@ fn masked_stretches_are_told() {
 /// Guards a sampler that draws anew at each wake, which would see next to none of the bursts.
 #[test]
 fn short_bursts_are_sampled() {
-    on(FramePointers::Kept, "short_bursts_are_sampled", |guest| {
+    on(FramePointers::Kept, |guest| {
         let effort = short_bursts::Effort {
             bursts: 150,
             burst_ns: 6_000_000,
@@ -99,7 +91,7 @@ fn short_bursts_are_sampled() {
 /// Guards chains that are followed in circles, or shown as whole.
 #[test]
 fn broken_chains_are_told() {
-    on(FramePointers::Kept, "broken_chains_are_told", |guest| {
+    on(FramePointers::Kept, |guest| {
         let effort = broken_chains::Effort {
             run_ns: 1_500_000_000,
             period_ns: PERIOD_NS,
@@ -119,39 +111,31 @@ fn broken_chains_are_told() {
 /// hundred here. Two sound intervals of 95 % miss each other in one of two hundred pairs: four of twelve is no chance.
 #[test]
 fn a_neighbour_changes_no_share_and_its_time_is_told() {
-    on(
-        FramePointers::Kept,
-        "a_neighbour_changes_no_share_and_its_time_is_told",
-        |guest| {
-            let effort = steal::Effort {
-                run_ns: 3_000_000_000,
-                period_ns: PERIOD_NS,
-            };
-            let found = steal::measure(guest, &effort).unwrap();
-            assert!(found.apart() < 4, "{found:#?}");
-            assert!(found.stolen > 0.2, "{found:#?}");
-            assert!(
-                (found.stolen - found.stolen_by_dom0).abs() < 0.1,
-                "{found:#?}"
-            );
-        },
-    );
+    on(FramePointers::Kept, |guest| {
+        let effort = steal::Effort {
+            run_ns: 3_000_000_000,
+            period_ns: PERIOD_NS,
+        };
+        let found = steal::measure(guest, &effort).unwrap();
+        assert!(found.apart() < 4, "{found:#?}");
+        assert!(found.stolen > 0.2, "{found:#?}");
+        assert!(
+            (found.stolen - found.stolen_by_dom0).abs() < 0.1,
+            "{found:#?}"
+        );
+    });
 }
 
 /// Guards the unwinding of every frame, where no frame pointer leads anywhere. By its name the last: it needs a lab of
 /// its own.
 #[test]
 fn without_frame_pointers_stacks_are_unwound() {
-    on(
-        FramePointers::Omitted,
-        "without_frame_pointers_stacks_are_unwound",
-        |guest| {
-            let found = without_frame_pointers::measure(guest, "sorts", SAMPLES).unwrap();
-            assert!(found.every_frame.judged >= JUDGED, "{found:?}");
-            assert!(
-                found.every_frame.share() >= without_frame_pointers::GOAL,
-                "{found:?}"
-            );
-        },
-    );
+    on(FramePointers::Omitted, |guest| {
+        let found = without_frame_pointers::measure(guest, "sorts", SAMPLES).unwrap();
+        assert!(found.every_frame.judged >= JUDGED, "{found:?}");
+        assert!(
+            found.every_frame.share() >= without_frame_pointers::GOAL,
+            "{found:?}"
+        );
+    });
 }

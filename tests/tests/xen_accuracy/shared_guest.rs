@@ -1,10 +1,8 @@
-//! One lab at a time, kept from case to case: a boot costs both processors for ten seconds.
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
+//! The guest of a case.
 
 use unikprof_tests::accuracy::error::AccuracyError;
 use unikprof_tests::accuracy::xen::{XenGuest, steal};
-use unikprof_tests::lab::{LabError, run_or_skip};
+use unikprof_tests::lab::{LabError, Shared};
 
 /// How the guest was built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,25 +13,14 @@ pub(crate) enum FramePointers {
     Omitted,
 }
 
-static RUNNING: Mutex<Option<(FramePointers, XenGuest)>> = Mutex::new(None);
+static GUEST: Shared<FramePointers, XenGuest> = Shared::new();
 
-/// Runs a case on a guest that was built so, alone; skips it, by name, where there can be no lab.
-pub(crate) fn on(built: FramePointers, case: &str, body: impl FnOnce(&mut XenGuest)) {
-    run_or_skip(case, || {
-        let mut turn = Turn(RUNNING.lock().unwrap_or_else(PoisonError::into_inner));
-        if turn.0.as_ref().is_none_or(|(found, _)| *found != built) {
-            // The old one ends before the new one begins.
-            *turn.0 = None;
-            *turn.0 = Some((built, start(built)?));
-        }
-        if let Some((_, guest)) = turn.0.as_mut() {
-            body(guest);
-        }
-        Ok(())
-    });
+/// Runs a case on a guest that was built so, alone; skips it where there can be no lab.
+pub(crate) fn on(built: FramePointers, body: impl FnOnce(&mut XenGuest)) {
+    GUEST.on(built, start, body);
 }
 
-fn start(built: FramePointers) -> Result<XenGuest, LabError> {
+fn start(built: &FramePointers) -> Result<XenGuest, LabError> {
     let started = match built {
         FramePointers::Kept => XenGuest::with_frame_pointers().and_then(|guest| {
             steal::pause(&guest)?;
@@ -45,15 +32,4 @@ fn start(built: FramePointers) -> Result<XenGuest, LabError> {
         AccuracyError::Lab(error) => error,
         other => panic!("{other}"),
     })
-}
-
-struct Turn(MutexGuard<'static, Option<(FramePointers, XenGuest)>>);
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            // Dropped while panicking, a lab keeps its logs.
-            *self.0 = None;
-        }
-    }
 }

@@ -21,7 +21,7 @@ pub(crate) const WORKING: Boot = Boot {
 
 #[test]
 fn every_tick_is_accounted_for() {
-    on(&WORKING, "every_tick_is_accounted_for", |lab| {
+    on(&WORKING, |lab| {
         let client = Guest::of(lab, "working").client();
         client.record_samples(1_000, &[]);
         let report = client.report("run.unikprof", &["--json"]).expect_json();
@@ -37,7 +37,7 @@ fn every_tick_is_accounted_for() {
 
 #[test]
 fn time_is_told_apart() {
-    on(&WORKING, "time_is_told_apart", |lab| {
+    on(&WORKING, |lab| {
         let client = Guest::of(lab, "working").client();
         client.record("3s", &[]);
         let report = client.report("run.unikprof", &["--json"]).expect_json();
@@ -69,31 +69,27 @@ fn time_is_told_apart() {
 
 #[test]
 fn a_recording_names_its_guest_and_its_image() {
-    on(
-        &WORKING,
-        "a_recording_names_its_guest_and_its_image",
-        |lab| {
-            let guest = Guest::of(lab, "working");
-            let client = guest.client();
-            client.record("1s", &[]);
-            let report = client.report("run.unikprof", &["--json"]).expect_json();
-            assert_eq!(report["recording"]["guest_name"], "working");
-            let path = guest.dom0("xenstore-read /local/domain/$ID/vm");
-            let uuid = path.trim().strip_prefix("/vm/").unwrap();
-            assert_eq!(report["recording"]["guest_id"], uuid);
+    on(&WORKING, |lab| {
+        let guest = Guest::of(lab, "working");
+        let client = guest.client();
+        client.record("1s", &[]);
+        let report = client.report("run.unikprof", &["--json"]).expect_json();
+        assert_eq!(report["recording"]["guest_name"], "working");
+        let path = guest.dom0("xenstore-read /local/domain/$ID/vm");
+        let uuid = path.trim().strip_prefix("/vm/").unwrap();
+        assert_eq!(report["recording"]["guest_id"], uuid);
 
-            let image = fs::read(Guest::program()).unwrap();
-            let image = object::File::parse(&*image).unwrap();
-            let id = image.build_id().unwrap().unwrap();
-            let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-            let info = client.connect(&["info", "--json"]).expect_json();
-            assert_eq!(info["mappings"][0]["build_id"], *id);
+        let image = fs::read(Guest::program()).unwrap();
+        let image = object::File::parse(&*image).unwrap();
+        let id = image.build_id().unwrap().unwrap();
+        let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let info = client.connect(&["info", "--json"]).expect_json();
+        assert_eq!(info["mappings"][0]["build_id"], *id);
 
-            let other = client.command();
-            let refused = client
-                .report_with("run.unikprof", other.get_program().as_ref(), &[])
-                .expect_code(exit_code::INPUT);
-            assert!(refused.stderr.contains(&id), "{}", refused.stderr);
-        },
-    );
+        let other = client.command();
+        let refused = client
+            .report_with("run.unikprof", other.get_program().as_ref(), &[])
+            .expect_code(exit_code::INPUT);
+        assert!(refused.stderr.contains(&id), "{}", refused.stderr);
+    });
 }

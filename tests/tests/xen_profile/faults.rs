@@ -4,7 +4,7 @@ use unikprof_client::recording::Completeness;
 
 use crate::accounting::WORKING;
 use crate::clients::{IN_THE_MIDDLE, record_many_stacks};
-use crate::harness::{Client, Guest, Proxy, Then, counters_add_up, damaging_line, on};
+use crate::harness::{Client, Guest, Proxy, Then, Way, counters_add_up, on};
 
 /// Asserts that the folder's recording is all that the guest has counted.
 fn is_all(client: &Client, guest: &Guest<'_>) {
@@ -21,98 +21,80 @@ fn is_all(client: &Client, guest: &Guest<'_>) {
 
 #[test]
 fn a_download_that_is_cut_goes_on_over_another_connection() {
-    on(
-        &WORKING,
-        "a_download_that_is_cut_goes_on_over_another_connection",
-        |lab| {
-            let guest = Guest::of(lab, "working");
-            record_many_stacks(&guest.client());
-            let proxy = Proxy::to(guest.address());
-            proxy.limit_next(IN_THE_MIDDLE, Then::Cut);
-            let client = Client::of(proxy.address());
-            client
-                .connect(&["stop", "-o", "all.unikprof"])
-                .expect_success();
-            proxy.wait_for_limit();
-            assert!(proxy.connections() >= 2);
-            is_all(&client, &guest);
-        },
-    );
+    on(&WORKING, |lab| {
+        let guest = Guest::of(lab, "working");
+        record_many_stacks(&guest.client());
+        let proxy = Proxy::to(guest.address());
+        proxy.limit_next(IN_THE_MIDDLE, Then::Cut);
+        let client = Client::of(proxy.address());
+        client.must(&["stop", "-o", "all.unikprof"]);
+        proxy.wait_for_limit();
+        assert!(proxy.connections() >= 2);
+        is_all(&client, &guest);
+    });
 }
 
 /// The guest's cable is pulled, in dom0, while a client downloads, and plugged in again.
 #[test]
 fn a_download_outlives_an_outage_of_the_guests_network() {
-    on(
-        &WORKING,
-        "a_download_outlives_an_outage_of_the_guests_network",
-        |lab| {
-            let guest = Guest::of(lab, "working");
-            record_many_stacks(&guest.client());
-            let proxy = Proxy::to(guest.address());
-            proxy.limit_next(IN_THE_MIDDLE, Then::Stall);
-            let client = Client::of(proxy.address());
-            let running = client.begin(&["stop", "-o", "all.unikprof"]);
-            proxy.wait_for_limit();
-            guest.dom0("ip link set vif$ID.0 down");
-            // The client's next connection finds nobody at first.
-            proxy.cut();
-            guest.dom0("sleep 2; ip link set vif$ID.0 up");
-            running.finish().expect_success();
-            is_all(&client, &guest);
-        },
-    );
+    on(&WORKING, |lab| {
+        let guest = Guest::of(lab, "working");
+        record_many_stacks(&guest.client());
+        let proxy = Proxy::to(guest.address());
+        proxy.limit_next(IN_THE_MIDDLE, Then::Stall);
+        let client = Client::of(proxy.address());
+        let running = client.begin(&["stop", "-o", "all.unikprof"]);
+        proxy.wait_for_limit();
+        guest.dom0("ip link set vif$ID.0 down");
+        // The client's next connection finds nobody at first.
+        proxy.cut();
+        guest.dom0("sleep 2; ip link set vif$ID.0 up");
+        running.finish().expect_success();
+        is_all(&client, &guest);
+    });
 }
 
 #[test]
 fn a_recording_outlives_an_outage_of_the_guests_network() {
-    on(
-        &WORKING,
-        "a_recording_outlives_an_outage_of_the_guests_network",
-        |lab| {
-            let guest = Guest::of(lab, "working");
-            let client = guest.client();
-            let running = client.begin(&["record", "3s", "-o", "all.unikprof"]);
-            guest
-                .client()
-                .wait_for_status("the recording", |status| status["state"] == "recording");
-            guest.dom0("ip link set vif$ID.0 down; sleep 1; ip link set vif$ID.0 up");
-            running.finish().expect_success();
-            is_all(&client, &guest);
-        },
-    );
+    on(&WORKING, |lab| {
+        let guest = Guest::of(lab, "working");
+        let client = guest.client();
+        let running = client.begin(&["record", "3s", "-o", "all.unikprof"]);
+        guest
+            .client()
+            .wait_for_status("the recording", |status| status["state"] == "recording");
+        guest.dom0("ip link set vif$ID.0 down; sleep 1; ip link set vif$ID.0 up");
+        running.finish().expect_success();
+        is_all(&client, &guest);
+    });
 }
 
 /// TCP's checksum does not find everything, and its offload means that nobody may have looked.
 #[test]
 fn a_damaged_byte_is_found_wherever_it_lies() {
-    on(
-        &WORKING,
-        "a_damaged_byte_is_found_wherever_it_lies",
-        |lab| {
-            let guest = Guest::of(lab, "working");
-            for place in [3, 40, 300, 1_000, 5_000, IN_THE_MIDDLE] {
-                let direct = guest.client();
-                direct.connect(&["start"]).expect_success();
-                direct.wait_for_status("some stacks", |status| {
-                    status["nodes_used"].as_u64() > Some(400)
-                });
-                let client = Client::of(damaging_line(guest.address(), place));
-                let finished = client.begin(&["stop", "-o", "all.unikprof"]).finish();
-                if finished.code == Some(0) {
-                    is_all(&client, &guest);
-                    continue;
-                }
-                assert!(
-                    finished.stderr.starts_with("error: ") || finished.stderr.contains("\nerror: "),
-                    "byte {place}: {finished:?}"
-                );
-                // Nothing was acknowledged: the guest still has all of it.
-                direct
-                    .connect(&["stop", "-o", "all.unikprof"])
-                    .expect_success();
-                is_all(&direct, &guest);
+    on(&WORKING, |lab| {
+        let guest = Guest::of(lab, "working");
+        for place in [3, 40, 300, 1_000, 5_000, IN_THE_MIDDLE] {
+            let direct = guest.client();
+            direct.must(&["start"]);
+            direct.wait_for_status("some stacks", |status| {
+                status["nodes_used"].as_u64() > Some(400)
+            });
+            let proxy = Proxy::to(guest.address());
+            proxy.alter_next(Way::ToClient, place);
+            let client = Client::of(proxy.address());
+            let finished = client.begin(&["stop", "-o", "all.unikprof"]).finish();
+            if finished.code == Some(0) {
+                is_all(&client, &guest);
+                continue;
             }
-        },
-    );
+            assert!(
+                finished.stderr.starts_with("error: ") || finished.stderr.contains("\nerror: "),
+                "byte {place}: {finished:?}"
+            );
+            // Nothing was acknowledged: the guest still has all of it.
+            direct.must(&["stop", "-o", "all.unikprof"]);
+            is_all(&direct, &guest);
+        }
+    });
 }

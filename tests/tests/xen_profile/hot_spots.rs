@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use serde_json::Value;
 use unikprof_tests::lab::LabConfig;
 use unikprof_tests::profiled::profiled_guest;
-use unikprof_tests::source::lines_of;
 
+use crate::harness::time::expect_line_of;
 use crate::harness::{Boot, Client, Guest, counters_add_up, on};
 
 const SOURCE: &str = include_str!("../../guests/xen-guest/src/hotspots.rs");
@@ -67,18 +68,13 @@ fn hot_samples(client: &Client) -> HashMap<(String, String), u64> {
 
 /// The same of the last recording.
 fn samples_by_caller(client: &Client) -> HashMap<(String, String), u64> {
-    let folded = client
-        .report("run.unikprof", &["--format", "folded", "--no-inlines"])
-        .expect_success()
-        .stdout;
     let mut found = HashMap::new();
-    for line in folded.lines() {
-        let (stack, count) = line.rsplit_once(' ').unwrap();
+    for (stack, count) in client.folded(&["--no-inlines"]) {
         let mut frames = stack.rsplit(';').map(short);
         let (leaf, caller) = (frames.next().unwrap(), frames.next().unwrap_or("nobody"));
         if SPOTS.iter().any(|(_, function, _)| *function == leaf) {
             let pair = (caller.to_owned(), leaf.to_owned());
-            *found.entry(pair).or_default() += count.parse::<u64>().unwrap();
+            *found.entry(pair).or_default() += count;
         }
     }
     found
@@ -86,84 +82,67 @@ fn samples_by_caller(client: &Client) -> HashMap<(String, String), u64> {
 
 #[test]
 fn hot_functions_have_their_shares_order_and_callers() {
-    on(
-        &HOT,
-        "hot_functions_have_their_shares_order_and_callers",
-        |lab| {
-            let client = Guest::of(lab, "hot").client();
-            let found = hot_samples(&client);
-            let all = found.values().sum::<u64>() as f64;
-            let share = |(caller, function, _): &(&str, &str, f64)| {
-                let pair = ((*caller).to_owned(), (*function).to_owned());
-                found.get(&pair).copied().unwrap_or_default() as f64 / all
-            };
-            for spot in &SPOTS {
-                let expected = spot.2 / 1_000.0;
-                let deviation = (expected * (1.0 - expected) / all).sqrt();
-                // A tenth for what the emulator makes of equal instructions.
-                let tolerance = SURE * deviation + expected / 10.0;
-                let measured = share(spot);
-                assert!(
-                    (measured - expected).abs() < tolerance,
-                    "{spot:?}: {measured} of {all}"
-                );
-            }
-            for a in &SPOTS {
-                for b in &SPOTS {
-                    let (pa, pb) = (a.2 / 1_000.0, b.2 / 1_000.0);
-                    if pa - pb > SURE * ((pa + pb) / all).sqrt() + pa / 10.0 {
-                        assert!(share(a) > share(b), "{a:?} before {b:?}: {found:#?}");
-                    }
+    on(&HOT, |lab| {
+        let client = Guest::of(lab, "hot").client();
+        let found = hot_samples(&client);
+        let all = found.values().sum::<u64>() as f64;
+        let share = |(caller, function, _): &(&str, &str, f64)| {
+            let pair = ((*caller).to_owned(), (*function).to_owned());
+            found.get(&pair).copied().unwrap_or_default() as f64 / all
+        };
+        for spot in &SPOTS {
+            let expected = spot.2 / 1_000.0;
+            let deviation = (expected * (1.0 - expected) / all).sqrt();
+            // A tenth for what the emulator makes of equal instructions.
+            let tolerance = SURE * deviation + expected / 10.0;
+            let measured = share(spot);
+            assert!(
+                (measured - expected).abs() < tolerance,
+                "{spot:?}: {measured} of {all}"
+            );
+        }
+        for a in &SPOTS {
+            for b in &SPOTS {
+                let (pa, pb) = (a.2 / 1_000.0, b.2 / 1_000.0);
+                if pa - pb > SURE * ((pa + pb) / all).sqrt() + pa / 10.0 {
+                    assert!(share(a) > share(b), "{a:?} before {b:?}: {found:#?}");
                 }
             }
-            // A sample in a prologue skips its caller; these functions have one prologue in a thousand turns.
-            let right: f64 = SPOTS.iter().map(share).sum();
-            assert!(right > 0.98, "{right} have their right callers: {found:#?}");
-        },
-    );
+        }
+        // A sample in a prologue skips its caller; these functions have one prologue in a thousand turns.
+        let right: f64 = SPOTS.iter().map(share).sum();
+        assert!(right > 0.98, "{right} have their right callers: {found:#?}");
+    });
 }
 
 #[test]
 fn names_files_and_lines_are_those_of_the_source() {
-    on(
-        &HOT,
-        "names_files_and_lines_are_those_of_the_source",
-        |lab| {
-            let client = Guest::of(lab, "hot").client();
-            record(&client);
-            let report = client
-                .report("run.unikprof", &["--json", "--no-inlines"])
-                .expect_json();
-            counters_add_up(&report);
-            let functions = report["functions"].as_array().unwrap();
-            for (_, name, _) in &SPOTS[..3] {
-                let full = format!("xen_guest::hotspots::{name}");
-                let found = functions.iter().find(|f| f["name"] == *full);
-                let found = found.unwrap_or_else(|| panic!("no {full} in {report:#}"));
-                let file = found["file"].as_str().unwrap();
-                assert!(file.ends_with("src/hotspots.rs"), "{file}");
-                let line = usize::try_from(found["line"].as_u64().unwrap()).unwrap();
-                let lines = lines_of(name, SOURCE).unwrap();
-                assert!(lines.contains(&line), "{name}: {line} is not in {lines:?}");
-            }
-            // Only `equinox` has its work inlined, from `step`: told apart, that is a frame of its own.
-            let report = client.report("run.unikprof", &["--json"]).expect_json();
-            let functions = report["functions"].as_array().unwrap();
-            let named = |name: &str| {
-                let name = format!("xen_guest::hotspots::{name}");
-                functions.iter().find(|f| f["name"] == *name).unwrap()
-            };
-            let (step, equinox) = (named("step"), named("equinox"));
-            assert!(step["total"].as_u64() > Some(0), "{step:#}");
-            assert!(
-                step["total"].as_u64() <= equinox["total"].as_u64(),
-                "{equinox:#}"
-            );
-            let line = usize::try_from(step["line"].as_u64().unwrap()).unwrap();
-            assert!(
-                lines_of("step", SOURCE).unwrap().contains(&line),
-                "{step:#}"
-            );
-        },
-    );
+    on(&HOT, |lab| {
+        let client = Guest::of(lab, "hot").client();
+        record(&client);
+        let report = client
+            .report("run.unikprof", &["--json", "--no-inlines"])
+            .expect_json();
+        counters_add_up(&report);
+        let expect_line = |row: &Value, name| expect_line_of(row, name, "src/hotspots.rs", SOURCE);
+        for (_, name, _) in &SPOTS[..3] {
+            expect_line(named(&report, name), name);
+        }
+        // Only `equinox` has its work inlined, from `step`: told apart, that is a frame of its own.
+        let report = client.report("run.unikprof", &["--json"]).expect_json();
+        let (step, equinox) = (named(&report, "step"), named(&report, "equinox"));
+        assert!(step["total"].as_u64() > Some(0), "{step:#}");
+        assert!(
+            step["total"].as_u64() <= equinox["total"].as_u64(),
+            "{equinox:#}"
+        );
+        expect_line(step, "step");
+    });
+}
+
+fn named<'r>(report: &'r Value, name: &str) -> &'r Value {
+    let name = format!("xen_guest::hotspots::{name}");
+    let mut functions = report["functions"].as_array().unwrap().iter();
+    let found = functions.find(|function| function["name"] == *name);
+    found.unwrap_or_else(|| panic!("no {name} in {report:#}"))
 }

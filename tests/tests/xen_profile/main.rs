@@ -6,12 +6,14 @@
 
 mod accounting;
 mod bad_line;
+mod c_kernel;
 mod clients;
 mod faults;
 mod flight;
 mod harness;
 mod hot_spots;
 mod idle;
+mod keys;
 mod restore;
 mod sources;
 mod stuck;

@@ -19,46 +19,42 @@ const STUCK: Boot = Boot {
 
 #[test]
 fn a_guest_stuck_in_a_loop_is_reached_and_recorded() {
-    on(
-        &STUCK,
-        "a_guest_stuck_in_a_loop_is_reached_and_recorded",
-        |lab| {
-            lab.wait_for_console("stuck", "stuck in a loop", SOON)
-                .unwrap();
-            let guest = Guest::of(lab, "stuck");
-            let client = guest.client();
-            let before = guest.statistics();
-            client.record_samples(500, &[]);
-            let after = guest.statistics();
-            assert_eq!(
-                after.since(&before, "vcpu0.blocks"),
-                0,
-                "its loop never sleeps"
-            );
-            assert!(after.since(&before, "rescues") > 0, "the upcall has served");
-            let report = client.report("run.unikprof", &["--json"]).expect_json();
-            counters_add_up(&report);
-            let first = &report["functions"][0];
-            let name = first["name"].as_str().unwrap();
-            assert!(name.ends_with("stuck_in_a_loop"), "{first:#}");
-            // Of what came in time: a sample that the emulator held up has a leaf of its own.
-            let count = |name: &str| report["counters"][name].as_u64().unwrap();
-            let in_time = count("recorded") - count("late");
-            let in_loop = first["self"].as_u64().unwrap();
-            assert!(in_loop * 2 > in_time, "{in_time} in time: {first:#}");
-            // In time as in samples: next to nothing but the loop and the agent's own work.
-            let own = report["functions"].as_array().unwrap().iter();
-            let own: u64 = own
-                .filter(|f| f["name"] != *name && f["name"] != "[unikprof agent]")
-                .map(|f| f["self"].as_u64().unwrap())
-                .sum();
-            let elsewhere = own.saturating_sub(count("late"));
-            assert!(
-                elsewhere * 5 <= in_time,
-                "{elsewhere} of {in_time} elsewhere: {report:#}"
-            );
-        },
-    );
+    on(&STUCK, |lab| {
+        lab.wait_for_console("stuck", "stuck in a loop", SOON)
+            .unwrap();
+        let guest = Guest::of(lab, "stuck");
+        let client = guest.client();
+        let before = guest.statistics();
+        client.record_samples(500, &[]);
+        let after = guest.statistics();
+        assert_eq!(
+            after.since(&before, "vcpu0.blocks"),
+            0,
+            "its loop never sleeps"
+        );
+        assert!(after.since(&before, "rescues") > 0, "the upcall has served");
+        let report = client.report("run.unikprof", &["--json"]).expect_json();
+        counters_add_up(&report);
+        let first = &report["functions"][0];
+        let name = first["name"].as_str().unwrap();
+        assert!(name.ends_with("stuck_in_a_loop"), "{first:#}");
+        // Of what came in time: a sample that the emulator held up has a leaf of its own.
+        let count = |name: &str| report["counters"][name].as_u64().unwrap();
+        let in_time = count("recorded") - count("late");
+        let in_loop = first["self"].as_u64().unwrap();
+        assert!(in_loop * 2 > in_time, "{in_time} in time: {first:#}");
+        // In time as in samples: next to nothing but the loop and the agent's own work.
+        let own = report["functions"].as_array().unwrap().iter();
+        let own: u64 = own
+            .filter(|f| f["name"] != *name && f["name"] != "[unikprof agent]")
+            .map(|f| f["self"].as_u64().unwrap())
+            .sum();
+        let elsewhere = own.saturating_sub(count("late"));
+        assert!(
+            elsewhere * 5 <= in_time,
+            "{elsewhere} of {in_time} elsewhere: {report:#}"
+        );
+    });
 }
 
 /// A snapshot of a guest that does not poll shows the function that `xenctx` shows from dom0. Prints for how long the
@@ -66,48 +62,44 @@ fn a_guest_stuck_in_a_loop_is_reached_and_recorded() {
 #[test]
 fn a_snapshot_of_a_stuck_guest_shows_what_xenctx_shows() {
     const CALLS: u32 = 20;
-    on(
-        &STUCK,
-        "a_snapshot_of_a_stuck_guest_shows_what_xenctx_shows",
-        |lab| {
-            lab.wait_for_console("stuck", "stuck in a loop", SOON)
-                .unwrap();
-            let guest = Guest::of(lab, "stuck");
-            let client = guest.client();
-            let shown = snapshot(&client);
-            let vcpu = &shown["vcpus"][0];
-            assert_eq!(vcpu["state"], "running", "{shown:#}");
-            let function = vcpu["frames"][0]["function"].as_str().unwrap();
-            assert!(function.ends_with("stuck_in_a_loop"), "{shown:#}");
-            let ours = vcpu["registers"]["rip"].as_str().unwrap();
-            let text = guest.dom0("xenctx -f $ID 0");
-            println!("xenctx:\n{text}\nsnapshot:\n{shown:#}");
-            let theirs = text.split("rip: ").nth(1).unwrap();
-            let theirs = theirs.split_whitespace().next().unwrap();
-            let [theirs, ours] = [theirs, ours.trim_start_matches("0x")]
-                .map(|digits| symbol_at(u64::from_str_radix(digits, 16).unwrap()));
-            assert_eq!(theirs, ours);
-            assert!(theirs.contains("stuck_in_a_loop"), "{theirs}");
+    on(&STUCK, |lab| {
+        lab.wait_for_console("stuck", "stuck in a loop", SOON)
+            .unwrap();
+        let guest = Guest::of(lab, "stuck");
+        let client = guest.client();
+        let shown = snapshot(&client);
+        let vcpu = &shown["vcpus"][0];
+        assert_eq!(vcpu["state"], "running", "{shown:#}");
+        let function = vcpu["frames"][0]["function"].as_str().unwrap();
+        assert!(function.ends_with("stuck_in_a_loop"), "{shown:#}");
+        let ours = vcpu["registers"]["rip"].as_str().unwrap();
+        let text = guest.dom0("xenctx -f $ID 0");
+        println!("xenctx:\n{text}\nsnapshot:\n{shown:#}");
+        let theirs = text.split("rip: ").nth(1).unwrap();
+        let theirs = theirs.split_whitespace().next().unwrap();
+        let [theirs, ours] = [theirs, ours.trim_start_matches("0x")]
+            .map(|digits| symbol_at(u64::from_str_radix(digits, 16).unwrap()));
+        assert_eq!(theirs, ours);
+        assert!(theirs.contains("stuck_in_a_loop"), "{theirs}");
 
-            let not_running_ns = |calls: &dyn Fn()| {
-                let before = guest.statistics();
-                calls();
-                let after = guest.statistics();
-                let passed_ns = after.since(&before, "now_ns");
-                let ran_ns = after.since(&before, "vcpu0.running_ns");
-                passed_ns.saturating_sub(ran_ns) / u64::from(CALLS)
-            };
-            let xenctx = not_running_ns(&|| {
-                guest.dom0(&format!(
+        let not_running_ns = |calls: &dyn Fn()| {
+            let before = guest.statistics();
+            calls();
+            let after = guest.statistics();
+            let passed_ns = after.since(&before, "now_ns");
+            let ran_ns = after.since(&before, "vcpu0.running_ns");
+            passed_ns.saturating_sub(ran_ns) / u64::from(CALLS)
+        };
+        let xenctx = not_running_ns(&|| {
+            guest.dom0(&format!(
                     "i=0; while [ $i -lt {CALLS} ]; do xenctx -f $ID 0 >/dev/null || exit 1; i=$((i+1)); done"
                 ));
-            });
-            let snapshots = not_running_ns(&|| (0..CALLS).for_each(|_| _ = snapshot(&client)));
-            println!(
-                "for each, the vCPU did not run for {xenctx} ns with xenctx, {snapshots} ns with snapshot"
-            );
-        },
-    );
+        });
+        let snapshots = not_running_ns(&|| (0..CALLS).for_each(|_| _ = snapshot(&client)));
+        println!(
+            "for each, the vCPU did not run for {xenctx} ns with xenctx, {snapshots} ns with snapshot"
+        );
+    });
 }
 
 fn snapshot(client: &Client) -> Value {

@@ -38,62 +38,50 @@ impl Talk {
 
 #[test]
 fn a_guest_serves_while_it_is_sampled_and_its_profile_fetched() {
-    on(
-        &WORKING,
-        "a_guest_serves_while_it_is_sampled_and_its_profile_fetched",
-        |lab| {
-            let guest = Guest::of(lab, "working");
-            let client = guest.client();
-            let talk = Talk {
-                stop: AtomicBool::new(false),
-                rounds: AtomicU64::new(0),
-            };
-            thread::scope(|scope| {
-                scope.spawn(|| talk.run(guest.port(7)));
-                client.connect(&["start", "-F", "1997"]).expect_success();
-                client.wait_for_status("a thousand samples", |status| {
-                    status["counters"]["recorded"].as_u64() > Some(1_000)
-                });
-                // A dump downloads and leaves the recording running: both go on meanwhile.
-                let before = talk.rounds();
-                client
-                    .connect(&["dump", "-o", "dump.unikprof"])
-                    .expect_success();
-                wait_until("traffic after the download", || {
-                    (talk.rounds() > before + 2).then_some(())
-                });
-                let first = client.recording("dump.unikprof").profile.sample_count();
-                client.wait_for_status("samples after the download", |status| {
-                    status["counters"]["recorded"].as_u64() > Some(first + 500)
-                });
-                client
-                    .connect(&["stop", "-o", "run.unikprof"])
-                    .expect_success();
-                talk.stop.store(true, Ordering::Relaxed);
+    on(&WORKING, |lab| {
+        let guest = Guest::of(lab, "working");
+        let client = guest.client();
+        let talk = Talk {
+            stop: AtomicBool::new(false),
+            rounds: AtomicU64::new(0),
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| talk.run(guest.port(7)));
+            client.must(&["start", "-F", "1997"]);
+            client.wait_for_samples(1_000);
+            // A dump downloads and leaves the recording running: both go on meanwhile.
+            let before = talk.rounds();
+            client.must(&["dump", "-o", "dump.unikprof"]);
+            wait_until("traffic after the download", || {
+                (talk.rounds() > before + 2).then_some(())
             });
-            assert!(talk.rounds() > 20, "{} rounds", talk.rounds());
+            let first = client.recording("dump.unikprof").profile.sample_count();
+            client.wait_for_samples(first + 500);
+            client.must(&["stop", "-o", "run.unikprof"]);
+            talk.stop.store(true, Ordering::Relaxed);
+        });
+        assert!(talk.rounds() > 20, "{} rounds", talk.rounds());
 
-            for name in ["dump.unikprof", "run.unikprof"] {
-                let report = client.report(name, &["--json"]).expect_json();
-                assert!(counters_add_up(&report) >= 200);
-            }
-            // The second half was sampled while the first was downloaded.
-            let report = client.report("run.unikprof", &["--json"]).expect_json();
-            let functions = report["functions"].as_array().unwrap();
-            let total_of = |wanted: &dyn Fn(&serde_json::Value) -> bool| -> u64 {
-                let found = functions.iter().filter(|f| wanted(f));
-                found
-                    .map(|f| f["total"].as_u64().unwrap())
-                    .max()
-                    .unwrap_or(0)
-            };
-            assert!(
-                total_of(&|f| f["name"].as_str().unwrap().contains("echo::Echo")) > 0
-                    || total_of(&|f| f["name"].as_str().unwrap().contains("smoltcp")) > 0,
-                "the guest's own traffic is in its profile"
-            );
-            let own = total_of(&|f| f["name"] == "[unikprof agent]");
-            assert!(own > 0, "the agent's own work is marked as its own");
-        },
-    );
+        for name in ["dump.unikprof", "run.unikprof"] {
+            let report = client.report(name, &["--json"]).expect_json();
+            assert!(counters_add_up(&report) >= 200);
+        }
+        // The second half was sampled while the first was downloaded.
+        let report = client.report("run.unikprof", &["--json"]).expect_json();
+        let functions = report["functions"].as_array().unwrap();
+        let total_of = |wanted: &dyn Fn(&serde_json::Value) -> bool| -> u64 {
+            let found = functions.iter().filter(|f| wanted(f));
+            found
+                .map(|f| f["total"].as_u64().unwrap())
+                .max()
+                .unwrap_or(0)
+        };
+        assert!(
+            total_of(&|f| f["name"].as_str().unwrap().contains("echo::Echo")) > 0
+                || total_of(&|f| f["name"].as_str().unwrap().contains("smoltcp")) > 0,
+            "the guest's own traffic is in its profile"
+        );
+        let own = total_of(&|f| f["name"] == "[unikprof agent]");
+        assert!(own > 0, "the agent's own work is marked as its own");
+    });
 }

@@ -31,7 +31,7 @@ const LEAST: u64 = 20;
 
 #[test]
 fn every_vcpu_has_samples_of_its_own() {
-    on(&SEVERAL_VCPUS, "every_vcpu_has_samples_of_its_own", |lab| {
+    on(&SEVERAL_VCPUS, |lab| {
         for count in COUNTS {
             let client = Guest::of(lab, &name(count)).client();
             // They share one processor, and it may be a slow one.
@@ -59,20 +59,16 @@ fn every_vcpu_has_samples_of_its_own() {
 /// The vCPUs want more than the processor has: what the others take is theirs, not running time.
 #[test]
 fn time_that_others_take_is_told_as_stolen() {
-    on(
-        &SEVERAL_VCPUS,
-        "time_that_others_take_is_told_as_stolen",
-        |lab| {
-            let client = Guest::of(lab, &name(4)).client();
-            client.record("3s", &[]);
-            let report = client.report("run.unikprof", &["--json"]).expect_json();
-            let sum = |state: &str| -> u64 {
-                let vcpus = report["vcpus"].as_array().unwrap().iter();
-                vcpus.map(|v| v["runstate"][state].as_u64().unwrap()).sum()
-            };
-            let elapsed = report["recording"]["elapsed_ns"].as_u64().unwrap();
-            assert!(sum("runnable_ns") > elapsed / 2, "{report:#}");
-            assert!(sum("running_ns") < elapsed + elapsed / 5, "{report:#}");
-        },
-    );
+    on(&SEVERAL_VCPUS, |lab| {
+        let client = Guest::of(lab, &name(4)).client();
+        client.record("3s", &[]);
+        let report = client.report("run.unikprof", &["--json"]).expect_json();
+        let sum = |state: &str| -> u64 {
+            let vcpus = report["vcpus"].as_array().unwrap().iter();
+            vcpus.map(|v| v["runstate"][state].as_u64().unwrap()).sum()
+        };
+        let elapsed = report["recording"]["elapsed_ns"].as_u64().unwrap();
+        assert!(sum("runnable_ns") > elapsed / 2, "{report:#}");
+        assert!(sum("running_ns") < elapsed + elapsed / 5, "{report:#}");
+    });
 }

@@ -110,6 +110,46 @@ impl Visit<'_> {
     }
 }
 
+/// Tells peers to leave when it is dropped, also where a case fails: they would be waited for.
+pub struct Leave<'l>(pub &'l AtomicBool);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Does `work` while peers visit the target on so many threads, one after the other on each: those that `choose` picks.
+/// `judge` is told how each visit ended.
+pub fn among<T>(
+    target: &Target,
+    threads: u64,
+    choose: impl Fn(&mut Random) -> Peer + Sync,
+    judge: impl Fn(Peer, &[End]) + Sync,
+    work: impl FnOnce() -> T,
+) -> T {
+    let (stop, overheard) = (&AtomicBool::new(false), &Overheard::default());
+    let (choose, judge) = (&choose, &judge);
+    thread::scope(|scope| {
+        let _leave = Leave(stop);
+        for seed in 1..=threads {
+            scope.spawn(move || {
+                let mut random = Random::new(seed);
+                let visit = Visit {
+                    target,
+                    overheard,
+                    stop,
+                };
+                while !stop.load(Ordering::Relaxed) {
+                    let peer = choose(&mut random);
+                    judge(peer, &peer.visit(&visit, &mut random));
+                }
+            });
+        }
+        work()
+    })
+}
+
 impl Peer {
     /// All that make sense for a target.
     pub fn all_for(target: &Target) -> Vec<Peer> {

@@ -19,6 +19,7 @@ pub(crate) struct Client {
     address: SocketAddr,
     folder: TempDir,
     key: Option<PathBuf>,
+    image: Option<PathBuf>,
 }
 
 /// How long clients let the agent take: a loaded machine keeps it from its processor. Under emulation a round trip
@@ -48,6 +49,7 @@ impl Client {
             address,
             folder: TempDir::with_prefix("unikprof-hosted-").unwrap(),
             key: None,
+            image: None,
         }
     }
 
@@ -57,6 +59,24 @@ impl Client {
             key: Some(file.into()),
             ..self
         }
+    }
+
+    /// The same, of a guest that runs another program than [`Guest::program`](super::Guest::program).
+    pub(crate) fn with_image(self, file: &Path) -> Client {
+        Client {
+            image: Some(file.into()),
+            ..self
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The image that the guest runs.
+    pub(crate) fn image(&self) -> &Path {
+        let image = self.image.as_deref();
+        image.unwrap_or_else(|| super::Guest::program())
     }
 
     /// A place in the folder.
@@ -87,7 +107,22 @@ impl Client {
 
     /// Runs `unikprof-client connect ADDRESS WORDS` to its end.
     pub(crate) fn connect(&self, words: &[impl AsRef<OsStr>]) -> Finished {
-        self.begin(words).finish()
+        let finished = self.begin(words).finish();
+        if let Some(key) = &self.key {
+            let key = std::fs::read_to_string(key).unwrap();
+            let secret = key.rsplit(':').next().unwrap().trim();
+            let said = [&finished.stdout, &finished.stderr];
+            assert!(
+                !said.iter().any(|it| it.contains(secret)),
+                "a key was shown"
+            );
+        }
+        finished
+    }
+
+    /// The same, which must succeed.
+    pub(crate) fn must(&self, words: &[impl AsRef<OsStr>]) -> Finished {
+        self.connect(words).expect_success()
     }
 
     /// Runs `unikprof-client WORDS` in the folder, without a guest.
@@ -97,21 +132,21 @@ impl Client {
 
     /// Records for a while, and expects that to succeed.
     pub(crate) fn record(&self, duration: &str, more: &[&str]) -> Recording {
-        let words = [&["record", duration, "-o", "run.unikprof"], more].concat();
-        self.connect(&words).expect_success();
+        self.must(&[&["record", duration, "-o", "run.unikprof"], more].concat());
         self.recording("run.unikprof")
     }
 
     /// Records until there are as many samples, however little of a processor the guest gets.
     pub(crate) fn record_samples(&self, least: u64, settings: &[&str]) -> Recording {
-        let words = [&["start"], settings].concat();
-        self.connect(&words).expect_success();
-        self.wait_for_status(&format!("{least} samples"), |status| {
-            status["counters"]["recorded"].as_u64() >= Some(least)
-        });
-        self.connect(&["stop", "-o", "run.unikprof"])
-            .expect_success();
-        self.recording("run.unikprof")
+        self.must(&[&["start"], settings].concat());
+        self.wait_for_samples(least);
+        self.stop("run.unikprof")
+    }
+
+    /// Stops the only recording, into a file of the folder; nothing may be missing.
+    pub(crate) fn stop(&self, name: &str) -> Recording {
+        self.must(&["stop", "-o", name]);
+        self.recording(name)
     }
 
     /// Reads a recording in the folder; nothing may be missing.
@@ -136,20 +171,35 @@ impl Client {
         })
     }
 
-    /// Runs `unikprof-client report NAME MORE` with the guests' image.
+    /// Waits until the only recording has as many samples; answers the status.
+    pub(crate) fn wait_for_samples(&self, least: u64) -> Value {
+        self.wait_for_status(&format!("{least} samples"), |status| {
+            status["counters"]["recorded"].as_u64() >= Some(least)
+        })
+    }
+
+    /// Runs `unikprof-client report NAME MORE` with the guest's image.
     pub(crate) fn report(&self, name: &str, more: &[&str]) -> Finished {
-        let image = super::Guest::program();
-        self.report_with(name, image, more)
+        self.report_with(name, self.image(), more)
     }
 
     /// The same with another image.
     pub(crate) fn report_with(&self, name: &str, image: &Path, more: &[&str]) -> Finished {
-        let mut command = self.command();
-        command
-            .args(["report", name, "--image"])
-            .arg(image)
-            .args(more);
-        RunningClient::spawn(&mut command).finish()
+        let words = ["report", name, "--image"].map(OsStr::new);
+        let more = more.iter().map(OsStr::new);
+        let words = words.into_iter().chain([image.as_os_str()]).chain(more);
+        self.run(&words.collect::<Vec<_>>())
+    }
+
+    /// The folded stacks of `run.unikprof`, outermost function first, each with its samples or nanoseconds.
+    pub(crate) fn folded(&self, more: &[&str]) -> Vec<(String, u64)> {
+        let words = [&["--format", "folded"], more].concat();
+        let lines = self.report("run.unikprof", &words).expect_success().stdout;
+        let split = |line: &str| {
+            let (stack, weight) = line.rsplit_once(' ').unwrap();
+            (stack.to_owned(), weight.parse().unwrap())
+        };
+        lines.lines().map(split).collect()
     }
 }
 

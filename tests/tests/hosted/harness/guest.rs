@@ -1,5 +1,6 @@
 //! Guests: processes of the program `hosted-guest`.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,58 +22,24 @@ pub(crate) struct Guest {
 impl Guest {
     /// Starts a guest with one of the program's loads.
     pub(crate) fn start(load: &str) -> Guest {
-        Guest::spawn(Command::new(Guest::program()).args([load, "--open"]))
+        Guest::start_with(load, &["--open"])
+    }
+
+    /// The same with these options.
+    pub(crate) fn start_with(load: &str, options: &[impl AsRef<OsStr>]) -> Guest {
+        Guest::spawn(Command::new(Guest::program()).arg(load).args(options))
     }
 
     /// Starts a guest that asks for one of these keys.
     pub(crate) fn start_with_keys(load: &str, view: &Path, control: &Path) -> Guest {
-        let mut command = Command::new(Guest::program());
-        command.arg(load);
-        command.arg("--view-key-file").arg(view);
-        command.arg("--control-key-file").arg(control);
-        Guest::spawn(&mut command)
-    }
-
-    /// Starts a guest with several keys of the role control.
-    pub(crate) fn start_with_control_keys(load: &str, files: &[&Path]) -> Guest {
-        let mut command = Command::new(Guest::program());
-        command.arg(load);
-        for file in files {
-            command.arg("--control-key-file").arg(file);
-        }
-        Guest::spawn(&mut command)
+        let options = ["--view-key-file", "--control-key-file"].map(OsStr::new);
+        let [view, control] = [view, control].map(Path::as_os_str);
+        Guest::start_with(load, &[options[0], view, options[1], control])
     }
 
     /// Starts a guest that records from its beginning, under this name.
     pub(crate) fn start_recording(load: &str, name: &str) -> Guest {
-        let words = [load, "--open", "--record-at-boot", name];
-        Guest::spawn(Command::new(Guest::program()).args(words))
-    }
-
-    /// Starts a copy of the program.
-    pub(crate) fn start_program(program: &Path, load: &str) -> Guest {
-        Guest::spawn(Command::new(program).args([load, "--open"]))
-    }
-
-    /// Starts a copy of the program with a caller table of its own.
-    pub(crate) fn start_with_callers(program: &Path, load: &str, table: &Path) -> Guest {
-        let mut command = Command::new(program);
-        Guest::spawn(
-            command
-                .args([load, "--open"])
-                .env("UNIKPROF_TEST_CALLERS", table),
-        )
-    }
-
-    /// Starts a guest whose agent has room for so many rows of a caller table.
-    pub(crate) fn start_with_caller_rows(load: &str, rows: usize) -> Guest {
-        let bytes = unikprof_agent::caller_table_bytes(rows).to_string();
-        let mut command = Command::new(Guest::program());
-        Guest::spawn(
-            command
-                .args([load, "--open"])
-                .env("UNIKPROF_TEST_CALLER_BYTES", bytes),
-        )
+        Guest::start_with(load, &["--open", "--record-at-boot", name])
     }
 
     /// Says something on its standard input.
@@ -80,7 +47,8 @@ impl Guest {
         self.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     }
 
-    fn spawn(command: &mut Command) -> Guest {
+    /// Starts a guest by this command.
+    pub(crate) fn spawn(command: &mut Command) -> Guest {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

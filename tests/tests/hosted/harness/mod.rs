@@ -3,12 +3,14 @@
 #[allow(dead_code, reason = "shared with the cases on Xen")]
 mod client;
 mod guest;
+mod keyed;
 #[allow(dead_code, reason = "shared with the cases on Xen")]
 mod proxy;
 pub(crate) mod time;
 mod wait;
 
-pub(crate) use client::{Client, Finished, RunningClient};
+pub(crate) use client::{Client, RunningClient};
 pub(crate) use guest::Guest;
-pub(crate) use proxy::{Proxy, Then};
+pub(crate) use keyed::{Keyed, new_key};
+pub(crate) use proxy::{Proxy, Then, Way};
 pub(crate) use wait::{SOON, wait_until, wait_within};

@@ -1,11 +1,12 @@
-//! A line between client and guest that breaks when it is told to.
+//! A line between client and guest that breaks, or changes a byte, when it is told to.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread;
+use std::{iter, mem, thread};
 
 use unikprof_proto::{frame, preamble};
+use unikprof_test_kit::frames::take_frame;
 
 use super::SOON;
 
@@ -26,6 +27,13 @@ pub(crate) enum Then {
     Stall,
 }
 
+/// A direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    ToGuest,
+    ToClient,
+}
+
 struct Shared {
     guest: SocketAddr,
     state: Mutex<State>,
@@ -34,18 +42,24 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Of the next connection.
-    limit: Option<(usize, Then)>,
-    /// The same: a type of request, how many of them are forwarded, and what happens at the next one.
-    request: Option<(u16, usize, Then)>,
-    /// Whether [`State::requests`] are kept.
-    keeps_requests: bool,
-    /// The requests of each connection that were forwarded: their types and bodies.
-    requests: Vec<Vec<(u16, Vec<u8>)>>,
+    next: Plan,
+    /// What was forwarded to the guest, by connection.
+    sent: Vec<Vec<u8>>,
     /// Whether a limit was reached.
     reached: bool,
     connections: Vec<[TcpStream; 2]>,
     closed: bool,
+}
+
+/// What happens to one connection.
+#[derive(Default)]
+struct Plan {
+    /// Bytes towards the client.
+    limit: Option<(usize, Then)>,
+    /// A type of request, how many of them are forwarded, and what happens at the next one.
+    request: Option<(u16, usize, Then)>,
+    /// A byte of which one bit is changed.
+    altered: Option<(Way, usize)>,
 }
 
 impl Proxy {
@@ -69,7 +83,7 @@ impl Proxy {
 
     /// The next connection lasts for `bytes` towards the client.
     pub(crate) fn limit_next(&self, bytes: usize, then: Then) {
-        self.shared.lock().limit = Some((bytes, then));
+        self.shared.lock().next.limit = Some((bytes, then));
     }
 
     /// The next connection, which is in the clear, lasts until the client sends a message of this type: it has then
@@ -80,21 +94,28 @@ impl Proxy {
 
     /// The next connection, which is in the clear, lasts for so many messages of this type.
     pub(crate) fn limit_next_behind(&self, request: u16, count: usize, then: Then) {
-        self.shared.lock().request = Some((request, count, then));
+        self.shared.lock().next.request = Some((request, count, then));
     }
 
-    /// Keeps the requests of all further connections, which are in the clear.
-    pub(crate) fn keep_requests(&self) {
-        self.shared.lock().keeps_requests = true;
+    /// In the next connection a bit of one byte is changed on this way.
+    pub(crate) fn alter_next(&self, way: Way, at: usize) {
+        self.shared.lock().next.altered = Some((way, at));
     }
 
-    /// The bodies of the requests of this type on each connection whose requests are kept.
+    /// The bytes that were forwarded to the guest, by connection.
+    pub(crate) fn sent(&self) -> Vec<Vec<u8>> {
+        self.shared.lock().sent.clone()
+    }
+
+    /// The bodies of the requests of this type on each connection; all of them are in the clear.
     pub(crate) fn requests(&self, kind: u16) -> Vec<Vec<Vec<u8>>> {
-        let of_kind = |requests: &Vec<(u16, Vec<u8>)>| {
-            let found = requests.iter().filter(|request| request.0 == kind);
-            found.map(|request| request.1.clone()).collect()
+        let of_kind = |sent: Vec<u8>| {
+            let mut rest = sent[preamble::LENGTH..].to_vec();
+            let frames = iter::from_fn(|| take_frame(&mut rest).unwrap());
+            let frames = frames.filter(|frame| frame.kind == kind);
+            frames.map(|frame| frame.body).collect()
         };
-        self.shared.lock().requests.iter().map(of_kind).collect()
+        self.sent().into_iter().map(of_kind).collect()
     }
 
     /// Waits until the limit has been reached.
@@ -147,76 +168,97 @@ impl Shared {
             let Ok(guest) = TcpStream::connect(self.guest) else {
                 continue;
             };
-            let (limit, request) = (state.limit.take(), state.request.take());
-            let kept = state.keeps_requests.then_some(state.requests.len());
-            state.requests.extend(kept.map(|_| Vec::new()));
+            let plan = mem::take(&mut state.next);
+            let number = state.sent.len();
+            state.sent.push(Vec::new());
             state
                 .connections
                 .push([&client, &guest].map(|end| end.try_clone().unwrap()));
             drop(state);
             let [from_client, from_guest] = [&client, &guest].map(|end| end.try_clone().unwrap());
+            let altered = |way| plan.altered.filter(|it| it.0 == way).map(|(_, at)| at);
+            let [up, down] = [Way::ToGuest, Way::ToClient].map(altered);
             let upwards = Arc::clone(self);
-            thread::spawn(move || upwards.forward_requests(from_client, guest, request, kept));
+            thread::spawn(move || match plan.request {
+                Some(limit) => upwards.forward_requests(from_client, guest, number, limit),
+                None => upwards.forward(from_client, guest, Some(number), None, up),
+            });
             let downwards = Arc::clone(self);
-            thread::spawn(move || downwards.forward(from_guest, client, limit));
+            thread::spawn(move || downwards.forward(from_guest, client, None, plan.limit, down));
         }
     }
 
+    /// Forwards whole requests of the connection with this number.
     fn forward_requests(
         &self,
         mut from: TcpStream,
         mut to: TcpStream,
-        limit: Option<(u16, usize, Then)>,
-        kept: Option<usize>,
+        number: usize,
+        (kind, mut left, then): (u16, usize, Then),
     ) {
-        if limit.is_none() && kept.is_none() {
-            return self.forward(from, to, None);
-        }
-        let mut begin = [0; preamble::LENGTH];
-        let mut reached = None;
-        if from.read_exact(&mut begin).is_ok() && to.write_all(&begin).is_ok() {
-            let mut requests = Vec::new();
-            let mut buffer = [0; 1024];
-            let mut left = limit.map_or(0, |(_, count, _)| count);
-            while reached.is_none()
-                && let Ok(length @ 1..) = from.read(&mut buffer)
-            {
-                requests.extend_from_slice(&buffer[..length]);
-                while let Ok(Some(frame)) = frame::split(&requests) {
-                    if let Some((kind, _, then)) = limit
-                        && frame.kind == kind
-                    {
-                        let Some(fewer) = left.checked_sub(1) else {
-                            reached = Some(then);
-                            break;
-                        };
-                        left = fewer;
-                    }
-                    let length = frame.length();
-                    if let Some(index) = kept {
-                        let request = (frame.kind, frame.body.to_vec());
-                        self.lock().requests[index].push(request);
-                    }
-                    if to.write_all(&requests[..length]).is_err() {
+        let mut received = Vec::new();
+        let mut buffer = [0; 1024];
+        let (mut is_greeted, mut reached) = (false, None);
+        while reached.is_none()
+            && let Ok(read @ 1..) = from.read(&mut buffer)
+        {
+            received.extend_from_slice(&buffer[..read]);
+            loop {
+                let length = match frame::split(&received) {
+                    // The preamble is no frame.
+                    _ if !is_greeted => preamble::LENGTH,
+                    Ok(Some(frame)) if frame.kind == kind && left == 0 => {
+                        reached = Some(then);
                         break;
                     }
-                    requests.drain(..length);
+                    Ok(Some(frame)) => {
+                        left -= usize::from(frame.kind == kind);
+                        frame.length()
+                    }
+                    _ => break,
+                };
+                if received.len() < length {
+                    break;
+                }
+                is_greeted = true;
+                let whole: Vec<u8> = received.drain(..length).collect();
+                self.lock().sent[number].extend_from_slice(&whole);
+                if to.write_all(&whole).is_err() {
+                    break;
                 }
             }
         }
         self.end(reached, &from, &to);
     }
 
-    fn forward(&self, mut from: TcpStream, mut to: TcpStream, limit: Option<(usize, Then)>) {
+    /// Forwards bytes, which are kept if `sent` is the connection's number, and changes the one at `altered`.
+    fn forward(
+        &self,
+        mut from: TcpStream,
+        mut to: TcpStream,
+        sent: Option<usize>,
+        limit: Option<(usize, Then)>,
+        altered: Option<usize>,
+    ) {
         let mut left = limit.map_or(usize::MAX, |(bytes, _)| bytes);
+        let mut passed = 0;
         let mut buffer = [0; 1024];
         while left > 0 {
             let room = buffer.len().min(left);
-            match from.read(&mut buffer[..room]) {
-                Ok(length) if length > 0 && to.write_all(&buffer[..length]).is_ok() => {
-                    left -= length;
-                }
-                _ => break,
+            let Ok(length @ 1..) = from.read(&mut buffer[..room]) else {
+                break;
+            };
+            let altered = altered.and_then(|at| at.checked_sub(passed));
+            if let Some(byte) = altered.and_then(|at| buffer[..length].get_mut(at)) {
+                *byte ^= 4;
+            }
+            passed += length;
+            left -= length;
+            if let Some(number) = sent {
+                self.lock().sent[number].extend_from_slice(&buffer[..length]);
+            }
+            if to.write_all(&buffer[..length]).is_err() {
+                break;
             }
         }
         let reached = limit.filter(|_| left == 0).map(|(_, then)| then);

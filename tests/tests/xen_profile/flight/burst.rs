@@ -1,58 +1,18 @@
 //! Two seconds of other work, once, before anybody came: found by every way there is to ask when.
 
-use jiff::Timestamp;
 use serde_json::Value;
-use unikprof_client::timeline::WallClock;
 use unikprof_tests::lab::Lab;
 
-use super::{FLIGHT, LIVING, RECORDERS, events};
+use super::{FLIGHT, LIVING, RECORDERS, events, under};
+use crate::harness::time::{Span, report};
 use crate::harness::{Client, Guest, on, wait_until};
 
-/// The burst, on the guest's clock.
-struct Burst {
-    from_ns: u64,
-    to_ns: u64,
-    clock: WallClock,
-}
-
-impl Burst {
-    /// A moment so many ns after the beginning, as a date.
-    fn date(&self, after_ns: u64) -> String {
-        let unix_ns = self.clock.unix_ns(self.from_ns + after_ns).unwrap();
-        let date = Timestamp::from_nanosecond(unix_ns.into()).unwrap();
-        date.to_string()
-    }
-}
-
 /// Waits until it is over; answers it, and all the guest's events.
-fn burst(client: &Client) -> (Burst, Vec<Value>) {
+fn burst(client: &Client) -> (Span, Vec<Value>) {
     wait_until("the burst to be over", || {
         let events = events(client);
-        let burst = |kind: &str| {
-            let mut all = events.iter();
-            all.find(|e| e["kind"] == kind && e["name"] == "burst")
-        };
-        let (begin, end) = (burst("span_begin")?, burst("span_end")?);
-        let (from_ns, to_ns) = (begin["at_ns"].as_u64()?, end["at_ns"].as_u64()?);
-        assert_eq!(begin["number"], end["number"]);
-        assert_eq!(end["length_ns"], to_ns - from_ns);
-        let burst = Burst {
-            from_ns,
-            to_ns,
-            clock: WallClock::new([(from_ns, begin["unix_ns"].as_u64()?)]),
-        };
-        Some((burst, events))
+        Some((Span::since_recording(&events, "burst")?, events))
     })
-}
-
-/// Samples whose stack has a function in it, and all.
-fn under(report: &Value, function: &str) -> (u64, u64) {
-    let functions = report["functions"].as_array().unwrap();
-    let found = functions
-        .iter()
-        .find(|f| f["name"].as_str().unwrap().ends_with(function));
-    let recorded = report["samples"]["recorded"].as_u64().unwrap();
-    (found.map_or(0, |f| f["total"].as_u64().unwrap()), recorded)
 }
 
 /// Asserts that a report shows the burst, and nothing of the usual work but what a delivery was late for.
@@ -68,15 +28,9 @@ fn assert_is_burst(report: &Value) {
     assert!(usual <= 2, "{report:#}");
 }
 
-fn json(client: &Client, file: &str, more: &[&str]) -> Value {
-    client
-        .report(file, &[&["--json"], more].concat())
-        .expect_json()
-}
-
 fn dump(client: &Client, file: &str, more: &[&str]) {
     let words = [&["dump", "--name", FLIGHT, "-o", file], more].concat();
-    client.connect(&words).expect_success();
+    client.must(&words);
 }
 
 /// A client of the guest, which nobody has told to record.
@@ -86,18 +40,18 @@ fn client(lab: &Lab) -> Client {
 
 #[test]
 fn a_burst_before_anybody_came_is_found() {
-    on(&RECORDERS, "a_burst_before_anybody_came_is_found", |lab| {
+    on(&RECORDERS, |lab| {
         let client = client(lab);
         let (burst, _) = burst(&client);
-        let (from, to) = (burst.date(0), burst.date(burst.to_ns - burst.from_ns));
+        let (from, to) = (burst.date(0), burst.date(burst.length_ns()));
 
         // Between two moments.
         dump(&client, "then.unikprof", &["--from", &from, "--to", &to]);
-        let then = json(&client, "then.unikprof", &[]);
+        let then = report(&client, "then.unikprof", &[]);
         assert_is_burst(&then);
         let window = then["window"].as_object().expect("a part is told as one");
         let length = window["to_ns"].as_u64().unwrap() - window["from_ns"].as_u64().unwrap();
-        assert_eq!(length, burst.to_ns - burst.from_ns);
+        assert_eq!(length, burst.length_ns());
 
         // Of late: so far back that it holds all of it.
         let now = client.connect(&["info", "--json"]).expect_json();
@@ -107,17 +61,17 @@ fn a_burst_before_anybody_came_is_found() {
             "late.unikprof",
             &["--last", &format!("{ago_ns}ns")],
         );
-        assert!(under(&json(&client, "late.unikprof", &[]), "burst::burst").0 > 20);
+        assert!(under(&report(&client, "late.unikprof", &[]), "burst::burst").0 > 20);
 
         // Cut from a file afterwards, by its moments and by its name.
         dump(&client, "all.unikprof", &[]);
         let cut = ["--from", &from, "--to", &to];
-        assert_is_burst(&json(&client, "all.unikprof", &cut));
-        assert_is_burst(&json(&client, "all.unikprof", &["--in-span", "burst"]));
+        assert_is_burst(&report(&client, "all.unikprof", &cut));
+        assert_is_burst(&report(&client, "all.unikprof", &["--in-span", "burst"]));
 
         // By the seconds. Where a machine is busy most samples of one may come late, and have a leaf of their own.
         let seconds = ["--timeline", "--step", "250ms"];
-        let seconds = json(&client, "all.unikprof", &seconds);
+        let seconds = report(&client, "all.unikprof", &seconds);
         let began_ns = client
             .recording("all.unikprof")
             .span
@@ -150,41 +104,37 @@ fn a_burst_before_anybody_came_is_found() {
 /// wherever that is.
 #[test]
 fn the_guests_events_are_told_also_from_an_upcall() {
-    on(
-        &RECORDERS,
-        "the_guests_events_are_told_also_from_an_upcall",
-        |lab| {
-            let client = client(lab);
-            let (burst, events) = burst(&client);
-            let of = |kind: &str, name: &str| -> Vec<&Value> {
-                let all = events.iter();
-                all.filter(|e| e["kind"] == kind && e["name"] == name)
-                    .collect()
-            };
-            let times: Vec<_> = events.iter().map(|e| e["at_ns"].as_u64()).collect();
-            assert!(times.is_sorted());
-            let due = of("mark", "burst due");
-            assert_eq!(due.len(), 1);
-            assert!(due[0]["at_ns"].as_u64() <= Some(burst.from_ns));
-            let rounds = of("counter", "burst rounds");
-            assert_eq!(rounds.len(), 2, "{rounds:#?}");
-            assert_eq!(rounds[0]["value"], 0);
-            assert!(rounds[1]["value"].as_i64() > Some(0));
-            assert!(rounds[1]["at_ns"].as_u64() >= Some(burst.to_ns));
+    on(&RECORDERS, |lab| {
+        let client = client(lab);
+        let (burst, events) = burst(&client);
+        let of = |kind: &str, name: &str| -> Vec<&Value> {
+            let all = events.iter();
+            all.filter(|e| e["kind"] == kind && e["name"] == name)
+                .collect()
+        };
+        let times: Vec<_> = events.iter().map(|e| e["at_ns"].as_u64()).collect();
+        assert!(times.is_sorted());
+        let due = of("mark", "burst due");
+        assert_eq!(due.len(), 1);
+        assert!(due[0]["at_ns"].as_u64() <= Some(burst.from_ns));
+        let rounds = of("counter", "burst rounds");
+        assert_eq!(rounds.len(), 2, "{rounds:#?}");
+        assert_eq!(rounds[0]["value"], 0);
+        assert!(rounds[1]["value"].as_i64() > Some(0));
+        assert!(rounds[1]["at_ns"].as_u64() >= Some(burst.to_ns));
 
-            let upcalls = of("mark", "timer upcall");
-            assert!(upcalls.len() > 2, "{upcalls:#?}");
-            for (number, mark) in (0_u64..).zip(&upcalls) {
-                assert_eq!(mark["value"], 32 * number, "{upcalls:#?}");
-            }
-            dump(&client, "events.unikprof", &[]);
-            let report = json(&client, "events.unikprof", &[]);
-            let values = report["values"].as_array().unwrap();
-            let values = values.iter().find(|v| v["name"] == "burst rounds").unwrap();
-            assert_eq!(values["last"], rounds[1]["value"]);
-            let spans = report["spans"].as_array().unwrap();
-            let span = spans.iter().find(|v| v["name"] == "burst").unwrap();
-            assert_eq!(span["total_ns"], burst.to_ns - burst.from_ns);
-        },
-    );
+        let upcalls = of("mark", "timer upcall");
+        assert!(upcalls.len() > 2, "{upcalls:#?}");
+        for (number, mark) in (0_u64..).zip(&upcalls) {
+            assert_eq!(mark["value"], 32 * number, "{upcalls:#?}");
+        }
+        dump(&client, "events.unikprof", &[]);
+        let told = report(&client, "events.unikprof", &[]);
+        let values = told["values"].as_array().unwrap();
+        let values = values.iter().find(|v| v["name"] == "burst rounds").unwrap();
+        assert_eq!(values["last"], rounds[1]["value"]);
+        let spans = told["spans"].as_array().unwrap();
+        let span = spans.iter().find(|v| v["name"] == "burst").unwrap();
+        assert_eq!(span["total_ns"], burst.length_ns());
+    });
 }

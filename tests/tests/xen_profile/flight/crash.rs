@@ -5,11 +5,11 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use flate2::read::MultiGzDecoder;
-use serde_json::Value;
 use unikprof_client::recording::Completeness;
 use unikprof_tests::lab::{GuestEnd, Lab};
 
-use super::{CRASHING, CRASHING_IN_UPCALL, RECORDERS};
+use super::{CRASHING, CRASHING_IN_UPCALL, RECORDERS, under};
+use crate::harness::time::report;
 use crate::harness::{Client, Guest, SOON, on, wait_until};
 
 /// Seconds of work, beside other guests, where a machine is slow.
@@ -29,16 +29,6 @@ fn crashed(lab: &Lab, name: &str, words: &str) -> Client {
     client
 }
 
-/// The samples whose stack has this function in it, and those of all.
-fn under(report: &Value, function: &str) -> (u64, u64) {
-    let functions = report["functions"].as_array().unwrap();
-    let found = functions
-        .iter()
-        .find(|f| f["name"].as_str().unwrap().ends_with(function));
-    let recorded = report["samples"]["recorded"].as_u64().unwrap();
-    (found.map_or(0, |f| f["total"].as_u64().unwrap()), recorded)
-}
-
 /// Asserts that the file tells what the guest did last.
 fn assert_tells(client: &Client, file: &str) {
     let recording = client.recording(file);
@@ -46,15 +36,13 @@ fn assert_tells(client: &Client, file: &str) {
     assert_eq!(recording.agent.platform, "xen");
 
     // While the work went on that ended in the panic: a span that has no end.
-    let last = client.report(file, &["--json", "--in-span", "settling"]);
-    let last = last.expect_json();
+    let last = report(client, file, &["--in-span", "settling"]);
     for function in ["failing::post_entries", "failing::settle_accounts"] {
         let (found, of) = under(&last, function);
         assert!(found > 5 && found * 10 >= of * 9, "{function}: {last:#}");
     }
     // All of it, with the usual work before.
-    let all = ["--json", "--timeline", "--step", "100ms"];
-    let all = client.report(file, &all).expect_json();
+    let all = report(client, file, &["--timeline", "--step", "100ms"]);
     assert!(under(&all, "hotspots::year").0 > 0, "{all:#}");
     assert_eq!(all["spans"][0]["unfinished"], 1, "{all:#}");
     // Where a machine is busy most samples come late, and have a leaf of their own; not all do.
@@ -66,41 +54,33 @@ fn assert_tells(client: &Client, file: &str) {
 
 #[test]
 fn a_panic_leaves_the_last_seconds_on_the_console() {
-    on(
-        &RECORDERS,
-        "a_panic_leaves_the_last_seconds_on_the_console",
-        |lab| {
-            let client = crashed(lab, CRASHING, "is wrong");
-            let told = client.run(&["recover", "console.log"]).expect_success();
-            assert!(told.stdout.contains("console.log.unikprof"), "{told:?}");
-            assert_tells(&client, "console.log.unikprof");
+    on(&RECORDERS, |lab| {
+        let client = crashed(lab, CRASHING, "is wrong");
+        let told = client.run(&["recover", "console.log"]).expect_success();
+        assert!(told.stdout.contains("console.log.unikprof"), "{told:?}");
+        assert_tells(&client, "console.log.unikprof");
 
-            // Without its last lines, as a log that was cut.
-            let log = fs::read_to_string(client.path("console.log")).unwrap();
-            let end = log.rfind("unikprof:").unwrap();
-            fs::write(client.path("cut.log"), &log[..end]).unwrap();
-            let cut = client.run(&["recover", "cut.log"]);
-            let cut = cut.expect_code(unikprof_client::exit_code::INCOMPLETE);
-            assert!(cut.stderr.contains("--salvage"), "{cut:?}");
-            let salvaged = client.report("cut.log.unikprof", &["--salvage", "--json"]);
-            let salvaged = salvaged.expect_success();
-            assert!(salvaged.stderr.contains("is incomplete"), "{salvaged:?}");
-        },
-    );
+        // Without its last lines, as a log that was cut.
+        let log = fs::read_to_string(client.path("console.log")).unwrap();
+        let end = log.rfind("unikprof:").unwrap();
+        fs::write(client.path("cut.log"), &log[..end]).unwrap();
+        let cut = client.run(&["recover", "cut.log"]);
+        let cut = cut.expect_code(unikprof_client::exit_code::INCOMPLETE);
+        assert!(cut.stderr.contains("--salvage"), "{cut:?}");
+        let salvaged = client.report("cut.log.unikprof", &["--salvage", "--json"]);
+        let salvaged = salvaged.expect_success();
+        assert!(salvaged.stderr.contains("is incomplete"), "{salvaged:?}");
+    });
 }
 
 #[test]
 fn a_panic_in_an_upcall_leaves_them_as_well() {
-    on(
-        &RECORDERS,
-        "a_panic_in_an_upcall_leaves_them_as_well",
-        |lab| {
-            let client = crashed(lab, CRASHING_IN_UPCALL, "asked to panic in an upcall");
-            let words = ["recover", "console.log", "-o", "crash.unikprof"];
-            client.run(&words).expect_success();
-            assert_tells(&client, "crash.unikprof");
-        },
-    );
+    on(&RECORDERS, |lab| {
+        let client = crashed(lab, CRASHING_IN_UPCALL, "asked to panic in an upcall");
+        let words = ["recover", "console.log", "-o", "crash.unikprof"];
+        client.run(&words).expect_success();
+        assert_tells(&client, "crash.unikprof");
+    });
 }
 
 /// What `xl dump-core` writes at once: 16 MiB, in which the guest's image lies with its block. The rest takes minutes
@@ -118,7 +98,7 @@ const DUMP: &str = "
 /// The same out of the guest's memory, for a host that keeps a crashed guest.
 #[test]
 fn a_panic_leaves_them_in_memory() {
-    on(&RECORDERS, "a_panic_leaves_them_in_memory", |lab| {
+    on(&RECORDERS, |lab| {
         let client = crashed(lab, CRASHING, "is wrong");
         let dump = lab.dom0_bytes(DUMP, SOON).unwrap();
         let mut core = Vec::new();

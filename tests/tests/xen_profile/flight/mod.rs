@@ -10,6 +10,7 @@ use serde_json::Value;
 use unikprof_tests::lab::{LabConfig, LabError};
 use unikprof_tests::profiled::profiled_guest;
 
+use crate::harness::time::{lines, sum};
 use crate::harness::{Boot, Client};
 
 /// Lives, and has a burst of other work early in its life.
@@ -48,10 +49,13 @@ const RECORDERS: Boot = Boot {
 
 /// What happened in the guest, as far back as its ring goes.
 fn events(client: &Client) -> Vec<Value> {
-    let told = client.connect(&["events", "--json"]).expect_success();
+    let told = client.must(&["events", "--json"]);
     assert!(!told.stderr.contains("evicted"), "{}", told.stderr);
-    let lines = told.stdout.lines();
-    lines
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    lines(&told.stdout)
+}
+
+/// Samples whose stack has a function in it, and all.
+fn under(report: &Value, function: &str) -> (u64, u64) {
+    let recorded = report["samples"]["recorded"].as_u64().unwrap();
+    (sum(report, function, "total"), recorded)
 }

@@ -74,7 +74,7 @@ fn assert_shares(client: &Client, file: &str, least: u64) {
 /// Each by another client: a name is all that one needs.
 #[test]
 fn three_at_once_each_by_its_name() {
-    on(&RECORDERS, "three_at_once_each_by_its_name", |lab| {
+    on(&RECORDERS, |lab| {
         let guest = Guest::of_recording(lab, LIVING);
         let first = guest.client();
         for words in [
@@ -82,14 +82,14 @@ fn three_at_once_each_by_its_name() {
             &["start", "--name", "wall", "--mode", "wall", "-F", "331"],
             &["start", "--name", "waits", "--mode", "off-cpu"],
         ] {
-            first.connect(words).expect_success();
+            first.must(words);
         }
         // The client that began them is gone; another finds them.
         let other = guest.client();
         assert_eq!(names(&other), [FLIGHT, "fast", "wall", "waits"]);
         wait_for(&other, &[("fast", 1_000), ("wall", 300), ("waits", 50)]);
         let stop = ["stop", "--name", "fast", "-o", "fast.unikprof"];
-        other.connect(&stop).expect_success();
+        other.must(&stop);
         let fast = other.recording("fast.unikprof");
         assert_eq!(fast.profile.recording().name, "fast");
         assert_eq!(fast.profile.recording().period_ns, 1_003_009);
@@ -110,7 +110,7 @@ fn three_at_once_each_by_its_name() {
         for name in ["wall", "waits"] {
             let file = format!("{name}.unikprof");
             let stop = ["stop", "--name", name, "-o", &file];
-            third.connect(&stop).expect_success();
+            third.must(&stop);
         }
         assert_eq!(names(&third), [FLIGHT]);
 

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use serde_json::Value;
 use unikprof_tests::guest_statistics::GuestStatistics;
 use unikprof_tests::lab::{Lab, build_xen_guest};
 use unikprof_tests::profiled::{FEATURES, STATISTICS_PORT, address_of, profiler_address};
@@ -28,9 +27,7 @@ impl<'a> Guest<'a> {
         let status = client.status();
         for one in status["recordings"].as_array().into_iter().flatten() {
             if let Some(name) = one["name"].as_str() {
-                client
-                    .connect(&["stop", "--discard", "--name", name])
-                    .expect_success();
+                client.must(&["stop", "--discard", "--name", name]);
             }
         }
         guest
@@ -73,31 +70,4 @@ impl<'a> Guest<'a> {
         assert_eq!(output.status, 0, "{script}: {}", output.text);
         output.text
     }
-}
-
-/// Asserts that a report (`--json`) accounts for every tick; answers how many were recorded.
-pub(crate) fn counters_add_up(report: &Value) -> u64 {
-    let vcpus = report["vcpus"].as_array().unwrap().iter();
-    for counters in vcpus
-        .map(|vcpu| &vcpu["counters"])
-        .chain([&report["counters"]])
-    {
-        let count = |name: &str| counters[name].as_u64().unwrap();
-        let parts = ["recorded", "overflow", "lost", "masked", "idle"];
-        let sum: u64 = parts.iter().map(|part| count(part)).sum();
-        assert_eq!(count("ticks"), sum, "{counters:#}");
-    }
-    let recorded = report["counters"]["recorded"].as_u64().unwrap();
-    // Beside its ticks a recording of mode `wall` has samples of blocked time.
-    let blocked = if report["recording"]["mode"] == "wall" {
-        report["counters"]["blocked"].as_u64().unwrap()
-    } else {
-        0
-    };
-    let samples = recorded + blocked;
-    assert_eq!(report["samples"]["recorded"], samples);
-    let functions = report["functions"].as_array().unwrap();
-    let own: u64 = functions.iter().map(|f| f["self"].as_u64().unwrap()).sum();
-    assert_eq!(own, samples, "every sample has one leaf");
-    recorded
 }

@@ -1,6 +1,5 @@
 //! What the cases run on: a lab they share, the client's program, a line that breaks, and waiting.
 
-mod damaging_line;
 mod guest;
 mod shared_lab;
 
@@ -11,12 +10,15 @@ mod client;
 #[allow(dead_code, reason = "shared with the hosted cases")]
 #[path = "../../hosted/harness/proxy.rs"]
 mod proxy;
+#[allow(dead_code, reason = "shared with the hosted cases")]
+#[path = "../../hosted/harness/time.rs"]
+pub(crate) mod time;
 #[path = "../../hosted/harness/wait.rs"]
 mod wait;
 
 pub(crate) use client::Client;
-pub(crate) use damaging_line::damaging_line;
-pub(crate) use guest::{Guest, counters_add_up};
-pub(crate) use proxy::{Proxy, Then};
+pub(crate) use guest::Guest;
+pub(crate) use proxy::{Proxy, Then, Way};
 pub(crate) use shared_lab::{Boot, on};
+pub(crate) use time::counters_add_up;
 pub(crate) use wait::{SOON, wait_until};

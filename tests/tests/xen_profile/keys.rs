@@ -1,58 +1,43 @@
-//! A unikernel with keys on a real Xen, met by the client's own program and by strangers.
-//!
-//! Skipped by name where a machine cannot run a lab; with `UNIKPROF_REQUIRE_ALL=1` that is a failure.
-#![allow(clippy::unwrap_used)]
+//! A guest with keys, met by the client's own program and by strangers.
 
-// The client's program and waiting are those of the hosted cases; not all of them are used here.
-#[allow(dead_code, reason = "shared with the hosted cases")]
-#[path = "../hosted/harness/client.rs"]
-mod client;
-#[path = "../hosted/harness/wait.rs"]
-mod wait;
-
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tempfile::TempDir;
 use unikprof_client::exit_code;
 use unikprof_client::recording::Completeness;
-use unikprof_tests::lab::{LabConfig, run_or_skip};
-use unikprof_tests::profiled::{profiled_guest_with_keys, profiler_address, start_profiled};
+use unikprof_tests::lab::LabConfig;
+use unikprof_tests::profiled::profiled_guest_with_keys;
 use unikprof_tests::soak::line::End;
-use unikprof_tests::soak::peers::{Overheard, Peer, RecordDamage, Visit};
+use unikprof_tests::soak::peers::{Overheard, Peer, RecordDamage, Visit, among};
 use unikprof_tests::soak::random::Random;
 use unikprof_tests::soak::target::{KeyFiles, Keys, Target};
 
-use client::Client;
-use wait::{SOON, wait_until};
+use crate::harness::{Boot, Client, Guest, on, wait_until};
 
-/// As the shared client wants it: the image that the guests run. No report is made here.
-struct Guest;
+const KEYED: Boot = Boot {
+    name: "keyed",
+    config: || {
+        let guest = profiled_guest_with_keys("keyed", &keys(), "load=50")?;
+        Ok(LabConfig::with_guest(guest))
+    },
+};
 
-impl Guest {
-    fn program() -> &'static Path {
-        Path::new("")
-    }
+fn keys() -> Keys {
+    Keys::draw(&mut Random::new(6))
 }
 
 /// The main paths of a keyed guest, in one lab: each role, no key, wrong keys, damaged records, a flood while
 /// a recording runs.
 #[test]
 fn keys_open_a_guest_on_xen_and_nothing_else_does() {
-    let mut random = Random::new(6);
-    let keys = Keys::draw(&mut random);
-    run_or_skip("keys_open_a_guest_on_xen_and_nothing_else_does", || {
-        let guest = profiled_guest_with_keys("keyed", &keys, "load=50")?;
-        let lab = start_profiled(&LabConfig::with_guest(guest))?;
+    on(&KEYED, |lab| {
         let target = Target {
-            address: profiler_address(&lab, "keyed")?,
-            keys: Some(keys.clone()),
+            address: Guest::of_recording(lab, "keyed").address(),
+            keys: Some(keys()),
         };
         roles(&target);
-        strangers(&target, &mut random);
+        strangers(&target, &mut Random::new(7));
         flood(&target);
-        Ok(())
     });
 }
 
@@ -124,43 +109,25 @@ fn strangers(target: &Target, random: &mut Random) {
     assert_eq!(more("bad_record"), records.len() as u64, "{told:#}");
 }
 
-/// Tells peers to leave.
-struct Leave<'l>(&'l AtomicBool);
-
-impl Drop for Leave<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 fn flood(target: &Target) {
     let (_folder, [_, control]) = clients(target);
-    let stop = AtomicBool::new(false);
-    let overheard = Overheard::default();
-    thread::scope(|scope| {
-        let flood = scope.spawn(|| {
-            let mut random = Random::new(1);
-            let mut connections = 0;
-            while !stop.load(Ordering::Relaxed) {
-                let visit = Visit {
-                    target,
-                    overheard: &overheard,
-                    stop: &stop,
-                };
-                connections += Peer::Flood.visit(&visit, &mut random).len();
-            }
-            connections
-        });
-        // Also where this fails: the flood would be waited for.
-        let leave = Leave(&stop);
-        let words = ["record", "2s", "-o", "flood.unikprof"];
-        wait_until("a recording in the flood", || {
-            let finished = control.connect(&words);
-            (finished.code == Some(exit_code::SUCCESS.into())).then_some(())
-        });
-        drop(leave);
-        assert!(flood.join().unwrap() > 40, "that was no flood");
-    });
+    let connections = AtomicUsize::new(0);
+    let judge = |_, ends: &[End]| _ = connections.fetch_add(ends.len(), Ordering::Relaxed);
+    among(
+        target,
+        1,
+        |_| Peer::Flood,
+        judge,
+        || {
+            let words = ["record", "2s", "-o", "flood.unikprof"];
+            wait_until("a recording in the flood", || {
+                let finished = control.connect(&words);
+                (finished.code == Some(exit_code::SUCCESS.into())).then_some(())
+            });
+        },
+    );
+    let connections = connections.into_inner();
+    assert!(connections > 40, "that was no flood: {connections}");
     let recording = control.recording("flood.unikprof");
     assert_eq!(recording.completeness, Completeness::Complete);
     assert!(recording.profile.sample_count() > 0);

@@ -5,7 +5,8 @@ use std::process::{Child, Command, Stdio};
 
 use unikprof_tests::lab::run_or_skip;
 
-use crate::harness::{Client, program};
+use super::image;
+use crate::harness::Client;
 
 /// Ends with its case, and its machine with it.
 struct Demo(Child);
@@ -21,10 +22,10 @@ impl Drop for Demo {
 /// writes, and ends with Enter.
 #[test]
 fn a_kernel_boots_by_the_command_alone() {
-    run_or_skip("a_kernel_boots_by_the_command_alone", || {
+    run_or_skip(|| {
         let demo = Command::new(env!("CARGO_BIN_EXE_xen-demo"))
             .arg("--kernel")
-            .arg(program())
+            .arg(image())
             .args(["--hold", "--vif", "ip=10.0.2.50", "--vif", "ip=10.0.2.60"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

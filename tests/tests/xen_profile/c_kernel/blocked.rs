@@ -1,19 +1,19 @@
 //! Whether waiting is counted where the kernel blocks, by Xen's account of it.
 
-use crate::harness::{on, program, report, samples_by_stack};
+use super::{image, on_kernel, report};
 
 /// Blocked time lies under the thread that waited, the baker's sleep above all, and an idle guest has no ticks.
 #[test]
 fn blocked_time_lies_under_the_thread_that_waits() {
-    on("blocked_time_lies_under_the_thread_that_waits", |client| {
-        let image = program().to_str().unwrap();
+    on_kernel(|client| {
+        let image = image().to_str().unwrap();
         client.record("3s", &["--mode", "off-cpu", "--image", image]);
         let report = report(client);
         assert_eq!(report["counters"]["ticks"], 0, "{:#}", report["counters"]);
         let vcpu = &report["vcpus"][0];
         let blocked = vcpu["runstate"]["blocked_ns"].as_u64().unwrap();
         assert!(blocked > 0, "{vcpu:#}");
-        let stacks = samples_by_stack(client);
+        let stacks = client.folded(&["--no-inlines"]);
         let all: u64 = stacks.iter().map(|(_, ns)| ns).sum();
         let under = |begin: &str| -> u64 {
             let below = |(stack, ns): &(String, u64)| {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use unikprof_tests::c_xen_guest::{FLAGS, LINK_FLAGS};
 
-const GUIDE: &str = include_str!("../../../docs/embedding/c.md");
+const GUIDE: &str = include_str!("../../../../docs/embedding/c.md");
 
 fn sources() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/guests/c-xen"))

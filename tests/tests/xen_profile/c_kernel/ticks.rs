@@ -3,7 +3,8 @@
 use serde_json::Value;
 use unikprof_client::exit_code;
 
-use crate::harness::{counters_add_up, doctor, on, record, report, samples_by_stack};
+use super::{image, on_kernel, record, report};
+use crate::harness::counters_add_up;
 
 const SAMPLES: u64 = 1_000;
 
@@ -11,37 +12,35 @@ const SAMPLES: u64 = 1_000;
 /// registers. Told as what was interrupted they would be samples of the code that unmasks; untold, missing.
 #[test]
 fn ticks_of_masked_stretches_are_counted_as_masked() {
-    on(
-        "ticks_of_masked_stretches_are_counted_as_masked",
-        |client| {
-            record(client, SAMPLES);
-            let report = report(client);
-            counters_add_up(&report);
-            let counters = &report["counters"];
-            let count = |name: &str| counters[name].as_u64().unwrap();
-            // Besides `prove` the kernel masks events where it blocks and switches threads, longer in an emulator.
-            let masked = count("masked") as f64 / count("ticks") as f64;
-            assert!((0.08..0.5).contains(&masked), "{masked}: {counters:#}");
-            for reason in ["overflow", "lost", "truncated"] {
-                assert_eq!(counters[reason], 0, "{counters:#}");
-            }
-            assert!(count("broken") * 100 <= count("recorded"), "{counters:#}");
-            // Where it has masked events no sample can lie; what it calls to unmask them has some.
-            let masked_code: u64 = samples_by_stack(client)
-                .iter()
-                .filter(|(stack, _)| stack.ends_with(";prove"))
-                .map(|(_, count)| count)
-                .sum();
-            assert!(masked_code * 50 <= count("recorded"), "{masked_code}");
-        },
-    );
+    on_kernel(|client| {
+        record(client, SAMPLES);
+        let report = report(client);
+        counters_add_up(&report);
+        let counters = &report["counters"];
+        let count = |name: &str| counters[name].as_u64().unwrap();
+        // Besides `prove` the kernel masks events where it blocks and switches threads, longer in an emulator.
+        let masked = count("masked") as f64 / count("ticks") as f64;
+        assert!((0.08..0.5).contains(&masked), "{masked}: {counters:#}");
+        for reason in ["overflow", "lost", "truncated"] {
+            assert_eq!(counters[reason], 0, "{counters:#}");
+        }
+        assert!(count("broken") * 100 <= count("recorded"), "{counters:#}");
+        // Where it has masked events no sample can lie; what it calls to unmask them has some.
+        let masked_code: u64 = client
+            .folded(&["--no-inlines"])
+            .iter()
+            .filter(|(stack, _)| stack.ends_with(";prove"))
+            .map(|(_, count)| count)
+            .sum();
+        assert!(masked_code * 50 <= count("recorded"), "{masked_code}");
+    });
 }
 
 /// Guards against a tick source whose deadlines are not the agent's: a timer that is left unset, or set by the
 /// kernel's own deadline alone.
 #[test]
 fn the_kernel_keeps_the_timer_and_the_rate_comes() {
-    on("the_kernel_keeps_the_timer_and_the_rate_comes", |client| {
+    on_kernel(|client| {
         record(client, SAMPLES);
         let report = report(client);
         let running_ns = report["vcpus"][0]["runstate"]["running_ns"]
@@ -59,10 +58,11 @@ fn the_kernel_keeps_the_timer_and_the_rate_comes() {
 
 #[test]
 fn the_doctor_finds_the_masked_events_and_nothing_else_of_the_kernels() {
-    let case = "the_doctor_finds_the_masked_events_and_nothing_else_of_the_kernels";
-    on(case, |client| {
+    on_kernel(|client| {
         record(client, SAMPLES);
-        let found = doctor(client);
+        let image = image().to_str().unwrap();
+        let found = client.run(&["doctor", "run.unikprof", "--json", "--image", image]);
+        let found: Value = serde_json::from_str(&found.stdout).unwrap();
         let checks = found["checks"].as_array().unwrap();
         let verdict = |name: &str| -> &Value {
             let check = checks.iter().find(|check| check["name"] == name);
@@ -91,7 +91,7 @@ fn the_doctor_finds_the_masked_events_and_nothing_else_of_the_kernels() {
 /// The image is known by the build-id that the linker script keeps and the kernel hands over.
 #[test]
 fn another_image_is_refused() {
-    on("another_image_is_refused", |client| {
+    on_kernel(|client| {
         record(client, 100);
         let other = client.command();
         client

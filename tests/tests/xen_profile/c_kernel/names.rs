@@ -1,10 +1,9 @@
 //! Whether a recording of the kernel in C says what it did: functions, lines, callers.
 
-use unikprof_tests::source::lines_of;
+use super::{on_kernel, record, report};
+use crate::harness::time::expect_line_of;
 
-use crate::harness::{on, record, report, samples_by_stack};
-
-const SOURCE: &str = include_str!("../../guests/c-xen/work.c");
+const SOURCE: &str = include_str!("../../../guests/c-xen/work.c");
 
 /// What works without masking events, with its share of that and the functions above it. `grind` is a leaf, for
 /// which gcc makes no frame: its caller comes from the caller table.
@@ -24,7 +23,7 @@ const TOLERANCE: f64 = 0.14;
 
 #[test]
 fn c_functions_have_their_names_shares_and_lines() {
-    on("c_functions_have_their_names_shares_and_lines", |client| {
+    on_kernel(|client| {
         record(client, SAMPLES);
         let report = report(client);
         let functions = report["functions"].as_array().unwrap();
@@ -38,14 +37,7 @@ fn c_functions_have_their_names_shares_and_lines() {
         for (((name, share, _), function), own) in WORKERS.iter().zip(found).zip(own) {
             let measured = own / all;
             assert!((measured - share).abs() < TOLERANCE, "{name}: {measured}");
-            let file = function["file"].as_str().unwrap();
-            assert!(file.ends_with("c-xen/work.c"), "{function:#}");
-            let line = usize::try_from(function["line"].as_u64().unwrap()).unwrap();
-            let lines = lines_of(name, SOURCE).unwrap();
-            assert!(
-                lines.contains(&line),
-                "{name}: line {line} is not in {lines:?}"
-            );
+            expect_line_of(function, name, "c-xen/work.c", SOURCE);
         }
     });
 }
@@ -54,10 +46,10 @@ fn c_functions_have_their_names_shares_and_lines() {
 /// chain that does not end with its thread, and against the lost caller of a leaf.
 #[test]
 fn callers_are_those_of_the_thread_that_ran() {
-    on("callers_are_those_of_the_thread_that_ran", |client| {
+    on_kernel(|client| {
         record(client, SAMPLES);
         let (mut right, mut worked) = (0, 0);
-        let stacks = samples_by_stack(client);
+        let stacks = client.folded(&["--no-inlines"]);
         for (stack, count) in &stacks {
             let mut frames = stack.rsplit(';');
             let leaf = frames.next().unwrap();

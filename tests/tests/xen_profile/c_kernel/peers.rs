@@ -5,24 +5,21 @@ use std::net::TcpStream;
 
 use unikprof_client::exit_code;
 
-use crate::harness::{counters_add_up, on_address, program, report, wait_until};
+use super::{on_kernel, report, start};
+use crate::harness::{counters_add_up, wait_until};
 
 /// Guards against a kernel that dies of, or a recording that is lost to, whoever else finds the port.
 #[test]
 fn peers_that_are_no_clients_do_not_disturb_a_recording() {
-    let case = "peers_that_are_no_clients_do_not_disturb_a_recording";
-    on_address(case, |client, address| {
-        let image = program().to_str().unwrap();
-        client
-            .connect(&["start", "-F", "499", "--image", image])
-            .expect_success();
+    on_kernel(|client| {
+        client.must(&start());
         let rubbish: Vec<u8> = (0..20_000_u32)
             .map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8)
             .collect();
         for round in 0..3 {
             // More than there are sessions; each is gone, or given up, before the next come.
             let mut peers: Vec<TcpStream> = (0..6)
-                .map(|_| TcpStream::connect(address).unwrap())
+                .map(|_| TcpStream::connect(client.address()).unwrap())
                 .collect();
             for peer in &mut peers {
                 // The agent may have closed it already.
@@ -37,9 +34,7 @@ fn peers_that_are_no_clients_do_not_disturb_a_recording() {
         client.wait_for_status("a recording that goes on", |status| {
             status["state"] == "recording" && status["counters"]["recorded"].as_u64() > Some(200)
         });
-        client
-            .connect(&["stop", "-o", "run.unikprof"])
-            .expect_success();
+        client.stop("run.unikprof");
         counters_add_up(&report(client));
     });
 }

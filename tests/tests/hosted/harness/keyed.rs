@@ -1,0 +1,51 @@
+//! A guest with keys, and clients of it.
+
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+use unikprof_client::key::{Key, Role};
+
+use super::{Client, Guest};
+
+/// A guest, and the files of its keys and of one that it does not hold.
+pub(crate) struct Keyed {
+    pub(crate) guest: Guest,
+    pub(crate) view: PathBuf,
+    pub(crate) control: PathBuf,
+    pub(crate) stranger: PathBuf,
+    _folder: TempDir,
+}
+
+impl Keyed {
+    /// Starts a guest with one of the program's loads.
+    pub(crate) fn start(load: &str) -> Keyed {
+        let folder = TempDir::with_prefix("unikprof-keys-").unwrap();
+        let [view, control, stranger] =
+            ["view", "control", "stranger"].map(|name| new_key(&folder, name));
+        Keyed {
+            guest: Guest::start_with_keys(load, &view, &control),
+            view,
+            control,
+            stranger,
+            _folder: folder,
+        }
+    }
+
+    /// A client that has the view key.
+    pub(crate) fn viewer(&self) -> Client {
+        self.guest.client().with_key(&self.view)
+    }
+
+    /// A client that has the control key.
+    pub(crate) fn owner(&self) -> Client {
+        self.guest.client().with_key(&self.control)
+    }
+}
+
+/// The file of a new key.
+pub(crate) fn new_key(folder: &TempDir, name: &str) -> PathBuf {
+    let file = folder.path().join(name);
+    let key = Key::generate().unwrap();
+    key.write_new(&file, Role::Control).unwrap();
+    file
+}
