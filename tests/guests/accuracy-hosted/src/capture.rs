@@ -6,18 +6,16 @@
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::error::Error;
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{self, BufWriter, Write};
 use std::ptr;
 use std::thread;
 
-use unikprof_accuracy_loads::leaves::Buffers;
-use unikprof_accuracy_loads::meter::Meter;
+use unikprof_accuracy_loads::orders::{self, Order, Truth};
 
-use crate::command::{Command, Truth};
-use crate::{frameless, loads};
+use crate::clock::running_ns;
+use crate::frameless;
 
 /// The signal, different from the agent's.
 const SIGNAL: c_int = libc::SIGUSR1;
@@ -42,41 +40,35 @@ static RANDOM: AtomicU64 = AtomicU64::new(0x2545_f491_4f6c_dd1d);
 static SAMPLES: AtomicUsize = AtomicUsize::new(0);
 
 /// `capture load=NAME samples=N file=PATH`: writes `samples` samples of a leaf load, or of `frameless`, to a file.
-pub(crate) fn run(command: &Command<'_>) -> Result<String, Box<dyn Error>> {
-    let samples: usize = command.number("samples")?;
-    let path = command.text("file")?;
-    let truth = Truth::begin();
-    let is_frameless = command.text("load")? == "frameless";
-    let load = if is_frameless {
-        None
-    } else {
-        Some(loads::leaf_load(command)?)
+pub(crate) fn run(order: Order<'_>) -> io::Result<Option<Truth>> {
+    let (Some(samples), Some(path)) = (order.number("samples"), order.text("file")) else {
+        return Ok(None);
     };
+    let truth = Truth::begin(running_ns);
+    let is_frameless = order.text("load") == Some("frameless");
+    let leaves = orders::leaf_turn(order);
+    // A thread's stack ends a few frames above the load.
     let captured = thread::scope(|scope| {
-        // A thread's stack ends a few frames above the load.
-        let captured = scope.spawn(move || match load {
-            None => capture(samples, || {
-                black_box(frameless::turn(black_box(1)));
-            }),
-            Some(load) => {
-                // The expected result is the samples themselves, so a clock that costs nothing is enough.
-                let mut clock = || 0;
-                let mut meter = Meter::new(&mut clock);
-                let mut buffers = Buffers::new();
-                capture(samples, || {
-                    load.turn(&mut meter, &mut clock, &mut buffers);
-                })
+        let captured = scope.spawn(|| match leaves {
+            Some(turn) => capture(samples, turn).map(Some),
+            None if is_frameless => {
+                let turn = || _ = black_box(frameless::turn(black_box(1)));
+                capture(samples, turn).map(Some)
             }
+            None => Ok(None),
         });
         captured.join()
     });
     let captured = captured.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    let Some(words) = captured else {
+        return Ok(None);
+    };
     let mut file = BufWriter::new(File::create(path)?);
-    for word in captured {
+    for word in words {
         file.write_all(&word.to_le_bytes())?;
     }
     file.flush()?;
-    Ok(truth.end())
+    Ok(Some(truth))
 }
 
 /// Calls `load` until there are enough samples; returns their words.

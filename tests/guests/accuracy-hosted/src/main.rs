@@ -1,24 +1,24 @@
 //! A process that runs the accuracy suite's loads and reports their true values.
 //!
-//! It prints `listening on ADDRESS`, then executes each line of its standard input and answers with a line; see
-//! [`command`]. Between commands it blocks and is not sampled. It ends when its standard input ends, so that it does
+//! It prints `listening on ADDRESS`, then executes each line of its standard input and answers with a line: see
+//! [`orders`], and the modules for its own orders. Between orders it blocks and is not sampled. It ends when its standard input ends, so that it does
 //! not outlive the test.
 
 mod capture;
 mod clock;
-mod command;
 mod frameless;
-mod loads;
 mod masked;
 mod waits;
 
 use std::error::Error;
-use std::io;
+use std::time::Duration;
+use std::{io, thread};
 
+use unikprof_accuracy_loads::orders::{self, Order};
 use unikprof_agent::Access;
 use unikprof_agent::hosted::{self, Config, Vcpu};
 
-use command::Command;
+use clock::{now_ns, running_ns};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let guest = hosted::start(Config {
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let vcpu = guest.register_thread()?;
     println!("listening on {}", guest.address());
     while let Some(line) = next_line(&vcpu)? {
-        println!("{}", run(&Command::parse(&line)?, &vcpu)?);
+        println!("{}", run(Order(&line), &vcpu)?);
     }
     Ok(())
 }
@@ -40,20 +40,18 @@ fn next_line(vcpu: &Vcpu) -> io::Result<Option<String>> {
     Ok((length > 0).then_some(line))
 }
 
-/// Executes a command; returns the answer.
-fn run(command: &Command<'_>, vcpu: &Vcpu) -> Result<String, Box<dyn Error>> {
-    Ok(match command.word {
-        "shares" => loads::shares(command)?,
-        "leaves" => loads::leaves(command)?,
-        "periodic" => loads::periodic(command)?,
-        "slowdown" => loads::slowdown(command)?,
-        "deep" => loads::deep(command)?,
-        "chain" => loads::chain(command)?,
-        "frameless" => loads::frameless(command)?,
-        "bursts" => waits::bursts(command, vcpu)?,
-        "waits" => waits::waits(command, vcpu)?,
-        "masked" => masked::run(command)?,
-        "capture" => capture::run(command)?,
-        word => return Err(format!("`{word}` is no command of this guest").into()),
-    })
+/// Executes an order; returns the answer.
+fn run(order: Order<'_>, vcpu: &Vcpu) -> Result<String, Box<dyn Error>> {
+    let truth = match order.word() {
+        "bursts" => orders::bursts(order, running_ns, now_ns, |until_ns| {
+            let left_ns = until_ns.saturating_sub(now_ns());
+            vcpu.block(|| thread::sleep(Duration::from_nanos(left_ns)));
+        }),
+        "waits" => waits::run(order, vcpu)?,
+        "masked" => masked::run(order)?,
+        "capture" => capture::run(order)?,
+        _ => orders::run(order, running_ns),
+    };
+    let wrong = || format!("`{}` is no order of this guest, or lacks a value", order.0);
+    Ok(truth.ok_or_else(wrong)?.end())
 }

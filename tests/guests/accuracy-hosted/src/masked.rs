@@ -1,35 +1,36 @@
 //! Periods with the agent's signal blocked, as a kernel masks events.
 #![allow(unsafe_code)]
 
-use std::error::Error;
+use std::hint::black_box;
 use std::io;
 
 use unikprof_accuracy_loads::bursts::burst;
+use unikprof_accuracy_loads::orders::{Order, Truth};
 
 use crate::clock::running_ns;
-use crate::command::{Command, Truth};
 
 /// `masked count=N masked_ns=NS open_ns=NS`: `count` masked periods of work, and as many unmasked ones.
-pub(crate) fn run(command: &Command<'_>) -> Result<String, Box<dyn Error>> {
-    let count: u64 = command.number("count")?;
-    let (masked_ns, open_ns) = (command.number("masked_ns")?, command.number("open_ns")?);
-    let mut truth = Truth::begin();
-    let (mut masked, mut open) = (0, 0);
+pub(crate) fn run(order: Order<'_>) -> io::Result<Option<Truth>> {
+    let [Some(count), Some(masked_ns), Some(open_ns)] =
+        ["count", "masked_ns", "open_ns"].map(|name| order.number::<u64>(name))
+    else {
+        return Ok(None);
+    };
+    let truth = Truth::begin(running_ns);
     for _ in 0..count {
-        masked += masked_work(masked_ns)?;
-        open += open_work(open_ns);
+        masked_work(masked_ns)?;
+        black_box(open_work(open_ns));
     }
-    truth.tell("masked_work", masked);
-    truth.tell("open_work", open);
-    Ok(truth.end())
+    Ok(Some(truth))
 }
 
 #[inline(never)]
-fn masked_work(ns: u64) -> io::Result<u64> {
+fn masked_work(ns: u64) -> io::Result<()> {
     set_mask(libc::SIG_BLOCK)?;
-    let ran = burst(&mut running_ns, ns);
+    black_box(burst(&mut running_ns, ns));
     unmask()?;
-    Ok(ran)
+    black_box(());
+    Ok(())
 }
 
 /// All blocked signals are delivered here.

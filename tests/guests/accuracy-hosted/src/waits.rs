@@ -1,4 +1,4 @@
-//! Loads that wait: for timers, and for the network.
+//! A load that waits: for timers, and for the network.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -6,55 +6,33 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use unikprof_accuracy_loads::bursts as short;
+use unikprof_accuracy_loads::bursts::burst;
+use unikprof_accuracy_loads::orders::{Order, Truth};
 use unikprof_agent::hosted::Vcpu;
 
 use crate::clock::{now_ns, running_ns};
-use crate::command::{Command, Truth};
-
-type Answer = Result<String, Box<dyn Error>>;
-
-/// `bursts count=N burst_ns=NS every_ns=NS gap_ns=NS`: `count` bursts, one begun every `every_ns`; also answers the
-/// gaps of more than `gap_ns` in them.
-pub(crate) fn bursts(command: &Command<'_>, vcpu: &Vcpu) -> Answer {
-    let (count, burst_ns): (u64, u64) = (command.number("count")?, command.number("burst_ns")?);
-    let (every_ns, gap_ns): (u64, u64) = (command.number("every_ns")?, command.number("gap_ns")?);
-    let mut truth = Truth::begin();
-    let begin = now_ns();
-    let mut worked_ns = 0;
-    let mut gaps = short::Gaps::new(gap_ns, running_ns());
-    for burst in 1..=count {
-        worked_ns += short::burst(&mut || gaps.note(running_ns()), burst_ns);
-        let left_ns = (begin + burst * every_ns).saturating_sub(now_ns());
-        vcpu.block(|| thread::sleep(Duration::from_nanos(left_ns)));
-    }
-    truth.tell(short::FUNCTION, worked_ns);
-    truth.tell("gap_ns", gaps.ns);
-    truth.tell("gaps", gaps.count);
-    truth.tell("elapsed", now_ns() - begin);
-    Ok(truth.end())
-}
 
 /// `waits count=N timer_ns=NS network_ns=NS`: `count` waits for a timer and for an answer from the network, with a
 /// little work in between; answers the blocked ns of each function.
-pub(crate) fn waits(command: &Command<'_>, vcpu: &Vcpu) -> Answer {
-    let count: u64 = command.number("count")?;
-    let timer = Duration::from_nanos(command.number("timer_ns")?);
-    let network = Duration::from_nanos(command.number("network_ns")?);
-    let mut peer = slow_peer(network)?;
-    let mut truth = Truth::begin();
-    let begin = now_ns();
+pub(crate) fn run(order: Order<'_>, vcpu: &Vcpu) -> Result<Option<Truth>, Box<dyn Error>> {
+    let [Some(count), Some(timer_ns), Some(network_ns)] =
+        ["count", "timer_ns", "network_ns"].map(|name| order.number::<u64>(name))
+    else {
+        return Ok(None);
+    };
+    let timer = Duration::from_nanos(timer_ns);
+    let mut peer = slow_peer(Duration::from_nanos(network_ns))?;
+    let mut truth = Truth::begin(running_ns);
     let (mut timer_ns, mut network_ns) = (0, 0);
     for _ in 0..count {
         timer_ns += wait_for_timer(vcpu, timer);
-        short::burst(&mut running_ns, 100_000);
+        burst(&mut running_ns, 100_000);
         network_ns += wait_for_network(vcpu, &mut peer)?;
-        short::burst(&mut running_ns, 100_000);
+        burst(&mut running_ns, 100_000);
     }
     truth.tell("wait_for_timer", timer_ns);
     truth.tell("wait_for_network", network_ns);
-    truth.tell("elapsed", now_ns() - begin);
-    Ok(truth.end())
+    Ok(Some(truth))
 }
 
 #[inline(never)]

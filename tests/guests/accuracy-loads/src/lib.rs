@@ -14,9 +14,13 @@
 //! | [`depth`] | how deep the stack is |
 //! | [`chains`] | what is wrong with the chain of frame pointers (x86_64) |
 //!
+//! [`orders`] has the text by which a guest is told to run them.
+//!
 //! Functions that a profile must name have `#[inline(never)]` and unique names. A caller modifies each result, so
 //! that no call becomes a tail jump unless it should.
 #![no_std]
+
+extern crate alloc;
 
 #[cfg(test)]
 extern crate std;
@@ -27,6 +31,8 @@ pub mod chains;
 pub mod depth;
 pub mod leaves;
 pub mod meter;
+#[cfg(target_arch = "x86_64")]
+pub mod orders;
 pub mod periodic;
 pub mod shares;
 pub mod slowdown;

@@ -4,51 +4,56 @@
 //! and answers `total=NS NAME=VALUE ...`, the true values; `total` is the running time from the order to the answer.
 //! It answers `unknown` to an unknown order.
 //!
+//! Beside those of [`orders`](unikprof_accuracy_loads::orders):
+//!
 //! | order | what the first vCPU does | what it answers |
 //! |---|---|---|
-//! | `shares ns=NS` | a dozen functions with known shares | ns of each |
-//! | `leaves load=NAME ns=NS` | callers of shared leaf functions; `_` for a blank in the name | ns of each caller |
-//! | `periodic period_ns=NS periods=N` | two halves of a period | ns of each |
-//! | `slowdown percent=N ns=NS` | a function made slower, and a steady one | ns of each |
-//! | `bursts count=N burst_ns=NS every_ns=NS gap_ns=NS` | works, then waits for its timer | ns of the bursts, and the gaps in them |
-//! | `deep depth=N ns=NS` | works at the bottom of a stack | |
-//! | `chain fault=NAME ns=NS` | works below a broken chain of frame pointers | |
-//! | `masked count=N masked_ns=NS open_ns=NS` | works with events masked, then with events open | ns of each |
-//! | `frameless ns=NS` | works below functions without a frame | ns below each caller |
+//! | `masked count=N masked_ns=NS open_ns=NS` | works with events masked, then with events open | |
 //! | `waits count=N timer_ns=NS` | waits for its timer, then for a packet | ns blocked in each |
 //! | `capture load=NAME samples=N` | captures `samples` samples of a leaf load, or of `frameless` | |
 //!
 //! Times are running times from Xen's runstate, unless the table says otherwise.
 
-mod command;
+mod clock;
 mod frameless;
-mod loads;
 mod masked;
-mod orders;
-mod truth;
+mod service;
 mod waits;
 
 use alloc::string::String;
 
-use command::Command;
-pub(crate) use orders::OrderService;
+use unikprof_accuracy_loads::orders::{self, Order, Truth};
+
+use crate::capture as captured;
+use crate::vcpus::FIRST;
+use crate::{idle, timer};
+use clock::running_ns;
+pub(crate) use service::OrderService;
 
 /// Executes an order; returns the line to answer.
 pub(crate) fn follow(order: &str) -> String {
-    let command = Command(order);
-    let told = match command.word() {
-        "shares" => loads::shares(command),
-        "leaves" => loads::leaves(command),
-        "periodic" => loads::periodic(command),
-        "slowdown" => loads::slowdown(command),
-        "deep" => loads::deep(command),
-        "chain" => loads::chain(command),
-        "capture" => loads::capture(command),
-        "frameless" => frameless::run(command),
-        "masked" => masked::run(command),
-        "bursts" => waits::bursts(command),
-        "waits" => waits::waits(command),
-        _ => None,
+    let order = Order(order);
+    let now_ns = || timer::now_ns(FIRST);
+    let told = match order.word() {
+        "capture" => capture(order),
+        "masked" => masked::run(order),
+        "bursts" => orders::bursts(order, running_ns, now_ns, |until_ns| {
+            idle::wait_for_timer(until_ns);
+        }),
+        "waits" => waits::run(order),
+        _ => orders::run(order, running_ns),
     };
-    told.map_or_else(|| "unknown".into(), truth::Truth::end)
+    told.map_or_else(|| "unknown".into(), Truth::end)
+}
+
+/// Captures samples; the expected result is the samples themselves.
+fn capture(order: Order<'_>) -> Option<Truth> {
+    let samples = order.number("samples")?;
+    let truth = Truth::begin(running_ns);
+    if order.text("load")? == "frameless" {
+        captured::take(samples, || _ = frameless::turn());
+    } else {
+        captured::take(samples, orders::leaf_turn(order)?);
+    }
+    Some(truth)
 }

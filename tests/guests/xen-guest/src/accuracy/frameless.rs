@@ -7,27 +7,11 @@ use core::hint::black_box;
 
 use unikprof_accuracy_loads::bursts::burst;
 
-use super::command::Command;
-use super::truth::{Truth, running_ns};
+use super::clock::running_ns;
 
 /// The work below each of the callers, in ns.
 const OFTEN_NS: u64 = 600_000;
 const SELDOM_NS: u64 = 200_000;
-
-/// Works for `ns`; answers the ns below each caller.
-pub(super) fn run(command: Command<'_>) -> Option<Truth> {
-    let ns = command.number("ns")?;
-    let mut truth = Truth::begin();
-    let (mut often, mut seldom) = (0, 0);
-    while truth.ran_ns() < ns {
-        let ran = turn();
-        often += ran[0];
-        seldom += ran[1];
-    }
-    truth.tell("calls_often", often);
-    truth.tell("calls_seldom", seldom);
-    Some(truth)
-}
 
 /// Calls both callers in turn; returns the ns below each.
 pub(super) fn turn() -> [u64; 2] {
