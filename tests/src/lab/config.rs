@@ -100,6 +100,11 @@ impl LabConfig {
             {
                 return error(format!("guest {}: quotes in an interface", guest.name));
             }
+            // They become words of dom0's shell.
+            let mut store = guest.store.iter().flat_map(|(node, value)| [node, value]);
+            if store.any(|text| text.contains(['"', '\\', '$', '`', '\n'])) {
+                return error(format!("guest {}: a quote in xenstore's nodes", guest.name));
+            }
             if guest.vcpus == 0 {
                 return error(format!("guest {} has no vCPU", guest.name));
             }
@@ -294,6 +299,11 @@ mod tests {
         refused(|c| c.guests[0].name = "a b".to_owned());
         refused(|c| c.guests[0].command_line = "a\"".to_owned());
         refused(|c| c.guests[0].vcpus = 0);
+        refused(|c| {
+            c.guests[0]
+                .store
+                .push(("data/a".to_owned(), "$(b)".to_owned()))
+        });
         refused(|c| c.guests[0].interfaces.push("ip=1'".to_owned()));
         refused(|c| c.guests[0].processor = Some(2));
         refused(|c| c.guests.push(c.guests[0].clone()));

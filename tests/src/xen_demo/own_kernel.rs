@@ -43,9 +43,20 @@ pub(super) struct KernelArguments {
     /// The kernel's command line. If it has no ip=, `ip=10.0.2.50/24 gateway=10.0.2.2` is added
     #[arg(long, value_name = "TEXT", default_value = "", requires = "kernel")]
     command_line: String,
+    /// A node of xenstore below the guest's own path, there before the guest runs, for example
+    /// data/unikprof/control=KEY; can be repeated
+    #[arg(long = "store", value_name = "NODE=VALUE", value_parser = node, requires = "kernel")]
+    store: Vec<(String, String)>,
     /// Do not clear the machine's memory at boot: faster, but a guest may find data where it expects zeroes
     #[arg(long, requires = "kernel")]
     no_scrub: bool,
+}
+
+fn node(text: &str) -> Result<(String, String), String> {
+    let (node, value) = text
+        .split_once('=')
+        .ok_or("expected NODE=VALUE, for example data/name=web")?;
+    Ok((node.to_owned(), value.to_owned()))
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -70,6 +81,7 @@ pub(super) fn run(arguments: &Arguments, kernel: PathBuf) -> Result<(), DemoErro
             vcpus: arguments.vcpus,
             command_line: own.command_line.clone(),
             interfaces: own.interfaces.clone(),
+            store: own.store.clone(),
             ports: own.ports.clone(),
             ..GuestConfig::new(GUEST, kernel)
         }],
