@@ -299,11 +299,7 @@ mod tests {
         refused(|c| c.guests[0].name = "a b".to_owned());
         refused(|c| c.guests[0].command_line = "a\"".to_owned());
         refused(|c| c.guests[0].vcpus = 0);
-        refused(|c| {
-            c.guests[0]
-                .store
-                .push(("data/a".to_owned(), "$(b)".to_owned()))
-        });
+        refused(|c| c.guests[0].store = vec![("data/a".to_owned(), "$(b)".to_owned())]);
         refused(|c| c.guests[0].interfaces.push("ip=1'".to_owned()));
         refused(|c| c.guests[0].processor = Some(2));
         refused(|c| c.guests.push(c.guests[0].clone()));
