@@ -24,88 +24,10 @@ pub mod role {
 /// Message types. Requests are below `0x4000`, a recording file's own messages below `0x8000`,
 /// answers above.
 pub mod message_type {
-    /// [`Hello`](crate::message::Hello): requests the welcome.
-    pub const HELLO: u16 = 0x0001;
-    /// [`Start`](crate::message::Start) a recording.
-    pub const START: u16 = 0x0002;
-    /// [`Stop`](crate::message::Stop) a recording.
-    pub const STOP: u16 = 0x0003;
-    /// [`Check`](crate::message::Check): requests the recorder's state.
-    pub const CHECK: u16 = 0x0004;
-    /// [`Dump`](crate::message::Dump) a running recording.
-    pub const DUMP: u16 = 0x0005;
-    /// [`Fetch`](crate::message::Fetch) an epoch, or the rest of one.
-    pub const FETCH: u16 = 0x0006;
-    /// [`Acknowledge`](crate::message::Acknowledge) an epoch: the client has stored it.
-    pub const ACKNOWLEDGE: u16 = 0x0007;
-    /// [`TableBegin`](crate::message::TableBegin): a caller table follows.
-    pub const TABLE_BEGIN: u16 = 0x0008;
-    /// [`TableRows`](crate::message::TableRows): a run of its rows. Has no answer.
-    pub const TABLE_ROWS: u16 = 0x0009;
-    /// [`TableEnd`](crate::message::TableEnd): all rows were sent.
-    pub const TABLE_END: u16 = 0x000a;
-    /// [`Handshake`](crate::message::Handshake): a client's first message with a key.
-    pub const HANDSHAKE: u16 = 0x000b;
-    /// [`Ring`](crate::message::Ring): the records of a vCPU's ring.
-    pub const RING: u16 = 0x000c;
-    /// [`Stacks`](crate::message::Stacks): the stacks that records refer to.
-    pub const STACKS: u16 = 0x000d;
-    /// [`EventNames`](crate::message::EventNames): the event names that records refer to.
-    pub const EVENT_NAMES: u16 = 0x000e;
-    /// [`TakeSnapshot`](crate::message::TakeSnapshot): one vCPU's registers and stack now.
-    pub const TAKE_SNAPSHOT: u16 = 0x000f;
+    pub use crate::message::types::*;
 
     /// The first type that occurs only in recording files.
     pub const FILE_FIRST: u16 = 0x4000;
-
-    /// [`Refusal`](crate::message::Refusal): why a request was refused. The same in all versions.
-    pub const REFUSAL: u16 = 0x8000;
-    /// [`Welcome`](crate::message::Welcome): the answer to a hello.
-    pub const WELCOME: u16 = 0x8001;
-    /// [`Mapping`](crate::message::Mapping): one executable mapping; mappings follow a welcome.
-    pub const MAPPING: u16 = 0x8002;
-    /// [`Status`](crate::message::Status): the answer to a check.
-    pub const STATUS: u16 = 0x8003;
-    /// [`Started`](crate::message::Started): the answer to a start.
-    pub const STARTED: u16 = 0x8004;
-    /// [`Pending`](crate::message::Pending): the epochs to fetch, after a stop or a dump.
-    pub const PENDING: u16 = 0x8005;
-    /// [`Epoch`](crate::message::Epoch): the head of an epoch.
-    pub const EPOCH: u16 = 0x8006;
-    /// [`VcpuEpoch`](crate::message::VcpuEpoch): one vCPU's part of an epoch.
-    pub const VCPU_EPOCH: u16 = 0x8007;
-    /// [`Histogram`](crate::message::Histogram): a distribution of one vCPU.
-    pub const HISTOGRAM: u16 = 0x8008;
-    /// [`Nodes`](crate::message::Nodes): a run of stack nodes.
-    pub const NODES: u16 = 0x8009;
-    /// [`VcpuEnd`](crate::message::VcpuEnd): the end of a vCPU's part of an epoch.
-    pub const VCPU_END: u16 = 0x800a;
-    /// [`Acknowledged`](crate::message::Acknowledged): the epoch was cleared.
-    pub const ACKNOWLEDGED: u16 = 0x800b;
-    /// [`TableReady`](crate::message::TableReady): send the rows.
-    pub const TABLE_READY: u16 = 0x800c;
-    /// [`TableInstalled`](crate::message::TableInstalled): the table is in use.
-    pub const TABLE_INSTALLED: u16 = 0x800d;
-    /// [`HandshakeReply`](crate::message::HandshakeReply): the agent's message with a key; everything after it is encrypted.
-    pub const HANDSHAKE_REPLY: u16 = 0x800e;
-    /// [`RecordingStatus`](crate::message::RecordingStatus): one recording; recordings follow a status.
-    pub const RECORDING_STATUS: u16 = 0x800f;
-    /// [`RingHead`](crate::message::RingHead): the state of a ring.
-    pub const RING_HEAD: u16 = 0x8010;
-    /// [`RingRun`](crate::message::RingRun): a run of its records.
-    pub const RING_RUN: u16 = 0x8011;
-    /// [`RingEnd`](crate::message::RingEnd): the end of a ring's records.
-    pub const RING_END: u16 = 0x8012;
-    /// [`StacksEnd`](crate::message::StacksEnd): the end of the stacks.
-    pub const STACKS_END: u16 = 0x8013;
-    /// [`EventName`](crate::message::EventName): a name of the guest's events.
-    pub const EVENT_NAME: u16 = 0x8014;
-    /// [`EventNamesEnd`](crate::message::EventNamesEnd): the end of the names.
-    pub const EVENT_NAMES_END: u16 = 0x8015;
-    /// [`Counts`](crate::message::Counts): a run of counts.
-    pub const COUNTS: u16 = 0x8016;
-    /// [`VcpuSnapshot`](crate::message::VcpuSnapshot): one vCPU's registers and stack.
-    pub const VCPU_SNAPSHOT: u16 = 0x8017;
 }
 
 /// Why a request was refused: [`Refusal::code`](crate::message::Refusal::code).

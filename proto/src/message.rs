@@ -11,7 +11,6 @@ mod snapshot;
 
 use serde::{Deserialize, Serialize};
 
-use crate::code::message_type as types;
 use crate::frame::Message;
 
 pub use counters::{Counter, Counters};
@@ -32,31 +31,37 @@ pub const MAX_PATH: usize = 256;
 pub const MAX_BUILD_ID: usize = 64;
 
 macro_rules! messages {
-    ($($(#[$meta:meta])* $name:ident $(<$life:lifetime>)? = $kind:ident {
+    ($($(#[$meta:meta])* $name:ident $(<$life:lifetime>)? = $kind:ident $code:literal {
         $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
-    })*) => {$(
+    })*) => {
+        /// The type of each message.
+        pub(crate) mod types {$(
+            #[doc = concat!("The type of [`", stringify!($name), "`](crate::message::", stringify!($name), ").")]
+            pub const $kind: u16 = $code;
+        )*}
+        $(
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
         pub struct $name $(<$life>)? {
             $($(#[$field_meta])* pub $field: $type,)*
         }
-        messages!(@impl $name $(<$life>)?, types::$kind);
+        messages!(@impl $name $(<$life>)?, $code);
     )*};
-    (@impl $name:ident<$life:lifetime>, $kind:expr) => {
+    (@impl $name:ident<$life:lifetime>, $code:literal) => {
         impl<$life> Message<$life> for $name<$life> {
-            const TYPE: u16 = $kind;
+            const TYPE: u16 = $code;
         }
     };
-    (@impl $name:ident, $kind:expr) => {
+    (@impl $name:ident, $code:literal) => {
         impl Message<'_> for $name {
-            const TYPE: u16 = $kind;
+            const TYPE: u16 = $code;
         }
     };
 }
 
 messages! {
     /// Requests a description of the agent. Answered by [`Welcome`] and its [`Mapping`]s.
-    Hello<'a> = HELLO {
+    Hello<'a> = HELLO 0x0001 {
         /// The client's name and version, for the guest's log and for other clients, at most
         /// [`MAX_CLIENT`] bytes.
         #[serde(borrow)]
@@ -68,7 +73,7 @@ messages! {
     }
 
     /// Starts a recording. Answered by [`Started`].
-    Start<'a> = START {
+    Start<'a> = START 0x0002 {
         /// The recording's name, 1 to [`MAX_NAME`] bytes, printable.
         #[serde(borrow)]
         name: &'a str,
@@ -98,17 +103,17 @@ messages! {
 
     /// Ends a recording and takes the lease on it. Repeats the answer for one that has ended
     /// already. Answered by [`Pending`].
-    Stop = STOP {
+    Stop = STOP 0x0003 {
         /// The recording's id, or 0 for the only one.
         recording: u64,
     }
 
     /// Requests the recorder's state. Answered by [`Status`] and its [`RecordingStatus`]es.
-    Check = CHECK {}
+    Check = CHECK 0x0004 {}
 
     /// Turns the counts so far into an epoch, unless an epoch waits to be fetched, and takes the
     /// lease on the recording, which continues. Answered by [`Pending`].
-    Dump = DUMP {
+    Dump = DUMP 0x0005 {
         /// The recording's id, or 0 for the only one.
         recording: u64,
     }
@@ -116,7 +121,7 @@ messages! {
     /// Requests one vCPU's part of a waiting epoch. Answered by [`Epoch`], [`VcpuEpoch`], its
     /// [`Histogram`]s, the [`Nodes`] that the client does not have, the nonzero [`Counts`], and
     /// [`VcpuEnd`]. Needs no lease. Several requests may be sent without waiting for their answers.
-    Fetch = FETCH {
+    Fetch = FETCH 0x0006 {
         /// The epoch's id.
         epoch: u64,
         /// The vCPU.
@@ -130,7 +135,7 @@ messages! {
 
     /// Confirms that the client has stored an epoch. The client must hold the lease on its
     /// recording. Answered by [`Acknowledged`].
-    Acknowledge = ACKNOWLEDGE {
+    Acknowledge = ACKNOWLEDGE 0x0007 {
         /// The epoch's id.
         epoch: u64,
     }
@@ -140,7 +145,7 @@ messages! {
     /// other upload is cancelled. While nothing is recorded, the part replaces the agent's table if
     /// it overlaps that or does not fit beside it. While something is recorded, a part can only be
     /// added. Answered by [`TableReady`].
-    TableBegin = TABLE_BEGIN {
+    TableBegin = TABLE_BEGIN 0x0008 {
         /// The first code of the part.
         first: u32,
         /// The first code after the part.
@@ -153,7 +158,7 @@ messages! {
 
     /// A run of rows; see [`caller_table`](crate::caller_table) for the encoding. Has no answer:
     /// errors are reported after [`TableEnd`].
-    TableRows<'a> = TABLE_ROWS {
+    TableRows<'a> = TABLE_ROWS 0x0009 {
         /// The id of the upload, from [`TableReady`].
         upload: u64,
         /// The index of the first row.
@@ -166,14 +171,14 @@ messages! {
     }
 
     /// All rows of the part were sent. Answered by [`TableInstalled`].
-    TableEnd = TABLE_END {
+    TableEnd = TABLE_END 0x000a {
         /// The id of the upload.
         upload: u64,
     }
 
     /// Requests the records of a vCPU's ring. Answered by [`RingHead`], [`RingRun`]s and
     /// [`RingEnd`].
-    Ring = RING {
+    Ring = RING 0x000c {
         /// The vCPU.
         vcpu: u32,
         /// The first position wanted; evicted positions are skipped.
@@ -184,7 +189,7 @@ messages! {
 
     /// Requests the stack nodes of a vCPU that the client does not have. Answered by [`Nodes`] and
     /// [`StacksEnd`].
-    Stacks = STACKS {
+    Stacks = STACKS 0x000d {
         /// The vCPU.
         vcpu: u32,
         /// The client has all nodes of this vCPU up to this number, from this instance of the
@@ -193,7 +198,7 @@ messages! {
     }
 
     /// Requests the names of the guest's events. Answered by [`EventName`]s and [`EventNamesEnd`].
-    EventNames = EVENT_NAMES {
+    EventNames = EVENT_NAMES 0x000e {
         /// The first id wanted.
         first: u32,
     }
@@ -201,7 +206,7 @@ messages! {
     /// Requests a snapshot of one vCPU: its registers and its stack. No recording is needed. The agent
     /// interrupts the vCPU and answers without waiting for it, so the client repeats the request until
     /// the snapshot is new enough. Answered by [`VcpuSnapshot`].
-    TakeSnapshot = TAKE_SNAPSHOT {
+    TakeSnapshot = TAKE_SNAPSHOT 0x000f {
         /// The vCPU.
         vcpu: u32,
         /// If the last snapshot was taken at this time of the monotonic clock or later, the agent
@@ -211,7 +216,7 @@ messages! {
 
     /// A client's first message with a key: `-> psk, e` of the handshake. It is sent directly after
     /// the client's preamble. Answered by [`HandshakeReply`]; see [`secure`](crate::secure).
-    Handshake = HANDSHAKE {
+    Handshake = HANDSHAKE 0x000b {
         /// The key's id; see [`secure::KEY_ID`](crate::secure::KEY_ID).
         key: [u8; crate::secure::KEY_ID],
         /// The ephemeral public key.
@@ -221,7 +226,7 @@ messages! {
     }
 
     /// A request was refused. Its structure is the same in all versions.
-    Refusal<'a> = REFUSAL {
+    Refusal<'a> = REFUSAL 0x8000 {
         /// Why; see [`code::refusal`](crate::code::refusal).
         code: u32,
         /// The type of the refused request; 0 if there was none.
@@ -232,7 +237,7 @@ messages! {
     }
 
     /// A description of the agent, followed by `mappings` [`Mapping`]s.
-    Welcome<'a> = WELCOME {
+    Welcome<'a> = WELCOME 0x8001 {
         /// The agent's version.
         #[serde(borrow)]
         agent_version: &'a str,
@@ -282,7 +287,7 @@ messages! {
 
     /// One executable mapping of the guest. A recording's codes refer to the mappings in force when
     /// it was started.
-    Mapping<'a> = MAPPING {
+    Mapping<'a> = MAPPING 0x8002 {
         /// The first address.
         start: u64,
         /// The address after the last.
@@ -299,7 +304,7 @@ messages! {
     }
 
     /// The recorder's state, followed by `recordings` [`RecordingStatus`]es.
-    Status = STATUS {
+    Status = STATUS 0x8003 {
         /// The number of recordings.
         recordings: u32,
         /// The maximum number of simultaneous recordings.
@@ -330,7 +335,7 @@ messages! {
     }
 
     /// One recording.
-    RecordingStatus<'a> = RECORDING_STATUS {
+    RecordingStatus<'a> = RECORDING_STATUS 0x800f {
         /// Its id.
         recording: u64,
         /// The recording's bit in ring samples.
@@ -377,7 +382,7 @@ messages! {
     }
 
     /// A recording was started.
-    Started = STARTED {
+    Started = STARTED 0x8004 {
         /// Its id, unique in this guest's life.
         recording: u64,
         /// When sampling begins.
@@ -385,7 +390,7 @@ messages! {
     }
 
     /// The epochs waiting to be fetched.
-    Pending = PENDING {
+    Pending = PENDING 0x8005 {
         /// The recording they belong to.
         recording: u64,
         /// The first epoch.
@@ -398,7 +403,7 @@ messages! {
     }
 
     /// The head of an epoch.
-    Epoch<'a> = EPOCH {
+    Epoch<'a> = EPOCH 0x8006 {
         /// Its id, unique in this guest's life.
         epoch: u64,
         /// Its recording.
@@ -440,7 +445,7 @@ messages! {
     }
 
     /// One vCPU's part of an epoch: its state at the start and at the end.
-    VcpuEpoch = VCPU_EPOCH {
+    VcpuEpoch = VCPU_EPOCH 0x8007 {
         /// Its epoch.
         epoch: u64,
         /// The vCPU.
@@ -452,7 +457,7 @@ messages! {
     }
 
     /// A distribution over one vCPU's part of an epoch, as pairs of varints (bucket, count).
-    Histogram<'a> = HISTOGRAM {
+    Histogram<'a> = HISTOGRAM 0x8008 {
         /// Its epoch.
         epoch: u64,
         /// The vCPU.
@@ -468,7 +473,7 @@ messages! {
 
     /// A run of stack nodes with consecutive numbers, all in one segment; see
     /// [`nodes`](crate::nodes) for the encoding.
-    Nodes<'a> = NODES {
+    Nodes<'a> = NODES 0x8009 {
         /// Their vCPU.
         vcpu: u32,
         /// The number of the first.
@@ -481,7 +486,7 @@ messages! {
     }
 
     /// A run of nonzero counts; see [`counts`](crate::counts) for the encoding.
-    Counts<'a> = COUNTS {
+    Counts<'a> = COUNTS 0x8016 {
         /// Their epoch.
         epoch: u64,
         /// Their vCPU.
@@ -496,7 +501,7 @@ messages! {
     }
 
     /// The end of one vCPU's part of an epoch.
-    VcpuEnd = VCPU_END {
+    VcpuEnd = VCPU_END 0x800a {
         /// The epoch.
         epoch: u64,
         /// The vCPU.
@@ -509,13 +514,13 @@ messages! {
     }
 
     /// An epoch was cleared.
-    Acknowledged = ACKNOWLEDGED {
+    Acknowledged = ACKNOWLEDGED 0x800b {
         /// The epoch's id.
         epoch: u64,
     }
 
     /// The rows of a part can be sent.
-    TableReady = TABLE_READY {
+    TableReady = TABLE_READY 0x800c {
         /// The id of the upload.
         upload: u64,
         /// The number of its rows that the agent has: send the others. If that is all of them, the
@@ -524,7 +529,7 @@ messages! {
     }
 
     /// A part is installed.
-    TableInstalled = TABLE_INSTALLED {
+    TableInstalled = TABLE_INSTALLED 0x800d {
         /// The number of its rows.
         rows: u32,
         /// The [checksum](crate::caller_table::table_checksum) of the table that contains it, which
@@ -534,7 +539,7 @@ messages! {
 
     /// The agent's message with a key: `<- e, ee` of the handshake. Everything after it, in both
     /// directions, is sent in [records](crate::secure).
-    HandshakeReply = HANDSHAKE_REPLY {
+    HandshakeReply = HANDSHAKE_REPLY 0x800e {
         /// The ephemeral public key.
         ephemeral: [u8; 32],
         /// The payload: the agent's preamble, encrypted.
@@ -544,7 +549,7 @@ messages! {
     }
 
     /// The state of a vCPU's ring.
-    RingHead = RING_HEAD {
+    RingHead = RING_HEAD 0x8010 {
         /// The vCPU.
         vcpu: u32,
         /// Its capacity in records.
@@ -561,7 +566,7 @@ messages! {
     }
 
     /// A run of records; see [`ring`](crate::ring) for the encoding.
-    RingRun<'a> = RING_RUN {
+    RingRun<'a> = RING_RUN 0x8011 {
         /// Their vCPU.
         vcpu: u32,
         /// The position of the first record. Positions between the end of the previous run and this
@@ -577,7 +582,7 @@ messages! {
     }
 
     /// All records up to this position were sent.
-    RingEnd = RING_END {
+    RingEnd = RING_END 0x8012 {
         /// The vCPU.
         vcpu: u32,
         /// The position to continue from.
@@ -592,7 +597,7 @@ messages! {
     }
 
     /// The end of the stacks.
-    StacksEnd = STACKS_END {
+    StacksEnd = STACKS_END 0x8013 {
         /// The vCPU.
         vcpu: u32,
         /// The number of the oldest node that the agent held at this time. Older ones that the
@@ -603,7 +608,7 @@ messages! {
     }
 
     /// The name of a guest event.
-    EventName<'a> = EVENT_NAME {
+    EventName<'a> = EVENT_NAME 0x8014 {
         /// Its id.
         id: u32,
         /// The name, at most [`MAX_EVENT_NAME`](crate::ring::MAX_EVENT_NAME) bytes.
@@ -612,7 +617,7 @@ messages! {
     }
 
     /// The last snapshot of one vCPU.
-    VcpuSnapshot<'a> = VCPU_SNAPSHOT {
+    VcpuSnapshot<'a> = VCPU_SNAPSHOT 0x8017 {
         /// The vCPU.
         vcpu: u32,
         /// The monotonic clock now.
@@ -630,7 +635,7 @@ messages! {
     }
 
     /// The end of the names.
-    EventNamesEnd = EVENT_NAMES_END {
+    EventNamesEnd = EVENT_NAMES_END 0x8015 {
         /// The number of names.
         names: u32,
         /// Names rejected since the agent started: too long, empty, or too many.
