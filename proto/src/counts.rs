@@ -3,35 +3,14 @@
 //! A run is a sequence of pairs of varints: the distance of the stack's [number](crate::nodes) from
 //! that of the previous pair, at least 1, and its nonzero count. Numbers ascend.
 
-use core::fmt;
-
+use crate::run::{self, InvalidRun};
 use crate::varint::{Output, take_varint};
 
 /// The maximum length of a pair in bytes.
 pub const MAX_PAIR_BYTES: usize = 20;
 
-/// Why bytes are not a run of counts: the index of the pair in the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CountsError {
-    /// The bytes end within a pair, or a varint does not end.
-    Cut(u32),
-    /// A distance or a count is zero, or a number exceeds 64 bits.
-    Impossible(u32),
-    /// Bytes follow the last pair: how many.
-    LeftOver(usize),
-}
-
-impl fmt::Display for CountsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cut(index) => write!(f, "the run of counts is truncated in pair {index}"),
-            Self::Impossible(index) => write!(f, "pair {index} of the run of counts is invalid"),
-            Self::LeftOver(bytes) => write!(f, "{bytes} bytes follow the counts"),
-        }
-    }
-}
-
-impl core::error::Error for CountsError {}
+/// What a run's items are called in errors.
+const ITEM: &str = "count";
 
 /// Encodes a run of counts into a buffer.
 #[derive(Debug)]
@@ -72,27 +51,24 @@ impl<'a> Encoder<'a> {
 /// to `visit`.
 ///
 /// # Errors
-/// [`CountsError`] at the first invalid pair, after `visit` has seen those before it.
+/// [`InvalidRun`] at the first invalid pair, after `visit` has seen those before it.
 pub fn decode(
     after: u64,
     count: u32,
     mut payload: &[u8],
     mut visit: impl FnMut(u64, u64),
-) -> Result<(), CountsError> {
+) -> Result<(), InvalidRun> {
     let mut number = after;
     for index in 0..count {
-        let mut value = || take_varint(&mut payload).ok_or(CountsError::Cut(index));
+        let mut value = || take_varint(&mut payload).ok_or(InvalidRun::Cut(ITEM, u64::from(index)));
         let (distance, count) = (value()?, value()?);
         let next = number.checked_add(distance);
         number = next
             .filter(|_| distance != 0 && count != 0)
-            .ok_or(CountsError::Impossible(index))?;
+            .ok_or(InvalidRun::Impossible(ITEM, u64::from(index)))?;
         visit(number, count);
     }
-    match payload.len() {
-        0 => Ok(()),
-        left => Err(CountsError::LeftOver(left)),
-    }
+    run::end(ITEM, payload)
 }
 
 #[cfg(test)]
@@ -128,23 +104,18 @@ mod tests {
     #[test]
     fn hostile_runs_are_errors() {
         let decode = |after, bytes: &[u8]| decode(after, 1, bytes, |_, _| ());
-        assert_eq!(decode(0, &[]), Err(CountsError::Cut(0)));
-        assert_eq!(decode(0, &[1]), Err(CountsError::Cut(0)));
-        assert_eq!(
-            decode(0, &[0, 1]),
-            Err(CountsError::Impossible(0)),
-            "a distance of zero"
-        );
-        assert_eq!(
-            decode(0, &[1, 0]),
-            Err(CountsError::Impossible(0)),
-            "a count of zero"
-        );
-        assert_eq!(
-            decode(u64::MAX, &[1, 1]),
-            Err(CountsError::Impossible(0)),
-            "beyond 64 bits"
-        );
-        assert_eq!(decode(0, &[1, 1, 1]), Err(CountsError::LeftOver(1)));
+        for cut in [&[][..], &[1]] {
+            assert_eq!(decode(0, cut), Err(InvalidRun::Cut(ITEM, 0)));
+        }
+        for (after, pair, why) in [
+            (0, [0, 1], "a distance of zero"),
+            (0, [1, 0], "a count of zero"),
+            (u64::MAX, [1, 1], "beyond 64 bits"),
+        ] {
+            let expected = Err(InvalidRun::Impossible(ITEM, 0));
+            assert_eq!(decode(after, &pair), expected, "{why}");
+        }
+        let left = decode(0, &[1, 1, 1]);
+        assert_eq!(left, Err(InvalidRun::LeftOver(ITEM, 1)));
     }
 }

@@ -42,5 +42,6 @@ pub mod message;
 pub mod nodes;
 pub mod preamble;
 pub mod ring;
+pub mod run;
 pub mod secure;
 pub mod varint;

@@ -24,8 +24,7 @@
 //!
 //! Varints are LEB128, as in postcard.
 
-use core::fmt;
-
+use crate::run::{self, InvalidRun};
 use crate::varint::{Input, Output, unzigzag, zigzag};
 
 /// The maximum number of frames in a node.
@@ -43,28 +42,8 @@ pub struct Node<'a> {
     pub frames: &'a [u32],
 }
 
-/// Why bytes are not a run of nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodesError {
-    /// The bytes end within a node, or a varint does not end: the node's number.
-    Cut(u64),
-    /// An invalid node: no frames, reserved bits, a parent before the first number, a code out of range. Its number.
-    Impossible(u64),
-    /// Bytes follow the last node: how many.
-    LeftOver(usize),
-}
-
-impl fmt::Display for NodesError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cut(id) => write!(f, "the run of stack nodes is truncated in node {id}"),
-            Self::Impossible(id) => write!(f, "stack node {id} is invalid"),
-            Self::LeftOver(bytes) => write!(f, "{bytes} bytes follow the stack nodes"),
-        }
-    }
-}
-
-impl core::error::Error for NodesError {}
+/// What a run's items are called in errors.
+const ITEM: &str = "stack node";
 
 /// The state of a run, the same in encoder and decoder.
 struct Memory {
@@ -152,19 +131,19 @@ impl<'a> Encoder<'a> {
 /// Decodes a run of `count` nodes whose first has the number `first`, and passes each with its number to `visit`.
 ///
 /// # Errors
-/// [`NodesError`] at the first invalid node, after `visit` has seen those before it.
+/// [`InvalidRun`] at the first invalid node, after `visit` has seen those before it.
 pub fn decode(
     first: u64,
     count: u32,
     payload: &[u8],
     mut visit: impl FnMut(u64, Node<'_>),
-) -> Result<(), NodesError> {
+) -> Result<(), InvalidRun> {
     let mut memory = Memory::new(first);
     let mut input = Input { bytes: payload };
     for _ in 0..count {
         let number = memory.number;
-        let cut = NodesError::Cut(number);
-        let impossible = NodesError::Impossible(number);
+        let cut = InvalidRun::Cut(ITEM, number);
+        let impossible = InvalidRun::Impossible(ITEM, number);
         let head = input.byte().ok_or(cut)?;
         let length = usize::from(head & 0x0f);
         if length == 0 || head & 0xe0 != 0 {
@@ -207,10 +186,7 @@ pub fn decode(
         );
         memory.number = number.checked_add(1).ok_or(impossible)?;
     }
-    match input.bytes.len() {
-        0 => Ok(()),
-        left => Err(NodesError::LeftOver(left)),
-    }
+    run::end(ITEM, input.bytes)
 }
 
 #[cfg(test)]
@@ -274,35 +250,23 @@ mod tests {
     #[test]
     fn hostile_runs_are_errors() {
         let decode = |bytes: &[u8]| decode(1, 1, bytes, |_, _| ());
-        assert_eq!(decode(&[]), Err(NodesError::Cut(1)));
-        assert_eq!(decode(&[0x10]), Err(NodesError::Impossible(1)), "no frames");
-        assert_eq!(
-            decode(&[0x31, 3]),
-            Err(NodesError::Impossible(1)),
-            "reserved bits"
-        );
-        assert_eq!(
-            decode(&[0x01, 2, 3]),
-            Err(NodesError::Impossible(1)),
-            "parent before 0"
-        );
-        assert_eq!(
-            decode(&[0x01, 1, 3]),
-            Err(NodesError::Impossible(1)),
-            "a parent with the number 0"
-        );
-        assert_eq!(
-            decode(&[0x11, 0]),
-            Err(NodesError::Impossible(1)),
-            "nothing predicted yet"
-        );
-        assert_eq!(
-            decode(&[0x11, 2]),
-            Err(NodesError::Impossible(1)),
-            "a code below zero"
-        );
-        assert_eq!(decode(&[0x11, 0xff]), Err(NodesError::Cut(1)));
-        assert_eq!(decode(&[0x11, 3, 9]), Err(NodesError::LeftOver(1)));
+        let invalid: [(&[u8], &str); 6] = [
+            (&[0x10], "no frames"),
+            (&[0x31, 3], "reserved bits"),
+            (&[0x01, 2, 3], "parent before 0"),
+            (&[0x01, 1, 3], "a parent with the number 0"),
+            (&[0x11, 0], "nothing predicted yet"),
+            (&[0x11, 2], "a code below zero"),
+        ];
+        for (bytes, why) in invalid {
+            let expected = Err(InvalidRun::Impossible(ITEM, 1));
+            assert_eq!(decode(bytes), expected, "{why}");
+        }
+        for cut in [&[][..], &[0x11, 0xff]] {
+            assert_eq!(decode(cut), Err(InvalidRun::Cut(ITEM, 1)));
+        }
+        let left = decode(&[0x11, 3, 9]);
+        assert_eq!(left, Err(InvalidRun::LeftOver(ITEM, 1)));
     }
 
     /// The format on the wire and on disk: change it only under new message types.

@@ -15,8 +15,7 @@
 //! Times may go back a little: a record of an upcall can precede that of the event that it
 //! interrupted.
 
-use core::fmt;
-
+use crate::run::{self, InvalidRun};
 use crate::varint::{Output, take_varint, unzigzag, zigzag};
 
 /// The maximum length of a record in bytes.
@@ -101,28 +100,8 @@ pub struct Record {
     pub second: u64,
 }
 
-/// Why bytes are not a run of records: the index of the record in the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RingError {
-    /// The bytes end within a record, or a varint does not end.
-    Cut(u32),
-    /// A reserved bit is set.
-    Impossible(u32),
-    /// Bytes follow the last record: how many.
-    LeftOver(usize),
-}
-
-impl fmt::Display for RingError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cut(index) => write!(f, "the run of records is truncated in record {index}"),
-            Self::Impossible(index) => write!(f, "record {index} of the run is invalid"),
-            Self::LeftOver(bytes) => write!(f, "{bytes} bytes follow the records"),
-        }
-    }
-}
-
-impl core::error::Error for RingError {}
+/// What a run's items are called in errors.
+const ITEM: &str = "ring record";
 
 /// Encodes a run of records into a buffer.
 #[derive(Debug)]
@@ -173,21 +152,21 @@ impl<'a> Encoder<'a> {
 ///
 /// # Errors
 ///
-/// [`RingError`] at the first invalid record, after `visit` has seen those before it.
+/// [`InvalidRun`] at the first invalid record, after `visit` has seen those before it.
 pub fn decode(
     base_ns: u64,
     count: u32,
     payload: &[u8],
     mut visit: impl FnMut(Record),
-) -> Result<(), RingError> {
+) -> Result<(), InvalidRun> {
     let mut input = payload;
     let mut at_ns = base_ns;
     for index in 0..count {
-        let cut = RingError::Cut(index);
+        let cut = InvalidRun::Cut(ITEM, u64::from(index));
         let (&head, rest) = input.split_first().ok_or(cut)?;
         input = rest;
         if head & 0x80 != 0 {
-            return Err(RingError::Impossible(index));
+            return Err(InvalidRun::Impossible(ITEM, u64::from(index)));
         }
         let step = unzigzag(take_varint(&mut input).ok_or(cut)?);
         at_ns = at_ns.wrapping_add(step as u64);
@@ -205,10 +184,7 @@ pub fn decode(
             second: number(0x40)?,
         });
     }
-    match input.len() {
-        0 => Ok(()),
-        left => Err(RingError::LeftOver(left)),
-    }
+    run::end(ITEM, input)
 }
 
 #[cfg(test)]
@@ -262,11 +238,11 @@ mod tests {
 
     #[test]
     fn foreign_bytes_are_refused() {
-        assert_eq!(decode(0, 1, &[], |_| {}), Err(RingError::Cut(0)));
+        assert_eq!(decode(0, 1, &[], |_| {}), Err(InvalidRun::Cut(ITEM, 0)));
         let reserved = decode(0, 1, &[0x80, 0], |_| {});
-        assert_eq!(reserved, Err(RingError::Impossible(0)));
+        assert_eq!(reserved, Err(InvalidRun::Impossible(ITEM, 0)));
         let left = decode(0, 1, &[1, 0, 9], |_| {});
-        assert_eq!(left, Err(RingError::LeftOver(1)));
+        assert_eq!(left, Err(InvalidRun::LeftOver(ITEM, 1)));
     }
 
     /// A sample of the usual kind takes five to six bytes on the wire.

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use thiserror::Error;
-use unikprof_proto::counts::{self, CountsError};
+use unikprof_proto::counts;
 use unikprof_proto::frame::{self, Frame, FrameError, Message};
 use unikprof_proto::message::{self, Counts, Epoch, Histogram, Nodes, VcpuEnd, VcpuEpoch};
+use unikprof_proto::run::InvalidRun;
 
 use super::known_nodes::{KnownNodes, NodeError, NodeOrder};
 use crate::connection::{is_known, message_name};
@@ -85,7 +86,7 @@ pub enum EpochError {
     #[error("expected counts of stacks of vCPU {vcpu} above {counted}, found them from {found}")]
     CountOrder { vcpu: u32, counted: u64, found: u64 },
     #[error(transparent)]
-    Counts(#[from] CountsError),
+    Counts(#[from] InvalidRun),
     #[error(transparent)]
     Nodes(#[from] NodeError),
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 use unikprof_proto::message::Nodes;
-use unikprof_proto::nodes::{self, Node, NodesError};
+use unikprof_proto::nodes::{self, Node};
+use unikprof_proto::run::InvalidRun;
 
 use crate::runs::Runs;
 
@@ -27,7 +28,7 @@ struct Vcpu {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NodeError {
     #[error(transparent)]
-    Encoding(#[from] NodesError),
+    Encoding(#[from] InvalidRun),
     #[error(
         "expected stack nodes of one segment of {segment_nodes} numbers, found {count} from {first} on vCPU {vcpu}"
     )]

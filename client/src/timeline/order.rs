@@ -11,7 +11,8 @@ use unikprof_proto::frame::{self, Frame, FrameError, Message};
 use unikprof_proto::message::{
     EventName, EventNamesEnd, Nodes, RingEnd, RingHead, RingRun, StacksEnd,
 };
-use unikprof_proto::ring::{MAX_EVENT_NAMES, RingError};
+use unikprof_proto::ring::MAX_EVENT_NAMES;
+use unikprof_proto::run::InvalidRun;
 
 use crate::connection::message_name;
 use crate::recording::NodeError;
@@ -77,7 +78,7 @@ pub enum RingOrderError {
     #[error("the id {0} of an event name is invalid or already used")]
     Name(u32),
     #[error(transparent)]
-    Records(#[from] RingError),
+    Records(#[from] InvalidRun),
     #[error(transparent)]
     Nodes(#[from] NodeError),
 }
