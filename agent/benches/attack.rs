@@ -11,6 +11,7 @@
 
 #[path = "../tests/fake_guest/mod.rs"]
 mod fake_guest;
+mod harness;
 #[path = "../tests/keyed/mod.rs"]
 mod keyed;
 #[path = "../tests/network/mod.rs"]
@@ -60,8 +61,7 @@ enum Attack {
 }
 
 fn main() {
-    if !std::env::args().any(|argument| argument == "--bench") {
-        println!("nothing measured: run it with cargo bench");
+    if !harness::asked_to_measure() {
         return;
     }
     println!(
@@ -321,9 +321,9 @@ impl Bench {
 
     /// Polls the guest once, timed, and then all peers.
     fn poll(&mut self) {
-        let (clock, processor) = (Instant::now(), thread_time());
+        let (clock, processor) = (Instant::now(), harness::thread_cpu_ns());
         self.world.poll_guest();
-        let took = thread_time() - processor;
+        let took = Duration::from_nanos(harness::thread_cpu_ns() - processor);
         self.clock = self.clock.max(clock.elapsed());
         self.times.push(took);
         let now = self.world.now();
@@ -335,18 +335,6 @@ impl Bench {
             platform.idle(100_000);
         }
     }
-}
-
-/// The CPU time of this thread.
-fn thread_time() -> Duration {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the call writes only to `time`.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    assert_eq!(result, 0);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 // There is one socket more than sessions; the peers above take all of both.

@@ -11,34 +11,22 @@
 //! processor's cycle counter twice per tick, as every guest does.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-#[path = "../capi/src/abi.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "the bench uses a part of another package's file"
-)]
-mod abi;
-#[path = "harness/cycles.rs"]
-mod cycles;
-#[path = "../tests/fake/mod.rs"]
-mod fake;
-#[path = "harness/c_library.rs"]
-mod library;
-#[path = "harness/run.rs"]
-mod run;
+mod harness;
 
-use std::arch::x86_64::{_fxrstor64, _fxsave64, _mm_lfence, _mm_mfence, _rdtsc};
+use std::arch::x86_64::{_fxrstor64, _fxsave64};
 use std::ffi::CString;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use cycles::{Clock, HEADING};
-use fake::CONFIG;
-use fake::conversation::{Conversation, InProcess};
-use fake::platform::FakePlatform;
-use fake::stacks::{MAPPING, Random, Stack, stack};
-use library::CGuest;
+use harness::c_library::{self, CGuest};
+use harness::cycles::{Clock, HEADING, REPETITIONS, cycles, fence};
+use harness::fake::CONFIG;
+use harness::fake::conversation::{Conversation, InProcess};
+use harness::fake::platform::FakePlatform;
+use harness::fake::stacks::{MAPPING, Random, stack};
+use harness::load::Load;
+use harness::{abi, asked_to_measure};
 use unikprof_agent::{Agent, Platform, Registers, Runstate};
 
 const CALLS: usize = 20_000;
@@ -85,8 +73,7 @@ unsafe impl Platform for Counting {
     }
 
     fn cycles(&self) -> u64 {
-        // SAFETY: every x86-64 has the instruction, and Linux lets processes use it.
-        unsafe { _rdtsc() }
+        cycles()
     }
 }
 
@@ -95,7 +82,7 @@ unsafe impl Platform for Counting {
 struct State([u8; 512]);
 
 fn main() {
-    if !run::asked_to_measure() {
+    if !asked_to_measure() {
         return;
     }
     let clock = Clock::calibrate();
@@ -111,12 +98,8 @@ fn main() {
 }
 
 fn beside_rust(clock: &Clock, count: usize, frames: usize) {
-    let mut random = Random::new(11);
-    let stacks: Vec<Stack> = (0..count).map(|_| stack(&mut random, frames)).collect();
-    let order: Vec<usize> = (0..CALLS)
-        .map(|_| random.below(count as u64) as usize)
-        .collect();
-
+    let load = Load::new(count, frames, CALLS);
+    let order = &load.order;
     let mut memory = vec![MaybeUninit::uninit(); 1 << 20];
     let agent = Agent::new(Counting(FakePlatform::new(frames)), CONFIG, &mut memory).unwrap();
     let mut client = InProcess::connect(&agent).unwrap();
@@ -133,19 +116,12 @@ fn beside_rust(clock: &Clock, count: usize, frames: usize) {
     let mut ring_client = Conversation::new(with_ring.connect()).unwrap();
     ring_client.start(PERIOD_NS).unwrap();
 
-    let registers: Vec<Registers> = stacks
-        .iter()
-        .map(|stack| platform.stack().lay(stack))
-        .collect();
-    let c_registers: Vec<abi::Registers> = registers.iter().map(library::registers).collect();
+    let registers = load.registers(platform.stack(), |_| ());
+    let c_registers: Vec<abi::Registers> = registers.iter().map(c_library::registers).collect();
     let mut state = State([0; 512]);
     let timings = clock.series(
         CALLS,
-        |call| {
-            platform.stack().lay(&stacks[order[call]]);
-            // SAFETY: a fence accesses no memory.
-            unsafe { _mm_mfence() };
-        },
+        |call| load.lay(platform.stack(), call),
         [
             &mut |call| {
                 platform.advance(2 * PERIOD_NS);
@@ -181,7 +157,7 @@ fn beside_rust(clock: &Clock, count: usize, frames: usize) {
     );
     println!("{:<38} {save}", "fxsave and fxrstor, which it needs not");
 
-    let expected = (CALLS * cycles::REPETITIONS) as u64;
+    let expected = (CALLS * REPETITIONS) as u64;
     assert_eq!(client.stop().unwrap().counters.recorded, expected);
     assert_eq!(c_client.stop().unwrap().counters.recorded, expected);
     assert_eq!(ring_client.stop().unwrap().counters.recorded, expected);
@@ -211,7 +187,7 @@ fn in_runs(clock: &Clock, frames: usize) {
         let mut client = Conversation::new(guest.connect()).unwrap();
         client.start(PERIOD_NS).unwrap();
     }
-    let c_registers = library::registers(&registers[0]);
+    let c_registers = c_library::registers(&registers[0]);
     let in_rust = |agent: &Agent<'_, Counting>, registers: &Registers| {
         for _ in 0..RUN {
             agent.platform().0.advance(2 * PERIOD_NS);
@@ -256,11 +232,6 @@ fn in_runs(clock: &Clock, frames: usize) {
             timing.p50 / beside.p50
         );
     }
-}
-
-fn fence() {
-    // SAFETY: every x86-64 has the instruction, and it accesses no memory.
-    unsafe { _mm_lfence() };
 }
 
 /// One event each of 256 names, with a fence after each; the fences' cost is subtracted.

@@ -9,37 +9,21 @@
 //! with the feature `xen` through `Ticks` and `XenPlatform`.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-#[path = "../capi/src/abi.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "the bench uses a part of another package's file"
-)]
-mod abi;
-#[path = "../tests/fake/mod.rs"]
-mod fake;
-#[path = "harness/c_library.rs"]
-#[allow(dead_code, reason = "events are another bench's")]
-mod library;
-#[path = "harness/run.rs"]
-mod run;
-#[path = "harness/sampler.rs"]
-mod sampler;
-#[cfg(feature = "xen")]
-#[path = "harness/xen_guest.rs"]
-mod xen_guest;
+mod harness;
 
 use std::env;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::process::Command;
 
-use fake::CONFIG;
-use fake::conversation::{Conversation, InProcess};
-use fake::platform::FakePlatform;
-use fake::stacks::{MAPPING, Random, StackImage, stack};
-use library::CGuest;
-use sampler::{Sampler, chase};
+use harness::c_library::{self, CGuest};
+use harness::fake::CONFIG;
+use harness::fake::conversation::{Conversation, InProcess};
+use harness::fake::platform::FakePlatform;
+use harness::fake::stacks::{MAPPING, Random, StackImage, stack};
+use harness::sampler::{Sampler, chase};
+#[cfg(feature = "xen")]
+use harness::xen_guest;
 use unikprof_agent::{Agent, Config};
 
 const STACKS: usize = 256;
@@ -68,7 +52,7 @@ fn main() {
     {
         return run(work, frames.parse().unwrap(), calls.parse().unwrap());
     }
-    if !run::asked_to_measure() {
+    if !harness::asked_to_measure() {
         return;
     }
     println!("instructions a call, {STACKS} known stacks");
@@ -178,7 +162,7 @@ fn c_ticks(work: &str, frames: usize, calls: usize) {
     let mut client = Conversation::new(guest.connect()).unwrap();
     client.start(1_000_000).unwrap();
     let stack = stack(&mut Random::new(11), frames);
-    let registers = library::registers(&memory.stack().lay(&stack));
+    let registers = c_library::registers(&memory.stack().lay(&stack));
     for _ in 0..calls {
         clock.advance(step_ns(work));
         black_box(guest.on_tick(&registers));

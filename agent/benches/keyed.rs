@@ -9,6 +9,7 @@
 
 #[path = "../tests/fake_guest/mod.rs"]
 mod fake_guest;
+mod harness;
 #[path = "../tests/keyed/mod.rs"]
 mod keyed;
 
@@ -26,8 +27,7 @@ const DOWNLOADS: usize = 41;
 const TICKS: u64 = 60_000;
 
 fn main() {
-    if !std::env::args().any(|argument| argument == "--bench") {
-        println!("nothing measured: run it with cargo bench");
+    if !harness::asked_to_measure() {
         return;
     }
     handshakes();

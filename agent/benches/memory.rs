@@ -8,25 +8,18 @@
 //! path, snapshots and histograms.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../tests/fake/mod.rs"]
-mod fake;
-#[path = "harness/run.rs"]
-mod run;
+mod harness;
 
-use std::collections::HashSet;
-use std::mem::MaybeUninit;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use fake::CONFIG;
-use fake::conversation::{Conversation, Fetched, InProcess};
-use fake::platform::FakePlatform;
-use fake::stacks::{Random, any_stack};
+use harness::fake::conversation::{Conversation, Fetched};
+use harness::fake::{distinct_stacks, sample_each};
+use unikprof_agent::Access;
 use unikprof_agent::hosted;
 use unikprof_agent::table::{Node, Table};
-use unikprof_agent::{Access, Agent, MAX_DEPTH, Platform as _};
 use unikprof_demo_service::{RequestGenerator, Service};
 
 const MEMORY_BYTES: usize = 4 << 20;
@@ -34,7 +27,7 @@ const MEMORY_BYTES: usize = 4 << 20;
 const NODE_BYTES: u64 = (size_of::<Node>() + Table::index_length(2) * size_of::<u32>() / 2) as u64;
 
 fn main() {
-    if !run::asked_to_measure() {
+    if !harness::asked_to_measure() {
         return;
     }
     println!("one vCPU; a node with its share of the index takes {NODE_BYTES} bytes");
@@ -71,26 +64,7 @@ fn report(name: &str, fetched: &Fetched, capacity: u64) {
 
 /// Distinct stacks of a generated program, each sampled `times` of its number times.
 fn generated(count: usize, times: impl Fn(usize) -> usize) -> (Fetched, u64) {
-    const PERIOD_NS: u64 = 1_000_000;
-    let mut random = Random::new(7);
-    let mut stacks = HashSet::new();
-    while stacks.len() < count {
-        stacks.insert(any_stack(&mut random));
-    }
-    let mut memory = vec![MaybeUninit::uninit(); MEMORY_BYTES];
-    let agent = Agent::new(FakePlatform::new(MAX_DEPTH), CONFIG, &mut memory).unwrap();
-    let mut client = InProcess::connect(&agent).unwrap();
-    client.start(PERIOD_NS).unwrap();
-    for (number, stack) in stacks.iter().enumerate() {
-        for _ in 0..times(number) {
-            // Exactly when it is due: a late sample has an additional frame, and so is another stack.
-            let now_ns = agent.platform().now_ns();
-            agent.platform().advance(agent.deadline().unwrap() - now_ns);
-            agent.on_tick(Some(&agent.platform().stack().lay(stack)));
-        }
-    }
-    let capacity = client.check().unwrap().1;
-    let fetched = client.stop().unwrap();
+    let (fetched, capacity) = sample_each(&distinct_stacks(count), MEMORY_BYTES, times).unwrap();
     assert_eq!(fetched.stacks, count as u64);
     (fetched, capacity)
 }

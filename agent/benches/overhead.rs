@@ -21,22 +21,17 @@
 //! `-- presets` measures only these.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-#[path = "harness/cycles.rs"]
-mod cycles;
-#[path = "../tests/fake/mod.rs"]
-mod fake;
-#[path = "harness/run.rs"]
-mod run;
+mod harness;
 
-use std::arch::x86_64::_rdtsc;
 use std::hint::black_box;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cycles::{Clock, HEADING};
-use fake::conversation::{Conversation, Fetched};
-use fake::stacks::Random;
+use harness::cycles::{Clock, HEADING, cycles, cycles_per_ns};
+use harness::fake::conversation::{Conversation, Fetched};
+use harness::fake::stacks::Random;
+use harness::{clock_ns, thread_cpu_ns};
 use unikprof_agent::Access;
 use unikprof_agent::hosted::{self, Config, Guest};
 use unikprof_demo_service::{RequestGenerator, Service};
@@ -47,7 +42,7 @@ const RATES_HZ: [u64; 3] = [99, 997, 9973];
 const EMPTY_SIGNAL: i32 = libc::SIGUSR2;
 
 fn main() {
-    if !run::asked_to_measure() {
+    if !harness::asked_to_measure() {
         return;
     }
     let guest = hosted::start(Config::new(Access::Open)).unwrap();
@@ -194,9 +189,9 @@ fn deep_spin(
     let mut switches_before = switches();
     while Instant::now() < end {
         // The clock is read between rounds only, because reading it would be a gap.
-        let mut last = cycle_counter();
+        let mut last = cycles();
         for _ in 0..100_000 {
-            let now = cycle_counter();
+            let now = cycles();
             if now - last > GAP_CYCLES {
                 let switched = switches();
                 // A gap in which another thread ran does not show the tick's duration.
@@ -204,7 +199,7 @@ fn deep_spin(
                     gaps.push(now - last);
                 }
                 switches_before = switched;
-                last = cycle_counter();
+                last = cycles();
             } else {
                 last = now;
             }
@@ -423,17 +418,6 @@ impl EmptyTimer {
     }
 }
 
-fn cycle_counter() -> u64 {
-    // SAFETY: every x86-64 has the instruction, and Linux lets processes use it.
-    unsafe { _rdtsc() }
-}
-
-fn cycles_per_ns() -> f64 {
-    let (started, first) = (Instant::now(), cycle_counter());
-    while started.elapsed() < Duration::from_millis(200) {}
-    (cycle_counter() - first) as f64 / started.elapsed().as_nanos() as f64
-}
-
 /// The number of times that this thread lost its processor.
 fn switches() -> i64 {
     // SAFETY: zeros are valid for the structure, which has the required type.
@@ -442,18 +426,4 @@ fn switches() -> i64 {
         libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
         usage.ru_nivcsw
     }
-}
-
-fn thread_cpu_ns() -> u64 {
-    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
-}
-
-fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the structure has the required type.
-    unsafe { libc::clock_gettime(clock, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -10,22 +10,16 @@
 
 #[path = "../tests/client/mod.rs"]
 mod client;
-#[path = "harness/cycles.rs"]
-mod cycles;
-#[path = "../tests/fake/mod.rs"]
-mod fake;
-#[path = "harness/run.rs"]
-mod run;
+mod harness;
 
-use std::arch::x86_64::{_mm_lfence, _mm_mfence};
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 
 use client::{Client, fields, serve};
-use cycles::{Clock, HEADING};
-use fake::CONFIG;
-use fake::platform::FakePlatform;
-use fake::stacks::{Random, Stack, stack};
+use harness::cycles::{Clock, HEADING, drain_stores, fence};
+use harness::fake::CONFIG;
+use harness::fake::platform::FakePlatform;
+use harness::fake::stacks::{Random, Stack, stack};
 use unikprof_agent::{Agent, EventName, Platform, Registers};
 use unikprof_proto::frame::HEADER;
 use unikprof_proto::message::{Ring, Start};
@@ -37,7 +31,7 @@ const CALLS: usize = 5_000;
 const MEBIBYTE: usize = 1 << 20;
 
 fn main() {
-    if !run::asked_to_measure() {
+    if !harness::asked_to_measure() {
         return;
     }
     let clock = Clock::calibrate();
@@ -54,11 +48,6 @@ fn with_agent<T>(ring: bool, work: impl FnOnce(&Agent<'_, FakePlatform>) -> T) -
     let mut block = vec![MaybeUninit::uninit(); if ring { MEBIBYTE } else { 0 }];
     let agent = Agent::new(FakePlatform::new(32), CONFIG, &mut memory).unwrap();
     work(&agent.with_ring(&mut block))
-}
-
-fn fence() {
-    // SAFETY: every x86-64 has the instruction, and it accesses no memory.
-    unsafe { _mm_lfence() };
 }
 
 /// One event each of 256 names, with a fence after each; the fences' cost is subtracted.
@@ -128,8 +117,7 @@ fn ticks(clock: &Clock) {
                         agent.platform().advance(2 * PERIOD_NS);
                         agent.platform().stack().lay(&stacks[call % RUN]);
                     }
-                    // SAFETY: a fence accesses no memory.
-                    unsafe { _mm_mfence() };
+                    drain_stores();
                 },
                 [&mut |call| tick(without, first, call), &mut |call| {
                     tick(with, second, call);

@@ -10,26 +10,20 @@
 //! so that the chase itself waits for the second-level cache.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-#[path = "harness/cycles.rs"]
-mod cycles;
-#[path = "../tests/fake/mod.rs"]
-mod fake;
-#[path = "harness/run.rs"]
-mod run;
-#[path = "harness/sampler.rs"]
-mod sampler;
+mod harness;
 
-use std::arch::x86_64::{_mm_clflush, _mm_lfence, _mm_mfence};
+use std::arch::x86_64::_mm_clflush;
 use std::cell::RefCell;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 
-use cycles::{Clock, HEADING, Timing};
-use fake::CONFIG;
-use fake::conversation::InProcess;
-use fake::platform::FakePlatform;
-use fake::stacks::{MAPPING, Random, Stack, StackImage, stack};
-use sampler::{NODES, Sampler, chase};
+use harness::cycles::{Clock, HEADING, REPETITIONS, Timing, drain_stores, fence};
+use harness::fake::CONFIG;
+use harness::fake::conversation::InProcess;
+use harness::fake::platform::FakePlatform;
+use harness::fake::stacks::{MAPPING, Random, Stack, StackImage, stack};
+use harness::load::Load;
+use harness::sampler::{NODES, Sampler, chase};
 use unikprof_agent::stack::FRAME_RECORD;
 use unikprof_agent::table::SEGMENTS;
 use unikprof_agent::walk::Guide;
@@ -45,7 +39,7 @@ const COLD_CALLS: usize = 300;
 const EVICTING: usize = 4 << 20;
 
 fn main() {
-    if !run::asked_to_measure() {
+    if !harness::asked_to_measure() {
         return;
     }
     let clock = Clock::calibrate();
@@ -62,27 +56,14 @@ fn main() {
 
 /// Stacks that are in the table already, in random order.
 fn known_stacks(clock: &Clock, count: usize, frames: usize) {
-    let mut random = Random::new(11);
-    let stacks: Vec<Stack> = (0..count).map(|_| stack(&mut random, frames)).collect();
-    let order: Vec<usize> = (0..CALLS)
-        .map(|_| random.below(count as u64) as usize)
-        .collect();
-
+    let load = Load::new(count, frames, CALLS);
+    let order = &load.order;
     let sampler = Sampler::new();
     let live = StackImage::new(frames);
-    let registers: Vec<Registers> = stacks.iter().map(|stack| live.lay(stack)).collect();
-    let lay = |call: usize| {
-        live.lay(&stacks[order[call]]);
-        // SAFETY: a fence accesses no memory. After it the words have left the store buffer.
-        unsafe { _mm_mfence() };
-    };
-    for (stack, registers) in stacks.iter().zip(&registers) {
-        live.lay(stack);
-        sampler.sample(registers, &live);
-    }
+    let registers = load.registers(&live, |registers| sampler.sample(registers, &live));
     let timings = clock.series(
         CALLS,
-        lay,
+        |call| load.lay(&live, call),
         [
             &mut |call| {
                 black_box(chase(&registers[order[call]]));
@@ -93,7 +74,8 @@ fn known_stacks(clock: &Clock, count: usize, frames: usize) {
     report(&format!("live, {count} stacks of {frames}"), timings);
 
     let sampler = Sampler::new();
-    let spread: Vec<(StackImage, Registers)> = stacks
+    let spread: Vec<(StackImage, Registers)> = load
+        .stacks
         .iter()
         .map(|stack| {
             let image = StackImage::new(frames);
@@ -122,9 +104,8 @@ fn known_stacks(clock: &Clock, count: usize, frames: usize) {
 /// of every frame.
 fn by_table(clock: &Clock) {
     const FRAMES: usize = 32;
-    let mut random = Random::new(11);
-    let stacks: Vec<Stack> = (0..256).map(|_| stack(&mut random, FRAMES)).collect();
-    let order: Vec<usize> = (0..CALLS).map(|_| random.below(256) as usize).collect();
+    let load = Load::new(256, FRAMES, CALLS);
+    let order = &load.order;
     let sampler = Sampler::new();
     let rows = caller_rows(&sampler.code);
     let mut block = vec![MaybeUninit::uninit(); caller_table_bytes(rows.len())];
@@ -141,18 +122,12 @@ fn by_table(clock: &Clock) {
         guide(Some(&table), true),
     );
     let live = StackImage::new(FRAMES);
-    let registers: Vec<Registers> = stacks.iter().map(|stack| live.lay(stack)).collect();
-    for (stack, registers) in stacks.iter().zip(&registers) {
-        live.lay(stack);
+    let registers = load.registers(&live, |registers| {
         sampler.sample_by(&every, registers, &live);
-    }
+    });
     let timings = clock.series(
         CALLS,
-        |call| {
-            live.lay(&stacks[order[call]]);
-            // SAFETY: a fence touches nothing.
-            unsafe { _mm_mfence() };
-        },
+        |call| load.lay(&live, call),
         [
             &mut |call| sampler.sample_by(&none, &registers[order[call]], &live),
             &mut |call| sampler.sample_by(&leaf, &registers[order[call]], &live),
@@ -188,25 +163,19 @@ fn caller_rows(code: &CodeMap) -> Vec<Row> {
 /// The whole of `on_tick`, with clocks that cost no time.
 fn whole_ticks(clock: &Clock) {
     const PERIOD_NS: u64 = 1_000_000;
-    let mut random = Random::new(11);
-    let stacks: Vec<Stack> = (0..256).map(|_| stack(&mut random, 32)).collect();
-    let order: Vec<usize> = (0..CALLS).map(|_| random.below(256) as usize).collect();
+    let load = Load::new(256, 32, CALLS);
+    let order = &load.order;
     let mut memory = vec![MaybeUninit::uninit(); 1 << 20];
     let agent = Agent::new(FakePlatform::new(32), CONFIG, &mut memory).unwrap();
     let mut client = InProcess::connect(&agent).unwrap();
     client.start(PERIOD_NS).unwrap();
     let platform = agent.platform();
-    let registers: Vec<Registers> = stacks
-        .iter()
-        .map(|stack| platform.stack().lay(stack))
-        .collect();
+    let registers = load.registers(platform.stack(), |_| ());
     let [timing] = clock.series(
         CALLS,
         |call| {
             platform.advance(2 * PERIOD_NS);
-            platform.stack().lay(&stacks[order[call]]);
-            // SAFETY: a fence touches nothing.
-            unsafe { _mm_mfence() };
+            load.lay(platform.stack(), call);
         },
         [&mut |call| {
             black_box(agent.on_tick(Some(&registers[order[call]])));
@@ -217,14 +186,13 @@ fn whole_ticks(clock: &Clock) {
     let [run] = clock.series(
         CALLS / RUN,
         |call| {
-            platform.stack().lay(&stacks[order[call]]);
+            load.lay(platform.stack(), call);
         },
         [&mut |call| {
             for _ in 0..RUN {
                 platform.advance(2 * PERIOD_NS);
                 black_box(agent.on_tick(Some(&registers[order[call]])));
-                // SAFETY: a fence touches nothing.
-                unsafe { _mm_lfence() };
+                fence();
             }
         }],
     );
@@ -237,7 +205,7 @@ fn whole_ticks(clock: &Clock) {
     let other = vec![1_u8; EVICTING];
     let evict = |call: usize| {
         platform.advance(2 * PERIOD_NS);
-        platform.stack().lay(&stacks[order[call]]);
+        load.lay(platform.stack(), call);
         read_all(&other);
     };
     let chased = &mut |call: usize| {
@@ -250,7 +218,7 @@ fn whole_ticks(clock: &Clock) {
     report("out of the second level, on_tick", timings);
     let counters = client.stop().unwrap().counters;
     let calls = CALLS + CALLS / RUN * RUN + COLD_CALLS;
-    assert_eq!(counters.recorded, (calls * cycles::REPETITIONS) as u64);
+    assert_eq!(counters.recorded, (calls * REPETITIONS) as u64);
 }
 
 /// Every sample inserts: one node for a new leaf, three for a stack that is new from the root.
@@ -276,8 +244,7 @@ fn new_stacks(clock: &Clock) {
                     sampler.borrow().sample(&live.lay(&base), &live);
                 }
                 live.lay(&stacks[call]);
-                // SAFETY: a fence touches nothing.
-                unsafe { _mm_mfence() };
+                drain_stores();
             },
             [&mut |call| sampler.borrow().sample(&registers[call], &live)],
         );
@@ -290,21 +257,11 @@ fn new_stacks(clock: &Clock) {
 
 /// Samples in cold caches, as if the guest had used the caches itself.
 fn cold_caches(clock: &Clock) {
-    let mut random = Random::new(11);
-    let stacks: Vec<Stack> = (0..256).map(|_| stack(&mut random, 32)).collect();
+    let load = Load::new(256, 32, COLD_CALLS);
+    let order = &load.order;
     let sampler = Sampler::new();
     let live = StackImage::new(32);
-    let registers: Vec<Registers> = stacks
-        .iter()
-        .map(|stack| {
-            let registers = live.lay(stack);
-            sampler.sample(&registers, &live);
-            registers
-        })
-        .collect();
-    let order: Vec<usize> = (0..COLD_CALLS)
-        .map(|_| random.below(256) as usize)
-        .collect();
+    let registers = load.registers(&live, |registers| sampler.sample(registers, &live));
     let chased = &mut |call: usize| {
         black_box(chase(&registers[order[call]]));
     };
@@ -312,7 +269,7 @@ fn cold_caches(clock: &Clock) {
 
     let other = vec![1_u8; EVICTING];
     let evict = |call: usize| {
-        live.lay(&stacks[order[call]]);
+        load.lay(&live, call);
         read_all(&other);
     };
     let timings = clock.series(COLD_CALLS, evict, [chased, sampled]);
@@ -323,7 +280,7 @@ fn cold_caches(clock: &Clock) {
     };
     let sampled = &mut |call: usize| sampler.sample(&registers[order[call]], &live);
     let flush_all = |call: usize| {
-        live.lay(&stacks[order[call]]);
+        load.lay(&live, call);
         flush_all_of(&sampler);
         let bounds = live.bounds();
         let mut record = bounds.start;
@@ -331,8 +288,7 @@ fn cold_caches(clock: &Clock) {
             flush_line(std::ptr::with_exposed_provenance(record as usize));
             record += FRAME_RECORD;
         }
-        // SAFETY: a fence touches nothing.
-        unsafe { _mm_mfence() };
+        drain_stores();
     };
     let timings = clock.series(COLD_CALLS, flush_all, [chased, sampled]);
     report("flushed to memory, 256 of 32", timings);

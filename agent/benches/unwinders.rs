@@ -16,38 +16,33 @@
 //!   delivery. Its unwinder is `backtrace`, the default.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-#[path = "harness/cycles.rs"]
-mod cycles;
+mod harness;
 #[path = "harness/maze.rs"]
 mod maze;
-#[path = "harness/run.rs"]
-mod run;
 
-use std::arch::asm;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::fs;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::atomic::AtomicU32;
 
-use cycles::{Clock, HEADING};
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, Module, Unwinder};
+use harness::cycles::{Clock, HEADING, REPETITIONS};
+use harness::fake::stacks::Random;
+use harness::sampler::Sampler;
 use object::{Object, ObjectSection};
-use unikprof_agent::path::PathCells;
 use unikprof_agent::stack::{FRAME_RECORD, ReadStack, StackMemory};
-use unikprof_agent::table::{Column, Node, Table, TableCells};
-use unikprof_agent::walk::{Guide, walk};
-use unikprof_agent::{CodeMap, MAX_DEPTH, Mapping, Registers};
+use unikprof_agent::walk::Guide;
+use unikprof_agent::{CodeMap, Mapping, Registers};
 
 const CALLS: usize = 2000;
 /// The frames of the recursion; with the callers below it the agent's walk sees 32.
 const RECURSION: u32 = 26;
 
 fn main() {
-    if !run::asked_to_measure() {
+    if !harness::asked_to_measure() {
         return;
     }
     // A separate thread, because it has few frames below the recursion.
@@ -60,47 +55,29 @@ fn many_stacks() {
     const STACKS: usize = 256;
     let images = Images::of_this_process();
     let code = CodeMap::new(&images.mappings()).unwrap();
-    let end = images.end_of_stack(registers().sp);
+    let end = images.end_of_stack(maze::registers().sp);
     let stacks: Vec<maze::Copied> = (0..STACKS as u64)
         .map(|seed| maze::walk_and_copy(seed, RECURSION, end, &code))
         .collect();
     let live = RefCell::new(maze::Live::new(&stacks));
     let order: Vec<usize> = {
-        let mut random = maze::Random::new(7);
+        let mut random = Random::new(7);
         (0..CALLS)
-            .map(|_| random.next() as usize % STACKS)
+            .map(|_| random.below(1 << 53) as usize % STACKS)
             .collect()
     };
-    let nodes: Vec<Node> = (0..4096).map(|_| Node::default()).collect();
-    let index: Vec<AtomicU32> = (0..Table::index_length(nodes.len()))
-        .map(|_| AtomicU32::new(0))
-        .collect();
-    let cells_of_table = TableCells::default();
-    let table = Table::new(&nodes, &index, &[], &cells_of_table);
-    let cells = PathCells::default();
-    let guide = Guide::frame_pointers(&code);
+    let sampler = Sampler::of(code);
+    let guide = Guide::frame_pointers(&sampler.code);
     let own = |call: usize| {
-        let (live, stack) = (live.borrow(), &stacks[order[call]]);
-        let mut path = cells.begin();
-        walk(&stack.registers, Some(&*live), &guide, MAX_DEPTH, &mut path);
-        let counted = table.count(&path, Column::of(0, 0));
-        black_box(counted.is_ok());
-        path.len()
+        let stack = &stacks[order[call]];
+        sampler.count(&guide, &stack.registers, &*live.borrow())
     };
     let unwinder = images.unwinder();
     let mut cache = CacheX86_64::<_>::new();
     let mut framehop = |call: usize| {
-        let (live, stack) = (live.borrow(), &stacks[order[call]]);
-        let Registers { pc, sp, fp, .. } = stack.registers;
-        let registers = UnwindRegsX86_64::new(pc, sp, fp);
-        let mut read_stack = |address: u64| live.word(address).ok_or(());
-        let mut frames = unwinder.iter_frames(pc, registers, &mut cache, &mut read_stack);
-        let mut count = 0;
-        while let Ok(Some(frame)) = frames.next() {
-            black_box(frame);
-            count += 1;
-        }
-        count
+        let live = live.borrow();
+        let of = &stacks[order[call]].registers;
+        unwind(&unwinder, of, &mut cache, |address| live.word(address))
     };
     live.borrow_mut().lay(&stacks[order[0]]);
     println!(
@@ -142,25 +119,15 @@ fn recurse(depth: u32) -> u32 {
 fn measure() {
     let images = Images::of_this_process();
     let code = CodeMap::new(&images.mappings()).unwrap();
-    let nodes: Vec<Node> = (0..1024).map(|_| Node::default()).collect();
-    let index: Vec<AtomicU32> = (0..Table::index_length(nodes.len()))
-        .map(|_| AtomicU32::new(0))
-        .collect();
-    let cells_of_table = TableCells::default();
-    let table = Table::new(&nodes, &index, &[], &cells_of_table);
-    let cells = PathCells::default();
-    let guide = Guide::frame_pointers(&code);
-    let registers = registers();
+    let registers = maze::registers();
     let bounds = chain_bounds(&registers, &code);
+    let sampler = Sampler::of(code);
+    let guide = Guide::frame_pointers(&sampler.code);
 
     let own = || {
         // SAFETY: the frames from here to the thread's first one, which are live.
         let stack = unsafe { StackMemory::new(bounds.clone()) };
-        let mut path = cells.begin();
-        walk(&registers, Some(&stack), &guide, MAX_DEPTH, &mut path);
-        let counted = table.count(&path, Column::of(0, 0));
-        black_box(counted.is_ok());
-        path.len()
+        sampler.count(&guide, &registers, &stack)
     };
     let backtrace = || {
         let mut frames = 0;
@@ -177,21 +144,13 @@ fn measure() {
     let unwinder = images.unwinder();
     let whole_stack = registers.sp..images.end_of_stack(registers.sp);
     let mut warm = CacheX86_64::<_>::new();
-    let framehop = |cache: &mut CacheX86_64<_>| {
-        let registers = UnwindRegsX86_64::new(registers.pc, registers.sp, registers.fp);
-        let mut read_stack = |address: u64| {
+    let framehop = |cache: &mut CacheX86_64| {
+        unwind(&unwinder, &registers, cache, |address| {
             let word = std::ptr::with_exposed_provenance::<u64>(address as usize);
             let inside = address.is_multiple_of(8) && whole_stack.contains(&address);
             // SAFETY: inside the thread's stack and aligned.
-            inside.then(|| unsafe { word.read_volatile() }).ok_or(())
-        };
-        let mut frames = unwinder.iter_frames(registers.ip(), registers, cache, &mut read_stack);
-        let mut count = 0;
-        while let Ok(Some(frame)) = frames.next() {
-            black_box(frame);
-            count += 1;
-        }
-        count
+            inside.then(|| unsafe { word.read_volatile() })
+        })
     };
     let pprof = PprofHandler::install();
 
@@ -243,19 +202,22 @@ fn drop_frames(frames: usize) {
     black_box(frames);
 }
 
-/// The registers of this function's caller: a pc inside it, its stack pointer and frame pointer.
-#[inline(always)]
-fn registers() -> Registers {
-    let (pc, sp, fp): (u64, u64, u64);
-    // SAFETY: copies registers.
-    unsafe {
-        asm!(
-            "lea {}, [rip]", "mov {}, rsp", "mov {}, rbp",
-            out(reg) pc, out(reg) sp, out(reg) fp,
-            options(nomem, nostack, preserves_flags)
-        );
+/// Lets framehop unwind a stack; returns the number of its frames.
+fn unwind(
+    unwinder: &UnwinderX86_64<Vec<u8>>,
+    of: &Registers,
+    cache: &mut CacheX86_64,
+    word: impl Fn(u64) -> Option<u64>,
+) -> usize {
+    let registers = UnwindRegsX86_64::new(of.pc, of.sp, of.fp);
+    let mut read_stack = |address| word(address).ok_or(());
+    let mut frames = unwinder.iter_frames(of.pc, registers, cache, &mut read_stack);
+    let mut count = 0;
+    while let Ok(Some(frame)) = frames.next() {
+        black_box(frame);
+        count += 1;
     }
-    Registers::new(pc, sp, fp)
+    count
 }
 
 /// The stack from the stack pointer to the end of the outermost frame with a frame pointer. The frames beyond it
@@ -412,6 +374,6 @@ impl PprofHandler {
     fn check(&self) {
         let report = self.profiler.report().build_unresolved().unwrap();
         let samples: isize = report.data.values().sum();
-        assert!(samples as usize >= CALLS * cycles::REPETITIONS);
+        assert!(samples as usize >= CALLS * REPETITIONS);
     }
 }

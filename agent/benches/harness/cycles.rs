@@ -1,7 +1,7 @@
 //! Times single calls, serialised, with the cycle counter.
 #![allow(unsafe_code)]
 
-use std::arch::x86_64::{__cpuid, _mm_lfence, _rdtsc};
+use std::arch::x86_64::{__cpuid, _mm_lfence, _mm_mfence, _rdtsc};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -28,11 +28,8 @@ pub(crate) const REPETITIONS: usize = 9;
 impl Clock {
     /// Measures the counter's rate against the system's clock, and the empty call.
     pub(crate) fn calibrate() -> Self {
-        let (started, first) = (Instant::now(), cycles());
-        while started.elapsed() < Duration::from_millis(200) {}
-        let elapsed_cycles = cycles() - first;
         let mut clock = Self {
-            cycles_per_ns: elapsed_cycles as f64 / started.elapsed().as_nanos() as f64,
+            cycles_per_ns: cycles_per_ns(),
             empty_cycles: 0,
         };
         let mut empty: Vec<u64> = (0..100_000).map(|_| clock.time(|| ())).collect();
@@ -73,60 +70,49 @@ impl Clock {
         mut prepare: impl FnMut(usize),
         mut works: [&mut dyn FnMut(usize); N],
     ) -> [Timing; N] {
-        let mut medians = [const { Vec::new() }; N];
         let mut all = [const { Vec::new() }; N];
         for _ in 0..REPETITIONS {
-            for (index, work) in works.iter_mut().enumerate() {
-                let first = all[index].len();
+            for (all, work) in all.iter_mut().zip(&mut works) {
                 for call in 0..calls {
                     prepare(call);
-                    let taken = self.time(|| work(call));
-                    all[index].push(taken.saturating_sub(self.empty_cycles));
+                    all.push(self.time(|| work(call)));
                 }
-                let repetition: &mut [u64] = &mut all[index][first..];
-                repetition.sort_unstable();
-                medians[index].push(repetition[repetition.len() / 2]);
             }
         }
-        std::array::from_fn(|index| self.timing(&mut all[index], &mut medians[index]))
+        all.map(|all| self.timing(all, calls))
     }
 
     /// The same for works without preparation, which take turns call by call: other work on the machine, which comes
     /// and goes, affects all equally.
-    #[allow(dead_code, reason = "not for every bench")]
     pub(crate) fn in_turns<const N: usize>(
         &self,
         calls: usize,
         mut works: [&mut dyn FnMut(usize); N],
     ) -> [Timing; N] {
-        let mut medians = [const { Vec::new() }; N];
         let mut all = [const { Vec::new() }; N];
-        for _ in 0..REPETITIONS {
-            let first = all[0].len();
-            for call in 0..calls {
-                for (all, work) in all.iter_mut().zip(&mut works) {
-                    all.push(self.time(|| work(call)).saturating_sub(self.empty_cycles));
-                }
-            }
-            for (all, medians) in all.iter_mut().zip(&mut medians) {
-                let repetition: &mut [u64] = &mut all[first..];
-                repetition.sort_unstable();
-                medians.push(repetition[repetition.len() / 2]);
+        for call in (0..REPETITIONS).flat_map(|_| 0..calls) {
+            for (all, work) in all.iter_mut().zip(&mut works) {
+                all.push(self.time(|| work(call)));
             }
         }
-        std::array::from_fn(|index| self.timing(&mut all[index], &mut medians[index]))
+        all.map(|all| self.timing(all, calls))
     }
 
-    /// The timing from all calls' cycles and the repetitions' medians.
-    fn timing(&self, all: &mut [u64], medians: &mut [u64]) -> Timing {
+    /// The timing from all calls' cycles; each repetition has so many calls.
+    fn timing(&self, mut all: Vec<u64>, calls: usize) -> Timing {
+        let median = |repetition: &mut [u64]| {
+            repetition.sort_unstable();
+            repetition[repetition.len() / 2]
+        };
+        let mut medians: Vec<u64> = all.chunks_mut(calls).map(median).collect();
         all.sort_unstable();
         medians.sort_unstable();
-        let ns = |cycles: u64| cycles as f64 / self.cycles_per_ns;
+        let ns = |cycles: u64| cycles.saturating_sub(self.empty_cycles) as f64 / self.cycles_per_ns;
         Timing {
             p50: ns(medians[medians.len() / 2]),
             p99: ns(all[all.len() * 99 / 100]),
             max: ns(all[all.len() - 1]),
-            noise: ns(medians[medians.len() - 1] - medians[0]),
+            noise: ns(medians[medians.len() - 1]) - ns(medians[0]),
         }
     }
 
@@ -134,24 +120,19 @@ impl Clock {
     /// complete when it is read again.
     #[inline(always)]
     fn time<T>(&self, work: impl FnOnce() -> T) -> u64 {
-        // SAFETY: every x86-64 has both instructions, and they access no memory.
-        unsafe { _mm_lfence() };
+        fence();
         let start = cycles();
-        // SAFETY: as above.
-        unsafe { _mm_lfence() };
+        fence();
         black_box(work());
-        // SAFETY: as above.
-        unsafe { _mm_lfence() };
+        fence();
         let end = cycles();
-        // SAFETY: as above.
-        unsafe { _mm_lfence() };
+        fence();
         end.wrapping_sub(start)
     }
 }
 
 impl Timing {
     /// The timing of one call in a run of `calls`, less its share of `around`.
-    #[allow(dead_code, reason = "not for every bench")]
     pub(crate) fn of_one(self, around: Self, calls: usize) -> Self {
         let of_one = |ns: f64| (ns - around.p50) / calls as f64;
         Self {
@@ -179,7 +160,30 @@ impl std::fmt::Display for Timing {
 pub(crate) const HEADING: &str =
     "                                              p50       p99         max  spread   (ns)";
 
-fn cycles() -> u64 {
+/// The rate of the cycle counter against the system's clock.
+pub(crate) fn cycles_per_ns() -> f64 {
+    let (started, first) = (Instant::now(), cycles());
+    while started.elapsed() < Duration::from_millis(200) {}
+    let passed = cycles() - first;
+    passed as f64 / started.elapsed().as_nanos() as f64
+}
+
+#[inline(always)]
+pub(crate) fn cycles() -> u64 {
     // SAFETY: every x86-64 has the instruction, and Linux lets processes use it.
     unsafe { _rdtsc() }
+}
+
+/// Waits until all earlier instructions are complete.
+#[inline(always)]
+pub(crate) fn fence() {
+    // SAFETY: every x86-64 has the instruction, and it accesses no memory.
+    unsafe { _mm_lfence() };
+}
+
+/// Waits until all earlier stores have left the store buffer.
+#[inline(always)]
+pub(crate) fn drain_stores() {
+    // SAFETY: every x86-64 has the instruction, and it accesses no memory.
+    unsafe { _mm_mfence() };
 }

@@ -8,28 +8,14 @@ use std::hint::black_box;
 use unikprof_agent::stack::{FRAME_RECORD, ReadStack};
 use unikprof_agent::{CodeMap, Registers};
 
+use crate::harness::fake::stacks::Random;
+
 /// A copy of a thread's stack.
 pub(crate) struct Copied {
     pub(crate) registers: Registers,
     /// From the stack pointer to the end of the outermost frame.
     words: Vec<u64>,
     return_addresses: Vec<u64>,
-}
-
-/// Xorshift: the same numbers on every run.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 >> 11
-    }
 }
 
 /// Makes `depth` nested calls, chosen by `seed`, and copies the stack there.
@@ -104,8 +90,9 @@ struct Visit<'a> {
     copied: Option<Copied>,
 }
 
-#[inline(never)]
-fn copy_stack(visit: &mut Visit<'_>) -> u64 {
+/// The registers of this function's caller: a pc inside it, its stack pointer and frame pointer.
+#[inline(always)]
+pub(crate) fn registers() -> Registers {
     let (pc, sp, fp): (u64, u64, u64);
     // SAFETY: copies registers.
     unsafe {
@@ -115,6 +102,13 @@ fn copy_stack(visit: &mut Visit<'_>) -> u64 {
             options(nomem, nostack, preserves_flags)
         );
     }
+    Registers::new(pc, sp, fp)
+}
+
+#[inline(never)]
+fn copy_stack(visit: &mut Visit<'_>) -> u64 {
+    let registers = registers();
+    let Registers { sp, fp, .. } = registers;
     let base = std::ptr::with_exposed_provenance::<u64>(sp as usize);
     let size = ((visit.end - sp) / 8) as usize;
     // SAFETY: this thread's stack, from the stack pointer to its end.
@@ -141,7 +135,7 @@ fn copy_stack(visit: &mut Visit<'_>) -> u64 {
     }
     words.truncate(((end - sp) / 8) as usize);
     visit.copied = Some(Copied {
-        registers: Registers::new(pc, sp, fp),
+        registers,
         words,
         return_addresses,
     });
@@ -156,7 +150,7 @@ macro_rules! function {
             let Some(depth) = depth.checked_sub(1) else {
                 return black_box(copy_stack(visit)) + black_box($salt);
             };
-            let choice = visit.random.next();
+            let choice = visit.random.below(1 << 53);
             let callee = FUNCTIONS[(choice >> 5) as usize % FUNCTIONS.len()];
             match choice % 32 {
                 $($arm => {

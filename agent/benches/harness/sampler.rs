@@ -1,11 +1,10 @@
 //! The work of a tick on the interrupted registers, without an agent.
-#![allow(dead_code, reason = "each bench that includes this uses a part of it")]
 
 use std::hint::black_box;
 use std::sync::atomic::AtomicU32;
 
 use unikprof_agent::path::PathCells;
-use unikprof_agent::stack::{ReadCode, StackMemory};
+use unikprof_agent::stack::{ReadCode, ReadStack, StackMemory};
 use unikprof_agent::table::{Column, Node, Table};
 use unikprof_agent::walk::{Guide, walk};
 use unikprof_agent::{CodeMap, MAX_DEPTH, Registers};
@@ -25,7 +24,12 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
+    /// With the generated program's code.
     pub(crate) fn new() -> Self {
+        Self::of(CodeMap::new(&[MAPPING]).unwrap())
+    }
+
+    pub(crate) fn of(code: CodeMap) -> Self {
         let nodes: Vec<Node> = (0..NODES).map(|_| Node::default()).collect();
         let index: Vec<AtomicU32> = (0..Table::index_length(NODES))
             .map(|_| AtomicU32::new(0))
@@ -37,7 +41,7 @@ impl Sampler {
             index,
             table: Table::new(nodes, index, &[], cells),
             cells: PathCells::default(),
-            code: CodeMap::new(&[MAPPING]).unwrap(),
+            code,
         }
     }
 
@@ -57,10 +61,22 @@ impl Sampler {
         self.cells.prefetch();
         // SAFETY: the bounds are those of the image's memory.
         let stack = unsafe { StackMemory::new(image.bounds()) };
+        self.count(guide, registers, &stack);
+    }
+
+    /// Walks any stack and counts it; returns the number of its frames.
+    #[inline]
+    pub(crate) fn count(
+        &self,
+        guide: &Guide<'_, impl ReadCode>,
+        registers: &Registers,
+        stack: &impl ReadStack,
+    ) -> usize {
         let mut path = self.cells.begin();
-        let walked = walk(registers, Some(&stack), guide, MAX_DEPTH, &mut path);
+        let walked = walk(registers, Some(stack), guide, MAX_DEPTH, &mut path);
         black_box(walked);
         black_box(self.table.count(&path, Column::of(0, 0)).is_ok());
+        path.len()
     }
 }
 

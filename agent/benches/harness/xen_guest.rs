@@ -11,8 +11,8 @@ use xen_sys_lite::abi::xen::VcpuTimeInfo;
 use xen_sys_lite::fake::FakeXen;
 use xen_sys_lite::runstate::RunstateArea;
 
-use crate::fake::CONFIG;
-use crate::fake::stacks::StackImage;
+use super::fake::CONFIG;
+use super::fake::stacks::StackImage;
 
 type Guest = Agent<'static, XenPlatform<&'static FakeXen>>;
 
