@@ -372,17 +372,21 @@ mod tests {
     use super::*;
     use crate::fake::FakeXen;
     use core::cell::RefCell;
+    use std::boxed::Box;
     use std::vec::Vec;
 
     const BOOT: VcpuId = VcpuId(0);
     const SECOND: VcpuId = VcpuId(1);
 
-    fn machine() -> (FakeXen, &'static SharedInfo) {
-        let xen = FakeXen::new();
+    type Events = EventChannels<&'static FakeXen>;
+
+    fn machine() -> (&'static FakeXen, &'static SharedInfo, Events) {
+        let xen: &FakeXen = Box::leak(Box::new(FakeXen::new()));
         xen.add_vcpu(SECOND);
         let shared = xen.map_shared_info();
-        EventChannels::new(&xen, shared).mask_all();
-        (xen, shared)
+        let events = EventChannels::new(xen, shared);
+        events.mask_all();
+        (xen, shared, events)
     }
 
     fn handled(upcall: &Upcall<'_>) -> Vec<Port> {
@@ -394,8 +398,7 @@ mod tests {
     /// Guards against losing an event that comes while its handler runs: the bit must be clear by then.
     #[test]
     fn the_bit_is_clear_before_its_handler_runs() {
-        let (xen, shared) = machine();
-        let events = EventChannels::new(&xen, shared);
+        let (xen, shared, events) = machine();
         let upcall = Upcall::for_legacy_vcpu(shared, BOOT).unwrap();
         let port = events.bind_virq(Virq::TIMER, BOOT).unwrap();
         upcall.own(port);
@@ -425,8 +428,7 @@ mod tests {
     /// before the bits are looked at.
     #[test]
     fn an_event_of_another_word_during_the_pass_asks_for_another_upcall() {
-        let (xen, shared) = machine();
-        let events = EventChannels::new(&xen, shared);
+        let (_, shared, events) = machine();
         let upcall = Upcall::for_legacy_vcpu(shared, BOOT).unwrap();
         let ports: Vec<Port> = (0..130).map(|_| events.bind_ipi(BOOT).unwrap()).collect();
         for port in &ports {
@@ -449,8 +451,7 @@ mod tests {
     /// Guards against one vCPU taking another's timer tick where their ports share a word.
     #[test]
     fn a_vcpu_leaves_the_ports_of_others() {
-        let (xen, shared) = machine();
-        let events = EventChannels::new(&xen, shared);
+        let (xen, shared, events) = machine();
         let boot = Upcall::for_legacy_vcpu(shared, BOOT).unwrap();
         let second = Upcall::for_legacy_vcpu(shared, SECOND).unwrap();
         let boot_timer = events.bind_virq(Virq::TIMER, BOOT).unwrap();
@@ -469,8 +470,7 @@ mod tests {
     /// Guards against handling a masked port because a neighbour in its word is pending.
     #[test]
     fn a_masked_port_is_left_pending() {
-        let (xen, shared) = machine();
-        let events = EventChannels::new(&xen, shared);
+        let (_, shared, events) = machine();
         let upcall = Upcall::for_legacy_vcpu(shared, BOOT).unwrap();
         let [open, masked] = [(); 2].map(|()| events.bind_ipi(BOOT).unwrap());
         upcall.own(open);
@@ -484,8 +484,7 @@ mod tests {
 
     #[test]
     fn a_masked_event_is_delivered_at_unmask_on_its_own_vcpu() {
-        let (xen, shared) = machine();
-        let events = EventChannels::new(&xen, shared);
+        let (_, shared, events) = machine();
         let second = Upcall::for_legacy_vcpu(shared, SECOND).unwrap();
         let port = events.bind_ipi(SECOND).unwrap();
         second.own(port);
@@ -498,8 +497,7 @@ mod tests {
 
     #[test]
     fn a_registered_vcpu_info_receives_the_events() {
-        let (xen, shared) = machine();
-        let events = EventChannels::new(&xen, shared);
+        let (xen, shared, events) = machine();
         let place: &'static VcpuInfo = Box::leak(Box::default());
         let address = core::ptr::from_ref(place).expose_provenance() as u64;
         // SAFETY: identity-mapped under the fake.
@@ -516,8 +514,7 @@ mod tests {
 
     #[test]
     fn the_timer_binds_once_per_vcpu() {
-        let (xen, shared) = machine();
-        let events = EventChannels::new(&xen, shared);
+        let (_, _, events) = machine();
         let port = events.bind_virq(Virq::TIMER, BOOT).unwrap();
         assert_eq!(events.bind_virq(Virq::TIMER, BOOT), Err(Errno::EEXIST));
         assert_eq!(events.bind_virq(Virq::TIMER, VcpuId(9)), Err(Errno::ENOENT));
@@ -528,8 +525,7 @@ mod tests {
 
     #[test]
     fn an_interdomain_port_reaches_its_backend() {
-        let (xen, shared) = machine();
-        let events = EventChannels::new(&xen, shared);
+        let (xen, _, events) = machine();
         let port = events.alloc_unbound(3).unwrap();
         assert_eq!(
             events.status(port).unwrap().0,
@@ -550,8 +546,7 @@ mod tests {
     /// Guards against an index past the bitmaps.
     #[test]
     fn ports_beyond_the_abi_do_nothing() {
-        let (xen, shared) = machine();
-        let events = EventChannels::new(&xen, shared);
+        let (_, shared, events) = machine();
         let upcall = Upcall::for_legacy_vcpu(shared, BOOT).unwrap();
         let port = Port(4096);
         upcall.own(port);
@@ -565,21 +560,20 @@ mod tests {
     #[test]
     fn a_timer_handler_can_arm_the_next_shot() {
         use crate::timer::set_singleshot;
-        let (xen, shared) = machine();
-        let events = EventChannels::new(&xen, shared);
+        let (xen, shared, events) = machine();
         let upcall = Upcall::for_legacy_vcpu(shared, BOOT).unwrap();
         let clock = crate::clock::Clock::new(shared, BOOT).unwrap();
         let port = events.bind_virq(Virq::TIMER, BOOT).unwrap();
         upcall.own(port);
         events.unmask(port).unwrap();
-        set_singleshot(&xen, 1_000).unwrap();
+        set_singleshot(xen, 1_000).unwrap();
         let ticks = RefCell::new(Vec::new());
         for _ in 0..3 {
             xen.advance(1_000);
             upcall.demux(|_| {
                 let now = clock.now_ns();
                 ticks.borrow_mut().push(now);
-                set_singleshot(&xen, now + 1_000).unwrap();
+                set_singleshot(xen, now + 1_000).unwrap();
             });
         }
         assert_eq!(*ticks.borrow(), [1_000, 2_000, 3_000]);

@@ -373,28 +373,30 @@ mod tests {
     use crate::channel::PolledChannel;
     use crate::errno::Errno;
     use crate::fake::{FakeXen, store::FakeStore};
+    use std::boxed::Box;
     use std::cell::Cell;
     use std::vec;
     use std::vec::Vec;
 
-    type TestStore<'x> = Store<PolledChannel<'static, &'x FakeXen>>;
+    type TestStore = Store<PolledChannel<'static, &'static FakeXen>>;
 
-    fn connected(xen: &FakeXen) -> (FakeStore, TestStore<'_>) {
+    fn connected() -> (&'static FakeXen, FakeStore, TestStore) {
+        let xen: &FakeXen = Box::leak(Box::new(FakeXen::new()));
         let daemon = FakeStore::new(xen);
         let store = daemon.connect(xen);
-        (daemon, store)
+        (xen, daemon, store)
     }
 
     const WATCH: WatchId = WatchId::new(63).unwrap();
 
     /// A channel whose notification number `fails_at` fails; the others work.
-    struct Unreliable<'x> {
-        channel: PolledChannel<'static, &'x FakeXen>,
+    struct Unreliable {
+        channel: PolledChannel<'static, &'static FakeXen>,
         notifications: Cell<u32>,
         fails_at: u32,
     }
 
-    impl Channel for Unreliable<'_> {
+    impl Channel for Unreliable {
         fn notify(&self) -> Result<(), Errno> {
             self.notifications.set(self.notifications.get() + 1);
             if self.notifications.get() == self.fails_at {
@@ -418,8 +420,7 @@ mod tests {
     fn a_failed_notification_ends_the_use_of_the_ring() {
         let value = [b'x'; 3000];
         for fails_at in 1..=8 {
-            let xen = FakeXen::new();
-            let (daemon, mut store) = connected(&xen);
+            let (_, daemon, mut store) = connected();
             store.write("long", &value).unwrap();
             let channel = Unreliable {
                 channel: *store.channel(),
@@ -443,8 +444,7 @@ mod tests {
 
     #[test]
     fn values_come_back() {
-        let xen = FakeXen::new();
-        let (daemon, mut store) = connected(&xen);
+        let (_, daemon, mut store) = connected();
         store.write("data/x", b"with\0zero").unwrap();
         let mut buffer = [0; 32];
         assert_eq!(store.read("data/x", &mut buffer), Ok(&b"with\0zero"[..]));
@@ -465,8 +465,7 @@ mod tests {
     /// Longer than either ring: the request waits for room, the answer comes in pieces.
     #[test]
     fn the_longest_value_passes() {
-        let xen = FakeXen::new();
-        let (_daemon, mut store) = connected(&xen);
+        let (_, _, mut store) = connected();
         let value: Vec<u8> = (0..4090).map(|i| i as u8).collect();
         store.write("a", &value).unwrap();
         let mut buffer = vec![0; 4096];
@@ -479,8 +478,7 @@ mod tests {
 
     #[test]
     fn a_short_buffer_is_an_error_and_the_stream_goes_on() {
-        let xen = FakeXen::new();
-        let (_daemon, mut store) = connected(&xen);
+        let (_, _, mut store) = connected();
         store.write("a", &[b'x'; 3000]).unwrap();
         let mut buffer = [0; 8];
         let expected = Err(StoreError::BufferTooSmall { needed: 3000 });
@@ -492,8 +490,7 @@ mod tests {
 
     #[test]
     fn paths_and_values_are_checked() {
-        let xen = FakeXen::new();
-        let (_daemon, mut store) = connected(&xen);
+        let (_, _, mut store) = connected();
         assert_eq!(store.make(""), Err(StoreError::BadPath));
         assert_eq!(store.make("a\0b"), Err(StoreError::BadPath));
         assert_eq!(
@@ -508,8 +505,7 @@ mod tests {
 
     #[test]
     fn a_watch_fires_at_once_and_at_each_change() {
-        let xen = FakeXen::new();
-        let (daemon, mut store) = connected(&xen);
+        let (xen, daemon, mut store) = connected();
         store.watch("control/shutdown", WATCH).unwrap();
         assert!(store.take_fired().unwrap().contains(WATCH));
         assert!(store.take_fired().unwrap().is_empty());
@@ -529,8 +525,7 @@ mod tests {
     /// Guards against losing an event that comes between a request and its answer.
     #[test]
     fn a_watch_event_among_answers_is_kept() {
-        let xen = FakeXen::new();
-        let (_daemon, mut store) = connected(&xen);
+        let (_, _, mut store) = connected();
         store.watch("data", WATCH).unwrap();
         store.take_fired().unwrap();
         store.write("data/x", b"1").unwrap(); // fires before it is answered
@@ -540,8 +535,7 @@ mod tests {
 
     #[test]
     fn a_transaction_appears_whole_or_not() {
-        let xen = FakeXen::new();
-        let (daemon, mut store) = connected(&xen);
+        let (_, daemon, mut store) = connected();
         let mut transaction = store.transaction().unwrap();
         transaction.write("a", b"1").unwrap();
         assert_eq!(daemon.get("/local/domain/1/a"), None);
@@ -555,8 +549,7 @@ mod tests {
 
     #[test]
     fn a_transaction_is_tried_again_on_conflict_and_not_for_ever() {
-        let xen = FakeXen::new();
-        let (daemon, mut store) = connected(&xen);
+        let (_, daemon, mut store) = connected();
         daemon.conflict(3);
         let mut attempts = 0;
         store
@@ -574,8 +567,7 @@ mod tests {
     /// Guards against a guest that hangs with its xenstore, and against taking a late answer for another's.
     #[test]
     fn silence_times_out_and_a_late_answer_is_thrown_away() {
-        let xen = FakeXen::new();
-        let (daemon, mut store) = connected(&xen);
+        let (xen, daemon, mut store) = connected();
         store.write("a", b"1").unwrap();
         store.write("b", b"2").unwrap();
         daemon.be_silent(true);
@@ -590,8 +582,7 @@ mod tests {
     /// Guards against a daemon that keeps the guest busy with events, for ever.
     #[test]
     fn a_flood_of_events_does_not_hold_the_guest() {
-        let xen = FakeXen::new();
-        let (daemon, mut store) = connected(&xen);
+        let (xen, daemon, mut store) = connected();
         let header = Header {
             kind: message::WATCH_EVENT,
             len: 5,
@@ -650,8 +641,7 @@ mod tests {
             ),
         ];
         for (lie, expected) in lies {
-            let xen = FakeXen::new();
-            let (daemon, mut store) = connected(&xen);
+            let (_, daemon, mut store) = connected();
             daemon.set("/local/domain/1/a", "1");
             daemon.tamper(lie);
             assert_eq!(store.read_number("a"), Err(StoreError::Protocol(expected)));
@@ -662,13 +652,12 @@ mod tests {
 
     #[test]
     fn an_index_that_jumps_is_an_error() {
-        let xen = FakeXen::new();
-        let (daemon, mut store) = connected(&xen);
+        let (_, daemon, mut store) = connected();
         daemon.ring().store_index(REPLIES.producer, 5_000);
         let expected = ProtocolError::IndexJumped { distance: 5_000 };
         assert_eq!(store.take_fired(), Err(StoreError::Protocol(expected)));
 
-        let (daemon, mut store) = connected(&xen);
+        let (_, daemon, mut store) = connected();
         daemon.ring().store_index(REQUESTS.consumer, 1);
         let expected = ProtocolError::IndexJumped { distance: u32::MAX };
         assert_eq!(store.make("a"), Err(StoreError::Protocol(expected)));
@@ -676,15 +665,14 @@ mod tests {
 
     #[test]
     fn an_answer_nobody_asked_for_is_an_error() {
-        let xen = FakeXen::new();
-        let (daemon, mut store) = connected(&xen);
+        let (xen, daemon, mut store) = connected();
         daemon.inject(&encode(Header {
             kind: 2,
             request_id: 1,
             transaction_id: 0,
             len: 0,
         }));
-        daemon.run(&xen);
+        daemon.run(xen);
         let expected = ProtocolError::UnexpectedReply { request_id: 1 };
         assert_eq!(store.take_fired(), Err(StoreError::Protocol(expected)));
     }
@@ -692,8 +680,7 @@ mod tests {
     #[test]
     fn a_transaction_id_that_is_no_number_is_an_error() {
         for id in ["", "x", "0", "4294967296", "-1", "11111111111111111111"] {
-            let xen = FakeXen::new();
-            let (daemon, mut store) = connected(&xen);
+            let (_, daemon, mut store) = connected();
             daemon.tamper(move |header, body| {
                 *body = id.as_bytes().to_vec();
                 header.len = body.len() as u32;
@@ -719,23 +706,21 @@ mod tests {
             b"path\0x\0",
             b"path\x00999\0",
         ] {
-            let xen = FakeXen::new();
-            let (daemon, mut store) = connected(&xen);
+            let (xen, daemon, mut store) = connected();
             let header = Header {
                 kind: message::WATCH_EVENT,
                 len: body.len() as u32,
                 ..Header::default()
             };
             daemon.inject(&[&encode(header)[..], body].concat());
-            daemon.run(&xen);
+            daemon.run(xen);
             assert_eq!(store.take_fired(), Ok(Fired::NONE));
         }
     }
 
     #[test]
     fn an_error_without_a_number_keeps_its_name() {
-        let xen = FakeXen::new();
-        let (daemon, mut store) = connected(&xen);
+        let (_, daemon, mut store) = connected();
         daemon.tamper(|header, body| {
             *body = b"EWHATEVERTHISMAYBE\0".to_vec();
             (header.kind, header.len) = (message::ERROR, body.len() as u32);

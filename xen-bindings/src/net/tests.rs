@@ -13,14 +13,15 @@ use crate::ring::RingError;
 use crate::vcpu::VcpuId;
 use crate::xenbus::XenbusState;
 use crate::xenstore::StoreError;
+use std::boxed::Box;
 use std::vec;
 use std::vec::Vec;
 
 const TX: usize = 4;
 const RX: usize = 8;
 
-type TestNet<'x> = Netfront<'x, &'x FakeXen, 1, TX, RX>;
-type TestStore<'x> = Store<PolledChannel<'static, &'x FakeXen>>;
+type TestNet = Netfront<'static, &'static FakeXen, 1, TX, RX>;
+type TestStore = Store<PolledChannel<'static, &'static FakeXen>>;
 
 /// What lives longer than a device.
 struct Machine {
@@ -32,43 +33,59 @@ struct Machine {
 }
 
 impl Machine {
-    fn new() -> Self {
+    fn new() -> &'static Self {
         let xen = FakeXen::new();
         let daemon = FakeStore::new(&xen);
         let backend = FakeNetback::new(&xen, &daemon);
         let grants = GrantTable::map(&xen, [leak_page()]).unwrap();
         let shared = SharedInfoPage::map(&xen, leak_page()).unwrap();
-        Self {
+        Box::leak(Box::new(Self {
             xen,
             daemon,
             backend,
             grants,
             shared,
-        }
+        }))
     }
 
-    fn events(&self) -> EventChannels<&FakeXen> {
+    fn events(&'static self) -> EventChannels<&'static FakeXen> {
         EventChannels::new(&self.xen, self.shared.get())
     }
 
-    fn store(&self) -> TestStore<'_> {
+    fn store(&'static self) -> TestStore {
         let clock = Clock::new(self.shared.get(), VcpuId(0)).unwrap();
         self.daemon.connect_with(&self.xen, self.events(), clock)
     }
 
-    fn device(&self) -> (TestNet<'_>, TestStore<'_>) {
+    fn device(&'static self) -> (TestNet, TestStore) {
         let net = Netfront::new(0, self.events(), &self.grants, NetPages::new(leak_page));
         (net, self.store())
     }
 
-    fn connected(&self) -> (TestNet<'_>, TestStore<'_>) {
-        let (mut net, mut store) = self.device();
-        net.connect(&mut store).unwrap();
-        (net, store)
+    fn deliver(&self, frame: &[u8]) -> bool {
+        self.backend.deliver(&self.xen, frame)
+    }
+
+    fn hold(&self, holds: bool) {
+        self.backend.hold(&self.xen, holds);
     }
 }
 
-fn receive(net: &mut TestNet<'_>) -> Result<Option<Vec<u8>>, NetError> {
+/// A device that was not connected yet.
+fn device() -> (&'static Machine, TestNet, TestStore) {
+    let machine = Machine::new();
+    let (net, store) = machine.device();
+    (machine, net, store)
+}
+
+/// A connected device.
+fn connected() -> (&'static Machine, TestNet, TestStore) {
+    let (machine, mut net, mut store) = device();
+    net.connect(&mut store).unwrap();
+    (machine, net, store)
+}
+
+fn receive(net: &mut TestNet) -> Result<Option<Vec<u8>>, NetError> {
     let mut frame = [0; MAX_FRAME];
     Ok(net
         .receive(&mut frame)?
@@ -77,14 +94,13 @@ fn receive(net: &mut TestNet<'_>) -> Result<Option<Vec<u8>>, NetError> {
 
 #[test]
 fn frames_pass_both_ways_however_often_the_rings_wrap() {
-    let machine = Machine::new();
-    let (mut net, _store) = machine.connected();
+    let (machine, mut net, _) = connected();
     assert_eq!(net.mac(), Some([0, 0x16, 0x3e, 1, 2, 3]));
     for number in 0..1_000_u16 {
         let frame = vec![number as u8; 60 + usize::from(number)];
         net.send(&frame).unwrap();
         assert_eq!(machine.backend.sent(), core::slice::from_ref(&frame));
-        assert!(machine.backend.deliver(&machine.xen, &frame));
+        assert!(machine.deliver(&frame));
         assert_eq!(receive(&mut net), Ok(Some(frame)));
         assert_eq!(receive(&mut net), Ok(None));
     }
@@ -94,38 +110,30 @@ fn frames_pass_both_ways_however_often_the_rings_wrap() {
 
 #[test]
 fn several_frames_are_in_flight_each_way() {
-    let machine = Machine::new();
-    let (mut net, _store) = machine.connected();
-    machine.backend.hold(&machine.xen, true);
+    let (machine, mut net, _) = connected();
+    machine.hold(true);
     for number in 0..TX as u8 {
         net.send(&[number; 60]).unwrap();
     }
     assert_eq!(net.send(&[9; 60]), Err(NetError::Full));
-    machine.backend.hold(&machine.xen, false);
+    machine.hold(false);
     assert_eq!(machine.backend.sent().len(), TX);
     assert_eq!(net.can_send(), Ok(true));
 
     for number in 0..RX as u8 {
-        assert!(machine.backend.deliver(&machine.xen, &[number; 60]));
+        assert!(machine.deliver(&[number; 60]));
     }
-    assert!(
-        !machine.backend.deliver(&machine.xen, &[9; 60]),
-        "every buffer is filled"
-    );
+    assert!(!machine.deliver(&[9; 60]), "every buffer is filled");
     for number in 0..RX as u8 {
         assert_eq!(receive(&mut net), Ok(Some(vec![number; 60])));
     }
-    assert!(
-        machine.backend.deliver(&machine.xen, &[9; 60]),
-        "buffers are posted again"
-    );
+    assert!(machine.deliver(&[9; 60]), "buffers are posted again");
 }
 
 /// Guards against a guest that sleeps while frames or free buffers wait.
 #[test]
 fn the_guest_is_notified_after_it_found_nothing() {
-    let machine = Machine::new();
-    let (mut net, _store) = machine.connected();
+    let (machine, mut net, _) = connected();
     let events = machine.events();
     let port = net.port().unwrap();
     assert_eq!(receive(&mut net), Ok(None));
@@ -143,7 +151,7 @@ fn the_guest_is_notified_after_it_found_nothing() {
 
     // The first answer is announced anyway: later ones must be asked for.
     net.send(&[1; 60]).unwrap();
-    machine.backend.hold(&machine.xen, true);
+    machine.hold(true);
     while net.send(&[1; 60]).is_ok() {}
     let asked = machine.backend.tx(&machine.xen, |ring| {
         let request: TxRequest = ring.take_request().unwrap();
@@ -158,8 +166,7 @@ fn the_guest_is_notified_after_it_found_nothing() {
 
 #[test]
 fn frames_of_impossible_size_are_refused() {
-    let machine = Machine::new();
-    let (mut net, _store) = machine.connected();
+    let (_, mut net, _) = connected();
     for len in [0, MAX_FRAME + 1, 70_000] {
         assert_eq!(net.send(&vec![0; len]), Err(NetError::FrameSize { len }));
     }
@@ -167,9 +174,8 @@ fn frames_of_impossible_size_are_refused() {
 
 #[test]
 fn failures_the_backend_reports_are_counted() {
-    let machine = Machine::new();
-    let (mut net, _store) = machine.connected();
-    machine.backend.hold(&machine.xen, true);
+    let (machine, mut net, _) = connected();
+    machine.hold(true);
     net.send(&[1; 60]).unwrap();
     machine.backend.tx(&machine.xen, |ring| {
         let request: TxRequest = ring.take_request().unwrap();
@@ -213,9 +219,8 @@ fn lie_about_receive(machine: &Machine, lie: impl FnOnce(&mut RxResponse)) {
 #[test]
 fn lengths_past_the_page_end_the_connection() {
     for (offset, status) in [(4096, 1), (4000, 97), (0, 4097), (u16::MAX, i16::MAX)] {
-        let machine = Machine::new();
-        let (mut net, _store) = machine.connected();
-        lie_about_receive(&machine, |response| {
+        let (machine, mut net, _) = connected();
+        lie_about_receive(machine, |response| {
             (response.offset, response.status) = (offset, status);
         });
         let len = status.unsigned_abs();
@@ -227,9 +232,8 @@ fn lengths_past_the_page_end_the_connection() {
 
 #[test]
 fn the_very_end_of_a_page_is_inside() {
-    let machine = Machine::new();
-    let (mut net, _store) = machine.connected();
-    lie_about_receive(&machine, |response| {
+    let (machine, mut net, _) = connected();
+    lie_about_receive(machine, |response| {
         (response.offset, response.status) = (4036, 60);
     });
     assert_eq!(receive(&mut net), Ok(Some(vec![0; 60])));
@@ -238,16 +242,14 @@ fn the_very_end_of_a_page_is_inside() {
 #[test]
 fn ids_never_asked_for_end_the_connection() {
     for id in [1, 8, 255, u16::MAX] {
-        let machine = Machine::new();
-        let (mut net, _store) = machine.connected();
-        lie_about_receive(&machine, |response| response.id = id);
+        let (machine, mut net, _) = connected();
+        lie_about_receive(machine, |response| response.id = id);
         assert_eq!(receive(&mut net), Err(NetError::UnknownId { id }));
         assert!(!net.is_healthy());
     }
     for id in [1, 4, u16::MAX] {
-        let machine = Machine::new();
-        let (mut net, _store) = machine.connected();
-        machine.backend.hold(&machine.xen, true);
+        let (machine, mut net, _) = connected();
+        machine.hold(true);
         net.send(&[1; 60]).unwrap(); // id 0
         machine.backend.tx(&machine.xen, |ring| {
             ring.respond(TxResponse { id, status: 0 })
@@ -260,9 +262,8 @@ fn ids_never_asked_for_end_the_connection() {
 /// Guards against freeing a buffer twice: the second frame in it would be overwritten in flight.
 #[test]
 fn a_request_is_answered_once_only() {
-    let machine = Machine::new();
-    let (mut net, _store) = machine.connected();
-    machine.backend.hold(&machine.xen, true);
+    let (machine, mut net, _) = connected();
+    machine.hold(true);
     net.send(&[1; 60]).unwrap();
     net.send(&[2; 60]).unwrap();
     machine.backend.tx(&machine.xen, |ring| {
@@ -275,8 +276,7 @@ fn a_request_is_answered_once_only() {
 #[test]
 fn producers_that_jump_end_the_connection() {
     for jump in [9, 256, u32::MAX] {
-        let machine = Machine::new();
-        let (mut net, _store) = machine.connected();
+        let (machine, mut net, _) = connected();
         machine.backend.rx(&machine.xen, |ring| ring.jump(jump));
         let expected = RingError::ProducerJumped {
             claimed: jump,
@@ -295,8 +295,7 @@ fn producers_that_jump_end_the_connection() {
 
 #[test]
 fn a_frame_in_pieces_is_dropped_whole() {
-    let machine = Machine::new();
-    let (mut net, _store) = machine.connected();
+    let (machine, mut net, _) = connected();
     machine
         .backend
         .deliver_with_flags(&machine.xen, &[1; 60], rx::MORE_DATA);
@@ -304,8 +303,8 @@ fn a_frame_in_pieces_is_dropped_whole() {
     machine
         .backend
         .deliver_with_flags(&machine.xen, &[2; 60], rx::MORE_DATA);
-    machine.backend.deliver(&machine.xen, &[3; 60]);
-    machine.backend.deliver(&machine.xen, &[4; 60]);
+    machine.deliver(&[3; 60]);
+    machine.deliver(&[4; 60]);
     assert_eq!(receive(&mut net), Ok(Some(vec![4; 60])));
     assert_eq!(net.statistics().oversized, 1);
 }
@@ -313,8 +312,7 @@ fn a_frame_in_pieces_is_dropped_whole() {
 /// Extra information has no id: it comes in the slot of a request, whose buffer is posted again.
 #[test]
 fn extra_information_is_passed_over() {
-    let machine = Machine::new();
-    let (mut net, _store) = machine.connected();
+    let (machine, mut net, _) = connected();
     for round in 0..100 {
         machine
             .backend
@@ -337,8 +335,7 @@ fn extra_information_is_passed_over() {
 
 #[test]
 fn a_closed_device_gives_everything_back_and_connects_again() {
-    let machine = Machine::new();
-    let (mut net, mut store) = machine.device();
+    let (machine, mut net, mut store) = device();
     let (free, ports) = (machine.grants.free(), machine.xen.open_ports());
     for round in 1..4 {
         net.connect(&mut store).unwrap();
@@ -358,8 +355,7 @@ fn a_closed_device_gives_everything_back_and_connects_again() {
 /// Guards against giving a page away that a hanging backend still writes to.
 #[test]
 fn pages_the_backend_keeps_stay_lent_and_are_used_again() {
-    let machine = Machine::new();
-    let (mut net, mut store) = machine.connected();
+    let (machine, mut net, mut store) = connected();
     let free = machine.grants.free();
     machine.backend.keep_mapped(true);
     net.close(&mut store).unwrap();
@@ -376,20 +372,18 @@ fn pages_the_backend_keeps_stay_lent_and_are_used_again() {
 
 #[test]
 fn a_device_recovers_from_a_lie_by_reconnecting() {
-    let machine = Machine::new();
-    let (mut net, mut store) = machine.connected();
+    let (machine, mut net, mut store) = connected();
     machine.backend.rx(&machine.xen, |ring| ring.jump(77));
     assert!(receive(&mut net).is_err());
     net.reconnect(&mut store).unwrap();
-    assert!(machine.backend.deliver(&machine.xen, &[5; 60]));
+    assert!(machine.deliver(&[5; 60]));
     assert_eq!(receive(&mut net), Ok(Some(vec![5; 60])));
 }
 
 /// After a migration nothing of the old domain exists: new grants, new port, and no touch of the old ones.
 #[test]
 fn a_device_resumes_in_a_new_domain() {
-    let machine = Machine::new();
-    let (mut net, _) = machine.connected();
+    let (machine, mut net, _) = connected();
     let old_port = net.port().unwrap();
     crate::sched::suspend(&machine.xen).unwrap();
     assert!(!machine.xen.is_open(old_port));
@@ -416,8 +410,7 @@ fn a_device_resumes_in_a_new_domain() {
 
 #[test]
 fn a_backend_that_never_comes_is_a_typed_error() {
-    let machine = Machine::new();
-    let (mut net, mut store) = machine.device();
+    let (machine, mut net, mut store) = device();
     let free = machine.grants.free();
     machine
         .daemon
@@ -439,8 +432,7 @@ fn a_backend_that_never_comes_is_a_typed_error() {
 /// A guest that was replaced without closing: the backend is connected to rings that are gone.
 #[test]
 fn a_connection_of_an_earlier_life_is_closed_first() {
-    let machine = Machine::new();
-    let (earlier, _) = machine.connected();
+    let (machine, earlier, _) = connected();
     let (mut net, mut store) = machine.device();
     net.connect(&mut store).unwrap();
     assert_ne!(net.port(), earlier.port());
@@ -456,16 +448,14 @@ fn configuration_that_makes_no_sense_is_a_typed_error() {
         ("backend-id", "65536", NetError::Configuration("backend-id")),
         ("backend-id", "x", NetError::Store(StoreError::BadValue)),
     ] {
-        let machine = Machine::new();
-        let (mut net, mut store) = machine.device();
+        let (machine, mut net, mut store) = device();
         machine.daemon.set(
             &std::format!("{}/{node}", FakeNetback::frontend_path()),
             value,
         );
         assert_eq!(net.connect(&mut store), Err(expected));
     }
-    let machine = Machine::new();
-    let (mut net, mut store) = machine.device();
+    let (machine, mut net, mut store) = device();
     machine
         .daemon
         .remove(&std::format!("{}/feature-rx-copy", FakeNetback::path()));

@@ -109,6 +109,14 @@ enum Link {
     Damaged,
 }
 
+fn address(ipv6: bool, last: u16) -> IpAddress {
+    if ipv6 {
+        IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, last)
+    } else {
+        IpAddress::v4(10, 0, 0, last as u8)
+    }
+}
+
 /// Moves 40,000 bytes each way and returns the device's statistics and the flags seen.
 fn transfer(
     link: Link,
@@ -117,18 +125,12 @@ fn transfer(
     prepare: impl Fn(&Machine),
 ) -> (Statistics, Vec<u16>) {
     let machine = Machine::new();
-    prepare(&machine);
+    prepare(machine);
     let (net, mut store) = machine.device();
     let mut net = net.with_options(options);
     net.connect(&mut store).unwrap();
     let mut wire = Wire::default();
-    let address = |last| {
-        if ipv6 {
-            IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, last)
-        } else {
-            IpAddress::v4(10, 0, 0, last as u8)
-        }
-    };
+    let address = |last| address(ipv6, last);
     let mut guest = interface(&mut net, 1, address(1));
     let mut peer = interface(&mut wire, 2, address(2));
     let (mut guest_sockets, mut peer_sockets) = (SocketSet::new(vec![]), SocketSet::new(vec![]));
@@ -258,8 +260,7 @@ fn without_offload_smoltcp_does_it_all() {
     });
     assert!(flags.iter().all(|flags| *flags == 0));
     assert_eq!(statistics.bad_checksum, 0);
-    let machine = Machine::new();
-    let (net, mut store) = machine.device();
+    let (machine, net, mut store) = device();
     let mut net = net.with_options(options);
     net.connect(&mut store).unwrap();
     assert!(matches!(net.capabilities().checksum.tcp, Checksum::Both));
@@ -275,16 +276,9 @@ fn without_offload_smoltcp_does_it_all() {
 #[test]
 fn a_blank_udp_datagram_is_completed_and_received() {
     for ipv6 in [false, true] {
-        let machine = Machine::new();
-        let (mut net, _store) = machine.connected();
+        let (machine, mut net, _) = connected();
         let mut wire = Wire::default();
-        let address = |last| {
-            if ipv6 {
-                IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, last)
-            } else {
-                IpAddress::v4(10, 0, 0, last as u8)
-            }
-        };
+        let address = |last| address(ipv6, last);
         let mut guest = interface(&mut net, 1, address(1));
         let mut peer = interface(&mut wire, 2, address(2));
         let socket = || {
