@@ -7,17 +7,16 @@ mod counting;
 mod fake;
 
 use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use client::{Client, Frame, fields, frames, nodes_of, one_ms, read, records, serve};
 use counting::allocator_calls;
-use fake::platform::FakePlatform;
+use fake::platform::TwoVcpus;
 use fake::stacks::{Random, any_stack};
 use unikprof_agent::{
-    Agent, Config, CrashDumpError, MAX_DEPTH, Platform, Runstate, minimum_bytes, ring_bytes,
+    Agent, Config, CrashDumpError, MAX_DEPTH, Platform as _, minimum_bytes, ring_bytes,
 };
 use unikprof_proto::code::{mode, start_flag};
 use unikprof_proto::file::{self, BlockError, BlockHead, FileEnd, FileHeader};
@@ -28,50 +27,6 @@ use unikprof_proto::message::{
 };
 use unikprof_proto::ring::kind;
 
-/// The fake platform, whose guest can panic in the middle of a tick.
-struct Fragile {
-    fake: FakePlatform,
-    breaks: AtomicBool,
-    /// The number of clock reads until the guest dies.
-    looks: AtomicU64,
-}
-
-// SAFETY: returns what the fake platform returns.
-unsafe impl Platform for Fragile {
-    fn now_ns(&self) -> u64 {
-        let before = self.looks.fetch_sub(1, Ordering::Relaxed);
-        assert!(before > 0, "the guest dies while it crashes");
-        self.fake.now_ns()
-    }
-
-    fn wall_clock_ns(&self) -> Option<u64> {
-        Some(1_800_000_000_000_000_000)
-    }
-
-    fn vcpu(&self) -> Option<u32> {
-        Some(0)
-    }
-
-    fn running_ns(&self, vcpu: u32) -> u64 {
-        self.fake.running_ns(vcpu)
-    }
-
-    fn runstate(&self, _: u32) -> Option<Runstate> {
-        None
-    }
-
-    fn kick(&self, _: u32) {}
-
-    fn stack_bounds(&self, sp: u64) -> Option<Range<u64>> {
-        assert!(!self.breaks.load(Ordering::Relaxed), "the guest crashes");
-        self.fake.stack_bounds(sp)
-    }
-
-    fn random(&self) -> Option<u64> {
-        Some(1)
-    }
-}
-
 const CONFIG: Config<'static> = Config {
     vcpus: 2,
     recordings: 2,
@@ -80,13 +35,9 @@ const CONFIG: Config<'static> = Config {
 };
 
 /// An agent with `events` marks, numbered from 0, which is never dropped.
-fn agent(events: u64) -> &'static Agent<'static, Fragile> {
+fn agent(events: u64) -> &'static Agent<'static, TwoVcpus> {
     let block = |bytes| Box::leak(vec![MaybeUninit::uninit(); bytes].into_boxed_slice());
-    let platform = Fragile {
-        fake: FakePlatform::new(MAX_DEPTH),
-        breaks: AtomicBool::new(false),
-        looks: AtomicU64::new(u64::MAX),
-    };
+    let platform = TwoVcpus::new(MAX_DEPTH);
     let agent = Agent::new(platform, CONFIG, block(minimum_bytes(2, 2) + 100_000)).unwrap();
     let agent = Box::leak(Box::new(agent.with_ring(block(ring_bytes(2, 1000)))));
     let name = agent.event_name("request").unwrap();
@@ -345,7 +296,7 @@ fn a_block_that_is_half_written_is_none() {
 #[test]
 fn without_a_ring_the_file_says_so() {
     let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(2, 2)];
-    let agent = Agent::new(FakePlatform::new(8), CONFIG, &mut memory).unwrap();
+    let agent = Agent::new(TwoVcpus::new(8), CONFIG, &mut memory).unwrap();
     let mut file = Vec::new();
     agent.crash_dump(&mut |bytes| file.extend_from_slice(bytes));
     let frames = frames(&file[file::PREAMBLE..]);

@@ -7,85 +7,18 @@ mod fake;
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
-use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use client::{Client, Frame, fields, nodes_of, one_ms, read, records, serve};
-use fake::platform::FakePlatform;
+use fake::platform::{NOWHERE, TwoVcpus};
 use fake::stacks::{MAPPING, Random, any_stack};
 use unikprof_agent::{
-    Agent, Config, EventNameError, MAX_DEPTH, Platform, Runstate, SpanId, minimum_bytes, ring_bytes,
+    Agent, Config, EventNameError, MAX_DEPTH, Platform, SpanId, minimum_bytes, ring_bytes,
 };
 use unikprof_proto::code::{frame_code, mode, refusal};
 use unikprof_proto::frame::Message;
 use unikprof_proto::message::{EventNames, Ring, RingRun, Stacks, StacksEnd, Start};
 use unikprof_proto::ring::{MAX_EVENT_NAME, Record, kind, outcome};
-
-/// The fake platform with two vCPUs; the test selects the current one.
-struct TwoVcpus {
-    fake: FakePlatform,
-    current: AtomicU32,
-    /// Stolen time; [`UNKNOWN`] if the platform does not know it.
-    stolen_ns: AtomicU64,
-}
-
-impl TwoVcpus {
-    fn new() -> Self {
-        Self {
-            fake: FakePlatform::new(MAX_DEPTH),
-            current: AtomicU32::new(0),
-            stolen_ns: AtomicU64::new(UNKNOWN),
-        }
-    }
-
-    fn switch_to(&self, vcpu: u32) {
-        self.current.store(vcpu, Ordering::Relaxed);
-    }
-}
-
-/// An unknown vCPU.
-const NOWHERE: u32 = u32::MAX;
-
-const UNKNOWN: u64 = u64::MAX;
-
-// SAFETY: returns what the fake platform returns.
-unsafe impl Platform for TwoVcpus {
-    fn now_ns(&self) -> u64 {
-        self.fake.now_ns()
-    }
-
-    fn wall_clock_ns(&self) -> Option<u64> {
-        Some(1_800_000_000_000_000_000)
-    }
-
-    fn vcpu(&self) -> Option<u32> {
-        let current = self.current.load(Ordering::Relaxed);
-        (current != NOWHERE).then_some(current)
-    }
-
-    fn running_ns(&self, vcpu: u32) -> u64 {
-        self.fake.running_ns(vcpu)
-    }
-
-    fn runstate(&self, vcpu: u32) -> Option<Runstate> {
-        let runnable_ns = self.stolen_ns.load(Ordering::Relaxed);
-        (runnable_ns != UNKNOWN).then(|| Runstate {
-            running_ns: self.running_ns(vcpu),
-            runnable_ns,
-            ..Runstate::default()
-        })
-    }
-
-    fn kick(&self, _: u32) {}
-
-    fn stack_bounds(&self, sp: u64) -> Option<Range<u64>> {
-        self.fake.stack_bounds(sp)
-    }
-
-    fn random(&self) -> Option<u64> {
-        Some(1)
-    }
-}
 
 const CONFIG: Config<'static> = Config {
     vcpus: 2,
@@ -104,7 +37,7 @@ fn blocks(records: usize) -> (Block, Block) {
 
 fn with_rings(records: usize, test: impl FnOnce(&Agent<'_, TwoVcpus>)) {
     let (mut memory, mut ring) = blocks(records);
-    let agent = Agent::new(TwoVcpus::new(), CONFIG, &mut memory).unwrap();
+    let agent = Agent::new(TwoVcpus::new(MAX_DEPTH), CONFIG, &mut memory).unwrap();
     test(&agent.with_ring(&mut ring));
 }
 
@@ -286,7 +219,7 @@ fn a_client_receives_the_nodes_that_it_lacks() {
 #[test]
 fn without_rings_there_are_no_events_and_requests_are_refused() {
     let (mut memory, mut ring) = blocks(300);
-    let agent = Agent::new(TwoVcpus::new(), CONFIG, &mut memory).unwrap();
+    let agent = Agent::new(TwoVcpus::new(MAX_DEPTH), CONFIG, &mut memory).unwrap();
     // Too small: the same as no rings.
     let agent = agent.with_ring(&mut ring[..100]);
     assert_eq!(agent.event_name("x"), Err(EventNameError::NoRing));

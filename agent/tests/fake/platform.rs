@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use unikprof_agent::{Platform, Runstate};
 
@@ -72,6 +72,82 @@ unsafe impl Platform for FakePlatform {
     fn stack_bounds(&self, sp: u64) -> Option<Range<u64>> {
         let bounds = self.stack.bounds();
         bounds.contains(&sp).then_some(sp..bounds.end)
+    }
+
+    fn random(&self) -> Option<u64> {
+        Some(1)
+    }
+}
+
+/// The fake platform with two vCPUs, of which the test selects the current one. Its guest can crash.
+pub(crate) struct TwoVcpus {
+    pub(crate) fake: FakePlatform,
+    current: AtomicU32,
+    /// Stolen time; [`UNKNOWN`] if the platform does not know it.
+    pub(crate) stolen_ns: AtomicU64,
+    /// Whether the guest panics in the middle of its next tick.
+    pub(crate) breaks: AtomicBool,
+    /// The number of clock reads until the guest panics.
+    pub(crate) looks: AtomicU64,
+}
+
+impl TwoVcpus {
+    /// vCPUs whose stack has room for `depth` frames.
+    pub(crate) fn new(depth: usize) -> Self {
+        Self {
+            fake: FakePlatform::new(depth),
+            current: AtomicU32::new(0),
+            stolen_ns: AtomicU64::new(UNKNOWN),
+            breaks: AtomicBool::new(false),
+            looks: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    pub(crate) fn switch_to(&self, vcpu: u32) {
+        self.current.store(vcpu, Ordering::Relaxed);
+    }
+}
+
+/// An unknown vCPU.
+pub(crate) const NOWHERE: u32 = u32::MAX;
+
+const UNKNOWN: u64 = u64::MAX;
+
+// SAFETY: returns what the fake platform returns.
+unsafe impl Platform for TwoVcpus {
+    fn now_ns(&self) -> u64 {
+        let before = self.looks.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "the guest dies while it crashes");
+        self.fake.now_ns()
+    }
+
+    fn wall_clock_ns(&self) -> Option<u64> {
+        Some(1_800_000_000_000_000_000)
+    }
+
+    fn vcpu(&self) -> Option<u32> {
+        let current = self.current.load(Ordering::Relaxed);
+        (current != NOWHERE).then_some(current)
+    }
+
+    fn running_ns(&self, vcpu: u32) -> u64 {
+        self.fake.running_ns(vcpu)
+    }
+
+    fn runstate(&self, vcpu: u32) -> Option<Runstate> {
+        let runnable_ns = self.stolen_ns.load(Ordering::Relaxed);
+        (runnable_ns != UNKNOWN).then(|| Runstate {
+            running_ns: self.running_ns(vcpu),
+            runnable_ns,
+            ..Runstate::default()
+        })
+    }
+
+    fn kick(&self, _: u32) {}
+
+    fn stack_bounds(&self, sp: u64) -> Option<Range<u64>> {
+        assert!(!self.breaks.load(Ordering::Relaxed), "the guest crashes");
+        self.fake.stack_bounds(sp)
     }
 
     fn random(&self) -> Option<u64> {
