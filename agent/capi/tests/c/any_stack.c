@@ -5,18 +5,14 @@
 
 #include <ucontext.h>
 
-static unsigned char memory[1 << 20];
 static unsigned char painted[128 << 10] __attribute__((aligned(4096)));
-static struct unikprof_mapping mapping;
-static struct unikprof_config config;
-static struct unikprof_ops ops;
 static struct unikprof_registers registers;
 static int32_t client;
 static ucontext_t back, there;
 
 static void do_init(void)
 {
-    CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_OK);
+    CHECK_CODE(start(), UNIKPROF_OK);
 }
 
 static void do_conversation(void)
@@ -99,9 +95,6 @@ int main(void)
     static unsigned char ring[32 << 10];
     size_t bytes[6];
     int32_t name;
-    mapping = guest_mapping();
-    config = guest_config(&mapping);
-    ops = guest_ops();
     /* If the archive has a flight recorder. */
     if (unikprof_ring_bytes(1, 0) != 0) {
         config.ring = ring;
@@ -130,7 +123,5 @@ int main(void)
            bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5]);
     CHECK(bytes[0] <= 40 << 10 && bytes[1] <= 16 << 10 && bytes[2] <= 16 << 10 && bytes[3] <= 2 << 10);
     CHECK(bytes[4] <= 2 << 10 && bytes[5] <= 6 << 10);
-    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
-    puts("all as it should be");
-    return 0;
+    return stop();
 }

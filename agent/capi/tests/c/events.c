@@ -4,7 +4,6 @@
 
 #define BLOCK (64 << 10)
 
-static unsigned char memory[1 << 20];
 static unsigned char ring[64 << 10];
 static unsigned char block[BLOCK];
 static int lines_logged;
@@ -23,7 +22,6 @@ static uint32_t guest_or_no_vcpu(void *context)
     CHECK(context == stack);
     return reported_vcpu;
 }
-
 
 /* An upcall that interrupts the writing of an event, with events of its own and a tick. */
 static void interrupt(void)
@@ -171,7 +169,7 @@ static void what_is_left(int32_t name)
     CHECK(lines > 10 && lines < (size_t)used);
 }
 
-static void recordings_at_boot(const struct unikprof_config *config, const struct unikprof_ops *ops)
+static void recordings_at_boot(void)
 {
     struct unikprof_boot_recording flight = {
         .name = "flight", .max_age_ns = 60000000000u,
@@ -180,7 +178,7 @@ static void recordings_at_boot(const struct unikprof_config *config, const struc
     static char long_name[66];
     int64_t first;
     CHECK_CODE(unikprof_start_at_boot(&flight), UNIKPROF_E_NOT_STARTED);
-    CHECK_CODE(unikprof_init(config, ops, memory, sizeof memory), UNIKPROF_OK);
+    CHECK_CODE(start(), UNIKPROF_OK);
     memset(long_name, 'x', sizeof long_name - 1);
 #define REFUSED(change, code)                                                  \
     do {                                                                       \
@@ -215,9 +213,6 @@ static void recordings_at_boot(const struct unikprof_config *config, const struc
 
 int main(void)
 {
-    struct unikprof_mapping mapping = guest_mapping();
-    struct unikprof_config config = guest_config(&mapping);
-    struct unikprof_ops ops = guest_ops();
     struct unikprof_registers registers = guest_interrupted();
     size_t least = unikprof_ring_bytes(1, 0), with_one;
     int32_t request = 0;
@@ -228,7 +223,7 @@ int main(void)
 
     ops.log = guest_log;
     ops.vcpu = guest_or_no_vcpu;
-    CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_OK);
+    CHECK_CODE(start(), UNIKPROF_OK);
     all_refused(UNIKPROF_E_NO_RING);
     CHECK_CODE(unikprof_crash_dump(keep, &left), UNIKPROF_OK);
     CHECK(left.length > 50);
@@ -242,15 +237,15 @@ int main(void)
     config.ring = ring;
     for (size_t length = 0; length < least; length += length < least - 2 ? least - 2 : 1) {
         config.ring_length = length;
-        CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_E_RING);
+        CHECK_CODE(start(), UNIKPROF_E_RING);
     }
     config.ring_length = SIZE_MAX;
-    CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_E_RING);
+    CHECK_CODE(start(), UNIKPROF_E_RING);
     config.ring_length = least;
     for (size_t offset = 1; offset < 64; offset += 7) {
         config.ring = ring + offset;
         memset(ring, 0xa5, sizeof ring);
-        CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_OK);
+        CHECK_CODE(start(), UNIKPROF_OK);
         names_that_are_none();
         for (int mark = 0; mark < 1000; mark++) {
             CHECK_CODE(unikprof_mark(0, 1), UNIKPROF_OK);
@@ -261,7 +256,7 @@ int main(void)
 
     config.ring = ring;
     config.ring_length = sizeof ring;
-    CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_OK);
+    CHECK_CODE(start(), UNIKPROF_OK);
     names_until_there_are_no_more();
     CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
     all_refused(UNIKPROF_E_NOT_STARTED);
@@ -269,19 +264,17 @@ int main(void)
     with_one = unikprof_memory_bytes(&config);
     config.recordings = UNIKPROF_MAX_RECORDINGS + 1;
     CHECK(unikprof_memory_bytes(&config) == 0);
-    CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_E_RECORDINGS);
+    CHECK_CODE(start(), UNIKPROF_E_RECORDINGS);
     config.recordings = 2;
     CHECK(unikprof_memory_bytes(&config) > with_one);
     CHECK_CODE(unikprof_init(&config, &ops, memory, with_one), UNIKPROF_E_MEMORY);
 
-    recordings_at_boot(&config, &ops);
+    recordings_at_boot();
     for (int tick = 0; tick < 5; tick++) {
         time_ns = unikprof_deadline();
         CHECK(unikprof_on_tick(&registers) > time_ns);
     }
     events();
     what_is_left(request);
-    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
-    puts("all as it should be");
-    return 0;
+    return stop();
 }

@@ -64,36 +64,35 @@ static struct unikprof_registers guest_interrupted(void)
     return registers;
 }
 
-static struct unikprof_mapping guest_mapping(void)
+/* What the guest starts the agent with. */
+static unsigned char memory[1 << 20];
+static struct unikprof_mapping mapping = { .start = CODE, .end = CODE + 0x1000 };
+static struct unikprof_config config = {
+    .version = UNIKPROF_ABI_VERSION,
+    .vcpus = 1,
+    .access = UNIKPROF_ACCESS_OPEN,
+    .mapping_count = 1,
+    .mappings = &mapping,
+};
+static struct unikprof_ops ops = {
+    .context = stack,
+    .now_ns = guest_now_ns,
+    .vcpu = guest_vcpu,
+    .running_ns = guest_running_ns,
+    .stack_bounds = guest_stack_bounds,
+};
+
+static inline int32_t start(void)
 {
-    struct unikprof_mapping mapping = {
-        .start = CODE, .end = CODE + 0x1000,
-    };
-    return mapping;
+    return unikprof_init(&config, &ops, memory, sizeof memory);
 }
 
-static struct unikprof_config guest_config(const struct unikprof_mapping *mapping)
+/* The end of a test that has not failed: the result of `main`. */
+static inline int stop(void)
 {
-    struct unikprof_config config = {
-        .version = UNIKPROF_ABI_VERSION,
-        .vcpus = 1,
-        .access = UNIKPROF_ACCESS_OPEN,
-        .mapping_count = 1,
-        .mappings = mapping,
-    };
-    return config;
-}
-
-static struct unikprof_ops guest_ops(void)
-{
-    struct unikprof_ops ops = {
-        .context = stack,
-        .now_ns = guest_now_ns,
-        .vcpu = guest_vcpu,
-        .running_ns = guest_running_ns,
-        .stack_bounds = guest_stack_bounds,
-    };
-    return ops;
+    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
+    puts("all as it should be");
+    return 0;
 }
 
 /* --- A client's side: enough of the wire to record --- */

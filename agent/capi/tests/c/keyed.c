@@ -1,7 +1,6 @@
 /* A guest with keys. The agent's own tests cover the encryption. */
 #include "guest.h"
 
-static unsigned char memory[1 << 20];
 static uint64_t drawn;
 static int has_random = 1;
 static int lines_logged;
@@ -30,9 +29,6 @@ static const char damaged[] =
 
 int main(void)
 {
-    struct unikprof_mapping mapping = guest_mapping();
-    struct unikprof_config config = guest_config(&mapping);
-    struct unikprof_ops ops = guest_ops();
     struct unikprof_key keys[2] = {
         { .role = UNIKPROF_ROLE_VIEW, .text = view },
         { .role = UNIKPROF_ROLE_CONTROL, .text = control },
@@ -50,7 +46,7 @@ int main(void)
 #define REFUSED(change, code)                                                  \
     do {                                                                       \
         change;                                                                \
-        CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), code); \
+        CHECK_CODE(start(), code); \
         keys[1] = good;                                                        \
         config.keys = keys;                                                    \
         config.key_count = 2;                                                  \
@@ -70,11 +66,11 @@ int main(void)
     /* Keys are useless without random numbers: no client is served, and the log says why. */
     CHECK(lines_logged == 0);
     has_random = 0;
-    CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_E_RANDOM);
+    CHECK_CODE(start(), UNIKPROF_E_RANDOM);
     CHECK(lines_logged == 1);
     has_random = 1;
     ops.random = NULL;
-    CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_E_RANDOM);
+    CHECK_CODE(start(), UNIKPROF_E_RANDOM);
     ops.random = guest_random;
 
     CHECK_CODE(unikprof_init(&config, &ops, memory, unikprof_memory_bytes(&config)), UNIKPROF_OK);

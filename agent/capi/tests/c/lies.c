@@ -6,7 +6,6 @@
 /* In `handler_ends`: the handler claims to have interrupted itself, again and again. */
 #define LEADS_BACK 10
 
-static unsigned char memory[1 << 20];
 static uint64_t elsewhere[8];
 
 static uint32_t reported_vcpu;
@@ -84,9 +83,6 @@ static void print_account(const char *lie, int32_t client, unsigned recorded, un
 
 int main(void)
 {
-    struct unikprof_mapping mapping = guest_mapping();
-    struct unikprof_config config = guest_config(&mapping);
-    struct unikprof_ops ops = guest_ops();
     struct unikprof_registers registers;
     unsigned char somewhere[sizeof registers + 8];
     int32_t client;
@@ -95,7 +91,7 @@ int main(void)
     ops.vcpu = lying_vcpu;
     ops.stack_bounds = handler_stack_bounds;
     ops.continuation = handler_continuation;
-    CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_OK);
+    CHECK_CODE(start(), UNIKPROF_OK);
     client = unikprof_connection_open();
     CHECK(guest_converse(client, client_start, client_start_length) > 16);
     deadline_ns = unikprof_deadline();
@@ -154,7 +150,5 @@ int main(void)
     LIE("a vCPU far beyond", reported_vcpu = UNIKPROF_NO_VCPU - 1, &registers, 0, 0, 0);
     LIE("the truth again", (void)0, &registers, EACH, 0, 0);
 
-    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
-    puts("all as it should be");
-    return 0;
+    return stop();
 }

@@ -5,7 +5,6 @@
 
 #define PIECE 7
 
-static unsigned char memory[1 << 20];
 static uint64_t timer_ns;
 static int timers_set;
 
@@ -348,12 +347,9 @@ static void one_client_too_many_is_refused(void)
 int main(void)
 {
     static struct unikprof_lwip server = { 7777, guest_now_ns, stack, set_timer };
-    struct unikprof_mapping mapping = guest_mapping();
-    struct unikprof_config config = guest_config(&mapping);
-    struct unikprof_ops ops = guest_ops();
 
     guest_interrupted();
-    CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_OK);
+    CHECK_CODE(start(), UNIKPROF_OK);
     unikprof_lwip_start(&server);
     CHECK(listener.bound == 7777 && listener.is_listening);
     a_recording_begins();
@@ -361,7 +357,5 @@ int main(void)
     a_write_that_fails_ends_the_connection();
     a_connection_that_is_lost_frees_its_place();
     one_client_too_many_is_refused();
-    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
-    printf("all as it should be\n");
-    return 0;
+    return stop();
 }

@@ -3,17 +3,6 @@
 
 #include "guest.h"
 
-static unsigned char memory[1 << 20];
-
-static struct unikprof_mapping mapping;
-static struct unikprof_config config;
-static struct unikprof_ops ops;
-
-static int32_t start(void)
-{
-    return unikprof_init(&config, &ops, memory, sizeof memory);
-}
-
 static void before_the_start(void)
 {
     struct unikprof_registers registers = guest_interrupted();
@@ -328,9 +317,6 @@ static void a_recording(void)
 
 int main(void)
 {
-    mapping = guest_mapping();
-    config = guest_config(&mapping);
-    ops = guest_ops();
     CHECK(unikprof_abi_version() == UNIKPROF_ABI_VERSION);
     for (int code = UNIKPROF_E_DUMP_ROOM; code < 0; code++) {
         CHECK(strcmp(unikprof_error_text(code), unikprof_error_text(1)) != 0);

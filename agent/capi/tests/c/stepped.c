@@ -7,8 +7,6 @@
 
 #define TRAP_FLAG 0x100
 
-static unsigned char memory[1 << 20];
-
 /* The step at which the upcall comes; 0: at every one. */
 static unsigned long upcall_at;
 static unsigned long steps, upcalls, refused;
@@ -41,10 +39,10 @@ static int32_t stop_in_steps(void)
     return code;
 }
 
-static void record(const struct unikprof_config *config, const struct unikprof_ops *ops)
+static void record(void)
 {
     int32_t client;
-    CHECK_CODE(unikprof_init(config, ops, memory, sizeof memory), UNIKPROF_OK);
+    CHECK_CODE(start(), UNIKPROF_OK);
     client = unikprof_connection_open();
     CHECK(guest_converse(client, client_start, client_start_length) > 16);
     CHECK(unikprof_deadline() != UNIKPROF_NO_DEADLINE);
@@ -59,15 +57,12 @@ static void stop_below_an_upcall(void)
 
 int main(void)
 {
-    struct unikprof_mapping mapping = guest_mapping();
-    struct unikprof_config config = guest_config(&mapping);
-    struct unikprof_ops ops = guest_ops();
     struct unikprof_registers registers = guest_interrupted();
     struct sigaction action = { .sa_sigaction = on_step, .sa_flags = SA_SIGINFO };
     unsigned long busy = 0, before = 0, after = 0;
 
     CHECK(sigaction(SIGTRAP, &action, NULL) == 0);
-    record(&config, &ops);
+    record();
     on_clock = stop_below_an_upcall;
     time_ns = unikprof_deadline();
     CHECK(unikprof_on_tick(&registers) > time_ns);
@@ -84,7 +79,7 @@ int main(void)
             CHECK_CODE(code, UNIKPROF_OK);
             before += upcalls > refused;
             after += refused;
-            record(&config, &ops);
+            record();
         }
     }
     CHECK(busy > 0 && before > 0 && after > 0);

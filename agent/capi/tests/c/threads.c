@@ -9,7 +9,6 @@
 /* The time that may pass between two of them. */
 #define TURN_NS 3000000
 
-static unsigned char memory[1 << 20];
 static unsigned char caller_memory[1000];
 static unsigned char ring[20000];
 static int is_over;
@@ -74,13 +73,13 @@ static void *polls(void *unused)
         answer = (call);                                                       \
     } while (answer == UNIKPROF_E_BUSY)
 
-static void record(const struct unikprof_config *config, const struct unikprof_ops *ops)
+static void record(void)
 {
     char answer[512];
     unsigned sent = 0;
     int64_t code, client;
     __atomic_add_fetch(&starts_and_stops, 1, __ATOMIC_SEQ_CST);
-    PATIENTLY(code, unikprof_init(config, ops, memory, sizeof memory));
+    PATIENTLY(code, start());
     CHECK_CODE(code, UNIKPROF_OK);
     PATIENTLY(client, unikprof_connection_open());
     CHECK(client >= 0);
@@ -135,9 +134,6 @@ static void use_the_memory(void)
 
 int main(void)
 {
-    struct unikprof_mapping mapping = guest_mapping();
-    struct unikprof_config config = guest_config(&mapping);
-    struct unikprof_ops ops = guest_ops();
     struct unikprof_registers registers = guest_interrupted();
     pthread_t ticker, poller;
 
@@ -154,7 +150,7 @@ int main(void)
     CHECK(pthread_create(&ticker, NULL, upcalls, &registers) == 0);
     CHECK(pthread_create(&poller, NULL, polls, NULL) == 0);
     for (int round = 0; round < ROUNDS; round++) {
-        record(&config, &ops);
+        record();
         use_the_memory();
     }
     __atomic_store_n(&is_over, 1, __ATOMIC_SEQ_CST);

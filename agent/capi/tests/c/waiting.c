@@ -7,8 +7,6 @@
 /* Longer than any wait for the share; a session that is silent for 60 s ends. */
 #define LONG_NS UINT64_C(30000000000)
 
-static unsigned char memory[1 << 20];
-
 /* What lies in the guest's TCP, and how much of it the agent has taken. */
 static unsigned char received[1 << 14];
 static size_t received_length, taken_length;
@@ -52,9 +50,6 @@ static void receive(const unsigned char *bytes, unsigned length)
 
 int main(void)
 {
-    struct unikprof_mapping mapping = guest_mapping();
-    struct unikprof_config config = guest_config(&mapping);
-    struct unikprof_ops ops = guest_ops();
     struct unikprof_registers registers = guest_interrupted();
     uint64_t deadline_ns, slept_ns = 0;
     int32_t connection;
@@ -62,7 +57,7 @@ int main(void)
 
     ops.now_ns = passing_now_ns;
     config.cpu_share_permille = 1;
-    CHECK_CODE(unikprof_init(&config, &ops, memory, sizeof memory), UNIKPROF_OK);
+    CHECK_CODE(start(), UNIKPROF_OK);
     connection = unikprof_connection_open();
     receive(client_start, client_start_length);
     for (; checks < CHECKS; checks++) {
@@ -88,7 +83,5 @@ int main(void)
     puts("");
     CHECK(taken_length == received_length);
     CHECK(slept_ns > 0);
-    CHECK_CODE(unikprof_stop(), UNIKPROF_OK);
-    puts("all as it should be");
-    return 0;
+    return stop();
 }
