@@ -24,7 +24,6 @@ pub const FLAGS: &[&str] = &[
     "-Werror",
 ];
 
-/// The linker's flags.
 pub const LINK_FLAGS: &[&str] = &[
     "-nostdlib",
     "-static",

@@ -69,7 +69,6 @@ pub fn profiler_address(lab: &Lab, guest: &str) -> Result<SocketAddr, LabError> 
     address_of(lab, guest, PROFILER_PORT)
 }
 
-/// Where this machine reaches a port of a guest.
 pub fn address_of(lab: &Lab, guest: &str, port: u16) -> Result<SocketAddr, LabError> {
     lab.forwarded(guest, port)
         .map(|forwarded| SocketAddr::from((Ipv4Addr::LOCALHOST, forwarded)))

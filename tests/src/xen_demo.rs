@@ -27,7 +27,6 @@ use unikprof_client::symbols::{Force, ImageOptions, Images, SymbolError, Symboli
 use crate::lab::{self, Lab, LabConfig, LabError, build_xen_guest};
 use crate::profiled::{FEATURES, profiled_guest_with_vcpus, profiler_address, start_profiled};
 
-/// The guest's name.
 const GUEST: &str = "xen-demo";
 
 /// Where a byte that is sent comes back.

@@ -15,7 +15,6 @@ pub const GOAL: f64 = 0.02;
 /// How much is run.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Waits of each kind.
     pub waits: u64,
     /// How long each waits for a timer, in ns.
     pub timer_ns: u64,
@@ -23,13 +22,11 @@ pub struct Effort {
     pub network_ns: u64,
 }
 
-/// The functions that wait.
 pub(crate) const FUNCTIONS: [&str; 2] = ["wait_for_timer", "wait_for_network"];
 
 /// What came of one function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waited {
-    /// The function.
     pub(crate) function: &'static str,
     /// How long it was blocked, in ns.
     pub truth_ns: u64,
@@ -44,7 +41,6 @@ impl Waited {
     }
 }
 
-/// Runs it.
 pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<[Waited; 2], AccuracyError> {
     let settings = Settings {
         mode: Mode::OffCpu,
@@ -62,7 +58,6 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<[Waited; 2], Ac
     }))
 }
 
-/// The case's rows, one a function.
 pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let waited = measure(guest, effort)?;
     let ms = |ns: u64| format!("{:.1} ms", ns as f64 / 1e6);
@@ -76,9 +71,8 @@ pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, A
             percent(waited.error())
         ),
         interval: format!("± {}", percent(GOAL)),
-        naive: None,
-        fixed: None,
         verdict: Verdict::of(waited.error().abs() <= GOAL, || percent(waited.error())),
+        ..Row::default()
     };
     Ok(waited.map(row).to_vec())
 }

@@ -12,9 +12,7 @@ use super::row::{Row, Verdict};
 /// How much is run.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// The running time of each load, in ns.
     pub run_ns: u64,
-    /// The sampling period, in ns.
     pub period_ns: u64,
 }
 
@@ -24,7 +22,6 @@ const DEPTH_LIMIT: u32 = 64;
 /// What a chain is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chain {
-    /// Deeper than the limit.
     Deep,
     /// A record is its own caller.
     Cyclic,
@@ -35,7 +32,6 @@ pub enum Chain {
 }
 
 impl Chain {
-    /// All there are.
     pub const ALL: [Chain; 4] = [Chain::Deep, Chain::Cyclic, Chain::Corrupted, Chain::Missing];
 
     fn load(self) -> &'static str {
@@ -84,7 +80,6 @@ pub struct Marked {
     pub shown: u64,
     /// Samples whose stack goes on beyond the fault.
     pub beyond: u64,
-    /// Whether the agent's counts add up.
     pub adds_up: bool,
 }
 
@@ -99,7 +94,6 @@ impl Marked {
     }
 }
 
-/// Runs one chain.
 pub fn measure(
     guest: &mut dyn Guest,
     effort: &Effort,
@@ -134,9 +128,8 @@ pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, A
         truth: format!("{} samples below it", truth.worker),
         said,
         interval: interval.into(),
-        naive: None,
-        fixed: None,
         verdict,
+        ..Row::default()
     };
     let mut rows = Vec::new();
     for chain in Chain::ALL {

@@ -23,7 +23,6 @@ const HEAD: usize = 5;
 /// One captured sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Captured {
-    /// The interrupted registers.
     pub(crate) registers: Registers,
     /// The stack: from the red zone below the stack pointer, where popped registers still lie, up.
     pub(crate) stack: CapturedStack,
@@ -46,7 +45,6 @@ pub enum CaptureError {
 }
 
 impl Captured {
-    /// Reads all samples.
     pub(crate) fn read_all(bytes: &[u8]) -> Result<Vec<Captured>, CaptureError> {
         let (words, odd) = bytes.as_chunks::<8>();
         let mut words = words.iter().map(|word| u64::from_le_bytes(*word));

@@ -8,7 +8,6 @@ use super::error::AccuracyError;
 use super::images::Images;
 use super::recorded::Recorded;
 
-/// A guest that runs loads on demand.
 pub trait Guest {
     /// Records while the guest does what `command` says, and nothing else; with the caller table of the guest,
     /// as the client's program does.
@@ -20,7 +19,6 @@ pub trait Guest {
 
 /// Captured samples, and all that is needed to walk them.
 pub struct Captures {
-    /// The samples.
     pub(crate) samples: Vec<Captured>,
     /// Where their code lies, and its unwind tables.
     pub(crate) images: Images,

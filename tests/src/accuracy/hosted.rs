@@ -1,15 +1,15 @@
 //! Hosted guests: processes of `accuracy-guest`, built with or without frame pointers.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
+use tempfile::TempDir;
 use unikprof_client::caller_table::{CallerTable, prepare};
 use unikprof_client::connection::Address;
 use unikprof_client::interrupt::Interrupt;
@@ -43,7 +43,7 @@ pub struct HostedGuest {
     lines: Receiver<String>,
     address: SocketAddr,
     program: PathBuf,
-    folder: Folder,
+    folder: TempDir,
     symbolizer: Symbolizer,
     /// What the client makes for this guest.
     callers: Option<CallerTable>,
@@ -56,7 +56,8 @@ impl HostedGuest {
         let mut images = SymbolImages::new(ImageOptions::default());
         images.add_image(&program, Force::No)?;
         let symbolizer = Symbolizer::new(images);
-        let folder = Folder::new().map_err(AccuracyError::io("making a folder for recordings"))?;
+        let folder = TempDir::with_prefix("unikprof-accuracy-")
+            .map_err(AccuracyError::io("making a folder for recordings"))?;
         let mut child = Command::new(&program)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -140,7 +141,7 @@ impl HostedGuest {
         let truth = self.tell(command)?;
         let mut recorded = Vec::new();
         for recording in started {
-            let path = self.folder.0.join(format!("run-{recording}.unikprof"));
+            let path = self.folder.path().join(format!("run-{recording}.unikprof"));
             let request = Request::Stop { recording };
             let outcome = record::fetch(&mut session, request, &path, &mut ())?;
             if let Some(reason) = outcome.incomplete {
@@ -166,7 +167,7 @@ impl Guest for HostedGuest {
     }
 
     fn capture(&mut self, load: &str, samples: usize) -> Result<Captures, AccuracyError> {
-        let path = self.folder.0.join("samples");
+        let path = self.folder.path().join("samples");
         let load = load.replace(' ', "_");
         self.tell(&format!(
             "capture load={load} samples={samples} file={}",
@@ -197,28 +198,6 @@ impl Drop for HostedGuest {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// A folder for recordings, which goes with the value.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> io::Result<Folder> {
-        static FOLDERS: AtomicU32 = AtomicU32::new(0);
-        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
-        let name = format!("accuracy-{}-{number}", std::process::id());
-        let parent = target_folder();
-        fs::create_dir_all(&parent)?;
-        let folder = parent.canonicalize()?.join(name);
-        fs::create_dir_all(&folder)?;
-        Ok(Folder(folder))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -32,7 +32,6 @@ pub(crate) enum Way {
     EveryFrame,
 }
 
-/// Walks captured samples.
 pub(crate) struct Judge<'a> {
     images: &'a Images,
     unwinder: UnwinderX86_64<Vec<u8>>,

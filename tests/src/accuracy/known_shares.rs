@@ -4,6 +4,8 @@
 //! function's CPU time around its calls, of all that the thread ran. Of intervals that say 95 %, 95 % should
 //! hold it.
 
+use std::iter;
+
 use unikprof_accuracy_loads::shares::FUNCTIONS;
 use unikprof_client::report::Interval;
 
@@ -22,11 +24,8 @@ pub const DEVIATIONS: f64 = 3.93;
 /// How much is run.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Runs, each a recording.
     pub runs: u32,
-    /// The running time of each, in ns.
     pub run_ns: u64,
-    /// The sampling period, in ns.
     pub period_ns: u64,
 }
 
@@ -35,20 +34,16 @@ pub struct Effort {
 pub struct Shares {
     /// The stated intervals of all functions and runs.
     pub coverage: Coverage,
-    /// How many of them are too wide.
     pub too_wide: u64,
     /// Each function in all runs together.
     pub functions: Vec<Pooled>,
-    /// The samples of all runs.
     pub(crate) samples: u64,
 }
 
 /// A function in all runs together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pooled {
-    /// Its name.
     pub(crate) name: &'static str,
-    /// Its true share.
     pub(crate) truth: f64,
     /// Its share of all runs' samples.
     pub(crate) shown: Interval,
@@ -56,7 +51,6 @@ pub struct Pooled {
     pub errors: Errors,
 }
 
-/// Runs it.
 pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, AccuracyError> {
     let settings = settings(effort.period_ns);
     let mut coverage = Coverage::default();
@@ -97,49 +91,43 @@ pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, A
     let Coverage { held, stated } = shares.coverage;
     let too_wide = shares.too_wide;
     let found = shares.coverage.share();
-    let row = |load: String, truth, said, interval, verdict| Row {
+    let coverage = Row {
         case: 1,
-        load,
-        truth,
-        said,
-        interval,
-        naive: None,
-        fixed: None,
-        verdict,
-    };
-    let mut rows = vec![row(
-        format!("{} functions, {} runs", FUNCTIONS.len(), effort.runs),
-        format!("{stated} shares by thread CPU clock"),
-        format!("{held} intervals hold it: {}", percent(found)),
-        format!("at least {}, and none too wide", percent(GOAL)),
-        Verdict::of(found >= GOAL && too_wide == 0, || {
+        load: format!("{} functions, {} runs", FUNCTIONS.len(), effort.runs),
+        truth: format!("{stated} shares by thread CPU clock"),
+        said: format!("{held} intervals hold it: {}", percent(found)),
+        interval: format!("at least {}, and none too wide", percent(GOAL)),
+        verdict: Verdict::of(found >= GOAL && too_wide == 0, || {
             format!("{}; {too_wide} are too wide", percent(found))
         }),
-    )];
-    rows.extend(shares.functions.iter().map(|function| {
-        let [truth, said, interval] = function.cells();
-        let load = format!("`{}`, all runs together", function.name);
-        row(load, truth, said, interval, function.verdict())
-    }));
-    Ok(rows)
+        ..Row::default()
+    };
+    Ok(table(coverage, &shares.functions))
+}
+
+/// The row of the coverage, then one for each function.
+pub(crate) fn table(coverage: Row, functions: &[Pooled]) -> Vec<Row> {
+    let rows = functions.iter().map(Pooled::row);
+    iter::once(coverage).chain(rows).collect()
 }
 
 impl Pooled {
-    /// The truth, what the profiles say, and how certain that is.
-    pub(crate) fn cells(&self) -> [String; 3] {
-        let interval = format!(
-            "{} to {}; {:.1} deviations off, design effect {:.2}",
-            percent(self.shown.low),
-            percent(self.shown.high),
-            self.errors.deviations().abs(),
-            self.errors.design_effect()
-        );
-        [percent(self.truth), percent(self.shown.share), interval]
-    }
-
-    /// Whether it is as near to the truth as chance allows.
-    pub(crate) fn verdict(&self) -> Verdict {
+    /// It is to be as near to the truth as chance allows.
+    fn row(&self) -> Row {
         let off = self.errors.deviations().abs();
-        Verdict::of(off <= DEVIATIONS, || format!("{off:.1} deviations"))
+        Row {
+            case: 1,
+            load: format!("`{}`, all runs together", self.name),
+            truth: percent(self.truth),
+            said: percent(self.shown.share),
+            interval: format!(
+                "{} to {}; {off:.1} deviations off, design effect {:.2}",
+                percent(self.shown.low),
+                percent(self.shown.high),
+                self.errors.design_effect()
+            ),
+            verdict: Verdict::of(off <= DEVIATIONS, || format!("{off:.1} deviations")),
+            ..Row::default()
+        }
     }
 }

@@ -16,7 +16,6 @@ pub const GOAL: f64 = 0.99;
 /// What came of one load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Callers {
-    /// The load.
     pub(crate) load: &'static str,
     /// Along frame pointers alone.
     pub naive: Agreement,
@@ -49,7 +48,6 @@ pub fn measure(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Callers>, Ac
     Ok(found)
 }
 
-/// The case's rows, one a load.
 pub(crate) fn rows(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Row>, AccuracyError> {
     let callers = measure(guest, samples)?;
     let rows = callers.into_iter().map(|callers| {
@@ -69,13 +67,13 @@ pub(crate) fn rows(guest: &mut dyn Guest, samples: usize) -> Result<Vec<Row>, Ac
             ),
             interval: format!("at least {} with the table", percent(GOAL)),
             naive: Some(percent(callers.naive.share())),
-            fixed: None,
             verdict: Verdict::of(found >= GOAL, || match callers.worst {
                 Some((right, said, count)) => {
                     format!("{count} times {right}, said to be called by {said}")
                 }
                 None => percent(found),
             }),
+            ..Row::default()
         }
     });
     Ok(rows.collect())

@@ -63,7 +63,6 @@ pub fn main() -> ExitCode {
 /// What a case does with a guest.
 type Case = fn(&mut HostedGuest) -> Result<Vec<Row>, AccuracyError>;
 
-/// The hosted cases, by their numbers.
 const CASES: [(u8, Case); 10] = [
     (1, |guest| {
         let effort = known_shares::Effort {
@@ -97,7 +96,7 @@ const CASES: [(u8, Case); 10] = [
             open_ns: 5_000_000,
             period_ns: PERIOD_NS,
         };
-        masked_events::rows(guest, &effort)
+        masked_events::rows(guest, &effort, masked_events::CHARGED_PERCENT)
     }),
     (7, |guest| {
         let effort = blocking::Effort {

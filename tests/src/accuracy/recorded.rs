@@ -13,9 +13,7 @@ use super::truth::Truth;
 /// What a profile says of a load, and what is true of it.
 #[derive(Debug)]
 pub struct Recorded {
-    /// The guest's answer.
     pub(crate) truth: Truth,
-    /// What became of the sampler's ticks.
     pub(crate) counters: Counters,
     /// All samples: what shares are of.
     pub(crate) samples: u64,
@@ -25,7 +23,6 @@ pub struct Recorded {
 /// A function as a profile shows it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Shown {
-    /// Samples.
     pub(crate) samples: u64,
     /// Their share of all, as the report states it.
     pub(crate) share: Interval,
@@ -54,7 +51,6 @@ impl Recorded {
         })
     }
 
-    /// The samples of a function itself.
     pub(crate) fn own(&self, name: &str) -> Shown {
         match self.row(name) {
             Some(row) => Shown {
@@ -65,7 +61,6 @@ impl Recorded {
         }
     }
 
-    /// The samples of a function and all below it.
     pub(crate) fn total(&self, name: &str) -> Shown {
         match self.row(name) {
             Some(row) => Shown {

@@ -3,15 +3,12 @@
 use std::fmt;
 
 /// What came of one load.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// The case's number in the suite.
     pub(crate) case: u8,
-    /// What ran.
     pub(crate) load: String,
     /// What is known of it from elsewhere than the profile.
     pub(crate) truth: String,
-    /// What the profile says.
     pub(crate) said: String,
     /// The interval the profile states, or the bound that the figure must keep.
     pub(crate) interval: String,
@@ -19,13 +16,13 @@ pub(crate) struct Row {
     pub(crate) naive: Option<String>,
     /// What sampling at fixed intervals says.
     pub(crate) fixed: Option<String>,
-    /// Whether the goal was met.
     pub(crate) verdict: Verdict,
 }
 
 /// Whether a goal was met.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Verdict {
+    #[default]
     Met,
     /// It was not, and by what.
     Missed(String),
@@ -51,13 +48,11 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// The heading of a table of rows, in Markdown.
 pub(crate) const HEADING: &str = "\
 | case | load | truth | unikprof | 95 % interval or bound | naive walk | fixed interval | verdict |
 |---|---|---|---|---|---|---|---|";
 
 impl fmt::Display for Row {
-    /// One line of the table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let beside = |figure: &Option<String>| cell(figure.as_deref().unwrap_or_default());
         write!(
@@ -80,7 +75,6 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
-/// A share in percent, as the table shows it.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }

@@ -24,9 +24,7 @@ const RECORDINGS: [(&str, Mode, u64); 3] = [
 /// What one of them says.
 #[derive(Debug)]
 pub struct One {
-    /// Its name.
     pub(crate) name: &'static str,
-    /// Its period, in ns.
     pub(crate) period_ns: u64,
     /// Its samples of running time.
     pub(crate) running: u64,
@@ -56,7 +54,6 @@ impl One {
     }
 }
 
-/// Runs it for so long.
 pub fn measure(guest: &mut HostedGuest, run_ns: u64) -> Result<Vec<One>, AccuracyError> {
     let asked = RECORDINGS.map(|(name, mode, period_ns)| Settings {
         name: name.into(),
@@ -90,7 +87,6 @@ fn one(name: &'static str, period_ns: u64, recorded: &Recorded) -> One {
     }
 }
 
-/// The case's rows, one for each recording.
 pub(crate) fn rows(guest: &mut HostedGuest, run_ns: u64) -> Result<Vec<Row>, AccuracyError> {
     let all = measure(guest, run_ns)?;
     let row = |one: &One| {
@@ -105,9 +101,8 @@ pub(crate) fn rows(guest: &mut HostedGuest, run_ns: u64) -> Result<Vec<Row>, Acc
                 percent(one.kept())
             ),
             interval: format!("at most {DEVIATIONS} deviations"),
-            naive: None,
-            fixed: None,
             verdict: Verdict::of(one.is_whole && off < DEVIATIONS, || format!("{off:.1}")),
+            ..Row::default()
         }
     };
     Ok(all.iter().map(row).collect())

@@ -12,13 +12,10 @@ use super::row::{Row, Verdict};
 /// How much is run.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// How many bursts.
     pub bursts: u64,
-    /// The running time of each, in ns.
     pub burst_ns: u64,
     /// How often one begins, in ns.
     pub every_ns: u64,
-    /// The sampling period, in ns.
     pub period_ns: u64,
 }
 
@@ -32,7 +29,6 @@ pub struct Bursts {
     /// Gaps of more than half a period in the running time: the machine below ran something else and did not say
     /// so, and delivered no timer.
     pub gaps: u64,
-    /// Samples.
     pub recorded: u64,
     /// Ticks that were due within the block call, and are no samples.
     pub idle: u64,
@@ -58,7 +54,6 @@ impl Bursts {
     }
 }
 
-/// Runs it.
 pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Bursts, AccuracyError> {
     let Effort {
         bursts,
@@ -82,7 +77,6 @@ pub fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Bursts, Accurac
     })
 }
 
-/// The case's row.
 pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let found = measure(guest, effort)?;
     Ok(vec![Row {
@@ -100,8 +94,7 @@ pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, A
         ),
         said: format!("{} samples, {} idle ticks", found.recorded, found.idle),
         interval: format!("± {:.0}", found.tolerance()),
-        naive: None,
-        fixed: None,
         verdict: Verdict::of(found.off() == 0.0, || format!("off by {:.0}", found.off())),
+        ..Row::default()
     }])
 }

@@ -12,11 +12,8 @@ use super::statistics::{Factor, Odds, Pooled, RISK, least_hits};
 /// How much is run.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Pairs of recordings.
     pub pairs: u32,
-    /// The running time of each recording, in ns.
     pub run_ns: u64,
-    /// The sampling period, in ns.
     pub period_ns: u64,
 }
 
@@ -30,7 +27,6 @@ pub struct Moved {
     pub truth: f64,
     /// Pairs of recordings whose interval holds their own truth.
     pub(crate) held: u64,
-    /// All pairs.
     pub(crate) pairs: u64,
     /// All pairs together, each beside its own truth; `None` where some have no samples of some kind.
     pub(crate) pooled: Option<Pooled>,
@@ -131,7 +127,6 @@ impl Moved {
     }
 }
 
-/// The case's rows, one a slow-down.
 pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let mut rows = Vec::new();
     for percent in PERCENTS {
@@ -156,9 +151,8 @@ pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, A
             interval: format!(
                 "{interval}{held} of {pairs} pairs' intervals hold the truth{scatter}"
             ),
-            naive: None,
-            fixed: None,
             verdict: found.fault().map_or(Verdict::Met, Verdict::Missed),
+            ..Row::default()
         });
     }
     Ok(rows)

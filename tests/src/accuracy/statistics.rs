@@ -14,12 +14,10 @@ pub const RISK: f64 = 0.001;
 pub struct Coverage {
     /// Intervals that held it.
     pub held: u64,
-    /// All of them.
     pub stated: u64,
 }
 
 impl Coverage {
-    /// Counts one interval.
     pub(crate) fn add(&mut self, interval: &Interval, truth: f64) {
         self.stated += 1;
         self.held += u64::from(holds(interval, truth));
@@ -31,7 +29,6 @@ impl Coverage {
     }
 }
 
-/// Whether the truth lies inside.
 pub(crate) fn holds(interval: &Interval, truth: f64) -> bool {
     (interval.low..=interval.high).contains(&truth)
 }
@@ -69,20 +66,15 @@ impl Errors {
 /// A factor with its 95 % interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Factor {
-    /// The factor.
     pub(crate) factor: f64,
-    /// The lower end.
     pub(crate) low: f64,
-    /// The upper end.
     pub(crate) high: f64,
 }
 
 /// Samples in a function and in what it is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Odds {
-    /// Samples in the function.
     pub(crate) function: u64,
-    /// Samples in the other.
     pub(crate) other: u64,
 }
 
@@ -105,7 +97,6 @@ impl Factor {
         })
     }
 
-    /// Whether the truth lies inside.
     pub(crate) fn holds(&self, truth: f64) -> bool {
         (self.low..=self.high).contains(&truth)
     }
@@ -133,7 +124,6 @@ pub(crate) struct Pooled {
     pub(crate) error: Factor,
     /// The variance of the errors, to that which their intervals state: 1 where these are right.
     pub(crate) design_effect: f64,
-    /// How many there are.
     pub(crate) count: u64,
 }
 

@@ -16,9 +16,7 @@ use super::statistics::{Coverage, RISK, least_hits};
 pub struct Effort {
     /// Recordings of each load, of each way of sampling.
     pub runs: u32,
-    /// The running time of each, in ns.
     pub run_ns: u64,
-    /// The sampling period, in ns.
     pub period_ns: u64,
 }
 
@@ -75,7 +73,6 @@ pub fn measure(
     })
 }
 
-/// The case's rows, one a load.
 pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, AccuracyError> {
     let mut rows = Vec::new();
     for step in STEPS {
@@ -97,11 +94,11 @@ pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, A
                 percent(random.shown.low),
                 percent(random.shown.high)
             ),
-            naive: None,
             fixed: Some(points(fixed.mean_error)),
             verdict: Verdict::of(held >= least_hits(stated, 0.95, RISK), || {
                 format!("{held} of {stated} intervals hold the truth")
             }),
+            ..Row::default()
         });
     }
     Ok(rows)

@@ -9,7 +9,6 @@ use super::error::AccuracyError;
 pub(crate) struct Truth(BTreeMap<String, u64>);
 
 impl Truth {
-    /// Takes an answer apart.
     pub(crate) fn parse(line: &str) -> Result<Truth, AccuracyError> {
         let number = |word: &str| {
             let (name, value) = word.split_once('=')?;
@@ -30,7 +29,6 @@ impl Truth {
         self.0.get(name).copied().unwrap_or_default()
     }
 
-    /// All the running time, in ns.
     pub(crate) fn total_ns(&self) -> u64 {
         self.get("total")
     }

@@ -60,19 +60,17 @@ pub(crate) fn row(
         ),
         interval: format!("at least {} with it", percent(GOAL)),
         naive: Some(percent(stacks.naive.share())),
-        fixed: None,
         verdict: Verdict::of(found >= GOAL, || percent(found)),
+        ..Row::default()
     })
 }
 
 /// What came of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reached {
-    /// Samples.
     pub samples: u64,
     /// Those whose stack reaches the outermost function.
     pub(crate) outermost: u64,
-    /// Those that the agent counted as broken.
     pub(crate) broken: u64,
 }
 
@@ -131,8 +129,7 @@ pub(crate) fn recorded_row(
             said(&without)
         ),
         interval: format!("at least {} with it", percent(GOAL)),
-        naive: None,
-        fixed: None,
         verdict: Verdict::of(found >= GOAL, || percent(found)),
+        ..Row::default()
     })
 }

@@ -6,7 +6,6 @@
 
 mod cases;
 mod guest;
-pub mod masked;
 pub(crate) mod shares;
 pub mod steal;
 

@@ -85,7 +85,6 @@ impl Board {
         self.changed.notify_all();
     }
 
-    /// Marks a stream as ended.
     pub(crate) fn close(&self, stream: Stream) {
         self.lock().texts.entry(stream).or_default().closed = true;
         self.changed.notify_all();
@@ -96,13 +95,11 @@ impl Board {
         self.lock().texts.insert(stream, Text::default());
     }
 
-    /// Notes that QEMU ended.
     pub(crate) fn machine_ended(&self, status: String) {
         self.lock().machine_ended = Some(status);
         self.changed.notify_all();
     }
 
-    /// Looks at the facts now.
     pub(crate) fn look<T>(&self, question: impl FnOnce(&Facts) -> T) -> T {
         question(&self.lock())
     }

@@ -38,7 +38,6 @@ impl Default for LabConfig {
 }
 
 impl LabConfig {
-    /// A lab with one guest and the defaults.
     pub fn with_guest(guest: GuestConfig) -> Self {
         Self {
             guests: vec![guest],
@@ -122,9 +121,7 @@ pub struct GuestConfig {
     pub kernel: PathBuf,
     /// `pvh` or `pv`, as in `xl.cfg`.
     pub(crate) domain_type: String,
-    /// Memory in MiB.
     pub memory_mb: u64,
-    /// Virtual processors.
     pub vcpus: u32,
     /// The emulated processor that all of its vCPUs run on, to share it with other guests; 0 is dom0's. `None`:
     /// any but dom0's.
@@ -238,7 +235,6 @@ impl GuestConfig {
     }
 }
 
-/// The router of the emulated network.
 pub(crate) const GATEWAY: &str = "10.0.2.2";
 
 pub(crate) fn guest_address(index: usize) -> String {

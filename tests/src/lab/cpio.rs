@@ -50,7 +50,6 @@ impl<W: Write> CpioWriter<W> {
         self.file(path, &data)
     }
 
-    /// Adds a symbolic link.
     pub(crate) fn link(&mut self, path: &str, target: &str) -> io::Result<()> {
         self.parents(path)?;
         self.entry(path, LINK, target.as_bytes())

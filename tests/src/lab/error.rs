@@ -92,7 +92,6 @@ pub enum Unavailable {
 /// A package whose version in the machine's sources is not the one the lab needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrongVersion {
-    /// The package.
     pub(crate) package: String,
     /// How its version has to begin.
     pub(crate) wanted: String,

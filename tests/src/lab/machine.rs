@@ -20,7 +20,6 @@ const PORT_TAKEN: &str = "Could not set up host forwarding rule";
 /// How often the keeper looks whether QEMU has ended.
 const KEEPER_PERIOD: Duration = Duration::from_millis(50);
 
-/// What the machine is made of.
 pub(crate) struct Hardware {
     pub(crate) processors: u32,
     pub(crate) memory_mb: u64,
@@ -101,7 +100,6 @@ impl Machine {
         self.ports.get(index).copied()
     }
 
-    /// What QEMU itself said.
     pub(crate) fn messages(&self) -> String {
         fs::read_to_string(&self.messages).unwrap_or_default()
     }

@@ -155,7 +155,6 @@ impl Lab {
         }
     }
 
-    /// Waits until a guest has ended, in whatever way.
     pub fn wait_for_end(&self, guest: &str, within: Duration) -> Result<GuestEnd, LabError> {
         let index = self.index(guest)?;
         self.board
@@ -185,7 +184,6 @@ impl Lab {
         Ok(self.board.look(|facts| position.advance(facts, index)))
     }
 
-    /// The domain's number in Xen.
     pub fn domain_id(&self, guest: &str) -> Result<u16, LabError> {
         let index = self.index(guest)?;
         self.board
@@ -242,7 +240,6 @@ impl Lab {
         self.machine.port(guest.first_forward + offset)
     }
 
-    /// The folder with this lab's logs.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }

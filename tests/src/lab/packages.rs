@@ -112,7 +112,6 @@ pub(crate) fn download(folder: &Path) -> Result<Downloaded, LabError> {
     Ok(Downloaded { packages, kernel })
 }
 
-/// The package files.
 pub(crate) struct Downloaded {
     pub(crate) packages: Vec<PathBuf>,
     pub(crate) kernel: PathBuf,

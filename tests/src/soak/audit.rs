@@ -21,13 +21,11 @@ const FILE_PREAMBLE: usize = 16;
 pub(crate) struct Audit {
     /// By recording and epoch.
     epochs: BTreeMap<(u64, u64), Whole>,
-    /// Files read.
     pub(crate) files: u64,
     /// Epochs that came more than once, and were the same each time.
     pub(crate) repeated: u64,
     /// Epochs of which a file has no more than a part.
     pub(crate) partial: u64,
-    /// Bytes of all files.
     pub(crate) bytes: u64,
     /// What must not be.
     pub(crate) wrong: Vec<String>,
@@ -55,7 +53,6 @@ struct Open {
 /// What one recording comes to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// Its epochs.
     pub(crate) epochs: u64,
     /// Its counters, added up over epochs and vCPUs.
     pub(crate) counters: Counters,
@@ -64,7 +61,6 @@ pub struct Sum {
 }
 
 impl Audit {
-    /// Reads every recording in a folder.
     pub(crate) fn folder(folder: &Path) -> Result<Audit, SoakError> {
         let failed = |source| SoakError::Io {
             what: "reading the downloads",
@@ -81,7 +77,6 @@ impl Audit {
         Ok(audit)
     }
 
-    /// Reads one recording.
     fn file(&mut self, bytes: &[u8], name: &str) {
         self.files += 1;
         self.bytes += bytes.len() as u64;

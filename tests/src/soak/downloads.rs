@@ -21,13 +21,10 @@ use super::target::Target;
 /// Who brings recordings home.
 #[derive(Clone, Copy)]
 pub(crate) struct Downloads<'d> {
-    /// The client's program.
     pub(crate) program: &'d Program,
-    /// The guest.
     pub(crate) target: &'d Target,
     /// A line to it with faults.
     pub(crate) faulty: SocketAddr,
-    /// Where downloads go.
     pub(crate) folder: &'d Path,
     /// What was done is noted here.
     pub(crate) ledger: &'d Ledger,
@@ -38,9 +35,7 @@ pub(crate) struct Downloads<'d> {
 /// What the agent counted in one recording, by its own word.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Counted {
-    /// Which.
     pub(crate) recording: u64,
-    /// All of it.
     pub(crate) counters: Counters,
 }
 

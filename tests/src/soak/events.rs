@@ -33,7 +33,6 @@ pub(crate) struct Follower<'f> {
 pub struct Followed {
     /// The last that was received, by name.
     last: BTreeMap<String, u64>,
-    /// Events received.
     pub events: u64,
     /// Events that came again: each follower begins with all that the rings hold.
     pub(crate) repeated: u64,

@@ -11,11 +11,8 @@ use super::random::Random;
 /// A fault of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// None: the line is right.
     None,
-    /// Every piece comes late.
     Delay(Duration),
-    /// Every byte comes alone.
     SingleBytes,
     /// Closed after so many bytes.
     Cut(u64),
@@ -40,7 +37,6 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// For people.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Fault::None => "none",
@@ -86,14 +82,10 @@ impl Fault {
 /// What a line does next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Passes these bytes on.
     Pass(Vec<u8>),
     Wait(Duration),
-    /// Closes both directions.
     Cut,
-    /// Resets both directions.
     Reset,
-    /// Closes this direction.
     HalfClose,
 }
 
@@ -102,7 +94,6 @@ pub(crate) enum Step {
 pub(crate) struct Direction {
     fault: Fault,
     passed: u64,
-    /// Whether the fault has happened.
     happened: bool,
     records: Option<Records>,
     /// A record that waits for the next to pass it.
@@ -126,7 +117,6 @@ enum Clear {
 }
 
 impl Direction {
-    /// A direction with this fault.
     pub(crate) fn new(fault: Fault) -> Direction {
         let of_records = matches!(
             fault,
@@ -145,7 +135,6 @@ impl Direction {
         }
     }
 
-    /// Whether the fault has come to pass.
     pub(crate) fn happened(&self) -> bool {
         self.happened
     }

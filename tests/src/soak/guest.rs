@@ -27,7 +27,6 @@ pub(crate) struct Guest {
 pub(crate) struct Footprint {
     /// Memory in use, in KiB.
     pub(crate) resident_kib: u64,
-    /// Open files and sockets.
     pub(crate) descriptors: usize,
     /// CPU time of the agent's own thread, in ns.
     pub(crate) agent_cpu_ns: u64,
@@ -112,7 +111,6 @@ impl Guest {
             .collect()
     }
 
-    /// Ends the guest and waits for it.
     pub(crate) fn end(mut self) -> Result<(), SoakError> {
         drop(self.stdin.take());
         let mut said = String::new();
@@ -122,7 +120,6 @@ impl Guest {
         Ok(())
     }
 
-    /// Whether it has not ended by itself.
     pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }

@@ -10,15 +10,11 @@ use super::downloads::{Counted, Downloads};
 use super::error::SoakError;
 use super::random::Random;
 
-/// The subject of downloads in the ledger.
 pub const DOWNLOADS: &str = "downloads";
 
-/// The recording's name.
 pub(crate) const ALWAYS_ON: &str = "always-on";
 
-/// Who keeps a recording running.
 pub(crate) struct Keeper<'k> {
-    /// How it comes home.
     pub(crate) downloads: Downloads<'k>,
     /// Held while the recording is not on; its place in the agent must be kept for it.
     pub(crate) place: &'k Mutex<()>,

@@ -85,7 +85,6 @@ impl KeyedLine {
         Ok(())
     }
 
-    /// Reads the next frame.
     pub fn read_frame(&mut self) -> Result<Frame, End> {
         loop {
             if let Some(frame) = take_frame(&mut self.plain).map_err(|_| End::Nonsense)? {

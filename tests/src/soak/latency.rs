@@ -11,7 +11,6 @@ use unikprof_demo_service::RequestGenerator;
 
 use super::phase::{PHASES, Phase, Phases};
 
-/// Requests per second.
 pub(crate) const RATE_HZ: u32 = 250;
 
 /// The guest's service has the same.
@@ -25,15 +24,10 @@ pub struct Latencies(Mutex<Vec<(u32, Phase, u32)>>);
 /// What most, nearly all and all answers took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Spread {
-    /// How many there were.
     pub(crate) requests: usize,
-    /// The median, in µs.
     pub(crate) p50_us: u32,
-    /// 99 of 100 took less, in µs.
     pub(crate) p99_us: u32,
-    /// 999 of 1000 took less, in µs.
     pub(crate) p999_us: u32,
-    /// The longest, in µs.
     pub(crate) max_us: u32,
 }
 
@@ -82,7 +76,6 @@ impl Latencies {
         Ok(count)
     }
 
-    /// Of one phase, in the minutes given.
     pub(crate) fn spread(&self, phase: Phase, minutes: impl Fn(u32) -> bool) -> Spread {
         let mut of: Vec<u32> = self
             .entries()
@@ -120,7 +113,6 @@ impl Spread {
     }
 }
 
-/// Whether each phase was measured at all.
 pub fn all_measured(latencies: &Latencies) -> bool {
     PHASES
         .iter()

@@ -11,7 +11,6 @@ pub struct Ledger(Mutex<Entries>);
 type Entries = BTreeMap<(&'static str, String, String), u64>;
 
 impl Ledger {
-    /// Counts one try.
     pub(crate) fn count(
         &self,
         subject: &'static str,
@@ -22,7 +21,6 @@ impl Ledger {
         *self.entries().entry(key).or_default() += 1;
     }
 
-    /// How often something of this subject was tried.
     pub fn total(&self, subject: &str) -> u64 {
         let entries = self.entries();
         let own = entries.iter().filter(|((of, ..), _)| *of == subject);

@@ -68,17 +68,14 @@ impl Line {
         SockRef::from(&self.stream).set_recv_buffer_size(bytes)
     }
 
-    /// Sends bytes.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
 
-    /// Sends a message as a frame.
     pub fn send_message<'m, M: Message<'m>>(&mut self, message: &M) -> io::Result<()> {
         self.send(&encoded(message))
     }
 
-    /// Says that nothing more will be sent.
     pub fn half_close(&self) -> io::Result<()> {
         self.stream.shutdown(Shutdown::Write)
     }
@@ -89,7 +86,6 @@ impl Line {
         let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }
 
-    /// Reads so many bytes.
     pub(crate) fn read_exact(&mut self, length: usize) -> Result<Vec<u8>, End> {
         while self.received.len() < length {
             self.read_more()?;
@@ -97,7 +93,6 @@ impl Line {
         Ok(self.received.drain(..length).collect())
     }
 
-    /// Reads the agent's preamble.
     pub fn read_preamble(&mut self) -> Result<[u8; preamble::LENGTH], End> {
         let bytes = self.read_exact(preamble::LENGTH)?;
         let bytes: [u8; preamble::LENGTH] = bytes.try_into().map_err(|_| End::Nonsense)?;
@@ -105,7 +100,6 @@ impl Line {
         Ok(bytes)
     }
 
-    /// Reads the next frame in the clear.
     pub fn read_frame(&mut self) -> Result<Frame, End> {
         loop {
             if let Some(frame) = take_frame(&mut self.received).map_err(|_| End::Nonsense)? {
@@ -149,7 +143,6 @@ impl End {
         }
     }
 
-    /// For the ledger.
     pub(crate) fn text(self) -> String {
         match self {
             End::Closed => "closed".into(),
@@ -163,7 +156,6 @@ impl End {
     }
 }
 
-/// A refusal's code in words.
 fn refusal_name(code: u32) -> &'static str {
     match code {
         refusal::NO_COMMON_VERSION => "no common version",

@@ -13,7 +13,6 @@ use super::random::Random;
 use super::rightful::{check, served};
 use super::speaker::Role;
 
-/// The subject of other recordings in the ledger.
 pub const OTHERS: &str = "others";
 
 /// So many beside the one that is always on; the agent holds one more than that.
@@ -21,7 +20,6 @@ const MOST: usize = 3;
 
 /// Who has recordings beside the one that is always on.
 pub(crate) struct Others<'o> {
-    /// How they come home.
     pub(crate) downloads: Downloads<'o>,
     /// Taken while the agent is asked for more than it holds, so that the other one is not in its place.
     pub(crate) place: &'o Mutex<()>,
@@ -44,7 +42,6 @@ struct Other {
 pub(crate) struct Ended {
     /// Those that were stopped.
     pub(crate) counted: Vec<Counted>,
-    /// How many were thrown away.
     pub(crate) discarded: u64,
     /// What must not be.
     pub(crate) problems: Vec<String>,

@@ -5,12 +5,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// A part of the soak's cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Rightful clients only.
     Quiet,
     /// Hostile peers visit another guest of the same machine, with an agent of its own: what that
     /// costs this guest is the machine's doing.
     Elsewhere,
-    /// Hostile peers visit this guest.
     Attack,
 }
 
@@ -22,7 +20,6 @@ pub(crate) const PHASES: [Phase; 3] = [Phase::Quiet, Phase::Elsewhere, Phase::At
 pub(crate) struct Phases(AtomicU8);
 
 impl Phase {
-    /// For people.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Phase::Quiet => "no attack",
@@ -33,12 +30,10 @@ impl Phase {
 }
 
 impl Phases {
-    /// What it is.
     pub(crate) fn current(&self) -> Phase {
         PHASES[usize::from(self.0.load(Ordering::Relaxed)) % PHASES.len()]
     }
 
-    /// Goes on to another.
     pub(crate) fn set(&self, phase: Phase) {
         let index = PHASES.iter().position(|of| *of == phase);
         self.0.store(index.unwrap_or(0) as u8, Ordering::Relaxed);

@@ -18,7 +18,6 @@ pub(crate) struct Program {
     keys: Option<KeyFiles>,
 }
 
-/// A client under way.
 pub(crate) struct Running {
     child: Child,
     words: String,
@@ -27,7 +26,6 @@ pub(crate) struct Running {
 /// A client that has ended.
 #[derive(Debug)]
 pub(crate) struct Finished {
-    /// Its arguments.
     pub(crate) words: String,
     /// `None` where a signal ended it.
     pub(crate) code: Option<i32>,
@@ -123,7 +121,6 @@ impl Running {
         self.finish()
     }
 
-    /// Waits for its end.
     pub(crate) fn finish(mut self) -> io::Result<Finished> {
         let end = Instant::now() + PATIENCE;
         let status = loop {
@@ -152,7 +149,6 @@ impl Running {
 }
 
 impl Finished {
-    /// How it ended, for the ledger.
     pub(crate) fn outcome(&self) -> String {
         match self.code {
             Some(0) => "done".into(),

@@ -13,7 +13,6 @@ use super::faults::{Direction, Fault, Step};
 use super::ledger::Ledger;
 use super::random::Random;
 
-/// The subject of faults in the ledger.
 pub const FAULTS: &str = "faults";
 
 /// How often a thread looks whether its connection is over.
@@ -21,7 +20,6 @@ const SLICE: Duration = Duration::from_millis(50);
 
 /// Forwards connections on loopback. It ends when the value is dropped.
 pub(crate) struct FaultyLine {
-    /// Where clients connect.
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
 }

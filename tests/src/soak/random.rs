@@ -5,7 +5,6 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of a seed.
     pub fn new(seed: u64) -> Random {
         // Neighbouring seeds must not give neighbouring sequences, and 0 is no state.
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
@@ -16,7 +15,6 @@ impl Random {
         Random::new(seed ^ stream.wrapping_add(1).wrapping_mul(0xbf58_476d_1ce4_e5b9))
     }
 
-    /// The next number.
     pub(crate) fn number(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -29,17 +27,14 @@ impl Random {
         self.number().checked_rem(bound).unwrap_or(0)
     }
 
-    /// One of several.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u64) as usize]
     }
 
-    /// So many bytes.
     pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
         (0..length).map(|_| self.number() as u8).collect()
     }
 
-    /// Bytes for a key.
     pub fn key(&mut self) -> [u8; 32] {
         std::array::from_fn(|_| (self.number() >> 24) as u8)
     }

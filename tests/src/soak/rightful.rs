@@ -18,7 +18,6 @@ use super::random::Random;
 use super::speaker::{Role, Speaker};
 use super::target::Target;
 
-/// The subject of rightful clients in the ledger.
 pub const CLIENTS: &str = "clients";
 
 /// How often somebody who was turned away comes again.
@@ -49,20 +48,15 @@ pub(crate) fn served<T>(
 /// What the recorder is at.
 #[derive(Debug)]
 pub struct Checked {
-    /// The agent's own part.
     pub agent: Status,
-    /// Its recordings.
     pub(crate) recordings: Vec<Recorded>,
 }
 
 /// A recording, as its agent tells of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Recorded {
-    /// Its id.
     pub(crate) id: u64,
-    /// Its name.
     pub(crate) name: String,
-    /// Its counters.
     pub(crate) counters: Counters,
     /// The first of its epochs that waits.
     pub(crate) first_epoch: u64,
@@ -71,13 +65,11 @@ pub(crate) struct Recorded {
 }
 
 impl Checked {
-    /// The recording of this name.
     pub(crate) fn named(&self, name: &str) -> Option<&Recorded> {
         self.recordings.iter().find(|one| one.name == name)
     }
 }
 
-/// Asks for the recorder's state.
 pub fn check(speaker: &mut Speaker) -> Result<Checked, End> {
     let answer = speaker.ask(&Check {})?;
     if let Some(code) = answer.refusal() {
@@ -146,9 +138,7 @@ impl Entries {
 
 /// Clients that come and go, over good lines and bad ones.
 pub(crate) struct Comers<'c> {
-    /// The client's program.
     pub(crate) program: &'c Program,
-    /// The guest.
     pub(crate) target: &'c Target,
     /// A line to it with faults.
     pub(crate) faulty: SocketAddr,

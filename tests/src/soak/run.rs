@@ -25,21 +25,16 @@ use super::rightful::{Comers, Entries};
 use super::samples::Sample;
 use super::target::{Keys, Target};
 
-/// The subject of hostile peers in the ledger.
 pub const PEERS: &str = "peers";
 
 /// What a soak is to do.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// How long it lasts.
     pub duration: Duration,
     /// What all chance follows from.
     pub seed: u64,
-    /// Whether the guest asks for keys.
     pub keyed: bool,
-    /// The program `hosted-guest`.
     pub guest: PathBuf,
-    /// The program `hosted-client`.
     pub client: PathBuf,
     /// Where downloads go; a folder that exists.
     pub folder: PathBuf,
@@ -48,25 +43,19 @@ pub struct Plan {
 /// What a soak has seen.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What was asked for.
     pub(crate) plan: Plan,
     /// Once a minute, or more often where it is short; the last one when everybody had left.
     pub samples: Vec<Sample>,
-    /// The guest's own service.
     pub latencies: Latencies,
     /// How fast a rightful client gets in.
     pub entries: Entries,
-    /// What was tried.
     pub ledger: Arc<Ledger>,
-    /// All downloads.
     pub(crate) audit: Audit,
     /// What each always-on recording came to.
     pub recordings: Vec<(u64, Sum)>,
     /// What each of the other recordings came to, those that were thrown away left out.
     pub others: Vec<(u64, Sum)>,
-    /// How many recordings were thrown away.
     pub(crate) discarded: u64,
-    /// The guest's own events.
     pub followed: Followed,
     /// Requests to the guest's own service.
     pub(crate) requests: u64,
@@ -85,7 +74,6 @@ const PHASE: Duration = Duration::from_secs(15);
 /// The longest recording.
 const SHIFT: Duration = Duration::from_secs(300);
 
-/// Runs a soak.
 pub fn run(plan: Plan) -> Result<Outcome, SoakError> {
     let keys = plan
         .keyed
@@ -254,7 +242,6 @@ struct Soak<'s> {
 }
 
 impl Soak<'_> {
-    /// Runs all threads to their ends.
     fn all(&self) -> Seen {
         let place = Mutex::new(());
         thread::scope(|scope| {

@@ -12,7 +12,6 @@ use super::line::End;
 use super::rightful::{check, served};
 use super::speaker::{Role, Speaker};
 
-/// How many vCPUs the guest has.
 const VCPUS: u32 = 2;
 
 /// The guest at one moment.
@@ -22,7 +21,6 @@ pub struct Sample {
     pub(crate) at: Duration,
     /// What the system says.
     pub(crate) footprint: Footprint,
-    /// What became of the agent's peers.
     pub peers: Peers,
     /// The agent's own network work, in ns.
     pub(crate) server_ns: u64,
@@ -32,7 +30,6 @@ pub struct Sample {
     pub(crate) counters: Counters,
     /// Its id; 0 where there is none at the moment.
     pub(crate) recording: u64,
-    /// How many recordings there are.
     pub(crate) recordings: u32,
     /// All vCPUs' rings.
     pub(crate) ring: RingState,
@@ -45,16 +42,12 @@ pub struct Sample {
 /// What rings hold, in records.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RingState {
-    /// There are so many.
     pub(crate) held: u64,
-    /// So many were dropped for newer ones.
     pub(crate) evicted: u64,
-    /// So many were given up while they were written.
     pub(crate) given_up: u64,
 }
 
 impl RingState {
-    /// Asks for the rings of all vCPUs.
     fn ask(speaker: &mut Speaker, vcpus: u32) -> Result<RingState, End> {
         let mut state = RingState::default();
         for vcpu in 0..vcpus {

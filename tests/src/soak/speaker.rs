@@ -13,22 +13,17 @@ use super::target::Target;
 /// Which key to bring where one is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// The one that may look.
     View,
-    /// The one that may do everything.
     Control,
 }
 
 /// A conversation in which frames are exchanged.
 pub enum Speaker {
-    /// In the clear.
     Open(Line),
-    /// Under a key.
     Keyed(Box<KeyedLine>),
 }
 
 impl Speaker {
-    /// Begins one as the target asks for.
     pub fn open(target: &Target, role: Role) -> Result<Speaker, End> {
         let Some(keys) = &target.keys else {
             let mut line = Line::connect(target.address).map_err(|_| End::Unreachable)?;
@@ -53,12 +48,10 @@ impl Speaker {
         }
     }
 
-    /// Sends a message.
     pub(crate) fn send_message<'m, M: Message<'m>>(&mut self, message: &M) -> io::Result<()> {
         self.send(&encoded(message))
     }
 
-    /// Reads the next frame.
     pub fn read_frame(&mut self) -> Result<Frame, End> {
         match self {
             Speaker::Open(line) => line.read_frame(),

@@ -14,7 +14,6 @@ use super::random::Random;
 /// Where an agent listens, and what it asks for.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// Where to connect.
     pub address: SocketAddr,
     /// Its keys; `None` where it is open.
     pub keys: Option<Keys>,
@@ -23,9 +22,7 @@ pub struct Target {
 /// The keys of a guest, one for each role.
 #[derive(Debug, Clone)]
 pub struct Keys {
-    /// May do everything.
     pub control: TestKey,
-    /// May look.
     pub(crate) view: TestKey,
 }
 
@@ -36,9 +33,7 @@ pub struct TestKey(pub [u8; KEY]);
 /// The files that keys lie in.
 #[derive(Debug, Clone)]
 pub struct KeyFiles {
-    /// Of the key that may look.
     pub view: PathBuf,
-    /// Of the one that may do everything.
     pub control: PathBuf,
 }
 
@@ -59,7 +54,6 @@ impl KeyFiles {
 }
 
 impl Keys {
-    /// Two keys.
     pub fn draw(random: &mut Random) -> Keys {
         Keys {
             control: TestKey(random.key()),

@@ -17,13 +17,11 @@ use crate::profiled::{
     STATISTICS_PORT, address_of, profiled_guest, profiler_address, start_profiled,
 };
 
-/// The guest's name.
 pub(super) const GUEST: &str = "bench";
 
 const BOOT: Duration = Duration::from_secs(60);
 const DOM0: Duration = Duration::from_secs(120);
 
-/// A lab with one guest.
 pub(super) struct Rig {
     lab: Lab,
     folder: PathBuf,
@@ -76,7 +74,6 @@ impl Rig {
         }
     }
 
-    /// What the guest says of itself.
     pub(super) fn statistics(&self) -> Result<GuestStatistics, BenchError> {
         let address = address_of(&self.lab, GUEST, STATISTICS_PORT)?;
         GuestStatistics::read(address).map_err(BenchError::Statistics)
@@ -92,7 +89,6 @@ impl Rig {
         Ok((before, self.statistics()?))
     }
 
-    /// A conversation with the guest's profiler.
     pub(super) fn session(&self) -> Result<Session, BenchError> {
         let address = profiler_address(&self.lab, GUEST)?;
         let address = Address::new(address.ip().to_string(), address.port());
@@ -110,7 +106,6 @@ impl Rig {
         )?)
     }
 
-    /// Begins a recording at this rate.
     pub(super) fn start_recording(&self, rate_hz: f64) -> Result<(), BenchError> {
         let settings = Settings {
             name: GUEST.into(),
@@ -121,7 +116,6 @@ impl Rig {
         Ok(())
     }
 
-    /// Ends the recording and reads it.
     pub(super) fn stop_recording(&self) -> Result<Recording, BenchError> {
         let path = self.recording_path();
         fetch(&mut self.session()?, &path)?;
@@ -146,7 +140,6 @@ impl Rig {
         )))
     }
 
-    /// Where the guest echoes.
     pub(super) fn echo(&self) -> Result<std::net::SocketAddr, BenchError> {
         Ok(address_of(&self.lab, GUEST, ECHO_PORT)?)
     }

@@ -32,7 +32,6 @@ struct Sizes {
     owners: BTreeMap<&'static str, u64>,
 }
 
-/// The table.
 pub(super) fn measure() -> Result<String, BenchError> {
     eprintln!("building the guest without the agent, with it, and with keys as well");
     let guests = [

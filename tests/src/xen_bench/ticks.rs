@@ -42,7 +42,6 @@ fn mean(before: &GuestStatistics, after: &GuestStatistics, part: &str) -> Result
     }
 }
 
-/// The table.
 pub(super) fn measure(turn: Duration) -> Result<String, BenchError> {
     // The lab of one ends before that of the other begins: two would share the processors.
     let bare = {

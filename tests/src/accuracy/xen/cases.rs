@@ -1,7 +1,7 @@
 //! What each case asks of the guest on a Xen.
 
 use super::guest::XenGuest;
-use super::{masked, shares, steal};
+use super::{shares, steal};
 use crate::accuracy::error::AccuracyError;
 use crate::accuracy::row::{HEADING, Row, Verdict};
 use crate::accuracy::{
@@ -19,7 +19,6 @@ const PERIOD_NS: u64 = 5_000_000;
 /// Captured samples of each load: some seconds.
 const SAMPLES: usize = 5_000;
 
-/// The cases, by their numbers.
 const CASES: [(u8, Case); 10] = [
     (1, |guest| {
         let effort = known_shares::Effort {
@@ -60,7 +59,7 @@ const CASES: [(u8, Case); 10] = [
             open_ns: 25_000_000,
             period_ns: PERIOD_NS,
         };
-        masked::rows(guest, &effort)
+        masked_events::rows(guest, &effort, masked_events::CHARGED_PERCENT_ON_XEN)
     }),
     (7, |guest| {
         let effort = blocking::Effort {

@@ -26,7 +26,6 @@ use crate::lab::{
 };
 use crate::profiled::{PROFILER_PORT, STATISTICS_PORT, address_of};
 
-/// The features that its image is built with.
 const FEATURES: &[&str] = &["accuracy"];
 
 /// Its name in the lab.
@@ -54,7 +53,6 @@ impl XenGuest {
         XenGuest::start(&image, vec![steal::neighbour(&image)])
     }
 
-    /// A guest that was built without frame pointers.
     pub fn without_frame_pointers() -> Result<XenGuest, AccuracyError> {
         let image = build_xen_guest_without_frame_pointers(FEATURES)?;
         XenGuest::start(&image, Vec::new())
@@ -164,7 +162,6 @@ impl XenGuest {
         })
     }
 
-    /// Runs a script in dom0; answers what it printed.
     pub(crate) fn dom0(&self, script: &str) -> Result<String, AccuracyError> {
         let output = self.lab.dom0(script, DOM0)?;
         if output.status == 0 {

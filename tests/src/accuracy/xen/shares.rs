@@ -10,7 +10,7 @@ use unikprof_client::report::Interval;
 
 use crate::accuracy::error::AccuracyError;
 use crate::accuracy::guest::{Guest, settings};
-use crate::accuracy::known_shares::{Effort, GOAL, Pooled};
+use crate::accuracy::known_shares::{Effort, GOAL, Pooled, table};
 use crate::accuracy::recorded::Recorded;
 use crate::accuracy::row::{Row, Verdict, percent};
 use crate::accuracy::statistics::{Coverage, Errors};
@@ -34,7 +34,6 @@ fn intervals(samples: &[u64; COUNT]) -> [Interval; COUNT] {
     samples.map(|samples| Interval::wilson(samples, all))
 }
 
-/// Runs it.
 pub(crate) fn measure(guest: &mut dyn Guest, effort: &Effort) -> Result<Shares, AccuracyError> {
     let settings = settings(effort.period_ns);
     let command = format!("shares ns={}", effort.run_ns);
@@ -76,32 +75,19 @@ pub(crate) fn rows(guest: &mut dyn Guest, effort: &Effort) -> Result<Vec<Row>, A
     let shares = measure(guest, effort)?;
     let Coverage { held, stated } = shares.coverage;
     let found = shares.coverage.share();
-    let row = |load, truth, said, interval, verdict| Row {
+    let coverage = Row {
         case: 1,
-        load,
-        truth,
-        said,
-        interval,
-        naive: None,
-        fixed: None,
-        verdict,
-    };
-    let mut rows = vec![row(
-        format!(
+        load: format!(
             "{COUNT} functions, {} runs of {} s, sampled each {} ms",
             effort.runs,
             effort.run_ns as f64 / 1e9,
             effort.period_ns as f64 / 1e6
         ),
-        format!("{stated} shares by the vCPU's running time"),
-        format!("{held} intervals hold it: {}", percent(found)),
-        format!("at least {}", percent(GOAL)),
-        Verdict::of(found >= GOAL, || percent(found)),
-    )];
-    rows.extend(shares.functions.iter().map(|function| {
-        let [truth, said, interval] = function.cells();
-        let load = format!("`{}`, all runs together", function.name);
-        row(load, truth, said, interval, function.verdict())
-    }));
-    Ok(rows)
+        truth: format!("{stated} shares by the vCPU's running time"),
+        said: format!("{held} intervals hold it: {}", percent(found)),
+        interval: format!("at least {}", percent(GOAL)),
+        verdict: Verdict::of(found >= GOAL, || percent(found)),
+        ..Row::default()
+    };
+    Ok(table(coverage, &shares.functions))
 }

@@ -32,9 +32,7 @@ pub(crate) fn neighbour(image: &Path) -> GuestConfig {
 /// How much is run.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// The running time of each recording, in ns.
     pub run_ns: u64,
-    /// The sampling period, in ns.
     pub period_ns: u64,
 }
 
@@ -118,9 +116,8 @@ pub(crate) fn rows(guest: &mut XenGuest, effort: &Effort) -> Result<Vec<Row>, Ac
         truth,
         said,
         interval,
-        naive: None,
-        fixed: None,
         verdict,
+        ..Row::default()
     };
     Ok(vec![
         row(

@@ -21,27 +21,21 @@ pub use records::RecordDamage;
 pub enum Peer {
     /// Sends bytes that are no preamble.
     ForeignBytes,
-    /// Sends a preamble that was damaged.
     DamagedPreamble,
     /// Connects and says nothing.
     Silent,
-    /// Sends a byte now and then.
     SlowWriter,
-    /// Opens many connections at once.
     Flood,
-    /// Sends frames whose checksum is wrong.
     WrongChecksums,
     /// Sends frames of any type with any body; their checksums are right.
     RightChecksums,
     /// Asks for much and reads nothing of it.
     SlowReader,
-    /// Fetches the same epoch again and again.
     FetchesForEver,
     /// Begins a handshake where nobody asked for one.
     KeyForAnOpenAgent,
     /// Claims that there is no key, where there is.
     Downgrade,
-    /// Begins a handshake and never ends it.
     HandshakeLeftHanging,
     /// Names a right key and has another.
     WrongKey,
@@ -49,7 +43,6 @@ pub enum Peer {
     UnknownKey,
     /// Changes a bit of a right handshake.
     AlteredHandshake,
-    /// Sends another client's handshake again.
     ReplayedHandshake,
     /// Damages what a rightful client sends.
     DamagedRecord(RecordDamage),
@@ -88,7 +81,6 @@ const KEYED_ONLY: [Peer; 11] = [
 
 /// What a visit goes by.
 pub struct Visit<'v> {
-    /// Who is visited.
     pub target: &'v Target,
     /// What rightful clients have sent before, for who listened.
     pub overheard: &'v Overheard,
@@ -160,7 +152,6 @@ impl Peer {
         EVERYWHERE.iter().chain(own).copied().collect()
     }
 
-    /// For people.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Peer::ForeignBytes => "foreign bytes",

@@ -12,18 +12,14 @@ use crate::soak::random::Random;
 /// A kind of damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordDamage {
-    /// A bit is changed.
     Altered,
-    /// A record comes twice.
     Replayed,
-    /// Two records change places.
     Reordered,
     /// The end of a record is missing, and another follows.
     Cut,
 }
 
 impl RecordDamage {
-    /// For people.
     pub(crate) fn name(self) -> &'static str {
         match self {
             RecordDamage::Altered => "altered record",

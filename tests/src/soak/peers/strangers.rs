@@ -55,7 +55,6 @@ pub(super) fn slow_writer(visit: &Visit<'_>, random: &mut Random) -> Result<End,
     Ok(ended(&mut line))
 }
 
-/// How many connections a flood opens at once.
 pub(super) const FLOOD: usize = 48;
 
 pub(super) fn flood(visit: &Visit<'_>, random: &mut Random) -> Vec<End> {
@@ -91,7 +90,6 @@ pub(super) fn key_for_an_open_agent(visit: &Visit<'_>) -> Result<End, End> {
     Ok(ended(&mut line))
 }
 
-/// The right preamble for this target.
 fn own_preamble(visit: &Visit<'_>) -> preamble::Preamble {
     match visit.target.keys {
         None => OPEN,
