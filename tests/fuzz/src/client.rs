@@ -10,7 +10,7 @@ use unikprof_proto::message::{
     RecordingStatus, Start, Started, Status, Stop, VcpuEnd, VcpuEpoch, Welcome,
 };
 use unikprof_proto::{counts, nodes, preamble};
-use unikprof_test_kit::frames::encoded;
+use unikprof_test_kit::frames::{encoded, framed};
 
 use crate::fake::{FakePlatform, VCPUS};
 use crate::frames;
@@ -142,7 +142,7 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
             let (mut answer, received) = (None, &mut self.received);
             while answer.is_none()
                 && self.client.take(|frame| {
-                    crate::checksum::put_frame(frame.kind, frame.body, received);
+                    received.extend(framed(frame.kind, frame.body));
                     answer = visit(frame);
                 })
             {}

@@ -8,10 +8,9 @@ use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{Check, HandshakeReply, Hello, Refusal, Status};
 use unikprof_proto::preamble;
 use unikprof_proto::secure::{self, RECORD_HEADER, TAG};
-use unikprof_test_kit::frames::encoded;
+use unikprof_test_kit::frames::{encoded, framed};
 use unikprof_test_kit::noise::{Initiator, Records, key_id};
 
-use crate::checksum::put_frame;
 use crate::client::FakeService;
 use crate::fake::{Fake, FakePlatform, MAPPINGS, VCPUS};
 use crate::frames;
@@ -52,11 +51,9 @@ pub fn check_handshake(bytes: &[u8]) {
                         3 => preamble::encode(PREAMBLE).to_vec(),
                         4 | 5 => overheard.clone(),
                         6 => {
-                            let mut frame = Vec::new();
                             let kind = input.below(16) as u16;
                             let length = input.below(100);
-                            put_frame(kind, input.bytes(length), &mut frame);
-                            frame
+                            framed(kind, input.bytes(length))
                         }
                         _ => {
                             let length = usize::from(input.byte());
@@ -105,10 +102,8 @@ pub fn check_sealed(bytes: &[u8]) {
             let plaintext = match input.below(4) {
                 0 => encoded(&Check {}),
                 1 => {
-                    let mut frame = Vec::new();
                     let kind = input.below(16) as u16;
-                    put_frame(kind, input.bytes(length.min(900)), &mut frame);
-                    frame
+                    framed(kind, input.bytes(length.min(900)))
                 }
                 _ => input.bytes(length).to_vec(),
             };

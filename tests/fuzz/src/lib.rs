@@ -4,7 +4,6 @@
 //! `fuzz_targets` hand it what libFuzzer makes up. `cargo test` checks the seeds.
 
 pub mod caller_table;
-mod checksum;
 mod client;
 /// Images made for tests: the client's.
 #[path = "../../../client/src/caller_table/test_elf.rs"]

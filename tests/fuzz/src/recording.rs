@@ -8,9 +8,10 @@ use unikprof_client::recording::{MAGIC, Reading, Recording, VERSION};
 use unikprof_client::report::{Format, Report, ReportOptions, TimelineView};
 use unikprof_client::symbols::Symbolizer;
 use unikprof_client::timeline::{RecordingSpan, Timeline, Window};
+use unikprof_proto::frame::MAX_BODY;
+use unikprof_test_kit::frames::framed;
 
 use crate::ALLOCATED;
-use crate::checksum::put_frame;
 use crate::input::Input;
 
 /// The most bytes of memory for a byte of a file: a node of 15 frames can take 17 bytes, and each
@@ -33,7 +34,8 @@ fn file_of(input: &mut Input<'_>) -> Vec<u8> {
     let mut file = preamble();
     while !input.is_empty() {
         let (kind, length) = (input.short(), input.short());
-        put_frame(kind, input.bytes(length.into()), &mut file);
+        let length = usize::from(length).min(MAX_BODY);
+        file.extend(framed(kind, input.bytes(length)));
     }
     file
 }

@@ -7,9 +7,10 @@ use unikprof_proto::message::{
     Epoch, EventName, EventNamesEnd, Nodes, RingEnd, RingHead, RingRun, StacksEnd,
 };
 use unikprof_proto::ring::{self, Record};
+use unikprof_test_kit::frames::{encoded, framed};
 
 use crate::elf::{CODE_ADDRESS, TestElf};
-use crate::{checksum, recording, sessions};
+use crate::{recording, sessions};
 
 /// For each target, by its name.
 pub fn all() -> [(&'static str, Vec<Vec<u8>>); 8] {
@@ -130,7 +131,7 @@ fn recordings(answers: &[u8]) -> Vec<Vec<u8>> {
             message_type::WELCOME | message_type::MAPPING | message_type::EPOCH
                 ..=message_type::VCPU_END | message_type::COUNTS
         ) {
-            checksum::put_frame(frame.kind, frame.body, &mut content);
+            content.extend(framed(frame.kind, frame.body));
         }
     }
     rings(&mut content);
@@ -218,7 +219,7 @@ fn rings(content: &mut Vec<u8>) {
 }
 
 fn put<'m>(message: &impl Message<'m>, out: &mut Vec<u8>) {
-    out.extend(unikprof_test_kit::frames::encoded(message));
+    out.extend(encoded(message));
 }
 
 /// An image, and the choices that make one like it: a function with a frame and a linkage table.
@@ -307,7 +308,6 @@ mod tests {
         };
         let image = Image::parse("seed".as_ref(), whole[1..].to_vec()).expect("it is sound");
         let table = ImageTable::compile(&image, &[]).expect("it has functions");
-        assert_eq!(table.tally().damaged, 0);
         assert_eq!(table.rows().expect("it is small").len(), 5 + 9);
     }
 

@@ -9,8 +9,8 @@ use unikprof_proto::message::{
     Acknowledge, Check, Dump, Fetch, Hello, Start, Stop, TableBegin, TableEnd, TableRows,
 };
 use unikprof_proto::preamble;
+use unikprof_test_kit::frames::framed;
 
-use crate::checksum::put_frame;
 use crate::client::{Client, FakeService, Fetched, Honest};
 use crate::fake::{Fake, FakePlatform, MAPPINGS, VCPUS};
 use crate::input::Input;
@@ -85,9 +85,7 @@ impl<'a> World<'_, 'a> {
                     known => known as u16,
                 };
                 let length = input.below(2000);
-                let mut frame = Vec::new();
-                put_frame(kind, input.bytes(length), &mut frame);
-                client.send(&frame);
+                client.send(&framed(kind, input.bytes(length)));
             }),
             6 => self.with_client(input, |client, input| {
                 client.deliver(service, 1 + input.below(2000));

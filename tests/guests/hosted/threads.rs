@@ -60,26 +60,20 @@ fn passing(guest: &Guest) -> Result<(), hosted::Error> {
     Ok(())
 }
 
-#[inline(never)]
-fn lasting_work(mut state: u64) -> u64 {
-    let mut left = 100_000;
-    while left > 0 {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        left -= 1;
-    }
-    state
+macro_rules! work {
+    ($($name:ident $turns:literal)*) => {$(
+        #[inline(never)]
+        fn $name(mut state: u64) -> u64 {
+            let mut left = $turns;
+            while left > 0 {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                left -= 1;
+            }
+            state
+        }
+    )*};
 }
 
-#[inline(never)]
-fn passing_work(mut state: u64) -> u64 {
-    let mut left = 500_000;
-    while left > 0 {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        left -= 1;
-    }
-    state
-}
+work! { lasting_work 100_000 passing_work 500_000 }

@@ -9,8 +9,8 @@
 //! | `summer` | `june` 50, `july` 40, `august` 30 |
 //! | `autumn` | `september` 25, `october` 15, `november` 10, `equinox` 15 |
 //!
-//! `year` calls the four callers. Each function works in its own frame, on its own lines, and calls nothing; only
-//! `equinox` has its work inlined, from [`step`]. A caller modifies each result, so that no call becomes a tail jump.
+//! `year` calls the four callers. Each function works in its own frame, the three of winter on lines of their own, and
+//! calls nothing; only `equinox` has its work inlined, from [`step`]. A caller modifies each result, so that no call becomes a tail jump.
 
 use core::hint::black_box;
 
@@ -89,104 +89,23 @@ fn february(mut state: u64) -> u64 {
     state
 }
 
-#[inline(never)]
-fn march(mut state: u64) -> u64 {
-    for _ in 0..100 * PART {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state = state.wrapping_add(100);
-    }
-    state
+/// The same, where the lines are not looked at.
+macro_rules! months {
+    ($($name:ident $parts:literal)*) => {$(
+        #[inline(never)]
+        fn $name(mut state: u64) -> u64 {
+            for _ in 0..$parts * PART {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state = state.wrapping_add($parts);
+            }
+            state
+        }
+    )*};
 }
 
-#[inline(never)]
-fn april(mut state: u64) -> u64 {
-    for _ in 0..85 * PART {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state = state.wrapping_add(85);
-    }
-    state
-}
-
-#[inline(never)]
-fn may(mut state: u64) -> u64 {
-    for _ in 0..65 * PART {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state = state.wrapping_add(65);
-    }
-    state
-}
-
-#[inline(never)]
-fn june(mut state: u64) -> u64 {
-    for _ in 0..50 * PART {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state = state.wrapping_add(50);
-    }
-    state
-}
-
-#[inline(never)]
-fn july(mut state: u64) -> u64 {
-    for _ in 0..40 * PART {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state = state.wrapping_add(40);
-    }
-    state
-}
-
-#[inline(never)]
-fn august(mut state: u64) -> u64 {
-    for _ in 0..30 * PART {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state = state.wrapping_add(30);
-    }
-    state
-}
-
-#[inline(never)]
-fn september(mut state: u64) -> u64 {
-    for _ in 0..25 * PART {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state = state.wrapping_add(25);
-    }
-    state
-}
-
-#[inline(never)]
-fn october(mut state: u64) -> u64 {
-    for _ in 0..15 * PART {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state = state.wrapping_add(15);
-    }
-    state
-}
-
-#[inline(never)]
-fn november(mut state: u64) -> u64 {
-    for _ in 0..10 * PART {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state = state.wrapping_add(10);
-    }
-    state
-}
+months! { march 100 april 85 may 65 june 50 july 40 august 30 september 25 october 15 november 10 }
 
 /// Called from two places, three times as long from the first.
 #[inline(never)]
