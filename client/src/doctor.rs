@@ -37,6 +37,8 @@ mod text;
 use std::borrow::Cow;
 use std::time::Duration;
 
+use serde::Serialize;
+
 pub(crate) use check::{Check, Verdict};
 
 use frame_records::PassedOver;
@@ -62,7 +64,8 @@ pub struct Diagnosis {
 }
 
 /// What is judged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Subject {
     /// A recording: what it shows.
     Recording,

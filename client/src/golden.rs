@@ -7,23 +7,11 @@ use std::path::PathBuf;
 
 const BLESS: &str = "UNIKPROF_BLESS=1 cargo test -p unikprof-client";
 
-/// Compares with `client/tests/report_golden/NAME`, or writes it when asked to bless.
+/// Compares with the file of this name below `client/tests`, or writes it when asked to bless.
 #[track_caller]
-pub(crate) fn check_report(name: &str, found: &str) {
-    check("report_golden", name, found);
-}
-
-/// As [`check_report`], for `client/tests/doctor_golden`.
-#[track_caller]
-pub(crate) fn check_doctor(name: &str, found: &str) {
-    check("doctor_golden", name, found);
-}
-
-#[track_caller]
-fn check(directory: &str, name: &str, found: &str) {
+pub(crate) fn check(name: &str, found: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("tests")
-        .join(directory)
         .join(name);
     if std::env::var_os("UNIKPROF_BLESS").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -53,6 +53,7 @@ mod pprof_messages;
 pub(crate) mod running;
 mod script;
 mod seconds;
+pub(crate) mod shares;
 pub(crate) mod shorten;
 pub(crate) mod stack_warnings;
 #[cfg(feature = "svg")]

@@ -12,13 +12,12 @@ use crate::symbols::{SymbolError, SymbolWarning};
 /// An image of which no table can be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "fields are named for what they hold")]
 pub enum CompileError {
     /// The file's own tables make no sense.
     #[error("{} is a damaged ELF file: {problem}; rebuild it or copy it again", path.display())]
     Elf {
-        /// The file.
         path: PathBuf,
-        /// What the parser says.
         problem: object::Error,
     },
     /// It is for another processor.
@@ -26,22 +25,14 @@ pub enum CompileError {
         "{} is for another architecture: caller tables are supported for x86_64, found {found}",
         path.display()
     )]
-    Architecture {
-        /// The image.
-        path: PathBuf,
-        /// The processor it is for.
-        found: String,
-    },
+    Architecture { path: PathBuf, found: String },
     /// It holds no code.
     #[error(
         "{} has no executable segment with code: name the linked image that the guest runs, not an object or debug \
          file",
         path.display()
     )]
-    NoCode {
-        /// The image.
-        path: PathBuf,
-    },
+    NoCode { path: PathBuf },
     /// Nothing in it says how to unwind.
     #[error(
         "{} has no call frame information: neither .eh_frame nor .debug_frame, nor a debug file \
@@ -49,10 +40,7 @@ pub enum CompileError {
          -fasynchronous-unwind-tables (C), and keep .eh_frame in the linker script",
         path.display()
     )]
-    NoCallFrames {
-        /// The image.
-        path: PathBuf,
-    },
+    NoCallFrames { path: PathBuf },
     /// What there is describes nothing of its code.
     #[error(
         "the call frame information of {} describes none of its code: {elsewhere} functions are outside of it, \
@@ -60,7 +48,6 @@ pub enum CompileError {
         path.display()
     )]
     NoFunctions {
-        /// The image.
         path: PathBuf,
         /// How many functions lie outside its executable segments.
         elsewhere: usize,
@@ -70,11 +57,8 @@ pub enum CompileError {
     /// A section breaks its own format.
     #[error("{section} of {} is damaged: {problem}; rebuild the file or copy it again", path.display())]
     Section {
-        /// The file that holds it.
         path: PathBuf,
-        /// Its name.
         section: &'static str,
-        /// What is wrong.
         problem: String,
     },
     /// A table file needs a build-id.
@@ -83,19 +67,13 @@ pub enum CompileError {
          (-Wl,--build-id through a compiler)",
         path.display()
     )]
-    NoBuildId {
-        /// The image.
-        path: PathBuf,
-    },
+    NoBuildId { path: PathBuf },
     /// The image is larger than a table can describe.
     #[error(
         "{} is too large for a caller table: code must lie within the first 4 GiB of the file, in \
          at most {} rows", path.display(), super::image_table::MAX_ROWS
     )]
-    TooLarge {
-        /// The image.
-        path: PathBuf,
-    },
+    TooLarge { path: PathBuf },
 }
 
 impl CompileError {

@@ -17,26 +17,17 @@ use crate::units::std_duration;
 
 /// Why a connection failed.
 #[derive(Debug, Error)]
+#[expect(missing_docs, reason = "fields are named for what they hold")]
 pub enum ConnectionError {
     /// The host's name has no address.
     #[error("cannot resolve the host `{}`: {source}; check the name, or use an IP address", address.host())]
-    Resolve {
-        /// What was asked for.
-        address: Address,
-        /// The resolver's answer.
-        source: io::Error,
-    },
+    Resolve { address: Address, source: io::Error },
     /// Nothing accepted the connection.
     #[error(
         "cannot connect to {address}: {source}; check that the guest is running, that its agent listens on this \
          port, and that no firewall blocks it"
     )]
-    Connect {
-        /// What was asked for.
-        address: Address,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Connect { address: Address, source: io::Error },
     /// The peer sends something other than an agent's preamble.
     #[error(
         "{address} is not a unikprof agent: expected a preamble that begins with `unikprof`, found {}{}; check \
@@ -44,33 +35,20 @@ pub enum ConnectionError {
         PrintableBytes(found),
         who_speaks(found)
     )]
-    NotAnAgent {
-        /// What was connected to.
-        address: Address,
-        /// The first bytes it sent.
-        found: Vec<u8>,
-    },
+    NotAnAgent { address: Address, found: Vec<u8> },
     /// The peer accepted the connection and closed it without a preamble.
     #[error(
         "{address} accepted the connection and closed it without sending anything; it is not a unikprof agent, \
          or all its sessions are in use"
     )]
-    ClosedAtOnce {
-        /// What was connected to.
-        address: Address,
-    },
+    ClosedAtOnce { address: Address },
     /// The peer accepted the connection and sends nothing.
     #[error(
         "{address} accepted the connection, but sent nothing within {}; it is not a unikprof agent, or its guest \
          is too busy (wait longer with --timeout)",
         std_duration(*waited)
     )]
-    SilentAtOnce {
-        /// What was connected to.
-        address: Address,
-        /// How long.
-        waited: Duration,
-    },
+    SilentAtOnce { address: Address, waited: Duration },
     /// The two sides have no protocol version in common.
     #[error(
         "the agent at {address} supports protocol version {theirs}, this client {}; use {}",
@@ -78,37 +56,27 @@ pub enum ConnectionError {
         which_to_update(theirs)
     )]
     NoCommonVersion {
-        /// What was connected to.
         address: Address,
-        /// The agent's versions.
         theirs: VersionRange,
     },
     /// The agent sends an empty range of versions.
     #[error("the preamble of {address} is malformed: {source}")]
     Preamble {
-        /// What was connected to.
         address: Address,
-        /// What is wrong.
         source: preamble::PreambleError,
     },
     /// The connection broke.
     #[error("the connection was lost while {doing}: {source}")]
     Lost {
-        /// What the client was at.
         doing: &'static str,
-        /// The system's word.
         source: io::Error,
     },
     /// The agent closed the connection.
     #[error("the agent closed the connection while {doing}")]
-    Closed {
-        /// What the client was at.
-        doing: &'static str,
-    },
+    Closed { doing: &'static str },
     /// The connection ended within a frame.
     #[error("the connection ended in the middle of a frame ({bytes} bytes received) while {doing}")]
     Cut {
-        /// What the client was at.
         doing: &'static str,
         /// How much of the frame came.
         bytes: usize,
@@ -120,27 +88,20 @@ pub enum ConnectionError {
         std_duration(*waited)
     )]
     Silent {
-        /// What the client was at.
         doing: &'static str,
-        /// How long.
         waited: Duration,
     },
     /// The agent sent a malformed frame.
     #[error("the agent violated the protocol while {doing}: {source}")]
     Frame {
-        /// What the client was at.
         doing: &'static str,
-        /// What is wrong.
         source: FrameError,
     },
     /// The agent answered with another message.
     #[error("the agent violated the protocol while {doing}: expected {expected}, found {}", message_name(*found))]
     Unexpected {
-        /// What the client was at.
         doing: &'static str,
-        /// The message wanted.
         expected: &'static str,
-        /// The type of the message found.
         found: u16,
     },
     /// The agent named an impossible mapping.
@@ -151,7 +112,6 @@ pub enum ConnectionError {
     Refused {
         /// See [`unikprof_proto::code::refusal`].
         code: u32,
-        /// The agent's reason.
         text: String,
     },
     /// The agent requires a key, and none was given.
@@ -159,83 +119,53 @@ pub enum ConnectionError {
         "the agent at {address} requires a key: name the key file with --key-file FILE or in UNIKPROF_KEY_FILE \
          (`unikprof-client keygen` makes one; the guest's configuration needs the same key)"
     )]
-    KeyNeeded {
-        /// What was connected to.
-        address: Address,
-    },
+    KeyNeeded { address: Address },
     /// The agent is open, but a key was given.
     #[error(
         "the agent at {address} requires no key, but key {key} was given: its guest has no keys configured, or \
          another machine answers in its place. No request was sent, and the key was not disclosed. If this agent \
          is meant to require no key, omit --key-file and unset UNIKPROF_KEY_FILE"
     )]
-    OpenAgent {
-        /// What was connected to.
-        address: Address,
-        /// Which key.
-        key: KeyId,
-    },
+    OpenAgent { address: Address, key: KeyId },
     /// The agent rejected the handshake.
     #[error(
         "the agent at {address} rejected key {key}: check that this guest has that key (the first line of a key \
          file contains the id), that it was not replaced, and that the file is not another guest's; if all that \
          is correct, the traffic is modified on the way"
     )]
-    BadKey {
-        /// What was connected to.
-        address: Address,
-        /// Which key.
-        key: KeyId,
-    },
+    BadKey { address: Address, key: KeyId },
     /// The peer did not prove that it has the key.
     #[error(
         "the peer at {address} does not have key {key}, or its answer was modified on the way; it may not be the \
          intended guest. No request was sent, and the key was not disclosed"
     )]
-    FalseAgent {
-        /// What was connected to.
-        address: Address,
-        /// Which key.
-        key: KeyId,
-    },
+    FalseAgent { address: Address, key: KeyId },
     /// The agent requires a security mode that this client does not support.
     #[error(
         "the agent at {address} requires security mode {found}, which this client does not support (0 is none, 1 \
          is a key); use a newer client"
     )]
-    UnknownSecurity {
-        /// What was connected to.
-        address: Address,
-        /// What it asks for.
-        found: u8,
-    },
+    UnknownSecurity { address: Address, found: u8 },
     /// A sealed record could not be opened.
     #[error(
         "the connection was closed while {doing}: {source}; the traffic was damaged or modified on the way, and \
          none of it was used"
     )]
     Record {
-        /// What the client was at.
         doing: &'static str,
-        /// What is wrong.
         source: RecordError,
     },
     /// The key's role does not allow the request.
     #[error("permission denied for {doing}: {}", who_may(*key, *role))]
     NotAllowed {
-        /// What the client was at.
         doing: &'static str,
-        /// Which key.
         key: Option<KeyId>,
         /// Its role, as far as the agent has told it.
         role: Option<u32>,
     },
     /// The handshake could not be computed, usually because the system provides no random numbers.
     #[error("cannot compute the handshake on this machine: {source}")]
-    Cryptography {
-        /// What is wrong.
-        source: snow::Error,
-    },
+    Cryptography { source: snow::Error },
     /// The user interrupted.
     #[error("interrupted")]
     Interrupted,

@@ -1,5 +1,6 @@
 //! One check of a diagnosis.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
@@ -50,7 +51,7 @@ pub(crate) enum Figure {
 }
 
 /// One check of a diagnosis.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Check {
     /// Its name; stable.
     pub(crate) name: &'static str,
@@ -61,8 +62,9 @@ pub(crate) struct Check {
     /// What to do about it; `None` if the verdict is good.
     pub(crate) advice: Option<String>,
     /// The numbers it comes from, by stable names.
-    pub(crate) figures: Vec<(&'static str, Figure)>,
+    pub(crate) figures: BTreeMap<&'static str, Figure>,
     /// For a diagnosis of an agent: the recording that the check is about, if it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) recording: Option<String>,
 }
 
@@ -73,7 +75,7 @@ impl Check {
             verdict,
             finding: finding.into(),
             advice: None,
-            figures: Vec::new(),
+            figures: BTreeMap::new(),
             recording: None,
         }
     }
@@ -96,19 +98,19 @@ impl Check {
 
     #[must_use]
     pub(super) fn count(mut self, name: &'static str, count: u64) -> Check {
-        self.figures.push((name, Figure::Count(count)));
+        self.figures.insert(name, Figure::Count(count));
         self
     }
 
     #[must_use]
     pub(super) fn real(mut self, name: &'static str, real: f64) -> Check {
-        self.figures.push((name, Figure::Real(real)));
+        self.figures.insert(name, Figure::Real(real));
         self
     }
 
     #[must_use]
     pub(super) fn signed(mut self, name: &'static str, signed: i64) -> Check {
-        self.figures.push((name, Figure::Signed(signed)));
+        self.figures.insert(name, Figure::Signed(signed));
         self
     }
 }

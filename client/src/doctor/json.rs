@@ -14,9 +14,9 @@
 //! A check about one of an agent's recordings has its name in `recording`. Checks and figures may be
 //! added, and texts may change; names stay.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{Diagnosis, Subject, Verdict};
+use super::{Diagnosis, Verdict};
 
 /// The value of `schema`.
 pub(crate) const SCHEMA: u32 = 1;
@@ -24,38 +24,13 @@ pub(crate) const SCHEMA: u32 = 1;
 impl Diagnosis {
     /// For programs: an object whose shape `schema` names.
     pub fn json(&self) -> Value {
-        let checks: Vec<Value> = self
-            .checks
-            .iter()
-            .map(|check| {
-                let figures: Map<String, Value> = check
-                    .figures
-                    .iter()
-                    .map(|(name, figure)| ((*name).to_owned(), json!(figure)))
-                    .collect();
-                let mut object = json!({
-                    "name": check.name,
-                    "verdict": check.verdict,
-                    "finding": check.finding,
-                    "advice": check.advice,
-                    "figures": figures,
-                });
-                if let (Some(name), Value::Object(fields)) = (&check.recording, &mut object) {
-                    fields.insert("recording".to_owned(), json!(name));
-                }
-                object
-            })
-            .collect();
         json!({
             "schema": SCHEMA,
-            "subject": match self.subject {
-                Subject::Recording => "recording",
-                Subject::Agent => "agent",
-            },
+            "subject": self.subject,
             "what": self.what,
             "verdict": self.verdict(),
             "trustworthy": self.verdict() != Verdict::Bad,
-            "checks": checks,
+            "checks": self.checks,
         })
     }
 }

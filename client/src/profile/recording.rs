@@ -54,7 +54,7 @@ pub struct RecordingInfo {
 }
 
 /// Which part of a recording a profile from the ring shows.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct FromRing {
     /// From when on, in ns since the recording began.
     pub(crate) from_ns: u64,
@@ -183,7 +183,7 @@ impl VcpuStats {
 }
 
 /// How a vCPU's time was spent, in nanoseconds; `None` if the platform cannot tell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Runstate {
     /// On a processor.
     pub running_ns: Option<u64>,
@@ -217,7 +217,7 @@ impl Runstate {
 }
 
 /// What the samples of one vCPU cost, entry to exit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Cost {
     /// Half of the samples cost at most this many cycles.
     pub cycles_p50: u64,

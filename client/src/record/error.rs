@@ -17,6 +17,7 @@ use crate::units::std_duration;
 
 /// Why a recording could not be made or fetched completely.
 #[derive(Debug, Error)]
+#[expect(missing_docs, reason = "fields are named for what they hold")]
 pub enum RecordError {
     /// The agent is unreachable, is not an agent, or rejected the request.
     #[error(transparent)]
@@ -35,7 +36,6 @@ pub enum RecordError {
     Lost {
         /// How long it was tried.
         after: Duration,
-        /// The last attempt's error.
         source: ConnectionError,
     },
     /// The address now belongs to another guest, or to a restarted one.
@@ -48,10 +48,7 @@ pub enum RecordError {
     #[error(
         "recording {recording} is no longer in the guest: another client stopped and fetched it"
     )]
-    Gone {
-        /// Its id.
-        recording: u64,
-    },
+    Gone { recording: u64 },
     /// The recording could not be followed to its end.
     #[error(
         "{source}. Recording {recording}, `{}`, may still be running in the guest: see `check`; `stop --name` \
@@ -59,23 +56,16 @@ pub enum RecordError {
         Printable(name)
     )]
     StillRunning {
-        /// Its id.
         recording: u64,
-        /// Its name.
         name: String,
-        /// What happened.
         source: Box<RecordError>,
     },
     /// A setting is outside the agent's limits.
     #[error("{setting} {asked} is outside the agent's limits: {lowest} to {highest}")]
     Limit {
-        /// Which setting.
         setting: &'static str,
-        /// What was asked for.
         asked: String,
-        /// The least accepted.
         lowest: String,
-        /// The most accepted.
         highest: String,
     },
     /// Unwinding by the caller table was requested without a table.
@@ -136,50 +126,34 @@ pub enum RecordError {
     #[error(
         "the agent violated the protocol: it reports {count} recordings; at most {MOST_RECORDINGS} are possible"
     )]
-    TooManyTold {
-        /// How many.
-        count: u32,
-    },
+    TooManyTold { count: u32 },
     /// There is no such recording.
     #[error("{}", no_such(wanted.as_deref(), there))]
     NoSuchRecording {
         /// Its name; `None`: whichever there is.
         wanted: Option<String>,
-        /// Those that there are.
         there: Names,
     },
     /// There are several recordings, and none was named.
     #[error("the guest has several recordings: {there}; choose one with --name")]
-    WhichRecording {
-        /// Those that there are.
-        there: Names,
-    },
+    WhichRecording { there: Names },
     /// There is nothing to copy.
     #[error(
         "there is nothing to copy yet: the recording is {state}, and its counts can be copied once it has ended. \
          Until then, use `dump` or `stop`, which need a key with the role `control`"
     )]
-    NothingWaits {
-        /// Its state.
-        state: &'static str,
-    },
+    NothingWaits { state: &'static str },
     /// The recording's delay is not over.
     #[error(
         "recording {recording} has not begun: its delay is not over, so there is nothing to dump. `check` shows when it \
          begins, `stop --discard` cancels it"
     )]
-    NotBegun {
-        /// Its id.
-        recording: u64,
-    },
+    NotBegun { recording: u64 },
     /// The recording was stopped before its delay was over.
     #[error(
         "recording {recording} is stopped, but it had not begun: its delay was not over, so there is nothing to write"
     )]
-    NeverBegun {
-        /// Its id.
-        recording: u64,
-    },
+    NeverBegun { recording: u64 },
     /// The recording file could not be created.
     #[error(transparent)]
     Output(#[from] OutputError),
@@ -190,7 +164,6 @@ pub enum RecordError {
     Unwritten {
         /// The subcommand that fetches it.
         subcommand: &'static str,
-        /// What happened.
         source: OutputError,
     },
 }

@@ -21,30 +21,20 @@ use crate::timeline::RingOrderError;
 
 /// Why a file could not be read.
 #[derive(Debug, Error)]
+#[expect(missing_docs, reason = "fields are named for what they hold")]
 pub enum RecordingError {
     /// It cannot be opened.
     #[error("cannot read {}: {source}", path.display())]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// The system's word.
-        source: io::Error,
-    },
+    Open { path: PathBuf, source: io::Error },
     /// It is no recording.
     #[error(
         "{} is not a unikprof recording: expected it to begin with {}, {}",
         path.display(), PrintableBytes(&MAGIC), beginning(found)
     )]
-    NotARecording {
-        /// The file.
-        path: PathBuf,
-        /// Its first bytes.
-        found: Vec<u8>,
-    },
+    NotARecording { path: PathBuf, found: Vec<u8> },
     /// It is not a recording, but contains, or may contain, the data of a crashed guest.
     #[error("{} is not a unikprof recording, but {}", path.display(), way_out(*holder, path))]
     Remains {
-        /// The file.
         path: PathBuf,
         /// What it seems to be.
         holder: Holder,
@@ -55,9 +45,7 @@ pub enum RecordingError {
          and protocol version {VERSIONS}: use a newer client", path.display()
     )]
     Version {
-        /// The file.
         path: PathBuf,
-        /// Its file version.
         file: u16,
         /// The protocol version of its frames.
         protocol: u16,
@@ -67,21 +55,14 @@ pub enum RecordingError {
         "{} is an incomplete crash dump from a guest's memory: {source}; `report --salvage` reads the part that \
          is there", path.display()
     )]
-    Block {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: BlockError,
-    },
+    Block { path: PathBuf, source: BlockError },
     /// No file was given.
     #[error("there is no recording to read")]
     NoFiles,
     /// Two files cannot be one profile.
     #[error("{} and {} cannot be one profile: {why}", first.display(), other.display())]
     Apart {
-        /// A file.
         first: PathBuf,
-        /// The other.
         other: PathBuf,
         /// What differs, and what to do.
         why: String,
@@ -92,18 +73,13 @@ pub enum RecordingError {
          report such a file on its own",
         path.display()
     )]
-    NoCounts {
-        /// The file.
-        path: PathBuf,
-    },
+    NoCounts { path: PathBuf },
     /// It is damaged or was cut.
     #[error("{} is damaged at byte {offset}: {source}{}", path.display(), advice(*salvageable))]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// Where the damaged frame begins.
         offset: u64,
-        /// What is wrong.
         source: Damage,
         /// Whether there are intact frames before it.
         salvageable: bool,

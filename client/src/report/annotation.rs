@@ -17,11 +17,11 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use self::instructions::{Instruction, Origin};
-use self::samples::Counts;
 use self::source::Sources;
 use super::Report;
 use super::calls::{FunctionError, FunctionName};
 use super::filter::shown_symbols;
+use super::shares::Shares;
 use crate::printable::Printable;
 use crate::profile::{Architecture, FrameId};
 use crate::symbols::{CodeError, FunctionId, MappedAddress, Symbolizer};
@@ -31,13 +31,13 @@ use crate::symbols::{CodeError, FunctionId, MappedAddress, Symbolizer};
 pub struct Annotation {
     function: String,
     /// The samples at the function's code, functions inlined into it included.
-    code: Counts,
+    code: Shares,
     /// Of their own samples, those of the function itself.
     own: u64,
     /// Those with the most samples first.
     lines: Vec<Line>,
     /// In the order of their addresses; each with an index into the lines.
-    instructions: Vec<(Instruction, usize, Counts)>,
+    instructions: Vec<(Instruction, usize, Shares)>,
     /// Whether the processor's instructions can be shown.
     is_decoded: bool,
 }
@@ -47,7 +47,7 @@ struct Line {
     origin: Origin,
     /// The line itself, if the file could be read.
     text: Option<String>,
-    counts: Counts,
+    counts: Shares,
 }
 
 /// Why a function cannot be annotated.
@@ -124,7 +124,7 @@ impl Annotation {
                     lines.push(Line {
                         origin: at.origin.clone(),
                         text: source.and_then(|(file, line)| sources.line(file, *line)),
-                        counts: Counts::NONE,
+                        counts: Shares::default(),
                     });
                     lines.len() - 1
                 })

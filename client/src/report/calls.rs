@@ -249,7 +249,7 @@ impl Calls {
             own: row.own,
             total: row.total,
             total_share: row.share.share,
-            total_interval: (unit == Unit::Samples).then_some([row.share.low, row.share.high]),
+            total_interval: row.share.ends(unit),
         });
         JsonCalls {
             direction: match self.direction {

@@ -8,10 +8,11 @@ use std::io::Read;
 
 use flate2::read::GzDecoder;
 use prost::Message;
+use serde_json::{Map, Value};
 
 use super::pprof_messages as pprof;
 use super::*;
-use crate::golden::check_report as check;
+use crate::golden;
 use crate::profile::{
     Cost, Counters, Distribution, Frame, FrameId, Mapping, Profile, ProfileBuilder, RecordingInfo,
     Runstate, SpecialFrame, VcpuStats,
@@ -225,6 +226,11 @@ pub(crate) fn symbolized(profile: &Profile) -> Symbolized<'_> {
     names.finish(profile, mapping_of)
 }
 
+#[track_caller]
+pub(super) fn check(name: &str, found: &str) {
+    golden::check(&format!("report_golden/{name}"), found);
+}
+
 fn with_report(options: ReportOptions, test: impl FnOnce(&Report<'_>)) {
     let profile = profile();
     let symbolized = symbolized(&profile);
@@ -245,11 +251,7 @@ fn every_filter() -> ReportOptions {
 
 #[test]
 fn text_folded_and_json_are_as_blessed() {
-    for (format, ending) in [
-        (Format::Text, "txt"),
-        (Format::Folded, "folded"),
-        (Format::Json, "json"),
-    ] {
+    for (format, ending) in [(Format::Text, "txt"), (Format::Folded, "folded")] {
         with_report(ReportOptions::default(), |r| {
             check(&format!("report.{ending}"), &text(r, format));
         });
@@ -257,6 +259,23 @@ fn text_folded_and_json_are_as_blessed() {
             check(&format!("report-filtered.{ending}"), &text(r, format));
         });
     }
+    let json = |r: &Report<'_>| text(r, Format::Json);
+    with_report(ReportOptions::default(), |all| {
+        check("report.json", &json(all));
+        let mut whole: Map<String, Value> = serde_json::from_str(&json(all)).unwrap();
+        // Filters change these parts and no others.
+        with_report(every_filter(), |r| {
+            let mut filtered: Map<String, Value> = serde_json::from_str(&json(r)).unwrap();
+            let mut parts = Map::new();
+            for name in ["filter", "samples", "functions", "warnings"] {
+                whole.remove(name);
+                parts.insert(name.into(), filtered.remove(name).unwrap());
+            }
+            assert_eq!(filtered, whole);
+            let parts = serde_json::to_string_pretty(&parts).unwrap();
+            check("report-filtered.json", &format!("{parts}\n"));
+        });
+    });
 }
 
 #[cfg(feature = "svg")]

@@ -1,7 +1,9 @@
 //! How far a sampled share can be trusted.
 
+use crate::profile::Unit;
+
 /// A share and its 95 % interval, all between 0 and 1.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Interval {
     /// The share that was seen.
     pub share: f64,
@@ -62,6 +64,11 @@ impl Interval {
             low: share,
             high: share,
         }
+    }
+
+    /// The interval's ends; `None` if the share was measured.
+    pub(super) fn ends(&self, unit: Unit) -> Option<[f64; 2]> {
+        (unit == Unit::Samples).then_some([self.low, self.high])
     }
 
     /// Whether the intervals overlap. Shares of one recording can differ significantly even then.

@@ -124,8 +124,9 @@ use serde::Serialize;
 
 use super::annotation::JsonAnnotation;
 use super::calls::JsonCalls;
-use super::{Interval, Report, json_time, warnings};
-use crate::profile::{Counters, Distribution, Merged, Unit, VcpuStats};
+use super::shares::{JsonShares, Shares};
+use super::{Report, json_time, warnings};
+use crate::profile::{Cost, Counters, Distribution, FromRing, Merged, Runstate, VcpuStats};
 use crate::symbols::FunctionKind;
 
 /// The value of `schema`.
@@ -136,9 +137,6 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
     let profile = symbolized.profile();
     let table = report.functions();
     let recording = profile.recording();
-    let ends = |interval: &Interval| {
-        (table.unit == Unit::Samples).then_some([interval.low, interval.high])
-    };
     let functions = table
         .rows
         .iter()
@@ -156,12 +154,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
                 },
                 file: row.line.map(|(file, _)| symbolized.file(file)),
                 line: row.line.map(|(_, line)| line),
-                own: row.own,
-                total: row.total,
-                self_share: row.own_share.share,
-                self_interval: ends(&row.own_share),
-                total_share: row.total_share.share,
-                total_interval: ends(&row.total_share),
+                shares: Shares::of(row).json(table.unit),
             }
         })
         .collect();
@@ -210,11 +203,7 @@ pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()>
         calls: report.calls.as_ref().map(|calls| calls.json(report)),
         annotation: report.annotation.as_ref().map(|found| found.json(report)),
         warnings: warnings::of(report, table),
-        window: recording.ring.as_ref().map(|ring| WindowShown {
-            from_ns: ring.from_ns,
-            to_ns: ring.to_ns,
-            inside: ring.inside.as_deref(),
-        }),
+        window: recording.ring.as_ref(),
         spans: time.spans,
         values: time.values,
         marks: time.marks,
@@ -243,19 +232,12 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     annotation: Option<JsonAnnotation<'a>>,
     warnings: Vec<String>,
-    window: Option<WindowShown<'a>>,
+    window: Option<&'a FromRing>,
     spans: Vec<json_time::Span>,
     values: Vec<json_time::Values>,
     marks: Vec<json_time::Mark>,
     refused_names: u64,
     seconds: Vec<json_time::Second>,
-}
-
-#[derive(Serialize)]
-struct WindowShown<'a> {
-    from_ns: u64,
-    to_ns: u64,
-    inside: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -285,7 +267,7 @@ struct Vcpu {
     counters: Counters,
     elapsed_ns: u64,
     runstate: Runstate,
-    cost: Option<Cost>,
+    cost: Option<VcpuCost>,
     lateness_ns: Option<Lateness>,
 }
 
@@ -314,42 +296,21 @@ impl Lateness {
 }
 
 #[derive(Serialize)]
-struct Runstate {
-    running_ns: Option<u64>,
-    runnable_ns: Option<u64>,
-    blocked_ns: Option<u64>,
-    offline_ns: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct Cost {
-    cycles_p50: u64,
-    cycles_p99: u64,
-    cycles_max: u64,
-    cycles_per_second: u64,
-    total_ns: u64,
+struct VcpuCost {
+    #[serde(flatten)]
+    cost: Cost,
     share_of_running: Option<f64>,
 }
 
 impl Vcpu {
     fn of(stats: &VcpuStats) -> Vcpu {
-        let runstate = &stats.runstate;
         Vcpu {
             vcpu: stats.vcpu,
             counters: stats.counters,
             elapsed_ns: stats.elapsed_ns,
-            runstate: Runstate {
-                running_ns: runstate.running_ns,
-                runnable_ns: runstate.runnable_ns,
-                blocked_ns: runstate.blocked_ns,
-                offline_ns: runstate.offline_ns,
-            },
-            cost: stats.cost.as_ref().map(|cost| Cost {
-                cycles_p50: cost.cycles_p50,
-                cycles_p99: cost.cycles_p99,
-                cycles_max: cost.cycles_max,
-                cycles_per_second: cost.cycles_per_second,
-                total_ns: cost.total_ns,
+            runstate: stats.runstate,
+            cost: stats.cost.map(|cost| VcpuCost {
+                cost,
                 share_of_running: stats.cost_share(),
             }),
             lateness_ns: stats.lateness_ns.as_ref().map(Lateness::of),
@@ -381,11 +342,6 @@ struct Function<'a> {
     kind: &'static str,
     file: Option<&'a str>,
     line: Option<u32>,
-    #[serde(rename = "self")]
-    own: u64,
-    total: u64,
-    self_share: f64,
-    self_interval: Option<[f64; 2]>,
-    total_share: f64,
-    total_interval: Option<[f64; 2]>,
+    #[serde(flatten)]
+    shares: JsonShares,
 }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::functions::{FunctionRow, FunctionTable};
-use super::interval::Interval;
+use super::functions::FunctionTable;
+use super::shares::Shares;
 use super::uncertainty::{Recorded, RunningClusters, Unplaced};
 use crate::profile::{Counters, Mode, Profile, Runstate};
 
@@ -27,27 +27,6 @@ struct Sums {
     total: u64,
     of_own: RunningClusters,
     of_total: RunningClusters,
-}
-
-/// The counts and shares of one function.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Shares {
-    pub(crate) own: u64,
-    pub(crate) total: u64,
-    pub(crate) own_share: Interval,
-    pub(crate) total_share: Interval,
-}
-
-impl Shares {
-    /// Of a table's row.
-    pub(crate) fn of(row: &FunctionRow) -> Shares {
-        Shares {
-            own: row.own,
-            total: row.total,
-            own_share: row.own_share,
-            total_share: row.total_share,
-        }
-    }
 }
 
 /// What a part of the time came to, beside its functions.

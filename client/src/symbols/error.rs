@@ -10,27 +10,18 @@ use crate::profile::{Architecture, BuildId};
 /// Why a file that the user named cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "fields are named for what they hold")]
 pub enum SymbolError {
     /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system error.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A directory, a device or a pipe.
     #[error("{} is not a regular file: name the guest's ELF image", path.display())]
-    NotAFile {
-        /// What was named.
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// The file is larger than any sensible image.
     #[error("{} has {found} bytes; the limit for an image is {limit}", path.display())]
     TooLarge {
-        /// The file.
         path: PathBuf,
-        /// Its size.
         found: u64,
         /// The most that is taken.
         limit: u64,
@@ -42,7 +33,6 @@ pub enum SymbolError {
         path.display(), hex_bytes(found)
     )]
     NotElf {
-        /// The file.
         path: PathBuf,
         /// Its first bytes, four at most.
         found: Vec<u8>,
@@ -50,9 +40,7 @@ pub enum SymbolError {
     /// The file begins as an ELF file but its tables make no sense.
     #[error("{} is a damaged ELF file: {problem}; rebuild it or copy it again", path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
-        /// The parser error.
         problem: object::Error,
     },
     /// The image is not what the guest ran.
@@ -62,9 +50,7 @@ pub enum SymbolError {
         path.display(), id_or_none(found.as_ref())
     )]
     WrongBuildId {
-        /// The file.
         path: PathBuf,
-        /// The recording's.
         expected: BuildId,
         /// The file's; `None` if it has none.
         found: Option<BuildId>,
@@ -75,11 +61,8 @@ pub enum SymbolError {
         path.display()
     )]
     WrongArchitecture {
-        /// The file.
         path: PathBuf,
-        /// The recording's.
         expected: Architecture,
-        /// The file's.
         found: String,
     },
     /// A symbol list without a single function.
@@ -89,7 +72,6 @@ pub enum SymbolError {
         path.display()
     )]
     NoFunctions {
-        /// The file.
         path: PathBuf,
         /// The first line that is not a symbol, or a description of the content.
         found: String,
@@ -99,6 +81,7 @@ pub enum SymbolError {
 /// A warning about names. The rest of the profile is symbolized regardless.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "fields are named for what they hold")]
 pub enum SymbolWarning {
     /// There is no image for a mapping.
     #[error(
@@ -121,9 +104,7 @@ pub enum SymbolWarning {
     LocalFileDiffers {
         /// The path that was tried.
         path: PathBuf,
-        /// The recording's.
         expected: BuildId,
-        /// The file's.
         found: Option<BuildId>,
     },
     /// Used although its build-id differs, because of `--force-image`.
@@ -133,50 +114,34 @@ pub enum SymbolWarning {
         path.display(), id_or_none(found.as_ref())
     )]
     Forced {
-        /// The image.
         path: PathBuf,
-        /// The recording's.
         expected: BuildId,
-        /// The image's.
         found: Option<BuildId>,
     },
     /// The image cannot be verified.
     #[error(
         "{} could not be verified: the recording has no build-id for it; link the guest with --build-id", path.display()
     )]
-    NotVerified {
-        /// The image.
-        path: PathBuf,
-    },
+    NotVerified { path: PathBuf },
     /// The image belongs to no mapping.
     #[error("{} was not used: it matches no mapping of the recording", path.display())]
-    NotUsed {
-        /// The image.
-        path: PathBuf,
-    },
+    NotUsed { path: PathBuf },
     /// Names from the symbol table only.
     #[error(
         "{} has no debug information: source lines and inlined functions are not shown; build it with -g (Rust: \
          debug = \"line-tables-only\")", path.display()
     )]
-    NoDebugInfo {
-        /// The image.
-        path: PathBuf,
-    },
+    NoDebugInfo { path: PathBuf },
     /// No names at all.
     #[error(
         "{} is stripped: it has neither symbols nor debug information; name the unstripped image, or a symbol list \
          with --symbols", path.display()
     )]
-    Stripped {
-        /// The image.
-        path: PathBuf,
-    },
+    Stripped { path: PathBuf },
     /// The debug information is damaged at some places.
     #[error("the debug information of {} is damaged ({problem}): {addresses} addresses affected",
         path.display())]
     DamagedDebugInfo {
-        /// The file that holds it.
         path: PathBuf,
         /// The parser error of the first one.
         problem: String,
@@ -186,21 +151,13 @@ pub enum SymbolWarning {
     /// A request to a debuginfod server failed, or the file received is not the requested one.
     #[error("the debuginfod server {url} gave no file for build-id {build_id}: {problem}")]
     ServerFailed {
-        /// The server.
         url: String,
-        /// The requested build-id.
         build_id: BuildId,
-        /// The failure.
         problem: String,
     },
     /// A separate debug file does not belong to the image.
     #[error("{} is not the debug file of {} and was ignored", debug_file.display(), image.display())]
-    DebugFileDiffers {
-        /// The separate debug file.
-        debug_file: PathBuf,
-        /// The image.
-        image: PathBuf,
-    },
+    DebugFileDiffers { debug_file: PathBuf, image: PathBuf },
 }
 
 /// How Linux names the code that its kernel maps into every process, from no file.

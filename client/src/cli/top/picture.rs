@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::profile::{Mode, Unit};
 use crate::report::Interval;
-use crate::report::running::{Shares, Summary};
+use crate::report::running::Summary;
+use crate::report::shares::Shares;
 
 /// A table's content.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -116,21 +117,7 @@ impl Picture {
     pub(super) fn json(&self, top: usize) -> Value {
         let rows = self.sorted(Sort::Recent, Measure::Own, None);
         let most = if top == 0 { rows.len() } else { top };
-        let ends = |interval: Interval| {
-            (self.unit() == Unit::Samples).then_some([interval.low, interval.high])
-        };
-        let shares = |shares: &Option<Shares>| {
-            shares.map(|shares| {
-                json!({
-                    "self": shares.own,
-                    "total": shares.total,
-                    "self_share": shares.own_share.share,
-                    "self_interval": ends(shares.own_share),
-                    "total_share": shares.total_share.share,
-                    "total_interval": ends(shares.total_share),
-                })
-            })
-        };
+        let shares = |shares: &Option<Shares>| shares.map(|shares| shares.json(self.unit()));
         let functions: Vec<Value> = rows
             .iter()
             .take(most)

@@ -7,7 +7,8 @@ use super::picture::{Measure, Picture, Row, Sort};
 use crate::printable::Printable;
 use crate::profile::Unit;
 use crate::record::rate_text;
-use crate::report::running::{Shares, Summary};
+use crate::report::running::Summary;
+use crate::report::shares::Shares;
 use crate::report::shorten;
 use crate::units::{amount_with_unit, date, duration, grouped, percent};
 

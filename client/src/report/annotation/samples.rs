@@ -1,43 +1,17 @@
 //! The samples of instructions and lines.
 
 use super::super::Report;
-use super::super::interval::Interval;
+use super::super::shares::Shares;
 use super::super::uncertainty::{Clusters, Hits, Recorded, Unplaced};
 use super::instructions::{self, Instruction};
 use crate::profile::{Frame, FrameId, NodeId, SpecialFrame, Unit};
 use crate::symbols::MappedAddress;
 
-/// The samples of an instruction, a line or a function's code.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Counts {
-    pub(super) own: u64,
-    /// Those of stacks through it; each stack counts once.
-    pub(super) total: u64,
-    pub(super) own_share: Interval,
-    pub(super) total_share: Interval,
-}
-
-impl Counts {
-    pub(super) const NONE: Counts = {
-        let share = Interval {
-            share: 0.0,
-            low: 0.0,
-            high: 0.0,
-        };
-        Counts {
-            own: 0,
-            total: 0,
-            own_share: share,
-            total_share: share,
-        }
-    };
-}
-
 pub(super) struct Counted {
-    pub(super) instructions: Vec<Counts>,
-    pub(super) lines: Vec<Counts>,
+    pub(super) instructions: Vec<Shares>,
+    pub(super) lines: Vec<Shares>,
     /// All of them.
-    pub(super) code: Counts,
+    pub(super) code: Shares,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -106,15 +80,15 @@ pub(super) fn count(
     };
     let counts = |(at, sum): (usize, &Sum)| {
         let design = |hits| clusters.as_ref()?.design(number(at), hits);
-        Counts {
+        Shares {
             own: sum.own,
             total: sum.total,
             own_share: recorded.share(sum.own, design(Hits::Own), 0),
             total_share: recorded.share(sum.total, design(Hits::Total), sum.late),
         }
     };
-    let mut all: Vec<Counts> = sums.iter().enumerate().map(counts).collect();
-    let code = all.pop().unwrap_or(Counts::NONE);
+    let mut all: Vec<Shares> = sums.iter().enumerate().map(counts).collect();
+    let code = all.pop().unwrap_or_default();
     let lines = all.split_off(instructions.len());
     Counted {
         instructions: all,

@@ -5,11 +5,10 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::super::Report;
-use super::super::interval::Interval;
+use super::super::shares::{JsonShares, Shares};
 use super::super::shorten;
 use super::super::text::{LEAST_NAME, names_begin, share_columns};
 use super::super::units::{amount, amount_with_unit, grouped};
-use super::samples::Counts;
 use super::{Annotation, Line};
 use crate::printable::Printable;
 use crate::profile::Unit;
@@ -136,7 +135,7 @@ impl Annotation {
         let lines = self.lines.iter().map(|line| JsonLine {
             origin: JsonOrigin::of(line),
             text: line.text.as_deref(),
-            counts: JsonCounts::of(&line.counts, unit),
+            counts: line.counts.json(unit),
         });
         let instructions = self
             .instructions
@@ -146,12 +145,12 @@ impl Annotation {
                 address: at.link_address,
                 text: &at.text,
                 origin: JsonOrigin::of(&self.lines[*line]),
-                counts: JsonCounts::of(counts, unit),
+                counts: counts.json(unit),
             });
         JsonAnnotation {
             function: &self.function,
             own_without_inlined: self.own,
-            counts: JsonCounts::of(&self.code, unit),
+            counts: self.code.json(unit),
             lines: lines.collect(),
             instructions: if self.is_decoded {
                 instructions.collect()
@@ -189,7 +188,7 @@ impl Columns {
     /// A row; without counts it begins with blanks.
     fn write_row(
         &self,
-        counts: Option<&Counts>,
+        counts: Option<&Shares>,
         text: &str,
         out: &mut impl Write,
     ) -> io::Result<()> {
@@ -213,7 +212,7 @@ pub(in crate::report) struct JsonAnnotation<'a> {
     function: &'a str,
     own_without_inlined: u64,
     #[serde(flatten)]
-    counts: JsonCounts,
+    counts: JsonShares,
     lines: Vec<JsonLine<'a>>,
     instructions: Vec<JsonInstruction<'a>>,
 }
@@ -224,7 +223,7 @@ struct JsonLine<'a> {
     origin: JsonOrigin<'a>,
     text: Option<&'a str>,
     #[serde(flatten)]
-    counts: JsonCounts,
+    counts: JsonShares,
 }
 
 #[derive(Serialize)]
@@ -235,7 +234,7 @@ struct JsonInstruction<'a> {
     #[serde(flatten)]
     origin: JsonOrigin<'a>,
     #[serde(flatten)]
-    counts: JsonCounts,
+    counts: JsonShares,
 }
 
 #[derive(Serialize)]
@@ -252,31 +251,6 @@ impl<'a> JsonOrigin<'a> {
             function: &line.origin.function,
             file: source.map(|(file, _)| &**file),
             line: source.map(|(_, line)| *line),
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct JsonCounts {
-    #[serde(rename = "self")]
-    own: u64,
-    total: u64,
-    self_share: f64,
-    self_interval: Option<[f64; 2]>,
-    total_share: f64,
-    total_interval: Option<[f64; 2]>,
-}
-
-impl JsonCounts {
-    fn of(counts: &Counts, unit: Unit) -> JsonCounts {
-        let ends = |it: &Interval| (unit == Unit::Samples).then_some([it.low, it.high]);
-        JsonCounts {
-            own: counts.own,
-            total: counts.total,
-            self_share: counts.own_share.share,
-            self_interval: ends(&counts.own_share),
-            total_share: counts.total_share.share,
-            total_interval: ends(&counts.total_share),
         }
     }
 }
