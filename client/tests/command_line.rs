@@ -59,19 +59,20 @@ fn greeted(mut stream: TcpStream, rest: &[u8]) {
 fn help_teaches() {
     let here = tempfile::tempdir().unwrap();
     let (help, _) = expect(0, "--help", here.path());
-    for word in [
-        "connect",
-        "report",
-        "doctor",
-        "keygen",
-        "--key-file",
-        "completions",
-        "Examples:",
-        "Exit codes:",
-        "130",
-    ] {
-        assert!(help.contains(word), "no {word:?} in:\n{help}");
-    }
+    program::has(
+        &help,
+        &[
+            "connect",
+            "report",
+            "doctor",
+            "keygen",
+            "--key-file",
+            "completions",
+            "Examples:",
+            "Exit codes:",
+            "130",
+        ],
+    );
     let (help, _) = expect(0, "connect --help", here.path());
     for word in [
         "info",
@@ -214,13 +215,14 @@ fn manual_pages_and_completions_are_installed_by_one_command() {
     assert!(page("unikprof-client.1").contains("Exit codes"));
     // Pages say what the help says, options and examples alike.
     let record = page("unikprof-client-connect-record.1");
-    for word in [
-        "\\-\\-interval",
-        "record 30s",
-        "TH unikprof-client-connect-record 1  \"unikprof ",
-    ] {
-        assert!(record.contains(word), "no {word:?} in:\n{record}");
-    }
+    program::has(
+        &record,
+        &[
+            "\\-\\-interval",
+            "record 30s",
+            "TH unikprof-client-connect-record 1  \"unikprof ",
+        ],
+    );
     assert!(!share.join("man/man1/unikprof-client-demo-guest.1").exists());
     for path in [
         "bash-completion/completions/unikprof-client",
@@ -337,23 +339,24 @@ fn info_and_check_tell_what_there_is() {
     let peer = Peer::start(Script::default());
     let address = peer.address.to_string();
     let (info, stderr) = expect(0, &format!("connect {address} info"), here.path());
-    for word in [
-        "web-1",
-        "2 vCPUs",
-        "abababab",
-        "/boot/guest.elf",
-        "100000 Hz",
-    ] {
-        assert!(info.contains(word), "no {word:?} in:\n{info}");
-    }
+    program::has(
+        &info,
+        &[
+            "web-1",
+            "2 vCPUs",
+            "abababab",
+            "/boot/guest.elf",
+            "100000 Hz",
+        ],
+    );
     let warned = stderr.lines().count() == 1 && stderr.contains("requires no key");
     assert!(warned, "{stderr}");
     let (info, _) = expect(0, &format!("connect {address} info --json"), here.path());
-    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    let info = program::json(&info);
     assert_eq!(info["guest_name"], "web-1");
     assert_eq!(info["mappings"][0]["start"], 0x10_0000);
     let (status, _) = expect(0, &format!("connect --json {address} check"), here.path());
-    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    let status = program::json(&status);
     assert_eq!(status["recordings"][0]["state"], "finished");
     assert_eq!(status["nodes_capacity"], 8192);
     let (started, _) = expect(0, &format!("connect {address} start --name n"), here.path());
@@ -408,7 +411,7 @@ fn a_recording_becomes_every_format() {
     let (text, _) = expect(0, "report r.unikprof", here.path());
     assert!(text.contains("recorded"), "{text}");
     let (json, _) = expect(0, "report r.unikprof --json", here.path());
-    let _: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let _ = program::json(&json);
     let (folded, _) = expect(0, "report r.unikprof --format folded", here.path());
     assert_eq!(
         folded,
@@ -863,7 +866,7 @@ fn doctor_of_a_recording_tells_by_its_exit_code_whether_to_trust_it() {
     // 18 samples say nothing.
     let file = recorded(Script::default(), here.path());
     let (stdout, stderr) = expect(9, &format!("doctor {file} --json"), here.path());
-    let document: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    let document = program::json(&stdout);
     assert_eq!(document["trustworthy"], false);
     assert_eq!(document["source"], "the file run.unikprof");
     let checks = document["checks"].as_array().unwrap();

@@ -8,16 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use peer::{Peer, Ring, Script, encode, ring, samples_of};
-use unikprof_client::connection::{Address, Timeouts};
-use unikprof_client::interrupt::Interrupt;
-use unikprof_client::record::{self, Outcome, Patience, RecordError, Session, Settings};
+use peer::{PATIENT, Peer, Ring, Script, encode, ring, samples_of};
+use unikprof_client::record::{self, Outcome, RecordError, Settings};
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_client::timeline::Window;
 use unikprof_proto::code::{message_type as types, refusal};
 use unikprof_proto::message::Started;
-
-const PATIENT: Duration = Duration::from_secs(20);
 
 /// One vCPU, whose epochs have a new stack each, and whose ring holds so many records and has so many new ones at each
 /// look. The recording ends once it was dumped so often.
@@ -39,16 +35,12 @@ fn script(capacity: u64, each: u64, dumps: usize) -> Script {
 }
 
 fn record(peer: &Peer, path: &Path, reconnect: Duration) -> Result<Outcome, RecordError> {
-    let patience = Patience {
-        timeouts: Timeouts {
-            connect: PATIENT,
-            answer: PATIENT,
-        },
-        reconnect,
-    };
-    let address = Address::new(peer.address.ip().to_string(), peer.address.port());
-    let mut session = Session::open(address, patience, Interrupt::default()).unwrap();
-    record::record(&mut session, &Settings::default(), path, &mut ())
+    record::record(
+        &mut peer.session(reconnect),
+        &Settings::default(),
+        path,
+        &mut (),
+    )
 }
 
 fn read(path: &Path) -> Recording {
@@ -211,11 +203,7 @@ fn a_connection_that_breaks_anywhere_while_draining_loses_nothing() {
 fn what_was_drained_before_the_connection_broke_for_good_is_kept() {
     let here = tempfile::tempdir().unwrap();
     let path = here.path().join("r.unikprof");
-    let script = Script {
-        // Nothing after the second dump is answered.
-        refuses: None,
-        ..script(40, 5, 1_000)
-    };
+    let script = script(40, 5, 1_000);
     let one = Script {
         ends_after_dumps: Some(1),
         ..script.clone()

@@ -9,8 +9,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use peer::keyed::{Keyed, OTHER_SECRET, SECRET, key};
+use peer::program::has;
 use peer::{Peer, Script, program};
-use serde_json::Value;
 use unikprof_client::key::{Key, Role};
 use unikprof_proto::code::role;
 use unikprof_proto::message::Peers;
@@ -30,13 +30,6 @@ fn run(code: i32, arguments: &[&str], directory: &Path, variable: Option<&str>) 
         assert!(!whole.contains(&secret[..16]), "{whole}");
     }
     texts
-}
-
-#[track_caller]
-fn has(text: &str, words: &[&str]) {
-    for word in words {
-        assert!(text.contains(word), "no {word:?} in:\n{text}");
-    }
 }
 
 fn write(directory: &Path, name: &str, text: &str, mode: u32) {
@@ -100,7 +93,7 @@ fn keygen_makes_a_file_for_its_owner_alone_and_never_writes_over_one() {
 fn keygen_says_what_it_made_to_programs() {
     let here = tempfile::tempdir().unwrap();
     let [stdout, _] = run(0, &["keygen", "-o", "g.key", "--json"], here.path(), None);
-    let made: Value = serde_json::from_str(&stdout).unwrap();
+    let made = program::json(&stdout);
     let key = Key::read(&here.path().join("g.key")).unwrap();
     assert_eq!(made["id"], key.id().to_string());
     assert_eq!(made["role"], "control");
@@ -217,7 +210,7 @@ fn an_open_agent_is_warned_of_once_and_never_spoken_to_with_a_key() {
     let (peer, address) = agent(None);
     for word in ["info", "check"] {
         let [stdout, stderr] = run(0, &["connect", &address, word, "--json"], here.path(), None);
-        let said: Value = serde_json::from_str(&stdout).unwrap();
+        let said = program::json(&stdout);
         assert_eq!(said["role"], "open");
         assert_eq!(said["encrypted"], false);
         assert_eq!(stderr.matches("warning: ").count(), 1, "{stderr}");
@@ -247,7 +240,7 @@ fn info_check_and_doctor_tell_the_role_and_what_strangers_tried() {
     has(&info, &["role view", &id, "encrypted"]);
     assert_eq!(stderr, "");
     let [info, _] = connect("info", &["--json"]);
-    let info: Value = serde_json::from_str(&info).unwrap();
+    let info = program::json(&info);
     assert_eq!(
         (&info["role"], &info["encrypted"], &info["key"]),
         (&"view".into(), &true.into(), &id.as_str().into())
@@ -264,7 +257,7 @@ fn info_check_and_doctor_tell_the_role_and_what_strangers_tried() {
         ],
     );
     let [check, _] = connect("check", &["--json"]);
-    let check: Value = serde_json::from_str(&check).unwrap();
+    let check = program::json(&check);
     assert_eq!(check["peers"]["bad_key"], 3);
     assert_eq!(check["server_longest_ns"], 5);
     assert_eq!(check["encrypted"], true);

@@ -7,28 +7,19 @@ use std::path::Path;
 use std::time::Duration;
 
 use peer::keyed::{Keyed, OTHER_SECRET, SECRET, Tamper, key};
-use peer::{Peer, Script};
-use unikprof_client::connection::{Access, Address, ConnectionError, Timeouts};
+use peer::program::has;
+use peer::{PATIENT, Peer, Script};
+use unikprof_client::connection::{Access, ConnectionError};
 use unikprof_client::interrupt::Interrupt;
-use unikprof_client::record::{self, Patience, RecordError, Request, Session, Settings};
+use unikprof_client::record::{self, RecordError, Request, Session, Settings};
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_proto::code::{refusal, role};
-
-const PATIENT: Duration = Duration::from_secs(20);
 
 /// The bytes that an agent with a key sends in the clear: its preamble and the reply to the handshake.
 const CLEAR: usize = 16 + 10 + 64;
 
 fn open(peer: &Peer, access: Access, connect: Duration) -> Result<Session, ConnectionError> {
-    let address = Address::new(peer.address.ip().to_string(), peer.address.port());
-    let patience = Patience {
-        timeouts: Timeouts {
-            connect,
-            answer: PATIENT,
-        },
-        reconnect: PATIENT,
-    };
-    Session::with_access(address, access, patience, Interrupt::default())
+    peer.open(access, connect, PATIENT, &Interrupt::default())
 }
 
 fn session(peer: &Peer) -> Session {
@@ -223,14 +214,15 @@ fn a_view_key_looks_and_takes_a_copy_and_nothing_else() {
     let request = Request::Stop { recording: 0 };
     let error = record::fetch(&mut session, request, &path, &mut ()).unwrap_err();
     let text = error.to_string();
-    for word in [
-        "stopping the recording",
-        "`view`",
-        "`control`",
-        &key(SECRET).id().to_string(),
-    ] {
-        assert!(text.contains(word), "no {word:?} in {text}");
-    }
+    has(
+        &text,
+        &[
+            "stopping the recording",
+            "`view`",
+            "`control`",
+            &key(SECRET).id().to_string(),
+        ],
+    );
     assert_eq!(error.exit_code(), 10);
     // The conversation goes on.
     session.check(&mut ()).unwrap();

@@ -3,7 +3,7 @@
 
 mod peer;
 
-use peer::program::connect;
+use peer::program::{connect, has, is_empty, json};
 use peer::{Peer, Ring, Script, ring};
 use serde_json::Value;
 use unikprof_client::recording::{Reading, Recording};
@@ -12,10 +12,6 @@ use unikprof_proto::ring::kind;
 
 const HOLDER: &str = "unikprof-client 0.1.0";
 const HELD: &str = "`unikprof-client 0.1.0` fetches recording 3 `default` since 12 s";
-
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap()
-}
 
 #[test]
 fn a_recording_that_another_client_fetches_is_refused_with_the_way_out() {
@@ -42,11 +38,8 @@ fn a_recording_that_another_client_fetches_is_refused_with_the_way_out() {
         assert!(stderr.contains(HELD), "{word:?}: {stderr}");
         assert!(!stderr.contains("--discard"), "{word:?}: {stderr}");
         if code == 12 {
-            for said in [HELD, "`copy`"] {
-                assert!(stderr.contains(said), "{word:?}: no {said:?} in {stderr}");
-            }
-            let left = std::fs::read_dir(here.path()).unwrap().count();
-            assert_eq!(left, 0, "{word:?}");
+            has(&stderr, &[HELD, "`copy`"]);
+            is_empty(here.path());
         }
     }
 }
@@ -148,20 +141,22 @@ fn check_and_info_show_who_holds_a_recording_and_what_the_memory_holds() {
         ..Script::default()
     });
     let (all, _) = connect(0, &peer, &["check"], here.path());
-    for said in [
-        "HOLDS",
-        "samples 1 min 02 s",
-        "unikprof-client 0.1.0\\u{1b}[2J has been fetching for",
-    ] {
-        assert!(all.contains(said), "no {said:?} in {all}");
-    }
+    has(
+        &all,
+        &[
+            "HOLDS",
+            "samples 1 min 02 s",
+            "unikprof-client 0.1.0\\u{1b}[2J has been fetching for",
+        ],
+    );
     let (one, _) = connect(0, &peer, &["check", "--name", "default"], here.path());
-    for said in [
-        "enough for 1 min 02 s of samples and an unknown time of new stacks",
-        "for 1 µs",
-    ] {
-        assert!(one.contains(said), "no {said:?} in {one}");
-    }
+    has(
+        &one,
+        &[
+            "enough for 1 min 02 s of samples and an unknown time of new stacks",
+            "for 1 µs",
+        ],
+    );
     let (info, _) = connect(0, &peer, &["info"], here.path());
     assert!(
         info.contains("`default`: recording, unikprof-client 0.1.0"),

@@ -6,12 +6,10 @@ mod peer;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
+use peer::program::has;
 use peer::{Script, encode};
 use unikprof_client::profile::{Frame, Mode, Profile, SpecialFrame, Unit};
-use unikprof_client::recording::{
-    Completeness, Reading, Recording, RecordingError, RecordingWriter,
-};
+use unikprof_client::recording::{Completeness, Reading, Recording, RecordingError};
 use unikprof_proto::file::{FileEnd, FileHeader, preamble};
 use unikprof_proto::frame::Message;
 use unikprof_proto::message::Nodes;
@@ -19,17 +17,7 @@ use unikprof_proto::nodes::{Encoder, Node};
 
 fn write(directory: &Path, script: &Script, epochs: &[u64], incomplete: Option<&str>) -> PathBuf {
     let path = directory.join("r.unikprof");
-    let welcome = peer::welcome(script, 1_000).concat();
-    let created = Timestamp::from_second(1_700_000_000).unwrap();
-    let mut writer = RecordingWriter::create(&path, 1, created, &welcome).unwrap();
-    for (at, epoch) in epochs.iter().enumerate() {
-        // A file holds each node once.
-        let known = if at == 0 { 0 } else { 2 * peer::SEGMENT - 1 };
-        let frames = peer::epoch_after(script, *epoch, known).concat();
-        writer.append(&frames).unwrap();
-    }
-    writer.end(incomplete).unwrap();
-    writer.publish().unwrap();
+    peer::write_file(&path, script, epochs, &[], incomplete);
     path
 }
 
@@ -55,14 +43,6 @@ fn what_is_written_comes_back() {
         Some(1_700_000_000_000_001_000)
     );
 
-    let stacks: Vec<(u32, u64, Vec<Frame>)> = profile
-        .samples()
-        .iter()
-        .map(|sample| {
-            let frames = profile.stack(sample.node).map(|id| profile.frame(id));
-            (sample.vcpu, sample.count, frames.collect())
-        })
-        .collect();
     let (leaf, caller) = (
         |code: u64| Frame::leaf(0x10_0000 + code - 0x100),
         |code: u64| Frame::caller(0x10_0000 + code - 0x100),
@@ -92,11 +72,8 @@ fn what_is_written_comes_back() {
         ),
         (1, 3, vec![leaf(0x190)]),
     ];
-    let sorted = |stacks: &mut Vec<(u32, u64, Vec<Frame>)>| stacks.sort();
-    let mut found = stacks;
-    sorted(&mut found);
-    sorted(&mut expected);
-    assert_eq!(found, expected);
+    expected.sort();
+    assert_eq!(stacks_of(profile), expected);
 
     let vcpu = &profile.vcpus()[0];
     assert_eq!(vcpu.counters.ticks, 17);
@@ -124,22 +101,14 @@ fn what_lies_under_a_late_or_blocked_mark_is_a_place_of_its_own() {
     };
     let path = write(directory.path(), &script, &[7], None);
     let profile = Recording::open(&path, Reading::Strict).unwrap().profile;
-    let mut stacks: Vec<(u64, Vec<Frame>)> = profile
-        .samples()
-        .iter()
-        .map(|sample| {
-            let frames = profile.stack(sample.node).map(|id| profile.frame(id));
-            (sample.count, frames.collect())
-        })
-        .collect();
-    stacks.sort();
     let leaf = |code: u64| Frame::leaf(0x10_0000 + code - 0x100);
     let caller = |code: u64| Frame::caller(0x10_0000 + code - 0x100);
     assert_eq!(
-        stacks,
+        stacks_of(&profile),
         [
-            (1, vec![leaf(0x150), caller(0x110)]),
+            (0, 1, vec![leaf(0x150), caller(0x110)]),
             (
+                0,
                 2,
                 vec![
                     Frame::Special(SpecialFrame::Late),
@@ -148,6 +117,7 @@ fn what_lies_under_a_late_or_blocked_mark_is_a_place_of_its_own() {
                 ]
             ),
             (
+                0,
                 4,
                 vec![
                     Frame::Special(SpecialFrame::Blocked),
@@ -155,7 +125,7 @@ fn what_lies_under_a_late_or_blocked_mark_is_a_place_of_its_own() {
                     caller(0x110)
                 ]
             ),
-            (8, vec![leaf(0x160), caller(0x150), caller(0x110)]),
+            (0, 8, vec![leaf(0x160), caller(0x150), caller(0x110)]),
         ]
     );
 }
@@ -434,9 +404,7 @@ fn impossible_stack_nodes_are_refused() {
         let frames = [peer::epoch(&script, 7), vec![sent]].concat();
         let error = read(&file(&script, &frames, true), Reading::Strict).unwrap_err();
         let text = error.to_string();
-        for word in [said, "expected", "found"] {
-            assert!(text.contains(word), "{what}: no {word:?} in {text}");
-        }
+        has(&text, &[said, "expected", "found"]);
         let kept = read(&file(&script, &frames, true), Reading::Salvage).unwrap();
         assert_eq!(kept.profile.sample_count(), script.samples(), "{what}");
     }

@@ -6,33 +6,24 @@ mod peer;
 use std::path::Path;
 use std::time::Duration;
 
-use peer::{Fold, Peer, Script};
-use unikprof_client::connection::{Address, ConnectionError, Timeouts};
+use peer::{Fold, PATIENT, Peer, Script};
+use unikprof_client::connection::{Access, ConnectionError};
 use unikprof_client::interrupt::Interrupt;
-use unikprof_client::record::{
-    self, Event, Observer, Outcome, Patience, RecordError, Request, Session, Settings,
-};
+use unikprof_client::record::{self, Event, Observer, Outcome, RecordError, Request, Settings};
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_proto::code::{message_type as types, refusal};
 
-fn patience(reconnect: Duration) -> Patience {
-    Patience {
-        timeouts: Timeouts {
-            connect: PATIENT,
-            answer: PATIENT,
-        },
-        reconnect,
-    }
-}
-
-fn session(peer: &Peer, reconnect: Duration) -> Session {
-    let address = Address::new(peer.address.ip().to_string(), peer.address.port());
-    Session::open(address, patience(reconnect), Interrupt::default()).unwrap()
-}
-
 fn record_to(path: &Path, peer: &Peer, reconnect: Duration) -> Result<Outcome, RecordError> {
-    let mut session = session(peer, reconnect);
-    record::record(&mut session, &Settings::default(), path, &mut ())
+    record::record(
+        &mut peer.session(reconnect),
+        &Settings::default(),
+        path,
+        &mut (),
+    )
+}
+
+fn fetch(peer: &Peer, request: Request, path: &Path) -> Result<Outcome, RecordError> {
+    record::fetch(&mut peer.session(PATIENT), request, path, &mut ())
 }
 
 fn names(directory: &Path) -> Vec<String> {
@@ -41,8 +32,6 @@ fn names(directory: &Path) -> Vec<String> {
         .map(|e| e.unwrap().file_name().into_string().unwrap())
         .collect()
 }
-
-const PATIENT: Duration = Duration::from_secs(20);
 
 /// The greeting's length in bytes, preamble and all.
 fn greeting(script: &Script) -> usize {
@@ -93,7 +82,7 @@ fn a_fetch_broken_anywhere_is_taken_up_where_it_broke() {
     let whole_path = directory.path().join("whole.unikprof");
     let peer = Peer::start(script.clone());
     record::fetch(
-        &mut session(&peer, PATIENT),
+        &mut peer.session(PATIENT),
         Request::Dump { recording: 0 },
         &whole_path,
         &mut (),
@@ -108,7 +97,7 @@ fn a_fetch_broken_anywhere_is_taken_up_where_it_broke() {
         });
         let path = directory.path().join(format!("{cut}.unikprof"));
         let request = Request::Dump { recording: 0 };
-        let outcome = record::fetch(&mut session(&peer, PATIENT), request, &path, &mut ()).unwrap();
+        let outcome = fetch(&peer, request, &path).unwrap();
         assert!(outcome.incomplete.is_none(), "cut at {cut}");
         let recording = Recording::open(&path, Reading::Strict).unwrap();
         assert_eq!(recording.profile, whole.profile, "cut at {cut}");
@@ -125,7 +114,7 @@ fn an_epoch_that_changes_while_it_is_fetched_is_fetched_anew() {
         let peer = Peer::start(script);
         let path = directory.path().join(name);
         let request = Request::Dump { recording: 0 };
-        let outcome = record::fetch(&mut session(&peer, PATIENT), request, &path, &mut ()).unwrap();
+        let outcome = fetch(&peer, request, &path).unwrap();
         assert!(outcome.incomplete.is_none(), "{name}: {outcome:?}");
         Recording::open(&path, Reading::Strict).unwrap()
     };
@@ -159,9 +148,9 @@ fn an_epoch_is_not_asked_for_without_end() {
             ..Script::default()
         });
         let request = Request::Dump { recording: 0 };
-        let failed = record::fetch(&mut session(&peer, PATIENT), request, &path, &mut ());
+        let failed = fetch(&peer, request, &path);
         assert!(failed.unwrap_err().to_string().contains("not now"));
-        let hellos = peer.log().iter().filter(|word| *word == "hello").count();
+        let hellos = peer.asked("hello");
         assert_eq!(hellos, connections, "{:?}", peer.log());
     }
 }
@@ -192,11 +181,10 @@ fn the_recording_goes_on_while_the_line_is_down() {
     });
     let mut told = Told(Vec::new());
     let settings = Settings::default();
-    let outcome =
-        record::record(&mut session(&peer, PATIENT), &settings, &path, &mut told).unwrap();
+    let outcome = record::record(&mut peer.session(PATIENT), &settings, &path, &mut told).unwrap();
     assert!(outcome.incomplete.is_none());
     assert_eq!(told.0, ["lost", "again"]);
-    assert_eq!(peer.log().iter().filter(|word| *word == "start").count(), 1);
+    assert_eq!(peer.asked("start"), 1);
     let recording = Recording::open(&path, Reading::Strict).unwrap();
     assert_eq!(recording.profile.sample_count(), script.samples());
 }
@@ -213,7 +201,7 @@ fn what_arrived_before_the_line_broke_for_good_is_kept_and_says_so() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("r.unikprof");
     let request = Request::Stop { recording: 0 };
-    let mut session = session(&peer, Duration::from_millis(400));
+    let mut session = peer.session(Duration::from_millis(400));
     let outcome = record::fetch(&mut session, request, &path, &mut ()).unwrap();
     assert!(
         matches!(outcome.incomplete, Some(RecordError::Lost { .. })),
@@ -240,7 +228,7 @@ fn nothing_is_written_where_nothing_arrived() {
     let path = directory.path().join("r.unikprof");
     std::fs::write(&path, "an older recording").unwrap();
     let error = record::fetch(
-        &mut session(&peer, Duration::from_millis(300)),
+        &mut peer.session(Duration::from_millis(300)),
         Request::Stop { recording: 0 },
         &path,
         &mut (),
@@ -261,7 +249,7 @@ fn an_older_epoch_in_the_way_is_fetched_first() {
     };
     let peer = Peer::start(script.clone());
     let request = Request::Stop { recording: 0 };
-    record::fetch(&mut session(&peer, PATIENT), request, &path, &mut ()).unwrap();
+    fetch(&peer, request, &path).unwrap();
     assert_eq!(
         peer.log(),
         [
@@ -298,9 +286,9 @@ fn an_acknowledgement_whose_answer_is_lost_is_given_again() {
         ..script
     });
     let request = Request::Dump { recording: 0 };
-    let outcome = record::fetch(&mut session(&peer, PATIENT), request, &path, &mut ()).unwrap();
+    let outcome = fetch(&peer, request, &path).unwrap();
     assert!(outcome.unacknowledged.is_none());
-    let acknowledged = peer.log().iter().filter(|w| *w == "acknowledge 7").count();
+    let acknowledged = peer.asked("acknowledge 7");
     assert_eq!(acknowledged, 2);
 }
 
@@ -315,7 +303,7 @@ fn a_guest_that_restarted_is_not_taken_for_the_same() {
         ..script
     });
     let request = Request::Stop { recording: 0 };
-    let error = record::fetch(&mut session(&peer, PATIENT), request, &path, &mut ()).unwrap_err();
+    let error = fetch(&peer, request, &path).unwrap_err();
     assert!(matches!(error, RecordError::GuestChanged), "{error}");
 }
 
@@ -376,7 +364,7 @@ fn settings_outside_the_agents_limits_are_not_sent() {
             ..Settings::default()
         },
     ] {
-        let mut session = session(&peer, PATIENT);
+        let mut session = peer.session(PATIENT);
         let error = record::record(&mut session, &settings, &path, &mut ()).unwrap_err();
         assert!(matches!(error, RecordError::Limit { .. }), "{error}");
         assert_eq!(error.exit_code(), 5);
@@ -392,9 +380,10 @@ fn one_interrupt_ends_the_recording_and_keeps_it() {
         ends_by_itself: false,
         ..Script::default()
     });
-    let address = Address::new(peer.address.ip().to_string(), peer.address.port());
     let interrupt = Interrupt::default();
-    let mut session = Session::open(address, patience(PATIENT), interrupt.clone()).unwrap();
+    let mut session = peer
+        .open(Access::Open, PATIENT, PATIENT, &interrupt)
+        .unwrap();
     let recording = std::thread::scope(|scope| {
         let settings = Settings::default();
         let (session, path) = (&mut session, &path);
@@ -423,9 +412,10 @@ fn two_interrupts_give_up() {
         // Never answers the stop.
         std::thread::sleep(Duration::from_secs(60));
     });
-    let address = Address::new(silent.address.ip().to_string(), silent.address.port());
     let interrupt = Interrupt::default();
-    let mut session = Session::open(address, patience(PATIENT), interrupt.clone()).unwrap();
+    let mut session = silent
+        .open(Access::Open, PATIENT, PATIENT, &interrupt)
+        .unwrap();
     interrupt.raise();
     interrupt.raise();
     let request = Request::Stop { recording: 0 };

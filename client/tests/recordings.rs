@@ -5,7 +5,7 @@ mod peer;
 
 use std::process::Command;
 
-use peer::program::connect;
+use peer::program::{connect, has, is_empty};
 use peer::{Peer, Script};
 use unikprof_proto::code::{message_type as types, refusal, start_flag};
 
@@ -24,16 +24,17 @@ fn check_lists_all_or_tells_of_one() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(three());
     let (all, _) = connect(0, &peer, &["check"], here.path());
-    for word in ["default", "nightly", "a b", "997 Hz", "3 of at most 4"] {
-        assert!(all.contains(word), "no {word:?} in:\n{all}");
-    }
+    has(
+        &all,
+        &["default", "nightly", "a b", "997 Hz", "3 of at most 4"],
+    );
     let (one, _) = connect(0, &peer, &["check", "--name", "nightly"], here.path());
     assert!(
         one.contains("5 `nightly`") && !one.contains("default"),
         "{one}"
     );
     let (json, _) = connect(0, &peer, &["check", "--json"], here.path());
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json = peer::program::json(&json);
     let names: Vec<_> = json["recordings"]
         .as_array()
         .unwrap()
@@ -46,7 +47,7 @@ fn check_lists_all_or_tells_of_one() {
         (&4.into(), &1.into())
     );
     let (json, _) = connect(0, &peer, &["check", "--json", "--name", "a b"], here.path());
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json = peer::program::json(&json);
     assert_eq!(json["recordings"].as_array().unwrap().len(), 1);
 }
 
@@ -76,21 +77,16 @@ fn where_it_is_not_clear_which_one_is_meant_the_names_are_told() {
     let peer = Peer::start(three());
     for words in [&["stop"][..], &["dump"], &["copy"], &["stop", "--discard"]] {
         let (_, stderr) = connect(11, &peer, words, here.path());
-        for name in ["`default`", "`nightly`", "`a b`", "--name"] {
-            assert!(stderr.contains(name), "{words:?}: {stderr}");
-        }
+        has(&stderr, &["`default`", "`nightly`", "`a b`", "--name"]);
     }
     let (_, stderr) = connect(11, &peer, &["stop", "--name", "weekly"], here.path());
-    for word in ["`weekly`", "`default`, `nightly`, `a b`"] {
-        assert!(stderr.contains(word), "{stderr}");
-    }
+    has(&stderr, &["`weekly`", "`default`, `nightly`, `a b`"]);
     assert!(
         peer.log()
             .iter()
             .all(|word| ["hello", "check"].contains(&word.as_str()))
     );
-    let left = std::fs::read_dir(here.path()).unwrap().count();
-    assert_eq!(left, 0, "a failure leaves no file behind");
+    is_empty(here.path());
 
     let empty = Peer::start(Script {
         is_empty: true,
@@ -113,7 +109,7 @@ fn to_throw_away_must_be_said_and_fetches_nothing() {
         "{stdout}"
     );
     assert_eq!(peer.log(), ["hello", "check", "stop 5", "acknowledge 7"]);
-    assert_eq!(std::fs::read_dir(here.path()).unwrap().count(), 0);
+    is_empty(here.path());
     let both = ["stop", "--discard", "-o", "r.unikprof"];
     connect(2, &peer, &both, here.path());
 }
@@ -132,8 +128,7 @@ fn a_recording_whose_delay_is_not_over_gives_no_file() {
         let (_, stderr) = connect(5, &peer, &words, here.path());
         assert!(stderr.contains(said), "{stderr}");
         assert!(peer.log().iter().any(|asked| asked == word));
-        let left = std::fs::read_dir(here.path()).unwrap().count();
-        assert_eq!(left, 0, "{word}");
+        is_empty(here.path());
     }
 }
 
@@ -260,12 +255,13 @@ fn doctor_judges_each_recording_by_its_name() {
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    for name in [
-        "`default`: ",
-        "`nightly`: ",
-        "`a b`: ",
-        "recording `nightly` for",
-    ] {
-        assert!(text.contains(name), "no {name:?} in:\n{text}");
-    }
+    has(
+        &text,
+        &[
+            "`default`: ",
+            "`nightly`: ",
+            "`a b`: ",
+            "recording `nightly` for",
+        ],
+    );
 }

@@ -5,10 +5,9 @@ mod peer;
 
 use std::process::Command;
 
-use peer::program::{connect, run};
+use peer::program::{connect, has, is_empty, json, run};
 use peer::ring::{self, head, record};
 use peer::{Peer, Ring, Script, encode};
-use serde_json::Value;
 use unikprof_client::recording::{Reading, Recording};
 use unikprof_client::timeline::Window;
 use unikprof_proto::code::mode;
@@ -59,10 +58,6 @@ fn honest() -> Ring {
     answers(&head(0, 0, records.len() as u64), &records)
 }
 
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap()
-}
-
 #[test]
 fn an_agent_without_a_ring_says_so_and_its_counts_are_left_alone() {
     let here = tempfile::tempdir().unwrap();
@@ -84,7 +79,7 @@ fn an_agent_without_a_ring_says_so_and_its_counts_are_left_alone() {
         );
     }
     assert!(!peer.log().contains(&"dump".to_owned()), "{:?}", peer.log());
-    assert_eq!(std::fs::read_dir(here.path()).unwrap().count(), 0);
+    is_empty(here.path());
     let (check, _) = connect(0, &peer, &["check"], here.path());
     assert!(
         check.contains("none: no memory was given for it"),
@@ -120,7 +115,7 @@ fn a_window_that_cannot_be_is_refused_before_anything_is_dumped() {
         assert!(stderr.contains(said), "{words:?}: {stderr}");
     }
     assert!(!peer.log().contains(&"dump".to_owned()), "{:?}", peer.log());
-    assert_eq!(std::fs::read_dir(here.path()).unwrap().count(), 0);
+    is_empty(here.path());
 }
 
 /// Guards that `events` and `copy` read a window as `dump` and `report` do.
@@ -180,9 +175,7 @@ fn a_dump_holds_what_happened_when() {
     let words = ["dump", "-o", "r.unikprof", "-o", "r.txt"];
     connect(0, &peer, &words, here.path());
     let text = std::fs::read_to_string(here.path().join("r.txt")).unwrap();
-    for word in ["batch", "depth", "rejected 2 event names"] {
-        assert!(text.contains(word), "no {word:?} in:\n{text}");
-    }
+    has(&text, &["batch", "depth", "rejected 2 event names"]);
     let report = |more: &[&str]| {
         let words = [&["report", "r.unikprof", "--json"], more].concat();
         json(&run(0, &words, here.path()).0)
@@ -249,12 +242,13 @@ fn check_tells_how_full_rings_are_and_what_was_asked_for() {
         ..script(answers(&head(0, 4_321, records.len() as u64), &records))
     });
     let (text, _) = connect(0, &peer, &["check"], here.path());
-    for word in [
-        "5 min, 512 KiB",
-        "vCPU 0 holds 12 (1.2 %), 4,321 older ones evicted",
-    ] {
-        assert!(text.contains(word), "no {word:?} in:\n{text}");
-    }
+    has(
+        &text,
+        &[
+            "5 min, 512 KiB",
+            "vCPU 0 holds 12 (1.2 %), 4,321 older ones evicted",
+        ],
+    );
     let (told, _) = connect(0, &peer, &["check", "--json"], here.path());
     let told = json(&told);
     assert_eq!(told["rings"][0]["evicted"], 4_321);

@@ -8,10 +8,16 @@ pub mod ring;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
+use unikprof_client::connection::{Access, Address, ConnectionError, Timeouts};
+use unikprof_client::interrupt::Interrupt;
+use unikprof_client::record::{Patience, Session};
+use unikprof_client::recording::RecordingWriter;
 use unikprof_proto::caller_table::{Row, checksum, decode_run};
 use unikprof_proto::code::{message_type as types, mode, refusal};
 use unikprof_proto::frame::{self, Message};
@@ -23,6 +29,9 @@ pub use frames::{
     status, welcome,
 };
 use keyed::{Keyed, Seal};
+
+/// Longer than a busy machine takes for anything.
+pub const PATIENT: Duration = Duration::from_secs(20);
 
 /// A stack node: its parent, its frame codes leaf first, its count.
 pub type StackNode = (u32, Vec<u32>, u64);
@@ -211,11 +220,16 @@ impl Script {
 /// A running agent and what it was asked.
 pub struct Peer {
     pub address: SocketAddr,
-    log: Arc<Mutex<Vec<String>>>,
-    tables: Arc<Mutex<Vec<Vec<Row>>>>,
-    starts: Arc<Mutex<Vec<Asked>>>,
-    asked_rings: Arc<Mutex<Vec<RingRequest>>>,
-    clients: Arc<Mutex<Vec<u64>>>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    log: Vec<String>,
+    tables: Vec<Vec<Row>>,
+    starts: Vec<Asked>,
+    rings: Vec<RingRequest>,
+    clients: Vec<u64>,
 }
 
 /// What a start asked for.
@@ -232,80 +246,72 @@ pub struct Asked {
 
 impl Peer {
     pub fn start(script: Script) -> Peer {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let shared = Arc::clone(&log);
-        let tables = Arc::new(Mutex::new(Vec::new()));
-        let starts = Arc::new(Mutex::new(Vec::new()));
-        let (kept_tables, kept_starts) = (Arc::clone(&tables), Arc::clone(&starts));
-        let asked_rings = Arc::default();
-        let kept_rings = Arc::clone(&asked_rings);
-        let clients = Arc::default();
-        let kept_clients = Arc::clone(&clients);
-        thread::spawn(move || {
-            let mut guest = Guest {
-                older: script.older_epoch,
-                acknowledged: Vec::new(),
-                held: script.caller_table,
-                arriving: Vec::new(),
-                announced: None,
-                script,
-                log: shared,
-                tables: kept_tables,
-                starts: kept_starts,
-                asked_rings: kept_rings,
-                clients: kept_clients,
-                looks: 0,
-                dumps: 0,
-            };
-            for (number, stream) in listener.incoming().enumerate() {
-                // A broken conversation is what many tests want.
-                let _ = guest.converse(stream.unwrap(), number);
-            }
+        let seen: Arc<Mutex<Seen>> = Arc::default();
+        let mut guest = Guest {
+            older: script.older_epoch,
+            acknowledged: Vec::new(),
+            held: script.caller_table,
+            arriving: Vec::new(),
+            announced: None,
+            script,
+            seen: Arc::clone(&seen),
+            looks: 0,
+            dumps: 0,
+        };
+        let address = listen(move |stream, number| {
+            // A broken conversation is what many tests want.
+            let _ = guest.converse(stream, number);
         });
-        Peer {
-            address,
-            log,
-            tables,
-            starts,
-            asked_rings,
-            clients,
-        }
+        Peer { address, seen }
     }
 
     /// A peer that is no agent: `speak` has the connection to itself.
     pub fn foreign(speak: impl Fn(TcpStream) + Send + 'static) -> Peer {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                speak(stream.unwrap());
-            }
-        });
         Peer {
-            address,
-            log: Arc::default(),
-            tables: Arc::default(),
-            starts: Arc::default(),
-            asked_rings: Arc::default(),
-            clients: Arc::default(),
+            address: listen(move |stream, _| speak(stream)),
+            seen: Arc::default(),
         }
+    }
+
+    /// A session with it, which waits so long for a connection and so long for one that was lost.
+    pub fn open(
+        &self,
+        access: impl Into<Access>,
+        connect: Duration,
+        reconnect: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<Session, ConnectionError> {
+        let address = Address::new(self.address.ip().to_string(), self.address.port());
+        let patience = Patience {
+            timeouts: Timeouts {
+                connect,
+                answer: PATIENT,
+            },
+            reconnect,
+        };
+        Session::with_access(address, access.into(), patience, interrupt.clone())
+    }
+
+    /// A session without a key.
+    pub fn session(&self, reconnect: Duration) -> Session {
+        let interrupt = Interrupt::default();
+        self.open(Access::Open, PATIENT, reconnect, &interrupt)
+            .unwrap()
     }
 
     /// The ids that clients gave, one for each greeting.
     pub fn clients(&self) -> Vec<u64> {
-        self.clients.lock().unwrap().clone()
+        self.seen.lock().unwrap().clients.clone()
     }
 
     /// Which records were asked for.
     pub fn asked_rings(&self) -> Vec<RingRequest> {
-        self.asked_rings.lock().unwrap().clone()
+        self.seen.lock().unwrap().rings.clone()
     }
 
     /// What the agent was asked so far, a word each.
     pub fn log(&self) -> Vec<String> {
-        self.log.lock().unwrap().clone()
+        self.seen.lock().unwrap().log.clone()
     }
 
     /// How many requests so far begin with this word.
@@ -316,12 +322,12 @@ impl Peer {
 
     /// The caller tables that were installed.
     pub fn tables(&self) -> Vec<Vec<Row>> {
-        self.tables.lock().unwrap().clone()
+        self.seen.lock().unwrap().tables.clone()
     }
 
     /// What the recordings that were started were to be.
     pub fn starts(&self) -> Vec<Asked> {
-        self.starts.lock().unwrap().clone()
+        self.seen.lock().unwrap().starts.clone()
     }
 
     /// Waits until the agent was asked this.
@@ -338,6 +344,18 @@ impl Peer {
     }
 }
 
+/// Gives each connection to `speak`, with its number.
+fn listen(mut speak: impl FnMut(TcpStream, usize) + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            speak(stream.unwrap(), number);
+        }
+    });
+    address
+}
+
 struct Guest {
     script: Script,
     older: bool,
@@ -350,11 +368,29 @@ struct Guest {
     /// How often a live ring was looked at.
     looks: u64,
     dumps: usize,
-    clients: Arc<Mutex<Vec<u64>>>,
-    log: Arc<Mutex<Vec<String>>>,
-    tables: Arc<Mutex<Vec<Vec<Row>>>>,
-    starts: Arc<Mutex<Vec<Asked>>>,
-    asked_rings: Arc<Mutex<Vec<RingRequest>>>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// Writes a file of these epochs and rings.
+pub fn write_file(
+    path: &Path,
+    script: &Script,
+    epochs: &[u64],
+    rings: &[u8],
+    incomplete: Option<&str>,
+) {
+    let welcome = welcome(script, 1_000).concat();
+    let created = Timestamp::from_second(1_700_000_000).unwrap();
+    let mut writer = RecordingWriter::create(path, 1, created, &welcome).unwrap();
+    for (at, epoch) in epochs.iter().enumerate() {
+        // A file holds each node once.
+        let known = if at == 0 { 0 } else { 2 * SEGMENT - 1 };
+        let frames = epoch_after(script, *epoch, known).concat();
+        writer.append(&frames).unwrap();
+    }
+    writer.append(rings).unwrap();
+    writer.end(incomplete).unwrap();
+    writer.publish().unwrap();
 }
 
 const RECORDING: u64 = 3;
@@ -458,7 +494,7 @@ impl Guest {
             types::HELLO => {
                 self.note("hello");
                 let hello: Hello<'_> = frame::decode(&frame).unwrap();
-                self.clients.lock().unwrap().push(hello.client_id);
+                self.seen.lock().unwrap().clients.push(hello.client_id);
                 let script = Script {
                     caller_table: self.held,
                     instance: match self.script.second_instance {
@@ -486,7 +522,7 @@ impl Guest {
                     });
                 }
                 self.note("start");
-                self.starts.lock().unwrap().push(Asked {
+                self.seen.lock().unwrap().starts.push(Asked {
                     name: start.name.into(),
                     period_ns: start.period_ns,
                     max_age_ns: start.max_age_ns,
@@ -543,7 +579,7 @@ impl Guest {
                 self.held = Some(found);
                 self.note("table installed");
                 let count = rows.len() as u32;
-                self.tables.lock().unwrap().push(rows);
+                self.seen.lock().unwrap().tables.push(rows);
                 line.send(&TableInstalled {
                     rows: count,
                     caller_table: found,
@@ -653,7 +689,7 @@ impl Guest {
             types::RING => {
                 let request: RingRequest = frame::decode(&frame).unwrap();
                 self.note(&format!("ring {}", request.vcpu));
-                self.asked_rings.lock().unwrap().push(request);
+                self.seen.lock().unwrap().rings.push(request);
                 let ring = self.script.ring.clone().unwrap();
                 if let Some((capacity, each)) = ring.live {
                     self.looks += 1;
@@ -695,7 +731,7 @@ impl Guest {
     }
 
     fn note(&self, word: &str) {
-        self.log.lock().unwrap().push(word.into());
+        self.seen.lock().unwrap().log.push(word.into());
     }
 }
 

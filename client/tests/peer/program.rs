@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 use super::Peer;
 
 /// Runs `connect PEER WORDS`, demands this exit code, and answers stdout and stderr.
@@ -44,4 +46,21 @@ pub fn finished(code: i32, command: &mut Command) -> (String, String) {
     );
     assert!(!stderr.contains("panicked"), "{stderr}");
     (stdout, stderr)
+}
+
+#[track_caller]
+pub fn has(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "no {word:?} in:\n{text}");
+    }
+}
+
+pub fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[track_caller]
+pub fn is_empty(folder: &Path) {
+    let left = std::fs::read_dir(folder).unwrap().count();
+    assert_eq!(left, 0, "a failure leaves no file behind");
 }
