@@ -90,7 +90,7 @@ pub(crate) fn text(code: i32) -> &'static CStr {
         UNIKPROF_E_MEMORY => {
             c"the memory block is too short; unikprof_memory_bytes says how long it must be"
         }
-        UNIKPROF_E_ACCESS => c"set access to UNIKPROF_ACCESS_KEYS and give keys, or set it to UNIKPROF_ACCESS_OPEN without keys",
+        UNIKPROF_E_ACCESS => c"set access to UNIKPROF_ACCESS_KEYS and give keys, or to UNIKPROF_ACCESS_OPEN without keys",
         UNIKPROF_E_VCPUS => {
             c"the number of vCPUs is not 1 to 4096, or there are several but kick is NULL"
         }
@@ -145,7 +145,7 @@ pub(crate) fn text(code: i32) -> &'static CStr {
               unikprof_event_name returned"
         }
         UNIKPROF_E_EVENT_NAMES => {
-            c"all 256 event names are in use; use fewer names, and distinguish events by their values"
+            c"all 256 event names are in use; use fewer, and distinguish events by their values"
         }
         UNIKPROF_E_DUMP_ROOM => {
             c"the block is too short for a crash dump; give it as many bytes as ring has"

@@ -677,3 +677,33 @@ fn a_loaded_frame_address_leads_to_another_stack() {
         assert_eq!(path.len(), 3);
     }
 }
+
+/// OCaml with frame pointers: its rules count from the stack pointer and say nothing of rbp, although the function has
+/// a frame record. The record's own caller comes next, not the function again.
+#[test]
+fn a_record_below_the_frame_address_is_the_functions_own() {
+    let rules = [
+        row(0, from_sp(3, None)),
+        row(0x100, from_sp(2, None)),
+        row(0x200, Rule::UNKNOWN),
+    ];
+    let words = [
+        7,
+        STACK + 24,
+        CODE + 0x101,
+        STACK + 40,
+        CODE + 0x201,
+        0,
+        CODE + 0x301,
+        7,
+    ];
+    let registers = Registers {
+        fp: STACK + 8,
+        ..LEAF
+    };
+    for every_frame in [false, true] {
+        let (walked, path) = walk_with(&words, registers, &rules, every_frame, ());
+        assert_eq!(path, codes(&[0, 0x101, 0x201, 0x301]));
+        assert_eq!((walked.end, walked.way), (End::Root, Way::Table));
+    }
+}
