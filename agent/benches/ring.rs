@@ -15,14 +15,14 @@ mod harness;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 
-use client::{Client, fields, serve};
-use harness::cycles::{Clock, HEADING, drain_stores, fence};
+use client::{Client, RING, fields, serve};
+use harness::cycles::{Clock, HEADING, fence};
 use harness::fake::CONFIG;
 use harness::fake::platform::FakePlatform;
 use harness::fake::stacks::{Random, Stack, stack};
 use unikprof_agent::{Agent, EventName, Platform, Registers};
 use unikprof_proto::frame::HEADER;
-use unikprof_proto::message::{Ring, Start};
+use unikprof_proto::message::Start;
 use unikprof_proto::ring::kind;
 
 /// The number of events timed together.
@@ -92,40 +92,18 @@ fn events(clock: &Clock) {
     });
 }
 
-/// The whole of `on_tick` on known stacks of 32 frames, in turns with and without a ring.
+/// The whole of `on_tick` on a known stack of 32 frames, in turns with and without a ring. Many ticks are timed
+/// together, because the counter may be coarse.
 fn ticks(clock: &Clock) {
     const PERIOD_NS: u64 = 1_000_000;
-    let mut random = Random::new(11);
-    let stacks: Vec<Stack> = (0..RUN).map(|_| stack(&mut random, 32)).collect();
+    let stack = stack(&mut Random::new(11), 32);
     with_agent(false, |without| {
         with_agent(true, |with| {
-            let prepared = [without, with].map(|agent| {
+            let [first, second] = [without, with].map(|agent| {
                 let mut client = Client::connect(&serve(agent));
                 client.start(Start::running_time("test", PERIOD_NS));
-                let lay = |stack: &Stack| agent.platform().stack().lay(stack);
-                let registers: Vec<Registers> = stacks.iter().map(lay).collect();
-                (agent, registers, client)
+                (agent.platform().stack().lay(&stack), client)
             });
-            let [(_, first, _), (_, second, _)] = &prepared;
-            let tick = |agent: &Agent<'_, FakePlatform>, registers: &[Registers], call: usize| {
-                black_box(agent.on_tick(Some(&registers[call % RUN])));
-            };
-            let [without_ns, with_ns] = clock.series(
-                4 * CALLS,
-                |call| {
-                    for agent in [without, with] {
-                        agent.platform().advance(2 * PERIOD_NS);
-                        agent.platform().stack().lay(&stacks[call % RUN]);
-                    }
-                    drain_stores();
-                },
-                [&mut |call| tick(without, first, call), &mut |call| {
-                    tick(with, second, call);
-                }],
-            );
-            println!("{:<38} {without_ns}", "on_tick without a ring");
-            println!("{:<38} {with_ns}", "on_tick with a ring");
-            // Many ticks timed together, because the counter may be coarse.
             let many = |agent: &Agent<'_, FakePlatform>, registers: &Registers| {
                 for _ in 0..RUN {
                     agent.platform().advance(2 * PERIOD_NS);
@@ -133,13 +111,10 @@ fn ticks(clock: &Clock) {
                     fence();
                 }
             };
-            for agent in [without, with] {
-                agent.platform().stack().lay(&stacks[0]);
-            }
             let [without_ns, with_ns] = clock.in_turns(
                 CALLS,
-                [&mut |_| many(without, &first[0]), &mut |_| {
-                    many(with, &second[0]);
+                [&mut |_| many(without, &first.0), &mut |_| {
+                    many(with, &second.0);
                 }],
             );
             let added = (with_ns.p50 - without_ns.p50) / RUN as f64;
@@ -174,17 +149,12 @@ fn room() {
                 client.event_names();
             }
         }
-        let request = Ring {
-            vcpu: 0,
-            position: 0,
-            since_ns: 0,
-        };
         let bytes: usize = client
-            .ask(&request)
+            .ask(&RING)
             .iter()
             .map(|frame| HEADER + frame.body.len())
             .sum();
-        let (head, records, _) = client.ring(&request);
+        let (head, records, _) = client.ring(&RING);
         let sent = fields(&records);
         let samples = sent.iter().filter(|one| one.0 == kind::SAMPLE).count();
         let span_ns = sent[sent.len() - 1].1 - sent[0].1;

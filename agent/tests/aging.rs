@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;
 
 use client::{
-    Download, Frame, Known, Shared, add_nodes, download_to, frame_of, frames, newest, nodes_of,
-    read, records, refusal_code, serve, whole,
+    Download, Frame, Known, RING, Shared, add_nodes, download_to, frame_of, frames, newest,
+    nodes_of, read, records, refusal_code, serve, whole,
 };
 use fake::platform::FakePlatform;
 use fake::stacks::{MAPPING, Random, Stack, stack};
@@ -18,8 +18,7 @@ use unikprof_agent::{Agent, Config, Platform as _, minimum_bytes, ring_bytes};
 use unikprof_proto::code::{mode, refusal, start_flag, state};
 use unikprof_proto::frame::Message as _;
 use unikprof_proto::message::{
-    Check, Counters, Fetch, Nodes, Pending, RecordingStatus, Ring, RingRun, Stacks, Start,
-    VcpuEpoch,
+    Check, Counters, Fetch, Nodes, Pending, RecordingStatus, RingRun, Stacks, Start, VcpuEpoch,
 };
 use unikprof_proto::ring;
 
@@ -309,12 +308,7 @@ fn recordings_that_nobody_fetches_keep_the_newest() {
         .map(|(at_ns, stack)| (*at_ns, codes(stack)))
         .collect();
     let connection = &mut client.connection;
-    let all = Ring {
-        vcpu: 0,
-        position: 0,
-        since_ns: 0,
-    };
-    let (_, sent, _) = connection.ring(&all);
+    let (_, sent, _) = connection.ring(&RING);
     let known = newest(&client.known);
     for answer in connection.ask(&Stacks { vcpu: 0, known }) {
         if answer.kind == Nodes::TYPE {

@@ -3,12 +3,12 @@
 
 mod fake_guest;
 
-use fake_guest::client::{download, one_ms, read, whole};
+use fake_guest::client::{HELLO, download, one_ms, read, whole};
 use fake_guest::{CALLER_ROWS, Client, FakeAgent, guest, tick};
 use unikprof_proto::caller_table::{Row, Rule, RunEncoder, checksum};
 use unikprof_proto::code::{refusal, start_flag};
 use unikprof_proto::message::{
-    Epoch, Hello, Start, Stop, TableBegin, TableEnd, TableInstalled, TableReady, TableRows, Welcome,
+    Epoch, Start, Stop, TableBegin, TableEnd, TableInstalled, TableReady, TableRows, Welcome,
 };
 
 const ENTRY: u32 = 0x40;
@@ -77,10 +77,7 @@ fn install(client: &mut Client) -> u32 {
 }
 
 fn welcome(client: &mut Client) -> (u32, Option<u32>) {
-    let frames = client.ask(&Hello {
-        client: "",
-        client_id: 0,
-    });
+    let frames = client.ask(&HELLO);
     let welcome: Welcome<'_> = read(&frames[0]);
     (welcome.caller_rows, welcome.caller_table)
 }

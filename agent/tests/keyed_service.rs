@@ -10,20 +10,20 @@ mod pipe;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-use fake_guest::client::{download, encoded, frames, one_ms, read, refusal_code, whole};
+use fake_guest::client::{HELLO, download, encoded, frames, one_ms, read, refusal_code, whole};
 use fake_guest::{FakeService, agent};
 use keyed::{CONTROL, Client, OTHER, VIEW, connect, exchange, first_message};
 use unikprof_agent::{Access, Key, Keys, Platform, Role, SESSIONS, ServeError, Service, SessionId};
 use unikprof_proto::code::{refusal, role};
 use unikprof_proto::frame::{self, Message as _};
 use unikprof_proto::message::{
-    Acknowledge, Check, Dump, Handshake, Hello, Peers, Pending, RecordingStatus, Refusal, Started,
-    Status, Stop, TableBegin, TakeSnapshot, VcpuEnd, VcpuSnapshot, Welcome,
+    Acknowledge, Check, Dump, Handshake, Peers, Pending, RecordingStatus, Refusal, Started, Status,
+    Stop, TableBegin, TakeSnapshot, VcpuEnd, VcpuSnapshot, Welcome,
 };
 use unikprof_proto::preamble;
 #[cfg(feature = "ring")]
 use unikprof_proto::{
-    message::{Ring, RingRun},
+    message::RingRun,
     ring::{decode, kind},
 };
 
@@ -55,13 +55,7 @@ fn a_key_opens_a_conversation_with_its_role() {
     let (_, mut service) = keyed::service();
     for (key, expected) in [(VIEW, role::VIEW), (CONTROL, role::CONTROL)] {
         let mut client = Client::new(&mut service, key);
-        let frames = client.ask(
-            &mut service,
-            &Hello {
-                client: "test",
-                client_id: 0,
-            },
-        );
+        let frames = client.ask(&mut service, &HELLO);
         let welcome: Welcome<'_> = read(&frames[0]);
         assert_eq!(welcome.role, expected);
         let frames = client.ask(&mut service, &one_ms());
@@ -139,13 +133,8 @@ fn a_failed_handshake_is_an_event() {
         assert_eq!(agent.platform().now_ns(), at_ns);
     }
     let mut client = Client::new(&mut service, VIEW);
-    let ring = Ring {
-        vcpu: 0,
-        position: 0,
-        since_ns: 0,
-    };
     let mut events = Vec::new();
-    for frame in client.ask(&mut service, &ring) {
+    for frame in client.ask(&mut service, &fake_guest::client::RING) {
         if frame.kind == RingRun::TYPE {
             let run: RingRun<'_> = read(&frame);
             decode(run.base_ns, run.count, run.payload, |record| {
@@ -331,13 +320,7 @@ fn a_flood_does_not_keep_out_a_client_with_a_key() {
             let shaking = first_message(session, VIEW, preamble::encode(preamble::KEYED));
             let answer = shaking.send(&mut service);
             let mut client = shaking.finish(&answer);
-            client.ask(
-                &mut service,
-                &Hello {
-                    client: "patient",
-                    client_id: 0,
-                },
-            );
+            client.ask(&mut service, &HELLO);
             got_in += 1;
             service.close(session);
         }
@@ -533,10 +516,7 @@ fn a_suspension_drops_what_a_stream_has_not_taken() {
     };
     let (_, reply) = poll(&pipe);
     let mut client = shaking.finish(&reply[preamble::LENGTH..]);
-    pipe.send(&client.seal(&encoded(&Hello {
-        client: "test",
-        client_id: 0,
-    })));
+    pipe.send(&client.seal(&encoded(&HELLO)));
     pipe.make_room(10);
     let (progress, sent) = poll(&pipe);
     assert_eq!((progress, sent.len()), (Progress::Open, 10));
@@ -812,35 +792,24 @@ fn no_key_remains_in_a_session_that_was_closed() {
 fn every_request_has_its_role() {
     let (_, mut service) = keyed::service();
     let mut viewer = Client::new(&mut service, VIEW);
-    assert_eq!(
-        refusal_code(&viewer.ask(&mut service, &Stop { recording: 0 })).0,
-        refusal::NOT_ALLOWED
-    );
-    assert_eq!(
-        refusal_code(&viewer.ask(&mut service, &Dump { recording: 0 })).0,
-        refusal::NOT_ALLOWED
-    );
-    let refused = viewer.ask(
-        &mut service,
-        &TableBegin {
-            first: 16,
-            end: 17,
-            rows: 1,
-            checksum: 0,
-        },
-    );
-    assert_eq!(refusal_code(&refused).0, refusal::NOT_ALLOWED);
-    assert_eq!(
-        refusal_code(&viewer.ask(&mut service, &Acknowledge { epoch: 1 })).0,
-        refusal::NOT_ALLOWED
-    );
-    let fetch = whole(1);
-    let refused = viewer.ask(&mut service, &fetch);
-    assert_eq!(
-        refusal_code(&refused).0,
-        refusal::NO_EPOCH,
-        "it may, and there is none"
-    );
+    let table = TableBegin {
+        first: 16,
+        end: 17,
+        rows: 1,
+        checksum: 0,
+    };
+    for (request, code) in [
+        (encoded(&Stop { recording: 0 }), refusal::NOT_ALLOWED),
+        (encoded(&Dump { recording: 0 }), refusal::NOT_ALLOWED),
+        (encoded(&table), refusal::NOT_ALLOWED),
+        (encoded(&Acknowledge { epoch: 1 }), refusal::NOT_ALLOWED),
+        // It may, and there is none.
+        (encoded(&whole(1)), refusal::NO_EPOCH),
+    ] {
+        let record = viewer.seal(&request);
+        let answer = exchange(&mut service, viewer.session, &record);
+        assert_eq!(refusals(&viewer.open(&answer)), code);
+    }
     let snapshot = viewer.ask(
         &mut service,
         &TakeSnapshot {

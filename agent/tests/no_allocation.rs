@@ -85,11 +85,11 @@ fn no_road_through_a_tick_allocates() {
 mod under_a_key {
     use unikprof_agent::SessionId;
     use unikprof_proto::code::role;
-    use unikprof_proto::message::{Check, Hello, Pending, Status, Stop, Welcome};
+    use unikprof_proto::message::{Check, Pending, Status, Stop, Welcome};
     use unikprof_proto::preamble;
 
     use super::allocator_calls;
-    use crate::fake_guest::client::{Frame, download, encoded, frames, one_ms, read, whole};
+    use crate::fake_guest::client::{Frame, HELLO, download, encoded, frames, one_ms, read, whole};
     use crate::fake_guest::{FakeService, tick};
     use crate::keyed::{self, CONTROL, Client, OTHER, first_message};
 
@@ -147,10 +147,7 @@ mod under_a_key {
         let shaking = first_message(session, CONTROL, sent);
         let answer = exchange(&mut service, session, &shaking.first);
         let mut client = shaking.finish(&answer);
-        let hello = encoded(&Hello {
-            client: "test",
-            client_id: 0,
-        });
+        let hello = encoded(&HELLO);
         let welcome = ask(&mut service, &mut client, &hello);
         assert_eq!(read::<Welcome<'_>>(&welcome[0]).role, role::CONTROL);
         ask(&mut service, &mut client, &encoded(&one_ms()));

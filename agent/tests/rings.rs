@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
-use client::{Client, Frame, fields, nodes_of, one_ms, read, records, serve};
+use client::{Client, Frame, RING, fields, nodes_of, one_ms, read, records, serve};
 use fake::platform::{NOWHERE, TwoVcpus};
 use fake::stacks::{MAPPING, Random, any_stack};
 use unikprof_agent::{
@@ -42,11 +42,7 @@ fn with_rings(records: usize, test: impl FnOnce(&Agent<'_, TwoVcpus>)) {
 }
 
 fn ring_of(vcpu: u32) -> Ring {
-    Ring {
-        vcpu,
-        position: 0,
-        since_ns: 0,
-    }
+    Ring { vcpu, ..RING }
 }
 
 #[test]

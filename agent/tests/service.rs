@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
 use fake_guest::client::{
-    Known, add_nodes, counts_of, download, download_to, encoded, newest, one_ms, read,
+    HELLO, Known, add_nodes, counts_of, download, download_to, encoded, newest, one_ms, read,
     refusal_code, serve, whole,
 };
 use fake_guest::{Client, FakeAgent, agent, connected, deliver, guest, served, tick};
@@ -15,18 +15,15 @@ use unikprof_agent::{Access, Platform, SESSIONS, Service};
 use unikprof_proto::code::{refusal, start_flag, state};
 use unikprof_proto::frame::{self, Message};
 use unikprof_proto::message::{
-    Acknowledge, Check, Counters, Counts, Fetch, Hello, Mapping, Nodes, Pending, Refusal, Start,
-    Status, Stop, Welcome,
+    Acknowledge, Check, Counters, Counts, Fetch, Mapping, Nodes, Pending, Refusal, Start, Status,
+    Stop, Welcome,
 };
 use unikprof_proto::preamble::{self, Preamble, VersionRange};
 
 #[test]
 fn a_welcome_says_who_the_agent_is() {
     let (_, _, mut client) = connected(2, 1 << 18);
-    let frames = client.ask(&Hello {
-        client: "test",
-        client_id: 0,
-    });
+    let frames = client.ask(&HELLO);
     let welcome: Welcome<'_> = read(&frames[0]);
     assert_eq!(
         (welcome.guest_name, welcome.vcpus, welcome.mappings),
@@ -50,10 +47,7 @@ fn an_instance_id_is_renewed_after_a_suspension_and_never_repeats() {
             let service = serve(agent);
             for _ in 0..3 {
                 let mut client = Client::connect(&service);
-                let frames = client.ask(&Hello {
-                    client_id: 0,
-                    client: "test",
-                });
+                let frames = client.ask(&HELLO);
                 assert_eq!(read::<Welcome<'_>>(&frames[0]).instance, agent.instance());
                 ids.push(agent.instance());
                 client.close();
@@ -516,10 +510,7 @@ fn silent_and_stalled_clients_are_given_up() {
     let (agent, service) = served();
     let silent = service.borrow_mut().open().unwrap();
     let mut stalled = Client::connect(&service);
-    stalled.send_only(&Hello {
-        client: "x",
-        client_id: 0,
-    });
+    stalled.send_only(&HELLO);
     assert_eq!(stalled.take(10), 10);
     let mut quiet = Client::connect(&service);
     agent.platform().run(1_999_999_999);

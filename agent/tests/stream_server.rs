@@ -6,12 +6,12 @@ mod pipe;
 
 use std::sync::atomic::Ordering;
 
-use fake_guest::client::{encoded, frames};
+use fake_guest::client::{HELLO, encoded, frames};
 use pipe::Pipe;
 use unikprof_agent::stream_server::{Connection, Progress};
 use unikprof_agent::{Access, MAX_REQUEST, Platform, SESSIONS, Service};
 use unikprof_proto::frame::{HEADER, Message as _};
-use unikprof_proto::message::{Check, Hello, Status, TableRows};
+use unikprof_proto::message::{Check, Status, TableRows};
 use unikprof_proto::preamble;
 
 const SECOND: u64 = 1_000_000_000;
@@ -20,10 +20,7 @@ const SECOND: u64 = 1_000_000_000;
 fn stalled(requests: usize) -> Pipe {
     let pipe = Pipe::default();
     pipe.send(&preamble::encode(preamble::OPEN));
-    let hello = encoded(&Hello {
-        client: "",
-        client_id: 0,
-    });
+    let hello = encoded(&HELLO);
     pipe.send(&hello.repeat(requests));
     pipe.make_room(100);
     pipe

@@ -5,7 +5,7 @@
 mod fake_guest;
 mod network;
 
-use fake_guest::client::{read, special, whole};
+use fake_guest::client::{HELLO, read, special, whole};
 use network::{Cable, End, LATENCY_NS, PORT, World, ipv4};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium};
 use smoltcp::socket::tcp::State;
@@ -14,7 +14,7 @@ use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 use unikprof_agent::tcp_server::{SOCKETS, TcpConfig, TcpError, TcpServer, TcpStorage, smoltcp};
 use unikprof_agent::{Access, SESSIONS, Service};
 use unikprof_proto::code::{frame_code, message_type, refusal, state};
-use unikprof_proto::message::{Check, Hello, Mapping, RecordingStatus, Refusal, Status, Welcome};
+use unikprof_proto::message::{Check, Mapping, RecordingStatus, Refusal, Status, Welcome};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -33,15 +33,7 @@ fn status<D: Device>(world: &mut World<D>, client: usize) -> (u32, u32, u64) {
 /// A complete conversation, from hello to acknowledge; every tick is fetched exactly once.
 fn converse<D: Device>(mut world: World<D>) {
     let client = world.connect();
-    let welcome = world
-        .ask(
-            client,
-            &Hello {
-                client: "test",
-                client_id: 0,
-            },
-        )
-        .unwrap();
+    let welcome = world.ask(client, &HELLO).unwrap();
     assert_eq!(read::<Welcome<'_>>(&welcome).mappings, 1);
     let mapping = world.frame(client).unwrap();
     assert_eq!(read::<Mapping<'_>>(&mapping).start, fake_guest::CODE);

@@ -8,7 +8,7 @@ mod network;
 
 use std::sync::atomic::Ordering;
 
-use fake_guest::client::{Frame, encoded, read, receive_whole, whole};
+use fake_guest::client::{Frame, HELLO, encoded, read, receive_whole, whole};
 use keyed::{CONTROL, Client, OTHER, first_message};
 use network::{End, Port, Stacks, World, ipv4};
 use smoltcp::phy::{Device, Medium};
@@ -17,8 +17,8 @@ use unikprof_agent::tcp_server::smoltcp;
 use unikprof_proto::code::{refusal, role};
 use unikprof_proto::frame::{HEADER, Message};
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Check, HandshakeReply, Hello, Pending, Refusal, Start, Started,
-    Status, Stop, TableRows, Welcome,
+    Acknowledge, Acknowledged, Check, HandshakeReply, Pending, Refusal, Start, Started, Status,
+    Stop, TableRows, Welcome,
 };
 use unikprof_proto::{preamble, secure};
 use unikprof_test_kit::frames::take_frame;
@@ -99,13 +99,7 @@ fn shake_hands<D: Device>(
 /// unencrypted.
 fn converse<D: Device>(mut world: World<D>) {
     let mut client = Sealed::connect(&mut world);
-    let welcome = client.ask(
-        &mut world,
-        &Hello {
-            client: "test",
-            client_id: 0,
-        },
-    );
+    let welcome = client.ask(&mut world, &HELLO);
     assert_eq!(read::<Welcome<'_>>(&welcome).role, role::CONTROL);
     let mapping = client.frame(&mut world, SECOND);
     assert!(mapping.is_some(), "as in the clear");

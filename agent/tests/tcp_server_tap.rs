@@ -12,14 +12,14 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fake_guest::client::{Frame, encoded, read, receive_whole, whole};
+use fake_guest::client::{Frame, HELLO, encoded, read, receive_whole, whole};
 use unikprof_agent::hosted::{self, Config, Guest, Listen, Tap};
 use unikprof_agent::{Access, SESSIONS};
 use unikprof_proto::code::{message_type, refusal};
 use unikprof_proto::frame::Message;
 use unikprof_proto::message::{
-    Acknowledge, Acknowledged, Check, Hello, Mapping, Pending, RecordingStatus, Refusal, Start,
-    Stop, Welcome,
+    Acknowledge, Acknowledged, Check, Mapping, Pending, RecordingStatus, Refusal, Start, Stop,
+    Welcome,
 };
 use unikprof_proto::preamble;
 use unikprof_test_kit::frames::take_frame;
@@ -69,10 +69,7 @@ fn a_linux_client_is_served_on_a_tap_device() {
 /// A recording from start to acknowledge, over a link that goes down in between.
 fn records(address: SocketAddr) {
     let mut client = Client::connect(address).unwrap();
-    client.send(&Hello {
-        client: "test",
-        client_id: 0,
-    });
+    client.send(&HELLO);
     let welcome = client.frame();
     for _ in 0..read::<Welcome<'_>>(&welcome).mappings {
         assert_eq!(client.frame().kind, <Mapping<'_> as Message<'_>>::TYPE);

@@ -1,5 +1,6 @@
 extern crate std;
 
+use std::boxed::Box;
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -15,22 +16,11 @@ fn same(_: u64, place: u32) -> u64 {
     place.into()
 }
 
-struct Memory {
-    cells: RingCells,
-    records: Vec<RecordCells>,
-}
-
-impl Memory {
-    fn new(records: usize) -> Self {
-        Self {
-            cells: RingCells::default(),
-            records: (0..records).map(|_| RecordCells::default()).collect(),
-        }
-    }
-
-    fn ring(&self) -> Ring<'_> {
-        Ring::new(&self.cells, &self.records).unwrap()
-    }
+/// A ring in memory that is never freed.
+fn ring_of(records: usize) -> Ring<'static> {
+    let cells = Box::leak(Box::default());
+    let records = (0..records).map(|_| RecordCells::default()).collect();
+    Ring::new(cells, Vec::leak(records)).unwrap()
 }
 
 fn block(bytes: usize) -> Vec<MaybeUninit<u8>> {
@@ -68,8 +58,7 @@ fn times(records: &[(u64, Record)]) -> Vec<u64> {
 
 #[test]
 fn every_kind_comes_back_with_its_numbers() {
-    let memory = Memory::new(256);
-    let ring = memory.ring();
+    let ring = ring_of(256);
     let stack = (1 << 24) - 1;
     let expected = [
         (kind::SAMPLE, stack, 0x1ff),
@@ -105,8 +94,7 @@ fn every_kind_comes_back_with_its_numbers() {
 #[test]
 fn a_ring_filled_many_times_holds_the_newest() {
     for length in [64, 100, 333, 1000] {
-        let memory = Memory::new(length);
-        let ring = memory.ring();
+        let ring = ring_of(length);
         let capacity = ring.capacity() as usize;
         for number in 0..100_000_u64 {
             ring.push(number * 1000, mark(number));
@@ -134,8 +122,7 @@ fn a_ring_filled_many_times_holds_the_newest() {
 #[test]
 fn times_are_whole_however_far_apart_they_lie() {
     const HOUR_NS: u64 = 3_600_000_000_000;
-    let memory = Memory::new(1000);
-    let ring = memory.ring();
+    let ring = ring_of(1000);
     let mut written = Vec::new();
     let mut now_ns = 50 * HOUR_NS;
     for step in 0..5000_u64 {
@@ -164,8 +151,7 @@ fn times_are_whole_however_far_apart_they_lie() {
 #[test]
 fn a_short_ring_read_late_has_its_own_times() {
     for half in [0, 1, 2, 7] {
-        let memory = Memory::new(64);
-        let ring = memory.ring();
+        let ring = ring_of(64);
         let start_ns = (half << HALF_BITS) + 5;
         for number in 0..200 {
             ring.push(start_ns + number, mark(number));
@@ -184,8 +170,7 @@ fn a_short_ring_read_late_has_its_own_times() {
 /// Records that take two places must not displace the `TIME` records that readers look for.
 #[test]
 fn pairs_leave_the_whole_times_in_place() {
-    let memory = Memory::new(4096);
-    let ring = memory.ring();
+    let ring = ring_of(4096);
     for number in 0..5000 {
         ring.push_pair(number, kind::RAN, number, 7 * number);
         if number % 3 == 0 {
@@ -208,8 +193,7 @@ fn pairs_leave_the_whole_times_in_place() {
 #[test]
 fn stolen_time_is_recorded_from_the_first_look_on() {
     for before in [0, 1, 10_000] {
-        let memory = Memory::new(64);
-        let ring = memory.ring();
+        let ring = ring_of(64);
         assert_eq!(ring.stolen_since(before), 0);
         assert_eq!(ring.stolen_since(before + 7), 7);
         assert_eq!(ring.stolen_since(before + 7), 0);
@@ -221,8 +205,7 @@ fn stolen_time_is_recorded_from_the_first_look_on() {
 /// A guest's monotonic clock should not step; if it does, times are returned as they were written.
 #[test]
 fn a_clock_that_steps_back_and_forth_is_kept_as_it_was() {
-    let memory = Memory::new(400);
-    let ring = memory.ring();
+    let ring = ring_of(400);
     let boundary = 1 << HALF_BITS;
     let mut written = Vec::new();
     for step in 0..300_u64 {
@@ -244,8 +227,7 @@ fn a_clock_that_steps_back_and_forth_is_kept_as_it_was() {
 
 #[test]
 fn a_moment_is_found_and_what_lies_before_it_is_passed_over() {
-    let memory = Memory::new(10_000);
-    let ring = memory.ring();
+    let ring = ring_of(10_000);
     for number in 0..25_000_u64 {
         ring.push(number * 1000, mark(number));
     }
@@ -265,8 +247,7 @@ fn a_moment_is_found_and_what_lies_before_it_is_passed_over() {
 /// Guards against false gaps, which the client takes for records that were overwritten while it read.
 #[test]
 fn runs_leave_no_gap_where_none_is_overwritten() {
-    let memory = Memory::new(10_000);
-    let ring = memory.ring();
+    let ring = ring_of(10_000);
     for number in 0..6_000_u64 {
         ring.push(number, mark(number));
         ring.push_pair(number, kind::RAN, number, number);
@@ -290,8 +271,7 @@ fn runs_leave_no_gap_where_none_is_overwritten() {
 /// Seconds without records in the ring must not look like seconds without events.
 #[test]
 fn a_reader_says_from_when_on_it_has_returned_all() {
-    let memory = Memory::new(1_000);
-    let ring = memory.ring();
+    let ring = ring_of(1_000);
     let mut buffer = [0; 300];
     let mut whole_since = |position, since_ns| {
         let mut reader = Reader::new(&ring, position, since_ns);
@@ -336,8 +316,7 @@ fn a_reader_says_from_when_on_it_has_returned_all() {
 fn a_writer_that_is_interrupted_mixes_nothing_up() {
     for step in [Step::Reserved, Step::Looked, Step::Claimed, Step::Numbered] {
         for nested in [0, 1, 5, 62, 63, 64, 65, 128, 1000] {
-            let memory = Memory::new(64);
-            let ring = memory.ring();
+            let ring = ring_of(64);
             for number in 0..70 {
                 ring.push(number, mark(number));
             }
@@ -351,7 +330,7 @@ fn a_writer_that_is_interrupted_mixes_nothing_up() {
             });
             let seen = read_all(&ring, Reader::new(&ring, 0, 0).no_wait());
             assert!(seen.iter().all(|(_, record)| record.at_ns == record.second));
-            let lost = memory.cells.lost.load(Ordering::Relaxed);
+            let lost = ring.lost();
             let expected = match (nested >= 64, step) {
                 (false, _) => 0,
                 // The interrupted writer finds its place taken.
@@ -369,8 +348,7 @@ fn a_writer_that_is_interrupted_mixes_nothing_up() {
 /// A reader waits for a record that is being written; a crash dump skips it.
 #[test]
 fn a_record_that_is_being_written_is_waited_for() {
-    let memory = Memory::new(64);
-    let ring = memory.ring();
+    let ring = ring_of(64);
     ring.push(1, mark(1));
     let stopped_at = Cell::new(0);
     ring.push_interrupted(2, mark(2), |at| {
@@ -391,8 +369,7 @@ fn a_record_that_is_being_written_is_waited_for() {
 /// Writers overtake a slow reader: it continues with the oldest records left.
 #[test]
 fn a_reader_that_is_overtaken_goes_on_with_the_oldest() {
-    let memory = Memory::new(128);
-    let ring = memory.ring();
+    let ring = ring_of(128);
     let write = |numbers: std::ops::Range<u64>| {
         for number in numbers {
             ring.push(number, mark(number));
@@ -414,11 +391,10 @@ fn a_reader_that_is_overtaken_goes_on_with_the_oldest() {
 /// Readers on other vCPUs, with a concurrent writer that fills a small ring as fast as it can.
 #[test]
 fn records_read_beside_their_writer_are_whole() {
-    let memory = Memory::new(64);
+    let ring = ring_of(64);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let reading = scope.spawn(|| {
-            let ring = memory.ring();
             let mut seen = 0;
             while !over.load(std::sync::atomic::Ordering::Relaxed) {
                 for (_, record) in read(&ring, 0, 0) {
@@ -428,14 +404,13 @@ fn records_read_beside_their_writer_are_whole() {
             }
             seen
         });
-        let ring = memory.ring();
         for number in 0..2_000_000 {
             ring.push(number, mark(number));
         }
         over.store(true, std::sync::atomic::Ordering::Relaxed);
         assert!(reading.join().is_ok());
     });
-    assert_eq!(memory.cells.lost.load(Ordering::Relaxed), 0);
+    assert_eq!(ring.lost(), 0);
 }
 
 #[test]

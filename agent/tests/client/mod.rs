@@ -245,6 +245,19 @@ pub const fn one_ms() -> Start<'static> {
     Start::running_time("test", 1_000_000)
 }
 
+/// A hello of a client that takes no leases.
+pub const HELLO: Hello<'static> = Hello {
+    client: "test",
+    client_id: 0,
+};
+
+/// Requests all of the first vCPU's ring.
+pub const RING: Ring = Ring {
+    vcpu: 0,
+    position: 0,
+    since_ns: 0,
+};
+
 /// Requests all of an epoch for the first vCPU.
 pub const fn whole(epoch: u64) -> Fetch {
     Fetch {

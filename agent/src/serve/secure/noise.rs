@@ -212,6 +212,10 @@ impl Symmetric {
 #[cfg(all(test, not(loom)))]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
     use super::*;
 
     /// A message of a published conversation: payload and ciphertext.
@@ -252,36 +256,23 @@ mod tests {
         ),
     ];
 
-    struct Bytes([u8; 96], usize);
-
-    fn bytes(hex: &str) -> Bytes {
-        let mut bytes = Bytes([0; 96], 0);
-        for digits in hex.as_bytes().chunks_exact(2) {
-            let digits = core::str::from_utf8(digits).unwrap();
-            bytes.0[bytes.1] = u8::from_str_radix(digits, 16).unwrap();
-            bytes.1 += 1;
-        }
-        bytes
+    fn bytes(hex: &str) -> Vec<u8> {
+        let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        (0..hex.len()).step_by(2).map(byte).collect()
     }
 
-    impl Bytes {
-        fn get(&mut self) -> &mut [u8] {
-            &mut self.0[..self.1]
-        }
-
-        fn array(mut self) -> [u8; 32] {
-            self.get().try_into().unwrap()
-        }
+    fn key(hex: &str) -> [u8; 32] {
+        bytes(hex).try_into().unwrap()
     }
 
     fn read_first(change: impl FnOnce(&mut [u8])) -> Option<Responder> {
         let mut message = bytes(FIRST.1);
-        change(message.get());
-        let (ephemeral, rest) = message.get().split_first_chunk_mut::<32>().unwrap();
+        change(&mut message);
+        let (ephemeral, rest) = message.split_first_chunk_mut::<32>().unwrap();
         let (payload, tag) = rest.split_last_chunk_mut::<TAG>().unwrap();
-        let key = Key::from_bytes(bytes(PSK).array());
-        let responder = Responder::read(&key, bytes(PROLOGUE).get(), *ephemeral, payload, tag)?;
-        assert_eq!(payload, bytes(FIRST.0).get());
+        let key = Key::from_bytes(key(PSK));
+        let responder = Responder::read(&key, &bytes(PROLOGUE), *ephemeral, payload, tag)?;
+        assert_eq!(payload, bytes(FIRST.0));
         Some(responder)
     }
 
@@ -290,23 +281,22 @@ mod tests {
     fn a_published_conversation_goes_as_published() {
         let responder = read_first(|_| {}).unwrap();
         let mut payload = bytes(SECOND.0);
-        let ephemeral = Ephemeral::from_bytes(bytes(RESPONDER).array());
-        let (public, tag, mut transport) = responder.write(&ephemeral, payload.get()).unwrap();
-        let mut second = bytes(SECOND.1);
-        let second = second.get();
+        let ephemeral = Ephemeral::from_bytes(key(RESPONDER));
+        let (public, tag, mut transport) = responder.write(&ephemeral, &mut payload).unwrap();
+        let second = bytes(SECOND.1);
         let length = second.len();
         assert_eq!(&public, &second[..32]);
-        assert_eq!(payload.get(), &second[32..length - TAG]);
+        assert_eq!(payload, second[32..length - TAG]);
         assert_eq!(&tag, &second[length - TAG..]);
         for (turn, (plaintext, ciphertext)) in RECORDS.into_iter().enumerate() {
             let (mut plaintext, mut ciphertext) = (bytes(plaintext), bytes(ciphertext));
-            let (text, tag) = ciphertext.get().split_last_chunk_mut::<TAG>().unwrap();
+            let (text, tag) = ciphertext.split_last_chunk_mut::<TAG>().unwrap();
             if turn % 2 == 0 {
                 transport.open(text, tag).unwrap();
-                assert_eq!(text, plaintext.get());
+                assert_eq!(text, plaintext);
             } else {
-                assert_eq!(&transport.seal(plaintext.get()).unwrap(), tag);
-                assert_eq!(text, plaintext.get());
+                assert_eq!(&transport.seal(&mut plaintext).unwrap(), tag);
+                assert_eq!(text, plaintext);
             }
         }
     }
