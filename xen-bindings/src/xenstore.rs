@@ -679,7 +679,15 @@ mod tests {
 
     #[test]
     fn a_transaction_id_that_is_no_number_is_an_error() {
-        for id in ["", "x", "0", "4294967296", "-1", "11111111111111111111"] {
+        for id in [
+            "",
+            "x",
+            "0",
+            "4294967296",
+            "-1",
+            "+1",
+            "11111111111111111111",
+        ] {
             let (_, daemon, mut store) = connected();
             daemon.tamper(move |header, body| {
                 *body = id.as_bytes().to_vec();

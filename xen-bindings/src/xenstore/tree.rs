@@ -254,13 +254,9 @@ impl<C: Channel> Drop for Transaction<'_, C> {
 
 /// The number that decimal digits stand for.
 pub(super) fn parse_number(text: &[u8]) -> Option<u64> {
-    if text.is_empty() {
-        return None;
-    }
-    text.iter().try_fold(0_u64, |number, digit| {
-        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
-        number.checked_mul(10)?.checked_add(digit)
-    })
+    let text = core::str::from_utf8(text).ok()?;
+    // `parse` accepts a sign.
+    text.parse().ok().filter(|_| !text.starts_with('+'))
 }
 
 fn format_number(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
