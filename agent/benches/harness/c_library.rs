@@ -76,36 +76,26 @@ impl<'p> CGuest<'p> {
         let mut context = Box::new(Context { clock, stack });
         let mut memory = vec![0_u8; 1 << 20];
         let mut ring = vec![0_u8; ring_bytes];
+        // SAFETY: zeros are valid for all three: no option, a null pointer, no function.
+        let (mapping, config, ops) = unsafe { std::mem::zeroed() };
         let mapping = abi::Mapping {
             start: code.start,
             end: code.end,
-            file_offset: 0,
-            build_id: std::ptr::null(),
-            build_id_length: 0,
-            path: std::ptr::null(),
+            ..mapping
         };
         let config = abi::Config {
             version: abi::UNIKPROF_ABI_VERSION,
             vcpus: 1,
             access: abi::UNIKPROF_ACCESS_OPEN,
-            flags: 0,
             mapping_count: 1,
             mappings: &raw const mapping,
-            guest_name: std::ptr::null(),
-            guest_id: std::ptr::null(),
             platform_name: c"bench".as_ptr(),
-            caller_memory: std::ptr::null_mut(),
-            caller_memory_length: 0,
-            network: std::ptr::null(),
-            keys: core::ptr::null(),
-            key_count: 0,
-            cpu_share_permille: 0,
             ring: match ring_bytes {
                 0 => std::ptr::null_mut(),
                 _ => ring.as_mut_ptr().cast(),
             },
             ring_length: ring_bytes,
-            recordings: 0,
+            ..config
         };
         let ops = abi::Ops {
             context: (&raw mut *context).cast(),
@@ -113,16 +103,7 @@ impl<'p> CGuest<'p> {
             vcpu: Some(vcpu),
             running_ns: Some(running_ns),
             stack_bounds: Some(stack_bounds),
-            kick: None,
-            wall_clock_ns: None,
-            blocked_ns: None,
-            runstate: None,
-            code_bounds: None,
-            random: None,
-            timer_deadline_ns: None,
-            resume: None,
-            log: None,
-            continuation: None,
+            ..ops
         };
         // SAFETY: as the header requires, the context and the memory live as long as the agent.
         let code = unsafe {

@@ -10,13 +10,13 @@ use std::path::Path;
 use std::process::Command;
 
 use unikprof_proto::file::{self, BlockHead, FileEnd};
-use unikprof_proto::frame::{self, Message as _};
+use unikprof_proto::frame::Message as _;
 use unikprof_proto::message::{
     Check, Counters, EventName, RecordingStatus, RingRun, Start, Started, Status, Stop, VcpuEpoch,
 };
 use unikprof_proto::ring::{self, kind};
 use unikprof_proto::{console, preamble};
-use unikprof_test_kit::frames::encoded;
+use unikprof_test_kit::frames::{encoded, frames};
 
 /// A client's messages, as C source.
 fn client() -> String {
@@ -143,15 +143,12 @@ fn every_lie_is_an_error_or_a_counted_loss() {
 
 /// The counters in an agent's hexadecimal answer to a [`Check`].
 fn counters(answer: &str) -> Counters {
-    let bytes = bytes_of(answer);
-    let mut rest = &bytes[..];
-    while let Some(frame) = frame::split(rest).unwrap() {
-        if let Ok(status) = frame::decode::<RecordingStatus<'_>>(&frame) {
-            return status.counters;
-        }
-        rest = &rest[frame.length()..];
-    }
-    panic!("no recording in {answer}");
+    let frames = frames(&bytes_of(answer));
+    let status = frames
+        .iter()
+        .find(|frame| frame.kind == RecordingStatus::TYPE);
+    let status = status.unwrap_or_else(|| panic!("no recording in {answer}"));
+    status.decode::<RecordingStatus<'_>>().unwrap().counters
 }
 
 fn bytes_of(digits: &str) -> Vec<u8> {
@@ -220,13 +217,12 @@ struct Left {
 fn left(bytes: &[u8]) -> Left {
     assert_eq!(bytes[..file::MAGIC.len()], file::MAGIC);
     let mut left = Left::default();
-    let mut rest = &bytes[file::PREAMBLE..];
     let mut is_complete = false;
-    while let Some(frame) = frame::split(rest).unwrap() {
-        if let Ok(EventName { id, name }) = frame::decode(&frame) {
+    for frame in frames(&bytes[file::PREAMBLE..]) {
+        if let Ok(EventName { id, name }) = frame.decode() {
             assert_eq!(id as usize, left.names.len());
             left.names.push(name.to_owned());
-        } else if let Ok(run) = frame::decode::<RingRun<'_>>(&frame) {
+        } else if let Ok(run) = frame.decode::<RingRun<'_>>() {
             ring::decode(run.base_ns, run.count, run.payload, |record| {
                 if record.kind >= kind::MARK {
                     left.events.push((record.kind, record.first, record.second));
@@ -234,14 +230,13 @@ fn left(bytes: &[u8]) -> Left {
                 left.samples += usize::from(record.kind == kind::SAMPLE);
             })
             .unwrap();
-        } else if let Ok(epoch) = frame::decode::<VcpuEpoch>(&frame) {
+        } else if let Ok(epoch) = frame.decode::<VcpuEpoch>() {
             left.recorded.push(epoch.end.counters.recorded);
-        } else if let Ok(end) = frame::decode::<FileEnd<'_>>(&frame) {
+        } else if let Ok(end) = frame.decode::<FileEnd<'_>>() {
             is_complete = end.complete;
         }
-        rest = &rest[frame.length()..];
     }
-    assert!(is_complete && rest.is_empty());
+    assert!(is_complete);
     left
 }
 
@@ -252,13 +247,8 @@ fn a_guest_that_sleeps_between_polls_forgets_no_answer() {
     let said = run("waiting", build::streams(), &[]);
     let digits = said.lines().find_map(|line| line.strip_prefix("answers; "));
     let bytes = bytes_of(digits.unwrap());
-    let mut rest = &bytes[preamble::LENGTH..];
-    let mut kinds = Vec::new();
-    while let Some(frame) = frame::split(rest).unwrap() {
-        kinds.push(frame.kind);
-        rest = &rest[frame.length()..];
-    }
-    assert!(rest.is_empty());
+    let frames = frames(&bytes[preamble::LENGTH..]);
+    let kinds: Vec<u16> = frames.iter().map(|frame| frame.kind).collect();
     let [started, checks @ ..] = &kinds[..] else {
         panic!("nothing is answered");
     };

@@ -163,9 +163,7 @@ fn it_takes_no_more_room_than_it_may() {
 /// overwrites the red zone.
 #[test]
 fn nothing_is_kept_below_the_stack_pointer() {
-    for folder in archives() {
-        let bytes = object_of(folder);
-        let code = Code::read(&bytes);
+    for code in archives().map(|folder| Code::read(&object_of(folder))) {
         let below: Vec<String> = code
             .functions()
             .filter_map(code::Function::below_the_stack)
@@ -218,9 +216,7 @@ fn the_search_finds_a_red_zone() {
 /// stack use.
 #[test]
 fn no_function_has_a_large_frame() {
-    for folder in archives() {
-        let bytes = object_of(folder);
-        let code = Code::read(&bytes);
+    for code in archives().map(|folder| Code::read(&object_of(folder))) {
         for function in code.functions() {
             let frame = function.frame_bytes();
             assert!(frame <= 28 << 10, "{}: {frame} bytes", function.name);
@@ -234,9 +230,7 @@ fn no_function_has_a_large_frame() {
 /// Kernels that build their interrupt path without SSE save none of its state.
 #[test]
 fn upcalls_touch_no_vector_or_floating_point_state() {
-    for folder in archives() {
-        let bytes = object_of(folder);
-        let code = Code::read(&bytes);
+    for code in archives().map(|folder| Code::read(&object_of(folder))) {
         for function in code.reached_from(&[&UPCALLS[..], &CRASHES].concat()) {
             assert_eq!(function.vector_instruction(), None, "{}", function.name);
         }
@@ -246,9 +240,7 @@ fn upcalls_touch_no_vector_or_floating_point_state() {
 /// An upcall calls only the archive's code and the guest's functions, and cannot panic.
 #[test]
 fn upcalls_reach_no_panic_and_nothing_outside() {
-    for folder in archives() {
-        let bytes = object_of(folder);
-        let code = Code::read(&bytes);
+    for code in archives().map(|folder| Code::read(&object_of(folder))) {
         let reached = code.reached_from(&UPCALLS);
         for function in &reached {
             assert!(!function.name.contains("panic"), "{}", function.name);
@@ -270,9 +262,7 @@ fn upcalls_reach_no_panic_and_nothing_outside() {
 /// A panic inside a panic handler's call would lose the report.
 #[test]
 fn a_crash_dump_reaches_no_panic_and_takes_as_much_stack_as_it_says() {
-    for folder in archives() {
-        let bytes = object_of(folder);
-        let code = Code::read(&bytes);
+    for code in archives().map(|folder| Code::read(&object_of(folder))) {
         for function in code.reached_from(&CRASHES) {
             assert!(!function.name.contains("panic"), "{}", function.name);
             assert!(!function.traps(), "{} has a trap", function.name);

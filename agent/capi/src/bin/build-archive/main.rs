@@ -21,7 +21,6 @@ use std::{env, fs, process};
 ///
 /// The precompiled core library was not built with these flags. Link-time optimization compiles its
 /// intermediate code again, and the forced attributes reach it there.
-/// link time, where the forced attributes reach it.
 const RUSTFLAGS: [&str; 18] = [
     "-C",
     "force-frame-pointers=yes",
