@@ -5,7 +5,7 @@
 mod beside_xenctx;
 mod download;
 mod rig;
-mod size;
+pub mod size;
 mod ticks;
 
 use std::io;
@@ -52,7 +52,7 @@ enum Section {
 
 /// Why there are no figures.
 #[derive(Debug, Error)]
-enum BenchError {
+pub enum BenchError {
     #[error(transparent)]
     Lab(#[from] LabError),
     #[error(transparent)]

@@ -34,7 +34,6 @@ fn anchor(heading: &str) -> String {
         .replace(' ', "-")
 }
 
-/// The anchors of a document's headings.
 fn anchors(document: &Path) -> HashSet<String> {
     let text = fs::read_to_string(document).unwrap_or_default();
     let headings = text.lines().filter(|line| line.starts_with('#'));

@@ -38,7 +38,6 @@ impl Client {
         })
     }
 
-    /// Puts bytes on the way to the agent.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         if self.to_agent.len() < MOST_UNREAD {
             self.to_agent.extend(bytes);
@@ -120,7 +119,6 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
         }
     }
 
-    /// Forgets what it was sent.
     pub(crate) fn forget(&mut self) {
         self.received.clear();
         self.numbers = Default::default();
@@ -312,7 +310,6 @@ impl<'c, 's, 'a> Honest<'c, 's, 'a> {
         fetched.expect("counters before the end")
     }
 
-    /// Ends the conversation.
     pub(crate) fn leave(self) -> Vec<u8> {
         self.service.close(self.client.session);
         self.received

@@ -30,7 +30,6 @@ pub(crate) const MAPPINGS: [Mapping<'static>; 2] = [
 
 pub(crate) type FakeAgent<'a> = Agent<'a, FakePlatform<'a>>;
 
-/// The guest's vCPUs, clocks and stack.
 pub(crate) struct Fake<'a> {
     agent: Cell<Option<&'a FakeAgent<'a>>>,
     now_ns: Cell<u64>,
@@ -111,7 +110,6 @@ impl<'a> Fake<'a> {
         *self.registers.borrow()
     }
 
-    /// Runs something on a vCPU, or on none.
     pub(crate) fn on<T>(&self, vcpu: Option<u32>, run: impl FnOnce() -> T) -> T {
         let before = self.current.replace(vcpu);
         let result = run();

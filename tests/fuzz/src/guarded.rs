@@ -26,7 +26,6 @@ impl Guarded {
         Self { start }
     }
 
-    /// The addresses of the page.
     pub(crate) fn addresses(&self) -> Range<u64> {
         let start = self.start.expose_provenance() as u64;
         start..start + SIZE as u64

@@ -40,7 +40,6 @@ fn file_of(input: &mut Input<'_>) -> Vec<u8> {
     file
 }
 
-/// The beginning of a file.
 pub(crate) fn preamble() -> Vec<u8> {
     let mut file = MAGIC.to_vec();
     file.extend(VERSION.to_le_bytes());

@@ -21,9 +21,7 @@ use crate::stop::Stop;
 pub(crate) const VCPUS: u32 = 2;
 
 const SEED: u64 = 1;
-/// The number of notes of each service.
 const NOTES: usize = 128;
-/// The longest request accepted.
 const MOST: usize = 1 << 20;
 /// The interval at which a wait checks for the guest's end.
 const SLICE: Duration = Duration::from_millis(200);
@@ -80,7 +78,6 @@ impl Teller {
     }
 }
 
-/// Serves one client after another.
 fn serve(
     vcpu: &Vcpu,
     stop: &Stop,

@@ -62,10 +62,7 @@ pub struct Sum {
 
 impl Audit {
     pub(crate) fn folder(folder: &Path) -> Result<Audit, SoakError> {
-        let failed = |source| SoakError::Io {
-            what: "reading the downloads",
-            source,
-        };
+        let failed = SoakError::io("reading the downloads");
         let mut audit = Audit::default();
         for entry in fs::read_dir(folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();

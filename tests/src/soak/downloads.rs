@@ -6,15 +6,14 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use unikprof_proto::message::{Counters, Dump, Fetch, Pending, Stop};
-use unikprof_test_kit::frames::Frame;
+use unikprof_proto::message::{Counters, Dump, Pending, Stop};
 
 use super::error::SoakError;
 use super::ledger::Ledger;
-use super::line::End;
+use super::line::{End, answer};
 use super::program::{Finished, Program, Running};
 use super::random::Random;
-use super::rightful::{check, served};
+use super::rightful::{check, fetch, served};
 use super::speaker::{Role, Speaker};
 use super::target::Target;
 
@@ -99,15 +98,8 @@ impl Downloads<'_> {
         let mut speaker = Speaker::open(self.target, Role::Control)?;
         let checked = check(&mut speaker)?;
         let recording = checked.named(recording).ok_or(End::Nonsense)?.id;
-        let pending = pending(speaker.ask(&Dump { recording })?)?;
-        let fetch = Fetch {
-            epoch: pending.first_epoch,
-            vcpu: 0,
-            known: 0,
-            counted: 0,
-        };
-        let sent = speaker.send_message(&fetch);
-        sent.map_err(|error| End::of(&error))?;
+        let pending: Pending = answer(&speaker.ask(&Dump { recording })?)?;
+        speaker.send_message(&fetch(pending.first_epoch))?;
         let _ = speaker.line().wait_for(Duration::from_millis(300));
         match speaker.line().read_exact(bytes) {
             // There was no more.
@@ -122,7 +114,7 @@ impl Downloads<'_> {
         let counted = served(self.target, Role::Control, what, |speaker| {
             let checked = check(speaker)?;
             let id = checked.named(recording).ok_or(End::Nonsense)?.id;
-            pending(speaker.ask(&Stop { recording: id })?)?;
+            answer::<Pending>(&speaker.ask(&Stop { recording: id })?)?;
             let checked = check(speaker)?;
             let ended = checked.named(recording).ok_or(End::Nonsense)?;
             Ok(Counted {
@@ -164,12 +156,5 @@ impl Downloads<'_> {
     /// Where the file of this name is.
     pub(crate) fn path(&self, file: &str) -> String {
         self.folder.join(file).display().to_string()
-    }
-}
-
-fn pending(answer: Frame) -> Result<Pending, End> {
-    match answer.refusal() {
-        Some(code) => Err(End::Refused(code)),
-        None => answer.decode().map_err(|_| End::Nonsense),
     }
 }

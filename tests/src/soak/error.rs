@@ -38,7 +38,7 @@ pub enum SoakError {
 
 impl SoakError {
     /// For `map_err`.
-    pub(super) fn io(what: &'static str) -> impl FnOnce(io::Error) -> SoakError {
+    pub(super) fn io(what: &'static str) -> impl Fn(io::Error) -> SoakError + Copy {
         move |source| SoakError::Io { what, source }
     }
 }

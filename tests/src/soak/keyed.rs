@@ -9,7 +9,7 @@ use unikprof_proto::secure::{MAX_ANSWER, MAX_REQUEST, RECORD_HEADER, ciphertext}
 use unikprof_test_kit::frames::{Frame, take_frame};
 use unikprof_test_kit::noise::{Initiator, Preamble, Records};
 
-use super::line::{End, Line};
+use super::line::{End, Line, answer};
 use super::target::{Target, TestKey};
 
 /// A conversation whose handshake is over.
@@ -30,11 +30,7 @@ pub(crate) fn finish(
     mut line: Line,
     theirs: &Preamble,
 ) -> Result<KeyedLine, End> {
-    let frame = line.read_frame()?;
-    if let Some(code) = frame.refusal() {
-        return Err(End::Refused(code));
-    }
-    let reply: HandshakeReply = frame.decode().map_err(|_| End::Nonsense)?;
+    let reply: HandshakeReply = answer(&line.read_frame()?)?;
     let (records, sealed) = begun.finish(&reply).ok_or(End::Nonsense)?;
     if sealed != *theirs {
         return Err(End::Nonsense);
@@ -49,8 +45,7 @@ pub(crate) fn finish(
 /// Connects and says that a key will be used; answers the agent's preamble too.
 pub fn greet(target: &Target) -> Result<(Line, Preamble), End> {
     let mut line = Line::connect(target.address).map_err(|_| End::Unreachable)?;
-    line.send(&preamble::encode(preamble::KEYED))
-        .map_err(|error| End::of(&error))?;
+    line.send(&preamble::encode(preamble::KEYED))?;
     let theirs = line.read_preamble()?;
     Ok((line, theirs))
 }
@@ -59,8 +54,7 @@ pub fn greet(target: &Target) -> Result<(Line, Preamble), End> {
 pub fn open(target: &Target, key: &TestKey) -> Result<KeyedLine, End> {
     let (mut line, theirs) = greet(target)?;
     let begun = begin(key, key.id());
-    line.send_message(&begun.message)
-        .map_err(|error| End::of(&error))?;
+    line.send_message(&begun.message)?;
     finish(begun, line, &theirs)
 }
 
@@ -95,17 +89,6 @@ impl KeyedLine {
             record.extend(self.line.read_exact(length)?);
             self.plain
                 .extend(self.records.open(&record).ok_or(End::Nonsense)?);
-        }
-    }
-
-    /// Reads frames until there are no more; answers the last refusal, or the end.
-    pub(crate) fn read_to_end(&mut self) -> End {
-        let mut last = None;
-        loop {
-            match self.read_frame() {
-                Ok(frame) => last = frame.refusal().or(last),
-                Err(end) => return last.map_or(end, End::Refused),
-            }
         }
     }
 

@@ -111,13 +111,7 @@ impl Line {
 
     /// Reads frames in the clear until there are no more; answers the last refusal, or the end.
     pub fn read_to_end(&mut self) -> End {
-        let mut last = None;
-        loop {
-            match self.read_frame() {
-                Ok(frame) => last = frame.refusal().or(last),
-                Err(end) => return last.map_or(end, End::Refused),
-            }
-        }
+        last_of(|| self.read_frame())
     }
 
     fn read_more(&mut self) -> Result<(), End> {
@@ -128,21 +122,42 @@ impl Line {
                 self.received.extend_from_slice(&buffer[..length]);
                 Ok(())
             }
-            Err(error) => Err(End::of(&error)),
+            Err(error) => Err(error.into()),
         }
     }
 }
 
-impl End {
-    /// What an error of the stream means.
-    pub(crate) fn of(error: &io::Error) -> End {
+/// Reads frames until there are no more; answers the last refusal, or the end.
+pub(super) fn last_of(mut read: impl FnMut() -> Result<Frame, End>) -> End {
+    let mut last = None;
+    loop {
+        match read() {
+            Ok(frame) => last = frame.refusal().or(last),
+            Err(end) => return last.map_or(end, End::Refused),
+        }
+    }
+}
+
+/// The message of a frame that answers a request; the end if it is a refusal.
+pub(super) fn answer<'f, M: Message<'f>>(frame: &'f Frame) -> Result<M, End> {
+    match frame.refusal() {
+        Some(code) => Err(End::Refused(code)),
+        None => frame.decode().map_err(|_| End::Nonsense),
+    }
+}
+
+/// What an error of the stream means.
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> End {
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => End::Silent,
             ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => End::Reset,
             _ => End::Closed,
         }
     }
+}
 
+impl End {
     pub(crate) fn text(self) -> String {
         match self {
             End::Closed => "closed".into(),

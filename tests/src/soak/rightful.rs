@@ -7,13 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use unikprof_proto::code::message_type;
-use unikprof_proto::message::{Check, Counters, Hello, RecordingStatus, Status, Welcome};
+use unikprof_proto::message::{Check, Counters, Fetch, Hello, RecordingStatus, Status, Welcome};
 
+use super::downloads::Downloads;
 use super::error::SoakError;
-use super::ledger::Ledger;
-use super::line::End;
+use super::line::{End, answer};
 use super::phase::{Phase, Phases};
-use super::program::Program;
 use super::random::Random;
 use super::speaker::{Role, Speaker};
 use super::target::Target;
@@ -70,19 +69,31 @@ impl Checked {
     }
 }
 
-pub fn check(speaker: &mut Speaker) -> Result<Checked, End> {
-    let answer = speaker.ask(&Check {})?;
-    if let Some(code) = answer.refusal() {
-        return Err(End::Refused(code));
+/// The first message of each client.
+pub(super) const HELLO: Hello<'static> = Hello {
+    client: "soak",
+    client_id: 0,
+};
+
+/// The request for the first vCPU's share of an epoch.
+pub fn fetch(epoch: u64) -> Fetch {
+    Fetch {
+        epoch,
+        vcpu: 0,
+        known: 0,
+        counted: 0,
     }
-    let agent: Status = answer.decode().map_err(|_| End::Nonsense)?;
+}
+
+pub fn check(speaker: &mut Speaker) -> Result<Checked, End> {
+    let agent: Status = answer(&speaker.ask(&Check {})?)?;
     let mut checked = Checked {
         agent,
         recordings: Vec::new(),
     };
     for _ in 0..checked.agent.recordings {
         let frame = speaker.read_frame()?;
-        let one: RecordingStatus<'_> = frame.decode().map_err(|_| End::Nonsense)?;
+        let one: RecordingStatus<'_> = answer(&frame)?;
         checked.recordings.push(Recorded {
             id: one.recording,
             name: one.name.into(),
@@ -138,12 +149,8 @@ impl Entries {
 
 /// Clients that come and go, over good lines and bad ones.
 pub(crate) struct Comers<'c> {
-    pub(crate) program: &'c Program,
-    pub(crate) target: &'c Target,
-    /// A line to it with faults.
-    pub(crate) faulty: SocketAddr,
-    /// What they do is noted here.
-    pub(crate) ledger: &'c Ledger,
+    /// The client's program and the lines to the guest.
+    pub(crate) downloads: Downloads<'c>,
     /// Set when everybody is to leave.
     pub(crate) stop: &'c AtomicBool,
 }
@@ -160,51 +167,43 @@ impl Comers<'_> {
 
     fn come_once(&self, random: &mut Random) -> Result<(), SoakError> {
         let role = random.pick(&[Role::View, Role::Control]);
+        let Downloads { target, faulty, .. } = self.downloads;
         let bad = Target {
-            address: self.faulty,
-            keys: self.target.keys.clone(),
+            address: faulty,
+            keys: target.keys.clone(),
         };
+        let either = |random: &mut Random| random.pick(&[target.address, faulty]);
         let patience = Duration::from_secs(4);
         match random.below(18) {
-            0 => self.program(self.target.address, role, &["info"], random)?,
-            1 => self.program(self.target.address, role, &["check"], random)?,
-            2 => self.program(self.faulty, role, &["info"], random)?,
-            3 => self.program(self.faulty, role, &["check"], random)?,
-            4 => self.start(random.pick(&[self.target.address, self.faulty]))?,
+            0 => self.program(target.address, role, &["info"], random)?,
+            1 => self.program(target.address, role, &["check"], random)?,
+            2 => self.program(faulty, role, &["info"], random)?,
+            3 => self.program(faulty, role, &["check"], random)?,
+            4 => self.start(either(random))?,
             5 => {
-                let end = Speaker::open(self.target, role).and_then(|mut speaker| {
-                    let sent = speaker.send_message(&Hello {
-                        client: "soak",
-                        client_id: 0,
-                    });
-                    sent.map_err(|error| End::of(&error))?;
+                let end = Speaker::open(target, role).and_then(|mut speaker| {
+                    speaker.send_message(&HELLO)?;
                     // In the middle of an answer.
                     let bytes = random.below(300) as usize;
                     speaker.line().read_exact(bytes)
                 });
-                self.count("vanishes in an answer", end.map(drop));
+                self.count_end("vanishes in an answer", end.map(drop));
             }
-            6 => {
-                let address = random.pick(&[self.target.address, self.faulty]);
-                self.program(address, role, &["events", "--last", "3s"], random)?;
-            }
-            7 => {
-                let address = random.pick(&[self.target.address, self.faulty]);
-                self.program(address, role, &["events", "--json"], random)?;
-            }
+            6 => self.program(either(random), role, &["events", "--last", "3s"], random)?,
+            7 => self.program(either(random), role, &["events", "--json"], random)?,
             8..=12 => {
                 let end = Speaker::open(&bad, role).and_then(|mut speaker| {
                     let _ = speaker.line().wait_for(patience);
                     hello(&mut speaker)
                 });
-                self.count("hello over a bad line", end);
+                self.count_end("hello over a bad line", end);
             }
             _ => {
                 let end = Speaker::open(&bad, role).and_then(|mut speaker| {
                     let _ = speaker.line().wait_for(patience);
                     check(&mut speaker)
                 });
-                self.count("check over a bad line", end.map(drop));
+                self.count_end("check over a bad line", end.map(drop));
             }
         }
         Ok(())
@@ -218,60 +217,55 @@ impl Comers<'_> {
         words: &[&str],
         random: &mut Random,
     ) -> Result<(), SoakError> {
-        let failed = |source| SoakError::Io {
-            what: "running the client",
-            source,
-        };
-        let running = self.program.begin(address, role, words).map_err(failed)?;
+        let failed = SoakError::io("running the client");
+        let Downloads {
+            program, faulty, ..
+        } = self.downloads;
+        let running = program.begin(address, role, words).map_err(failed)?;
         let word = words.first().copied().unwrap_or_default();
         if random.below(3) == 0 {
             let killed = running.kill_after(Duration::from_millis(random.below(30)));
             let outcome = if killed { "killed" } else { "done before" };
-            self.ledger
-                .count(CLIENTS, format!("{word}, to be killed"), outcome);
+            self.count(&format!("{word}, to be killed"), outcome);
         } else {
             let finished = running.finish().map_err(failed)?;
-            let how = if address == self.faulty {
-                " over a bad line"
-            } else {
-                ""
-            };
-            self.ledger
-                .count(CLIENTS, format!("{word}{how}"), finished.outcome());
+            let is_bad = address == faulty;
+            let how = if is_bad { " over a bad line" } else { "" };
+            self.count(&format!("{word}{how}"), finished.outcome());
         }
         Ok(())
     }
 
     /// A second recording; only by those who may not, since between two recordings it would begin.
     fn start(&self, address: SocketAddr) -> Result<(), SoakError> {
-        if self.target.keys.is_none() {
+        if self.downloads.target.keys.is_none() {
             return Ok(());
         }
         let finished = self
+            .downloads
             .program
             .run(address, Role::View, &["start", "--name", "second"])
             .map_err(SoakError::io("running the client"))?;
-        self.ledger
-            .count(CLIENTS, "start with the view key", finished.outcome());
+        self.count("start with the view key", finished.outcome());
         Ok(())
     }
 
-    fn count(&self, kind: &str, end: Result<(), End>) {
-        let outcome = end.map_or_else(End::text, |()| "done".into());
-        self.ledger.count(CLIENTS, kind, outcome);
+    fn count_end(&self, kind: &str, end: Result<(), End>) {
+        self.count(kind, end.map_or_else(End::text, |()| "done".into()));
+    }
+
+    fn count(&self, kind: &str, outcome: impl Into<String>) {
+        let Downloads {
+            ledger, subject, ..
+        } = self.downloads;
+        ledger.count(subject, kind, outcome);
     }
 }
 
 /// Asks who the agent is, and reads all of the answer.
 fn hello(speaker: &mut Speaker) -> Result<(), End> {
-    let answer = speaker.ask(&Hello {
-        client: "soak",
-        client_id: 0,
-    })?;
-    if let Some(code) = answer.refusal() {
-        return Err(End::Refused(code));
-    }
-    let welcome: Welcome<'_> = answer.decode().map_err(|_| End::Nonsense)?;
+    let frame = speaker.ask(&HELLO)?;
+    let welcome: Welcome<'_> = answer(&frame)?;
     for _ in 0..welcome.mappings {
         if speaker.read_frame()?.kind != message_type::MAPPING {
             return Err(End::Nonsense);

@@ -21,7 +21,7 @@ use super::phase::{Phase, Phases};
 use super::program::Program;
 use super::proxy::FaultyLine;
 use super::random::Random;
-use super::rightful::{Comers, Entries};
+use super::rightful::{CLIENTS, Comers, Entries};
 use super::samples::Sample;
 use super::target::{Keys, Target};
 
@@ -280,10 +280,7 @@ impl Soak<'_> {
                 .map(|number| {
                     scope.spawn(move || {
                         let comers = Comers {
-                            program: self.program,
-                            target: &self.guest.target,
-                            faulty: self.faulty.address,
-                            ledger: self.ledger,
+                            downloads: self.downloads_as(CLIENTS),
                             stop: &self.stop,
                         };
                         comers.keep_coming(&mut Random::stream(self.seed, 10 + number))

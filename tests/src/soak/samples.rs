@@ -8,7 +8,7 @@ use unikprof_proto::message::{Counters, Peers, Ring, RingEnd, RingHead};
 use super::error::SoakError;
 use super::guest::{Footprint, Guest};
 use super::keeper::ALWAYS_ON;
-use super::line::End;
+use super::line::{End, answer};
 use super::rightful::{check, served};
 use super::speaker::{Role, Speaker};
 
@@ -56,8 +56,8 @@ impl RingState {
                 position: u64::MAX,
                 since_ns: u64::MAX,
             };
-            let head: RingHead = speaker.ask(&request)?.decode().map_err(|_| End::Nonsense)?;
-            let end: RingEnd = speaker.read_frame()?.decode().map_err(|_| End::Nonsense)?;
+            let head: RingHead = answer(&speaker.ask(&request)?)?;
+            let end: RingEnd = answer(&speaker.read_frame()?)?;
             state.held += head.next - head.oldest;
             state.evicted += head.oldest;
             state.given_up += end.lost;

@@ -7,7 +7,7 @@ use unikprof_proto::preamble;
 use unikprof_test_kit::frames::{Frame, encoded};
 
 use super::keyed::{self, KeyedLine};
-use super::line::{End, Line};
+use super::line::{End, Line, last_of};
 use super::target::Target;
 
 /// Which key to bring where one is asked for.
@@ -27,8 +27,7 @@ impl Speaker {
     pub fn open(target: &Target, role: Role) -> Result<Speaker, End> {
         let Some(keys) = &target.keys else {
             let mut line = Line::connect(target.address).map_err(|_| End::Unreachable)?;
-            line.send(&preamble::encode(preamble::OPEN))
-                .map_err(|error| End::of(&error))?;
+            line.send(&preamble::encode(preamble::OPEN))?;
             line.read_preamble()?;
             return Ok(Speaker::Open(line));
         };
@@ -61,17 +60,25 @@ impl Speaker {
 
     /// Sends a request and reads the frame that answers it.
     pub fn ask<'m, M: Message<'m>>(&mut self, request: &M) -> Result<Frame, End> {
-        self.send_message(request)
-            .map_err(|error| End::of(&error))?;
+        self.send_message(request)?;
         self.read_frame()
+    }
+
+    /// The same, and all frames behind it up to one of the type `last`.
+    pub fn ask_until<'m, M: Message<'m>>(&mut self, request: &M, last: u16) -> Result<(), End> {
+        let mut frame = self.ask(request)?;
+        while frame.kind != last {
+            if let Some(code) = frame.refusal() {
+                return Err(End::Refused(code));
+            }
+            frame = self.read_frame()?;
+        }
+        Ok(())
     }
 
     /// Reads frames until there are no more; answers the last refusal, or the end.
     pub(crate) fn read_to_end(&mut self) -> End {
-        match self {
-            Speaker::Open(line) => line.read_to_end(),
-            Speaker::Keyed(line) => line.read_to_end(),
-        }
+        last_of(|| self.read_frame())
     }
 
     /// The connection below.

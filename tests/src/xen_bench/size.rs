@@ -23,11 +23,14 @@ const OWNERS: [(&str, &str); 9] = [
     ("xen_guest", "guest"),
 ];
 
+/// What an image is made of.
 #[derive(Debug, Default)]
-struct Sizes {
-    text: u64,
-    data: u64,
-    bss: u64,
+pub struct Sizes {
+    /// Code, constants and the tables for unwinding.
+    pub text: u64,
+    pub data: u64,
+    /// Memory of zeros: no place in the image.
+    pub bss: u64,
     /// Text by owner, from the symbols.
     owners: BTreeMap<&'static str, u64>,
 }
@@ -67,7 +70,8 @@ pub(super) fn measure() -> Result<String, BenchError> {
     Ok(table)
 }
 
-fn sizes(image: &Path) -> Result<Sizes, BenchError> {
+/// The sizes of an image.
+pub fn sizes(image: &Path) -> Result<Sizes, BenchError> {
     let bytes = fs::read(image).map_err(|source| BenchError::File {
         what: image.display().to_string(),
         source,

@@ -9,13 +9,13 @@ use std::time::Duration;
 use tempfile::TempDir;
 use unikprof_client::recording::Completeness;
 use unikprof_proto::code::{message_type, refusal};
-use unikprof_proto::message::{Check, Fetch, Hello, Pending, Stop};
+use unikprof_proto::message::{Check, Hello, Pending, Stop};
 use unikprof_test_kit::frames::encoded;
 use unikprof_tests::soak::keyed;
 use unikprof_tests::soak::line::{End, Line};
 use unikprof_tests::soak::peers::{Leave, Overheard, Peer, RecordDamage, Visit, among};
 use unikprof_tests::soak::random::Random;
-use unikprof_tests::soak::rightful::check;
+use unikprof_tests::soak::rightful::{check, fetch};
 use unikprof_tests::soak::speaker::{Role, Speaker};
 use unikprof_tests::soak::target::{KeyFiles, Keys, Target};
 
@@ -266,23 +266,8 @@ fn a_client_that_fetches_for_ever_is_served_beside_its_owner() {
     scene.client.wait_for_samples(50);
     let answer = scene.bystander.ask(&Stop { recording: 0 }).unwrap();
     let epoch = answer.decode::<Pending>().unwrap().first_epoch;
-    let fetch = Fetch {
-        epoch,
-        vcpu: 0,
-        known: 0,
-        counted: 0,
-    };
+    let whole = |greedy: &mut Speaker| greedy.ask_until(&fetch(epoch), message_type::VCPU_END);
     let mut greedy = Speaker::open(&scene.target, Role::View).unwrap();
-    let whole = |greedy: &mut Speaker| -> Result<(), End> {
-        let mut frame = greedy.ask(&fetch)?;
-        while frame.kind != message_type::VCPU_END {
-            if let Some(code) = frame.refusal() {
-                return Err(End::Refused(code));
-            }
-            frame = greedy.read_frame()?;
-        }
-        Ok(())
-    };
     for _ in 0..20 {
         whole(&mut greedy).unwrap();
     }

@@ -21,13 +21,6 @@ fn wait_for_samples(client: &Client, names: &[&str], least: u64) -> Value {
     })
 }
 
-fn names(client: &Client) -> Vec<String> {
-    let status = client.connect(&["check", "--json"]).expect_json();
-    let all = status["recordings"].as_array().unwrap();
-    let name = |one: &Value| one["name"].as_str().unwrap().to_owned();
-    all.iter().map(name).collect()
-}
-
 /// One is stopped, one dumped and goes on, one thrown away; none of it touches the others. Each by another
 /// client: a name is all that one needs.
 #[test]
@@ -42,7 +35,7 @@ fn three_at_once_each_by_its_name() {
         client.must(words);
     }
     wait_for_samples(&client, &["fast", "waits", "flight"], 40);
-    assert_eq!(names(&client), ["fast", "waits", "flight"]);
+    assert_eq!(client.recording_names(), ["fast", "waits", "flight"]);
 
     let unclear = client
         .connect(&["stop"])
@@ -64,7 +57,7 @@ fn three_at_once_each_by_its_name() {
     assert_eq!(waits.profile.recording().mode, Mode::Wall);
 
     client.must(&["stop", "--name", "flight", "--discard"]);
-    assert_eq!(names(&client), ["waits"]);
+    assert_eq!(client.recording_names(), ["waits"]);
 
     // 100 parts: 60, 30 and 10. Six standard deviations, less likely than 1e-8.
     for (client, file) in [(&other, "fast.unikprof"), (&another, "waits.unikprof")] {
@@ -89,7 +82,7 @@ fn three_at_once_each_by_its_name() {
     }
     wait_for_samples(&client, &["waits"], 50);
     client.must(&["stop", "-o", "rest.unikprof"]);
-    assert_eq!(names(&client), Vec::<String>::new());
+    assert_eq!(client.recording_names(), Vec::<String>::new());
 }
 
 #[test]
@@ -112,7 +105,7 @@ fn the_same_name_and_one_too_many_are_refused_and_nothing_else_changes() {
             assert!(many.stderr.contains(name), "{}", many.stderr);
         }
     }
-    assert_eq!(names(&client), ["a", "b", "c", "d"]);
+    assert_eq!(client.recording_names(), ["a", "b", "c", "d"]);
 }
 
 /// Two that record at once have a recording each, and leave a third one alone.
@@ -130,7 +123,7 @@ fn record_goes_on_beside_others() {
         recording.profile.recording().name.clone()
     };
     assert_ne!(of(&left), of(&right));
-    assert_eq!(names(&left), ["nightly"]);
+    assert_eq!(left.recording_names(), ["nightly"]);
 }
 
 #[test]
@@ -143,7 +136,7 @@ fn a_recording_from_boot_is_there_for_the_first_client() {
     assert_eq!(flight["max_bytes"], 512 << 10);
     client.must(&["dump", "--name", "flight", "-o", "so-far.unikprof"]);
     assert!(client.recording("so-far.unikprof").profile.sample_count() >= 20);
-    assert_eq!(names(&client), ["flight"]);
+    assert_eq!(client.recording_names(), ["flight"]);
 }
 
 /// Guards a second dump that tells how late samples came in the whole recording, beside the counts of its own part.

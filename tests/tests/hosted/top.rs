@@ -324,7 +324,6 @@ impl Drop for Terminal {
     }
 }
 
-/// The first row of the table.
 fn first_row(screen: &str) -> &str {
     let mut lines = screen.lines().skip_while(|line| !line.contains("function"));
     lines.nth(1).unwrap_or_default()

@@ -9,7 +9,6 @@ use unikprof_tests::lab::{LabError, Shared};
 pub(crate) enum FramePointers {
     /// As the agent asks for; with a neighbour, which is paused.
     Kept,
-    /// Without any.
     Omitted,
 }
 

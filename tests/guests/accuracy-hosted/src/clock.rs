@@ -1,12 +1,10 @@
 //! The clocks that the true times are measured with.
 #![allow(unsafe_code)]
 
-/// The calling thread's running time in ns.
 pub(crate) fn running_ns() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// The monotonic clock in ns.
 pub(crate) fn now_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }

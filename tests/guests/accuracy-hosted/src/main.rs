@@ -40,7 +40,6 @@ fn next_line(vcpu: &Vcpu) -> io::Result<Option<String>> {
     Ok((length > 0).then_some(line))
 }
 
-/// Executes an order; returns the answer.
 fn run(order: Order<'_>, vcpu: &Vcpu) -> Result<String, Box<dyn Error>> {
     let truth = match order.word() {
         "bursts" => orders::bursts(order, running_ns, now_ns, |until_ns| {

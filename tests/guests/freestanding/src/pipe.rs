@@ -38,7 +38,6 @@ impl Bytes {
         &self.bytes[..self.length]
     }
 
-    /// Removes the first bytes.
     pub(crate) fn take(&mut self, count: usize) {
         let count = count.min(self.length);
         self.bytes.copy_within(count..self.length, 0);

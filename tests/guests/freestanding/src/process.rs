@@ -24,7 +24,6 @@ extern "C" fn _Unwind_Resume() -> ! {
     exit(crate::Step::Panic as u8)
 }
 
-/// Ends the program.
 pub(crate) fn exit(code: u8) -> ! {
     const EXIT_GROUP: u64 = 231;
     // SAFETY: the call does not return and accesses none of the program's memory.

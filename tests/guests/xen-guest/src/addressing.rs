@@ -14,7 +14,6 @@ use crate::store::GuestStore;
 /// The addresses requested by the command line or xenstore.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Addressing {
-    /// How to get the IPv4 address.
     pub(crate) ipv4: Ipv4Addressing,
     /// `ip6=fd00::50/64`, `gateway6=fd00::1`: the address and the router.
     #[cfg(feature = "ipv6")]
@@ -24,7 +23,6 @@ pub(crate) struct Addressing {
 /// How the interface gets its IPv4 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ipv4Addressing {
-    /// No IPv4.
     None,
     /// `ip=10.0.2.50/24 gateway=10.0.2.2`, or xenstore's address for `ip=xenstore`.
     Static {

@@ -27,7 +27,6 @@ pub(crate) fn start(command_line: CommandLine) {
     }
 }
 
-/// Whether such ticks are on.
 pub(crate) fn is_on() -> bool {
     PERIOD_NS.load(Ordering::Relaxed) > 0
 }

@@ -11,10 +11,8 @@
 
 use core::arch::global_asm;
 
-/// Selector of the 64-bit code segment.
 pub(crate) const CODE_SELECTOR: u16 = 0x08;
 
-/// Selector of the data segment.
 pub(crate) const DATA_SELECTOR: u16 = 0x10;
 
 /// The size of the first vCPU's stack in bytes.

@@ -12,12 +12,10 @@ use crate::events;
 use crate::timer;
 use crate::vcpus::FIRST;
 
-/// The running time of the burst.
 const LENGTH_NS: u64 = 2_000_000_000;
 /// The maximum length of a turn, so that the main loop polls in time.
 const TURN_NS: u64 = 1_000_000;
 
-/// The burst's state.
 pub(crate) struct Burst {
     due_ns: u64,
     running: Option<Running>,

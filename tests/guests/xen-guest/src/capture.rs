@@ -65,7 +65,6 @@ pub(crate) fn take(samples: usize, mut load: impl FnMut()) {
     PERIOD_NS.store(0, Ordering::Relaxed);
 }
 
-/// Whether samples are being captured.
 pub(crate) fn is_on() -> bool {
     PERIOD_NS.load(Ordering::Relaxed) > 0
 }

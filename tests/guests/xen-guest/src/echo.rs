@@ -17,7 +17,6 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    /// Adds the service's sockets.
     pub(crate) fn new(port: u16, sockets: &mut SocketSet<'static>) -> Self {
         let buffer = || SocketBuffer::new(vec![0; BUFFER_SIZE]);
         let add = |_| {

@@ -33,7 +33,6 @@ pub(crate) fn name(text: &str) -> Option<EventName> {
         .ok()
 }
 
-/// The first vCPU's running time in ns.
 pub(crate) fn running_ns() -> u64 {
     agent().map_or(0, |agent| agent.platform().running_ns(FIRST.0))
 }

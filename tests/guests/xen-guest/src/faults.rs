@@ -15,7 +15,6 @@ use smoltcp::time::Instant;
 
 use crate::command_line::CommandLine;
 
-/// The longest frame.
 const FRAME: usize = 1518;
 /// The maximum number of frames on their way.
 const QUEUE: usize = 16;

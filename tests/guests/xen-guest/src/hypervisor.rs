@@ -35,7 +35,6 @@ pub(crate) fn connect() -> Result<(u16, u16), Errno> {
     version::xen_version(&xen())
 }
 
-/// Whether hypercalls are possible.
 pub(crate) fn is_connected() -> bool {
     INSTALLED.load(Ordering::Acquire)
 }

@@ -132,13 +132,11 @@ pub(crate) fn stub(vector: usize) -> u64 {
     &raw const interrupt_stubs as u64 + vector as u64 * STUB_SIZE
 }
 
-/// Enables interrupts.
 pub(crate) fn enable() {
     // SAFETY: the interrupt table is loaded before the guest's main code runs.
     unsafe { asm!("sti", options(nomem, nostack)) };
 }
 
-/// Disables interrupts.
 pub(crate) fn disable() {
     // SAFETY: only delays interrupts.
     unsafe { asm!("cli", options(nomem, nostack)) };

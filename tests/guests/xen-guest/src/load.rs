@@ -29,7 +29,6 @@ pub(crate) struct Load {
     window_end_ns: u64,
 }
 
-/// A kind of work.
 struct Kind {
     /// Its word on the command line.
     key: &'static str,

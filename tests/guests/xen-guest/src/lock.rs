@@ -23,7 +23,6 @@ impl<T> SpinLock<T> {
         }
     }
 
-    /// Waits for the lock.
     pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
         while self.locked.swap(true, Ordering::Acquire) {
             core::hint::spin_loop();
@@ -32,7 +31,6 @@ impl<T> SpinLock<T> {
     }
 }
 
-/// Holds the lock.
 pub(crate) struct SpinGuard<'a, T>(&'a SpinLock<T>);
 
 impl<T> Deref for SpinGuard<'_, T> {

@@ -11,19 +11,16 @@ use xen_sys_lite::sched::{self, ShutdownReason};
 
 use crate::{console, hypervisor};
 
-/// Powers the domain off.
 pub(crate) fn power_off() -> ! {
     console::drain();
     end(ShutdownReason::PowerOff)
 }
 
-/// Reboots the domain.
 pub(crate) fn reboot() -> ! {
     console::drain();
     end(ShutdownReason::Reboot)
 }
 
-/// Ends the domain as crashed.
 pub(crate) fn crash() -> ! {
     end(ShutdownReason::Crash)
 }

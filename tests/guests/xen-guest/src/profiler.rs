@@ -34,7 +34,6 @@ const CALLERS: usize = caller_table_bytes(20_000);
 /// Memory for the rings: some minutes of records per vCPU.
 const RING: usize = 1 << 20;
 
-/// The agent's platform.
 pub(crate) type GuestPlatform = XenPlatform<CountedCalls>;
 type GuestTicks = Ticks<'static, 'static, CountedCalls>;
 
@@ -158,7 +157,6 @@ impl fmt::Debug for Profiler {
     }
 }
 
-/// Makes the agent's platform.
 fn platform() -> GuestPlatform {
     let hooks = Hooks {
         vcpu: || Some(vcpus::current().0),

@@ -30,9 +30,7 @@ const RESCUE_STACK_SIZE: usize = 64 * 1024;
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) network: Network<NetworkDevice>,
-    /// Sends back received bytes.
     pub(crate) echo: Option<Echo>,
-    /// Sends the vCPUs' statistics.
     pub(crate) statistics: Option<StatisticsService>,
     /// Receives orders for loads.
     #[cfg(feature = "accuracy")]
@@ -150,7 +148,6 @@ pub(crate) fn rescue() {
     }
 }
 
-/// The number of polls by upcalls.
 fn rescues() -> u64 {
     published().map_or(0, |published| published.cell.rescues())
 }

@@ -25,102 +25,54 @@ pub(crate) fn of(vcpu: VcpuId) -> &'static VcpuStatistics {
     &STATISTICS[vcpu.0 as usize]
 }
 
-/// One vCPU's statistics since it started.
-#[derive(Debug)]
-pub(crate) struct VcpuStatistics {
-    /// Sleeps begun.
-    pub(crate) blocks: Counter,
-    /// The number of interrupts that ended such a sleep, or only interrupted it.
-    pub(crate) wakes: Counter,
-    pub(crate) upcalls: Counter,
-    /// Upcalls in which the timer fired.
-    pub(crate) timer_upcalls: Counter,
-    /// Upcalls in which another vCPU kicked this one to check its deadline.
-    pub(crate) kicks: Counter,
-    /// Hypercalls for this vCPU, mostly for its timer.
-    pub(crate) timer_calls: Counter,
-    /// Hypercalls for event channels.
-    pub(crate) event_calls: Counter,
-    /// Other hypercalls.
-    pub(crate) other_calls: Counter,
-    /// Requests that the load has served.
-    pub(crate) requests: Counter,
-    /// Cycles in hypercalls.
-    pub(crate) call_cycles: Counter,
-    /// Cycles of ticks.
-    pub(crate) upcall: Cost,
-    /// Of these, the sampler's.
-    pub(crate) sampler: Cost,
-    /// Of these, the hypercalls'.
-    pub(crate) calls: Cost,
-    /// Cycles of a walk, if `parts` is requested.
-    pub(crate) walk: Cost,
-    /// Cycles of a count, likewise.
-    pub(crate) count: Cost,
-    /// Frames walked.
-    pub(crate) frames: Counter,
-}
-
-impl VcpuStatistics {
-    const fn new() -> Self {
-        Self {
-            blocks: Counter::new(),
-            wakes: Counter::new(),
-            upcalls: Counter::new(),
-            timer_upcalls: Counter::new(),
-            kicks: Counter::new(),
-            timer_calls: Counter::new(),
-            event_calls: Counter::new(),
-            other_calls: Counter::new(),
-            requests: Counter::new(),
-            call_cycles: Counter::new(),
-            upcall: Cost::new(),
-            sampler: Cost::new(),
-            calls: Cost::new(),
-            walk: Cost::new(),
-            count: Cost::new(),
-            frames: Counter::new(),
+macro_rules! statistics {
+    ($($(#[doc = $doc:literal])* $name:ident: $kind:ident,)*) => {
+        /// One vCPU's statistics since it started.
+        #[derive(Debug)]
+        pub(crate) struct VcpuStatistics {
+            $($(#[doc = $doc])* pub(crate) $name: $kind,)*
         }
-    }
 
-    /// Writes a line `vcpuN.NAME VALUE` for each count.
-    pub(crate) fn write(&self, vcpu: VcpuId, to: &mut impl fmt::Write) -> fmt::Result {
-        let counters = [
-            ("blocks", &self.blocks),
-            ("wakes", &self.wakes),
-            ("upcalls", &self.upcalls),
-            ("timer_upcalls", &self.timer_upcalls),
-            ("kicks", &self.kicks),
-            ("timer_calls", &self.timer_calls),
-            ("event_calls", &self.event_calls),
-            ("other_calls", &self.other_calls),
-            ("frames", &self.frames),
-            ("requests", &self.requests),
-        ];
-        for (name, counter) in counters {
-            writeln!(to, "vcpu{}.{name} {}", vcpu.0, counter.get())?;
-        }
-        let costs = [
-            ("upcall", &self.upcall),
-            ("sampler", &self.sampler),
-            ("calls", &self.calls),
-            ("walk", &self.walk),
-            ("count", &self.count),
-        ];
-        for (name, cost) in costs {
-            let figures = [
-                ("count", cost.count.get()),
-                ("cycles", cost.cycles.get()),
-                ("p50", cost.percentile(50)),
-                ("p99", cost.percentile(99)),
-                ("max", cost.max.get()),
-            ];
-            for (figure, value) in figures {
-                writeln!(to, "vcpu{}.tick.{name}.{figure} {value}", vcpu.0)?;
+        impl VcpuStatistics {
+            const fn new() -> Self {
+                Self { $($name: $kind::new(),)* }
+            }
+
+            /// Writes a line `vcpuN.NAME VALUE` for each count.
+            pub(crate) fn write(&self, vcpu: VcpuId, to: &mut impl fmt::Write) -> fmt::Result {
+                $(self.$name.write(vcpu, stringify!($name), to)?;)*
+                Ok(())
             }
         }
-        Ok(())
-    }
+    };
+}
+
+statistics! {
+    blocks: Counter,
+    /// The number of interrupts that ended such a sleep, or only interrupted it.
+    wakes: Counter,
+    upcalls: Counter,
+    /// Upcalls in which the timer fired.
+    timer_upcalls: Counter,
+    /// Upcalls in which another vCPU kicked this one to check its deadline.
+    kicks: Counter,
+    /// Hypercalls for this vCPU, mostly for its timer.
+    timer_calls: Counter,
+    event_calls: Counter,
+    other_calls: Counter,
+    requests: Counter,
+    call_cycles: Counter,
+    /// Cycles of ticks.
+    upcall: Cost,
+    /// Of these, the sampler's.
+    sampler: Cost,
+    /// Of these, the hypercalls'.
+    calls: Cost,
+    /// Cycles of a walk, if `parts` is requested.
+    walk: Cost,
+    /// Cycles of a count, likewise.
+    count: Cost,
+    frames: Counter,
 }
 
 #[derive(Debug)]
@@ -141,6 +93,10 @@ impl Counter {
 
     fn raise_to(&self, value: u64) {
         self.0.fetch_max(value, Ordering::Relaxed);
+    }
+
+    fn write(&self, vcpu: VcpuId, name: &str, to: &mut impl fmt::Write) -> fmt::Result {
+        writeln!(to, "vcpu{}.{name} {}", vcpu.0, self.get())
     }
 }
 
@@ -172,6 +128,20 @@ impl Cost {
         self.cycles.add(cycles);
         self.max.raise_to(cycles);
         self.buckets[bucket(cycles)].add(1);
+    }
+
+    fn write(&self, vcpu: VcpuId, name: &str, to: &mut impl fmt::Write) -> fmt::Result {
+        let figures = [
+            ("count", self.count.get()),
+            ("cycles", self.cycles.get()),
+            ("p50", self.percentile(50)),
+            ("p99", self.percentile(99)),
+            ("max", self.max.get()),
+        ];
+        for (figure, value) in figures {
+            writeln!(to, "vcpu{}.tick.{name}.{figure} {value}", vcpu.0)?;
+        }
+        Ok(())
     }
 
     /// The percentile, accurate to a third; 0 if there are no values.

@@ -23,7 +23,6 @@ pub(crate) struct StatisticsService {
 }
 
 impl StatisticsService {
-    /// Adds the service's sockets.
     pub(crate) fn new(port: u16, sockets: &mut SocketSet<'static>) -> Self {
         let buffer = |size| SocketBuffer::new(vec![0; size]);
         let add = |_| sockets.add(Socket::new(buffer(64), buffer(BUFFER_SIZE)));

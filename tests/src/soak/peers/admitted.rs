@@ -3,15 +3,13 @@
 use std::time::{Duration, Instant};
 
 use unikprof_proto::code::{message_type, refusal};
-use unikprof_proto::message::{
-    Acknowledge, Check, Dump, Fetch, Hello, Ring, Start, Stop, TableBegin,
-};
+use unikprof_proto::message::{Acknowledge, Check, Dump, Ring, Start, Stop, TableBegin};
 use unikprof_test_kit::frames::{encoded, framed};
 
 use super::Visit;
 use crate::soak::line::End;
 use crate::soak::random::Random;
-use crate::soak::rightful::check;
+use crate::soak::rightful::{HELLO, check, fetch};
 use crate::soak::speaker::{Role, Speaker};
 
 pub(super) fn wrong_checksums(visit: &Visit<'_>, random: &mut Random) -> Result<End, End> {
@@ -79,18 +77,12 @@ pub(super) fn slow_reader(visit: &Visit<'_>) -> Result<End, End> {
     // The system's buffers between us are full after some MB of answers, however long a busy agent takes to make
     // them, and then the agent waits for 10 s.
     let _ = speaker.line().insist_for(Duration::from_secs(60));
-    let hellos = encoded(&Hello {
-        client: "soak",
-        client_id: 0,
-    })
-    .repeat(32);
+    let hellos = encoded(&HELLO).repeat(32);
     for _ in 0..SLOW_READERS_MOST {
         if !visit.wait(Duration::ZERO) {
             break;
         }
-        if let Err(error) = speaker.send(&hellos) {
-            return Ok(End::of(&error));
-        }
+        speaker.send(&hellos)?;
     }
     Ok(End::Left)
 }
@@ -100,41 +92,22 @@ pub(super) fn fetches_for_ever(visit: &Visit<'_>) -> Result<End, End> {
     let began = Instant::now();
     let mut last = End::Left;
     while began.elapsed() < Duration::from_secs(4) && visit.wait(Duration::ZERO) {
-        let checked = match check(&mut speaker) {
-            Err(End::Refused(code)) => return Ok(End::Refused(code)),
-            checked => checked?,
-        };
+        let checked = check(&mut speaker)?;
         // What happened when is always there.
         let ring = Ring {
             vcpu: 0,
             position: 0,
             since_ns: 0,
         };
-        let mut frame = speaker.ask(&ring)?;
-        while frame.kind != message_type::RING_END {
-            if let Some(code) = frame.refusal() {
-                return Ok(End::Refused(code));
-            }
-            frame = speaker.read_frame()?;
-        }
+        speaker.ask_until(&ring, message_type::RING_END)?;
         let waiting = checked.recordings.iter().find(|one| one.epochs > 0);
         let Some(waiting) = waiting else {
             continue;
         };
-        let fetch = Fetch {
-            epoch: waiting.first_epoch,
-            vcpu: 0,
-            known: 0,
-            counted: 0,
-        };
-        let mut frame = speaker.ask(&fetch)?;
-        while frame.kind != message_type::VCPU_END {
-            if let Some(code) = frame.refusal() {
-                // Its owner has it, and so it is gone.
-                last = End::Refused(code);
-                break;
-            }
-            frame = speaker.read_frame()?;
+        match speaker.ask_until(&fetch(waiting.first_epoch), message_type::VCPU_END) {
+            // Its owner has it, and so it is gone.
+            Err(End::Refused(code)) => last = End::Refused(code),
+            fetched => fetched?,
         }
     }
     Ok(last)
@@ -168,7 +141,7 @@ pub(super) fn view_asks_for_control(visit: &Visit<'_>) -> Result<End, End> {
         }),
     ];
     for request in requests {
-        speaker.send(&request).map_err(|error| End::of(&error))?;
+        speaker.send(&request)?;
         match speaker.read_frame()?.refusal() {
             Some(refusal::NOT_ALLOWED) => {}
             Some(other) => return Ok(End::Refused(other)),

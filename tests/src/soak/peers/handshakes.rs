@@ -9,7 +9,7 @@ use unikprof_test_kit::frames::encoded;
 
 use super::Visit;
 use crate::soak::keyed;
-use crate::soak::line::{End, Line};
+use crate::soak::line::{End, Line, answer};
 use crate::soak::random::Random;
 use crate::soak::target::{Keys, TestKey};
 
@@ -101,13 +101,7 @@ pub(super) fn replayed(visit: &Visit<'_>, random: &mut Random) -> Result<End, En
     };
     let (mut line, _) = keyed::greet(visit.target)?;
     let _ = line.send_message(&message);
-    let reply = line.read_frame()?;
-    if let Some(code) = reply.refusal() {
-        return Ok(End::Refused(code));
-    }
-    reply
-        .decode::<HandshakeReply>()
-        .map_err(|_| End::Nonsense)?;
+    answer::<HandshakeReply>(&line.read_frame()?)?;
     let length = 17 + random.below(200) as usize;
     let mut record = (length as u16).to_le_bytes().to_vec();
     record.extend(random.bytes(length));
@@ -122,8 +116,7 @@ pub(super) fn replayed(visit: &Visit<'_>, random: &mut Random) -> Result<End, En
 fn with_key(visit: &Visit<'_>, key: &TestKey, id: [u8; 8]) -> Result<End, End> {
     let (mut line, theirs) = keyed::greet(visit.target)?;
     let begun = keyed::begin(key, id);
-    line.send_message(&begun.message)
-        .map_err(|error| End::of(&error))?;
+    line.send_message(&begun.message)?;
     match keyed::finish(begun, line, &theirs) {
         Ok(_) => Ok(End::Left),
         Err(end) => Ok(end),

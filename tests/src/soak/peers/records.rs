@@ -1,13 +1,14 @@
 //! What somebody on the way can do to the records of a rightful client.
 
-use unikprof_proto::message::{Check, Hello, Welcome};
+use unikprof_proto::message::{Check, Welcome};
 use unikprof_proto::secure::RECORD_HEADER;
 use unikprof_test_kit::frames::encoded;
 
 use super::Visit;
 use crate::soak::keyed;
-use crate::soak::line::End;
+use crate::soak::line::{End, answer};
 use crate::soak::random::Random;
+use crate::soak::rightful::HELLO;
 
 /// A kind of damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,20 +39,10 @@ pub(super) fn damaged(
 ) -> Result<End, End> {
     let keys = visit.target.keys.as_ref().ok_or(End::Unreachable)?;
     let mut line = keyed::open(visit.target, &keys.view)?;
-    let hello = encoded(&Hello {
-        client: "soak",
-        client_id: 0,
-    });
-    let first = line.seal(&hello);
-    line.send_raw(&first).map_err(|error| End::of(&error))?;
+    let first = line.seal(&encoded(&HELLO));
+    line.send_raw(&first)?;
     let welcome = line.read_frame()?;
-    if let Some(code) = welcome.refusal() {
-        return Ok(End::Refused(code));
-    }
-    let mappings = welcome
-        .decode::<Welcome<'_>>()
-        .map_or(0, |welcome| welcome.mappings);
-    for _ in 0..mappings {
+    for _ in 0..answer::<Welcome<'_>>(&welcome)?.mappings {
         line.read_frame()?;
     }
     let check = encoded(&Check {});

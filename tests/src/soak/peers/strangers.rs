@@ -99,7 +99,7 @@ fn own_preamble(visit: &Visit<'_>) -> preamble::Preamble {
 
 fn connect(visit: &Visit<'_>) -> Result<Line, End> {
     let line = Line::connect(visit.target.address).map_err(|_| End::Unreachable)?;
-    line.wait_for(STRANGER).map_err(|error| End::of(&error))?;
+    line.wait_for(STRANGER)?;
     Ok(line)
 }
 

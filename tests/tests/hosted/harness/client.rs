@@ -73,7 +73,6 @@ impl Client {
         self.address
     }
 
-    /// The image that the guest runs.
     pub(crate) fn image(&self) -> &Path {
         let image = self.image.as_deref();
         image.unwrap_or_else(|| super::Guest::program())
@@ -157,6 +156,14 @@ impl Client {
     /// What `check --json` [says](Finished::expect_status).
     pub(crate) fn status(&self) -> Value {
         self.connect(&["check", "--json"]).expect_status()
+    }
+
+    /// The names of all recordings in the guest.
+    pub(crate) fn recording_names(&self) -> Vec<String> {
+        let status = self.connect(&["check", "--json"]).expect_json();
+        let all = status["recordings"].as_array().unwrap();
+        let name = |one: &Value| one["name"].as_str().unwrap().to_owned();
+        all.iter().map(name).collect()
     }
 
     /// Waits until `check` says so; answers what it said. An agent that has no session left is
@@ -246,7 +253,6 @@ impl RunningClient {
         self.child.wait().unwrap();
     }
 
-    /// Waits for its end.
     pub(crate) fn finish(self) -> Finished {
         self.finish_within(SOON)
     }

@@ -79,7 +79,6 @@ impl Guest {
         Path::new(env!("CARGO_BIN_EXE_hosted-guest"))
     }
 
-    /// The process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -89,7 +88,6 @@ impl Guest {
         self.address
     }
 
-    /// A client of this guest.
     pub(crate) fn client(&self) -> Client {
         Client::of(self.address)
     }

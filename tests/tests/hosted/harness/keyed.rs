@@ -31,12 +31,10 @@ impl Keyed {
         }
     }
 
-    /// A client that has the view key.
     pub(crate) fn viewer(&self) -> Client {
         self.guest.client().with_key(&self.view)
     }
 
-    /// A client that has the control key.
     pub(crate) fn owner(&self) -> Client {
         self.guest.client().with_key(&self.control)
     }

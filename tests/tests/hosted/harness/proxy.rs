@@ -45,7 +45,6 @@ struct State {
     next: Plan,
     /// What was forwarded to the guest, by connection.
     sent: Vec<Vec<u8>>,
-    /// Whether a limit was reached.
     reached: bool,
     connections: Vec<[TcpStream; 2]>,
     closed: bool,
@@ -63,7 +62,6 @@ struct Plan {
 }
 
 impl Proxy {
-    /// Forwards connections to `guest`.
     pub(crate) fn to(guest: SocketAddr) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -118,7 +116,6 @@ impl Proxy {
         self.sent().into_iter().map(of_kind).collect()
     }
 
-    /// Waits until the limit has been reached.
     pub(crate) fn wait_for_limit(&self) {
         let (state, waited) = self
             .shared

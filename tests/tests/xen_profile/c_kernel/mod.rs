@@ -32,7 +32,6 @@ const KERNEL: Boot = Boot {
     },
 };
 
-/// The kernel's image.
 fn image() -> &'static Path {
     static IMAGE: OnceLock<PathBuf> = OnceLock::new();
     IMAGE.get_or_init(|| build_c_xen_guest(Agent::Frames).unwrap())

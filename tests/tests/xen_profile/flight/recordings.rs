@@ -20,13 +20,6 @@ const SHARES: [(&str, f64); 6] = [
 /// Standard deviations: with this many the case fails by chance once in millions of runs.
 const SURE: f64 = 6.0;
 
-fn names(client: &Client) -> Vec<String> {
-    let status = client.connect(&["check", "--json"]).expect_json();
-    let all = status["recordings"].as_array().unwrap();
-    let name = |one: &Value| one["name"].as_str().unwrap().to_owned();
-    all.iter().map(name).collect()
-}
-
 /// Waits until these have so many samples, or blocks where they count those.
 fn wait_for(client: &Client, least: &[(&str, u64)]) {
     wait_until("samples in each recording", || {
@@ -86,7 +79,7 @@ fn three_at_once_each_by_its_name() {
         }
         // The client that began them is gone; another finds them.
         let other = guest.client();
-        assert_eq!(names(&other), [FLIGHT, "fast", "wall", "waits"]);
+        assert_eq!(other.recording_names(), [FLIGHT, "fast", "wall", "waits"]);
         wait_for(&other, &[("fast", 1_000), ("wall", 300), ("waits", 50)]);
         let stop = ["stop", "--name", "fast", "-o", "fast.unikprof"];
         other.must(&stop);
@@ -97,7 +90,7 @@ fn three_at_once_each_by_its_name() {
 
         // The others go on.
         let third = guest.client();
-        assert_eq!(names(&third), [FLIGHT, "wall", "waits"]);
+        assert_eq!(third.recording_names(), [FLIGHT, "wall", "waits"]);
         let status = third.connect(&["check", "--json"]).expect_json();
         let one = |name: &str| {
             let all = status["recordings"].as_array().unwrap();
@@ -112,7 +105,7 @@ fn three_at_once_each_by_its_name() {
             let stop = ["stop", "--name", name, "-o", &file];
             third.must(&stop);
         }
-        assert_eq!(names(&third), [FLIGHT]);
+        assert_eq!(third.recording_names(), [FLIGHT]);
 
         let wall = third.recording("wall.unikprof");
         assert_eq!(wall.profile.recording().mode, Mode::Wall);

@@ -58,7 +58,6 @@ impl<'a> Guest<'a> {
         address_of(self.lab, self.name, port).unwrap()
     }
 
-    /// A client of this guest.
     pub(crate) fn client(&self) -> Client {
         Client::of(self.address())
     }

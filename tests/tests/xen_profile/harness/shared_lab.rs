@@ -7,7 +7,6 @@ use unikprof_tests::profiled::start_profiled;
 pub(crate) struct Boot {
     /// Cases that name the same boot share its lab.
     pub(crate) name: &'static str,
-    /// The guests.
     pub(crate) config: fn() -> Result<LabConfig, LabError>,
 }
 

@@ -5,7 +5,6 @@ use xen_sys_lite::runstate::Runstate;
 use crate::timer;
 use crate::vcpus::{self, FIRST};
 
-/// The first vCPU's running time in ns.
 pub(super) fn running_ns() -> u64 {
     runstate().map_or(0, |state| state.running_at(timer::system_ns(FIRST)))
 }

@@ -6,9 +6,7 @@ use alloc::vec;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer};
 
-/// The longest order.
 const LONGEST: usize = 128;
-/// Room for any answer.
 const SEND_BUFFER: usize = 1024;
 
 /// The service on one port, one client at a time.
@@ -22,7 +20,6 @@ pub(crate) struct OrderService {
 }
 
 impl OrderService {
-    /// Adds the service's socket.
     pub(crate) fn new(port: u16, sockets: &mut SocketSet<'static>) -> Self {
         let buffer = |size| SocketBuffer::new(vec![0; size]);
         Self {
@@ -71,7 +68,6 @@ impl OrderService {
         Some(String::from_utf8_lossy(line).into_owned())
     }
 
-    /// Sends the answer.
     pub(crate) fn answer(&self, sockets: &mut SocketSet<'static>, answer: &str) {
         let socket = sockets.get_mut::<Socket<'_>>(self.socket);
         // There is room, unless the client has disconnected.
