@@ -49,6 +49,15 @@ fn refusals(bytes: &[u8]) -> u32 {
     read::<Refusal<'_>>(answer).code
 }
 
+/// Makes a recording of this many ticks; returns its epoch.
+fn recorded(service: &mut FakeService, client: &mut Client, ticks: u64) -> u64 {
+    client.ask(service, &one_ms());
+    let agent = service.agent();
+    (0..ticks).for_each(|n| assert!(fake_guest::tick(agent, &[n % 251, n % 241])));
+    let pending: Pending = client.answer(service, &Stop { recording: 0 });
+    pending.first_epoch
+}
+
 /// Both implementations must understand each other, and each key has its role.
 #[test]
 fn a_key_opens_a_conversation_with_its_role() {
@@ -445,12 +454,7 @@ fn a_suspension_ends_sealed_sessions_before_another_byte_is_sent() {
     ];
     let (agent, mut service) = keyed::service();
     let mut client = Client::new(&mut service, CONTROL);
-    client.ask(&mut service, &one_ms());
-    (0..5_000).for_each(|n| assert!(fake_guest::tick(agent, &[n % 251, n % 241])));
-    let epoch = client
-        .answer::<Pending>(&mut service, &Stop { recording: 0 })
-        .first_epoch;
-    let fetch = whole(epoch);
+    let fetch = whole(recorded(&mut service, &mut client, 5_000));
     for first in firsts {
         let mut client = Client::new(&mut service, VIEW);
         let request = client.seal(&encoded(&fetch));
@@ -597,10 +601,7 @@ fn handshakes_take_turns() {
 fn a_poll_has_a_budget() {
     let (agent, mut service) = keyed::service();
     let mut client = Client::new(&mut service, CONTROL);
-    client.ask(&mut service, &one_ms());
-    (0..20_000).for_each(|n| assert!(fake_guest::tick(agent, &[n % 251, n % 241])));
-    let pending: Pending = client.answer(&mut service, &Stop { recording: 0 });
-    let fetch = whole(pending.first_epoch);
+    let fetch = whole(recorded(&mut service, &mut client, 20_000));
     let request = client.seal(&encoded(&fetch));
     service.receive(client.session, &request);
     // A slow guest: each read of the clock takes 100 µs.
@@ -641,10 +642,7 @@ fn a_viewer_that_fetches_in_a_loop_uses_its_share_and_no_more() {
     const SECOND: u64 = 1_000_000_000;
     let (agent, mut service) = keyed::service();
     let mut control = Client::new(&mut service, CONTROL);
-    control.ask(&mut service, &one_ms());
-    (0..20_000).for_each(|n| assert!(fake_guest::tick(agent, &[n % 251, n % 241])));
-    let pending = control.ask(&mut service, &Stop { recording: 0 });
-    let fetch = encoded(&whole(read::<Pending>(&pending[0]).first_epoch));
+    let fetch = encoded(&whole(recorded(&mut service, &mut control, 20_000)));
     let mut viewer = Client::new(&mut service, VIEW);
     viewer.ask(&mut service, &Check {});
     let now_ns = || agent.platform().now_ns.load(Ordering::Relaxed);

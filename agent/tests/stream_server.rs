@@ -6,12 +6,12 @@ mod pipe;
 
 use std::sync::atomic::Ordering;
 
-use fake_guest::client::{HELLO, encoded, frames};
+use fake_guest::client::{HELLO, encoded, frames, longest_request};
 use pipe::Pipe;
 use unikprof_agent::stream_server::{Connection, Progress};
-use unikprof_agent::{Access, MAX_REQUEST, Platform, SESSIONS, Service};
-use unikprof_proto::frame::{HEADER, Message as _};
-use unikprof_proto::message::{Check, Status, TableRows};
+use unikprof_agent::{Access, Platform, SESSIONS, Service};
+use unikprof_proto::frame::Message as _;
+use unikprof_proto::message::{Check, Status};
 use unikprof_proto::preamble;
 
 const SECOND: u64 = 1_000_000_000;
@@ -51,17 +51,7 @@ fn what_a_poll_has_left_is_done_without_another_event() {
         let pipe = Pipe::default();
         pipe.make_room(usize::MAX);
         pipe.send(&preamble::encode(preamble::OPEN));
-        // Rows of no upload: they are as long as possible, and have no answer.
-        let payload = [0; 1_019];
-        let rows = TableRows {
-            upload: 7,
-            first: 0,
-            count: 1,
-            payload: &payload,
-        };
-        let rows = encoded(&rows);
-        assert_eq!(rows.len(), HEADER + MAX_REQUEST);
-        pipe.send(&rows.repeat(40));
+        pipe.send(&longest_request().repeat(40));
         pipe.send(&encoded(&Check {}));
         let mut connection = Connection::open(&mut service, pipe.clone()).unwrap();
         // The clock's steps are not work: the CPU budget must not delay anything here.

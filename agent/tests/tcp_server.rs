@@ -193,9 +193,7 @@ fn sockets_listen_again_after_every_kind_of_end() {
 fn a_client_that_ends_its_side_gets_what_it_asked_for() {
     let mut world = World::new();
     let client = world.connect();
-    world.start(client).unwrap();
-    let truth = world.sample(6_000, 3_000);
-    let epoch = world.stop(client).unwrap();
+    let (truth, epoch) = world.record(client, 6_000, 3_000);
     world.send(client, &whole(epoch));
     world.poll();
     world.peers[client].close();
@@ -221,9 +219,7 @@ fn a_client_that_does_not_introduce_itself_is_closed_after_two_seconds() {
 fn a_client_that_vanishes_leaves_the_epoch_whole() {
     let mut world = World::new();
     let client = world.connect();
-    world.start(client).unwrap();
-    let truth = world.sample(6_000, 3_000);
-    let epoch = world.stop(client).unwrap();
+    let (truth, epoch) = world.record(client, 6_000, 3_000);
     world.send(client, &whole(epoch));
     assert!(world.run(SECOND, |world| world.peers[client].received() > 8_000));
     world.wire.set_cable(world.port_of(client), Cable::Cut);

@@ -8,17 +8,16 @@ mod network;
 
 use std::sync::atomic::Ordering;
 
-use fake_guest::client::{Frame, HELLO, encoded, read, receive_whole, whole};
+use fake_guest::client::{Frame, HELLO, encoded, longest_request, read, receive_whole, whole};
 use keyed::{CONTROL, Client, OTHER, first_message};
 use network::{End, Port, Stacks, World, ipv4};
 use smoltcp::phy::{Device, Medium};
-use unikprof_agent::MAX_REQUEST;
 use unikprof_agent::tcp_server::smoltcp;
 use unikprof_proto::code::{refusal, role};
-use unikprof_proto::frame::{HEADER, Message};
+use unikprof_proto::frame::Message;
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, HandshakeReply, Pending, Refusal, Start, Started, Status,
-    Stop, TableRows, Welcome,
+    Stop, Welcome,
 };
 use unikprof_proto::{preamble, secure};
 use unikprof_test_kit::frames::take_frame;
@@ -196,16 +195,7 @@ fn leave_work(mut world: World<Port>, step_ns: u64) {
     // The clock's steps are not work: the CPU budget must not delay anything here.
     world.service.set_cpu_share(1000);
     let mut client = Sealed::connect(&mut world);
-    // Rows of no upload: they are as long as possible, and have no answer.
-    let payload = [0; 1_019];
-    let rows = encoded(&TableRows {
-        upload: 7,
-        first: 0,
-        count: 1,
-        payload: &payload,
-    });
-    assert_eq!(rows.len(), HEADER + MAX_REQUEST);
-    let mut plaintext = rows.repeat(40);
+    let mut plaintext = longest_request().repeat(40);
     plaintext.extend(encoded(&Check {}));
     client.send(&mut world, &plaintext);
     // Each read of the clock takes this long, so that a poll's time ends everywhere in turn.

@@ -6,14 +6,12 @@ mod fake;
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use fake::conversation::InProcess;
-use fake::platform::FakePlatform;
-use fake::stacks::{MAPPING, Random, any_stack};
-use unikprof_agent::{Agent, Config, MAX_DEPTH, Platform, Runstate, minimum_bytes, ring_bytes};
+use fake::platform::TwoVcpus;
+use fake::stacks::{Random, any_stack};
+use unikprof_agent::{Agent, Config, MAX_DEPTH, minimum_bytes, ring_bytes};
 use unikprof_client::profile::{Frame, Profile, SpecialFrame};
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_client::recover::find;
@@ -24,45 +22,6 @@ const PERIOD_NS: u64 = 1_000_000;
 /// Ticks on each vCPU, each with a mark before it: all of them fit the ring.
 const TICKS: usize = 150;
 const RECORDS: usize = 400;
-
-/// The fake platform with two vCPUs, of which the test says on which it is.
-struct TwoVcpus {
-    fake: FakePlatform,
-    current: AtomicU32,
-}
-
-// SAFETY: the fake platform's own answers.
-unsafe impl Platform for TwoVcpus {
-    fn now_ns(&self) -> u64 {
-        self.fake.now_ns()
-    }
-
-    fn wall_clock_ns(&self) -> Option<u64> {
-        None
-    }
-
-    fn vcpu(&self) -> Option<u32> {
-        Some(self.current.load(Ordering::Relaxed))
-    }
-
-    fn running_ns(&self, vcpu: u32) -> u64 {
-        self.fake.running_ns(vcpu)
-    }
-
-    fn runstate(&self, _: u32) -> Option<Runstate> {
-        None
-    }
-
-    fn kick(&self, _: u32) {}
-
-    fn stack_bounds(&self, sp: u64) -> Option<Range<u64>> {
-        self.fake.stack_bounds(sp)
-    }
-
-    fn random(&self) -> Option<u64> {
-        Some(1)
-    }
-}
 
 /// Addresses, leaf first, and how often they were sampled; by vCPU.
 type Stacks = HashMap<(u32, Vec<u64>), u64>;
@@ -98,20 +57,11 @@ fn stacks(profile: &Profile) -> Stacks {
 fn a_log_that_is_cut_tells_the_last_moments_with_their_stacks() {
     let config = Config {
         vcpus: 2,
-        recordings: 1,
-        mappings: &[MAPPING],
-        guest_name: None,
-        guest_id: None,
-        platform_name: "fake",
-        reachable_when_busy: false,
+        ..fake::CONFIG
     };
     let mut memory = vec![MaybeUninit::uninit(); minimum_bytes(2, 1) + 500_000];
     let mut ring = vec![MaybeUninit::uninit(); ring_bytes(2, RECORDS)];
-    let platform = TwoVcpus {
-        fake: FakePlatform::new(MAX_DEPTH),
-        current: AtomicU32::new(0),
-    };
-    let agent = Agent::new(platform, config, &mut memory).unwrap();
+    let agent = Agent::new(TwoVcpus::new(MAX_DEPTH), config, &mut memory).unwrap();
     let agent = agent.with_ring(&mut ring);
     let name = agent.event_name("request").unwrap();
     InProcess::connect(&agent)
@@ -122,7 +72,7 @@ fn a_log_that_is_cut_tells_the_last_moments_with_their_stacks() {
     let mut all = Vec::new();
     for number in 0..2 * TICKS {
         let vcpu = number as u32 % 2;
-        platform.current.store(vcpu, Ordering::Relaxed);
+        platform.switch_to(vcpu);
         platform.fake.advance(2 * PERIOD_NS);
         agent.mark(name, number as u64);
         let stack = any_stack(&mut random);

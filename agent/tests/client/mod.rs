@@ -5,13 +5,14 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use unikprof_agent::{Access, Agent, Platform, Service, SessionId};
+use unikprof_agent::{Access, Agent, MAX_REQUEST, Platform, Service, SessionId};
 use unikprof_proto::code::{frame_code, state};
-use unikprof_proto::frame::Message;
+use unikprof_proto::frame::{HEADER, Message};
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Counters, Counts, Dump, Epoch, EventName, EventNames,
     EventNamesEnd, Fetch, Hello, Nodes, Pending, RecordingStatus, Refusal, Ring, RingEnd, RingHead,
-    RingRun, Snapshot, Stacks, StacksEnd, Start, Started, Status, Stop, VcpuEnd, VcpuEpoch,
+    RingRun, Snapshot, Stacks, StacksEnd, Start, Started, Status, Stop, TableRows, VcpuEnd,
+    VcpuEpoch,
 };
 use unikprof_proto::ring::{self, Record, kind};
 use unikprof_proto::{counts, nodes, preamble};
@@ -257,6 +258,18 @@ pub const RING: Ring = Ring {
     position: 0,
     since_ns: 0,
 };
+
+/// A request as long as possible that has no answer: rows of no upload.
+pub fn longest_request() -> Vec<u8> {
+    let rows = encoded(&TableRows {
+        upload: 7,
+        first: 0,
+        count: 1,
+        payload: &[0; 1_019],
+    });
+    assert_eq!(rows.len(), HEADER + MAX_REQUEST);
+    rows
+}
 
 /// Requests all of an epoch for the first vCPU.
 pub const fn whole(epoch: u64) -> Fetch {

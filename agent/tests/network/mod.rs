@@ -269,6 +269,13 @@ impl<D: Device> World<D> {
         Ok(pending.first_epoch)
     }
 
+    /// Makes a recording of `count` ticks in stacks of `kinds` kinds; returns the expected counts and its epoch.
+    pub fn record(&mut self, client: usize, count: u32, kinds: u32) -> (Stacks, u64) {
+        self.start(client).unwrap();
+        let truth = self.sample(count, kinds);
+        (truth, self.stop(client).unwrap())
+    }
+
     /// Fetches an epoch: its stacks with their counts.
     pub fn fetch(&mut self, client: usize, epoch: u64) -> Result<Stacks, End> {
         self.send(client, &whole(epoch));
