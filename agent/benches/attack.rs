@@ -19,16 +19,14 @@ mod network;
 
 use std::time::{Duration, Instant};
 
-use fake_guest::client::{Frame, encoded, frames, read, whole};
+use fake_guest::client::{Frame, encoded, frames, longest_request, read, whole};
 use keyed::{CONTROL, Client, OTHER, VIEW, first_message};
 use network::{Port, World, ipv4};
 use smoltcp::phy::Medium;
 use unikprof_agent::SESSIONS;
 use unikprof_agent::tcp_server::smoltcp;
 use unikprof_proto::code::message_type;
-use unikprof_proto::message::{
-    Check, HandshakeReply, Peers, Pending, Start, Status, Stop, TableRows,
-};
+use unikprof_proto::message::{Check, HandshakeReply, Peers, Pending, Start, Status, Stop};
 use unikprof_proto::preamble;
 
 /// The duration of each kind of attack.
@@ -233,14 +231,7 @@ impl Bench {
             }
             Attack::Writers => {
                 let mut client = self.try_connect(CONTROL, 4096)?;
-                let payload = [0x5a; 1_000];
-                let rows = encoded(&TableRows {
-                    upload: 1,
-                    first: 0,
-                    count: 1,
-                    payload: &payload,
-                });
-                for part in rows.repeat(16).chunks(1024) {
+                for part in longest_request().repeat(16).chunks(1024) {
                     let record = client.seal(part);
                     self.world.peers[client.session].send(&record);
                 }

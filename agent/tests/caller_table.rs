@@ -13,12 +13,15 @@ use unikprof_proto::message::{
 
 const ENTRY: u32 = 0x40;
 
-/// At [`ENTRY`] a function has no frame yet.
-fn table() -> Vec<Row> {
-    let row = |offset, rule| Row {
+fn row(offset: u32, rule: Rule) -> Row {
+    Row {
         code: 16 + offset,
         rule,
-    };
+    }
+}
+
+/// At [`ENTRY`] a function has no frame yet.
+fn table() -> Vec<Row> {
     vec![
         row(0, Rule::FRAME_RECORD),
         row(ENTRY, Rule::ENTRY),
@@ -80,6 +83,13 @@ fn welcome(client: &mut Client) -> (u32, Option<u32>) {
     let frames = client.ask(&HELLO);
     let welcome: Welcome<'_> = read(&frames[0]);
     (welcome.caller_rows, welcome.caller_table)
+}
+
+const fn with_table(checksum: u32) -> Start<'static> {
+    Start {
+        caller_table: Some(checksum),
+        ..one_ms()
+    }
 }
 
 /// The stack of one tick at the entry of a function, with the requested table.
@@ -214,20 +224,12 @@ fn a_recording_uses_the_table_that_it_asked_for() {
         assert_eq!(client.refusal(&start).0, refusal::NO_TABLE);
     }
     let checksum = install(&mut client);
-    let start = Start {
-        caller_table: Some(!checksum),
-        ..one_ms()
-    };
-    let (code, text) = client.refusal(&start);
+    let (code, text) = client.refusal(&with_table(!checksum));
     assert_eq!(code, refusal::NO_TABLE);
     assert!(text.contains("another client"), "{text}");
 
     // It is not replaced while it is in use, and not sent again; a part for which there is no room is refused.
-    let start = Start {
-        caller_table: Some(checksum),
-        ..one_ms()
-    };
-    client.start(start);
+    client.start(with_table(checksum));
     let overlapping = TableBegin {
         checksum: 1,
         ..announced(&table())
@@ -264,16 +266,8 @@ fn a_recording_uses_the_table_that_it_asked_for() {
 fn a_table_is_extended_while_a_recording_uses_it() {
     let (agent, _, mut client) = guest();
     let first = install(&mut client);
-    let start = Start {
-        caller_table: Some(first),
-        ..one_ms()
-    };
-    client.start(start);
+    client.start(with_table(first));
     tick(agent, &[0x2001, 2, 0x2003]);
-    let row = |offset: u32, rule| Row {
-        code: 16 + offset,
-        rule,
-    };
     let more = [row(0x2000, Rule::FRAME_RECORD), row(0x3000, Rule::UNKNOWN)];
     let both = add(&mut client, &more);
     assert_ne!(both, first);
@@ -300,10 +294,6 @@ fn a_table_is_extended_while_a_recording_uses_it() {
 #[test]
 fn rows_between_those_of_a_part_are_added_while_a_recording_uses_it() {
     let (agent, _, mut client) = guest();
-    let row = |offset: u32, rule| Row {
-        code: 16 + offset,
-        rule,
-    };
     let function = |offset| {
         [
             row(offset, Rule::FRAME_RECORD),
@@ -312,11 +302,7 @@ fn rows_between_those_of_a_part_are_added_while_a_recording_uses_it() {
     };
     let first = [function(0x1000), function(0x4000)].concat();
     let first = add(&mut client, &first);
-    let start = Start {
-        caller_table: Some(first),
-        ..one_ms()
-    };
-    client.start(start);
+    client.start(with_table(first));
     let between = [0x2001, 2, 0x2003];
     tick(agent, &between);
     let both = add(&mut client, &function(0x2000));

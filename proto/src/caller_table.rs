@@ -515,62 +515,46 @@ mod tests {
 
     use super::*;
 
+    fn cfa(base: Base, words: u16, saved_fp: Option<u8>) -> Caller {
+        Caller::Cfa {
+            base,
+            words,
+            saved_fp,
+        }
+    }
+
+    fn loaded(base: Base, at: u8, plus: u8, saved_fp: Option<u8>) -> Caller {
+        Caller::LoadedCfa {
+            base,
+            at,
+            plus,
+            saved_fp,
+        }
+    }
+
     #[test]
     fn rules_come_apart_as_they_were_put_together() {
+        let mut callers = std::vec![Caller::Unknown, Caller::Outermost];
         for base in [Base::StackPointer, Base::FramePointer] {
-            for words in [0, 1, 2, 300, u16::MAX] {
-                for saved_fp in [None, Some(1), Some(2), Some(63)] {
-                    let caller = Caller::Cfa {
-                        base,
-                        words,
-                        saved_fp,
-                    };
-                    assert_eq!(Rule::new(caller).caller(), caller);
-                }
+            for saved_fp in [None, Some(1), Some(2), Some(63)] {
+                callers.extend([0, 1, 2, 300, u16::MAX].map(|words| cfa(base, words, saved_fp)));
+                let loads = [(0, 0), (1, 1), (0, 7), (127, 0), (5, 127)];
+                callers.extend(loads.map(|(at, plus)| loaded(base, at, plus, saved_fp)));
             }
         }
-        for base in [Base::StackPointer, Base::FramePointer] {
-            for (at, plus) in [(0, 0), (1, 1), (0, 7), (127, 0), (5, 127)] {
-                for saved_fp in [None, Some(2), Some(63)] {
-                    let caller = Caller::LoadedCfa {
-                        base,
-                        at,
-                        plus,
-                        saved_fp,
-                    };
-                    assert_eq!(Rule::new(caller).caller(), caller);
-                }
-            }
-        }
-        for caller in [Caller::Unknown, Caller::Outermost] {
+        for caller in callers {
             assert_eq!(Rule::new(caller).caller(), caller);
         }
-        for (at, plus) in [(128, 0), (0, 128)] {
-            let too_far = Rule::new(Caller::LoadedCfa {
-                base: Base::StackPointer,
-                at,
-                plus,
-                saved_fp: None,
-            });
-            assert_eq!(too_far, Rule::UNKNOWN);
+        for too_far in [
+            loaded(Base::StackPointer, 128, 0, None),
+            loaded(Base::StackPointer, 0, 128, None),
+            cfa(Base::StackPointer, 80, Some(64)),
+        ] {
+            assert_eq!(Rule::new(too_far), Rule::UNKNOWN);
         }
-        let too_far = Caller::Cfa {
-            base: Base::StackPointer,
-            words: 80,
-            saved_fp: Some(64),
-        };
-        assert_eq!(Rule::new(too_far), Rule::UNKNOWN);
-        let entry = Caller::Cfa {
-            base: Base::StackPointer,
-            words: 1,
-            saved_fp: None,
-        };
+        let entry = cfa(Base::StackPointer, 1, None);
         assert_eq!(Rule::ENTRY.caller(), entry);
-        let record = Caller::Cfa {
-            base: Base::FramePointer,
-            words: 2,
-            saved_fp: Some(2),
-        };
+        let record = cfa(Base::FramePointer, 2, Some(2));
         assert_eq!(Rule::FRAME_RECORD.caller(), record);
     }
 
@@ -593,23 +577,15 @@ mod tests {
         }
     }
 
+    const fn row(code: u32, rule: Rule) -> Row {
+        Row { code, rule }
+    }
+
     const ROWS: [Row; 4] = [
-        Row {
-            code: 16,
-            rule: Rule::ENTRY,
-        },
-        Row {
-            code: 17,
-            rule: Rule::FRAME_RECORD,
-        },
-        Row {
-            code: 0x10_0000,
-            rule: Rule::UNKNOWN,
-        },
-        Row {
-            code: u32::MAX,
-            rule: Rule(u32::MAX),
-        },
+        row(16, Rule::ENTRY),
+        row(17, Rule::FRAME_RECORD),
+        row(0x10_0000, Rule::UNKNOWN),
+        row(u32::MAX, Rule(u32::MAX)),
     ];
 
     #[test]
