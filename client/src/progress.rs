@@ -143,7 +143,7 @@ fn message(status: &RecordingStatus, recorder: &RecorderStatus) -> String {
         text.push_str(&format!("  {what} {count}"));
     }
     if let Some(used) =
-        (recorder.nodes_used.saturating_mul(100)).checked_div(recorder.nodes_capacity)
+        (recorder.agent.nodes_used.saturating_mul(100)).checked_div(recorder.agent.nodes_capacity)
     {
         text.push_str(&format!("  memory {used} % full"));
     }

@@ -22,6 +22,12 @@ fn expect(code: i32, line: &str, directory: &Path) -> (String, String) {
     program::run(code, &words(line), directory)
 }
 
+/// The same for `connect` to this peer.
+#[track_caller]
+fn connect(code: i32, peer: &Peer, line: &str, directory: &Path) -> (String, String) {
+    expect(code, &format!("connect {} {line}", peer.address), directory)
+}
+
 /// Two spaces, or one at the end, stand for an empty word.
 fn words(line: &str) -> Vec<&str> {
     line.split(' ').collect()
@@ -338,7 +344,7 @@ fn info_and_check_tell_what_there_is() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script::default());
     let address = peer.address.to_string();
-    let (info, stderr) = expect(0, &format!("connect {address} info"), here.path());
+    let (info, stderr) = connect(0, &peer, "info", here.path());
     program::has(
         &info,
         &[
@@ -351,7 +357,7 @@ fn info_and_check_tell_what_there_is() {
     );
     let warned = stderr.lines().count() == 1 && stderr.contains("requires no key");
     assert!(warned, "{stderr}");
-    let (info, _) = expect(0, &format!("connect {address} info --json"), here.path());
+    let (info, _) = connect(0, &peer, "info --json", here.path());
     let info = program::json(&info);
     assert_eq!(info["guest_name"], "web-1");
     assert_eq!(info["mappings"][0]["start"], 0x10_0000);
@@ -359,7 +365,7 @@ fn info_and_check_tell_what_there_is() {
     let status = program::json(&status);
     assert_eq!(status["recordings"][0]["state"], "finished");
     assert_eq!(status["nodes_capacity"], 8192);
-    let (started, _) = expect(0, &format!("connect {address} start --name n"), here.path());
+    let (started, _) = connect(0, &peer, "start --name n", here.path());
     assert!(
         started.contains("started recording 3 `n`: running time at 997 Hz"),
         "{started}"
@@ -373,14 +379,9 @@ fn a_guests_name_cannot_move_the_cursor() {
         guest_name: "web\x1b[2J/../x",
         ..Script::default()
     });
-    let address = peer.address.to_string();
-    let (info, _) = expect(0, &format!("connect {address} info"), here.path());
+    let (info, _) = connect(0, &peer, "info", here.path());
     assert!(!info.contains('\x1b'), "{info:?}");
-    let (out, _) = expect(
-        0,
-        &format!("connect {address} record 1s -o %n.unikprof"),
-        here.path(),
-    );
+    let (out, _) = connect(0, &peer, "record 1s -o %n.unikprof", here.path());
     assert!(!out.contains('\x1b'), "{out:?}");
     assert!(here.path().join("web__2J_.._x.unikprof").exists(), "{out}");
 }
@@ -389,12 +390,10 @@ fn a_guests_name_cannot_move_the_cursor() {
 fn a_recording_becomes_every_format() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script::default());
-    let address = peer.address.to_string();
-    let (out, stderr) = expect(
+    let (out, stderr) = connect(
         0,
-        &format!(
-            "connect {address} record 1s -o r.unikprof -o r.folded -o r.pb.gz -o r.json -o r.txt"
-        ),
+        &peer,
+        "record 1s -o r.unikprof -o r.folded -o r.pb.gz -o r.json -o r.txt",
         here.path(),
     );
     assert!(out.contains("18 samples of web-1"), "{out}");
@@ -431,22 +430,13 @@ fn a_recording_becomes_every_format() {
 fn a_report_alone_leaves_no_recording_behind() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script::default());
-    let address = peer.address.to_string();
-    expect(
-        0,
-        &format!("connect {address} record 1s -o %n.folded"),
-        here.path(),
-    );
+    connect(0, &peer, "record 1s -o %n.folded", here.path());
     let left: Vec<_> = fs::read_dir(here.path())
         .unwrap()
         .map(|e| e.unwrap().file_name())
         .collect();
     assert_eq!(left, ["web-1.folded"]);
-    let (out, _) = expect(
-        0,
-        &format!("connect {address} dump -o - --format folded"),
-        here.path(),
-    );
+    let (out, _) = connect(0, &peer, "dump -o - --format folded", here.path());
     assert_eq!(
         out,
         fs::read_to_string(here.path().join("web-1.folded")).unwrap()
@@ -527,10 +517,10 @@ fn recordings_are_their_owners_alone() {
 fn a_report_that_cannot_be_written_does_not_cost_the_recording() {
     let here = tempfile::tempdir().unwrap();
     let peer = Peer::start(Script::default());
-    let address = peer.address.to_string();
-    let (_, stderr) = expect(
+    let (_, stderr) = connect(
         7,
-        &format!("connect {address} record 1s -o /dev/full --format text"),
+        &peer,
+        "record 1s -o /dev/full --format text",
         here.path(),
     );
     assert!(
@@ -666,12 +656,7 @@ fn an_incomplete_recording_has_an_exit_code_of_its_own() {
         cuts: [vec![greeting + 16 + half], vec![20; 100]].concat(),
         ..script
     });
-    let address = peer.address.to_string();
-    let (_, stderr) = expect(
-        8,
-        &format!("connect {address} --retry 300ms stop -o r.unikprof"),
-        here.path(),
-    );
+    let (_, stderr) = connect(8, &peer, "--retry 300ms stop -o r.unikprof", here.path());
     assert!(
         stderr.contains("incomplete") && stderr.contains("r.unikprof"),
         "{stderr}"
@@ -732,11 +717,7 @@ fn bad_input_files() {
 
     let peer = Peer::start(Script::default());
     let address = peer.address.to_string();
-    expect(
-        0,
-        &format!("connect {address} record 1s -o r.unikprof"),
-        files.path(),
-    );
+    connect(0, &peer, "record 1s -o r.unikprof", files.path());
     let whole = fs::read(path("r.unikprof")).unwrap();
     fs::write(path("begun"), &whole[..40]).unwrap();
     refused(

@@ -2,6 +2,8 @@
 //! guest left is read.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../src/golden.rs"]
+mod golden;
 mod peer;
 
 use std::path::Path;
@@ -39,13 +41,24 @@ fn rings(oldest: u64) -> Vec<u8> {
         }
     }
     records.push(record(kind::NO_SAMPLE, 12 * SECOND + 5, outcome::LOST, 1));
+    ring_since(oldest, Some(1_700_000_013 * SECOND), &records)
+}
+
+/// The ring of vCPU 0 up to 13 s, whose samples name the stacks at 0x1050 and 0x1070 of the image by `ring::stack(1)` and
+/// `ring::stack(2)`.
+fn one_ring(records: &[Record]) -> Vec<u8> {
+    ring_since(0, None, records)
+}
+
+/// The same from position `oldest` on, with a date at its end.
+fn ring_since(oldest: u64, wall_clock_ns: Option<u64>, records: &[Record]) -> Vec<u8> {
     let head = RingHead {
         now_ns: 13 * SECOND,
-        wall_clock_ns: Some(1_700_000_013 * SECOND),
+        wall_clock_ns,
         ..ring::head(0, oldest, records.len() as u64)
     };
     let stacks = ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]]);
-    [ring::records(&head, &records), stacks].concat()
+    [ring::records(&head, records), stacks].concat()
 }
 
 /// What a crashed guest left: rings, and who the recording is.
@@ -152,12 +165,7 @@ fn blocked_samples_are_labelled_with_their_span() {
         record(kind::WAKE, at(13), 0, 0),
         record(kind::SPAN_END, at(14), 0, 77),
     ];
-    let head = RingHead {
-        now_ns: 13 * SECOND,
-        ..ring::head(0, 0, records.len() as u64)
-    };
-    let stacks = ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]]);
-    let rings = [ring::records(&head, &records), stacks].concat();
+    let rings = one_ring(&records);
     for (mode, unit) in [(mode::OFF_CPU, SECOND / 10), (mode::WALL, 1)] {
         let recording = read(&file_of_mode(mode, &rings, true), Reading::Strict).unwrap();
         let (timeline, of) = (recording.timeline.unwrap(), recording.span.unwrap());
@@ -293,22 +301,20 @@ fn samples_and(more: &[Record], wall_clock_ns: Option<u64>) -> Vec<u8> {
         record(kind::SAMPLE, at_ns, 1 + tick / 10 % 2, 1)
     }));
     records.extend(more);
-    let head = RingHead {
-        now_ns: 13 * SECOND,
-        wall_clock_ns,
-        ..ring::head(0, 0, records.len() as u64)
-    };
-    let stacks = ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]]);
-    file(&[ring::records(&head, &records), stacks].concat(), true)
+    file(&ring_since(0, wall_clock_ns, &records), true)
+}
+
+/// Runs a subcommand on a file with these bytes; answers stdout and stderr.
+#[track_caller]
+fn run(code: i32, file: &[u8], word: &str, more: &[&str]) -> (String, String) {
+    let here = tempfile::tempdir().unwrap();
+    std::fs::write(here.path().join("r.unikprof"), file).unwrap();
+    program::run(code, &[&[word, "r.unikprof"], more].concat(), here.path())
 }
 
 /// The program's report of these bytes, for programs.
 fn report(file: &[u8], more: &[&str]) -> serde_json::Value {
-    let here = tempfile::tempdir().unwrap();
-    std::fs::write(here.path().join("r.unikprof"), file).unwrap();
-    let words = [&["report", "r.unikprof", "--json"], more].concat();
-    let (told, _) = program::run(0, &words, here.path());
-    serde_json::from_str(&told).unwrap()
+    program::json(&run(0, file, "report", &[&["--json"], more].concat()).0)
 }
 
 /// Ten bursts of a hundred samples: which of them, by burst and sample, are of the second of two functions.
@@ -347,12 +353,8 @@ fn bursts_rank_functions_as_so_many_samples_would() {
 /// Guards a judgement by the number of samples alone.
 #[test]
 fn doctor_calls_no_recording_good_whose_intervals_are_wide() {
-    let here = tempfile::tempdir().unwrap();
     let enough = |code: i32, file: &[u8]| {
-        std::fs::write(here.path().join("r.unikprof"), file).unwrap();
-        let words = ["doctor", "r.unikprof", "--json"];
-        let (told, _) = program::run(code, &words, here.path());
-        let told = program::json(&told);
+        let told = program::json(&run(code, file, "doctor", &["--json"]).0);
         let checks = told["checks"].as_array().unwrap();
         let enough = checks.iter().find(|check| check["name"] == "enough");
         enough.unwrap().clone()
@@ -431,10 +433,7 @@ fn a_clock_that_steps_moves_dates_and_no_samples() {
 
     // Who knows no date says so, and other moments stay.
     let none = samples_and(&[], None);
-    let here = tempfile::tempdir().unwrap();
-    std::fs::write(here.path().join("r.unikprof"), &none).unwrap();
-    let words = ["report", "r.unikprof", "--from", "22:13:21"];
-    let (_, stderr) = program::run(2, &words, here.path());
+    let (_, stderr) = run(2, &none, "report", &["--from", "22:13:21"]);
     assert!(stderr.contains("has no wall clock"), "{stderr}");
     assert_eq!(recorded(&report(&none, &["--last", "1s"])), 10);
 }
@@ -457,17 +456,6 @@ fn seconds(file: &[u8], words: &[&str]) -> Vec<(u64, u64, Option<String>, Option
         .iter()
         .map(second)
         .collect()
-}
-
-/// The records of vCPU 0, whose samples name the stacks at 0x1050 and 0x1070 of the image by `ring::stack(1)` and
-/// `ring::stack(2)`, up to 13 s.
-fn one_ring(records: &[Record]) -> Vec<u8> {
-    let head = RingHead {
-        now_ns: 13 * SECOND,
-        ..ring::head(0, 0, records.len() as u64)
-    };
-    let stacks = ring::stacks(0, &[&[0x150, 0x110], &[0x170, 0x110]]);
-    [ring::records(&head, records), stacks].concat()
 }
 
 const FIRST: &str = "0x100050 guest.elf+0x1050";
@@ -501,10 +489,7 @@ fn the_seconds_show_what_the_filters_leave() {
     let inside = seconds(&file, &["--in-span", "batch", "--focus", "1070"]);
     assert_eq!(inside[1], (5, 0, None, None));
 
-    let here = tempfile::tempdir().unwrap();
-    std::fs::write(here.path().join("r.unikprof"), &file).unwrap();
-    let words = ["report", "r.unikprof", "--timeline", "--focus", "1070"];
-    let (told, _) = program::run(0, &words, here.path());
+    let (told, _) = run(0, &file, "report", &["--timeline", "--focus", "1070"]);
     program::has(
         &told,
         &[
@@ -538,10 +523,7 @@ fn the_seconds_show_blocked_time() {
     assert_eq!(seconds(&file(mode::WALL), &[]), blocked(9, 8.0 / 9.0));
     let off_cpu = file(mode::OFF_CPU);
     assert_eq!(seconds(&off_cpu, &[]), blocked(4 * SECOND / 5, 1.0));
-    let here = tempfile::tempdir().unwrap();
-    std::fs::write(here.path().join("r.unikprof"), &off_cpu).unwrap();
-    let words = ["report", "r.unikprof", "--timeline", "--step", "1s"];
-    let (told, _) = program::run(0, &words, here.path());
+    let (told, _) = run(0, &off_cpu, "report", &["--timeline", "--step", "1s"]);
     assert!(!told.contains("/s  "), "nothing has a rate: {told}");
     program::has(
         &told,
@@ -644,9 +626,8 @@ fn spans_of_a_window_are_counted_as_they_lie() {
 /// nothing. What rings do not tell is not judged.
 #[test]
 fn doctor_of_a_crash_judges_what_there_is() {
-    let here = tempfile::tempdir().unwrap();
-    std::fs::write(here.path().join("crash.unikprof"), crash(0, true)).unwrap();
-    let (told, _) = program::run(0, &["doctor", "crash.unikprof"], here.path());
+    let whole = crash(0, true);
+    let (told, _) = run(0, &whole, "doctor", &[]);
     program::has(
         &told,
         &[
@@ -666,9 +647,7 @@ fn doctor_of_a_crash_judges_what_there_is() {
         assert!(!told.contains(words), "{words:?} in:\n{told}");
     }
     // The beginning of its last line is all that arrived.
-    let cut = crash(0, true);
-    std::fs::write(here.path().join("cut.unikprof"), &cut[..cut.len() - 5]).unwrap();
-    let (told, _) = program::run(0, &["doctor", "cut.unikprof"], here.path());
+    let (told, _) = run(0, &whole[..whole.len() - 5], "doctor", &[]);
     assert!(told.contains("look  complete "), "{told}");
     assert!(!told.contains("record again"), "{told}");
 }
@@ -692,14 +671,8 @@ fn the_seconds_are_as_blessed() {
     });
     let mut found = Vec::new();
     report.write(Format::Text, &mut found).unwrap();
-    let found = String::from_utf8(found).unwrap();
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/report_golden/timeline.txt");
-    if std::env::var_os("UNIKPROF_BLESS").is_some() {
-        std::fs::write(&path, &found).unwrap();
-    }
-    let expected = std::fs::read_to_string(&path).unwrap();
-    assert_eq!(
-        found, expected,
-        "if this is meant: `UNIKPROF_BLESS=1 cargo test -p unikprof-client`"
+    golden::check(
+        "report_golden/timeline.txt",
+        &String::from_utf8(found).unwrap(),
     );
 }

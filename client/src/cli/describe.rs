@@ -106,7 +106,7 @@ pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
         "share",
         format!(
             "the agent's network work may use up to {} % of a CPU",
-            f64::from(recorder.server_share_permille) / 10.0
+            f64::from(recorder.agent.server_share_permille) / 10.0
         ),
     );
     for (at, one) in recorder.recordings.iter().enumerate() {

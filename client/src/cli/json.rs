@@ -44,7 +44,7 @@ pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
         "keeps_time": agent.keeps_time(),
         "tells_runstate": agent.tells_runstate(),
         "reachable_when_busy": agent.reachable_when_busy(),
-        "server_share_permille": recorder.server_share_permille,
+        "server_share_permille": recorder.agent.server_share_permille,
         "min_period_ns": agent.min_period_ns,
         "max_period_ns": agent.max_period_ns,
         "max_depth": agent.max_depth,
@@ -62,33 +62,25 @@ pub(super) fn info(session: &Session, recorder: &RecorderStatus) -> String {
 
 /// What the recorder does, for programs: `recordings`, and beside it the agent's own part.
 pub(super) fn status(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> String {
-    let peers = &status.peers;
     let recordings: Vec<Value> = status.recordings.iter().map(recording).collect();
     pretty(&json!({
         "recordings": recordings,
-        "max_recordings": status.max_recordings,
-        "now_ns": status.now_ns,
-        "nodes_used": status.nodes_used,
-        "nodes_capacity": status.nodes_capacity,
-        "ring_capacity": status.ring_capacity,
-        "rings": rings.iter().map(|ring| json!({
-            "vcpu": ring.vcpu, "capacity": ring.capacity, "held": ring.held, "evicted": ring.evicted,
-        })).collect::<Vec<_>>(),
+        "max_recordings": status.agent.max_recordings,
+        "now_ns": status.agent.now_ns,
+        "nodes_used": status.agent.nodes_used,
+        "nodes_capacity": status.agent.nodes_capacity,
+        "ring_capacity": status.agent.ring_capacity,
+        "rings": rings,
         "role": role_name(session.agent().role),
         "encrypted": session.key().is_some(),
         "key": session.key().map(|key| key.to_string()),
-        "sessions": status.sessions,
-        "peers": {
-            "malformed": peers.malformed, "timed_out": peers.timed_out,
-            "turned_away": peers.turned_away, "displaced": peers.displaced,
-            "bad_key": peers.bad_key, "bad_record": peers.bad_record,
-            "not_allowed": peers.not_allowed,
-        },
-        "server_since_ns": status.server_since_ns,
-        "server_ns": status.server_ns,
-        "server_longest_ns": status.server_longest_ns,
-        "server_share_permille": status.server_share_permille,
-        "server_deferred_ns": status.server_deferred_ns,
+        "sessions": status.agent.sessions,
+        "peers": status.agent.peers,
+        "server_since_ns": status.agent.server_since_ns,
+        "server_ns": status.agent.server_ns,
+        "server_longest_ns": status.agent.server_longest_ns,
+        "server_share_permille": status.agent.server_share_permille,
+        "server_deferred_ns": status.agent.server_deferred_ns,
     }))
 }
 
@@ -173,10 +165,7 @@ pub(super) fn recorded(
         "elapsed_ns": info.elapsed_ns,
         "samples": recording.profile.sample_count(),
         "counters": recording.profile.counters(),
-        "caller_coverage": coverage.map(|found| json!({
-            "covered": found.covered,
-            "samples": found.samples,
-        })),
+        "caller_coverage": coverage,
         "window": cut.map(|cut| json!({
             "from_ns": cut.recording().ring.as_ref().map(|ring| ring.from_ns),
             "to_ns": cut.recording().ring.as_ref().map(|ring| ring.to_ns),

@@ -121,20 +121,20 @@ fn agent(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> Stri
         format!(
             "{} of at most {}",
             status.recordings.len(),
-            status.max_recordings
+            status.agent.max_recordings
         ),
     );
     rows.add(
         "stacks",
         format!(
             "{} of {} stack nodes in use",
-            grouped(status.nodes_used),
-            grouped(status.nodes_capacity)
+            grouped(status.agent.nodes_used),
+            grouped(status.agent.nodes_capacity)
         ),
     );
     rows.add(
         "ring",
-        match status.ring_capacity {
+        match status.agent.ring_capacity {
             0 => "none: no memory was given for it".into(),
             records => format!("{} records for each vCPU", grouped(records)),
         },
@@ -146,20 +146,20 @@ fn agent(status: &RecorderStatus, rings: &[RingFill], session: &Session) -> Stri
         "agent",
         format!(
             "{} open, {} of network work, at most {} at once",
-            counted(status.sessions.into(), "session"),
-            duration(status.server_ns),
-            duration(status.server_longest_ns)
+            counted(status.agent.sessions.into(), "session"),
+            duration(status.agent.server_ns),
+            duration(status.agent.server_longest_ns)
         ),
     );
     rows.add(
         "share",
         format!(
             "network work may use up to {} % of a CPU; clients waited {} because of that",
-            f64::from(status.server_share_permille) / 10.0,
-            duration(status.server_deferred_ns)
+            f64::from(status.agent.server_share_permille) / 10.0,
+            duration(status.agent.server_deferred_ns)
         ),
     );
-    rows.add("rejected", peers(&status.peers));
+    rows.add("rejected", peers(&status.agent.peers));
     rows.add("access", access(session));
     rows.0
 }

@@ -60,7 +60,7 @@ pub(super) fn of(answers: &Answers<'_>, wrong_image: Option<Option<&SymbolError>
         checks.extend(own.into_iter().map(name));
     }
     checks.push(peer_checks::server(answers));
-    checks.push(peer_checks::peers(&status.peers));
+    checks.push(peer_checks::peers(&status.agent.peers));
     checks
 }
 
@@ -308,7 +308,7 @@ fn recorder(status: &RecordingStatus) -> Check {
 
 /// How much of the memory is used. Full memory is the rule where all recordings keep the newest stacks.
 fn room(status: &RecorderStatus) -> Check {
-    let share = part_of(status.nodes_used, status.nodes_capacity);
+    let share = part_of(status.agent.nodes_used, status.agent.nodes_capacity);
     let keeps_all = |one: &RecordingStatus| one.flags & start_flag::KEEP_NEWEST == 0;
     let verdict = if status.recordings.iter().any(keeps_all) {
         Verdict::of_share(share, FULL, f64::INFINITY)
@@ -320,8 +320,8 @@ fn room(status: &RecorderStatus) -> Check {
         verdict,
         format!(
             "{} of {} stack nodes are in use ({})",
-            grouped(status.nodes_used),
-            grouped(status.nodes_capacity),
+            grouped(status.agent.nodes_used),
+            grouped(status.agent.nodes_capacity),
             percent(share)
         ),
     )
@@ -329,8 +329,8 @@ fn room(status: &RecorderStatus) -> Check {
         "when memory is full, a recording that keeps all stacks overflows: fetch more often, use `--keep newest`, \
          or give the agent more memory",
     )
-    .count("nodes_used", status.nodes_used)
-    .count("nodes_capacity", status.nodes_capacity)
+    .count("nodes_used", status.agent.nodes_used)
+    .count("nodes_capacity", status.agent.nodes_capacity)
 }
 
 fn late_so_far(counters: &Counters) -> Check {

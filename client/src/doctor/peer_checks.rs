@@ -55,14 +55,17 @@ pub(super) fn access(answers: &Answers<'_>) -> Check {
 /// What the agent's network work takes from the guest.
 pub(super) fn server(answers: &Answers<'_>) -> Check {
     let status = answers.status;
-    let served_ns = status.now_ns.saturating_sub(status.server_since_ns);
-    let share = part_of(status.server_ns, served_ns);
+    let served_ns = status
+        .agent
+        .now_ns
+        .saturating_sub(status.agent.server_since_ns);
+    let share = part_of(status.agent.server_ns, served_ns);
     let of_share = if served_ns >= SETTLED_NS {
         Verdict::of_share(share, COSTLY, TOO_COSTLY)
     } else {
         Verdict::Good
     };
-    let of_longest = if status.server_longest_ns >= LONG_NS {
+    let of_longest = if status.agent.server_longest_ns >= LONG_NS {
         Verdict::Look
     } else {
         Verdict::Good
@@ -72,11 +75,11 @@ pub(super) fn server(answers: &Answers<'_>) -> Check {
         of_share.max(of_longest),
         format!(
             "{} of network work in {} ({:.2} %), at most {} at once; {} open",
-            duration(status.server_ns),
+            duration(status.agent.server_ns),
             duration(served_ns),
             share * 100.0,
-            duration(status.server_longest_ns),
-            match status.sessions {
+            duration(status.agent.server_longest_ns),
+            match status.agent.sessions {
                 1 => "1 session".to_owned(),
                 sessions => format!("{sessions} sessions"),
             },
@@ -89,10 +92,10 @@ pub(super) fn server(answers: &Answers<'_>) -> Check {
         _ => "find out which clients cause it, and restrict the port",
     })
     .count("served_ns", served_ns)
-    .count("server_ns", status.server_ns)
-    .count("server_longest_ns", status.server_longest_ns)
-    .count("sessions", status.sessions.into())
-    .count("rejected", status.peers.connections())
+    .count("server_ns", status.agent.server_ns)
+    .count("server_longest_ns", status.agent.server_longest_ns)
+    .count("sessions", status.agent.sessions.into())
+    .count("rejected", status.agent.peers.connections())
 }
 
 /// What became of connections that were refused or cut.

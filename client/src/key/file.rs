@@ -29,8 +29,6 @@ pub enum Role {
     Control,
 }
 
-impl Role {}
-
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

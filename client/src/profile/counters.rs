@@ -114,64 +114,39 @@ impl Counters {
         let blocked = self.blocked.saturating_add(self.blocked_overflow);
         blocked.saturating_add(self.blocked_aged)
     }
-
-    /// Both together, stopping at the largest number.
-    pub fn plus(&self, other: &Counters) -> Counters {
-        let add = u64::saturating_add;
-        Counters {
-            ticks: add(self.ticks, other.ticks),
-            recorded: add(self.recorded, other.recorded),
-            aged: add(self.aged, other.aged),
-            overflow: add(self.overflow, other.overflow),
-            lost: add(self.lost, other.lost),
-            masked: add(self.masked, other.masked),
-            idle: add(self.idle, other.idle),
-            early: add(self.early, other.early),
-            late: add(self.late, other.late),
-            truncated: add(self.truncated, other.truncated),
-            broken: add(self.broken, other.broken),
-            by_table: add(self.by_table, other.by_table),
-            by_bytes: add(self.by_bytes, other.by_bytes),
-            by_frame_pointer: add(self.by_frame_pointer, other.by_frame_pointer),
-            mixed: add(self.mixed, other.mixed),
-            blocks: add(self.blocks, other.blocks),
-            blocked: add(self.blocked, other.blocked),
-            blocked_overflow: add(self.blocked_overflow, other.blocked_overflow),
-            blocked_aged: add(self.blocked_aged, other.blocked_aged),
-            missing: match (self.missing, other.missing) {
-                (Some(a), Some(b)) => Some(a.saturating_add(b)),
-                (a, b) => a.or(b),
-            },
-        }
-    }
 }
 
-impl From<&message::Counters> for Counters {
-    /// What an agent counted; what is missing is for the reader to find.
-    fn from(counters: &message::Counters) -> Counters {
-        Counters {
-            ticks: counters.ticks,
-            recorded: counters.recorded,
-            aged: counters.aged,
-            overflow: counters.overflow,
-            lost: counters.lost,
-            masked: counters.masked,
-            idle: counters.idle,
-            early: counters.early,
-            late: counters.late,
-            truncated: counters.truncated,
-            broken: counters.broken,
-            by_table: counters.by_table,
-            by_bytes: counters.by_bytes,
-            by_frame_pointer: counters.by_frame_pointer,
-            mixed: counters.mixed,
-            blocks: counters.blocks,
-            blocked: counters.blocked,
-            blocked_overflow: counters.blocked_overflow,
-            blocked_aged: counters.blocked_aged,
-            missing: None,
+/// What is done with every count alike.
+macro_rules! with_each {
+    ($($count:ident)+) => {
+        impl Counters {
+            /// Both together, stopping at the largest number.
+            pub fn plus(&self, other: &Counters) -> Counters {
+                Counters {
+                    $($count: self.$count.saturating_add(other.$count),)+
+                    missing: match (self.missing, other.missing) {
+                        (Some(a), Some(b)) => Some(a.saturating_add(b)),
+                        (a, b) => a.or(b),
+                    },
+                }
+            }
         }
-    }
+
+        impl From<&message::Counters> for Counters {
+            /// What an agent counted; what is missing is for the reader to find.
+            fn from(counters: &message::Counters) -> Counters {
+                Counters {
+                    $($count: counters.$count,)+
+                    missing: None,
+                }
+            }
+        }
+    };
+}
+
+with_each! {
+    ticks recorded aged overflow lost masked idle early late truncated broken by_table by_bytes by_frame_pointer mixed
+    blocks blocked blocked_overflow blocked_aged
 }
 
 fn sum(parts: &[u64]) -> u128 {

@@ -354,7 +354,7 @@ impl<'a> Collector<'a> {
                     Some(status) => Wanted {
                         since_ns: match status.max_age_ns {
                             0 => all.since_ns,
-                            age_ns => began_ns.max(recorder.now_ns.saturating_sub(age_ns)),
+                            age_ns => began_ns.max(recorder.agent.now_ns.saturating_sub(age_ns)),
                         },
                         most_bytes: status.max_bytes,
                     },

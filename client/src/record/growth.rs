@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use unikprof_proto::code::frame_code;
 use unikprof_proto::frame::{self, Frame, Message as _};
 use unikprof_proto::message::Nodes;
@@ -24,7 +25,7 @@ const SLOWER: u32 = 4;
 const WORTH: u64 = 100;
 
 /// The number of samples in functions for which the agent had rows of the caller table.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Coverage {
     /// Samples in functions whose rows the agent had.
     pub(crate) covered: u64,

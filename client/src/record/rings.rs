@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use unikprof_proto::code::state;
 use unikprof_proto::frame::Frame;
 use unikprof_proto::message::{EventNames, Ring, RingHead, Stacks};
@@ -60,7 +61,7 @@ impl PartAsked {
 }
 
 /// How full a vCPU's ring is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct RingFill {
     pub(crate) vcpu: u32,
     /// How many records it has room for.
@@ -124,13 +125,13 @@ impl Session {
         let Some(status) = recorder.by_id(recording) else {
             return Err(RecordError::Gone { recording });
         };
-        let from_ns = status.started_ns.min(recorder.now_ns);
+        let from_ns = status.started_ns.min(recorder.agent.now_ns);
         let has_ended = status.state == state::FINISHED;
         let by_itself_ns = from_ns.saturating_add(status.duration_ns);
         let to_ns = if has_ended && status.duration_ns != 0 {
-            by_itself_ns.min(recorder.now_ns)
+            by_itself_ns.min(recorder.agent.now_ns)
         } else {
-            recorder.now_ns
+            recorder.agent.now_ns
         };
         let part = PartAsked {
             asked,
@@ -153,7 +154,7 @@ impl Session {
         if !asked.is_part() {
             return Ok(Window::ALL);
         }
-        let to_ns = self.check(observer)?.now_ns;
+        let to_ns = self.check(observer)?.agent.now_ns;
         let extent = Extent {
             whole: Window { from_ns: 0, to_ns },
             clock: self.wall_clock(),

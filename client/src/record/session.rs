@@ -315,7 +315,10 @@ impl Session {
             if count > MOST_RECORDINGS {
                 return Err(Attempt::Failed(RecordError::TooManyTold { count }));
             }
-            let mut found = RecorderStatus::new(&status);
+            let mut found = RecorderStatus {
+                recordings: Vec::new(),
+                agent: status,
+            };
             for _ in 0..count {
                 let one: RecordingStatus<'_> = connection.answer("a recording's status", DOING)?;
                 found.add(&one);

@@ -19,30 +19,8 @@ pub(crate) const MOST_RECORDINGS: u32 = 64;
 pub struct RecorderStatus {
     /// The recordings there are, in the agent's order.
     pub recordings: Vec<RecordingStatus>,
-    /// How many there can be at a time.
-    pub(crate) max_recordings: u32,
-    /// The guest's monotonic clock at the answer.
-    pub(crate) now_ns: u64,
-    /// Stack nodes in use, all vCPUs.
-    pub(crate) nodes_used: u64,
-    /// Stack nodes there is room for, all vCPUs.
-    pub(crate) nodes_capacity: u64,
-    /// The capacity of each vCPU's ring in records; 0: there is no ring.
-    pub(crate) ring_capacity: u64,
-    /// Open sessions, the asking one included.
-    pub(crate) sessions: u32,
-    /// Counters of connections that were rejected or closed since the agent started.
-    pub(crate) peers: Peers,
-    /// Since when the agent has served, on its monotonic clock.
-    pub(crate) server_since_ns: u64,
-    /// Time of its own network work since then, in ns.
-    pub(crate) server_ns: u64,
-    /// The longest single piece of that work, in ns.
-    pub(crate) server_longest_ns: u64,
-    /// How much of a CPU that work may take over time, in thousandths.
-    pub(crate) server_share_permille: u32,
-    /// How long clients have waited because their part of that share was used up, in ns.
-    pub(crate) server_deferred_ns: u64,
+    /// The agent's own part.
+    pub(crate) agent: Status,
 }
 
 /// The state of one recording.
@@ -125,25 +103,6 @@ pub(crate) fn peer_words(peers: &Peers) -> [(u64, &'static str); 6] {
 }
 
 impl RecorderStatus {
-    /// The agent's part; its recordings are still to be added.
-    pub(super) fn new(status: &Status) -> RecorderStatus {
-        RecorderStatus {
-            recordings: Vec::new(),
-            max_recordings: status.max_recordings,
-            now_ns: status.now_ns,
-            nodes_used: status.nodes_used,
-            nodes_capacity: status.nodes_capacity,
-            ring_capacity: status.ring_capacity,
-            sessions: status.sessions,
-            peers: status.peers,
-            server_since_ns: status.server_since_ns,
-            server_ns: status.server_ns,
-            server_longest_ns: status.server_longest_ns,
-            server_share_permille: status.server_share_permille,
-            server_deferred_ns: status.server_deferred_ns,
-        }
-    }
-
     /// Adds a recording, unless it went away while the agent told of it.
     pub(super) fn add(&mut self, status: &message::RecordingStatus<'_>) {
         if status.state == state::IDLE {
@@ -158,7 +117,7 @@ impl RecorderStatus {
             period_ns: status.period_ns,
             depth: status.depth,
             flags: status.flags,
-            now_ns: self.now_ns,
+            now_ns: self.agent.now_ns,
             started_ns: status.started_ns,
             duration_ns: status.duration_ns,
             max_age_ns: status.max_age_ns,

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use serde_json::Value;
+
 #[cfg(feature = "svg")]
 use super::golden_tests::svg_text;
 use super::golden_tests::{FIB, MAIN, PARSE, POLL, check, pprof_text, symbolized, text};
@@ -143,7 +145,20 @@ fn blocked_time_is_as_blessed() {
     check_all("off-cpu", &profile);
     let symbolized = symbolized(&profile);
     let report = Report::new(&symbolized, ReportOptions::default());
-    check("off-cpu.json", &text(&report, Format::Json));
+    // Measured time has no intervals.
+    let json: Value = serde_json::from_str(&text(&report, Format::Json)).unwrap();
+    assert_eq!(json["recording"]["unit"], "nanoseconds");
+    assert_eq!(json["recording"]["mode"], "off-cpu");
+    let poll = &json["functions"][0];
+    assert_eq!(
+        (&poll["self"], &poll["self_share"]),
+        (&6_900_000_000_u64.into(), &1.0.into())
+    );
+    for function in json["functions"].as_array().unwrap() {
+        for interval in ["self_interval", "total_interval"] {
+            assert_eq!(function.get(interval), Some(&Value::Null), "{function}");
+        }
+    }
 }
 
 /// Two waits that differ by a nanosecond are two waits, not a draw.
