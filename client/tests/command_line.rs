@@ -547,6 +547,7 @@ fn outputs_that_cannot_be_written() {
         &format!("connect {address} record 1s -o /no/such/r.unikprof"),
         &["/no/such/r.unikprof", "check that its directory exists"],
     );
+    assert_eq!(peer.log(), ["hello"], "before the guest is asked");
     refused(
         7,
         &format!("connect {address} record 1s -o /dev/full --format unikprof"),
@@ -647,25 +648,6 @@ fn a_line_that_breaks_and_a_full_disk_keep_what_the_guest_has_cleared() {
 }
 
 #[test]
-fn an_incomplete_recording_has_an_exit_code_of_its_own() {
-    let here = tempfile::tempdir().unwrap();
-    let script = Script::default();
-    let greeting = 16 + peer::welcome(&script, 1_000).concat().len();
-    let half = peer::epoch(&script, 7).concat().len() / 2;
-    let peer = Peer::start(Script {
-        cuts: [vec![greeting + 16 + half], vec![20; 100]].concat(),
-        ..script
-    });
-    let (_, stderr) = connect(8, &peer, "--retry 300ms stop -o r.unikprof", here.path());
-    assert!(
-        stderr.contains("incomplete") && stderr.contains("r.unikprof"),
-        "{stderr}"
-    );
-    let (_, stderr) = expect(0, "report r.unikprof", here.path());
-    assert!(stderr.contains("incomplete"), "{stderr}");
-}
-
-#[test]
 fn a_refusal_is_told() {
     let peer = Peer::start(Script {
         refuses: Some((
@@ -678,7 +660,7 @@ fn a_refusal_is_told() {
     let address = peer.address.to_string();
     refused(
         5,
-        &format!("connect {address} start"),
+        &format!("connect {address} record 1s -o r.unikprof"),
         &["rejected", "`nightly` waits to be fetched"],
     );
     refused(
@@ -816,6 +798,7 @@ fn ctrl_c_keeps_what_was_sampled() {
             .unwrap()
             .contains("the samples so far are kept")
     );
+    assert_eq!(peer.asked("stop"), 1);
     expect(0, "report r.unikprof", here.path());
 }
 

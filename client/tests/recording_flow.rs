@@ -308,15 +308,6 @@ fn a_guest_that_restarted_is_not_taken_for_the_same() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_shows_before_the_guest_is_asked() {
-    let peer = Peer::start(Script::default());
-    let path = Path::new("/no/such/place/r.unikprof");
-    let error = record_to(path, &peer, PATIENT).unwrap_err();
-    assert_eq!(error.exit_code(), 7, "{error}");
-    assert_eq!(peer.log(), ["hello"]);
-}
-
-#[test]
 fn a_full_disk_leaves_the_counts_in_the_guest() {
     let peer = Peer::start(Script::default());
     let error = record_to(Path::new("/dev/full"), &peer, PATIENT).unwrap_err();
@@ -327,26 +318,6 @@ fn a_full_disk_leaves_the_counts_in_the_guest() {
         "{error}"
     );
     assert_eq!(peer.asked("acknowledge"), 0);
-}
-
-#[test]
-fn a_refusal_is_told_with_the_agents_reason() {
-    let peer = Peer::start(Script {
-        refuses: Some((
-            types::START,
-            refusal::ALREADY_RECORDING,
-            "`nightly` is being recorded",
-        )),
-        ..Script::default()
-    });
-    let directory = tempfile::tempdir().unwrap();
-    let error = record_to(&directory.path().join("r.unikprof"), &peer, PATIENT).unwrap_err();
-    assert_eq!(error.exit_code(), 5);
-    assert!(
-        error.to_string().contains("`nightly` is being recorded"),
-        "{error}"
-    );
-    assert!(names(directory.path()).is_empty());
 }
 
 #[test]
@@ -370,32 +341,6 @@ fn settings_outside_the_agents_limits_are_not_sent() {
         assert_eq!(error.exit_code(), 5);
     }
     assert!(!peer.log().contains(&"start".into()));
-}
-
-#[test]
-fn one_interrupt_ends_the_recording_and_keeps_it() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("r.unikprof");
-    let peer = Peer::start(Script {
-        ends_by_itself: false,
-        ..Script::default()
-    });
-    let interrupt = Interrupt::default();
-    let mut session = peer
-        .open(Access::Open, PATIENT, PATIENT, &interrupt)
-        .unwrap();
-    let recording = std::thread::scope(|scope| {
-        let settings = Settings::default();
-        let (session, path) = (&mut session, &path);
-        let recording =
-            scope.spawn(move || record::record(session, &settings, path, &mut ()).unwrap());
-        peer.wait_for("check");
-        interrupt.raise();
-        recording.join().unwrap()
-    });
-    assert!(recording.incomplete.is_none());
-    assert!(peer.log().contains(&"stop".into()));
-    assert!(Recording::open(&path, Reading::Strict).is_ok());
 }
 
 #[test]

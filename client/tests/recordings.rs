@@ -7,7 +7,7 @@ use std::process::Command;
 
 use peer::program::{connect, has, is_empty};
 use peer::{Peer, Script};
-use unikprof_proto::code::{message_type as types, refusal, start_flag};
+use unikprof_proto::code::start_flag;
 
 const OTHER: u64 = 5;
 
@@ -212,25 +212,6 @@ fn a_finished_recording_is_replaced_only_if_asked() {
     assert_eq!(asked.flags, start_flag::REPLACE);
     let (_, stderr) = connect(2, &peer, &["start", "--discard"], here.path());
     assert!(stderr.contains("--discard"), "{stderr}");
-}
-
-#[test]
-fn too_many_and_the_same_name_are_the_agents_refusals() {
-    let here = tempfile::tempdir().unwrap();
-    for (code, text) in [
-        (
-            refusal::TOO_MANY_RECORDINGS,
-            "holds 4 recordings at a time: `a`, `b`, `c`, `d`",
-        ),
-        (refusal::ALREADY_RECORDING, "`nightly` is being recorded"),
-    ] {
-        let peer = Peer::start(Script {
-            refuses: Some((types::START, code, text)),
-            ..Script::default()
-        });
-        let (_, stderr) = connect(5, &peer, &["start", "--name", "nightly"], here.path());
-        assert!(stderr.contains(text), "{stderr}");
-    }
 }
 
 /// A count from the network is no length to loop for.

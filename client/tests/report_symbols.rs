@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use object::{Object, ObjectSymbol};
 use tempfile::TempDir;
-use unikprof_client::profile::{Frame, FrameId, Profile};
+use unikprof_client::profile::{Frame, FrameId, Mapping, Profile};
 use unikprof_client::symbols::{
     Debuginfod, DownloadLimits, Force, ImageOptions, Images, SymbolError, SymbolWarning,
     Symbolized, Symbolizer,
@@ -70,6 +70,16 @@ fn shown(symbolized: &Symbolized<'_>, frame: FrameId) -> Vec<String> {
             )
         })
         .collect()
+}
+
+/// The innermost function of a profile's first frame, as [`shown`].
+fn first(symbolized: &Symbolized<'_>, profile: &Profile) -> String {
+    shown(symbolized, profile.frame_ids().next().unwrap()).remove(0)
+}
+
+/// A sample at the beginning of `outer`.
+fn in_outer(program: &Program, mappings: Vec<Mapping>) -> Profile {
+    profile(mappings, [Frame::leaf(program.function("outer").start)])
 }
 
 /// What `addr2line -f -i -C` says of each address, in the form of [`shown`].
@@ -322,8 +332,7 @@ fn a_return_address_belongs_to_the_call_before_it() {
 fn another_build_is_refused_and_can_be_forced() {
     let program = Program::c(&["-g", "-no-pie"]);
     let other = Program::c(&["-g", "-no-pie", "-O1"]);
-    let address = program.function("outer").start;
-    let profile = profile(program.mappings(0), [Frame::leaf(address)]);
+    let profile = in_outer(&program, program.mappings(0));
     let error = resolve(&profile, &other.path).unwrap_err();
     let SymbolError::WrongBuildId {
         expected, found, ..
@@ -355,10 +364,7 @@ fn another_build_is_refused_and_can_be_forced() {
 fn an_image_without_a_build_id_is_refused_where_one_was_recorded() {
     let program = Program::c(&["-g", "-no-pie"]);
     let anonymous = Program::c(&["-g", "-no-pie", "-Wl,--build-id=none"]);
-    let profile = profile(
-        program.mappings(0),
-        [Frame::leaf(program.function("outer").start)],
-    );
+    let profile = in_outer(&program, program.mappings(0));
     let error = resolve(&profile, &anonymous.path).unwrap_err();
     assert!(error.to_string().contains("found none"), "{error}");
 }
@@ -370,21 +376,21 @@ fn a_recording_without_build_ids_is_named_with_a_warning() {
     mappings
         .iter_mut()
         .for_each(|mapping| mapping.build_id = None);
-    let profile = profile(mappings, [Frame::leaf(program.function("outer").start)]);
+    let profile = in_outer(&program, mappings);
     let symbolized = resolve(&profile, &program.path).unwrap();
     assert!(matches!(
         symbolized.warnings(),
         [SymbolWarning::NotVerified { .. }]
     ));
-    assert!(shown(&symbolized, profile.frame_ids().next().unwrap())[0].starts_with("outer"));
+    assert!(first(&symbolized, &profile).starts_with("outer"));
 }
 
 #[test]
 fn a_recording_without_mappings_is_named_as_it_was_linked() {
     let program = Program::c(&["-g", "-no-pie"]);
-    let profile = profile(Vec::new(), [Frame::leaf(program.function("outer").start)]);
+    let profile = in_outer(&program, Vec::new());
     let symbolized = resolve(&profile, &program.path).unwrap();
-    assert!(shown(&symbolized, profile.frame_ids().next().unwrap())[0].starts_with("outer"));
+    assert!(first(&symbolized, &profile).starts_with("outer"));
 }
 
 #[test]
@@ -395,10 +401,7 @@ fn without_debug_information_the_symbol_table_names_functions() {
         [Frame::leaf(program.function("outer").start + 1)],
     );
     let symbolized = resolve(&profile, &program.path).unwrap();
-    assert_eq!(
-        shown(&symbolized, profile.frame_ids().next().unwrap()),
-        ["outer ?:?"]
-    );
+    assert_eq!(first(&symbolized, &profile), "outer ?:?");
     assert!(matches!(
         symbolized.warnings(),
         [SymbolWarning::NoDebugInfo { .. }]
@@ -419,8 +422,8 @@ fn a_stripped_image_leaves_addresses_and_says_so() {
     ));
     let offset = mappings.iter().find_map(|m| m.offset_of(address)).unwrap();
     assert_eq!(
-        shown(&symbolized, profile.frame_ids().next().unwrap()),
-        [format!("{address:#x} program.elf+{offset:#x} ?:?")]
+        first(&symbolized, &profile),
+        format!("{address:#x} program.elf+{offset:#x} ?:?")
     );
 }
 
@@ -569,23 +572,15 @@ fn a_folder_gives_files_by_build_id_in_every_layout() {
 
 /// A server on this machine that answers every path as `answer` says, and what it was asked for.
 fn http_server(
-    answer: impl Fn(&str) -> Vec<u8> + Send + 'static,
+    answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static,
 ) -> (String, Arc<Mutex<Vec<String>>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
     let asked = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&asked);
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = BufReader::new(stream.unwrap());
-            let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).unwrap() != 0 {}
-            let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-            let bytes = answer(&path);
-            log.lock().unwrap().push(path);
-            // A client that has had enough is gone.
-            let _ = stream.get_mut().write_all(&bytes);
-        }
+    let url = server(move |stream, path| {
+        let bytes = answer(path);
+        log.lock().unwrap().push(path.to_owned());
+        // A client that has had enough is gone.
+        let _ = stream.write_all(&bytes);
     });
     (url, asked)
 }
@@ -730,7 +725,7 @@ fn a_server_that_takes_too_long_is_passed_over() {
     // The file is there, but its bytes come one by one.
     let trickle = |pause: Duration| {
         let whole = whole.clone();
-        move |stream: &mut TcpStream| {
+        move |stream: &mut TcpStream, _: &str| {
             let head = http(200, whole.len() as u64, b"");
             let _ = stream.write_all(&head);
             for byte in &whole {
@@ -741,10 +736,10 @@ fn a_server_that_takes_too_long_is_passed_over() {
             }
         }
     };
-    let silent = slow_server(|stream| {
+    let silent = server(|stream, _| {
         let _ = stream.read(&mut [0; 1]);
     });
-    let slow = slow_server(trickle(Duration::from_millis(20)));
+    let slow = server(trickle(Duration::from_millis(20)));
     let (good, _) = http_server({
         let whole = whole.clone();
         move |_| http(200, whole.len() as u64, &whole)
@@ -786,21 +781,19 @@ fn a_server_that_takes_too_long_is_passed_over() {
     );
 }
 
-/// A server on this machine that reads each request and then does what `answer` does.
-fn slow_server(answer: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> String {
+/// A server on this machine that reads each request and then does what `answer` does, which has its path.
+fn server(answer: impl Fn(&mut TcpStream, &str) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let answer = Arc::new(answer);
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, answer) = (stream.unwrap(), Arc::clone(&answer));
+            let (mut stream, answer) = (BufReader::new(stream.unwrap()), Arc::clone(&answer));
             thread::spawn(move || {
-                let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
-                while head
-                    .next()
-                    .is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
-                {}
-                answer(&mut stream);
+                let mut head = String::new();
+                while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).unwrap() != 0 {}
+                let path = head.split(' ').nth(1).unwrap_or_default();
+                answer(stream.get_mut(), path);
             });
         }
     });
@@ -811,7 +804,7 @@ fn slow_server(answer: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> Strin
 fn a_recorded_path_is_opened_only_for_the_same_build() {
     let program = Program::c(&["-g", "-no-pie"]);
     let address = program.function("outer").start;
-    let recorded = profile(program.mappings(0), [Frame::leaf(address)]);
+    let recorded = in_outer(&program, program.mappings(0));
     let first = recorded.frame_ids().next().unwrap();
     let options = || ImageOptions {
         debug_dirs: Vec::new(),

@@ -180,18 +180,6 @@ fn the_linkage_tables_expression_becomes_rows() {
 }
 
 #[test]
-fn equal_neighbours_are_one_row_and_gaps_are_unknown() {
-    let rows = eh_rows(&[(0x20, 0x10, &[]), (0x10, 0x10, &[]), (0x40, 0x10, &[])]);
-    let expected = [
-        (0x10, Rule::ENTRY),
-        (0x30, Rule::UNKNOWN),
-        (0x40, Rule::ENTRY),
-        (0x50, Rule::UNKNOWN),
-    ];
-    assert_eq!(rows, expected);
-}
-
-#[test]
 fn padding_between_functions_continues_the_rule_before() {
     let section = eh_frame(&[(0, 0x11, &[]), (0x20, 0x10, &[])]);
     let mut code = [0xcc; 0x30];
