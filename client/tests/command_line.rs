@@ -38,11 +38,8 @@ fn refused(code: i32, line: &str, words: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let (stdout, stderr) = expect(code, line, directory.path());
     assert_eq!(stdout, "", "an error belongs to stderr");
-    for word in words {
-        assert!(stderr.contains(word), "no {word:?} in: {stderr}");
-    }
-    let left = fs::read_dir(directory.path()).unwrap().count();
-    assert_eq!(left, 0, "a failure leaves no file behind");
+    program::has(&stderr, words);
+    program::is_empty(directory.path());
 }
 
 /// A peer that is no agent, and the answer to `info` asked of it. The time is what a busy machine needs to bring them
@@ -577,9 +574,7 @@ fn a_disk_that_fills_up_keeps_what_the_guest_has_cleared() {
         ..Script::default()
     };
     let roomy = Peer::start(script.clone());
-    let address = roomy.address.to_string();
-    let dump = format!("connect {address} dump -o whole.unikprof");
-    expect(0, &dump, here.path());
+    connect(0, &roomy, "dump -o whole.unikprof", here.path());
     let length = fs::metadata(here.path().join("whole.unikprof"))
         .unwrap()
         .len();
@@ -619,9 +614,7 @@ fn a_line_that_breaks_and_a_full_disk_keep_what_the_guest_has_cleared() {
         ..Script::default()
     };
     let peer = Peer::start(script.clone());
-    let address = peer.address.to_string();
-    let whole = format!("connect {address} dump -o whole.unikprof");
-    expect(0, &whole, here.path());
+    connect(0, &peer, "dump -o whole.unikprof", here.path());
     let whole = fs::metadata(here.path().join("whole.unikprof")).unwrap();
     let dump = |limit: &str| {
         // It breaks within the last 1,000 bytes of the file or so.
@@ -774,13 +767,8 @@ fn ctrl_c_keeps_what_was_sampled() {
         ..Script::default()
     });
     let child = Command::new(PROGRAM)
-        .args([
-            "connect",
-            &peer.address.to_string(),
-            "record",
-            "-o",
-            "r.unikprof",
-        ])
+        .args(["connect", &peer.address.to_string(), "record"])
+        .args(["-o", "r.unikprof"])
         .current_dir(here.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -805,9 +793,8 @@ fn ctrl_c_keeps_what_was_sampled() {
 /// A recording of this script, downloaded by the program itself.
 fn recorded(script: Script, directory: &Path) -> String {
     let peer = Peer::start(script);
-    let address = peer.address.to_string();
     let file = "run.unikprof";
-    expect(0, &format!("connect {address} stop -o {file}"), directory);
+    connect(0, &peer, &format!("stop -o {file}"), directory);
     file.into()
 }
 

@@ -2,26 +2,22 @@
 #![cfg(all(feature = "demo", target_os = "linux", target_arch = "x86_64"))]
 #![allow(clippy::unwrap_used)]
 
+mod peer;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use peer::program;
 use unikprof_client::recording::{Completeness, Reading, Recording};
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_unikprof-client");
 
 #[test]
 fn the_demo_records_its_guest_and_writes_every_report() {
     let here = tempfile::tempdir().unwrap();
-    let output = Command::new(PROGRAM)
-        .args(["demo", "--duration", "3s", "--output", "a/b"])
-        .current_dir(here.path())
-        .output()
-        .unwrap();
-    let stdout = String::from_utf8(output.stdout).unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{stdout}{stderr}");
+    let words = ["demo", "--duration", "3s", "--output", "a/b"];
+    let (stdout, _) = program::run(0, &words, here.path());
     assert!(stdout.contains("the agent's own overhead"), "{stdout}");
     let file = |name: &str| here.path().join("a/b").join(name);
     let mut names = vec!["demo.unikprof", "demo.folded", "demo.pb.gz", "demo.txt"];
@@ -49,8 +45,7 @@ fn the_demo_records_its_guest_and_writes_every_report() {
 
 #[test]
 fn where_the_demo_writes_by_default_git_looks_away() {
-    let output = Command::new(PROGRAM).args(["demo", "--help"]).output();
-    let help = String::from_utf8(output.unwrap().stdout).unwrap();
+    let (help, _) = program::run(0, &["demo", "--help"], Path::new("."));
     let (_, folder) = help.split_once("[default: unikprof").unwrap();
     let folder = format!("/unikprof{}", folder.split(']').next().unwrap());
     let ignored = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../.gitignore"));
@@ -61,8 +56,7 @@ fn where_the_demo_writes_by_default_git_looks_away() {
 /// The guest must not outlive who started it, however that ended.
 #[test]
 fn the_guest_ends_when_its_stdin_closes() {
-    let mut guest = Command::new(PROGRAM)
-        .arg("demo-guest")
+    let mut guest = program::command(&["demo-guest"], Path::new("."))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -87,15 +81,7 @@ fn the_guest_ends_when_its_stdin_closes() {
 
 #[test]
 fn a_place_that_cannot_be_made_is_an_output_error() {
-    let output = Command::new(PROGRAM)
-        .args(["demo", "--output", "/dev/null/demo"])
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(7));
-    let output = Command::new(PROGRAM)
-        .args(["demo", "--duration", "0s"])
-        .current_dir(tempfile::tempdir().unwrap().path())
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(2));
+    let here = tempfile::tempdir().unwrap();
+    program::run(7, &["demo", "--output", "/dev/null/demo"], here.path());
+    program::run(2, &["demo", "--duration", "0s"], here.path());
 }

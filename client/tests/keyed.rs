@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use peer::keyed::{Keyed, OTHER_SECRET, SECRET, Tamper, key};
-use peer::program::has;
+use peer::program::{has, is_empty};
 use peer::{PATIENT, Peer, Script};
 use unikprof_client::connection::{Access, ConnectionError};
 use unikprof_client::interrupt::Interrupt;
@@ -241,7 +241,7 @@ fn where_nothing_waits_there_is_nothing_to_copy() {
         let error = record::fetch(&mut session, Request::Copy { recording: 0 }, &path, &mut ())
             .unwrap_err();
         assert!(matches!(error, RecordError::NothingWaits { .. }), "{error}");
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        is_empty(directory.path());
     }
 }
 

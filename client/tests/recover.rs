@@ -1,33 +1,22 @@
 //! `recover`: what a crashed guest left, out of a console's log or a dump of memory.
 #![allow(clippy::unwrap_used)]
 
+mod peer;
+
 use std::fs::{self, File};
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
+use peer::program;
 use unikprof_client::exit_code;
 use unikprof_proto::console::Lines;
 use unikprof_proto::file::BlockHead;
 
-fn run(directory: &Path, words: &[&str], stdin: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_unikprof-client"))
-        .arg("recover")
-        .args(words)
-        .current_dir(directory)
-        .stdin(File::open(directory.join(stdin)).unwrap())
-        .output()
-        .unwrap()
-}
-
-/// Runs, demands this exit code, and answers stdout and stderr.
+/// Runs `recover`, demands this exit code, and answers stdout and stderr.
 #[track_caller]
 fn expect(code: u8, directory: &Path, words: &[&str]) -> (String, String) {
-    let output = run(directory, words, "/dev/null");
-    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(code.into()), "{stdout}{stderr}");
-    (stdout, stderr)
+    program::run(code.into(), &[&["recover"], words].concat(), directory)
 }
 
 fn block(file: &[u8]) -> Vec<u8> {
@@ -53,9 +42,7 @@ fn the_last_crash_of_a_log_is_written_and_others_if_asked_for() {
     let files: [&[u8]; 2] = [&[1; 500], &[2; 90]];
     fs::write(directory.join("console.log"), log(files)).unwrap();
     let (told, _) = expect(exit_code::SUCCESS, directory, &["console.log"]);
-    for words in ["crash 2 of 2", "report console.log.unikprof"] {
-        assert!(told.contains(words), "{told}");
-    }
+    program::has(&told, &["crash 2 of 2", "report console.log.unikprof"]);
     let written = |name: &str| fs::read(directory.join(name)).unwrap();
     assert_eq!(written("console.log.unikprof"), files[1]);
     #[cfg(unix)]
@@ -68,11 +55,13 @@ fn the_last_crash_of_a_log_is_written_and_others_if_asked_for() {
 
     let first = ["console.log", "--crash", "1", "-o", "first", "--json"];
     let (told, _) = expect(exit_code::SUCCESS, directory, &first);
-    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let told = program::json(&told);
     assert_eq!((&told["line"], &told["crashes"]), (&3.into(), &2.into()));
     assert_eq!(written("first"), files[0]);
 
-    let piped = run(directory, &["-", "-o", "-"], "console.log");
+    let log = File::open(directory.join("console.log")).unwrap();
+    let mut piped = program::command(&["recover", "-", "-o", "-"], directory);
+    let piped = piped.stdin(log).output().unwrap();
     assert_eq!(piped.stdout, files[1]);
     expect(
         exit_code::INPUT,
@@ -115,18 +104,7 @@ fn a_report_of_what_a_crash_left_points_to_recover() {
             ("core", "`unikprof-client recover core`"),
             ("other", "found `guest: up"),
         ] {
-            let program = env!("CARGO_BIN_EXE_unikprof-client");
-            let output = Command::new(program)
-                .args([word, file])
-                .current_dir(directory)
-                .output();
-            let output = output.unwrap();
-            let error = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert_eq!(
-                output.status.code(),
-                Some(exit_code::INPUT.into()),
-                "{error}"
-            );
+            let (_, error) = program::run(exit_code::INPUT.into(), &[word, file], directory);
             assert!(error.contains(said), "{word} {file}: {error}");
         }
     }
