@@ -1,10 +1,11 @@
 //! Builds the kernel in C of `tests/guests/c-xen`, as its guide (`docs/embedding/c.md`) says.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
-use crate::lab::{LabError, target_folder};
+use crate::lab::LabError;
+use crate::lab::guest_image::{cargo, locked_folder, run};
 
 /// The compiler's flags that matter to the profiler or to the kernel; the guide explains them.
 pub const FLAGS: &[&str] = &[
@@ -53,14 +54,8 @@ pub fn build_c_xen_guest(agent: Agent) -> Result<PathBuf, LabError> {
         Agent::Streams => ("streams", Some(&[][..])),
         Agent::Frames => ("frames", Some(&["--smoltcp"][..])),
     };
-    let folder = target_folder().join("c-xen").join(name);
-    fs::create_dir_all(&folder).map_err(|e| LabError::setup(step, e))?;
-    let folder = folder
-        .canonicalize()
-        .map_err(|e| LabError::setup(step, e))?;
-    // Others may build the same: the archive's header is written in place.
-    let lock = File::create(folder.join("lock")).map_err(|e| LabError::setup(step, e))?;
-    lock.lock().map_err(|e| LabError::setup(step, e))?;
+    // The archive's header is written in place.
+    let (folder, _lock) = locked_folder(Path::new("c-xen").join(name))?;
     let mut gcc = Command::new("gcc");
     gcc.current_dir(&sources);
     gcc.args(FLAGS).args(LINK_FLAGS).arg("-I").arg(&folder);
@@ -105,8 +100,7 @@ fn units(sources: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 /// The command by which an embedder builds the archive and its header in a folder.
 pub fn build_archive(folder: &Path, options: &[&str]) -> Command {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = cargo();
     command
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(["run", "--quiet", "-p", "unikprof-capi"])
@@ -114,17 +108,4 @@ pub fn build_archive(folder: &Path, options: &[&str]) -> Command {
         .arg(folder)
         .args(options);
     command
-}
-
-fn run(step: &str, command: &mut Command) -> Result<(), LabError> {
-    let Output { status, stderr, .. } = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| LabError::setup(step, e))?;
-    if status.success() {
-        Ok(())
-    } else {
-        let output = String::from_utf8_lossy(&stderr).into_owned();
-        Err(LabError::GuestBuild { output })
-    }
 }

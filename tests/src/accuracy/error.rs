@@ -18,8 +18,6 @@ use crate::lab::LabError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AccuracyError {
-    #[error("the guest cannot be built:\n{output}")]
-    Build { output: String },
     #[error("{what}: {source}")]
     Io { what: String, source: io::Error },
     #[error("the guest said {found:?}; expected {expected}")]

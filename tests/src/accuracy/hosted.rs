@@ -1,6 +1,6 @@
 //! Hosted guests: processes of `accuracy-guest`, built with or without frame pointers.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use super::guest::{Captures, Guest};
 use super::images::Images;
 use super::recorded::Recorded;
 use super::truth::Truth;
-use crate::lab::target_folder;
+use crate::lab::guest_image::{cargo, locked_folder, run};
 
 /// Whether the guest's Rust code keeps frame pointers. The standard library's is as it was delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,32 +207,15 @@ fn build(frame_pointers: FramePointers) -> Result<PathBuf, AccuracyError> {
         FramePointers::Kept => ("accuracy-guest", "yes"),
         FramePointers::Omitted => ("accuracy-guest-without-frame-pointers", "no"),
     };
-    let target = target_folder().join(name);
-    fs::create_dir_all(&target)
-        .map_err(AccuracyError::io(&format!("making {}", target.display())))?;
-    let target = target
-        .canonicalize()
-        .map_err(AccuracyError::io(&format!("finding {}", target.display())))?;
-    let lock = File::create(target.join("lock"))
-        .map_err(AccuracyError::io("locking the guest's folder"))?;
-    lock.lock()
-        .map_err(AccuracyError::io("locking the guest's folder"))?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
+    let (target, _lock) = locked_folder(name)?;
+    let flags = format!("-C force-frame-pointers={keep} -C link-arg=-Wl,--build-id=sha1");
+    let mut command = cargo();
+    command
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/accuracy-hosted"))
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .env(
-            "RUSTFLAGS",
-            format!("-C force-frame-pointers={keep} -C link-arg=-Wl,--build-id=sha1"),
-        )
+        .env("RUSTFLAGS", flags)
         .args(["build", "--release", "--quiet", "--locked", "--target-dir"])
-        .arg(&target)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(AccuracyError::io("running cargo"))?;
-    if !output.status.success() {
-        let output = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(AccuracyError::Build { output });
-    }
+        .arg(&target);
+    run("building the guest", &mut command)?;
     Ok(target.join("release/accuracy-guest"))
 }

@@ -38,42 +38,22 @@ pub(crate) fn build_xen_guest_without_frame_pointers(
 
 /// `flags` take the place of those that Cargo finds for the package.
 fn build(name: &str, features: &[&str], flags: Option<&[&str]>) -> Result<PathBuf, LabError> {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/xen-guest");
-    let target = super::target_folder().join(name);
-    create(&target)?;
     let step = "building the guest";
     // Cargo overwrites one output for every set of features: build and copy are one step.
-    let lock = File::create(target.join("lock")).map_err(|e| LabError::setup(step, e))?;
-    lock.lock().map_err(|e| LabError::setup(step, e))?;
-    let target = target
-        .canonicalize()
-        .map_err(|e| LabError::setup(step, e))?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let (target, _lock) = locked_folder(name)?;
+    let mut command = cargo();
     command
         // The package's own `.cargo/config.toml` holds its flags; Cargo finds it from here.
-        .current_dir(&package)
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/xen-guest"))
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .args([
-            "build",
-            "--release",
-            "--quiet",
-            "--locked",
-            "--features",
-            &features.join(","),
-        ])
-        .arg("--target-dir")
-        .arg(&target)
-        .stdin(Stdio::null());
+        .args(["build", "--release", "--quiet", "--locked"])
+        .args(["--features", &features.join(","), "--target-dir"])
+        .arg(&target);
     if let Some(flags) = flags {
         command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
     }
-    let output = command.output().map_err(|e| LabError::setup(step, e))?;
-    if !output.status.success() {
-        let output = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(LabError::GuestBuild { output });
-    }
+    run(step, &mut command)?;
     let built = target.join("x86_64-unknown-linux-gnu/release/xen-guest");
     let suffix: String = features
         .iter()
@@ -82,4 +62,35 @@ fn build(name: &str, features: &[&str], flags: Option<&[&str]>) -> Result<PathBu
     let image = target.join(format!("{name}{suffix}.elf"));
     std::fs::copy(&built, &image).map_err(|e| LabError::setup(step, e))?;
     Ok(image)
+}
+
+/// A folder of the target folder, locked until the file is closed: others may build the same.
+pub(crate) fn locked_folder(name: impl AsRef<Path>) -> Result<(PathBuf, File), LabError> {
+    let folder = super::target_folder().join(name);
+    create(&folder)?;
+    let step = "locking the folder of a build";
+    let folder = folder
+        .canonicalize()
+        .map_err(|e| LabError::setup(step, e))?;
+    let lock = File::create(folder.join("lock")).map_err(|e| LabError::setup(step, e))?;
+    lock.lock().map_err(|e| LabError::setup(step, e))?;
+    Ok((folder, lock))
+}
+
+/// The Cargo that has built this.
+pub(crate) fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Runs a compiler; its failure is an error with what it said.
+pub(crate) fn run(step: &str, command: &mut Command) -> Result<(), LabError> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| LabError::setup(step, e))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let output = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(LabError::GuestBuild { output })
 }

@@ -28,7 +28,7 @@ mod config;
 mod cpio;
 mod dom0;
 mod error;
-mod guest_image;
+pub(crate) mod guest_image;
 mod kernel;
 mod machine;
 mod packages;

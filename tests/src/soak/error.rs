@@ -5,13 +5,14 @@ use std::io;
 use thiserror::Error;
 
 use super::line::End;
+use crate::lab::LabError;
 
 /// Why a soak has no result.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SoakError {
-    #[error("the guest and the client cannot be built:\n{0}")]
-    Build(String),
+    #[error(transparent)]
+    Build(#[from] LabError),
     #[error("{what}: {source}")]
     Io {
         what: &'static str,

@@ -27,11 +27,12 @@ pub mod target;
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
 
+use crate::lab::guest_image::{cargo, run as compile};
 use error::SoakError;
 use run::{Plan, run};
 
@@ -88,21 +89,15 @@ fn soak(arguments: &Arguments) -> Result<bool, SoakError> {
 
 /// Builds the guest and the client as this program was built; they lie beside it.
 fn build() -> Result<[PathBuf; 2], SoakError> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = cargo();
     command
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(["build", "--quiet", "--package", "unikprof-tests"])
-        .args(["--bin", "hosted-guest", "--bin", "hosted-client"])
-        .stdin(Stdio::null());
+        .args(["--bin", "hosted-guest", "--bin", "hosted-client"]);
     if !cfg!(debug_assertions) {
         command.arg("--release");
     }
-    let output = command.output().map_err(SoakError::io("running cargo"))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(SoakError::Build(said));
-    }
+    compile("building the guest and the client", &mut command)?;
     let own = std::env::current_exe().map_err(SoakError::io("finding this program"))?;
     Ok(["hosted-guest", "hosted-client"].map(|name| own.with_file_name(name)))
 }
