@@ -90,7 +90,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             // The endless load must be able to fill it.
             "churn" => 1 << 20,
             // The soak's four recordings keep everything, and are fetched seldom.
-            "service" => 16 << 20,
+            "service" => 32 << 20,
             _ => 4 << 20,
         },
         guest_name: Some(name),
