@@ -76,6 +76,8 @@ struct Arguments {
 enum DemoError {
     #[error("--duration must be above 0")]
     NoTime,
+    #[error("cannot read the kernel {}: {source}", path.display())]
+    Kernel { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Lab(#[from] LabError),
     #[error(transparent)]
@@ -104,6 +106,7 @@ impl DemoError {
     fn exit_code(&self) -> u8 {
         match self {
             DemoError::NoTime => exit_code::USAGE,
+            DemoError::Kernel { .. } => exit_code::INPUT,
             DemoError::Output(error) => error.exit_code(),
             DemoError::Report { .. } => exit_code::OUTPUT,
             DemoError::Incomplete { .. } => exit_code::INCOMPLETE,

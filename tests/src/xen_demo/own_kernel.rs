@@ -1,6 +1,7 @@
 //! `xen-demo --kernel`: any guest on the lab's Xen, with its console on the screen and its port on this machine.
 
 use std::fmt::Write as _;
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -68,6 +69,12 @@ enum DomainType {
 /// Boots the kernel and shows its console until it ends, its time is over, or the user has seen enough.
 pub(super) fn run(arguments: &Arguments, kernel: PathBuf) -> Result<(), DemoError> {
     let own = &arguments.own;
+    if let Err(source) = File::open(&kernel) {
+        return Err(DemoError::Kernel {
+            path: kernel,
+            source,
+        });
+    }
     fill_cache()?;
     eprintln!("booting Xen and dom0 in QEMU, then {}", kernel.display());
     let image = kernel.display().to_string();
