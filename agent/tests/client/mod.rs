@@ -10,9 +10,9 @@ use unikprof_proto::code::{frame_code, state};
 use unikprof_proto::frame::{HEADER, Message};
 use unikprof_proto::message::{
     Acknowledge, Acknowledged, Check, Counters, Counts, Dump, Epoch, EventName, EventNames,
-    EventNamesEnd, Fetch, Hello, Nodes, Pending, RecordingStatus, Refusal, Ring, RingEnd, RingHead,
-    RingRun, Snapshot, Stacks, StacksEnd, Start, Started, Status, Stop, TableRows, VcpuEnd,
-    VcpuEpoch,
+    EventNamesEnd, Fetch, Hello, Histogram, Nodes, Pending, RecordingStatus, Refusal, Ring,
+    RingEnd, RingHead, RingRun, Snapshot, Stacks, StacksEnd, Start, Started, Status, Stop,
+    TableRows, VcpuEnd, VcpuEpoch,
 };
 use unikprof_proto::ring::{self, Record, kind};
 use unikprof_proto::{counts, nodes, preamble};
@@ -133,11 +133,14 @@ impl<'a, 'm, P: Platform> Client<'a, 'm, P> {
     /// The same for a request that takes several polls, such as one that clears counts.
     pub fn ask_patiently<'r>(&mut self, request: &impl Message<'r>) -> Vec<Frame> {
         self.send(request);
-        while self.received.is_empty() {
+        for _ in 0..10_000 {
+            if !self.received.is_empty() {
+                return self.frames();
+            }
             assert!(self.advance().is_some(), "the agent forgot the request");
             self.take(100_000);
         }
-        self.frames()
+        panic!("no answer in 10,000 polls");
     }
 
     /// Sends a request and returns the first frame that comes back.
@@ -391,7 +394,8 @@ pub fn download_to(known: &mut Known, frames: &[Frame]) -> Download {
                     *stacks.entry(known[&number].clone()).or_default() += count;
                 }
             }
-            _ => {}
+            Histogram::TYPE => {}
+            other => panic!("message {other} in an epoch"),
         }
     }
     let end: VcpuEnd = read(end);

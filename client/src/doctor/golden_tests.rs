@@ -220,6 +220,12 @@ fn a_healthy_recording_is_good_throughout() {
     let diagnosis = healthy().diagnose();
     assert_eq!(diagnosis.verdict(), Verdict::Good);
     golden("healthy.txt", &diagnosis.text(COLUMNS));
+    let json = diagnosis.json();
+    assert_eq!(
+        (&json["trustworthy"], &json["verdict"]),
+        (&true.into(), &"good".into())
+    );
+    assert_eq!(json["checks"][0]["figures"]["missing"], -12);
 }
 
 #[test]
@@ -662,14 +668,16 @@ fn a_live_agent_is_as_blessed() {
     agent_only_access(&diagnosis);
     golden("agent-recording.txt", &diagnosis.text(COLUMNS));
     // A line for each check. Its texts are those above, and ill.json has the shape of the whole.
-    let mut checks = diagnosis.json()["checks"].take();
+    let mut document = diagnosis.json();
+    let mut checks = document["checks"].take();
     let lines = checks.as_array_mut().unwrap().iter_mut().map(|check| {
         let fields = check.as_object_mut().unwrap();
         let shown = ["finding", "advice"].map(|text| fields.remove(text));
         assert!(shown.iter().all(Option::is_some), "{check}");
         format!("{check}\n")
     });
-    golden("agent-recording.figures", &lines.collect::<String>());
+    let lines = lines.collect::<String>();
+    golden("agent-recording.figures", &format!("{document}\n{lines}"));
 }
 
 #[track_caller]

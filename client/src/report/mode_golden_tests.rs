@@ -136,7 +136,13 @@ fn check_all(name: &str, profile: &Profile) {
 
 #[test]
 fn wall_clock_time_is_as_blessed() {
-    check_all("wall", &wall());
+    let profile = wall();
+    check_all("wall", &profile);
+    let symbolized = symbolized(&profile);
+    let report = Report::new(&symbolized, ReportOptions::default());
+    let json: Value = serde_json::from_str(&text(&report, Format::Json)).unwrap();
+    assert_eq!(json["recording"]["mode"], "wall");
+    assert_eq!(json["recording"]["unwind"], "table");
 }
 
 #[test]
@@ -149,6 +155,16 @@ fn blocked_time_is_as_blessed() {
     let json: Value = serde_json::from_str(&text(&report, Format::Json)).unwrap();
     assert_eq!(json["recording"]["unit"], "nanoseconds");
     assert_eq!(json["recording"]["mode"], "off-cpu");
+    // What is not known is null, not left out.
+    for (of, name) in [
+        (&json, "cost_share"),
+        (&json, "lateness_ns"),
+        (&json["counters"], "missing"),
+        (&json["recording"], "caller_table"),
+        (&json["recording"], "started_unix_ns"),
+    ] {
+        assert_eq!(of.get(name), Some(&Value::Null), "{name}");
+    }
     let poll = &json["functions"][0];
     assert_eq!(
         (&poll["self"], &poll["self_share"]),

@@ -114,7 +114,7 @@ fn strangers_and_downgrades_are_refused_and_counted() {
         let refused = client.connect(&["info"]).expect_code(exit_code::KEY);
         assert!(refused.stderr.contains(why), "{}", refused.stderr);
     };
-    let client = || keyed.guest.client();
+    let client = || keyed.client();
     refused(client().with_key(&keyed.stranger), "rejected key");
     refused(client(), "--key-file");
     wait_for_peers(&keyed.owner(), "bad_key", 1);

@@ -10,7 +10,8 @@
 //! | `autumn` | `september` 25, `october` 15, `november` 10, `equinox` 15 |
 //!
 //! `year` calls the four callers. Each function works in its own frame, the three of winter on lines of their own, and
-//! calls nothing; only `equinox` has its work inlined, from [`step`]. A caller modifies each result, so that no call becomes a tail jump.
+//! calls nothing; only `equinox` has its work inlined, from [`step`]. A caller modifies each result, so that no call
+//! becomes a tail jump.
 
 use core::hint::black_box;
 

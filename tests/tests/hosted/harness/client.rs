@@ -19,6 +19,8 @@ pub(crate) struct Client {
     address: SocketAddr,
     folder: TempDir,
     key: Option<PathBuf>,
+    /// Files of keys that it must never print, beside its own.
+    hidden: Vec<PathBuf>,
     image: Option<PathBuf>,
 }
 
@@ -49,6 +51,7 @@ impl Client {
             address,
             folder: TempDir::with_prefix("unikprof-hosted-").unwrap(),
             key: None,
+            hidden: Vec::new(),
             image: None,
         }
     }
@@ -57,6 +60,15 @@ impl Client {
     pub(crate) fn with_key(self, file: &Path) -> Client {
         Client {
             key: Some(file.into()),
+            ..self
+        }
+    }
+
+    /// The same, which must never print the keys in these files.
+    #[allow(dead_code, reason = "for guests with keys")]
+    pub(crate) fn hiding(self, files: &[&Path]) -> Client {
+        Client {
+            hidden: files.iter().map(|file| file.to_path_buf()).collect(),
             ..self
         }
     }
@@ -107,7 +119,7 @@ impl Client {
     /// Runs `unikprof-client connect ADDRESS WORDS` to its end.
     pub(crate) fn connect(&self, words: &[impl AsRef<OsStr>]) -> Finished {
         let finished = self.begin(words).finish();
-        if let Some(key) = &self.key {
+        for key in self.key.iter().chain(&self.hidden) {
             let key = std::fs::read_to_string(key).unwrap();
             let secret = key.rsplit(':').next().unwrap().trim();
             let said = [&finished.stdout, &finished.stderr];

@@ -31,12 +31,18 @@ impl Keyed {
         }
     }
 
+    /// A client without a key. No client prints any of the keys.
+    pub(crate) fn client(&self) -> Client {
+        let keys = [&self.view, &self.control, &self.stranger];
+        self.guest.client().hiding(&keys.map(PathBuf::as_path))
+    }
+
     pub(crate) fn viewer(&self) -> Client {
-        self.guest.client().with_key(&self.view)
+        self.client().with_key(&self.view)
     }
 
     pub(crate) fn owner(&self) -> Client {
-        self.guest.client().with_key(&self.control)
+        self.client().with_key(&self.control)
     }
 }
 

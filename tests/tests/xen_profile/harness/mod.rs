@@ -19,6 +19,6 @@ mod wait;
 pub(crate) use client::Client;
 pub(crate) use guest::Guest;
 pub(crate) use proxy::{Proxy, Then, Way};
-pub(crate) use shared_lab::{Boot, on};
+pub(crate) use shared_lab::{Boot, on, without_lab};
 pub(crate) use time::counters_add_up;
 pub(crate) use wait::{SOON, wait_until};

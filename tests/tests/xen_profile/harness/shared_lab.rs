@@ -12,6 +12,11 @@ pub(crate) struct Boot {
 
 static LAB: Shared<&str, Lab> = Shared::new();
 
+/// Runs a case that boots a lab by a program of its own, alone; skips it where there can be no lab.
+pub(crate) fn without_lab(body: impl FnOnce()) {
+    LAB.without(body);
+}
+
 /// Runs a case in the lab of `boot`, alone; skips it where there can be no lab.
 pub(crate) fn on(boot: &Boot, body: impl FnOnce(&Lab)) {
     LAB.on(
