@@ -165,7 +165,11 @@ impl<'a> Judge<'a> {
             if !self.images.has_tables(address) {
                 break;
             }
-            functions.push(self.images.function(address)?);
+            // The boot code, in assembly, is no function.
+            let Some(function) = self.images.function(address) else {
+                break;
+            };
+            functions.push(function);
         }
         (functions.len() > 1).then_some(functions)
     }
