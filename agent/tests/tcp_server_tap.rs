@@ -57,10 +57,10 @@ fn a_linux_client_is_served_on_a_tap_device() {
 
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _ends = Ends(&done);
         scope.spawn(|| burn(guest, &done));
         records(guest.address());
         crowds(guest.address());
-        done.store(true, Ordering::Relaxed);
     });
     ip(&["link", "delete", DEVICE]);
     sleeps_without_its_device();
@@ -130,6 +130,15 @@ fn sleeps_without_its_device() {
             return;
         }
         assert!(began.elapsed() < PATIENCE, "the service thread spins");
+    }
+}
+
+/// Ends the guest's work, also when the test panics.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
