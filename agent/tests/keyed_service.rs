@@ -801,7 +801,7 @@ fn every_request_has_its_role() {
         (encoded(&Dump { recording: 0 }), refusal::NOT_ALLOWED),
         (encoded(&table), refusal::NOT_ALLOWED),
         (encoded(&Acknowledge { epoch: 1 }), refusal::NOT_ALLOWED),
-        // It may, and there is none.
+        // A view key may fetch, but there is no epoch.
         (encoded(&whole(1)), refusal::NO_EPOCH),
     ] {
         let record = viewer.seal(&request);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use peer::{PATIENT, Peer, Ring, Script, encode, ring, samples_of};
-use unikprof_client::record::{self, Outcome, RecordError, Settings};
+use unikprof_client::record::RecordError;
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_client::timeline::Window;
 use unikprof_proto::code::{message_type as types, refusal};
@@ -32,15 +32,6 @@ fn script(capacity: u64, each: u64, dumps: usize) -> Script {
         }),
         ..usual
     }
-}
-
-fn record(peer: &Peer, path: &Path, reconnect: Duration) -> Result<Outcome, RecordError> {
-    record::record(
-        &mut peer.session(reconnect),
-        &Settings::default(),
-        path,
-        &mut (),
-    )
 }
 
 fn read(path: &Path) -> Recording {
@@ -78,7 +69,7 @@ fn a_recording_that_is_drained_is_complete() {
         ..script(20, 12, 3)
     };
     let peer = Peer::start(script.clone());
-    let outcome = record(&peer, &path, PATIENT).unwrap();
+    let outcome = peer.record(&path, PATIENT).unwrap();
     assert!(outcome.incomplete.is_none(), "{outcome:?}");
     let asked: Vec<String> = peer.log();
     let words = |word: &str| asked.iter().filter(|noted| *noted == word).count();
@@ -115,7 +106,7 @@ fn a_guest_that_waits_for_a_fetch_is_drained_whatever_its_windows_say() {
         wants_fetch: true,
         ..script(20, 12, 3)
     });
-    record(&peer, &path, PATIENT).unwrap();
+    peer.record(&path, PATIENT).unwrap();
     let asked = peer.log();
     let at = |wanted: &str| asked.iter().position(|noted| noted == wanted).unwrap();
     let from_the_first = &asked[at("dump")..at("stop")];
@@ -133,7 +124,7 @@ fn what_a_ring_evicts_between_two_drains_is_counted() {
     let here = tempfile::tempdir().unwrap();
     let path = here.path().join("r.unikprof");
     let peer = Peer::start(script(8, 12, 2));
-    record(&peer, &path, PATIENT).unwrap();
+    peer.record(&path, PATIENT).unwrap();
     let recording = read(&path);
     assert_eq!(records(&recording), 3 * 8);
     let timeline = recording.timeline.unwrap();
@@ -168,7 +159,9 @@ fn a_connection_that_breaks_anywhere_while_draining_loses_nothing() {
     });
     let before = 16 + peer::welcome(&script, 1_000).concat().len() + started.len();
     let whole_path = here.path().join("whole.unikprof");
-    record(&Peer::start(script.clone()), &whole_path, PATIENT).unwrap();
+    Peer::start(script.clone())
+        .record(&whole_path, PATIENT)
+        .unwrap();
     let whole = read(&whole_path);
     // Every twenty-third byte meets each kind of frame, of a check, a drain and the end.
     for cut in (0..1_000).step_by(23) {
@@ -177,7 +170,7 @@ fn a_connection_that_breaks_anywhere_while_draining_loses_nothing() {
             ..script.clone()
         });
         let path = here.path().join(format!("{cut}.unikprof"));
-        let outcome = record(&peer, &path, PATIENT).unwrap();
+        let outcome = peer.record(&path, PATIENT).unwrap();
         assert!(outcome.incomplete.is_none(), "cut at {cut}: {outcome:?}");
         let recording = read(&path);
         assert_eq!(recording.contradictions, [""; 0], "cut at {cut}");
@@ -209,13 +202,13 @@ fn what_was_drained_before_the_connection_broke_for_good_is_kept() {
         ..script.clone()
     };
     let uncut = here.path().join("uncut.unikprof");
-    record(&Peer::start(one), &uncut, PATIENT).unwrap();
+    Peer::start(one).record(&uncut, PATIENT).unwrap();
     let length = std::fs::metadata(&uncut).unwrap().len() as usize;
     let peer = Peer::start(Script {
         cuts: [vec![2 * length], vec![20; 1_000]].concat(),
         ..script.clone()
     });
-    let outcome = record(&peer, &path, Duration::from_millis(300)).unwrap();
+    let outcome = peer.record(&path, Duration::from_millis(300)).unwrap();
     let error = outcome.incomplete.unwrap();
     assert!(matches!(error, RecordError::StillRunning { .. }), "{error}");
     assert!(error.to_string().contains("stop --name"), "{error}");
@@ -240,7 +233,7 @@ fn a_lease_that_is_lost_ends_the_draining() {
         )),
         ..script(40, 5, 1)
     });
-    let error = record(&peer, &path, PATIENT).unwrap_err();
+    let error = peer.record(&path, PATIENT).unwrap_err();
     assert_eq!(error.exit_code(), 12, "{error}");
     assert!(error.to_string().contains("`collector 1.0`"), "{error}");
     assert!(!path.exists());
@@ -258,6 +251,6 @@ fn a_guest_that_was_suspended_is_not_drained_into_the_same_file() {
         second_instance: Some(9),
         ..script
     });
-    let error = record(&peer, &path, PATIENT).unwrap_err();
+    let error = peer.record(&path, PATIENT).unwrap_err();
     assert!(matches!(error, RecordError::GuestChanged), "{error}");
 }

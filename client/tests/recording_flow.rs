@@ -13,15 +13,6 @@ use unikprof_client::record::{self, Event, Observer, Outcome, RecordError, Reque
 use unikprof_client::recording::{Completeness, Reading, Recording};
 use unikprof_proto::code::{message_type as types, refusal};
 
-fn record_to(path: &Path, peer: &Peer, reconnect: Duration) -> Result<Outcome, RecordError> {
-    record::record(
-        &mut peer.session(reconnect),
-        &Settings::default(),
-        path,
-        &mut (),
-    )
-}
-
 fn fetch(peer: &Peer, request: Request, path: &Path) -> Result<Outcome, RecordError> {
     record::fetch(&mut peer.session(PATIENT), request, path, &mut ())
 }
@@ -52,7 +43,7 @@ fn a_recording_is_made_in_the_order_that_loses_nothing() {
     let path = directory.path().join("r.unikprof");
     let script = Script::default();
     let peer = Peer::start(script.clone());
-    let outcome = record_to(&path, &peer, PATIENT).unwrap();
+    let outcome = peer.record(&path, PATIENT).unwrap();
     assert!(outcome.incomplete.is_none() && outcome.unacknowledged.is_none());
     assert_eq!(
         peer.log(),
@@ -310,7 +301,7 @@ fn a_guest_that_restarted_is_not_taken_for_the_same() {
 #[test]
 fn a_full_disk_leaves_the_counts_in_the_guest() {
     let peer = Peer::start(Script::default());
-    let error = record_to(Path::new("/dev/full"), &peer, PATIENT).unwrap_err();
+    let error = peer.record(Path::new("/dev/full"), PATIENT).unwrap_err();
     assert_eq!(error.exit_code(), 7, "{error}");
     assert!(error.to_string().contains("free some space"), "{error}");
     assert!(

@@ -134,13 +134,17 @@ fn check_all(name: &str, profile: &Profile) {
     check(&format!("{name}.svg.txt"), &svg_text(&report));
 }
 
+fn json(profile: &Profile) -> Value {
+    let symbolized = symbolized(profile);
+    let report = Report::new(&symbolized, ReportOptions::default());
+    serde_json::from_str(&text(&report, Format::Json)).unwrap()
+}
+
 #[test]
 fn wall_clock_time_is_as_blessed() {
     let profile = wall();
     check_all("wall", &profile);
-    let symbolized = symbolized(&profile);
-    let report = Report::new(&symbolized, ReportOptions::default());
-    let json: Value = serde_json::from_str(&text(&report, Format::Json)).unwrap();
+    let json = json(&profile);
     assert_eq!(json["recording"]["mode"], "wall");
     assert_eq!(json["recording"]["unwind"], "table");
 }
@@ -149,10 +153,8 @@ fn wall_clock_time_is_as_blessed() {
 fn blocked_time_is_as_blessed() {
     let profile = off_cpu();
     check_all("off-cpu", &profile);
-    let symbolized = symbolized(&profile);
-    let report = Report::new(&symbolized, ReportOptions::default());
     // Measured time has no intervals.
-    let json: Value = serde_json::from_str(&text(&report, Format::Json)).unwrap();
+    let json = json(&profile);
     assert_eq!(json["recording"]["unit"], "nanoseconds");
     assert_eq!(json["recording"]["mode"], "off-cpu");
     // What is not known is null, not left out.

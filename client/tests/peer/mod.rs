@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use unikprof_client::connection::{Access, Address, ConnectionError, Timeouts};
 use unikprof_client::interrupt::Interrupt;
-use unikprof_client::record::{Patience, Session};
+use unikprof_client::record::{self, Outcome, Patience, RecordError, Session, Settings};
 use unikprof_client::recording::RecordingWriter;
 use unikprof_proto::caller_table::{Row, checksum, decode_run};
 use unikprof_proto::code::{message_type as types, mode, refusal};
@@ -297,6 +297,12 @@ impl Peer {
         let interrupt = Interrupt::default();
         self.open(Access::Open, PATIENT, reconnect, &interrupt)
             .unwrap()
+    }
+
+    /// Records with the usual settings into a file.
+    pub fn record(&self, path: &Path, reconnect: Duration) -> Result<Outcome, RecordError> {
+        let mut session = self.session(reconnect);
+        record::record(&mut session, &Settings::default(), path, &mut ())
     }
 
     /// The ids that clients gave, one for each greeting.

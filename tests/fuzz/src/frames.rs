@@ -11,7 +11,7 @@ use unikprof_proto::message::{
 };
 use unikprof_proto::preamble;
 
-/// CRC-32C, bit by bit: independent of the one that is under test.
+/// CRC-32C, bit by bit: independent of the implementation under test.
 fn crc32c(bytes: impl IntoIterator<Item = u8>) -> u32 {
     let crc = bytes.into_iter().fold(!0_u32, |crc, byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| {

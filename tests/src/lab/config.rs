@@ -17,8 +17,8 @@ pub struct LabConfig {
     pub extra_dom0_memory_mb: u64,
     /// Files of the host to lay into dom0: (absolute path in dom0, path on the host).
     pub dom0_files: Vec<(String, PathBuf)>,
-    /// Xen clears the machine's free memory at boot, as it does on most hosts. Without it a guest may find what an earlier
-    /// one or the firmware left where it expects zeroes.
+    /// Xen clears the machine's free memory at boot, as it does on most hosts. Otherwise a guest may find what an
+    /// earlier one or the firmware left where it expects zeroes.
     pub scrub_memory: bool,
     /// How long from QEMU's start until every guest is created.
     pub boot_deadline: Duration,

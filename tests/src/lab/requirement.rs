@@ -54,7 +54,7 @@ impl<K: PartialEq, T> Shared<K, T> {
 }
 
 impl<K, T> Shared<K, T> {
-    /// Runs a case that boots a machine by itself: the one that is kept ends first. Skips it where there can be no lab.
+    /// Runs a case that boots a machine of its own. Ends the shared one first; skips the case where there can be no lab.
     pub fn without(&self, body: impl FnOnce()) {
         run_or_skip(|| {
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;

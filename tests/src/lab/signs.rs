@@ -70,8 +70,7 @@ pub(super) fn guest_end(facts: &Facts, guest: usize) -> Option<GuestEnd> {
 }
 
 pub(super) fn console_text(facts: &Facts, guest: usize) -> String {
-    let early = domain_id(facts, guest).map_or("", |id| facts.text(Stream::Early(id)));
-    format!("{early}{}", facts.text(Stream::Console(guest)))
+    ConsolePosition::default().advance(facts, guest)
 }
 
 /// How much of what a guest wrote somebody has seen.

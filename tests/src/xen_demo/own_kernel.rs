@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use unikprof_client::interrupt::Interrupt;
 
 use super::{Arguments, DemoError, fill_cache, hold_while, print};
@@ -24,13 +24,8 @@ pub(super) struct KernelArguments {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "load", "output"])]
     pub(super) kernel: Option<PathBuf>,
     /// How Xen runs the kernel
-    #[arg(
-        long = "type",
-        value_name = "TYPE",
-        default_value = "pvh",
-        requires = "kernel"
-    )]
-    domain_type: DomainType,
+    #[arg(long = "type", value_name = "TYPE", value_parser = ["pvh", "pv"], default_value = "pvh", requires = "kernel")]
+    domain_type: String,
     /// A network interface in xl's words, for example ip=10.0.2.50; can be repeated. The lab adds its bridge. The
     /// network is 10.0.2.0/24, its gateway 10.0.2.2 [default: one with ip=10.0.2.50]
     #[arg(long = "vif", value_name = "SPEC", requires = "kernel")]
@@ -60,12 +55,6 @@ fn node(text: &str) -> Result<(String, String), String> {
     Ok((node.to_owned(), value.to_owned()))
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum DomainType {
-    Pvh,
-    Pv,
-}
-
 /// Boots the kernel and shows its console until it ends, its time is over, or the user has seen enough.
 pub(super) fn run(arguments: &Arguments, kernel: PathBuf) -> Result<(), DemoError> {
     let own = &arguments.own;
@@ -80,10 +69,7 @@ pub(super) fn run(arguments: &Arguments, kernel: PathBuf) -> Result<(), DemoErro
     let image = kernel.display().to_string();
     let lab = Lab::start(LabConfig {
         guests: vec![GuestConfig {
-            domain_type: match own.domain_type {
-                DomainType::Pvh => "pvh".into(),
-                DomainType::Pv => "pv".into(),
-            },
+            domain_type: own.domain_type.clone(),
             memory_mb: own.memory,
             vcpus: arguments.vcpus,
             command_line: own.command_line.clone(),

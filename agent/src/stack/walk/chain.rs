@@ -161,7 +161,8 @@ impl<'g> Frame<'g> {
         let fp = match saved_at {
             // A saved value below the stack pointer has been popped already: it is in the register.
             Some(at) if at >= self.sp => stack.word(at)?,
-            // OCaml's rules never tell where the frame pointer is saved. It was, if it points to the words below the CFA.
+            // OCaml's rules never state where the frame pointer is saved. It is, if it points to the record below the
+            // CFA.
             None if self.fp >= self.sp && after_record(self.fp) == cfa => stack.word(self.fp)?,
             _ => self.fp,
         };
