@@ -16,7 +16,10 @@
 
 use core::sync::atomic::{Ordering, fence};
 
-use crate::abi::xen::SharedInfo;
+use crate::abi::xen::{SharedInfo, VcpuTimeInfo};
+use crate::errno::Errno;
+use crate::hypercall::{Hypercall, operations};
+use crate::vcpu::VcpuId;
 
 pub use crate::arch::clock::*;
 
@@ -27,6 +30,20 @@ pub struct WallTime {
     pub seconds: u64,
     /// Nanoseconds to add, less than 10⁹.
     pub nanoseconds: u32,
+}
+
+/// Has Xen keep a second copy of `vcpu`'s clock in `area`, beside the one in its `vcpu_info`; `None` ends it.
+///
+/// Code that does not know where the guest has mapped the shared information page finds it by this copy.
+///
+/// # Errors
+/// `ENOENT` for a vCPU that does not exist, `ENOSYS` from a Xen without this command.
+pub fn register_copy(
+    hypercall: &impl Hypercall,
+    vcpu: VcpuId,
+    area: Option<&'static VcpuTimeInfo>,
+) -> Result<(), Errno> {
+    operations::register_time(hypercall, vcpu, area)
 }
 
 /// Time of day at system time `system_time_ns`.

@@ -165,6 +165,8 @@ impl core::error::Error for GrantTableError {}
 #[derive(Debug)]
 pub struct GrantTable<const FRAMES: usize> {
     frames: [TableFrame; FRAMES],
+    /// The number of the first frame in the domain's table.
+    first: u32,
     /// Changes when the domain comes up anew; grants of an earlier life have no entry any more.
     life: AtomicU32,
 }
@@ -188,6 +190,27 @@ impl<const FRAMES: usize> GrantTable<FRAMES> {
         hypercall: &impl Hypercall,
         pages: [SharedPage; FRAMES],
     ) -> Result<Self, GrantTableError> {
+        Self::map_from(hypercall, pages, |_| 0)
+    }
+
+    /// Maps the last frames that the domain may have, for a user of the table beside the guest's own, which maps the
+    /// first ones.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    pub fn map_last(
+        hypercall: &impl Hypercall,
+        pages: [SharedPage; FRAMES],
+    ) -> Result<Self, GrantTableError> {
+        Self::map_from(hypercall, pages, |max| max - FRAMES as u32)
+    }
+
+    /// Maps the frames from `first` on, which gets the number of frames that the domain may have.
+    fn map_from(
+        hypercall: &impl Hypercall,
+        pages: [SharedPage; FRAMES],
+        first: impl FnOnce(u32) -> u32,
+    ) -> Result<Self, GrantTableError> {
         let mut size = QuerySize {
             domain: DOMID_SELF,
             ..QuerySize::default()
@@ -203,11 +226,13 @@ impl<const FRAMES: usize> GrantTable<FRAMES> {
             });
         }
         set_version(hypercall)?;
-        for (index, page) in pages.iter().enumerate() {
-            map_grant_frame(hypercall, index as u32, page.frame())?;
+        let first = first(size.max_frames);
+        for (index, page) in (first..).zip(&pages) {
+            map_grant_frame(hypercall, index, page.frame())?;
         }
         let table = Self {
             frames: pages.map(TableFrame::from_mapped),
+            first,
             life: AtomicU32::new(0),
         };
         table.take_reserved();
@@ -223,8 +248,8 @@ impl<const FRAMES: usize> GrantTable<FRAMES> {
     pub fn resume(&self, hypercall: &impl Hypercall) -> Result<(), GrantTableError> {
         self.life.fetch_add(1, Ordering::SeqCst);
         set_version(hypercall)?;
-        for (index, table) in self.frames.iter().enumerate() {
-            map_grant_frame(hypercall, index as u32, table.frame)?;
+        for (index, table) in (self.first..).zip(&self.frames) {
+            map_grant_frame(hypercall, index, table.frame)?;
             for word in &table.taken {
                 word.store(0, Ordering::SeqCst);
             }
@@ -304,7 +329,7 @@ impl<const FRAMES: usize> GrantTable<FRAMES> {
     }
 
     fn take_free(&self) -> Option<(GrantRef, &'static GrantEntryV1)> {
-        for (number, table) in self.frames.iter().enumerate() {
+        for (number, table) in (self.first as usize..).zip(&self.frames) {
             for (word_number, word) in table.taken.iter().enumerate() {
                 let mut taken = word.load(Ordering::Relaxed);
                 while taken != u64::MAX {
@@ -326,7 +351,8 @@ impl<const FRAMES: usize> GrantTable<FRAMES> {
     }
 
     fn find(&self, reference: GrantRef) -> Option<(&TableFrame, usize)> {
-        let index = reference.0 as usize;
+        let first = self.first as usize * ENTRIES_PER_PAGE;
+        let index = (reference.0 as usize).checked_sub(first)?;
         Some((
             self.frames.get(index / ENTRIES_PER_PAGE)?,
             index % ENTRIES_PER_PAGE,
@@ -335,7 +361,7 @@ impl<const FRAMES: usize> GrantTable<FRAMES> {
 
     /// The tools may have filled the first entries, for the console and xenstore.
     fn take_reserved(&self) {
-        if let Some(first) = self.frames.first() {
+        if let (0, Some(first)) = (self.first, self.frames.first()) {
             first.taken[0].fetch_or((1 << RESERVED_ENTRIES) - 1, Ordering::SeqCst);
         }
     }
@@ -396,6 +422,23 @@ mod tests {
             xen.granted(5, reference, false).unwrap_err(),
             GrantFault::NotPermitted
         );
+    }
+
+    /// Guards against granting through another user's frames.
+    #[test]
+    fn the_last_frame_is_used_beside_the_first() {
+        let xen = FakeXen::new();
+        let guests = GrantTable::map(&xen, [leak_page()]).unwrap();
+        let last = GrantTable::map_last(&xen, [leak_page()]).unwrap();
+        assert_eq!(last.free(), ENTRIES_PER_PAGE);
+        let first = guests.lend(5, leak_page(), Access::ReadWrite).unwrap();
+        let grant = last.lend(5, leak_page(), Access::ReadWrite).unwrap();
+        assert_eq!((first.reference().0, grant.reference().0), (8, 63 * 512));
+        grant.page().write(0, 42_u32).unwrap();
+        let granted = xen.granted(5, grant.reference().0, true).unwrap();
+        assert_eq!(granted.read::<u32>(0), Ok(42));
+        last.end(grant).unwrap();
+        assert_eq!(last.free(), ENTRIES_PER_PAGE);
     }
 
     /// Guards against reusing a page that a backend still writes to.

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "Xen replaces a page of the guest's memory")]
 
-use crate::abi::memory::{ADD_TO_PHYSMAP, AddToPhysmap, space};
+use crate::abi::memory::{ADD_TO_PHYSMAP, AddToPhysmap, CURRENT_RESERVATION, space};
 use crate::abi::xen::{DOMID_SELF, SharedInfo, hypercall as number};
 use crate::errno::Errno;
 use crate::hypercall::Hypercall;
@@ -52,6 +52,27 @@ impl SharedInfoPage {
     pub const fn get(&self) -> &'static SharedInfo {
         self.shared
     }
+}
+
+/// The number of pages that this domain has.
+///
+/// # Errors
+/// The hypercall's.
+pub fn current_pages(hypercall: &impl Hypercall) -> Result<u64, Errno> {
+    let domain = DOMID_SELF;
+    current_reservation(hypercall, (&raw const domain).expose_provenance() as u64)
+}
+
+/// Whether the guest's page tables map the two bytes at the virtual `address` to memory of the guest: Xen walks the
+/// tables, so a wrong guess does no harm. Pages of devices count as not readable.
+pub fn is_readable(hypercall: &impl Hypercall, address: u64) -> bool {
+    current_reservation(hypercall, address) != Err(Errno::EFAULT)
+}
+
+fn current_reservation(hypercall: &impl Hypercall, domain_at: u64) -> Result<u64, Errno> {
+    let arguments = [u64::from(CURRENT_RESERVATION), domain_at, 0, 0, 0];
+    // SAFETY: Xen reads the argument if it is mapped, and changes no memory of the guest.
+    Errno::from_result(unsafe { hypercall.call(number::MEMORY_OP, arguments) })
 }
 
 /// Puts frame `index` of the grant table in place of the page at `frame`, which the caller owns.

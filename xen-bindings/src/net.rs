@@ -231,6 +231,12 @@ impl<'t, H: Hypercall, const FRAMES: usize, const TX: usize, const RX: usize>
         self.transmitter.has_room(&mut self.statistics)
     }
 
+    /// Whether a frame waits to be received: for a user of the device whose notifications somebody else may have taken.
+    #[must_use]
+    pub fn has_received(&self) -> bool {
+        self.receiver.has_received()
+    }
+
     /// The port for the backend's notifications: handle it in an [`Upcall`](crate::events::Upcall) and unmask it, to be
     /// woken. It changes with each connection.
     #[must_use]

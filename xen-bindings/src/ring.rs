@@ -197,6 +197,12 @@ impl<P: Protocol> FrontRing<P> {
         Ok(self.claimed(page)? != 0)
     }
 
+    /// Whether a response waits, or the backend has written an index that [`response`](Self::response) rejects.
+    #[must_use]
+    pub fn has_response(&self, page: &SharedPage) -> bool {
+        !self.broken && page.load_index(RESPONSE_PRODUCER) != self.response_consumer
+    }
+
     /// Marks the ring as broken, for messages whose content violates the protocol.
     pub fn give_up(&mut self) {
         self.broken = true;

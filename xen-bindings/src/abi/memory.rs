@@ -2,6 +2,8 @@
 
 use super::layout;
 
+/// `XENMEM_current_reservation`: the pages of a domain, whose id (a `u16`) is the argument.
+pub const CURRENT_RESERVATION: u32 = 3;
 /// `XENMEM_add_to_physmap`.
 pub const ADD_TO_PHYSMAP: u32 = 7;
 

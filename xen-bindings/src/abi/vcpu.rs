@@ -20,6 +20,8 @@ pub mod op {
     pub const STOP_PERIODIC_TIMER: u32 = 7;
     /// Move a vCPU's information to a place of the guest's choice; once per vCPU.
     pub const REGISTER_VCPU_INFO: u32 = 10;
+    /// Register a second place, by virtual address, for a vCPU's clock; the address 0 ends it.
+    pub const REGISTER_VCPU_TIME_MEMORY_AREA: u32 = 13;
 }
 
 /// States of a vCPU (`RUNSTATE_*`).
@@ -66,14 +68,14 @@ impl RunstateInfo {
 // 48 bytes in the header; the alignment rounds the size up.
 layout!(RunstateInfo, size 64, state @ 0, state_entry_time @ 8, time @ 16);
 
-/// `struct vcpu_register_runstate_memory_area`.
+/// `struct vcpu_register_runstate_memory_area` and `struct vcpu_register_time_memory_area`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RegisterRunstateMemoryArea {
+pub struct RegisterMemoryArea {
     /// Virtual address of the area.
     pub address: u64,
 }
-layout!(RegisterRunstateMemoryArea, size 8, address @ 0);
+layout!(RegisterMemoryArea, size 8, address @ 0);
 
 /// `struct vcpu_register_vcpu_info`.
 #[repr(C)]

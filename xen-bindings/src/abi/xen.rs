@@ -73,6 +73,22 @@ pub struct VcpuTimeInfo {
     pub flags: AtomicU8,
     pad1: [u8; 2],
 }
+impl VcpuTimeInfo {
+    /// Zeros, for a place that Xen fills.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            version: AtomicU32::new(0),
+            pad0: 0,
+            tsc_timestamp: AtomicU64::new(0),
+            system_time: AtomicU64::new(0),
+            tsc_to_system_mul: AtomicU32::new(0),
+            tsc_shift: AtomicI8::new(0),
+            flags: AtomicU8::new(0),
+            pad1: [0; 2],
+        }
+    }
+}
 layout!(VcpuTimeInfo, size 32, version @ 0, tsc_timestamp @ 8, system_time @ 16,
     tsc_to_system_mul @ 24, tsc_shift @ 28, flags @ 29);
 

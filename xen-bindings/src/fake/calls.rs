@@ -206,7 +206,7 @@ impl FakeXen {
                 op::DOWN => vcpu.up = false,
                 op::IS_UP => return Ok(u64::from(vcpu.up)),
                 op::REGISTER_RUNSTATE_MEMORY_AREA => {
-                    let area = argument::<vcpu::RegisterRunstateMemoryArea>(address)?;
+                    let area = argument::<vcpu::RegisterMemoryArea>(address)?;
                     vcpu.runstate = Some(&*argument::<vcpu::RunstateInfo>(area.address)?);
                     state.publish_time();
                 }

@@ -140,17 +140,55 @@ pub(crate) fn register_runstate(
     vcpu: VcpuId,
     area: &'static RunstateArea,
 ) -> Result<(), Errno> {
-    let mut argument = vcpu::RegisterRunstateMemoryArea {
-        address: core::ptr::from_ref(area).expose_provenance() as u64,
-    };
+    let address = core::ptr::from_ref(area).expose_provenance() as u64;
+    // SAFETY: Xen writes the area from now on; it lives for ever and all its fields are atomics.
+    unsafe {
+        register_area(
+            hypercall,
+            vcpu,
+            vcpu::op::REGISTER_RUNSTATE_MEMORY_AREA,
+            address,
+        )
+    }
+}
+
+/// Has Xen keep a second copy of `vcpu`'s clock in `area`; `None` ends it.
+pub(crate) fn register_time(
+    hypercall: &(impl Hypercall + ?Sized),
+    vcpu: VcpuId,
+    area: Option<&'static xen::VcpuTimeInfo>,
+) -> Result<(), Errno> {
+    let address = area.map_or(0, |area| {
+        core::ptr::from_ref(area).expose_provenance() as u64
+    });
+    // SAFETY: as above.
+    unsafe {
+        register_area(
+            hypercall,
+            vcpu,
+            vcpu::op::REGISTER_VCPU_TIME_MEMORY_AREA,
+            address,
+        )
+    }
+}
+
+/// # Safety
+/// Xen may write what `command` keeps at `address` for ever.
+unsafe fn register_area(
+    hypercall: &(impl Hypercall + ?Sized),
+    vcpu: VcpuId,
+    command: u32,
+    address: u64,
+) -> Result<(), Errno> {
+    let mut argument = vcpu::RegisterMemoryArea { address };
     let arguments = [
-        u64::from(vcpu::op::REGISTER_RUNSTATE_MEMORY_AREA),
+        u64::from(command),
         u64::from(vcpu.0),
         address_of(&mut argument),
         0,
         0,
     ];
-    // SAFETY: Xen writes the area from now on; it lives for ever and all its fields are atomics.
+    // SAFETY: Xen reads the argument; the rest is the caller's contract.
     Errno::from_result(unsafe { hypercall.call(number::VCPU_OP, arguments) }).map(drop)
 }
 

@@ -56,6 +56,11 @@ impl<P: Protocol, const N: usize> LentRing<P, N> {
         lent.ok_or(NetError::NotConnected)
     }
 
+    pub(super) fn has_response(&self) -> bool {
+        let ring = self.ring.as_ref().zip(self.page.page());
+        ring.is_some_and(|(ring, page)| ring.has_response(page))
+    }
+
     pub(super) fn is_broken(&self) -> bool {
         self.ring.as_ref().is_none_or(FrontRing::is_broken)
     }

@@ -194,6 +194,10 @@ impl<const N: usize> Receiver<N> {
         Ok(ring.push(page))
     }
 
+    pub(super) fn has_received(&self) -> bool {
+        self.lent.has_response()
+    }
+
     pub(super) fn is_broken(&self) -> bool {
         self.lent.is_broken()
     }
