@@ -21,7 +21,7 @@ pub use agent::{Agent, Config, StartError};
 pub use count::memory::minimum_bytes;
 pub use count::recording::MAX_RECORDINGS;
 pub use count::table;
-pub use ground::platform::{Moment, Platform, Registers, Runstate};
+pub use ground::platform::{Continuation, Moment, Platform, Registers, Runstate};
 #[cfg(feature = "hosted")]
 pub use guests::hosted;
 pub use guests::rescue;

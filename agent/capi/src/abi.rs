@@ -16,6 +16,10 @@ pub const UNIKPROF_NO_DEADLINE: u64 = u64::MAX;
 /// `vcpu` in `struct unikprof_ops` returns this for a CPU that is not to be sampled.
 pub const UNIKPROF_NO_VCPU: u32 = u32::MAX;
 
+/// `continuation` in `struct unikprof_ops` returns this if the walk continues at the frame record that
+/// `fp` points to, on another stack.
+pub const UNIKPROF_FRAME_RECORD: i32 = 2;
+
 /// For `access` in `struct unikprof_config`: serve everybody who can reach the agent, without a key
 /// and unencrypted. Any client can then start recordings and read the names of what runs. There is
 /// no default, so that this is always an explicit choice.
@@ -303,13 +307,20 @@ pub struct Ops {
     /// contains a secret. May be NULL.
     pub log: Option<unsafe extern "C" fn(context: *mut c_void, line: *const c_char)>,
     /// Where the walk continues at the end of a chain of frames: fill in `registers` and return 1,
-    /// or return 0 if the stack ends there. *Upcall.* May be NULL.
+    /// return `UNIKPROF_FRAME_RECORD`, or return 0 if the stack ends there. *Upcall.* May be NULL.
     ///
-    /// The frames of interrupted code are on a different stack if the interrupt or exception
+    /// 1: the frames of interrupted code are on a different stack if the interrupt or exception
     /// handler has a stack of its own. Without this function, a sample inside the handler lacks
     /// them. Fill in the interrupted registers from the frame that the processor and the entry code
     /// have saved; the walk continues at their `pc`, on the stack that `stack_bounds` returns for
-    /// their `sp`. The same works for fibers, whose callers are on the stack that started them.
+    /// their `sp`.
+    ///
+    /// `UNIKPROF_FRAME_RECORD`: the callers of coroutines and fibers are on the stack that resumed
+    /// them, and `fp` leads there if the first frame on the coroutine's stack saves the resumer's
+    /// frame pointer. The same holds for a C function on a stack of its own that OCaml 5 calls. The
+    /// walk continues on the stack that `stack_bounds` returns for `fp`, which may lie below. Do not
+    /// return it for a handler's stack: its frame pointers lead to the caller of the interrupted
+    /// function.
     ///
     /// `sp` identifies the stack: everything below it has been walked. `fp` is the frame pointer
     /// that could not be followed: 0 if the entry code clears it, otherwise usually that of the

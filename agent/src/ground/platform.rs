@@ -66,6 +66,16 @@ pub struct Moment {
     pub cycles: u64,
 }
 
+/// Where a walk continues after a chain of frames has ended: see [`Platform::continuation`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Continuation {
+    /// In an interrupted function with these registers.
+    Interrupted(Registers),
+    /// At the frame record that the frame pointer points to, on another stack. If there is none with a return address
+    /// inside the mappings, the stack ends there.
+    FrameRecord,
+}
+
 /// The system below the agent: clocks, stacks and the other vCPUs.
 ///
 /// Every method takes `&self`, because the timer upcall may interrupt the guest's loop inside another
@@ -134,15 +144,18 @@ pub unsafe trait Platform {
     /// end at the end of that function's frame.
     fn stack_bounds(&self, sp: u64) -> Option<Range<u64>>;
 
-    /// Where the walk continues at the end of a chain of frames: the registers to continue from, or
-    /// `None` if the stack ends there. *Upcall.*
+    /// Where the walk continues at the end of a chain of frames; `None` if the stack ends there. *Upcall.*
     ///
-    /// The frames of interrupted code are on a different stack if the interrupt or exception
-    /// handler has a stack of its own. Without this method, a sample inside the handler lacks them.
-    /// The guest takes the interrupted registers from the frame that the processor and the entry
-    /// code have saved; the walk continues at their `pc`, on the stack that
-    /// [`stack_bounds`](Self::stack_bounds) returns for their `sp`. The same works for coroutines
-    /// and fibers, whose callers are on the stack that started them.
+    /// - [`Interrupted`](Continuation::Interrupted): the frames of interrupted code are on a different stack if the
+    ///   interrupt or exception handler has a stack of its own. Without this method, a sample inside the handler lacks
+    ///   them. The guest takes the interrupted registers from the frame that the processor and the entry code have
+    ///   saved; the walk continues at their `pc`, on the stack that [`stack_bounds`](Self::stack_bounds) returns for
+    ///   their `sp`.
+    /// - [`FrameRecord`](Continuation::FrameRecord): the callers of coroutines and fibers are on the stack that resumed
+    ///   them, and `fp` leads there if the first frame on the coroutine's stack saves the resumer's frame pointer. The
+    ///   same holds for a C function on a stack of its own that OCaml 5 calls. The walk continues on the stack that
+    ///   `stack_bounds` returns for `fp`, which may lie below. Do not return it for a handler's stack: its frame
+    ///   pointers lead to the caller of the interrupted function.
     ///
     /// `sp` identifies the stack: everything below it has been walked. `fp` is the frame pointer
     /// that could not be followed: 0 if the entry code clears it, otherwise usually that of the
@@ -151,7 +164,7 @@ pub unsafe trait Platform {
     ///
     /// It is called at the end of every chain, except at the depth limit. A walk continues at most
     /// [`MAX_HOPS`](crate::walk::MAX_HOPS) times.
-    fn continuation(&self, sp: u64, fp: u64) -> Option<Registers> {
+    fn continuation(&self, sp: u64, fp: u64) -> Option<Continuation> {
         let _ = (sp, fp);
         None
     }

@@ -3,7 +3,7 @@
 
 use core::ops::Range;
 
-use crate::ground::platform::Registers;
+use crate::ground::platform::Continuation;
 
 /// The bytes of a frame record: the caller's frame pointer, then the return address.
 pub const FRAME_RECORD: u64 = 16;
@@ -46,9 +46,9 @@ pub trait Stacks {
     /// The stack that contains `address`; `None` if no known stack does.
     fn at(&self, address: u64) -> Option<Self::Stack>;
 
-    /// The registers to continue the walk from after a chain of frames has ended with this stack pointer and frame
-    /// pointer. See [`Platform::continuation`](crate::Platform::continuation).
-    fn continuation(&self, sp: u64, fp: u64) -> Option<Registers>;
+    /// Where the walk continues after a chain of frames has ended with this stack pointer and frame pointer. See
+    /// [`Platform::continuation`](crate::Platform::continuation).
+    fn continuation(&self, sp: u64, fp: u64) -> Option<Continuation>;
 }
 
 /// The same stack for every address, or none.
@@ -61,7 +61,7 @@ impl<'s, S: ReadStack> Stacks for Option<&'s S> {
     }
 
     #[inline]
-    fn continuation(&self, _: u64, _: u64) -> Option<Registers> {
+    fn continuation(&self, _: u64, _: u64) -> Option<Continuation> {
         None
     }
 }

@@ -3,9 +3,9 @@
 use core::ffi::c_void;
 use core::ops;
 
-use unikprof_agent::{Platform, Registers, Runstate};
+use unikprof_agent::{Continuation, Platform, Registers, Runstate};
 
-use crate::abi::{self, Ops, UNIKPROF_NO_VCPU};
+use crate::abi::{self, Ops, UNIKPROF_FRAME_RECORD, UNIKPROF_NO_VCPU};
 use crate::arch;
 
 /// Implements the platform with the functions that C gave. The required ones are not NULL; an
@@ -43,7 +43,7 @@ impl Guest {
     /// Asks for the continuation of a chain. Out of line, since few chains have one.
     #[cold]
     #[inline(never)]
-    fn other_stack(&self, sp: u64, fp: u64) -> Option<Registers> {
+    fn other_stack(&self, sp: u64, fp: u64) -> Option<Continuation> {
         let mut found = abi::Registers {
             pc: 0,
             sp: 0,
@@ -53,7 +53,11 @@ impl Guest {
         // SAFETY: called as its contract requires.
         let continues = unsafe { self.0.continuation?(self.context(), sp, fp, &raw mut found) };
         let abi::Registers { pc, sp, fp, lr } = found;
-        (continues != 0).then_some(Registers { pc, sp, fp, lr })
+        match continues {
+            0 => None,
+            UNIKPROF_FRAME_RECORD => Some(Continuation::FrameRecord),
+            _ => Some(Continuation::Interrupted(Registers { pc, sp, fp, lr })),
+        }
     }
 }
 
@@ -130,7 +134,7 @@ unsafe impl Platform for Guest {
     }
 
     #[inline]
-    fn continuation(&self, sp: u64, fp: u64) -> Option<Registers> {
+    fn continuation(&self, sp: u64, fp: u64) -> Option<Continuation> {
         self.0.continuation?;
         self.other_stack(sp, fp)
     }

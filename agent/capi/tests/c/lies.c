@@ -10,6 +10,8 @@ static uint64_t elsewhere[8];
 
 static uint32_t reported_vcpu;
 static int handler_ends;
+/* `elsewhere` is a coroutine's stack, whose first frame saves its resumer's frame pointer. */
+static int has_coroutine;
 static int32_t reported_known = 1;
 
 static uint32_t lying_vcpu(void *context)
@@ -24,10 +26,10 @@ static int32_t lying_stack_bounds(void *context, uint64_t sp, struct unikprof_ra
     return reported_known;
 }
 
-/* A handler's frames are in `elsewhere`; the interrupted frames are on the other stack. */
+/* A handler's or coroutine's frames are in `elsewhere`; the interrupted or resuming frames are on the other stack. */
 static int32_t handler_stack_bounds(void *context, uint64_t sp, struct unikprof_range *bounds)
 {
-    if (handler_ends && sp >= (uint64_t)elsewhere && sp < (uint64_t)(elsewhere + 8)) {
+    if ((handler_ends || has_coroutine) && sp >= (uint64_t)elsewhere && sp < (uint64_t)(elsewhere + 8)) {
         bounds->start = (uint64_t)elsewhere;
         bounds->end = (uint64_t)(elsewhere + 8);
         return 1;
@@ -38,6 +40,9 @@ static int32_t handler_stack_bounds(void *context, uint64_t sp, struct unikprof_
 static int32_t handler_continuation(void *context, uint64_t sp, uint64_t fp, struct unikprof_registers *registers)
 {
     CHECK(context == stack && registers->pc == 0 && registers->lr == 0);
+    if (has_coroutine) {
+        return UNIKPROF_FRAME_RECORD;
+    }
     if (!handler_ends || sp < (uint64_t)elsewhere || sp > (uint64_t)(elsewhere + 8)) {
         return 0;
     }
@@ -57,6 +62,16 @@ static void interrupt_handler(struct unikprof_registers *registers, int ends)
 {
     handler_ends = ends;
     elsewhere[4] = 0;
+    elsewhere[5] = CODE + 0x80;
+    registers->sp = (uint64_t)elsewhere;
+    registers->fp = (uint64_t)(elsewhere + 4);
+}
+
+/* The registers of a coroutine with one frame, resumed by the other stack's innermost function. */
+static void resume_coroutine(struct unikprof_registers *registers, uint64_t frame)
+{
+    has_coroutine = 1;
+    elsewhere[4] = frame;
     elsewhere[5] = CODE + 0x80;
     registers->sp = (uint64_t)elsewhere;
     registers->fp = (uint64_t)(elsewhere + 4);
@@ -140,6 +155,15 @@ int main(void)
     LIE("a handler that has interrupted itself", interrupt_handler(&registers, LEADS_BACK - 1), &registers, EACH,
         EACH, 0);
     handler_ends = 0;
+
+    bounds_asked = 0;
+    LIE("a coroutine", resume_coroutine(&registers, registers.fp), &registers, EACH, 0, 0);
+    CHECK(bounds_asked == 2 * EACH); /* the resumer's stack, for the record and for the frames after it */
+    LIE("a coroutine that was resumed by itself",
+        (stack[2 * FRAMES - 2] = (uint64_t)(elsewhere + 4), resume_coroutine(&registers, registers.fp)), &registers,
+        EACH, EACH, 0);
+    LIE("a coroutine that was resumed by no frame", resume_coroutine(&registers, 8), &registers, EACH, EACH, 0);
+    has_coroutine = 0;
 
     LIE("no registers", (void)0, NULL, 0, 0, EACH);
     LIE("registers that are not aligned", memcpy(somewhere + 3, &registers, sizeof registers), somewhere + 3, EACH,

@@ -13,7 +13,7 @@ use super::Agent;
 use crate::count::recording::{Lookup, RecordingCells, Sample, Times};
 use crate::count::sampler::Delivery;
 use crate::count::slot::{Asked, Live, Slot, SlotCells};
-use crate::ground::platform::{Moment, Platform, Registers};
+use crate::ground::platform::{Continuation, Moment, Platform, Registers};
 use crate::ground::sync::{Ordering, add_owned};
 use crate::ring::Entry as RingEntry;
 use crate::stack::path::Path;
@@ -420,7 +420,7 @@ impl<P: Platform> Stacks for PlatformStacks<'_, P> {
     }
 
     #[inline]
-    fn continuation(&self, sp: u64, fp: u64) -> Option<Registers> {
+    fn continuation(&self, sp: u64, fp: u64) -> Option<Continuation> {
         self.0.continuation(sp, fp)
     }
 }

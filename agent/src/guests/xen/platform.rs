@@ -9,7 +9,7 @@ use xen_sys_lite::clock::Clock;
 use xen_sys_lite::events::{EventChannels, Port};
 use xen_sys_lite::runstate::{RunstateArea, State};
 
-use crate::ground::platform::{Moment, Platform, Registers, Runstate};
+use crate::ground::platform::{Continuation, Moment, Platform, Runstate};
 use crate::ground::sync::{AtomicU64, Ordering};
 
 use super::arch;
@@ -26,8 +26,8 @@ pub struct Hooks {
     /// The bounds of the stack that contains a stack pointer; see [`Platform::stack_bounds`].
     pub stack_bounds: fn(u64) -> Option<Range<u64>>,
     /// Where a walk continues at the end of a chain of frames, given its stack and frame pointers; see
-    /// [`Platform::continuation`]. `|_, _| None` in a guest whose handlers are not interrupted.
-    pub continuation: fn(u64, u64) -> Option<Registers>,
+    /// [`Platform::continuation`]. `|_, _| None` in a guest whose handlers are not interrupted and that has no coroutines.
+    pub continuation: fn(u64, u64) -> Option<Continuation>,
     /// The bounds of the readable code around a pc, usually the image's text; see [`Platform::code_bounds`].
     pub code_bounds: fn(u64) -> Option<Range<u64>>,
     /// The port of the event channel that makes a vCPU call [`Ticks::on_kick`](super::Ticks::on_kick).
@@ -149,6 +149,19 @@ impl<H: Hypercall, const VCPUS: usize> XenPlatform<H, VCPUS> {
         Some(Clock::with_time_info(self.shared, areas.time))
     }
 
+    /// Calls `work` while the blocked time of `vcpu` reads `blocked_ns`: for a block that is reported after it has
+    /// begun, when that was its blocked time. Call it on that vCPU, with its upcalls masked.
+    pub fn at_blocked_ns(&self, vcpu: u32, blocked_ns: u64, work: impl FnOnce()) {
+        let since_ns = self.blocked_ns(vcpu).wrapping_sub(blocked_ns);
+        let Some((clock, _)) = self.known(vcpu) else {
+            return;
+        };
+        let [_, _, offset_ns, _] = &clock.offset_ns;
+        offset_ns.fetch_sub(since_ns, Ordering::Relaxed);
+        work();
+        offset_ns.fetch_add(since_ns, Ordering::Relaxed);
+    }
+
     /// Xen's system time.
     fn system_time_ns(&self) -> u64 {
         self.clock().map_or(0, |clock| clock.now_ns())
@@ -252,7 +265,7 @@ unsafe impl<H: Hypercall, const VCPUS: usize> Platform for XenPlatform<H, VCPUS>
     }
 
     #[inline]
-    fn continuation(&self, sp: u64, fp: u64) -> Option<Registers> {
+    fn continuation(&self, sp: u64, fp: u64) -> Option<Continuation> {
         (self.hooks.continuation)(sp, fp)
     }
 

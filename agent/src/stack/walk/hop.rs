@@ -1,16 +1,16 @@
 //! Continues a walk on another stack after the chain on one stack has ended.
 //!
 //! The platform knows the registers of interrupted functions; the caller table knows functions that switch stacks and
-//! keep the former stack pointer in memory. Both are rare, so this code is kept out of a tick's usual path.
+//! keep the former stack pointer in memory. Where the platform says so, the frame pointer leads from a coroutine's stack
+//! to the one that resumed it. All of them are rare, so this code is kept out of a tick's usual path.
 
-use unikprof_proto::caller_table::Caller;
+use unikprof_proto::caller_table::{Caller, Rule};
 
-use super::chain::{Chain, Frame};
-use super::{End, Guide, Start};
+use super::chain::Chain;
+use super::{End, Guide, Start, Way};
+use crate::ground::platform::Continuation;
 use crate::stack::architecture::saved_return_address;
-use crate::stack::caller_table::CallerTable;
-use crate::stack::code_map::CodeMap;
-use crate::stack::{ReadCode, ReadStack, Stacks};
+use crate::stack::{FRAME_RECORD, ReadCode, ReadStack, Stacks};
 
 /// The most times that a walk continues on another stack. Stacks may lead to each other; this number and the depth
 /// limit end such a walk.
@@ -26,51 +26,67 @@ pub(super) fn next_hop(
     if chain.walked.end == End::Truncated {
         return None;
     }
-    if let Some(registers) = stacks.continuation(chain.frame.sp, chain.frame.fp) {
-        return Some(Start::Interrupted(registers));
-    }
-    match guide.callers {
-        Some(callers) if chain.walked.end == End::Broken => {
-            by_loaded_cfa(&chain.frame, chain.lookup, stacks, callers, guide.code)
-        }
-        _ => None,
-    }
+    let by_record = match stacks.continuation(chain.frame.sp, chain.frame.fp) {
+        None if chain.walked.end == End::Root => return None,
+        None => false,
+        Some(Continuation::FrameRecord) => true,
+        Some(Continuation::Interrupted(registers)) => return Some(Start::Interrupted(registers)),
+    };
+    caller_elsewhere(chain, by_record, stacks, guide)
 }
 
-/// The caller of a function that has switched stacks, if the table has such a rule for the function. Only a return
-/// address inside the mappings is accepted.
+/// The caller on another stack: by the caller table's rule for a function that has switched stacks, else, if
+/// `by_record`, by the frame record that the frame pointer points to. Only a return address inside the mappings is
+/// accepted.
 #[cold]
 #[inline(never)]
-fn by_loaded_cfa(
-    frame: &Frame<'_>,
-    lookup: u32,
+fn caller_elsewhere(
+    chain: &Chain<'_>,
+    by_record: bool,
     stacks: &impl Stacks,
-    callers: &CallerTable<'_>,
-    code: &CodeMap,
+    guide: &Guide<'_, impl ReadCode>,
 ) -> Option<Start> {
-    let rule = callers.rule(lookup);
-    let Caller::LoadedCfa {
-        base,
-        at,
-        plus,
-        saved_fp,
-    } = rule.caller()
-    else {
-        return None;
-    };
-    let word_at = frame.register(base).checked_add(u64::from(at) * 8)?;
-    let loaded = stacks.at(word_at)?.word(word_at)?;
-    let cfa = loaded.checked_add(u64::from(plus) * 8)?;
-    // The canonical frame address (CFA) may be the end of its stack; the word below it is always inside.
-    let target = stacks.at(cfa.checked_sub(8)?)?;
-    let return_address = target.word(saved_return_address(rule, cfa)?)?;
-    let fp = match saved_fp {
-        None => frame.fp,
-        Some(words) => target.word(cfa.checked_sub(u64::from(words) * 8)?)?,
+    let frame = &chain.frame;
+    let rule = guide
+        .callers
+        .map_or(Rule::UNKNOWN, |callers| callers.rule(chain.lookup));
+    let (return_address, sp, fp, way) = match rule.caller() {
+        Caller::LoadedCfa {
+            base,
+            at,
+            plus,
+            saved_fp,
+        } => {
+            let word_at = frame.register(base).checked_add(u64::from(at) * 8)?;
+            let loaded = stack_at(stacks, word_at)?.word(word_at)?;
+            let cfa = loaded.checked_add(u64::from(plus) * 8)?;
+            // The canonical frame address (CFA) may be the end of its stack; the word below it is always inside.
+            let target = stack_at(stacks, cfa.checked_sub(8)?)?;
+            let return_address = target.word(saved_return_address(rule, cfa)?)?;
+            let fp = match saved_fp {
+                None => frame.fp,
+                Some(words) => target.word(cfa.checked_sub(u64::from(words) * 8)?)?,
+            };
+            (return_address, cfa, fp, Way::Table)
+        }
+        Caller::Unknown | Caller::Cfa { .. } if by_record && frame.fp != 0 => {
+            let stack = stack_at(stacks, frame.fp)?;
+            let [fp, return_address] = stack.frame_record(frame.fp)?;
+            let sp = frame.fp.wrapping_add(FRAME_RECORD);
+            (return_address, sp, fp, Way::FramePointer)
+        }
+        _ => return None,
     };
     Some(Start::Caller {
-        code: code.code(return_address)?,
-        sp: cfa,
+        code: guide.code.code(return_address)?,
+        sp,
         fp,
+        way,
     })
+}
+
+/// The stack that contains `address`. Out of line, because the platform's code for it is large.
+#[inline(never)]
+fn stack_at<S: Stacks>(stacks: &S, address: u64) -> Option<S::Stack> {
+    stacks.at(address)
 }

@@ -129,13 +129,16 @@ fn hop_on<'g>(
     path: &mut Path<'_>,
 ) -> Walked {
     let mut walked = first.walked;
-    if first.is_leaf && matches!(next, Start::Caller { .. }) {
-        walked.way = Way::Table;
+    if let (true, Start::Caller { way, .. }) = (first.is_leaf, &next) {
+        walked.way = *way;
     }
     for _ in 0..MAX_HOPS {
         if path.len() >= limit {
             walked.end = End::Truncated;
             return walked;
+        }
+        if let Start::Caller { way, .. } = next {
+            walked.mixed |= guide.every_frame && way == Way::FramePointer;
         }
         let chain = from(&next, stacks, guide, limit, path);
         walked = walked.then(chain.walked);
@@ -163,8 +166,13 @@ impl Walked {
 enum Start {
     /// In an interrupted function.
     Interrupted(Registers),
-    /// In a caller: its code and registers after the return.
-    Caller { code: u32, sp: u64, fp: u64 },
+    /// In a caller: its code and registers after the return, and how it was found.
+    Caller {
+        code: u32,
+        sp: u64,
+        fp: u64,
+        way: Way,
+    },
 }
 
 /// Adds the frames on one stack to `path`, until it has `limit` frames.
@@ -200,7 +208,7 @@ fn from<'g>(
                 Err(end) => return Chain::at_leaf(frame, leaf, end, Way::FramePointer),
             }
         }
-        Start::Caller { code, sp, fp } => {
+        Start::Caller { code, sp, fp, .. } => {
             let frame = Frame::new(*sp, *fp, guide.code);
             // The word below `sp`, because `sp` itself may be the end of the stack.
             match stacks.at(sp.saturating_sub(8)) {

@@ -11,6 +11,7 @@ use std::vec::Vec;
 use unikprof_proto::caller_table::{Base, Caller, Row};
 
 use super::*;
+use crate::ground::platform::Continuation;
 use crate::stack::ReadStack;
 use crate::stack::code_map::Mapping;
 use crate::stack::path::PathCells;
@@ -470,7 +471,7 @@ fn entries_and_returns_are_known_by_their_bytes() {
 /// Stacks of words with their first addresses, and the platform's continuation of their ends.
 struct Several {
     stacks: Vec<(u64, Vec<u64>)>,
-    continuation: fn(u64, u64) -> Option<Registers>,
+    continuation: fn(u64, u64) -> Option<Continuation>,
 }
 
 struct WordsAt<'s>(u64, &'s [u64]);
@@ -502,7 +503,7 @@ impl<'s> Stacks for &'s Several {
         stacks.find(|stack| (stack.0..stack.end()).contains(&address))
     }
 
-    fn continuation(&self, sp: u64, fp: u64) -> Option<Registers> {
+    fn continuation(&self, sp: u64, fp: u64) -> Option<Continuation> {
         (self.continuation)(sp, fp)
     }
 }
@@ -510,6 +511,17 @@ impl<'s> Stacks for &'s Several {
 const OTHER: u64 = 0x2_0000;
 
 fn walk_several(
+    several: &Several,
+    rows: &[Row],
+    every_frame: bool,
+    depth: usize,
+) -> (Walked, Vec<u32>) {
+    let registers = Registers { fp: STACK, ..LEAF };
+    walk_several_from(registers, several, rows, every_frame, depth)
+}
+
+fn walk_several_from(
+    registers: Registers,
     several: &Several,
     rows: &[Row],
     every_frame: bool,
@@ -531,7 +543,6 @@ fn walk_several(
         every_frame,
         instructions: (),
     };
-    let registers = Registers { fp: STACK, ..LEAF };
     let cells = PathCells::default();
     let mut path = cells.begin();
     let walked = walk(&registers, several, &guide, depth, &mut path);
@@ -550,11 +561,9 @@ fn interrupted(saved_fp: u64) -> Several {
             ),
         ],
         continuation: |sp, _| {
-            (STACK..STACK + 40).contains(&sp).then_some(Registers::new(
-                CODE + 0x400,
-                OTHER + 8,
-                OTHER + 16,
-            ))
+            let registers = Registers::new(CODE + 0x400, OTHER + 8, OTHER + 16);
+            let on_handlers = (STACK..STACK + 40).contains(&sp);
+            on_handlers.then_some(Continuation::Interrupted(registers))
         },
     }
 }
@@ -582,10 +591,10 @@ fn a_walk_goes_on_behind_an_interrupt_frame() {
     // If the platform does not know its stack, the interrupted function is the last frame.
     let nowhere = Several {
         continuation: |sp, _| {
-            (sp < OTHER).then_some(Registers {
+            (sp < OTHER).then_some(Continuation::Interrupted(Registers {
                 sp: 1 << 40,
                 ..LEAF
-            })
+            }))
         },
         ..interrupted(0)
     };
@@ -597,7 +606,7 @@ fn a_walk_goes_on_behind_an_interrupt_frame() {
 #[test]
 fn stacks_that_lead_to_each_other_end_at_a_limit() {
     let several = Several {
-        continuation: |_, _| Some(Registers { fp: STACK, ..LEAF }),
+        continuation: |_, _| Some(Continuation::Interrupted(Registers { fp: STACK, ..LEAF })),
         ..interrupted(0)
     };
     let (walked, path) = walk_several(&several, &[], false, 128);
@@ -676,6 +685,176 @@ fn a_loaded_frame_address_leads_to_another_stack() {
         assert_eq!(path[..2], codes(&[0, 0x101]));
         assert_eq!(path.len(), 3);
     }
+}
+
+/// OCaml 5 with frame pointers: C called from OCaml, which an effect's handler resumed, and OCaml called from C. Code from
+/// 0x100 on is C, from 0x500 on OCaml. The C stack is above the fibers or below.
+fn fibers(c_stack: u64, main_fiber: u64, fiber: u64) -> Several {
+    Several {
+        stacks: vec![
+            (
+                c_stack,
+                vec![
+                    // A C function, called through `caml_c_call` with the fiber's frame pointer.
+                    fiber + 8,
+                    CODE + 0x501,
+                    7,
+                    // `caml_start_program` and the program's own frames, which wait.
+                    c_stack + 48,
+                    CODE + 0x101,
+                    7,
+                    0,
+                    CODE + 0x102,
+                    7,
+                ],
+            ),
+            (main_fiber, vec![7, c_stack + 24, CODE + 0x103]),
+            (
+                fiber,
+                vec![
+                    7,
+                    fiber + 32,
+                    CODE + 0x502,
+                    7,
+                    main_fiber + 8,
+                    CODE + 0x503,
+                    7,
+                ],
+            ),
+        ],
+        continuation: |_, _| Some(Continuation::FrameRecord),
+    }
+}
+
+#[test]
+fn frame_pointers_lead_through_fibers() {
+    const THIRD: u64 = 0x3_0000;
+    let expected = codes(&[0, 0x501, 0x502, 0x503, 0x103, 0x101, 0x102]);
+    for (c_stack, main_fiber, fiber) in [
+        (STACK, OTHER, THIRD),
+        (OTHER, STACK, THIRD),
+        (THIRD, OTHER, STACK),
+    ] {
+        let several = fibers(c_stack, main_fiber, fiber);
+        let registers = Registers::new(CODE, c_stack, c_stack);
+        for every_frame in [false, true] {
+            let (walked, path) = walk_several_from(
+                registers,
+                &several,
+                &[row(0, Rule::UNKNOWN)],
+                every_frame,
+                128,
+            );
+            assert_eq!(path, expected);
+            assert_eq!((walked.end, walked.way), (End::Root, Way::FramePointer));
+            assert_eq!(walked.mixed, every_frame, "no frame has a row");
+        }
+        // One range may contain all stacks: the walk also continues below.
+        let last = c_stack.max(main_fiber).max(fiber) + 72;
+        let mut words = vec![7; ((last - STACK) / 8) as usize];
+        for (start, stack) in &several.stacks {
+            let at = ((start - STACK) / 8) as usize;
+            words[at..at + stack.len()].copy_from_slice(stack);
+        }
+        let one = Several {
+            stacks: vec![(STACK, words)],
+            ..several
+        };
+        let unknown = [row(0, Rule::UNKNOWN)];
+        let (walked, path) = walk_several_from(registers, &one, &unknown, false, 128);
+        assert_eq!((walked.end, path), (End::Root, expected.clone()));
+        let without = Several {
+            continuation: |_, _| None,
+            ..fibers(c_stack, main_fiber, fiber)
+        };
+        let (walked, path) = walk_several_from(registers, &without, &unknown, false, 128);
+        assert_eq!(walked.end, End::Broken);
+        assert_eq!(path, [16, 16 + 0x501, frame_code::BROKEN]);
+    }
+}
+
+/// The interrupted function has switched stacks and has no frame on the new one.
+#[test]
+fn a_leaf_without_a_frame_is_left_by_its_frame_pointer() {
+    let several = Several {
+        stacks: vec![(STACK, vec![7, 7]), (OTHER, vec![0, CODE + 0x101, 7])],
+        continuation: |_, _| Some(Continuation::FrameRecord),
+    };
+    let registers = Registers { fp: OTHER, ..LEAF };
+    let unknown = [row(0, Rule::UNKNOWN)];
+    let (walked, path) = walk_several_from(registers, &several, &unknown, true, 128);
+    assert_eq!(path, codes(&[0, 0x101]));
+    let expected = Walked {
+        end: End::Root,
+        way: Way::FramePointer,
+        mixed: true,
+    };
+    assert_eq!(walked, expected);
+    // In the outermost function the register may contain anything.
+    let outermost = [row(0, Rule::OUTERMOST)];
+    let (walked, path) = walk_several_from(registers, &several, &outermost, false, 128);
+    assert_eq!((walked.end, path), (End::Root, codes(&[0])));
+}
+
+#[test]
+fn a_frame_pointer_that_leads_to_no_record_ends_the_walk() {
+    let hostile = [
+        0,
+        1,
+        OTHER - 8,
+        OTHER + 4,
+        // No return address inside the mappings.
+        OTHER + 16,
+        // Half a record.
+        OTHER + 32,
+        OTHER + 40,
+        1 << 40,
+        u64::MAX - 7,
+    ];
+    for fp in hostile {
+        let at_end_of_stack = vec![fp, CODE + 0x101];
+        let above = vec![fp, CODE + 0x101, 7];
+        for (words, end) in [(at_end_of_stack, End::Root), (above, End::Broken)] {
+            let several = Several {
+                stacks: vec![
+                    (STACK, words),
+                    (OTHER, vec![0, CODE + 0x201, 7, 0x7f12_3456_7000, 0]),
+                ],
+                continuation: |_, _| Some(Continuation::FrameRecord),
+            };
+            let (walked, path) = walk_several(&several, &[row(0, Rule::UNKNOWN)], false, 128);
+            let end = if fp == 0 { End::Root } else { end };
+            assert_eq!(
+                (walked.end, &path[..2]),
+                (end, &codes(&[0, 0x101])[..]),
+                "{fp:#x}"
+            );
+        }
+    }
+    // A coroutine's first frame may be the last on its stack.
+    let several = Several {
+        stacks: vec![
+            (STACK, vec![OTHER, CODE + 0x101]),
+            (OTHER, vec![0, CODE + 0x201, 7]),
+        ],
+        continuation: |_, _| Some(Continuation::FrameRecord),
+    };
+    let (walked, path) = walk_several(&several, &[row(0, Rule::UNKNOWN)], false, 128);
+    assert_eq!((walked.end, path), (End::Root, codes(&[0, 0x101, 0x201])));
+}
+
+#[test]
+fn coroutines_that_lead_to_each_other_end_at_a_limit() {
+    let several = Several {
+        stacks: vec![
+            (STACK, vec![OTHER, CODE + 0x101, 7]),
+            (OTHER, vec![STACK, CODE + 0x201, 7]),
+        ],
+        continuation: |_, _| Some(Continuation::FrameRecord),
+    };
+    let (walked, path) = walk_several(&several, &[row(0, Rule::UNKNOWN)], false, 128);
+    assert_eq!(walked.end, End::Broken);
+    assert_eq!(path.len(), 1 + 1 + MAX_HOPS as usize + 1);
 }
 
 /// OCaml with frame pointers: its rules count from the stack pointer and say nothing of rbp, although the function has
